@@ -25,7 +25,7 @@ for target in ${MESHTF_TARGETS-aarch64-unknown-linux-gnu x86_64-unknown-linux-mu
     read -r compiler package <<<"$(compiler_of "$target")"
     libraries=$(rustc --print target-libdir --target "$target")
     if ! [ -d "$libraries" ] || ! command -v "$compiler" >/dev/null; then
-        echo "no archive for $target: it takes \`rustup target add $target\` and $compiler (Debian: apt install $package)" >&2
+        echo "no archive for $target: it needs \`rustup target add $target\` and $compiler (Debian: apt install $package)" >&2
         continue
     fi
     # A static binary opens no drivers: it has no GPUs.

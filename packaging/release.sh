@@ -13,12 +13,12 @@ die() { echo "$(basename "$0"): $*" >&2; exit 1; }
 binary_of() {
     local binary=${1:-${MESHTF_BINARY:-}}
     [ -n "$binary" ] || die "say which binary to pack: an argument, or MESHTF_BINARY"
-    [ -f "$binary" ] && [ -x "$binary" ] || die "$binary is no file that can be run"
+    [ -f "$binary" ] && [ -x "$binary" ] || die "$binary is not an executable file"
     realpath "$binary"
 }
 
 # The licences of the crates in a binary for that target.
 licences() {
-    command -v python3 >/dev/null || die "it takes Python 3 to collect the licences of crates"
+    command -v python3 >/dev/null || die "Python 3 is needed to collect the licences of crates"
     python3 "$root/packaging/licences.py" "$1"
 }

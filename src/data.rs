@@ -227,7 +227,7 @@ impl Examples {
     }
 }
 
-/// Asks for the memory of so many pieces of a text of so many bytes, each held in `each` bytes: a short file can be packed that
+/// Asks for the memory of `count` pieces of a text, each held in `each` bytes: a short file can be packed that
 /// has very many.
 fn admit_pieces(what: &str, count: usize, each: usize, bytes: usize) -> Result<()> {
     let all = count.saturating_mul(each).saturating_add(bytes);

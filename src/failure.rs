@@ -58,7 +58,7 @@ impl Code {
         self as u8
     }
 
-    /// The code of that number; `None` for 0, which is success, and for what is none.
+    /// The code of that number; `None` for 0, which is success, and for numbers that are not codes.
     pub const fn from_number(number: u8) -> Option<Code> {
         Some(match number {
             1 => Code::Cancelled,

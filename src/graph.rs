@@ -239,7 +239,7 @@ impl Graph {
     /// The node of that id.
     ///
     /// # Panics
-    /// If there are not so many nodes: the id is of another graph.
+    /// If the graph has fewer nodes: the id belongs to another graph.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }

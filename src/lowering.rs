@@ -155,7 +155,7 @@ impl<'g> Lowering<'g> {
             OperationIr::Activation(op) => self.activation(op),
             OperationIr::Module(op) => self.module(op),
             OperationIr::Init(_) | OperationIr::Drop(_) => Ok(()),
-            OperationIr::Distributed(_) => Err(refused("Distributed", "it is between several devices of one program")),
+            OperationIr::Distributed(_) => Err(refused("Distributed", "it involves several devices of one program")),
             OperationIr::Custom(op) => {
                 Err(refused(&op.id, "it is a custom operation, of which only the name is known"))
             }

@@ -127,7 +127,7 @@ pub enum Admission {
 pub struct MeshConfig {
     /// Name of the mesh; participants of others are strangers.
     pub mesh: String,
-    /// Who is let in, and by what this participant is.
+    /// How peers prove that they belong to the mesh.
     pub admission: Admission,
     /// A new one for every start, unless told otherwise.
     pub identity: Keypair,
@@ -155,7 +155,7 @@ pub struct MeshConfig {
 }
 
 impl MeshConfig {
-    /// A client of `mesh` that finds nobody by itself.
+    /// A client of `mesh` that does not search for peers.
     pub fn new(mesh: impl Into<String>, admission: Admission) -> Self {
         // 32 random bytes are a key; only a machine without randomness leads to the other branch, and `join` tells it.
         let identity = match crate::random::bytes::<32>().map(Keypair::ed25519_from_bytes) {
@@ -220,7 +220,7 @@ pub struct Mesh {
 
 impl Mesh {
     /// Joins. A node is back within half a second: as soon as everybody who is known has answered, or has not in 0.4 s.
-    /// A client that knows of nobody is back at once, with an empty cluster to [`watch`](Mesh::watch).
+    /// For a client that knows no peer it returns at once, with an empty cluster to [`watch`](Mesh::watch).
     ///
     /// # Errors
     /// [`MeshError::TaskTaken`] if a live node holds the task; otherwise what is wrong with the configuration, or what

@@ -159,7 +159,7 @@ impl Model {
         self.minimize_by(loss, &trainable, training);
     }
 
-    /// As [`minimize`](Model::minimize), for these variables alone. Answers what was added, unless something failed.
+    /// As [`minimize`](Model::minimize), for these variables only. Returns what was added, unless something failed.
     pub fn minimize_by(&self, loss: &Value, variables: &[Variable], training: &Training) -> Option<Trained> {
         let output = loss.output;
         let mut state = self.0.borrow_mut();
@@ -347,7 +347,7 @@ impl Value {
         Value { model: self.model.clone(), output: self.output.map(|output| output.port(port)) }
     }
 
-    /// Its sizes, of which only the first may be unknown, and at least so many.
+    /// Its sizes, at least `least` of them, of which only the first may be unknown.
     fn sizes(&self, what: &str, least: usize) -> Option<Vec<Option<usize>>> {
         self.output?;
         let shape = self.shape();
@@ -367,7 +367,7 @@ impl Value {
 
 /// What is not added after a failure: nobody sees it.
 fn after() -> Failure {
-    Failure::invalid("something went wrong before")
+    Failure::invalid("an earlier call failed")
 }
 
 #[cfg(test)]

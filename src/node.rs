@@ -428,7 +428,7 @@ impl Node {
     ///
     /// # Errors
     /// NotFound if there is no such variable; PermissionDenied if it is an isolated session's; FailedPrecondition while
-    /// it has no value; InvalidArgument if several devices have one of that name and none is said. And as [`Node::status`].
+    /// it has no value; InvalidArgument if several devices have one of that name and `device` is `None`. And as [`Node::status`].
     ///
     /// # Cancellation
     /// As [`Node::status`].
@@ -436,7 +436,7 @@ impl Node {
         inquire::read_variable(&self.host.client, &self.master(target)?, variable).await
     }
 
-    /// Sets a node's variable that sessions share; if a version is `expected`, only while the variable has that. Answers the
+    /// Sets a node's variable that sessions share; if a version is `expected`, only if the variable has that version. Returns the
     /// version that it then has.
     ///
     /// # Errors
@@ -499,12 +499,12 @@ impl Node {
 fn no_task(task: &Task, cluster: &Cluster) -> Failure {
     let meant = meant(&DeviceSpec::from(&task.device(DeviceKind::Cpu, 0)).task_only(), cluster.tasks());
     if !meant.is_empty() {
-        let why = format!("No node is up as {task}; did you mean {}?", meant.join(" or "));
+        let why = format!("No node serves {task}; did you mean {}?", meant.join(" or "));
         return Failure::new(Code::NotFound, why);
     }
     let known: Vec<String> = cluster.tasks().map(Task::short).collect();
     let there = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    let why = format!("No node is up as {task}; those that are: {there}.");
+    let why = format!("No node serves {task}; the tasks that are up: {there}.");
     Failure::new(Code::Unavailable, why).because(Reason::TaskDown)
 }
 
@@ -551,13 +551,13 @@ fn look_for_gpus(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo
     tokio::task::spawn_blocking(move || {
         let found = gpus(backend);
         if found.is_empty() && backend == BackendChoice::Wgpu {
-            tracing::warn!("--backend wgpu, and there is no GPU that Vulkan, Metal or DirectX 12 reaches");
+            tracing::warn!("--backend wgpu, but neither Vulkan nor Metal nor DirectX 12 finds a GPU");
         }
         let Some(host) = host.upgrade() else { return };
         for gpu in found {
             match host.serve(&task, gpu) {
                 Ok(info) => devices.push(info),
-                Err(failure) => tracing::warn!("a GPU is left out: {failure}"),
+                Err(failure) => tracing::warn!("a GPU is not used: {failure}"),
             }
         }
         if devices.iter().any(|device| device.name.kind == DeviceKind::Gpu) {

@@ -187,7 +187,7 @@ impl Session {
         self.step(signature(feeds, fetches, targets, Mode::Traced), values(feeds)).await
     }
 
-    /// Runs one step of a signature. The feeds, in its order, are handed on: if nobody else holds them, a large one is
+    /// Runs one step of a signature. The feeds, in its order, are handed on: if they are not shared, a large one is
     /// not copied on its way into a variable.
     pub(crate) async fn step(&self, signature: Signature, feeds: Vec<Tensor>) -> Result<RunOutput> {
         self.run_many(signature, feeds, Steps { count: 1, every: 0 }, false, |_| {}).await

@@ -214,7 +214,7 @@ impl Table {
 }
 
 impl Stranger {
-    /// It has come so far.
+    /// It has made this progress.
     pub fn is_at(&self, progress: Progress) {
         let mut table = self.strangers.table();
         table.steps += 1;
@@ -226,7 +226,7 @@ impl Stranger {
         }
     }
 
-    /// It has proven the key and is no stranger any more: its address is known from now on.
+    /// It has proven the key and is no longer a stranger: its address is known from now on.
     pub fn proved(self) {
         let mut table = self.strangers.table();
         if let Some(from) = table.here.get(&self.number).map(|place| place.from) {

@@ -161,7 +161,7 @@ impl Tensor {
         (self.shape, Arc::unwrap_or_clone(self.data))
     }
 
-    /// Whether nobody else holds the elements, so that they can be written without a copy.
+    /// Whether the elements are not shared, so that they can be written without a copy.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.data) == 1
     }

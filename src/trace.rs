@@ -44,9 +44,9 @@ impl DeviceTrace {
     }
 
     /// # Errors
-    /// Internal if the tensor is no trace.
+    /// Internal if the tensor is not a trace.
     pub fn from_tensor(tensor: &Tensor) -> Result<DeviceTrace> {
-        let no_trace = |why: String| Failure::new(Code::Internal, format!("a device answered no trace: {why}"));
+        let no_trace = |why: String| Failure::new(Code::Internal, format!("a device returned no trace: {why}"));
         let bytes = tensor.item::<Vec<u8>>().map_err(|failure| no_trace(failure.message))?;
         postcard::from_bytes(&bytes).map_err(|error| no_trace(error.to_string()))
     }

@@ -79,7 +79,7 @@ const KEEP: usize = 3;
 pub struct Options {
     /// How many steps in all, at least one, whatever the sections say.
     pub steps: Option<u64>,
-    /// The folder in which the state is saved: at the end, when the training is stopped, and after every so many steps. It is
+    /// The folder in which the state is saved: at the end, when the training is stopped, and at regular steps in between. It is
     /// made if it is not there.
     pub checkpoint: Option<PathBuf>,
     /// How often the state is saved besides.
@@ -100,7 +100,7 @@ pub struct Options {
 /// How often something is done between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Every {
-    /// After every so many steps, at least one.
+    /// After every this many steps, at least 1.
     Steps(u64),
     /// After the first whole step, or half a second of them, that ends this long after the last time. Longer than 0.
     Time(Duration),
@@ -252,7 +252,7 @@ impl Trainer {
         std::iter::once("loss".to_owned()).chain(self.sections.train.metrics.iter().cloned()).collect()
     }
 
-    /// Has [`Observer::trained`] told after each so many steps, and after the last; without this, a twentieth of all.
+    /// Calls [`Observer::trained`] after every this many steps and after the last; the default is a twentieth of all steps.
     pub fn record_every(&mut self, steps: u64) {
         self.record = steps.max(1);
     }
@@ -358,7 +358,7 @@ impl Options {
         let refused = match self {
             Options { steps: Some(0), .. } => "steps is 0; expected at least 1",
             Options { every: Some(Every::Steps(0)), .. } => "every is 0 steps; expected at least 1",
-            Options { every: Some(Every::Time(Duration::ZERO)), .. } => "every is no time; expected more than 0 s",
+            Options { every: Some(Every::Time(Duration::ZERO)), .. } => "every is 0 s; expected more",
             Options { resume: true, weights: Some(_), .. } => {
                 "weights cannot be used with resume: a training that resumes has those of its last saved state"
             }
@@ -375,7 +375,7 @@ fn parts(graph: &Graph, examples: &Examples) -> Result<Vec<FedPlaceholder>, Erro
         let id = graph.find_or_nearest(name).map_err(|error| at(error.to_string()))?;
         let node = graph.node(id);
         if node.op.role != Role::Placeholder {
-            return Err(at(format!("it is a node {}, and no Placeholder", node.op.name)));
+            return Err(at(format!("its op is {}, not Placeholder", node.op.name)));
         }
         let (takes, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?);
         let one: Shape = std::iter::once(1).chain(example.iter().copied()).collect();

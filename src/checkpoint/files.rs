@@ -149,7 +149,7 @@ impl Beside {
             let _ = fs::remove_file(&path);
             let file =
                 operation(|| File::create_new(&path)).map_err(|error| io_failure("cannot write", &path, &error))?;
-            // Another save may have found it before it was locked. Where there are no locks, nobody removes.
+            // Another save may have found it before it was locked. If there are no locks, nobody removes.
             if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) && path.exists() {
                 return Ok((path, file));
             }
@@ -175,7 +175,7 @@ pub(super) mod faults {
     use std::cell::Cell;
     use std::io;
 
-    /// What happens after so many operations.
+    /// What happens after this many operations.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Fault {
         /// The process ends: no operation after that comes about.
@@ -202,7 +202,7 @@ pub(super) mod faults {
         Err(io::Error::from(io::ErrorKind::StorageFull))
     }
 
-    /// Runs it with a fault after so many operations; what it answers, and whether the fault came.
+    /// Runs it with a fault after `operations` operations: what it returns, and whether the fault occurred.
     pub fn after<T>(operations: u64, fault: Fault, run: impl FnOnce() -> T) -> (T, bool) {
         NEXT.set(Some((operations, fault)));
         CAME.set(false);

@@ -114,7 +114,7 @@ fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String
         if !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
             added.extend(
                 words(arg, long, value)
-                    .map_err(|expected| format!("{long} is {}, where {expected} is expected", kind(value)))?,
+                    .map_err(|expected| format!("{long} is {}; expected {expected}", kind(value)))?,
             );
         }
     }

@@ -52,7 +52,7 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
     let (what, remedy) = match verdict {
         Verdict::Pending | Verdict::Itself | Verdict::TaskTaken | Verdict::Met => return None,
         Verdict::OtherKey => {
-            let other = if source == Source::Lan { " If it is of somebody else's mesh, all is well." } else { "" };
+            let other = if source == Source::Lan { " If it belongs to somebody else's mesh, nothing is wrong." } else { "" };
             (
                 seen("refused our key"),
                 format!(
@@ -62,11 +62,11 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
             )
         }
         Verdict::KeyWanted => (
-            seen("wants a mesh key, while this side runs open"),
+            seen("requires a mesh key, but this side runs open"),
             "Leave out --open here, or restart that node with --open.".to_owned(),
         ),
         Verdict::Open => (
-            seen("runs open, without a key, while this side has one"),
+            seen("runs open, without a key, but this side has one"),
             "Restart that node without --open, after `meshtf ticket` here and `meshtf join TICKET` there.".to_owned(),
         ),
         Verdict::OtherMesh => {
@@ -88,15 +88,15 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
         Verdict::Full => (seen(&first.outcome), "Close clients or nodes that are not needed.".to_owned()),
         Verdict::Slow => (
             format!("{places} accepts connections and does not finish the handshake"),
-            format!("The machine is overloaded, or the node is suspended; {} `meshtf status` tells more.", at.there()),
+            format!("The machine is overloaded, or the node is suspended; {} `meshtf status` shows more.", at.there()),
         ),
         Verdict::NoNode | Verdict::HungUp => (
             format!("{places} answers, but not as a node of a mesh: {}", first.outcome),
-            format!("Another program has that port; {} `meshtf ps` tells the addresses of nodes.", at.there()),
+            format!("Another program has that port; {} `meshtf ps` shows the addresses of nodes.", at.there()),
         ),
         Verdict::Moved => (
-            format!("another node than before is at {places}"),
-            "The address is of an earlier start. `meshtf ps` on a machine of the mesh tells the present one."
+            format!("a different node is at {places} now"),
+            "The address is out of date. `meshtf ps` on a machine of the mesh shows the current one."
                 .to_owned(),
         ),
         Verdict::Refused => (
@@ -120,19 +120,19 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
             format!(
                 "{places} does not answer ({source}): a firewall drops it, the machine is off, or the address is wrong"
             ),
-            format!("On that machine: `meshtf ps` tells the address, {} allows the port.", at.allow()),
+            format!("On that machine: `meshtf ps` shows the address, {} allows the port.", at.allow()),
         ),
         Verdict::Unreachable => (
-            format!("no way leads to {places} ({source}): {}", first.outcome),
+            format!("there is no route to {places} ({source}): {}", first.outcome),
             format!("See `ip route get {}`, and whether both machines are on one network.", at.host),
         ),
         Verdict::Forbidden => (
-            format!("this machine does not let anything out to {places}: {}", first.outcome),
-            "Its own firewall forbids it: `sudo nft list ruleset` shows the rule.".to_owned(),
+            format!("this machine blocks connections to {places}: {}", first.outcome),
+            "Its own firewall does: `sudo nft list ruleset` shows the rule.".to_owned(),
         ),
         Verdict::Unresolved => (
             format!("{}, given as {places} ({source})", first.outcome),
-            "Correct the name, or give the IP address that `meshtf ps` tells on a machine of the mesh.".to_owned(),
+            "Correct the name, or give the IP address that `meshtf ps` shows on a machine of the mesh.".to_owned(),
         ),
     };
     let may_be_fine = source == Source::Lan && verdict.is_final();
@@ -237,10 +237,10 @@ mod tests {
             peer,
             Verdict::Unreachable,
             "no route",
-            "no way leads to 10.0.0.7:4001",
+            "there is no route to 10.0.0.7:4001",
             "ip route get 10.0.0.7",
         );
-        check(Configured, peer, Verdict::Forbidden, "not permitted", "does not let anything out", "nft list");
+        check(Configured, peer, Verdict::Forbidden, "not permitted", "blocks connections to 10.0.0.7:4001", "nft list");
         check(Configured, peer, Verdict::Slow, "", "does not finish the handshake", "suspended");
         check(
             Configured,
@@ -250,7 +250,7 @@ mod tests {
             "not as a node of a mesh: it is no node",
             "meshtf ps",
         );
-        check(Configured, peer, Verdict::KeyWanted, "", "wants a mesh key", "Leave out --open here");
+        check(Configured, peer, Verdict::KeyWanted, "", "requires a mesh key", "Leave out --open here");
         check(Configured, peer, Verdict::Open, "", "runs open", "without --open");
         check(Configured, peer, Verdict::OtherMesh, "", "another name", "MESHTF_MESH");
         check(Configured, peer, Verdict::OtherVersion, "it speaks version 3", "it speaks version 3", "--version");

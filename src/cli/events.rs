@@ -17,7 +17,7 @@ const ASK_EVERY: Duration = Duration::from_millis(300);
 /// Follow what happens on a node
 ///
 /// Prints the last events that the node keeps (1024 at most), and then each as it comes, until Ctrl-C. The first number is the
-/// event's. Steps are among them with --steps, as they begin and end from then on; a number that is left out is of one that
+/// event's. With --steps it also prints steps as they begin and end; a missing number belongs to one that
 /// came too fast to be kept.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -29,7 +29,7 @@ Examples:
 pub struct Args {
     /// Task whose node to follow
     task: Task,
-    /// Print what has happened so far, and end
+    /// Print what has happened so far, and exit
     #[arg(long)]
     now: bool,
     /// Print steps that begin and end, too: those of the sessions whose master the node is

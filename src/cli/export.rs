@@ -7,7 +7,7 @@ use crate::tensor::safetensors::Contents;
 use crate::train::GLOBAL_STEP;
 use crate::trainer::stored::{IMPORTED, STEP, read, state, states, write};
 
-/// Write what a training saved as a file of another form
+/// Write what a training saved as another kind of file
 ///
 /// Takes the last state of a folder of --checkpoint, or one file of it, and writes all its tensors by their names: the weights,
 /// what the optimizer keeps (w/Adam) and the count of steps (global_step).
@@ -26,10 +26,11 @@ pub struct ExportArgs {
     pub to: PathBuf,
 }
 
-/// Make a file with the weights of a model a state that training goes on from
+/// Convert a file of weights into a state that training can continue from
 ///
 /// Reads .safetensors, .npz or a TensorFlow checkpoint. `meshtf run --weights DIR` uses the state; `meshtf train --checkpoint DIR
-/// --resume` goes on from it if it has all that the training keeps. A model that has only weights is trained with `meshtf train
+/// --resume` continues from it if it has everything that the training keeps. A model that has only weights is trained with
+/// `meshtf train
 /// --weights FILE`, without importing it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -57,7 +58,7 @@ pub(super) fn import(args: ImportArgs) -> Outcome {
     let (file, mut contents) = read(&args.from)?;
     if args.to.is_dir() && !states(&args.to).unwrap_or_default().is_empty() {
         return Err(Trouble::input(format!(
-            "--to {}: it has the states of a training; name another folder",
+            "--to {}: it contains saved training states; name another folder",
             args.to.display()
         )));
     }

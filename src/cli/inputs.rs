@@ -103,7 +103,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
     Ok(bytes)
 }
 
-/// The program of a file, and the graph of its nodes, which are no more in the program.
+/// The program of a file, and the graph of its nodes, which are no longer in the program.
 pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let bytes = read(path)?;

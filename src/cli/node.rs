@@ -21,11 +21,11 @@ use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 
 /// When a node that has met no other reports what it tried, and how often it looks for new reasons.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
-/// How long a node that ends takes to tell the others; whatever still runs ends with the process.
+/// How long a node that shuts down may take to tell the others; whatever still runs ends with the process.
 pub(super) const LEAVE_LIMIT: Duration = Duration::from_millis(700);
 /// The target of the log's lines on the node as a whole.
 const LOG: &str = "meshtf::node";
-/// Most reasons for which peers are not met that a node tells.
+/// Most reasons that a node reports for peers it cannot meet.
 const MAX_TOLD: usize = 64;
 
 /// Serve a task of the mesh until SIGINT or SIGTERM
@@ -87,15 +87,15 @@ pub struct Args {
     /// but a loopback address requires --web-token-file
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     web: Option<SocketAddr>,
-    /// File with the token that readers of --web must show: `authorization: Bearer TOKEN`, or ?token=TOKEN in a browser. It must
-    /// be readable by its owner only (chmod 600)
+    /// File with the token that readers of --web must present: `authorization: Bearer TOKEN`, or ?token=TOKEN in a browser. It
+    /// must be readable by its owner only (chmod 600)
     #[arg(long, value_name = "FILE", requires = "web")]
     web_token_file: Option<PathBuf>,
-    /// File with values for flags that are not given, as TOML: every flag by its name [default: config.toml beside the keys,
-    /// if it is there]
+    /// TOML file with values for flags that are not given, by their names [default: config.toml beside the keys,
+    /// if it exists]
     #[arg(long, value_name = "FILE", env = "MESHTF_CONFIG")]
     config: Option<PathBuf>,
-    /// Print what the command line, the environment and the configuration file come to, as such a file, and end
+    /// Print the settings from command line, environment and configuration file together, as such a file, and exit
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
@@ -200,7 +200,7 @@ pub(super) async fn serve(
     Ok(Exit::Ok)
 }
 
-/// Says of each reason for which peers are not met what it is, once.
+/// Reports each reason for which peers are not met, once.
 fn tell_reasons(node: &Node, told: &mut BTreeSet<Conclusion>) {
     for conclusion in conclude(&node.mesh().tried()) {
         if told.len() < MAX_TOLD && told.insert(conclusion.clone()) {

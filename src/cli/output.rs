@@ -74,7 +74,7 @@ pub(super) fn tensor_json(value: &Tensor) -> Value {
 pub(super) fn check_file(flag: &str, path: &Path) -> Result<(), Trouble> {
     let refuse = |why: &str| Err(Trouble::input(format!("{flag} {}: {why}", path.display())));
     if path.is_dir() {
-        return refuse("it is a folder; a file is wanted");
+        return refuse("it is a folder; expected a file");
     }
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => refuse("its folder does not exist"),
@@ -85,7 +85,7 @@ pub(super) fn check_file(flag: &str, path: &Path) -> Result<(), Trouble> {
 /// Refuses an `--out` that could not be written, before anything runs for it.
 pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), Trouble> {
     if folder.exists() && !folder.is_dir() {
-        return Err(Trouble::input(format!("--out {}: it is a file; a folder is wanted", folder.display())));
+        return Err(Trouble::input(format!("--out {}: it is a file; expected a folder", folder.display())));
     }
     match values.iter().find(|(_, dtype)| *dtype == DType::String) {
         None => Ok(()),

@@ -15,9 +15,9 @@ use crate::protocol::{Cluster, Member, VERSION};
 
 /// The list counts as complete when it has not changed for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
-/// How long a node gets to tell its version.
+/// How long a node has to tell its version.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1500);
-/// How often it is looked at meanwhile.
+/// How often to look meanwhile.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// List the tasks that are up
@@ -76,10 +76,10 @@ pub(super) async fn ps(args: Args) -> Outcome {
 /// The versions of meshtf that nodes told, by their tasks.
 type Versions = BTreeMap<Task, String>;
 
-/// Where somebody is who speaks another version of the protocol, and which meshtf that is.
+/// Where a node of another version of the protocol is, and which meshtf it runs.
 type Other = (String, Speaks);
 
-/// All of those who were seen, each once.
+/// All such nodes that were seen, each once.
 fn others(attempts: &[Attempt]) -> Vec<Other> {
     let mut others: Vec<Other> =
         attempts.iter().filter_map(|attempt| Some((shown_place(attempt), attempt.speaks?))).collect();
@@ -88,7 +88,7 @@ fn others(attempts: &[Attempt]) -> Vec<Other> {
     others
 }
 
-/// An object with the keys of a member's that can be known.
+/// An object with those keys of a member that can be known.
 fn other_as_json((place, speaks): &Other) -> serde_json::Value {
     json!({
         "task": null,

@@ -20,7 +20,7 @@ use crate::node::{ClusterSpec, Node, NodeConfig, own_data};
 /// Name under which the command is this subcommand, as a link: TensorFlow's own server's.
 pub(super) const CALLED: &str = "grpc_tensorflow_server";
 
-/// How often a server looks whether the program that started it is still there. The end of its standard input tells sooner,
+/// How often a server checks whether the program that started it still runs. The end of its standard input tells sooner,
 /// unless a copy of the program has that, too.
 const LOOKS_FOR_PARENT: Duration = Duration::from_millis(200);
 
@@ -65,10 +65,10 @@ pub struct Args {
     /// its owner only (chmod 600)
     #[arg(long, value_name = "FILE")]
     grpc_token_file: Option<PathBuf>,
-    /// A mesh of its own that nobody else joins, for a cluster of one task; --mesh, --peer and --open do not count then
+    /// Use a mesh of its own that nobody else joins, for a cluster of one task; --mesh, --peer and --open are ignored then
     #[arg(long)]
     private: bool,
-    /// End when the process that started this one, PID, has ended, or its end of standard input
+    /// Exit when the process PID that started this one has exited, or has closed standard input
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
     #[command(flatten)]
@@ -154,7 +154,7 @@ impl Args {
     }
 }
 
-/// Where a task's door is that the ClusterSpec has at this address.
+/// Where to open the door of a task to which the ClusterSpec gives this address.
 fn door_address(task: &Task, text: &str, has_token: bool) -> Result<SocketAddr, Trouble> {
     let wrong = |why: String| Trouble::input(format!("the address of {} in the cluster: {why}", task.short()));
     let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong(format!("{text:?} is not HOST:PORT")))?;

@@ -21,6 +21,6 @@ pub(super) fn interrupted() -> impl Future<Output = Trouble> {
             _ = interrupt.recv() => (Exit::Interrupted, "SIGINT"),
             _ = terminate.recv() => (Exit::Terminated, "SIGTERM"),
         };
-        Trouble::new(exit, format!("ended by {signal}; its running steps are cancelled"))
+        Trouble::new(exit, format!("stopped by {signal}; its running steps are cancelled"))
     }
 }

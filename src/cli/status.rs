@@ -14,9 +14,9 @@ use crate::protocol::status::{
 };
 use crate::tensor::PartialShape;
 
-/// Show how nodes fare
+/// Show the state of nodes
 ///
-/// What a node says of itself: the sessions whose master it is and how fast their steps run, the pieces of graphs that it
+/// What each node reports: the sessions whose master it is and how fast their steps run, the pieces of graphs that it
 /// runs, its devices, its variables and queues, its peers, and how near it is to its limits. Rates are of the last quarter of a
 /// second to 5 s. Long lists are cut, and say so.
 #[derive(Debug, clap::Args)]
@@ -63,7 +63,7 @@ async fn show(node: &Node, mut tasks: Vec<Task>, as_json: bool) -> Outcome {
             output::line(&texts.join("\n\n\n"))?;
         }
     }
-    // What one node does not say is no reason to be silent about the others.
+    // If one node does not answer, the others are still shown.
     let last = troubles.pop();
     troubles.iter().for_each(|trouble| eprintln!("meshtf: {trouble}"));
     last.map_or(Ok(Exit::Ok), Err)
@@ -183,7 +183,7 @@ fn peer_row(peer: &PeerStatus) -> Vec<String> {
     };
     let state = match &peer.state {
         LinkState::Up => format!("up {}", duration(peer.up_ms / 1000)),
-        LinkState::Mending { for_ms, why } => format!("mending for {:.1} s: {why}", *for_ms as f64 / 1000.0),
+        LinkState::Mending { for_ms, why } => format!("reconnecting for {:.1} s: {why}", *for_ms as f64 / 1000.0),
     };
     vec![
         peer.task.as_ref().map_or_else(|| format!("client {}", short_peer(peer.peer.as_str())), Task::short),

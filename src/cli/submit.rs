@@ -49,7 +49,7 @@ pub struct Args {
     mesh: MeshArgs,
 }
 
-/// How a graph is run and its results are shown: the same for `submit` and `run`.
+/// How a graph is run and how its results are printed, for `submit` and `run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StepArgs {
     /// Run this many steps with the same feeds
@@ -68,8 +68,8 @@ pub(super) struct StepArgs {
     /// of them has a value, and is skipped if all have
     #[arg(long)]
     init: bool,
-    /// Give the graph's variables the values of a file of safetensors, or of the last state in the folder of a training, in
-    /// place of init
+    /// Set the graph's variables from a safetensors file, or from the last state in the folder of a training,
+    /// instead of running init
     #[arg(long, value_name = "PATH", conflicts_with = "init")]
     weights: Option<PathBuf>,
     /// Trace the last step: write a timeline of all devices to FILE, for ui.perfetto.dev, and report on stderr where its time
@@ -87,7 +87,7 @@ pub(super) struct StepArgs {
     quiet: bool,
 }
 
-/// Most names that the account at the end has of what was fetched, and of what ran.
+/// Most names of fetches, and of ops that ran, in the summary at the end.
 const MOST_NAMED: usize = 4;
 /// Most numbers beside the progress bar, and columns of them.
 const MOST_NUMBERS: usize = 2;
@@ -190,7 +190,7 @@ impl StepArgs {
         Ok(ran.summary)
     }
 
-    /// Runs so many steps, and shows those that are to be shown but for the last.
+    /// Runs `count` steps, and prints those that --every asks for, except the last.
     async fn run_steps(&self, session: &Session, job: &StepRequest, count: u64) -> Result<RunOutput, Trouble> {
         let progress = self.progress();
         let mut trouble = None;

@@ -31,9 +31,8 @@ const FILES: [(&str, &str); 5] = [
 /// is TensorFlow 1's API, with the names of its time. The exit code is the program's.
 ///
 /// Graphs may save and restore files wherever this user may, as with TensorFlow's own servers; --data limits them to a folder.
-/// Every user of this machine reaches the servers on its loopback address, without the mesh's key, and so this user's files,
-/// unless
-/// --data limits them. TensorFlow's own servers let the whole network do so.
+/// Without --data, every user of this machine can reach this user's files through the servers on its loopback address, without
+/// the mesh's key. TensorFlow's own servers let the whole network do so.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -70,7 +69,7 @@ pub(super) fn tf(args: Args) -> Outcome {
     let home = std::path::absolute(&home)
         .map_err(|error| Trouble::input(format!("MESHTF_HOME {}: {error}", home.display())))?;
     if home.as_os_str().as_encoded_bytes().contains(&b':') {
-        let why = "a Python path cannot name a folder with a colon; MESHTF_HOME names another folder";
+        let why = "a Python path cannot name a folder with a colon; set MESHTF_HOME to another folder";
         return Err(Trouble::input(format!("{}: {why}", home.display())));
     }
     let folder = written(&home)?;
@@ -117,7 +116,7 @@ fn written(home: &Path) -> Result<PathBuf, Trouble> {
     let folder = home.join("python").join(&hasher.finalize().to_hex()[..16]);
     let cannot = |path: &Path, error: std::io::Error| {
         let why = format!("cannot write {}, which the program needs on its Python path: {error}", path.display());
-        Trouble::input(format!("{why}; MESHTF_HOME names another folder"))
+        Trouble::input(format!("{why}; set MESHTF_HOME to another folder"))
     };
     let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     for (name, text) in FILES {
@@ -160,6 +159,6 @@ mod tests {
         let blocked = home.path().join("file");
         fs::write(&blocked, "").unwrap();
         let refused = written(&blocked).unwrap_err().to_string();
-        assert!(refused.contains("MESHTF_HOME names another folder"), "{refused}");
+        assert!(refused.contains("set MESHTF_HOME to another folder"), "{refused}");
     }
 }

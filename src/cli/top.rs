@@ -21,14 +21,14 @@ use super::{Exit, Outcome, Trouble};
 use crate::node::Node;
 use crate::protocol::look::SessionLook;
 
-/// How long a node gets to tell how it fares.
+/// How long a node has to report its status.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How often it is looked whether the picture is to end while no key comes.
+/// How often to check whether to end while no key comes.
 const KEY_WAIT: Duration = Duration::from_millis(200);
 /// Most keys that wait.
 const MAX_KEYS: usize = 64;
 
-/// Show how the mesh fares, as it changes
+/// Show the state of the mesh, as it changes
 ///
 /// Tasks with their devices, how busy they are and their memory; sessions with their steps a second and the numbers that they
 /// fetch; links with round trip and rate; variables by size. A session alone has curves of what it fetches, where its plan runs,
@@ -43,7 +43,7 @@ Examples:
 Keys: Tab chooses a table, s what it is sorted by, up and down a row, Enter shows the row's session or task alone,
 Esc all again, q or Ctrl-C quits. Without a terminal: meshtf status.")]
 pub struct Args {
-    /// Ask the nodes every so many seconds
+    /// How often to ask the nodes, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     every: Duration,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub(super) async fn top(args: Args) -> Outcome {
 }
 
 async fn watch(node: &Node, every: Duration) -> Outcome {
-    let cannot = |error: std::io::Error| Trouble::input(format!("the terminal cannot be drawn on: {error}"));
+    let cannot = |error: std::io::Error| Trouble::input(format!("cannot draw on the terminal: {error}"));
     // Before the terminal is taken over, which is to be given back whatever signal comes.
     let interrupted = interrupted();
     tokio::pin!(interrupted);
@@ -101,7 +101,7 @@ async fn watch(node: &Node, every: Duration) -> Outcome {
     outcome
 }
 
-/// Reads keys, and changes of the terminal's size, until nobody takes them.
+/// Reads keys, and changes of the terminal's size, until nobody receives them.
 fn read_keys(sender: &mpsc::Sender<Event>) {
     while !sender.is_closed() {
         match event::poll(KEY_WAIT) {
@@ -116,7 +116,7 @@ fn read_keys(sender: &mpsc::Sender<Event>) {
     }
 }
 
-/// A session that is looked into, and the plan and the traced step of it that are known.
+/// The session that is shown, and its plan and traced step that are known.
 type Wanted = (Key, Option<u32>, Option<u64>);
 
 fn wanted(view: &View, whole: &Whole) -> Option<Wanted> {
@@ -125,7 +125,7 @@ fn wanted(view: &View, whole: &Whole) -> Option<Wanted> {
     Some((key, known.and_then(|look| look.plan), known.and_then(|look| look.traced)))
 }
 
-/// What was asked at one time.
+/// The answers of one round of questions.
 struct Seen {
     told: Vec<Told>,
     troubles: Vec<String>,
@@ -140,7 +140,7 @@ impl Seen {
     }
 }
 
-/// Asks every node that is up, and the master of the session that is looked into, when the time has come.
+/// Asks every node that is up, and the master of the session that is shown, when it is time.
 async fn look_at(node: &Node, at: Instant, wanted: Option<Wanted>) -> Seen {
     tokio::time::sleep_until(at).await;
     let session = async {

@@ -176,7 +176,8 @@ impl Files {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", from.display()));
         let (program, graph) = read_graph(&args.graph)?;
         let text = std::fs::read(&from).map_err(|error| at(&error))?;
-        let text = String::from_utf8(text).map_err(|_| at(&"it says nothing of training; use --with FILE"))?;
+        let text = String::from_utf8(text)
+            .map_err(|_| at(&"it is not text, so it cannot say how to train; use --with FILE"))?;
         let mut sections = file::read(&text).map_err(|why| at(&why))?;
         if !program.init.is_empty() {
             sections.init = program.init;

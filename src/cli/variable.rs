@@ -164,12 +164,14 @@ async fn set(node: &Node, of: &NodeArgs, variable: VariableName, value: &str, ex
         let is_there = variable.device.is_none_or(|wanted| wanted == device);
         is_there && !resource.is_isolated && resource.name == variable.name && resource.container == container
     });
-    // If it is none, or another session's, the node says so; nothing is sent that would be a value then.
+    // If there is no such variable, or it belongs to a session, the node says so, and no value is sent.
     let Some(dtype) = known.and_then(|resource| resource.dtypes.first()) else {
         let (_, version) = node.read_variable(Some(&of.task), variable).await?;
-        return Err(
-            Failure::new(Code::Aborted, format!("the variable was made meanwhile; it has version {version}")).into()
-        );
+        return Err(Failure::new(
+            Code::Aborted,
+            format!("the variable was created in the meantime; it has version {version}"),
+        )
+        .into());
     };
     let value = fed(value, *dtype).map_err(|why| Trouble::input(format!("{}: {why}", variable.name)))?;
     let version = node.write_variable(Some(&of.task), variable, value, expected).await?;

@@ -65,7 +65,7 @@ impl Csv {
     /// Some columns as numbers, `[lines, columns]`, float64.
     ///
     /// # Errors
-    /// InvalidArgument for a column that is not there, and for a field that is no number, with its line.
+    /// InvalidArgument for a missing column, and for a field that is not a number, with its line.
     pub fn numbers(&self, columns: &[String]) -> Result<Tensor> {
         let mut places = Vec::with_capacity(columns.len());
         for column in columns {

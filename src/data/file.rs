@@ -107,7 +107,7 @@ pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
         return tensor_of(safetensors::read(&bytes)?.tensors, part);
     }
     if let Some(part) = part {
-        return Err(Failure::invalid(format!("it has no parts, of which {part} could be one")));
+        return Err(Failure::invalid(format!("this kind of file has no parts, so there is no {part} in it")));
     }
     match bytes.starts_with(b"\x93NUMPY") || named.ends_with(".npy") {
         true => npy::read(&bytes),

@@ -6,7 +6,7 @@ use crate::tensor::{DType, Shape, Tensor};
 /// Reads the bytes of an idx file.
 ///
 /// # Errors
-/// InvalidArgument if they are none, or are not as many as their header says.
+/// InvalidArgument if they are not an idx file, or not as long as their header says.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
     let wrong = |why: String| Failure::invalid(format!("not a valid idx file: {why}"));
     let [0, 0, kind, rank, rest @ ..] = bytes else {

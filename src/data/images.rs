@@ -15,9 +15,9 @@ const MAX_SIDE: u32 = 1 << 15;
 /// blue; of 4, with alpha. Another `size` (height and width) than its own is interpolated.
 ///
 /// # Errors
-/// InvalidArgument if the bytes are no image, or for another number of channels; ResourceExhausted if it is too large.
+/// InvalidArgument if the bytes are not an image, or for another number of channels; ResourceExhausted if it is too large.
 pub fn read_image(bytes: &[u8], channels: usize, size: Option<[usize; 2]>) -> Result<Tensor> {
-    let wrong = |error: &dyn std::fmt::Display| Failure::invalid(format!("no image: {error}"));
+    let wrong = |error: &dyn std::fmt::Display| Failure::invalid(format!("not a valid image: {error}"));
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| wrong(&error))?;
     let mut limits = Limits::default();
     limits.max_image_width = Some(MAX_SIDE);
@@ -74,7 +74,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// Images of so many channels, interpolated to a height and width, or all of one size.
+    /// Images of this many channels, interpolated to a height and width, or all of one size.
     pub fn new(channels: usize, resized: Option<[usize; 2]>) -> Images {
         Images { channels, resized, size: None, pixels: Vec::new(), count: 0 }
     }

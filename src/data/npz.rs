@@ -17,7 +17,7 @@ const MAX_BYTES: usize = 4 * MAX_TENSOR_BYTES;
 /// Reads one array: the named one, or the only one.
 ///
 /// # Errors
-/// InvalidArgument if the bytes are no archive, or it has no such array.
+/// InvalidArgument if the bytes are not an archive, or it has no such array.
 pub fn read(bytes: &[u8], name: Option<&str>) -> Result<Tensor> {
     let mut archive = open(bytes)?;
     let files: Vec<String> = archive.file_names().map(str::to_owned).collect();
@@ -29,7 +29,7 @@ pub fn read(bytes: &[u8], name: Option<&str>) -> Result<Tensor> {
 /// Reads all arrays, in the order of the archive.
 ///
 /// # Errors
-/// InvalidArgument if the bytes are no archive of arrays; ResourceExhausted if they unpack to more than the limit.
+/// InvalidArgument if the bytes are not an archive of arrays; ResourceExhausted if they unpack to more than the limit.
 pub fn read_all(bytes: &[u8]) -> Result<Vec<(String, Tensor)>> {
     read_within(bytes, MAX_BYTES)
 }

@@ -33,7 +33,7 @@ impl There {
     /// InvalidArgument if the examples do not fit the placeholder, or cannot be converted without looking at each.
     pub fn of(file: &str, head: &Head, scale: Option<f64>, takes: DType, shape: &PartialShape) -> Result<There> {
         let Some((dtype, is_little_endian)) = head.elements() else {
-            return Err(Failure::invalid("its elements are no numbers that workers read"));
+            return Err(Failure::invalid("its elements are not numbers that workers can read"));
         };
         let fits = dtype == takes && scale.is_none() || takes.is_float() && dtype != DType::U64 && dtype != DType::I64;
         if !fits || dtype == DType::BF16 {

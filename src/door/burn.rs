@@ -41,7 +41,7 @@ use crate::strangers::Strangers;
 const FLAG: &str = "--burn";
 /// Most sessions of all programs that are connected; a program has one for each of its devices.
 const MAX_SESSIONS: usize = 1024;
-/// For so long after somebody asked which devices there are, none of them gets another index.
+/// For this long after a client has asked for the devices, their indices do not change.
 const NUMBERED_FOR: Duration = Duration::from_secs(10);
 
 /// The address of the door, and who may pass.

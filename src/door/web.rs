@@ -1,4 +1,4 @@
-//! The server for whoever looks at the mesh: Prometheus, at `/metrics`, and people, with one page that shows the mesh as it
+//! The server for observers of the mesh: Prometheus, at `/metrics`, and people, with one page that shows the mesh as it
 //! changes.
 //!
 //! It only reads. What it shows is what every member of the mesh may ask, so it is open to this machine only, and to others only
@@ -73,7 +73,7 @@ impl Door {
     /// Nothing stays open if the future is dropped.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
         let (listener, address) =
-            listen(FLAG, "see how the mesh fares", config.address, config.token.is_some()).await?;
+            listen(FLAG, "see the state of the mesh", config.address, config.token.is_some()).await?;
         let token = config.token.map(|token| blake3::hash(token.as_bytes()));
         let strangers = Strangers::new();
         node.mesh().ports().add("strangers at the web's door", &strangers);

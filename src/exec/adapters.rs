@@ -92,7 +92,7 @@ pub fn cpu(choice: BackendChoice) -> Offer {
 }
 
 /// GPU:0 and on: each adapter that can be opened, in the order that wgpu lists them; none if the choice is a CPU's
-/// alone. May take half a second. An adapter that only OpenGL reaches is none.
+/// alone. May take half a second. An adapter that only OpenGL reaches does not count.
 ///
 /// Software Vulkan is a GPU only to those who ask for it, by [`BackendChoice::Wgpu`] or [`SOFTWARE_GPU`], and then
 /// comes behind the real ones.

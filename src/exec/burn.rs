@@ -113,7 +113,7 @@ impl<B: Backing> Engine for BurnEngine<B> {
     }
 }
 
-/// What a kernel of a CPU's backend answers, with the host if it is small.
+/// What a kernel of a CPU's backend returns, with the host if it is small.
 fn at_home(value: Value) -> Result<Value> {
     if value.len() <= SMALL { value.into_host().map(Value::Host) } else { Ok(value) }
 }

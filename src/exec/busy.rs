@@ -82,7 +82,7 @@ impl Drop for AtWork<'_> {
 mod tests {
     use super::*;
 
-    /// Waits until the clock has gone on, and answers by how much at least.
+    /// Waits until the clock has gone on, and returns by how much at least.
     fn pass() -> Duration {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(2) {

@@ -1,6 +1,6 @@
 //! Datasets: what `tf.data` describes, and the elements that it leads to.
 //!
-//! A [`Dataset`] is a description. It flows through a step as a variant, and whoever iterates over it asks for its [`Elements`].
+//! A [`Dataset`] is a description. It flows through a step as a variant, and an iterator asks for its [`Elements`].
 //! Those are pulled one at a time, on the thread of the op that wants one: nothing runs ahead of it.
 
 pub(super) mod arrange;
@@ -245,7 +245,7 @@ pub(super) fn given(next: impl FnMut(&Run) -> Result<Option<Element>> + Send + '
 /// The tensors of an element.
 ///
 /// # Errors
-/// InvalidArgument if a component is none.
+/// InvalidArgument if a component is not a tensor.
 pub(super) fn tensors(element: Element) -> Result<Vec<Tensor>> {
     element.into_iter().map(Token::host).collect()
 }

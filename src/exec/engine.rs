@@ -1,7 +1,7 @@
 //! What a backend is to a device: it keeps tensors in memory of its own and has kernels that compute on them.
 //!
 //! A device asks its engine first and the host kernels if the engine has nothing. Whether a value lies with the host
-//! or with the engine is visible to nobody but the two: a [`Value`] is both, and moves only when a kernel needs it to.
+//! or with the engine is visible only to the two: a [`Value`] is both, and moves only when a kernel needs it to.
 
 use std::sync::Arc;
 
@@ -53,14 +53,14 @@ pub type Values = SmallVec<[Value; 4]>;
 pub enum EngineOutcome {
     /// One value for each output.
     Done(Values),
-    /// These inputs (their shapes, their size, a mode) are none that the engine computes exactly as TensorFlow does, or
-    /// none that it computes faster than the host: here they are back, for the host kernel.
+    /// The engine does not compute these inputs (their shapes, their size, a mode) exactly as TensorFlow does, or
+    /// not faster than the host: here they are back, for the host kernel.
     Declined(Values),
 }
 
 /// A kernel compiled for one node.
 pub struct EngineKernel {
-    /// Runs it. Its inputs are its own: a value that nobody else holds is computed on in place. Fails as the host kernel of
+    /// Runs it. Its inputs are its own: a value that is not shared is computed on in place. Fails as the host kernel of
     /// the op does.
     pub run: Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>,
     /// Inputs that all lie with the host and have no more elements each are better left to the host kernel, which is done
@@ -69,7 +69,7 @@ pub struct EngineKernel {
 }
 
 impl EngineKernel {
-    /// Whether these inputs are better left to the host kernel. `None` stands for what is no value.
+    /// Whether these inputs are better left to the host kernel. `None` stands for an input that is not a value.
     pub fn leaves<'a>(&self, inputs: impl IntoIterator<Item = Option<&'a Value>>) -> bool {
         let most = self.host_up_to;
         inputs.into_iter().all(|input| matches!(input, Some(Value::Host(tensor)) if tensor.len() <= most))
@@ -176,7 +176,7 @@ impl Value {
         }
     }
 
-    /// Whether nobody else holds the elements, so that a kernel may write over them.
+    /// Whether the elements are not shared, so that a kernel may write over them.
     #[cfg(feature = "exec")]
     pub(super) fn is_unshared(&self) -> bool {
         match self {
@@ -195,7 +195,7 @@ impl Value {
     }
 
     /// The tensor in the memory of this process; waits for the engine if that still computes it. Free if it lies
-    /// there already, and without a copy if it lies with a CPU engine and nobody else holds it.
+    /// there already, and without a copy if it lies with a CPU engine and is not shared.
     ///
     /// # Errors
     /// Internal if the engine failed to compute or to hand it over.
@@ -213,7 +213,7 @@ impl Value {
     }
 }
 
-/// Takes a value out of its place, into the memory of this process: moved if nobody else holds it, else copied. If
+/// Takes a value out of its place, into the memory of this process: moved if it is not shared, else copied. If
 /// that fails, it stays in its place.
 ///
 /// # Errors

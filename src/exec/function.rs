@@ -97,7 +97,7 @@ impl Callee {
             ..failure
         };
         let mut nodes = self.function.nodes.clone();
-        // All of it runs where it is called.
+        // All of it runs on the calling device.
         nodes.iter_mut().for_each(|node| node.device.clear());
         let graph = Graph::new(nodes).map_err(|error| named(Failure::invalid(error.to_string())))?;
         let signature = Signature {

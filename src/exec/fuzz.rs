@@ -26,11 +26,11 @@ use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{PlanOptions, Signature, plan};
 use crate::tensor::{DType, PartialShape, Tensor};
 
-/// An op that says nothing for so long while its device idles waits for what never comes, as a dequeue does.
+/// An op that returns nothing for this long while its device is idle is waiting forever, as a dequeue does.
 const QUIET: Duration = Duration::from_millis(5);
-/// A device that answers nothing for so long hangs.
+/// A device that does not answer for this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Ops that are no single node: their frames begin and end elsewhere.
+/// Ops that make no sense as a single node: their frames begin and end at other nodes.
 const NOT_ALONE: &[&str] = &[
     "Enter",
     "Exit",
@@ -307,7 +307,7 @@ impl<'a> Case<'a> {
         name
     }
 
-    /// A handle that is no variable's: mostly of what the op is for, with something in it.
+    /// A handle other than a variable's: mostly of the kind that the op takes, with something in it.
     fn handle(&mut self, arg: &ArgDef, dtype: DType) -> Option<String> {
         let name = self.op.name;
         let form = match dtype {

@@ -45,7 +45,7 @@ use crate::tensor::{DType, Tensor};
 
 /// What a kernel is given: its inputs, its own to keep, change and hand on.
 pub type Inputs = SmallVec<[Tensor; 4]>;
-/// What a kernel answers: one tensor for each output.
+/// What a kernel returns: one tensor for each output.
 pub type Outputs = SmallVec<[Tensor; 1]>;
 
 /// A kernel compiled for one node.
@@ -85,7 +85,7 @@ pub fn compile_with(node: &KernelNode, generators: &Generators) -> Result<Option
     }
 }
 
-/// A family's function compiles the ops that are its own and answers `None` for all others.
+/// A family's function compiles the ops that are its own and returns `None` for all others.
 type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
 /// The kernel from the first family that has the op.

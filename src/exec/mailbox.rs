@@ -76,7 +76,7 @@ pub(super) enum DeviceMessage {
     Close,
 }
 
-/// What a device holds at one moment; all zero when it serves nobody.
+/// What a device holds at one moment; all zero if it serves no session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
     /// Sessions that it knows.
@@ -137,7 +137,7 @@ impl Mailbox {
     /// Sends what somebody else asks for, who could ask without end.
     ///
     /// # Errors
-    /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if nobody is left to take it.
+    /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if no receiver is left.
     pub fn offer(&self, message: DeviceMessage) -> Result<()> {
         self.offer_up_to(MAX_MESSAGES, message)
     }
@@ -192,7 +192,7 @@ impl DeviceInbox {
         message
     }
 
-    /// Waits for the next message; `None` when nobody is left to send one.
+    /// Waits for the next message; `None` when no sender is left.
     pub fn wait(&self) -> Option<DeviceMessage> {
         let message = self.receiver.recv().ok();
         self.state.messages.fetch_sub(usize::from(message.is_some()), Ordering::Relaxed);

@@ -62,7 +62,7 @@ impl Outbox {
     }
 
     /// To be called before a node runs that may compute: sends what waits, unless the node is known to be quick. If
-    /// something waited, answers the time, for [`Outbox::ran`].
+    /// something waited, returns the time, for [`Outbox::ran`].
     pub fn before(&mut self, sink: &dyn Sink, step: StepId, node: u32) -> Option<Instant> {
         if self.batches.is_empty() {
             return None;
@@ -102,7 +102,7 @@ impl Outbox {
         }
     }
 
-    /// Forgets what waits: its step has failed, and nobody waits for it.
+    /// Forgets what waits: its step has failed, and nothing waits for it.
     pub fn clear(&mut self) {
         self.since = None;
         self.batches.clear();

@@ -151,7 +151,7 @@ pub struct ResourceKey {
 #[derive(Default)]
 pub struct Resources {
     table: Mutex<Table>,
-    /// Raised whenever something is taken out of the table, so that nobody goes on using an old handle.
+    /// Raised whenever a resource leaves the table, so that old handles are not used any longer.
     generation: AtomicU64,
     /// The folder below which the task's graphs may touch files.
     data: Option<Arc<DataDir>>,

@@ -32,7 +32,7 @@ pub(super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
     let part: Option<Result<Data>> = with_type!(tensor.dtype(), T => {
         tensor.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[i * size..(i + 1) * size].to_vec()))
     });
-    Tensor::new(shape, part.ok_or_else(|| Failure::invalid("a handle is no tensor"))??)
+    Tensor::new(shape, part.ok_or_else(|| Failure::invalid("a handle is not a tensor"))??)
 }
 
 /// Tensors of one shape and dtype as the rows of one.
@@ -45,7 +45,7 @@ pub(super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Ten
         rows.iter().try_for_each(|row| row.slice::<T>().map(|part| all.extend_from_slice(part)))
             .map(|()| <T as crate::tensor::Element>::into_data(all))
     });
-    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is no tensor"))??)
+    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is not a tensor"))??)
 }
 
 /// The same of tensors of one rank whose sizes differ: each is filled up at the end with zeros or empty strings, to the
@@ -67,7 +67,7 @@ pub(super) fn stack_padded(dtype: DType, least: &Shape, rows: &[&Tensor]) -> Res
         })
         .map(|()| <T as crate::tensor::Element>::into_data(all))
     });
-    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is no tensor"))??)
+    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is not a tensor"))??)
 }
 
 /// Copies a tensor into the corner of a larger one of the same rank.

@@ -27,7 +27,7 @@ use super::engine::Engine;
 use super::kernel::KernelNode;
 use crate::failure::Result;
 
-/// Compiles an op that touches state; `None` if it is none.
+/// Compiles an op that touches state; `None` for other ops.
 ///
 /// # Errors
 /// InvalidArgument if the attributes are wrong.
@@ -40,7 +40,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
     Ok(None)
 }
 
-/// A family's function compiles the ops that are its own and answers `None` for all others.
+/// A family's function compiles the ops that are its own and returns `None` for all others.
 type Compile = fn(&KernelNode, &Site, &dyn Engine) -> Result<Option<StateOp>>;
 
 /// The families that have the op of a node, by their numbers.

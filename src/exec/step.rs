@@ -1,4 +1,4 @@
-//! One step of a piece: what is ready runs, what it answers makes others ready, until nothing is left.
+//! One step of a piece: the nodes that are ready run, and their outputs make others ready, until none is left.
 //!
 //! A piece without loops and branches, of which only receives wait, runs by stages (`staged`). Any other runs by counting:
 //! each node of each iteration of each frame runs exactly once, on values or, if an input is dead, dead; `frames` keeps
@@ -51,7 +51,7 @@ pub(super) struct Surroundings<'a> {
     pub sink: &'a dyn Sink,
     /// A message may be waiting for the device.
     pub has_message: &'a AtomicBool,
-    /// Where the answers of ops that wait go.
+    /// Where the results of ops that wait go.
     pub wake: &'a Arc<dyn Wake>,
     /// What the turn is told from outside.
     pub signal: &'a Signal,
@@ -80,7 +80,7 @@ impl Body {
     }
 }
 
-/// The turn of a piece: its body, which is out of the device's table for so long.
+/// The turn of a piece: its body, which is taken out of the device's table meanwhile.
 pub(super) struct Turn {
     pub id: PieceId,
     /// Of the step.

@@ -1,4 +1,4 @@
-//! The threads of a device: steps of many sessions take turns, and none waits long for the op of another.
+//! The threads of a device: steps of many sessions take turns, and no step waits long for another's op.
 //!
 //! One thread drives: it takes the messages, and runs the turns one after the other. While it runs a turn, the device's
 //! table lies where another thread can take it. That thread watches: if a turn has run for [`TICK`] and something
@@ -27,13 +27,13 @@ use crate::failure::{Code, Failure, Result};
 use crate::lock::lock;
 use crate::memory;
 
-/// How often the watching thread looks. A turn that it sees twice has run for so long, and twice as long at most.
+/// How often the watching thread looks. A turn that it sees twice has run for at least this long, and at most twice as long.
 const TICK: Duration = Duration::from_millis(10);
 
-/// After so many looks without a turn it sleeps until there is one.
+/// After this many looks without a turn it sleeps until there is one.
 const QUIET_TICKS: u32 = 16;
 
-/// Most threads of one device: so many ops at a time, less two, may be slow before others wait for them.
+/// Most threads of one device: all but two of them may run slow ops before other ops have to wait.
 pub const MAX_THREADS: usize = 16;
 
 /// The threads of a device.
@@ -186,7 +186,7 @@ impl Threads {
         number
     }
 
-    /// The driver, if nobody has taken it since.
+    /// The driver, if no thread has taken it since.
     fn take_back(&self, turn: u64) -> Option<Box<Driver>> {
         let mut state = lock(&self.state);
         if state.lent.as_ref()?.turn != turn {

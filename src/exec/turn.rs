@@ -208,7 +208,7 @@ mod tests {
                 Ok(()) => assert!(!ends),
                 Err(panic) => assert!(ends && is_stop(&*panic)),
             }
-            // Outside of the turn nobody is told anything.
+            // Outside of the turn nothing is reported.
             look();
         };
         check(|_| (), false, false);

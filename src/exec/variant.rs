@@ -1,4 +1,4 @@
-//! Values that are no tensors: lists, and optionals, which hold some values or nothing. Zeros and sums of them, all the way
+//! Values that are not tensors: lists, and optionals, which hold some values or nothing. Zeros and sums of them, all the way
 //! down.
 
 pub(super) mod list;

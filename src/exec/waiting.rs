@@ -82,7 +82,7 @@ pub(super) trait Waited: Sized {
     /// Forgets an op that waits; returns what became of others by that.
     fn forget(&self, state: &mut Self::State, wait: WaitId) -> Finished;
 
-    /// The state, as soon as nobody else works on it.
+    /// Locks the state.
     fn hold(&self) -> StateGuard<'_, Self> {
         let mut held = StateGuard { state: lock(&self.shared().state), _after: CatchUp(self) };
         forget_given_up(self, &mut held);

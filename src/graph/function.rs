@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for Function {
         DEPTH.set(DEPTH.get() + 1);
         let _leave = Leave;
         if DEPTH.get() > MAX_WITHIN {
-            return Err(de::Error::custom(format!("functions lie within each other more than {MAX_WITHIN} deep")));
+            return Err(de::Error::custom(format!("functions are nested more than {MAX_WITHIN} deep")));
         }
         FunctionBody::deserialize(deserializer).map(Function::new)
     }

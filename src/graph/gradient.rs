@@ -3,7 +3,7 @@
 //!
 //! The graph is walked from what is differentiated back to what it is differentiated by. At each node, the rule of its op
 //! (`rules`) adds what turns the gradients of its outputs into those of its inputs, in the scope `gradients/NODE_grad` and on
-//! the node's own device. Where several paths meet, their gradients are added up. What the rules add are ops of the
+//! the node's own device. If several paths meet, their gradients are added up. What the rules add are ops of the
 //! vocabulary, which have rules themselves, so that a gradient can be differentiated again. The gradient of a loop is a loop
 //! (`loops`): a rule adds the nodes of one iteration, as if it were the only one.
 
@@ -82,8 +82,8 @@ pub struct Differentiation {
 /// ```
 ///
 /// # Errors
-/// InvalidArgument if an output is not of this graph or inside of a loop, the nodes so far are no valid graph, or `starts` does
-/// not fit `ys`. Unimplemented for a path through an op that has no gradient: the message has the node and the path. The
+/// InvalidArgument if an output is not of this graph or inside of a loop, the nodes so far are not a valid graph, or `starts`
+/// does not fit `ys`. Unimplemented for a path through an op that has no gradient: the message has the node and the path. The
 /// builder is then as it was, but for its nodes having been checked, after which
 /// [`add_input`](GraphBuilder::add_input) does not take them any more.
 pub fn gradients(

@@ -41,7 +41,7 @@ pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
         Err(failure) if failure.code == Code::ResourceExhausted => {
             return Err(FormatError::NoGraph { why: failure.message });
         }
-        // Of bytes that are none at all, the decoder says what is wrong.
+        // If the bytes are not a message at all, the decoder says what is wrong.
         _ => {}
     }
     let graph = GraphDef::decode(bytes)

@@ -93,7 +93,7 @@ fn with_variables(
         let before = g.nodes().len();
         let variable = add_variable(&mut g, spec).map_err(|failure| fault(failure.message))?;
         if let Some(twice) = g.nodes()[before..].iter().find(|node| names.contains(node.name.as_str())) {
-            return Err(fault(format!("there is a node {}, too", twice.name)));
+            return Err(fault(format!("there is also a node {}", twice.name)));
         }
         assigns.extend(variable.assign.map(|assign| g.tensor_name(assign)));
     }
@@ -210,7 +210,7 @@ impl Stored<'_, '_> {
             let why = format!("{:?}: {}", self.file, failure.message);
             because(failure, why)
         };
-        // Whoever reads it names the file.
+        // The reader of the file adds its name.
         let unread = |failure: Failure| {
             let why = failure.message.clone();
             because(failure, why)

@@ -19,7 +19,7 @@ pub struct OpDef {
     pub name: &'static str,
     /// What it takes, in order.
     pub inputs: Vec<ArgDef>,
-    /// What it answers, in order.
+    /// Its outputs, in order.
     pub outputs: Vec<ArgDef>,
     /// Its attributes.
     pub attrs: Vec<AttrDef>,

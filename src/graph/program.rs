@@ -121,7 +121,7 @@ pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatE
         Ok(_) if is_text && (start.starts_with(b"node") || start.starts_with(b"versions")) => {
             no_graph("this looks like a GraphDef in protobuf's text format; write it as JSON or binary instead")
         }
-        Ok(_) if is_text => no_graph("this is text, but no graph: graph.json is a JSON object and begins with {"),
+        Ok(_) if is_text => no_graph("this is text, but not a graph: graph.json is a JSON object and begins with {"),
         text => match graphdef::from_binary(bytes) {
             Ok(nodes) => Ok(Program { nodes, ..Program::default() }),
             // For JSON with a stray control character, the error of the JSON parser is the better one: it has the position.

@@ -84,7 +84,9 @@ pub fn add_variable(g: &mut GraphBuilder, spec: &VariableSpec) -> Result<Variabl
     on(g, &spec.device, |g| {
         let value_name = g.full_name(&spec.name);
         if g.is_taken(&value_name) {
-            return Err(Failure::invalid(format!("there is a node {value_name} already; name the variable otherwise")));
+            return Err(Failure::invalid(format!(
+                "there is a node {value_name} already; give the variable another name"
+            )));
         }
         let handle = g.op(if spec.is_ref { "VariableV2" } else { "VarHandleOp" });
         // Only those that say so are not trained, as in graphs of other origin.
@@ -139,7 +141,7 @@ pub fn variable_of(g: &mut GraphBuilder, name: &str) -> Result<Variable> {
     }
     if !node.op.makes_variable {
         return Err(Failure::invalid(format!(
-            "{name} is no variable: it is the output of {} ({})",
+            "{name} is not a variable: it is the output of {} ({})",
             node.name, node.op.name
         )));
     }

@@ -118,6 +118,6 @@ impl Lowering<'_> {
     }
 }
 
-const DEFORMABLE: &str = "there is no op that samples an image where another tensor says";
+const DEFORMABLE: &str = "no op of TensorFlow samples an image at places given by another tensor";
 const CTC: &str =
     "its recursion over the steps of time would take many nodes for each; compute the loss on another device";

@@ -14,7 +14,7 @@ impl Lowering<'_> {
     /// Where a tensor stands that an operation reads.
     pub(crate) fn read(&self, tensor: &TensorIr) -> Result<Output> {
         let missing = || {
-            let why = format!("tensor {} of shape {:?} is not there", tensor.id.value(), &tensor.shape[..]);
+            let why = format!("tensor {} of shape {:?} does not exist", tensor.id.value(), &tensor.shape[..]);
             Failure::invalid(why)
         };
         self.value(tensor.id).ok_or_else(missing)

@@ -29,7 +29,7 @@ pub fn parse_address(text: &str) -> Result<Multiaddr, MeshError> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     let host = bare.unwrap_or(host);
     if bare.is_none() && host.contains(':') {
-        return Err(refuse("an IPv6 address stands in brackets, [::1]:4711"));
+        return Err(refuse("put an IPv6 address in brackets: [::1]:4711"));
     }
     let of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
     if host.is_empty() || host.len() > MAX_NAME_BYTES || !host.chars().all(of_name) {

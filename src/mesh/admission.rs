@@ -349,7 +349,7 @@ mod tests {
         check(gate(key(1), nameless), gate(key(1), new), other(new, nameless), other(nameless, new)).await;
         let of_den = || Side::new("den", key(1), Speaks::own());
         check(of_den(), of(key(1)), Some(Denied::OtherMesh), Some(Denied::OtherMesh)).await;
-        // Without the key, nobody hears of versions.
+        // Without the key, no version is disclosed.
         check(gate(key(1), old), gate(key(2), new), Some(Denied::WrongKey), Some(Denied::WrongKey)).await;
     }
 

@@ -35,7 +35,7 @@ impl<T> Default for BulkQueue<T> {
 }
 
 impl<T> BulkQueue<T> {
-    /// The number that the next gets, which has so many bytes.
+    /// The number of the next message, which has `bytes` bytes.
     ///
     /// # Errors
     /// What there would be too many of, and the limit.

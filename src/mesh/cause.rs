@@ -19,7 +19,7 @@ pub fn miss(error: &DialError) -> Miss {
     }
     match error {
         DialError::LocalPeerId { .. } => Miss::new(Verdict::Itself, "this is the participant itself"),
-        DialError::WrongPeerId { .. } => Miss::new(Verdict::Moved, "another peer is there now"),
+        DialError::WrongPeerId { .. } => Miss::new(Verdict::Moved, "a different peer is there now"),
         DialError::DialPeerConditionFalse(_) => Miss::new(Verdict::Pending, "being dialled"),
         DialError::Transport(failures) => {
             let causes: BTreeSet<String> = failures.iter().map(|(_, error)| innermost(error)).collect();

@@ -321,7 +321,7 @@ impl Channel {
         if let Some(link) = &self.link {
             link.acknowledged(prefix.taken, &[]).map_err(End::Peer)?;
         }
-        let early = || End::Peer("it spoke before it said Hello".to_owned());
+        let early = || End::Peer("it sent something before its Hello".to_owned());
         match prefix.kind {
             Kind::Ping => {}
             Kind::Standing => {

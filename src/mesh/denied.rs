@@ -23,7 +23,7 @@ pub enum Denied {
         "it has another mesh key; `meshtf ticket` on a machine of the mesh and `meshtf join` here bring the key over"
     )]
     WrongKey,
-    #[error("it wants a mesh key and this side runs open, without one")]
+    #[error("it requires a mesh key, and this side runs open, without one")]
     KeyWanted,
     #[error("it runs open, without a mesh key, and this side has one")]
     Open,
@@ -31,9 +31,9 @@ pub enum Denied {
     Slow,
     #[error("nothing came from it within {} s", FIRST_BYTE_LIMIT.as_secs())]
     Silent,
-    #[error("too many others came that had not proven anything either")]
+    #[error("too many other connections were waiting to be admitted")]
     Crowded,
-    #[error("another peer is there than the one that was dialled")]
+    #[error("a different peer answered than the one that was dialled")]
     OtherPeer,
 }
 

@@ -21,7 +21,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long a target that denied us, or is this participant, is left alone.
 const DENIED_PAUSE: Duration = Duration::from_secs(30);
-/// After so many failures a peer that only hearsay names is forgotten.
+/// After this many failures, a peer known only from other nodes is forgotten.
 const HEARSAY_ATTEMPTS: u32 = 12;
 
 /// How a target became known.
@@ -81,7 +81,7 @@ pub struct Attempt {
     pub outcome: String,
     /// Which meshtf is there, if it is of another version of the protocol.
     pub speaks: Option<Speaks>,
-    /// Who is there, or was looked for, if that is known.
+    /// The peer that answered, or that was expected, if known.
     pub peer: Option<Peer>,
 }
 
@@ -109,7 +109,7 @@ pub enum Verdict {
     Unresolved,
     /// This machine may not send there.
     Forbidden,
-    /// No route leads there, or nobody on the network has the address.
+    /// There is no route, or no machine on the network has the address.
     Unreachable,
     /// Nothing answers.
     Silent,
@@ -117,13 +117,13 @@ pub enum Verdict {
     Refused,
     /// A connection is made, and the handshake does not end in time.
     Slow,
-    /// Who is there hangs up.
+    /// The other side hangs up.
     HungUp,
     /// Another peer is there than the one that was looked for.
     Moved,
     /// It is this participant.
     Itself,
-    /// Something else than a node answers.
+    /// Something other than a node answers.
     NoNode,
     /// It has another mesh key.
     OtherKey,

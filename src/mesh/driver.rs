@@ -56,7 +56,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(2);
 const LAN_LIMIT: Duration = Duration::from_secs(1);
 const LEAVE_LIMIT: Duration = Duration::from_millis(300);
 const TICK: Duration = Duration::from_millis(250);
-/// The registry folder is read with every tick for so long, and later with every fourth.
+/// For this long the registry folder is read at every tick, later at every fourth.
 const EAGER_TIME: Duration = Duration::from_secs(10);
 const IDLE_CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 const MDNS_QUERY_INTERVAL: Duration = Duration::from_secs(5);
@@ -207,7 +207,7 @@ impl Driver {
         let named = named.chain(others.map(|(_, address)| (address, Source::ClusterFile)));
         for (address, source) in named {
             if !self.roster.port().handles(address) {
-                let why = "there is no transport for it".to_owned();
+                let why = "no transport supports it".to_owned();
                 return Err(MeshError::Address { text: address.to_string(), why });
             }
             self.discovery.learn(Target::Address(address.clone()), vec![address.clone()], source, now);
@@ -490,7 +490,7 @@ impl Driver {
         }
         if let Some(lan) = &self.lan {
             let outcome = match lan.len() {
-                0 => "nobody answers".to_owned(),
+                0 => "no peer answers".to_owned(),
                 1 => "1 peer answers".to_owned(),
                 n => format!("{n} peers answer"),
             };

@@ -48,17 +48,17 @@ pub enum MeshError {
     #[error("the queue to {peer} is full: {limit} is the limit of {what}")]
     QueueFull { peer: Peer, what: &'static str, limit: usize },
     /// The peer left messages out.
-    #[error("{peer} sent message {number} behind message {after}")]
+    #[error("{peer} sent message {number} after message {after}")]
     Gap { peer: Peer, number: u64, after: u64 },
     /// One message with its tensors is over [`MAX_MESSAGE_BYTES`](crate::protocol::MAX_MESSAGE_BYTES).
-    #[error("a message of {bytes} bytes; {limit} is the limit of one message with its tensors")]
+    #[error("a message of {bytes} bytes exceeds the limit of {limit} for one message with its tensors")]
     TooLarge { bytes: usize, limit: usize },
     /// A value that cannot leave its device.
     #[error("a message cannot be encoded: {why}")]
     Encode { why: String },
     /// An address that was configured is not one.
     #[error(
-        "{text:?} is not an address: {why}; host:port (192.168.1.7:4711) or a multiaddr (/ip4/192.168.1.7/tcp/4711) would be"
+        "{text:?} is not an address: {why}; expected host:port (192.168.1.7:4711) or a multiaddr (/ip4/192.168.1.7/tcp/4711)"
     )]
     Address { text: String, why: String },
     /// This participant cannot listen there.
@@ -121,7 +121,7 @@ pub enum KeyError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     /// The file is not a mesh key.
-    #[error("{path} does not hold a mesh key; move it away to have a new one made")]
+    #[error("{path} is not a mesh key; move it away, and a new key is made")]
     Damaged { path: PathBuf },
     /// There is no key of that mesh on this machine.
     #[error(
@@ -130,7 +130,7 @@ pub enum KeyError {
     )]
     Missing { mesh: String, path: PathBuf },
     /// Others than its owner may read the key's file.
-    #[error("{path} is a secret, and others than its owner may use it (its mode is {mode:04o}): chmod 600 {path}")]
+    #[error("{path} is a secret, but other users can access it (its mode is {mode:04o}): chmod 600 {path}")]
     Exposed { path: PathBuf, mode: u32 },
     /// Another key of that mesh is on this machine.
     #[error(

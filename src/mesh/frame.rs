@@ -170,7 +170,7 @@ impl Prefix {
     }
 
     /// # Errors
-    /// A kind that is none, and lengths over `limit` together.
+    /// An unknown kind, and lengths that exceed `limit` together.
     pub fn decode(bytes: &[u8; PREFIX_BYTES], limit: usize) -> Result<Self, Failure> {
         let kind = match bytes[0] {
             0 => Kind::Message,
@@ -180,7 +180,7 @@ impl Prefix {
             4 => Kind::Standing,
             5 => Kind::Echo,
             6 => Kind::Echoed,
-            other => return Err(Failure::invalid(format!("no frame is of kind {other}"))),
+            other => return Err(Failure::invalid(format!("unknown kind of frame: {other}"))),
         };
         let [_, a, b, c, d, rest @ ..] = bytes;
         let header_bytes = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
@@ -188,7 +188,7 @@ impl Prefix {
         let payload_bytes = number(0);
         let total = payload_bytes.saturating_add(header_bytes as u64);
         if total > limit as u64 {
-            return Err(Failure::invalid(format!("a frame of {total} bytes; {limit} is the limit here")));
+            return Err(Failure::invalid(format!("a frame of {total} bytes exceeds the limit of {limit}")));
         }
         Ok(Prefix {
             kind,
@@ -363,7 +363,8 @@ impl TensorHeader {
     /// Bytes of this tensor in the payload.
     ///
     /// # Errors
-    /// For a dtype that is no host tensor's, a shape over the limit of a tensor, and strings that do not fill the shape.
+    /// For a dtype that host tensors do not have, a shape that exceeds the limit of a tensor, and strings that do not fill the
+    /// shape.
     pub fn payload_bytes(&self) -> Result<usize, Failure> {
         let elements = self.shape.limited_elements(self.dtype)?;
         match (self.dtype, &self.strings, self.dtype.size()) {
@@ -371,8 +372,8 @@ impl TensorHeader {
             (DType::String, _, _) => Err(Failure::invalid("the strings of a tensor do not fill its shape")),
             (_, None, Some(size)) => elements
                 .checked_mul(size)
-                .ok_or_else(|| Failure::invalid(format!("{} of shape {} is over every limit", self.dtype, self.shape))),
-            _ => Err(Failure::invalid(format!("a {} does not travel", self.dtype))),
+                .ok_or_else(|| Failure::invalid(format!("{} of shape {} exceeds every limit", self.dtype, self.shape))),
+            _ => Err(Failure::invalid(format!("a {} cannot be sent", self.dtype))),
         }
     }
 }

@@ -41,14 +41,14 @@ impl Handshakes {
                 }
             }
         });
-        outcome.await.unwrap_or_else(|_| Err(io::Error::other("the handshake was given up")))
+        outcome.await.unwrap_or_else(|_| Err(io::Error::other("the handshake was abandoned")))
     }
 }
 
 impl Worker {
     /// `None` if the system has no thread to give; the handshakes are then done by the tasks that ask for them.
     fn start() -> Option<Worker> {
-        let cannot = |error: &io::Error| tracing::warn!("no thread for the handshakes of strangers: {error}");
+        let cannot = |error: &io::Error| tracing::warn!("cannot start a thread for handshakes: {error}");
         let runtime = Builder::new_current_thread().build().inspect_err(cannot).ok()?;
         let handle = runtime.handle().clone();
         let (stays, over) = oneshot::channel::<()>();

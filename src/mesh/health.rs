@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Silence up to this long is no reason for doubt: a peer sends a sign of life every half second.
+/// Silence up to this long is normal: a peer sends a sign of life every half second.
 pub const DOUBT_AFTER: Duration = Duration::from_millis(1200);
 /// How long the peer of a link may be silent. That is 3 s for a cut wire, what the peer may have been silent before the cut, and
 /// the time that a new connection takes on a busy machine.

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use bytemuck::AnyBitPattern;
 use bytes::buf::{BufMut, UninitSlice};
 
-/// Memory for so many elements, filled with bytes as they are read and not with zeros before: writing 64 MB twice is
+/// Memory for a number of elements, filled with bytes as they are read and not zeroed before: writing 64 MB twice is
 /// measurable.
 pub struct Incoming<T> {
     /// Empty until all are there.

@@ -47,7 +47,7 @@ impl MeshKey {
         Ok(MeshKey(bytes))
     }
 
-    /// The key of these bytes, which nobody else may be able to guess.
+    /// The key of these bytes, which must not be guessable.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         MeshKey(bytes)
     }

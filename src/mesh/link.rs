@@ -234,7 +234,7 @@ impl Link {
         frame
     }
 
-    /// Whether so much was taken that it should be acknowledged; `bulk_bytes` of it came in bulk just now.
+    /// Whether enough was received that it should be acknowledged; `bulk_bytes` of it just came in bulk.
     pub fn owes_acknowledgement(&self, bulk_bytes: usize) -> bool {
         let untold =
             |i: usize| self.taken[i].load(Ordering::Relaxed).saturating_sub(self.told[i].load(Ordering::Relaxed));
@@ -305,7 +305,7 @@ impl Link {
         self.heard.fetch_max(since.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// This process itself was stopped for so long: the silence is not the peer's.
+    /// Notes that this process itself was stopped for this long: the silence is not the peer's.
     pub fn excuse(&self, silence: Duration, now: Instant) {
         self.note_heard(now.min(self.condition().heard + silence));
         if let Some(broken) = &mut lock(&self.outgoing).broken {

@@ -68,7 +68,7 @@ impl Port {
 
     fn transport(&self, address: &Multiaddr) -> io::Result<&Arc<dyn Transport>> {
         self.transports.iter().find(|transport| transport.handles(address)).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::Unsupported, format!("there is no transport for addresses like {address}"))
+            io::Error::new(io::ErrorKind::Unsupported, format!("no transport supports addresses like {address}"))
         })
     }
 

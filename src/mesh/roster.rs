@@ -1,6 +1,6 @@
 //! Who is up: the links to peers, what the peers said of themselves, and who holds which task.
 //!
-//! Every link begins once and ends once, and the [`Inbox`] hears of both in that order. Nothing here touches a socket.
+//! Every link begins once and ends once, and the [`Inbox`] is told of both in that order. Nothing here touches a socket.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +62,7 @@ pub struct Roster {
     /// What this participant says of itself, with every address it has.
     hello: Mutex<Hello>,
     links: RwLock<BTreeMap<Peer, Arc<Link>>>,
-    /// Held while a peer comes up or goes down, so that the inbox hears of one after the other.
+    /// Held while a peer comes up or goes down, so that the inbox is told of one after the other.
     turn: Mutex<()>,
     /// Held while the cluster is put together.
     refreshing: Mutex<()>,
@@ -230,7 +230,7 @@ impl Roster {
         let old = self.link(peer);
         if let Some(numbers) = said_standing.goes_on(standing) {
             let Some(link) = old.filter(|link| link.numbers == numbers) else {
-                return Err(Unmet::Again("the link ended while it was taken up again".to_owned()));
+                return Err(Unmet::Again("the link ended while it was being restored".to_owned()));
             };
             link.attach(connection, standing).map_err(Unmet::Again)?;
             drop(turn);
@@ -270,7 +270,7 @@ impl Roster {
             }
         }
         if let Some(old) = old {
-            self.end_in_turn(&turn, &old, "it had given the link up");
+            self.end_in_turn(&turn, &old, "it had already closed the link");
         }
         for rival in rivals {
             let refusal = Refusal::TaskTaken { task: said_task(&hello), holder: holder(peer, &hello) };
@@ -325,7 +325,7 @@ impl Roster {
         }
     }
 
-    /// The link is over, unless it was already: its connection closes, and the inbox hears of it.
+    /// The link is over, unless it was already: its connection closes, and the inbox is told.
     pub fn end(&self, link: &Arc<Link>, why: &str) {
         let turn = lock(&self.turn);
         self.end_in_turn(&turn, link, why);

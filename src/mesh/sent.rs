@@ -22,7 +22,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The number that the next frame gets, which has so many bytes. One that `must_come` may take of [`RESERVED_BYTES`].
+    /// The number of the next frame, which has `bytes` bytes. One that `must_come` may take of [`RESERVED_BYTES`].
     ///
     /// # Errors
     /// The limit, if more than that would wait to be acknowledged.

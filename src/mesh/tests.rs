@@ -241,7 +241,7 @@ async fn strangers_are_told_why_and_stay_outside() {
     let other_key = Admission::Key(MeshKey::from_bytes([2; 32]));
     for (to, admission, mesh, why) in [
         (&keyed, other_key.clone(), "lab", "another mesh key"),
-        (&keyed, Admission::Open, "lab", "wants a mesh key"),
+        (&keyed, Admission::Open, "lab", "requires a mesh key"),
         (&open, other_key.clone(), "lab", "runs open"),
         (&keyed, Admission::Key(MeshKey::from_bytes([1; 32])), "den", "another mesh"),
     ] {

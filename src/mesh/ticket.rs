@@ -87,7 +87,7 @@ impl std::str::FromStr for Ticket {
         };
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         if !text.is_ascii() {
-            return Err(refuse("it has a character that no ticket has"));
+            return Err(refuse("it has a character that tickets do not use"));
         }
         // A cut can leave one character that is no byte; that something is missing is the better message.
         let whole = if text.len() % 4 == 1 { &text[..text.len() - 1] } else { &text[..] };
@@ -95,7 +95,7 @@ impl std::str::FromStr for Ticket {
             &base64::alphabet::URL_SAFE,
             base64::engine::general_purpose::NO_PAD.with_decode_allow_trailing_bits(true),
         );
-        let bytes = lenient.decode(whole).map_err(|_| refuse("it has a character that no ticket has"))?;
+        let bytes = lenient.decode(whole).map_err(|_| refuse("it has a character that tickets do not use"))?;
         let Some((length, rest)) = bytes.split_at_checked(2) else { return Err(refuse(INCOMPLETE)) };
         let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
         let wanted = length + CHECKSUM_BYTES;
@@ -103,7 +103,7 @@ impl std::str::FromStr for Ticket {
             // A length that is wrong itself says little of what is missing.
             return Err(refuse(match wanted <= MAX_TICKET_CHARS * 3 / 4 {
                 true => INCOMPLETE,
-                false => "a character of it has changed on the way",
+                false => "one of its characters is wrong",
             }));
         }
         if rest.len() > wanted {
@@ -111,9 +111,9 @@ impl std::str::FromStr for Ticket {
         }
         let (body, sum) = rest.split_at(length);
         if sum != checksum(body) {
-            return Err(refuse("a character of it has changed on the way"));
+            return Err(refuse("one of its characters is wrong"));
         }
-        let body: TicketBody = postcard::from_bytes(body).map_err(|_| refuse("its content is not a ticket's"))?;
+        let body: TicketBody = postcard::from_bytes(body).map_err(|_| refuse("it does not contain a ticket"))?;
         check_mesh_name(&body.mesh)?;
         let addresses: Result<_, _> = body.addresses.iter().map(|text| parse_address(text)).collect();
         let addresses = addresses.map_err(|error| refuse(&error.to_string()))?;
@@ -203,7 +203,7 @@ mod tests {
         // A length that has changed says nothing of what is missing.
         let mut changed = line.clone();
         changed.replace_range(TICKET_PREFIX.len()..=TICKET_PREFIX.len(), "_");
-        assert!(why(&changed).contains("has changed on the way"), "{}", why(&changed));
+        assert!(why(&changed).contains("one of its characters is wrong"), "{}", why(&changed));
         assert!(why("hello").contains("begin with"));
         assert!(why(&line.replace("ticket-1", "ticket-9")).contains("version 9"));
         assert!(!format!("{:?}", ticket()).contains("7, 7"));

@@ -362,8 +362,8 @@ async fn open(port: &Port, link: &Link) -> Result<PeerStream, String> {
         }
     };
     tokio::time::timeout(CALL_LIMIT, answer).await.map_err(|_| {
-        let tried = if tried.is_empty() { "it tells no address".to_owned() } else { tried.join("; ") };
-        format!("{tried}; it was asked to dial and did not")
+        let tried = if tried.is_empty() { "it announces no address".to_owned() } else { tried.join("; ") };
+        format!("{tried}; it was asked to dial instead and did not")
     })
 }
 
@@ -446,7 +446,7 @@ async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerStream) {
 }
 
 fn end_for(roster: &Roster, link: &Arc<Link>, why: &str) {
-    roster.end(link, &format!("what it sends in bulk cannot be taken: {why}"));
+    roster.end(link, &format!("its bulk data cannot be accepted: {why}"));
 }
 
 /// The link of a bulk stream, which its sender says first. The link is up here only once the peer's Hello was read, which may
@@ -547,7 +547,7 @@ async fn refuse(socket: &mut PeerStream, prefix: Prefix, failure: Failure) -> io
     Ok((prefix, Message::Refused { message: Box::new(message), failure }.into()))
 }
 
-/// Reads so many bytes and drops them, so that the messages behind them are not lost.
+/// Reads bytes and drops them, so that the messages after them are not lost.
 async fn pass_over(socket: &mut PeerStream, bytes: usize) -> io::Result<()> {
     let passed = tokio::io::copy(&mut socket.take(bytes as u64), &mut tokio::io::sink()).await?;
     if passed < bytes as u64 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
@@ -565,7 +565,7 @@ async fn read_tensor(socket: &mut PeerStream, link: &Link, header: TensorHeader)
     }
     let count = bytes / header.dtype.size().unwrap_or(1);
     let data = with_ring!(header.dtype, T => T::into_data(read_elements::<T>(socket, link, count).await?));
-    let data = data.ok_or_else(|| io::Error::other(format!("a {} does not travel as bytes", header.dtype)))?;
+    let data = data.ok_or_else(|| io::Error::other(format!("a {} cannot be sent as bytes", header.dtype)))?;
     Tensor::new(header.shape, data).map_err(io::Error::other)
 }
 

@@ -93,8 +93,8 @@ pub type PeerStream = Box<dyn ByteStream>;
 
 /// What a [`PeerStream`] can do.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
-    /// From now on bulk is written to it, and nothing read, in pieces of so many bytes: a buffer of that size is enough. The
-    /// other end calls [`ByteStream::expect_bulk`].
+    /// From now on only bulk is written to it, in pieces of this many bytes, and nothing is read: a buffer of that size is
+    /// enough. The other end calls [`ByteStream::expect_bulk`].
     fn expect_writes_of(&mut self, bytes: usize);
 
     /// From now on bulk is read from it.

@@ -40,7 +40,7 @@ pub enum NotTaken {
     Full,
 }
 
-/// Frames that nobody has begun to write.
+/// Frames whose writing has not begun.
 #[derive(Default)]
 struct Queue {
     bytes: Vec<u8>,

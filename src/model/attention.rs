@@ -20,7 +20,7 @@ impl Value {
         let Some(sizes) = self.sizes("self_attention", 3) else { return self.clone() };
         let (time, width) = (sizes[1].unwrap_or(1), sizes[2].unwrap_or(1));
         if heads == 0 || !width.is_multiple_of(heads) || sizes.len() != 3 {
-            let why = format!("self_attention {name}: {heads} heads do not share a width of {width} equally");
+            let why = format!("self_attention {name}: {heads} heads do not divide a width of {width} evenly");
             return self.model.refuse(why);
         }
         self.model.scope(name, || {

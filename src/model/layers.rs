@@ -128,7 +128,7 @@ impl Model {
         self.add(|state| {
             let (value, less) = (value.ok_or_else(after)?, less.ok_or_else(after)?);
             let variable = state.variables.iter().find(|variable| variable.value == value);
-            let handle = variable.ok_or_else(|| Failure::invalid("it is no variable"))?.handle;
+            let handle = variable.ok_or_else(|| Failure::invalid("it is not a variable"))?.handle;
             let update = state.g.op("AssignSubVariableOp").input(handle).input(less).build()?;
             state.updates.push(update);
             Ok(update)

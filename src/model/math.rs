@@ -316,7 +316,7 @@ impl Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Padding {
-    /// Zeros, so many that the output is as large as the input, divided by the stride.
+    /// Enough zeros that the output is as large as the input divided by the stride.
     Same,
     /// Nothing: windows lie within the image.
     Valid,

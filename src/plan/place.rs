@@ -304,9 +304,9 @@ fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
     let meant = meant(&place, tasks.iter().copied());
     if meant.is_empty() {
         let tasks: Vec<String> = tasks.iter().map(|task| task.short()).collect();
-        (format!("No node is up as {place}; those that are: {}.", tasks.join(", ")), true)
+        (format!("No node serves {place}; the tasks that are up: {}.", tasks.join(", ")), true)
     } else {
-        (format!("No node is up as {place}; did you mean {}?", meant.join(" or ")), false)
+        (format!("No node serves {place}; did you mean {}?", meant.join(" or ")), false)
     }
 }
 

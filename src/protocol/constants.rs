@@ -145,19 +145,19 @@ impl Constants {
         held: impl Fn(&Content) -> Option<Tensor>,
     ) -> Result<()> {
         if self.beside.len() != tensors.len() {
-            let why = format!("{} constants are to be beside a message that has {}", self.beside.len(), tensors.len());
+            let why = format!("a message announces {} constants and carries {}", self.beside.len(), tensors.len());
             return Err(Failure::invalid(why));
         }
         let came: HashMap<&Content, Tensor> = self.beside.iter().zip(tensors).collect();
         for Reference { piece, node, attr, content } in &self.references {
             let nodes = pieces.get_mut(*piece as usize);
             let Some(travels) = nodes.and_then(|nodes| nodes.get_mut(*node as usize)) else {
-                return Err(Failure::invalid(format!("constant {content} is of a node that does not exist")));
+                return Err(Failure::invalid(format!("constant {content} belongs to a node that does not exist")));
             };
             let (name, attrs) = travels.parts();
             let Some(value) = held(content).or_else(|| came.get(content).cloned()) else {
                 let why =
-                    format!("constant {content} of node {name} was not sent in this session, or is not kept any more");
+                    format!("constant {content} of node {name} was not sent in this session, or is no longer kept");
                 return Err(Failure::new(Code::FailedPrecondition, why));
             };
             attrs.set(attr.as_str(), Attr::Tensor(value));
@@ -221,7 +221,7 @@ mod tests {
         NodeDef { name: name.to_owned(), attrs, ..NodeDef::default() }
     }
 
-    /// Of so many bytes.
+    /// Of this many bytes.
     fn bytes(count: usize) -> Tensor {
         Tensor::vector(vec![count as u8; count])
     }

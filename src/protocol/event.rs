@@ -173,10 +173,10 @@ impl fmt::Display for Event {
             _ => format!("steps {first} to {}", first.saturating_add(count).saturating_sub(1)),
         };
         match self {
-            Event::TaskMet { task, peer } => write!(f, "{} is there", who(task, peer)),
+            Event::TaskMet { task, peer } => write!(f, "{} is connected", who(task, peer)),
             Event::TaskLost { task, peer, why } => write!(f, "{} is gone: {why}", who(task, peer)),
             Event::LinkDown { peer, why } => write!(f, "the connection with {peer} broke: {why}"),
-            Event::LinkUp { peer } => write!(f, "the link with {peer} goes on over another connection"),
+            Event::LinkUp { peer } => write!(f, "the link to {peer} continues over another connection"),
             Event::SessionOpened { session, client } => write!(f, "session {session} of {client} is open"),
             Event::SessionEnded { session, why } => write!(f, "session {session} ended: {why}"),
             Event::StepsBegun { session, first, count, .. } => {

@@ -250,7 +250,7 @@ impl PeerStatus {
 pub enum LinkState {
     /// It has one.
     Up,
-    /// Its connection broke so long ago, and another is tried.
+    /// Its connection broke, and another is being tried.
     Mending {
         /// For how many milliseconds.
         for_ms: u64,

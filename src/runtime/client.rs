@@ -46,7 +46,7 @@ pub enum StepEvent {
     },
 }
 
-/// Asks masters and hosts, and hands their answers to whoever asked.
+/// Asks masters and hosts, and passes their answers to the callers.
 pub(crate) struct Client {
     router: Arc<dyn Router>,
     next: AtomicU64,
@@ -139,7 +139,7 @@ impl Client {
                 }
             }
             ToClient::Progress { id, steps, fetched } => {
-                // One that finds no room is no loss: the next says more.
+                // If there is no room, it is dropped: the next one says more.
                 if let Some(sender) = self.events_of(id, from) {
                     let _dropped = sender.try_send(StepEvent::Progress { steps, fetched });
                 }
@@ -182,7 +182,7 @@ impl Asked {
     /// The answer.
     ///
     /// # Errors
-    /// What the master or host answers; Unavailable if it is gone.
+    /// The answer of the master or host; Unavailable if it is gone.
     ///
     /// # Cancellation
     /// If the future is dropped, the answer is forgotten when it comes.

@@ -105,7 +105,7 @@ impl Host {
         }
     }
 
-    /// Tells whoever waits for it what became of a message for which there was no memory here.
+    /// Fails what waits for a message for which there was no memory here.
     fn refuse(&self, from: &Peer, message: Message, failure: Failure) {
         let failure = match &self.task {
             Some(task) => failure.on_task(&task.to_string()),
@@ -174,7 +174,7 @@ impl Host {
         held.join(", ")
     }
 
-    /// A while after a task's peer went down: whoever else lost it knows by now.
+    /// A while after a task's peer went down: all others that lost it know by now.
     pub fn peer_lost(&self, peer: &Peer, why: &str) {
         if let Some(worker) = &self.worker {
             worker.report_lost(peer, why);

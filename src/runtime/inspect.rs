@@ -87,7 +87,7 @@ impl Inspector {
         let is_full = self.under_way.fetch_add(1, Ordering::Relaxed) >= MAX_INQUIRIES;
         let place = Place(Arc::clone(self));
         if is_full {
-            let why = format!("{MAX_INQUIRIES} inquiries are being answered already, which is the limit");
+            let why = format!("{MAX_INQUIRIES} inquiries are already being answered, which is the limit");
             return self.reply(from, id, Err(Failure::new(Code::ResourceExhausted, why)));
         }
         let asker = from.clone();
@@ -101,7 +101,8 @@ impl Inspector {
             memory::tell_all();
         };
         if let Err(error) = thread::Builder::new().name("meshtf-inquiry".into()).spawn(work) {
-            let failure = Failure::new(Code::ResourceExhausted, format!("no thread for an inquiry: {error}"));
+            let failure =
+                Failure::new(Code::ResourceExhausted, format!("cannot start a thread for an inquiry: {error}"));
             self.reply(from, id, Err(failure));
         }
     }
@@ -131,7 +132,7 @@ impl Inspector {
             Inquiry::Events { after, steps } => without_tensors(self.events(after, steps)),
             Inquiry::Session { session, plan, traced } => {
                 let master = self.master.as_ref().and_then(Weak::upgrade);
-                let none = || Failure::new(Code::NotFound, "this is no node with a task, and has no sessions");
+                let none = || Failure::new(Code::NotFound, "only a node with a task has sessions");
                 let look = master.ok_or_else(none)?.look(session, plan, traced)?;
                 without_tensors(Answer::Session(Box::new(look.cut())))
             }

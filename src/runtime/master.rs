@@ -34,7 +34,7 @@ use crate::tensor::Tensor;
 pub struct MasterLimits {
     /// Most sessions that are open at once.
     pub sessions: usize,
-    /// How long a session is kept that nobody uses, whoever else wants to open one.
+    /// How long an unused session is kept even if its place is needed.
     pub idle_kept: Duration,
     /// Most plans of one session: sets of feeds, fetches and targets.
     pub plans: usize,
@@ -262,7 +262,7 @@ impl State {
         if let Err(failure) = self.router.send(client, ToClient::Reply { id, result }.into())
             && failure.code != Code::Unavailable
         {
-            // The answer is too large, or the queue to the client is full. A client that is gone by now waits for nothing.
+            // The answer is too large, or the queue to the client is full. A client that is gone by now does not wait.
             let _gone = self.router.send(client, ToClient::Reply { id, result: Err(failure) }.into());
         }
     }
@@ -272,7 +272,7 @@ impl State {
         self.started.elapsed().as_nanos() as Nanos
     }
 
-    /// Tells a session what happens and sends what it then wants sent. Answers what it wants planned.
+    /// Passes an event to a session and sends the messages that follow. Returns what is to be planned.
     fn on(&self, handle: &Arc<Handle>, event: SessionEvent<'_>) -> Option<ToPlan> {
         self.on_session(handle, event, |_| true)?
     }
@@ -492,7 +492,7 @@ impl State {
         }
     }
 
-    /// Steps and registrations that wait for `peer` wait in vain.
+    /// Fails the steps and registrations that wait for `peer`.
     fn lose(&self, peer: &Peer, failure: &Failure) {
         for handle in self.sessions.all() {
             self.on(&handle, SessionEvent::Down { peer, failure });

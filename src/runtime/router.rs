@@ -26,7 +26,7 @@ pub trait Router: Send + Sync {
     /// Sends what waits for it.
     fn flush(&self) {}
 
-    /// Who is there now.
+    /// The tasks that are up now.
     fn cluster(&self) -> Arc<Cluster>;
 
     /// How the network fares; empty if there is none.

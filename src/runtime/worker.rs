@@ -187,7 +187,7 @@ impl Worker {
                 }
             }
             ToWorker::Abort { step, .. } => {
-                // Nobody gives up a step but the master that runs it.
+                // Only the master that runs a step cancels it.
                 if self.state.is_master(from, step.session) {
                     self.state.all_devices().iter().for_each(|device| device.abort(step));
                 }
@@ -262,7 +262,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// The devices hold the state as their sink and the state holds the devices: somebody must let go.
+    /// The devices hold the state as their sink and the state holds the devices: one must drop the other.
     fn drop(&mut self) {
         // Dropped outside of the locks: the last one to drop a device waits for its thread, which may want them.
         let devices = std::mem::take(&mut *self.state.devices.write().unwrap_or_else(PoisonError::into_inner));
@@ -304,7 +304,7 @@ impl State {
     /// PermissionDenied if the session is another master's, AlreadyExists if one of its pieces is here, ResourceExhausted if
     /// there are too many sessions.
     fn announce(&self, master: &Peer, id: SessionId, pieces: &[PieceId]) -> Result<()> {
-        let is_anothers = || Failure::new(Code::PermissionDenied, format!("session {id} is another master's"));
+        let is_anothers = || Failure::new(Code::PermissionDenied, format!("session {id} belongs to another master"));
         if pieces.iter().any(|piece| piece.session != id) {
             return Err(is_anothers());
         }
@@ -383,7 +383,8 @@ impl State {
     }
 
     fn register_one(&self, id: PieceId, piece: Piece) -> Result<()> {
-        let over = || Failure::new(Code::Cancelled, "its session ended, or it was forgotten, while it was registered");
+        let over =
+            || Failure::new(Code::Cancelled, "its session ended, or it was dropped, while it was being registered");
         let is_wanted =
             |session: &WorkerSession| !session.is_over && session.pieces.get(&id).is_some_and(|piece| piece.is_none());
         if !self.sessions().get(&id.session).is_some_and(is_wanted) {
@@ -467,7 +468,7 @@ impl State {
         }
     }
 
-    /// Sends to a master that may be gone by now: then nobody waits for the answer.
+    /// Sends to a master. If it is gone by now, nothing waits for the answer.
     fn answer(&self, master: &Peer, message: impl Into<Envelope>) {
         let _gone = self.router.send(master, message.into());
     }

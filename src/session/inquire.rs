@@ -26,7 +26,7 @@ async fn ask(
 }
 
 fn other(answer: &Answer) -> Failure {
-    Failure::new(Code::Internal, format!("the node answered something else: {answer:?}"))
+    Failure::new(Code::Internal, format!("unexpected answer from the node: {answer:?}"))
 }
 
 /// How a node fares.

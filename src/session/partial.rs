@@ -208,7 +208,7 @@ impl Progress {
                 }
                 else => {
                     self.ended.clone().unwrap_or(Ok(()))?;
-                    return Err(Failure::invalid(format!("{name} was fetched from this partial run before")));
+                    return Err(Failure::invalid(format!("{name} was already fetched from this partial run")));
                 }
             }
         }

@@ -21,7 +21,7 @@ const MAX_HEADER: usize = 1 << 16;
 /// Reads the bytes of a .npy file.
 ///
 /// # Errors
-/// InvalidArgument if they are none, are cut off or longer than their header says, or hold what no tensor can;
+/// InvalidArgument if they are not a .npy file, are cut off or longer than their header says, or hold what tensors cannot;
 /// ResourceExhausted if the tensor would exceed the limit.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
     let (header, data) = split(bytes).map_err(bad)?;
@@ -62,7 +62,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads the beginning of a file of so many bytes; `None` if it is no .npy file, or its examples do not lie so.
+    /// Reads the beginning of a file of `length` bytes; `None` if it is not a .npy file, or not in C order.
     ///
     /// # Errors
     /// InvalidArgument if the header is damaged, or the file is not as long as it says.
@@ -152,7 +152,7 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
         DType::BF16 => "<V2",
         DType::C64 => "<c8",
         DType::C128 => "<c16",
-        DType::String | DType::Resource | DType::Variant => unreachable!("they have no bytes"),
+        DType::String | DType::Resource | DType::Variant => unreachable!("handles have no bytes"),
     };
     let dims: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
     let dims = if tensor.rank() == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };
@@ -219,7 +219,7 @@ impl Header {
             let value = after.trim_start().strip_prefix(':').ok_or("a key of its header has no value")?.trim_start();
             rest = match key {
                 "descr" => {
-                    let (text, rest) = quoted(value).ok_or("its elements are records, which no tensor holds")?;
+                    let (text, rest) = quoted(value).ok_or("its elements are records, which tensors cannot hold")?;
                     descr = Some(text.to_owned());
                     rest
                 }
@@ -307,7 +307,7 @@ impl Item {
         let Some((kind, Ok(width))) = rest.split_at_checked(1).map(|(kind, width)| (kind, width.parse::<usize>()))
         else {
             let why =
-                if rest == "O" { ", pickled Python objects, which are never opened" } else { ", which is no dtype" };
+                if rest == "O" { ", pickled Python objects, which are never opened" } else { ", which is not a dtype" };
             return no_tensor(why);
         };
         let fixed = |dtype: DType| Item { dtype, size: width, unit: width, big_endian: order == ">", text: None };
@@ -327,7 +327,7 @@ impl Item {
             ("c", 8) => Item { unit: 4, ..fixed(DType::C64) },
             ("c", 16) => Item { unit: 8, ..fixed(DType::C128) },
             ("V", 2) => fixed(DType::BF16),
-            ("S" | "a" | "U", 0) => return no_tensor(", strings of no width"),
+            ("S" | "a" | "U", 0) => return no_tensor(", strings of width 0"),
             ("S" | "a", size) => {
                 Item { dtype: DType::String, size, unit: 1, big_endian: false, text: Some(Text::Bytes) }
             }
@@ -502,9 +502,9 @@ mod tests {
         check(&plain("|S9223372036854775807", "(4,)", &[]), "more than memory holds");
         check(&plain("<i4", "(-1,)", &[]), "\"-1\" in 'shape' is not a size");
         check(&plain("|O", "(1,)", &[0]), "pickled");
-        check(&plain("|S0", "(2000000000,)", &[]), "no width");
+        check(&plain("|S0", "(2000000000,)", &[]), "width 0");
         check(&plain("<c32", "(1,)", &[0; 32]), "complex");
-        check(&plain("<f3", "(1,)", &[0; 3]), "no dtype");
+        check(&plain("<f3", "(1,)", &[0; 3]), "not a dtype");
         check(&plain("|b1", "(1,)", &[2]), "0 or 1");
         check(&file("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,)}", &[0; 4]), "records");
         check(&file("{'descr': '<i4', 'shape': (1,)}", &[0; 4]), "lacks one of");

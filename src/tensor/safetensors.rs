@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 
 /// Bytes before the header: its length.
 const LENGTH: usize = 8;
-/// The header's key that is no tensor's name.
+/// The header's key that does not name a tensor.
 const METADATA: &str = "__metadata__";
 
 /// The dtypes that the format and tensors have.
@@ -81,7 +81,7 @@ pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
 /// Reads a file.
 ///
 /// # Errors
-/// InvalidArgument with what is wrong with it: a header that is no such, a tensor that is not where it says.
+/// InvalidArgument with what is wrong with it: a malformed header, or a tensor that is not where the header says.
 pub fn read(bytes: &[u8]) -> Result<Contents> {
     let wrong = |why: String| Failure::invalid(format!("not a valid safetensors file: {why}"));
     let (length, header) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(error.to_string()))?;

@@ -16,7 +16,7 @@ pub enum Clip {
     GlobalNorm(f64),
 }
 
-/// Limits gradients. Answers them, and their global norm before that, a scalar of float32, if it was needed. As in TensorFlow, of
+/// Limits gradients. Returns them, and their global norm before that, a scalar of float32, if it was needed. As in TensorFlow, of
 /// a sparse gradient the rows count as they are stated: one that is stated twice counts twice.
 ///
 /// # Errors

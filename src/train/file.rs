@@ -191,7 +191,7 @@ impl TrainSection {
             UpdateMode::Async => Ok(batch),
             _ if batch.is_multiple_of(workers) => Ok(batch / workers),
             _ => {
-                let why = format!("a batch of {batch} examples cannot be shared equally by {workers} workers");
+                let why = format!("a batch of {batch} examples cannot be divided equally among {workers} workers");
                 Err(Failure::invalid(why))
             }
         }
@@ -262,7 +262,7 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
                 return Err(Fault::content(
                     value,
                     path,
-                    "one of \"file\", \"images\", \"classes\" and \"on_workers\" says what is read",
+                    "use only one of \"file\", \"images\", \"classes\" and \"on_workers\"",
                 ));
             }
             "file" => named(&mut source, value.text(path)?, value, path)?,
@@ -290,10 +290,10 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
         return wrong("\"file\" is missing, or \"on_workers\", or \"images\" or \"classes\" for a folder");
     }
     if !source.columns.is_empty() && !source.except.is_empty() {
-        return wrong("\"columns\" says which are taken, or \"except\" which are not; not both");
+        return wrong("use \"columns\" for those to take or \"except\" for those to leave out, not both");
     }
     if source.size.is_some() && source.take != Take::Images {
-        return wrong("\"size\" is of \"images\"");
+        return wrong("\"size\" is only for \"images\"");
     }
     if source.take != Take::Values && !(source.columns.is_empty() && source.except.is_empty()) {
         return wrong("only a .csv file has columns");
@@ -341,7 +341,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "rate" => rate = Some(schedule(value, path)?),
             "warm_up" => warm_up = Some(count(value, path)?),
             "clip_value" | "clip_norm" if section.training.clip.is_some() => {
-                return Err(Fault::content(value, path, "\"clip_value\" or \"clip_norm\" limits gradients; not both"));
+                return Err(Fault::content(value, path, "use \"clip_value\" or \"clip_norm\", not both"));
             }
             "clip_value" => section.training.clip = Some(Clip::Value(number(value, path)?)),
             "clip_norm" => section.training.clip = Some(Clip::GlobalNorm(number(value, path)?)),
@@ -368,7 +368,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
     };
     section.training.optimizer = optimizer.ok_or_else(|| missing("\"optimizer\" is missing"))?;
     if section.steps.is_some() == section.epochs.is_some() {
-        return Err(missing("how long is said by \"steps\" or by \"epochs\""));
+        return Err(missing("use either \"steps\" or \"epochs\" to say how long"));
     }
     if section.mode == UpdateMode::Mirrored && section.ps > 0 {
         return Err(missing("in mode mirrored each worker has all variables: leave \"ps\" out"));
@@ -389,7 +389,7 @@ fn mode(value: &Value, path: Path) -> Read<UpdateMode> {
     let found = UpdateMode::NAMES.iter().find(|(name, _)| *name == text);
     found.map(|(_, mode)| *mode).ok_or_else(|| {
         let why =
-            format!("no mode is named {text:?}; there are {}", UpdateMode::NAMES.map(|(name, _)| name).join(", "));
+            format!("unknown mode {text:?}; expected one of {}", UpdateMode::NAMES.map(|(name, _)| name).join(", "));
         Fault::content(value, path, why)
     })
 }
@@ -429,7 +429,7 @@ fn optimizer(value: &Value, path: Path) -> Read<Optimizer> {
             || format!("there are {}", Optimizer::NAMES.join(", ")),
             |near| format!("did you mean {near}?"),
         );
-        Fault::content(name, path, format!("no optimizer is named {text:?}; {hint}"))
+        Fault::content(name, path, format!("unknown optimizer {text:?}; {hint}"))
     })?;
     if let Kind::Object(members) = &value.kind {
         for member in members.iter().filter(|member| member.key != "name") {
@@ -527,12 +527,12 @@ fn whole(value: &Value, path: Path) -> Read<u64> {
         Kind::Number(number) if is_whole(number) => number.parse().ok(),
         _ => None,
     };
-    number.ok_or_else(|| Fault::content(value, path, "expected a whole number from 0"))
+    number.ok_or_else(|| Fault::content(value, path, "expected a whole number of at least 0"))
 }
 
 fn count(value: &Value, path: Path) -> Read<u64> {
     match whole(value, path)? {
-        0 => Err(Fault::content(value, path, "expected a whole number from 1")),
+        0 => Err(Fault::content(value, path, "expected a whole number of at least 1")),
         // A count of steps is an int64 in the graph.
         count => Ok(count.min(i64::MAX as u64)),
     }
@@ -544,7 +544,7 @@ fn unknown(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {
         Some(name) => format!("did you mean {name:?}?"),
         None => format!("there are {}", known.join(", ")),
     };
-    Fault::of_content(at, path, format!("no key {key:?} is known here; {hint}"))
+    Fault::of_content(at, path, format!("unknown key {key:?}; {hint}"))
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ pub struct Drain {
     pub drop: String,
 }
 
-/// Begins the names of the nodes that fail a step whose loss is no number.
+/// Begins the names of the nodes that fail a step whose loss is not finite.
 pub const CHECK: &str = "train/loss_is_a_number";
 
 /// The node of a model that runs what each step is to run beside the update, unless the section `train` names others.
@@ -262,10 +262,10 @@ fn without(added: Vec<Variable>, known: &[Variable]) -> Vec<Variable> {
     added.into_iter().filter(|variable| !known.contains(variable.name.as_str())).collect()
 }
 
-/// Gradients that are there only if the loss is a number.
+/// Gradients that exist only if the loss is finite.
 fn held(g: &mut GraphBuilder, loss: Output, gradients: &[Gradient]) -> Result<Vec<Gradient>> {
     let home = g.device_of(loss);
-    let message = "the loss is no number";
+    let message = "the loss is not finite";
     let check = on(g, &home, |g| g.op("CheckNumerics").name(CHECK).input(loss).attr("message", message).build())?;
     // In the order in which they are computed, which whatever takes them can go by.
     let mut order: Vec<usize> = (0..gradients.len()).collect();

@@ -67,7 +67,7 @@ pub fn minimize(g: &mut GraphBuilder, loss: Output, variables: &[Variable], trai
 /// Adds the gradients of the mean of some losses, those of replicas of one model, by each variable.
 ///
 /// # Errors
-/// InvalidArgument if a loss is no float, or does not depend on a variable, which is named; those of
+/// InvalidArgument if a loss is not a float, or does not depend on a variable, which is named; those of
 /// [`gradient::gradients`].
 pub fn gradients(g: &mut GraphBuilder, losses: &[Output], variables: &[Variable]) -> Result<Vec<Gradient>> {
     gradients_of_share(g, losses, losses.len(), variables)
@@ -148,7 +148,7 @@ pub fn apply_with(
     Ok(apply_each(g, variables, &[gradients.to_vec()], training, others, "")?.0)
 }
 
-/// As [`apply_with`], for several that change the same variables, each by gradients of its own. Answers the node that a step of
+/// As [`apply_with`], for several that change the same variables, each by gradients of its own. Returns the node that a step of
 /// each runs, too; that of the first is in what was added. `prefix` begins the names of what is there once for all variables.
 ///
 /// # Errors
@@ -274,7 +274,7 @@ fn count_at_root(g: &mut GraphBuilder, home: &str, name: &str) -> Result<Variabl
     }
     let own = variable_of(g, name)?;
     if own.dtype != DType::I64 || own.shape.rank() > 0 {
-        let why = format!("{name} counts the steps; it must be a scalar int64, and is {}{}", own.dtype, own.shape);
+        let why = format!("{name} counts the steps; it must be a scalar int64, but is {}{}", own.dtype, own.shape);
         return Err(Failure::invalid(why));
     }
     Ok(Variable { trainable: false, ..own })

@@ -43,8 +43,8 @@ struct Bucket {
     pieces: Vec<Piece>,
 }
 
-/// Adds what adds gradients up over tasks: of each task its variables, and gradients in their order. Answers the sums on each
-/// task, which are the same bit for bit.
+/// Adds nodes that sum gradients over tasks, given each task's variables and its gradients in their order. Returns the sums on
+/// each task, which are the same bit for bit.
 pub(crate) fn all_reduce(
     g: &mut GraphBuilder,
     variables: &[Vec<Variable>],
@@ -183,7 +183,7 @@ impl Dense<'_> {
     }
 }
 
-/// How gradients of so many elements, each of so many bytes, travel.
+/// How gradients of a number of elements, each of a number of bytes, are sent.
 fn buckets(elements: &[usize], width: usize, limit: usize) -> Vec<Bucket> {
     let most = (limit / width).max(1);
     let mut buckets: Vec<Bucket> = Vec::new();
@@ -210,7 +210,7 @@ fn buckets(elements: &[usize], width: usize, limit: usize) -> Vec<Bucket> {
     buckets
 }
 
-/// The size of a part, if so many elements are cut into `count` parts as equal as can be.
+/// The size of a part if elements are cut into `count` parts that are as equal as possible.
 fn share(elements: usize, count: usize, part: usize) -> usize {
     elements / count + usize::from(part < elements % count)
 }

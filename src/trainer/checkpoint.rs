@@ -104,7 +104,7 @@ impl Folder {
         let path = self.path.display();
         if self.has_states()? {
             return Err(Error::input(format!(
-                "{path} has the saved states of a training: go on with it (resume), or name another folder"
+                "{path} has the saved states of a training: continue it (resume), or name another folder"
             )));
         }
         match self.path.join(BEST_FILE).exists() {

@@ -26,7 +26,7 @@ pub(super) struct Watch {
 pub(super) enum Verdict {
     Better,
     Worse,
-    /// It has not become better for so long that the training ends.
+    /// It has not improved for as long as the patience, so the training ends.
     Enough,
 }
 
@@ -110,7 +110,7 @@ impl Trainer {
         Ok(is_enough)
     }
 
-    /// What follows from an evaluation: better weights are saved. Answers whether the training ends.
+    /// Acts on an evaluation: saves the weights if they are better. Returns whether the training ends.
     async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Error> {
         match (watch.look(step, means), &self.folder, watch.best) {
             (Verdict::Better, Some(folder), Some((value, _))) => {
@@ -126,7 +126,8 @@ impl Trainer {
     /// are; nothing if none are held out. It may run beside a training of this trainer.
     ///
     /// # Errors
-    /// [`Error::Input`] if a metric is no number, or a class of the confusion none; [`Error::Failed`] as [`Session::run`].
+    /// [`Error::Input`] if a metric is not a number, or a class of the confusion not a class; [`Error::Failed`] as
+    /// [`Session::run`].
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, nothing has changed, but that files which lie on the workers may stay in

@@ -32,7 +32,7 @@ impl Trainer {
     }
 
     /// Sends the batches of all steps ahead, as far as the workers have room.
-    /// `fed` is the number of steps whose batches were sent, where all workers get theirs together.
+    /// `fed` is the number of steps whose batches were sent, if all workers get theirs together.
     ///
     /// # Errors
     /// [`Error::Input`] for an example that cannot be had; the batches before it were sent.

@@ -23,7 +23,7 @@ impl ImageFolder {
     /// Lists a folder. Hidden files are not looked at.
     ///
     /// # Errors
-    /// It cannot be read, has no class, a class has no image, or there is a file that is no image.
+    /// It cannot be read, has no class, a class has no image, or a file is not an image.
     pub fn list(path: &Path) -> Result<ImageFolder, String> {
         let folders = entries(path)?;
         let mut folder = ImageFolder { classes: Vec::new(), images: Vec::new() };
@@ -52,7 +52,7 @@ impl ImageFolder {
     /// The images, `[images, height, width, channels]` of uint8.
     ///
     /// # Errors
-    /// Which file is no image, or has another size than the first.
+    /// Which file is not an image, or differs in size from the first.
     pub fn read(&self, channels: usize, size: Option<[usize; 2]>) -> Result<Tensor, String> {
         let mut images = Images::new(channels, size);
         for (path, class) in &self.images {

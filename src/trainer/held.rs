@@ -9,7 +9,7 @@ use crate::Session;
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     count: AtomicUsize,
-    /// Held while files are read, or let go of.
+    /// Held while files are read, or dropped.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -23,7 +23,7 @@ impl Drop for Holder<'_> {
 }
 
 impl Trainer {
-    /// Has workers read files by running `loads`, then does some work. However that ends, all workers let go of their files,
+    /// Has workers read files by running `loads`, then does some work. However that ends, all workers drop their files,
     /// unless other work of this trainer takes examples of them.
     pub(super) async fn holding<T>(
         &self,

@@ -94,9 +94,9 @@ impl Lookup {
                     None => failure.into(),
                 })?;
                 let (start, length) = (values[0].item::<Vec<u8>>()?, values[1].to_i64()?);
-                let length = u64::try_from(length).map_err(|_| at(&"it is larger than a worker reads"))?;
+                let length = u64::try_from(length).map_err(|_| at(&"it is larger than a worker can read"))?;
                 let head = Head::read(&start, length).map_err(|failure| at(&failure.message))?;
-                let head = head.ok_or_else(|| at(&"it is no .npy file of examples in C order"))?;
+                let head = head.ok_or_else(|| at(&"it is not a .npy file of examples in C order"))?;
                 match &first {
                     None => first = Some((whose, head)),
                     Some((other, known)) if *known != head => {

@@ -11,7 +11,7 @@ use crate::train::numerics::FiniteCheck;
 const WITH: &str = "check_numerics (on the command line --check-numerics) says";
 
 impl Trainer {
-    /// What a failed run of steps means to whoever trains: of the worker's kind of step, its first `number` done.
+    /// What a failed run of steps means for the training: of the worker's kind of step, its first `number` done.
     pub(super) async fn explained(
         &self,
         session: &Session,

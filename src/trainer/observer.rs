@@ -8,7 +8,7 @@ use crate::graph::GraphError;
 use crate::tensor::Tensor;
 use crate::trace::DeviceTrace;
 
-/// What an observer answers: an error of its own ends the training.
+/// What an observer returns: an error of its own ends the training.
 pub type Observed = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Follows a training as it runs. Each of these does nothing unless it is written. They are called between steps, one at a time,
@@ -51,7 +51,7 @@ pub trait Observer: Send {
         Ok(())
     }
 
-    /// What each device ran in so many steps, one after the other, the first of them `first`, if
+    /// What each device ran in `steps` consecutive steps from `first` on, if
     /// [`Options::trace`](super::Options::trace) asks for it.
     fn traced(&mut self, first: u64, steps: u64, traces: Vec<DeviceTrace>) -> Observed {
         let _ = (first, steps, traces);
@@ -73,7 +73,7 @@ impl Observer for () {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the sections say does not fit the graph or the examples. The message names the key, where there is one.
+    /// What the sections say does not fit the graph or the examples. The message names the key, if there is one.
     Sections(String),
     /// Something else that was given does not fit: a file, a folder, an example. The message names it.
     Input(String),

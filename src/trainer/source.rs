@@ -50,7 +50,7 @@ pub fn load(section: &DataSection, graph: &Graph, folder: &Path, found: &Found) 
         let id = graph.find_or_nearest(name).map_err(|error| Error::input(format!("data for {name}: {error}")))?;
         let node = graph.node(id);
         if node.op.role != Role::Placeholder {
-            return Err(Error::input(format!("data for {name}: it is a node {}, and no Placeholder", node.op.name)));
+            return Err(Error::input(format!("data for {name}: its op is {}, not Placeholder", node.op.name)));
         }
         let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
         let at = |why: String| Error::input(format!("data for {name}: {}: {why}", source.file));
@@ -130,7 +130,7 @@ fn columns(table: &Csv, source: &DataSource) -> Result<Vec<String>, String> {
     if let Some(part) = &source.part {
         return match source.columns.is_empty() && source.except.is_empty() {
             true => Ok(part.split(',').map(|name| name.trim().to_owned()).collect()),
-            false => Err("columns stand behind the file's name, or in \"columns\" or \"except\"".to_owned()),
+            false => Err("name the columns after the file's name, or in \"columns\" or \"except\"".to_owned()),
         };
     }
     if let Some(unknown) = source.except.iter().find(|name| !table.columns().contains(name)) {
@@ -158,7 +158,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
 /// How many elements an example of these sizes has.
 fn elements(sizes: &[usize]) -> Result<usize, String> {
     let shape = Shape::from(sizes.to_vec());
-    shape.elements().ok_or_else(|| format!("an example of shape {shape} has more elements than can be counted"))
+    shape.elements().ok_or_else(|| format!("an example of shape {shape} has too many elements"))
 }
 
 /// The examples as elements of a dtype, multiplied, in the shape that a placeholder has for them.

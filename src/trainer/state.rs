@@ -64,7 +64,7 @@ impl Trainer {
         Ok(u64::try_from(session.run(&[], &[&name], &[]).await?[0].to_i64()?).unwrap_or(0))
     }
 
-    /// Waits until there were so many updates.
+    /// Waits until this many updates have been made.
     pub(super) async fn reach(&self, session: &Session, updates: u64) -> Result<(), Error> {
         while self.counted(session).await? < updates {
             tokio::time::sleep(LOOK_AGAIN).await;

@@ -119,7 +119,7 @@ impl Trainer {
         soon.min(due)
     }
 
-    /// Runs steps and reports the loss where it is due.
+    /// Runs steps and reports the loss when it is due.
     async fn segment(
         &self,
         session: &Session,

@@ -123,7 +123,7 @@ pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
 fn last(folder: &Path) -> Result<PathBuf, Error> {
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", folder.display()));
     let last = states(folder).map_err(|error| at(&error))?.pop();
-    last.ok_or_else(|| at(&"there is no state of a training in it, step-….safetensors"))
+    last.ok_or_else(|| at(&"it contains no saved training state, step-….safetensors"))
 }
 
 /// The files of states that a training saved in a folder, the oldest first.
@@ -143,7 +143,7 @@ pub(crate) fn state(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("step-{step:012}.safetensors"))
 }
 
-/// The values of variables among tensors, in their order. `extra`: whether tensors that are no variables' are a difference, too.
+/// The values of variables among tensors, in their order. `extra`: whether tensors of no variable count as a difference, too.
 ///
 /// # Errors
 /// Which tensors differ, if they are of another model.
@@ -205,9 +205,11 @@ mod tests {
             assert!(write(&folder.child(name), &twice).unwrap_err().to_string().contains("layer/w"), "{name}");
         }
         assert_eq!(fs::read_dir(folder.child("b")).unwrap().count(), 0);
-        for (name, why) in
-            [("a/none", "beside which none.index would lie"), ("none.npz", "none.npz: "), ("b", "no state")]
-        {
+        for (name, why) in [
+            ("a/none", "beside which none.index would lie"),
+            ("none.npz", "none.npz: "),
+            ("b", "no saved training state"),
+        ] {
             let trouble = read(&folder.child(name)).unwrap_err().to_string();
             assert!(trouble.contains(why), "{trouble}");
         }

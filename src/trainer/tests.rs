@@ -260,7 +260,7 @@ async fn a_second_run_does_not_touch_the_states_of_the_first() {
     let names = ["step-000000000008.safetensors", "step-000000000010.safetensors"];
     assert_eq!(files(), names.map(|name| folder.child("run").join(name)));
     let error = trainer.run(&session, &mut ()).await.unwrap_err().to_string();
-    assert!(error.contains("go on with it (resume), or name another folder"), "{error}");
+    assert!(error.contains("continue it (resume), or name another folder"), "{error}");
     assert_eq!(files().len(), 2);
     // Whatever else is there, what is saved stays.
     let own = Folder::new(&folder.child("run"), 2, &sections(2, 10), 8).unwrap().save(4, Vec::new()).unwrap();
@@ -273,7 +273,7 @@ fn options_that_say_nothing_are_refused() {
     for (options, why) in [
         (Options { steps: Some(0), ..Options::default() }, "steps is 0"),
         (Options { every: Some(Every::Steps(0)), ..Options::default() }, "every is 0 steps"),
-        (Options { every: Some(Every::Time(Duration::ZERO)), ..Options::default() }, "expected more than 0 s"),
+        (Options { every: Some(Every::Time(Duration::ZERO)), ..Options::default() }, "every is 0 s"),
         (Options { resume: true, weights, ..Options::default() }, "weights cannot be used with resume"),
     ] {
         let error = Trainer::new(normed(), sections(2, 3), examples(), &options).map(|_| ()).unwrap_err();
@@ -296,7 +296,7 @@ fn what_does_not_fit_is_said() {
             one("x", Tensor::from_vec([8, 2], vec![0f64; 16])),
             "data for x: an example is float64[2], and the placeholder",
         ),
-        (one("loss", Tensor::vector(vec![0f32; 8])), "data for loss: it is a node Identity, and no Placeholder"),
+        (one("loss", Tensor::vector(vec![0f32; 8])), "data for loss: its op is Identity, not Placeholder"),
         (one("z", Tensor::vector(vec![0f32; 8])), "data for z: "),
     ] {
         let error = refused(normed(), sections(2, 3), examples);

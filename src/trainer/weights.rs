@@ -114,7 +114,7 @@ mod tests {
     fn what_does_not_fit_is_named() {
         let folder = TempDir::new().unwrap();
         let refused = |path: &Path| Weights::add(graph(), path).map(|_| ()).unwrap_err().to_string();
-        assert!(refused(folder.path()).contains("there is no state of a training"));
+        assert!(refused(folder.path()).contains("it contains no saved training state"));
         assert!(refused(&folder.child("none")).contains("none"));
         let file = save(&folder, "a.safetensors", &[("w", Tensor::scalar(1f64))]);
         let why = refused(&file);

@@ -115,7 +115,8 @@ fn a_node_logs_who_comes_and_goes_sessions_and_failures() {
     let log = |node: &crate::sandbox::NodeProcess| node.process.stderr();
     assert!(wait_until(SOON, || log(&zero).contains("is gone: it left")), "{}", log(&zero));
     let text = log(&zero);
-    for part in ["INFO local/1 (", "is there", "INFO session ", " is open", "WARN session ", "Incompatible shapes"] {
+    for part in ["INFO local/1 (", "is connected", "INFO session ", " is open", "WARN session ", "Incompatible shapes"]
+    {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
     assert!(!text.contains("client ") && !text.contains("began"), "{text}");

@@ -31,14 +31,14 @@ fn one_situation_has_one_code() {
     let here = on("/job:local/task:1");
     let down = |device: &str| vec![on(device), variable_on(device)];
     let slip = |device: &str| vec![on(device)];
-    let is_down = &["No node is up as /job:", "those that are: local/0, local/1"][..];
-    let is_slip = &["No node is up as /job:loacl", "did you mean"][..];
+    let is_down = &["No node serves /job:", "those that are: local/0, local/1"][..];
+    let is_slip = &["No node serves /job:loacl", "did you mean"][..];
     let mut situations: Vec<Situation> = Vec::new();
     // A task that is down.
     for device in
         ["/job:local/task:7", "/job:local/replica:0/task:7/device:CPU:0", "/job:ps/task:0", "/job:ps", "/task:5"]
     {
-        let says = if device.starts_with("/job") { is_down } else { &["No node is up as /task:5"][..] };
+        let says = if device.starts_with("/job") { is_down } else { &["No node serves /task:5"][..] };
         situations.push((4, "submit", down(device), &[], says));
         situations.push((4, "submit", down(device), &["--soft-placement"], says));
         situations.push((4, "plan", down(device), &[], says));
@@ -79,6 +79,6 @@ fn one_situation_has_one_code() {
     });
     // In one process every task that the graph names is there; what is missing is a number without a job.
     sandbox.run(&["run", &sandbox.file("job.json", on("/job:ps"))]).prints("-2");
-    sandbox.run(&["run", &sandbox.file("task.json", on("/task:5"))]).expect(2).complains(&["No node is up as /task:5"]);
+    sandbox.run(&["run", &sandbox.file("task.json", on("/task:5"))]).expect(2).complains(&["No node serves /task:5"]);
     sandbox.run(&["run", &project("examples/graph.json")]).prints("238");
 }

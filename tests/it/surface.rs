@@ -186,7 +186,7 @@ fn a_task_that_is_down_is_a_mesh_error() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
     let graph = sandbox.file("graph.json", SPLIT_238);
-    sandbox.run(&["submit", &graph]).expect(4).complains(&["No node is up as /job:local/task:1"]);
+    sandbox.run(&["submit", &graph]).expect(4).complains(&["No node serves /job:local/task:1"]);
     sandbox.run(&["plan", &graph]).expect(4);
     // A port that another node listens on is refused, not shared with it.
     let address = zero.address().to_owned();

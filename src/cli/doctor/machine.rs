@@ -20,7 +20,7 @@ const FEW_DESCRIPTORS: usize = 1024;
 /// The key of the mesh.
 pub fn key(home: &Path, mesh: &str, is_open: bool) -> Finding {
     if is_open {
-        let what = format!("mesh {mesh:?} is used without a key (--open): everybody who reaches a port is admitted");
+        let what = format!("mesh {mesh:?} is used without a key (--open): anyone who can reach a port is admitted");
         return Finding::note("key", what, "Leave out --open, except on networks that you trust.");
     }
     of_key(mesh, MeshKey::load(home, mesh), MeshKey::is_confirmed(home, mesh))
@@ -35,7 +35,7 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool) -> Fin
                 "mesh {mesh:?}, key {}: it was made on this machine, and nobody has shown it to a node yet",
                 key.fingerprint()
             ),
-            "If this machine is to join others, run `meshtf ticket` there and `meshtf join TICKET` here.",
+            "To join other machines, run `meshtf ticket` there and `meshtf join TICKET` here.",
         ),
         Err(KeyError::Missing { path, .. }) => Finding::problem(
             "key",
@@ -45,12 +45,12 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool) -> Fin
         ),
         Err(KeyError::Exposed { path, mode }) => Finding::problem(
             "key",
-            format!("others than its owner may use the key {} (its mode is {mode:04o})", path.display()),
+            format!("other users can access the key {} (its mode is {mode:04o})", path.display()),
             format!("chmod 600 {}", path.display()),
         ),
         Err(KeyError::Damaged { path }) => Finding::problem(
             "key",
-            format!("{} does not hold a key", path.display()),
+            format!("{} is not a key", path.display()),
             "Move it away, and run `meshtf ticket` on another machine of the mesh and `meshtf join TICKET` here.",
         ),
         Err(KeyError::Name { name }) => Finding::problem(
@@ -154,7 +154,7 @@ fn socket(text: &str) -> Result<SocketAddr, String> {
 fn of_port(address: SocketAddr, bound: io::Result<()>, interfaces: &[Interface]) -> Finding {
     let port = address.port();
     match bound.map_err(|error| (error.kind(), error)) {
-        Ok(()) if port == 0 => Finding::ok("port", "a free port is there for a node"),
+        Ok(()) if port == 0 => Finding::ok("port", "a free port is available for a node"),
         Ok(()) => Finding::ok("port", format!("{address} is free")),
         Err((io::ErrorKind::AddrInUse, _)) => Finding::warning(
             "port",
@@ -181,7 +181,7 @@ fn of_port(address: SocketAddr, bound: io::Result<()>, interfaces: &[Interface])
 pub fn interfaces(all: &[Interface]) -> Finding {
     let outward: Vec<Interface> = all.iter().filter(|one| one.is_up && !one.is_loopback()).cloned().collect();
     if outward.is_empty() {
-        let what = "no interface is up but that of the machine itself: other machines cannot be reached";
+        let what = "only the loopback interface is up, so other machines cannot be reached";
         return Finding::warning("interfaces", what, "Connect a cable or Wi-Fi; `ip address` shows the interfaces.");
     }
     Finding::ok("interfaces", names(&outward))
@@ -196,7 +196,9 @@ fn names(interfaces: &[Interface]) -> String {
 /// The memory that a node would take as its budget, and the descriptors that it could have.
 pub fn memory(budget: Option<u64>, descriptors: usize) -> Vec<Finding> {
     let mut findings = vec![match budget {
-        None => Finding::note("memory", "the system does not say how much there is", "Set a budget: --memory 4GB."),
+        None => {
+            Finding::note("memory", "the system does not say how much memory there is", "Set a budget: --memory 4GB.")
+        }
         Some(bytes) if bytes < LITTLE_MEMORY => Finding::warning(
             "memory",
             format!("a node would have {} for values, which is little", Bytes(bytes as usize)),
@@ -205,7 +207,7 @@ pub fn memory(budget: Option<u64>, descriptors: usize) -> Vec<Finding> {
         Some(bytes) => Finding::ok("memory", format!("a node would have {} for values", Bytes(bytes as usize))),
     }];
     if descriptors < FEW_DESCRIPTORS {
-        let what = format!("a process may have {descriptors} files and sockets open, and a peer takes up to nine");
+        let what = format!("a process may have {descriptors} files and sockets open, and each peer needs up to nine");
         findings.push(Finding::warning("descriptors", what, "ulimit -n 65536; of a service: LimitNOFILE=65536"));
     }
     findings
@@ -231,7 +233,7 @@ pub fn gpus(found: &[String], files: &[(PathBuf, bool)]) -> Finding {
         return Finding::ok("gpu", found.join(", "));
     }
     match files.iter().find(|(_, may_open)| !may_open).or(files.first()) {
-        None => Finding::note("gpu", "there is no GPU; graphs run on the CPU", "None is needed."),
+        None => Finding::note("gpu", "there is no GPU; graphs run on the CPU", "A GPU is optional."),
         Some((path, false)) => Finding::warning(
             "gpu",
             format!("there is graphics hardware, but this user may not open {}", path.display()),
@@ -267,12 +269,7 @@ mod tests {
         check(of_key("lab", Err(missing), true), Level::Problem, "no /h/keys/lab.key", "meshtf join TICKET");
         let exposed = KeyError::Exposed { path: path.clone(), mode: 0o644 };
         check(of_key("lab", Err(exposed), true), Level::Problem, "0644", "chmod 600 /h/keys/lab.key");
-        check(
-            of_key("lab", Err(KeyError::Damaged { path }), true),
-            Level::Problem,
-            "does not hold a key",
-            "Move it away",
-        );
+        check(of_key("lab", Err(KeyError::Damaged { path }), true), Level::Problem, "is not a key", "Move it away");
     }
 
     #[test]
@@ -329,7 +326,12 @@ mod tests {
             is_up: true,
             has_multicast: true,
         };
-        check(interfaces(&[one("lo", [127, 0, 0, 1])]), Level::Warning, "no interface is up", "ip address");
+        check(
+            interfaces(&[one("lo", [127, 0, 0, 1])]),
+            Level::Warning,
+            "only the loopback interface is up",
+            "ip address",
+        );
         check(interfaces(&[one("lo", [127, 0, 0, 1]), one("eth0", [10, 0, 0, 7])]), Level::Ok, "eth0 10.0.0.7", "");
     }
 }

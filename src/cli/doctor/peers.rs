@@ -111,7 +111,7 @@ pub fn judge(mesh: &str, seen: &Seen, expected: &[Task]) -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(Finding::warning(
             "peers",
-            format!("no node of mesh {mesh:?} was found, and nobody was seen who refuses this machine"),
+            format!("no node of mesh {mesh:?} was found, and none refused this machine"),
             "Start one with `meshtf node --name local/0`, or give the address of one with --peer HOST:PORT.",
         ));
     }
@@ -123,7 +123,7 @@ fn of_answer(answer: &NodeAnswer, member: Option<&Member>) -> Vec<Finding> {
     let (version, up_ms, _) = match &answer.told {
         Ok(told) => told,
         Err(why) => {
-            let what = format!("{name} is connected and does not tell how it fares: {why}");
+            let what = format!("{name} is connected, but does not report its status: {why}");
             return vec![Finding::problem("peers", what, "The machine is overloaded, or the node is suspended.")];
         }
     };
@@ -131,8 +131,8 @@ fn of_answer(answer: &NodeAnswer, member: Option<&Member>) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("peers", format!("{name} has been up for {up}, meshtf {version}"))];
     let own = env!("CARGO_PKG_VERSION");
     if version != own {
-        let what = format!("{name} runs meshtf {version}, this is {own}; they understand each other");
-        findings.push(Finding::note("version", what, "Install the same version on all machines in time."));
+        let what = format!("{name} runs meshtf {version}, this is {own}; they are compatible");
+        findings.push(Finding::note("version", what, "Install the same version on all machines when convenient."));
     }
     let apart = clock_apart(answer, member).unwrap_or(0);
     if apart.abs() > CLOCKS_APART_MS {
@@ -152,7 +152,7 @@ fn of_answer(answer: &NodeAnswer, member: Option<&Member>) -> Vec<Finding> {
 /// By how many milliseconds the clock of a node is ahead of this machine's, if that is known.
 pub fn clock_apart(answer: &NodeAnswer, member: Option<&Member>) -> Option<i64> {
     let ((_, up_ms, now), member) = (answer.told.as_ref().ok()?, member?);
-    // It started at a time of its own clock, and has been up for so long since.
+    // It started at a time of its own clock, and has been up for `up_ms` since.
     Some(member.since_unix_ms.saturating_add(*up_ms) as i64 - *now as i64)
 }
 
@@ -197,8 +197,8 @@ mod tests {
         check(vec![], vec![told(&own, 1_120_000)], &[], &[(Fine, ""), (Warning, "1 min 0 s behind")]);
         check(vec![], vec![told(&own, 1_065_000)], &[], &[(Fine, "")]);
         let silent = NodeAnswer { task: task.clone(), told: Err("it did not answer".into()) };
-        check(vec![], vec![silent], &[], &[(Problem, "does not tell how it fares")]);
-        // Another's mesh on the same LAN is none of ours, unless it is the only one that is seen.
+        check(vec![], vec![silent], &[], &[(Problem, "does not report its status")]);
+        // Somebody else's mesh on the same LAN does not matter, unless it is the only one that is seen.
         let key = || vec![refused(Source::Lan, Verdict::OtherKey)];
         check(key(), vec![], &[], &[(Problem, "refused our key")]);
         check(key(), fine(), &[], &[(Fine, ""), (Warning, "refused our key")]);

@@ -78,7 +78,7 @@ fn line(attempt: &Attempt, seen: &Seen) -> Option<Finding> {
     let Some((at, how)) = stopped(attempt.verdict) else {
         return Some(told(Level::Note, format!("{place}: {}", attempt.outcome)));
     };
-    // An address that is no name has none to look up.
+    // An IP address has no name to look up.
     let has_name = address.starts_with("/dns");
     let passed = Stage::ALL.into_iter().filter(|stage| *stage < at && (has_name || *stage != Stage::Name));
     let mut words: Vec<String> = passed.map(|stage| format!("{} ok", stage.name(address.contains("/tcp/")))).collect();
@@ -100,16 +100,16 @@ fn stopped(verdict: Verdict) -> Option<(Stage, Option<&'static str>)> {
     let (stage, how) = match verdict {
         Verdict::Unresolved => (Stage::Name, "unknown"),
         Verdict::Forbidden => (Stage::Connection, "forbidden on this machine"),
-        Verdict::Unreachable => (Stage::Connection, "has no way there"),
+        Verdict::Unreachable => (Stage::Connection, "no route"),
         Verdict::Silent => (Stage::Connection, "unanswered"),
         Verdict::Refused => (Stage::Connection, "refused: nothing listens"),
         Verdict::Slow => (Stage::Tls, "not done in time"),
-        Verdict::HungUp => (Stage::Tls, "ended: it hung up"),
-        Verdict::Moved => (Stage::Tls, "by another node than was looked for"),
-        Verdict::NoNode => (Stage::Key, "not asked for: it is no node"),
+        Verdict::HungUp => (Stage::Tls, "closed by the other side"),
+        Verdict::Moved => (Stage::Tls, "by a different node than expected"),
+        Verdict::NoNode => (Stage::Key, "not checked: it is not a node"),
         Verdict::OtherKey => (Stage::Key, "refused"),
-        Verdict::KeyWanted => (Stage::Key, "wanted, while this side runs open"),
-        Verdict::Open => (Stage::Key, "not wanted: it runs open"),
+        Verdict::KeyWanted => (Stage::Key, "required, but this side runs open"),
+        Verdict::Open => (Stage::Key, "not required: it runs open"),
         Verdict::OtherVersion => (Stage::Version, "another"),
         Verdict::OtherMesh => (Stage::Mesh, "of another name"),
         Verdict::Full | Verdict::TaskTaken | Verdict::Met => return Some((Stage::Clock, None)),
@@ -122,7 +122,7 @@ fn stopped(verdict: Verdict) -> Option<(Stage, Option<&'static str>)> {
 fn clock(seen: &Seen, member: Option<&Member>) -> (Level, String) {
     let answer = member.and_then(|member| seen.answers.iter().find(|answer| answer.task == member.task));
     match answer.and_then(|answer| clock_apart(answer, member)) {
-        None => (Level::Ok, "clock not told".to_owned()),
+        None => (Level::Ok, "clock unknown".to_owned()),
         Some(apart) if apart.abs() <= CLOCKS_APART_MS => (Level::Ok, "clock ok".to_owned()),
         Some(apart) => {
             let how = if apart > 0 { "ahead" } else { "behind" };
@@ -169,7 +169,7 @@ mod tests {
         check("lab:7", Verdict::Unresolved, "lab:7 (configured peer): name unknown");
         check("lab:7", Verdict::Silent, "lab:7 (configured peer): name ok, TCP unanswered");
         check("10.0.0.7:1", Verdict::Silent, "10.0.0.7:1 (configured peer): TCP unanswered");
-        check("10.0.0.7:1", Verdict::HungUp, "10.0.0.7:1 (configured peer): TCP ok, TLS ended: it hung up");
+        check("10.0.0.7:1", Verdict::HungUp, "10.0.0.7:1 (configured peer): TCP ok, TLS closed by the other side");
         check("10.0.0.7:1", Verdict::OtherKey, "10.0.0.7:1 (configured peer): TCP ok, TLS ok, key refused");
         check(
             "10.0.0.7:1",

@@ -51,7 +51,7 @@ pub fn dot(plan: &Plan, graph: &Graph) -> String {
         }
     }
     if plan.placements.len() > drawn.len() {
-        let more = quoted(&format!("and {} nodes more", plan.placements.len() - drawn.len()));
+        let more = quoted(&format!("and {} more nodes", plan.placements.len() - drawn.len()));
         let _never = writeln!(text, "  label={more};");
     }
     text.push_str("}\n");

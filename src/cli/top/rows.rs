@@ -191,7 +191,7 @@ fn session(task: &Task, one: &SessionStatus) -> Row {
 fn link(task: &Task, one: &PeerStatus) -> Row {
     let state = match &one.state {
         LinkState::Up => "up".to_owned(),
-        LinkState::Mending { for_ms, .. } => format!("mending for {:.1} s", *for_ms as f64 / 1000.0),
+        LinkState::Mending { for_ms, .. } => format!("reconnecting for {:.1} s", *for_ms as f64 / 1000.0),
     };
     let cells = vec![
         task.short(),

@@ -60,7 +60,7 @@ impl Looked {
         let [above, below] = Layout::vertical([Constraint::Fill(1), lines]).areas(area);
         frame.render_widget(Paragraph::new(text), below);
         if curves.is_empty() {
-            frame.render_widget(Line::from("It has fetched no number.").style(Modifier::DIM), above);
+            frame.render_widget(Line::from("It has not fetched any number yet.").style(Modifier::DIM), above);
             return;
         }
         let columns = Layout::horizontal(vec![Constraint::Fill(1); curves.len().min(2)]).split(above);
@@ -103,7 +103,7 @@ fn told(picture: &Option<Picture>, step: &Option<StepPicture>) -> Vec<Line<'stat
     }
     match step {
         Some(step) => part(format!("Traced step: {}", time(step.took_us)), of_step(step)),
-        None => part("None of its steps was traced lately (submit --trace FILE)".to_owned(), Vec::new()),
+        None => part("None of its steps was traced recently (submit --trace FILE)".to_owned(), Vec::new()),
     }
     lines
 }

@@ -329,9 +329,10 @@ mod tests {
         let curve = |name: &str| Curve { name: name.into(), points: (1..100).map(point).collect(), last: point(100) };
         let mut looked = Looked { key: key.clone(), look: SessionLook::default(), failure: None };
         let view = View { session: Some(key), ..View::default() };
-        for (curves, want) in
-            [(vec![], "It has fetched no number."), (vec![curve("loss"), curve("a"), curve("b")], "loss 0.010000")]
-        {
+        for (curves, want) in [
+            (vec![], "It has not fetched any number yet."),
+            (vec![curve("loss"), curve("a"), curve("b")], "loss 0.010000"),
+        ] {
             looked.look.curves = curves;
             let whole = Whole { looked: Some(looked), ..whole() };
             for (width, height) in [(1, 1), (10, 4), (100, 30)] {

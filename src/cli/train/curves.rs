@@ -8,7 +8,7 @@ const MAX_POINTS: usize = 4096;
 pub(super) struct Curve {
     pub names: Vec<String>,
     pub points: Vec<(u64, Vec<f64>)>,
-    /// Of so many points, one is kept.
+    /// One point in this many is kept.
     stride: u64,
     seen: u64,
 }

@@ -77,7 +77,7 @@ impl Progress {
 
     /// What was found on the examples that are held out, after a step.
     fn found(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Trouble> {
-        // What evaluating takes is no step's.
+        // The time of an evaluation does not count as time of steps.
         self.last = (self.last.0.max(step), Instant::now());
         self.curves.held_out.add(step, &evaluated.means);
         let names = self.curves.held_out.names.iter().map(String::as_str);
@@ -147,7 +147,7 @@ impl Observer for Progress {
             true => json!({ "step": step, "stopped": { "best": best, "step": at } }).to_string(),
             false => {
                 let steps = self.steps;
-                format!("step {step}/{steps}  ended: {of} has not become better than {best:.5}, after step {at}")
+                format!("step {step}/{steps}  ended: {of} has not improved on {best:.5}, the value after step {at}")
             }
         };
         Ok(output::line(&line)?)

@@ -173,7 +173,7 @@ async fn mistakes_are_one_clear_message() {
     let good = r#", "steps": 5"#;
     for (train, data, why) in [
         (good, r#", "batch": 500"#, "batch"),
-        (r#", "steps": 5, "workers": 3"#, "", "a batch of 20 examples cannot be shared equally by 3 workers"),
+        (r#", "steps": 5, "workers": 3"#, "", "a batch of 20 examples cannot be divided equally among 3 workers"),
         (r#", "steps": 5, "variables": ["w3"]"#, "", "there is no variable w3"),
         (r#", "steps": 5, "clip_norm": -1"#, "", "cannot be clipped to -1"),
     ] {
@@ -186,7 +186,7 @@ async fn mistakes_are_one_clear_message() {
         (r#"["a", "b"]"#, r#"["a", "c"]"#, "there is no column c"),
         (r#"["a", "b"]"#, r#"["a"]"#, "an example has shape [1], and the placeholder takes [2]"),
         ("points.csv", "nothing.csv", "data for x: nothing.csv: "),
-        (r#""y": {"file""#, r#""h": {"file""#, "data for h: it is a node Tanh, and no Placeholder"),
+        (r#""y": {"file""#, r#""h": {"file""#, "data for h: its op is Tanh, not Placeholder"),
         (r#""inputs": ["hw", "b2"]"#, r#""inputs": ["hw", "hw"]"#, "does not depend on variable b2"),
     ] {
         let folder = files(good, "");
@@ -274,7 +274,7 @@ async fn states_of_another_training_are_neither_used_nor_lost() {
     let before = saved(&folder, "run", 8);
     let refused = run(&folder, &[&save[..], &["4"]].concat()).await.unwrap_err();
     let refused = refused.to_string();
-    assert!(refused.contains("go on with it (resume), or name another folder"), "{refused}");
+    assert!(refused.contains("continue it (resume), or name another folder"), "{refused}");
     assert_eq!(saved(&folder, "run", 8), before);
     // Its best weights alone are not lost, either.
     std::fs::remove_file(folder.child("run").join("step-000000000008.safetensors")).unwrap();

@@ -90,7 +90,7 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, strange
 fn answer(door: &Arc<Serving>, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     // A browser says for which page it asks, and no page of the web is to reach what listens on the user's own machine.
     if request.headers().contains_key(ORIGIN) {
-        return text(StatusCode::FORBIDDEN, "this port serves burn programs, and no web pages".to_owned());
+        return text(StatusCode::FORBIDDEN, "this port serves burn programs, not web pages".to_owned());
     }
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/session") => match request.headers().get(SEC_WEBSOCKET_KEY) {

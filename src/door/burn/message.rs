@@ -166,7 +166,7 @@ pub(super) enum SessionRefusal {
 /// The messages of a frame.
 ///
 /// # Errors
-/// InvalidArgument if it is none.
+/// InvalidArgument if it is not such a message.
 pub(super) fn decode(frame: &[u8]) -> Result<Vec<RemoteMessage>> {
     rmp_serde::from_slice(frame).map_err(|error| {
         Failure::invalid(format!("a frame is not what burn {BURN} sends (remote protocol version {VERSION}): {error}"))

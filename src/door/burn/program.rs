@@ -90,7 +90,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// A program whose steps that nobody reads have at least so many items, from the first that computes.
+    /// The steps of a program that nobody reads have at least this many items, from the first that computes.
     pub fn new(worth_a_step: u64) -> Recorder {
         Recorder { worth_a_step, ..Recorder::default() }
     }
@@ -103,8 +103,8 @@ impl Recorder {
         self.sessions.insert(session, opened);
     }
 
-    /// Ends a session: nobody will read its tensors. What it sent to others they can still use. Answers the requests that get no
-    /// answer any more.
+    /// Ends a session: nobody will read its tensors. Other sessions can still use what it sent to them. Returns the requests that
+    /// get no answer any more.
     pub fn close(&mut self, session: SessionNo) -> Vec<SessionTask> {
         let mut requests = Vec::new();
         let Some(closed) = self.sessions.get_mut(&session) else { return requests };
@@ -182,7 +182,7 @@ impl Recorder {
     /// Queues what a session sends. What needs no step is answered by the caller.
     ///
     /// # Errors
-    /// ResourceExhausted if so much is queued, or there are so many tensors, that the program cannot go on.
+    /// ResourceExhausted if the queue is full, or there are too many tensors, so that the program cannot continue.
     pub fn push(&mut self, session: SessionNo, task: SessionTask) -> Result<()> {
         if self.queued > MAX_HELD || self.values.len() > MAX_TENSORS {
             let why = format!(
@@ -221,7 +221,7 @@ impl Recorder {
             }
             SessionTask::RegisterTensorLocal { stream_id, transfer_id, new_id } => {
                 let transfer = Key::Transfer(transfer_id);
-                // Whoever is to send it was there before.
+                // The session that is to send it existed before.
                 let others = self.sessions.iter().filter(|(number, own)| **number != session && own.is_open).count();
                 let absent = if others == 0 { State::Failed(Arc::new(unsent())) } else { State::Awaited };
                 self.values.entry(transfer).or_insert_with(|| Value::new(absent));
@@ -249,7 +249,7 @@ impl Recorder {
                 self.mark(stream, at + 1, Why::Read, also);
             }
             SessionTask::RegisterTensorRemote(stream, _, id) => {
-                let why = "a tensor of another server: name all devices at one address".to_owned();
+                let why = "the tensor belongs to another server; use one address for all devices".to_owned();
                 let refused = Work::Refused(Arc::new(Failure::new(Code::Unimplemented, why)));
                 self.queue(session, stream, refused, smallvec![], smallvec![key(session, id)]);
             }
@@ -329,7 +329,7 @@ impl Recorder {
                 let Some(own) = self.sessions.get_mut(&session) else { return };
                 let device = own.device;
                 if !devices.contains(&device) || self.groups.len() >= MAX_GROUPS {
-                    let why = format!("a reduction over devices {devices:?} that device {device} has no part in");
+                    let why = format!("device {device} is not among the devices {devices:?} of a reduction");
                     let refused = Work::Refused(Arc::new(Failure::invalid(why)));
                     let given = smallvec![used(session, &reduce.tensor)];
                     self.queue(session, stream, refused, given, smallvec![key(session, reduce.out.id)]);
@@ -415,7 +415,7 @@ impl Recorder {
         }
         for (key, _) in &inputs {
             let absent = || {
-                let why = format!("{key:?} is not there: its last use was before, or nothing has made it");
+                let why = format!("{key:?} does not exist: it was never made, or its last use has passed");
                 Value::new(State::Failed(Arc::new(Failure::invalid(why))))
             };
             self.values.entry(*key).or_insert_with(absent).uses += 1;

@@ -63,7 +63,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether so much is queued that a session is to wait for a step, which is sure to come.
+    /// Whether so much is queued that a session has to wait for a step. One is certain to come.
     fn is_full(&self) -> bool {
         self.program.queued() > MAX_WAITING && self.is_busy()
     }
@@ -142,7 +142,7 @@ impl Running {
         }
     }
 
-    /// A message of a session is lost: nobody knows what was in it, so nothing of the session can be relied on. What it still
+    /// A message of a session is lost. Its content is unknown, so the state of the session is, too. What it still
     /// asks for is answered with the failure.
     pub fn refuse(&self, session: SessionNo, failure: Failure) {
         let mut shared = lock(&self.shared);
@@ -195,7 +195,7 @@ impl Running {
 
     /// Runs its steps until its last session is closed.
     ///
-    /// `devices` answers the names of the devices by their indices; those that it has answered once stay.
+    /// `devices` returns the names of the devices by index; names that it has returned once do not change.
     pub async fn run(&self, node: &Node, devices: impl Fn() -> Vec<DeviceName> + Send + Sync) {
         let mut tasks = Tasks::default();
         let names = || devices().iter().map(ToString::to_string).collect();
@@ -343,7 +343,7 @@ fn told(failure: &Failure) -> ExecutionError {
 }
 
 fn nothing(place: usize) -> Failure {
-    Failure::new(Code::Internal, format!("a step that runs nothing was to fetch value {place}"))
+    Failure::new(Code::Internal, format!("a step without operations cannot fetch value {place}"))
 }
 
 /// The tasks whose devices a program knows, as they were when it met them.

@@ -150,7 +150,7 @@ impl Open {
                         continue;
                     }
                 };
-                // There is nobody any more who could answer.
+                // The program is gone, so no answer will come.
                 let Some(response) = response else { break };
                 if send(&mut writer, &response).await.is_none() {
                     break;

@@ -66,7 +66,7 @@ struct Freed {
     waited: u32,
 }
 
-/// After so many steps a free slot is emptied, if none takes it.
+/// A free slot that no step has taken for this many steps is emptied.
 const EMPTIED_AFTER: u32 = 2;
 /// A larger value is dropped after the step that freed its slot.
 const LARGE: usize = 8 << 20;

@@ -456,7 +456,7 @@ struct Renumber<'s> {
 impl IrVisitorMut for Renumber<'_> {
     fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
         tensor.id = TensorId::new(self.known.of(tensor.id.value()).map_or(u64::MAX, u64::from));
-        // When a tensor ends depends on which thread lets go of it first, and makes no difference to what is computed.
+        // When a tensor ends depends on which thread drops it first, and makes no difference to what is computed.
         tensor.status = TensorStatus::ReadOnly;
     }
 

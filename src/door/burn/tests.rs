@@ -296,7 +296,7 @@ fn what_depends_on_a_failure_fails_and_nothing_else() {
     // What was never made fails by itself.
     let absent = steps(&mut program, 0, vec![read(4, kept(77))]);
     assert!(
-        matches!(&absent[0].answers[0].what, Answered::Failed(failure) if failure.message.contains("is not there"))
+        matches!(&absent[0].answers[0].what, Answered::Failed(failure) if failure.message.contains("does not exist"))
     );
 }
 

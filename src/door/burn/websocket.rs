@@ -16,7 +16,7 @@ use crate::memory::{self, Reservation};
 const READ_AT_ONCE: usize = 32 << 10;
 /// As long as a message has at most this many bytes, it is taken without asking for memory.
 const SMALL: usize = 64 << 10;
-/// Most bytes of a frame that is no part of a message.
+/// Most bytes of a control frame.
 const MAX_CONTROL: usize = 125;
 
 const CONTINUED: u8 = 0;
@@ -58,13 +58,13 @@ fn header(bytes: &[u8]) -> Result<Option<Header>, &'static str> {
     let [first, second, rest @ ..] = bytes else { return Ok(None) };
     let (is_last, opcode) = (first & 0x80 != 0, first & 0x0f);
     if first & 0x70 != 0 {
-        return Err("a frame with an extension that was not agreed on");
+        return Err("a frame with an extension that was not negotiated");
     }
     if second & 0x80 == 0 {
-        return Err("a client's frame that is not masked");
+        return Err("a frame that is not masked");
     }
     if !matches!(opcode, CONTINUED | TEXT | BINARY | CLOSE | PING | PONG) {
-        return Err("a frame of an unknown kind");
+        return Err("a frame with an unknown opcode");
     }
     let (length, long) = match second & 0x7f {
         126 => (rest.first_chunk().map(|&bytes| u64::from(u16::from_be_bytes(bytes))), 2),
@@ -74,9 +74,9 @@ fn header(bytes: &[u8]) -> Result<Option<Header>, &'static str> {
     let Some((length, &mask)) = length.zip(rest.get(long..).and_then(|rest| rest.first_chunk())) else {
         return Ok(None);
     };
-    let length = usize::try_from(length).map_err(|_| "a frame that no memory holds")?;
+    let length = usize::try_from(length).map_err(|_| "a frame larger than memory")?;
     if opcode >= CLOSE && (length > MAX_CONTROL || !is_last) {
-        return Err("a frame of control that is too long");
+        return Err("a control frame that is too long");
     }
     Ok(Some(Header { is_last, opcode, length, mask, size: 2 + long + 4 }))
 }
@@ -128,7 +128,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             let mut part = match (message.take(), opcode) {
                 (Some(part), CONTINUED) => part,
                 (None, TEXT | BINARY) => Part { is_text: opcode == TEXT, ..Part::default() },
-                _ => return Err(wrong("a message that begins within another, or goes on without one")),
+                _ => return Err(wrong("a message inside another, or a continuation without a message")),
             };
             if part.bytes.len().saturating_add(length) > most {
                 return Err(wrong(&format!("a message that exceeds the limit of {most} bytes")));
@@ -151,7 +151,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             match part {
                 part if !is_last => message = Some(part),
                 Part { refused: Some(failure), .. } => return Ok(Incoming::Refused(failure)),
-                // burn's client sends none; whoever does gets no answer.
+                // burn's client sends none; other clients get no answer.
                 Part { is_text: true, .. } => {}
                 Part { bytes, reserved, .. } => {
                     return Ok(Incoming::Message(bytes.freeze(), reserved));
@@ -395,10 +395,10 @@ mod tests {
             (unmasked, "not masked"),
             (long, "the limit of 1000 bytes"),
             (together, "the limit of 1000 bytes"),
-            (nested, "begins within another"),
-            (frame(true, MORE, &[0]), "goes on without one"),
+            (nested, "inside another"),
+            (frame(true, MORE, &[0]), "a continuation without a message"),
             (vec![0xc2, 0x81, 0, 0, 0, 0, 0], "extension"),
-            (vec![0x83, 0x81, 0, 0, 0, 0, 0], "unknown kind"),
+            (vec![0x83, 0x81, 0, 0, 0, 0, 0], "unknown opcode"),
             (frame(false, PING, b""), "control"),
             (frame(true, PING, &[0; 126]), "control"),
             (vec![0x82, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0], "the limit of 1000 bytes"),

@@ -271,7 +271,7 @@ impl Call {
         self.has_begun = true;
     }
 
-    /// Its message was received, or nobody waits for it.
+    /// Its message was received, or nothing waits for it.
     pub fn waits_no_more(&mut self) {
         if std::mem::replace(&mut self.waits, false) {
             self.state.waiting.fetch_sub(1, Ordering::Relaxed);

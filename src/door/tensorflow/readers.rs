@@ -35,7 +35,7 @@ impl Readers {
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
         };
-        // The turn lasts as long as the work, even if nobody waits for it any more.
+        // The turn lasts as long as the work, even if nothing waits for it any longer.
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work()

@@ -207,7 +207,7 @@ impl DoorSession {
         let placeholders = Placeholders::of(&nodes);
         self.session.extend(nodes).await?;
         lock(&self.placeholders).0.extend(placeholders.0);
-        // Nobody else has it any more, but for a call that was given up while it read.
+        // It is not shared any longer, except with a call that was cancelled while it read.
         Arc::make_mut(&mut graph.library).grow(growth);
         graph.version += 1;
         Ok(graph.version)

@@ -38,7 +38,7 @@ const PAGE: &str = concat!(
     include_str!("session.js"),
     "</script>\n"
 );
-/// The page has its script and style in itself, and speaks to nobody but this port.
+/// The page has its script and style in itself, and connects to nothing but this port.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -99,7 +99,7 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
         return whole(StatusCode::UNAUTHORIZED, TEXT, why);
     }
     if request.method() != Method::GET {
-        return whole(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this port is read-only: GET\n");
+        return whole(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this port is read-only: use GET\n");
     }
     match path {
         "/" => whole(StatusCode::OK, "text/html; charset=utf-8", PAGE),
@@ -120,13 +120,13 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
             follow(door, named)
         }
         path => {
-            let why = format!("there are /, /metrics, /mesh and /events; not {path}\n");
+            let why = format!("{path} does not exist; the paths are /, /metrics, /mesh and /events\n");
             whole(StatusCode::NOT_FOUND, TEXT, why)
         }
     }
 }
 
-/// Pictures as server-sent events, for as long as the other end takes them: the last that there is whenever it is ready for one.
+/// Pictures as server-sent events, for as long as the other end reads them: the latest one whenever it is ready.
 /// With each comes what is new of the session that is named.
 fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
     let mut pictures = door.pictures.subscribe();
@@ -159,11 +159,11 @@ fn check_origin(headers: &HeaderMap, path: &str, has_token: bool) -> Result<(), 
     // Of an image, say, browsers do not tell the origin. Links to the page may be anywhere.
     let is_cross_site = path != "/" && text(SEC_FETCH_SITE) == Some("cross-site");
     if is_cross_site || text(ORIGIN).is_some_and(|origin| origin != format!("http://{host}")) {
-        return Err("another page of the web asks for this, which is refused\n".to_owned());
+        return Err("refused: the request comes from another website\n".to_owned());
     }
     if !has_token && !is_of_this_machine(host) {
         return Err(format!(
-            "this port is asked for as {host:?}; without a token it is http://127.0.0.1 or http://localhost\n"
+            "the request is for host {host:?}; without a token, use http://127.0.0.1 or http://localhost\n"
         ));
     }
     Ok(())

@@ -26,18 +26,19 @@ pub type Key = (Task, SessionId);
 /// The session that a query names, `session=ID&master=TASK`; `None` if it names none.
 ///
 /// # Errors
-/// If it names one half, or what is none.
+/// If it names only one of the two, or one of them is not valid.
 pub fn named(query: &str) -> std::result::Result<Option<Key>, String> {
     let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
     match (value("session"), value("master")) {
         (None, None) => Ok(None),
         (Some(session), Some(master)) => {
-            let id = u64::from_str_radix(session, 16).map_err(|_| format!("session={session} is no session's id\n"))?;
+            let id =
+                u64::from_str_radix(session, 16).map_err(|_| format!("session={session} is not a session id\n"))?;
             // Names of jobs need no escape, and some clients escape the slash nevertheless.
-            let task = master.replace("%2F", "/").parse().map_err(|_| format!("master={master} is no task\n"))?;
+            let task = master.replace("%2F", "/").parse().map_err(|_| format!("master={master} is not a task\n"))?;
             Ok(Some((task, SessionId(id))))
         }
-        _ => Err("a session is named by session=ID and master=TASK together\n".to_owned()),
+        _ => Err("session=ID and master=TASK must be given together\n".to_owned()),
     }
 }
 

@@ -16,7 +16,7 @@ impl<T> Default for Recent<T> {
 
 impl<T: Clone> Recent<T> {
     /// The last value if it is younger than `age`, otherwise the one that `make` makes from it (`None`: there is none yet). Calls
-    /// of `make` do not overlap: whoever asks during one gets its value, too.
+    /// of `make` do not overlap: other callers meanwhile get its value, too.
     ///
     /// # Errors
     /// Those of `make`; the next caller tries again.

@@ -15,7 +15,7 @@ function showCurves(told) {
   at("ended").textContent = told.failure ?? "";
   if (told.failure) return;
   if (told.lately.length && !isTraced) showLately(told.lately);
-  at("curves").replaceChildren(...told.curves.map(curve), ...(told.curves.length ? [] : [nothing("It has fetched no number.")]));
+  at("curves").replaceChildren(...told.curves.map(curve), ...(told.curves.length ? [] : [nothing("It has not fetched any number yet.")]));
 }
 function curve({ name, points, last }) {
   const all = [...points, last].filter(([, value]) => value !== null);

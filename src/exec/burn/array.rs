@@ -297,7 +297,7 @@ impl<B: Backing> Array<B> {
     }
 }
 
-/// The engine's own tensor: taken out of its cell if nobody else holds it, which leaves the cell empty; otherwise a
+/// The engine's own tensor: taken out of its cell if it is not shared, which leaves the cell empty; otherwise a
 /// copy that shares the elements.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Float32 that lies in order in this process's memory is computed on where it lies, by loops of our own (`exec::vector`):
 //! burn-flex calls the C library for each element of most functions, and computes on one thread.
 //!
-//! An input is read wherever it lies, shared or not; one that nobody else holds is written over if it has the answer's
+//! An input is read wherever it lies, shared or not; one that is not shared is written over if it has the answer's
 //! shape. What does not fit is declined: the backend's own kernel of the op takes it, or the host's.
 
 use std::sync::Arc;
@@ -185,7 +185,7 @@ pub(super) fn floats(value: &Value) -> Option<&[f32]> {
     }
 }
 
-/// Writes over the elements of a value that nobody else holds; false if they are shared, or do not lie in order.
+/// Writes over the elements of a value that is not shared; false if they are shared, or do not lie in order.
 pub(super) fn over(value: &mut Value, write: impl FnOnce(&mut [f32])) -> bool {
     if !value.is_unshared() {
         return false;

@@ -88,7 +88,7 @@ const LANES: usize = 16;
 /// Up to this many elements of a product of rows by rows are computed without packing.
 const UNPACKED: usize = 256;
 
-/// Nanoseconds to pack an element of a matrix whose neighbours to pack lie so many floats apart.
+/// Nanoseconds to pack an element of a matrix if the next one lies `step` floats away.
 fn packing(step: usize) -> f64 {
     match step.trailing_zeros() {
         ..8 => 0.25,

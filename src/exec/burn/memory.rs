@@ -273,7 +273,7 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     }
 }
 
-/// Whether [`download`] returns the elements without copying, which cannot fail: nobody else holds them, and they lie
+/// Whether [`download`] returns the elements without copying, which cannot fail: they are not shared, and they lie
 /// in this process's memory, in order and alone.
 pub(crate) fn is_handed_over(tensor: &DeviceTensor) -> bool {
     let Some(Memory::Flex(raw)) = &*tensor.memory else { return false };

@@ -41,7 +41,7 @@ pub(super) fn batches(elements: i64, size: usize, drops: bool) -> i64 {
     }
 }
 
-/// The next elements, so many or as many as are left; `None` if there are none, or too few and `drops`.
+/// The next elements, at most as many as fit a batch; `None` if there are none, or too few and `drops` is set.
 pub(super) fn gather(
     input: &mut dyn Elements,
     run: &Run,

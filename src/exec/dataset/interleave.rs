@@ -58,7 +58,7 @@ pub(super) fn opened(
     checked(dataset_of(function.call(element, run)?)?, spec)?.elements(run)
 }
 
-/// Takes turns between the datasets of so many elements: so many elements of one, then as many of the next.
+/// Cycles through several datasets: a block of elements of one, then as many of the next.
 ///
 /// # Errors
 /// InvalidArgument if one of the two numbers is not positive.

@@ -105,7 +105,7 @@ fn truth(answer: Element) -> Result<bool> {
     }
 }
 
-/// What the function makes of a state and each element; it answers the next state, and an element.
+/// What the function makes of a state and each element; it returns the next state, and an element.
 pub(in crate::exec) fn scan(input: Arc<Dataset>, initial: Vec<Token>, function: Captured, keeps_count: bool) -> Parts {
     Parts::new(input.cardinality, move |run| {
         let (mut function, mut state) = (function.instance(run)?, initial.clone());

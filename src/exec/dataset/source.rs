@@ -1,4 +1,4 @@
-//! Datasets that begin something: of tensors at hand, and of numbers.
+//! Datasets without an input dataset: of given tensors, and of numbers.
 
 use super::{INFINITE, Parts, given};
 use crate::exec::kernel::cast;

@@ -10,16 +10,16 @@ use crate::failure::{Failure, Result};
 use crate::memory;
 use crate::tensor::PartialShape;
 
-/// What a window takes.
+/// How a window picks elements.
 #[derive(Clone, Copy)]
 pub(in crate::exec) struct Window {
-    /// So many elements.
+    /// The number of elements.
     pub size: i64,
-    /// The next window begins so many elements later.
+    /// The distance from the first element of a window to that of the next.
     pub shift: i64,
-    /// Of which every such element is taken.
+    /// The distance between two elements of a window.
     pub stride: i64,
-    /// Windows with fewer elements are left out.
+    /// Whether windows with fewer elements are left out.
     pub drops: bool,
 }
 

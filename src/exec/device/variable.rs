@@ -24,7 +24,7 @@ impl Device {
         Ok((value.into_host()?, version))
     }
 
-    /// Sets a variable that sessions share; if a version is `expected`, only while the variable has that. Answers the
+    /// Sets a variable that sessions share; if a version is `expected`, only if the variable has that version. Returns the
     /// version that it has with the new value. Waits for an op that changes it.
     ///
     /// # Errors

@@ -229,7 +229,7 @@ fn read_up_to(bytes: &mut impl Read, most: usize, pace: &mut Pace) -> io::Result
     Ok(whole)
 }
 
-/// Reads past so many bytes, a part at a time.
+/// Skips bytes, reading a part at a time.
 fn skip(bytes: &mut impl Read, count: usize, pace: &mut Pace) -> io::Result<()> {
     let mut left = count;
     while left > 0 {

@@ -63,7 +63,7 @@ pub(in crate::exec) struct CompiledNode {
     pub first_edge: u32,
     pub control_edges: u32,
     pub end_edge: u32,
-    /// It answers whether the loop of its frame goes on.
+    /// It says whether the loop of its frame goes on.
     pub is_pred: bool,
     /// For a Merge: how many of its inputs come in a first and in a later iteration.
     pub merges: Option<(u32, u32)>,
@@ -100,7 +100,7 @@ pub(in crate::exec) struct FrameCode {
     pub slots: u32,
     /// What each node of the frame waits for when an iteration starts.
     pub waits: Vec<Wait>,
-    /// The nodes that wait for nothing.
+    /// The nodes that are ready at once.
     pub sources: Vec<u32>,
 }
 

@@ -159,7 +159,7 @@ impl Queue {
         self.leave(waiter, 1, How::One)
     }
 
-    /// Takes so many elements out, stacked, or waits for them.
+    /// Takes elements out, stacked, or waits for them.
     ///
     /// # Errors
     /// InvalidArgument if the shapes of the components are not known well enough to stack them.
@@ -291,7 +291,7 @@ impl Queue {
         true
     }
 
-    /// What a dequeue answers. If that cannot be made, what it has taken is left as it is.
+    /// What a dequeue returns. If that cannot be made, what it has taken is left as it is.
     fn gather(&self, taken: &mut Vec<QueueElement>, how: How) -> Result<Answer> {
         if how == How::One {
             let element = taken.pop().unwrap_or_default();

@@ -56,7 +56,7 @@ impl Variable {
         self.content.try_lock().ok().and_then(|content| content.value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
     }
 
-    /// Its content, for reading and writing while nobody else can.
+    /// Its content, for exclusive reading and writing.
     pub fn hold(&self) -> MutexGuard<'_, Content> {
         lock(&self.content)
     }

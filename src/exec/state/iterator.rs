@@ -67,7 +67,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 let (at, is_own, container, name) = read(&text).ok_or_else(|| {
                     let text = String::from_utf8_lossy(&text).into_owned();
                     Failure::invalid(format!(
-                        "'{text}' is no handle of an iterator, as IteratorToStringHandle answers one"
+                        "'{text}' is not a handle of an iterator, as IteratorToStringHandle returns"
                     ))
                 })?;
                 if at != format!("{}:{}", device.0.name(), device.1) {

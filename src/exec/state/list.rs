@@ -209,7 +209,7 @@ impl StateInputs {
             (1, sizes) if sizes.iter().all(|&size| size >= -1) => {
                 Ok(PartialShape(Some(sizes.into_iter().map(|size| usize::try_from(size).ok()).collect())))
             }
-            (_, sizes) => Err(Failure::invalid(format!("{sizes:?} is no shape of a list's elements"))),
+            (_, sizes) => Err(Failure::invalid(format!("{sizes:?} is not a shape of a list's elements"))),
         }
     }
 

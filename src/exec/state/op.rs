@@ -1,4 +1,4 @@
-//! What an op that touches state is: how it is called, how it reads its inputs, and how it answers.
+//! What an op that touches state is: how it is called, how it reads its inputs, and how it returns its outputs.
 
 use std::sync::Arc;
 

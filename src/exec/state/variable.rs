@@ -1,6 +1,6 @@
 //! Variables: references and handles to them, reading, assigning, and every update of the vocabulary.
 //!
-//! A variable's value is changed in place if nobody else holds its elements; a reader of an earlier value keeps
+//! A variable's value is changed in place if its elements are not shared; a reader of an earlier value keeps
 //! what it read.
 
 use std::sync::{Arc, MutexGuard};
@@ -224,7 +224,7 @@ fn change(
         }
     }
     let rest: SmallVec<[Tensor; 8]> = rest.into_iter().map(Value::into_host).collect::<Result<_>>()?;
-    // The values are taken out, so that they can be written if nobody else holds them, and put back in any case, but
+    // The values are taken out, so that they can be written if they are not shared, and put back in any case, but
     // for one that the engine fails to take.
     let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
     let mut result = Ok(());

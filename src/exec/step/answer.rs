@@ -1,4 +1,4 @@
-//! What a node answers once its inputs are there: by its kernel, on the engine or on the host, or by handing on.
+//! What a node returns once its inputs are there: from its kernel, on the engine or on the host, or from an input.
 
 use super::super::engine::{EngineOutcome, Value, Values};
 use super::super::kernel::Inputs;
@@ -10,7 +10,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::Tensor;
 
-/// What a node on live inputs answers.
+/// What a node with live inputs returns.
 pub(super) fn answer(
     act: &mut Act,
     node: &CompiledNode,
@@ -63,9 +63,9 @@ pub(super) fn answer(
     }
 }
 
-/// What a kernel answers.
+/// What a kernel returns.
 pub(super) fn compute(act: &mut Act, node: &CompiledNode, inputs: &mut [Option<Token>]) -> Result<Outcome> {
-    let Act::Kernel { engine, host } = act else { return Err(Failure::new(Code::Internal, "it is no kernel")) };
+    let Act::Kernel { engine, host } = act else { return Err(Failure::new(Code::Internal, "it is not a kernel")) };
     memory::go_on()?;
     let declined = match engine {
         Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {

@@ -36,7 +36,7 @@ const MOST_IN_POOL: usize = 16;
 /// Kernels in the pool.
 static IN_POOL: AtomicUsize = AtomicUsize::new(0);
 
-/// Each of so many steps is measured, beside the second and the third; in the first, everything is done for the first time.
+/// One step in this many is measured, and the second and third; the first is not typical.
 const MEASURED: u32 = 64;
 
 /// Which kernels of a device may run beside each other.
@@ -136,7 +136,7 @@ impl SideKernels {
         (HEAVY..=LONGEST).contains(&cost)
     }
 
-    /// A kernel took so long. One slow run may be the machine's fault, a quick one never is.
+    /// Notes how long a kernel took. One slow run may be the machine's fault, a quick one never is.
     pub fn took(&mut self, node: u32, time: Duration) {
         let now = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         let cost = &mut self.costs[node as usize];

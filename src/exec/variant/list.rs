@@ -177,7 +177,7 @@ impl List {
             parts.iter().try_for_each(|part| part.slice::<T>().map(|part| all.extend_from_slice(part)))
                 .map(|()| <T as crate::tensor::Element>::into_data(all))
         });
-        let whole = Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a variant is no tensor"))??)?;
+        let whole = Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a variant is not a tensor"))??)?;
         Ok((whole, Tensor::vector(lengths.into_iter().map(|length| length as i64).collect())))
     }
 
@@ -244,7 +244,7 @@ pub(in crate::exec) fn split(dtype: DType, whole: &Tensor, shape: PartialShape, 
             let cut = first * width..(first + length) * width;
             whole.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[cut].to_vec()))
         });
-        let part = Tensor::new(dims, part.ok_or_else(|| Failure::invalid("a variant is no tensor"))??)?;
+        let part = Tensor::new(dims, part.ok_or_else(|| Failure::invalid("a variant is not a tensor"))??)?;
         // Whether a part is as long as the elements are said to be is not looked at.
         list.items[i] = Some(Value::from(part).into());
         first += length;

@@ -115,7 +115,7 @@ pub fn moments(xs: &[f32], channels: usize) -> Sums {
     for ((mean, variance), near) in means.iter_mut().zip(&mut variances).zip(near) {
         let distance = *mean / places;
         let own = *variance / places - distance * distance;
-        // Rounding may leave a little less than nothing; what is no number stays so.
+        // Rounding may leave a little less than nothing; NaN stays NaN.
         *variance = if own < 0.0 { 0.0 } else { own };
         *mean = f64::from(near) + distance;
     }

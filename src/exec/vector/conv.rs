@@ -1,7 +1,7 @@
 //! Convolutions of images and both gradients, channels last: products of small tiles (`tile`) over the pixels where they lie.
 //!
 //! Every sum is added in an order that follows from the sizes and the processor alone, whatever number of threads computes.
-//! The padding counts for nothing, whatever meets it.
+//! The padding contributes nothing, even to infinities and NaN.
 
 mod filter;
 mod pass;

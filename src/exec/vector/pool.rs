@@ -337,7 +337,7 @@ impl Work for Gradient<'_> {
     }
 }
 
-/// Takes a pixel, the one of this number under the window, for the largest so far where it is.
+/// Takes a pixel, the one of this number under the window, for the largest so far if it is.
 #[inline(always)]
 fn find(largest: &mut [f32], place: &mut [u32], pixel: &[f32], number: u32) {
     for ((largest, place), &x) in largest.iter_mut().zip(place).zip(pixel) {
@@ -347,7 +347,7 @@ fn find(largest: &mut [f32], place: &mut [u32], pixel: &[f32], number: u32) {
     }
 }
 
-/// Adds the gradient of a window to the pixel of this number where that is the largest.
+/// Adds the gradient of a window to the pixel of this number if that is the largest.
 #[inline(always)]
 fn give(back: &mut [f32], place: &[u32], gradient: &[f32], number: u32) {
     for ((back, &place), &g) in back.iter_mut().zip(place).zip(gradient) {

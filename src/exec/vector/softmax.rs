@@ -30,7 +30,7 @@ pub fn log_softmax(all: &mut [f32], classes: usize) {
 /// row, a label and a loss each.
 ///
 /// # Panics
-/// If a label is none of the classes.
+/// If a label is not one of the classes.
 pub fn sparse_cross_entropy(all: &mut [f32], classes: usize, labels: &[i64], losses: &mut [f32]) {
     let rows = rows_of_lot(classes);
     let lots = all.chunks_mut(rows * classes).zip(labels.chunks(rows)).zip(losses.chunks_mut(rows));

@@ -42,7 +42,7 @@ pub struct Product<'a> {
     pub down: usize,
     pub rows: usize,
     pub columns: usize,
-    /// Whether it is added to what is there.
+    /// Whether it is added to the existing values.
     pub is_added: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What those ask of a builder who add to what is there, gradients and training: the nodes so far as a checked graph, with more
+//! For code that adds to an existing graph, as gradients and training do: the nodes so far as a checked graph, with more
 //! to come.
 
 use super::GraphBuilder;
@@ -96,7 +96,7 @@ impl GraphBuilder {
     /// Begins what [`with_device`](GraphBuilder::with_device) does; returns what ends it.
     ///
     /// # Errors
-    /// InvalidArgument if it is no device string.
+    /// InvalidArgument if it is not a device string.
     pub(crate) fn enter_device(&mut self, device: &str) -> Result<DeviceSpec> {
         let inner = super::over(&super::parse(device)?, &self.device);
         Ok(std::mem::replace(&mut self.device, inner))

@@ -199,7 +199,7 @@ impl Loops {
         places
     }
 
-    /// Keeps a node that is ready for when the loop that it runs in is open; answers that loop, unless it is.
+    /// Keeps a node that is ready for when the loop that it runs in is open; returns that loop, unless it is.
     pub fn hold(&mut self, id: NodeId) -> Option<Place> {
         let place = self.around(id)?;
         let it = self.all.entry(place).or_default();
@@ -240,7 +240,7 @@ impl Loops {
         (ready, std::mem::take(&mut it.held_loops))
     }
 
-    /// Adds the loop of the gradient, if there is any. `gradients` are those of the Exits. Answers the gradients of what entered
+    /// Adds the loop of the gradient, if there is any. `gradients` are those of the Exits. Returns the gradients of what entered
     /// the loop and of what goes around it.
     pub fn open(
         &mut self,

@@ -50,7 +50,7 @@ impl Between {
         }
         let has_branches = between.iter().any(|&id| matches!(graph.node(id).op.role, Role::Switch | Role::Merge));
         for id in between {
-            // What goes around a loop is waited for by nobody: its gradient begins with that of what leaves the loop.
+            // Nothing waits for what goes around a loop: its gradient begins with that of what leaves the loop.
             let node = graph.node(id);
             let inputs = node.inputs.iter().filter(|input| !leads_back(graph, input.node, node));
             for input in inputs.chain(pushed.get(&id)) {

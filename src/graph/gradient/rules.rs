@@ -309,7 +309,7 @@ const NOT_DIFFERENTIABLE: &[&str] = &[
     "ZerosLike",
 ];
 
-/// A number as a scalar of a dtype; `None` for dtypes that are no numbers.
+/// A number as a scalar of a dtype; `None` for dtypes that are not numeric.
 pub(super) fn number(dtype: DType, value: f64) -> Option<Tensor> {
     Some(match dtype {
         DType::F16 => Tensor::scalar(f16::from_f64(value)),

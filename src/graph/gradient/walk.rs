@@ -286,7 +286,7 @@ impl Walk<'_> {
         let first = g.nodes().len();
         let added = g.with_device(&node.device, |g| {
             g.with_scope(&format!("{}_grad", node.name), |g| {
-                // What a rule stops at is no failure of the builder's: it is told with the path.
+                // A rule that stops is not a failure of the builder: it is reported with the path.
                 match rule(&mut Call::new(g, contexts, source, node, id, grads)) {
                     Ok(grads) => Ok(Ok(grads)),
                     Err(Stop::Failed(failure)) => Err(failure),

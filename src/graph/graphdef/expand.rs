@@ -64,7 +64,7 @@ pub(super) fn order(
 }
 
 pub(super) fn circle() -> String {
-    "takes, through calls alone, what it answers itself".into()
+    "its output depends on itself through calls alone".into()
 }
 
 pub(super) fn refuse(node: &str, why: impl Into<String>) -> FormatError {
@@ -363,7 +363,8 @@ impl<'a> Expander<'a> {
         for (arg, types) in signature.output_arg.iter().zip(types(&signature.output_arg, &attrs).map_err(in_function)?)
         {
             let from = function.ret.get(&arg.name);
-            let from = from.ok_or_else(|| in_function(format!("its output {:?} comes from nowhere", arg.name)))?;
+            let from = from
+                .ok_or_else(|| in_function(format!("its output {:?} does not come from one of its nodes", arg.name)))?;
             let tensors = body.resolve(from).map_err(in_function)?;
             if tensors.len() != types.len() {
                 let why =

@@ -155,7 +155,7 @@ impl Expander<'_> {
         let types = sides[0].0.types.clone();
         for (side, _) in &sides {
             if side.types != types {
-                return Err(refuse(&node.name, "its branches answer different numbers or types of values"));
+                return Err(refuse(&node.name, "its branches return different numbers or types of values"));
             }
         }
         let mut answer = Answer { tensors: Vec::new(), types, done: Vec::new() };
@@ -204,7 +204,7 @@ impl Expander<'_> {
         let round = (0..values.len())
             .find(|&i| !is_fixed[i] && !is_handle(types[i]))
             .or_else(|| (0..values.len()).find(|&i| !is_handle(types[i])))
-            .ok_or_else(|| refuse(&node.name, "a loop needs a value that goes round; it has none"))?;
+            .ok_or_else(|| refuse(&node.name, "a loop needs at least one loop variable"))?;
         is_fixed[round] = false;
         before.extend(around.before.clone());
         let before = self.gate(&node.name, "start", before, &node.device)?;
@@ -229,7 +229,7 @@ impl Expander<'_> {
         let prefix = format!("{}/cond", node.name);
         let answer = self.inline(node, &prefix, cond, heads.clone(), &Around { pivot, before: None })?;
         if answer.types != [BOOL] {
-            return Err(refuse(&node.name, format!("its condition {} must answer one DT_BOOL", cond.name)));
+            return Err(refuse(&node.name, format!("its condition {} must return one DT_BOOL", cond.name)));
         }
         let inputs = answer.tensors.into_iter().chain(answer.done).collect();
         let pred = self.node(format!("{}/loop_cond", node.name), "LoopCond", inputs, &node.device, none())?;
@@ -252,7 +252,10 @@ impl Expander<'_> {
         let around = Around { pivot: Some(pivot), before: None };
         let answer = self.inline(node, &format!("{}/body", node.name), body, args, &around)?;
         if answer.types != types {
-            return Err(refuse(&node.name, format!("its body {} must answer what it takes", body.name)));
+            return Err(refuse(
+                &node.name,
+                format!("its body {} must return values of the types that it takes", body.name),
+            ));
         }
         let done = self.gate(&node.name, "done", answer.done, &node.device)?;
         for (i, value) in answer.tensors.into_iter().enumerate().filter(|&(i, _)| !is_fixed[i]) {

@@ -340,7 +340,7 @@ fn bytes(value: &Value, path: Path) -> Read<Vec<u8>> {
         _ => return Err(expected("bytes, as a string of base64", value, path)),
     };
     let engine = if text.contains(['-', '_']) { URL_SAFE } else { STANDARD };
-    engine.decode(text.as_bytes()).map_err(|error| Fault::content(value, path, format!("no base64: {error}")))
+    engine.decode(text.as_bytes()).map_err(|error| Fault::content(value, path, format!("invalid base64: {error}")))
 }
 
 /// A whole number, as a number or as a string.

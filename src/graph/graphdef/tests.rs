@@ -86,7 +86,7 @@ fn what_cannot_be_held_is_refused_by_name() {
     check(r#"{"dtype": "DT_INT32", "intVal": [1.5]}"#, "is not a whole number");
     check(r#"{"dtype": "DT_INT32", "intVal": [1, 2]}"#, "2 values, but its shape holds 1");
     check(r#"{"dtype": "DT_INT32", "tensorContent": "AAAA"}"#, "takes 4 bytes, got 3");
-    check(r#"{"dtype": "DT_INT32", "tensorContent": "A*AA"}"#, "no base64");
+    check(r#"{"dtype": "DT_INT32", "tensorContent": "A*AA"}"#, "invalid base64");
     check(r#"{"dtype": "DT_FLOAT", "tensorShape": {"unknownRank": true}}"#, "not fully known");
     check(r#"{"dtype": "DT_FLOAT", "tensorShape": {"dim": [{"size": 1000000000}]}}"#, "exceeds the limit");
     check(r#"{"dtype": "DT_STRING", "tensorShape": {"dim": [{"size": 1000000000}]}}"#, "exceeds the limit");

@@ -29,15 +29,15 @@ pub enum Field {
     Text,
     /// Strings or bytes, each with a handle.
     Texts,
-    /// Numbers of so many bytes, each by itself or packed.
+    /// Numbers of this many bytes, each by itself or packed.
     Numbers(usize),
     /// A message that takes no place of its own.
     One(&'static Schema),
-    /// A boxed message of so many bytes.
+    /// A boxed message of this many bytes.
     Apart(usize, &'static Schema),
-    /// Messages of so many bytes each.
+    /// Messages of this many bytes each.
     Many(usize, &'static Schema),
-    /// Entries of a map, of so many bytes each.
+    /// Entries of a map, of this many bytes each.
     Entries(usize, &'static Schema),
     /// Nodes of a graph, which are counted as well.
     Nodes,
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// A graph that has every field of every message. Whoever adds a field must add it here, and to its schema.
+    /// A graph that has every field of every message. A new field must be added here, and to its schema.
     fn everything() -> GraphDef {
         let call = NameAttrList { name: "f".into(), attr: BTreeMap::from([("a".into(), attr(Value::I(1)))]) };
         let list = ListValue {
@@ -368,7 +368,7 @@ mod tests {
         check(&[0x12, 4, 0x0a, 2, 0x1a, 0], &GRAPH, 4 * node + 4 * size_of::<FunctionDef>());
         // Three int64 of one byte each, packed.
         check(&[0x52, 3, 1, 2, 3], &TENSOR, 8 * (4 + 2 * 3));
-        // A field that nobody knows.
+        // An unknown field.
         check(&[0xfa, 0x01, 1, 0], &GRAPH, 0);
     }
 

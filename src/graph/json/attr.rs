@@ -48,7 +48,7 @@ fn read(def: &AttrDef, value: &Value, path: Path) -> Read<Attr> {
                 literal.attr(literal.dtype, &mut super::Budget::new())?
             }
             AttrKind::Func => {
-                return Err(Fault::content(value, path, "a function has no form here: a GraphDef can hold it"));
+                return Err(Fault::content(value, path, "functions cannot be written in graph.json; use a GraphDef"));
             }
         });
     }
@@ -60,7 +60,7 @@ fn read(def: &AttrDef, value: &Value, path: Path) -> Read<Attr> {
         AttrKind::Type => all(value, path, dtype, Attr::Types)?,
         AttrKind::Shape => all(value, path, shape, Attr::Shapes)?,
         AttrKind::Tensor | AttrKind::Func => {
-            return Err(Fault::content(value, path, "no list of these can be written down"));
+            return Err(Fault::content(value, path, "lists of these cannot be written in graph.json"));
         }
     })
 }
@@ -135,7 +135,9 @@ fn bytes(value: &Value, path: Path) -> Read<Vec<u8>> {
         Kind::String(text) => Ok(text.as_bytes().to_vec()),
         Kind::Object(members) if matches!(members.as_slice(), [member] if member.key == "base64") => {
             let encoded = members[0].value.text(path.key("base64"))?;
-            BASE64_STANDARD.decode(encoded).map_err(|error| Fault::content(value, path, format!("no base64: {error}")))
+            BASE64_STANDARD
+                .decode(encoded)
+                .map_err(|error| Fault::content(value, path, format!("invalid base64: {error}")))
         }
         _ => Err(expected("a string", value, path)),
     }
@@ -182,7 +184,7 @@ fn shape(value: &Value, path: Path) -> Read<PartialShape> {
     let size = |(i, size): (usize, &Value)| match size.kind {
         Kind::Null => Ok(None),
         Kind::Number(text) if is_whole(text) && text.parse::<u32>().is_ok() => Ok(text.parse().ok()),
-        _ => Err(expected("a size: a whole number from 0, or null for an unknown one", size, path.index(i))),
+        _ => Err(expected("a size: a whole number of at least 0, or null for an unknown one", size, path.index(i))),
     };
     sizes.iter().enumerate().map(size).collect::<Read<_>>().map(|sizes| PartialShape(Some(sizes)))
 }

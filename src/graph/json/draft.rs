@@ -317,7 +317,7 @@ pub(super) fn shape(value: &Value, path: Path) -> Read<Shape> {
                 Kind::Number(number) if is_whole(number) => number.parse::<usize>().ok(),
                 _ => None,
             }
-            .ok_or_else(|| Fault::content(size, path.index(i), "a size is a whole number from 0"))
+            .ok_or_else(|| Fault::content(size, path.index(i), "a size is a whole number of at least 0"))
         })
         .collect::<Read<Vec<usize>>>()
         .map(Shape::from)
@@ -355,5 +355,5 @@ pub(super) fn unknown_key(key: &str, at: usize, path: Path, known: &[&str]) -> F
         Some(name) => format!("did you mean {name:?}?"),
         None => format!("there are {}", known.join(", ")),
     };
-    Fault::of_content(at, path, format!("no key {key:?} is known here; {hint}"))
+    Fault::of_content(at, path, format!("unknown key {key:?}; {hint}"))
 }

@@ -458,6 +458,6 @@ fn what_no_variable_is_says_where_and_what_would_be_right() {
     check(r#"{"v": {"shape": [], "trainable": 1}}"#, "$.variables.v.trainable", "true or false");
     check(r#"{"v": {"shape": [], "seed": 0.5}}"#, "$.variables.v.seed", "whole number");
     check(r#"{"v": {"shape": [], "device": "job:x"}}"#, "$.variables.v.device", "does not begin with /");
-    check(r#"{"a": {"shape": []}}"#, "$.variables.a", "there is a node a, too");
-    check(r#"{"w": {"shape": []}}"#, "$.variables.w", "there is a node w/assign, too");
+    check(r#"{"a": {"shape": []}}"#, "$.variables.a", "there is also a node a");
+    check(r#"{"w": {"shape": []}}"#, "$.variables.w", "there is also a node w/assign");
 }

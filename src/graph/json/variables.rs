@@ -77,7 +77,7 @@ fn first_value(value: &Value, path: Path, dtype: DType) -> Read<Initializer> {
         let hint = near
             .first()
             .map_or_else(|| format!("there are {}", names.join(", ")), |near| format!("did you mean {near}?"));
-        Fault::of_content(at, path, format!("no initial value is named {name:?}; {hint}"))
+        Fault::of_content(at, path, format!("unknown initial value {name:?}; {hint}"))
     };
     match &value.kind {
         Kind::String(name) => match NAMED.iter().find(|(known, _)| known == name) {

@@ -126,7 +126,7 @@ impl Call<'_> {
         self.values(input)?.iter().map(|&count| usize::try_from(count).ok()).collect()
     }
 
-    /// A number that stands for nothing else.
+    /// A fresh number for an unknown size.
     pub fn number(&self) -> u32 {
         self.numbers.set(self.numbers.get() + 1);
         self.numbers.get()

@@ -62,7 +62,7 @@ impl Lowering<'_> {
     fn rows(&mut self, tensor: &TensorIr) -> Result<Output> {
         let value = self.read(tensor)?;
         let Some((&width, before)) = tensor.shape[..].split_last() else {
-            return Err(Failure::invalid("a linear layer takes tensors of rank 1 at least".to_owned()));
+            return Err(Failure::invalid("a linear layer needs tensors of rank 1 or more".to_owned()));
         };
         self.reshape(value, &tensor.shape, &[before.iter().product(), width])
     }

@@ -51,7 +51,7 @@ impl Pool {
     /// How the pool lies on an image that it makes into this answer.
     fn over(&self, image: &[usize], answer: &[usize]) -> Result<Fit> {
         let (&[_, _, height, width], &[_, _, rows, columns]) = (image, answer) else {
-            return Err(Failure::invalid(format!("no pool makes {image:?} into {answer:?}")));
+            return Err(Failure::invalid(format!("no pooling turns {image:?} into {answer:?}")));
         };
         let mut fit = Fit { image: [height, width], answer: [rows, columns], sides: [(0, 0); 2] };
         for i in 0..2 {
@@ -59,7 +59,7 @@ impl Pool {
             let extent = self.dilation[i] * self.size[i].saturating_sub(1) + 1;
             let padded = fit.image[i] + 2 * padding;
             if [self.size[i], stride, fit.image[i], fit.answer[i]].contains(&0) {
-                return Err(Failure::invalid(format!("no pool makes {image:?} into {answer:?}")));
+                return Err(Failure::invalid(format!("no pooling turns {image:?} into {answer:?}")));
             }
             let even = padded.checked_sub(extent).is_some_and(|span| span / stride + 1 == fit.answer[i]);
             // The last window may reach over the padding, or not reach its end.
@@ -248,7 +248,11 @@ impl Lowering<'_> {
     fn max_pool_backward_by_indices(&mut self, [x, gradient, indices]: [&TensorIr; 3], out: &TensorIr) -> Result<()> {
         let (dims, from) = (lifted(&x.shape), lifted(&gradient.shape));
         let (&[batch, channels, height, width], &[_, _, rows, columns]) = (&dims[..], &from[..]) else {
-            return Err(Failure::invalid(format!("no pool makes {:?} into {:?}", &x.shape[..], &gradient.shape[..])));
+            return Err(Failure::invalid(format!(
+                "no pooling turns {:?} into {:?}",
+                &x.shape[..],
+                &gradient.shape[..]
+            )));
         };
         let (planes, plane) = (batch * channels, height * width);
         let all = planes * plane;

@@ -22,7 +22,7 @@ impl Lowering<'_> {
     pub(super) fn lifted(&mut self, tensor: &TensorIr) -> Result<(Output, Vec<usize>)> {
         let dims = lifted(&tensor.shape);
         if dims.len() < 4 {
-            return Err(Failure::invalid(format!("a tensor has shape {:?}, which is no image", &tensor.shape[..])));
+            return Err(Failure::invalid(format!("a tensor has shape {:?}, which is not an image", &tensor.shape[..])));
         }
         let value = self.read(tensor)?;
         Ok((self.reshape(value, &tensor.shape, &dims)?, dims))

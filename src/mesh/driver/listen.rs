@@ -92,7 +92,7 @@ impl Driver {
         let again = before.iter().find(|address| address::is_same_host(address, everywhere));
         match again.map(|address| self.listen_on(address.clone())) {
             Some(Ok(id)) => return Ok(id),
-            Some(Err(why)) => tracing::info!("the port of before is taken, another is used: {why}"),
+            Some(Err(why)) => tracing::info!("the previous port is taken, so another is used: {why}"),
             None => {}
         }
         self.listen_on(everywhere.clone())

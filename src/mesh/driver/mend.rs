@@ -19,7 +19,7 @@ use super::super::roster::MAX_KNOWN_PEERS;
 use super::{Driver, TICK};
 use crate::protocol::Peer;
 
-/// A node that others name and that stays out of reach for so long is reported as out of reach.
+/// A node that others name is reported as out of reach if it stays so for this long.
 const MISSING_LIMIT: Duration = Duration::from_secs(2);
 /// A driver that looks later than this was stopped or starved: silence beyond this time is its own fault. So a process that
 /// was stopped does not take its peers for dead, and one that is always starved still ends a dead link.
@@ -85,7 +85,7 @@ impl Driver {
                 Remedy::GiveUp => {
                     let silent = format!("nothing was heard from it for {} s", (now - condition.heard).as_secs());
                     let why = match &condition.broken {
-                        Some(broken) => format!("{}, and no other could be made", broken.why),
+                        Some(broken) => format!("{}, and reconnecting failed", broken.why),
                         None => silent,
                     };
                     self.roster.give_up(&link, &condition, &why);

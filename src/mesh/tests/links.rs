@@ -127,7 +127,7 @@ async fn a_link_that_breaks_for_longer_begins_anew() {
     pass(&clock, LINK_LIMIT, &[&a, &b]).await;
     for someone in [&mut a, &mut b] {
         let (_, why) = someone.down().await;
-        assert!(why.ends_with(", and no other could be made"), "{why}");
+        assert!(why.ends_with(", and reconnecting failed"), "{why}");
     }
     network.part(false);
     // Discovery dials again after a pause.

@@ -122,10 +122,10 @@ async fn one_that_breaks_the_protocol_loses_its_link() {
     let mut nothing = frame::empty_frame(Kind::Ping);
     nothing[0] = 99;
     let cases = [
-        (claim(MAX_CONTROL_FRAME_BYTES + 1, 0).to_vec(), "a frame of 1048577 bytes; 1048576 is the limit here"),
-        (claim(1, MAX_CONTROL_FRAME_BYTES).to_vec(), "a frame of 1048577 bytes; 1048576 is the limit here"),
-        (claim(u32::MAX as usize, usize::MAX).to_vec(), "1048576 is the limit here"),
-        (nothing.to_vec(), "no frame is of kind 99"),
+        (claim(MAX_CONTROL_FRAME_BYTES + 1, 0).to_vec(), "a frame of 1048577 bytes exceeds the limit of 1048576"),
+        (claim(1, MAX_CONTROL_FRAME_BYTES).to_vec(), "a frame of 1048577 bytes exceeds the limit of 1048576"),
+        (claim(u32::MAX as usize, usize::MAX).to_vec(), "exceeds the limit of 1048576"),
+        (nothing.to_vec(), "unknown kind of frame: 99"),
         (acknowledging, "it acknowledges message 5 of 0"),
         (message(number(1), 3), "message 3"),
         ([&claim(4, 0)[..], &[0xff; 4]].concat(), "the header of a message does not decode"),
@@ -211,7 +211,7 @@ async fn bulk_over_the_limit_ends_the_link() {
     let network = Arc::new(Network::default());
     let mut node = join(&network, "local/0").await.unwrap();
     let cases = [
-        (claim(1, MAX_MESSAGE_BYTES).to_vec(), "is the limit here"),
+        (claim(1, MAX_MESSAGE_BYTES).to_vec(), "exceeds the limit of"),
         (frame::empty_frame(Kind::Ping).to_vec(), "a bulk stream carries messages only"),
         ([&claim(4, 9)[..], &[0xff; 13]].concat(), "the header of a message does not decode"),
     ];
@@ -226,7 +226,7 @@ async fn bulk_over_the_limit_ends_the_link() {
         bulk.flush().await.unwrap();
         let (peer, why) = node.down().await;
         assert_eq!(peer.as_str(), member.me.to_string());
-        assert!(why.starts_with("what it sends in bulk cannot be taken: ") && why.contains(wanted), "{why}");
+        assert!(why.starts_with("its bulk data cannot be accepted: ") && why.contains(wanted), "{why}");
         member.rest().await;
     }
 }

@@ -25,14 +25,14 @@ const PIPE_BYTES: usize = 64 << 10;
 /// Connections that wait to be taken.
 const BACKLOG: usize = 64;
 
-/// Who listens where, and every stream that there is.
+/// The listeners by address, and all streams.
 #[derive(Default)]
 pub struct Network {
     listeners: Mutex<BTreeMap<u64, (PeerId, mpsc::Sender<ListenEvent>)>>,
     lines: Mutex<Vec<Weak<Line>>>,
     /// Who dialled, once for each stream so far; a stream's number is the address of the side that dialled it.
     dialled: Mutex<Vec<PeerId>>,
-    /// Nobody can be dialled.
+    /// All dials fail.
     is_parted: AtomicBool,
     /// Those who can neither dial nor be dialled.
     alone: Mutex<BTreeSet<PeerId>>,
@@ -43,12 +43,12 @@ pub struct Network {
 }
 
 impl Network {
-    /// Breaks every stream that there is. New ones can be made.
+    /// Breaks all streams. New ones can be opened.
     pub fn cut(&self) {
         self.lines().iter().for_each(|line| line.cut());
     }
 
-    /// From now on nothing comes through the streams that there are, and they do not break. New ones can be made.
+    /// From now on nothing arrives on the present streams, but they do not break. New ones can be opened.
     pub fn mute(&self) {
         self.lines().iter().for_each(|line| line.is_mute.store(true, Ordering::Relaxed));
     }
@@ -215,7 +215,7 @@ impl Drop for Listening {
     }
 }
 
-/// Secured from the start: within a process nobody lies about who it is.
+/// Secured from the start: within a process all participants are trusted.
 struct Waiting(Secured);
 
 impl Arrival for Waiting {

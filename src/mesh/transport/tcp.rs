@@ -54,7 +54,7 @@ impl Transport for Tcp {
             let connected = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(address?)).await;
             let socket = connected.unwrap_or_else(|_| {
                 let limit = CONNECT_LIMIT.as_secs_f64();
-                Err(io::Error::new(io::ErrorKind::TimedOut, format!("nobody answers within {limit} s")))
+                Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit} s")))
             })?;
             tune(&socket)?;
             tls.connect(socket).await.map(Met::encrypted)

@@ -118,7 +118,7 @@ pub(super) struct Machine {
     tells_steps: bool,
     /// What is to be sent, first what was decided first.
     outbox: Sends,
-    /// It has ended; whoever still holds it does nothing more with it.
+    /// It has ended; those that still hold it must not use it.
     is_over: bool,
     next_piece: u32,
     /// The tasks that pieces were sent to, and which process held each then.
@@ -317,7 +317,7 @@ impl Machine {
     fn planned(&mut self, request: RequestId, of: ToPlan, plan: Result<Plan>, cluster: &Cluster) {
         let registered = match plan {
             Ok(plan) => self.register(request, of, plan, cluster),
-            // A device that is not there because its task was lost is no mistake of the graph.
+            // If a device is missing because its task was lost, the graph is not at fault.
             Err(failure) => Err(self.lost_to(cluster).unwrap_or(failure)),
         };
         if let Err(failure) = registered {
@@ -513,7 +513,7 @@ impl Machine {
         }
     }
 
-    /// Ends it: every worker that ever held a piece of it lets go, and whoever waits is answered.
+    /// Ends it: every worker that ever held a piece of it releases its pieces, and all waiting requests are answered.
     fn end(&mut self, failure: &Failure) {
         if std::mem::replace(&mut self.is_over, true) {
             return;

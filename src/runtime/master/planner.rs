@@ -43,13 +43,13 @@ struct Lane {
     session: Option<SessionId>,
 }
 
-/// Who does the work.
+/// What does the work.
 pub(in crate::runtime) trait Work: Send + Sync + 'static {
     /// How many nodes the request is about.
     fn nodes(&self, request: &Request) -> usize;
     /// Does what is asked, and answers.
     fn work(&self, job: PlanRequest);
-    /// The work on that request panicked; nobody has answered it yet, as far as is known.
+    /// The work on that request panicked; it has probably not been answered yet.
     fn panicked(&self, client: &Peer, id: RequestId, session: Option<SessionId>, failure: Failure);
 }
 

@@ -1,7 +1,7 @@
 //! Which sessions are open, and which of them is closed when there are too many.
 //!
 //! Knows nothing of graphs and steps. Its lock is held for a lookup and never while a session is at work: who finds a
-//! session takes its handle and lets go.
+//! session takes its handle and releases the lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -138,7 +138,7 @@ impl Table {
         }
         let kept = limits.idle_kept.as_nanos() as Nanos;
         let idle = self.open.values().filter_map(|handle| {
-            // Whoever holds it uses it.
+            // A session that is locked is in use.
             let session = handle.session.try_lock().ok()?;
             let (machine, used) = (&session.machine, session.machine.used());
             let is_idle = machine.is_idle() && now.saturating_sub(used) >= kept;

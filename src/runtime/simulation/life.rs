@@ -37,7 +37,7 @@ pub async fn count(net: Arc<Net>, what: &'static str) -> Result<u64, String> {
     work.await.map_err(|failure| failure.to_string())
 }
 
-/// One client's life. Answers how many steps it counted.
+/// One client's life. Returns how many steps it counted.
 pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Result<u64, String> {
     let draw = &mut draw;
     let (graph, weight) = program(draw, plot);

@@ -69,7 +69,7 @@ impl Router for SimRouter {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         self.net.may_panic("register");
         let mut state = self.net.lock();
-        // What a dead participant still does is seen by nobody.
+        // What a dead participant still does has no effect.
         if state.dead.contains(&self.me) {
             return Ok(());
         }

@@ -57,7 +57,7 @@ pub(super) fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {
         }
     }
     if (section.every == 0) == section.epochs.is_none() {
-        return Err(Fault::content(value, path, "how often is said by \"every\", in steps, or by \"epochs\""));
+        return Err(Fault::content(value, path, "use either \"every\", in steps, or \"epochs\" to say how often"));
     }
     let metric = section.best.of.as_ref().zip(best_at);
     if let Some((of, value)) = metric.filter(|(of, _)| !section.metrics.contains(of)) {
@@ -97,7 +97,7 @@ fn best(value: &Value, path: Path) -> Read<Best> {
         let path = path.key(key);
         match &**key {
             "greatest" | "least" if stated => {
-                return Err(Fault::content(value, path, "\"greatest\" or \"least\"; not both"));
+                return Err(Fault::content(value, path, "use \"greatest\" or \"least\", not both"));
             }
             "greatest" | "least" => {
                 best = Best { of: Some(value.text(path)?.to_owned()), is_greatest: &**key == "greatest" };

@@ -76,7 +76,11 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"feed": {"x": {"file": "../f.csv"}}, "batch": 1}"#, "$.data.feed.x.file", "in that folder or below it"),
         (r#"{"feed": {"x": "../x.npz:a"}, "batch": 1}"#, "$.data.feed.x", "in that folder or below it"),
         (r#"{"feed": {"x": {"file": "f", "images": "g"}}, "batch": 1}"#, "$.data.feed.x.images", "one of \"file\""),
-        (r#"{"feed": {"x": {"file": "f", "size": [1, 2]}}, "batch": 1}"#, "$.data.feed.x", "\"size\" is of \"images\""),
+        (
+            r#"{"feed": {"x": {"file": "f", "size": [1, 2]}}, "batch": 1}"#,
+            "$.data.feed.x",
+            "\"size\" is only for \"images\"",
+        ),
         (r#"{"feed": {"x": {"images": "f", "size": [1]}}, "batch": 1}"#, "$.data.feed.x.size", "[HEIGHT, WIDTH]"),
         (r#"{"feed": {"x": {"classes": "f", "columns": ["a"]}}, "batch": 1}"#, "$.data.feed.x", "only a .csv file"),
         (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "from 1"),
@@ -88,7 +92,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"optimizer": "sgd", "rate": 1, "steps": 5}"#, "$.train", "\"loss\" is missing"),
         (r#"{"loss": "l", "rate": 1, "steps": 5}"#, "$.train", "\"optimizer\" is missing"),
         (r#"{"loss": "l", "optimizer": "sgd", "steps": 5}"#, "$.train", "\"rate\" is missing"),
-        (r#"{"loss": "l", "optimizer": "sgd", "rate": 1}"#, "$.train", "\"steps\" or by \"epochs\""),
+        (r#"{"loss": "l", "optimizer": "sgd", "rate": 1}"#, "$.train", "\"steps\" or \"epochs\""),
         (r#"{"optimizer": "adaam"}"#, "$.train.optimizer", "did you mean adam"),
         (r#"{"optimizer": {"name": "adam", "beta3": 1}}"#, "$.train.optimizer.beta3", "it has beta1, beta2, epsilon"),
         (r#"{"rate": "fast"}"#, "$.train.rate", "expected a number"),
@@ -128,8 +132,8 @@ fn every_fault_says_where_and_what_would_be_right() {
         check(format!("{{{data}, \"train\": {section}}}"), path, part);
     }
     for (section, path, part) in [
-        ("{}", "$.evaluate", "\"every\", in steps, or by \"epochs\""),
-        (r#"{"every": 1, "epochs": 2}"#, "$.evaluate", "\"every\", in steps, or by \"epochs\""),
+        ("{}", "$.evaluate", "\"every\", in steps, or \"epochs\""),
+        (r#"{"every": 1, "epochs": 2}"#, "$.evaluate", "\"every\", in steps, or \"epochs\""),
         (r#"{"every": 1, "best": {"greatest": "a"}}"#, "$.evaluate.best", "a is not among \"metrics\""),
         (r#"{"every": 1, "best": {"greatest": "a", "least": "a"}}"#, "$.evaluate.best.least", "not both"),
         (r#"{"every": 1, "best": {}}"#, "$.evaluate.best", "\"greatest\" or \"least\""),

@@ -170,7 +170,7 @@ impl Accumulator {
         })
     }
 
-    /// The mean of what at least so many have brought.
+    /// The mean of the gradients once at least the required number of workers have delivered theirs.
     fn take(&self, g: &mut GraphBuilder, needed: usize) -> Result<Output> {
         let needed = i32::try_from(needed).unwrap_or(i32::MAX);
         on(g, &self.device, |g| {

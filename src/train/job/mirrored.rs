@@ -46,7 +46,7 @@ pub(super) fn add(g: &mut GraphBuilder, graph: &Graph, replicas: &Replicas, trai
     let first = g.settled().len();
     let mut sets = Vec::with_capacity(count);
     for (set, &loss) in found.iter().zip(&losses) {
-        // If one worker's loss is no number, none gets whole gradients.
+        // If one worker's loss is not finite, no worker gets complete gradients.
         let home = g.device_of(loss);
         let number = on(g, &home, |g| cast(g, loss, DType::F32))?;
         sets.push(held(g, number, set)?);
@@ -80,7 +80,7 @@ fn take_over(g: &mut GraphBuilder, variable: &Variable, copy: &Variable) -> Resu
 }
 
 /// A graph in which the nodes of a range come as soon as what they take: a device runs what is ready in the order of the graph,
-/// and gradients are to be sent before others are computed. Answers the new id of each node, too.
+/// and gradients are to be sent before others are computed. Also returns the new id of each node.
 pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<NodeId>)> {
     if range.is_empty() {
         let places = graph.nodes().map(|(id, _)| id).collect();

@@ -96,7 +96,7 @@ fn no_two_means_share_an_accumulator() {
 #[test]
 fn what_does_not_fit_is_refused() {
     for (batch, train, why) in [
-        (5, r#""loss": "loss", "workers": 2"#, "a batch of 5 examples cannot be shared equally by 2 workers"),
+        (5, r#""loss": "loss", "workers": 2"#, "a batch of 5 examples cannot be divided equally among 2 workers"),
         (
             4,
             r#""loss": "loss", "workers": 2, "mode": "mirrored""#,

@@ -1,6 +1,6 @@
 //! What a model has its steps do beside the update: keep running averages of a batch's statistics, say.
 //!
-//! They wait for the update, so that a step whose loss is no number changes nothing; and what counts the steps waits for them, so
+//! They wait for the update, so that a step whose loss is not finite changes nothing; and the counter of steps waits for them, so
 //! that a step that is counted is done.
 
 use super::replicas::Replicas;
@@ -13,7 +13,7 @@ use crate::train::file::{TrainSection, UpdateMode};
 /// A node that is to wait, and what for, by their names.
 type Wait = (String, String);
 
-/// Has the steps of teams run them, too; answers which nodes are to wait for which. Where several replicas make one update of
+/// Makes the steps of teams run them, too; returns which nodes must wait for which. If several replicas make one update of
 /// variables that they share, those of the first count.
 pub(super) fn add(
     g: &mut GraphBuilder,
@@ -40,7 +40,7 @@ pub(super) fn add(
                 let node = replicas.named(name, replica);
                 let update = found(g, &node)?;
                 all.push(update);
-                // What all replicas have in common is no team's.
+                // What all replicas share belongs to no team.
                 if is_alone || node != *name || replica == 0 && replicas.is_copied(name) {
                     last.push(update);
                     waits.push((node, made.clone()));
@@ -88,7 +88,7 @@ pub(super) fn of_worker(
     if names.is_empty() {
         return Ok((all, waits));
     }
-    let (home, message) = (g.device_of(loss), "the loss is no number");
+    let (home, message) = (g.device_of(loss), "the loss is not finite");
     let check = on(g, &home, |g| g.op("CheckNumerics").name(CHECK).input(loss).attr("message", message).build())?;
     g.settle()?;
     for name in names {

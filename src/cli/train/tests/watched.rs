@@ -149,7 +149,7 @@ async fn weights_go_to_other_programs_and_back() {
         import(ImportArgs { from: model.clone(), to: folder.child(&back) }).unwrap();
         assert_eq!(saved(&folder, &back, 60), end, "{name}");
         let twice = import(ImportArgs { from: model, to: folder.child(&back) }).unwrap_err();
-        assert!(twice.to_string().contains("it has the states of a training"), "{twice}");
+        assert!(twice.to_string().contains("it contains saved training states"), "{twice}");
         // It goes on as what was not taken away.
         let back = folder.child(&back).display().to_string();
         run(&folder, &["--checkpoint", &back, "--resume", "--steps", "70"]).await.unwrap();

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use super::{Item, Key, Recorder, State, Work};
 
-/// After so many steps that had nothing of a stream, tensors that it drops are released with the next one.
+/// After this many steps without an operation of a stream, tensors that it drops are released with the next step.
 const IDLE: u32 = 4;
-/// After so many, a stream that has nothing queued is forgotten: its thread may be gone.
+/// After this many, a stream with an empty queue is forgotten: its thread may be gone.
 const FORGOTTEN: u32 = 1024;
 
 /// A step that is due: all of a stream before an item.
@@ -33,7 +33,7 @@ pub(super) enum Why {
 type Cut = BTreeMap<usize, u64>;
 
 impl Recorder {
-    /// What the next step takes out of the queues, stream by stream, if one is due that has to wait for nothing.
+    /// What the next step takes out of the queues, stream by stream, if one is due that does not have to wait.
     pub fn cut(&mut self) -> Option<Vec<(usize, VecDeque<Item>)>> {
         let streams = &self.streams;
         self.marks.retain(|mark| {
@@ -73,7 +73,7 @@ impl Recorder {
         Some(taken.collect())
     }
 
-    /// Looks after the streams that a step has nothing of: what they dropped would stay for ever if nobody reads there again.
+    /// Cares for the streams that are not in a step: the tensors they dropped would stay forever if they are never read again.
     fn pass(&mut self, cut: &mut Cut) {
         for (i, stream) in self.streams.iter_mut().enumerate() {
             if cut.contains_key(&i) {

@@ -66,7 +66,7 @@ impl Value {
         Value { state, uses: 0, ends_after: 1, taken: None }
     }
 
-    /// Nobody can use it any more.
+    /// It cannot be used any longer.
     pub(super) fn is_over(&self) -> bool {
         self.uses == 0 && self.ends_after == 0
     }

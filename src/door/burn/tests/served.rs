@@ -190,7 +190,7 @@ async fn what_cannot_run_is_told_by_name_when_it_is_read() {
     );
     // A wrong argument fails where it is computed, and the program goes on.
     client.tasks(vec![read(2, kept(99)), SessionTask::SyncBackend(3, TRAINING)]).await;
-    assert!(client.read().await.unwrap_err().contains("is not there"));
+    assert!(client.read().await.unwrap_err().contains("does not exist"));
     let done = client.next().await;
     assert!(matches!(done, Response { content: Content::SyncBackend(Ok(())), id: 3 }), "{done:?}");
     client.tasks(vec![SessionTask::DTypeUsage(4, burn_std::DType::F32)]).await;

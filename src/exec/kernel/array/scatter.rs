@@ -79,8 +79,8 @@ fn changing<T: Element>(ignore: bool, combine: impl Fn(&mut T, &T) + Send + 'sta
     })
 }
 
-/// A tensor of `shape` that is `otherwise` but where an index, a row of `indices`, has a value. With `checks`, the indices must
-/// increase from row to row.
+/// A tensor of `shape` that is `otherwise` except at the indices, rows of `indices`, that have a value. With `checks`, the
+/// indices must increase from row to row.
 fn dense<T: Element>(
     indices: &Tensor,
     shape: &Tensor,

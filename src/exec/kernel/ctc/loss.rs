@@ -70,7 +70,7 @@ fn labels_of<T: Float>(
     }
     let blank = scores.classes - 1;
     let mut labels: Vec<Vec<usize>> = vec![Vec::new(); scores.batch];
-    // What follows a label that is none.
+    // What follows an invalid label.
     let mut finished = vec![false; scores.batch];
     // How many labels are stated, and the last of them.
     let mut stated: Vec<(usize, Option<usize>)> = vec![(0, None); scores.batch];

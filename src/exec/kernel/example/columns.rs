@@ -134,7 +134,7 @@ impl FeatureValues {
         Ok(())
     }
 
-    /// Admits so many values more, with those that are moved for them.
+    /// Asks for the memory of more values, including those that move to make room.
     fn reserve(&mut self, more: usize) -> Result<()> {
         memory::grow()?;
         let dtype = self.data.dtype();
@@ -267,5 +267,5 @@ pub(super) fn padded(data: Data, counts: &[usize], most: usize, shape: Shape, fi
         }
         T::into_data(all)
     });
-    Tensor::new(shape, filled.ok_or_else(|| Failure::invalid("a handle is no tensor"))?)
+    Tensor::new(shape, filled.ok_or_else(|| Failure::invalid("a handle is not a tensor"))?)
 }

@@ -105,7 +105,7 @@ impl Kind {
 /// Reads a message.
 ///
 /// # Errors
-/// InvalidArgument if it is none; ResourceExhausted if what it holds exceeds the memory budget.
+/// InvalidArgument if it is not an example; ResourceExhausted if what it holds exceeds the memory budget.
 pub fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M> {
     // An empty string takes two bytes, and 24 as a value.
     memory::admit(bytes.len().saturating_mul(16))?;

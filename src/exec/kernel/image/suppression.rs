@@ -15,7 +15,7 @@ use crate::tensor::{DType, Shape, Tensor};
 struct Form {
     /// Whether the first input is how much each box overlaps each other.
     of_overlaps: bool,
-    /// The threshold of the overlap, if it is no input.
+    /// The threshold of the overlap, if it is not an input.
     overlap: Option<f32>,
     has_score_threshold: bool,
     has_sigma: bool,

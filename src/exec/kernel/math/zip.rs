@@ -1,6 +1,6 @@
 //! The walks of elementwise kernels: over one operand, and over two that are broadcast.
 //!
-//! The result overwrites an input that nobody else holds if it has the result's dtype and shape. Code generic over the
+//! The result overwrites an input that is not shared if it has the result's dtype and shape. Code generic over the
 //! function is kept short, since it is compiled for every op and dtype.
 
 use super::super::array::broadcast_to;

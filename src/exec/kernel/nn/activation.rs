@@ -1,4 +1,4 @@
-//! Activations and their gradients, element by element, in place if nobody else holds the input. Half floats are
+//! Activations and their gradients, element by element, in place if the input is not shared. Half floats are
 //! rounded at every step of a formula, as in TensorFlow.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
@@ -107,7 +107,7 @@ fn smooth<T: Float>(op: &str, alpha: T) -> Option<HostKernel> {
 
 fn unary<T: Element + Copy>(f: impl Fn(T) -> T + Send + 'static) -> HostKernel {
     call(move |[mut x]| {
-        // Writes in place if nobody else holds the elements, otherwise into a copy.
+        // Writes in place if the elements are not shared, otherwise into a copy.
         x.slice_mut::<T>()?.iter_mut().for_each(|x| *x = f(*x));
         Ok(x)
     })

@@ -57,7 +57,7 @@ impl Dice {
         Dice(Philox::from_seeds(seed, seed2).words())
     }
 
-    /// Seeds that nobody can tell beforehand.
+    /// Seeds that cannot be predicted.
     pub fn unpredictable_seeds() -> (u64, u64) {
         (entropy(), entropy())
     }

@@ -22,7 +22,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             }
             with_type!(input_dtype(node, 0)?, T => call(move |[x]: [Tensor; 1]| {
                 map_to(&x, |x: &T| {
-                    // What is no number comes after all.
+                    // NaN comes last.
                     let is_above = |boundary: &f32| x.to_f64() < f64::from(*boundary);
                     boundaries.partition_point(|boundary| !is_above(boundary)) as i32
                 })

@@ -46,12 +46,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The lesser of two; the second if it is no number.
+/// The lesser of two; the second if it is NaN.
 fn less<T: Numeric>(x: T, y: T) -> T {
     if y < x || y.partial_cmp(&y).is_none() { y } else { x }
 }
 
-/// The greater of two; the second if it is no number.
+/// The greater of two; the second if it is NaN.
 fn greater<T: Numeric>(x: T, y: T) -> T {
     if y > x || y.partial_cmp(&y).is_none() { y } else { x }
 }

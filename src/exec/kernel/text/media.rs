@@ -107,7 +107,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }
         "TensorSummaryV2" => call(|[tag, tensor, metadata]| {
             let bytes = metadata.item::<Vec<u8>>()?;
-            let unreadable = |_| Failure::invalid("serialized_summary_metadata is no SummaryMetadata");
+            let unreadable = |_| Failure::invalid("serialized_summary_metadata is not a SummaryMetadata");
             let metadata = Metadata::decode(bytes.as_slice()).map_err(unreadable)?;
             let (tag, tensor) = (tag_of(&tag)?, Some(proto(&tensor)?));
             let value = MediaValue { tag, tensor, metadata: Some(metadata), ..MediaValue::default() };

@@ -209,7 +209,7 @@ fn replaced_in(
     Ok(out)
 }
 
-/// Bytes of the UTF-8 character that a text begins with; 1 if it is none.
+/// Bytes of the UTF-8 character that a text begins with; 1 if it does not begin with one.
 fn character(text: &[u8]) -> usize {
     let count = match text.first() {
         Some(0xc2..=0xdf) => 2,

@@ -78,7 +78,7 @@ fn split(template: &[u8], placeholder: &[u8]) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// The elements of a tensor in brackets, of each dimension so many from both ends.
+/// The elements of a tensor in brackets: in each dimension, `ends` from both ends.
 struct Abridged<'a> {
     tensor: &'a Tensor,
     ends: usize,

@@ -8,7 +8,7 @@ use crate::tensor::{DType, Tensor};
 
 /// The largest code point.
 const LAST: i64 = 0x10_ffff;
-/// What stands for bytes that are no character.
+/// What replaces bytes that are not a character.
 const REPLACEMENT: u32 = 0xfffd;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
@@ -55,7 +55,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     }
 }
 
-/// What becomes of what is no character.
+/// What to do with bytes that are not a character.
 #[derive(Clone, Copy)]
 struct Rules {
     replacement: u32,

@@ -158,7 +158,7 @@ impl Pass {
         Some(Ready { grid, source, groups, weights })
     }
 
-    /// The weights of these taps as tiles read them, with zeros in the columns that are none.
+    /// The weights of these taps as tiles read them, with zeros in the columns beyond the last.
     fn packed(&self, taps: &[Vec<Tap>; 2], filter: &[f32]) -> Vec<f32> {
         let (depth, made, wide) = (self.depth, self.made, most_columns(self.width));
         let rows = taps[0].len() * taps[1].len() * depth;

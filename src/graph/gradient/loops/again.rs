@@ -19,7 +19,7 @@ pub(super) struct Again {
 }
 
 impl Loops {
-    /// Hands the gradient of what a node took from a stack on to what was put there. Answers the gradients that this gives.
+    /// Passes the gradient of what a node popped from a stack on to what was pushed. Returns the resulting gradients.
     pub fn hand_on(
         &mut self,
         g: &mut GraphBuilder,

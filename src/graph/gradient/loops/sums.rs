@@ -10,7 +10,7 @@ use crate::graph::{GraphBuilder, Input, NodeId, Output};
 use crate::tensor::{DType, Tensor};
 
 impl Loops {
-    /// Adds up the gradient of a loop invariant over all iterations. Answers the gradient of what an Enter brings in.
+    /// Adds up the gradient of a loop invariant over all iterations. Returns the gradient of the Enter's input.
     pub fn sum(&mut self, g: &mut GraphBuilder, enter: NodeId, gradient: Gradient) -> Result<Gradient, Stop> {
         let node = g.settled().node(enter).clone();
         let place = self.around_output(g.settled(), Output { node: enter, port: 0 }).ok_or(Stop::Loop)?;

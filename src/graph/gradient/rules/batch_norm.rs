@@ -23,9 +23,9 @@ struct Terms {
     u: Output,
     v: Output,
     w: Output,
-    /// The axes that are no channels.
+    /// The axes other than channels.
     axes: Vec<i32>,
-    /// The shape of what there is one of for each channel.
+    /// The shape of a tensor with one element for each channel.
     of_channels: Vec<i32>,
 }
 

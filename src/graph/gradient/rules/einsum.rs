@@ -40,7 +40,7 @@ fn einsum(c: &mut Call) -> Grads {
             let by_y = by_input(c, 1, y, &[(output, dz), (x, of_x)])?;
             all([by_x, by_y])
         }
-        _ => Err(Stop::Unsupported(format!("is known for one or two inputs, and this one has {}", inputs.len()))),
+        _ => Err(Stop::Unsupported(format!("is supported for one or two inputs, not {}", inputs.len()))),
     }
 }
 

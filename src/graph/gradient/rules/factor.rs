@@ -18,7 +18,7 @@ fn sizes(c: &Call) -> Result<(usize, usize), Stop> {
     let sizes = c.sizes(c.x(0));
     match sizes.as_deref() {
         Some([.., Some(rows), Some(columns)]) => Ok((*rows, *columns)),
-        _ => Err(Stop::Unsupported("is known where the sizes of the matrix are".to_owned())),
+        _ => Err(Stop::Unsupported("is supported only if the sizes of the matrix are known".to_owned())),
     }
 }
 
@@ -34,7 +34,7 @@ fn columns(c: &mut Call, x: Output, from: usize, to: Option<usize>) -> Added {
 fn qr(c: &mut Call) -> Grads {
     let (rows, all) = sizes(c)?;
     if rows > all && c.flag("full_matrices") {
-        let why = format!("is not known for full_matrices with more rows ({rows}) than columns ({all})");
+        let why = format!("is not supported for full_matrices with more rows ({rows}) than columns ({all})");
         return Err(Stop::Unsupported(why));
     }
     let (q, r, dq, dr) = (c.y(0), c.y(1), c.d(0)?, c.d(1)?);
@@ -95,7 +95,7 @@ fn svd(c: &mut Call) -> Grads {
     let is_full = c.flag("full_matrices");
     if is_full && rows.abs_diff(all) > 1 {
         let why =
-            format!("is not known for full_matrices of {rows} rows and {all} columns, which differ by more than 1");
+            format!("is not supported for full_matrices of {rows} rows and {all} columns, which differ by more than 1");
         return Err(Stop::Unsupported(why));
     }
     let (s, mut u, mut v, mut du, mut dv) = (c.y(0), c.y(1), c.y(2), c.d(1)?, c.d(2)?);

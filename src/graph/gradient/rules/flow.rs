@@ -42,7 +42,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
 fn merge(c: &mut Call) -> Grads {
     let inputs = c.node.inputs.clone();
     let [first, second] = inputs[..] else {
-        return Err(Stop::Unsupported(format!("is known for two inputs, and this one has {}", inputs.len())));
+        return Err(Stop::Unsupported(format!("is supported for two inputs, not {}", inputs.len())));
     };
     if c.gradient(0).is_none() {
         return none();

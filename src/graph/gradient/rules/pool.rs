@@ -55,7 +55,7 @@ fn of_greatest(c: &mut Call) -> Grads {
     let format = c.node.attrs.str("data_format").unwrap_or("NHWC");
     let padding = c.node.attrs.str("padding").unwrap_or("");
     if format != "NHWC" || padding == "EXPLICIT" {
-        let why = format!("is known for NHWC and paddings SAME and VALID, and this one is {format} and {padding}");
+        let why = format!("is supported for NHWC with SAME or VALID padding, not for {format} with {padding}");
         return Err(Stop::Unsupported(why));
     }
     let (x, y, g, dz) = (c.x(0), c.x(1), c.x(2), c.dy()?);

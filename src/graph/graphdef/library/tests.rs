@@ -286,23 +286,27 @@ fn what_cannot_be_expanded_is_refused_by_name() {
     let lost = function("f(a) -> (o)", &[node("m = Neg b", FLOAT)], "o=m:y:0", "");
     check(&[x(), node("y = f x", "")], &[lost], "node y/m: input \"b\" is neither an argument nor an output");
     let lost = function("f(a) -> (o)", &[], "", "");
-    check(&[x(), node("y = f x", "")], &[lost], "node y: function f: its output \"o\" comes from nowhere");
+    check(
+        &[x(), node("y = f x", "")],
+        &[lost],
+        "node y: function f: its output \"o\" does not come from one of its nodes",
+    );
     let lost = function("f(a) -> (o)", &[node("m = Neg a", r#""T": {"placeholder": "T"}"#)], "o=m:y:0", "");
     check(&[x(), node("y = f x", "")], &[lost], "node y/m: attribute \"T\" stands for attribute \"T\" of its function");
-    check(&[x(), node("y = f z", ""), node("z = f y", "")], &[square()], "takes, through calls alone");
+    check(&[x(), node("y = f z", ""), node("z = f y", "")], &[square()], "depends on itself through calls alone");
     check(&[node("y = While", r#""cond": {"b": true}"#)], &[], "node y: attribute \"cond\" of While is not a function");
     check(&[node("y = SymbolicGradient", "")], &[square()], "node y: asks for the gradient of a function");
     let call =
         format!("{}, {}, \"Tcond\": {{\"type\": \"DT_INT32\"}}", func("then_branch", "f"), func("else_branch", "f"));
     check(&[x(), node("y = If x x", &call)], &[square()], "node y: the condition is DT_INT32; meshtf takes DT_BOOL");
     let call = format!("{}, {}", func("cond", "f"), func("body", "f"));
-    check(&[x(), node("y = While x", &call)], &[square()], "node y: its condition f must answer one DT_BOOL");
+    check(&[x(), node("y = While x", &call)], &[square()], "node y: its condition f must return one DT_BOOL");
     let double = function("g(a) -> (o, p)", &[], "o=a p=a", "");
     let call = format!("{}, {}", func("then_branch", "f"), func("else_branch", "g"));
     check(
         &[placeholder("p", "DT_BOOL"), x(), node("y = If p x", &call)],
         &[square(), double],
-        "node y: its branches answer different numbers or types of values",
+        "node y: its branches return different numbers or types of values",
     );
 }
 

@@ -205,7 +205,7 @@ pub(super) fn substr(call: &Call) -> Option<Vec<Fact>> {
     one(broadcast(call, &text, &at)?)
 }
 
-/// The shape of the inputs that are no scalars, which have the same.
+/// The common shape of the inputs that are not scalars.
 pub(super) fn string_join(call: &Call) -> Option<Vec<Fact>> {
     let all: Vec<Dims> = (0..call.len()).map(|input| call.dims(input)).collect::<Option<_>>()?;
     let mut arrays = all.iter().filter(|dims| !dims.is_empty());

@@ -53,7 +53,7 @@ fn of_axes(call: &Call, attr: &str, rank: usize) -> Option<Vec<i64>> {
     Some(call.node.attrs.ints(attr).ok()?.to_vec()).filter(|all| all.len() == rank)
 }
 
-/// The image that a convolution answers; `channels` of its filter.
+/// The output image of a convolution; `channels` of its filter.
 fn convolved(call: &Call, rank: usize, channels: Option<Size>) -> Option<Vec<Fact>> {
     let (mut dims, filter) = (call.of_rank(0, rank)?, call.of_rank(1, rank)?);
     let strides = of_axes(call, "strides", rank)?;

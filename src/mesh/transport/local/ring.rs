@@ -87,12 +87,12 @@ impl Read {
     /// Maps a ring that a peer has passed.
     ///
     /// # Errors
-    /// If it is none, or might be shortened while it is read.
+    /// If it is not shared memory, or could be shortened while it is read.
     pub fn new(descriptor: OwnedFd) -> io::Result<Read> {
         let file = File::from(descriptor);
         // SAFETY: asks for the flags of a descriptor, which is open.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        // Files that are no memory have no seals, and the question is an error.
+        // Ordinary files have no seals, and asking for them is an error.
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(wrong("the shared memory that it passes is not sealed against shrinking"));
         }
@@ -153,7 +153,7 @@ fn sealed_memory() -> io::Result<File> {
     let made = [flags | libc::MFD_NOEXEC_SEAL, flags].into_iter().find_map(|flags| {
         // SAFETY: a name that ends with a zero; the result is checked.
         let descriptor = unsafe { libc::memfd_create(c"meshtf-ring".as_ptr(), flags) };
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and owned by nothing else.
         (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor) })
     });
     let file = made.ok_or_else(io::Error::last_os_error)?;

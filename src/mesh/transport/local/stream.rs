@@ -73,7 +73,7 @@ impl LocalStream {
                 Ok(None) => return Poll::Ready(Ok(false)),
                 Ok(Some((PLAIN, None))) => self.way = Way::Socket,
                 Ok(Some((RING, Some(descriptor)))) => self.way = Way::Reads(Reader::new(ring::Read::new(descriptor)?)),
-                Ok(Some(_)) => return Poll::Ready(Err(wrong("it does not say how its bulk comes"))),
+                Ok(Some(_)) => return Poll::Ready(Err(wrong("it does not say how it sends bulk data"))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready!(self.socket.poll_read_ready(cx))?;
                     continue;
@@ -109,7 +109,7 @@ impl AsyncRead for LocalStream {
                 turn.made_progress();
                 Poll::Ready(Ok(()))
             }
-            // Nothing but numbers comes to a writer: it hears of the end alone.
+            // A writer receives nothing but counts; it only has to notice the end.
             Way::Writes(writer) => loop {
                 if ready!(writer.poll_freed(socket, cx))?.is_none() {
                     return Poll::Ready(Ok(()));
@@ -369,7 +369,7 @@ mod tests {
         let (mut writer, mut reader) = pair(true);
         let bytes = numbered(RING_BYTES);
         writer.write_all(&bytes).await.unwrap();
-        // The ring is full, and nobody reads.
+        // The ring is full, and the reader does not read.
         let mut more = Box::pin(writer.write_all(b"more"));
         assert!(futures::poll!(&mut more).is_pending());
         let mut came = vec![0; RING_BYTES];

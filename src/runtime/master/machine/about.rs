@@ -13,7 +13,7 @@ pub(in super::super) enum About {
     Answer(RequestId),
     /// What a run tells its client while it is under way.
     Fetch(RequestId),
-    /// What nobody waits for.
+    /// Nothing that anything waits for.
     Nothing,
 }
 

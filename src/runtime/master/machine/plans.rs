@@ -1,7 +1,7 @@
 //! The plans of one session: under which numbers they run, who holds their pieces, and which is forgotten first when
 //! there are too many.
 //!
-//! Sends nothing: it says which pieces nobody runs any more.
+//! Sends nothing: it says which pieces are no longer run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(super) const MAX_NUMBERS: u32 = u32::MAX;
 pub(super) struct Prepared {
     pub parts: Arc<Vec<Part>>,
     pub signature: Arc<Signature>,
-    /// It is of the session's graph: whoever asks for its signature gets it.
+    /// It is of the session's graph: every request for its signature gets it.
     pub is_shared: bool,
     pub feed_types: Vec<DType>,
     /// What is known of each feed's shape.
@@ -179,7 +179,7 @@ impl Plans {
                 Ok(plan)
             }
             None if number >= self.next => Err(Failure::invalid(format!("the session has no plan {number}"))),
-            _ => Err(gone("the plan is not kept any more")),
+            _ => Err(gone("the plan is no longer kept")),
         }
     }
 
@@ -229,10 +229,10 @@ impl Plans {
         Ok((number, unneeded))
     }
 
-    /// The plans that go, so that there is room for one of so many nodes: first what was not used for longest.
+    /// The plans to drop so that a plan of `nodes` nodes fits: the least recently used first.
     ///
     /// # Errors
-    /// ResourceExhausted if those that nobody uses are not enough.
+    /// ResourceExhausted if dropping all unused ones is not enough.
     fn in_the_way(&self, nodes: usize) -> Result<Vec<u32>> {
         let MasterLimits { plans: most, plan_nodes, .. } = self.limits;
         let (mut count, mut all_nodes) = (self.plans.len() + 1, self.nodes + nodes);
@@ -296,7 +296,7 @@ impl Plans {
         plan.parts.iter().map(|part| (part.worker.clone(), part.pieces.clone())).collect()
     }
 
-    /// Whoever asks for the signature does not get that plan any more.
+    /// Requests for the signature do not get that plan any longer.
     fn unlist(&mut self, signature: &Signature, number: u32) {
         if self.by_signature.get(signature) == Some(&number) {
             self.by_signature.remove(signature);
@@ -324,7 +324,7 @@ pub(super) fn gone(why: &str) -> Failure {
 
 /// What a client is told whose session has no number left for another plan or piece.
 pub(super) fn no_number(of: &str) -> Failure {
-    let why = format!("the session has numbered {MAX_NUMBERS} {of}, which is the limit; open another");
+    let why = format!("the session has used all of its {MAX_NUMBERS} numbers for {of}; open another session");
     Failure::new(Code::ResourceExhausted, why)
 }
 

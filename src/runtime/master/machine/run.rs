@@ -138,7 +138,7 @@ impl Run {
             out.push((part.worker.clone(), Envelope::new(message, tensors)));
         }
         if target == self.end {
-            // Whoever takes a feed last has it alone, and need not copy it.
+            // The last piece that gets a feed owns it, so no copy is needed.
             self.feeds.clear();
         }
     }
@@ -146,12 +146,12 @@ impl Run {
     /// Hands feeds to the pieces that wait for them.
     fn feed(&mut self, session: SessionId, fed: Fed, plan: &Prepared, out: &mut Sends) -> Result<()> {
         if fed.feeds.len() != fed.tensors.len() {
-            return Err(Failure::invalid(format!("{} feeds with {} values", fed.feeds.len(), fed.tensors.len())));
+            return Err(Failure::invalid(format!("{} feeds, but {} values", fed.feeds.len(), fed.tensors.len())));
         }
         let Signature { feeds: feed_names, fetches: fetch_names, .. } = &*self.signature;
         if fed.feeds.len() > feed_names.len() || fed.wanted.len() > fetch_names.len() {
             let why = format!(
-                "{} feeds and {} fetches of a partial run that has {} and {}",
+                "{} feeds and {} fetches, but the partial run has {} and {}",
                 fed.feeds.len(),
                 fed.wanted.len(),
                 feed_names.len(),
@@ -163,7 +163,7 @@ impl Run {
             plan.check_feed(feed as usize, tensor)?;
             if !self.unfed.contains(&feed) {
                 let name = &feed_names[feed as usize];
-                return Err(Failure::invalid(format!("the feed {name} was fed to this partial run already")));
+                return Err(Failure::invalid(format!("{name} was already fed to this partial run")));
             }
         }
         for &fetch in &fed.wanted {
@@ -171,7 +171,9 @@ impl Run {
             let mut missing = needed.filter(|feed| self.unfed.contains(feed) && !fed.feeds.contains(feed));
             if let Some(&feed) = missing.next() {
                 let (feed, fetch) = (&feed_names[feed as usize], &fetch_names[fetch as usize]);
-                return Err(Failure::invalid(format!("{fetch} needs {feed}, which this partial run was not fed yet")));
+                return Err(Failure::invalid(format!(
+                    "{fetch} needs {feed}, which has not been fed to this partial run yet"
+                )));
             }
         }
         let step = StepId { session, number: self.first };
@@ -275,7 +277,7 @@ impl Run {
 }
 
 impl Machine {
-    /// Begins a run, or answers why not.
+    /// Begins a run, or tells the client why not.
     pub(super) fn begin(&mut self, request: RequestId, mut ask: Ask, cluster: &Cluster, now: Nanos) {
         if let Err(failure) = self.try_begin(request, &mut ask, cluster, now) {
             // The client prepares the plan again and goes on, and need not have kept what it feeds for that.
@@ -302,7 +304,7 @@ impl Machine {
         if !plan.signature.mode.is_partial() {
             plan.check_feeds(&ask.feeds)?;
         } else if ask.steps != 1 || !ask.feeds.is_empty() {
-            return Err(Failure::invalid("a partial run has one step, and its feeds come later"));
+            return Err(Failure::invalid("a partial run has one step, and gets its feeds later"));
         }
         if ask.steps == 0 || plan.parts.is_empty() {
             self.answer(request, Ok(Reply::Ran { steps: ask.steps }));
@@ -314,7 +316,7 @@ impl Machine {
         let first = self.runs.steps + 1;
         let end = first
             .checked_add(ask.steps)
-            .ok_or_else(|| Failure::invalid("the session has no such number of steps left"))?;
+            .ok_or_else(|| Failure::invalid("the session cannot run that many more steps"))?;
         let mut run = Run {
             request,
             plan: ask.plan,
@@ -368,7 +370,7 @@ impl Machine {
     }
 
     fn try_feed(&mut self, fed: Fed) -> Result<()> {
-        let over = || Failure::invalid("there is no such partial run under way; it has ended").because(Reason::RunOver);
+        let over = || Failure::invalid("this partial run does not exist, or has ended").because(Reason::RunOver);
         let first = self.runs.by_request.get(&fed.run);
         let run = first.and_then(|first| self.runs.runs.get_mut(first)).ok_or_else(over)?;
         if !run.signature.mode.is_partial() {

@@ -33,7 +33,7 @@ const LOOKED_FOR: Nanos = 5_000_000_000;
 struct Kept {
     curve: Curve,
     seen: u64,
-    /// Of so many values, one is kept.
+    /// One value in this many is kept.
     stride: u64,
     is_float: bool,
 }

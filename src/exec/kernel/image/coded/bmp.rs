@@ -7,7 +7,7 @@ use crate::tensor::{DType, Shape};
 /// The image's shape and its elements, from the upper left corner on.
 ///
 /// # Errors
-/// InvalidArgument if it is no such file, or has another number of channels than is wanted.
+/// InvalidArgument if it is not a BMP file, or has another number of channels than is wanted.
 pub(super) fn decode(bytes: &[u8], wanted: usize) -> Result<(Shape, Vec<u8>)> {
     if wanted == 1 {
         return Err(Failure::invalid("`channels` must be 0, 3 or 4 for BMP, but got 1"));
