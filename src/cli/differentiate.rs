@@ -14,8 +14,8 @@ use crate::graph::{Graph, Program, graphdef, json as native};
 /// Add gradients to a graph
 ///
 /// Reads any graph that meshtf reads and writes it with the nodes that compute the gradients, as TensorFlow's tf.gradients adds
-/// them. The gradient by a/b is fetched as gradients/a/b, and that by a/b:1 as gradients/a/b_1. The gradient by a table of which
-/// only some rows are looked up is sparse: gradients/a/b is dense, and gradients/a/b/values, .../indices and
+/// them. The gradient with respect to a/b is fetched as gradients/a/b, that for a/b:1 as gradients/a/b_1. The gradient for a
+/// table of which only some rows are looked up is sparse: gradients/a/b is dense, and gradients/a/b/values, .../indices and
 /// .../dense_shape are its rows.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

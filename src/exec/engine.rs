@@ -17,7 +17,7 @@ use crate::tensor::{DType, Shape, Tensor};
 pub enum Value {
     /// In the memory of this process.
     Host(Tensor),
-    /// In an engine's.
+    /// In the memory of an engine.
     Device(DeviceTensor),
 }
 

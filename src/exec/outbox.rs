@@ -119,7 +119,7 @@ thread_local! {
     static STOPPED_AT: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on, no time passes on this thread, so that what it sends repeats exactly.
+/// Stops time on this thread, so that what it sends repeats exactly.
 #[cfg(test)]
 pub(super) fn stop_time() {
     STOPPED_AT.set(Some(Instant::now()));

@@ -189,7 +189,7 @@ impl Resources {
         resources
     }
 
-    /// From now on the session sees only resources of its own, which go with it. To be said before it registers a piece.
+    /// Isolates a session: it sees only its own resources, which end with it. To be called before it registers a piece.
     pub fn isolate(&self, session: SessionId) {
         lock(&self.table).isolated.insert(session);
     }

@@ -44,7 +44,7 @@ pub struct Rows {
     pub dense_shape: Output,
 }
 
-/// What the gradient by a tensor is on which nothing depends that is differentiated.
+/// What the gradient is with respect to a tensor that the differentiated tensors do not depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unconnected {
     /// There is none.

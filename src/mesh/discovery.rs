@@ -164,7 +164,7 @@ pub struct Search {
 pub struct Miss {
     pub verdict: Verdict,
     pub why: String,
-    /// Of [`Verdict::OtherVersion`], which meshtf is there.
+    /// With [`Verdict::OtherVersion`]: the meshtf of the peer.
     pub speaks: Option<Speaks>,
 }
 

@@ -123,7 +123,7 @@ impl Roster {
         self.open.load(Ordering::Acquire)
     }
 
-    /// From now on messages are delivered.
+    /// Starts the delivery of messages.
     pub fn open(&self, mesh: &Mesh) {
         self.inbox.joined(mesh);
         self.open.store(true, Ordering::Release);

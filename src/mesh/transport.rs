@@ -93,11 +93,11 @@ pub type PeerStream = Box<dyn ByteStream>;
 
 /// What a [`PeerStream`] can do.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
-    /// From now on only bulk is written to it, in pieces of this many bytes, and nothing is read: a buffer of that size is
-    /// enough. The other end calls [`ByteStream::expect_bulk`].
+    /// Switches it to writing only bulk, in pieces of this many bytes. Nothing is read then, so a buffer of that
+    /// size is enough. The other end calls [`ByteStream::expect_bulk`].
     fn expect_writes_of(&mut self, bytes: usize);
 
-    /// From now on bulk is read from it.
+    /// Switches it to reading bulk.
     fn expect_bulk(&mut self);
 }
 

@@ -134,7 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.waker.register(waker);
     }
 
-    /// From now on frames go to this stream.
+    /// Directs frames to this stream.
     pub fn connect(&self, stream: S) {
         *lock(&self.line) = Some(Line {
             stream,

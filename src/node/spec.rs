@@ -76,7 +76,7 @@ impl ClusterSpec {
         Ok((ClusterSpec::of(all)?, task))
     }
 
-    /// Of tasks with their addresses; no address and no task may stand there twice.
+    /// From tasks with their addresses; no address and no task may be listed twice.
     fn of(all: Vec<(String, String)>) -> Result<Self> {
         let mut addresses: BTreeMap<Task, String> = BTreeMap::new();
         for (task, address) in all {

@@ -119,7 +119,7 @@ impl Timeline {
         ways.collect()
     }
 
-    /// By how much the clock of each task is ahead of the first task's, in microseconds.
+    /// How far the clock of each task is ahead of the first task's, in microseconds.
     fn lateness(&self) -> BTreeMap<Task, f64> {
         let task = |(d, _): (usize, usize)| &self.devices[d].device.task;
         let time = |(d, n): (usize, usize)| self.devices[d].nodes[n].end_us();

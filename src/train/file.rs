@@ -27,8 +27,8 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// Of what is minimized and how, in batches of so many examples, without an evaluation. The node `init` gives the variables
-    /// their first values, as that of a `Model` does. The number of steps or epochs is still to be said.
+    /// For a loss and how to minimize it, in batches of `batch` examples, without an evaluation. The node `init` gives the
+    /// variables their first values, as that of a `Model` does. The number of steps or epochs is still to be said.
     pub fn new(loss: &str, training: Training, batch: usize) -> Sections {
         Sections {
             data: DataSection { batch, ..DataSection::default() },
@@ -148,7 +148,7 @@ impl UpdateMode {
 }
 
 impl TrainSection {
-    /// Of what is minimized and how, where the model's devices say. The number of steps or epochs is still to be said.
+    /// For a loss and how to minimize it, on the devices that the model names. The number of steps or epochs must still be set.
     pub fn new(loss: &str, training: Training) -> TrainSection {
         TrainSection {
             loss: loss.to_owned(),

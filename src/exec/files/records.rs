@@ -26,7 +26,7 @@ pub(in crate::exec) enum Format {
         header: usize,
         record: usize,
         footer: usize,
-        /// From the beginning of one record to that of the next.
+        /// The distance from the beginning of one record to that of the next.
         hop: usize,
         compression: Compression,
     },

@@ -23,7 +23,7 @@ use crate::tensor::Tensor;
 pub(super) struct Course {
     /// By stage: the receives that have not come.
     missing: Vec<u32>,
-    /// By receive: it has come.
+    /// By receive: whether it has come.
     has_come: Vec<bool>,
     /// The stages that can run, in their order.
     due: VecDeque<u32>,
@@ -32,7 +32,7 @@ pub(super) struct Course {
     end: u32,
     /// Receives that have not come, and stages that have not begun.
     left: usize,
-    /// By node: it takes what is dead. Empty while nothing is.
+    /// By node: whether it has a dead input. Empty while nothing is dead.
     dead: Vec<bool>,
     /// The place of the node that runs or ran last among the placed nodes.
     at: u32,

@@ -103,7 +103,7 @@ impl Convolution {
         size_of::<f32>() * passes.max(filter::scratch(self, width))
     }
 
-    /// From the image to the answer.
+    /// The forward pass: from the image to the output.
     fn forward(&self, width: Width) -> Pass {
         Pass {
             width,
@@ -117,7 +117,7 @@ impl Convolution {
         }
     }
 
-    /// From the answer's gradient to that of the image.
+    /// The backward pass: from the output's gradient to that of the image.
     fn backward(&self, width: Width) -> Pass {
         Pass {
             width,

@@ -4,10 +4,10 @@ use super::{Differentiation, Gradient, Unconnected, dense, gradients};
 use crate::failure::Result;
 use crate::graph::{Graph, GraphBuilder, Output};
 
-/// The gradient by one tensor, by name.
+/// The gradient with respect to one tensor, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedGradient {
-    /// The tensor by which it is, as it was named.
+    /// The tensor that it is the gradient with respect to, as it was named.
     pub by: String,
     /// The name under which it is fetched; `None` if nothing that is differentiated depends on the tensor.
     pub name: Option<String>,

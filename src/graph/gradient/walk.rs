@@ -304,8 +304,8 @@ impl Walk<'_> {
         Ok(grads)
     }
 
-    /// A gradient by a tensor that a node inside of a branch takes from outside of it, not by a Switch: zeros if the branch is
-    /// not taken.
+    /// A gradient with respect to a tensor that a node inside of a branch takes from outside of it, not by a Switch: zeros if the
+    /// branch is not taken.
     fn brought_out(&mut self, id: NodeId, node: &Node, input: Output, gradient: Gradient) -> Result<Gradient> {
         if !self.between.has_branches || node.op.role.is_control_flow() {
             return Ok(gradient);

@@ -4,7 +4,7 @@
 //! The ops take images in that layout, and filters as `[places…, in, out]`. One dim is computed as two, the first of length 1;
 //! for three there are no ops with explicit padding, so that zeros are put around the image before.
 //!
-//! A transposed convolution is the gradient of a convolution by its image, with the same filter.
+//! A transposed convolution is the gradient of a convolution with respect to its image, with the same filter.
 
 use burn_ir::{
     Conv1dOptionsIr, Conv2dOptionsIr, Conv3dOptionsIr, ConvTranspose1dOptionsIr, ConvTranspose2dOptionsIr,
@@ -25,7 +25,7 @@ pub(super) struct Slide {
     dilation: Vec<usize>,
 }
 
-/// The tensors of a convolution, or of its gradient by the image or by the filter.
+/// The tensors of a convolution, or of its gradient with respect to the image or the filter.
 pub(super) struct Convolution<'a> {
     pub x: &'a TensorIr,
     pub weight: &'a TensorIr,
@@ -107,7 +107,8 @@ impl Lowering<'_> {
         self.finish(answer, bias, of.slide.spatial(), of.out)
     }
 
-    /// The gradient by the image, or a transposed convolution: `of.x` is then what is convolved, and `of.out` the image.
+    /// The gradient with respect to the image, or a transposed convolution: `of.x` is then what is convolved, and `of.out` the
+    /// image.
     pub(super) fn convolution_by_image(&mut self, of: Convolution, bias: Option<&TensorIr>) -> Result<()> {
         let (gradient, _) = self.lifted(of.x)?;
         let (filter, _) = self.filter(of.weight)?;
@@ -123,7 +124,7 @@ impl Lowering<'_> {
         self.finish(answer, bias, of.slide.spatial(), of.out)
     }
 
-    /// The gradient by the filter: `of.x` is the image.
+    /// The gradient with respect to the filter: `of.x` is the image.
     pub(super) fn convolution_by_filter(&mut self, of: Convolution, gradient: &TensorIr) -> Result<()> {
         let (x, image) = self.lifted(of.x)?;
         let (gradient, _) = self.lifted(gradient)?;
@@ -140,7 +141,7 @@ impl Lowering<'_> {
         self.write(of.out, answer)
     }
 
-    /// The gradient by the bias: the sum over all dims but the channels.
+    /// The gradient with respect to the bias: the sum over all dims but the channels.
     pub(super) fn convolution_by_bias(&mut self, gradient: &TensorIr, out: &TensorIr) -> Result<()> {
         let others: Vec<usize> = (0..gradient.shape.rank()).filter(|&dim| dim != 1).collect();
         let value = self.read(gradient)?;

@@ -262,7 +262,7 @@ impl Machine {
         [self.plans.len(), self.plans.nodes(), self.runs.len(), numbered, self.next_piece as usize]
     }
 
-    /// From now on it tells what happens to its steps, or does not.
+    /// Turns events about its steps on or off.
     pub fn tell_steps(&mut self, tells_steps: bool) {
         self.tells_steps = tells_steps;
     }

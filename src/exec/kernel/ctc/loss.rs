@@ -1,4 +1,4 @@
-//! The loss of labels, and its gradient by the scores, by going through all ways to align them: forwards and backwards.
+//! The loss of labels, and its gradient with respect to the scores, from all ways to align them, forwards and backwards.
 
 use super::super::call::take;
 use super::super::{Inputs, KernelNode, Outputs};

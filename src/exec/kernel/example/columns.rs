@@ -186,7 +186,7 @@ pub(super) struct DenseRows<'a> {
 }
 
 impl<'a> DenseRows<'a> {
-    /// Of `count` examples.
+    /// For `count` examples.
     ///
     /// # Errors
     /// ResourceExhausted if their values, of a known shape, exceed the limit of a tensor, or the memory budget.

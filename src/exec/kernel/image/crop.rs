@@ -1,4 +1,4 @@
-//! CropAndResize: parts of images, each in one size; and its gradients by the images and by the boxes.
+//! CropAndResize: parts of images, each in one size; and its gradients with respect to the images and the boxes.
 
 use std::mem;
 

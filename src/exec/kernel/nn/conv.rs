@@ -1,4 +1,4 @@
-//! Convolutions in two and three dimensions, and their gradients by the input and by the filter.
+//! Convolutions in two and three dimensions, and their gradients with respect to the input and the filter.
 //!
 //! The patches under a run of windows are gathered into rows of a matrix, which is multiplied by the filter; gradients
 //! take the same way back. Filters are laid out `[space…, in, out]`; if they have fewer input channels than the

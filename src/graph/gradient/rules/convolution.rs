@@ -57,7 +57,8 @@ fn forward(c: &mut Call, kind: &Kind) -> Grads {
     ])
 }
 
-/// Of the gradient by the input, which takes the input's sizes, the filter and the gradient of the output.
+/// Differentiates the gradient with respect to the input, which takes the input's sizes, the filter and the gradient of the
+/// output.
 fn by_input(c: &mut Call, kind: &Kind) -> Grads {
     let (filter, g, dz) = (c.x(1), c.x(2), c.dy()?);
     let filter_shape = c.shape(filter)?;
@@ -66,7 +67,8 @@ fn by_input(c: &mut Call, kind: &Kind) -> Grads {
     Ok(vec![None, Some(Gradient::Dense(of_filter)), Some(Gradient::Dense(of_g))])
 }
 
-/// Of the gradient by the filter, which takes the input, the filter's sizes and the gradient of the output.
+/// Differentiates the gradient with respect to the filter, which takes the input, the filter's sizes and the gradient of the
+/// output.
 fn by_filter(c: &mut Call, kind: &Kind) -> Grads {
     let (x, g, dz) = (c.x(0), c.x(2), c.dy()?);
     let x_shape = c.shape(x)?;

@@ -30,7 +30,7 @@ fn columns(c: &mut Call, x: Output, from: usize, to: Option<usize>) -> Added {
     Ok(if to.is_none() { slice.attr("end_mask", 2) } else { slice }.build()?)
 }
 
-/// By <https://arxiv.org/abs/2009.10071>.
+/// As in <https://arxiv.org/abs/2009.10071>.
 fn qr(c: &mut Call) -> Grads {
     let (rows, all) = sizes(c)?;
     if rows > all && c.flag("full_matrices") {
@@ -82,7 +82,7 @@ fn reciprocal(c: &mut Call, x: Output) -> Added {
     c.div(x, square)
 }
 
-/// By <https://j-towns.github.io/papers/svd-derivative.pdf>. The gradient is infinite where singular values are the same.
+/// As in <https://j-towns.github.io/papers/svd-derivative.pdf>. The gradient is infinite where singular values are the same.
 fn svd(c: &mut Call) -> Grads {
     let (x, ds) = (c.x(0), c.d(0)?);
     let of_s = c.un("MatrixDiag", ds)?;

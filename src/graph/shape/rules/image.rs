@@ -212,7 +212,7 @@ pub(super) fn batch_norm(call: &Call) -> Option<Vec<Fact>> {
     Some(facts)
 }
 
-/// The gradients by the image, the scale and the offset; the others have no elements.
+/// The gradients with respect to the image, the scale and the offset; the others have no elements.
 pub(super) fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
     let rank = image_rank(call);
     let (by_output, image) = (call.of_rank(0, rank)?, call.of_rank(1, rank)?);

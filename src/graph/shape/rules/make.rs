@@ -250,7 +250,7 @@ pub(super) fn unicode_encode(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size(ends.and_then(|count| count.checked_sub(1)))])
 }
 
-/// A loss for each example, and its gradient by the scores.
+/// A loss for each example, and its gradient with respect to the scores.
 pub(super) fn ctc_loss(call: &Call) -> Option<Vec<Fact>> {
     let mut scores = call.of_rank(0, 3)?;
     scores[1] = merge_sizes(scores[1], call.of_rank(3, 1)?[0])?;
