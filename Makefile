@@ -11,9 +11,6 @@ VENV := $(TARGET_DIR)/bench-venv
 TF_VENV := $(TARGET_DIR)/tf-venv
 TF_PYTHON ?= python3.11
 JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
-# How large a function may be that is inlined once the whole program is linked; hot loops have been by then. LLVM's own 250 makes
-# the binary a seventh larger, and no faster.
-DIST_INLINE := 50
 
 # Programs with burn's own client are a workspace of their own, which is built apart, and always whole: a part of it would ask for
 # other features of the crates below, and build those anew.
@@ -36,11 +33,8 @@ build: ## the release binary
 	$(call say,built $(MESHTF))
 
 dist: ## what is given away, in target/dist: a small binary, an archive, a .deb, an image (without GPUs: make dist GPU=no)
-	$(call say,building meshtf to give away: about half an hour of a 2-core machine the first time)
-	@$(CARGO) rustc --profile dist --bin meshtf $(if $(filter no,$(GPU)),--no-default-features --features node) $(JOBS_FLAG) \
-		-- -C llvm-args=-inline-threshold=$(DIST_INLINE)
-	$(call say,packing it)
-	@bash packaging/dist.sh '$(TARGET_DIR)/dist/meshtf' '$(TARGET_DIR)/dist/packages'
+	$(call say,building meshtf to give away, and packing it: about half an hour of a 2-core machine the first time)
+	@CARGO='$(CARGO)' CARGO_TARGET_DIR='$(TARGET_DIR)' GPU='$(GPU)' JOBS='$(JOBS)' bash packaging/dist.sh '$(TARGET_DIR)/dist/packages'
 	$(call say,built $(TARGET_DIR)/dist/meshtf and what is in $(TARGET_DIR)/dist/packages)
 
 demo: build ## two nodes as separate processes, one graph over both, the answer: 238

@@ -5,7 +5,7 @@ set -euo pipefail
 
 binary=$(binary_of "${1:-}")
 out=${2:?a folder for the archive}
-target=${3:-$(rustc -vV | sed -n 's/^host: //p')}
+target=${3:-$(host)}
 name=meshtf-$version-$target
 
 scratch=$(mktemp -d)

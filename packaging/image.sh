@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # image.sh BINARY OUT: lays out an image's file system in OUT, with its Containerfile, and builds it as meshtf:VERSION if podman, buildah or
-# docker runs here. MESHTF_BUILDERS names others than these; it is empty for none.
+# docker runs here. MESHTF_BUILDERS names others than these, one of which must run then; it is empty for none.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/release.sh"
 
@@ -16,7 +16,7 @@ printf 'root:x:0:0::/:/usr/sbin/nologin\nmeshtf:x:10001:10001::/data:/usr/sbin/n
 printf 'root:x:0:\nmeshtf:x:10001:\n' >"$rootfs/etc/group"
 printf 'hosts: files dns\n' >"$rootfs/etc/nsswitch.conf"
 install -D -m 644 "$root/LICENSE-MIT" "$root/LICENSE-APACHE" -t "$rootfs/usr/share/doc/meshtf"
-licences "$(rustc -vV | sed -n 's/^host: //p')" >"$rootfs/usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt"
+licences "$(host)" >"$rootfs/usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt"
 # The libraries where the binary looks for them, the dynamic linker where it names it; a static binary has none. Host names are resolved by
 # libraries that are opened as they are needed.
 if libraries=$(ldd "$binary" 2>/dev/null); then
@@ -40,5 +40,6 @@ for builder in ${MESHTF_BUILDERS-podman buildah docker}; do
         exit 0
     fi
 done
-echo "no podman, buildah or docker runs here: \`podman build -t meshtf:$version $out\` builds it where one does" >&2
+[ -z "${MESHTF_BUILDERS:-}" ] || die "MESHTF_BUILDERS: none of these runs here: $MESHTF_BUILDERS"
+echo "no image is built: no podman, buildah or docker runs here; \`podman build -t meshtf:$version $out\` builds it where one does" >&2
 echo "$out"

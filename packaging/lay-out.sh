@@ -5,7 +5,7 @@ set -euo pipefail
 
 binary=$(binary_of "${1:-}")
 dir=${2:?a folder to lay out}
-target=${3:-$(rustc -vV | sed -n 's/^host: //p')}
+target=${3:-$(host)}
 tool=${MESHTF_TOOL:-$binary}
 
 install -D -m 755 "$binary" "$dir/usr/bin/meshtf"

@@ -1,4 +1,5 @@
-"""licences.py TARGET: the licences of all crates that are linked into the binary for that target, as they came with the crates."""
+"""licences.py TARGET [FLAG…]: the licences of all crates that are linked into the binary for that target, as they came with the crates.
+The flags are those by which cargo is told the features of the binary."""
 
 import json
 import os
@@ -10,21 +11,24 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 
 
-def linked(metadata):
-    """The packages that the binary is made of: not those that only build or test it."""
-    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    root = metadata["resolve"]["root"]
-    found, waiting = set(), [root]
-    while waiting:
-        package = waiting.pop()
-        if package in found:
-            continue
-        found.add(package)
-        for dependency in nodes[package]["deps"]:
-            if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
-                waiting.append(dependency["pkg"])
-    found.discard(root)
-    return [package for package in metadata["packages"] if package["id"] in found]
+def cargo(*words):
+    command = [os.environ.get("CARGO", "cargo"), *words, "--locked", "--offline"]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def linked(target, features):
+    """The packages that the binary is made of: not those that only build or test it. `cargo metadata` alone would have the features that
+    any part of the workspace asks for."""
+    edges = ["--edges", "normal,no-proc-macro"]
+    tree = cargo("tree", "--package", "meshtf", "--target", target, *features, *edges, "--prefix", "none", "--format", "{p}")
+    # `name v1.2.3`, for some with more behind.
+    found = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
+    found = {package for package in found if package[0] != "meshtf"}
+    all_packages = json.loads(cargo("metadata", "--format-version", "1", "--filter-platform", target))["packages"]
+    packages = [package for package in all_packages if (package["name"], "v" + package["version"]) in found]
+    if len(packages) != len(found):
+        sys.exit(f"licences.py: {len(found)} crates are linked, and cargo knows the folders of {len(packages)}")
+    return sorted(packages, key=lambda package: (package["name"], package["version"]))
 
 
 def texts(package):
@@ -38,10 +42,8 @@ def texts(package):
 
 
 def main():
-    target = sys.argv[1]
-    command = [os.environ.get("CARGO", "cargo"), "metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", target]
-    metadata = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
-    packages = sorted(linked(metadata), key=lambda package: (package["name"], package["version"]))
+    target, *features = sys.argv[1:]
+    packages = linked(target, features)
     users, bare = {}, []
     print(f"meshtf for {target} contains these crates. Their licences follow.\n")
     for package in packages:

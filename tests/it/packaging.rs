@@ -38,6 +38,45 @@ dpkg --purge meshtf >/dev/null 2>&1
 [ ! -e /var/lib/meshtf ] && [ ! -e /etc/meshtf ] && echo purged
 "#;
 
+/// The package in systems that had the group, or the user without it, before.
+const INSTALL_BESIDE: &str = r#"
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+groupadd --system meshtf
+dpkg --no-triggers --force-unsafe-io --install /meshtf.deb >/dev/null
+echo "group first: $(id -gn meshtf) $(stat -c '%U %G %a' /var/lib/meshtf)"
+dpkg --purge meshtf >/dev/null 2>&1
+userdel meshtf
+if getent group meshtf >/dev/null; then groupdel meshtf; fi
+useradd --system --gid nogroup --home-dir /var/lib/meshtf meshtf
+dpkg --no-triggers --force-unsafe-io --install /meshtf.deb >/dev/null
+echo "user first: $(getent group meshtf | cut -d: -f1) $(stat -c '%U %G %a' /var/lib/meshtf)"
+"#;
+
+/// What `dist.sh` asks of the machine, in place of what it has: cargo, which writes down what it is asked to build; rustc, which has the
+/// targets in $STUBS/lib; and a binary that is small.
+const STUBS: [(&str, &str); 5] = [
+    (
+        "cargo",
+        r#"#!/bin/sh
+case $1 in rustc) ;; *) exec "$REAL_CARGO" "$@" ;; esac
+echo "$*" >>"$STUBS/asked"
+built=$CARGO_TARGET_DIR/dist
+case "$*" in *"--target "*) built=$CARGO_TARGET_DIR/$(echo "$*" | sed 's/.*--target \([^ ]*\).*/\1/')/dist ;; esac
+mkdir -p "$built" && cp "$STUBS/meshtf" "$built/meshtf"
+"#,
+    ),
+    (
+        "rustc",
+        r#"#!/bin/sh
+if [ "$1" = --print ]; then echo "$STUBS/lib/$4"; else PATH=${PATH#*:} exec rustc "$@"; fi
+"#,
+    ),
+    ("aarch64-linux-gnu-gcc", "#!/bin/sh\n"),
+    ("musl-gcc", "#!/bin/sh\n"),
+    // The C library that it needs is read from its text.
+    ("meshtf", "#!/bin/sh\nexec \"$REAL_MESHTF\" \"$@\" # GLIBC_2.31\n"),
+];
+
 /// The folder of the project.
 fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -97,6 +136,104 @@ fn a_package_is_installed_and_removed() {
 }
 
 #[test]
+fn a_package_is_installed_where_its_group_or_user_is_already() {
+    if !can_install() {
+        return missing(Means::Packages, "a Debian package beside its user");
+    }
+    let sandbox = Sandbox::new();
+    let package = script("deb.sh", &sandbox.path("out"));
+    let ran = in_a_copy(&package, INSTALL_BESIDE).expect("unshare runs");
+    let (told, wrong) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    let want = ["group first: meshtf meshtf meshtf 700", "user first: meshtf meshtf meshtf 700"];
+    assert_eq!(told.lines().collect::<Vec<_>>(), want, "{wrong}");
+}
+
+/// What `dist.sh` ends with and says on stderr, and what it asked cargo to build.
+fn dist(
+    sandbox: &Sandbox,
+    out: &str,
+    targets: Option<&str>,
+    variables: &[(&str, &str)],
+) -> (bool, String, Vec<String>) {
+    let stubs = sandbox.path("stubs");
+    let _none = std::fs::remove_file(stubs.join("asked"));
+    let mut command = Command::new("bash");
+    command.arg(project().join("packaging/dist.sh")).arg(sandbox.path(out));
+    let path = format!("{}:{}", stubs.display(), std::env::var("PATH").expect("a PATH"));
+    command.env("PATH", path).env("CARGO", "cargo").env("STUBS", &stubs);
+    command.env("CARGO_TARGET_DIR", sandbox.path("target")).env("REAL_CARGO", env!("CARGO"));
+    command.env("REAL_MESHTF", env!("CARGO_BIN_EXE_meshtf"));
+    command.envs([("MESHTF_LEVEL", "1"), ("MESHTF_BUILDERS", "")]).envs(variables.iter().copied());
+    match targets {
+        Some(targets) => command.env("MESHTF_TARGETS", targets),
+        None => command.env_remove("MESHTF_TARGETS"),
+    };
+    let ran = command.output().expect("bash runs");
+    let asked = std::fs::read_to_string(stubs.join("asked")).unwrap_or_default();
+    let asked = asked.lines().map(str::to_owned).collect();
+    (ran.status.success(), String::from_utf8_lossy(&ran.stderr).into_owned(), asked)
+}
+
+#[test]
+fn targets_that_are_named_are_built_and_others_only_where_they_can_be() {
+    if !can_install() {
+        return missing(Means::Packages, "what is given away for other machines");
+    }
+    let sandbox = Sandbox::new();
+    let (arm, musl) = ("aarch64-unknown-linux-gnu", "x86_64-unknown-linux-musl");
+    for (name, text) in STUBS {
+        std::fs::create_dir_all(sandbox.path("stubs/lib")).expect("a folder");
+        let file = sandbox.path("stubs").join(name);
+        std::fs::write(&file, text).expect("a file");
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its mode");
+    }
+    let named = format!("{arm} {musl}");
+    std::fs::create_dir(sandbox.path("stubs/lib").join(arm)).expect("a folder");
+
+    // Nothing is built if not all of it can be.
+    let (is_done, told, asked) = dist(&sandbox, "none", Some(&named), &[]);
+    assert!(!is_done && told.contains(musl) && told.contains(&format!("rustup target add {musl}")), "{told}");
+    assert!(asked.is_empty() && !sandbox.path("none").exists(), "{asked:?}");
+    let (is_done, told, _) = dist(&sandbox, "none", Some("riscv64gc-unknown-linux-gnu"), &[]);
+    assert!(!is_done && told.contains("no C compiler is known for the target riscv64gc"), "{told}");
+    let (is_done, told, _) = dist(&sandbox, "none", Some(""), &[("GPU", "none")]);
+    assert!(!is_done && told.contains("GPU=none: expected yes, or no"), "{told}");
+
+    // Without GPUs, for both kinds of machine; the last line says what there is not.
+    let (is_done, told, asked) = dist(&sandbox, "out", None, &[("GPU", "no")]);
+    let last = format!("no archive for {musl}: it needs `rustup target add {musl}`");
+    assert!(is_done && told.lines().last() == Some(&last), "{told}");
+    let features = " --no-default-features --features node ";
+    assert!(asked.len() == 2 && asked.iter().all(|line| line.contains(features)), "{asked:?}");
+    assert!(!asked[0].contains("--target") && asked[1].contains(&format!("--target {arm}")), "{asked:?}");
+    let sums = std::fs::read_to_string(sandbox.path("out/SHA256SUMS")).expect("a file");
+    let files: Vec<&str> = sums.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    assert!(files.len() == 3 && files.iter().any(|file| file.contains(arm)), "{sums}");
+
+    for file in files.iter().filter(|file| file.ends_with(".tar.gz")) {
+        let crates = crates_in(&sandbox.path("out").join(file));
+        assert!(crates.contains("  libp2p 0.57.1: MIT") && !crates.contains("  wgpu "), "{file}");
+    }
+
+    // With them, if nobody says otherwise; a static binary has none.
+    std::fs::create_dir(sandbox.path("stubs/lib").join(musl)).expect("a folder");
+    let (is_done, told, asked) = dist(&sandbox, "both", Some(&named), &[]);
+    assert!(is_done && asked.len() == 3, "{told}");
+    assert_eq!(asked.iter().map(|line| line.contains(features)).collect::<Vec<_>>(), [false, false, true], "{asked:?}");
+    for (target, has_gpus) in [(arm, true), (musl, false)] {
+        let archive = sandbox.path("both").join(format!("meshtf-{}-{target}.tar.gz", env!("CARGO_PKG_VERSION")));
+        assert_eq!(crates_in(&archive).contains("  wgpu "), has_gpus, "{target}");
+    }
+}
+
+/// The crates whose licences an archive has.
+fn crates_in(archive: &Path) -> String {
+    let list = format!("tar -xzOf '{}' --wildcards '*/THIRD-PARTY-LICENCES.txt.gz' | gzip -dc", archive.display());
+    let read = Command::new("sh").args(["-c", &list]).output().expect("a shell");
+    String::from_utf8_lossy(&read.stdout).into_owned()
+}
+
+#[test]
 fn an_archive_has_the_binary_its_manual_and_all_licences() {
     if Command::new("python3").arg("--version").output().is_err() {
         return missing(Means::Packages, "an archive");
@@ -119,13 +256,14 @@ fn an_archive_has_the_binary_its_manual_and_all_licences() {
     for file in folders {
         assert!(std::fs::metadata(unpacked.join(file)).is_ok_and(|file| file.len() > 0), "{file}");
     }
-    let licences = Command::new("gzip").arg("-dc").arg(unpacked.join("THIRD-PARTY-LICENCES.txt.gz")).output().unwrap();
-    let licences = String::from_utf8_lossy(&licences.stdout).into_owned();
+    let licences = crates_in(Path::new(&archive));
     for part in ["  libp2p 0.57.1: MIT", "  tokio 1.", "  mimalloc", "Permission is hereby granted"] {
         assert!(licences.contains(part), "{part:?} is not among the licences");
     }
-    // What only tests use is not in the binary.
-    assert!(!licences.contains("  proptest "));
+    // What only tests use is not in the binary, nor what only features have that it is built without, nor what runs in the compiler.
+    for part in ["  proptest ", "  cubecl-cuda ", "  serde_derive "] {
+        assert!(!licences.contains(part), "{part:?} is among the licences");
+    }
 }
 
 /// A process that ends with the test.
