@@ -66,7 +66,7 @@ pub struct SessionLook {
     pub lately: Vec<PieceDone>,
     /// It has ended, and only its traced step is still kept.
     pub is_over: bool,
-    /// The number of the plan of its graph of which most steps are done; `None` if it has none.
+    /// The number of the plan of which most steps are done; `None` if it has none.
     pub plan: Option<u32>,
     /// That plan; `None` if who asks has it already, if it has more than [`MAX_DRAWN`] nodes, or if it cannot be made any more.
     pub picture: Option<Picture>,

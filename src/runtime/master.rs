@@ -476,11 +476,12 @@ impl State {
     ) {
         let cluster = &*self.router.cluster();
         let asked = self.asked(client, request, id, SessionEvent::Prepare { request, signature, alone, cluster });
-        let Some(of) = asked else { return };
+        let Some(mut of) = asked else { return };
         let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options);
         if let (true, Ok(plan)) = (of.options.log_placement, &plan) {
             log_placement(plan);
         }
+        plan.iter().for_each(|plan| of.draw(plan));
         self.asked(client, request, id, SessionEvent::Planned { request, of, plan, cluster });
     }
 

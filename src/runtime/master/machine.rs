@@ -25,9 +25,10 @@ use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Addition, Graph};
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
-use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
+use crate::plan::{Mode, Picture, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
 use crate::protocol::constants::TakenOut;
 use crate::protocol::event::Event;
+use crate::protocol::look::MAX_DRAWN;
 use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
 use crate::tensor::{PartialShape, Tensor};
 
@@ -72,6 +73,7 @@ pub(super) struct ToPlan {
     of: Of,
     pub options: SessionOptions,
     pub signature: Signature,
+    picture: Option<Arc<Picture>>,
 }
 
 /// The graph that is planned.
@@ -94,6 +96,13 @@ impl ToPlan {
             Of::Session(graph) => graph,
             Of::Alone(alone) => &alone.graph,
         }
+    }
+
+    /// Draws its plan, if nobody can plan it again for that: a graph of its own goes once it is planned.
+    pub fn draw(&mut self, plan: &Plan) {
+        let nodes: usize = plan.pieces.iter().map(|piece| piece.nodes.len()).sum();
+        let is_drawn = matches!(self.of, Of::Alone(_)) && nodes <= MAX_DRAWN;
+        self.picture = is_drawn.then(|| Arc::new(plan.picture()));
     }
 }
 
@@ -310,7 +319,7 @@ impl Machine {
     }
 
     fn to_plan(&self, of: Of, signature: Signature) -> ToPlan {
-        ToPlan { of, options: self.options.clone(), signature }
+        ToPlan { of, options: self.options.clone(), signature, picture: None }
     }
 
     /// The plan is made; the request is answered when its pieces are registered, or now if there is none.
@@ -411,6 +420,7 @@ impl Machine {
             feed_ways,
             needed_feeds,
             summary,
+            picture: of.picture,
             pieces: first_piece..self.next_piece,
             nodes,
             readiness,

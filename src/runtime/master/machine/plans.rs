@@ -11,7 +11,7 @@ use super::super::MasterLimits;
 use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Reason, Result, counted};
 use crate::ids::{Incarnation, PieceId, RequestId};
-use crate::plan::{Signature, Summary};
+use crate::plan::{Picture, Signature, Summary};
 use crate::protocol::{Cluster, Content, Peer};
 use crate::tensor::{DType, PartialShape, Tensor};
 
@@ -39,6 +39,8 @@ pub(super) struct Prepared {
     /// In a partial run: the feeds that each fetch needs.
     pub needed_feeds: Vec<Vec<u32>>,
     pub summary: Summary,
+    /// It, drawn, if its graph was its own and is not kept.
+    pub picture: Option<Arc<Picture>>,
     /// The numbers of its pieces.
     pub pieces: Range<u32>,
     /// How many nodes those have.
@@ -183,10 +185,9 @@ impl Plans {
         }
     }
 
-    /// The plan of the session's graph of which most steps are done, and its number.
+    /// The plan of which most steps are done, and its number.
     pub fn main(&self) -> Option<(u32, &Prepared)> {
-        let shared = self.plans.iter().filter(|(_, plan)| plan.is_shared);
-        shared.max_by_key(|(_, plan)| (plan.steps, plan.used)).map(|(&number, plan)| (number, plan))
+        self.plans.iter().max_by_key(|(_, plan)| (plan.steps, plan.used)).map(|(&number, plan)| (number, plan))
     }
 
     /// The requests that wait for a signature's plan, for another plan of it to answer.
@@ -386,6 +387,7 @@ mod tests {
             feed_ways: Vec::new(),
             needed_feeds: Vec::new(),
             summary: Summary::default(),
+            picture: None,
             pieces: 0..0,
             nodes: 1,
             readiness: Readiness::Ready,

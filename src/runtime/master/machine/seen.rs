@@ -123,8 +123,8 @@ impl Machine {
         }
     }
 
-    /// What it does, for people, and what is to be planned for a picture of the plan of its graph of which most steps are done,
-    /// unless that is `known`.
+    /// What it does, for people, and what is to be planned for a picture of the plan of which most steps are done, unless that is
+    /// `known` or was drawn when it was made.
     pub fn look(&mut self, known: Option<u32>, now: Nanos) -> (SessionLook, Option<ToPlan>) {
         let main = self.plans.main();
         let done = |&(piece, step, at): &(PieceId, u64, Nanos)| {
@@ -134,8 +134,9 @@ impl Machine {
             Some(PieceDone { device: device.clone(), step, ago_us: now.saturating_sub(at) / 1000 })
         };
         let lately = self.seen.lately(now).filter_map(done).collect();
-        let to_draw = main.filter(|(number, plan)| Some(*number) != known && plan.nodes <= MAX_DRAWN);
-        let to_draw = to_draw.map(|(_, plan)| {
+        let unknown = main.filter(|(number, _)| Some(*number) != known);
+        let picture = unknown.and_then(|(_, plan)| plan.picture.as_deref().cloned());
+        let to_draw = unknown.filter(|(_, plan)| plan.is_shared && plan.nodes <= MAX_DRAWN).map(|(_, plan)| {
             let mode = Mode::Whole;
             self.to_plan(Of::Session(Arc::clone(&self.graph)), Signature { mode, ..(*plan.signature).clone() })
         });
@@ -143,6 +144,7 @@ impl Machine {
             lately,
             curves: self.seen.curves(),
             plan: main.map(|(number, _)| number),
+            picture,
             ..SessionLook::default()
         };
         (look, to_draw)
