@@ -11,7 +11,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::tensor::Tensor;
 
 pub use picture::{Bar, DrawnWay, StepPicture};
-pub use timeline::{Costs, DeviceTime, OpTime, PathPart, Timeline, Way};
+pub use timeline::{Costs, DeviceTime, LinkBytes, OpTime, PathPart, Timeline, Way};
 
 /// The nodes that one device ran in one step, in the order in which they ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,18 +23,21 @@ pub struct DeviceTrace {
 }
 
 /// One run of a node; in a loop, there is one for each iteration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTrace {
     /// Its name; what planning added has a name that begins with `_`.
     pub name: String,
     /// Its op.
     pub op: String,
-    /// The names of the nodes that its inputs come from, as this device has them.
+    /// The names of the nodes that its inputs come from, as this device has them; then, as `^name`, of those that it only had to run
+    /// after.
     pub inputs: Vec<String>,
     /// When it began, in microseconds since 1970 by the clock of its device's machine.
     pub start_us: u64,
     /// How long it took, waiting for a queue included.
     pub took_ns: u64,
+    /// Bytes of the value that it sent to another device; 0 of a node that sends none.
+    pub sent_bytes: u64,
 }
 
 impl DeviceTrace {
@@ -59,7 +62,8 @@ mod tests {
 
     #[test]
     fn a_trace_travels_as_a_tensor() {
-        let node = NodeTrace { name: "y".into(), op: "Add".into(), inputs: vec!["x".into()], start_us: 7, took_ns: 9 };
+        let (name, op, inputs) = ("y".into(), "Add".into(), vec!["x".into()]);
+        let node = NodeTrace { name, op, inputs, start_us: 7, took_ns: 9, sent_bytes: 4 };
         let trace = DeviceTrace { device: Task::new("local", 0).device(DeviceKind::Cpu, 0), nodes: vec![node] };
         assert_eq!(DeviceTrace::from_tensor(&trace.to_tensor()).unwrap(), trace);
         assert!(DeviceTrace::from_tensor(&Tensor::scalar(1i32)).is_err());

@@ -347,10 +347,9 @@ impl Step {
     }
 
     /// Notes that a value leaves for another device or comes from one, if anybody wants to know.
-    fn passed(&mut self, node: u32) {
+    fn passed(&mut self, node: u32, sent_bytes: usize) {
         if let Some(trace) = &mut self.trace {
-            let now = Instant::now();
-            trace.ran(node, now, now);
+            trace.passed(node, sent_bytes);
         }
     }
 
@@ -375,10 +374,12 @@ impl Step {
         }
         let tokens: Tokens = match act {
             Act::Send { transfer, to } => {
-                let value = Some(to_send(inputs)?);
+                let value = to_send(inputs)?;
+                let bytes = value.byte_len();
                 let iterations = self.frames.iterations_around(code, at.iteration);
-                self.outbox.push(near.sink, self.id, to, Pushed { transfer: *transfer, iterations, value });
-                self.passed(at.node);
+                let pushed = Pushed { transfer: *transfer, iterations, value: Some(value) };
+                self.outbox.push(near.sink, self.id, to, pushed);
+                self.passed(at.node, bytes);
                 Tokens::new()
             }
             Act::Recv { transfer, .. } => {
@@ -447,7 +448,7 @@ impl Step {
         at: NodeInstance,
         value: Option<Tensor>,
     ) -> Result<()> {
-        self.passed(at.node);
+        self.passed(at.node, 0);
         let is_kept = matches!(program.acts[at.node as usize], Act::Recv { is_kept: true, .. });
         let tokens = match value {
             None => None,

@@ -48,6 +48,7 @@ impl Timeline {
                 events.push(json!({
                     "ph": phase, "bp": "e", "id": number, "name": "transfer", "cat": "transfer", "pid": process(device),
                     "tid": d * ROWS_A_DEVICE + rows[d][n], "ts": node.start_us + node.took_us,
+                    "args": { "bytes": self.sent_bytes(way) },
                 }));
             }
         }
@@ -82,7 +83,14 @@ mod tests {
     use crate::trace::{DeviceTrace, NodeTrace};
 
     fn node(name: &str, op: &str, start_us: u64, took_us: u64) -> NodeTrace {
-        NodeTrace { name: name.to_owned(), op: op.to_owned(), inputs: vec![], start_us, took_ns: took_us * 1000 }
+        NodeTrace {
+            name: name.to_owned(),
+            op: op.to_owned(),
+            inputs: vec![],
+            start_us,
+            took_ns: took_us * 1000,
+            sent_bytes: 0,
+        }
     }
 
     #[test]

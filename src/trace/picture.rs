@@ -95,7 +95,14 @@ mod tests {
     use crate::device::{DeviceKind, Task};
 
     fn node(name: &str, start_us: u64, took_us: u64) -> NodeTrace {
-        NodeTrace { name: name.into(), op: "Neg".into(), inputs: Vec::new(), start_us, took_ns: took_us * 1000 }
+        NodeTrace {
+            name: name.into(),
+            op: "Neg".into(),
+            inputs: Vec::new(),
+            start_us,
+            took_ns: took_us * 1000,
+            sent_bytes: 0,
+        }
     }
 
     fn trace(task: u32, nodes: Vec<NodeTrace>) -> DeviceTrace {

@@ -37,12 +37,14 @@ pub struct NodeTime {
     pub name: String,
     /// Its op.
     pub op: String,
-    /// The names of the nodes that its inputs come from.
+    /// The names of the nodes that its inputs come from; then, as `^name`, of those that it only had to run after.
     pub inputs: Vec<String>,
     /// When it began, in microseconds.
     pub start_us: f64,
     /// How long it took, in microseconds.
     pub took_us: f64,
+    /// Bytes of the value that it sent to another device.
+    pub sent_bytes: u64,
 }
 
 impl NodeTime {
@@ -79,6 +81,7 @@ impl Timeline {
             inputs: node.inputs.clone(),
             start_us: (node.start_us - zero) as f64,
             took_us: node.took_ns as f64 / 1e3,
+            sent_bytes: node.sent_bytes,
         };
         let devices = traces.iter().map(|trace| DeviceTimeline {
             device: trace.device.clone(),
@@ -183,7 +186,26 @@ impl Timeline {
         }
         let mut ops: Vec<OpTime> = ops.into_values().filter(|op| op.took_us > 0.0).collect();
         ops.sort_by(|a, b| b.took_us.total_cmp(&a.took_us).then_with(|| a.op.cmp(&b.op)));
-        Costs { took_us, devices: devices.collect(), ops, path: self.critical_path() }
+        Costs { took_us, devices: devices.collect(), ops, path: self.critical_path(), links: self.links() }
+    }
+
+    /// Bytes of the value that travelled that way.
+    pub(super) fn sent_bytes(&self, way: &Way) -> u64 {
+        self.devices[way.from.0].nodes[way.from.1].sent_bytes
+    }
+
+    /// What went from one device to another, most bytes first.
+    fn links(&self) -> Vec<LinkBytes> {
+        let mut links: BTreeMap<(usize, usize), (u64, u64)> = BTreeMap::new();
+        for way in &self.ways {
+            let (values, bytes) = links.entry((way.from.0, way.to.0)).or_default();
+            (*values, *bytes) = (*values + 1, bytes.saturating_add(self.sent_bytes(way)));
+        }
+        let device = |d: usize| self.devices[d].device.clone();
+        let link = |((from, to), (values, bytes))| LinkBytes { from: device(from), to: device(to), values, bytes };
+        let mut links: Vec<LinkBytes> = links.into_iter().map(link).collect();
+        links.sort_by_key(|link| Reverse(link.bytes));
+        links
     }
 
     /// The chain of nodes that the step's end hung on: from the node that ended last back to the input that came last, and so on.
@@ -212,7 +234,7 @@ impl Timeline {
             let node = &self.devices[at.0].nodes[at.1];
             // The last run of an input that had ended when this one began.
             let input = |name: &String| {
-                let runs = named[at.0].get(name.as_str())?;
+                let runs = named[at.0].get(name.strip_prefix('^').unwrap_or(name))?;
                 let before = runs.partition_point(|&n| n < at.1);
                 before.checked_sub(1).map(|i| (at.0, runs[i]))
             };
@@ -260,6 +282,21 @@ pub struct Costs {
     pub ops: Vec<OpTime>,
     /// The chain of nodes that the step's end hung on, the first of them first.
     pub path: Vec<PathPart>,
+    /// What travelled between devices, most bytes first.
+    pub links: Vec<LinkBytes>,
+}
+
+/// What one device sent another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkBytes {
+    /// The device that sent.
+    pub from: DeviceName,
+    /// The device that received.
+    pub to: DeviceName,
+    /// How many values.
+    pub values: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// The time of one device.
@@ -308,7 +345,9 @@ mod tests {
 
     fn node(name: &str, op: &str, inputs: &[&str], start_us: u64, took_us: u64) -> NodeTrace {
         let inputs = inputs.iter().map(|&input| input.to_owned()).collect();
-        NodeTrace { name: name.to_owned(), op: op.to_owned(), inputs, start_us, took_ns: took_us * 1000 }
+        // A value has ten bytes for each character of its name.
+        let sent_bytes = if op == "_Send" { 10 * name.len() as u64 } else { 0 };
+        NodeTrace { name: name.to_owned(), op: op.to_owned(), inputs, start_us, took_ns: took_us * 1000, sent_bytes }
     }
 
     /// a on task 0 goes to task 1, where b is computed of it and goes back; task 0 computes c meanwhile and d of both in the end.
@@ -369,6 +408,13 @@ mod tests {
             ("d", 1.0),
         ];
         assert_eq!(path, wanted);
+        // `_Send/a/0` one way, `_Send/b/1` the other.
+        let links: Vec<_> = costs
+            .links
+            .iter()
+            .map(|link| (link.from.task.index, link.to.task.index, link.values, link.bytes))
+            .collect();
+        assert_eq!(links, [(0, 1, 1, 90), (1, 0, 1, 90)]);
     }
 
     #[test]
@@ -379,6 +425,16 @@ mod tests {
         assert_eq!((costs.devices[0].busy_us, costs.devices[0].waiting_us), (11.0, 5.0));
         let none = Timeline::of(&[]).costs();
         assert!(none.took_us == 0.0 && none.devices.is_empty() && none.path.is_empty());
+    }
+
+    #[test]
+    fn a_path_leads_through_what_only_orders() {
+        let device = Task::new("w", 0).device(DeviceKind::Cpu, 0);
+        let nodes =
+            vec![node("a", "A", &[], 0, 10), node("b", "B", &[], 0, 12), node("train", "NoOp", &["^a", "^b"], 13, 0)];
+        let costs = Timeline::of(&[DeviceTrace { device, nodes }]).costs();
+        let path: Vec<_> = costs.path.iter().map(|part| (part.name.as_str(), part.waited_us)).collect();
+        assert_eq!(path, [("b", 0.0), ("train", 1.0)]);
     }
 
     #[test]

@@ -76,6 +76,7 @@ mod tests {
             inputs: vec!["x".into(), "x".into()],
             start_us: 5_000_000,
             took_ns: 1_500,
+            sent_bytes: 0,
         };
         let trace = DeviceTrace { device: Task::new("worker", 3).device(DeviceKind::Gpu, 1), nodes: vec![node] };
         let options = RunOptions { trace_level: 3, output_partition_graphs: true, ..RunOptions::default() };

@@ -93,7 +93,7 @@ impl Step {
         }
         let Receive { placed, stages: waiting } = &stages.receives[place as usize];
         self.current = placed.node;
-        self.passed(placed.node);
+        self.passed(placed.node, 0);
         match value {
             None => self.course.die(code, placed.node),
             // Only the order crossed.
@@ -197,9 +197,10 @@ impl Step {
             match &mut program.acts[placed.node as usize] {
                 Act::Send { transfer, to } => {
                     let value = if is_dead { None } else { Some(to_send(inputs)?) };
+                    let bytes = value.as_ref().map_or(0, Tensor::byte_len);
                     let pushed = Pushed { transfer: *transfer, iterations: Iterations::new(), value };
                     self.outbox.push(near.sink, self.id, to, pushed);
-                    self.passed(placed.node);
+                    self.passed(placed.node, bytes);
                 }
                 Act::Fetch(_) if is_dead => return Err(dead_fetch()),
                 _ if is_dead => {}

@@ -14,9 +14,17 @@ const MOST_RUNS: usize = 1 << 20;
 pub(super) struct Trace {
     /// One moment by both clocks.
     began: (Instant, SystemTime),
-    runs: Vec<(u32, Instant, Instant)>,
+    runs: Vec<Run>,
     /// When each op began that waits, by the number of its wait.
     waiting: HashMap<u64, Instant>,
+}
+
+/// One run of a node: when, and how many bytes it sent.
+struct Run {
+    node: u32,
+    since: Instant,
+    until: Instant,
+    sent_bytes: usize,
 }
 
 impl Trace {
@@ -26,8 +34,18 @@ impl Trace {
 
     /// The node has run.
     pub fn ran(&mut self, node: u32, since: Instant, until: Instant) {
+        self.add(Run { node, since, until, sent_bytes: 0 });
+    }
+
+    /// The node has sent a value of so many bytes, or received one if there are none.
+    pub fn passed(&mut self, node: u32, sent_bytes: usize) {
+        let now = Instant::now();
+        self.add(Run { node, since: now, until: now, sent_bytes });
+    }
+
+    fn add(&mut self, run: Run) {
         if self.runs.len() < MOST_RUNS {
-            self.runs.push((node, since, until));
+            self.runs.push(run);
         }
     }
 
@@ -44,26 +62,30 @@ impl Trace {
     }
 
     pub fn finish(mut self, code: &PieceCode, device: &DeviceName) -> DeviceTrace {
-        self.runs.sort_by_key(|&(_, _, until)| until);
+        self.runs.sort_by_key(|run| run.until);
         let mut inputs: Vec<Vec<(u32, u32)>> = vec![Vec::new(); code.nodes.len()];
         for (from, node) in code.nodes.iter().enumerate() {
             for edge in &code.edges[node.first_edge as usize..node.end_edge as usize] {
-                if edge.input != CONTROL {
-                    inputs[edge.to as usize].push((edge.input, from as u32));
-                }
+                inputs[edge.to as usize].push((edge.input, from as u32));
             }
         }
         inputs.iter_mut().for_each(|inputs| inputs.sort_unstable());
+        // Those that only order are the last.
+        let name = |&(input, from): &(u32, u32)| match (input, &code.nodes[from as usize].name) {
+            (CONTROL, name) => format!("^{name}"),
+            (_, name) => name.clone(),
+        };
         let (instant, time) = self.began;
         let began_us = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
-        let run = |(node, from, to): (u32, Instant, Instant)| {
+        let run = |Run { node, since, until, sent_bytes }: Run| {
             let of = &code.nodes[node as usize];
             NodeTrace {
                 name: of.name.clone(),
                 op: of.op.clone(),
-                inputs: inputs[node as usize].iter().map(|&(_, from)| code.nodes[from as usize].name.clone()).collect(),
-                start_us: began_us + from.saturating_duration_since(instant).as_micros() as u64,
-                took_ns: to.saturating_duration_since(from).as_nanos() as u64,
+                inputs: inputs[node as usize].iter().map(name).collect(),
+                start_us: began_us + since.saturating_duration_since(instant).as_micros() as u64,
+                took_ns: until.saturating_duration_since(since).as_nanos() as u64,
+                sent_bytes: sent_bytes as u64,
             }
         };
         DeviceTrace { device: device.clone(), nodes: self.runs.into_iter().map(run).collect() }
