@@ -27,7 +27,11 @@ function bytes(count) {
 const rate = count => count >= 100 ? count.toFixed(0) : count.toFixed(1);
 const percent = share => Math.round(100 * share) + " %";
 // A number that a step fetched; null is one that JSON does not have.
-const number = value => value === null ? "NaN" : Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(5)));
+function number(value, digits = 5) {
+  if (value === null) return "NaN";
+  if (Number.isInteger(value)) return String(value);
+  return Math.abs(value) < 1e-4 ? value.toExponential(digits - 1) : String(Number(value.toPrecision(digits)));
+}
 function time(ms) {
   const s = Math.floor(ms / 1000);
   return s < 60 ? s + " s" : s < 3600 ? Math.floor(s / 60) + " min" : s < 86400 ? Math.floor(s / 3600) + " h" : Math.floor(s / 86400) + " d";

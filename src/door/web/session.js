@@ -24,7 +24,7 @@ function curve({ name, points, last }) {
   const x = step => 60 + 330 * (step - first) / Math.max(end - first, 1), y = value => 110 - 95 * (value - least) / (most - least || 1);
   const path = all.map(([step, value], i) => (i ? "L" : "M") + x(step).toFixed(1) + " " + y(value).toFixed(1)).join("");
   const text = (x, y, side, value) => draw("text", { x, y, class: "small " + side }, value);
-  const short = value => String(Number(value.toPrecision(3)));
+  const short = value => number(value, 3);
   const svg = draw("svg", { viewBox: "0 0 400 130", class: "curve", role: "img", "aria-label": name + " by step" });
   svg.append(draw("line", { x1: 60, y1: 110, x2: 390, y2: 110 }), draw("line", { x1: 60, y1: 15, x2: 60, y2: 110 }));
   if (all.length) svg.append(draw("path", { d: path }), text(55, 18, "end", short(most)), text(55, 113, "end", short(least)),
