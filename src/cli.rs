@@ -29,6 +29,7 @@ mod man;
 mod memory;
 mod node;
 mod output;
+mod paint;
 mod plan;
 mod ps;
 mod reach;
@@ -93,7 +94,8 @@ Environment:
   MESHTF_PEERS   addresses to dial, separated by commas (--peer)
   MESHTF_MEMORY  memory budget of a process that runs graphs (--memory)
   MESHTF_LOG     what to log on stderr, e.g. debug or meshtf::mesh=trace
-  MESHTF_LOG_FORMAT  text, or json for an object a line (--log-format)";
+  MESHTF_LOG_FORMAT  text, or json for an object a line (--log-format)
+  NO_COLOR       if set, no colours; pipes and files have none anyway";
 
 /// TensorFlow 1's distributed runtime as one binary: named nodes find each other, and a graph is split over them by its
 /// device strings.
@@ -198,7 +200,7 @@ fn ended(outcome: Outcome) -> ExitCode {
         Ok(exit) => exit.into(),
         Err(trouble) => {
             if !trouble.is_closed_pipe() {
-                eprintln!("meshtf: {trouble}");
+                paint::complain(&trouble);
             }
             trouble.exit.into()
         }

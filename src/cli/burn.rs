@@ -102,7 +102,11 @@ async fn reach(args: &Args) -> Result<Node, Trouble> {
     }
     client.close().await;
     let task = Task::new("local", 0);
-    eprintln!("meshtf: no node of mesh {:?} is up, so this process serves {} itself", args.mesh.mesh, task.short());
+    super::paint::complain(format_args!(
+        "no node of mesh {:?} is up, so this process serves {} itself",
+        args.mesh.mesh,
+        task.short()
+    ));
     let config = NodeConfig { task: Some(task), backend: args.backend, ..args.mesh.client() };
     Ok(Node::start(config).await?)
 }

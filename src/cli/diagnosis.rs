@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::paint::{Paint, Tone};
 use crate::mesh::{Attempt, Multiaddr, Source, Speaks, Verdict};
 
 /// Most places that one conclusion names.
@@ -19,9 +20,10 @@ pub(super) struct Conclusion {
     pub may_be_fine: bool,
 }
 
-impl std::fmt::Display for Conclusion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}\n    {}", self.what, self.remedy)
+impl Conclusion {
+    /// As lines for people.
+    pub fn shown(&self, paint: Paint) -> String {
+        format!("{}\n    {}", self.what, paint.tone(Tone::Accent, &self.remedy))
     }
 }
 
@@ -39,9 +41,24 @@ pub(super) fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
     by_reason.into_iter().filter_map(|((verdict, source, _), tried)| of_reason(verdict, source, &tried)).collect()
 }
 
+/// The same at the end of the time that peers have to answer: a name that is still being looked up by then is told, too.
+pub(super) fn conclude_at_last(attempts: &[Attempt]) -> Vec<Conclusion> {
+    let is_name = |attempt: &&Attempt| {
+        let address = attempt.address.as_ref().map(Multiaddr::to_string).unwrap_or_default();
+        attempt.verdict == Verdict::Pending && address.starts_with("/dns")
+    };
+    let late = attempts.iter().filter(is_name).map(|attempt| Conclusion {
+        what: format!("the name of {} ({}) is still being looked up", Place::of(attempt), attempt.source),
+        remedy: "The name server does not answer: `resolvectl status` or /etc/resolv.conf tells which it is. An IP address needs none."
+            .to_owned(),
+        may_be_fine: false,
+    });
+    conclude(attempts).into_iter().chain(late).collect()
+}
+
 /// The conclusions as text, one after the other; empty if there are none.
-pub(super) fn concluded(attempts: &[Attempt]) -> String {
-    conclude(attempts).iter().map(|conclusion| format!("\n  {conclusion}")).collect()
+pub(super) fn concluded(attempts: &[Attempt], paint: Paint) -> String {
+    conclude_at_last(attempts).iter().map(|conclusion| format!("\n  {}", conclusion.shown(paint))).collect()
 }
 
 fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Conclusion> {
@@ -220,8 +237,8 @@ mod tests {
         let check = |source, address: &str, verdict, outcome: &str, what: &str, remedy: &str| {
             let concluded = conclude(&[attempt(source, address, verdict, outcome)]);
             let [one] = &concluded[..] else { panic!("{verdict:?}: {concluded:?}") };
-            assert!(one.what.contains(what), "{verdict:?}: {one}");
-            assert!(one.remedy.contains(remedy), "{verdict:?}: {one}");
+            assert!(one.what.contains(what), "{verdict:?}: {one:?}");
+            assert!(one.remedy.contains(remedy), "{verdict:?}: {one:?}");
         };
         let lan = "192.168.77.12:46679";
         let stale = "mDNS hears 192.168.77.12, but TCP 46679 does not answer: a firewall, or the address is stale";
@@ -263,6 +280,14 @@ mod tests {
             "IP address",
         );
         check(Configured, "[fe80::1]:7", Verdict::Refused, "", "at [fe80::1]:7", "0.0.0.0:7");
+    }
+
+    #[test]
+    fn a_name_that_is_looked_up_for_long_is_told_at_last() {
+        let pending = |address: &str| attempt(Source::Configured, address, Verdict::Pending, "being dialled");
+        assert_eq!(conclude(&[pending("lab:7")]), []);
+        let [late] = &conclude_at_last(&[pending("lab:7"), pending("10.0.0.7:1")])[..] else { panic!() };
+        assert_eq!(late.what, "the name of lab:7 (configured peer) is still being looked up");
     }
 
     #[test]

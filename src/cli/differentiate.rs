@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::inputs::read_graph;
+use super::paint::{Paint, Tone};
 use super::table::table;
 use super::{Exit, Outcome, Trouble, output};
 use crate::failure::Code;
@@ -80,7 +81,7 @@ pub(super) fn differentiate(args: Args) -> Outcome {
 fn write(args: &Args, program: Program, graph: &Graph, gradients: &[NamedGradient]) -> Result<(), Trouble> {
     for (_, node) in graph.nodes() {
         if let Some(why) = node.refused.as_ref().and_then(|refused| refused.why.as_ref()) {
-            eprintln!("warning: no step can run node {}: {why}", node.name);
+            eprintln!("{} no step can run node {}: {why}", Paint::stderr().tone(Tone::Warning, "warning:"), node.name);
         }
     }
     let nodes = graph.to_defs();
@@ -116,7 +117,7 @@ fn as_text(graph: &Graph, gradients: &[NamedGradient]) -> String {
         let kind = if one.rows.is_some() { "sparse" } else { "dense" };
         vec![one.by.clone(), name, ty.unwrap_or_default(), kind.to_owned()]
     });
-    table(&["BY", "GRADIENT", "TYPE", "KIND"], rows)
+    table(Paint::stdout(), &["BY", "GRADIENT", "TYPE", "KIND"], rows)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use self::finding::{Finding, Level, summary};
+use super::paint::Paint;
 use super::reach::MeshArgs;
 use super::{Exit, Outcome, Trouble, memory, output};
 use crate::device::Task;
@@ -59,10 +60,12 @@ pub(super) async fn doctor(args: Args) -> Outcome {
         let list: Vec<_> = findings.iter().map(Finding::json).collect();
         output::json_value(&json!({ "ok": worst < Level::Problem, "findings": list }))?;
     } else {
+        let paint = Paint::stdout();
         for finding in &findings {
-            output::line(&finding.to_string())?;
+            output::line(&finding.shown(paint))?;
         }
-        output::line(&summary(&findings))?;
+        let tone = if worst < Level::Warning { Level::Ok.tone() } else { worst.tone() };
+        output::line(&paint.tone(tone, summary(&findings)))?;
     }
     Ok(if worst < Level::Problem { Exit::Ok } else { Exit::Differs })
 }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
 use crate::node::Node;
-use crate::protocol::event::Noted;
+use crate::protocol::event::{Event, Noted};
 
 /// How often a node is asked for what is new.
 const ASK_EVERY: Duration = Duration::from_millis(300);
@@ -74,5 +75,20 @@ fn show(noted: &Noted, as_json: bool) -> Result<(), Trouble> {
     // The time of day, as UTC.
     let seconds = unix_ms / 1000 % 86400;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    output::line(&format!("{number:>6} {hours:02}:{minutes:02}:{:02}Z {event}", seconds % 60))
+    let paint = Paint::stdout();
+    let when = paint.tone(Tone::Dim, format_args!("{number:>6} {hours:02}:{minutes:02}:{:02}Z", seconds % 60));
+    let told = tone(event).map_or_else(|| event.to_string(), |tone| paint.tone(tone, event));
+    output::line(&format!("{when} {told}"))
+}
+
+/// What stands out among what happens.
+fn tone(event: &Event) -> Option<Tone> {
+    match event {
+        Event::RunFailed { .. } if !event.is_usual_end() => Some(Tone::Bad),
+        Event::TaskLost { task: Some(_), .. } | Event::LinkDown { .. } | Event::LimitReached { .. } => {
+            Some(Tone::Warning)
+        }
+        Event::TaskMet { task: Some(_), .. } | Event::LinkUp { .. } => Some(Tone::Good),
+        _ => None,
+    }
 }

@@ -1,7 +1,6 @@
 //! What is logged on stderr, and in which form: lines for people, or an object a line for programs.
 
 use std::fmt::{self, Debug, Write as _};
-use std::io::IsTerminal;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
@@ -12,6 +11,8 @@ use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, layer};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
+
+use super::paint::Paint;
 
 /// The name of an event of the closed vocabulary, which lines for people do not repeat: their text says it.
 const EVENT: &str = "event";
@@ -64,10 +65,8 @@ pub(super) fn to_stderr(verbose: u8, format: LogFormat, is_node: bool) {
     let _ = match format {
         LogFormat::Json => registry.with(layer.event_format(Json).with_filter(filter)).try_init(),
         LogFormat::Text => {
-            let layer = layer
-                .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-                .with_target(verbose > 0)
-                .fmt_fields(format::debug_fn(field));
+            let layer =
+                layer.with_ansi(Paint::stderr().is_on()).with_target(verbose > 0).fmt_fields(format::debug_fn(field));
             registry.with(layer.with_filter(filter)).try_init()
         }
     };

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Map, Value, json};
 
 use super::Trouble;
+use super::paint::{Paint, Tone};
 use crate::failure::counted;
 use crate::memory::Bytes;
 use crate::plan::{DeviceSummary, Summary};
@@ -120,7 +121,7 @@ pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result
 }
 
 /// Where each part ran, one line per device, and the transfers.
-pub(super) fn where_it_ran(summary: &Summary) -> String {
+pub(super) fn where_it_ran(paint: Paint, summary: &Summary) -> String {
     let mut lines = Vec::new();
     for DeviceSummary { device, nodes, more_nodes } in &summary.devices {
         // A device without nodes only passes on a fed or fetched value.
@@ -128,11 +129,12 @@ pub(super) fn where_it_ran(summary: &Summary) -> String {
             continue;
         }
         let more = if *more_nodes > 0 { format!(" and {more_nodes} more") } else { String::new() };
-        lines.push(format!("{device}: {}{more}", nodes.join(", ")));
+        lines.push(format!("{}: {}{more}", paint.tone(Tone::Accent, device), nodes.join(", ")));
     }
     for transfer in &summary.transfers {
         let bytes = transfer.bytes.map_or_else(String::new, |bytes| format!(", {}", Bytes(bytes as usize)));
-        lines.push(format!("{} -> {}: {}{bytes}", transfer.from, transfer.to, transfer.tensor));
+        let [from, to] = [&transfer.from, &transfer.to].map(|device| paint.tone(Tone::Accent, device));
+        lines.push(format!("{from} -> {to}: {}{bytes}", transfer.tensor));
     }
     if summary.more_transfers > 0 {
         lines.push(format!("and {}", counted(summary.more_transfers as usize, "more transfer")));

@@ -1,18 +1,21 @@
 //! `meshtf plan`: what each device would do, the device of every node and why, and every transfer, without running anything.
 
 mod draw;
+mod svg;
+mod totals;
 
 use std::collections::BTreeMap;
 
 use serde_json::json;
 
+use self::totals::{Total, totals};
 use super::inputs::GraphArgs;
+use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::{DeviceName, Task};
 use crate::exec::BackendChoice;
-use crate::graph::{Attrs, Graph};
 use crate::memory::Bytes;
 use crate::plan::{Plan, Why};
 use crate::protocol::SessionOptions;
@@ -21,13 +24,17 @@ use crate::protocol::SessionOptions;
 const MAX_LISTED: usize = 20;
 
 /// Show placement and transfers of a graph without running it
+///
+/// First what each device comes to: nodes, bytes of variables, bytes of values at once (PEAK: one node after the other, each value until
+/// its last use), bytes that it sends and receives in a step. Sizes are those that are known without running.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf plan graph.json
   meshtf plan graph.json --nodes          every node and transfer, however many
   meshtf plan graph.json --local          like `meshtf run`, without a mesh
-  meshtf plan graph.json --dot | dot -Tsvg > plan.svg
+  meshtf plan graph.json --svg > plan.svg
+  meshtf plan graph.json --dot | dot -Tpng > plan.png    every node, by Graphviz
   meshtf plan graph.json --fetch y --json | jq '.transfers[].bytes'")]
 pub struct Args {
     #[command(flatten)]
@@ -47,6 +54,9 @@ pub struct Args {
     /// Print the plan for Graphviz's dot, with a box for each device
     #[arg(long, conflicts_with_all = ["json", "nodes"])]
     dot: bool,
+    /// Print the plan as a picture, with a lane for each device; nodes of a large one share boxes
+    #[arg(long, conflicts_with_all = ["json", "nodes", "dot"])]
+    svg: bool,
     /// Print JSON: devices, totals, nodes, transfers
     #[arg(long)]
     json: bool,
@@ -72,58 +82,15 @@ pub(super) async fn plan(args: Args) -> Outcome {
     let totals = totals(&plan, &graph);
     if args.dot {
         output::line(draw::dot(&plan, &graph).trim_end())?
+    } else if args.svg {
+        output::line(svg::svg(&plan.picture()).trim_end())?
     } else if args.json {
         output::json_value(&as_json(&plan, &totals))?
     } else {
         let most = if args.nodes { usize::MAX } else { MAX_LISTED };
-        output::line(&as_text(&plan, &totals, most))?
+        output::line(&as_text(Paint::stdout(), &plan, &totals, most))?
     }
     Ok(Exit::Ok)
-}
-
-/// What one device has to do.
-#[derive(Debug, Default, PartialEq)]
-struct Total {
-    nodes: u64,
-    /// Bytes of the variables on it, and how many have a size that is not known.
-    variables: u64,
-    unknown_variables: u64,
-    /// Bytes that it sends and receives in a step, and how many transfers have a size that is not known.
-    sends: u64,
-    receives: u64,
-    unknown_transfers: u64,
-}
-
-fn totals(plan: &Plan, graph: &Graph) -> BTreeMap<DeviceName, Total> {
-    let mut totals: BTreeMap<DeviceName, Total> =
-        plan.pieces.iter().map(|piece| (piece.device.clone(), Total::default())).collect();
-    for placement in &plan.placements {
-        let total = totals.entry(placement.device.clone()).or_default();
-        total.nodes += 1;
-        let node = graph.find(&placement.node).map(|id| graph.node(id));
-        if let Some(node) = node.filter(|node| node.op.makes_variable) {
-            match variable_bytes(&node.attrs) {
-                Some(bytes) => total.variables = total.variables.saturating_add(bytes),
-                None => total.unknown_variables += 1,
-            }
-        }
-    }
-    for transfer in plan.transfers.iter().filter(|transfer| transfer.dtype.is_some()) {
-        let (bytes, unknown) = (transfer.bytes.unwrap_or(0), u64::from(transfer.bytes.is_none()));
-        let from = totals.entry(transfer.from.clone()).or_default();
-        (from.sends, from.unknown_transfers) = (from.sends.saturating_add(bytes), from.unknown_transfers + unknown);
-        let to = totals.entry(transfer.to.clone()).or_default();
-        (to.receives, to.unknown_transfers) = (to.receives.saturating_add(bytes), to.unknown_transfers + unknown);
-    }
-    totals
-}
-
-/// Bytes of a variable's elements, if its shape and the size of its elements are known.
-fn variable_bytes(attrs: &Attrs) -> Option<u64> {
-    let shape = attrs.shape("shape").ok()?.0.as_ref()?;
-    let element = attrs.dtype("dtype").ok()?.size()?;
-    // The machine that plans need not be one that could hold it.
-    shape.iter().try_fold(element as u64, |bytes, size| bytes.checked_mul((*size)? as u64))
 }
 
 fn why(why: &Why) -> String {
@@ -170,6 +137,8 @@ fn as_json(plan: &Plan, totals: &BTreeMap<DeviceName, Total>) -> serde_json::Val
                 "nodes": total.nodes,
                 "variable_bytes": total.variables,
                 "unknown_variables": total.unknown_variables,
+                "peak_bytes": total.peak,
+                "unknown_values": total.unknown_values,
                 "sent_bytes": total.sends,
                 "received_bytes": total.receives,
                 "unknown_transfers": total.unknown_transfers,
@@ -179,7 +148,7 @@ fn as_json(plan: &Plan, totals: &BTreeMap<DeviceName, Total>) -> serde_json::Val
     json!({ "devices": devices, "totals": totals, "nodes": nodes, "transfers": transfers })
 }
 
-fn as_text(plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most: usize) -> String {
+fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most: usize) -> String {
     let size = |bytes: u64, unknown: u64| match (Bytes(bytes as usize).to_string(), unknown) {
         (bytes, 0) => bytes,
         (bytes, unknown) => format!("{bytes} and {unknown} unknown"),
@@ -189,17 +158,18 @@ fn as_text(plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most: usize) -> St
             device.to_string(),
             total.nodes.to_string(),
             size(total.variables, total.unknown_variables),
+            size(total.peak, total.unknown_values),
             size(total.sends, 0),
             size(total.receives, 0),
         ]
     });
-    let mut text = wide_table(&["DEVICE", "NODES", "VARIABLES", "SENDS", "RECEIVES"], rows);
+    let mut text = wide_table(paint, &["DEVICE", "NODES", "VARIABLES", "PEAK", "SENDS", "RECEIVES"], rows);
     text.push_str("\n\n");
     let nodes = plan.placements.iter().take(most).map(|placement| {
         vec![placement.node.clone(), placement.op.clone(), placement.device.to_string(), why(&placement.why)]
     });
-    text.push_str(&wide_table(&["NODE", "OP", "DEVICE", "WHY"], nodes));
-    text.push_str(&left_out(plan.placements.len(), most));
+    text.push_str(&wide_table(paint, &["NODE", "OP", "DEVICE", "WHY"], nodes));
+    text.push_str(&left_out(paint, plan.placements.len(), most));
     if plan.transfers.is_empty() {
         text.push_str("\n\nno transfers");
         return text;
@@ -230,19 +200,19 @@ fn as_text(plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most: usize) -> St
         n => format!(", and {n} transfers of unknown size"),
     };
     text.push_str(&format!(
-        "\n\n{}{}\n\n{} per step{rest}",
-        wide_table(&["TRANSFER", "FROM", "TO", "BYTES"], transfers),
-        left_out(plan.transfers.len(), most),
-        Bytes(known as usize)
+        "\n\n{}{}\n\n{}",
+        wide_table(paint, &["TRANSFER", "FROM", "TO", "BYTES"], transfers),
+        left_out(paint, plan.transfers.len(), most),
+        paint.tone(Tone::Strong, format_args!("{} per step{rest}", Bytes(known as usize)))
     ));
     text
 }
 
 /// How many rows of a table are left out, and how to see them.
-fn left_out(all: usize, most: usize) -> String {
+fn left_out(paint: Paint, all: usize, most: usize) -> String {
     match all.saturating_sub(most) {
         0 => String::new(),
-        more => format!("\nand {more} more (--nodes)"),
+        more => format!("\n{}", paint.tone(Tone::Dim, format_args!("and {more} more (--nodes)"))),
     }
 }
 
@@ -250,7 +220,7 @@ fn left_out(all: usize, most: usize) -> String {
 mod tests {
     use super::*;
     use crate::device::DeviceKind;
-    use crate::graph::read;
+    use crate::graph::{Graph, read};
     use crate::plan::{PlanOptions, Signature, plan};
 
     #[test]
@@ -269,15 +239,24 @@ mod tests {
         let plan = plan(&graph, &[device(0), device(1)], &signature, &options).unwrap();
         let totals = totals(&plan, &graph);
         // 10 x 3 elements of 4 bytes are kept, and go out in each step.
-        let here =
-            Total { nodes: 4, variables: 120, unknown_variables: 1, sends: 120, receives: 0, unknown_transfers: 1 };
+        // What is sent is the variables' own.
+        let here = Total {
+            nodes: 4,
+            variables: 120,
+            unknown_variables: 1,
+            sends: 120,
+            unknown_transfers: 1,
+            ..Total::default()
+        };
         assert_eq!(totals[&device(0)], here);
-        let there = Total { nodes: 2, receives: 120, unknown_transfers: 1, ..Total::default() };
+        // Each is received, and negated beside it.
+        let there =
+            Total { nodes: 2, peak: 240, unknown_values: 2, receives: 120, unknown_transfers: 1, ..Total::default() };
         assert_eq!(totals[&device(1)], there);
-        let text = as_text(&plan, &totals, 3);
+        let text = as_text(Paint::OFF, &plan, &totals, 3);
         for part in ["120 B and 1 unknown", "and 3 more (--nodes)", "120 B per step, and 1 transfer of unknown size"] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-        assert!(!as_text(&plan, &totals, usize::MAX).contains("more"));
+        assert!(!as_text(Paint::OFF, &plan, &totals, usize::MAX).contains("more"));
     }
 }

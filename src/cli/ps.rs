@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 
 use super::diagnosis::{conclude, shown_place};
+use super::paint::{Paint, Tone, complain};
 use super::reach::{Deadline, MeshArgs};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
@@ -64,12 +65,14 @@ pub(super) async fn ps(args: Args) -> Outcome {
         let members = members.iter().map(|member| as_json(member, &versions, &cluster));
         output::json_value(&members.chain(others.iter().map(other_as_json)).collect())?;
     } else {
-        output::line(&members_table(&members, &versions, &others, &cluster))?;
+        let paint = Paint::stdout();
+        output::line(&members_table(paint, &members, &versions, &others, &cluster))?;
         for (from, to) in cluster.apart() {
-            output::line(&format!("{} cannot reach {}, though both are up", from.short(), to.short()))?;
+            let what = format!("{} cannot reach {}, though both are up", from.short(), to.short());
+            output::line(&paint.tone(Tone::Bad, what))?;
         }
     }
-    missed.iter().for_each(|conclusion| eprintln!("meshtf: {conclusion}"));
+    missed.iter().for_each(|conclusion| complain(conclusion.shown(Paint::stderr())));
     Ok(Exit::Ok)
 }
 
@@ -131,7 +134,13 @@ fn index(device: &DeviceName, cluster: &Cluster) -> Option<usize> {
     cluster.devices().iter().position(|name| name == device)
 }
 
-fn members_table(members: &[&Member], versions: &Versions, others: &[Other], cluster: &Cluster) -> String {
+fn members_table(
+    paint: Paint,
+    members: &[&Member],
+    versions: &Versions,
+    others: &[Other],
+    cluster: &Cluster,
+) -> String {
     let row = |member: &&Member| {
         let devices: Vec<String> = member
             .devices
@@ -141,7 +150,7 @@ fn members_table(members: &[&Member], versions: &Versions, others: &[Other], clu
             })
             .collect();
         let indices = member.devices.iter().filter_map(|device| index(&device.name, cluster));
-        vec![
+        table::Row::from(vec![
             member.task.short(),
             indices.map(|index| index.to_string()).collect::<Vec<_>>().join("\n"),
             devices.join("\n"),
@@ -149,15 +158,16 @@ fn members_table(members: &[&Member], versions: &Versions, others: &[Other], clu
             up_for(member.since_unix_ms),
             versions.get(&member.task).map_or_else(|| "?".to_owned(), String::clone),
             short_peer(member.peer.as_str()),
-        ]
+        ])
     };
     let other = |(place, speaks): &Other| {
         let release = speaks.release.as_ref().map_or("another", Release::as_str);
         let version = format!("{release}, protocol {} (here {VERSION})", speaks.protocol);
-        vec!["?".to_owned(), String::new(), String::new(), place.clone(), String::new(), version, String::new()]
+        let cells = ["?", "", "", place, "", &version, ""].map(str::to_owned);
+        table::Row::toned(Tone::Warning, cells.to_vec())
     };
     let header = ["TASK", "INDEX", "DEVICES", "ADDRESSES", "UP", "VERSION", "PEER"];
-    table::table(&header, members.iter().map(row).chain(others.iter().map(other)))
+    table::table(paint, &header, members.iter().map(row).chain(others.iter().map(other)))
 }
 
 /// The addresses to dial it at. Loopback addresses are left out if there are others: whether they are known depends on
@@ -200,7 +210,7 @@ mod tests {
         let seen = [(Source::Lan, speaks), (Source::Configured, speaks), (Source::Lan, None), (Source::Lan, nameless)];
         let others = others(&seen.map(|(source, speaks)| attempt(source, speaks)));
 
-        let table = members_table(&members, &versions, &others, &cluster);
+        let table = members_table(Paint::OFF, &members, &versions, &others, &cluster);
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!((rows.len(), rows[1][0]), (4, "local/0"), "{table}");
         assert!(rows[1].contains(&"0.9.1"), "{table}");

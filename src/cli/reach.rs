@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::paint::Paint;
 use super::{Outcome, Trouble, diagnosis};
 use crate::checkpoint::DataDir;
 use crate::device::Task;
@@ -274,7 +275,7 @@ pub(super) fn tried(node: &Node) -> String {
 
 /// Why peers that were seen are not met, to be added to a message; empty if there are none.
 pub(super) fn concluded(node: &Node) -> String {
-    match diagnosis::concluded(&node.mesh().tried()) {
+    match diagnosis::concluded(&node.mesh().tried(), Paint::stderr()) {
         text if text.is_empty() => text,
         text => format!("\nSo:{text}"),
     }

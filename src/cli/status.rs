@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::paint::{Paint, Tone, complain};
 use super::reach::AskArgs;
-use super::table::{duration, short_peer, table};
+use super::table::{Row, duration, short_peer, table};
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
 use crate::memory::Bytes;
@@ -58,39 +59,39 @@ async fn show(node: &Node, mut tasks: Vec<Task>, as_json: bool) -> Outcome {
     if as_json {
         output::json_value(&told.iter().map(|(task, status)| node_json(task, status)).collect())?;
     } else {
-        let texts: Vec<String> = told.iter().map(|(task, status)| node_text(task, status)).collect();
+        let texts: Vec<String> = told.iter().map(|(task, status)| node_text(Paint::stdout(), task, status)).collect();
         if !texts.is_empty() {
             output::line(&texts.join("\n\n\n"))?;
         }
     }
     // If one node does not answer, the others are still shown.
     let last = troubles.pop();
-    troubles.iter().for_each(|trouble| eprintln!("meshtf: {trouble}"));
+    troubles.iter().for_each(complain);
     last.map_or(Ok(Exit::Ok), Err)
 }
 
-fn node_text(task: &Task, status: &NodeStatus) -> String {
+fn node_text(paint: Paint, task: &Task, status: &NodeStatus) -> String {
     let identity = &status.identity;
     let mesh = identity.mesh.as_ref().map_or_else(String::new, |mesh| format!(" of mesh {mesh}"));
     let title = format!("{task}{mesh}, meshtf {}, up {}", identity.version, duration(identity.up_ms / 1000));
     let parts = [
-        Some(title),
-        part(&status.devices, &DEVICES, device_row),
-        part(&status.sessions, &SESSIONS, session_row),
-        part(&status.pieces, &PIECES, piece_row),
-        part(&status.resources, &RESOURCES, resource_row),
-        part(&status.peers, &PEERS, peer_row),
-        Some(table(&["LIMIT", "USED", "OF", ""], status.limits.iter().map(limit_row))),
+        Some(paint.tone(Tone::Strong, title)),
+        part(paint, &status.devices, &DEVICES, device_row),
+        part(paint, &status.sessions, &SESSIONS, session_row),
+        part(paint, &status.pieces, &PIECES, piece_row),
+        part(paint, &status.resources, &RESOURCES, resource_row),
+        part(paint, &status.peers, &PEERS, peer_row),
+        Some(table(paint, &["LIMIT", "USED", "OF", ""], status.limits.iter().map(limit_row))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
 /// A table, and how much of it is left out; nothing if there is nothing.
-fn part<T>(listed: &Listed<T>, header: &[&str], row: fn(&T) -> Vec<String>) -> Option<String> {
+fn part<T, R: Into<Row>>(paint: Paint, listed: &Listed<T>, header: &[&str], row: fn(&T) -> R) -> Option<String> {
     if listed.items.is_empty() {
         return None;
     }
-    let mut text = table(header, listed.items.iter().map(row));
+    let mut text = table(paint, header, listed.items.iter().map(row));
     if listed.left_out() > 0 {
         text.push_str(&format!("\nand {} more", listed.left_out()));
     }
@@ -174,9 +175,12 @@ pub(super) fn resource_row(resource: &ResourceStatus) -> Vec<String> {
     ]
 }
 
+/// What share of a limit is near it.
+const NEAR: f64 = 0.9;
+
 const PEERS: [&str; 6] = ["PEER", "ADDRESS", "LINK", "ROUND TRIP", "SENT", "RECEIVED"];
 
-fn peer_row(peer: &PeerStatus) -> Vec<String> {
+fn peer_row(peer: &PeerStatus) -> Row {
     let traffic = |bytes: u64, per_second: f64| match per_second {
         0.0 => Bytes(bytes as usize).to_string(),
         _ => format!("{}, {}/s", Bytes(bytes as usize), Bytes(per_second as usize)),
@@ -185,28 +189,34 @@ fn peer_row(peer: &PeerStatus) -> Vec<String> {
         LinkState::Up => format!("up {}", duration(peer.up_ms / 1000)),
         LinkState::Mending { for_ms, why } => format!("reconnecting for {:.1} s: {why}", *for_ms as f64 / 1000.0),
     };
-    vec![
+    let cells = vec![
         peer.task.as_ref().map_or_else(|| format!("client {}", short_peer(peer.peer.as_str())), Task::short),
         peer.address.clone(),
         state,
         peer.round_trip_us.map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0)),
         traffic(peer.sent_bytes, peer.sent_per_second),
         traffic(peer.received_bytes, peer.received_per_second),
-    ]
+    ];
+    match peer.state {
+        LinkState::Up => cells.into(),
+        LinkState::Mending { .. } => Row::toned(Tone::Warning, cells),
+    }
 }
 
-fn limit_row(limit: &LimitStatus) -> Vec<String> {
+fn limit_row(limit: &LimitStatus) -> Row {
     let amount = |count: u64| match limit.name.contains("bytes") || limit.name == "memory" {
         true => Bytes(count as usize).to_string(),
         false => count.to_string(),
     };
     let share = limit.limit.map(|most| format!("{:.0} %", 100.0 * limit.used as f64 / most.max(1) as f64));
-    vec![
+    let near = limit.limit.is_some_and(|most| limit.used as f64 > NEAR * most as f64);
+    let cells = vec![
         limit.name.clone(),
         amount(limit.used),
         limit.limit.map_or_else(|| "no limit".to_owned(), amount),
         share.unwrap_or_default(),
-    ]
+    ];
+    if near { Row::toned(Tone::Warning, cells) } else { cells.into() }
 }
 
 fn rate(per_second: f64) -> String {

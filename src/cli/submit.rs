@@ -10,6 +10,7 @@ use serde_json::{Map, json};
 
 use super::init::{Checks, Due};
 use super::inputs::{GraphArgs, StepRequest};
+use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::interrupted;
 use super::table::number;
@@ -142,8 +143,9 @@ impl StepArgs {
         let _ = session.close().await;
         let summary = outcome?;
         if !self.quiet {
-            eprintln!("{}", self.account(job, began.elapsed()));
-            let places = output::where_it_ran(&summary);
+            let paint = Paint::stderr();
+            eprintln!("{}", paint.tone(Tone::Strong, self.account(job, began.elapsed())));
+            let places = output::where_it_ran(paint, &summary);
             if !places.is_empty() {
                 eprintln!("{places}");
             }
@@ -285,7 +287,8 @@ impl StepArgs {
             return ProgressBar::hidden();
         }
         // The bar takes what the rest leaves.
-        let style = ProgressStyle::with_template("{wide_bar:.cyan} {pos}/{len} {rate} {eta} {msg}");
+        let bar = if Paint::stderr().is_on() { "{wide_bar:.cyan}" } else { "{wide_bar}" };
+        let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}} {{rate}} {{eta}} {{msg}}"));
         let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {
             let _ = write!(to, "{:.0}/s", state.per_sec());
         };

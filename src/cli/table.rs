@@ -1,21 +1,68 @@
 //! Tables on stdout, and how times, names and counts are written in them.
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
+
+use super::paint::{Paint, Tone};
+
+/// A row of a table; its tone, if it is to stand out.
+pub(super) struct Row {
+    cells: Vec<String>,
+    tone: Option<Tone>,
+}
+
+impl Row {
+    pub fn toned(tone: Tone, cells: Vec<String>) -> Row {
+        Row { cells, tone: Some(tone) }
+    }
+}
+
+impl From<Vec<String>> for Row {
+    fn from(cells: Vec<String>) -> Row {
+        Row { cells, tone: None }
+    }
+}
 
 /// A table without lines, as wide as the terminal lets it be.
-pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    arranged(ContentArrangement::Dynamic, header, rows)
+pub(super) fn table<R: Into<Row>>(paint: Paint, header: &[&str], rows: impl IntoIterator<Item = R>) -> String {
+    arranged(ContentArrangement::Dynamic, paint, header, rows)
 }
 
 /// A table without lines, each row of which is one line, however long.
-pub(super) fn wide_table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    arranged(ContentArrangement::Disabled, header, rows)
+pub(super) fn wide_table<R: Into<Row>>(paint: Paint, header: &[&str], rows: impl IntoIterator<Item = R>) -> String {
+    arranged(ContentArrangement::Disabled, paint, header, rows)
 }
 
-fn arranged(how: ContentArrangement, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+fn arranged<R: Into<Row>>(
+    how: ContentArrangement,
+    paint: Paint,
+    header: &[&str],
+    rows: impl IntoIterator<Item = R>,
+) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(how).set_header(header).add_rows(rows);
+    table.load_preset(presets::NOTHING).set_content_arrangement(how);
+    if paint.is_on() {
+        table.enforce_styling().set_header(header.iter().map(|text| Cell::new(text).add_attribute(Attribute::Bold)));
+    } else {
+        table.set_header(header);
+    }
+    for row in rows {
+        let Row { cells, tone } = row.into();
+        let tone = tone.filter(|_| paint.is_on());
+        table.add_row(cells.into_iter().map(|text| styled(Cell::new(text), tone)));
+    }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+fn styled(cell: Cell, tone: Option<Tone>) -> Cell {
+    match tone {
+        None => cell,
+        Some(Tone::Bad) => cell.fg(Color::Red),
+        Some(Tone::Warning) => cell.fg(Color::Yellow),
+        Some(Tone::Good) => cell.fg(Color::Green),
+        Some(Tone::Accent) => cell.fg(Color::Cyan),
+        Some(Tone::Strong) => cell.add_attribute(Attribute::Bold),
+        Some(Tone::Dim) => cell.add_attribute(Attribute::Dim),
+    }
 }
 
 /// The end of a PeerId, which is what tells two apart.
@@ -49,6 +96,28 @@ pub(super) fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headings_and_what_stands_out_are_painted_and_aligned_alike() {
+        let rows = || {
+            [
+                Row::from(vec!["a".to_owned(), "fine".to_owned()]),
+                Row::toned(Tone::Bad, vec!["bbbb".into(), "lost".into()]),
+            ]
+        };
+        let plain = table(Paint::OFF, &["TASK", "STATE"], rows());
+        assert_eq!(plain, " TASK  STATE\n a     fine\n bbbb  lost");
+        let painted = table(Paint::ON, &["TASK", "STATE"], rows());
+        let lines: Vec<&str> = painted.lines().collect();
+        assert!(
+            lines[0].contains("\x1b[1m") && !lines[1].contains('\x1b') && lines[2].contains("\x1b["),
+            "{painted:?}"
+        );
+        assert_eq!(
+            anstream::adapter::strip_str(&painted).to_string().lines().map(str::trim_end).collect::<Vec<_>>(),
+            plain.lines().collect::<Vec<_>>()
+        );
+    }
 
     #[test]
     fn a_fetched_number_has_five_digits() {

@@ -5,16 +5,21 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use super::Trouble;
+use super::paint::{Paint, Tone};
 use super::table::table;
+use crate::device::DeviceName;
+use crate::memory::Bytes;
 use crate::trace::{Costs, DeviceTrace, PathPart, Timeline};
 
 /// Ops, and nodes of the critical path, that the report names.
 const MOST_OPS: usize = 10;
 const MOST_OF_PATH: usize = 5;
+/// Pairs of devices that it names.
+const MOST_LINKS: usize = 10;
 
 /// Writes the timeline of steps, one after the other, and returns where their time went.
 pub(super) fn write(path: &Path, steps: u64, traces: &[DeviceTrace]) -> Result<String, Trouble> {
-    let timeline = Timeline::of(traces);
+    let (timeline, paint) = (Timeline::of(traces), Paint::stderr());
     let write = || {
         let mut file = BufWriter::new(File::create(path)?);
         serde_json::to_writer(&mut file, &timeline.chrome_trace())?;
@@ -23,13 +28,13 @@ pub(super) fn write(path: &Path, steps: u64, traces: &[DeviceTrace]) -> Result<S
     write().map_err(|error: std::io::Error| Trouble::input(format!("--trace {}: {error}", path.display())))?;
     Ok(format!(
         "{}\n{}: the timeline; open it at https://ui.perfetto.dev",
-        report(steps, &timeline.costs()),
+        report(paint, steps, &timeline.costs()),
         path.display()
     ))
 }
 
 /// Where the time of steps went.
-fn report(steps: u64, costs: &Costs) -> String {
+fn report(paint: Paint, steps: u64, costs: &Costs) -> String {
     let percent = |part_us: f64| format!("{:.0} %", 100.0 * part_us / costs.took_us.max(f64::MIN_POSITIVE));
     let devices = costs.devices.iter().map(|time| {
         let shares = [time.busy_us, time.waiting_us, time.idle_us].map(percent);
@@ -41,19 +46,31 @@ fn report(steps: u64, costs: &Costs) -> String {
         .take(MOST_OPS)
         .map(|op| vec![op.op.clone(), time(op.took_us), percent(op.took_us), op.runs.to_string()]);
     let mut parts = vec![
-        match steps {
-            1 => format!("the traced step took {}", time(costs.took_us)),
-            _ => format!("the {steps} traced steps took {}", time(costs.took_us)),
-        },
-        table(&["device", "busy", "waiting", "done"], devices),
-        table(&["op", "time", if steps == 1 { "of the step" } else { "of the steps" }, "runs"], ops),
+        paint.tone(
+            Tone::Strong,
+            match steps {
+                1 => format!("the traced step took {}", time(costs.took_us)),
+                _ => format!("the {steps} traced steps took {}", time(costs.took_us)),
+            },
+        ),
+        table(paint, &["device", "busy", "waiting", "idle"], devices),
+        table(paint, &["op", "time", if steps == 1 { "of the step" } else { "of the steps" }, "runs"], ops),
     ];
-    parts.extend(path(&costs.path));
+    parts.extend(path(paint, &costs.path));
+    let links = costs.links.iter().take(MOST_LINKS).map(|link| {
+        let ends = [&link.from, &link.to].map(DeviceName::to_string);
+        [&ends[..], &[link.values.to_string(), Bytes(link.bytes as usize).to_string()]].concat()
+    });
+    if costs.links.is_empty() {
+        parts.push("nothing travelled between devices".to_owned());
+    } else {
+        parts.push(table(paint, &["from", "to", "values", "bytes"], links));
+    }
     parts.join("\n\n")
 }
 
 /// What the step's end hung on; `None` if nothing ran.
-fn path(path: &[PathPart]) -> Option<String> {
+fn path(paint: Paint, path: &[PathPart]) -> Option<String> {
     let took = |part: &PathPart| part.took_us + part.waited_us;
     let sum = |of: fn(&PathPart) -> f64| path.iter().map(of).sum::<f64>();
     let (ran, waited) = (sum(|part| part.took_us), sum(|part| part.waited_us));
@@ -62,10 +79,11 @@ fn path(path: &[PathPart]) -> Option<String> {
     let rows = longest.into_iter().take(MOST_OF_PATH).map(|part| {
         vec![part.name.clone(), part.op.clone(), part.device.to_string(), time(part.took_us), time(part.waited_us)]
     });
-    let rows = table(&["node", "op", "device", "ran", "waited before"], rows);
+    let rows = table(paint, &["node", "op", "device", "ran", "waited before"], rows);
     let nodes = if path.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", path.len()) };
     (!path.is_empty()).then(|| {
-        format!("the critical path: {nodes}, {} running and {} waiting; most of it:\n{rows}", time(ran), time(waited))
+        let title = format!("the critical path: {nodes}, {} running and {} waiting", time(ran), time(waited));
+        format!("{}; most of it:\n{rows}", paint.tone(Tone::Strong, title))
     })
 }
 
@@ -93,6 +111,7 @@ mod tests {
             inputs: inputs.iter().map(|&input| input.to_owned()).collect(),
             start_us,
             took_ns: took_us * 1000,
+            sent_bytes: 0,
         };
         let nodes = vec![node("a", "Exp", &[], 0, 1500), node("b", "Neg", &["a"], 1600, 400)];
         let device = Task::new("w", 0).device(DeviceKind::Cpu, 0);

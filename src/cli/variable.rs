@@ -6,6 +6,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::inputs::fed;
+use super::paint::Paint;
 use super::reach::AskArgs;
 use super::status::{RESOURCES, resource_json, resource_row};
 use super::table::table;
@@ -130,7 +131,7 @@ async fn list(node: &Node, of: &NodeArgs) -> Outcome {
     if of.json {
         output::json_value(&resources.iter().map(resource_json).collect())?;
     } else if !resources.is_empty() {
-        output::line(&table(&RESOURCES, resources.iter().map(resource_row)))?;
+        output::line(&table(Paint::stdout(), &RESOURCES, resources.iter().map(resource_row)))?;
     }
     Ok(Exit::Ok)
 }

@@ -3,6 +3,7 @@
 
 mod admission;
 mod browser;
+mod colours;
 mod constants;
 mod deep;
 mod discovery;

@@ -23,6 +23,7 @@ pub enum Means {
     Gpu,
     Corpus,
     Cores,
+    Terminal,
     Chromium,
     /// What `make test-tf` runs. No test in Rust needs it.
     TensorFlow,
@@ -39,6 +40,7 @@ impl Means {
         Means::Gpu,
         Means::Corpus,
         Means::Cores,
+        Means::Terminal,
         Means::Chromium,
         Means::TensorFlow,
         Means::Burn,
@@ -57,6 +59,7 @@ impl Means {
             Means::Gpu => ("gpu", "there is no GPU, not even Mesa's in software (`make setup` installs that)"),
             Means::Corpus => ("corpus", "there is no ../shared/corpus/tf with more recorded sessions"),
             Means::Cores => ("cores", "there is one processor, and kernels do not run beside each other"),
+            Means::Terminal => ("terminal", "there is no `script` (of util-linux) that gives a program a terminal"),
             Means::Chromium => (
                 "chromium",
                 "there is no Chromium that starts, which draws the page of `meshtf node --web` (`make setup` installs it)",
@@ -162,7 +165,7 @@ fn only_what_is_named_may_be_missing_in_ci() {
     let why = verdict(Means::Gpu, "", "gpus").unwrap_err();
     assert!(
         why.contains("\"gpus\"")
-            && why.contains("netns, packages, ss-kill, proc, gpu, corpus, cores, chromium, tensorflow, burn"),
+            && why.contains("netns, packages, ss-kill, proc, gpu, corpus, cores, terminal, chromium, tensorflow, burn"),
         "{why}"
     );
 }

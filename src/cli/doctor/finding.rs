@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::super::paint::{Paint, Tone};
+
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -18,6 +20,15 @@ impl Level {
             Level::Note => "note",
             Level::Warning => "warning",
             Level::Problem => "problem",
+        }
+    }
+
+    pub fn tone(self) -> Tone {
+        match self {
+            Level::Ok => Tone::Good,
+            Level::Note => Tone::Dim,
+            Level::Warning => Tone::Warning,
+            Level::Problem => Tone::Bad,
         }
     }
 }
@@ -50,18 +61,18 @@ impl Finding {
         Finding { level: Level::Problem, ..Finding::note(check, what, remedy) }
     }
 
+    /// As lines for people.
+    pub fn shown(&self, paint: Paint) -> String {
+        let level = paint.tone(self.level.tone(), format_args!("{:8}", self.level.name()));
+        let line = format!("{level} {:11} {}", self.check, self.what);
+        match &self.remedy {
+            Some(remedy) => format!("{line}\n{:20} {}", "", paint.tone(Tone::Accent, format_args!("→ {remedy}"))),
+            None => line,
+        }
+    }
+
     pub fn json(&self) -> Value {
         json!({ "check": self.check, "level": self.level.name(), "what": self.what, "remedy": self.remedy })
-    }
-}
-
-impl std::fmt::Display for Finding {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:8} {:11} {}", self.level.name(), self.check, self.what)?;
-        match &self.remedy {
-            Some(remedy) => write!(f, "\n{:20} → {remedy}", ""),
-            None => Ok(()),
-        }
     }
 }
 

@@ -93,10 +93,17 @@ fn of_folder(check: &'static str, path: &Path, written: io::Result<()>) -> Findi
             format!("{shown} is on a file system that is read-only"),
             "Mount a volume there, or name another folder: MESHTF_HOME, for data --data.",
         ),
+        Err((io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, error)) => Finding::problem(
+            check,
+            format!("{shown} cannot be written: {error}"),
+            format!(
+                "Make room: `df -h {shown}` shows how much there is; another folder: MESHTF_HOME, for data --data."
+            ),
+        ),
         Err((_, error)) => Finding::problem(
             check,
             format!("{shown} cannot be written: {error}"),
-            "Make room or another folder: MESHTF_HOME, for data --data.",
+            "Name a folder that can be made there: MESHTF_HOME, for data --data.",
         ),
     }
 }
@@ -255,8 +262,8 @@ mod tests {
 
     #[track_caller]
     fn check(finding: Finding, level: Level, what: &str, remedy: &str) {
-        assert_eq!(finding.level, level, "{finding}");
-        assert!(finding.what.contains(what) && finding.remedy.as_deref().unwrap_or("").contains(remedy), "{finding}");
+        assert_eq!(finding.level, level, "{finding:?}");
+        assert!(finding.what.contains(what) && finding.remedy.as_deref().unwrap_or("").contains(remedy), "{finding:?}");
     }
 
     #[test]
@@ -284,6 +291,8 @@ mod tests {
         check(super::folder("data", &folder.path().join("file")), Level::Problem, "cannot be written", "--data");
         let denied = Err(io::ErrorKind::PermissionDenied.into());
         check(of_folder("home", Path::new("/h"), denied), Level::Problem, "by this user", "chown -R $USER /h");
+        let full = Err(io::ErrorKind::StorageFull.into());
+        check(of_folder("data", Path::new("/h"), full), Level::Problem, "cannot be written", "df -h /h");
         let read_only = Err(io::ErrorKind::ReadOnlyFilesystem.into());
         check(of_folder("home", Path::new("/h"), read_only), Level::Problem, "read-only", "Mount a volume");
     }

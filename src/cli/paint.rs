@@ -1,0 +1,93 @@
+//! Colours and weights of what people read: on a terminal, and not where NO_COLOR or TERM=dumb says so. Pipes and files get none.
+
+use std::fmt::Display;
+use std::io;
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Color, Style};
+
+/// Whether one stream shows colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Paint(bool);
+
+/// What a piece of text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    /// Something is wrong.
+    Bad,
+    /// Something may be wrong.
+    Warning,
+    /// All is well.
+    Good,
+    /// What to do about it, or a name.
+    Accent,
+    /// A heading, or what was asked for.
+    Strong,
+    /// What accompanies the rest.
+    Dim,
+}
+
+impl Paint {
+    #[cfg(test)]
+    pub const OFF: Paint = Paint(false);
+    #[cfg(test)]
+    pub const ON: Paint = Paint(true);
+
+    pub fn stdout() -> Paint {
+        Paint(AutoStream::choice(&io::stdout()) != ColorChoice::Never)
+    }
+
+    pub fn stderr() -> Paint {
+        Paint(AutoStream::choice(&io::stderr()) != ColorChoice::Never)
+    }
+
+    pub fn is_on(self) -> bool {
+        self.0
+    }
+
+    /// The text in that tone, or as it is.
+    pub fn tone(self, tone: Tone, text: impl Display) -> String {
+        if !self.0 {
+            return text.to_string();
+        }
+        let style = tone.style();
+        format!("{style}{text}{style:#}")
+    }
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        let color = |color: AnsiColor| Style::new().fg_color(Some(Color::Ansi(color)));
+        match self {
+            Tone::Bad => color(AnsiColor::Red).bold(),
+            Tone::Warning => color(AnsiColor::Yellow),
+            Tone::Good => color(AnsiColor::Green),
+            Tone::Accent => color(AnsiColor::Cyan),
+            Tone::Strong => Style::new().bold(),
+            Tone::Dim => Style::new().dimmed(),
+        }
+    }
+}
+
+/// Says on stderr what went wrong.
+pub(super) fn complain(what: impl Display) {
+    eprintln!("{} {what}", Paint::stderr().tone(Tone::Bad, "meshtf:"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_has_escapes_only_where_they_are_shown() {
+        assert_eq!(Paint::OFF.tone(Tone::Bad, "no"), "no");
+        for (tone, want) in [
+            (Tone::Bad, "\x1b[1m\x1b[31mno\x1b[0m"),
+            (Tone::Good, "\x1b[32mno\x1b[0m"),
+            (Tone::Strong, "\x1b[1mno\x1b[0m"),
+            (Tone::Dim, "\x1b[2mno\x1b[0m"),
+        ] {
+            assert_eq!(Paint::ON.tone(tone, "no"), want, "{tone:?}");
+        }
+    }
+}
