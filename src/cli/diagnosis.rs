@@ -131,7 +131,7 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
                 at.host,
                 at.port()
             ),
-            format!("Allow the port on that machine: {}.", at.allow()),
+            format!("On that machine: {} allows the port; `meshtf ps` tells whether it has another by now.", at.allow()),
         ),
         Verdict::Silent => (
             format!(
