@@ -29,8 +29,8 @@ pub struct NodeTrace {
     pub name: String,
     /// Its op.
     pub op: String,
-    /// The names of the nodes that its inputs come from, as this device has them; then, as `^name`, of those that it only had to run
-    /// after.
+    /// The names of the nodes that its inputs come from, as this device has them; then, as `^name`, of those that it only had
+    /// to run after.
     pub inputs: Vec<String>,
     /// When it began, in microseconds since 1970 by the clock of its device's machine.
     pub start_us: u64,

@@ -25,8 +25,8 @@ const MAX_LISTED: usize = 20;
 
 /// Show placement and transfers of a graph without running it
 ///
-/// First what each device comes to: nodes, bytes of variables, bytes of values at once (PEAK: one node after the other, each value until
-/// its last use), bytes that it sends and receives in a step. Sizes are those that are known without running.
+/// First what each device comes to: nodes, bytes of variables, bytes of values at once (PEAK: one node after the other, each
+/// value until its last use), bytes that it sends and receives in a step. Sizes are those that are known without running.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

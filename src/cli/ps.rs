@@ -150,7 +150,7 @@ fn members_table(
             })
             .collect();
         let indices = member.devices.iter().filter_map(|device| index(&device.name, cluster));
-        table::Row::from(vec![
+        table::TableRow::from(vec![
             member.task.short(),
             indices.map(|index| index.to_string()).collect::<Vec<_>>().join("\n"),
             devices.join("\n"),
@@ -164,7 +164,7 @@ fn members_table(
         let release = speaks.release.as_ref().map_or("another", Release::as_str);
         let version = format!("{release}, protocol {} (here {VERSION})", speaks.protocol);
         let cells = ["?", "", "", place, "", &version, ""].map(str::to_owned);
-        table::Row::toned(Tone::Warning, cells.to_vec())
+        table::TableRow::toned(Tone::Warning, cells.to_vec())
     };
     let header = ["TASK", "INDEX", "DEVICES", "ADDRESSES", "UP", "VERSION", "PEER"];
     table::table(paint, &header, members.iter().map(row).chain(others.iter().map(other)))

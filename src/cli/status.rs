@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::paint::{Paint, Tone, complain};
 use super::reach::AskArgs;
-use super::table::{Row, duration, short_peer, table};
+use super::table::{TableRow, duration, short_peer, table};
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
 use crate::memory::Bytes;
@@ -87,7 +87,7 @@ fn node_text(paint: Paint, task: &Task, status: &NodeStatus) -> String {
 }
 
 /// A table, and how much of it is left out; nothing if there is nothing.
-fn part<T, R: Into<Row>>(paint: Paint, listed: &Listed<T>, header: &[&str], row: fn(&T) -> R) -> Option<String> {
+fn part<T, R: Into<TableRow>>(paint: Paint, listed: &Listed<T>, header: &[&str], row: fn(&T) -> R) -> Option<String> {
     if listed.items.is_empty() {
         return None;
     }
@@ -180,7 +180,7 @@ const NEAR: f64 = 0.9;
 
 const PEERS: [&str; 6] = ["PEER", "ADDRESS", "LINK", "ROUND TRIP", "SENT", "RECEIVED"];
 
-fn peer_row(peer: &PeerStatus) -> Row {
+fn peer_row(peer: &PeerStatus) -> TableRow {
     let traffic = |bytes: u64, per_second: f64| match per_second {
         0.0 => Bytes(bytes as usize).to_string(),
         _ => format!("{}, {}/s", Bytes(bytes as usize), Bytes(per_second as usize)),
@@ -199,11 +199,11 @@ fn peer_row(peer: &PeerStatus) -> Row {
     ];
     match peer.state {
         LinkState::Up => cells.into(),
-        LinkState::Mending { .. } => Row::toned(Tone::Warning, cells),
+        LinkState::Mending { .. } => TableRow::toned(Tone::Warning, cells),
     }
 }
 
-fn limit_row(limit: &LimitStatus) -> Row {
+fn limit_row(limit: &LimitStatus) -> TableRow {
     let amount = |count: u64| match limit.name.contains("bytes") || limit.name == "memory" {
         true => Bytes(count as usize).to_string(),
         false => count.to_string(),
@@ -216,7 +216,7 @@ fn limit_row(limit: &LimitStatus) -> Row {
         limit.limit.map_or_else(|| "no limit".to_owned(), amount),
         share.unwrap_or_default(),
     ];
-    if near { Row::toned(Tone::Warning, cells) } else { cells.into() }
+    if near { TableRow::toned(Tone::Warning, cells) } else { cells.into() }
 }
 
 fn rate(per_second: f64) -> String {

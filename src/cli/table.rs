@@ -5,34 +5,38 @@ use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use super::paint::{Paint, Tone};
 
 /// A row of a table; its tone, if it is to stand out.
-pub(super) struct Row {
+pub(super) struct TableRow {
     cells: Vec<String>,
     tone: Option<Tone>,
 }
 
-impl Row {
-    pub fn toned(tone: Tone, cells: Vec<String>) -> Row {
-        Row { cells, tone: Some(tone) }
+impl TableRow {
+    pub fn toned(tone: Tone, cells: Vec<String>) -> TableRow {
+        TableRow { cells, tone: Some(tone) }
     }
 }
 
-impl From<Vec<String>> for Row {
-    fn from(cells: Vec<String>) -> Row {
-        Row { cells, tone: None }
+impl From<Vec<String>> for TableRow {
+    fn from(cells: Vec<String>) -> TableRow {
+        TableRow { cells, tone: None }
     }
 }
 
 /// A table without lines, as wide as the terminal lets it be.
-pub(super) fn table<R: Into<Row>>(paint: Paint, header: &[&str], rows: impl IntoIterator<Item = R>) -> String {
+pub(super) fn table<R: Into<TableRow>>(paint: Paint, header: &[&str], rows: impl IntoIterator<Item = R>) -> String {
     arranged(ContentArrangement::Dynamic, paint, header, rows)
 }
 
 /// A table without lines, each row of which is one line, however long.
-pub(super) fn wide_table<R: Into<Row>>(paint: Paint, header: &[&str], rows: impl IntoIterator<Item = R>) -> String {
+pub(super) fn wide_table<R: Into<TableRow>>(
+    paint: Paint,
+    header: &[&str],
+    rows: impl IntoIterator<Item = R>,
+) -> String {
     arranged(ContentArrangement::Disabled, paint, header, rows)
 }
 
-fn arranged<R: Into<Row>>(
+fn arranged<R: Into<TableRow>>(
     how: ContentArrangement,
     paint: Paint,
     header: &[&str],
@@ -46,7 +50,7 @@ fn arranged<R: Into<Row>>(
         table.set_header(header);
     }
     for row in rows {
-        let Row { cells, tone } = row.into();
+        let TableRow { cells, tone } = row.into();
         let tone = tone.filter(|_| paint.is_on());
         table.add_row(cells.into_iter().map(|text| styled(Cell::new(text), tone)));
     }
@@ -101,8 +105,8 @@ mod tests {
     fn headings_and_what_stands_out_are_painted_and_aligned_alike() {
         let rows = || {
             [
-                Row::from(vec!["a".to_owned(), "fine".to_owned()]),
-                Row::toned(Tone::Bad, vec!["bbbb".into(), "lost".into()]),
+                TableRow::from(vec!["a".to_owned(), "fine".to_owned()]),
+                TableRow::toned(Tone::Bad, vec!["bbbb".into(), "lost".into()]),
             ]
         };
         let plain = table(Paint::OFF, &["TASK", "STATE"], rows());

@@ -41,19 +41,21 @@ dpkg --purge meshtf >/dev/null 2>&1
 /// The package in systems that had the group, or the user without it, before.
 const INSTALL_BESIDE: &str = r#"
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+package=$1
+put() { dpkg --no-triggers --force-unsafe-io --install "$package" >/dev/null; }
 groupadd --system meshtf
-dpkg --no-triggers --force-unsafe-io --install /meshtf.deb >/dev/null
+put
 echo "group first: $(id -gn meshtf) $(stat -c '%U %G %a' /var/lib/meshtf)"
 dpkg --purge meshtf >/dev/null 2>&1
 userdel meshtf
 if getent group meshtf >/dev/null; then groupdel meshtf; fi
 useradd --system --gid nogroup --home-dir /var/lib/meshtf meshtf
-dpkg --no-triggers --force-unsafe-io --install /meshtf.deb >/dev/null
+put
 echo "user first: $(getent group meshtf | cut -d: -f1) $(stat -c '%U %G %a' /var/lib/meshtf)"
 "#;
 
-/// What `dist.sh` asks of the machine, in place of what it has: cargo, which writes down what it is asked to build; rustc, which has the
-/// targets in $STUBS/lib; and a binary that is small.
+/// What `dist.sh` asks of the machine, in place of what it has: cargo, which writes down what it is asked to build; rustc, which
+/// has the targets in $STUBS/lib; and a binary that is small.
 const STUBS: [(&str, &str); 5] = [
     (
         "cargo",
@@ -142,7 +144,7 @@ fn a_package_is_installed_where_its_group_or_user_is_already() {
     }
     let sandbox = Sandbox::new();
     let package = script("deb.sh", &sandbox.path("out"));
-    let ran = in_a_copy(&package, INSTALL_BESIDE).expect("unshare runs");
+    let ran = in_a_copy(&[&package, INSTALL_BESIDE]);
     let (told, wrong) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     let want = ["group first: meshtf meshtf meshtf 700", "user first: meshtf meshtf meshtf 700"];
     assert_eq!(told.lines().collect::<Vec<_>>(), want, "{wrong}");
@@ -260,7 +262,8 @@ fn an_archive_has_the_binary_its_manual_and_all_licences() {
     for part in ["  libp2p 0.57.1: MIT", "  tokio 1.", "  mimalloc", "Permission is hereby granted"] {
         assert!(licences.contains(part), "{part:?} is not among the licences");
     }
-    // What only tests use is not in the binary, nor what only features have that it is built without, nor what runs in the compiler.
+    // What only tests use is not in the binary, nor what only features have that it is built without, nor what runs in the
+    // compiler.
     for part in ["  proptest ", "  cubecl-cuda ", "  serde_derive "] {
         assert!(!licences.contains(part), "{part:?} is among the licences");
     }

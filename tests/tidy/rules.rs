@@ -376,7 +376,8 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "cli",
         &[
-            &[SELF, "failure", "log", "memory", "table", "diagnosis"],
+            &[SELF, "paint"],
+            &["failure", "log", "memory", "table", "diagnosis"],
             &["output", "reach", "signals", "config", "inputs", "init", "join", "man", "trace"],
             &[
                 "node",

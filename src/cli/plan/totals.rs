@@ -61,9 +61,9 @@ fn elements_bytes(dtype: DType, sizes: &[Option<usize>]) -> Option<u64> {
     sizes.iter().try_fold(dtype.size()? as u64, |bytes, size| bytes.checked_mul((*size)? as u64))
 }
 
-/// Most bytes of values that a piece has at once if its nodes run one after the other, each once, and a value is there until its last
-/// use; and how many values have a size that is not known. Constants and what is fetched stay to the end. What passes a value on, or
-/// reads a variable, has none of its own.
+/// Most bytes of values that a piece has at once if its nodes run one after the other, each once, and a value is there until
+/// its last use; and how many values have a size that is not known. Constants and what is fetched stay to the end. What passes
+/// a value on, or reads a variable, has none of its own.
 fn peak(piece: &Piece, plan: &Plan, graph: &Graph) -> (u64, u64) {
     let count = piece.nodes.len();
     let mut unknown = 0;
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn values_are_there_until_their_last_use() {
-        // 1000 floats are fed; each of the chain is gone when the next is there, but for the fed ones, which the sum takes last; what
-        // is fetched stays.
+        // 1000 floats are fed; each of the chain is gone when the next is there, but for the fed ones, which the sum takes
+        // last; what is fetched stays.
         let text = r#"{"version": 1, "nodes": {
             "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [1000]}},
             "a": {"op": "Neg", "inputs": ["x"]}, "same": {"op": "Identity", "inputs": ["a"]},
