@@ -110,8 +110,9 @@ def elementwise():
     for op in ("Add Sub Mul Div DivNoNan FloorDiv FloorMod Greater GreaterEqual Less LessEqual Maximum Minimum MulNoNan"
                " Pow RealDiv SquaredDifference Xdivy Xlog1py Xlogy Equal NotEqual Mod").split():
         every(op, ("x", f(*pairs)), ("y", f(*pairs)))
-    for op in "Igamma Igammac NextAfter".split():
+    for op in "Igamma IgammaGradA Igammac NextAfter".split():
         every(op, *zip(("x1", "x2") if op == "NextAfter" else ("a", "x"), (f(*pairs[:3]), f(*pairs))))
+    every("RandomGammaGrad", ("alpha", f(*pairs[:3])), ("sample", f(*pairs)))
     every("Polygamma", ("a", f(*pairs[:3])), ("x", f(*pairs))), every("Zeta", ("x", f(*pairs[:3])), ("q", f(*pairs)))
     every("Betainc", *((name, f([], [2, 3], [N, 3], N)) for name in "abx")), every("Cross", ("a", f([2, 3], [N, 3], N)), ("b", f([2, 3], N)))
     for op in "BitwiseAnd BitwiseOr BitwiseXor LeftShift RightShift TruncateDiv TruncateMod".split():

@@ -7,6 +7,7 @@ mod binary;
 mod cast;
 mod compare;
 mod complex;
+mod gamma;
 mod rows;
 mod select;
 mod special;

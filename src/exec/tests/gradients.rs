@@ -308,13 +308,14 @@ fn add(
 }
 
 /// Rules that other tests try: those of gradients are in the second gradients of the ops and loops that they are of,
-/// and variables have a test below.
+/// and variables and random numbers have a test below.
 const ELSEWHERE: &[&str] = &[
     "FusedBatchNormGrad",
     "FusedBatchNormGradV2",
     "FusedBatchNormGradV3",
     "MaxPoolGrad",
     "Print",
+    "RandomGamma",
     "ReadVariableOp",
     "ResourceGather",
     "StackPopV2",
@@ -380,6 +381,27 @@ fn gradients_by_variables() {
     for (holds, by_new) in [("true", "4.0,7.0"), ("false", "3.0,6.0")] {
         cluster.check(&graph, &[("p", holds)], &[(&names[0], "3.0,4.0"), (&names[1], by_new)]);
     }
+}
+
+/// Samples are others in each step, so the step that has the gradient has them, too.
+#[test]
+fn gradients_by_the_parameter_of_samples() {
+    let graph = super::graph(
+        "n = Const is=(2,2,)
+         alpha = Placeholder dtype=float32 shape=[3]
+         samples = RandomGamma n alpha seed=7 seed2=9
+         slopes = RandomGammaGrad alpha samples
+         axes = Const is=(0,1,)
+         wanted = Sum slopes axes",
+    );
+    let (graph, names) = with_gradients(graph, "samples", &["alpha"]);
+    let alpha = [("alpha", Tensor::vector(vec![0.4f32, 2.0, 9.0]))];
+    let values = Cluster::new(1).run(&graph, &alpha, &[&names[0], "wanted", "samples"]).unwrap();
+    let got = floats(&values[0]);
+    assert_eq!(got, floats(&values[1]));
+    // A sample of a large parameter moves about as that does.
+    assert!(got.iter().all(|slope| slope.is_finite() && *slope > 0.0) && (got[2] / 4.0 - 1.0).abs() < 0.5, "{got:?}");
+    assert_eq!(values[2].shape().dims(), [2, 2, 3]);
 }
 
 /// What graphs as a whole compute: paths that meet, branches, tables, variables, and gradients of gradients.

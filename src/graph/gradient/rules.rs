@@ -12,10 +12,12 @@ mod convolution;
 mod einsum;
 mod factor;
 mod flow;
+mod gamma;
 mod image;
 mod index;
 mod join;
 mod linalg;
+mod list;
 mod loss;
 mod matmul;
 mod normalize;
@@ -71,7 +73,7 @@ pub(super) fn of(name: &str) -> Known {
 }
 
 fn named(name: &str) -> Option<Rule> {
-    const FAMILIES: [fn(&str) -> Option<Rule>; 23] = [
+    const FAMILIES: [fn(&str) -> Option<Rule>; 25] = [
         unary::named,
         binary::named,
         matmul::named,
@@ -93,6 +95,8 @@ fn named(name: &str) -> Option<Rule> {
         segment::named,
         flow::named,
         tensor_array::named,
+        list::named,
+        gamma::named,
         sparse::named,
         complex::named,
     ];

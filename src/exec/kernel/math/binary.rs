@@ -3,6 +3,7 @@
 use super::super::call::{check_text_bytes, input_dtype, kernel as call, no_kernel};
 use super::super::real::{flushed, ln, ln_1p};
 use super::super::{HostKernel, KernelNode};
+use super::gamma::{gamma_sample_by_alpha, igamma_by_a};
 use super::special::{igamma, polygamma, zeta};
 use super::{complex, widened, zip, zip_to};
 use crate::failure::{Failure, Result};
@@ -18,12 +19,14 @@ const OPS: &[&str] = &[
     "Div",
     "DivNoNan",
     "Igamma",
+    "IgammaGradA",
     "Igammac",
     "InvGrad",
     "Mod",
     "MulNoNan",
     "NextAfter",
     "Polygamma",
+    "RandomGammaGrad",
     "ReciprocalGrad",
     "RightShift",
     "Xlog1py",
@@ -161,6 +164,8 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "Atan2" => binary(|y: T, x| with_both(y, x, f32::atan2, f64::atan2)),
         "Igamma" => wide::<T>(|a, x| igamma(a, x, false)),
         "Igammac" => wide::<T>(|a, x| igamma(a, x, true)),
+        "IgammaGradA" => wide::<T>(igamma_by_a),
+        "RandomGammaGrad" => wide::<T>(gamma_sample_by_alpha),
         "NextAfter" => binary(|x: T, y| with_both(x, y, next_after!(f32), next_after!(f64))),
         "Polygamma" => wide::<T>(polygamma),
         "Zeta" => wide::<T>(zeta),
