@@ -7,7 +7,7 @@ use super::{Beside, Made, Team, held, mean, metrics, names_of_variables, trained
 use crate::failure::Result;
 use crate::graph::variable::ops::{binary, cast, on};
 use crate::graph::variable::{Variable, add_init, read, variable_of};
-use crate::graph::{Graph, GraphBuilder, NodeDef, NodeId, Output};
+use crate::graph::{Graph, GraphBuilder, Node, NodeDef, NodeId, Output};
 use crate::tensor::DType;
 use crate::train::file::TrainSection;
 use crate::train::minimize::{apply_each, gradients_of_share};
@@ -79,15 +79,17 @@ fn take_over(g: &mut GraphBuilder, variable: &Variable, copy: &Variable) -> Resu
     on(g, &copy.device, |g| binary(g, assign, copy.handle, value))
 }
 
-/// A graph in which the nodes of a range come as soon as what they take: a device runs what is ready in the order of the graph,
-/// and gradients are to be sent before others are computed. Also returns the new id of each node.
+/// A graph in which the nodes of a range, and what is computed for them alone, come as soon as their inputs: a device runs what is
+/// ready in the order of the graph, and gradients are to be sent before others are computed. So the gradient of a layer's weights is
+/// computed before that of its input. Also returns the new id of each node.
 pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<NodeId>)> {
     if range.is_empty() {
         let places = graph.nodes().map(|(id, _)| id).collect();
         return Ok((graph, places));
     }
+    let is_early = early(&graph, range);
     let mut keys: Vec<usize> = (0..graph.len()).collect();
-    for (id, node) in graph.nodes().filter(|(id, _)| range.contains(&id.index())) {
+    for (id, node) in graph.nodes().filter(|(id, _)| is_early[id.index()]) {
         let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
         keys[id.index()] = before.map(|from| keys[from.index()]).max().unwrap_or(0);
     }
@@ -101,4 +103,46 @@ pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<N
         sorted.extend(defs[at].take());
     }
     Ok((Graph::new(sorted)?, places))
+}
+
+/// By node: whether it is of the range, or stateless and taken by nodes of the range alone.
+fn early(graph: &Graph, range: &Range<usize>) -> Vec<bool> {
+    let (mut is_taken, mut is_taken_late) = (vec![false; graph.len()], vec![false; graph.len()]);
+    for (id, node) in graph.nodes() {
+        let taken = if range.contains(&id.index()) { &mut is_taken } else { &mut is_taken_late };
+        let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
+        before.for_each(|from| taken[from.index()] = true);
+    }
+    let is_early = |id: usize, node: &Node| {
+        range.contains(&id) || is_taken[id] && !is_taken_late[id] && !node.op.stateful && !node.inputs.is_empty()
+    };
+    graph.nodes().map(|(id, node)| is_early(id.index(), node)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::PartialShape;
+
+    #[test]
+    fn gradients_of_weights_are_computed_before_those_of_the_layers_below() {
+        let mut g = GraphBuilder::new();
+        let x = g.placeholder("x", DType::F32, PartialShape::UNKNOWN).expect("a placeholder");
+        let mut add = |name: &str, op: &str, inputs: &[Output]| {
+            g.op(op).name(name).inputs(inputs.iter().copied()).build().expect("a node")
+        };
+        let by_y = add("by_y", "Neg", &[x]);
+        let by_x = add("by_x", "MatMul", &[by_y, x]);
+        let by_w = add("by_w", "MatMul", &[x, by_y]);
+        let by_lower = add("by_lower", "MatMul", &[x, by_x]);
+        let first = 5;
+        let sent = add("sent", "Identity", &[by_w]);
+        let later = add("later", "Identity", &[by_lower]);
+        add("update", "Add", &[sent, later]);
+        let (graph, places) = sooner(g.finish().expect("a graph"), &(first..first + 2)).expect("an order");
+        let names: Vec<&str> = graph.nodes().map(|(_, node)| node.name.as_str()).collect();
+        assert_eq!(names, ["x", "by_y", "by_w", "sent", "by_x", "by_lower", "later", "update"]);
+        assert!(names.iter().enumerate().all(|(at, name)| graph.find(name) == Some(NodeId(at as u32))));
+        assert_eq!(places[by_w.node.index()], NodeId(2));
+    }
 }
