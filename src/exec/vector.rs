@@ -18,11 +18,11 @@ mod walk;
 
 pub use conv::Convolution;
 pub use layout::{laid_out, tiled};
-pub use ops::{Binary, Pairs, Unary, binary, power_to, unary};
+pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
 pub use pool::{Pool, PoolAxis};
 pub use softmax::{cross_entropy, log_softmax, softmax, sparse_cross_entropy};
 pub use target::{Work, widest};
-pub use walk::{sum_over, sums};
+pub use walk::{Repeat, numbered, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

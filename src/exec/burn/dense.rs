@@ -15,7 +15,7 @@ use super::memory::{Backing, held};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::turn;
-use crate::exec::vector::{self, Binary, Pairs, Unary};
+use crate::exec::vector::{self, Binary, Comparison, Pairs, Repeat, Unary};
 use crate::failure::Result;
 use crate::memory as budget;
 use crate::tensor::{DType, Data, Shape, Tensor};
@@ -25,7 +25,13 @@ pub(super) type Direct = Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>;
 
 /// The kernel of a node whose op is computed here.
 pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
-    if !B::IN_PLACE || node.inputs.is_empty() || node.inputs.iter().any(|&dtype| dtype != DType::F32) {
+    if !B::IN_PLACE || node.inputs.is_empty() {
+        return Ok(None);
+    }
+    if node.op == "Cast" && node.inputs == [DType::Bool] && node.outputs[0].dtype == DType::F32 {
+        return Ok(Some(Box::new(from_bools)));
+    }
+    if node.inputs.iter().any(|&dtype| dtype != DType::F32) {
         return Ok(None);
     }
     let direct: Option<Direct> = match node.op {
@@ -34,10 +40,13 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         "LogSoftmax" => Some(rows(vector::log_softmax)),
         "BiasAdd" if node.attrs.str("data_format")? != "NCHW" => vector::binary("Add").map(bias_add),
         "Pow" => vector::binary("Pow").map(power),
-        op => match vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary)) {
-            None => batch_norm::kernel(node)?,
-            direct => direct,
-        },
+        op => {
+            let known = vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary));
+            match known.or_else(|| vector::comparison(op).map(comparison)) {
+                None => batch_norm::kernel(node)?,
+                direct => direct,
+            }
+        }
     };
     let Some(mut direct) = direct else { return Ok(None) };
     Ok(Some(Box::new(move |inputs| direct(inputs.into_iter().map(in_order).collect::<Result<_>>()?))))
@@ -78,40 +87,82 @@ fn binary(op: Binary) -> Direct {
 
 fn zip(op: &Binary, inputs: Values) -> Result<EngineOutcome> {
     let [x, y] = inputs.as_slice() else { return Ok(EngineOutcome::Declined(inputs)) };
-    let (same, lengths) = (x.shape() == y.shape(), [x.len(), y.len()]);
-    if same && !x.is_unshared() && y.is_unshared() {
-        return pair(&op.swapped, inputs, 1);
+    if x.shape() == y.shape() && !x.is_unshared() && y.is_unshared() {
+        return pair(&op.swapped, inputs, 1, Repeat::WHOLE);
     }
-    if same || op.broadcasts && repeats(x.shape(), y.shape()) {
-        return pair(&op.straight, inputs, 0);
+    match broadcast(&inputs).filter(|_| op.broadcasts || x.shape() == y.shape()) {
+        Some((0, repeat)) => pair(&op.straight, inputs, 0, repeat),
+        Some((_, repeat)) => pair(&op.swapped, inputs, 1, repeat),
+        None => Ok(EngineOutcome::Declined(inputs)),
     }
-    if op.broadcasts && lengths[0] <= lengths[1] && repeats(y.shape(), x.shape()) {
-        return pair(&op.swapped, inputs, 1);
-    }
-    Ok(EngineOutcome::Declined(inputs))
 }
 
-/// Whether a tensor broadcast to `whole` is its elements over and over.
-fn repeats(whole: &Shape, part: &Shape) -> bool {
-    let ones = part.dims().iter().take_while(|&&size| size == 1).count();
-    part.rank() <= whole.rank() && whole.dims().ends_with(&part.dims()[ones..])
+/// Which of two inputs has the shape of both broadcast together, and how the other is repeated for that.
+fn broadcast(inputs: &Values) -> Option<(usize, Repeat)> {
+    let [x, y] = inputs.as_slice() else { return None };
+    let straight = || repeats(x.shape(), y.shape()).map(|repeat| (0, repeat));
+    let swapped = || repeats(y.shape(), x.shape()).map(|repeat| (1, repeat));
+    straight().or_else(swapped)
+}
+
+/// Fewest times that a number is repeated in a row for which it pays to compute row by row.
+const LEAST_ROW: usize = 16;
+
+/// How the elements of a tensor are repeated as it is broadcast to `whole`; `None` if they are otherwise.
+fn repeats(whole: &Shape, part: &Shape) -> Option<Repeat> {
+    if part.rank() > whole.rank() {
+        return None;
+    }
+    let (own, all) = (part.dims(), whole.dims());
+    let ones = own.iter().take_while(|&&size| size == 1).count();
+    if all.ends_with(&own[ones..]) {
+        return Some(Repeat::WHOLE);
+    }
+    let kept = own.len() - own.iter().rev().take_while(|&&size| size == 1).count();
+    let (outer, inner) = all.split_at(all.len() - (own.len() - kept));
+    let each: usize = inner.iter().product();
+    (each >= LEAST_ROW && outer.ends_with(&own[ones..kept])).then_some(Repeat { each })
 }
 
 /// Computes on two inputs, of which `whole` has the answer's shape and the other's elements are repeated.
-fn pair(pairs: &Pairs, mut inputs: Values, whole: usize) -> Result<EngineOutcome> {
+fn pair(pairs: &Pairs, mut inputs: Values, whole: usize, repeat: Repeat) -> Result<EngineOutcome> {
     if floats(&inputs[0]).is_none() || floats(&inputs[1]).is_none() {
         return Ok(EngineOutcome::Declined(inputs));
     }
     let (left, right) = inputs.split_at_mut(1);
     let (x, y) = if whole == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
     let ys = floats(y).unwrap_or_default();
-    if over(x, |xs| (pairs.over)(xs, ys)) {
+    if over(x, |xs| (pairs.over)(xs, ys, repeat)) {
         let answer = inputs.swap_remove(whole);
         return Ok(EngineOutcome::Done(smallvec![answer]));
     }
     let xs = floats(x).unwrap_or_default();
     budget::admit(size_of_val(xs))?;
-    done(x.shape(), (pairs.made)(xs, ys))
+    done(x.shape(), (pairs.made)(xs, ys, repeat))
+}
+
+/// Bools lie with the host.
+fn comparison(op: Comparison) -> Direct {
+    Box::new(move |inputs| {
+        let Some((whole, repeat)) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
+        let (x, y) = (&inputs[whole], &inputs[1 - whole]);
+        let (Some(xs), Some(ys)) = (floats(x), floats(y)) else { return Ok(EngineOutcome::Declined(inputs)) };
+        budget::admit(xs.len())?;
+        let made = if whole == 0 { (op.straight)(xs, ys, repeat) } else { (op.swapped)(xs, ys, repeat) };
+        let answer = Value::Host(Tensor::from_vec(x.shape().clone(), made));
+        Ok(EngineOutcome::Done(smallvec![answer]))
+    })
+}
+
+fn from_bools(inputs: Values) -> Result<EngineOutcome> {
+    let flags = match &inputs[0] {
+        Value::Host(tensor) => tensor.slice::<bool>().ok(),
+        Value::Device(_) => None,
+    };
+    let Some(flags) = flags.filter(|flags| !flags.is_empty()) else { return Ok(EngineOutcome::Declined(inputs)) };
+    inputs[0].shape().checked_elements(DType::F32)?;
+    budget::admit(size_of::<f32>().saturating_mul(flags.len()))?;
+    done(inputs[0].shape(), vector::numbered(flags))
 }
 
 /// As a sum of which the second is repeated along the last dimension.
@@ -121,7 +172,7 @@ fn bias_add(add: Binary) -> Direct {
         if shape.rank() < 2 || bias.rank() != 1 || shape.dims().last() != bias.dims().last() {
             return Ok(EngineOutcome::Declined(inputs));
         }
-        pair(&add.straight, inputs, 0)
+        pair(&add.straight, inputs, 0, Repeat::WHOLE)
     })
 }
 
@@ -232,20 +283,29 @@ mod tests {
 
     #[test]
     fn what_repeats_is_told_from_what_is_broadcast_otherwise() {
-        let check = |whole: &[usize], part: &[usize], want: bool| {
-            assert_eq!(repeats(&whole.into(), &part.into()), want, "{part:?} in {whole:?}");
+        let check = |whole: &[usize], part: &[usize], want: usize| {
+            let each = repeats(&whole.into(), &part.into()).map_or(0, |repeat| repeat.each);
+            assert_eq!(each, want, "{part:?} in {whole:?}");
         };
-        check(&[2, 3], &[2, 3], true);
-        check(&[2, 3], &[3], true);
-        check(&[2, 3], &[1, 3], true);
-        check(&[2, 3], &[], true);
-        check(&[2, 3], &[1, 1], true);
-        check(&[2, 3], &[2, 1], false);
-        check(&[2, 3], &[2], false);
-        check(&[3], &[1, 3], false);
-        check(&[1, 3], &[1, 3], true);
-        check(&[4, 2, 3], &[2, 3], true);
-        check(&[4, 2, 3], &[4, 1, 3], false);
+        check(&[2, 3], &[2, 3], 1);
+        check(&[2, 3], &[3], 1);
+        check(&[2, 3], &[1, 3], 1);
+        check(&[2, 3], &[], 1);
+        check(&[2, 3], &[1, 1], 1);
+        check(&[2, 3], &[2, 1], 0);
+        check(&[2, 3], &[2], 0);
+        check(&[3], &[1, 3], 0);
+        check(&[1, 3], &[1, 3], 1);
+        check(&[4, 2, 3], &[2, 3], 1);
+        check(&[4, 2, 3], &[4, 1, 3], 0);
+        check(&[2, 16], &[2, 1], 16);
+        check(&[5, 2, 20], &[2, 1], 20);
+        check(&[5, 2, 20], &[5, 1, 1], 40);
+        check(&[5, 2, 20], &[5, 1, 20], 0);
+        check(&[5, 2, 20], &[1, 2, 1], 20);
+        check(&[5, 2, 20], &[5, 2], 0);
+        check(&[5, 2, 20], &[4, 1, 1], 0);
+        check(&[20], &[5, 1], 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::functions::{exp, ln, sigmoid, tanh};
 use super::power::Power;
-use super::walk::{One, Two, map, mapped, zip, zipped};
+use super::walk::{One, Repeat, Test, Two, map, mapped, tested, zip, zipped};
 
 /// A function of one number.
 pub struct Unary {
@@ -15,9 +15,18 @@ pub struct Unary {
 /// A function of two numbers, of which the second are repeated until there are as many as of the first.
 pub struct Pairs {
     /// Overwrites the first.
-    pub over: fn(&mut [f32], &[f32]),
+    pub over: fn(&mut [f32], &[f32], Repeat),
     /// Leaves both.
-    pub made: fn(&[f32], &[f32]) -> Vec<f32>,
+    pub made: fn(&[f32], &[f32], Repeat) -> Vec<f32>,
+}
+
+/// A comparison, of which the second numbers are repeated until there are as many as of the first.
+#[derive(Clone, Copy)]
+pub struct Comparison {
+    /// Of the first input and the second.
+    pub straight: fn(&[f32], &[f32], Repeat) -> Vec<bool>,
+    /// The same, given the second input and the first.
+    pub swapped: fn(&[f32], &[f32], Repeat) -> Vec<bool>,
 }
 
 /// An op with two inputs.
@@ -85,6 +94,31 @@ functions! { Two, 1,
     TangentGradient = |y, dy| dy * (1.0 - y * y);
 }
 
+macro_rules! tests {
+    ($($name:ident = |$x:ident, $y:ident| $body:expr;)*) => {
+        $(
+            #[derive(Clone, Copy)]
+            struct $name;
+
+            impl Test for $name {
+                #[inline(always)]
+                fn of(self, $x: f32, $y: f32) -> bool {
+                    $body
+                }
+            }
+        )*
+    };
+}
+
+tests! {
+    Equal = |x, y| x == y;
+    Unequal = |x, y| x != y;
+    Less = |x, y| x < y;
+    LessOrEqual = |x, y| x <= y;
+    Greater = |x, y| x > y;
+    GreaterOrEqual = |x, y| x >= y;
+}
+
 /// The function with its arguments in the other order.
 #[derive(Clone, Copy)]
 struct Swapped<F>(F);
@@ -105,7 +139,7 @@ macro_rules! unary {
 
 macro_rules! pairs {
     ($f:expr) => {
-        Pairs { over: |xs, ys| zip(xs, ys, $f), made: |xs, ys| zipped(xs, ys, $f) }
+        Pairs { over: |xs, ys, repeat| zip(xs, ys, repeat, $f), made: |xs, ys, repeat| zipped(xs, ys, repeat, $f) }
     };
 }
 
@@ -151,6 +185,27 @@ pub fn binary(op: &str) -> Option<Binary> {
         "SquaredDifference" => binary!(SquaredDifference, either),
         "Sub" => binary!(Subtract),
         "TanhGrad" => binary!(TangentGradient),
+        _ => return None,
+    })
+}
+
+/// The comparison with this name.
+pub fn comparison(op: &str) -> Option<Comparison> {
+    macro_rules! comparison {
+        ($straight:expr, $swapped:expr) => {
+            Comparison {
+                straight: |xs, ys, repeat| tested(xs, ys, repeat, $straight),
+                swapped: |ys, xs, repeat| tested(ys, xs, repeat, $swapped),
+            }
+        };
+    }
+    Some(match op {
+        "Equal" => comparison!(Equal, Equal),
+        "NotEqual" => comparison!(Unequal, Unequal),
+        "Less" => comparison!(Less, Greater),
+        "LessEqual" => comparison!(LessOrEqual, GreaterOrEqual),
+        "Greater" => comparison!(Greater, Less),
+        "GreaterEqual" => comparison!(GreaterOrEqual, LessOrEqual),
         _ => return None,
     })
 }
@@ -208,12 +263,30 @@ mod tests {
         ] {
             let op = binary(name).unwrap();
             let bits = |xs: Vec<f32>| xs.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let straight = bits((op.straight.made)(&xs, &ys));
-            assert_eq!(straight, bits((op.swapped.made)(&ys, &xs)), "{name}");
+            let straight = bits((op.straight.made)(&xs, &ys, Repeat::WHOLE));
+            assert_eq!(straight, bits((op.swapped.made)(&ys, &xs, Repeat::WHOLE)), "{name}");
             let (mut left, mut right) = (xs, ys);
-            (op.straight.over)(&mut left, &ys);
-            (op.swapped.over)(&mut right, &xs);
+            (op.straight.over)(&mut left, &ys, Repeat::WHOLE);
+            (op.swapped.over)(&mut right, &xs, Repeat::WHOLE);
             assert_eq!([bits(left.to_vec()), bits(right.to_vec())], [straight.clone(), straight], "{name}");
         }
+    }
+
+    #[test]
+    fn comparisons_are_those_of_their_names_and_nothing_compares_with_what_is_no_number() {
+        let (xs, ys) = ([1.5f32, -2.0, 0.0, f32::NAN, 2.0], [4.0f32, -2.0, -0.0, 2.0, 1.0]);
+        for (name, want) in [
+            ("Equal", [false, true, true, false, false]),
+            ("NotEqual", [true, false, false, true, true]),
+            ("Less", [true, false, false, false, false]),
+            ("LessEqual", [true, true, true, false, false]),
+            ("Greater", [false, false, false, false, true]),
+            ("GreaterEqual", [false, true, true, false, true]),
+        ] {
+            let op = comparison(name).unwrap();
+            assert_eq!((op.straight)(&xs, &ys, Repeat::WHOLE), want, "{name}");
+            assert_eq!((op.swapped)(&ys, &xs, Repeat::WHOLE), want, "{name}");
+        }
+        assert!(comparison("Add").is_none());
     }
 }

@@ -3,6 +3,8 @@
 
 #![allow(unsafe_code, reason = "a vector is filled before it is initialised")]
 
+use std::mem::MaybeUninit;
+
 use super::target::{Work, widest};
 use crate::exec::lots::{in_lots, threads};
 
@@ -95,6 +97,18 @@ pub fn mapped<F: One>(xs: &[f32], f: F) -> Vec<f32> {
     on_copy(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest(Map { xs, f }))
 }
 
+/// How the second numbers of pairs are repeated until there are as many as of the first: each so many times in a row, and then
+/// all of them over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    pub each: usize,
+}
+
+impl Repeat {
+    /// Over and over, or not at all.
+    pub const WHOLE: Repeat = Repeat { each: 1 };
+}
+
 /// `ys` are as many as `xs`, or one, or as many as a part of them that is repeated.
 struct Zip<'a, F> {
     xs: &'a mut [f32],
@@ -119,29 +133,144 @@ impl<F: Two> Work for Zip<'_, F> {
     }
 }
 
+/// Each of the `ys` belongs to `each` of the `xs` in a row, of which the first is at `from`.
+struct Spread<'a, F> {
+    xs: &'a mut [f32],
+    ys: &'a [f32],
+    each: usize,
+    from: usize,
+    f: F,
+}
+
+impl<F: Two> Work for Spread<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        let (mut at, mut rest) = (self.from, self.xs);
+        while !rest.is_empty() {
+            let count = (self.each - at % self.each).min(rest.len());
+            let (own, others) = rest.split_at_mut(count);
+            let y = self.ys[at / self.each % self.ys.len()];
+            for x in own {
+                *x = self.f.of(*x, y);
+            }
+            (at, rest) = (at + count, others);
+        }
+    }
+}
+
 /// Overwrites each `x` with the function of it and its `y`. The `ys` are repeated until there are as many.
 ///
 /// # Panics
 /// If there are no `ys`.
-pub fn zip<F: Two>(xs: &mut [f32], ys: &[f32], f: F) {
-    let period = period(xs, ys);
-    in_place(xs, Cut { period, work: F::WORK }, |from, xs| {
-        widest(Zip { ys: beside(ys, period, from, xs.len()), xs, f })
-    });
+pub fn zip<F: Two>(xs: &mut [f32], ys: &[f32], repeat: Repeat, f: F) {
+    let (cut, act) = zipping(xs.len(), ys, repeat, f);
+    in_place(xs, cut, act);
 }
 
 /// The function of each `x` and its `y`; as [`zip`].
 ///
 /// # Panics
 /// If there are no `ys`.
-pub fn zipped<F: Two>(xs: &[f32], ys: &[f32], f: F) -> Vec<f32> {
-    let period = period(xs, ys);
-    on_copy(xs, Cut { period, work: F::WORK }, |from, xs| widest(Zip { ys: beside(ys, period, from, xs.len()), xs, f }))
+pub fn zipped<F: Two>(xs: &[f32], ys: &[f32], repeat: Repeat, f: F) -> Vec<f32> {
+    let (cut, act) = zipping(xs.len(), ys, repeat, f);
+    on_copy(xs, cut, act)
+}
+
+fn zipping<F: Two>(len: usize, ys: &[f32], Repeat { each }: Repeat, f: F) -> (Cut, impl Fn(usize, &mut [f32]) + Sync) {
+    let period = if each == 1 { period(len, ys) } else { 1 };
+    let act = move |from: usize, xs: &mut [f32]| {
+        if each == 1 {
+            widest(Zip { ys: beside(ys, period, from, xs.len()), xs, f });
+        } else {
+            widest(Spread { xs, ys, each, from, f });
+        }
+    };
+    (Cut { period, work: F::WORK }, act)
+}
+
+/// A function of two numbers that is true or false. To be inlined always.
+pub trait Test: Copy + Send + Sync {
+    fn of(self, x: f32, y: f32) -> bool;
+}
+
+/// As [`Spread`], to other places; without `each`, each number meets the one beside it.
+struct Tests<'a, F> {
+    to: &'a mut [MaybeUninit<bool>],
+    xs: &'a [f32],
+    ys: &'a [f32],
+    each: usize,
+    from: usize,
+    f: F,
+}
+
+impl<F: Test> Work for Tests<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        let (mut at, mut done) = (self.from, 0);
+        while done < self.xs.len() {
+            let left = self.xs.len() - done;
+            let first = at / self.each % self.ys.len();
+            // Up to where the `y` changes, or where the `ys` begin anew.
+            let count = if self.each == 1 { self.ys.len() - first } else { self.each - at % self.each };
+            let count = if self.ys.len() == 1 { left } else { count.min(left) };
+            let (to, xs) = (&mut self.to[done..done + count], &self.xs[done..done + count]);
+            if self.each == 1 && self.ys.len() > 1 {
+                for ((to, &x), &y) in to.iter_mut().zip(xs).zip(&self.ys[first..first + count]) {
+                    to.write(self.f.of(x, y));
+                }
+            } else {
+                let y = self.ys[first];
+                for (to, &x) in to.iter_mut().zip(xs) {
+                    to.write(self.f.of(x, y));
+                }
+            }
+            (at, done) = (at + count, done + count);
+        }
+    }
+}
+
+/// Whether the test holds for each `x` and its `y`; as [`zip`].
+///
+/// # Panics
+/// If there are `xs`, but no `ys`.
+pub fn tested<F: Test>(xs: &[f32], ys: &[f32], Repeat { each }: Repeat, f: F) -> Vec<bool> {
+    anew(xs, |from, xs, to| widest(Tests { to, xs, ys, each, from, f }))
+}
+
+struct Choice<'a> {
+    to: &'a mut [MaybeUninit<f32>],
+    from: &'a [bool],
+}
+
+impl Work for Choice<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for (to, &from) in self.to.iter_mut().zip(self.from) {
+            to.write(if from { 1.0 } else { 0.0 });
+        }
+    }
+}
+
+/// 1 for what is true, 0 for what is false.
+pub fn numbered(from: &[bool]) -> Vec<f32> {
+    anew(from, |_, from, to| widest(Choice { to, from }))
+}
+
+/// What `act` writes for each element: it is called with the place of the first element of a part, the part, and where to write
+/// to, of which it writes everything.
+fn anew<T: Sync, R: Send>(from: &[T], act: impl Fn(usize, &[T], &mut [MaybeUninit<R>]) + Sync) -> Vec<R> {
+    let lot = Cut { period: 1, work: 1 }.lot(from.len());
+    let mut made = Vec::with_capacity(from.len());
+    let places = made.spare_capacity_mut()[..from.len()].chunks_mut(lot);
+    in_lots(places.zip(from.chunks(lot)).enumerate(), |(i, (places, from))| act(i * lot, from, places));
+    // SAFETY: the lots are all of the vector's places, and `act` wrote each of them before `in_lots` returned.
+    unsafe { made.set_len(from.len()) };
+    made
 }
 
 /// Where a walk may be cut: where the `ys` begin anew, or anywhere.
-fn period(xs: &[f32], ys: &[f32]) -> usize {
-    if xs.len() == ys.len() { 1 } else { ys.len() }
+fn period(len: usize, ys: &[f32]) -> usize {
+    if len == ys.len() { 1 } else { ys.len() }
 }
 
 /// The `ys` that belong to `count` numbers from a place on: as many, or all that are repeated.
@@ -185,6 +314,16 @@ mod tests {
     }
 
     #[derive(Clone, Copy)]
+    struct Less;
+
+    impl Test for Less {
+        #[inline(always)]
+        fn of(self, x: f32, y: f32) -> bool {
+            x < y
+        }
+    }
+
+    #[derive(Clone, Copy)]
     struct Half;
 
     impl One for Half {
@@ -204,8 +343,10 @@ mod tests {
             let (xs, ys) = (numbers(count, 1), numbers(period, 5));
             let want: Vec<f32> = xs.iter().zip(ys.iter().cycle()).map(|(x, y)| x - y).collect();
             let mut over = xs.clone();
-            zip(&mut over, &ys, Difference);
-            assert!(over == want && zipped(&xs, &ys, Difference) == want, "{count} with {period}");
+            zip(&mut over, &ys, Repeat::WHOLE, Difference);
+            assert!(over == want && zipped(&xs, &ys, Repeat::WHOLE, Difference) == want, "{count} with {period}");
+            let less: Vec<bool> = xs.iter().zip(ys.iter().cycle()).map(|(x, y)| x < y).collect();
+            assert!(tested(&xs, &ys, Repeat::WHOLE, Less) == less, "{count} with {period}");
         };
         for count in [1, 2, 15, 16, 17, NEAR - 1, NEAR + 1, FEWEST - 1, FEWEST, FEWEST + 3, 2 * MOST + 5] {
             check(count, count);
@@ -213,6 +354,25 @@ mod tests {
         }
         for (period, times) in [(3, 5), (7, 20_000), (32, 4_096), (1000, 100), (NEAR + 1, 70), (FEWEST + 1, 9)] {
             check(period * times, period);
+        }
+    }
+
+    #[test]
+    fn every_number_meets_its_own_if_each_is_repeated() {
+        for (each, period, times) in
+            [(2, 3, 1), (17, 5, 1), (16, 4, 3), (NEAR + 1, 90, 1), (1000, 40, 9), (FEWEST + 7, 3, 1), (3, 1, 5)]
+        {
+            let (xs, ys) = (numbers(each * period * times, 1), numbers(period, 5));
+            let own = || ys.iter().flat_map(|y| std::iter::repeat_n(y, each)).cycle();
+            let want: Vec<f32> = xs.iter().zip(own()).map(|(x, y)| x - y).collect();
+            let mut over = xs.clone();
+            zip(&mut over, &ys, Repeat { each }, Difference);
+            let case = format!("{period} numbers {each} times, {times} times over");
+            assert!(over == want && zipped(&xs, &ys, Repeat { each }, Difference) == want, "{case}");
+            let less: Vec<bool> = xs.iter().zip(own()).map(|(x, y)| x < y).collect();
+            assert!(tested(&xs, &ys, Repeat { each }, Less) == less, "{case}");
+            let numbers: Vec<f32> = less.iter().map(|&less| f32::from(less)).collect();
+            assert!(numbered(&less) == numbers, "{case}");
         }
     }
 
