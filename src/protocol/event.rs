@@ -213,10 +213,10 @@ mod tests {
         };
         let (peer, session, run) = (Peer::new("12D3"), SessionId(7), RequestId(1));
         let task = Some(Task::new("ps", 0));
-        check(Event::TaskMet { task: task.clone(), peer: peer.clone() }, "task_met", "ps/0 (12D3) is there");
+        check(Event::TaskMet { task: task.clone(), peer: peer.clone() }, "task_met", "ps/0 (12D3) is connected");
         let lost = Event::TaskLost { task, peer: peer.clone(), why: "it left".into() };
         check(lost, "task_lost", "ps/0 (12D3) is gone: it left");
-        check(Event::TaskMet { task: None, peer }, "task_met", "client 12D3 is there");
+        check(Event::TaskMet { task: None, peer }, "task_met", "client 12D3 is connected");
         let failed = |code| Event::RunFailed { session, run, code, why: "why".into() };
         for (code, is_usual) in [(Code::Cancelled, true), (Code::OutOfRange, true), (Code::InvalidArgument, false)] {
             assert_eq!(failed(code).is_usual_end(), is_usual, "{code:?}");

@@ -504,7 +504,7 @@ mod tests {
         check(&plain("|O", "(1,)", &[0]), "pickled");
         check(&plain("|S0", "(2000000000,)", &[]), "width 0");
         check(&plain("<c32", "(1,)", &[0; 32]), "complex");
-        check(&plain("<f3", "(1,)", &[0; 3]), "not a dtype");
+        check(&plain("<f3", "(1,)", &[0; 3]), "no dtype");
         check(&plain("|b1", "(1,)", &[2]), "0 or 1");
         check(&file("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,)}", &[0; 4]), "records");
         check(&file("{'descr': '<i4', 'shape': (1,)}", &[0; 4]), "lacks one of");

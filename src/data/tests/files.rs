@@ -107,8 +107,8 @@ fn images_are_read() {
     assert_eq!(read_image(&bmp, 1, None).unwrap(), Tensor::from_vec([1, 2, 1], vec![7u8, 9]));
     assert_eq!(read_image(&bmp, 1, Some([2, 2])).unwrap(), Tensor::from_vec([2, 2, 1], vec![7u8, 9, 7, 9]));
     for (bytes, channels, size, why) in [
-        (&png[..40], 3, None, "no image"),
-        (b"text", 3, None, "no image"),
+        (&png[..40], 3, None, "not a valid image"),
+        (b"text", 3, None, "not a valid image"),
         (&png, 5, None, "1 to 4 channels"),
         (&png, 3, Some([0, 1]), "a side of 0 pixels"),
         (&png, 3, Some([1 << 40, 1]), "expected 1 to 32768"),

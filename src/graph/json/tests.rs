@@ -198,7 +198,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         "1.5 is not an int32",
     );
     check(r#""y": {"op": "Add", "inputs": [{"dtype": "int32"}]}"#, "$.nodes.y.inputs[0]", "has a \"value\"");
-    check(r#""y": {"op": "Add", "transpose_a": true}"#, "$.nodes.y.transpose_a", "no key");
+    check(r#""y": {"op": "Add", "transpose_a": true}"#, "$.nodes.y.transpose_a", "unknown key");
     check(r#""y": {"op": "MatMul", "transpose_a": true}"#, "$.nodes.y.transpose_a", "put it inside \"attrs\"");
     check(
         r#""y": {"op": "MatMul", "attrs": {"transpose": true}}"#,
@@ -282,7 +282,7 @@ fn a_constant_may_be_in_a_file_beside_the_graph() {
     check(of("v.npy", "float32", "[1073741824]"), "exceeds the limit of 2147483647 bytes per tensor");
     check(stored(r#""file": "w.npy", "shape": [2]"#), "states its \"dtype\"");
     check(stored(r#""file": "w.npy", "dtype": "float32""#), "states its \"shape\"");
-    check(stored(r#""file": "w.npy", "dtype": "float32", "shape": [2], "value": 1"#), "no key \"value\"");
+    check(stored(r#""file": "w.npy", "dtype": "float32", "shape": [2], "value": 1"#), "unknown key \"value\"");
     for outside in ["", "/w.npy", "../w.npy", "a/../w.npy", "./w.npy", "a//w.npy", "c:w.npy", "a\\\\w.npy"] {
         check(of(outside, "float32", "[2]"), "a file is named from the folder of the graph");
     }

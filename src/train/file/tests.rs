@@ -83,7 +83,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         ),
         (r#"{"feed": {"x": {"images": "f", "size": [1]}}, "batch": 1}"#, "$.data.feed.x.size", "[HEIGHT, WIDTH]"),
         (r#"{"feed": {"x": {"classes": "f", "columns": ["a"]}}, "batch": 1}"#, "$.data.feed.x", "only a .csv file"),
-        (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "from 1"),
+        (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "of at least 1"),
         (r#"{"feed": {"x": "f"}, "batch": 1, "hold_out": 1}"#, "$.data.hold_out", "the share is 1"),
     ] {
         check(format!("{{\"data\": {section}, {good}}}"), path, part);
@@ -98,7 +98,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"rate": "fast"}"#, "$.train.rate", "expected a number"),
         (r#"{"rate": {"cosin": {}}}"#, "$.train.rate.cosin", "did you mean \"cosine\"?"),
         (r#"{"rate": {"cosine": {"rate": 1}}}"#, "$.train.rate.cosine", "\"steps\" is missing"),
-        (r#"{"mode": "mirror"}"#, "$.train.mode", "there are sync, async, mirrored"),
+        (r#"{"mode": "mirror"}"#, "$.train.mode", "expected one of sync, async, mirrored"),
         (
             r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "ps": 1, "mode": "mirrored"}"#,
             "$.train",
@@ -138,7 +138,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"every": 1, "best": {"greatest": "a", "least": "a"}}"#, "$.evaluate.best.least", "not both"),
         (r#"{"every": 1, "best": {}}"#, "$.evaluate.best", "\"greatest\" or \"least\""),
         (r#"{"every": 1, "confusion": {"labels": "y"}}"#, "$.evaluate.confusion", "\"predictions\""),
-        (r#"{"every": 1, "patience": 0}"#, "$.evaluate.patience", "from 1"),
+        (r#"{"every": 1, "patience": 0}"#, "$.evaluate.patience", "of at least 1"),
     ] {
         check(format!("{{{data}, {good}, \"evaluate\": {section}}}"), path, part);
     }

@@ -61,7 +61,7 @@ async fn a_folder_of_images_has_a_folder_for_each_class() {
     refused("red/notes.txt is not an image").await;
     std::fs::remove_file(folder.child("photos/red/notes.txt")).unwrap();
     std::fs::write(folder.child("photos/red/cut.png"), b"\x89PNG\r\n\x1a\n").unwrap();
-    refused("photos: red/cut.png: no image").await;
+    refused("photos: red/cut.png: not a valid image").await;
     std::fs::create_dir(folder.child("photos/blue")).unwrap();
     refused("the class blue has no image").await;
     classifier(&folder, true, "[null, 2, 2, 3]", "[null]", r#"{"x": {"images": "none"}, "y": {"classes": "none"}}"#);

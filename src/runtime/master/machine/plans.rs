@@ -411,7 +411,7 @@ mod tests {
         assert_eq!((kept.unwrap(), plans.numbered()), (MAX_NUMBERS - 1, MAX_NUMBERS));
         let refused = plans.keep(plan("c")).map(|(number, _)| number).unwrap_err();
         assert_eq!(refused.code, Code::ResourceExhausted);
-        assert!(refused.message.contains("4294967295 plans"), "{refused}");
+        assert!(refused.message.contains("all of its 4294967295 numbers for plans"), "{refused}");
         // Those that are there can still be run.
         assert_eq!(plans.used(MAX_NUMBERS - 1).unwrap().nodes, 1);
     }
