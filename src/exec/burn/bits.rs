@@ -88,7 +88,7 @@ impl BinaryFunction {
 
 /// A comparison of two numbers. With NaN, only `NotEqual` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub(in crate::exec) enum Comparison {
+pub(in crate::exec) enum ComparisonFunction {
     Equal,
     NotEqual,
     Greater,
@@ -110,7 +110,7 @@ mod kernels {
     use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
     use cubecl::{calculate_cube_count_elemwise, tensor_vector_size_parallel};
 
-    use super::{BinaryFunction, Comparison, UnaryFunction};
+    use super::{BinaryFunction, ComparisonFunction, UnaryFunction};
 
     const SIGN: u32 = 0x8000_0000;
     const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -288,7 +288,7 @@ mod kernels {
         x: LinearView<'_, Vector<u32, N>>,
         y: LinearView<'_, Vector<u32, N>>,
         mut to: LinearViewMut<'_, Vector<Bool, N>>,
-        #[comptime] comparison: Comparison,
+        #[comptime] comparison: ComparisonFunction,
         #[define(Bool)] _bools: ElemType,
     ) {
         if !to.is_in_bounds(ABSOLUTE_POS) {
@@ -300,13 +300,13 @@ mod kernels {
         let yes = Vector::new(ONE);
         let no = Vector::new(ZERO);
         let plain = match comptime![comparison] {
-            Comparison::Equal => select_many(key(x).equal(&key(y)), yes, no),
-            Comparison::NotEqual => select_many(key(x).equal(&key(y)), no, yes),
-            Comparison::Greater => select_many(key(x).greater_than(&key(y)), yes, no),
-            Comparison::GreaterEqual => select_many(key(x).less_than(&key(y)), no, yes),
+            ComparisonFunction::Equal => select_many(key(x).equal(&key(y)), yes, no),
+            ComparisonFunction::NotEqual => select_many(key(x).equal(&key(y)), no, yes),
+            ComparisonFunction::Greater => select_many(key(x).greater_than(&key(y)), yes, no),
+            ComparisonFunction::GreaterEqual => select_many(key(x).less_than(&key(y)), no, yes),
         };
         let with_nan = match comptime![comparison] {
-            Comparison::NotEqual => yes,
+            ComparisonFunction::NotEqual => yes,
             _ => no,
         };
         let holds = select_many(nan, with_nan, plain).not_equal(&no);
@@ -347,7 +347,7 @@ mod kernels {
     }
 
     /// Whether `comparison` holds for each pair of elements, broadcast; the tensors have equal ranks.
-    pub fn compare(x: CubeTensor, y: CubeTensor, comparison: Comparison, bools: BoolDType) -> CubeTensor {
+    pub fn compare(x: CubeTensor, y: CubeTensor, comparison: ComparisonFunction, bools: BoolDType) -> CubeTensor {
         if x.dtype() == DType::F16 {
             return compare(wide(x), wide(y), comparison, bools);
         }

@@ -7,7 +7,7 @@ use burn_backend::Scalar;
 use smallvec::SmallVec;
 
 use super::array::{Array, Home, Site, done, float, host_scalar};
-use super::bits::{BinaryFunction, Comparison, UnaryFunction};
+use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
 use super::memory::Backing;
 use super::{Body, blocks};
 use crate::exec::engine::{EngineOutcome, Value, Values};
@@ -87,12 +87,12 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     // With this attribute off, shapes that do not match are an answer, not an error.
     let strict = node.attrs.bool("incompatible_shape_error").unwrap_or(true);
     Ok(match node.op {
-        "Equal" if strict => Some(comparison(Comparison::Equal, false)),
-        "NotEqual" if strict => Some(comparison(Comparison::NotEqual, false)),
-        "Greater" => Some(comparison(Comparison::Greater, false)),
-        "GreaterEqual" => Some(comparison(Comparison::GreaterEqual, false)),
-        "Less" => Some(comparison(Comparison::Greater, true)),
-        "LessEqual" => Some(comparison(Comparison::GreaterEqual, true)),
+        "Equal" if strict => Some(comparison(ComparisonFunction::Equal, false)),
+        "NotEqual" if strict => Some(comparison(ComparisonFunction::NotEqual, false)),
+        "Greater" => Some(comparison(ComparisonFunction::Greater, false)),
+        "GreaterEqual" => Some(comparison(ComparisonFunction::GreaterEqual, false)),
+        "Less" => Some(comparison(ComparisonFunction::Greater, true)),
+        "LessEqual" => Some(comparison(ComparisonFunction::GreaterEqual, true)),
         _ => None,
     })
 }
@@ -239,7 +239,7 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
 }
 
 /// Compares the inputs in order, or swapped.
-fn comparison<B: Backing>(comparison: Comparison, swapped: bool) -> Body<B> {
+fn comparison<B: Backing>(comparison: ComparisonFunction, swapped: bool) -> Body<B> {
     Box::new(move |site, inputs| {
         let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
         let [x, y] = arrays(site, inputs)?;

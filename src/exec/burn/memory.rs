@@ -8,7 +8,7 @@ use burn_backend::{
 };
 
 use super::array::{Array, Home, taken};
-use super::bits::{BinaryFunction, Comparison, UnaryFunction};
+use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::exec::turn;
 use crate::exec::vector;
@@ -76,7 +76,7 @@ pub(in crate::exec) trait Backing:
     }
 
     /// Like [`Backing::two`].
-    fn compare(_x: Self::Raw, _y: Self::Raw, _comparison: Comparison, _bools: BoolDType) -> Self::Raw {
+    fn compare(_x: Self::Raw, _y: Self::Raw, _comparison: ComparisonFunction, _bools: BoolDType) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
 
@@ -195,7 +195,7 @@ impl Backing for burn_wgpu::CubeBackend {
         super::bits::two(x, y, function)
     }
 
-    fn compare(x: Self::Raw, y: Self::Raw, comparison: Comparison, bools: BoolDType) -> Self::Raw {
+    fn compare(x: Self::Raw, y: Self::Raw, comparison: ComparisonFunction, bools: BoolDType) -> Self::Raw {
         super::bits::compare(x, y, comparison, bools)
     }
 }

@@ -79,9 +79,9 @@ fn take_over(g: &mut GraphBuilder, variable: &Variable, copy: &Variable) -> Resu
     on(g, &copy.device, |g| binary(g, assign, copy.handle, value))
 }
 
-/// A graph in which the nodes of a range, and what is computed for them alone, come as soon as their inputs: a device runs what is
-/// ready in the order of the graph, and gradients are to be sent before others are computed. So the gradient of a layer's weights is
-/// computed before that of its input. Also returns the new id of each node.
+/// A graph in which the nodes of a range, and what is computed for them alone, come as soon as their inputs: a device runs what
+/// is ready in the order of the graph, and gradients are to be sent before others are computed. So the gradient of a layer's
+/// weights is computed before that of its input. Also returns the new id of each node.
 pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<NodeId>)> {
     if range.is_empty() {
         let places = graph.nodes().map(|(id, _)| id).collect();
