@@ -246,9 +246,9 @@ mod tests {
         check("name = 7", &["invalid value '7' for '--name"]);
         check("name = \"ps\"", &["invalid value 'ps' for '--name"]);
         check("open = \"yes\"", &["open is a string; expected true or false"]);
-        check("verbose = 99", &["verbose is an integer, where a number from 0 to 9"]);
+        check("verbose = 99", &["verbose is an integer; expected a number from 0 to 9"]);
         check("listen = [1.5, true]", &["listen is a list; expected a list of strings"]);
-        check("name = [\"ps/0\"]", &["name is a list, where a string or a number"]);
+        check("name = [\"ps/0\"]", &["name is a list; expected a string or a number"]);
         check("name = \"ps/0", &["line 1"]);
     }
 

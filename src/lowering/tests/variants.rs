@@ -12,7 +12,6 @@ pub const UNRECORDED: &[(&str, &str)] = &[
     ("Float::Random", "its numbers differ by design"),
     ("NumericInt::IntRandom", "its numbers differ by design"),
     ("NumericFloat::IntRandom", "there is none: floats are drawn by Float::Random"),
-    ("BaseInt::Cast", "burn's own interpreter does not run it: by hand"),
     ("BaseBool::Cast", "burn's own interpreter does not run it: by hand"),
     ("BaseBool::GatherNd", "flex has none for bools: by hand"),
     ("BaseBool::ScatterNd", "flex has none for bools: by hand"),
