@@ -61,7 +61,7 @@ fn io_failure(doing: &str, path: &Path, error: &std::io::Error) -> Failure {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Code::PermissionDenied,
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Code::ResourceExhausted,
         ErrorKind::UnexpectedEof => Code::DataLoss,
-        ErrorKind::IsADirectory | ErrorKind::NotADirectory => Code::FailedPrecondition,
+        ErrorKind::IsADirectory | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => Code::FailedPrecondition,
         _ => Code::Unknown,
     };
     Failure::new(code, format!("{doing} {}: {error}", path.display()))

@@ -6,7 +6,7 @@ use std::path::Path;
 mod crash;
 
 use super::*;
-use crate::failure::Result;
+use crate::failure::{Code, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
 fn recorded() -> DataDir {
@@ -150,6 +150,15 @@ fn errors_say_what_is_wrong() {
         "does not match the shape stored in checkpoint: [2]",
     );
     check("../checkpoint/tensorflow", "half", DType::F16, "", PermissionDenied, "..");
+}
+
+/// TensorFlow's Saver looks for the folder after this error, and says that it is missing.
+#[test]
+fn a_file_in_place_of_the_folder_is_a_failed_precondition() {
+    let (_folder, dir) = fresh();
+    fs::write(dir.root().join("file"), "").unwrap();
+    let failure = save_all(&dir, "file/model", &[("x", "", Tensor::scalar(1i32))]).unwrap_err();
+    assert_eq!(failure.code, Code::FailedPrecondition, "{failure}");
 }
 
 #[test]

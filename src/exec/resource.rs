@@ -5,6 +5,7 @@
 //! table: they live as long as a handle to them flows through their step.
 
 mod accumulator;
+mod barrier;
 mod iterator;
 mod list;
 mod queue;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(super) use accumulator::Accumulator;
+pub(super) use barrier::Barrier;
 pub(super) use iterator::Iterator;
 pub use list::ResourceInfo;
 pub(super) use queue::{How, Kind, Queue};
@@ -53,6 +55,7 @@ pub const MAX_RESOURCES: usize = 1 << 20;
 pub(super) enum Resource {
     Variable(Arc<Variable>),
     Queue(Arc<Queue>),
+    Barrier(Arc<Barrier>),
     Accumulator(Arc<Accumulator>),
     TensorArray(Arc<TensorArray>),
     Stack(Arc<Stack>),
@@ -68,6 +71,7 @@ impl Resource {
         match self {
             Resource::Variable(_) => "variable",
             Resource::Queue(_) => "queue",
+            Resource::Barrier(_) => "barrier",
             Resource::Accumulator(_) => "accumulator",
             Resource::TensorArray(_) => "tensor array",
             Resource::Stack(_) => "stack",
@@ -83,6 +87,7 @@ impl Resource {
         match self {
             Resource::Variable(variable) => variable.bytes(),
             Resource::Queue(queue) => queue.bytes(),
+            Resource::Barrier(barrier) => barrier.bytes(),
             Resource::Accumulator(accumulator) => accumulator.bytes(),
             Resource::TensorArray(array) => array.bytes(),
             Resource::Stack(stack) => stack.bytes(),
@@ -99,7 +104,9 @@ impl Resource {
             Resource::Queue(queue) => queue.give_up(wait),
             Resource::Accumulator(accumulator) => accumulator.give_up(wait),
             Resource::Reader(reader) => reader.give_up(wait),
-            Resource::Variable(_)
+            // Those wait in the barrier's queue.
+            Resource::Barrier(_)
+            | Resource::Variable(_)
             | Resource::TensorArray(_)
             | Resource::Stack(_)
             | Resource::Iterator(_)

@@ -4,6 +4,7 @@
 //! Each is compiled for its node once, and then finds its resources through the handles that flow in.
 
 mod accumulator;
+mod barrier;
 mod checkpoint;
 mod dataset;
 mod file_dataset;
@@ -15,6 +16,7 @@ mod op;
 mod optional;
 mod queue;
 mod reader;
+mod remap;
 mod stack;
 mod table;
 mod tensor_array;
@@ -53,6 +55,7 @@ pub(super) fn owners(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Vec
 const FAMILIES: &[Compile] = &[
     variable::compile,
     queue::compile,
+    barrier::compile,
     accumulator::compile,
     tensor_array::compile,
     stack::compile,
@@ -65,4 +68,5 @@ const FAMILIES: &[Compile] = &[
     table::compile,
     reader::compile,
     files::compile,
+    remap::compile,
 ];

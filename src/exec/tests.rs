@@ -1,6 +1,7 @@
 //! Graphs run on devices in one process, held against values computed by hand; this file is the small master for it.
 
 // Kernels run beside each other in rayon's pool, which the feature brings.
+mod barriers;
 #[cfg(feature = "exec")]
 mod beside;
 mod datasets;

@@ -221,6 +221,7 @@ fn usual(attr: &AttrDef) -> Option<Attr> {
         // Strides, windows: of images where it is not said that they are of more.
         (AttrKind::Int, true) => Attr::Ints(vec![1; length.max(4)]),
         (AttrKind::Float, false) => Attr::Float(1.0),
+        (AttrKind::Float, true) => Attr::Floats(vec![1.0; length.max(4)]),
         (AttrKind::Bool, false) => Attr::Bool(false),
         (AttrKind::Str, false) if attr.name == "equation" => Attr::Str(b"ij->ji".to_vec()),
         (AttrKind::Str, false) => Attr::Str(attr.strings.first().copied().unwrap_or_default().as_bytes().to_vec()),

@@ -3,6 +3,7 @@
 mod block;
 mod diag;
 mod gather;
+mod inplace;
 mod join;
 mod make;
 mod pad;
@@ -42,6 +43,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         unique::kernel,
         search::kernel,
         diag::kernel,
+        inplace::kernel,
     ];
     first(files, node)
 }

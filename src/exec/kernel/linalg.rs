@@ -3,6 +3,7 @@
 //! The textbook's methods, not a library's (faer, nalgebra): each can be given up between its rows, asks the memory budget for
 //! its copies, and refuses what TensorFlow refuses in its words.
 
+mod least;
 mod qr;
 mod spectral;
 
@@ -22,14 +23,21 @@ use crate::tensor::{Complex, DType, Float, Ring, Shape, Tensor, with_type};
 trait Scalar:
     Ring + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {
+    /// The distance from 1 to the next number.
+    const EPSILON: f64;
+    fn real(value: f64) -> Self;
     /// Its absolute value, to compare it with others.
     fn size(self) -> f64;
     fn conj(self) -> Self;
 }
 
 macro_rules! scalar {
-    ($($type:ty: $x:ident => $size:expr, $conj:expr;)*) => {
+    ($($type:ty: $x:ident => $size:expr, $conj:expr, $value:ident => $real:expr, $epsilon:expr;)*) => {
         $(impl Scalar for $type {
+            const EPSILON: f64 = $epsilon;
+            fn real($value: f64) -> Self {
+                $real
+            }
             fn size(self) -> f64 {
                 let $x = self;
                 $size
@@ -43,10 +51,11 @@ macro_rules! scalar {
 }
 
 scalar! {
-    f32: x => f64::from(x.abs()), x;
-    f64: x => x.abs(), x;
-    Complex<f32>: x => f64::from(x.re).hypot(x.im.into()), Complex { re: x.re, im: -x.im };
-    Complex<f64>: x => x.re.hypot(x.im), Complex { re: x.re, im: -x.im };
+    f32: x => f64::from(x.abs()), x, v => v as f32, f32::EPSILON as f64;
+    f64: x => x.abs(), x, v => v, f64::EPSILON;
+    Complex<f32>: x => f64::from(x.re).hypot(x.im.into()), Complex { re: x.re, im: -x.im },
+        v => Complex { re: v as f32, im: 0.0 }, f32::EPSILON as f64;
+    Complex<f64>: x => x.re.hypot(x.im), Complex { re: x.re, im: -x.im }, v => Complex { re: v, im: 0.0 }, f64::EPSILON;
 }
 
 macro_rules! with_scalar {
@@ -89,6 +98,15 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "MatrixSolve" => {
             let adjoint = flag("adjoint")?;
             with_scalar!(dtype?, T => call(move |[matrix, rhs]| solve::<T>(&matrix, rhs, adjoint)))
+        }
+        "MatrixSolveLs" => {
+            let fast = flag("fast")?;
+            with_scalar!(dtype?, T => call(move |[matrix, rhs, l2]: [Tensor; 3]| {
+                if l2.rank() != 0 {
+                    return Err(Failure::invalid(format!("l2_regularizer must be scalar, got shape {}", l2.shape())));
+                }
+                least::solve::<T>(&matrix, &rhs, l2.item::<f64>()?, fast)
+            }))
         }
         "MatrixTriangularSolve" => {
             let (lower, adjoint) = (flag("lower")?, flag("adjoint")?);
@@ -389,6 +407,10 @@ fn triangular_solve<T: Scalar>(matrix: &Tensor, mut rhs: Tensor, lower: bool, ad
         return Ok(rhs);
     }
     admit_beside::<T>(rhs.shape(), 1, matrix)?;
+    let is_singular = |matrix: &[T]| (0..n).any(|k| matrix[k * n + k] == T::ZERO);
+    if paced(matrices(matrix.slice::<T>()?, n), n).any(is_singular) {
+        return Err(Failure::invalid("Input matrix is not invertible."));
+    }
     let pairs = matrices(matrix.slice::<T>()?, n).zip(rhs.slice_mut::<T>()?.chunks_exact_mut(n * width));
     for (matrix, rhs) in paced(pairs, n * width) {
         if adjoint {

@@ -8,6 +8,7 @@ mod cast;
 mod compare;
 mod complex;
 mod gamma;
+mod packed;
 mod rows;
 mod select;
 mod special;
@@ -28,7 +29,16 @@ use crate::failure::Result;
 /// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     first(
-        &[complex::kernel, unary::kernel, binary::kernel, compare::kernel, cast::kernel, select::kernel, rows::kernel],
+        &[
+            complex::kernel,
+            unary::kernel,
+            binary::kernel,
+            compare::kernel,
+            cast::kernel,
+            select::kernel,
+            rows::kernel,
+            packed::kernel,
+        ],
         node,
     )
 }

@@ -8,8 +8,10 @@ mod argmax;
 mod bias;
 mod conv;
 mod depthwise;
+mod fractional;
 mod gemm;
 mod layout;
+mod morphology;
 mod norm;
 mod patches;
 mod pool;
@@ -29,7 +31,7 @@ type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let families: [Compile; 10] = [
+    let families: [Compile; 13] = [
         activation::kernel,
         softmax::kernel,
         bias::kernel,
@@ -40,6 +42,9 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         patches::kernel,
         norm::kernel,
         resize::kernel,
+        morphology::kernel,
+        fractional::kernel,
+        pool::sized_kernel,
     ];
     families.iter().find_map(|compile| compile(node).transpose()).transpose()
 }

@@ -2,6 +2,7 @@
 //! rearranged. Ops that take the newer op's inputs as they are need nothing here: see `graph::op::OpDef::runs_as`.
 
 use super::call::{input_dtype, no_kernel};
+use super::real::widen;
 use super::{HostKernel, Inputs, KernelNode};
 use crate::failure::{Failure, Result};
 use crate::graph::{Attr, OutputType};
@@ -136,6 +137,9 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
                     Ok(inputs)
                 }),
             )
+        }
+        "SparseMatMul" => {
+            ("MatMul", vec![DType::F32; 2], Box::new(|inputs| Ok(inputs.into_iter().map(widen).collect())))
         }
         "Bincount" => {
             attrs.push(("binary_output", Attr::Bool(false)));

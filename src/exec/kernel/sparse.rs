@@ -1,6 +1,7 @@
 //! Sparse tensors, each in three: the indices of its elements (a row each), the elements, and the shape.
 
 mod arrange;
+mod cross;
 mod math;
 mod rows;
 mod segment;
@@ -15,6 +16,9 @@ use crate::tensor::{Element, Shape, Tensor, with_type};
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if node.op == "SparseCross" {
+        return cross::kernel(node).map(Some);
+    }
     first(&[arrange::kernel, rows::kernel, math::kernel, segment::kernel], node)
 }
 

@@ -22,6 +22,7 @@ mod summary;
 mod unicode;
 
 #[cfg(feature = "node")]
+pub(super) use self::fingerprint::fingerprint64;
 pub(crate) use self::histogram::Histogram;
 #[cfg(feature = "node")]
 pub(crate) use self::summary::{SummaryProto, SummaryValue};

@@ -113,6 +113,7 @@ impl Resource {
         match self {
             Resource::Variable(variable) => variable.look(),
             Resource::Queue(queue) => queue.look(),
+            Resource::Barrier(barrier) => barrier.look(),
             Resource::Accumulator(accumulator) => accumulator.look(),
             Resource::Iterator(iterator) => iterator.look(),
             Resource::Table(table) => table.look(),

@@ -154,6 +154,34 @@ impl Queue {
         Ok(self.advance(state))
     }
 
+    /// Puts elements in that have its components, of a queue that has room for any number.
+    ///
+    /// # Errors
+    /// ResourceExhausted over the limit of a queue or the memory budget.
+    pub fn put(&self, elements: Vec<Element>) -> Result<Finished> {
+        let state = &mut *self.hold();
+        for element in elements {
+            self.admit(state, &element)?;
+            state.elements.push(element);
+        }
+        Ok(self.advance(state))
+    }
+
+    fn admit(&self, state: &State, element: &Element) -> Result<()> {
+        if state.elements.bytes() + bytes(element) > MAX_QUEUE_BYTES {
+            let why = format!("queue '{}' exceeds the limit of {MAX_QUEUE_BYTES} bytes", self.name);
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        memory::grow()
+    }
+
+    /// Closes the queue, of which nobody waits to get in.
+    pub fn end(&self) -> Finished {
+        let state = &mut *self.hold();
+        state.is_closed = true;
+        self.advance(state)
+    }
+
     /// Takes one element out, or waits for one.
     pub fn dequeue(&self, waiter: Waiter) -> Result<Finished> {
         self.leave(waiter, 1, How::One)
@@ -244,11 +272,7 @@ impl Queue {
                     return false;
                 }
                 let Some(element) = elements.pop_front() else { break Ok(Answer::new()) };
-                if state.elements.bytes() + bytes(&element) > MAX_QUEUE_BYTES {
-                    let why = format!("queue '{}' exceeds the limit of {MAX_QUEUE_BYTES} bytes", self.name);
-                    break Err(Failure::new(Code::ResourceExhausted, why));
-                }
-                if let Err(failure) = memory::grow() {
+                if let Err(failure) = self.admit(state, &element) {
                     break Err(failure);
                 }
                 state.elements.push(element);

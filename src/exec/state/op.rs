@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::dataset::{Dataset, Run};
 use super::super::engine::{Engine, Value};
 use super::super::resource::{
-    Accumulator, Iterator, LookupTable, Queue, Reader, Resource, Stack, TensorArray, Variable,
+    Accumulator, Barrier, Iterator, LookupTable, Queue, Reader, Resource, Stack, TensorArray, Variable,
 };
 use super::super::token::{List, Optional, Token, Tokens, Variant};
 use super::super::waiting::{Answer, Finished, WaitId, Waiter, Wake};
@@ -124,6 +124,7 @@ macro_rules! handles {
 handles! {
     variable: Variable, Variable, "variable";
     queue: Queue, Queue, "queue";
+    barrier: Barrier, Barrier, "barrier";
     accumulator: Accumulator, Accumulator, "conditional accumulator";
     tensor_array: TensorArray, TensorArray, "tensor array";
     stack: Stack, Stack, "stack";

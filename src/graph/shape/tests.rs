@@ -15,6 +15,7 @@ const LESS_KNOWN: &[&str] = &["Einsum", "MatrixDiagV2", "MatrixDiagV3", "SplitV"
 /// Ops of which none are recorded: TensorFlow makes no new nodes of them, or they hold functions.
 const NOT_RECORDED: &[&str] = &[
     "AudioSummary",
+    "CompareAndBitpack",
     "Conv3DBackpropFilter",
     "Conv3DBackpropInput",
     "FilterDataset",

@@ -38,8 +38,8 @@ pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> 
         return Err(Failure::invalid("params must be at least 1 dimensional"));
     }
     let at = call::axis(axis, params.rank()).map_err(|_| {
-        let least = if axis < 0 { axis.unsigned_abs() } else { axis.unsigned_abs() + 1 };
-        Failure::invalid(format!("Shape must be at least rank {least} but is rank {}", params.rank()))
+        let rank = params.rank();
+        Failure::invalid(format!("Expected axis in the range [-{rank}, {rank}), but got {axis}"))
     })?;
     let batch = batches(params, indices, batch_dims)?;
     if batch > at {

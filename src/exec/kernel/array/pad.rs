@@ -206,6 +206,12 @@ fn reverse_sequence(x: Tensor, lengths: &Tensor, sequence: i64, batch: i64) -> R
 }
 
 fn roll(mut x: Tensor, shifts: &Tensor, axes: &Tensor) -> Result<Tensor> {
+    for (what, tensor) in [("shift", shifts), ("axis", axes)] {
+        if tensor.rank() > 1 {
+            let why = format!("{what} must be a scalar or a 1-D vector. Found: {}", tensor.shape());
+            return Err(Failure::invalid(why));
+        }
+    }
     let (shifts, axes) = (vector(shifts, "shift", true)?, vector(axes, "axis", true)?);
     if x.rank() == 0 {
         return Err(Failure::invalid("input must be 1-D or higher"));

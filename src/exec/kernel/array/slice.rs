@@ -65,15 +65,15 @@ pub(in crate::exec::kernel) fn assign(node: &KernelNode) -> Result<Update> {
 }
 
 fn slice(x: Tensor, begin: &Tensor, size: &Tensor) -> Result<Tensor> {
-    let (begin, size) = (vector(begin, "begin", false)?, vector(size, "size", false)?);
-    if begin.len() != x.rank() || size.len() != x.rank() {
+    if begin.dims() != [x.rank()] || size.dims() != [x.rank()] {
         return Err(Failure::invalid(format!(
-            "Expected begin and size arguments to be 1-D tensors of size {}, but got shapes [{}] and [{}] instead.",
+            "Expected begin and size arguments to be 1-D tensors of size {}, but got shapes {} and {} instead.",
             x.rank(),
-            begin.len(),
-            size.len()
+            begin.shape(),
+            size.shape()
         )));
     }
+    let (begin, size) = (begin.to_i64s()?, size.to_i64s()?);
     let (mut begins, mut sizes) = (Vec::with_capacity(x.rank()), Vec::with_capacity(x.rank()));
     for (i, &dim) in x.dims().iter().enumerate() {
         let at = usize::try_from(begin[i])

@@ -1,4 +1,4 @@
-//! Unique, UniqueWithCounts and ListDiff: the distinct values of a vector.
+//! Unique, UniqueWithCounts, of a vector or of what stands along an axis, and ListDiff: distinct values.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -16,6 +16,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let counts = match node.op {
         "Unique" => Some(false),
         "UniqueWithCounts" => Some(true),
+        "UniqueV2" | "UniqueWithCountsV2" => return along_kernel(node, node.op == "UniqueWithCountsV2"),
         "ListDiff" => None,
         _ => return Ok(None),
     };
@@ -33,6 +34,50 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             difference(&x, &y, index)
         }),
     }))
+}
+
+fn along_kernel(node: &KernelNode, counts: bool) -> Result<Option<HostKernel>> {
+    let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
+    if dtype.is_handle() || dtype.is_complex() {
+        return no_kernel(node);
+    }
+    Ok(Some(Box::new(move |inputs| {
+        let [x, axis] = call::take(inputs)?;
+        match call::vector(&axis, "axis", false)?[..] {
+            [] => unique(&x, index, counts),
+            [axis] => {
+                let at = call::axis(axis, x.rank())
+                    .map_err(|_| Failure::invalid(format!("axis has to be between [0, {})", x.rank())))?;
+                if x.rank() == 1 { unique(&x, index, counts) } else { unique_along(&x, at, index, counts) }
+            }
+            _ => Err(Failure::invalid("axis does not support input tensors larger than 1 elements")),
+        }
+    })))
+}
+
+/// As [`unique`], of the slices across an axis.
+fn unique_along(x: &Tensor, axis: usize, index: DType, counts: bool) -> Result<Outputs> {
+    memory::admit(x.len() * KEY_BYTES)?;
+    let (size, inner) = (x.dims()[axis], call::product(&x.dims()[axis + 1..]));
+    let outer = call::product(&x.dims()[..axis]);
+    let places = |i: usize| (0..outer).flat_map(move |o| (0..inner).map(move |k| (o * size + i) * inner + k));
+    let (firsts, at, numbers) = match Keys::of(x)? {
+        // A slice with a NaN equals no other.
+        Keys::Numbers(keys) => {
+            first_places((0..size).map(|i| places(i).map(|at| keys[at]).collect::<Option<Vec<_>>>()))
+        }
+        Keys::Strings(keys) => first_places((0..size).map(|i| Some(places(i).map(|at| &keys[at]).collect::<Vec<_>>()))),
+    };
+    distinct(gather(x, &Tensor::vector(firsts), axis as i64, 0)?, index, &at, counts.then_some(&numbers[..]))
+}
+
+/// The outputs of an op of distinct values.
+fn distinct(values: Tensor, index: DType, places: &[usize], numbers: Option<&[usize]>) -> Result<Outputs> {
+    let mut outputs: Outputs = [values, call::ints(index, [places.len()], places)?].into_iter().collect();
+    if let Some(numbers) = numbers {
+        outputs.push(call::ints(index, [numbers.len()], numbers)?);
+    }
+    Ok(outputs)
 }
 
 /// Elements as a hash table can hold them: equal keys for equal elements, `None` for NaN, which equals nothing.
@@ -83,11 +128,7 @@ fn unique(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
         Keys::Strings(keys) => first_places(keys.iter().map(Some)),
     };
     let values = gather(x, &Tensor::vector(firsts), 0, 0)?;
-    let mut outputs: Outputs = [values, call::ints(index, [places.len()], &places)?].into_iter().collect();
-    if counts {
-        outputs.push(call::ints(index, [numbers.len()], &numbers)?);
-    }
-    Ok(outputs)
+    distinct(values, index, &places, counts.then_some(&numbers[..]))
 }
 
 /// The first position of each distinct key; the index of each key among these; how often each occurs.

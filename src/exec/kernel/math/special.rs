@@ -208,6 +208,39 @@ pub fn polygamma(n: f64, x: f64) -> f64 {
     sign * lgamma(n + 1.0).exp() * zeta(n + 1.0, x)
 }
 
+/// The modified Bessel function of the first kind of that order, times `exp(-|x|)`.
+pub fn bessel_ie(order: u32, x: f64) -> f64 {
+    let size = x.abs();
+    let sign = if order % 2 == 1 && x < 0.0 { -1.0 } else { 1.0 };
+    if size.is_nan() || size.is_infinite() {
+        return if size.is_nan() { size } else { 0.0 };
+    }
+    let order = f64::from(order);
+    if size > 30.0 {
+        // 10.40.1: the terms fall as long as they matter.
+        let (mut term, mut sum) = (1.0, 1.0);
+        for k in 1..40 {
+            let odd = 2.0 * f64::from(k) - 1.0;
+            term *= (odd * odd - 4.0 * order * order) / (8.0 * f64::from(k) * size);
+            sum += term;
+            if f64::abs(term) < f64::EPSILON / 4.0 {
+                break;
+            }
+        }
+        return sign * sum / (2.0 * PI * size).sqrt();
+    }
+    // 10.25.2: all terms have one sign.
+    let (mut term, mut sum) = ((size / 2.0).powf(order), 0.0);
+    for k in 1..200 {
+        sum += term;
+        term *= size * size / (4.0 * f64::from(k) * (f64::from(k) + order));
+        if term < sum * f64::EPSILON / 4.0 {
+            break;
+        }
+    }
+    sign * (sum + term) * (-size).exp()
+}
+
 /// A polynomial in `x`, its coefficients from the constant one on.
 fn polynomial(coefficients: &[f64], x: f64) -> f64 {
     coefficients.iter().rev().fold(0.0, |sum, coefficient| sum * x + coefficient)
@@ -238,6 +271,11 @@ mod tests {
         check(zeta(2.0, -1e15 - 0.5), zeta(2.0, 0.5) * 2.0);
         check(polygamma(1.0, 0.5), PI * PI / 2.0);
         check(polygamma(2.0, 1.0), -2.0 * 1.202_056_903_159_594_2);
+        check(bessel_ie(0, 1.0), 1.266_065_877_752_008_3 * (-1f64).exp());
+        check(bessel_ie(1, -1.0), -0.565_159_103_992_485 * (-1f64).exp());
+        // Both forms, on either side of where they meet.
+        check(bessel_ie(0, 30.0), bessel_ie(0, 30.0 + 1e-12));
+        check(bessel_ie(1, 30.0), bessel_ie(1, 30.0 + 1e-12));
         check(ndtri(0.975), 1.959_963_984_540_054);
     }
 

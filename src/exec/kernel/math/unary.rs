@@ -5,7 +5,7 @@ use libm::{acosh, asinh, erf, erfc, lgamma};
 use super::super::call::{input_dtype, kernel as call, no_kernel, one, owned};
 use super::super::real::{exp, flushed, ln};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
-use super::special::{digamma, erfinv, ndtri};
+use super::special::{bessel_ie, digamma, erfinv, ndtri};
 use super::{complex, map, map_to, widened, zip};
 use crate::exec::vector;
 use crate::failure::{Failure, Result};
@@ -17,6 +17,8 @@ const OPS: &[&str] = &[
     "Abs",
     "AddN",
     "Atan",
+    "BesselI0e",
+    "BesselI1e",
     "Ceil",
     "Cos",
     "Cosh",
@@ -170,6 +172,8 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "Acosh" => unary(|x: T| x.map(|x| acosh(f64::from(x)) as f32, acosh)),
         "Asinh" => unary(|x: T| x.map(|x| asinh(f64::from(x)) as f32, asinh)),
         "Reciprocal" => unary(|x: T| T::ONE / x),
+        "BesselI0e" => unary(|x: T| x.map(|x| bessel_ie(0, f64::from(x)) as f32, |x| bessel_ie(0, x))),
+        "BesselI1e" => unary(|x: T| x.map(|x| bessel_ie(1, f64::from(x)) as f32, |x| bessel_ie(1, x))),
         "Erf" => unary(|x: T| x.map(|x| erf(f64::from(x)) as f32, erf)),
         "Erfc" => unary(|x: T| x.map(|x| erfc(f64::from(x)) as f32, erfc)),
         "Erfinv" => unary(|x: T| x.map(|x| erfinv(f64::from(x)) as f32, erfinv)),

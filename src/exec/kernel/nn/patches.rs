@@ -1,15 +1,17 @@
-//! ExtractImagePatches: the elements under each window, row by row, as the channels of one pixel.
+//! ExtractImagePatches and ExtractVolumePatches: the elements under each window, row by row, as the channels of one pixel.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, product};
 use super::super::{HostKernel, KernelNode};
-use super::window::{Axis, Padding, Slide, spread};
+use super::window::{Axis, Padding, Slide, per_dimension, spread};
 use crate::exec::lots::{in_lots, lot};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{Numeric, Tensor, with_number};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op != "ExtractImagePatches" {
-        return Ok(None);
+    match node.op {
+        "ExtractImagePatches" => {}
+        "ExtractVolumePatches" => return volume_kernel(node),
+        _ => return Ok(None),
     }
     let window = over_space(node, "ksizes")?;
     let slide = Slide {
@@ -21,6 +23,54 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     };
     let kernel = with_number!(input_dtype(node, 0)?, T => call(move |[images]| patches::<T>(&slide, window, &images)));
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+fn volume_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let over_space = |name: &str| {
+        let (space, outer) = per_dimension(name, node.attrs.ints(name)?, 3, false)?;
+        match outer {
+            [1, 1] => Ok(space),
+            _ => Err(Failure::new(Code::Unimplemented, format!("Only support {name} across space."))),
+        }
+    };
+    let window = over_space("ksizes")?;
+    let slide = Slide {
+        spatial: 3,
+        channels_first: false,
+        strides: over_space("strides")?,
+        dilations: [1; 3],
+        padding: if node.attrs.str("padding")? == "SAME" { Padding::Same } else { Padding::Valid },
+    };
+    let kernel = with_number!(input_dtype(node, 0)?, T => call(move |[volumes]| boxes::<T>(&slide, window, &volumes)));
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The elements under each window over volumes; those outside of a volume are zeros.
+fn boxes<T: Numeric>(slide: &Slide, window: [usize; 3], volumes: &Tensor) -> Result<Tensor> {
+    let &[batch, planes, height, width, channels] = volumes.dims() else {
+        return Err(Failure::invalid(format!("input must be 5-dimensional, got shape {}", volumes.shape())));
+    };
+    let [d, h, w] = slide.over([planes, height, width], window)?;
+    let size = product(&[d.window, h.window, w.window, channels]);
+    let shape = crate::tensor::Shape::from([batch, d.output, h.output, w.output, size]);
+    let mut answer = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    if !answer.is_empty() {
+        let (from, lot) = (volumes.slice::<T>()?, lot(size));
+        in_lots(answer.chunks_mut(lot * size).enumerate(), |(i, answer)| {
+            for (patch, answer) in (i * lot..).zip(answer.chunks_exact_mut(size)) {
+                let [x, y] = [patch % w.output, patch / w.output % h.output];
+                let [z, volume] = [patch / w.output / h.output % d.output, patch / w.output / h.output / d.output];
+                for (k, answer) in answer.chunks_exact_mut(w.window * channels).enumerate() {
+                    let (plane, row) = (d.position(z, k / h.window), h.position(y, k % h.window));
+                    if let Some((plane, row)) = plane.zip(row) {
+                        let line = ((volume * planes + plane) * height + row) * width * channels;
+                        copy_row(&w, x, &from[line..][..width * channels], answer);
+                    }
+                }
+            }
+        });
+    }
+    Ok(Tensor::from_vec(shape, answer))
 }
 
 /// An attribute with a number for each dimension, of which the first and the last must be 1.

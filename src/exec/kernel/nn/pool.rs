@@ -1,17 +1,18 @@
 //! Pooling: the largest element or the mean under each window, and the gradients of both.
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::call::{input_dtype, kernel as call, no_kernel, vector};
 
 use super::super::{HostKernel, KernelNode};
 use super::conv::{from_channels_last, to_channels_last};
 use super::window::{Axis, Slide, channels_first, per_dimension, spread};
 use crate::exec::turn::{Pace, paced};
 use crate::failure::{Code, Failure, Result};
+use crate::graph::Attr;
 use crate::tensor::{Float, Numeric, Shape, Tensor, with_float, with_number};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let spatial = match node.op {
-        "MaxPool" | "MaxPoolGrad" | "AvgPool" | "AvgPoolGrad" => 2,
+        "MaxPool" | "MaxPoolGrad" | "MaxPoolGradGrad" | "AvgPool" | "AvgPoolGrad" => 2,
         "MaxPool3D" | "MaxPool3DGrad" | "MaxPool3DGradGrad" | "AvgPool3D" | "AvgPool3DGrad" => 3,
         _ => return Ok(None),
     };
@@ -34,7 +35,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "MaxPoolGrad" | "MaxPool3DGrad" => with_number!(dtype, T => {
             call(move |[input, output, gradient]| max_pool_grad::<T>(&pool, input, &output, gradient))
         }),
-        "MaxPool3DGradGrad" => with_number!(dtype, T => {
+        "MaxPoolGradGrad" | "MaxPool3DGradGrad" => with_number!(dtype, T => {
             call(move |[input, output, gradient]| max_pool_grad_grad::<T>(&pool, input, &output, gradient))
         }),
         "AvgPool" | "AvgPool3D" => {
@@ -45,6 +46,39 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }),
     };
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// MaxPoolV2 and its gradients, whose windows and strides are inputs: the kernel of the older op is made for those that come.
+pub(super) fn sized_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let (op, count) = match node.op {
+        "MaxPoolV2" => ("MaxPool", 1),
+        "MaxPoolGradV2" => ("MaxPoolGrad", 3),
+        "MaxPoolGradGradV2" => ("MaxPoolGradGrad", 3),
+        _ => return Ok(None),
+    };
+    let (name, mut attrs) = (node.name.to_owned(), node.attrs.clone());
+    let (inputs, outputs) = (node.inputs[..count].to_vec(), node.outputs.to_vec());
+    let mut made: Option<([Vec<i64>; 2], HostKernel)> = None;
+    Ok(Some(Box::new(move |mut given| {
+        let sizes = [(count, "ksize"), (count + 1, "strides")].map(|(at, what)| match given.get(at) {
+            Some(sizes) => vector(sizes, what, false),
+            None => Err(Failure::invalid(format!("{what} is missing"))),
+        });
+        let [window, strides] = sizes;
+        let sizes = [window?, strides?];
+        if made.as_ref().is_none_or(|(own, _)| *own != sizes) {
+            let [window, strides] = sizes.clone();
+            attrs.set("ksize", Attr::Ints(window));
+            attrs.set("strides", Attr::Ints(strides));
+            let node = KernelNode { name: &name, op, attrs: &attrs, inputs: &inputs, outputs: &outputs };
+            made = kernel(&node)?.map(|kernel| (sizes, kernel));
+        }
+        given.truncate(count);
+        match &mut made {
+            Some((_, kernel)) => kernel(given),
+            None => Err(Failure::new(Code::Internal, format!("{op} has no kernel"))),
+        }
+    })))
 }
 
 pub(super) struct PoolAttrs {
@@ -78,7 +112,7 @@ impl PoolAttrs {
             let mut all = vec![1; spatial + 2];
             let from = if channels_first { 2 } else { 1 };
             all[from..from + spatial].copy_from_slice(&space.iter().map(|&s| s as i64).collect::<Vec<_>>());
-            crate::graph::Attr::Ints(all)
+            Attr::Ints(all)
         };
         attrs.set("strides", ones(&strides[3 - spatial..]));
         let slide = Slide::of(&KernelNode { attrs: &attrs, ..*node }, spatial)?;

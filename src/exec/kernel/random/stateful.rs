@@ -57,6 +57,13 @@ impl Dice {
         Dice(Philox::from_seeds(seed, seed2).words())
     }
 
+    /// As [`seeded`](Dice::seeded), after the first `blocks` of four numbers.
+    pub fn seeded_after(seed: u64, seed2: u64, blocks: u64) -> Dice {
+        let mut philox = Philox::from_seeds(seed, seed2);
+        philox.skip(blocks);
+        Dice(philox.words())
+    }
+
     /// Seeds that cannot be predicted.
     pub fn unpredictable_seeds() -> (u64, u64) {
         (entropy(), entropy())
@@ -65,6 +72,12 @@ impl Dice {
     /// The next 32 bits.
     pub fn draw(&mut self) -> u32 {
         self.0.draw()
+    }
+
+    /// A number from 0 up to 1.
+    pub fn fraction(&mut self) -> f64 {
+        let [first, second] = [self.draw(), self.draw()];
+        uniform_f64([first, second])
     }
 
     /// A number below `sides`, which is not 0.

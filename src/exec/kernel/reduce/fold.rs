@@ -1,4 +1,4 @@
-//! Sum, Prod, Mean, Max, Min, All, Any and L2Loss.
+//! Sum, Prod, Mean, EuclideanNorm, Max, Min, All, Any and L2Loss.
 
 use super::super::broadcast::Broadcast;
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
@@ -15,7 +15,7 @@ const LANES: usize = 8;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let op = node.op;
-    if !["Sum", "Prod", "Mean", "Max", "Min", "All", "Any", "L2Loss"].contains(&op) {
+    if !["Sum", "Prod", "Mean", "EuclideanNorm", "Max", "Min", "All", "Any", "L2Loss"].contains(&op) {
         return Ok(None);
     }
     let dtype = input_dtype(node, 0)?;
@@ -45,6 +45,13 @@ fn of_floats<T: Float>(op: &str, keep_dims: bool) -> HostKernel {
     match op {
         "Sum" => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, _| T::from_f64(sum)),
         "Prod" => reduction(keep_dims, 1.0, T::to_f64, |x, y| x * y, |product, _| T::from_f64(product)),
+        "EuclideanNorm" => reduction(
+            keep_dims,
+            0.0,
+            |x: T| x.to_f64() * x.to_f64(),
+            |x, y| x + y,
+            |sum: f64, _| T::from_f64(sum.sqrt()),
+        ),
         _ => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, n| T::from_f64(sum / n as f64)),
     }
 }
@@ -58,6 +65,11 @@ fn of_complex<T: Pair>(op: &str, keep_dims: bool) -> HostKernel {
             let one = Complex { re: 1.0, im: 0.0 };
             reduction(keep_dims, one, T::wide, |x, y| x * y, |product, _| T::from_wide(product))
         }
+        "EuclideanNorm" => {
+            let square = |x: T| T::wide(x).re.powi(2) + T::wide(x).im.powi(2);
+            let root = |sum: f64, _| T::from_wide(Complex { re: sum.sqrt(), im: 0.0 });
+            reduction(keep_dims, 0.0, square, |x, y| x + y, root)
+        }
         _ => reduction(keep_dims, zero, T::wide, |x, y| x + y, |sum, n| T::from_wide(sum / n.max(1) as f64)),
     }
 }
@@ -67,6 +79,13 @@ fn of_integers<T: Integer>(op: &str, keep_dims: bool) -> HostKernel {
     match op {
         "Sum" => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, _| T::from_i64(sum)),
         "Prod" => reduction(keep_dims, 1i64, T::to_i64, i64::wrapping_mul, |product, _| T::from_i64(product)),
+        "EuclideanNorm" => reduction(
+            keep_dims,
+            0.0,
+            |x: T| x.to_f64() * x.to_f64(),
+            |x, y| x + y,
+            |sum: f64, _| T::from_f64(sum.sqrt()),
+        ),
         _ => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, n| {
             let n = n.max(1);
             T::from_i64(if T::DTYPE == DType::U64 { (sum as u64 / n as u64) as i64 } else { sum / n as i64 })

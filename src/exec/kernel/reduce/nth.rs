@@ -22,7 +22,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 }
 
 fn nth<T: Numeric>(x: Tensor, n: &Tensor, reverse: bool) -> Result<Tensor> {
-    let n = call::size(n, "n")?;
+    let n = match n.to_i64() {
+        Ok(n) if n < 0 => return Err(Failure::invalid(format!("Need n >= 0, got {n}"))),
+        _ => call::size(n, "n")?,
+    };
     let Some((&size, dims)) = x.dims().split_last() else {
         return Err(Failure::invalid("Input must be at least rank 1, got a scalar"));
     };

@@ -9,7 +9,7 @@ use super::{Sparse, matrix};
 use crate::exec::kernel::math::cast;
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Numeric, Ring, Shape, Tensor, with_float, with_integer, with_number, with_type};
+use crate::tensor::{DType, Numeric, Ring, Shape, Tensor, with_float, with_integer, with_number, with_ring, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {
@@ -28,9 +28,11 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 multiply::<T>(&Sparse::of(&indices, values, &shape)?, &b, adjoint_a, adjoint_b)
             }); F32 f32, F64 f64, I32 i32, BF16 half::bf16)
         }
-        "SparseTensorDenseAdd" => with_number!(input_dtype(node, 1)?, T => {
+        "SparseTensorDenseAdd" => with_ring!(input_dtype(node, 1)?, T => {
             call(move |[indices, values, shape, b]: [Tensor; 4]| {
-                let sparse = Sparse::within(&indices, values, &shape)?;
+                let sparse = Sparse::within(&indices, values, &shape).map_err(|failure| {
+                    Failure::new(failure.code, format!("Sparse tensor has an invalid index: {}", failure.message))
+                })?;
                 add_to::<T>(&sparse, b)
             })
         }),
@@ -150,7 +152,7 @@ fn place(row: &[i64], dims: &[usize]) -> usize {
     row.iter().zip(dims).fold(0, |place, (&at, &size)| place * size + at as usize)
 }
 
-fn add_to<T: Numeric>(sparse: &Sparse, b: Tensor) -> Result<Tensor> {
+fn add_to<T: Ring>(sparse: &Sparse, b: Tensor) -> Result<Tensor> {
     if !b.dims().iter().map(|&size| size as i64).eq(sparse.dims.iter().copied()) {
         let why = format!("Dimensions of a and b must be equal, got {:?} and {}", sparse.dims, b.shape());
         return Err(Failure::invalid(why));

@@ -88,8 +88,11 @@ fn fold<T: Numeric>(
         return Err(Failure::invalid("data must be at least rank 1, got a scalar"));
     };
     let count = count.map(|count| call::size(count, "num_segments")).transpose()?;
-    if ids.first().is_some_and(|&id| id < 0) {
-        return Err(Failure::invalid("segment ids must be >= 0"));
+    if let Some(&id) = ids.first().filter(|&&id| id < 0) {
+        let rows = ids.last().map_or(0, |&last| last.saturating_add(1));
+        return Err(Failure::invalid(format!(
+            "segment ids must be >= 0: Segment id {id} out of range [0, {rows}), possibly because 'segment_ids' input is not sorted."
+        )));
     }
     if !ids.is_sorted() {
         return Err(Failure::invalid("segment ids are not increasing"));

@@ -14,11 +14,14 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
         with_float!(dtype, T => Some(match op {
             "SparseApplyProximalGradientDescent" => sparse(roles, |r: [T; 3]| Ok(proximal_gradient_descent(r))),
             "SparseApplyMomentum" => sparse(roles, move |r: [T; 2]| Ok(momentum(r, nesterov))),
+            "SparseApplyKerasMomentum" => sparse(roles, move |r: [T; 2]| Ok(keras_momentum(r, nesterov))),
             "SparseApplyAdagrad" => sparse(roles, move |r: [T; 1]| Ok(adagrad(r, update_slots))),
             "SparseApplyAdagradV2" => sparse(roles, move |r: [T; 2]| Ok(adagrad_v2(r, update_slots))),
             "SparseApplyAdagradDA" => sparse(roles, |r: [T; 4]| Ok(adagrad_da_rule(r))),
             "SparseApplyProximalAdagrad" => sparse(roles, |r: [T; 3]| Ok(proximal_adagrad(r))),
+            "SparseApplyAdadelta" => sparse(roles, |r: [T; 3]| Ok(adadelta(r))),
             "SparseApplyRMSProp" => sparse(roles, |r: [T; 4]| Ok(rms_prop(r))),
+            "SparseApplyCenteredRMSProp" => sparse(roles, |r: [T; 4]| Ok(centered_rms_prop(r))),
             "SparseApplyFtrl" => sparse(roles, move |[lr, l1, l2, power]: [T; 4]| {
                 ftrl([lr, l1, l2, T::ZERO, power], by_lr)
             }),
@@ -94,6 +97,13 @@ fn momentum<T: Float>([lr, momentum]: [T; 2], nesterov: bool) -> impl Fn([&mut T
     }
 }
 
+fn keras_momentum<T: Float>([lr, momentum]: [T; 2], nesterov: bool) -> impl Fn([&mut T; 2], T) {
+    move |[var, accum], g| {
+        *accum = *accum * momentum - g * lr;
+        *var = *var + if nesterov { *accum * momentum - g * lr } else { *accum };
+    }
+}
+
 fn adagrad<T: Float>([lr]: [T; 1], update_slots: bool) -> impl Fn([&mut T; 2], T) {
     move |[var, accum], g| {
         if update_slots {
@@ -120,10 +130,29 @@ fn proximal_adagrad<T: Float>([lr, l1, l2]: [T; 3]) -> impl Fn([&mut T; 2], T) {
     }
 }
 
+fn adadelta<T: Float>([lr, rho, epsilon]: [T; 3]) -> impl Fn([&mut T; 3], T) {
+    move |[var, accum, accum_update], g| {
+        *accum = *accum * rho + g * g * (T::ONE - rho);
+        let update = sqrt(*accum_update + epsilon) * rsqrt(*accum + epsilon) * g;
+        *var = *var - update * lr;
+        *accum_update = *accum_update * rho + update * update * (T::ONE - rho);
+    }
+}
+
 fn rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Fn([&mut T; 3], T) {
     move |[var, ms, mom], g| {
         *ms = *ms * rho + g * g * (T::ONE - rho);
         *mom = *mom * momentum + rsqrt(*ms + epsilon) * lr * g;
+        *var = *var - *mom;
+    }
+}
+
+fn centered_rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Fn([&mut T; 4], T) {
+    move |[var, mg, ms, mom], g| {
+        *ms = *ms * rho + g * g * (T::ONE - rho);
+        *mg = g * (T::ONE - rho) + *mg * rho;
+        let variance = *ms + epsilon - *mg * *mg;
+        *mom = *mom * momentum + rsqrt(variance) * lr * g;
         *var = *var - *mom;
     }
 }

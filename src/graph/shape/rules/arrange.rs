@@ -312,3 +312,30 @@ pub(super) fn elements_at(call: &Call, places: impl Iterator<Item = usize>) -> O
     let from = call.elements_of_rank(1, 0)?;
     places.map(|at| from.get(at).copied()).collect()
 }
+
+/// The shape that a tensor is held to, where it is known of either.
+pub(super) fn ensured(call: &Call) -> Option<Vec<Fact>> {
+    let stated = call.stated_in("shape");
+    match (call.dims(0), stated) {
+        (Some(own), Some(stated)) => one(merge(&own, &stated)?),
+        (own, stated) => one(own.or(stated)?),
+    }
+}
+
+/// As many coordinates as there are dimensions, of each index.
+pub(super) fn unravel(call: &Call) -> Option<Vec<Fact>> {
+    let (indices, dims) = (call.dims(0)?, call.of_rank(1, 1)?);
+    match indices[..] {
+        [] => one(dims),
+        [count] => one(vec![dims[0], count]),
+        _ => None,
+    }
+}
+
+/// One element for eight of the last axis.
+pub(super) fn packed_bits(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let last = dims.last_mut()?;
+    *last = call.map(*last, |size| Some(size / 8));
+    one(dims)
+}

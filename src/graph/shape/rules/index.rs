@@ -147,6 +147,14 @@ pub(super) fn unique(call: &Call) -> Option<Vec<Fact>> {
     Some(all.into_iter().take(call.node.outputs.len()).collect())
 }
 
+/// Fewer slices of the same rank, and numbers of them.
+pub(super) fn unique_slices(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size(None);
+    let slices = call.dims(0).map(|dims| call.unknown(dims.len()));
+    let all = [slices.into(), vec![call.size(None)].into(), vec![count].into()];
+    Some(all.into_iter().take(call.node.outputs.len()).collect())
+}
+
 pub(super) fn list_diff(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     Some(vec![vec![count].into(), vec![count].into()])

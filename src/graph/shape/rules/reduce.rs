@@ -209,6 +209,17 @@ pub(super) fn solve(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
+/// As many rows as the matrix has columns.
+pub(super) fn solve_ls(call: &Call) -> Option<Vec<Fact>> {
+    let (matrix, right) = (call.dims(0)?, call.dims(1)?);
+    let (batch, matrix) = matrix.split_at_checked(matrix.len().checked_sub(2)?)?;
+    let (batch_right, right) = right.split_at_checked(right.len().checked_sub(2)?)?;
+    let mut dims = merge(&batch.to_vec(), &batch_right.to_vec())?;
+    merge_sizes(matrix[0], right[0])?;
+    dims.extend([matrix[1], right[1]]);
+    one(dims)
+}
+
 /// The same, with batches that broadcast.
 pub(super) fn triangular_solve(call: &Call) -> Option<Vec<Fact>> {
     let (matrix, right) = (call.dims(0)?, call.dims(1)?);

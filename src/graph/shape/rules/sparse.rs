@@ -10,6 +10,11 @@ fn whole(call: &Call, rank: Size) -> Vec<Fact> {
     vec![vec![count, rank].into(), vec![count].into(), vec![rank].into()]
 }
 
+/// Crossed columns: a row of values for each row of theirs.
+pub(super) fn cross(call: &Call) -> Option<Vec<Fact>> {
+    Some(whole(call, Size::Known(2)))
+}
+
 /// The size of an input's axis.
 fn size(call: &Call, input: usize, axis: usize) -> Size {
     call.dims(input).and_then(|dims| dims.get(axis).copied()).unwrap_or_else(|| call.size(None))
