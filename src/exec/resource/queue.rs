@@ -158,7 +158,7 @@ impl Queue {
     ///
     /// # Errors
     /// ResourceExhausted over the limit of a queue or the memory budget.
-    pub fn put(&self, elements: Vec<Element>) -> Result<Finished> {
+    pub fn put(&self, elements: Vec<QueueElement>) -> Result<Finished> {
         let state = &mut *self.hold();
         for element in elements {
             self.admit(state, &element)?;
@@ -167,7 +167,7 @@ impl Queue {
         Ok(self.advance(state))
     }
 
-    fn admit(&self, state: &State, element: &Element) -> Result<()> {
+    fn admit(&self, state: &QueueState, element: &QueueElement) -> Result<()> {
         if state.elements.bytes() + bytes(element) > MAX_QUEUE_BYTES {
             let why = format!("queue '{}' exceeds the limit of {MAX_QUEUE_BYTES} bytes", self.name);
             return Err(Failure::new(Code::ResourceExhausted, why));
