@@ -263,8 +263,8 @@ mod tests {
             Configured,
             peer,
             Verdict::NoNode,
-            "it is no node",
-            "not as a node of a mesh: it is no node",
+            "it is not a meshtf node",
+            "not as a node of a mesh: it is not a meshtf node",
             "meshtf ps",
         );
         check(Configured, peer, Verdict::KeyWanted, "", "requires a mesh key", "Leave out --open here");

@@ -1,5 +1,5 @@
-//! Barriers: elements by key, whose components come one by one; those that are complete are taken in the order in which their keys
-//! came.
+//! Barriers: elements by key, whose components come one by one; those that are complete are taken in the order in which their
+//! keys came.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -89,8 +89,8 @@ impl Barrier {
     /// Gives each key the row of `values` beside it, as its component with that index; those who take elements may go on.
     ///
     /// # Errors
-    /// InvalidArgument if the shapes do not fit, or a key has this component; Cancelled for a new key if the barrier is closed, and
-    /// for any if it was closed with what was pending. Keys before the one that fails have their components.
+    /// InvalidArgument if the shapes do not fit, or a key has this component; Cancelled for a new key if the barrier is closed,
+    /// and for any if it was closed with what was pending. Keys before the one that fails have their components.
     pub fn insert(&self, index: usize, keys: &Tensor, values: &Tensor) -> Result<Finished> {
         self.check(index, keys, values)?;
         let mut state = lock(&self.state);

@@ -1,5 +1,5 @@
-//! GenerateVocabRemapping and LoadAndRemapMatrix: how a matrix of a checkpoint, a row or column of which belongs to each line of an
-//! old vocabulary, becomes one for a new vocabulary.
+//! GenerateVocabRemapping and LoadAndRemapMatrix: how a matrix of a checkpoint, a row or column of which belongs to each line of
+//! an old vocabulary, becomes one for a new vocabulary.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! InplaceUpdate, InplaceAdd and InplaceSub, which change rows of a tensor; DeepCopy; Empty; EnsureShape; UnravelIndex; DataFormatDimMap and
-//! DataFormatVecPermute.
+//! InplaceUpdate, InplaceAdd and InplaceSub, which change rows of a tensor; DeepCopy; Empty; EnsureShape; UnravelIndex;
+//! DataFormatDimMap and DataFormatVecPermute.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype, vector};
 use super::super::math::cast;
@@ -143,7 +143,8 @@ fn mapped(x: &Tensor, places: &[usize]) -> Result<Tensor> {
     Ok(Tensor::from_vec(x.shape().clone(), out))
 }
 
-/// A number, or a pair of them, for each dimension (or each spatial one, if there are two less), in the order of the other format.
+/// A number, or a pair of them, for each dimension (or each spatial one, if there are two less), in the order of the other
+/// format.
 fn permuted(x: &Tensor, from: &[u8], to: &[u8]) -> Result<Tensor> {
     let (all, space) = (from.len(), from.len() - 2);
     let shape = x.shape();

@@ -5,8 +5,9 @@ use crate::exec::turn::{look, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{Shape, Tensor};
 
-/// `[..., m, n]` and right-hand sides of `[..., m, k]` give `[..., n, k]`: what makes the squares of the differences least, and of
-/// several such the shortest. If `fast`, what makes them and `l2` times the squares of the solution least, by normal equations.
+/// `[..., m, n]` and right-hand sides of `[..., m, k]` give `[..., n, k]`: what makes the squares of the differences least, and
+/// of several such the shortest. If `fast`, what makes them and `l2` times the squares of the solution least, by normal
+/// equations.
 pub(super) fn solve<T: Scalar>(matrix: &Tensor, rhs: &Tensor, l2: f64, fast: bool) -> Result<Tensor> {
     let (batch, m, n) = rectangles(matrix)?;
     let (rhs_batch, rhs_rows, k) = rectangles(rhs)?;

@@ -65,8 +65,8 @@ impl Over {
         [self.batch, self.axes[0].output, self.axes[1].output, self.channels].into()
     }
 
-    /// Calls `f(output, largest, its element of the input, its element of the filter)` for each output under whose window there is
-    /// an element of the input.
+    /// Calls `f(output, largest, its element of the input, its element of the filter)` for each output under whose window there
+    /// is an element of the input.
     fn for_each<T: Numeric>(&self, input: &[T], filter: &[T], mut f: impl FnMut(usize, T, usize, usize)) {
         let ([h, w], channels) = (&self.axes, self.channels);
         let (mut pace, mut output) = (Pace::new(), 0);
