@@ -208,7 +208,8 @@ impl Timeline {
         links
     }
 
-    /// The chain of nodes that the step's end hung on: from the node that ended last back to the input that came last, and so on.
+    /// The chain of nodes that the step's end hung on: from the node that ended last back to what it waited for last, an input
+    /// or the node that its device ran before, and so on.
     fn critical_path(&self) -> Vec<PathPart> {
         let sent: HashMap<(usize, usize), (usize, usize)> = self.ways.iter().map(|way| (way.to, way.from)).collect();
         // By device: the runs of each name, in the order in which they ended.
@@ -238,9 +239,9 @@ impl Timeline {
                 let before = runs.partition_point(|&n| n < at.1);
                 before.checked_sub(1).map(|i| (at.0, runs[i]))
             };
-            let before = sent.get(&at).copied();
-            let before =
-                before.or_else(|| node.inputs.iter().filter_map(input).max_by(|&a, &b| end(a).total_cmp(&end(b))));
+            // Of those that ended at the same time, an input.
+            let all = self.ran_before(at).into_iter().chain(node.inputs.iter().filter_map(input));
+            let before = sent.get(&at).copied().or_else(|| all.max_by(|&a, &b| end(a).total_cmp(&end(b))));
             let waited_us = before.map_or(node.start_us, |before| node.start_us - end(before)).max(0.0);
             path.push(PathPart {
                 device: self.devices[at.0].device.clone(),
@@ -257,7 +258,18 @@ impl Timeline {
         path.reverse();
         path
     }
+
+    /// The last node of a device that had ended when this one began.
+    fn ran_before(&self, (d, n): (usize, usize)) -> Option<(usize, usize)> {
+        let nodes = &self.devices[d].nodes;
+        // Beginnings are whole microseconds, cut off.
+        let began = nodes[n].start_us + 1.0;
+        (0..n).rev().take(MOST_BESIDE).find(|&before| nodes[before].end_us() <= began).map(|before| (d, before))
+    }
 }
+
+/// Most nodes that a device runs beside each other, as far as a path is concerned.
+const MOST_BESIDE: usize = 64;
 
 /// Microseconds in which at least one node of a device ran.
 fn busy(device: &DeviceTimeline) -> f64 {
@@ -425,6 +437,21 @@ mod tests {
         assert_eq!((costs.devices[0].busy_us, costs.devices[0].waiting_us), (11.0, 5.0));
         let none = Timeline::of(&[]).costs();
         assert!(none.took_us == 0.0 && none.devices.is_empty() && none.path.is_empty());
+    }
+
+    #[test]
+    fn a_path_leads_through_what_kept_the_device() {
+        let device = Task::new("w", 0).device(DeviceKind::Cpu, 0);
+        // c takes nothing, and y only c: but the device had b to do, and a before.
+        let nodes = vec![
+            node("a", "A", &[], 0, 10),
+            node("b", "B", &["a"], 10, 20),
+            node("c", "C", &[], 31, 1),
+            node("y", "Y", &["c"], 32, 4),
+        ];
+        let costs = Timeline::of(&[DeviceTrace { device, nodes }]).costs();
+        let path: Vec<_> = costs.path.iter().map(|part| (part.name.as_str(), part.waited_us)).collect();
+        assert_eq!(path, [("a", 0.0), ("b", 0.0), ("c", 1.0), ("y", 0.0)]);
     }
 
     #[test]

@@ -108,18 +108,24 @@ fn without_constants(picture: &Picture) -> (Vec<&NodeBox>, Vec<Arrow>) {
     (boxes, between.collect())
 }
 
-/// Where each box stands: in a column behind all that it takes values from, back edges of loops aside.
+/// Where each box stands: in a column behind all that it takes values from, but for the back edges of loops.
 fn places(boxes: &[&NodeBox], arrows: &[Arrow]) -> Vec<Place> {
     let mut next: Vec<Vec<usize>> = vec![Vec::new(); boxes.len()];
     arrows.iter().for_each(|arrow| next[arrow.from as usize].push(arrow.to as usize));
     let order = ordered(&next);
     let mut rank = vec![0; boxes.len()];
     order.iter().enumerate().for_each(|(at, &one)| rank[one] = at);
-    let mut columns = vec![0; boxes.len()];
+    let mut columns = vec![0usize; boxes.len()];
     for &one in &order {
         for &to in next[one].iter().filter(|&&to| rank[to] > rank[one]) {
             columns[to] = columns[to].max(columns[one] + 1);
         }
+    }
+    // What takes nothing stands right before what takes it first.
+    let mut takes = vec![false; boxes.len()];
+    arrows.iter().for_each(|arrow| takes[arrow.to as usize] = true);
+    for one in (0..boxes.len()).filter(|&one| !takes[one]) {
+        columns[one] = next[one].iter().map(|&to| columns[to]).min().map_or(0, |first| first.saturating_sub(1));
     }
     let mut filled: BTreeMap<(u32, usize), usize> = BTreeMap::new();
     let place = |(one, column): (&&NodeBox, usize)| {
