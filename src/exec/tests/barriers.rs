@@ -3,7 +3,7 @@
 use super::*;
 
 const BARRIER: &str = "
-    b = Barrier component_types=<float32,int32> shapes={[],[2]}
+    b = Barrier component_types=<float32,int32> shapes={[];[2]}
     keys = Placeholder dtype=string
     x = Placeholder dtype=float32
     y = Placeholder dtype=int32

@@ -57,6 +57,51 @@ fn a_vocabulary_comes_from_a_file_below_the_data_folder() {
     ops.answers("short", &[("file", &file("words"))]);
 }
 
+/// TensorFlow's own example of a warm start: a row of a saved matrix belongs to each line of a vocabulary.
+#[test]
+fn a_saved_matrix_is_read_in_the_order_of_another_vocabulary() {
+    let folder = temp_dir::TempDir::new().unwrap();
+    std::fs::write(folder.path().join("old"), "knitting\neminem\nMISSING\n").unwrap();
+    std::fs::write(folder.path().join("new"), "MISSING\nknitting\nflask\neminem\n").unwrap();
+    let resources = Arc::new(Resources::with_data(DataDir::new(folder.path()).unwrap()));
+    let text = "
+        new = Placeholder dtype=string
+        old = Placeholder dtype=string
+        maps = GenerateVocabRemapping new old new_vocab_offset=1 num_new_vocab=3
+        many = GenerateVocabRemapping new old new_vocab_offset=2 num_new_vocab=3
+        prefix = Placeholder dtype=string
+        names = Placeholder dtype=string
+        slices = Placeholder dtype=string
+        w = Placeholder dtype=float32
+        saves = SaveV2 prefix names slices w dtypes=<float32>
+        name = Placeholder dtype=string
+        rows = Placeholder dtype=int64
+        columns = Placeholder dtype=int64
+        initial = Placeholder dtype=float32
+        loads = LoadAndRemapMatrix prefix name rows columns initial num_rows=3 num_cols=2";
+    let mut ops = Ops::on(resources, text, Box::new(HostEngine));
+    let named = |name: &str| Tensor::scalar(name.as_bytes().to_vec());
+    let (new, old, prefix, name) = (named("new"), named("old"), named("saved"), named("w"));
+    fails(
+        &mut ops,
+        "many",
+        &[("new", &new), ("old", &old)],
+        Code::InvalidArgument,
+        "last new vocab entry's line number",
+    );
+    fails(&mut ops, "maps", &[("new", &named("../new")), ("old", &old)], Code::PermissionDenied, "below");
+    let rows = Tensor::vector(vec![0i64, -1, 1]);
+    assert_eq!(ops.answer("maps", &[("new", &new), ("old", &old)]), rows);
+    let w = Tensor::from_vec([3, 2], vec![0f32, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    ops.answers("saves", &[("prefix", &prefix), ("names", &texts(&["w"])), ("slices", &texts(&[""])), ("w", &w)]);
+    let (columns, initial) = (Tensor::vector(Vec::<i64>::new()), Tensor::vector(vec![8f32, 9.0]));
+    let given = [("prefix", &prefix), ("name", &name), ("rows", &rows), ("columns", &columns), ("initial", &initial)];
+    assert_eq!(ops.answer("loads", &given), Tensor::from_vec([3, 2], vec![0f32, 1.0, 8.0, 9.0, 2.0, 3.0]));
+    let absent = named("v");
+    let given = [("prefix", &prefix), ("name", &absent), ("rows", &rows), ("columns", &columns), ("initial", &initial)];
+    fails(&mut ops, "loads", &given, Code::NotFound, "Key v not found");
+}
+
 #[test]
 fn tables_refuse_what_does_not_fit_them() {
     let text = "

@@ -8,9 +8,22 @@ use serde_json::{Value, json};
 use crate::graph::{Graph, NodeDef, Output, op, read};
 use crate::tensor::PartialShape;
 
-/// Ops of which less is known than TensorFlow says: an Einsum with `...`, and what it says of pieces along an unknown axis and
-/// of diagonals of unknown length, which is wrong.
-const LESS_KNOWN: &[&str] = &["Einsum", "MatrixDiagV2", "MatrixDiagV3", "SplitV"];
+/// Ops of which less is known than TensorFlow says: those of windows and files that few programs have, an Einsum with `...`, and
+/// what it says of pieces along an unknown axis and of diagonals of unknown length, which is wrong.
+const LESS_KNOWN: &[&str] = &[
+    "Dilation2D",
+    "Einsum",
+    "ExtractVolumePatches",
+    "FractionalAvgPool",
+    "FractionalMaxPool",
+    "GenerateVocabRemapping",
+    "LoadAndRemapMatrix",
+    "MatrixDiagV2",
+    "MatrixDiagV3",
+    "MaxPoolGradGradV2",
+    "MaxPoolV2",
+    "SplitV",
+];
 
 /// Ops of which none are recorded: TensorFlow makes no new nodes of them, or they hold functions.
 const NOT_RECORDED: &[&str] = &[

@@ -110,61 +110,6 @@ pub(super) fn pool3d(call: &Call) -> Option<Vec<Fact>> {
     pooled(call, 5)
 }
 
-/// The same, with windows and strides that are the last two inputs; of images alone, if they are not known.
-pub(super) fn pool2d_sized(call: &Call) -> Option<Vec<Fact>> {
-    let mut dims = call.of_rank(0, 4)?;
-    let last = call.len();
-    let of = |input: usize| call.values(input).filter(|all| all.len() == 4);
-    let Some((windows, strides)) = of(last - 2).zip(of(last - 1)) else { return one(call.unknown(4)) };
-    for at in 0..4 {
-        if (windows[at], strides[at]) != (1, 1) {
-            let size = Size::Known(usize::try_from(windows[at]).ok()?);
-            dims[at] = places(call, dims[at], Window { size, stride: strides[at], dilation: 1, padding: (0, 0) })?;
-        }
-    }
-    one(dims)
-}
-
-/// As many windows as there are times the ratio in a size, and where they begin and end.
-pub(super) fn fractional(call: &Call) -> Option<Vec<Fact>> {
-    let mut dims = call.of_rank(0, 4)?;
-    let ratio = call.node.attrs.floats("pooling_ratio").ok().filter(|ratio| ratio.len() == 4)?.to_vec();
-    for (size, ratio) in dims.iter_mut().zip(ratio) {
-        *size = call.map(*size, |size| Some((size as f32 / ratio).floor() as usize));
-    }
-    Some(vec![dims.into(), vec![call.size(None)].into(), vec![call.size(None)].into()])
-}
-
-/// As many places as a dilated window has over images.
-pub(super) fn dilation(call: &Call) -> Option<Vec<Fact>> {
-    let (mut dims, filter) = (call.of_rank(0, 4)?, call.of_rank(1, 3)?);
-    let (strides, rates) = (of_axes(call, "strides", 4)?, of_axes(call, "rates", 4)?);
-    // TensorFlow says neither height nor width if one of these sizes is unknown.
-    let are_known = dims[1..3].iter().chain(&filter[..2]).all(|size| size.known().is_some());
-    for at in [1, 2] {
-        let window = Window { size: filter[at - 1], stride: strides[at], dilation: rates[at], padding: (0, 0) };
-        dims[at] = if are_known { places(call, dims[at], window)? } else { call.size(None) };
-    }
-    dims[3] = merge_sizes(dims[3], filter[2])?;
-    one(dims)
-}
-
-/// What lies under each window over volumes, as channels. TensorFlow says no size of space if one is unknown.
-pub(super) fn volume_patches(call: &Call) -> Option<Vec<Fact>> {
-    let mut dims = call.of_rank(0, 5)?;
-    let (windows, strides) = (of_axes(call, "ksizes", 5)?, of_axes(call, "strides", 5)?);
-    let are_known = dims[1..4].iter().all(|size| size.known().is_some());
-    let mut under = 1usize;
-    for at in 1..4 {
-        let size = usize::try_from(windows[at]).ok()?;
-        under = under.checked_mul(size)?;
-        let window = Window { size: Size::Known(size), stride: strides[at], dilation: 1, padding: (0, 0) };
-        dims[at] = if are_known { places(call, dims[at], window)? } else { call.size(None) };
-    }
-    dims[4] = call.map(dims[4], |channels| under.checked_mul(channels));
-    one(dims)
-}
-
 /// The largest elements, and as many indices.
 pub(super) fn pool2d_twice(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = pool2d(call)?;
