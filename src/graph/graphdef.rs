@@ -6,6 +6,7 @@
 //! [`Library`].
 
 mod count;
+mod derive;
 mod expand;
 mod flow;
 mod function;
@@ -77,7 +78,7 @@ pub fn graph_def(nodes: &[NodeDef]) -> GraphDef {
         node: nodes.iter().map(|node| write_node(node, &names)).collect(),
         library: Some(names.library())
             .filter(|functions| !functions.is_empty())
-            .map(|function| proto::FunctionDefLibrary { function }),
+            .map(|function| proto::FunctionDefLibrary { function, gradient: Vec::new() }),
         versions: Some(proto::VersionDef { producer: PRODUCER }),
     }
 }

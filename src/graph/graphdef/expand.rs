@@ -199,22 +199,29 @@ impl<'a> Expander<'a> {
     pub fn call(&mut self, node: &NodeMessage, call: &FunctionCall, around: &Around) -> Result<Answer, FormatError> {
         match call {
             FunctionCall::Function(function) => {
-                let (args, mut first) = inputs_of(node);
-                // Everything in it waits for what the call waits for.
-                let around = if first.is_empty() {
-                    around.clone()
-                } else {
-                    first.extend(around.before.clone());
-                    first.extend(around.pivot.clone());
-                    let gate = self.gate(&node.name, "start", first, &node.device)?;
-                    Around { pivot: gate.clone(), before: gate }
-                };
+                let (args, around) = self.begin(node, around)?;
                 self.inline(node, &node.name, function, args, &around)
+            }
+            FunctionCall::Gradient(function) => {
+                let (args, around) = self.begin(node, around)?;
+                self.derive(node, function, args, &around)
             }
             FunctionCall::If { then, other } => self.choose_if(node, then, other, around),
             FunctionCall::Case(branches) => self.choose_case(node, branches, around),
             FunctionCall::While { cond, body } => self.repeat(node, cond, body, around),
         }
+    }
+
+    /// The arguments of a call, and what surrounds its body: everything in it waits for what the call waits for.
+    fn begin(&mut self, node: &NodeMessage, around: &Around) -> Result<(Vec<String>, Around), FormatError> {
+        let (args, mut first) = inputs_of(node);
+        if first.is_empty() {
+            return Ok((args, around.clone()));
+        }
+        first.extend(around.before.clone());
+        first.extend(around.pivot.clone());
+        let gate = self.gate(&node.name, "start", first, &node.device)?;
+        Ok((args, Around { pivot: gate.clone(), before: gate }))
     }
 
     /// The node of the caller's name, which has the outputs of the call.
@@ -322,7 +329,7 @@ impl<'a> Expander<'a> {
                 name: node.name.clone(),
                 op: node.op.clone(),
                 input: node.input.clone(),
-                device: device(node, &caller.device),
+                device: device(&node.device, &caller.device),
                 attr: fill(&node.attr, &attrs).map_err(|why| refuse(&name, why))?,
             };
             body.calls.push(FunctionCall::of(&filled, functions).map_err(|why| refuse(&name, why))?);
@@ -352,7 +359,9 @@ impl<'a> Expander<'a> {
             } else if op::lookup(&node.op).is_some_and(|op| op.stateful) {
                 node.input.extend(around.before.clone());
             }
-            node.device = own_device(&node, &function.node_def[i].device);
+            if function.node_def[i].device.is_empty() && takes_handle(&node) {
+                node.device.clear();
+            }
             localise(&mut node, prefix, &body);
             self.bytes += node.encoded_len();
             let node = self.read(node)?;
@@ -431,11 +440,16 @@ impl<'a> Expander<'a> {
         self.functions.get(&call.name).map(Arc::as_ref)
     }
 
+    /// The name of the function that the library states to be the gradient of another.
+    pub fn gradient_of(&self, function: &str) -> Option<String> {
+        self.functions.gradients.get(function).cloned()
+    }
+
     pub fn signature(&self, call: &NameAttrList) -> Option<&Signature> {
         self.function(call)?.signature.as_ref()
     }
 
-    fn push(&mut self, node: NodeDef) -> Result<(), FormatError> {
+    pub fn push(&mut self, node: NodeDef) -> Result<(), FormatError> {
         self.spend(&node.name, node.device.len() + node.inputs.iter().map(String::len).sum::<usize>())?;
         self.made.push(node);
         Ok(())
@@ -498,7 +512,7 @@ fn classes(node: &NodeMessage) -> Option<&Vec<Vec<u8>>> {
     }
 }
 
-fn place_of(class: &[u8]) -> Option<&str> {
+pub(super) fn place_of(class: &[u8]) -> Option<&str> {
     std::str::from_utf8(class).ok()?.strip_prefix("loc:@")
 }
 
@@ -517,31 +531,34 @@ fn localise(node: &mut NodeMessage, prefix: &str, body: &Body) {
 }
 
 /// The device of a node of a body: what it states, and what it leaves open as its caller.
-fn device(node: &NodeMessage, caller: &str) -> String {
-    if node.device.is_empty() || caller.is_empty() {
-        return if node.device.is_empty() { caller.to_owned() } else { node.device.clone() };
+pub(super) fn device(own: &str, caller: &str) -> String {
+    if own.is_empty() || caller.is_empty() {
+        return if own.is_empty() { caller.to_owned() } else { own.to_owned() };
     }
-    let (Ok(mut own), Ok(caller)) = (node.device.parse::<DeviceSpec>(), caller.parse::<DeviceSpec>()) else {
-        return node.device.clone();
+    let (Ok(mut spec), Ok(caller)) = (own.parse::<DeviceSpec>(), caller.parse::<DeviceSpec>()) else {
+        return own.to_owned();
     };
-    if own.job.is_none() && own.task.is_none() {
-        (own.job, own.task) = (caller.job, caller.task);
+    if spec.job.is_none() && spec.task.is_none() {
+        (spec.job, spec.task) = (caller.job, caller.task);
     }
-    own.to_string()
+    spec.to_string()
 }
 
-/// A node that takes a handle runs on the handle's device, unless it requests another.
-fn own_device(node: &NodeMessage, stated: &str) -> String {
-    let is_handle = |attr: &str| {
+/// Whether a node takes a handle: it runs on the handle's device, unless it requests another.
+fn takes_handle(node: &NodeMessage) -> bool {
+    takes_handle_of(&node.op, |attr| {
         let value = node.attr.get(attr).and_then(|attr| attr.value.as_ref());
         matches!(value, Some(&Value::Type(ty)) if is_handle(ty))
-    };
-    let takes_handle = op::lookup(&node.op).is_some_and(|op| {
+    })
+}
+
+/// As [`takes_handle`]; `is_handle` says whether an attribute of the node is the dtype of handles.
+pub(super) fn takes_handle_of(op: &str, is_handle: impl Fn(&str) -> bool) -> bool {
+    op::lookup(op).is_some_and(|op| {
         op.inputs.iter().any(|input| match input.ty {
             ArgType::Fixed(dtype) | ArgType::ManyFixed(_, dtype) => dtype.is_handle(),
             ArgType::Attr(ty) | ArgType::Many(_, ty) => is_handle(ty),
             ArgType::List(_) => false,
         })
-    });
-    if takes_handle && stated.is_empty() { String::new() } else { node.device.clone() }
+    })
 }

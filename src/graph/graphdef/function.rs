@@ -12,8 +12,24 @@ use super::proto::{ArgDef, AttrValue, FunctionDef, ListValue, NameAttrList, Node
 use crate::graph::op::{self, ArgType};
 use crate::graph::split_tensor_name;
 
-/// Functions by their names.
-pub(super) type Functions = BTreeMap<String, Arc<FunctionDef>>;
+/// The functions of a library.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Functions {
+    /// By their names.
+    pub by_name: BTreeMap<String, Arc<FunctionDef>>,
+    /// The names of those that the library states to be the gradient of another, by the name of that one.
+    pub gradients: BTreeMap<String, String>,
+}
+
+impl Functions {
+    pub fn get(&self, name: &str) -> Option<&Arc<FunctionDef>> {
+        self.by_name.get(name)
+    }
+
+    pub fn contains_key(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+}
 
 type AttrValues = BTreeMap<String, AttrValue>;
 
@@ -21,19 +37,27 @@ type AttrValues = BTreeMap<String, AttrValue>;
 const MAX_TENSORS: usize = 1 << 16;
 
 /// The ops that call functions, as an error names them.
-const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, If, StatelessIf, Case, StatelessCase, While, StatelessWhile and those of datasets";
+const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, If, StatelessIf, Case, StatelessCase, While, StatelessWhile, SymbolicGradient and those of datasets";
 
 /// What a node calls.
 #[derive(Debug)]
 pub(super) enum FunctionCall {
     Function(NameAttrList),
-    If { then: NameAttrList, other: NameAttrList },
+    If {
+        then: NameAttrList,
+        other: NameAttrList,
+    },
     Case(Vec<NameAttrList>),
-    While { cond: NameAttrList, body: NameAttrList },
+    While {
+        cond: NameAttrList,
+        body: NameAttrList,
+    },
+    /// The gradient of a function.
+    Gradient(NameAttrList),
 }
 
 /// The ops of GraphDef that call functions. Calls are expanded when a graph is read, so none of these is in the vocabulary.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Caller {
     Function,
     If,
@@ -57,14 +81,14 @@ impl Caller {
 
 /// Whether a node of that op calls a function that can be expanded.
 pub(super) fn is_caller(op: &str, functions: &Functions) -> bool {
-    Caller::of(op).is_some_and(|caller| caller != Caller::Gradient) || functions.contains_key(op)
+    Caller::of(op).is_some() || functions.contains_key(op)
 }
 
 impl FunctionCall {
     /// What a node calls; `None` if it calls nothing.
     ///
     /// # Errors
-    /// Why not, if an attribute is not the function that it should be, or no node can do what the op asks.
+    /// Why not, if an attribute is not the function that it should be.
     pub fn of(node: &NodeDef, functions: &Functions) -> Result<Option<FunctionCall>, String> {
         if functions.contains_key(&node.op) {
             return Ok(Some(FunctionCall::Function(NameAttrList { name: node.op.clone(), attr: node.attr.clone() })));
@@ -82,11 +106,7 @@ impl FunctionCall {
                 Some(Value::List(list)) if !list.func.is_empty() => FunctionCall::Case(list.func.clone()),
                 _ => return Err(format!("attribute \"branches\" of {} is not a list of functions", node.op)),
             },
-            Caller::Gradient => {
-                return Err("asks for the gradient of a function, which meshtf does not derive; tf.function brings \
-                            its gradient as a function of its own"
-                    .into());
-            }
+            Caller::Gradient => FunctionCall::Gradient(function("f")?),
         }))
     }
 

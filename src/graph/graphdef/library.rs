@@ -9,7 +9,7 @@ use super::Reading;
 use super::count::Counter;
 use super::expand::{Around, Expander, circle, is_handle, order, refuse};
 use super::function::{FunctionCall, Functions};
-use super::proto::{FunctionDef, GraphDef, NodeMessage};
+use super::proto::{FunctionDef, GradientDef, GraphDef, NodeMessage};
 use crate::graph::program::Budget;
 use crate::graph::{FormatError, MAX_NODES, NodeDef, split_tensor_name};
 
@@ -64,12 +64,16 @@ impl Library {
     /// that brings a new function, with which a client sends all that there are, makes another list of them.
     ///
     /// # Errors
-    /// NoGraph if two functions of one name differ, Node if a call takes its own output, NoMemory if there is no
+    /// NoGraph if two functions of one name differ or one has two gradients, Node if a call takes its own output, NoMemory if there is no
     /// memory for the constants.
     pub fn expanded(&self, graph: GraphDef) -> Result<(Vec<NodeDef>, Growth), FormatError> {
         let mut functions = Arc::clone(&self.functions);
-        for function in graph.library.into_iter().flat_map(|library| library.function) {
+        let library = graph.library.unwrap_or_default();
+        for function in library.function {
             learn(&mut functions, function)?;
+        }
+        for gradient in library.gradient {
+            learn_gradient(&mut functions, gradient)?;
         }
         let producer = graph.versions.map_or(0, |versions| versions.producer);
         let reading = Reading { budget: Budget::new(), producer };
@@ -155,7 +159,23 @@ fn learn(functions: &mut Arc<Functions>, function: FunctionDef) -> Result<(), Fo
         Some(known) if known.encode_to_vec() == function.encode_to_vec() => Ok(()),
         Some(_) => Err(FormatError::NoGraph { why: format!("there are two functions {name:?} that differ") }),
         None => {
-            Arc::make_mut(functions).insert(name, Arc::new(function));
+            Arc::make_mut(functions).by_name.insert(name, Arc::new(function));
+            Ok(())
+        }
+    }
+}
+
+/// Adds which function is the gradient of another, if that is new.
+fn learn_gradient(functions: &mut Arc<Functions>, gradient: GradientDef) -> Result<(), FormatError> {
+    let GradientDef { function_name: of, gradient_func: is } = gradient;
+    match functions.gradients.get(&of) {
+        Some(known) if *known == is => Ok(()),
+        Some(known) => {
+            let why = format!("the gradient of function {of:?} is {known:?}, and cannot be {is:?}, too");
+            Err(FormatError::NoGraph { why })
+        }
+        None => {
+            Arc::make_mut(functions).gradients.insert(of, is);
             Ok(())
         }
     }

@@ -33,6 +33,19 @@ pub struct VersionDef {
 pub struct FunctionDefLibrary {
     #[prost(message, repeated, tag = "1")]
     pub function: Vec<FunctionDef>,
+    #[prost(message, repeated, tag = "2")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gradient: Vec<GradientDef>,
+}
+
+/// Which function of a library computes the gradient of another.
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GradientDef {
+    #[prost(string, tag = "1")]
+    pub function_name: String,
+    #[prost(string, tag = "2")]
+    pub gradient_func: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message, Serialize)]

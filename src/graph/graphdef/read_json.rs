@@ -12,8 +12,8 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use super::proto::{
-    ArgDef, AttrDef, AttrValue, Dim, FunctionDef, FunctionDefLibrary, GraphDef, ListValue, NameAttrList, NodeDef,
-    Signature, TensorProto, TensorShapeProto, Value as Held, VersionDef, data_type_number,
+    ArgDef, AttrDef, AttrValue, Dim, FunctionDef, FunctionDefLibrary, GradientDef, GraphDef, ListValue, NameAttrList,
+    NodeDef, Signature, TensorProto, TensorShapeProto, Value as Held, VersionDef, data_type_number,
 };
 use crate::json::{Fault, Kind, Member, Path, Value, is_whole};
 
@@ -50,12 +50,27 @@ fn versions(value: &Value, path: Path) -> Read<VersionDef> {
 fn library(value: &Value, path: Path) -> Read<FunctionDefLibrary> {
     let mut library = FunctionDefLibrary::default();
     message(value, path, "FunctionDefLibrary", |field, value, path| {
-        if field == "function" {
-            library.function = list(value, path, function)?;
+        match field {
+            "function" => library.function = list(value, path, function)?,
+            "gradient" => library.gradient = list(value, path, gradient)?,
+            _ => {}
         }
         Ok(Known::Yes)
     })?;
     Ok(library)
+}
+
+fn gradient(value: &Value, path: Path) -> Read<GradientDef> {
+    let mut gradient = GradientDef::default();
+    message(value, path, "GradientDef", |field, value, path| {
+        match field {
+            "functionName" => gradient.function_name = string(value, path)?,
+            "gradientFunc" => gradient.gradient_func = string(value, path)?,
+            _ => return unknown(&["functionName", "gradientFunc"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(gradient)
 }
 
 /// A function; of its fields those that say how it is called and what it does.

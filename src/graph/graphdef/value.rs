@@ -33,7 +33,7 @@ impl Expander<'_> {
     }
 
     /// A function with what its call states of it filled in.
-    fn value(&mut self, user: &str, call: &NameAttrList) -> Result<Function, FormatError> {
+    pub(super) fn value(&mut self, user: &str, call: &NameAttrList) -> Result<Function, FormatError> {
         let refused = |why: String| refuse(user, why);
         if self.within >= MAX_WITHIN {
             return Err(refused(format!("holds {}, more than {MAX_WITHIN} functions within each other", call.name)));
@@ -91,9 +91,17 @@ impl Expander<'_> {
         }
         let user = NodeMessage { name: call.name.clone(), ..NodeMessage::default() };
         let inputs = args.iter().map(|(name, _)| name.clone()).collect();
-        let answer = self.inline(&user, &call.name, call, inputs, &Around::default())?;
+        let answer = self.inline(&user, &scope_of(&call.name), call, inputs, &Around::default())?;
         Ok((args, answer))
     }
+}
+
+/// The scope of a function's nodes: its name, with `_` for what the name of a node cannot have. TensorFlow 1.15 names the function
+/// of a `map` after its lambda, with `<lambda>`.
+fn scope_of(function: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    let scope: String = function.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    if scope.starts_with('-') || scope.is_empty() { format!("_{scope}") } else { scope }
 }
 
 /// The functions of the attributes of some nodes, and of those within, and the names that they are written under. Different
@@ -146,7 +154,7 @@ impl<'a> Names<'a> {
 }
 
 fn written(function: &Function, names: &Names) -> FunctionDef {
-    let prefix = format!("{}/", function.name);
+    let prefix = format!("{}/", scope_of(&function.name));
     let own = |name: &str| name.strip_prefix(&prefix).unwrap_or(name).to_owned();
     let by_name: HashMap<&str, &NodeDef> = function.nodes.iter().map(|node| (&*node.name, node)).collect();
     let is_arg = |name: &str| function.args.iter().any(|(arg, _)| arg == name);

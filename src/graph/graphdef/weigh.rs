@@ -178,7 +178,10 @@ pub static GRAPH: Schema = Schema(&[(1, Field::Nodes), (2, Field::One(&LIBRARY))
 
 static VERSIONS: Schema = Schema(&[(1, Field::One(&EMPTY))]);
 
-static LIBRARY: Schema = Schema(&[(1, Field::Many(size_of::<proto::FunctionDef>(), &FUNCTION))]);
+static LIBRARY: Schema = Schema(&[
+    (1, Field::Many(size_of::<proto::FunctionDef>(), &FUNCTION)),
+    (2, Field::Many(size_of::<proto::GradientDef>(), &STRING_PAIR)),
+]);
 
 static FUNCTION: Schema = Schema(&[
     (1, Field::One(&SIGNATURE)),
@@ -338,9 +341,10 @@ mod tests {
             ret: pair.clone(),
             control_ret: pair,
         };
+        let gradient = GradientDef { function_name: "f".into(), gradient_func: "g".into() };
         GraphDef {
             node: vec![node],
-            library: Some(FunctionDefLibrary { function: vec![function] }),
+            library: Some(FunctionDefLibrary { function: vec![function], gradient: vec![gradient] }),
             versions: Some(VersionDef { producer: 1 }),
         }
     }

@@ -295,7 +295,15 @@ fn what_cannot_be_expanded_is_refused_by_name() {
     check(&[x(), node("y = f x", "")], &[lost], "node y/m: attribute \"T\" stands for attribute \"T\" of its function");
     check(&[x(), node("y = f z", ""), node("z = f y", "")], &[square()], "depends on itself through calls alone");
     check(&[node("y = While", r#""cond": {"b": true}"#)], &[], "node y: attribute \"cond\" of While is not a function");
-    check(&[node("y = SymbolicGradient", "")], &[square()], "node y: asks for the gradient of a function");
+    check(&[node("y = SymbolicGradient", "")], &[square()], "attribute \"f\" of SymbolicGradient is not a function");
+    check(
+        &[x(), node("y = SymbolicGradient x", &func("f", "f"))],
+        &[square()],
+        "node y: asks for the gradient of f: it takes 2 inputs, got 1",
+    );
+    let coarse = function("f(a) -> (o)", &[node("n = Igamma a a", FLOAT)], "o=n:z:0", "");
+    let call = node("y = SymbolicGradient x x", &func("f", "f"));
+    check(&[x(), call], &[coarse], "node y: asks for the gradient of f: ");
     let call =
         format!("{}, {}, \"Tcond\": {{\"type\": \"DT_INT32\"}}", func("then_branch", "f"), func("else_branch", "f"));
     check(&[x(), node("y = If x x", &call)], &[square()], "node y: the condition is DT_INT32; meshtf takes DT_BOOL");
@@ -357,6 +365,49 @@ fn what_calls_hand_on_does_not_grow_without_end() {
     functions.push(function("f60(a) -> (o)", &[], "o=a", ""));
     let nodes = [constant("x = Const"), node("y = f0 x", &func("h", "h"))];
     assert_eq!(expanded(&nodes, &functions).last().map(String::as_str), Some("y = Identity x"));
+}
+
+#[test]
+fn the_gradient_of_a_function_is_derived_where_it_is_asked_for() {
+    let call = |attrs: &str| node("g = SymbolicGradient x x @/job:w/task:1", &format!("{}, {attrs}", func("f", "f")));
+    let types = r#""Tin": {"list": {"type": ["DT_FLOAT", "DT_FLOAT"]}}, "Tout": {"list": {"type": ["DT_FLOAT"]}}"#;
+    let all = expanded(&[constant("x = Const"), call(types), node("y = Neg g", FLOAT)], &[square()]);
+    let last = all.iter().find(|line| line.starts_with("g = Identity ")).unwrap();
+    assert!(last.starts_with("g = Identity g/gradients/") && last.ends_with(" @/job:w/task:1"), "{last}");
+    assert!(all.iter().skip(1).all(|line| line == "y = Neg g" || line.ends_with("@/job:w/task:1")), "{all:?}");
+
+    // The library may state it.
+    let stated = function("df(a, d) -> (o)", &[node("m = Add a d", FLOAT)], "o=m:z:0", "");
+    let text = graph(&[constant("x = Const"), call(types)], &[square(), stated]);
+    let pair = |of: &str, is: &str| format!(r#"{{"functionName": "{of}", "gradientFunc": "{is}"}}"#);
+    let with = |pairs: &str| text.replace(r#""library": {"#, &format!(r#""library": {{"gradient": [{pairs}], "#));
+    let nodes = lines(&from_json(&with(&pair("f", "df"))).unwrap());
+    assert_eq!(&nodes[1..], ["g/m = Add x x @/job:w/task:1", "g = Identity g/m @/job:w/task:1"]);
+    let two = [pair("f", "df"), pair("f", "f")].join(", ");
+    let error = from_json(&with(&two)).unwrap_err().to_string();
+    assert!(error.contains("the gradient of function \"f\" is \"df\", and cannot be \"f\", too"), "{error}");
+}
+
+/// TensorFlow 1.15 names functions after lambdas.
+#[test]
+fn functions_that_are_values_may_have_any_name() {
+    let name = "__inference_Dataset_map_<lambda>_11";
+    let double = function(&format!("{name}(a) -> (o)"), &[node("m = Add a a", FLOAT)], "o=m:z:0", "");
+    let list = |key: &str, kind: &str, value: &str| format!(r#""{key}": {{"list": {{"{kind}": [{value}]}}}}"#);
+    let (types, shapes) = (list("output_types", "type", r#""DT_FLOAT""#), list("output_shapes", "shape", "{}"));
+    let map = format!("{}, {types}, {shapes}, {}", func("f", name), r#""Targuments": {"list": {}}"#);
+    let components = list("Toutput_types", "type", r#""DT_FLOAT""#);
+    let one = node("d = TensorDataset x", &format!("{components}, {shapes}"));
+    let text = graph(&[constant("x = Const"), one, node("e = MapDataset d", &map)], &[double]);
+    let nodes = from_json(&text).unwrap();
+    let read = Graph::new(nodes.clone()).unwrap();
+    assert!(!read.has_refused());
+    let body = nodes[2].attrs.function("f").unwrap();
+    assert_eq!(lines(&body.nodes)[1], "__inference_Dataset_map__lambda__11/m = Add arg0 arg0");
+    Graph::new(body.nodes.clone()).unwrap();
+    // It is written under its own name, and read again.
+    let again = crate::graph::graphdef::from_binary(&crate::graph::graphdef::to_binary(&nodes)).unwrap();
+    assert_eq!(again[2].attrs.function("f").unwrap().name, name);
 }
 
 /// Each of these took a time that grew with the square of what is there.
