@@ -50,7 +50,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     let dtype = node.attrs.dtype("dtype")?;
     let shape = node.attrs.shape("shape")?.clone();
     let is_mean = node.attrs.str("reduction_type")? == "MEAN";
-    let mut named = Named::new(node, site)?;
+    let mut named = Named::new_own(node, site)?;
     simple(move |_, _| {
         let make = |name: &str| {
             let accumulator = Accumulator::new(name.to_owned(), dtype, shape.clone(), is_mean);

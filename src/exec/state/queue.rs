@@ -69,7 +69,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     }
     let capacity = usize::try_from(node.attrs.int("capacity")?).unwrap_or(usize::MAX);
     let dice = matches!(kind, Kind::Shuffle { .. }).then(|| Dice::of(node)).transpose()?;
-    let mut named = Named::new(node, site)?;
+    let mut named = Named::new_own(node, site)?;
     simple(move |_, _| {
         let make = |name: &str| {
             let queue = Queue::new(name.to_owned(), kind, types.clone(), shapes.clone(), capacity, dice.clone());

@@ -86,7 +86,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         }
     };
     let folder = Folder::of(node.op, node.attrs, site.resources.data());
-    let mut named = Named::new(node, site)?;
+    let mut named = Named::new_own(node, site)?;
     simple(move |_, _| {
         let make =
             |name: &str| Ok(Resource::Reader(Arc::new(Reader::new(name.to_owned(), format.clone(), folder.clone()))));

@@ -7,10 +7,10 @@ use super::fair::until;
 use super::ops::Ops;
 use super::*;
 
-/// A resource that a step has made.
-fn resource(cluster: &Cluster, name: &str) -> Resource {
+/// A resource that a step has made: one that all sessions see, or its own session alone.
+fn resource(cluster: &Cluster, name: &str, is_shared: bool) -> Resource {
     let key = ResourceKey {
-        session: None,
+        session: (!is_shared).then_some(cluster.session),
         device: (DeviceKind::Cpu, 0),
         container: DEFAULT_CONTAINER.to_owned(),
         name: name.to_owned(),
@@ -56,7 +56,7 @@ fn updates_hold_their_variables_in_one_order() {
     let graph = graph(text);
     let mut cluster = Cluster::new(1);
     cluster.check(&graph, &[], &[("init_a", "1.0"), ("init_b", "2.0")]);
-    let variable = |name: &str| match resource(&cluster, name) {
+    let variable = |name: &str| match resource(&cluster, name, true) {
         Resource::Variable(variable) => variable,
         other => panic!("{other:?}"),
     };
@@ -101,7 +101,7 @@ fn who_waits_is_given_up_at_once_whatever_others_do_there() {
         let mut cluster = Cluster::new(1);
         let waits = cluster.start(&graph, &[], &["get"], 1).unwrap();
         cluster.check(&graph, &[], &[("size", "0")]);
-        let resource = resource(&cluster, "r");
+        let resource = resource(&cluster, "r", false);
         cluster.check(&other, &[("p", "3")], &[("q", "6")]);
         let busy = resource.occupy();
         cluster.abort(waits);
