@@ -12,51 +12,81 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 use smallvec::smallvec;
 
 use super::call::{input_dtype, ints, kernel as call, no_kernel, output_dtype, product, take};
-use super::real::{abs, ln, sqrt};
+use super::real::{ln, sqrt};
 use super::{HostKernel, KernelNode, Outputs};
 use crate::exec::turn::{Pace, look, paced};
 use crate::failure::{Failure, Result};
 use crate::memory;
-use crate::tensor::{Complex, DType, Float, Ring, Shape, Tensor, with_type};
+use crate::tensor::{Complex, DType, Float, Numeric as _, Ring, Shape, Tensor, with_type};
 
 /// A number of which there are quotients: a float32, a float64 or a complex number.
 trait Scalar:
     Ring + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {
-    /// The distance from 1 to the next number.
-    const EPSILON: f64;
-    fn real(value: f64) -> Self;
+    /// What its parts are.
+    type Real: Float + Scalar<Real = Self::Real>;
     /// Its absolute value, to compare it with others.
     fn size(self) -> f64;
     fn conj(self) -> Self;
+    fn re(self) -> Self::Real;
+    fn of(re: Self::Real) -> Self;
+    /// The square of its absolute value.
+    fn square(self) -> Self::Real;
+    /// A number of absolute value one and a real one whose product it is: one and itself if it is real.
+    fn turned(self) -> (Self, Self::Real);
 }
 
 macro_rules! scalar {
-    ($($type:ty: $x:ident => $size:expr, $conj:expr, $value:ident => $real:expr, $epsilon:expr;)*) => {
+    ($($type:ty)*) => {
         $(impl Scalar for $type {
-            const EPSILON: f64 = $epsilon;
-            fn real($value: f64) -> Self {
-                $real
-            }
+            type Real = $type;
             fn size(self) -> f64 {
-                let $x = self;
-                $size
+                f64::from(self.abs())
             }
             fn conj(self) -> Self {
-                let $x = self;
-                $conj
+                self
+            }
+            fn re(self) -> $type {
+                self
+            }
+            fn of(re: $type) -> Self {
+                re
+            }
+            fn square(self) -> $type {
+                self * self
+            }
+            fn turned(self) -> (Self, $type) {
+                (1.0, self)
+            }
+        }
+
+        impl Scalar for Complex<$type> {
+            type Real = $type;
+            fn size(self) -> f64 {
+                f64::from(self.re).hypot(self.im.into())
+            }
+            fn conj(self) -> Self {
+                Complex { re: self.re, im: -self.im }
+            }
+            fn re(self) -> $type {
+                self.re
+            }
+            fn of(re: $type) -> Self {
+                Complex { re, im: 0.0 }
+            }
+            fn square(self) -> $type {
+                self.re * self.re + self.im * self.im
+            }
+            fn turned(self) -> (Self, $type) {
+                let length = self.re.hypot(self.im);
+                let unit = Complex { re: self.re / length, im: self.im / length };
+                if length == 0.0 { (Complex::new(1.0, 0.0), 0.0) } else { (unit, length) }
             }
         })*
     };
 }
 
-scalar! {
-    f32: x => f64::from(x.abs()), x, v => v as f32, f32::EPSILON as f64;
-    f64: x => x.abs(), x, v => v, f64::EPSILON;
-    Complex<f32>: x => f64::from(x.re).hypot(x.im.into()), Complex { re: x.re, im: -x.im },
-        v => Complex { re: v as f32, im: 0.0 }, f32::EPSILON as f64;
-    Complex<f64>: x => x.re.hypot(x.im), Complex { re: x.re, im: -x.im }, v => Complex { re: v, im: 0.0 }, f64::EPSILON;
-}
+scalar!(f32 f64);
 
 macro_rules! with_scalar {
     ($dtype:expr, $t:ident => $body:expr) => {
@@ -72,24 +102,24 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let flag = |name: &str| node.attrs.bool(name);
     let dtype = input_dtype(node, 0);
     let kernel = match node.op {
-        "Cholesky" => with_type!(dtype?, T => call(|[input]| cholesky::<T>(input)); F32 f32, F64 f64),
+        "Cholesky" => with_scalar!(dtype?, T => call(|[input]| cholesky::<T>(input))),
         "MatrixDeterminant" => with_scalar!(dtype?, T => call(|[input]| determinant::<T>(&input))),
-        "LogMatrixDeterminant" => with_type!(dtype?, T => several(log_determinant::<T>); F32 f32, F64 f64),
+        "LogMatrixDeterminant" => with_scalar!(dtype?, T => several(log_determinant::<T>)),
         "Lu" => {
             let rows = output_dtype(node, 1)?;
-            with_type!(dtype?, T => several(move |input| factors::<T>(input, rows)); F32 f32, F64 f64)
+            with_scalar!(dtype?, T => several(move |input| factors::<T>(input, rows)))
         }
         "Qr" => {
             let full = flag("full_matrices")?;
-            with_type!(dtype?, T => several(move |input| qr::qr::<T>(input, full)); F32 f32, F64 f64)
+            with_scalar!(dtype?, T => several(move |input| qr::qr::<T>(input, full)))
         }
         "SelfAdjointEigV2" => {
             let vectors = flag("compute_v")?;
-            with_type!(dtype?, T => several(move |input| spectral::eigen::<T>(input, vectors)); F32 f32, F64 f64)
+            with_scalar!(dtype?, T => several(move |input| spectral::eigen::<T>(input, vectors)))
         }
         "Svd" => {
             let (vectors, full) = (flag("compute_uv")?, flag("full_matrices")?);
-            with_type!(dtype?, T => several(move |input| spectral::svd::<T>(input, vectors, full)); F32 f32, F64 f64)
+            with_scalar!(dtype?, T => several(move |input| spectral::svd::<T>(input, vectors, full)))
         }
         "MatrixInverse" => {
             let adjoint = flag("adjoint")?;
@@ -157,8 +187,8 @@ fn admit_beside<T: Scalar>(answer: &Shape, matrices: usize, input: &Tensor) -> R
 }
 
 /// The transpose, of complex numbers conjugated.
-fn adjoint_of<T: Scalar>(matrix: &[T], n: usize) -> Vec<T> {
-    let mut turned = transposed(matrix, n, n);
+fn adjoint_of<T: Scalar>(matrix: &[T], rows: usize, columns: usize) -> Vec<T> {
+    let mut turned = transposed(matrix, rows, columns);
     turned.iter_mut().for_each(|x| *x = x.conj());
     turned
 }
@@ -172,13 +202,13 @@ fn transposed<T: Copy>(matrix: &[T], rows: usize, columns: usize) -> Vec<T> {
 }
 
 /// The lower factor, computed from the lower half alone. As in TensorFlow, a matrix that has none gives NaN, no error.
-fn cholesky<T: Float>(mut input: Tensor) -> Result<Tensor> {
+fn cholesky<T: Scalar>(mut input: Tensor) -> Result<Tensor> {
     let (_, n) = square(&input)?;
     for a in paced(input.slice_mut::<T>()?.chunks_exact_mut((n * n).max(1)), n * n) {
         let is_positive = factor(a, n);
         for (i, row) in a.chunks_exact_mut(n.max(1)).enumerate() {
             if !is_positive {
-                row[..=i].fill(T::from_f64(f64::NAN));
+                row[..=i].fill(T::of(T::Real::from_f64(f64::NAN)));
             }
             row[i + 1..].fill(T::ZERO);
         }
@@ -187,7 +217,7 @@ fn cholesky<T: Float>(mut input: Tensor) -> Result<Tensor> {
 }
 
 /// Overwrites the lower half of the matrix with its lower factor; false if the matrix is not positive definite.
-fn factor<T: Float>(a: &mut [T], n: usize) -> bool {
+fn factor<T: Scalar>(a: &mut [T], n: usize) -> bool {
     let mut pace = Pace::new();
     for j in 0..n {
         let (above, rest) = a.split_at_mut(j * n);
@@ -196,17 +226,18 @@ fn factor<T: Float>(a: &mut [T], n: usize) -> bool {
             pace.go(k);
             row[k] = (row[k] - dot(&row[..k], &above[k * n..][..k])) / above[k * n + k];
         }
-        let pivot = row[j] - dot(&row[..j], &row[..j]);
-        if pivot <= T::ZERO {
+        let pivot = (row[j] - dot(&row[..j], &row[..j])).re();
+        if pivot <= T::Real::ZERO {
             return false;
         }
-        row[j] = sqrt(pivot);
+        row[j] = T::of(sqrt(pivot));
     }
     true
 }
 
-fn dot<T: Float>(a: &[T], b: &[T]) -> T {
-    a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum + a * b)
+/// The sum of the products of `a` and the conjugates of `b`.
+fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
+    a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum + a * b.conj())
 }
 
 /// A matrix factored into lower and upper triangles; rows are exchanged so that each pivot is its column's largest.
@@ -302,8 +333,8 @@ fn determinant<T: Scalar>(input: &Tensor) -> Result<Tensor> {
     Ok(Tensor::from_vec(shape, values))
 }
 
-/// Sign and logarithm of the absolute value of each determinant.
-fn log_determinant<T: Float + Scalar>(input: &Tensor) -> Result<Outputs> {
+/// Sign, of complex numbers a number of absolute value one, and logarithm of the absolute value of each determinant.
+fn log_determinant<T: Scalar>(input: &Tensor) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
     admit_beside::<T>(&shape, 1, input)?;
@@ -314,14 +345,9 @@ fn log_determinant<T: Float + Scalar>(input: &Tensor) -> Result<Outputs> {
             let lu = Lu::of(matrix, n);
             *sign = if lu.is_odd { -T::ONE } else { T::ONE };
             for pivot in lu.diagonal() {
-                *sign = if pivot < T::ZERO {
-                    -*sign
-                } else if pivot == T::ZERO {
-                    T::ZERO
-                } else {
-                    *sign
-                };
-                *log = *log + ln(abs(pivot));
+                let size = T::Real::from_f64(pivot.size());
+                *sign = if pivot == T::ZERO { T::ZERO } else { *sign * (pivot / T::of(size)) };
+                *log = *log + T::of(ln(size));
             }
         }
     }
@@ -329,7 +355,7 @@ fn log_determinant<T: Float + Scalar>(input: &Tensor) -> Result<Outputs> {
 }
 
 /// The factors of each matrix in one, and the row that each row of them stands for, as `rows` says: int32 or int64.
-fn factors<T: Float + Scalar>(input: &Tensor, rows: DType) -> Result<Outputs> {
+fn factors<T: Scalar>(input: &Tensor, rows: DType) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     admit_beside::<T>(input.shape(), 1, input)?;
     let (mut all, mut places) = (Vec::with_capacity(input.len()), Vec::new());
@@ -357,7 +383,7 @@ fn inverse<T: Scalar>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     (0..n).for_each(|i| identity[i * n + i] = T::ONE);
     let mut all = Vec::with_capacity(input.len());
     for matrix in matrices(input.slice::<T>()?, n) {
-        let lu = if adjoint { Lu::of(&adjoint_of(matrix, n), n) } else { Lu::of(matrix, n) };
+        let lu = if adjoint { Lu::of(&adjoint_of(matrix, n, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
             return Err(Failure::invalid("Input is not invertible."));
         }
@@ -392,7 +418,7 @@ fn solve<T: Scalar>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tenso
     admit_beside::<T>(rhs.shape(), 3, matrix)?;
     let mut all = Vec::with_capacity(rhs.len());
     for (matrix, rhs) in matrices(matrix.slice::<T>()?, n).zip(rhs.slice::<T>()?.chunks_exact(n * width)) {
-        let lu = if adjoint { Lu::of(&adjoint_of(matrix, n), n) } else { Lu::of(matrix, n) };
+        let lu = if adjoint { Lu::of(&adjoint_of(matrix, n, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
             return Err(Failure::invalid("Input matrix is not invertible."));
         }
@@ -410,7 +436,7 @@ fn triangular_solve<T: Scalar>(matrix: &Tensor, mut rhs: Tensor, lower: bool, ad
     let pairs = matrices(matrix.slice::<T>()?, n).zip(rhs.slice_mut::<T>()?.chunks_exact_mut(n * width));
     for (matrix, rhs) in paced(pairs, n * width) {
         if adjoint {
-            eliminate(&adjoint_of(matrix, n), n, rhs, width, !lower, false);
+            eliminate(&adjoint_of(matrix, n, n), n, rhs, width, !lower, false);
         } else {
             eliminate(matrix, n, rhs, width, lower, false);
         }

@@ -1,9 +1,10 @@
 //! MatrixSolveLs: the solutions of linear equations in the sense of least squares.
 
+use super::spectral::epsilon;
 use super::{Lu, Scalar, admit_beside, product, rectangles};
 use crate::exec::turn::{look, paced};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{Float as _, Numeric as _, Shape, Tensor};
 
 /// `[..., m, n]` and right-hand sides of `[..., m, k]` give `[..., n, k]`: what makes the squares of the differences least, and
 /// of several such the shortest. If `fast`, what makes them and `l2` times the squares of the solution least, by normal
@@ -76,7 +77,7 @@ fn by_normal_equations<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>, l2: f64) -> Resu
     let is_long = a.rows >= a.columns;
     let mut gramian = if is_long { adjoint.times(a) } else { a.times(&adjoint) };
     let n = gramian.rows;
-    gramian.elements.iter_mut().step_by(n + 1).for_each(|x| *x = *x + T::real(l2));
+    gramian.elements.iter_mut().step_by(n + 1).for_each(|x| *x = *x + real::<T>(l2));
     let lu = Lu::of(&gramian.elements, n);
     if lu.is_singular() {
         return Err(Failure::invalid(
@@ -115,6 +116,10 @@ impl<T: Scalar> Matrix<T> {
     }
 }
 
+fn real<T: Scalar>(value: f64) -> T {
+    T::of(T::Real::from_f64(value))
+}
+
 /// Orthonormal vectors, a row each, and for each of them its shares in the columns of the matrix. There are as many as the matrix
 /// has ranks: each is what is left of the column of which most is left (Gram and Schmidt, each column twice).
 fn factored<T: Scalar>(a: &Matrix<T>) -> (Matrix<T>, Matrix<T>) {
@@ -122,7 +127,7 @@ fn factored<T: Scalar>(a: &Matrix<T>) -> (Matrix<T>, Matrix<T>) {
     let mut left = a.transposed().elements;
     let size = |vector: &[T]| vector.iter().map(|x| x.size() * x.size()).sum::<f64>().sqrt();
     let largest = left.chunks_exact(m).map(size).fold(0.0, f64::max);
-    let least = largest * T::EPSILON * m.max(n) as f64;
+    let least = largest * epsilon::<T::Real>().to_f64() * m.max(n) as f64;
     let (mut vectors, mut shares): (Vec<T>, Vec<T>) = (Vec::new(), Vec::new());
     for _ in 0..m.min(n) {
         look();
@@ -131,12 +136,12 @@ fn factored<T: Scalar>(a: &Matrix<T>) -> (Matrix<T>, Matrix<T>) {
         else {
             break;
         };
-        let mut vector: Vec<T> = left[pivot * m..][..m].iter().map(|&x| x / T::real(length)).collect();
+        let mut vector: Vec<T> = left[pivot * m..][..m].iter().map(|&x| x / real::<T>(length)).collect();
         for before in vectors.chunks_exact(m) {
             let share = dot(before, &vector);
             vector.iter_mut().zip(before).for_each(|(x, &v)| *x = *x - share * v);
         }
-        let length = T::real(size(&vector));
+        let length = real::<T>(size(&vector));
         vector.iter_mut().for_each(|x| *x = *x / length);
         for column in paced(left.chunks_exact_mut(m), 4 * m) {
             let share = dot(&vector, column);

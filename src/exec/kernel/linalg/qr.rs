@@ -1,17 +1,17 @@
-//! Qr: a matrix as the product of an orthogonal and an upper triangular one, by Householder reflections.
+//! Qr: a matrix as the product of an orthogonal (unitary, if it is complex) and an upper triangular one, by Householder reflections.
 
 use smallvec::smallvec;
 
-use super::{product, rectangles};
+use super::{Scalar, product, rectangles};
 use crate::exec::kernel::Outputs;
 use crate::exec::kernel::real::sqrt;
 use crate::exec::turn::{look, paced};
 use crate::failure::Result;
 use crate::memory;
-use crate::tensor::{Float, Shape, Tensor};
+use crate::tensor::{Ring as _, Shape, Tensor};
 
 /// `[..., m, n]` as q of `[..., m, k]` and r of `[..., k, n]`, where k is the smaller of m and n, or m if `full`.
-pub(super) fn qr<T: Float>(input: &Tensor, full: bool) -> Result<Outputs> {
+pub(super) fn qr<T: Scalar>(input: &Tensor, full: bool) -> Result<Outputs> {
     let (batch, m, n) = rectangles(input)?;
     let k = if full { m } else { m.min(n) };
     let shape = |rows: usize, columns: usize| batch.iter().copied().chain([rows, columns]).collect::<Shape>();
@@ -34,7 +34,7 @@ pub(super) fn qr<T: Float>(input: &Tensor, full: bool) -> Result<Outputs> {
 
 /// A matrix that reflections have made upper triangular.
 ///
-/// Reflection j is 1 - tau v vᵀ, where v is zero before element j, one there, and what stands below the diagonal of column j
+/// Reflection j is 1 - tau v vᴴ, where v is zero before element j, one there, and what stands below the diagonal of column j
 /// after it. Its sign is that of LAPACK and Eigen: the diagonal of r has the sign opposite to that of the element it
 /// replaces.
 pub(super) struct Reflections<T> {
@@ -45,23 +45,18 @@ pub(super) struct Reflections<T> {
     taus: Vec<T>,
 }
 
-impl<T: Float> Reflections<T> {
+impl<T: Scalar> Reflections<T> {
     pub fn of(mut a: Vec<T>, m: usize, n: usize) -> Reflections<T> {
         let mut taus = Vec::with_capacity(m.min(n));
         let mut sums = vec![T::ZERO; n];
         for j in 0..m.min(n) {
             look();
-            let tail = (j + 1..m).fold(T::ZERO, |sum, i| sum + a[i * n + j] * a[i * n + j]);
-            let head = a[j * n + j];
-            let tau = if tail == T::ZERO {
-                T::ZERO
-            } else {
-                let norm = sqrt(head * head + tail);
-                let beta = if head >= T::ZERO { -norm } else { norm };
-                (j + 1..m).for_each(|i| a[i * n + j] = a[i * n + j] / (head - beta));
-                a[j * n + j] = beta;
-                (beta - head) / beta
-            };
+            let tail = (j + 1..m).fold(T::Real::ZERO, |sum, i| sum + a[i * n + j].square());
+            let (beta, tau, divisor) = reflection(a[j * n + j], tail);
+            if tau != T::ZERO {
+                (j + 1..m).for_each(|i| a[i * n + j] = a[i * n + j] / divisor);
+            }
+            a[j * n + j] = beta;
             taus.push(tau);
             if tau != T::ZERO {
                 let (above, below) = a.split_at_mut((j + 1) * n);
@@ -81,10 +76,10 @@ impl<T: Float> Reflections<T> {
             look();
             sums.copy_from_slice(&q[j * k..][..k]);
             for i in paced(j + 1..m, k) {
-                let v = self.a[i * n + j];
+                let v = self.a[i * n + j].conj();
                 sums.iter_mut().zip(&q[i * k..][..k]).for_each(|(sum, &x)| *sum = *sum + v * x);
             }
-            sums.iter_mut().for_each(|sum| *sum = *sum * self.taus[j]);
+            sums.iter_mut().for_each(|sum| *sum = *sum * self.taus[j].conj());
             q[j * k..][..k].iter_mut().zip(&sums).for_each(|(x, &sum)| *x = *x - sum);
             for i in paced(j + 1..m, k) {
                 let v = self.a[i * n + j];
@@ -95,12 +90,23 @@ impl<T: Float> Reflections<T> {
     }
 }
 
+/// The reflection of a vector onto its first axis: what becomes of its first element `head`, which is real then, the factor tau, and
+/// what the other elements, whose squares sum up to `tail`, are to be divided by to get those of v.
+pub(super) fn reflection<T: Scalar>(head: T, tail: T::Real) -> (T, T, T) {
+    if tail == T::Real::ZERO && head == T::of(head.re()) {
+        return (head, T::ZERO, T::ONE);
+    }
+    let norm = sqrt(head.square() + tail);
+    let beta = T::of(if head.re() >= T::Real::ZERO { -norm } else { norm });
+    (beta, ((beta - head) / beta).conj(), head - beta)
+}
+
 /// Applies reflection `j`, whose vector stands in column `j` of the rows `below`, to the columns after it: `row` is what row j
 /// has there.
-fn reflect<T: Float>(row: &mut [T], below: &mut [T], n: usize, j: usize, tau: T, sums: &mut [T]) {
+fn reflect<T: Scalar>(row: &mut [T], below: &mut [T], n: usize, j: usize, tau: T, sums: &mut [T]) {
     sums.copy_from_slice(row);
     for own in paced(below.chunks_exact(n), n - j) {
-        sums.iter_mut().zip(&own[j + 1..]).for_each(|(sum, &x)| *sum = *sum + own[j] * x);
+        sums.iter_mut().zip(&own[j + 1..]).for_each(|(sum, &x)| *sum = *sum + own[j].conj() * x);
     }
     sums.iter_mut().for_each(|sum| *sum = *sum * tau);
     row.iter_mut().zip(&*sums).for_each(|(x, &sum)| *x = *x - sum);

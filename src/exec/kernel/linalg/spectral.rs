@@ -1,22 +1,22 @@
-//! Eigenvalues of symmetric matrices, and singular values.
+//! Eigenvalues of symmetric and Hermitian matrices, and singular values.
 
 use smallvec::smallvec;
 
-use super::qr::Reflections;
-use super::{matrices, product, rectangles, square, transposed};
+use super::qr::{Reflections, reflection};
+use super::{Scalar, adjoint_of, matrices, product, rectangles, square};
 use crate::exec::kernel::Outputs;
 use crate::exec::kernel::real::{self, abs, max, sqrt};
 use crate::exec::turn::{look, paced};
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
-use crate::tensor::{DType, Float, Shape, Tensor};
+use crate::tensor::{DType, Float, Numeric as _, Ring as _, Shape, Tensor};
 
 /// Most rounds of a search that halves what is left, at the least, in nearly every one.
 const MOST_ROUNDS: usize = 60;
 
 /// The eigenvalues of each matrix in ascending order, and its eigenvectors as columns; these are of shape `[0]` if they are not
 /// wanted. Only the lower half of a matrix is read.
-pub(super) fn eigen<T: Float>(input: &Tensor, wants_vectors: bool) -> Result<Outputs> {
+pub(super) fn eigen<T: Scalar>(input: &Tensor, wants_vectors: bool) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     let values_shape: Shape = batch.iter().copied().chain([n]).collect();
     let each = if input.is_empty() { 0 } else { 3 * n * n };
@@ -26,7 +26,7 @@ pub(super) fn eigen<T: Float>(input: &Tensor, wants_vectors: bool) -> Result<Out
         let (own, rows) = symmetric(a.to_vec(), n, wants_vectors)?;
         let mut order: Vec<usize> = (0..n).collect();
         order.sort_by(|&i, &j| real::order(&own[i], &own[j]));
-        values.extend(order.iter().map(|&i| own[i]));
+        values.extend(order.iter().map(|&i| T::of(own[i])));
         if wants_vectors {
             for row in paced(0..n, n) {
                 vectors.extend(order.iter().map(|&i| rows[i * n + row]));
@@ -37,16 +37,19 @@ pub(super) fn eigen<T: Float>(input: &Tensor, wants_vectors: bool) -> Result<Out
     Ok(smallvec![Tensor::from_vec(values_shape, values), Tensor::from_vec(vectors_shape, vectors)])
 }
 
-/// The eigenvalues of a symmetric matrix, and its eigenvectors as rows: it is made tridiagonal by reflections, and diagonal by
-/// the implicit QR algorithm with Wilkinson's shifts (Golub and Van Loan, Matrix Computations, 8.3).
-fn symmetric<T: Float>(mut a: Vec<T>, n: usize, wants_vectors: bool) -> Result<(Vec<T>, Vec<T>)> {
-    let lower = |(i, row): (usize, &[T])| row[..=i].iter().fold(T::ZERO, |largest, &x| max(largest, abs(x)));
-    let largest = a.chunks_exact(n.max(1)).enumerate().map(lower).fold(T::ZERO, max);
-    let scale = if largest == T::ZERO { T::ONE } else { largest };
-    a.iter_mut().for_each(|x| *x = *x / scale);
+/// The eigenvalues of a symmetric or Hermitian matrix, and its eigenvectors as rows: it is made real and tridiagonal by reflections,
+/// and diagonal by the implicit QR algorithm with Wilkinson's shifts (Golub and Van Loan, Matrix Computations, 8.3).
+fn symmetric<T: Scalar>(mut a: Vec<T>, n: usize, wants_vectors: bool) -> Result<(Vec<T::Real>, Vec<T>)> {
+    let zero = T::Real::ZERO;
+    let size = |x: T| T::Real::from_f64(x.size());
+    let lower = |(i, row): (usize, &[T])| row[..=i].iter().fold(zero, |largest, &x| max(largest, size(x)));
+    let largest = a.chunks_exact(n.max(1)).enumerate().map(lower).fold(zero, max);
+    let scale = if largest == zero { T::Real::ONE } else { largest };
+    a.iter_mut().for_each(|x| *x = *x / T::of(scale));
     let (mut diagonal, mut beside, taus) = tridiagonal(&mut a, n);
     let mut rows = if wants_vectors { product_of_reflections(&a, &taus, n) } else { Vec::new() };
     diagonalize(&mut diagonal, &mut beside, |k, c, s| {
+        let (c, s) = (T::of(c), T::of(s));
         if let Some(pair) = rows.get_mut(k * n..(k + 2) * n) {
             let (one, other) = pair.split_at_mut(n);
             for (x, y) in one.iter_mut().zip(other) {
@@ -58,52 +61,47 @@ fn symmetric<T: Float>(mut a: Vec<T>, n: usize, wants_vectors: bool) -> Result<(
     Ok((diagonal, rows))
 }
 
-/// Makes a symmetric matrix, whose lower half is given, tridiagonal: its diagonal and what stands beside that. The vector of
-/// reflection k, which is one at element k + 1, stays below the subdiagonal of column k; with it goes its factor.
-fn tridiagonal<T: Float>(a: &mut [T], n: usize) -> (Vec<T>, Vec<T>, Vec<T>) {
+/// Makes a symmetric or Hermitian matrix, whose lower half is given, tridiagonal: its diagonal and what stands beside that, which are
+/// real. The vector of reflection k, which is one at element k + 1, stays below the subdiagonal of column k; with it goes its factor.
+fn tridiagonal<T: Scalar>(a: &mut [T], n: usize) -> (Vec<T::Real>, Vec<T::Real>, Vec<T>) {
     let (mut beside, mut taus) = (Vec::new(), Vec::new());
     let (mut v, mut w) = (vec![T::ZERO; n], vec![T::ZERO; n]);
     for k in 0..n.saturating_sub(1) {
         look();
-        let head = a[(k + 1) * n + k];
-        let tail = (k + 2..n).fold(T::ZERO, |sum, i| sum + a[i * n + k] * a[i * n + k]);
-        let (beta, tau) = if tail == T::ZERO {
-            (head, T::ZERO)
-        } else {
-            let norm = sqrt(head * head + tail);
-            let beta = if head >= T::ZERO { -norm } else { norm };
-            (k + 2..n).for_each(|i| a[i * n + k] = a[i * n + k] / (head - beta));
-            (beta, (beta - head) / beta)
-        };
+        let tail = (k + 2..n).fold(T::Real::ZERO, |sum, i| sum + a[i * n + k].square());
+        let (beta, tau, divisor) = reflection(a[(k + 1) * n + k], tail);
+        if tau != T::ZERO {
+            (k + 2..n).for_each(|i| a[i * n + k] = a[i * n + k] / divisor);
+        }
         (k + 2..n).for_each(|i| v[i] = a[i * n + k]);
         v[k + 1] = T::ONE;
-        beside.push(beta);
+        beside.push(beta.re());
         taus.push(tau);
         if tau == T::ZERO {
             continue;
         }
-        // A - v wᵀ - w vᵀ, where w = p - (tau pᵀv / 2) v and p = tau A v.
+        // A - v wᴴ - w vᴴ, where w = p - (tau vᴴp / 2) v and p = conj(tau) A v.
         w[k + 1..].fill(T::ZERO);
         for i in paced(k + 1..n, n - k) {
             let row = &a[i * n..][..i + 1];
-            let own = (k + 1..i).fold(row[i] * v[i], |sum, j| sum + row[j] * v[j]);
+            let own = (k + 1..i).fold(T::of(row[i].re()) * v[i], |sum, j| sum + row[j] * v[j]);
             w[i] = w[i] + own;
-            (k + 1..i).for_each(|j| w[j] = w[j] + row[j] * v[i]);
+            (k + 1..i).for_each(|j| w[j] = w[j] + row[j].conj() * v[i]);
         }
-        w[k + 1..].iter_mut().for_each(|x| *x = *x * tau);
-        let product = (k + 1..n).fold(T::ZERO, |sum, i| sum + w[i] * v[i]);
+        w[k + 1..].iter_mut().for_each(|x| *x = *x * tau.conj());
+        let product = (k + 1..n).fold(T::ZERO, |sum, i| sum + w[i] * v[i].conj());
         let half = tau * product / (T::ONE + T::ONE);
         (k + 1..n).for_each(|i| w[i] = w[i] - half * v[i]);
         for i in paced(k + 1..n, n - k) {
             let row = &mut a[i * n..][..i + 1];
-            (k + 1..i + 1).for_each(|j| row[j] = row[j] - v[i] * w[j] - w[i] * v[j]);
+            (k + 1..i + 1).for_each(|j| row[j] = row[j] - v[i] * w[j].conj() - w[i] * v[j].conj());
         }
     }
-    ((0..n).map(|i| a[i * n + i]).collect(), beside, taus)
+    ((0..n).map(|i| a[i * n + i].re()).collect(), beside, taus)
 }
 
 /// The transpose of the product of the reflections that [`tridiagonal`] left behind.
-fn product_of_reflections<T: Float>(a: &[T], taus: &[T], n: usize) -> Vec<T> {
+fn product_of_reflections<T: Scalar>(a: &[T], taus: &[T], n: usize) -> Vec<T> {
     let mut rows = vec![T::ZERO; n * n];
     rows.iter_mut().step_by(n + 1).for_each(|x| *x = T::ONE);
     let mut v = vec![T::ZERO; n];
@@ -111,7 +109,7 @@ fn product_of_reflections<T: Float>(a: &[T], taus: &[T], n: usize) -> Vec<T> {
         (k + 2..n).for_each(|i| v[i] = a[i * n + k]);
         v[k + 1] = T::ONE;
         for row in paced(rows[(k + 1) * n..].chunks_exact_mut(n), n - k) {
-            let sum = (k + 1..n).fold(T::ZERO, |sum, i| sum + row[i] * v[i]) * taus[k];
+            let sum = (k + 1..n).fold(T::ZERO, |sum, i| sum + row[i] * v[i].conj()) * taus[k].conj();
             (k + 1..n).for_each(|i| row[i] = row[i] - sum * v[i]);
         }
     }
@@ -175,13 +173,14 @@ fn hypotenuse<T: Float>(x: T, y: T) -> T {
     greater * sqrt(T::ONE + ratio * ratio)
 }
 
-fn epsilon<T: Float>() -> T {
+/// The distance from 1 to the next number.
+pub(super) fn epsilon<T: Float>() -> T {
     T::from_f64(if T::DTYPE == DType::F64 { f64::EPSILON } else { f32::EPSILON.into() })
 }
 
 /// The singular values of each matrix in descending order, and the left and right singular vectors as columns: as many as
 /// there are values, or, if `full`, all of an orthogonal matrix. The vectors are of shape `[0]` if they are not wanted.
-pub(super) fn svd<T: Float>(input: &Tensor, wants_vectors: bool, full: bool) -> Result<Outputs> {
+pub(super) fn svd<T: Scalar>(input: &Tensor, wants_vectors: bool, full: bool) -> Result<Outputs> {
     let (batch, m, n) = rectangles(input)?;
     let count = m.min(n);
     let (left, right) = if full { (m, n) } else { (count, count) };
@@ -199,9 +198,10 @@ pub(super) fn svd<T: Float>(input: &Tensor, wants_vectors: bool, full: bool) -> 
     let batches = if is_empty { 0 } else { product(batch) };
     for i in paced(0..batches, 16) {
         let a = &input.slice::<T>()?[i * m * n..][..m * n];
-        // Fewer rows than columns: the vectors of the transposed matrix are those of this one, the other way round.
-        let svd = if m < n { Orthogonal::of(a, m, n) } else { Orthogonal::of(&transposed(a, m, n), n, m) };
-        values.extend_from_slice(&svd.values);
+        // At least as many rows as columns: the vectors of the transposed matrix, of complex numbers conjugated, are those of this
+        // one, the other way round.
+        let svd = if m < n { Orthogonal::of(a, m, n) } else { Orthogonal::of(&adjoint_of(a, m, n), n, m) };
+        values.extend(svd.values.iter().map(|&value| T::of(value)));
         if wants_vectors {
             let (long, short) = (svd.long(if m < n { right } else { left }), svd.short());
             let (left, right) = if m < n { (short, long) } else { (long, short) };
@@ -215,23 +215,24 @@ pub(super) fn svd<T: Float>(input: &Tensor, wants_vectors: bool, full: bool) -> 
 }
 
 /// `count` vectors of `length` elements made orthogonal to each other by rotations of pairs of them (Hestenes' method).
-struct Orthogonal<T> {
+struct Orthogonal<T: Scalar> {
     count: usize,
     length: usize,
     /// Their lengths, the greatest first.
-    values: Vec<T>,
+    values: Vec<T::Real>,
     /// The vectors in that order, a row each, of length one if they were not zero.
     vectors: Vec<T>,
     /// What was rotated into them: row i gives the shares of the vectors that there were in vector i.
     turned: Vec<T>,
 }
 
-impl<T: Float> Orthogonal<T> {
+impl<T: Scalar> Orthogonal<T> {
     /// Of the rows of a matrix.
     fn of(rows: &[T], count: usize, length: usize) -> Orthogonal<T> {
-        let largest = rows.iter().fold(T::ZERO, |largest, &x| max(largest, abs(x)));
-        let scale = if largest == T::ZERO { T::ONE } else { largest };
-        let mut a: Vec<T> = rows.iter().map(|&x| x / scale).collect();
+        let zero = T::Real::ZERO;
+        let largest = rows.iter().fold(zero, |largest, &x| max(largest, T::Real::from_f64(x.size())));
+        let scale = if largest == zero { T::Real::ONE } else { largest };
+        let mut a: Vec<T> = rows.iter().map(|&x| x / T::of(scale)).collect();
         let mut turned = vec![T::ZERO; count * count];
         turned.iter_mut().step_by(count + 1).for_each(|x| *x = T::ONE);
         for _ in 0..MOST_ROUNDS {
@@ -246,12 +247,12 @@ impl<T: Float> Orthogonal<T> {
                 break;
             }
         }
-        let norm = |row: &[T]| sqrt(row.iter().fold(T::ZERO, |sum, &x| sum + x * x));
-        let norms: Vec<T> = (0..count).map(|i| norm(&a[i * length..][..length])).collect();
+        let norm = |row: &[T]| sqrt(row.iter().fold(zero, |sum, &x| sum + x.square()));
+        let norms: Vec<T::Real> = (0..count).map(|i| norm(&a[i * length..][..length])).collect();
         let mut order: Vec<usize> = (0..count).collect();
         order.sort_by(|&i, &j| real::order(&norms[j], &norms[i]));
         let unit = |i: usize| {
-            let divisor = if norms[i] == T::ZERO { T::ONE } else { norms[i] };
+            let divisor = T::of(if norms[i] == zero { T::Real::ONE } else { norms[i] });
             a[i * length..][..length].iter().map(move |&x| x / divisor)
         };
         Orthogonal {
@@ -263,12 +264,13 @@ impl<T: Float> Orthogonal<T> {
         }
     }
 
-    /// The first `wanted` columns of an orthogonal matrix whose first columns are the vectors.
+    /// The first `wanted` columns of an orthogonal (unitary) matrix whose first columns are the vectors, conjugated.
     fn long(&self, wanted: usize) -> Vec<T> {
         let length = self.length;
-        let mut columns = transposed(&self.vectors, self.count, length);
+        let mut columns = adjoint_of(&self.vectors, self.count, length);
         // A value that vanishes beside the greatest has no vector of its own: any that is orthogonal to the others will do.
-        let least = self.values.first().map_or(T::ZERO, |&first| first * epsilon::<T>() * T::from_f64(length as f64));
+        let room = epsilon::<T::Real>() * T::Real::from_f64(length as f64);
+        let least = self.values.first().map_or(T::Real::ZERO, |&first| first * room);
         let known = self.values.iter().take_while(|&&value| value > least).count();
         if known < wanted {
             let own: Vec<T> =
@@ -286,30 +288,35 @@ impl<T: Float> Orthogonal<T> {
 
     /// The vectors of the other side, as columns.
     fn short(&self) -> Vec<T> {
-        transposed(&self.turned, self.count, self.count)
+        adjoint_of(&self.turned, self.count, self.count)
     }
 }
 
 /// Rotates rows `p` and `q` so that they are orthogonal; whether they were not.
-fn rotate<T: Float>(a: &mut [T], turned: &mut [T], length: usize, count: usize, p: usize, q: usize) -> bool {
+fn rotate<T: Scalar>(a: &mut [T], turned: &mut [T], length: usize, count: usize, p: usize, q: usize) -> bool {
     let pair = |rows: &mut [T], width: usize, with: &mut dyn FnMut(&mut T, &mut T)| {
         let (before, from) = rows.split_at_mut(q * width);
         before[p * width..][..width].iter_mut().zip(&mut from[..width]).for_each(|(x, y)| with(x, y));
     };
-    let (mut own, mut other, mut both) = (T::ZERO, T::ZERO, T::ZERO);
+    let (zero, one) = (T::Real::ZERO, T::Real::ONE);
+    let (mut own, mut other, mut both) = (zero, zero, T::ZERO);
     pair(a, length, &mut |x, y| {
-        (own, other, both) = (own + *x * *x, other + *y * *y, both + *x * *y);
+        (own, other, both) = (own + x.square(), other + y.square(), both + *x * y.conj());
     });
-    let differs = abs(both) > epsilon::<T>() * sqrt(own) * sqrt(other);
-    if !differs || both == T::ZERO {
+    // Once row q is multiplied by `unit`, the product of the two rows is real.
+    let (unit, both) = both.turned();
+    let differs = abs(both) > epsilon::<T::Real>() * sqrt(own) * sqrt(other);
+    if !differs || both == zero {
         return false;
     }
-    let two = T::ONE + T::ONE;
-    let zeta = (other - own) / (two * both);
-    let tangent = (if zeta < T::ZERO { -T::ONE } else { T::ONE }) / (abs(zeta) + sqrt(T::ONE + zeta * zeta));
-    let cosine = T::ONE / sqrt(T::ONE + tangent * tangent);
-    let sine = cosine * tangent;
-    let mut turn = |x: &mut T, y: &mut T| (*x, *y) = (cosine * *x - sine * *y, sine * *x + cosine * *y);
+    let zeta = (other - own) / ((one + one) * both);
+    let tangent = (if zeta < zero { -one } else { one }) / (abs(zeta) + sqrt(one + zeta * zeta));
+    let cosine = one / sqrt(one + tangent * tangent);
+    let (sine, cosine) = (T::of(cosine * tangent), T::of(cosine));
+    let mut turn = |x: &mut T, y: &mut T| {
+        let turned = unit * *y;
+        (*x, *y) = (cosine * *x - sine * turned, sine * *x + cosine * turned);
+    };
     pair(a, length, &mut turn);
     pair(turned, count, &mut turn);
     true
@@ -317,7 +324,9 @@ fn rotate<T: Float>(a: &mut [T], turned: &mut [T], length: usize, count: usize, 
 
 #[cfg(test)]
 mod tests {
+    use super::super::transposed;
     use super::*;
+    use crate::tensor::Complex;
 
     /// Numbers that look random.
     fn numbers(count: usize) -> Vec<f64> {
@@ -404,6 +413,67 @@ mod tests {
                         .collect();
                     same(&product(u, &scaled, left.max(1), n), &a, "u s vᵀ");
                 }
+            }
+        }
+    }
+
+    type Number = Complex<f64>;
+
+    /// `a` times the conjugate transpose of `b`, which has as many columns as `a`.
+    fn times_adjoint(a: &[Number], b: &[Number], inner: usize) -> Vec<Number> {
+        let one = |a: &[Number], b: &[Number]| a.iter().zip(b).map(|(x, y)| x * y.conj()).sum::<Number>();
+        let rows = |all| <[Number]>::chunks_exact(all, inner.max(1));
+        rows(a).flat_map(|row| rows(b).map(move |other| one(row, other))).collect()
+    }
+
+    fn same_numbers(one: &[Number], other: &[Number], what: &str) {
+        let parts = |all: &[Number]| all.iter().flat_map(|x| [x.re, x.im]).collect::<Vec<f64>>();
+        same(&parts(one), &parts(other), what);
+    }
+
+    fn complex_identity(n: usize) -> Vec<Number> {
+        identity(n).into_iter().map(Number::from).collect()
+    }
+
+    #[test]
+    fn complex_matrices_are_the_products_of_their_factors() {
+        let adjoint = |matrix: &[Number], rows: usize, columns: usize| adjoint_of(matrix, rows, columns);
+        for (m, n) in [(1, 1), (2, 2), (4, 4), (7, 3), (3, 7), (20, 12), (5, 0)] {
+            let parts = numbers(2 * m * n);
+            let a: Vec<Number> = parts.chunks_exact(2).map(|part| Number::new(part[0], part[1])).collect();
+            for full in [false, true] {
+                let (left, right) = if full { (m, n) } else { (m.min(n), m.min(n)) };
+                let outputs = svd::<Number>(&Tensor::from_vec([m, n], a.clone()), true, full).unwrap();
+                let [s, u, v] = [0, 1, 2].map(|i| outputs[i].slice::<Number>().unwrap());
+                let (uh, vh) = (adjoint(u, m, left), adjoint(v, n, right));
+                same_numbers(&times_adjoint(&uh, &uh, m), &complex_identity(left), "uᴴ u");
+                same_numbers(&times_adjoint(&vh, &vh, n), &complex_identity(right), "vᴴ v");
+                if n > 0 {
+                    let count = s.len();
+                    let scaled: Vec<Number> =
+                        (0..m * count).map(|i| u[i / count * left + i % count] * s[i % count]).collect();
+                    let first: Vec<Number> = (0..n * count).map(|i| v[i / count * right + i % count]).collect();
+                    same_numbers(&times_adjoint(&scaled, &first, count), &a, "u s vᴴ");
+                }
+                let outputs = super::super::qr::qr::<Number>(&Tensor::from_vec([m, n], a.clone()), full).unwrap();
+                let [q, r] = [0, 1].map(|i| outputs[i].slice::<Number>().unwrap());
+                let (qh, rh) = (adjoint(q, m, left), adjoint(r, left, n));
+                same_numbers(&times_adjoint(&qh, &qh, m), &complex_identity(left), "qᴴ q");
+                if n > 0 {
+                    same_numbers(&times_adjoint(q, &rh, left), &a, "q r");
+                }
+            }
+            if m == n {
+                let mut a = a;
+                for (i, j) in (0..n).flat_map(|i| (0..=i).map(move |j| (i, j))) {
+                    a[j * n + i] = if i == j { a[i * n + i].re.into() } else { a[i * n + j].conj() };
+                }
+                let outputs = eigen::<Number>(&Tensor::from_vec([n, n], a.clone()), true).unwrap();
+                let [e, v] = [0, 1].map(|i| outputs[i].slice::<Number>().unwrap());
+                let vh = adjoint(v, n, n);
+                same_numbers(&times_adjoint(&vh, &vh, n), &complex_identity(n), "vᴴ v");
+                let scaled: Vec<Number> = v.iter().enumerate().map(|(i, x)| x * e[i % n]).collect();
+                same_numbers(&times_adjoint(&a, &vh, n), &scaled, "A v = v e");
             }
         }
     }
