@@ -5,7 +5,9 @@
 
 pub(super) mod arrange;
 pub(super) mod batch;
+pub(super) mod cache;
 pub(super) mod choose;
+pub(super) mod component;
 pub(super) mod files;
 pub(super) mod group;
 pub(super) mod interleave;
@@ -18,9 +20,10 @@ pub(super) mod window;
 use std::sync::Arc;
 
 use super::engine::{Engine, Value};
-use super::token::{Token, depth_within};
+use super::token::{Token, Variant, depth_within};
 use super::waiting::Wake;
 use crate::failure::{Failure, Result};
+use crate::graph::Attrs;
 use crate::tensor::{DType, PartialShape, Tensor};
 
 /// Most datasets within each other: so deep calls for an element nest.
@@ -103,9 +106,17 @@ pub(super) struct Dataset {
     pub spec: Spec,
     pub cardinality: Cardinality,
     make: Make,
-    /// What it was made of.
+    /// What it was made of: the inputs of its op.
     held: Vec<Token>,
     depth: usize,
+    /// The op that made it, if one did by itself.
+    statement: Option<Arc<Statement>>,
+}
+
+/// What a node says of the dataset that it makes.
+pub(super) struct Statement {
+    pub op: String,
+    pub attrs: Attrs,
 }
 
 impl Dataset {
@@ -115,7 +126,16 @@ impl Dataset {
     /// ResourceExhausted if too many datasets lie within each other.
     pub fn new(spec: Spec, held: Vec<Token>, parts: Parts) -> Result<Dataset> {
         let depth = depth_within(held.iter(), MAX_DEPTH)?;
-        Ok(Dataset { spec, cardinality: parts.cardinality, make: parts.make, held, depth })
+        Ok(Dataset { spec, cardinality: parts.cardinality, make: parts.make, held, depth, statement: None })
+    }
+
+    /// The same, as a node states it.
+    pub fn stated(self, statement: Arc<Statement>) -> Dataset {
+        Dataset { statement: Some(statement), ..self }
+    }
+
+    pub fn statement(&self) -> Option<&Statement> {
+        self.statement.as_deref()
     }
 
     /// Its elements, from the first on.
@@ -252,9 +272,13 @@ pub(super) fn tensors(element: Element) -> Result<Vec<Tensor>> {
 
 /// Bytes of some elements.
 pub(super) fn bytes_of<'a>(elements: impl IntoIterator<Item = &'a Element>) -> usize {
-    let one = |token: &Token| match token {
+    elements.into_iter().map(|element| size_of::<Element>() + element.iter().map(bytes_of_token).sum::<usize>()).sum()
+}
+
+fn bytes_of_token(token: &Token) -> usize {
+    match token {
         Token::Value(value) => Value::heap_bytes(value),
+        Token::Variant(Variant::Boxed(boxed)) => boxed.items().iter().map(bytes_of_token).sum(),
         _ => 0,
-    };
-    elements.into_iter().map(|element| size_of::<Element>() + element.iter().map(one).sum::<usize>()).sum()
+    }
 }

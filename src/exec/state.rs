@@ -7,6 +7,7 @@ mod accumulator;
 mod barrier;
 mod checkpoint;
 mod dataset;
+mod dataset_graph;
 mod file_dataset;
 mod files;
 mod iterator;
@@ -17,6 +18,7 @@ mod optional;
 mod queue;
 mod reader;
 mod remap;
+mod sparse;
 mod stack;
 mod table;
 mod tensor_array;
@@ -63,10 +65,12 @@ const FAMILIES: &[Compile] = &[
     optional::compile,
     checkpoint::compile,
     dataset::compile,
+    dataset_graph::compile,
     file_dataset::compile,
     iterator::compile,
     table::compile,
     reader::compile,
     files::compile,
     remap::compile,
+    sparse::compile,
 ];

@@ -9,7 +9,7 @@ use super::dataset::Dataset;
 use super::engine::Value;
 use super::resource::{Resource, Variable};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, PartialShape, Tensor};
+use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// What a live edge carries; a dead one carries nothing.
 #[derive(Clone, Debug)]
@@ -91,6 +91,29 @@ pub(super) enum Variant {
     List(Arc<List>),
     Optional(Arc<Optional>),
     Dataset(Arc<Dataset>),
+    Boxed(Arc<Boxed>),
+}
+
+/// Variants in an array, each of which holds a tensor: what sparse tensors are as components of elements.
+#[derive(Clone)]
+pub(super) struct Boxed {
+    pub shape: Shape,
+    items: Vec<Token>,
+}
+
+impl Boxed {
+    /// # Errors
+    /// InvalidArgument if these are not as many as the shape has elements.
+    pub fn new(shape: Shape, items: Vec<Token>) -> Result<Boxed> {
+        if shape.elements() != Some(items.len()) {
+            return Err(Failure::invalid(format!("{} variants do not have the shape {shape}", items.len())));
+        }
+        Ok(Boxed { shape, items })
+    }
+
+    pub fn items(&self) -> &[Token] {
+        &self.items
+    }
 }
 
 /// A list of values.
@@ -129,6 +152,7 @@ impl Variant {
             Variant::List(list) => list.items.iter().flatten().collect(),
             Variant::Optional(optional) => optional.values.iter().flatten().collect(),
             Variant::Dataset(dataset) => dataset.held().iter().collect(),
+            Variant::Boxed(boxed) => boxed.items().iter().collect(),
         }
     }
 
@@ -138,6 +162,7 @@ impl Variant {
             Variant::List(list) => Arc::as_ptr(list) as usize,
             Variant::Optional(optional) => Arc::as_ptr(optional) as usize,
             Variant::Dataset(dataset) => Arc::as_ptr(dataset) as usize,
+            Variant::Boxed(boxed) => Arc::as_ptr(boxed) as usize,
         }
     }
 
@@ -146,6 +171,7 @@ impl Variant {
             Variant::List(_) => "list",
             Variant::Optional(_) => "optional",
             Variant::Dataset(_) => "dataset",
+            Variant::Boxed(_) => "array of variants",
         }
     }
 
@@ -154,6 +180,8 @@ impl Variant {
             Variant::List(list) => list.depth,
             Variant::Optional(optional) => optional.depth,
             Variant::Dataset(dataset) => dataset.depth(),
+            // It holds tensors.
+            Variant::Boxed(_) => 1,
         }
     }
 }
@@ -167,6 +195,12 @@ impl fmt::Debug for Variant {
 impl From<List> for Token {
     fn from(list: List) -> Token {
         Token::Variant(Variant::List(Arc::new(list)))
+    }
+}
+
+impl From<Boxed> for Token {
+    fn from(boxed: Boxed) -> Token {
+        Token::Variant(Variant::Boxed(Arc::new(boxed)))
     }
 }
 

@@ -15,7 +15,9 @@ use crate::tensor::Tensor;
 pub(super) fn zeros(token: Token) -> Result<Token> {
     match token {
         Token::Variant(Variant::List(list)) => Arc::unwrap_or_clone(list).map(zeros).map(Token::from),
-        Token::Variant(Variant::Dataset(_)) => Err(Failure::invalid("a dataset has no zeros")),
+        Token::Variant(it @ (Variant::Dataset(_) | Variant::Boxed(_))) => {
+            Err(Failure::invalid(format!("there are no zeros of the form of {}", it.kind())))
+        }
         Token::Variant(Variant::Optional(it)) => {
             let values = it.values.as_ref();
             let zeros = values.map(|values| values.iter().cloned().map(zeros).collect::<Result<_>>()).transpose()?;

@@ -837,9 +837,20 @@ def uncommon():
     raw.SparseApplyCenteredRMSProp(var=old[0], mg=old[1], ms=old[2], mom=old[3], momentum=p([]), **given)
 
 
+def serialized():
+    """Sparse tensors as one tensor, datasets as graphs, and the scripts of characters."""
+    every("UnicodeScript", ("input", f([N, 3], N, dtype="int32")))
+    for op in "SerializeSparse", "SerializeManySparse":
+        every(op, ("sparse_indices", f([4, 3], N, dtype="int64")), ("sparse_values", f([4], N)), ("sparse_shape", f([3], N, dtype="int64")))
+    every("DeserializeSparse", ("serialized_sparse", f([3], [5, 3], N, dtype="string")), dtype=tf.float32)
+    every("DeserializeManySparse", ("serialized_sparse", f([5, 3], N, dtype="string")), dtype=tf.float32)
+    dataset = raw.RangeDataset(start=c(0, "int64"), stop=c(3, "int64"), step=c(1, "int64"), output_types=["int64"], output_shapes=[[]])
+    raw.DatasetToGraph(input_dataset=dataset), raw.DatasetToGraphV2(input_dataset=dataset)
+
+
 groups = (
     elementwise, forwarding, making, reducing, arranging, indexing, images, state, strings, pictures, sets, files, tables, lists, arithmetic,
-    datasets, complex_numbers, uncommon,
+    datasets, complex_numbers, uncommon, serialized,
 )  # fmt: skip
 for group in groups:
     group()

@@ -1,12 +1,15 @@
 //! Datasets that give the elements of others: fewer of them, again, one after the other, beside each other.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::{Cardinality, Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, bytes_of, pulled};
+use super::{Cardinality, Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, pulled};
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
-use crate::lock::lock;
-use crate::memory;
+
+/// The same elements.
+pub(in crate::exec) fn same(input: Arc<Dataset>) -> Parts {
+    Parts::new(input.cardinality, move |run| input.elements(run))
+}
 
 /// The first `count` elements, or all if that is negative.
 pub(in crate::exec) fn take(input: Arc<Dataset>, count: i64) -> Parts {
@@ -229,57 +232,4 @@ pub(in crate::exec) fn shard(input: Arc<Dataset>, shards: i64, index: i64, non_e
             input.next(run)
         })
     }))
-}
-
-/// The elements, which are kept when all were asked for once, and then given from memory.
-pub(in crate::exec) fn cache(input: Arc<Dataset>) -> Parts {
-    let kept: Arc<Mutex<Option<Arc<Vec<Element>>>>> = Arc::default();
-    Parts::new(input.cardinality, move |run| {
-        let from = match &*lock(&kept) {
-            Some(all) => From::Memory { all: Arc::clone(all), at: 0 },
-            None => From::Input { from: input.elements(run)?, seen: Vec::new() },
-        };
-        Ok(Box::new(Cache { kept: Arc::clone(&kept), from }))
-    })
-}
-
-struct Cache {
-    kept: Arc<Mutex<Option<Arc<Vec<Element>>>>>,
-    from: From,
-}
-
-enum From {
-    Memory { all: Arc<Vec<Element>>, at: usize },
-    Input { from: Box<dyn Elements>, seen: Vec<Element> },
-}
-
-impl Elements for Cache {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
-        match &mut self.from {
-            From::Memory { all, at } => {
-                let element = all.get(*at).cloned();
-                *at += usize::from(element.is_some());
-                Ok(element)
-            }
-            From::Input { from, seen } => {
-                memory::grow()?;
-                if let Some(element) = from.next(run)? {
-                    seen.push(element.clone());
-                    return Ok(Some(element));
-                }
-                let all = Arc::new(std::mem::take(seen));
-                *lock(&self.kept) = Some(Arc::clone(&all));
-                let at = all.len();
-                self.from = From::Memory { all, at };
-                Ok(None)
-            }
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match &self.from {
-            From::Memory { all, .. } => bytes_of(&**all),
-            From::Input { from, seen } => from.bytes() + bytes_of(seen),
-        }
-    }
 }

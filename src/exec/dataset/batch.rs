@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use super::source::rows;
-use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, pulled, tensors};
-use crate::exec::rows::{row, stack};
-use crate::exec::token::Token;
+use super::component::{hosted, row_of, rows_of, stacked};
+use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, pulled};
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
 use crate::memory;
-use crate::tensor::Tensor;
 
 /// So many elements at a time, stacked; the last ones are left out if they are fewer and `drops`.
 ///
@@ -21,7 +18,7 @@ pub(in crate::exec) fn batch(input: Arc<Dataset>, size: i64, drops: bool) -> Res
     Ok(Parts::new(cardinality, move |run| {
         pulled(input.elements(run)?, move |input, run| {
             let Some(elements) = gather(input, run, size, drops)? else { return Ok(None) };
-            stacked(elements).map(Some)
+            (0..elements[0].len()).map(|i| stacked(&elements, i)).collect::<Result<_>>().map(Some)
         })
     }))
 }
@@ -42,46 +39,18 @@ pub(super) fn batches(elements: i64, size: usize, drops: bool) -> i64 {
 }
 
 /// The next elements, at most as many as fit a batch; `None` if there are none, or too few and `drops` is set.
-pub(super) fn gather(
-    input: &mut dyn Elements,
-    run: &Run,
-    size: usize,
-    drops: bool,
-) -> Result<Option<Vec<Vec<Tensor>>>> {
+pub(super) fn gather(input: &mut dyn Elements, run: &Run, size: usize, drops: bool) -> Result<Option<Vec<Element>>> {
     let mut elements = Vec::new();
     while elements.len() < size {
         turn::look();
         match input.next(run)? {
-            Some(element) => elements.push(tensors(element)?),
+            Some(element) => elements.push(hosted(element)?),
             None => break,
         }
         memory::grow()?;
     }
     let is_enough = elements.len() == size || !drops && !elements.is_empty();
     Ok(is_enough.then_some(elements))
-}
-
-/// Elements of one shape as one: its components are theirs, one above the other.
-fn stacked(elements: Vec<Vec<Tensor>>) -> Result<Element> {
-    let Some(first) = elements.first() else { return Err(Failure::invalid("there is no element to stack")) };
-    let component = |i: usize| {
-        let (dtype, shape) = (first[i].dtype(), first[i].shape());
-        let mut parts = Vec::with_capacity(elements.len());
-        for (at, element) in elements.iter().enumerate() {
-            let part = element.get(i).filter(|part| part.dtype() == dtype);
-            let part = part.ok_or_else(|| Failure::invalid(format!("element {at} has no component {i} of {dtype}")))?;
-            if part.shape() != shape {
-                return Err(Failure::invalid(format!(
-                    "Cannot batch tensors with different shapes in component {i}. First element had shape {shape} and \
-                     element {at} had shape {}.",
-                    part.shape()
-                )));
-            }
-            parts.push(part);
-        }
-        stack(dtype, shape, &parts).map(Token::from)
-    };
-    (0..first.len()).map(component).collect()
 }
 
 /// Each row of each element.
@@ -100,12 +69,12 @@ pub(in crate::exec) fn unbatch(input: Arc<Dataset>) -> Parts {
                 turn::look();
                 let Some(next) = input.next(run)? else { return Ok(None) };
                 (element, at, count) = (Vec::new(), 0, 0);
-                let next = tensors(next)?;
-                count = rows(&next)?;
+                let next = hosted(next)?;
+                count = rows_of(&next)?;
                 element = next;
             }
             at += 1;
-            element.iter().map(|tensor| row(tensor, at - 1).map(Token::from)).collect::<Result<_>>().map(Some)
+            row_of(&element, at - 1).map(Some)
         })
     })
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::batch::{batch_size, batches, gather};
+use super::component::tensor;
 use super::{Dataset, Parts, pulled};
 use crate::exec::rows::check_texts;
 use crate::exec::token::Token;
@@ -51,8 +52,9 @@ pub(in crate::exec) fn padded_batch(
         pulled(input.elements(run)?, move |input, run| {
             let Some(elements) = gather(input, run, size, drops)? else { return Ok(None) };
             let component = |i: usize| {
-                let parts = elements.iter().map(|element| element.get(i)).collect::<Option<Vec<&Tensor>>>();
-                let parts = parts.ok_or_else(|| Failure::invalid(format!("an element has no component {i}")))?;
+                let missing = || Failure::invalid(format!("an element has no component {i}"));
+                let parts = elements.iter().map(|element| tensor(element.get(i).ok_or_else(missing)?));
+                let parts = parts.collect::<Result<Vec<&Tensor>>>()?;
                 filled_up(i, &parts, &shapes[i], &fills[i]).map(Token::from)
             };
             (0..shapes.len()).map(component).collect::<Result<_>>().map(Some)

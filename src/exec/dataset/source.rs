@@ -1,8 +1,8 @@
 //! Datasets without an input dataset: of given tensors, and of numbers.
 
+use super::component::{hosted, row_of, rows_of};
 use super::{INFINITE, Parts, given};
 use crate::exec::kernel::cast;
-use crate::exec::rows::row;
 use crate::exec::token::Token;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Tensor};
@@ -15,12 +15,13 @@ pub(in crate::exec) fn whole(components: Vec<Token>) -> Parts {
     })
 }
 
-/// An element for each row of some tensors.
+/// An element for each row of some components.
 ///
 /// # Errors
 /// InvalidArgument if they have different numbers of rows, or one is a scalar.
-pub(in crate::exec) fn slices(components: Vec<Tensor>) -> Result<Parts> {
-    let count = rows(&components)?;
+pub(in crate::exec) fn slices(components: Vec<Token>) -> Result<Parts> {
+    let components = hosted(components)?;
+    let count = rows_of(&components)?;
     Ok(Parts::new(count as i64, move |_| {
         let (components, mut at) = (components.clone(), 0);
         given(move |_| {
@@ -28,23 +29,9 @@ pub(in crate::exec) fn slices(components: Vec<Tensor>) -> Result<Parts> {
                 return Ok(None);
             }
             at += 1;
-            components.iter().map(|tensor| row(tensor, at - 1).map(Token::from)).collect::<Result<_>>().map(Some)
+            row_of(&components, at - 1).map(Some)
         })
     }))
-}
-
-/// How many rows each of some tensors has.
-pub(super) fn rows(components: &[Tensor]) -> Result<usize> {
-    let mut count = None;
-    for tensor in components {
-        let Some(&rows) = tensor.dims().first() else {
-            return Err(Failure::invalid("All components must be at least 1-dimensional"));
-        };
-        if *count.get_or_insert(rows) != rows {
-            return Err(Failure::invalid("All components must have the same size in the 0th dimension"));
-        }
-    }
-    count.ok_or_else(|| Failure::invalid("there is no component"))
 }
 
 /// The whole numbers from `start` on, below `stop` (above it, if `step` is negative), as `dtype`.

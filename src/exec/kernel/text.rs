@@ -16,11 +16,13 @@ mod number;
 mod pattern;
 mod print;
 mod raw;
+mod script;
 mod show;
 mod split;
 mod summary;
 mod unicode;
 
+pub(super) use self::fingerprint::fingerprint64;
 #[cfg(feature = "node")]
 pub(super) use self::fingerprint::fingerprint64;
 pub(crate) use self::histogram::Histogram;
@@ -45,6 +47,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "StringFormat" | "PrintV2" => show::kernel(node)?,
         "StringNGrams" => ngrams::kernel(node)?,
         "UnicodeTranscode" | "UnicodeDecode" | "UnicodeDecodeWithOffsets" | "UnicodeEncode" => unicode::kernel(node)?,
+        "UnicodeScript" => script::kernel(),
         "StringToNumber" => number::kernel(node)?,
         "RegexFullMatch" | "StaticRegexFullMatch" | "RegexReplace" | "StaticRegexReplace" => pattern::kernel(node)?,
         "StringSplit" | "StringSplitV2" => split::kernel(node)?,

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use super::super::dataset::mapped::{self, Captured};
 use super::super::dataset::{
-    Callee, Dataset, Parts, Spec, arrange, batch, choose, group, interleave, pad, shuffle, source, window,
+    Callee, Dataset, Parts, Spec, Statement, arrange, batch, cache, choose, group, interleave, pad, shuffle, source,
+    window,
 };
 use super::super::engine::Engine;
+use super::super::files::Folder;
 use super::super::kernel::KernelNode;
 use super::super::resource::Resource;
 use super::super::token::Token;
@@ -23,7 +25,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
     }
     match node.op {
         "TensorDataset" => described(node, |inputs| Ok(source::whole(inputs.held(0..inputs.0.len())?))),
-        "TensorSliceDataset" => described(node, |inputs| source::slices(inputs.rest(0)?)),
+        "TensorSliceDataset" => described(node, |inputs| source::slices(inputs.held(0..inputs.0.len())?)),
         "RangeDataset" => {
             let dtype = spec(node)?.types.first().copied().unwrap_or(DType::I64);
             described(node, move |inputs| source::range(inputs.number(0)?, inputs.number(1)?, inputs.number(2)?, dtype))
@@ -41,13 +43,17 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 arrange::shard(inputs.dataset(0)?, inputs.number(1)?, inputs.number(2)?, non_empty)
             })
         }
-        "CacheDataset" | "CacheDatasetV2" => described(node, |inputs| {
-            if !inputs.host(1)?.item::<Vec<u8>>()?.is_empty() {
-                let why = "a dataset is cached in memory alone, not in a file: leave out the name of one";
-                return Err(Failure::new(Code::Unimplemented, why));
-            }
-            Ok(arrange::cache(inputs.dataset(0)?))
-        }),
+        "CacheDataset" | "CacheDatasetV2" => {
+            let folder = Folder::of(node.op, node.attrs, site.resources.data());
+            described(node, move |inputs| {
+                let (dataset, name) = (inputs.dataset(0)?, inputs.host(1)?.item::<Vec<u8>>()?);
+                if name.is_empty() {
+                    Ok(cache::in_memory(dataset))
+                } else {
+                    cache::in_file(dataset, name, folder.clone())
+                }
+            })
+        }
         "BatchDataset" => described(node, |inputs| batch::batch(inputs.dataset(0)?, inputs.number(1)?, false)),
         "BatchDatasetV2" => described(node, |inputs| {
             let drops = inputs.truth(2)?;
@@ -99,11 +105,11 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             window::window(inputs.dataset(0)?, window::Window { size, shift, stride, drops })
         }),
         // These do not depend on how elements are made.
-        "PrefetchDataset" => simple(|mut inputs, _| {
+        "PrefetchDataset" => described(node, |inputs| {
             if inputs.number(1)? < -1 {
                 return Err(Failure::invalid("buffer_size must be >= 0 or set buffer_size to be -1 for auto-tuning"));
             }
-            Ok(one(inputs.dataset(0)?))
+            Ok(arrange::same(inputs.dataset(0)?))
         }),
         "OptionsDataset"
         | "ModelDataset"
@@ -114,7 +120,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         | "RewriteDataset"
         | "NonSerializableDataset"
         | "LatencyStatsDataset"
-        | "BytesProducedStatsDataset" => simple(|mut inputs, _| Ok(one(inputs.dataset(0)?))),
+        | "BytesProducedStatsDataset" => described(node, |inputs| Ok(arrange::same(inputs.dataset(0)?))),
         "DummySeedGenerator" | "DummyMemoryCache" => simple(|_, _| Ok(one(Token::Resource(Resource::Dummy)))),
         "DatasetCardinality" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.dataset(0)?.cardinality)))),
         "DatasetToSingleElement" => {
@@ -278,18 +284,20 @@ fn described(
     node: &KernelNode,
     parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
 ) -> Result<Option<StateOp>> {
-    of_elements(spec(node)?, parts)
+    of_elements(node, spec(node)?, parts)
 }
 
 /// An op that makes a dataset of elements as `spec` says.
 pub(super) fn of_elements(
+    node: &KernelNode,
     spec: Spec,
     mut parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
 ) -> Result<Option<StateOp>> {
+    let statement = Arc::new(Statement { op: node.op.to_owned(), attrs: node.attrs.clone() });
     simple(move |mut inputs, _| {
         let held = inputs.0.iter().flatten().cloned().map(Token::held).collect::<Result<_>>()?;
         let parts = parts(&mut inputs)?;
-        Ok(one(Dataset::new(spec.clone(), held, parts)?))
+        Ok(one(Dataset::new(spec.clone(), held, parts)?.stated(Arc::clone(&statement))))
     })
 }
 

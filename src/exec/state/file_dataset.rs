@@ -25,7 +25,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
     let spec = Spec { types: vec![DType::String], shapes: vec![PartialShape(Some(Vec::new()))] };
     let folder = Folder::of(node.op, node.attrs, site.resources.data());
     let op = node.op.to_owned();
-    of_elements(spec, move |inputs| {
+    of_elements(node, spec, move |inputs| {
         let names = inputs.host(0)?;
         if names.rank() > 1 {
             return Err(Failure::invalid("`filenames` must be a scalar or a vector."));

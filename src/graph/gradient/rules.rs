@@ -309,6 +309,7 @@ const NOT_DIFFERENTIABLE: &[&str] = &[
     "UnicodeDecode",
     "UnicodeDecodeWithOffsets",
     "UnicodeEncode",
+    "UnicodeScript",
     "UnicodeTranscode",
     "UniformCandidateSampler",
     "UnsortedSegmentJoin",

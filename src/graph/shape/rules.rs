@@ -239,6 +239,10 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "list_concat" => lists::concat,
         "declared_outputs" => lists::declared,
 
+        "serialize_sparse" => sparse::serialize,
+        "serialize_many_sparse" => sparse::serialize_many,
+        "deserialize_sparse" => sparse::deserialize,
+        "deserialize_many_sparse" => sparse::deserialize_many,
         "sparse_cross" => sparse::cross,
         "sparse_reshape" => sparse::reshape,
         "sparse_reorder" => sparse::reorder,

@@ -137,3 +137,28 @@ pub(super) fn set_operation(call: &Call) -> Option<Vec<Fact>> {
     };
     Some(whole(call, rank.unwrap_or_else(|| call.size(None))))
 }
+
+/// Indices, elements and shape as one each.
+pub(super) fn serialize(call: &Call) -> Option<Vec<Fact>> {
+    call.of_rank(0, 2)?;
+    one(vec![Size::Known(3)])
+}
+
+pub(super) fn serialize_many(call: &Call) -> Option<Vec<Fact>> {
+    call.of_rank(0, 2)?;
+    one(vec![call.size(None), Size::Known(3)])
+}
+
+pub(super) fn deserialize(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![call.unknown(2).into(), call.unknown(1).into(), call.unknown(1).into()])
+}
+
+pub(super) fn deserialize_many(call: &Call) -> Option<Vec<Fact>> {
+    call.of_rank(0, 2)?;
+    deserialize(call)
+}
+
+/// Products of the features of each row.
+pub(super) fn cross(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![vec![call.size(None), Size::Known(2)].into(), vec![call.size(None)].into(), vec![Size::Known(2)].into()])
+}

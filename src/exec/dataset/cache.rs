@@ -1,0 +1,206 @@
+//! Datasets that keep the elements of others: in memory, or in a file.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use prost::Message as _;
+
+use super::component::{hosted, tensor};
+use super::{Dataset, Element, Elements, Parts, Run, bytes_of};
+use crate::checkpoint::crc32c;
+use crate::exec::files::{Compression, Folder, Format, Records, failed};
+use crate::failure::{Code, Failure, Result};
+use crate::graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
+use crate::lock::lock;
+use crate::memory;
+use crate::tensor::DType;
+
+/// The elements, which are kept when all were asked for once, and then given from memory.
+pub(in crate::exec) fn in_memory(input: Arc<Dataset>) -> Parts {
+    let kept: Arc<Mutex<Option<Arc<Vec<Element>>>>> = Arc::default();
+    Parts::new(input.cardinality, move |run| {
+        let from = match &*lock(&kept) {
+            Some(all) => From::Memory { all: Arc::clone(all), at: 0 },
+            None => From::Input { from: input.elements(run)?, seen: Vec::new() },
+        };
+        Ok(Box::new(Cache { kept: Arc::clone(&kept), from }))
+    })
+}
+
+struct Cache {
+    kept: Arc<Mutex<Option<Arc<Vec<Element>>>>>,
+    from: From,
+}
+
+enum From {
+    Memory { all: Arc<Vec<Element>>, at: usize },
+    Input { from: Box<dyn Elements>, seen: Vec<Element> },
+}
+
+impl Elements for Cache {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        match &mut self.from {
+            From::Memory { all, at } => {
+                let element = all.get(*at).cloned();
+                *at += usize::from(element.is_some());
+                Ok(element)
+            }
+            From::Input { from, seen } => {
+                memory::grow()?;
+                if let Some(element) = from.next(run)? {
+                    seen.push(element.clone());
+                    return Ok(Some(element));
+                }
+                let all = Arc::new(std::mem::take(seen));
+                *lock(&self.kept) = Some(Arc::clone(&all));
+                let at = all.len();
+                self.from = From::Memory { all, at };
+                Ok(None)
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.from {
+            From::Memory { all, .. } => bytes_of(&**all),
+            From::Input { from, seen } => from.bytes() + bytes_of(seen),
+        }
+    }
+}
+
+/// How many files of elements this process has begun: no two share a temporary file.
+static FILES: AtomicU64 = AtomicU64::new(0);
+
+/// The elements, which are written to a file while they are asked for. Once that has all of them, they are read from there, by this
+/// and any later dataset that names the same file. The file is `NAME.elements`: a TFRecord for each component of each element, a
+/// TensorProto.
+///
+/// # Errors
+/// As [`Folder::get`], and Unimplemented for elements that are no tensors.
+pub(in crate::exec) fn in_file(input: Arc<Dataset>, name: Vec<u8>, folder: Folder) -> Result<Parts> {
+    if input.spec.types.iter().any(|dtype| dtype.is_handle()) {
+        let why =
+            "a file keeps tensors alone, not sparse tensors, datasets or handles: cache without the name of a file";
+        return Err(Failure::new(Code::Unimplemented, why));
+    }
+    let name = [&name, b".elements".as_slice()].concat();
+    folder.get()?.resolve(&name)?;
+    Ok(Parts::new(input.cardinality, move |run| {
+        let path = folder.get()?.resolve(&name)?;
+        if path.exists() {
+            let records = Records::open(&Format::TfRecord(Compression::None), &folder, name.clone())?;
+            let (types, name) = (input.spec.types.clone(), name.clone());
+            return Ok(Box::new(Kept { records, types, name }));
+        }
+        let from = input.elements(run)?;
+        Ok(Box::new(Writing { from, output: Some(Output::begin(path, name.clone())?) }))
+    }))
+}
+
+/// Elements that are read from their file.
+struct Kept {
+    records: Records,
+    types: Vec<DType>,
+    name: Vec<u8>,
+}
+
+impl Elements for Kept {
+    fn next(&mut self, _: &Run) -> Result<Option<Element>> {
+        let mut element = Element::new();
+        for &dtype in &self.types {
+            let Some((_, record)) = self.records.next()? else {
+                return if element.is_empty() { Ok(None) } else { Err(self.wrong("its last element is cut off")) };
+            };
+            let proto = TensorProto::decode(&*record).map_err(|error| self.wrong(&error.to_string()))?;
+            let tensor = tensor_from_proto(proto)?;
+            if tensor.dtype() != dtype {
+                return Err(self.wrong(&format!("it has a component of {}, not {dtype}", tensor.dtype())));
+            }
+            element.push(tensor.into());
+        }
+        Ok(Some(element))
+    }
+}
+
+impl Kept {
+    fn wrong(&self, why: &str) -> Failure {
+        let name = String::from_utf8_lossy(&self.name);
+        Failure::new(Code::DataLoss, format!("{name} does not hold the elements of this dataset: {why}"))
+    }
+}
+
+/// Elements that are written to their file.
+struct Writing {
+    from: Box<dyn Elements>,
+    /// None after the last element.
+    output: Option<Output>,
+}
+
+impl Elements for Writing {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        if self.output.is_none() {
+            return Ok(None);
+        }
+        let Some(element) = self.from.next(run)? else {
+            return self.output.take().map_or(Ok(()), Output::end).map(|()| None);
+        };
+        let element = hosted(element)?;
+        if let Some(output) = &mut self.output {
+            for component in &element {
+                output.record(&tensor_to_proto(tensor(component)?).encode_to_vec())?;
+            }
+        }
+        Ok(Some(element))
+    }
+
+    fn bytes(&self) -> usize {
+        self.from.bytes()
+    }
+}
+
+/// A file of records under a name of its own until it is complete; gone if it never is.
+struct Output {
+    file: BufWriter<File>,
+    temporary: PathBuf,
+    path: PathBuf,
+    name: Vec<u8>,
+    is_whole: bool,
+}
+
+impl Output {
+    fn begin(path: PathBuf, name: Vec<u8>) -> Result<Output> {
+        let failing = |error: io::Error| failed(&name, &error);
+        fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(failing)?;
+        let mut temporary = path.clone().into_os_string();
+        let number = FILES.fetch_add(1, Ordering::Relaxed);
+        temporary.push(format!(".tempstate{}-{number}", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        let file = BufWriter::new(File::create(&temporary).map_err(failing)?);
+        Ok(Output { file, temporary, path, name, is_whole: false })
+    }
+
+    fn record(&mut self, data: &[u8]) -> Result<()> {
+        let length = (data.len() as u64).to_le_bytes();
+        let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
+        let parts: [&[u8]; 4] = [&length, &sum(&length), data, &sum(data)];
+        parts.into_iter().try_for_each(|part| self.file.write_all(part)).map_err(|error| failed(&self.name, &error))
+    }
+
+    fn end(mut self) -> Result<()> {
+        let written = self.file.flush().and_then(|()| fs::rename(&self.temporary, &self.path));
+        self.is_whole = written.is_ok();
+        written.map_err(|error| failed(&self.name, &error))
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            // It is gone already, or its folder is.
+            _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
