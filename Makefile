@@ -63,13 +63,14 @@ test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against 
 tensorflow: $(TF_VENV)/ready
 
 # Made once. What goes wrong is said, since without it nothing of this can run.
-$(TF_VENV)/ready: tests/tf/requirements.txt
+$(TF_VENV)/ready: tests/tf/requirements.txt tests/tf/requirements_alone.txt
 	$(call say,TensorFlow into $(TF_VENV): a minute or two and 2 GB the first time)
 	@command -v $(TF_PYTHON) >/dev/null || \
 		{ echo "there is no $(TF_PYTHON): name a Python 3.10 to 3.13 with TF_PYTHON=…"; exit 1; }
 	@$(TF_PYTHON) -m venv '$(TF_VENV)' || { echo "$(TF_PYTHON) makes no virtual environment: has it venv?"; exit 1; }
-	@'$(TF_VENV)/bin/pip' install --quiet --retries 2 -r tests/tf/requirements.txt || \
-		{ echo "pip cannot install tests/tf/requirements.txt into $(TF_VENV): is there an index it can reach?"; exit 1; }
+	@'$(TF_VENV)/bin/pip' install --quiet --retries 2 -r tests/tf/requirements.txt && \
+		'$(TF_VENV)/bin/pip' install --quiet --retries 2 --no-deps -r tests/tf/requirements_alone.txt || \
+		{ echo "pip cannot install $^ into $(TF_VENV): is there an index it can reach?"; exit 1; }
 	@touch '$@'
 
 test-burn: build burn-programs ## programs with burn's own client, against nodes (the first time, 15 minutes to build them)
