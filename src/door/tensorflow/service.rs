@@ -131,7 +131,7 @@ impl MasterService {
                 let named = self.named(&mut message, caller).await?;
                 let request: msg::MakeCallableRequest = self.decode(message).await?;
                 let session = named.check(&request.session_handle)?;
-                let handle = session.make_callable(callable(request.options.unwrap_or_default())?);
+                let handle = session.make_callable(callable(request.options.unwrap_or_default()));
                 Ok(Outgoing::message(&msg::MakeCallableResponse { handle }))
             }
             Method::ReleaseCallable => {
@@ -413,12 +413,10 @@ fn unauthenticated() -> Failure {
     Failure::new(Code::Unauthenticated, why)
 }
 
-fn callable(options: msg::CallableOptions) -> Result<Callable> {
-    if !options.tensor_connection.is_empty() {
-        return Err(Failure::new(Code::Unimplemented, "a callable that connects tensors is not supported"));
-    }
-    let msg::CallableOptions { feed, fetch, target, run_options, .. } = options;
-    Ok(Callable { feed, fetch, target, options: run_options.unwrap_or_default() })
+fn callable(options: msg::CallableOptions) -> Callable {
+    let msg::CallableOptions { feed, fetch, target, run_options, tensor_connection } = options;
+    let connected = tensor_connection.into_iter().map(|one| (one.from_tensor, one.to_tensor)).collect();
+    Callable { feed, fetch, target, connected, options: run_options.unwrap_or_default() }
 }
 
 fn parsed(filters: &[String]) -> Result<Vec<DeviceSpec>> {

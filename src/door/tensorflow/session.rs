@@ -116,6 +116,8 @@ pub(super) struct Callable {
     pub feed: Vec<String>,
     pub fetch: Vec<String>,
     pub target: Vec<String>,
+    /// Tensors that others are fed with.
+    pub connected: Vec<(String, String)>,
     pub options: RunOptions,
 }
 
@@ -318,8 +320,16 @@ impl DoorSession {
             let why = format!("the callable takes {} feeds, got {}", callable.feed.len(), feeds.len());
             return Err(Failure::invalid(why));
         }
-        let Callable { feed, fetch, target, options } = &*callable;
-        self.step(feed.clone(), feeds, fetch.clone(), target.clone(), options).await
+        let Callable { feed, fetch, target, connected, options } = &*callable;
+        let (mut names, mut feeds) = (feed.clone(), feeds);
+        if !connected.is_empty() {
+            // A step of their own computes them, and the callable's is fed with them.
+            let (from, to): (Vec<String>, Vec<String>) = connected.iter().cloned().unzip();
+            let computed = self.step(names.clone(), feeds.clone(), from, Vec::new(), options).await?;
+            names.extend(to);
+            feeds.extend(computed.fetched.into_iter().map(|(_, tensor)| tensor));
+        }
+        self.step(names, feeds, fetch.clone(), target.clone(), options).await
     }
 
     pub fn release_callable(&self, handle: i64) -> Result<()> {

@@ -112,7 +112,7 @@ def callbacks():
     return answers
 
 
-parts = [perceptron, convolution, bidirectional, embedding, functional, callbacks]
+parts = [perceptron, convolution, bidirectional, embedding, functional, from_dataset, callbacks]
 parts += [lambda layer=layer: recurrent(layer) for layer in (layers.LSTM, layers.GRU, layers.SimpleRNN)]
 for part in parts:
     seen = []
