@@ -98,7 +98,7 @@ with tf.Graph().as_default():
     packed = written("fixed.z", zlib.compress(b"HHaaabbbcccF"))
     check_reader(tf.FixedLengthRecordReader(encoding="ZLIB", name="packed", **sizes), [packed], [(k.replace(b"bin", b"z"), v) for k, v in by_three])
     for kind in ("", "GZIP", "ZLIB"):
-        path = tf_records("records" + kind, kind)
+        path = tf_records("records" + kind, records, kind)
         options = tf.io.TFRecordOptions(kind) if kind else None
         check_reader(tf.TFRecordReader(name="records" + kind, options=options), [path], list(zip(named(path, 0, 19, 35), records)))
 
