@@ -7,10 +7,9 @@ use smallvec::SmallVec;
 use super::array::{Array, Site, done};
 use super::elementwise::arrays;
 use super::memory::Backing;
-use super::{Body, blocks, dense};
+use super::{Body, blocks};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::{KernelNode, call};
-use crate::exec::lots::in_lots;
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -163,81 +162,7 @@ fn as_given<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) 
     if !B::REMOTE && multiplications(&x.shape, &shape) > 2 * MOST_AT_ONCE {
         return in_blocks(site, x, y, shape);
     }
-    if let Some(product) = by_parts(&x, &y, &shape) {
-        let raw = site.array(dense::made(&shape, product))?.raw;
-        return Ok(Array { raw, dtype: x.dtype, shape, home: x.home });
-    }
     Ok(Array { raw: B::float_matmul(x.raw, y.raw), dtype: x.dtype, shape, home: x.home })
-}
-
-/// Fewest multiplications of a product that is cut into parts.
-const FEWEST_BY_PARTS: usize = 1 << 26;
-/// Rows and columns of a part, about: a thread multiplies them as fast as larger ones.
-const PART: [usize; 2] = [512, 256];
-
-/// The product of two float32 matrices that lie in this process's memory, by parts that are computed side by side, each by one
-/// thread; `None` for other operands, and for few multiplications. The backend cuts each of its passes into one part per thread,
-/// which all wait for the slowest, some times in a product.
-fn by_parts<B: Backing>(x: &Array<B>, y: &Array<B>, shape: &Shape) -> Option<Vec<f32>> {
-    let (&[m, n], &[_, k]) = (shape.dims(), x.shape.dims()) else { return None };
-    if multiplications(&x.shape, shape) < FEWEST_BY_PARTS {
-        return None;
-    }
-    let (left, right) = (Matrix::of(x)?, Matrix::of(y)?);
-    let [rows, columns] = [(m, PART[0]), (n, PART[1])].map(|(all, most)| {
-        let even = all.div_ceil(all.div_ceil(most));
-        even.next_multiple_of(LANES)
-    });
-    if rows >= m && columns >= n {
-        return None;
-    }
-    let mut product: Vec<f32> = Vec::with_capacity(m * n);
-    let to = Place(product.as_mut_ptr());
-    let parts = (0..m).step_by(rows).flat_map(|i| (0..n).step_by(columns).map(move |j| (i, j)));
-    in_lots(parts, |(i, j)| {
-        let Place(to) = &to;
-        let (rows, columns) = (rows.min(m - i), columns.min(n - j));
-        let ([x_row, x_column], [y_row, y_column]) = (left.steps, right.steps);
-        let (x, y) = (left.from[i * x_row as usize..].as_ptr(), right.from[j * y_column as usize..].as_ptr());
-        let (step, alone) = (n as isize, gemm::Parallelism::None);
-        // SAFETY: `Matrix::of` saw that the operands lie within their slices. The part lies within the vector's places, is
-        // written only, and shares none of them with another part.
-        unsafe {
-            let to = to.add(i * n + j);
-            gemm::gemm(
-                rows, columns, k, to, 1, step, false, x, x_column, x_row, y, y_column, y_row, 0.0, 1.0, false, false,
-                false, alone,
-            );
-        }
-    });
-    // SAFETY: the parts are all of the product, and each was written before `in_lots` returned.
-    unsafe { product.set_len(m * n) };
-    Some(product)
-}
-
-/// Where a product goes, whose parts are written by several threads.
-struct Place(*mut f32);
-
-// SAFETY: it is written to by threads that write to different parts.
-unsafe impl Sync for Place {}
-
-/// A matrix in this process's memory.
-struct Matrix<'a> {
-    from: &'a [f32],
-    /// How far neighbours in a column and in a row lie apart.
-    steps: [isize; 2],
-}
-
-impl<'a> Matrix<'a> {
-    fn of<B: Backing>(array: &'a Array<B>) -> Option<Matrix<'a>> {
-        let (from, steps, &[rows, columns]) = (B::numbers(&array.raw)?, B::steps(&array.raw)?, array.shape.dims())
-        else {
-            return None;
-        };
-        let along = |step: isize, size: usize| usize::try_from(step).ok()?.checked_mul(size.checked_sub(1)?);
-        let last = along(steps[0], rows)?.checked_add(along(steps[1], columns)?)?;
-        (last < from.len()).then_some(Matrix { from, steps })
-    }
 }
 
 /// Most multiplications of the backend between two checks whether the step was given up: about twenty milliseconds of
@@ -433,34 +358,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn parts_side_by_side_are_the_product() {
-        let site: Site<Flex> = Site { device: Default::default(), bools: BoolDType::Native, floats: vec![DType::F32] };
-        for [m, k, n] in [[520, 300, 530], [40, 3000, 700], [1100, 700, 90]] {
-            for (transpose_x, transpose_y) in [(false, false), (true, false), (false, true), (true, true)] {
-                let array = |rows: usize, columns: usize, transpose: bool, seed: usize| {
-                    let sizes = if transpose { [columns, rows] } else { [rows, columns] };
-                    transposed(site.array(numbers(&sizes, seed).into()).unwrap(), transpose)
-                };
-                let (x, y) = (array(m, k, transpose_x, 1), array(k, n, transpose_y, 5));
-                let case = format!("{m} by {k} by {n}, {transpose_x}, {transpose_y}");
-                let got = by_parts(&x, &y, &Shape::from([m, n])).expect(&case);
-                assert_eq!(got.len(), m * n, "{case}");
-                let in_order = |x: Array<Flex>| x.in_order().unwrap().value().into_host().unwrap();
-                let (x, y) = (in_order(x), in_order(y));
-                let (xs, ys) = (x.slice::<f32>().unwrap(), y.slice::<f32>().unwrap());
-                // 97 divides none of the sizes: this meets every part.
-                for (place, &got) in got.iter().enumerate().step_by(97) {
-                    let (i, j) = (place / n, place % n);
-                    let want: f64 = (0..k).map(|l| f64::from(xs[i * k + l]) * f64::from(ys[l * n + j])).sum();
-                    assert!((f64::from(got) - want).abs() < 1e-3, "{case}: {got} for {want} at {i}, {j}");
-                }
-            }
-        }
-        let small = |dims: [usize; 2]| site.array(numbers(&dims, 1).into()).unwrap();
-        assert!(by_parts(&small([64, 64]), &small([64, 64]), &Shape::from([64, 64])).is_none());
     }
 
     #[test]

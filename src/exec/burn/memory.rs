@@ -55,11 +55,6 @@ pub(in crate::exec) trait Backing:
         None
     }
 
-    /// The float32 numbers among which those of a matrix lie in this process's memory, from its first one on.
-    fn numbers(_raw: &Self::Raw) -> Option<&[f32]> {
-        None
-    }
-
     /// The layout of the elements. GPU kernels accept any.
     fn order(_raw: &Self::Raw) -> Order {
         Order::Whole
@@ -137,11 +132,6 @@ impl Backing for burn_flex::Flex {
 
     fn steps(raw: &Self::Raw) -> Option<[isize; 2]> {
         raw.layout().strides().last_chunk().copied()
-    }
-
-    fn numbers(raw: &Self::Raw) -> Option<&[f32]> {
-        let is_float = raw.dtype() == BurnType::F32;
-        is_float.then(|| raw.storage::<f32>()).and_then(|all| all.get(raw.layout().start_offset()..))
     }
 
     fn order(raw: &Self::Raw) -> Order {
