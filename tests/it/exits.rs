@@ -31,7 +31,7 @@ fn one_situation_has_one_code() {
     let here = on("/job:local/task:1");
     let down = |device: &str| vec![on(device), variable_on(device)];
     let slip = |device: &str| vec![on(device)];
-    let is_down = &["No node serves /job:", "those that are: local/0, local/1"][..];
+    let is_down = &["No node serves /job:", "the tasks that are up: local/0, local/1"][..];
     let is_slip = &["No node serves /job:loacl", "did you mean"][..];
     let mut situations: Vec<Situation> = Vec::new();
     // A task that is down.

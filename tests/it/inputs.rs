@@ -186,7 +186,7 @@ fn names_that_nobody_has() {
     sandbox
         .run(&["submit", &right, "--target", "local/2"])
         .expect(4)
-        .complains(&["/job:local/task:2", "those that are: local/0, local/1"]);
+        .complains(&["/job:local/task:2", "the tasks that are up: local/0, local/1"]);
     sandbox.run(&["submit", &right, "--target", "local"]).expect(2).complains(&["local/0"]);
     sandbox.run(&["submit", &right, "--peer", "nonsense::"]).expect(2).complains(&["nonsense"]);
     // A missing device, and the same with soft placement.

@@ -23,8 +23,6 @@ mod summary;
 mod unicode;
 
 pub(super) use self::fingerprint::fingerprint64;
-#[cfg(feature = "node")]
-pub(super) use self::fingerprint::fingerprint64;
 pub(crate) use self::histogram::Histogram;
 #[cfg(feature = "node")]
 pub(crate) use self::summary::{SummaryProto, SummaryValue};

@@ -4,7 +4,7 @@ use super::spectral::epsilon;
 use super::{Lu, Scalar, admit_beside, product, rectangles};
 use crate::exec::turn::{look, paced};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Float as _, Numeric as _, Shape, Tensor};
+use crate::tensor::{Numeric as _, Shape, Tensor};
 
 /// `[..., m, n]` and right-hand sides of `[..., m, k]` give `[..., n, k]`: what makes the squares of the differences least, and
 /// of several such the shortest. If `fast`, what makes them and `l2` times the squares of the solution least, by normal

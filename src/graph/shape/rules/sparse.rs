@@ -157,8 +157,3 @@ pub(super) fn deserialize_many(call: &Call) -> Option<Vec<Fact>> {
     call.of_rank(0, 2)?;
     deserialize(call)
 }
-
-/// Products of the features of each row.
-pub(super) fn cross(call: &Call) -> Option<Vec<Fact>> {
-    Some(vec![vec![call.size(None), Size::Known(2)].into(), vec![call.size(None)].into(), vec![Size::Known(2)].into()])
-}
