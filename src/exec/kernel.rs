@@ -32,6 +32,7 @@ pub mod update;
 #[cfg(test)]
 pub use image::CODED;
 pub use math::cast;
+#[cfg(feature = "exec")]
 pub(in crate::exec) use nn::Padding;
 pub use random::{Dice, Generators, Unigrams, fixed};
 

@@ -20,7 +20,7 @@ const CASES: u32 = 4000;
 const CASES_OF_AN_OP: u32 = 24;
 /// Fewer than one op in this many may never answer: sparse tensors, whose parts must fit each other, seldom do.
 #[cfg(feature = "exec")]
-const MOST_NEVER_ANSWERED: usize = 10;
+const MOST_NEVER_ANSWERED: usize = 7;
 /// Most bytes that choose an op's arguments.
 #[cfg(feature = "exec")]
 const CHOICES: usize = 160;

@@ -120,7 +120,7 @@ mod tests {
       "n":     { "op": "VarHandleOp", "attrs": { "dtype": "int64", "shape": [] } },
       "begin": { "op": "AssignVariableOp", "inputs": ["n", { "value": 0, "dtype": "int64" }] },
       "count": { "op": "AssignAddVariableOp", "inputs": ["n", { "value": 1, "dtype": "int64" }] },
-      "q":     { "op": "FIFOQueueV2", "attrs": { "component_types": ["float32", "int64"], "shapes": [[], []] } },
+      "q":     { "op": "FIFOQueueV2", "attrs": { "component_types": ["float32", "int64"], "shapes": [[], []], "shared_name": "q" } },
       "put":   { "op": "QueueEnqueueV2", "inputs": ["q", { "value": 1.5 }, { "value": 2, "dtype": "int64" }] },
       "init":  { "op": "NoOp", "control": ["zero", "begin"] } } }"#;
 

@@ -86,7 +86,7 @@ fn a_client_that_goes_away_leaves_nothing_running() {
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
         let client = in_the_middle(&sandbox, &split);
         client.signal(signal);
-        client.end_within(Duration::from_secs(10)).expect(code).complains(&[&format!("ended by SIG{signal}")]);
+        client.end_within(Duration::from_secs(10)).expect(code).complains(&[&format!("stopped by SIG{signal}")]);
     }
     let client = in_the_middle(&sandbox, &split);
     client.signal("KILL");

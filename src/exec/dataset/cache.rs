@@ -74,9 +74,9 @@ impl Elements for Cache {
 /// How many files of elements this process has begun: no two share a temporary file.
 static FILES: AtomicU64 = AtomicU64::new(0);
 
-/// The elements, which are written to a file while they are asked for. Once that has all of them, they are read from there, by this
-/// and any later dataset that names the same file. The file is `NAME.elements`: a TFRecord for each component of each element, a
-/// TensorProto.
+/// The elements, which are written to a file while they are asked for. Once that has all of them, they are read from there, by
+/// this and any later dataset that names the same file. The file is `NAME.elements`: a TFRecord for each component of each
+/// element, a TensorProto.
 ///
 /// # Errors
 /// As [`Folder::get`], and Unimplemented for elements that are no tensors.

@@ -16,10 +16,7 @@ use crate::tensor::{Element, Shape, Tensor, with_type};
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op == "SparseCross" {
-        return cross::kernel(node).map(Some);
-    }
-    first(&[arrange::kernel, rows::kernel, math::kernel, segment::kernel], node)
+    first(&[arrange::kernel, rows::kernel, math::kernel, segment::kernel, cross::kernel], node)
 }
 
 /// A sparse tensor that a kernel is given.

@@ -23,6 +23,7 @@ mod summary;
 mod unicode;
 
 pub(super) use self::fingerprint::fingerprint64;
+#[cfg(feature = "node")]
 pub(crate) use self::histogram::Histogram;
 #[cfg(feature = "node")]
 pub(crate) use self::summary::{SummaryProto, SummaryValue};

@@ -122,7 +122,7 @@ fn split([indices, values, shape]: &Parts) -> Result<(usize, Vec<Tensor>)> {
     }
     let count = usize::try_from(*count).map_err(|_| Failure::invalid(format!("the first size is {count}, below 0")))?;
     let total = Shape::from([count, 3]).elements().unwrap_or(usize::MAX);
-    memory::admit(total.saturating_mul(size_of::<Tensor>() + size_of::<i64>() * inner.len()))?;
+    memory::admit(total.saturating_mul(size_of::<Tensor>() + size_of_val(inner)))?;
     let (places, width) = (indices.slice::<i64>()?, dims.len());
     let inner = Tensor::vector(inner.to_vec());
     let mut parts = Vec::with_capacity(3 * count);

@@ -64,8 +64,8 @@ impl Library {
     /// that brings a new function, with which a client sends all that there are, makes another list of them.
     ///
     /// # Errors
-    /// NoGraph if two functions of one name differ or one has two gradients, Node if a call takes its own output, NoMemory if there is no
-    /// memory for the constants.
+    /// NoGraph if two functions of one name differ or one has two gradients, Node if a call takes its own output, NoMemory if
+    /// there is no memory for the constants.
     pub fn expanded(&self, graph: GraphDef) -> Result<(Vec<NodeDef>, Growth), FormatError> {
         let mut functions = Arc::clone(&self.functions);
         let library = graph.library.unwrap_or_default();

@@ -96,8 +96,8 @@ impl Expander<'_> {
     }
 }
 
-/// The scope of a function's nodes: its name, with `_` for what the name of a node cannot have. TensorFlow 1.15 names the function
-/// of a `map` after its lambda, with `<lambda>`.
+/// The scope of a function's nodes: its name, with `_` for what the name of a node cannot have. TensorFlow 1.15 names the
+/// function of a `map` after its lambda, with `<lambda>`.
 fn scope_of(function: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let scope: String = function.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();

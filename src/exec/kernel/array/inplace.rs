@@ -12,7 +12,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = || input_dtype(node, 0);
     let found = match node.op {
         "InplaceUpdate" => {
-            with_type!(dtype()?, T => call(|inputs| rows(inputs, |old: &mut T, new| *old = new.clone())))
+            with_type!(dtype()?, T => call(|inputs| rows(inputs, |old: &mut T, new| old.clone_from(new))))
         }
         "InplaceAdd" => {
             with_ring!(dtype()?, T => call(|inputs| rows(inputs, |old: &mut T, new| *old = T::add(*old, *new))))

@@ -1,4 +1,5 @@
-//! Qr: a matrix as the product of an orthogonal (unitary, if it is complex) and an upper triangular one, by Householder reflections.
+//! Qr: a matrix as the product of an orthogonal (unitary, if it is complex) and an upper triangular one, by Householder
+//! reflections.
 
 use smallvec::smallvec;
 
@@ -90,8 +91,8 @@ impl<T: Scalar> Reflections<T> {
     }
 }
 
-/// The reflection of a vector onto its first axis: what becomes of its first element `head`, which is real then, the factor tau, and
-/// what the other elements, whose squares sum up to `tail`, are to be divided by to get those of v.
+/// The reflection of a vector onto its first axis: what becomes of its first element `head`, which is real then, the factor tau,
+/// and what the other elements, whose squares sum up to `tail`, are to be divided by to get those of v.
 pub(super) fn reflection<T: Scalar>(head: T, tail: T::Real) -> (T, T, T) {
     if tail == T::Real::ZERO && head == T::of(head.re()) {
         return (head, T::ZERO, T::ONE);

@@ -37,8 +37,8 @@ pub(super) fn eigen<T: Scalar>(input: &Tensor, wants_vectors: bool) -> Result<Ou
     Ok(smallvec![Tensor::from_vec(values_shape, values), Tensor::from_vec(vectors_shape, vectors)])
 }
 
-/// The eigenvalues of a symmetric or Hermitian matrix, and its eigenvectors as rows: it is made real and tridiagonal by reflections,
-/// and diagonal by the implicit QR algorithm with Wilkinson's shifts (Golub and Van Loan, Matrix Computations, 8.3).
+/// The eigenvalues of a symmetric or Hermitian matrix, and its eigenvectors as rows: it is made real and tridiagonal by
+/// reflections, and diagonal by the implicit QR algorithm with Wilkinson's shifts (Golub and Van Loan, Matrix Computations, 8.3).
 fn symmetric<T: Scalar>(mut a: Vec<T>, n: usize, wants_vectors: bool) -> Result<(Vec<T::Real>, Vec<T>)> {
     let zero = T::Real::ZERO;
     let size = |x: T| T::Real::from_f64(x.size());
@@ -61,8 +61,9 @@ fn symmetric<T: Scalar>(mut a: Vec<T>, n: usize, wants_vectors: bool) -> Result<
     Ok((diagonal, rows))
 }
 
-/// Makes a symmetric or Hermitian matrix, whose lower half is given, tridiagonal: its diagonal and what stands beside that, which are
-/// real. The vector of reflection k, which is one at element k + 1, stays below the subdiagonal of column k; with it goes its factor.
+/// Makes a symmetric or Hermitian matrix, whose lower half is given, tridiagonal: its diagonal and what stands beside that, which
+/// are real. The vector of reflection k, which is one at element k + 1, stays below the subdiagonal of column k; with it goes its
+/// factor.
 fn tridiagonal<T: Scalar>(a: &mut [T], n: usize) -> (Vec<T::Real>, Vec<T::Real>, Vec<T>) {
     let (mut beside, mut taus) = (Vec::new(), Vec::new());
     let (mut v, mut w) = (vec![T::ZERO; n], vec![T::ZERO; n]);
@@ -198,8 +199,8 @@ pub(super) fn svd<T: Scalar>(input: &Tensor, wants_vectors: bool, full: bool) ->
     let batches = if is_empty { 0 } else { product(batch) };
     for i in paced(0..batches, 16) {
         let a = &input.slice::<T>()?[i * m * n..][..m * n];
-        // At least as many rows as columns: the vectors of the transposed matrix, of complex numbers conjugated, are those of this
-        // one, the other way round.
+        // At least as many rows as columns: the vectors of the transposed matrix, of complex numbers conjugated, are those of
+        // this one, the other way round.
         let svd = if m < n { Orthogonal::of(a, m, n) } else { Orthogonal::of(&adjoint_of(a, m, n), n, m) };
         values.extend(svd.values.iter().map(|&value| T::of(value)));
         if wants_vectors {

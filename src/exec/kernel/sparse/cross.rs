@@ -1,202 +1,203 @@
-//! SparseCross: all combinations of the values that several columns have in a row, as texts or hashed.
+//! SparseCross: the products of the features that each row of some columns has, as strings or as numbers.
 
 use smallvec::smallvec;
 
-use super::super::call::check_text_bytes;
-use super::super::text::fingerprint64;
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
-use super::Sparse;
-use crate::exec::turn::{Pace, paced};
+use super::super::{HostKernel, Inputs, KernelNode};
+use super::{Sparse, matrix};
+use crate::exec::kernel::call::check_text_bytes;
+use crate::exec::kernel::text::fingerprint64;
+use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, Data, Shape, Tensor};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    let count = usize::try_from(node.attrs.int("N")?).unwrap_or(0);
-    let hash = match node.attrs.bool("hashed_output")? {
-        true => Some((node.attrs.int("num_buckets")? as u64, node.attrs.int("hash_key")? as u64)),
-        false => None,
-    };
-    let to = node.attrs.dtype("out_type")?;
-    if (to == DType::I64) != hash.is_some() {
-        return Err(Failure::invalid(format!(
-            "out_type must be int64 if hashed_output is set, and else string: got {to}"
-        )));
+/// What stands between the features of a product.
+const BETWEEN: &[u8] = b"_X_";
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if node.op != "SparseCross" {
+        return Ok(None);
     }
-    Ok(Box::new(move |inputs| crossed(inputs, count, hash)))
+    let sparse = usize::try_from(node.attrs.int("N")?).unwrap_or(0);
+    let hashing = Hashing { buckets: node.attrs.int("num_buckets")? as u64, key: node.attrs.int("hash_key")? as u64 };
+    let is_number = node.attrs.dtype("out_type")? == DType::I64;
+    let internal = node.attrs.dtype("internal_type")?;
+    Ok(Some(Box::new(move |inputs| {
+        let columns = columns(inputs, sparse, internal)?;
+        let rows = columns.first().map_or(0, |column| column.ends.len());
+        let counts: Vec<usize> = (0..rows)
+            .map(|row| columns.iter().fold(1usize, |count, column| count.saturating_mul(column.features(row).len())))
+            .collect();
+        let total = counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
+        let elements = Shape::from([total, 2]).checked_elements(DType::I64)?;
+        memory::admit(elements * size_of::<i64>() + total.saturating_mul(size_of::<Vec<u8>>()))?;
+        let mut indices = Vec::with_capacity(elements);
+        for (row, &count) in counts.iter().enumerate() {
+            (0..count).for_each(|place| indices.extend([row as i64, place as i64]));
+        }
+        let values = if is_number { numbers(&columns, &counts, &hashing) } else { texts(&columns, &counts)? };
+        let shape = vec![rows as i64, counts.iter().copied().max().unwrap_or(0) as i64];
+        Ok(smallvec![matrix(indices, total, 2), values, Tensor::vector(shape)])
+    })))
 }
 
-/// What a column has in each row.
-enum Column {
-    /// Where the values of each row begin in those of the column, which has them in the order of the rows.
-    Sparse(Vec<usize>, Tensor),
-    /// A matrix with a row for each.
-    Dense(Tensor),
+struct Hashing {
+    /// How many numbers there are; 0 for all of an int64's that are not negative.
+    buckets: u64,
+    key: u64,
+}
+
+/// The features of a column: those of each row, one after the other.
+struct Column {
+    values: Tensor,
+    /// Where the features of each row end.
+    ends: Vec<usize>,
 }
 
 impl Column {
-    fn sparse(indices: &Tensor, values: Tensor, shape: &Tensor) -> Result<Column> {
-        let sparse = Sparse::within(indices, values, shape)?;
-        if sparse.rank() != 2 {
-            return Err(Failure::invalid(format!(
-                "Expected shapes of sparse inputs to have rank 2, got {}",
-                sparse.rank()
-            )));
-        }
-        let rows = usize::try_from(sparse.dims[0]).unwrap_or(0);
-        memory::admit(rows.saturating_mul(size_of::<usize>()))?;
-        let mut begins = Vec::with_capacity(rows + 1);
-        let mut last = 0;
-        for (i, index) in sparse.rows().enumerate() {
-            if index[0] < last {
-                return Err(Failure::invalid("the indices of sparse inputs must be in the order of their rows"));
-            }
-            last = index[0];
-            while begins.len() as i64 <= index[0] {
-                begins.push(i);
-            }
-        }
-        begins.resize(rows + 1, sparse.len());
-        Ok(Column::Sparse(begins, sparse.values))
+    fn features(&self, row: usize) -> std::ops::Range<usize> {
+        row.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[row]
     }
 
-    fn rows(&self) -> usize {
-        match self {
-            Column::Sparse(begins, _) => begins.len() - 1,
-            Column::Dense(matrix) => matrix.dims()[0],
-        }
-    }
-
-    /// The places of the values of a row.
-    fn row(&self, row: usize) -> std::ops::Range<usize> {
-        match self {
-            Column::Sparse(begins, _) => begins[row]..begins[row + 1],
-            Column::Dense(matrix) => row * matrix.dims()[1]..(row + 1) * matrix.dims()[1],
-        }
-    }
-
-    fn values(&self) -> &Data {
-        match self {
-            Column::Sparse(_, values) | Column::Dense(values) => values.data(),
-        }
-    }
-
-    fn text(&self, at: usize) -> Vec<u8> {
-        match self.values() {
-            Data::String(texts) => texts[at].clone(),
-            Data::I64(numbers) => numbers[at].to_string().into_bytes(),
-            _ => Vec::new(),
-        }
-    }
-
-    fn hash(&self, at: usize) -> u64 {
-        match self.values() {
-            Data::String(texts) => fingerprint64(&texts[at]),
-            Data::I64(numbers) => numbers[at] as u64,
+    /// A feature as a number: a string's fingerprint.
+    fn number(&self, place: usize) -> u64 {
+        match self.values.data() {
+            Data::I64(all) => all[place] as u64,
+            Data::String(all) => fingerprint64(&all[place]),
             _ => 0,
         }
     }
+
+    fn text(&self, place: usize, text: &mut Vec<u8>) {
+        match self.values.data() {
+            Data::I64(all) => text.extend(all[place].to_string().as_bytes()),
+            Data::String(all) => text.extend(&all[place]),
+            _ => {}
+        }
+    }
 }
 
-fn crossed(inputs: Inputs, count: usize, hash: Option<(u64, u64)>) -> Result<Outputs> {
-    let few = || Failure::invalid("SparseCross takes indices, values and a shape of each sparse input");
-    if inputs.len() < 3 * count {
-        return Err(few());
+/// The columns: first those that are sparse, by their indices, their values and their shapes, then the dense ones. They hold
+/// strings, or what is `internal`.
+fn columns(inputs: Inputs, sparse: usize, internal: DType) -> Result<Vec<Column>> {
+    let check = |what: &str, values: &Tensor| {
+        if values.dtype() == DType::String || values.dtype() == internal {
+            return Ok(());
+        }
+        let (wanted, got) = (internal.proto_number(), values.dtype().proto_number());
+        Err(Failure::invalid(format!("{what} should be of internal type {wanted} but received {got}")))
+    };
+    let mut inputs: Vec<Tensor> = inputs.into_iter().collect();
+    if inputs.len() < 3 * sparse {
+        let why = format!(
+            "SparseCross takes indices, values and a shape of each of N = {sparse} columns, got {} inputs",
+            inputs.len()
+        );
+        return Err(Failure::invalid(why));
     }
-    let mut columns = Vec::new();
-    for i in 0..count {
-        columns.push(Column::sparse(&inputs[i], inputs[count + i].clone(), &inputs[2 * count + i])?);
+    let dense = inputs.split_off(3 * sparse);
+    let shapes = inputs.split_off(2 * sparse);
+    let values = inputs.split_off(sparse);
+    let mut columns = Vec::with_capacity(sparse + dense.len());
+    for ((indices, values), shape) in inputs.into_iter().zip(values).zip(shapes) {
+        check("Input values", &values)?;
+        columns.push(sparse_column(&Sparse::within(&indices, values, &shape)?)?);
     }
-    for dense in &inputs[3 * count..] {
-        if dense.rank() != 2 {
-            let why = format!("Dense inputs should be a matrix but received shape {}", dense.shape());
+    for values in dense {
+        check("Dense inputs", &values)?;
+        let &[rows, width] = values.dims() else {
+            let why = format!("Dense inputs should be a matrix but received shape {}", values.shape());
             return Err(Failure::invalid(why));
+        };
+        columns.push(Column { values, ends: (1..=rows).map(|row| row * width).collect() });
+    }
+    let rows = columns.first().map_or(0, |column| column.ends.len());
+    if let Some(at) = columns.iter().position(|column| column.ends.len() != rows) {
+        let got = columns[at].ends.len();
+        let place = if at < sparse { format!("position {at}") } else { format!("dense tensor {}", at - sparse) };
+        let why = format!("Expected batch size {rows} got {got} at {place}");
+        return Err(Failure::invalid(why));
+    }
+    Ok(columns)
+}
+
+fn sparse_column(sparse: &Sparse) -> Result<Column> {
+    let &[rows, _] = &sparse.dims[..] else {
+        return Err(Failure::invalid(format!("Expected a matrix as input, but got one of rank {}", sparse.rank())));
+    };
+    let rows = usize::try_from(rows).unwrap_or(0);
+    memory::admit(rows.saturating_mul(size_of::<usize>()))?;
+    let mut ends = vec![0; rows];
+    let mut before = 0;
+    for (place, index) in sparse.rows().enumerate() {
+        if index[0] < before {
+            return Err(Failure::invalid(format!("indices[{place}] = {index:?} is out of order")));
         }
-        columns.push(Column::Dense(dense.clone()));
+        before = index[0];
+        ends[index[0] as usize] = place + 1;
     }
-    let rows = columns.first().ok_or_else(|| Failure::invalid("There must be at least one input"))?.rows();
-    if let Some(other) = columns.iter().find(|column| column.rows() != rows) {
-        return Err(Failure::invalid(format!("Expected batch size {rows} got {}", other.rows())));
+    let mut last = 0;
+    for end in &mut ends {
+        last = last.max(*end);
+        *end = last;
     }
-    let counts = |row: usize| columns.iter().map(|column| column.row(row).len()).fold(1usize, usize::saturating_mul);
-    let total = paced(0..rows, 8).map(counts).fold(0usize, usize::saturating_add);
-    let widest = paced(0..rows, 8).map(counts).max().unwrap_or(0);
-    let shape = Shape::from([total, 2]);
-    let mut indices = Vec::with_capacity(shape.checked_elements(DType::I64)?);
-    let mut crosses = Crosses::new(hash, total)?;
+    Ok(Column { values: sparse.values.clone(), ends })
+}
+
+/// Calls `each` with the features of each product, the last column's first to change.
+fn products(columns: &[Column], counts: &[usize], mut each: impl FnMut(&[usize]) -> Result<()>) -> Result<()> {
     let mut pace = Pace::new();
-    for row in paced(0..rows, 8) {
-        for number in 0..counts(row) {
-            pace.go(64 * columns.len());
-            indices.extend([row as i64, number as i64]);
-            crosses.push(&columns, row, number)?;
-        }
-    }
-    let whole = Tensor::vector(vec![rows as i64, widest as i64]);
-    Ok(smallvec![Tensor::from_vec(shape, indices), crosses.into_tensor()?, whole])
-}
-
-enum Crosses {
-    Texts { texts: Vec<Vec<u8>>, bytes: usize },
-    Hashes { hashes: Vec<i64>, buckets: u64, key: u64 },
-}
-
-impl Crosses {
-    fn new(hash: Option<(u64, u64)>, total: usize) -> Result<Crosses> {
-        let dtype = if hash.is_some() { DType::I64 } else { DType::String };
-        let total = Shape::from([total]).checked_elements(dtype)?;
-        Ok(match hash {
-            Some((buckets, key)) => Crosses::Hashes { hashes: Vec::with_capacity(total), buckets, key },
-            None => Crosses::Texts { texts: Vec::with_capacity(total), bytes: 0 },
-        })
-    }
-
-    /// Adds the combination with that number, of which that of the last column changes first.
-    fn push(&mut self, columns: &[Column], row: usize, number: usize) -> Result<()> {
-        let mut left = number;
-        let mut places: Vec<usize> = columns
-            .iter()
-            .rev()
-            .map(|column| {
-                let own = column.row(row);
-                let at = own.start + left % own.len();
-                left /= own.len();
-                at
-            })
-            .collect();
-        places.reverse();
-        let values = columns.iter().zip(places);
-        match self {
-            Crosses::Texts { texts, bytes } => {
-                let parts: Vec<Vec<u8>> = values.map(|(column, at)| column.text(at)).collect();
-                let text = parts.join(&b"_X_"[..]);
-                *bytes += text.len();
-                check_text_bytes(*bytes)?;
-                texts.push(text);
-            }
-            Crosses::Hashes { hashes, buckets, key } => {
-                let hash = values.fold(*key, |hash, (column, at)| joined(hash, column.hash(at)));
-                hashes.push((hash % if *buckets > 0 { *buckets } else { i64::MAX as u64 }) as i64);
+    for (row, &count) in counts.iter().enumerate() {
+        let mut places: Vec<usize> = columns.iter().map(|column| column.features(row).start).collect();
+        for _ in 0..count {
+            pace.go(20 * columns.len());
+            each(&places)?;
+            for (place, column) in places.iter_mut().zip(columns).rev() {
+                *place += 1;
+                if *place < column.features(row).end {
+                    break;
+                }
+                *place = column.features(row).start;
             }
         }
+    }
+    Ok(())
+}
+
+fn texts(columns: &[Column], counts: &[usize]) -> Result<Tensor> {
+    let (mut all, mut bytes) = (Vec::new(), 0usize);
+    products(columns, counts, |places| {
+        let mut text = Vec::new();
+        for (i, (column, &place)) in columns.iter().zip(places).enumerate() {
+            text.extend(if i > 0 { BETWEEN } else { b"" });
+            column.text(place, &mut text);
+        }
+        bytes += text.len();
+        if bytes >> 20 != (bytes - text.len()) >> 20 {
+            check_text_bytes(bytes)?;
+        }
+        all.push(text);
         Ok(())
-    }
-
-    fn into_tensor(self) -> Result<Tensor> {
-        Ok(match self {
-            Crosses::Texts { texts, bytes } => {
-                check_text_bytes(bytes)?;
-                Tensor::vector(texts)
-            }
-            Crosses::Hashes { hashes, .. } => Tensor::vector(hashes),
-        })
-    }
+    })?;
+    Ok(Tensor::vector(all))
 }
 
-/// TensorFlow's FingerprintCat64.
-fn joined(a: u64, b: u64) -> u64 {
-    const M: u64 = 0xc6a4_a793_5bd1_e995;
+fn numbers(columns: &[Column], counts: &[usize], hashing: &Hashing) -> Tensor {
+    let mut all: Vec<i64> = Vec::new();
+    let modulus = if hashing.buckets > 0 { hashing.buckets } else { i64::MAX as u64 };
+    // It fails for no product.
+    _ = products(columns, counts, |places| {
+        let join = |hash, (column, &place): (&Column, &usize)| joined(hash, column.number(place));
+        all.push((columns.iter().zip(places).fold(hashing.key, join) % modulus) as i64);
+        Ok(())
+    });
+    Tensor::vector(all)
+}
+
+/// The fingerprint of two (TensorFlow's FingerprintCat64).
+fn joined(one: u64, other: u64) -> u64 {
+    const FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
     let mix = |x: u64| x ^ x >> 47;
-    let joined = ((a ^ M) ^ mix(b.wrapping_mul(M)).wrapping_mul(M)).wrapping_mul(M);
-    mix(mix(joined).wrapping_mul(M))
+    let all = one ^ FACTOR ^ mix(other.wrapping_mul(FACTOR)).wrapping_mul(FACTOR);
+    mix(mix(all.wrapping_mul(FACTOR)).wrapping_mul(FACTOR))
 }

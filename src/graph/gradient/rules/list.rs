@@ -117,7 +117,7 @@ fn lists<const N: usize>(gradients: [Option<Output>; N]) -> Grads {
 
 /// A node of an op whose elements have the dtype of those of the node.
 fn typed(c: &mut Call, op: &str, inputs: &[Output]) -> Added {
-    let dtype = c.node.attrs.dtype("element_dtype").map_err(|error| Stop::Failed(error.into()))?;
+    let dtype = c.node.attrs.dtype("element_dtype").map_err(Stop::Failed)?;
     Ok(c.op(op).inputs(inputs.iter().copied()).attr("element_dtype", dtype).build()?)
 }
 
