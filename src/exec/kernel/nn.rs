@@ -19,6 +19,7 @@ mod resize;
 mod softmax;
 mod window;
 
+#[cfg(feature = "exec")]
 pub(in crate::exec) use self::window::Padding;
 
 use super::{HostKernel, KernelNode};
