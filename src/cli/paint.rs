@@ -34,11 +34,17 @@ impl Paint {
     pub const ON: Paint = Paint(true);
 
     pub fn stdout() -> Paint {
-        Paint(AutoStream::choice(&io::stdout()) != ColorChoice::Never)
+        Paint::chosen(AutoStream::choice(&io::stdout()))
     }
 
     pub fn stderr() -> Paint {
-        Paint(AutoStream::choice(&io::stderr()) != ColorChoice::Never)
+        Paint::chosen(AutoStream::choice(&io::stderr()))
+    }
+
+    /// The automatic choice shows colours wherever CI is set, even on a terminal that has none.
+    fn chosen(choice: ColorChoice) -> Paint {
+        let has_none = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Paint(choice != ColorChoice::Never && !has_none)
     }
 
     pub fn is_on(self) -> bool {
