@@ -53,7 +53,12 @@ pub fn graph() -> Vec<u8> {
         node("four", "Placeholder", &[], Attrs::from([dtype, shape])),
         node("six", "AddV2", &["four", "one"], Attrs::default()),
         constant("seven", Tensor::scalar(7i32)),
-        node("queue", "FIFOQueueV2", &[], Attrs::from([("component_types", types.clone())])),
+        node(
+            "queue",
+            "FIFOQueueV2",
+            &[],
+            Attrs::from([("component_types", types.clone()), ("shared_name", "queue".into())]),
+        ),
         node("put", "QueueEnqueueV2", &["queue", "seven"], Attrs::default()),
         node("next", "QueueDequeueV2", &["queue"], Attrs::from([("component_types", types)])),
         node("size", "QueueSizeV2", &["queue"], Attrs::default()),

@@ -131,7 +131,7 @@ fn a_queue_that_grows_is_stopped_and_can_be_emptied() {
     for (name, elements, steps) in [("large", 50_000, "10"), ("small", 1, "10000")] {
         let graph = format!(
             r#"{{ "version": 1, "nodes": {{
-              "{name}": {{ "op": "FIFOQueueV2", "attrs": {{ "component_types": ["float32"], "shapes": [[{elements}]] }} }},
+              "{name}": {{ "op": "FIFOQueueV2", "attrs": {{ "component_types": ["float32"], "shapes": [[{elements}]], "shared_name": "{name}" }} }},
               "many": {{ "op": "Fill", "inputs": [[200, {elements}], 1.5] }},
               "put": {{ "op": "QueueEnqueueManyV2", "inputs": ["{name}", "many"] }},
               "size": {{ "op": "QueueSizeV2", "inputs": ["{name}"] }},
