@@ -78,7 +78,7 @@ test-burn: build burn-programs ## programs with burn's own client, against nodes
 	$(call say,burn programs on the mesh)
 	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh test $(FILTER)
 	$(call say,what is recorded of burn is what it answers)
-	@'$(BURN_DIR)/release/record' --check
+	@'$(BURN_DIR)/release/record' --check '$(CURDIR)/tests/data/burn'
 
 burn-programs:
 	$(call say,building programs with burn's own client)
