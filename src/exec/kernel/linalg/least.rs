@@ -1,7 +1,7 @@
 //! MatrixSolveLs: the solutions of linear equations in the sense of least squares.
 
 use super::spectral::epsilon;
-use super::{Lu, Scalar, admit_beside, product, rectangles};
+use super::{Lu, Scalar, adjoint_of, admit_beside, dot, product, rectangles, transposed};
 use crate::exec::turn::{look, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{Numeric as _, Shape, Tensor};
@@ -56,8 +56,13 @@ impl<T: Scalar> Matrix<T> {
     }
 
     fn adjoint(&self) -> Matrix<T> {
-        let elements = (0..self.columns).flat_map(|j| self.elements[j..].iter().step_by(self.columns));
-        Matrix { rows: self.columns, columns: self.rows, elements: elements.map(|x| x.conj()).collect() }
+        let elements = adjoint_of(&self.elements, self.rows, self.columns);
+        Matrix { rows: self.columns, columns: self.rows, elements }
+    }
+
+    fn transposed(&self) -> Matrix<T> {
+        let elements = transposed(&self.elements, self.rows, self.columns);
+        Matrix { rows: self.columns, columns: self.rows, elements }
     }
 
     fn times(&self, other: &Matrix<T>) -> Matrix<T> {
@@ -110,12 +115,6 @@ fn conjugated<T: Scalar>(matrix: &Matrix<T>) -> Matrix<T> {
     Matrix { rows: matrix.rows, columns: matrix.columns, elements }
 }
 
-impl<T: Scalar> Matrix<T> {
-    fn transposed(&self) -> Matrix<T> {
-        conjugated(&self.adjoint())
-    }
-}
-
 fn real<T: Scalar>(value: f64) -> T {
     T::of(T::Real::from_f64(value))
 }
@@ -138,13 +137,13 @@ fn factored<T: Scalar>(a: &Matrix<T>) -> (Matrix<T>, Matrix<T>) {
         };
         let mut vector: Vec<T> = left[pivot * m..][..m].iter().map(|&x| x / real::<T>(length)).collect();
         for before in vectors.chunks_exact(m) {
-            let share = dot(before, &vector);
+            let share = dot(&vector, before);
             vector.iter_mut().zip(before).for_each(|(x, &v)| *x = *x - share * v);
         }
         let length = real::<T>(size(&vector));
         vector.iter_mut().for_each(|x| *x = *x / length);
         for column in paced(left.chunks_exact_mut(m), 4 * m) {
-            let share = dot(&vector, column);
+            let share = dot(column, &vector);
             column.iter_mut().zip(&vector).for_each(|(x, &v)| *x = *x - share * v);
             shares.push(share);
         }
@@ -152,9 +151,4 @@ fn factored<T: Scalar>(a: &Matrix<T>) -> (Matrix<T>, Matrix<T>) {
         vectors.extend(vector);
     }
     (Matrix::new(vectors, m), Matrix::new(shares, n))
-}
-
-/// Of the first, conjugated, and the second.
-fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
-    a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum + a.conj() * b)
 }

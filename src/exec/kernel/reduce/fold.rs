@@ -45,15 +45,14 @@ fn of_floats<T: Float>(op: &str, keep_dims: bool) -> HostKernel {
     match op {
         "Sum" => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, _| T::from_f64(sum)),
         "Prod" => reduction(keep_dims, 1.0, T::to_f64, |x, y| x * y, |product, _| T::from_f64(product)),
-        "EuclideanNorm" => reduction(
-            keep_dims,
-            0.0,
-            |x: T| x.to_f64() * x.to_f64(),
-            |x, y| x + y,
-            |sum: f64, _| T::from_f64(sum.sqrt()),
-        ),
+        "EuclideanNorm" => euclidean_norm::<T>(keep_dims),
         _ => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, n| T::from_f64(sum / n as f64)),
     }
+}
+
+fn euclidean_norm<T: Numeric>(keep_dims: bool) -> HostKernel {
+    let square = |x: T| x.to_f64() * x.to_f64();
+    reduction(keep_dims, 0.0, square, |x, y| x + y, |sum: f64, _| T::from_f64(sum.sqrt()))
 }
 
 /// Their mean of nothing is 0, as in TensorFlow.
@@ -79,13 +78,7 @@ fn of_integers<T: Integer>(op: &str, keep_dims: bool) -> HostKernel {
     match op {
         "Sum" => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, _| T::from_i64(sum)),
         "Prod" => reduction(keep_dims, 1i64, T::to_i64, i64::wrapping_mul, |product, _| T::from_i64(product)),
-        "EuclideanNorm" => reduction(
-            keep_dims,
-            0.0,
-            |x: T| x.to_f64() * x.to_f64(),
-            |x, y| x + y,
-            |sum: f64, _| T::from_f64(sum.sqrt()),
-        ),
+        "EuclideanNorm" => euclidean_norm::<T>(keep_dims),
         _ => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, n| {
             let n = n.max(1);
             T::from_i64(if T::DTYPE == DType::U64 { (sum as u64 / n as u64) as i64 } else { sum / n as i64 })
