@@ -3,6 +3,7 @@
 mod inflate;
 mod lines;
 mod records;
+mod whole;
 
 use std::fs::File;
 use std::io;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub(super) use inflate::{Compression, inflate};
 pub(super) use lines::Lines;
 pub(super) use records::{Format, Record, Records};
+pub(super) use whole::Whole;
 
 use crate::checkpoint::DataDir;
 use crate::failure::{Code, Failure, Result};

@@ -1,9 +1,5 @@
 //! Datasets that keep the elements of others: in memory, or in a file.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use prost::Message as _;
@@ -11,7 +7,7 @@ use prost::Message as _;
 use super::component::{hosted, tensor};
 use super::{Dataset, Element, Elements, Parts, Run, bytes_of};
 use crate::checkpoint::crc32c;
-use crate::exec::files::{Compression, Folder, Format, Records, failed};
+use crate::exec::files::{Compression, Folder, Format, Records, Whole};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
 use crate::lock::lock;
@@ -71,9 +67,6 @@ impl Elements for Cache {
     }
 }
 
-/// How many files of elements this process has begun: no two share a temporary file.
-static FILES: AtomicU64 = AtomicU64::new(0);
-
 /// The elements, which are written to a file while they are asked for. Once that has all of them, they are read from there, by
 /// this and any later dataset that names the same file. The file is `NAME.elements`: a TFRecord for each component of each
 /// element, a TensorProto.
@@ -96,7 +89,7 @@ pub(in crate::exec) fn in_file(input: Arc<Dataset>, name: Vec<u8>, folder: Folde
             return Ok(Box::new(Kept { records, types, name }));
         }
         let from = input.elements(run)?;
-        Ok(Box::new(Writing { from, output: Some(Output::begin(path, name.clone())?) }))
+        Ok(Box::new(Writing { from, output: Some(Whole::begin(path, name.clone())?) }))
     }))
 }
 
@@ -136,7 +129,7 @@ impl Kept {
 struct Writing {
     from: Box<dyn Elements>,
     /// None after the last element.
-    output: Option<Output>,
+    output: Option<Whole>,
 }
 
 impl Elements for Writing {
@@ -145,12 +138,12 @@ impl Elements for Writing {
             return Ok(None);
         }
         let Some(element) = self.from.next(run)? else {
-            return self.output.take().map_or(Ok(()), Output::end).map(|()| None);
+            return self.output.take().map_or(Ok(()), Whole::end).map(|()| None);
         };
         let element = hosted(element)?;
         if let Some(output) = &mut self.output {
             for component in &element {
-                output.record(&tensor_to_proto(tensor(component)?).encode_to_vec())?;
+                record(output, &tensor_to_proto(tensor(component)?).encode_to_vec())?;
             }
         }
         Ok(Some(element))
@@ -161,46 +154,10 @@ impl Elements for Writing {
     }
 }
 
-/// A file of records under a name of its own until it is complete; gone if it never is.
-struct Output {
-    file: BufWriter<File>,
-    temporary: PathBuf,
-    path: PathBuf,
-    name: Vec<u8>,
-    is_whole: bool,
-}
-
-impl Output {
-    fn begin(path: PathBuf, name: Vec<u8>) -> Result<Output> {
-        let failing = |error: io::Error| failed(&name, &error);
-        fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(failing)?;
-        let mut temporary = path.clone().into_os_string();
-        let number = FILES.fetch_add(1, Ordering::Relaxed);
-        temporary.push(format!(".tempstate{}-{number}", std::process::id()));
-        let temporary = PathBuf::from(temporary);
-        let file = BufWriter::new(File::create(&temporary).map_err(failing)?);
-        Ok(Output { file, temporary, path, name, is_whole: false })
-    }
-
-    fn record(&mut self, data: &[u8]) -> Result<()> {
-        let length = (data.len() as u64).to_le_bytes();
-        let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
-        let parts: [&[u8]; 4] = [&length, &sum(&length), data, &sum(data)];
-        parts.into_iter().try_for_each(|part| self.file.write_all(part)).map_err(|error| failed(&self.name, &error))
-    }
-
-    fn end(mut self) -> Result<()> {
-        let written = self.file.flush().and_then(|()| fs::rename(&self.temporary, &self.path));
-        self.is_whole = written.is_ok();
-        written.map_err(|error| failed(&self.name, &error))
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        if !self.is_whole {
-            // It is gone already, or its folder is.
-            _ = fs::remove_file(&self.temporary);
-        }
-    }
+/// Writes a TFRecord.
+fn record(output: &mut Whole, data: &[u8]) -> Result<()> {
+    let length = (data.len() as u64).to_le_bytes();
+    let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
+    let parts: [&[u8]; 4] = [&length, &sum(&length), data, &sum(data)];
+    parts.into_iter().try_for_each(|part| output.write(part))
 }

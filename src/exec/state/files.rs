@@ -1,13 +1,11 @@
 //! ReadFile, WriteFile, MatchingFiles and samplers by vocabularies, below the folder that the task was given.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::engine::Engine;
-use super::super::files::{Compression, Folder, Format, Records, failed};
+use super::super::files::{Compression, Folder, Format, Records, Whole};
 use super::super::kernel::call::check_text_bytes;
 use super::super::kernel::{HostKernel, KernelNode, Unigrams, fixed};
 use super::super::turn::{self, Pace};
@@ -19,8 +17,6 @@ use crate::tensor::Tensor;
 
 /// Most entries of folders that one pattern is held against.
 const MAX_ENTRIES: usize = 1 << 22;
-/// How many files this process has begun to write: no two writes share a temporary file.
-static WRITES: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     let folder = Folder::of(node.op, node.attrs, site.resources.data());
@@ -106,21 +102,9 @@ fn scalar(tensor: &Tensor, what: &str) -> Result<Vec<u8>> {
 
 /// Writes a file as a whole, with the folders that it lies in: it has its old content until then.
 fn write(folder: &Folder, name: &[u8], contents: &[u8]) -> Result<()> {
-    let path = folder.get()?.resolve(name)?;
-    let failing = |error: std::io::Error| failed(name, &error);
-    let parent = path.parent().unwrap_or(&path);
-    fs::create_dir_all(parent).map_err(failing)?;
-    let mut own = path.file_name().unwrap_or_default().to_owned();
-    let number = WRITES.fetch_add(1, Ordering::Relaxed);
-    own.push(format!(".tempstate{}-{number}", std::process::id()));
-    let temporary = parent.join(own);
-    let written = fs::File::create(&temporary)
-        .and_then(|mut file| file.write_all(contents))
-        .and_then(|()| fs::rename(&temporary, &path));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        failing(error)
-    })
+    let mut file = Whole::begin(folder.get()?.resolve(name)?, name.to_vec())?;
+    file.write(contents)?;
+    file.end()
 }
 
 /// Adds the names of the files that a pattern matches, as the pattern writes them.
