@@ -10,6 +10,9 @@ VENV := $(TARGET_DIR)/bench-venv
 # TensorFlow's own client, for the tests that use it. It needs about 2 GB.
 TF_VENV := $(TARGET_DIR)/tf-venv
 TF_PYTHON ?= python3.11
+# TensorFlow 1.15's, for the test of an older client: 0.6 GB. It runs with Python 3.7 only, which pyenv may keep out of the PATH.
+TF1_VENV := $(TARGET_DIR)/tf1-venv
+TF1_PYTHON ?= $(or $(shell PYENV_VERSION=$$(pyenv latest 3.7 2>/dev/null) pyenv which python3.7 2>/dev/null),python3.7)
 JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
 
 # Programs with burn's own client are a workspace of their own, which is built apart, and always whole: a part of it would ask for
@@ -21,7 +24,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf picture test test-tf test-burn burn-programs tensorflow check bench bench-burn setup build dist
+.PHONY: help demo demo-tf picture test test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -56,21 +59,36 @@ test: ## every test: library, documentation, processes
 
 test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against nodes (a few minutes)
 	$(call say,programs of TensorFlow's own client)
-	@MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' tests/tf/run.py
+	@MESHTF='$(MESHTF)' TF1_CLIENT='$(if $(wildcard $(TF1_VENV)/ready),$(abspath $(TF1_VENV))/bin/python)' \
+		'$(TF_VENV)/bin/python' tests/tf/run.py
 	$(call say,what is recorded of TensorFlow is what it answers)
 	@'$(TF_VENV)/bin/python' tests/tf/record.py --check
 
 tensorflow: $(TF_VENV)/ready
+tensorflow-1.15: $(TF1_VENV)/ready
 
-# Made once. What goes wrong is said, since without it nothing of this can run.
+# make_venv(folder, Python, how the Python may be named): made once. What goes wrong is said, since without it nothing of this can run.
+define make_venv
+	@command -v '$(2)' >/dev/null || { echo "there is no $(2): name $(3)"; exit 1; }
+	@'$(2)' -m venv '$(1)' || { echo "$(2) makes no virtual environment: has it venv?"; exit 1; }
+endef
+# install(folder, arguments of pip)
+define install
+	@'$(1)/bin/pip' install --quiet --retries 2 --disable-pip-version-check $(2) || \
+		{ echo "pip cannot install $(2) into $(1): is there an index it can reach?"; exit 1; }
+endef
+
 $(TF_VENV)/ready: tests/tf/requirements.txt tests/tf/requirements_alone.txt
 	$(call say,TensorFlow into $(TF_VENV): a minute or two and 2 GB the first time)
-	@command -v $(TF_PYTHON) >/dev/null || \
-		{ echo "there is no $(TF_PYTHON): name a Python 3.10 to 3.13 with TF_PYTHON=…"; exit 1; }
-	@$(TF_PYTHON) -m venv '$(TF_VENV)' || { echo "$(TF_PYTHON) makes no virtual environment: has it venv?"; exit 1; }
-	@'$(TF_VENV)/bin/pip' install --quiet --retries 2 -r tests/tf/requirements.txt && \
-		'$(TF_VENV)/bin/pip' install --quiet --retries 2 --no-deps -r tests/tf/requirements_alone.txt || \
-		{ echo "pip cannot install $^ into $(TF_VENV): is there an index it can reach?"; exit 1; }
+	$(call make_venv,$(TF_VENV),$(TF_PYTHON),a Python 3.10 to 3.13 with TF_PYTHON=…)
+	$(call install,$(TF_VENV),-r tests/tf/requirements.txt)
+	$(call install,$(TF_VENV),--no-deps -r tests/tf/requirements_alone.txt)
+	@touch '$@'
+
+$(TF1_VENV)/ready: tests/tf/requirements_1_15.txt
+	$(call say,TensorFlow 1.15 into $(TF1_VENV): 0.6 GB the first time)
+	$(call make_venv,$(TF1_VENV),$(TF1_PYTHON),a Python 3.7 with TF1_PYTHON=…)
+	$(call install,$(TF1_VENV),-r tests/tf/requirements_1_15.txt)
 	@touch '$@'
 
 test-burn: build burn-programs ## programs with burn's own client, against nodes (the first time, 15 minutes to build them)

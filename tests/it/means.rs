@@ -27,6 +27,8 @@ pub enum Means {
     Chromium,
     /// What `make test-tf` runs. No test in Rust needs it.
     TensorFlow,
+    /// The older client among them.
+    TensorFlow115,
     /// What `make test-burn` runs. No test of this crate needs it.
     Burn,
 }
@@ -43,6 +45,7 @@ impl Means {
         Means::Terminal,
         Means::Chromium,
         Means::TensorFlow,
+        Means::TensorFlow115,
         Means::Burn,
     ];
 
@@ -65,6 +68,7 @@ impl Means {
                 "there is no Chromium that starts, which draws the page of `meshtf node --web` (`make setup` installs it)",
             ),
             Means::TensorFlow => ("tensorflow", "there is no TensorFlow"),
+            Means::TensorFlow115 => ("tensorflow-1.15", "there is no TensorFlow 1.15 (`make tensorflow-1.15` installs it)"),
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
         }
     }
