@@ -68,7 +68,9 @@ impl Means {
                 "there is no Chromium that starts, which draws the page of `meshtf node --web` (`make setup` installs it)",
             ),
             Means::TensorFlow => ("tensorflow", "there is no TensorFlow"),
-            Means::TensorFlow115 => ("tensorflow-1.15", "there is no TensorFlow 1.15 (`make tensorflow-1.15` installs it)"),
+            Means::TensorFlow115 => {
+                ("tensorflow-1.15", "there is no TensorFlow 1.15 (`make tensorflow-1.15` installs it)")
+            }
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
         }
     }
@@ -169,7 +171,7 @@ fn only_what_is_named_may_be_missing_in_ci() {
     let why = verdict(Means::Gpu, "", "gpus").unwrap_err();
     assert!(
         why.contains("\"gpus\"")
-            && why.contains("netns, packages, ss-kill, proc, gpu, corpus, cores, terminal, chromium, tensorflow, burn"),
+            && why.contains("netns, packages, ss-kill, proc, gpu, corpus, cores, terminal, chromium, tensorflow, tensorflow-1.15, burn"),
         "{why}"
     );
 }
