@@ -3,6 +3,7 @@
 //!
 //! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
 
+mod axis;
 pub mod channels;
 mod conv;
 mod functions;
@@ -16,10 +17,11 @@ mod target;
 mod tile;
 mod walk;
 
+pub use axis::Axis;
 pub use conv::Convolution;
 pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
-pub use pool::{Pool, PoolAxis};
+pub use pool::Pool;
 pub use softmax::{cross_entropy, log_softmax, softmax, sparse_cross_entropy};
 pub use target::{Work, widest};
 pub use walk::{Repeat, numbered, sum_over, sums};

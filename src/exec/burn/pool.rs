@@ -8,7 +8,7 @@ use super::elementwise::arrays;
 use super::memory::Backing;
 use crate::exec::engine::{EngineOutcome, Values};
 use crate::exec::kernel::Padding;
-use crate::exec::vector::{Pool, PoolAxis};
+use crate::exec::vector::{Axis, Pool};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape};
 
@@ -39,11 +39,12 @@ fn in_place<B: Backing>(window: &WindowAttrs, padding: Sides, image: &Shape, ans
     if !B::IN_PLACE || window.channels_first {
         return None;
     }
-    let axis = |i: usize, input, output| PoolAxis {
+    let axis = |i: usize, input, output| Axis {
         input,
         output,
         window: window.size[i],
         stride: window.stride[i],
+        dilation: 1,
         before: padding[i].0,
     };
     let pool = Pool { batch, height: axis(0, height, rows), width: axis(1, width, columns), channels };

@@ -3,50 +3,17 @@
 //! A mean is over what lies in the image, without the padding. NaN is never the largest, as in the host kernels; under a window
 //! of nothing else, the answer is minus infinity.
 
+use super::axis::Axis;
 use super::target::{Work, widest};
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::BLOCK;
 
-/// Height or width: windows over numbers.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolAxis {
-    pub input: usize,
-    pub output: usize,
-    pub window: usize,
-    pub stride: usize,
-    /// Padding before the first number.
-    pub before: usize,
-}
-
-impl PoolAxis {
-    /// What lies under a window, without the padding.
-    #[inline(always)]
-    fn under(&self, at: usize) -> std::ops::Range<usize> {
-        let start = at * self.stride;
-        let end = (start + self.window).saturating_sub(self.before).min(self.input);
-        start.saturating_sub(self.before).min(end)..end
-    }
-
-    /// The windows that something from `first` on and before `end` may lie under.
-    #[inline(always)]
-    fn over(&self, first: usize, end: usize) -> std::ops::Range<usize> {
-        let from = (first + self.before + 1).saturating_sub(self.window).div_ceil(self.stride);
-        let to = ((end - 1 + self.before) / self.stride + 1).min(self.output);
-        from.min(to)..to
-    }
-
-    /// Most numbers under a window.
-    fn most(&self) -> usize {
-        self.window.min(self.input)
-    }
-}
-
-/// A pool over images of known size.
+/// A pool over images of known size. No window is dilated.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     pub batch: usize,
-    pub height: PoolAxis,
-    pub width: PoolAxis,
+    pub height: Axis,
+    pub width: Axis,
     pub channels: usize,
 }
 
@@ -360,13 +327,13 @@ mod tests {
     use super::*;
 
     /// One dimension of a pool with SAME or VALID padding, as TensorFlow pads.
-    fn axis(input: usize, window: usize, stride: usize, same: bool) -> PoolAxis {
+    fn axis(input: usize, window: usize, stride: usize, same: bool) -> Axis {
         if same {
             let output = input.div_ceil(stride);
             let before = ((output - 1) * stride + window).saturating_sub(input) / 2;
-            return PoolAxis { input, output, window, stride, before };
+            return Axis { input, output, window, stride, dilation: 1, before };
         }
-        PoolAxis { input, output: (input + stride - window) / stride, window, stride, before: 0 }
+        Axis { input, output: (input + stride - window) / stride, window, stride, dilation: 1, before: 0 }
     }
 
     /// Pixel by pixel: the answers, and the gradients; of the largest, and of the means.
@@ -381,7 +348,7 @@ mod tests {
                 let mut under = Vec::new();
                 for (dy, dx) in (0..h.window).flat_map(|dy| (0..w.window).map(move |dx| (dy, dx))) {
                     let (row, column) = (y * h.stride + dy, x * w.stride + dx);
-                    let inside = |at: usize, axis: &PoolAxis| at >= axis.before && at < axis.before + axis.input;
+                    let inside = |at: usize, axis: &Axis| at >= axis.before && at < axis.before + axis.input;
                     if inside(row, &h) && inside(column, &w) {
                         let at =
                             ((image * h.input + row - h.before) * w.input + column - w.before) * channels + channel;

@@ -3,6 +3,7 @@
 //! Two spatial dimensions are computed as three, the first of size 1, so that everything is written once.
 
 use super::super::KernelNode;
+pub use crate::exec::vector::Axis;
 use crate::failure::{Code, Failure, Result};
 
 /// How elements outside the input are treated.
@@ -23,32 +24,6 @@ pub struct Slide {
     pub strides: [usize; 3],
     pub dilations: [usize; 3],
     pub padding: Padding,
-}
-
-/// One spatial dimension of a window laid over an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Axis {
-    pub input: usize,
-    pub window: usize,
-    pub output: usize,
-    pub stride: usize,
-    pub dilation: usize,
-    /// Padding before the first element.
-    pub before: usize,
-}
-
-impl Axis {
-    /// The input position under element `k` of the window at `output`; `None` in the padding.
-    pub fn position(&self, output: usize, k: usize) -> Option<usize> {
-        (output * self.stride + k * self.dilation).checked_sub(self.before).filter(|&at| at < self.input)
-    }
-
-    /// The input positions under the window at `output`, without the padding, if it is not dilated.
-    pub fn under(&self, output: usize) -> std::ops::Range<usize> {
-        let start = output * self.stride;
-        let end = (start + self.window).saturating_sub(self.before).min(self.input);
-        start.saturating_sub(self.before).min(end)..end
-    }
 }
 
 impl Slide {
