@@ -12,6 +12,7 @@ mod blocks;
 mod channels_last;
 mod conv;
 mod dense;
+mod depthwise;
 mod elementwise;
 mod layout;
 mod matmul;
@@ -21,6 +22,7 @@ mod reduce;
 #[cfg(test)]
 mod tests;
 mod train;
+mod volumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -155,7 +157,7 @@ fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(B
             return Ok(Some((body, true)));
         }
     }
-    for family in [matmul::body, conv::body] {
+    for family in [matmul::body, conv::body, depthwise::body, volumes::body] {
         if let Some(body) = family(node)? {
             return Ok(Some((body, false)));
         }

@@ -33,7 +33,7 @@ pub mod update;
 pub use image::CODED;
 pub use math::cast;
 #[cfg(feature = "exec")]
-pub(in crate::exec) use nn::Padding;
+pub(in crate::exec) use nn::{Padding, Slide};
 pub use random::{Dice, Generators, Unigrams, fixed};
 
 use smallvec::SmallVec;

@@ -6,6 +6,7 @@
 mod axis;
 pub mod channels;
 mod conv;
+mod depthwise;
 mod functions;
 mod lanes;
 mod layout;
@@ -19,6 +20,7 @@ mod walk;
 
 pub use axis::Axis;
 pub use conv::Convolution;
+pub use depthwise::Depthwise;
 pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
 pub use pool::Pool;

@@ -16,7 +16,7 @@ use crate::memory as budget;
 use crate::tensor::{DType, Shape};
 
 /// With fewer multiplications than this the host is no slower; and it sums in double.
-const FEWEST_PRODUCTS: usize = 1 << 14;
+pub(super) const FEWEST_PRODUCTS: usize = 1 << 14;
 
 /// A function of two tensors: the image, or its gradient; the filter; the answer, or its gradient.
 type Function = fn(&Convolution, &[f32], &[f32]) -> Option<Vec<f32>>;
@@ -94,6 +94,11 @@ fn last<B: Backing>(site: &Site<B>, (value, is_first): (&Value, bool)) -> Result
 /// is beyond what the machine counts with. Nobody needs larger ones; others refuse or compute them.
 const FARTHEST: usize = 1 << 31;
 
+/// Whether a place may lie so far from another in an image of so many channels.
+pub(super) fn is_near(distance: usize, channels: usize) -> bool {
+    distance.checked_mul(channels).is_some_and(|distance| distance < FARTHEST)
+}
+
 /// The convolution; `None` if it is grouped, or small, or if its places lie too far apart.
 fn convolution(window: &WindowAttrs, fit: &Fit) -> Option<Convolution> {
     let (&[batch, channels, height, width], &[made, taken, rows, columns]) = (fit.image.dims(), fit.filter.dims())
@@ -105,11 +110,10 @@ fn convolution(window: &WindowAttrs, fit: &Fit) -> Option<Convolution> {
     }
     let (padding, answer) = window.over([height, width], [rows, columns])?;
     let depth = channels.max(made).max(1);
-    let is_near = |distance: usize| distance.checked_mul(depth).is_some_and(|distance| distance < FARTHEST);
     for (i, size) in [height, width].into_iter().enumerate() {
         let padded = size.checked_add(padding[i].0)?.checked_add(padding[i].1)?;
         let window_size = [rows, columns][i].checked_mul(window.dilation[i])?;
-        if ![padded, window_size, window.stride[i], window.dilation[i]].into_iter().all(is_near) {
+        if ![padded, window_size, window.stride[i], window.dilation[i]].into_iter().all(|place| is_near(place, depth)) {
             return None;
         }
     }

@@ -296,35 +296,88 @@ fn large_grouped_convolutions_are_cut() {
     }
 }
 
+/// Integers small enough that no sum rounds.
+fn whole_numbers(dims: &[usize]) -> Tensor {
+    let count: usize = dims.iter().product();
+    Tensor::from_vec(dims, (0..count).map(|i| (i * 7919 % 11) as f32 - 5.0).collect::<Vec<_>>())
+}
+
+fn sizes_of(tensor: &Tensor) -> Tensor {
+    Tensor::vector(tensor.dims().iter().map(|&size| size as i32).collect::<Vec<_>>())
+}
+
+/// Holds what the engine answers to what the host does.
+fn same_as_the_host(engine: &dyn Engine, op: &str, attrs: &serde_json::Value, inputs: &[Tensor]) {
+    let case = serde_json::json!({"op": op, "attrs": attrs});
+    let got = run(engine, &case, inputs, true).unwrap().expect("an answer").remove(0);
+    let mut host = with_node(&case, inputs, crate::exec::kernel::compile).unwrap().unwrap();
+    let want = host(inputs.iter().cloned().collect()).unwrap().remove(0);
+    assert!(got == want, "{op} with {attrs} of {:?}", inputs.iter().map(Tensor::shape).collect::<Vec<_>>());
+}
+
 #[test]
 fn convolutions_of_either_layout_are_the_hosts() {
     let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
-    // Integers small enough that no sum rounds.
-    let numbers = |dims: [usize; 4]| {
-        let count: usize = dims.iter().product();
-        Tensor::from_vec(dims, (0..count).map(|i| (i * 7919 % 11) as f32 - 5.0).collect::<Vec<_>>())
-    };
-    let shape = |tensor: &Tensor| Tensor::vector(tensor.dims().iter().map(|&size| size as i32).collect::<Vec<_>>());
     let check = |op: &str, format: &str, stride: usize, inputs: &[Tensor]| {
-        let is_first = format == "NCHW";
-        let strides = if is_first { [1, 1, stride, stride] } else { [1, stride, stride, 1] };
+        let strides = if format == "NCHW" { [1, 1, stride, stride] } else { [1, stride, stride, 1] };
         let attrs = serde_json::json!({"strides": strides, "padding": "SAME", "data_format": format});
-        let case = serde_json::json!({"op": op, "attrs": attrs});
-        let got = run(&*engine, &case, inputs, true).unwrap().expect("an answer").remove(0);
-        let mut host = with_node(&case, inputs, crate::exec::kernel::compile).unwrap().unwrap();
-        let want = host(inputs.iter().cloned().collect()).unwrap().remove(0);
-        assert!(got == want, "{op}, {format}, strides of {stride}");
+        same_as_the_host(&*engine, op, &attrs, inputs);
     };
     for (stride, [high, wide]) in [(1, [9, 14]), (2, [5, 7])] {
         for format in ["NHWC", "NCHW"] {
             let image = |height: usize, width: usize, channels: usize| match format {
-                "NCHW" => numbers([2, channels, height, width]),
-                _ => numbers([2, height, width, channels]),
+                "NCHW" => whole_numbers(&[2, channels, height, width]),
+                _ => whole_numbers(&[2, height, width, channels]),
             };
-            let (image, filter, gradient) = (image(9, 14, 6), numbers([3, 5, 6, 20]), image(high, wide, 20));
+            let (image, filter, gradient) = (image(9, 14, 6), whole_numbers(&[3, 5, 6, 20]), image(high, wide, 20));
             check("Conv2D", format, stride, &[image.clone(), filter.clone()]);
-            check("Conv2DBackpropInput", format, stride, &[shape(&image), filter.clone(), gradient.clone()]);
-            check("Conv2DBackpropFilter", format, stride, &[image, shape(&filter), gradient]);
+            check("Conv2DBackpropInput", format, stride, &[sizes_of(&image), filter.clone(), gradient.clone()]);
+            check("Conv2DBackpropFilter", format, stride, &[image, sizes_of(&filter), gradient]);
         }
+    }
+}
+
+#[test]
+fn depthwise_convolutions_are_the_hosts() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    for (stride, padding, dilation, [high, wide]) in [
+        (1, "SAME", 1, [9, 14]),
+        (2, "SAME", 1, [5, 7]),
+        (2, "VALID", 1, [4, 5]),
+        (1, "VALID", 2, [5, 6]),
+        (1, "SAME", 3, [9, 14]),
+    ] {
+        let attrs = serde_json::json!({
+            "strides": [1, stride, stride, 1], "padding": padding, "dilations": [1, dilation, dilation, 1],
+        });
+        for many in [1, 3] {
+            let (image, filter) = (whole_numbers(&[2, 9, 14, 19]), whole_numbers(&[3, 5, 19, many]));
+            let gradient = whole_numbers(&[2, high, wide, 19 * many]);
+            let check = |op: &str, inputs: &[Tensor]| same_as_the_host(&*engine, op, &attrs, inputs);
+            check("DepthwiseConv2dNative", &[image.clone(), filter.clone()]);
+            let from = [sizes_of(&image), filter.clone(), gradient.clone()];
+            check("DepthwiseConv2dNativeBackpropInput", &from);
+            check("DepthwiseConv2dNativeBackpropFilter", &[image, sizes_of(&filter), gradient]);
+        }
+    }
+}
+
+#[test]
+fn convolutions_of_volumes_are_the_hosts() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    for (strides, padding, dilations, space) in [
+        ([1, 1, 1], "SAME", [1, 1, 1], [6, 9, 8]),
+        ([2, 1, 3], "SAME", [1, 1, 1], [3, 9, 3]),
+        ([1, 2, 1], "VALID", [1, 1, 1], [4, 4, 7]),
+        ([1, 1, 1], "VALID", [2, 1, 3], [2, 7, 5]),
+    ] {
+        let five = |[depth, height, width]: [usize; 3]| [1, depth, height, width, 1];
+        let attrs = serde_json::json!({"strides": five(strides), "padding": padding, "dilations": five(dilations)});
+        let (volumes, filter) = (whole_numbers(&[2, 6, 9, 8, 5]), whole_numbers(&[3, 3, 2, 5, 7]));
+        let gradient = whole_numbers(&[2, space[0], space[1], space[2], 7]);
+        let check = |op: &str, inputs: &[Tensor]| same_as_the_host(&*engine, op, &attrs, inputs);
+        check("Conv3D", &[volumes.clone(), filter.clone()]);
+        check("Conv3DBackpropInputV2", &[sizes_of(&volumes), filter.clone(), gradient.clone()]);
+        check("Conv3DBackpropFilterV2", &[volumes, sizes_of(&filter), gradient]);
     }
 }

@@ -20,7 +20,7 @@ mod softmax;
 mod window;
 
 #[cfg(feature = "exec")]
-pub(in crate::exec) use self::window::Padding;
+pub(in crate::exec) use self::window::{Padding, Slide};
 
 use super::{HostKernel, KernelNode};
 use crate::failure::Result;

@@ -123,7 +123,16 @@ fn what_engines_are_given_in_parts_ends_too_and_is_the_same() {
     check("MaxPool", pool.clone(), &["float32[1,1024,1024,8]"]);
     check("AvgPool", pool, &["float32[1,1024,1024,8]"]);
     check("Conv2DBackpropInput", window.clone(), &["=2,64,64,128", "float32[5,5,128,128]", "float32[2,64,64,128]"]);
-    check("Conv2DBackpropFilter", window, &["float32[2,64,64,128]", "=5,5,128,128", "float32[2,64,64,128]"]);
+    check("Conv2DBackpropFilter", window.clone(), &["float32[2,64,64,128]", "=5,5,128,128", "float32[2,64,64,128]"]);
+    let (images, filter) = ("float32[8,256,256,32]", "float32[3,3,32,1]");
+    check("DepthwiseConv2dNative", window.clone(), &[images, filter]);
+    check("DepthwiseConv2dNativeBackpropInput", window.clone(), &["=8,256,256,32", filter, images]);
+    check("DepthwiseConv2dNativeBackpropFilter", window, &[images, "=3,3,32,1", images]);
+    let window = json!({"strides": [1, 1, 1, 1, 1], "padding": "SAME"});
+    let (volumes, filter) = ("float32[2,16,64,64,32]", "float32[3,3,3,32,32]");
+    check("Conv3D", window.clone(), &[volumes, filter]);
+    check("Conv3DBackpropInputV2", window.clone(), &["=2,16,64,64,32", filter, volumes]);
+    check("Conv3DBackpropFilterV2", window, &[volumes, "=3,3,3,32,32", volumes]);
 }
 
 /// Of this many elements an engine's answer is made in blocks: a few more than that takes, in no round number of rows.
