@@ -279,6 +279,7 @@ fn bytes_of_token(token: &Token) -> usize {
     match token {
         Token::Value(value) => Value::heap_bytes(value),
         Token::Variant(Variant::Boxed(boxed)) => boxed.items().iter().map(bytes_of_token).sum(),
+        Token::Variant(Variant::Ragged(ragged)) => ragged.parts().iter().map(bytes_of_token).sum(),
         _ => 0,
     }
 }

@@ -8,6 +8,7 @@ mod array;
 mod broadcast;
 pub(in crate::exec) mod call;
 pub mod checkpoint;
+mod cluster;
 mod ctc;
 mod example;
 mod fft;
@@ -17,6 +18,7 @@ mod math;
 mod matmul;
 mod nn;
 mod older;
+mod ragged;
 mod random;
 mod real;
 mod reduce;
@@ -34,6 +36,7 @@ pub use image::CODED;
 pub use math::cast;
 #[cfg(feature = "exec")]
 pub(in crate::exec) use nn::{Padding, Slide};
+pub use ragged::checked_splits;
 pub use random::{Dice, Generators, Unigrams, fixed};
 
 use smallvec::SmallVec;
@@ -116,11 +119,13 @@ const FAMILIES: &[Compile] = &[
     linalg::kernel,
     fft::kernel,
     sparse::kernel,
+    ragged::kernel,
     text::kernel,
     example::kernel,
     image::kernel,
     sets::kernel,
     ctc::kernel,
+    cluster::kernel,
     checkpoint::kernel,
     older::kernel,
 ];

@@ -16,11 +16,13 @@ mod named;
 mod op;
 mod optional;
 mod queue;
+mod ragged;
 mod reader;
 mod remap;
 mod sparse;
 mod stack;
 mod table;
+mod temporary;
 mod tensor_array;
 mod variable;
 
@@ -56,6 +58,7 @@ pub(super) fn owners(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Vec
 
 const FAMILIES: &[Compile] = &[
     variable::compile,
+    temporary::compile,
     queue::compile,
     barrier::compile,
     accumulator::compile,
@@ -73,4 +76,5 @@ const FAMILIES: &[Compile] = &[
     files::compile,
     remap::compile,
     sparse::compile,
+    ragged::compile,
 ];

@@ -92,9 +92,11 @@ pub(super) enum Variant {
     Optional(Arc<Optional>),
     Dataset(Arc<Dataset>),
     Boxed(Arc<Boxed>),
+    Ragged(Arc<RaggedValue>),
 }
 
-/// Variants in an array, each of which holds a tensor: what sparse tensors are as components of elements.
+/// Variants in an array, each of which holds a tensor or a ragged tensor: what sparse and ragged tensors are as components of
+/// elements.
 #[derive(Clone)]
 pub(super) struct Boxed {
     pub shape: Shape,
@@ -113,6 +115,43 @@ impl Boxed {
 
     pub fn items(&self) -> &[Token] {
         &self.items
+    }
+
+    /// Whether each of its variants is a ragged tensor.
+    pub fn is_ragged(&self) -> bool {
+        self.items.iter().all(|item| matches!(item, Token::Variant(Variant::Ragged(_))))
+    }
+}
+
+/// A ragged tensor: the splits of each ragged dimension, and the values. They lie in the memory of this process.
+pub(super) struct RaggedValue {
+    parts: Vec<Token>,
+}
+
+impl RaggedValue {
+    pub fn new(splits: Vec<Tensor>, values: Tensor) -> RaggedValue {
+        RaggedValue { parts: splits.into_iter().chain([values]).map(Token::from).collect() }
+    }
+
+    /// The splits, and then the values.
+    pub fn parts(&self) -> &[Token] {
+        &self.parts
+    }
+
+    /// The splits and the values.
+    ///
+    /// # Errors
+    /// Those of [`Token::host`].
+    pub fn split_off(&self) -> Result<(Vec<Tensor>, Tensor)> {
+        let mut splits = self.parts.iter().cloned().map(Token::host).collect::<Result<Vec<_>>>()?;
+        let values = splits.pop().ok_or_else(|| Failure::invalid("a ragged tensor holds no values"))?;
+        Ok((splits, values))
+    }
+}
+
+impl From<RaggedValue> for Token {
+    fn from(ragged: RaggedValue) -> Token {
+        Token::Variant(Variant::Ragged(Arc::new(ragged)))
     }
 }
 
@@ -153,6 +192,7 @@ impl Variant {
             Variant::Optional(optional) => optional.values.iter().flatten().collect(),
             Variant::Dataset(dataset) => dataset.held().iter().collect(),
             Variant::Boxed(boxed) => boxed.items().iter().collect(),
+            Variant::Ragged(ragged) => ragged.parts().iter().collect(),
         }
     }
 
@@ -163,6 +203,7 @@ impl Variant {
             Variant::Optional(optional) => Arc::as_ptr(optional) as usize,
             Variant::Dataset(dataset) => Arc::as_ptr(dataset) as usize,
             Variant::Boxed(boxed) => Arc::as_ptr(boxed) as usize,
+            Variant::Ragged(ragged) => Arc::as_ptr(ragged) as usize,
         }
     }
 
@@ -172,6 +213,7 @@ impl Variant {
             Variant::Optional(_) => "optional",
             Variant::Dataset(_) => "dataset",
             Variant::Boxed(_) => "array of variants",
+            Variant::Ragged(_) => "ragged tensor",
         }
     }
 
@@ -180,8 +222,9 @@ impl Variant {
             Variant::List(list) => list.depth,
             Variant::Optional(optional) => optional.depth,
             Variant::Dataset(dataset) => dataset.depth(),
-            // It holds tensors.
-            Variant::Boxed(_) => 1,
+            // It holds tensors, or ragged tensors.
+            Variant::Boxed(_) => 2,
+            Variant::Ragged(_) => 1,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Values that are not tensors: lists, and optionals, which hold some values or nothing. Zeros and sums of them, all the way
-//! down.
+//! Values that are not tensors: lists, optionals, which hold some values or nothing, and ragged tensors. Zeros and sums of them,
+//! all the way down.
 
 pub(super) mod list;
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::engine::Value;
 use super::sums::add;
-use super::token::{Optional, Token, Variant};
+use super::token::{Boxed, Optional, RaggedValue, Token, Variant};
 use crate::failure::{Failure, Result};
 use crate::tensor::Tensor;
 
@@ -15,6 +15,14 @@ use crate::tensor::Tensor;
 pub(super) fn zeros(token: Token) -> Result<Token> {
     match token {
         Token::Variant(Variant::List(list)) => Arc::unwrap_or_clone(list).map(zeros).map(Token::from),
+        Token::Variant(Variant::Boxed(boxed)) if boxed.is_ragged() => {
+            let items = boxed.items().iter().cloned().map(zeros).collect::<Result<_>>()?;
+            Boxed::new(boxed.shape.clone(), items).map(Token::from)
+        }
+        Token::Variant(Variant::Ragged(ragged)) => {
+            let (splits, values) = ragged.split_off()?;
+            Ok(RaggedValue::new(splits, Tensor::zeros(values.dtype(), values.shape().clone())?).into())
+        }
         Token::Variant(it @ (Variant::Dataset(_) | Variant::Boxed(_))) => {
             Err(Failure::invalid(format!("there are no zeros of the form of {}", it.kind())))
         }
@@ -44,6 +52,16 @@ pub(super) fn sum(a: Token, b: Token) -> Result<Token> {
             (None, None) => Optional::new(None).map(Token::from),
             _ => Err(Failure::invalid("Cannot add optionals that hold different numbers of values.")),
         },
+        (Token::Variant(Variant::Boxed(a)), Token::Variant(Variant::Boxed(b)))
+            if a.is_ragged() && b.is_ragged() && a.shape == b.shape =>
+        {
+            let sums = a.items().iter().zip(b.items()).map(|(a, b)| sum(a.clone(), b.clone()));
+            Boxed::new(a.shape.clone(), sums.collect::<Result<_>>()?).map(Token::from)
+        }
+        (Token::Variant(Variant::Ragged(a)), Token::Variant(Variant::Ragged(b))) => {
+            let ((splits, a), (_, b)) = (a.split_off()?, b.split_off()?);
+            Ok(RaggedValue::new(splits, sum(a.into(), b.into())?.host()?).into())
+        }
         (a, b) => {
             let (a, b): (Value, Value) = (a.value()?, b.value()?);
             if (a.dtype(), a.shape()) != (b.dtype(), b.shape()) {

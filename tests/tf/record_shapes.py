@@ -848,9 +848,68 @@ def serialized():
     raw.DatasetToGraph(input_dataset=dataset), raw.DatasetToGraphV2(input_dataset=dataset)
 
 
+def ragged():
+    splits = f([4], [N], N, dtype="int64")
+    every("RaggedRange", *((name, f([], [3], [N], N)) for name in ("starts", "limits", "deltas")))
+    for nested in (1, 2):
+        given = [splits[0]] * nested
+        for values in f([6, 3], [N, 3], [6], N):
+            for indices, rank in ((p([5], "int64"), 1), (p([2, N], "int64"), 2), (p([], "int64"), 0)):
+                raw.RaggedGather(
+                    params_nested_splits=[one() for one in given], params_dense_values=values(), indices=indices,
+                    OUTPUT_RAGGED_RANK=nested + rank - 1,
+                )
+            raw.RaggedTensorToSparse(rt_nested_splits=[one() for one in given], rt_dense_values=values())
+            for batched in (False, True):
+                raw.RaggedTensorToVariant(rt_nested_splits=[one() for one in given], rt_dense_values=values(), batched_input=batched)
+        asked = [c(-1), p(N, "int32"), c([-1] * (nested + 1)), c([3] + [-1] * nested), p([nested + 1], "int32"), p([nested + 2], "int32")]
+        for shape in [*asked, c([-1] * (nested + 2)), c([2] * (nested + 1) + [3]), some([3] + [None] * nested)]:
+            for values in f([6], [N, 3], [6, N], N):
+                try:
+                    raw.RaggedTensorToTensor(
+                        shape=shape, values=values(), default_value=p([]), row_partition_tensors=[one() for one in given],
+                        row_partition_types=["ROW_SPLITS"] * nested,
+                    )
+                except ValueError as error:
+                    if "are incompatible" not in str(error):
+                        raise
+    for one in splits:
+        raw.RaggedTensorToVariant(rt_nested_splits=[one()], rt_dense_values=p([N, 3]), batched_input=True)
+    for values in f([6, 3], [N], N):
+        raw.RaggedTensorToVariant(rt_nested_splits=[], rt_dense_values=values(), batched_input=True)
+    rows = [p([4], "int64"), p([6], "int64")]
+    raw.RaggedTensorToTensor(
+        shape=c(-1), values=p([6]), default_value=p([]), row_partition_tensors=[p([], "int64"), rows[1]],
+        row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS"],
+    )
+    for given in (-1, 0, 1):
+        variant = p(N, "variant")
+        raw.RaggedTensorFromVariant(encoded_ragged=variant, input_ragged_rank=given, output_ragged_rank=2, Tvalues="float32", Tsplits="int64")
+    for shape in (c([6, 3]), p([2], "int32"), p(N, "int32")):
+        raw.RaggedTensorToVariantGradient(encoded_ragged_grad=p(N, "variant"), row_splits=rows[0], dense_values_shape=shape, Tvalues="float32")
+
+
+def less_common():
+    """Windows of images, functions of matrices, clusters, temporary variables."""
+    sizes = [lambda: c([2, 3]), lambda: p([2], "int32"), lambda: p(N, "int32")]
+    for op in "ExtractGlimpse ExtractGlimpseV2".split():
+        every(op, ("input", f([2, 8, 9, 3], [N, 8, N, N], N)), ("size", sizes), ("offsets", f([2, 2], [N, 2], N)))
+    matrices = f([2, 3, 3], [N, 3, N], N)
+    every("MatrixSquareRoot", ("input", matrices)), every("MatrixLogarithm", ("input", f([2, 3, 3], [N, 3, N], N, dtype="complex64")))
+    rhs = ("rhs", f([2, 5, 4], [2, N, 4], [N, N, N], N))
+    every("TridiagonalSolve", ("diagonals", f([2, 3, 5], [N, 3, N], N)), rhs)
+    every("TridiagonalMatMul", *((name, f([2, 1, 5], N)) for name in ("superdiag", "maindiag", "subdiag")), rhs)
+    raw.NearestNeighbors(points=p([4, 2]), centers=p([3, 2]), k=c(2, "int64"))
+    raw.KMC2ChainInitialization(distances=p([4]), seed=c(2, "int64"))
+    raw.KmeansPlusPlusInitialization(points=p([4, 2]), num_to_sample=c(2, "int64"), seed=c(2, "int64"), num_retries_per_sample=c(2, "int64"))
+    temporary = raw.TemporaryVariable(shape=[2, 3], dtype="float32", var_name="t")
+    raw.DestroyTemporaryVariable(ref=temporary, var_name="t")
+
+
 groups = (
     elementwise, forwarding, making, reducing, arranging, indexing, images, state, strings, pictures, sets, files, tables, lists, arithmetic,
     datasets, complex_numbers, uncommon, serialized,
+    ragged, less_common,
 )  # fmt: skip
 for group in groups:
     group()

@@ -5,6 +5,7 @@ mod boxes;
 pub(in crate::exec::kernel) mod coded;
 mod color;
 mod crop;
+mod glimpse;
 mod resize;
 mod suppression;
 
@@ -37,6 +38,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             color::kernel,
             resize::kernel,
             crop::kernel,
+            glimpse::kernel,
             boxes::kernel,
             suppression::kernel,
             #[cfg(feature = "exec")]

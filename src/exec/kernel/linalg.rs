@@ -3,9 +3,11 @@
 //! The textbook's methods, not a library's (faer, nalgebra): each can be given up between its rows, asks the memory budget for
 //! its copies, and refuses what TensorFlow refuses in its words.
 
+mod function;
 mod least;
 mod qr;
 mod spectral;
+mod tridiagonal;
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -124,6 +126,18 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "MatrixInverse" => {
             let adjoint = flag("adjoint")?;
             with_scalar!(dtype?, T => call(move |[input]| inverse::<T>(&input, adjoint)))
+        }
+        "MatrixLogarithm" => with_type!(dtype?, T => call(|[input]: [Tensor; 1]| function::log::<T>(&input));
+            C64 Complex<f32>, C128 Complex<f64>),
+        "MatrixSquareRoot" => with_scalar!(dtype?, T => call(|[input]: [Tensor; 1]| function::sqrt::<T>(&input))),
+        "TridiagonalSolve" => {
+            let pivots = flag("partial_pivoting")?;
+            with_scalar!(dtype?, T => call(move |[diagonals, rhs]: [Tensor; 2]| {
+                tridiagonal::solve::<T>(&diagonals, &rhs, pivots)
+            }))
+        }
+        "TridiagonalMatMul" => {
+            with_scalar!(dtype?, T => call(|inputs: [Tensor; 4]| tridiagonal::multiply::<T>(&inputs)))
         }
         "MatrixSolve" => {
             let adjoint = flag("adjoint")?;

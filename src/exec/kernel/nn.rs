@@ -10,6 +10,7 @@ mod conv;
 mod depthwise;
 mod fractional;
 mod gemm;
+mod global_norm;
 mod layout;
 mod morphology;
 mod norm;
@@ -32,7 +33,7 @@ type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let families: [Compile; 13] = [
+    let families: [Compile; 14] = [
         activation::kernel,
         softmax::kernel,
         bias::kernel,
@@ -42,6 +43,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         argmax::kernel,
         patches::kernel,
         norm::kernel,
+        global_norm::kernel,
         resize::kernel,
         morphology::kernel,
         fractional::kernel,

@@ -7,11 +7,13 @@ mod candidates;
 mod distribution;
 mod philox;
 mod rejection;
+mod simple;
 mod stateful;
 mod stateless;
 mod unigrams;
 
 pub use self::candidates::fixed;
+pub use self::simple::Simple;
 pub use self::stateful::{Dice, Generators};
 pub use self::unigrams::Unigrams;
 use super::{HostKernel, KernelNode};

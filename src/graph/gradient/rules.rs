@@ -22,11 +22,13 @@ mod loss;
 mod matmul;
 mod normalize;
 mod pool;
+mod ragged;
 mod reduce;
 mod scan;
 mod segment;
 mod sparse;
 mod tensor_array;
+mod tridiagonal;
 mod unary;
 
 use half::{bf16, f16};
@@ -73,7 +75,7 @@ pub(super) fn of(name: &str) -> Known {
 }
 
 fn named(name: &str) -> Option<Rule> {
-    const FAMILIES: [fn(&str) -> Option<Rule>; 25] = [
+    const FAMILIES: [fn(&str) -> Option<Rule>; 27] = [
         unary::named,
         binary::named,
         matmul::named,
@@ -98,6 +100,8 @@ fn named(name: &str) -> Option<Rule> {
         list::named,
         gamma::named,
         sparse::named,
+        ragged::named,
+        tridiagonal::named,
         complex::named,
     ];
     FAMILIES.iter().find_map(|family| family(name))
@@ -154,6 +158,7 @@ const NOT_DIFFERENTIABLE: &[&str] = &[
     "EncodeJpeg",
     "EncodePng",
     "Equal",
+    "ExtractGlimpse",
     "ExtractJpegShape",
     "Fingerprint",
     "FixedUnigramCandidateSampler",
@@ -214,6 +219,7 @@ const NOT_DIFFERENTIABLE: &[&str] = &[
     "QueueDequeueMany",
     "QueueDequeueUpTo",
     "QueueSize",
+    "RaggedTensorToVariant",
     "RandomPoisson",
     "RandomPoissonV2",
     "RandomShuffle",

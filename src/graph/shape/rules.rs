@@ -11,6 +11,7 @@ mod index;
 mod lists;
 mod make;
 mod picture;
+mod ragged;
 mod reduce;
 mod sparse;
 mod spectrum;
@@ -173,6 +174,8 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "same_of_5" => image::same_of_5,
         "same_of_5_second" => image::same_of_5_second,
         "bias_gradient" => image::bias_gradient,
+        "global_norm" => image::global_norm,
+        "global_norm_gradient" => image::global_norm_gradient,
         "batch_norm" => image::batch_norm,
         "batch_norm_gradient" => image::batch_norm_gradient,
         "resize" => image::resize,
@@ -200,6 +203,7 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "irfft" => |call| spectrum::resized(call, 1, true),
         "irfft_2d" => |call| spectrum::resized(call, 2, true),
         "irfft_3d" => |call| spectrum::resized(call, 3, true),
+        "glimpse" => picture::glimpse,
         "crop_and_resize" => picture::crop_and_resize,
         "sized_fourth" => picture::sized_fourth,
         "box_gradient" => picture::box_gradient,
@@ -238,6 +242,13 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "list_gather" => lists::gather,
         "list_concat" => lists::concat,
         "declared_outputs" => lists::declared,
+
+        "ragged_range" => ragged::range,
+        "ragged_gather" => ragged::gather,
+        "ragged_to_sparse" => ragged::to_sparse,
+        "ragged_to_variant" => ragged::to_variant,
+        "ragged_from_variant" => ragged::from_variant,
+        "ragged_to_tensor" => ragged::to_dense,
 
         "serialize_sparse" => sparse::serialize,
         "serialize_many_sparse" => sparse::serialize_many,

@@ -28,6 +28,8 @@ const LESS_KNOWN: &[&str] = &[
 /// Ops of which none are recorded: TensorFlow makes no new nodes of them, or they hold functions.
 const NOT_RECORDED: &[&str] = &[
     "AudioSummary",
+    "BatchNormWithGlobalNormalization",
+    "BatchNormWithGlobalNormalizationGrad",
     "CompareAndBitpack",
     "Conv3DBackpropFilter",
     "Conv3DBackpropInput",

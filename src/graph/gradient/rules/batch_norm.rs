@@ -1,16 +1,25 @@
-//! The gradient of the gradient of batch normalisation, of which there is no op: put together from others.
+//! The gradient of the first form of batch normalisation, which is an op; and the gradient of the gradient of the newer ones, of
+//! which there is no op: put together from others.
 //!
 //! With g the gradient of the output, h = (x - mean) / deviation and m the mean over all but the channels, the op computes
 //! dx = scale / deviation (g - m(g) - h m(g h)), dscale = sum(g h) and doffset = sum(g); u, v and w are the gradients of these.
 
 use super::{Rule, Stop};
 use crate::graph::Output;
+use crate::graph::gradient::Gradient;
 use crate::graph::gradient::call::{Added, Call, Grads, all};
 use crate::tensor::DType;
 
 pub(super) fn named(op: &str) -> Option<Rule> {
     Some(match op {
         "FusedBatchNormGrad" | "FusedBatchNormGradV2" | "FusedBatchNormGradV3" => second,
+        "BatchNormWithGlobalNormalization" => |c| {
+            let dy = c.dy()?;
+            let inputs = [c.x(0), c.x(1), c.x(2), c.x(4), dy];
+            let attrs = ["variance_epsilon", "scale_after_normalization"];
+            let all = c.with_attrs("BatchNormWithGlobalNormalizationGrad", &inputs, &attrs)?;
+            Ok((0..5).map(|port| Some(Gradient::Dense(all.port(port)))).collect())
+        },
         _ => return None,
     })
 }

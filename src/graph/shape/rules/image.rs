@@ -320,3 +320,22 @@ fn deepened(call: &Call, blocks: &Blocks) -> Option<Vec<Fact>> {
     });
     one(dims)
 }
+
+/// Images and vectors with one element for each of their channels: the shape of the images, with all that is known of these.
+fn normalized(call: &Call, images: &[usize], vectors: std::ops::Range<usize>) -> Option<Dims> {
+    let mut dims = call.merged(images.iter().copied()).unwrap_or_else(|| call.unknown(4));
+    let channels = dims.get(3).copied().filter(|_| dims.len() == 4)?;
+    let mut own = vectors.map(|input| call.of_rank(input, 1));
+    dims[3] = own.try_fold(channels, |channels, own| merge_sizes(channels, own?[0]))?;
+    Some(dims)
+}
+
+pub(super) fn global_norm(call: &Call) -> Option<Vec<Fact>> {
+    one(normalized(call, &[0], 1..5)?)
+}
+
+pub(super) fn global_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
+    let dims = normalized(call, &[0, 4], 1..4)?;
+    let channels = dims[3];
+    Some(std::iter::once(dims).chain((0..4).map(|_| vec![channels])).map(Fact::from).collect())
+}

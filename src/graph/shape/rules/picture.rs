@@ -1,6 +1,6 @@
 //! Pictures: their colours, parts and boxes, and the files that they come in.
 
-use super::super::call::known;
+use super::super::call::{known, merge_sizes};
 use super::super::{Dims, Fact, Size};
 use super::{Call, one};
 
@@ -28,6 +28,13 @@ pub(super) fn crop_and_resize(call: &Call) -> Option<Vec<Fact>> {
     let (image, boxes) = (call.of_rank(0, 4)?, call.of_rank(1, 2)?);
     let size = stated_size(call, 3)?;
     one(vec![boxes[0], size[0], size[1], image[3]])
+}
+
+/// A window of each image, of the size that the second input says.
+pub(super) fn glimpse(call: &Call) -> Option<Vec<Fact>> {
+    let (image, offsets) = (call.of_rank(0, 4)?, call.of_rank(2, 2)?);
+    let (size, batch) = (stated_size(call, 1)?, merge_sizes(image[0], offsets[0])?);
+    one(vec![batch, size[0], size[1], image[3]])
 }
 
 /// Images of the shape that the last input says.
