@@ -39,7 +39,7 @@ struct Points<'a> {
 impl<'a> Points<'a> {
     fn of(matrix: &'a Tensor, what: &str) -> Result<Points<'a>> {
         let &[count, width] = matrix.dims() else {
-            return Err(Failure::invalid(format!("Input {what} should be a matrix, got shape {}.", matrix.shape())));
+            return Err(Failure::invalid(format!("Input {what} should be a matrix. Its shape is {}", matrix.shape())));
         };
         Shape::from([count]).checked_elements(DType::F32)?;
         let rows = matrix.slice::<f32>()?;

@@ -9,7 +9,8 @@ use crate::graph::{Graph, NodeDef, Output, op, read};
 use crate::tensor::PartialShape;
 
 /// Ops of which less is known than TensorFlow says: those of windows and files that few programs have, an Einsum with `...`, and
-/// what it says of pieces along an unknown axis and of diagonals of unknown length, which is wrong.
+/// what it says of pieces along an unknown axis, of diagonals of unknown length and of variants of rows that are not ragged,
+/// which is wrong.
 const LESS_KNOWN: &[&str] = &[
     "Dilation2D",
     "Einsum",
@@ -22,6 +23,7 @@ const LESS_KNOWN: &[&str] = &[
     "MatrixDiagV3",
     "MaxPoolGradGradV2",
     "MaxPoolV2",
+    "RaggedTensorToVariant",
     "SplitV",
 ];
 

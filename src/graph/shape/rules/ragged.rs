@@ -46,14 +46,14 @@ pub(super) fn to_dense(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// A variant for each row, or one for all.
+/// A variant for each row, or one for all. TensorFlow says one too few of rows that are not ragged.
 pub(super) fn to_variant(call: &Call) -> Option<Vec<Fact>> {
     if !call.bool("batched_input")? {
         return one(Dims::new());
     }
-    let is_ragged = call.int("RAGGED_RANK")? > 0;
-    let first = call.dims(0).and_then(|dims| dims.first().copied()).unwrap_or_else(|| call.size(None));
-    one(vec![if is_ragged { call.map(first, |first| first.checked_sub(1)) } else { first }])
+    let splits = call.dims(0).filter(|_| call.int("RAGGED_RANK") != Some(0));
+    let first = splits.and_then(|dims| dims.first().copied()).unwrap_or_else(|| call.size(None));
+    one(vec![call.map(first, |first| first.checked_sub(1))])
 }
 
 /// Splits and values.
