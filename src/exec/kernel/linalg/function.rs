@@ -143,12 +143,12 @@ impl Schur {
         let mut q = vec![ZERO; n * n];
         (0..n).for_each(|i| q[i * n + i] = ONE);
         let mut form = Schur { n, t: matrix, q };
-        form.to_hessenberg();
-        form.to_triangle()?;
+        form.reduce_to_hessenberg();
+        form.reduce_to_triangle()?;
         Ok(form)
     }
 
-    fn to_hessenberg(&mut self) {
+    fn reduce_to_hessenberg(&mut self) {
         let n = self.n;
         for k in 0..n.saturating_sub(2) {
             look();
@@ -174,7 +174,7 @@ impl Schur {
         }
     }
 
-    fn to_triangle(&mut self) -> Result<()> {
+    fn reduce_to_triangle(&mut self) -> Result<()> {
         let n = self.n;
         let (mut high, mut tries) = (n.saturating_sub(1), 0);
         while high > 0 {
