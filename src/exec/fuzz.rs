@@ -324,6 +324,8 @@ impl<'a> Case<'a> {
             "TensorArray"
         } else if name.starts_with("Accumulator") || name.starts_with("ResourceAccumulator") {
             "ConditionalAccumulator"
+        } else if name.starts_with("SparseAccumulator") {
+            "SparseConditionalAccumulator"
         } else if name.starts_with("Reader") {
             if arg.name == "queue_handle" { "FIFOQueue" } else { "IdentityReader" }
         } else if name.starts_with("InitializeTable") {

@@ -10,7 +10,9 @@ mod iterator;
 mod list;
 mod queue;
 mod reader;
+mod sparse_map;
 mod stack;
+mod staging;
 mod table;
 mod tensor_array;
 mod variable;
@@ -20,13 +22,15 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-pub(super) use accumulator::Accumulator;
+pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
 pub(super) use barrier::Barrier;
 pub(super) use iterator::Iterator;
 pub use list::ResourceInfo;
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
+pub(super) use sparse_map::SparseMap;
 pub(super) use stack::{Kept, Stack};
+pub(super) use staging::{Keys, StageLimits, Staged, Staging, Which};
 pub(super) use table::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 pub(super) use variable::{Content, Variable};
@@ -59,6 +63,8 @@ pub(super) enum Resource {
     Accumulator(Arc<Accumulator>),
     TensorArray(Arc<TensorArray>),
     Stack(Arc<Stack>),
+    Staging(Arc<Staging>),
+    SparseMap(Arc<SparseMap>),
     Iterator(Arc<Iterator>),
     /// What a node takes for the sake of its form alone.
     Dummy,
@@ -75,6 +81,8 @@ impl Resource {
             Resource::Accumulator(_) => "accumulator",
             Resource::TensorArray(_) => "tensor array",
             Resource::Stack(_) => "stack",
+            Resource::Staging(_) => "staging area",
+            Resource::SparseMap(_) => "map of sparse tensors",
             Resource::Iterator(_) => "iterator",
             Resource::Dummy => "dummy",
             Resource::Table(_) => "lookup table",
@@ -91,6 +99,8 @@ impl Resource {
             Resource::Accumulator(accumulator) => accumulator.bytes(),
             Resource::TensorArray(array) => array.bytes(),
             Resource::Stack(stack) => stack.bytes(),
+            Resource::Staging(area) => area.bytes(),
+            Resource::SparseMap(map) => map.bytes(),
             Resource::Iterator(iterator) => iterator.bytes(),
             Resource::Dummy => 0,
             Resource::Table(table) => table.bytes(),
@@ -104,11 +114,13 @@ impl Resource {
             Resource::Queue(queue) => queue.give_up(wait),
             Resource::Accumulator(accumulator) => accumulator.give_up(wait),
             Resource::Reader(reader) => reader.give_up(wait),
+            Resource::Staging(area) => area.give_up(wait),
             // Those wait in the barrier's queue.
             Resource::Barrier(_)
             | Resource::Variable(_)
             | Resource::TensorArray(_)
             | Resource::Stack(_)
+            | Resource::SparseMap(_)
             | Resource::Iterator(_)
             | Resource::Table(_)
             | Resource::Dummy => {}

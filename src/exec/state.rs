@@ -1,5 +1,5 @@
-//! The ops that touch what outlives a step (variables, queues, accumulators, iterators, tables, readers, files), or what lives
-//! as long as it flows through one and is no tensor (tensor arrays, stacks, lists, optionals, datasets).
+//! The ops that touch what outlives a step (variables, queues, accumulators, staging areas, iterators, tables, readers, files),
+//! or what lives as long as it flows through one and is no tensor (tensor arrays, stacks, lists, optionals, datasets).
 //!
 //! Each is compiled for its node once, and then finds its resources through the handles that flow in.
 
@@ -20,7 +20,9 @@ mod ragged;
 mod reader;
 mod remap;
 mod sparse;
+mod sparse_map;
 mod stack;
+mod staging;
 mod table;
 mod temporary;
 mod tensor_array;
@@ -62,6 +64,7 @@ const FAMILIES: &[Compile] = &[
     queue::compile,
     barrier::compile,
     accumulator::compile,
+    staging::compile,
     tensor_array::compile,
     stack::compile,
     list::compile,
@@ -77,4 +80,5 @@ const FAMILIES: &[Compile] = &[
     remap::compile,
     sparse::compile,
     ragged::compile,
+    sparse_map::compile,
 ];

@@ -18,6 +18,7 @@ mod queues;
 mod refused;
 mod replicas;
 mod scattered;
+mod staging;
 mod state;
 mod steps;
 mod tables;

@@ -554,11 +554,19 @@ def state():
     raw.QueueSize(handle=queue), raw.QueueIsClosed(handle=queue)
     accumulator = tf1.ConditionalAccumulator("float32", shape=[2, N])
     accumulator.take_grad(2), accumulator.num_accumulated()
+    sparse_accumulator = tf1.SparseConditionalAccumulator("float32", shape=[2, N])
+    sparse_accumulator.take_grad(2), raw.SparseConditionalAccumulator(dtype="float32", shape=[2])
     raw.ResourceConditionalAccumulator(dtype="float32", shape=[2]), raw.ConditionalAccumulator(dtype="float32", shape=[2])
     file, name = c("file", "string"), c("name", "string")
     raw.Restore(file_pattern=file, tensor_name=name, dt="float32")
     raw.RestoreSlice(file_pattern=file, tensor_name=name, shape_and_slice=p([], "string"), dt="float32")
     raw.RestoreV2(prefix=file, tensor_names=p([1], "string"), shape_and_slices=p([1], "string"), dtypes=["float32"])
+    types = dict(dtypes=["float32", "int32"])
+    raw.StageSize(**types), raw.StagePeek(index=c(0), **types), raw.Unstage(**types)
+    for kind in ("", "Ordered"):
+        of_map = lambda what, **inputs: getattr(raw, f"{kind}Map{what}")(**inputs, **types)
+        of_map("Size"), of_map("IncompleteSize"), of_map("UnstageNoKey", indices=c([0, 1]))
+        of_map("Peek", key=c(0, "int64"), indices=c([0, 1])), of_map("Unstage", key=c(0, "int64"), indices=c([0, 1]))
     stack = raw.StackV2(max_size=c(-1), elem_type="float32")
     raw.StackPushV2(handle=stack, elem=p([2, N])), raw.StackPopV2(handle=stack, elem_type="float32")
     stack = raw.Stack(elem_type="float32")
@@ -844,6 +852,9 @@ def serialized():
         every(op, ("sparse_indices", f([4, 3], N, dtype="int64")), ("sparse_values", f([4], N)), ("sparse_shape", f([3], N, dtype="int64")))
     every("DeserializeSparse", ("serialized_sparse", f([3], [5, 3], N, dtype="string")), dtype=tf.float32)
     every("DeserializeManySparse", ("serialized_sparse", f([5, 3], N, dtype="string")), dtype=tf.float32)
+    for op in "AddSparseToTensorsMap", "AddManySparseToTensorsMap":
+        every(op, ("sparse_indices", f([4, 3], N, dtype="int64")), ("sparse_values", f([4], N)), ("sparse_shape", f([3], N, dtype="int64")))
+    every("TakeManySparseFromTensorsMap", ("sparse_handles", f([5], N, dtype="int64")), dtype=tf.float32)
     dataset = raw.RangeDataset(start=c(0, "int64"), stop=c(3, "int64"), step=c(1, "int64"), output_types=["int64"], output_shapes=[[]])
     raw.DatasetToGraph(input_dataset=dataset), raw.DatasetToGraphV2(input_dataset=dataset)
 
@@ -904,12 +915,27 @@ def less_common():
     raw.KmeansPlusPlusInitialization(points=p([4, 2]), num_to_sample=c(2, "int64"), seed=c(2, "int64"), num_retries_per_sample=c(2, "int64"))
     temporary = raw.TemporaryVariable(shape=[2, 3], dtype="float32", var_name="t")
     raw.DestroyTemporaryVariable(ref=temporary, var_name="t")
+def recurrent():
+    """Recurrent cells."""
+    weights = [("w", f([6, 8])), ("wci", f([2])), ("wcf", f([2])), ("wco", f([2]))]
+    inputs = [("x", f([3, 4], [N, 4], N)), ("cs_prev", f([3, 2], [N, N], N)), ("h_prev", f([3, 2])), *weights, ("b", f([8]))]
+    every("LSTMBlockCell", *inputs)
+    after = [(name, f([3, 2])) for name in "i cs f o ci co cs_grad h_grad".split()]
+    every("LSTMBlockCellGrad", *inputs, *after, use_peephole=False)
+    inputs = [("seq_len_max", f([], dtype="int64")), ("x", f([5, 3, 4], [N, 3, N], N)), ("cs_prev", f([3, 2], N)), ("h_prev", f([3, 2]))]
+    inputs += [*weights, ("b", f([8], [N], N))]
+    after = [(name, f([5, 3, 2])) for name in "i cs f o ci co h cs_grad h_grad".split()]
+    for version in ("", "V2"):
+        every(f"BlockLSTM{version}", *inputs), every(f"BlockLSTMGrad{version}", *inputs, *after, use_peephole=False)
+    inputs = [("x", f([3, 4], [N, 4], N)), ("h_prev", f([3, 2], [N, N], N)), ("w_ru", f([6, 4], N)), ("w_c", f([6, 2])), ("b_ru", f([4])), ("b_c", f([2]))]
+    every("GRUBlockCell", *inputs), every("GRUBlockCellGrad", *inputs, *((name, f([3, 2])) for name in ("r", "u", "c", "d_h")))
 
 
 groups = (
     elementwise, forwarding, making, reducing, arranging, indexing, images, state, strings, pictures, sets, files, tables, lists, arithmetic,
     datasets, complex_numbers, uncommon, serialized,
     ragged, less_common,
+    datasets, complex_numbers, uncommon, serialized, recurrent,
 )  # fmt: skip
 for group in groups:
     group()

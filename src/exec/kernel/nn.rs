@@ -6,12 +6,15 @@
 mod activation;
 mod argmax;
 mod bias;
+mod cell;
 mod conv;
 mod depthwise;
 mod fractional;
 mod gemm;
 mod global_norm;
+mod gru;
 mod layout;
+mod lstm;
 mod morphology;
 mod norm;
 mod patches;
@@ -33,7 +36,7 @@ type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let families: [Compile; 14] = [
+    let families: [Compile; 16] = [
         activation::kernel,
         softmax::kernel,
         bias::kernel,
@@ -48,6 +51,8 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         morphology::kernel,
         fractional::kernel,
         pool::sized_kernel,
+        lstm::kernel,
+        gru::kernel,
     ];
     families.iter().find_map(|compile| compile(node).transpose()).transpose()
 }

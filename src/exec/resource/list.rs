@@ -14,7 +14,7 @@ use crate::tensor::{DType, PartialShape};
 pub struct ResourceInfo {
     /// Its name in the table.
     pub key: ResourceKey,
-    /// `variable`, `queue`, `accumulator`, `iterator`, `lookup table` or `reader`.
+    /// `variable`, `queue`, `accumulator`, `staging area`, `iterator`, `lookup table` or `reader`.
     pub kind: &'static str,
     /// The session that made it.
     pub session: SessionId,
@@ -118,6 +118,8 @@ impl Resource {
             Resource::Iterator(iterator) => iterator.look(),
             Resource::Table(table) => table.look(),
             Resource::Reader(reader) => reader.look(),
+            Resource::Staging(area) => area.look(),
+            Resource::SparseMap(map) => map.look(),
             // Those stand in no table.
             Resource::TensorArray(_) | Resource::Stack(_) | Resource::Dummy => Look::default(),
         }

@@ -16,7 +16,7 @@ use crate::memory;
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most bytes of elements in one queue.
-const MAX_QUEUE_BYTES: usize = 4 << 30;
+pub(super) const MAX_QUEUE_BYTES: usize = 4 << 30;
 
 pub(in crate::exec) struct Queue {
     name: String,

@@ -49,9 +49,9 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
 }
 
 /// A sparse tensor: its indices, its values and its shape, which fit each other.
-type Parts = [Tensor; 3];
+pub(super) type SparseParts = [Tensor; 3];
 
-fn three(inputs: &mut StateInputs) -> Result<Parts> {
+pub(super) fn three(inputs: &mut StateInputs) -> Result<SparseParts> {
     let parts = [inputs.host(0)?, inputs.host(1)?, inputs.host(2)?];
     for (part, (name, rank, form)) in
         parts.iter().zip([("indices", 2, "matrix"), ("values", 1, "vector"), ("shape", 1, "vector")])
@@ -65,7 +65,7 @@ fn three(inputs: &mut StateInputs) -> Result<Parts> {
     Ok(parts)
 }
 
-fn check_fit([indices, values, shape]: &Parts) -> Result<()> {
+fn check_fit([indices, values, shape]: &SparseParts) -> Result<()> {
     if indices.dims() != [values.len(), shape.len()] {
         return Err(Failure::invalid(format!(
             "indices of shape {} do not fit {} values of a sparse tensor of rank {}",
@@ -112,7 +112,7 @@ fn unpacked(token: Token) -> Result<(Shape, Vec<Tensor>)> {
 }
 
 /// One sparse tensor for each row of another: how many there are, and their parts.
-fn split([indices, values, shape]: &Parts) -> Result<(usize, Vec<Tensor>)> {
+pub(super) fn split([indices, values, shape]: &SparseParts) -> Result<(usize, Vec<Tensor>)> {
     let dims = shape.to_i64s()?;
     let [count, inner @ ..] = &dims[..] else {
         return Err(Failure::invalid("Rank of input SparseTensor should be > 1, but saw rank: 0"));
@@ -157,7 +157,7 @@ fn some(values: &Tensor, from: usize, count: usize) -> Result<Tensor> {
 }
 
 /// The sparse tensors of an array `[..., 3]` as one that has the dimensions of the array before its own.
-fn joined(shape: &Shape, parts: &[Tensor], dtype: DType) -> Result<Parts> {
+pub(super) fn joined(shape: &Shape, parts: &[Tensor], dtype: DType) -> Result<SparseParts> {
     let [outer @ .., 3] = shape.dims() else {
         let why = format!("Serialized sparse should have 3 as the last dimension, but got shape {shape}");
         return Err(Failure::invalid(why));
@@ -207,7 +207,7 @@ fn joined(shape: &Shape, parts: &[Tensor], dtype: DType) -> Result<Parts> {
 
 /// The sizes of sparse tensor `i`, if its parts are as they should be.
 fn checked(i: usize, part: &[Tensor], dtype: DType) -> Result<Vec<i64>> {
-    let parts: Parts = [part[0].clone(), part[1].clone(), part[2].clone()];
+    let parts: SparseParts = [part[0].clone(), part[1].clone(), part[2].clone()];
     for (at, (rank, what)) in [(2, "index matrix"), (1, "values vector"), (1, "shape vector")].into_iter().enumerate() {
         let wanted = if at == 1 { dtype } else { DType::I64 };
         if parts[at].rank() != rank {

@@ -74,7 +74,9 @@ fn scatter(graph: &Graph, devices: &[DeviceName], mut seed: u64) -> Graph {
     for (_, node) in graph.nodes() {
         let companions = companions(node);
         let takes_handle = node.inputs.iter().any(|&input| graph.output_type(input).dtype.is_handle());
-        if takes_handle || node.outputs.iter().any(|ty| ty.dtype.is_handle()) || !companions.is_empty() {
+        // What names its state itself, as the ops of a staging area do, finds it on its own device alone.
+        let names_state = node.attrs.get("shared_name").is_some();
+        if takes_handle || names_state || node.outputs.iter().any(|ty| ty.dtype.is_handle()) || !companions.is_empty() {
             bound.insert(&node.name);
         }
         bound.extend(companions);

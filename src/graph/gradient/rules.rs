@@ -23,6 +23,7 @@ mod matmul;
 mod normalize;
 mod pool;
 mod ragged;
+mod recurrent;
 mod reduce;
 mod scan;
 mod segment;
@@ -75,7 +76,7 @@ pub(super) fn of(name: &str) -> Known {
 }
 
 fn named(name: &str) -> Option<Rule> {
-    const FAMILIES: [fn(&str) -> Option<Rule>; 27] = [
+    const FAMILIES: [fn(&str) -> Option<Rule>; 28] = [
         unary::named,
         binary::named,
         matmul::named,
@@ -88,6 +89,7 @@ fn named(name: &str) -> Option<Rule> {
         pool::named,
         normalize::named,
         batch_norm::named,
+        recurrent::named,
         arrange::named,
         join::named,
         index::named,

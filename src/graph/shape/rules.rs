@@ -12,6 +12,7 @@ mod lists;
 mod make;
 mod picture;
 mod ragged;
+mod recurrent;
 mod reduce;
 mod sparse;
 mod spectrum;
@@ -254,6 +255,14 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "serialize_many_sparse" => sparse::serialize_many,
         "deserialize_sparse" => sparse::deserialize,
         "deserialize_many_sparse" => sparse::deserialize_many,
+
+        "recurrent_cell" => recurrent::cell,
+        "lstm_cell_gradient" => recurrent::lstm_cell_gradient,
+        "gru_cell_gradient" => recurrent::gru_cell_gradient,
+        "lstm" => recurrent::lstm,
+        "lstm_gradient" => recurrent::lstm_gradient,
+
+        "take_many_sparse" => sparse::take_many,
         "sparse_cross" => sparse::cross,
         "sparse_reshape" => sparse::reshape,
         "sparse_reorder" => sparse::reorder,

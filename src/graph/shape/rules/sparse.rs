@@ -153,6 +153,11 @@ pub(super) fn deserialize(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![call.unknown(2).into(), call.unknown(1).into(), call.unknown(1).into()])
 }
 
+pub(super) fn take_many(call: &Call) -> Option<Vec<Fact>> {
+    call.of_rank(0, 1)?;
+    deserialize(call)
+}
+
 pub(super) fn deserialize_many(call: &Call) -> Option<Vec<Fact>> {
     call.of_rank(0, 2)?;
     deserialize(call)
