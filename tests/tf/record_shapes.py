@@ -916,7 +916,16 @@ def less_common():
     temporary = raw.TemporaryVariable(shape=[2, 3], dtype="float32", var_name="t")
     raw.DestroyTemporaryVariable(ref=temporary, var_name="t")
 def recurrent():
-    """Recurrent cells."""
+    """Recurrent cells, and numbers that are rounded as quantization would."""
+    every("FakeQuantWithMinMaxArgs", ("inputs", f([2, N], N)))
+    every("FakeQuantWithMinMaxArgsGradient", ("gradients", f([2, 3], N)), ("inputs", f([2, N])))
+    for kind, ends in (("", f([])), ("PerChannel", f([3], [N], N))):
+        ends = [("min", ends), ("max", ends[:1])]
+        every(f"FakeQuantWithMinMaxVars{kind}", ("inputs", f([2, 3], [2, N], N)), *ends)
+        every(f"FakeQuantWithMinMaxVars{kind}Gradient", ("gradients", f([2, 3], N)), ("inputs", f([2, N], N)), *ends)
+    ends = [("input_min", f([])), ("input_max", f([]))]
+    every("QuantizeAndDequantize", ("input", f([2, N], N))), every("QuantizeAndDequantizeV2", ("input", f([2, N], N)), *ends)
+    every("QuantizeAndDequantizeV3", ("input", f([2, N], N)), *ends, ("num_bits", f([], dtype="int32")))
     weights = [("w", f([6, 8])), ("wci", f([2])), ("wcf", f([2])), ("wco", f([2]))]
     inputs = [("x", f([3, 4], [N, 4], N)), ("cs_prev", f([3, 2], [N, N], N)), ("h_prev", f([3, 2])), *weights, ("b", f([8]))]
     every("LSTMBlockCell", *inputs)

@@ -19,6 +19,7 @@ mod morphology;
 mod norm;
 mod patches;
 mod pool;
+mod quantize;
 mod resize;
 mod softmax;
 mod window;
@@ -53,6 +54,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         pool::sized_kernel,
         lstm::kernel,
         gru::kernel,
+        quantize::kernel,
     ];
     families.iter().find_map(|compile| compile(node).transpose()).transpose()
 }

@@ -23,6 +23,7 @@ mod matmul;
 mod normalize;
 mod pool;
 mod ragged;
+mod quantize;
 mod recurrent;
 mod reduce;
 mod scan;
@@ -76,7 +77,7 @@ pub(super) fn of(name: &str) -> Known {
 }
 
 fn named(name: &str) -> Option<Rule> {
-    const FAMILIES: [fn(&str) -> Option<Rule>; 28] = [
+    const FAMILIES: [fn(&str) -> Option<Rule>; 29] = [
         unary::named,
         binary::named,
         matmul::named,
@@ -90,6 +91,7 @@ fn named(name: &str) -> Option<Rule> {
         normalize::named,
         batch_norm::named,
         recurrent::named,
+        quantize::named,
         arrange::named,
         join::named,
         index::named,
@@ -162,6 +164,9 @@ const NOT_DIFFERENTIABLE: &[&str] = &[
     "Equal",
     "ExtractGlimpse",
     "ExtractJpegShape",
+    "FakeQuantWithMinMaxArgsGradient",
+    "FakeQuantWithMinMaxVarsGradient",
+    "FakeQuantWithMinMaxVarsPerChannelGradient",
     "Fingerprint",
     "FixedUnigramCandidateSampler",
     "Floor",

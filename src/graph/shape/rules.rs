@@ -255,6 +255,8 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "serialize_many_sparse" => sparse::serialize_many,
         "deserialize_sparse" => sparse::deserialize,
         "deserialize_many_sparse" => sparse::deserialize_many,
+        "fake_quant_gradient" => elementwise::fake_quant_gradient,
+        "fake_quant_channels_gradient" => elementwise::fake_quant_channels_gradient,
 
         "recurrent_cell" => recurrent::cell,
         "lstm_cell_gradient" => recurrent::lstm_cell_gradient,

@@ -53,6 +53,7 @@ const NOT_RECORDED: &[&str] = &[
     "ParallelInterleaveDatasetV4",
     "ParallelMapDataset",
     "ParallelMapDatasetV2",
+    "QuantizeAndDequantize",
     "ReduceDataset",
     "ScanDataset",
     "TFRecordReader",

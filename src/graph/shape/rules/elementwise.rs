@@ -1,7 +1,7 @@
 //! Ops whose outputs have the shape of an input, or that to which several broadcast.
 
 use super::one;
-use crate::graph::shape::call::{Call, merge};
+use crate::graph::shape::call::{Call, merge, merge_sizes};
 use crate::graph::shape::{Dims, Element, Fact, Size};
 
 /// The shape of the first input.
@@ -211,4 +211,21 @@ pub(super) fn string_join(call: &Call) -> Option<Vec<Fact>> {
     let mut arrays = all.iter().filter(|dims| !dims.is_empty());
     let first = arrays.next().cloned().unwrap_or_default();
     one(arrays.try_fold(first, |dims, other| merge(&dims, other))?)
+}
+
+/// The gradients of numbers that were rounded, and of both ends of their range.
+pub(super) fn fake_quant_gradient(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![Fact { dims: call.merged([0, 1]), ..Fact::default() }, Dims::new().into(), Dims::new().into()])
+}
+
+/// The same of ranges by channel, the last dimension.
+pub(super) fn fake_quant_channels_gradient(call: &Call) -> Option<Vec<Fact>> {
+    let whole = call.merged([0, 1]);
+    let mut channels = call.of_rank(2, 1)?[0];
+    let others = [call.of_rank(3, 1)?[0]].into_iter().chain(whole.as_ref().and_then(|dims| dims.last().copied()));
+    for other in others {
+        channels = merge_sizes(channels, other)?;
+    }
+    let ends: Fact = vec![channels].into();
+    Some(vec![Fact { dims: whole, ..Fact::default() }, ends.clone(), ends])
 }
