@@ -117,7 +117,7 @@ impl Entry {
         let (dtype, is_ref) = DType::from_proto(entry.dtype)?;
         let sizes = entry.shape.iter().flat_map(|shape| &shape.dim);
         Some(Entry {
-            dtype: Some(dtype).filter(|&dtype| !is_ref && !dtype.is_handle())?,
+            dtype: Some(dtype).filter(|&dtype| !is_ref && dtype != DType::Resource)?,
             shape: sizes.map(|dim| usize::try_from(dim.size).ok()).collect::<Option<Shape>>()?,
             shard: u32::try_from(entry.shard_id).ok()?,
             offset: u64::try_from(entry.offset).ok()?,

@@ -61,7 +61,7 @@ impl<'a> Checkpoint<'a> {
         named.map(|(key, entry)| (key.as_slice(), entry.dtype, &entry.shape))
     }
 
-    /// A tensor, or the part of it that `part` states.
+    /// A tensor, or the part of it that `part` states. Variants are strings: TensorFlow's protos of them.
     ///
     /// # Errors
     /// NotFound if there is no such tensor; InvalidArgument if it has another dtype or shape than requested; DataLoss
@@ -144,6 +144,10 @@ impl<'a> Checkpoint<'a> {
             let strings = decode_strings(&bytes, count, entry.crc32c).ok_or_else(broken)?;
             return Tensor::new(entry.shape.clone(), Data::String(strings));
         }
+        if entry.dtype == DType::Variant {
+            let variants = decode_variants(&bytes, count, entry.crc32c).ok_or_else(broken)?;
+            return Tensor::new(entry.shape.clone(), Data::String(variants));
+        }
         if crc32c::mask(crc32c::extend(0, &bytes)) != entry.crc32c {
             return Err(broken());
         }
@@ -176,4 +180,22 @@ fn decode_strings(bytes: &[u8], count: usize, stored: u32) -> Option<Vec<Vec<u8>
         })
         .collect::<Option<_>>()?;
     (rest.is_empty() && crc32c::mask(crc) == stored).then_some(strings)
+}
+
+/// The variants that [`super::write`] wrote as these bytes, still encoded; `None` if they are invalid.
+fn decode_variants(bytes: &[u8], count: usize, stored: u32) -> Option<Vec<Vec<u8>>> {
+    let mut rest = bytes;
+    let mut crc = 0;
+    let mut next = || {
+        let length = usize::try_from(table::take_varint(&mut rest).ok()?).ok()?;
+        let (variant, after) = rest.split_at_checked(length)?;
+        let (checksum, after) = after.split_first_chunk::<4>()?;
+        rest = after;
+        crc = crc32c::extend(extend_by_length(crc, length), variant);
+        let is_right = *checksum == crc32c::mask(crc).to_le_bytes();
+        crc = crc32c::extend(crc, checksum);
+        is_right.then(|| variant.to_vec())
+    };
+    let variants = (0..count).map(|_| next()).collect::<Option<_>>()?;
+    (rest.is_empty() && crc32c::mask(crc) == stored).then_some(variants)
 }

@@ -12,7 +12,7 @@ use super::files::{Beside, Error, make_folder, remove, remove_abandoned, sync_fo
 use super::slice::Slice;
 use super::{DataDir, MAX_SHARDS, crc32c, data_path, index_path, table};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{Data, Shape, Tensor};
+use crate::tensor::{DType, Data, Shape, Tensor};
 
 /// A tensor to save.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,15 @@ pub struct Saved<'a> {
     pub tensor: &'a Tensor,
     /// The whole's shape and which part of it the tensor is; `None` if it is the whole.
     pub part: Option<&'a (Shape, Slice)>,
+    /// Its strings are variants, encoded as TensorFlow's protos: that is what it is in the checkpoint.
+    pub is_encoded: bool,
+}
+
+impl<'a> Saved<'a> {
+    /// A tensor as it is.
+    pub fn new(name: &'a [u8], tensor: &'a Tensor, part: Option<&'a (Shape, Slice)>) -> Saved<'a> {
+        Saved { name, tensor, part, is_encoded: false }
+    }
 }
 
 /// Writes a checkpoint of these tensors to `prefix`, replacing an existing one.
@@ -50,16 +59,12 @@ pub fn save(dir: &DataDir, prefix: &[u8], tensors: &[Saved]) -> Result<()> {
 /// Writes one tensor, adds its entries, and returns its size in bytes.
 fn add(index: &mut Index, saved: &Saved, offset: u64, file: &mut impl Write) -> Result<u64, Error> {
     let tensor = saved.tensor;
-    let (size, crc32c) = write_tensor(tensor, file)?;
-    let entry = Entry {
-        dtype: tensor.dtype(),
-        shape: tensor.shape().clone(),
-        shard: 0,
-        offset,
-        size,
-        crc32c,
-        slices: Vec::new(),
+    let dtype = if saved.is_encoded { DType::Variant } else { tensor.dtype() };
+    let (size, crc32c) = match (saved.is_encoded, tensor.data()) {
+        (true, Data::String(variants)) => write_variants(variants, file)?,
+        _ => write_tensor(tensor, file)?,
     };
+    let entry = Entry { dtype, shape: tensor.shape().clone(), shard: 0, offset, size, crc32c, slices: Vec::new() };
     let name = String::from_utf8_lossy(saved.name);
     let twice = || Error::Failed(Failure::invalid(format!("Adding duplicate key: {name}")));
     let key = match saved.part {
@@ -117,6 +122,23 @@ fn write_tensor(tensor: &Tensor, file: &mut impl Write) -> io::Result<(u64, u32)
         file.write_all(string)?;
         crc = crc32c::extend(crc, string);
         size += string.len() as u64;
+    }
+    Ok((size, crc32c::mask(crc)))
+}
+
+/// Writes encoded variants: of each its length, itself, and a checksum of all until there. Returns as [`write_tensor`].
+fn write_variants(variants: &[Vec<u8>], file: &mut impl Write) -> io::Result<(u64, u32)> {
+    let (mut size, mut crc) = (0, 0);
+    for variant in variants {
+        let mut length = Vec::new();
+        table::put_varint(&mut length, variant.len() as u64);
+        crc = crc32c::extend(extend_by_length(crc, variant.len()), variant);
+        let checksum = crc32c::mask(crc).to_le_bytes();
+        crc = crc32c::extend(crc, &checksum);
+        for part in [&length[..], variant, &checksum] {
+            file.write_all(part)?;
+            size += part.len() as u64;
+        }
     }
     Ok((size, crc32c::mask(crc)))
 }

@@ -8,22 +8,29 @@ pub(super) mod batch;
 pub(super) mod cache;
 pub(super) mod choose;
 pub(super) mod component;
+pub(super) mod csv;
+pub(super) mod draws;
+pub(super) mod example;
 pub(super) mod files;
 pub(super) mod group;
 pub(super) mod interleave;
 pub(super) mod mapped;
+pub(super) mod matching;
 pub(super) mod pad;
+pub(super) mod rebatch;
 pub(super) mod shuffle;
 pub(super) mod source;
 pub(super) mod window;
 
 use std::sync::Arc;
 
+pub(super) use draws::{Draw, Draws};
+
 use super::engine::{Engine, Value};
 use super::token::{Token, Variant, depth_within};
 use super::waiting::Wake;
-use crate::failure::{Failure, Result};
-use crate::graph::Attrs;
+use crate::failure::{Code, Failure, Result};
+use crate::graph::{Attr, Attrs, op};
 use crate::tensor::{DType, PartialShape, Tensor};
 
 /// Most datasets within each other: so deep calls for an element nest.
@@ -40,9 +47,22 @@ pub(super) const UNKNOWN: Cardinality = -2;
 pub(super) type Element = Vec<Token>;
 
 /// What elements are made with: that of the op which asks for them.
+#[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub engine: &'a dyn Engine,
     pub device: &'a Arc<dyn Wake>,
+    /// Notes the seeds that are drawn, for who asks for the elements again.
+    pub draws: Option<&'a Draws>,
+}
+
+impl Run<'_> {
+    /// What `draw` draws. It is told what was drawn in its place before, which it is to draw again.
+    fn drawn(&self, draw: impl FnOnce(Option<Draw>) -> Draw) -> Draw {
+        match self.draws {
+            Some(draws) => draws.next(draw),
+            None => draw(None),
+        }
+    }
 }
 
 /// The elements of a dataset, one after the other.
@@ -153,6 +173,34 @@ impl Dataset {
     pub fn depth(&self) -> usize {
         self.depth
     }
+
+    /// Refuses a dataset that has other elements when it is asked again, because its functions touch what outlives a call.
+    ///
+    /// # Errors
+    /// FailedPrecondition.
+    pub fn check_repeatable(&self) -> Result<()> {
+        self.statement.iter().try_for_each(|statement| check_functions(&statement.attrs))?;
+        self.held.iter().try_for_each(|token| match token {
+            Token::Variant(Variant::Dataset(dataset)) => dataset.check_repeatable(),
+            _ => Ok(()),
+        })
+    }
+}
+
+fn check_functions(attrs: &Attrs) -> Result<()> {
+    for attr in attrs.0.values() {
+        let Attr::Func(function) = attr else { continue };
+        for node in &function.nodes {
+            let is_source = node.op.trim_end_matches("V2").ends_with("Dataset");
+            let has_state = op::lookup(&node.op).is_some_and(|op| op.stateful && op.name != "Assert");
+            if has_state && !is_source {
+                let why = format!("{} is stateful.", node.op);
+                return Err(Failure::new(Code::FailedPrecondition, why));
+            }
+            check_functions(&node.attrs)?;
+        }
+    }
+    Ok(())
 }
 
 impl Spec {

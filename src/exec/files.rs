@@ -2,6 +2,7 @@
 
 mod inflate;
 mod lines;
+mod pattern;
 mod records;
 mod whole;
 
@@ -12,7 +13,8 @@ use std::sync::Arc;
 
 pub(super) use inflate::{Compression, inflate};
 pub(super) use lines::Lines;
-pub(super) use records::{Format, Record, Records};
+pub(super) use pattern::{MAX_ENTRIES, is_match};
+pub(super) use records::{Format, Record, Records, write_record};
 pub(super) use whole::Whole;
 
 use crate::checkpoint::DataDir;

@@ -25,12 +25,25 @@ pub(super) fn check_texts(parts: &[&Tensor], more: usize) -> Result<()> {
 pub(super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
     let shape = Shape::from(&tensor.dims()[1..]);
     let size = shape.checked_elements(tensor.dtype())?;
-    let text = text_bytes(tensor.data(), i * size, size);
+    part(tensor, shape, i * size, size)
+}
+
+/// The rows of a tensor from `first` to before `end`.
+pub(super) fn between(tensor: &Tensor, first: usize, end: usize) -> Result<Tensor> {
+    let shape: Shape = std::iter::once(end - first).chain(tensor.dims()[1..].iter().copied()).collect();
+    let count = shape.checked_elements(tensor.dtype())?;
+    let size = tensor.dims()[1..].iter().product::<usize>();
+    part(tensor, shape, first * size, count)
+}
+
+/// So many elements from one on, as a tensor of that shape.
+fn part(tensor: &Tensor, shape: Shape, first: usize, count: usize) -> Result<Tensor> {
+    let text = text_bytes(tensor.data(), first, count);
     if text > 0 {
         check_text_bytes(text)?;
     }
     let part: Option<Result<Data>> = with_type!(tensor.dtype(), T => {
-        tensor.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[i * size..(i + 1) * size].to_vec()))
+        tensor.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[first..first + count].to_vec()))
     });
     Tensor::new(shape, part.ok_or_else(|| Failure::invalid("a handle is not a tensor"))??)
 }

@@ -4,10 +4,12 @@
 //! Each is compiled for its node once, and then finds its resources through the handles that flow in.
 
 mod accumulator;
+mod arrays;
 mod barrier;
 mod checkpoint;
 mod dataset;
 mod dataset_graph;
+mod dataset_more;
 mod file_dataset;
 mod files;
 mod iterator;
@@ -65,6 +67,7 @@ const FAMILIES: &[Compile] = &[
     barrier::compile,
     accumulator::compile,
     staging::compile,
+    arrays::compile,
     tensor_array::compile,
     stack::compile,
     list::compile,
@@ -72,6 +75,7 @@ const FAMILIES: &[Compile] = &[
     checkpoint::compile,
     dataset::compile,
     dataset_graph::compile,
+    dataset_more::compile,
     file_dataset::compile,
     iterator::compile,
     table::compile,

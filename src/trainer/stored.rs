@@ -100,8 +100,7 @@ pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
     if form == Form::Checkpoint {
         let dir = DataDir::new(folder).map_err(|error| at(&error))?;
         let tensors = contents.tensors.iter();
-        let tensors: Vec<Saved> =
-            tensors.map(|(name, tensor)| Saved { name: name.as_bytes(), tensor, part: None }).collect();
+        let tensors: Vec<Saved> = tensors.map(|(name, tensor)| Saved::new(name.as_bytes(), tensor, None)).collect();
         return save(&dir, name.as_bytes(), &tensors).map_err(|failure| at(&failure.message));
     }
     let part = folder.join(format!("{name}.part"));

@@ -749,7 +749,8 @@ def datasets():
     """Each op of datasets and iterators, with whatever its definition asks for."""
     attrs = {
         "output_types": ["float32", "int64"], "Toutput_types": ["float32", "int64"], "output_shapes": [[2, N], N], "shared_name": "",
-        "container": "", "serialized_options": "", "metadata": "",
+        "container": "", "serialized_options": "", "metadata": "", "num_experiments": 1, "sparse_keys": [], "sparse_types": [],
+        "dense_keys": ["a", "b"], "dense_shapes": [[2], [3]],
     }
     dataset = raw.RangeDataset(start=c(0, "int64"), stop=c(3, "int64"), step=c(1, "int64"), output_types=["int64"], output_shapes=[[]])
     iterator = raw.IteratorV2(shared_name="", container="", output_types=["int64"], output_shapes=[[]])
@@ -767,6 +768,11 @@ def datasets():
                 arguments[arg.name] = [dataset] * 2 if arg.type == types_pb2.DT_VARIANT else [c([-1], "int64")] * 2
             else:
                 arguments[arg.name] = given.get(arg.type, c(1, "int64"))
+        if "CSV" in name:
+            arguments["record_defaults"] = [c([0.0], "float32"), c([0], "int64")]
+            arguments.update({each: c([0, 1], "int64") for each in ("select_cols", "exclude_cols") if each in arguments})
+        if "row_shape" in arguments:
+            arguments["row_shape"] = c([2, -1], "int64")
         if name.startswith("PaddedBatch"):
             arguments["padding_values"] = [c(0.0, "float32"), c(0, "int64")]
         getattr(raw, name)(**arguments)

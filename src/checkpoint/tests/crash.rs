@@ -33,9 +33,8 @@ impl Form {
         let tensors = generation(number);
         let parts: Vec<_> = tensors.iter().map(|(_, part, _)| Slice::parse(part).unwrap()).collect();
         let saved = tensors.iter().zip(&parts);
-        let saved: Vec<Saved> = saved
-            .map(|((name, _, tensor), part)| Saved { name: name.as_bytes(), tensor, part: part.as_ref() })
-            .collect();
+        let saved: Vec<Saved> =
+            saved.map(|((name, _, tensor), part)| Saved::new(name.as_bytes(), tensor, part.as_ref())).collect();
         match self {
             Form::Bundle => save(dir, b"model", &saved),
             Form::V1 => v1::save(dir, b"model", &saved),

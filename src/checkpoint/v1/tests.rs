@@ -44,7 +44,7 @@ fn save_all(dir: &DataDir, name: &str, tensors: &[(&str, &str, Tensor)]) -> Resu
     let parts: Vec<_> = tensors.iter().map(|(_, part, _)| Slice::parse(part).unwrap()).collect();
     let saved = tensors.iter().zip(&parts);
     let saved: Vec<Saved> =
-        saved.map(|((name, _, tensor), part)| Saved { name: name.as_bytes(), tensor, part: part.as_ref() }).collect();
+        saved.map(|((name, _, tensor), part)| Saved::new(name.as_bytes(), tensor, part.as_ref())).collect();
     save(dir, name.as_bytes(), &saved)
 }
 

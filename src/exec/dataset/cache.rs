@@ -6,8 +6,7 @@ use prost::Message as _;
 
 use super::component::{hosted, tensor};
 use super::{Dataset, Element, Elements, Parts, Run, bytes_of};
-use crate::checkpoint::crc32c;
-use crate::exec::files::{Compression, Folder, Format, Records, Whole};
+use crate::exec::files::{Compression, Folder, Format, Records, Whole, write_record};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
 use crate::lock::lock;
@@ -143,7 +142,7 @@ impl Elements for Writing {
         let element = hosted(element)?;
         if let Some(output) = &mut self.output {
             for component in &element {
-                record(output, &tensor_to_proto(tensor(component)?).encode_to_vec())?;
+                write_record(|part| output.write(part), &tensor_to_proto(tensor(component)?).encode_to_vec())?;
             }
         }
         Ok(Some(element))
@@ -152,12 +151,4 @@ impl Elements for Writing {
     fn bytes(&self) -> usize {
         self.from.bytes()
     }
-}
-
-/// Writes a TFRecord.
-fn record(output: &mut Whole, data: &[u8]) -> Result<()> {
-    let length = (data.len() as u64).to_le_bytes();
-    let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
-    let parts: [&[u8]; 4] = [&length, &sum(&length), data, &sum(data)];
-    parts.into_iter().try_for_each(|part| output.write(part))
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, given, tensors};
+use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, arrange, given, tensors};
 use crate::exec::kernel::Dice;
 use crate::exec::rows::row;
 use crate::exec::token::Token;
@@ -111,13 +111,46 @@ impl Elements for Directed {
     }
 }
 
+/// The elements of whichever of some datasets is fastest; all have the same elements. That is the first: each makes its elements
+/// when they are asked for, and none is asked before it is chosen.
+///
+/// # Errors
+/// InvalidArgument if they differ in types, shapes or size.
+pub(in crate::exec) fn fastest(inputs: Vec<Arc<Dataset>>) -> Result<Parts> {
+    let [first, others @ ..] = &inputs[..] else { return Err(Failure::invalid("there is no dataset to choose")) };
+    for (i, other) in others.iter().enumerate() {
+        let at = i + 1;
+        if other.spec.types != first.spec.types {
+            let why =
+                format!("All inputs to ChooseFastestDataset must have the same output types. Input {at} differs.");
+            return Err(Failure::invalid(why));
+        }
+        other.spec.check_against(&first.spec).map_err(|failure| {
+            let message = format!(
+                "All inputs to ChooseFastestDataset must have compatible output shapes. Input {at}: {}",
+                failure.message
+            );
+            Failure { message, ..failure }
+        })?;
+        let (one, two) = (first.cardinality, other.cardinality);
+        if one != two && one != UNKNOWN && two != UNKNOWN {
+            return Err(Failure::invalid(format!(
+                "All inputs to ChooseFastestDataset must have compatible cardinalities. Expected cardinality {one}, but input \
+                 {at} has {two}."
+            )));
+        }
+    }
+    Ok(arrange::same(Arc::clone(first)))
+}
+
 /// Random numbers of 32 bits without end, as int64.
 pub(in crate::exec) fn random(seed: i64, seed2: i64) -> Parts {
     let (seed, seed2) = match (seed as u64, seed2 as u64) {
         (0, 0) => Dice::unpredictable_seeds(),
         stated => stated,
     };
-    Parts::new(INFINITE, move |_| {
+    Parts::new(INFINITE, move |run| {
+        let [seed, seed2, _] = run.drawn(|again| again.unwrap_or([seed, seed2, 0]));
         let mut dice = Dice::seeded(seed, seed2);
         given(move |_| Ok(Some(vec![Tensor::scalar(i64::from(dice.draw())).into()])))
     })

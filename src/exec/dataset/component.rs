@@ -43,7 +43,7 @@ fn shape(token: &Token) -> Result<&Shape> {
 ///
 /// # Errors
 /// InvalidArgument if they differ, or one is a scalar.
-pub(super) fn rows_of(components: &[Token]) -> Result<usize> {
+pub(in crate::exec) fn rows_of(components: &[Token]) -> Result<usize> {
     let mut count = None;
     for component in components {
         let Some(&rows) = shape(component)?.dims().first() else {
@@ -57,12 +57,16 @@ pub(super) fn rows_of(components: &[Token]) -> Result<usize> {
 }
 
 /// Row `i` of each of some components.
-pub(super) fn row_of(components: &[Token], i: usize) -> Result<Element> {
+pub(in crate::exec) fn row_of(components: &[Token], i: usize) -> Result<Element> {
     let one = |token: &Token| match token {
         Token::Variant(Variant::Boxed(boxed)) => {
             let shape = Shape::from(&boxed.shape.dims()[1..]);
             let size = shape.elements().unwrap_or(0);
-            Boxed::new(shape, boxed.items()[i * size..][..size].to_vec()).map(Token::from)
+            match &boxed.items()[i * size..][..size] {
+                // An array of datasets has datasets.
+                [item @ Token::Variant(_)] if shape.rank() == 0 => Ok(item.clone()),
+                items => Boxed::new(shape, items.to_vec()).map(Token::from),
+            }
         }
         other => rows::row(tensor(other)?, i).map(Token::from),
     };
@@ -73,7 +77,7 @@ pub(super) fn row_of(components: &[Token], i: usize) -> Result<Element> {
 ///
 /// # Errors
 /// InvalidArgument if an element lacks it, or they differ in dtype or shape.
-pub(super) fn stacked(elements: &[Element], i: usize) -> Result<Token> {
+pub(in crate::exec) fn stacked(elements: &[Element], i: usize) -> Result<Token> {
     let [first, ..] = elements else { return Err(Failure::invalid("there is no element to stack")) };
     let (dtype, whole) = (super::dtype_of(&first[i]), shape(&first[i])?);
     let mut parts = Vec::with_capacity(elements.len());

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use super::draws::SeedSource;
 use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, bytes_of};
 use crate::exec::kernel::Dice;
 use crate::exec::turn;
@@ -15,8 +16,8 @@ use crate::memory;
 pub(in crate::exec) enum Seeds {
     /// The same each time.
     Fixed(u64, u64),
-    /// Others each time, drawn from these.
-    Drawn(Arc<Mutex<Dice>>),
+    /// Others each time, drawn from there.
+    Drawn(Arc<Mutex<SeedSource>>),
 }
 
 impl Seeds {
@@ -27,20 +28,22 @@ impl Seeds {
             stated => stated,
         };
         match is_drawn_anew {
-            true => Seeds::Drawn(Arc::new(Mutex::new(Dice::seeded(seed, seed2)))),
+            true => Seeds::Drawn(Arc::new(Mutex::new(SeedSource::new(seed, seed2)))),
             false => Seeds::Fixed(seed, seed2),
         }
     }
 
-    fn dice(&self) -> Dice {
-        match self {
-            Seeds::Fixed(seed, seed2) => Dice::seeded(*seed, *seed2),
-            Seeds::Drawn(dice) => {
-                let mut dice = lock(dice);
-                let seed = u64::from(dice.draw());
-                Dice::seeded(seed, u64::from(dice.draw()))
+    fn dice(&self, run: &Run) -> Dice {
+        let [seed, seed2, _] = run.drawn(|again| match (self, again) {
+            (Seeds::Fixed(..), Some(again)) => again,
+            (Seeds::Fixed(seed, seed2), None) => [*seed, *seed2, 0],
+            (Seeds::Drawn(source), Some(again)) => {
+                lock(source).go_to(again[2]);
+                again
             }
-        }
+            (Seeds::Drawn(source), None) => lock(source).draw(),
+        });
+        Dice::seeded(seed, seed2)
     }
 }
 
@@ -70,7 +73,7 @@ pub(in crate::exec) fn shuffle(input: Arc<Dataset>, size: i64, seeds: Seeds, cou
             from,
             rounds: u64::try_from(count).ok(),
             has_begun: false,
-            dice: seeds.dice(),
+            dice: seeds.dice(run),
             seeds: seeds.clone(),
             is_round_empty: true,
             size,
@@ -148,10 +151,10 @@ impl Shuffle {
     }
 
     /// Forgets rounds of which nothing is held any longer, but for the last. The draws begin anew with the next one.
-    fn drop_empty(&mut self) {
+    fn drop_empty(&mut self, run: &Run) {
         while self.slices.len() > 1 && self.slices.front().is_some_and(|slice| slice.start == slice.end) {
             self.slices.pop_front();
-            self.dice = self.seeds.dice();
+            self.dice = self.seeds.dice(run);
         }
     }
 }
@@ -162,7 +165,7 @@ impl Elements for Shuffle {
         if self.held == 0 {
             return Ok(None);
         }
-        self.drop_empty();
+        self.drop_empty(run);
         let Some(slice) = self.slices.front_mut() else { return Ok(None) };
         let drawn = (slice.start + self.dice.throw(slice.end - slice.start)) % self.size;
         let first = slice.start % self.size;

@@ -1,10 +1,13 @@
 //! Files and strings compressed by GZIP or ZLIB.
 
-use std::io::{BufRead, ErrorKind, Read};
+use std::io::{BufRead, ErrorKind, Read, Write};
 
 #[cfg(feature = "exec")]
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+#[cfg(feature = "exec")]
+use flate2::write::{GzEncoder, ZlibEncoder};
 
+use super::{Whole, failed};
 use crate::exec::turn::Pace;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
@@ -46,6 +49,63 @@ impl Compression {
             #[cfg(feature = "exec")]
             Compression::Zlib => Box::new(ZlibDecoder::new(from)),
         }
+    }
+
+    /// What is written, compressed, as a file.
+    pub fn writer(self, to: Whole) -> Compressed {
+        let name = to.name().to_vec();
+        let to = match self {
+            Compression::None => Encoder::None(to),
+            #[cfg(feature = "exec")]
+            Compression::Gzip => Encoder::Gzip(GzEncoder::new(to, flate2::Compression::default())),
+            #[cfg(feature = "exec")]
+            Compression::Zlib => Encoder::Zlib(ZlibEncoder::new(to, flate2::Compression::default())),
+        };
+        Compressed { to, name }
+    }
+}
+
+/// A file that is written, compressed, and complete at its end alone.
+pub(in crate::exec) struct Compressed {
+    to: Encoder,
+    name: Vec<u8>,
+}
+
+enum Encoder {
+    None(Whole),
+    #[cfg(feature = "exec")]
+    Gzip(GzEncoder<Whole>),
+    #[cfg(feature = "exec")]
+    Zlib(ZlibEncoder<Whole>),
+}
+
+impl Compressed {
+    /// # Errors
+    /// What the system says.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let to: &mut dyn Write = match &mut self.to {
+            Encoder::None(file) => file,
+            #[cfg(feature = "exec")]
+            Encoder::Gzip(encoder) => encoder,
+            #[cfg(feature = "exec")]
+            Encoder::Zlib(encoder) => encoder,
+        };
+        to.write_all(bytes).map_err(|error| failed(&self.name, &error))
+    }
+
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// What the system says; the file is gone then.
+    pub fn end(self) -> Result<()> {
+        let file = match self.to {
+            Encoder::None(file) => Ok(file),
+            #[cfg(feature = "exec")]
+            Encoder::Gzip(encoder) => encoder.finish(),
+            #[cfg(feature = "exec")]
+            Encoder::Zlib(encoder) => encoder.finish(),
+        };
+        file.map_err(|error| failed(&self.name, &error))?.end()
     }
 }
 

@@ -200,6 +200,17 @@ fn tf_record(bytes: &mut Bytes, name: &[u8], offset: &mut u64, pace: &mut Pace) 
     Ok(Some((place, data)))
 }
 
+/// Writes a TFRecord: its length and a checksum of that, what it holds and a checksum of that.
+///
+/// # Errors
+/// What `write` fails with.
+pub(in crate::exec) fn write_record(mut write: impl FnMut(&[u8]) -> Result<()>, data: &[u8]) -> Result<()> {
+    let length = (data.len() as u64).to_le_bytes();
+    let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
+    let parts: [&[u8]; 4] = [&length, &sum(&length), data, &sum(data)];
+    parts.into_iter().try_for_each(&mut write)
+}
+
 /// A length that a tensor and the memory budget have room for.
 fn sized(length: u64, name: &[u8]) -> Result<usize> {
     let fits = usize::try_from(length).ok().filter(|&length| length <= MAX_TENSOR_BYTES);

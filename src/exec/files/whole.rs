@@ -37,6 +37,11 @@ impl Whole {
         Ok(Whole { file, temporary, path, name, is_complete: false })
     }
 
+    /// What failures call it.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
     /// # Errors
     /// What the system says.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -51,6 +56,16 @@ impl Whole {
         let written = self.file.flush().and_then(|()| fs::rename(&self.temporary, &self.path));
         self.is_complete = written.is_ok();
         written.map_err(|error| failed(&self.name, &error))
+    }
+}
+
+impl Write for Whole {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::checkpoint::{Checkpoint, DataDir, Saved, Slice, merge, save, v1};
 use crate::exec::files::Folder;
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{DType, Shape, Tensor};
 
 /// The kernel of a node whose op computes file names without accessing files.
 ///
@@ -40,7 +40,10 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<HostKernel>> {
     type FileAction = Box<dyn FnMut(&DataDir, Inputs) -> Result<Outputs> + Send>;
     let mut run: FileAction = match node.op {
-        "SaveV2" => Box::new(save_v2),
+        "SaveV2" => {
+            let dtypes = node.attrs.dtypes("dtypes")?.to_vec();
+            Box::new(move |dir, inputs| save_v2(dir, &inputs, &dtypes))
+        }
         "Save" => Box::new(|dir, inputs| save_v1("Save", false, dir, inputs)),
         "SaveSlices" => Box::new(|dir, inputs| save_v1("SaveSlices", true, dir, inputs)),
         "Restore" | "RestoreSlice" => {
@@ -89,12 +92,17 @@ pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<Ho
     Ok(Some(Box::new(move |inputs| run(folder.get()?, inputs))))
 }
 
-fn save_v2(dir: &DataDir, inputs: Inputs) -> Result<Outputs> {
+fn save_v2(dir: &DataDir, inputs: &Inputs, dtypes: &[DType]) -> Result<Outputs> {
     let [prefix, names, parts, tensors @ ..] = inputs.as_slice() else {
         return Err(Failure::invalid("SaveV2 takes a prefix, names, slices and tensors"));
     };
     let named = named(names, parts, tensors.len())?;
-    let saved = named.iter().zip(tensors).map(|((name, part), tensor)| Saved { name, tensor, part: part.as_ref() });
+    let saved = named.iter().zip(tensors).zip(dtypes).map(|(((name, part), tensor), dtype)| Saved {
+        name,
+        tensor,
+        part: part.as_ref(),
+        is_encoded: *dtype == DType::Variant,
+    });
     save(dir, &prefix.item::<Vec<u8>>()?, &saved.collect::<Vec<_>>())?;
     Ok(Outputs::new())
 }
@@ -107,7 +115,7 @@ fn save_v1(op: &str, has_parts: bool, dir: &DataDir, inputs: Inputs) -> Result<O
     let (parts, tensors) = rest.split_at(rest.len() - count);
     let whole = Tensor::vector(vec![Vec::<u8>::new(); count]);
     let named = named(names, parts.first().unwrap_or(&whole), count)?;
-    let saved = named.iter().zip(tensors).map(|((name, part), tensor)| Saved { name, tensor, part: part.as_ref() });
+    let saved = named.iter().zip(tensors).map(|((name, part), tensor)| Saved::new(name, tensor, part.as_ref()));
     v1::save(dir, &file.item::<Vec<u8>>()?, &saved.collect::<Vec<_>>())?;
     Ok(Outputs::new())
 }

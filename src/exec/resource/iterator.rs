@@ -1,11 +1,14 @@
-//! Iterators: how far the elements of a dataset were asked for.
+//! Iterators: how far the elements of a dataset were asked for. One is saved as that, and as the seeds that its dataset has drawn:
+//! restored, it asks for as many elements again.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-use super::super::dataset::{Dataset, Element, Elements, Run, Spec};
+use prost::Message;
+
+use super::super::dataset::{Dataset, Draws, Element, Elements, Run, Spec};
 use super::super::turn;
 use super::ResourceKey;
 use super::list::Look;
@@ -23,11 +26,47 @@ pub(in crate::exec) struct Iterator {
     key: ResourceKey,
     spec: Spec,
     /// `None` until it is made one over a dataset.
-    elements: Mutex<Option<Box<dyn Elements>>>,
+    elements: Mutex<Option<Begun>>,
+}
+
+/// How far it has come with a dataset.
+struct Begun {
+    dataset: Arc<Dataset>,
+    elements: Box<dyn Elements>,
+    /// How many elements it was asked for.
+    asked: u64,
+    draws: Draws,
+}
+
+impl Begun {
+    /// The first element is next, with the seeds that were drawn before.
+    fn new(dataset: Arc<Dataset>, draws: Draws, run: &Run) -> Result<Begun> {
+        let elements = dataset.elements(&Run { draws: Some(&draws), ..*run })?;
+        Ok(Begun { dataset, elements, asked: 0, draws })
+    }
+
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        self.asked += 1;
+        self.elements.next(&Run { draws: Some(&self.draws), ..*run })
+    }
+
+    fn bytes(&self) -> usize {
+        self.elements.bytes() + self.draws.bytes()
+    }
+}
+
+/// What is saved.
+#[derive(Clone, PartialEq, Message)]
+struct Progress {
+    #[prost(uint64, tag = "1")]
+    asked: u64,
+    /// Three numbers for each draw.
+    #[prost(uint64, repeated, tag = "2")]
+    draws: Vec<u64>,
 }
 
 /// An iterator's elements, for this thread alone.
-struct Held<'a>(MutexGuard<'a, Option<Box<dyn Elements>>>);
+struct Held<'a>(MutexGuard<'a, Option<Begun>>);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
@@ -81,10 +120,10 @@ impl Iterator {
     /// # Errors
     /// InvalidArgument if its elements are others than the iterator's; FailedPrecondition if a function of its dataset calls
     /// this; if a function that it calls cannot run.
-    pub fn begin(&self, dataset: &Dataset, run: &Run) -> Result<()> {
+    pub fn begin(&self, dataset: Arc<Dataset>, run: &Run) -> Result<()> {
         dataset.spec.check_against(&self.spec)?;
-        let elements = dataset.elements(run)?;
-        *self.hold()?.0 = Some(elements);
+        let begun = Begun::new(dataset, Draws::default(), run)?;
+        *self.hold()?.0 = Some(begun);
         Ok(())
     }
 
@@ -98,7 +137,7 @@ impl Iterator {
         if elements.is_none() {
             let dataset = make()?;
             dataset.spec.check_against(&self.spec)?;
-            *elements = Some(dataset.elements(run)?);
+            *elements = Some(Begun::new(dataset, Draws::default(), run)?);
         }
         Ok(())
     }
@@ -118,6 +157,48 @@ impl Iterator {
         turn::in_part(|| elements.next(run))
     }
 
+    /// How far it has come, for [`Iterator::restore`].
+    ///
+    /// # Errors
+    /// FailedPrecondition if it is over no dataset, or over one that has other elements when it is asked again;
+    /// ResourceExhausted if its dataset has drawn too many seeds.
+    pub fn save(&self) -> Result<Vec<u8>> {
+        let held = self.hold()?;
+        let begun = held.0.as_ref().ok_or_else(|| not_begun("Save", "saving"))?;
+        begun.dataset.check_repeatable()?;
+        Ok(Progress { asked: begun.asked, draws: begun.draws.all()?.into_iter().flatten().collect() }.encode_to_vec())
+    }
+
+    /// Goes to where it, or one over the same dataset, was when that was saved: asks for as many elements from the first on.
+    ///
+    /// # Errors
+    /// FailedPrecondition if it is over no dataset; InvalidArgument if that was not saved so.
+    pub fn restore(&self, saved: &[u8], run: &Run) -> Result<()> {
+        let wrong = || Failure::invalid("what is to be restored is not the state of an iterator");
+        let progress = Progress::decode(saved).map_err(|_| wrong())?;
+        let (draws, rest) = progress.draws.as_chunks::<3>();
+        if !rest.is_empty() {
+            return Err(wrong());
+        }
+        let mut held = self.hold()?;
+        let begun = held.0.as_ref().ok_or_else(|| not_begun("Restore", "restoring"))?;
+        let mut again = Begun::new(Arc::clone(&begun.dataset), Draws::again(draws.to_vec()), run)?;
+        turn::in_part(|| {
+            while again.asked < progress.asked {
+                turn::look();
+                match again.next(run) {
+                    Ok(None) => again.asked = progress.asked,
+                    Err(failure) if failure.code == Code::Cancelled => return Err(failure),
+                    // What failed then had its turn, too.
+                    Ok(Some(_)) | Err(_) => {}
+                }
+            }
+            Ok(())
+        })?;
+        *held.0 = Some(again);
+        Ok(())
+    }
+
     /// Bytes of the elements that it keeps; 0 if somebody is just asking for one.
     pub fn bytes(&self) -> usize {
         self.elements.try_lock().map_or(0, |elements| elements.as_ref().map_or(0, |elements| elements.bytes()))
@@ -127,6 +208,14 @@ impl Iterator {
         let bytes = self.elements.try_lock().ok().map(|elements| elements.as_ref().map_or(0, |it| it.bytes()));
         Look { dtypes: self.spec.types.clone(), bytes, ..Look::default() }
     }
+}
+
+fn not_begun(what: &str, doing: &str) -> Failure {
+    let why = format!(
+        "{what}() failed because the iterator has not been initialized. Ensure that you have run the initializer operation for \
+         this iterator before {doing} it."
+    );
+    Failure::new(Code::FailedPrecondition, why)
 }
 
 #[cfg(test)]
@@ -153,20 +242,20 @@ mod tests {
         Arc::new(Iterator::new(key, Spec { types: Vec::new(), shapes: Vec::new() }))
     }
 
-    fn over(of: &Arc<Iterator>) -> Dataset {
+    fn over(of: &Arc<Iterator>) -> Arc<Dataset> {
         let of = Arc::clone(of);
         let parts = Parts::new(UNKNOWN, move |_| Ok(Box::new(Of(Arc::clone(&of))) as Box<dyn Elements>));
-        Dataset::new(Spec { types: Vec::new(), shapes: Vec::new() }, Vec::new(), parts).unwrap()
+        Arc::new(Dataset::new(Spec { types: Vec::new(), shapes: Vec::new() }, Vec::new(), parts).unwrap())
     }
 
     #[test]
     fn an_iterator_that_asks_itself_fails_and_is_free_again() {
         let (mailbox, _inbox) = mailbox::open();
         let device: Arc<dyn Wake> = Arc::new(mailbox);
-        let run = Run { engine: &HostEngine, device: &device };
+        let run = Run { engine: &HostEngine, device: &device, draws: None };
         let (first, second) = (iterator(), iterator());
-        first.begin(&over(&second), &run).unwrap();
-        second.begin(&over(&first), &run).unwrap();
+        first.begin(over(&second), &run).unwrap();
+        second.begin(over(&first), &run).unwrap();
         for _ in 0..2 {
             for asked in [&first, &second] {
                 let Err(failure) = asked.next(&run) else { panic!("an element was made of itself") };
@@ -193,7 +282,7 @@ mod tests {
                 let signal = Arc::new(turn::Signal::default());
                 signal.stop();
                 turn::within(&signal, || {
-                    turn::whole(|| drop(iterator.next(&Run { engine: &HostEngine, device: &device })))
+                    turn::whole(|| drop(iterator.next(&Run { engine: &HostEngine, device: &device, draws: None })))
                 });
             };
             scope.spawn(wait).join()

@@ -103,13 +103,43 @@ impl Queue {
         Queue { name, kind, types, shapes, capacity, state }
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Whether a node that names this queue describes it as it is.
-    pub fn is_as(&self, kind: Kind, types: &[DType], shapes: &[PartialShape], capacity: usize) -> bool {
-        (self.kind, &self.types[..], &self.shapes[..], self.capacity) == (kind, types, shapes, capacity)
+    /// Refuses a node that names this queue and describes another, in TensorFlow's words.
+    ///
+    /// # Errors
+    /// InvalidArgument.
+    pub fn check_as(&self, kind: Kind, types: &[DType], shapes: &[PartialShape], capacity: usize) -> Result<()> {
+        let differs = |what: &str, has: String, verb: &str, requested: String| {
+            let why = format!(
+                "Shared queue '{}' has {what} {has} but requested {what} {verb} {requested}{}",
+                self.name,
+                if what == "capacity" { "" } else { "." }
+            );
+            Err(Failure::invalid(why))
+        };
+        let list = |items: Vec<String>| format!("[{}]", items.join(","));
+        match (self.kind, kind) {
+            (Kind::Shuffle { keeps: has }, Kind::Shuffle { keeps }) if has != keeps => {
+                return differs("min_after_dequeue", has.to_string(), "was", keeps.to_string());
+            }
+            (Kind::Shuffle { .. }, Kind::Shuffle { .. }) => {}
+            (has, requested) if has != requested => {
+                let why = format!("Shared queue '{}' is a queue of another type than this node requests", self.name);
+                return Err(Failure::invalid(why));
+            }
+            _ => {}
+        }
+        if self.capacity != capacity {
+            return differs("capacity", self.capacity.to_string(), "was", capacity.to_string());
+        }
+        if self.types != types {
+            let names = |types: &[DType]| types.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
+            return differs("component types", names(&self.types), "were", names(types));
+        }
+        if self.shapes != shapes {
+            let shown = |shapes: &[PartialShape]| list(shapes.iter().map(PartialShape::to_string).collect());
+            return differs("component shapes", shown(&self.shapes), "were", shown(shapes));
+        }
+        Ok(())
     }
 
     /// What it is, for those who ask from outside.

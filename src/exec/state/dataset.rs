@@ -280,7 +280,7 @@ pub(super) fn spec(node: &KernelNode) -> Result<Spec> {
 }
 
 /// An op that makes a dataset.
-fn described(
+pub(super) fn described(
     node: &KernelNode,
     parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
 ) -> Result<Option<StateOp>> {
@@ -317,12 +317,12 @@ impl StateInputs {
         self.host(index)?.to_i64()
     }
 
-    fn truth(&mut self, index: usize) -> Result<bool> {
+    pub(super) fn truth(&mut self, index: usize) -> Result<bool> {
         self.host(index)?.item()
     }
 
     /// Some inputs, as a variant holds them.
-    fn held(&mut self, range: Range<usize>) -> Result<Vec<Token>> {
+    pub(super) fn held(&mut self, range: Range<usize>) -> Result<Vec<Token>> {
         range.map(|index| self.token(index)?.held()).collect()
     }
 }

@@ -7,12 +7,12 @@ use super::super::dataset::{Element, Spec};
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
 use super::super::resource::{Iterator, Resource, ResourceKey};
-use super::super::token::{Optional, Token};
+use super::super::token::{Boxed, Optional, Token, Variant};
 use super::dataset::spec;
 use super::named::{Named, Site};
 use super::op::{StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::Tensor;
+use crate::tensor::{Shape, Tensor};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -36,7 +36,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         }
         "MakeIterator" => simple(|mut inputs, context| {
             let (dataset, iterator) = (inputs.dataset(0)?, inputs.iterator(1)?);
-            iterator.begin(&dataset, &context.run())?;
+            iterator.begin(dataset, &context.run())?;
             Ok(nothing())
         }),
         "IteratorGetNext" => {
@@ -56,6 +56,19 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 Ok(one(Optional::new(element)?))
             })
         }
+        "SerializeIterator" => simple(|mut inputs, _| {
+            let state = Tensor::scalar(inputs.iterator(0)?.save()?);
+            Ok(one(Boxed::new(Shape::scalar(), vec![state.into()])?))
+        }),
+        "DeserializeIterator" => simple(|mut inputs, context| {
+            let iterator = inputs.iterator(0)?;
+            let Token::Variant(Variant::Boxed(boxed)) = inputs.token(1)? else {
+                return Err(Failure::invalid("input 1 must be the state of an iterator, as SerializeIterator returns"));
+            };
+            let state = boxed.items().first().cloned().ok_or_else(|| Failure::invalid("the state of no iterator"))?;
+            iterator.restore(&state.host()?.item::<Vec<u8>>()?, &context.run())?;
+            Ok(nothing())
+        }),
         "IteratorToStringHandle" => {
             simple(|mut inputs, _| Ok(one(Tensor::scalar(written(inputs.iterator(0)?.key()).into_bytes()))))
         }

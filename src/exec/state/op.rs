@@ -26,7 +26,7 @@ pub(in crate::exec) struct OpContext<'a> {
 impl OpContext<'_> {
     /// What elements of datasets are made with.
     pub fn run(&self) -> Run<'_> {
-        Run { engine: self.engine, device: self.device }
+        Run { engine: self.engine, device: self.device, draws: None }
     }
 
     /// The op that was called, for a resource that it may have to wait for.

@@ -79,14 +79,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             Resource::Queue(queue) => queue,
             other => return Err(wrong_kind("queue", &other)),
         };
-        if !queue.is_as(kind, &types, &shapes, capacity) {
-            let why = format!(
-                "queue '{}' is shared and is of another kind or has other component types, shapes or capacity than this \
-                 node says",
-                queue.name()
-            );
-            return Err(Failure::invalid(why));
-        }
+        queue.check_as(kind, &types, &shapes, capacity)?;
         Ok(one(Token::Resource(Resource::Queue(queue))))
     })
 }

@@ -243,6 +243,7 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "list_gather" => lists::gather,
         "list_concat" => lists::concat,
         "declared_outputs" => lists::declared,
+        "of_each_row" => lists::of_each_row,
 
         "ragged_range" => ragged::range,
         "ragged_gather" => ragged::gather,

@@ -24,6 +24,7 @@ const LESS_KNOWN: &[&str] = &[
     "MaxPoolGradGradV2",
     "MaxPoolV2",
     "RaggedTensorToVariant",
+    "SerializeIterator",
     "SplitV",
 ];
 
@@ -45,6 +46,7 @@ const NOT_RECORDED: &[&str] = &[
     "LegacyParallelInterleaveDatasetV2",
     "MapAndBatchDataset",
     "MapDataset",
+    "MapDefun",
     "OneShotIterator",
     "ParallelFilterDataset",
     "ParallelInterleaveDataset",

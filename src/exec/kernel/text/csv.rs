@@ -77,7 +77,7 @@ fn decode(inputs: &Inputs, types: &[DType], format: &Format) -> Result<Outputs> 
                     return Err(Failure::invalid(format!("Field {f} is required but missing in record {i}!")));
                 }
                 push_default(output, default)?;
-            } else if !push(output, &field) {
+            } else if !push_field(output, &field) {
                 let (dtype, text) = (output.dtype(), String::from_utf8_lossy(&field));
                 return Err(Failure::invalid(format!("Field {f} in record {i} is not a valid {dtype}: {text}")));
             }
@@ -86,8 +86,8 @@ fn decode(inputs: &Inputs, types: &[DType], format: &Format) -> Result<Outputs> 
     outputs.into_iter().map(|data| Tensor::new(records.shape().clone(), data)).collect()
 }
 
-/// Whether the field can be read as an element of that dtype.
-fn push(output: &mut Data, field: &[u8]) -> bool {
+/// Whether the field can be read as an element of that dtype, which is added then.
+pub(in crate::exec) fn push_field(output: &mut Data, field: &[u8]) -> bool {
     let text = || std::str::from_utf8(field).map_or("", str::trim);
     match output {
         Data::String(texts) => {
@@ -102,7 +102,11 @@ fn push(output: &mut Data, field: &[u8]) -> bool {
     }
 }
 
-fn push_default(output: &mut Data, default: &Tensor) -> Result<()> {
+/// Adds the one element of a field's default.
+///
+/// # Errors
+/// InvalidArgument if it has another dtype.
+pub(in crate::exec) fn push_default(output: &mut Data, default: &Tensor) -> Result<()> {
     match (output, default.data()) {
         (Data::String(all), Data::String(one)) => all.push(one[0].clone()),
         (Data::I32(all), Data::I32(one)) => all.push(one[0]),

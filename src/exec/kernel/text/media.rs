@@ -225,11 +225,19 @@ fn images(tag: &Tensor, tensor: &Tensor, most: usize, bad: &[u8]) -> Result<Tens
         let encoded = match tensor.slice::<u8>() {
             Ok(bytes) => png(&bytes[range], [height, width, depth], false, -1)?,
             Err(_) => {
-                let floats: Vec<f64> = match tensor.slice::<f32>() {
-                    Ok(floats) => floats[range].iter().map(|&x| x.into()).collect(),
-                    Err(_) => tensor.slice::<f64>()?[range].to_vec(),
+                let bytes = match tensor.slice::<f32>() {
+                    Ok(floats) => {
+                        visible(&floats[range], depth, bad, |x| x, |x, scale, offset| (x * scale + offset) as u8)
+                    }
+                    Err(_) => visible(
+                        &tensor.slice::<f64>()?[range],
+                        depth,
+                        bad,
+                        |x| x as f32,
+                        |x, scale, offset| (x * f64::from(scale) + f64::from(offset)) as u8,
+                    ),
                 };
-                png(&visible(&floats, depth, bad), [height, width, depth], false, -1)?
+                png(&bytes, [height, width, depth], false, -1)?
             }
         };
         let side = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
@@ -239,13 +247,20 @@ fn images(tag: &Tensor, tensor: &Tensor, most: usize, bad: &[u8]) -> Result<Tens
     Ok(Tensor::scalar(MediaSummary { value }.encode_to_vec()))
 }
 
-/// Floats scaled to bytes, with a colour for pixels that are not finite.
+/// Floats scaled to bytes, with a colour for pixels that are not finite. `scaled` multiplies, adds and cuts off, in the precision of
+/// the floats, as TensorFlow does.
 #[cfg(feature = "exec")]
-fn visible(floats: &[f64], depth: usize, bad: &[u8]) -> Vec<u8> {
-    let is_finite = |pixel: &&[f64]| pixel.iter().all(|x| x.is_finite());
-    let finite = || floats.chunks_exact(depth).filter(is_finite).flatten().copied();
-    let (least, most) = finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
-    const ZERO: f64 = 1e-6;
+fn visible<T: Copy>(
+    floats: &[T],
+    depth: usize,
+    bad: &[u8],
+    single: fn(T) -> f32,
+    scaled: fn(T, f32, f32) -> u8,
+) -> Vec<u8> {
+    let is_finite = |pixel: &&[T]| pixel.iter().all(|&x| single(x).is_finite());
+    let finite = || floats.chunks_exact(depth).filter(is_finite).flatten().map(|&x| single(x));
+    let (least, most) = finite().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), x: f32| (a.min(x), b.max(x)));
+    const ZERO: f32 = 1e-6;
     let (scale, offset) = if least < 0.0 {
         let largest = least.abs().max(most.abs());
         (if largest < ZERO { 0.0 } else { 127.0 / largest }, 128.0)
@@ -255,10 +270,23 @@ fn visible(floats: &[f64], depth: usize, bad: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(floats.len());
     for pixel in floats.chunks_exact(depth) {
         if is_finite(&pixel) {
-            bytes.extend(pixel.iter().map(|x| (x * scale + offset) as u8));
+            bytes.extend(pixel.iter().map(|&x| scaled(x, scale, offset)));
         } else {
             bytes.extend_from_slice(&bad[..depth]);
         }
     }
     bytes
+}
+
+#[cfg(all(test, feature = "exec"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_scaled_in_their_own_precision() {
+        // What float32 makes of -3.55 * (127 / 3.55) + 128 by numpy; in float64 it is a little less than 1.
+        let bytes =
+            visible(&[0.62f32, 1.51, -3.55], 3, &[255; 3], |x| x, |x, scale, offset| (x * scale + offset) as u8);
+        assert_eq!(bytes, [150, 182, 1]);
+    }
 }

@@ -1,8 +1,9 @@
 //! Ops on lists of tensors and on optional tensors, whose elements have the shape that an input or attribute states.
 
 use super::one;
-use crate::graph::shape::call::Call;
+use crate::graph::shape::call::{Call, merge_sizes};
 use crate::graph::shape::{Dims, Fact};
+use crate::tensor::PartialShape;
 
 /// An element, of the shape that the third input states.
 pub(super) fn item(call: &Call) -> Option<Vec<Fact>> {
@@ -37,4 +38,14 @@ pub(super) fn concat(call: &Call) -> Option<Vec<Fact>> {
 pub(super) fn declared(call: &Call) -> Option<Vec<Fact>> {
     let shapes = call.node.attrs.shapes("output_shapes").ok()?;
     Some(shapes.iter().map(|shape| call.stated(shape).into()).collect())
+}
+
+/// A row of what the attribute `output_shapes` declares for each row of the arguments.
+pub(super) fn of_each_row(call: &Call) -> Option<Vec<Fact>> {
+    let arguments = call.node.attrs.dtypes("Targuments").ok()?.len();
+    let rows = (0..arguments).filter_map(|i| call.dims(i)?.first().copied());
+    let count = rows.reduce(|a, b| merge_sizes(a, b).unwrap_or(a)).unwrap_or_else(|| call.size(None));
+    let shapes = call.node.attrs.shapes("output_shapes").ok()?;
+    let whole = |row: &PartialShape| Fact::from(call.stated(row).map(|row| [&[count], &row[..]].concat()));
+    Some(shapes.iter().map(whole).collect())
 }
