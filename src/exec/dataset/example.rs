@@ -18,8 +18,8 @@ pub(in crate::exec) struct Features {
     pub defaults: Vec<Tensor>,
 }
 
-/// The features of each element, which is a batch of serialised examples, in the order of their keys. A sparse feature is an array
-/// of its indices, values and shape.
+/// The features of each element, which is a batch of serialised examples, in the order of their keys. A sparse feature is an
+/// array of its indices, values and shape.
 ///
 /// # Errors
 /// InvalidArgument if two features have one key, or what is said of a feature does not fit together.

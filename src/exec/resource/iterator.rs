@@ -1,5 +1,5 @@
-//! Iterators: how far the elements of a dataset were asked for. One is saved as that, and as the seeds that its dataset has drawn:
-//! restored, it asks for as many elements again.
+//! Iterators: how far the elements of a dataset were asked for. One is saved as that, and as the seeds that its dataset has
+//! drawn: restored, it asks for as many elements again.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};

@@ -247,8 +247,8 @@ fn images(tag: &Tensor, tensor: &Tensor, most: usize, bad: &[u8]) -> Result<Tens
     Ok(Tensor::scalar(MediaSummary { value }.encode_to_vec()))
 }
 
-/// Floats scaled to bytes, with a colour for pixels that are not finite. `scaled` multiplies, adds and cuts off, in the precision of
-/// the floats, as TensorFlow does.
+/// Floats scaled to bytes, with a colour for pixels that are not finite. `scaled` multiplies, adds and cuts off, in the
+/// precision of the floats, as TensorFlow does.
 #[cfg(feature = "exec")]
 fn visible<T: Copy>(
     floats: &[T],
