@@ -105,9 +105,18 @@ impl At<'_> {
         if shape.elements() == Some(kind.len()) {
             return Ok(());
         }
-        let (dtype, got) = (kind.dtype(), kind.len());
-        let why = format!("Number of {dtype} values != expected.  Values size: {got} but output shape: {shape}");
+        let (list, got) = (list_of(kind.dtype()), kind.len());
+        let why = format!("Number of {list} values != expected.  Values size: {got} but output shape: {shape}");
         Err(self.fail(key, why))
+    }
+}
+
+/// What an example calls its values of a dtype.
+fn list_of(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float",
+        DType::String => "bytes",
+        other => other.name(),
     }
 }
 
@@ -228,7 +237,8 @@ impl<'a> DenseRows<'a> {
             (None, size) if kind.len() % size != 0 => {
                 let (got, shape) = (kind.len(), &self.of.shape);
                 let why = format!(
-                    "Number of {dtype} values is not a multiple of stride length. Saw {got} values but output shape is: {shape}"
+                    "Number of {} values is not a multiple of stride length. Saw {got} values but output shape is: {shape}",
+                    list_of(*dtype)
                 );
                 return Err(at.fail(key, why));
             }
