@@ -1,5 +1,5 @@
 //! The ops that save and restore: they touch the disk, in the folder that the task was given. States of iterators are saved
-//! among the tensors, each as TensorFlow encodes a variant.
+//! among the tensors, each as TensorFlow encodes a variant; so are those that become strings.
 
 use prost::Message;
 
@@ -7,7 +7,7 @@ use super::super::engine::Engine;
 use super::super::kernel::{KernelNode, checkpoint};
 use super::super::token::{Boxed, Token, Variant};
 use super::named::Site;
-use super::op::{StateOp, simple};
+use super::op::{StateOp, one, simple};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -20,10 +20,43 @@ struct VariantProto {
     metadata: Vec<u8>,
 }
 
+/// TensorFlow's TensorProto of a variant.
+#[derive(Clone, PartialEq, Message)]
+struct TensorOfVariant {
+    #[prost(int32, tag = "1")]
+    dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    shape: Option<NoDims>,
+    #[prost(message, repeated, tag = "15")]
+    variants: Vec<VariantProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct NoDims {}
+
 /// What the state of an iterator is called.
 const ITERATOR: &str = "meshtf::Iterator";
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "SerializeTensor" if node.attrs.dtype("T")? == DType::Variant => {
+            return simple(|mut inputs, _| {
+                let variants = vec![proto_of(&inputs.token(0)?)?];
+                let dtype = DType::Variant.proto_number();
+                let proto = TensorOfVariant { dtype, shape: Some(NoDims {}), variants };
+                Ok(one(Tensor::scalar(proto.encode_to_vec())))
+            });
+        }
+        "ParseTensor" if node.attrs.dtype("out_type")? == DType::Variant => {
+            return simple(|mut inputs, _| {
+                let proto = TensorOfVariant::decode(&*inputs.host(0)?.item::<Vec<u8>>()?).ok();
+                let variant = proto.and_then(|mut proto| proto.variants.pop());
+                state_of(variant.ok_or_else(|| Failure::invalid("Could not parse `serialized` as TensorProto"))?)
+                    .map(one)
+            });
+        }
+        _ => {}
+    }
     let Some(mut kernel) = checkpoint::on_disk(node, site.resources.data())? else { return Ok(None) };
     let restored = if node.op == "RestoreV2" { node.attrs.dtypes("dtypes")?.to_vec() } else { Vec::new() };
     simple(move |mut inputs, _| {
@@ -39,18 +72,33 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
 
 /// The tensor of an input; of the state of an iterator, the proto that stands for it.
 fn encoded(token: Token) -> Result<Tensor> {
-    let Token::Variant(Variant::Boxed(boxed)) = &token else { return token.host() };
-    let (0, [Token::Value(state)]) = (boxed.shape.rank(), boxed.items()) else {
-        return Err(Failure::invalid("a checkpoint keeps tensors and states of iterators, and no other variants"));
-    };
-    let metadata = state.clone().into_host()?.item::<Vec<u8>>()?;
-    Ok(Tensor::scalar(VariantProto { type_name: ITERATOR.to_owned(), metadata }.encode_to_vec()))
+    match &token {
+        Token::Variant(_) => Ok(Tensor::scalar(proto_of(&token)?.encode_to_vec())),
+        _ => token.host(),
+    }
+}
+
+fn proto_of(token: &Token) -> Result<VariantProto> {
+    if let Token::Variant(Variant::Boxed(boxed)) = token
+        && let (0, [Token::Value(state)]) = (boxed.shape.rank(), boxed.items())
+    {
+        let metadata = state.clone().into_host()?.item::<Vec<u8>>()?;
+        return Ok(VariantProto { type_name: ITERATOR.to_owned(), metadata });
+    }
+    Err(Failure::invalid("of variants, only the states of iterators can be saved"))
 }
 
 /// The state that a proto stands for.
 fn decoded(proto: &Tensor) -> Result<Token> {
-    let proto = VariantProto::decode(&*proto.item::<Vec<u8>>()?).ok().filter(|proto| proto.type_name == ITERATOR);
-    let proto =
-        proto.ok_or_else(|| Failure::invalid("the checkpoint has a variant that is not the state of an iterator"))?;
+    let proto = VariantProto::decode(&*proto.item::<Vec<u8>>()?);
+    state_of(proto.map_err(|error| Failure::invalid(format!("the checkpoint has a variant that is none: {error}")))?)
+}
+
+fn state_of(proto: VariantProto) -> Result<Token> {
+    if proto.type_name != ITERATOR {
+        let why =
+            format!("of variants, only the states of iterators can be restored, and this is {:?}", proto.type_name);
+        return Err(Failure::invalid(why));
+    }
     Boxed::new(Shape::scalar(), vec![Tensor::scalar(proto.metadata).into()]).map(Token::from)
 }

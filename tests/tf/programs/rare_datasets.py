@@ -48,6 +48,8 @@ rows = {"output_types": [tf.int64], "output_shapes": [[None]]}
 numbers = {"output_types": [tf.int64], "output_shapes": [[]]}
 fed = dict(num_parallel_calls=1, dense_defaults=[np.array([0, 0])], sparse_keys=[], dense_keys=["b"], sparse_types=[], dense_shapes=[[2]])
 fed.update(output_types=[tf.int64], output_shapes=[[None, 2]])
+sparse = dict(batch_size=2, row_shape=[5], output_types=[tf.variant], output_shapes=[None])
+sparses = tf.SparseTensorSpec([None, 5], tf.int64)
 
 PIPELINES = {
     "csv": lambda: more.CsvDataset([table, other], fields, header=True),
@@ -65,11 +67,17 @@ PIPELINES = {
     "sparse": lambda: grows().sparse_batch(2, [5]),
     "sparse_open": lambda: grows().sparse_batch(3, [None]),
     "sparse_too_long": lambda: grows().sparse_batch(2, [2]),
+    "sparse_raw": lambda: dataset_ops._VariantDataset(raw.DenseToSparseBatchDataset(input_dataset=of(grows()), **sparse), sparses),
+    "sparse_older": lambda: dataset_ops._VariantDataset(
+        raw.ExperimentalDenseToSparseBatchDataset(input_dataset=of(grows()), **sparse), sparses
+    ),
     "examples": lambda: LIST(examples).batch(2).apply(more.parse_example_dataset(wanted)),
     "examples_v1": lambda: one(raw.ParseExampleDataset(input_dataset=of(LIST(examples).batch(2)), **fed), [None, 2]),
+    "examples_v2": lambda: one(raw.ParseExampleDatasetV2(input_dataset=of(LIST(examples).batch(2)), **fed), [None, 2]),
     "examples_older": lambda: one(
         raw.ExperimentalParseExampleDataset(input_dataset=of(LIST(examples).batch(2)), **fed), [None, 2]
     ),
+    "examples_wrong": lambda: LIST(examples).batch(2).apply(more.parse_example_dataset({"b": tf.io.FixedLenFeature([2], tf.float32)})),
     "matching": lambda: one(
         raw.MatchingFilesDataset(patterns=[folder + "/*.csv", folder + "/*/*.csv", folder + "/t?ble.csv"]), (), tf.string
     ),
@@ -177,6 +185,20 @@ for name, make in SAVED.items():
 # Unseeded: what was not given yet follows, in whatever order.
 got = continued(lambda: RANGE(50).shuffle(50), target("local/0"), [20, 20, 10])
 check(sorted(got) == list(range(50)), got)
+
+# The same as a string.
+with tf.Graph().as_default(), tf.Session(target("local/0")) as session:
+    iterator = tf.data.make_initializable_iterator(RANGE(9))
+    value, handle = iterator.get_next(), iterator._iterator_resource
+    state = tf.io.serialize_tensor(raw.SerializeIterator(resource_handle=handle))
+    name = tf.placeholder(tf.string, [])
+    begin = raw.DeserializeIterator(resource_handle=handle, serialized=tf.io.parse_tensor(name, tf.variant))
+    session.run(iterator.initializer)
+    check([session.run(value) for _ in range(3)] == [0, 1, 2])
+    text = session.run(state)
+    check([session.run(value) for _ in range(3)] == [3, 4, 5])
+    session.run(begin, {name: text})
+    check([session.run(value) for _ in range(3)] == [3, 4, 5])
 
 with tf.Graph().as_default(), tf.Session(target("local/0")) as session:
     iterator = tf.data.make_initializable_iterator(RANGE(3).map(lambda x: tf.random_uniform([], 0, 9, tf.int64)))
