@@ -40,7 +40,14 @@ dist: ## what is given away, in target/dist: a small binary, an archive, a .deb,
 	@CARGO='$(CARGO)' CARGO_TARGET_DIR='$(TARGET_DIR)' GPU='$(GPU)' JOBS='$(JOBS)' bash packaging/dist.sh '$(TARGET_DIR)/dist/packages'
 	$(call say,built $(TARGET_DIR)/dist/meshtf and what is in $(TARGET_DIR)/dist/packages)
 
-demo: build ## two nodes as separate processes, one graph over both, the answer: 238
+# The demo takes no GPU. The crates for GPUs are most of a first build: where there is none, and none of them is built yet, it does
+# without them, unless GPU=yes.
+DEMO_GPU = $(or $(GPU),$(if $(filter Darwin,$(shell uname))$(wildcard \
+	/dev/nvidia0 /dev/dri/render* $(TARGET_DIR)/release/deps/libburn_wgpu-*.rlib),yes,no))
+
+demo: ## two nodes as separate processes, one graph over both, the answer: 238 (built without GPUs where there is none)
+	$(call say,building meshtf$(if $(filter no,$(DEMO_GPU)), without GPUs (with them: make demo GPU=yes)): minutes the first time; seconds after that)
+	@$(CARGO) build --release --bin meshtf $(if $(filter no,$(DEMO_GPU)),--no-default-features --features node) $(JOBS_FLAG)
 	@MESHTF='$(MESHTF)' bash examples/demo.sh
 
 demo-tf: build $(TF_VENV)/ready ## the same with TensorFlow's own client: ten lines of Python print 238
