@@ -7,6 +7,7 @@ mod convert;
 mod dtype;
 mod element;
 pub mod literal;
+mod moved;
 pub mod npy;
 pub mod render;
 pub mod safetensors;
@@ -19,6 +20,7 @@ pub use dtype::DType;
 pub use element::{Element, Float, Integer, Numeric, Ring};
 pub(crate) use element::{with_complex, with_float, with_integer, with_number, with_ring, with_type};
 use half::{bf16, f16};
+pub(crate) use moved::{Moved, with_moved};
 pub use num_complex::Complex;
 pub use render::to_json;
 pub use shape::{PartialShape, Shape};
@@ -213,7 +215,7 @@ impl Tensor {
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.slice::<T>()? {
             [one] => Ok(one.clone()),
-            _ => Err(Failure::invalid(format!("expected a scalar, got shape {}", self.shape))),
+            _ => Err(self.not_a_scalar()),
         }
     }
 
@@ -236,7 +238,7 @@ impl Tensor {
     pub fn to_i64(&self) -> Result<i64> {
         match self.to_i64s()?.as_slice() {
             [one] => Ok(*one),
-            _ => Err(Failure::invalid(format!("expected a scalar, got shape {}", self.shape))),
+            _ => Err(self.not_a_scalar()),
         }
     }
 
@@ -330,6 +332,10 @@ impl Tensor {
         let mut data = Data::zeros(dtype, n);
         data.bytes_mut().expect("fixed-size and not bool").copy_from_slice(bytes);
         Ok(Tensor { shape, data: Arc::new(data) })
+    }
+
+    fn not_a_scalar(&self) -> Failure {
+        Failure::invalid(format!("expected a scalar, got shape {}", self.shape))
     }
 
     fn not_a(&self, wanted: DType) -> Failure {

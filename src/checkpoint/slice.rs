@@ -2,7 +2,7 @@
 
 use super::data_loss;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Element, Shape, Tensor, with_type};
+use crate::tensor::{Moved, Shape, Tensor, with_moved};
 
 /// A box inside a tensor: start and length along each dimension, `None` for the whole dimension.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,11 +139,11 @@ pub fn copy(whole: &Shape, from: (&Slice, &Tensor), to: (&Slice, &mut Tensor)) -
     if common.iter().any(|range| range.is_empty()) {
         return Ok(0);
     }
-    with_type!(from.1.dtype(), T => copy_box::<T>(&source, from.1, &target, to.1, &common)?);
+    with_moved!(from.1.dtype(), T => copy_box::<T>(&source, from.1, &target, to.1, &common)?);
     Ok(common.iter().map(ExactSizeIterator::len).product())
 }
 
-fn copy_box<T: Element>(
+fn copy_box<T: Moved>(
     source: &[std::ops::Range<usize>],
     from: &Tensor,
     target: &[std::ops::Range<usize>],
@@ -153,7 +153,7 @@ fn copy_box<T: Element>(
     let row = common.last().map_or(1, ExactSizeIterator::len);
     let outer = &common[..common.len().saturating_sub(1)];
     let (from_strides, to_strides) = (from.shape().strides(), to.shape().strides());
-    let (elements, into) = (from.slice::<T>()?, to.slice_mut::<T>()?);
+    let (elements, into) = (from.moved::<T>()?, to.moved_mut::<T>()?);
     let mut at: Vec<usize> = common.iter().map(|range| range.start).collect();
     loop {
         let place = |ranges: &[std::ops::Range<usize>], strides: &[usize]| {

@@ -240,7 +240,12 @@ pub const SELF: &str = "self";
 pub const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "tensor",
-        &[&[SELF, "dtype"], &["convert", "element", "shape"], &["literal", "npy", "render", "safetensors", "wire"]],
+        &[
+            &[SELF, "dtype"],
+            &["convert", "element", "shape"],
+            &["moved"],
+            &["literal", "npy", "render", "safetensors", "wire"],
+        ],
     ),
     ("data", &[&[SELF, "idx", "images", "order", "there"], &["csv", "text"], &["file"], &["npz"]]),
     ("trace", &[&[SELF], &["timeline"], &["chrome", "picture"]]),

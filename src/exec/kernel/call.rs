@@ -6,7 +6,7 @@ use super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
-use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor, with_ring};
+use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor, with_moved};
 
 /// The inputs by name: `let [x, y] = take(inputs)?`.
 ///
@@ -142,8 +142,8 @@ pub fn owned(tensor: Tensor) -> Result<Tensor> {
     if tensor.is_unique() || tensor.len() <= turn::ELEMENTS {
         return Ok(tensor);
     }
-    let copied = with_ring!(tensor.dtype(), T => {
-        Ok(Tensor::from_vec(tensor.shape().clone(), turn::copied(tensor.slice::<T>()?)))
+    let copied = with_moved!(tensor.dtype(), T => {
+        Ok(Tensor::from_moved(tensor.dtype(), tensor.shape().clone(), turn::copied(tensor.moved::<T>()?)))
     });
     copied.unwrap_or(Ok(tensor))
 }

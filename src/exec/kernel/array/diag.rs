@@ -5,7 +5,7 @@ use super::super::{HostKernel, KernelNode};
 use super::view::{View, not_held};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Data, Element, Shape, Tensor, with_type};
+use crate::tensor::{Data, Moved, Shape, Tensor, with_moved};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -13,19 +13,19 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "DiagPart" => call(diag_part),
         "MatrixBandPart" => call(|[x, lower, upper]: [Tensor; 3]| {
             let dtype = x.dtype();
-            with_type!(dtype, T => band_part::<T>(x, &lower, &upper)).unwrap_or_else(|| not_held(dtype))
+            with_moved!(dtype, T => band_part::<T>(x, &lower, &upper)).unwrap_or_else(|| not_held(dtype))
         }),
         "MatrixDiagV3" => {
             let align = Align::of(node)?;
             call(move |[diagonal, k, rows, columns, padding]: [Tensor; 5]| {
-                with_type!(diagonal.dtype(), T => matrix_diag::<T>(&diagonal, &k, &rows, &columns, &padding, align))
+                with_moved!(diagonal.dtype(), T => matrix_diag::<T>(&diagonal, &k, &rows, &columns, &padding, align))
                     .unwrap_or_else(|| not_held(diagonal.dtype()))
             })
         }
         "MatrixDiagPartV3" => {
             let align = Align::of(node)?;
             call(move |[x, k, padding]: [Tensor; 3]| {
-                with_type!(x.dtype(), T => matrix_diag_part::<T>(&x, &k, &padding, align))
+                with_moved!(x.dtype(), T => matrix_diag_part::<T>(&x, &k, &padding, align))
                     .unwrap_or_else(|| not_held(x.dtype()))
             })
         }
@@ -33,7 +33,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let align = Align::of(node)?;
             call(move |[x, diagonal, k]: [Tensor; 3]| {
                 let dtype = x.dtype();
-                with_type!(dtype, T => matrix_set_diag::<T>(x, &diagonal, &k, align)).unwrap_or_else(|| not_held(dtype))
+                with_moved!(dtype, T => matrix_set_diag::<T>(x, &diagonal, &k, align))
+                    .unwrap_or_else(|| not_held(dtype))
             })
         }
         _ => return Ok(None),
@@ -72,7 +73,7 @@ fn matrix_size(x: &Tensor) -> Result<(usize, usize)> {
 }
 
 /// Zero outside the band of `lower` subdiagonals and `upper` superdiagonals; a negative number keeps them all.
-fn band_part<T: Element>(mut x: Tensor, lower: &Tensor, upper: &Tensor) -> Result<Tensor> {
+fn band_part<T: Moved>(mut x: Tensor, lower: &Tensor, upper: &Tensor) -> Result<Tensor> {
     let (rows, columns) = matrix_size(&x)?;
     let width = |tensor: &Tensor, what: &str, most: usize, of: &str| -> Result<i64> {
         let width = tensor.to_i64()?;
@@ -85,16 +86,15 @@ fn band_part<T: Element>(mut x: Tensor, lower: &Tensor, upper: &Tensor) -> Resul
     };
     let lower = width(lower, "num_lower", rows, "rows")?;
     let upper = width(upper, "num_upper", columns, "columns")?;
-    let zero = T::from_data(Data::zeros(T::DTYPE, 1)).unwrap_or_default();
     if x.is_empty() {
         return Ok(x);
     }
-    for (i, row) in x.slice_mut::<T>()?.chunks_exact_mut(columns).enumerate() {
+    for (i, row) in x.moved_mut::<T>()?.chunks_exact_mut(columns).enumerate() {
         let i = (i % rows) as i64;
         let clamp = |column: i64| column.clamp(0, columns as i64) as usize;
         let (from, to) = (clamp(i - lower), clamp(i + upper + 1));
-        row[..from].fill(zero[0].clone());
-        row[to.max(from)..].fill(zero[0].clone());
+        row[..from].fill(T::default());
+        row[to.max(from)..].fill(T::default());
     }
     Ok(x)
 }
@@ -192,22 +192,22 @@ impl Diagonals {
     }
 }
 
-fn matrix_diag_part<T: Element>(x: &Tensor, k: &Tensor, padding: &Tensor, align: Align) -> Result<Tensor> {
+fn matrix_diag_part<T: Moved>(x: &Tensor, k: &Tensor, padding: &Tensor, align: Align) -> Result<Tensor> {
     let (rows, columns) = matrix_size(x)?;
     let diagonals = Diagonals::of(k, rows, columns, align)?;
     let batch = &x.dims()[..x.rank() - 2];
     let shape = Shape::from(diagonals.table_dims(batch));
-    let mut out = vec![padding.item::<T>()?; shape.checked_elements(T::DTYPE)?];
-    let (elements, table) = (x.slice::<T>()?, diagonals.count() * diagonals.longest);
+    let mut out = vec![padding.moved_item::<T>()?; shape.checked_elements(x.dtype())?];
+    let (elements, table) = (x.moved::<T>()?, diagonals.count() * diagonals.longest);
     let batches = if table == 0 { 0 } else { call::product(batch) };
     for batch in paced(0..batches, table) {
         diagonals.for_each(|from, to| out[batch * table + to] = elements[batch * rows * columns + from].clone());
     }
-    Ok(Tensor::from_vec(shape, out))
+    Ok(Tensor::from_moved(x.dtype(), shape, out))
 }
 
 /// `x` with other elements on some of its diagonals.
-fn matrix_set_diag<T: Element>(mut x: Tensor, diagonal: &Tensor, k: &Tensor, align: Align) -> Result<Tensor> {
+fn matrix_set_diag<T: Moved>(mut x: Tensor, diagonal: &Tensor, k: &Tensor, align: Align) -> Result<Tensor> {
     let (rows, columns) = matrix_size(&x)?;
     let diagonals = Diagonals::of(k, rows, columns, align)?;
     let batch = x.dims()[..x.rank() - 2].to_vec();
@@ -221,9 +221,9 @@ fn matrix_set_diag<T: Element>(mut x: Tensor, diagonal: &Tensor, k: &Tensor, ali
             diagonal.shape()
         )));
     }
-    let (from, table) = (diagonal.slice::<T>()?, diagonals.count() * diagonals.longest);
+    let (from, table) = (diagonal.moved::<T>()?, diagonals.count() * diagonals.longest);
     x = call::owned(x)?;
-    let to = x.slice_mut::<T>()?;
+    let to = x.moved_mut::<T>()?;
     let batches = if table == 0 { 0 } else { call::product(&batch) };
     for batch in paced(0..batches, table) {
         diagonals.for_each(|at, own| to[batch * rows * columns + at] = from[batch * table + own].clone());
@@ -231,7 +231,7 @@ fn matrix_set_diag<T: Element>(mut x: Tensor, diagonal: &Tensor, k: &Tensor, ali
     Ok(x)
 }
 
-fn matrix_diag<T: Element>(
+fn matrix_diag<T: Moved>(
     diagonal: &Tensor,
     k: &Tensor,
     rows: &Tensor,
@@ -277,13 +277,13 @@ fn matrix_diag<T: Element>(
     }
     let (rows, columns) = (rows as usize, columns as usize);
     let shape: Shape = batch_dims.iter().copied().chain([rows, columns]).collect();
-    let mut out = vec![padding.item::<T>()?; shape.checked_elements(T::DTYPE)?];
+    let mut out = vec![padding.moved_item::<T>()?; shape.checked_elements(diagonal.dtype())?];
     let diagonals = Diagonals { lower, upper, rows, columns, longest, align };
-    let elements = diagonal.slice::<T>()?;
+    let elements = diagonal.moved::<T>()?;
     for batch in 0..call::product(batch_dims) {
         diagonals.for_each(|to, from| {
             out[batch * rows * columns + to] = elements[batch * count * longest + from].clone();
         });
     }
-    Ok(Tensor::from_vec(shape, out))
+    Ok(Tensor::from_moved(diagonal.dtype(), shape, out))
 }

@@ -5,7 +5,7 @@ use super::super::{HostKernel, KernelNode};
 use super::view::not_held;
 use crate::exec::turn::{BLOCK, Pace, blocks, paced};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Element, Shape, Tensor, with_type};
+use crate::tensor::{DType, Data, Moved, Shape, Tensor, with_moved};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -21,7 +21,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "GatherNd" => {
             let ignore = ignores_bad_indices(node)?;
             call(move |[params, indices]| {
-                with_type!(params.dtype(), T => gather_nd::<T>(&params, &indices, ignore))
+                with_moved!(params.dtype(), T => gather_nd::<T>(&params, &indices, ignore))
                     .unwrap_or_else(|| not_held(params.dtype()))
             })
         }
@@ -74,12 +74,12 @@ pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> 
         inner: call::product(after),
         places,
     };
-    with_type!(params.dtype(), T => {
+    with_moved!(params.dtype(), T => {
         let mut out = Vec::with_capacity(n);
         if n > 0 {
-            walk.read(params.slice::<T>()?, &mut out);
+            walk.read(params.moved::<T>()?, &mut out);
         }
-        Ok(Tensor::from_vec(shape, out))
+        Ok(Tensor::from_moved(params.dtype(), shape, out))
     })
     .unwrap_or_else(|| not_held(params.dtype()))
 }
@@ -111,7 +111,7 @@ struct Gather {
 }
 
 impl Gather {
-    fn read<T: Element>(&self, params: &[T], out: &mut Vec<T>) {
+    fn read<T: Moved>(&self, params: &[T], out: &mut Vec<T>) {
         let own = self.places.len() / self.batches;
         let mut pace = Pace::new();
         for (batch, places) in self.places.chunks_exact(own).enumerate() {
@@ -194,16 +194,16 @@ pub(super) fn slices(
     Ok((offsets, inner))
 }
 
-fn gather_nd<T: Element>(params: &Tensor, indices: &Tensor, ignore: bool) -> Result<Tensor> {
+fn gather_nd<T: Moved>(params: &Tensor, indices: &Tensor, ignore: bool) -> Result<Tensor> {
     let (offsets, inner) = slices(indices, params.dims(), "param", ignore)?;
     let depth = indices.dims()[indices.rank() - 1];
     let shape: Shape = [&indices.dims()[..indices.rank() - 1], &params.dims()[depth..]].concat().into();
-    let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
-    let params = params.slice::<T>()?;
+    let mut out = Vec::with_capacity(shape.checked_elements(params.dtype())?);
+    let elements = params.moved::<T>()?;
     // Ignored indices read as zeros.
-    let zeros = T::from_data(Data::zeros(T::DTYPE, inner)).unwrap_or_default();
+    let zeros = vec![T::default(); inner];
     for offset in paced(offsets.into_iter(), inner + 4) {
-        out.extend_from_slice(offset.map_or(&zeros, |offset| &params[offset..offset + inner]));
+        out.extend_from_slice(offset.map_or(&zeros, |offset| &elements[offset..offset + inner]));
     }
-    Ok(Tensor::from_vec(shape, out))
+    Ok(Tensor::from_moved(params.dtype(), shape, out))
 }

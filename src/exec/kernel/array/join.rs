@@ -5,7 +5,7 @@ use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::view::not_held;
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Element, Shape, Tensor, with_type};
+use crate::tensor::{Moved, Shape, Tensor, with_moved};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -95,12 +95,12 @@ pub(in crate::exec::kernel) fn join(inputs: &[Tensor], axis: usize, shape: Shape
         return Tensor::zeros(dtype, shape).map(one);
     }
     let outer = call::product(&shape.dims()[..axis]);
-    with_type!(dtype, T => Ok(one(Tensor::from_vec(shape, interleave::<T>(inputs, outer, n)?))))
+    with_moved!(dtype, T => Ok(one(Tensor::from_moved(dtype, shape, interleave::<T>(inputs, outer, n)?))))
         .unwrap_or_else(|| not_held(dtype))
 }
 
-fn interleave<T: Element>(inputs: &[Tensor], outer: usize, n: usize) -> Result<Vec<T>> {
-    let slices: Vec<&[T]> = inputs.iter().map(Tensor::slice::<T>).collect::<Result<_>>()?;
+fn interleave<T: Moved>(inputs: &[Tensor], outer: usize, n: usize) -> Result<Vec<T>> {
+    let slices: Vec<&[T]> = inputs.iter().map(Tensor::moved::<T>).collect::<Result<_>>()?;
     let mut out = Vec::with_capacity(n);
     let mut pace = Pace::new();
     for i in 0..outer {

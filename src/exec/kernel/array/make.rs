@@ -6,7 +6,7 @@ use super::view::{View, not_held};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
 use crate::tensor::{
-    DType, Data, Element, Float, Numeric, Ring, Shape, Tensor, with_float, with_number, with_ring, with_type,
+    DType, Data, Float, Moved, Numeric, Ring, Shape, Tensor, with_float, with_moved, with_number, with_ring,
 };
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -41,7 +41,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "OneHot" => {
             let axis = node.attrs.int("axis")?;
             call(move |[indices, depth, on, off]: [Tensor; 4]| {
-                with_type!(on.dtype(), T => one_hot::<T>(&indices, &depth, &on, &off, axis))
+                with_moved!(on.dtype(), T => one_hot::<T>(&indices, &depth, &on, &off, axis))
                     .unwrap_or_else(|| not_held(on.dtype()))
             })
         }
@@ -118,14 +118,14 @@ fn lin_space<T: Float>(start: &Tensor, stop: &Tensor, count: &Tensor) -> Result<
     Ok(Tensor::from_vec(shape, paced(0..n, 1).map(at).collect()))
 }
 
-fn one_hot<T: Element>(indices: &Tensor, depth: &Tensor, on: &Tensor, off: &Tensor, axis: i64) -> Result<Tensor> {
+fn one_hot<T: Moved>(indices: &Tensor, depth: &Tensor, on: &Tensor, off: &Tensor, axis: i64) -> Result<Tensor> {
     let depth = call::size(depth, "depth")?;
     for (value, name) in [(on, "on_value"), (off, "off_value")] {
         if value.rank() != 0 {
             return Err(Failure::invalid(format!("{name} must be a scalar, but got: {}", value.shape())));
         }
     }
-    let (on, off) = (on.item::<T>()?, off.item::<T>()?);
+    let (dtype, on, off) = (on.dtype(), on.moved_item::<T>()?, off.moved_item::<T>()?);
     let at = if axis == -1 { indices.rank() } else { call::axis(axis, indices.rank() + 1)? };
     let indices_i64 = match indices.data() {
         Data::U8(values) => values.iter().map(|&x| i64::from(x)).collect(),
@@ -135,14 +135,14 @@ fn one_hot<T: Element>(indices: &Tensor, depth: &Tensor, on: &Tensor, off: &Tens
     let mut dims = indices.dims().to_vec();
     dims.insert(at, depth);
     let shape = Shape::from(dims);
-    let mut out = vec![off; shape.checked_elements(T::DTYPE)?];
+    let mut out = vec![off; shape.checked_elements(dtype)?];
     let inner = call::product(&indices.dims()[at..]);
     for (i, &hot) in paced(indices_i64.iter(), 8).enumerate() {
         if let Some(hot) = usize::try_from(hot).ok().filter(|&hot| hot < depth) {
             out[(i / inner * depth + hot) * inner + i % inner] = on.clone();
         }
     }
-    Ok(Tensor::from_vec(shape, out))
+    Ok(Tensor::from_moved(dtype, shape, out))
 }
 
 fn tile(x: Tensor, multiples: &Tensor) -> Result<Tensor> {

@@ -6,7 +6,7 @@ use super::view::not_held;
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
 use crate::memory;
-use crate::tensor::{Data, Element, Shape, Tensor, with_type};
+use crate::tensor::{DType, Moved, Shape, Tensor, with_moved};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -14,21 +14,21 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let count = node.outputs.len();
             Box::new(move |inputs| {
                 let [data, partitions] = call::take(inputs)?;
-                with_type!(data.dtype(), T => partition::<T>(&data, &partitions, count))
+                with_moved!(data.dtype(), T => partition::<T>(&data, &partitions, count))
                     .unwrap_or_else(|| not_held(data.dtype()))
             })
         }
         "DynamicStitch" | "ParallelDynamicStitch" => {
             let dtype = call::output_dtype(node, 0)?;
             Box::new(move |inputs| {
-                with_type!(dtype, T => stitch::<T>(&inputs).map(call::one)).unwrap_or_else(|| not_held(dtype))
+                with_moved!(dtype, T => stitch::<T>(&inputs, dtype).map(call::one)).unwrap_or_else(|| not_held(dtype))
             })
         }
         _ => return Ok(None),
     }))
 }
 
-fn partition<T: Element>(data: &Tensor, partitions: &Tensor, count: usize) -> Result<Outputs> {
+fn partition<T: Moved>(data: &Tensor, partitions: &Tensor, count: usize) -> Result<Outputs> {
     if !data.dims().starts_with(partitions.dims()) {
         return Err(Failure::invalid(format!(
             "data.shape must start with partitions.shape, got data.shape = {}, partitions.shape = {}",
@@ -40,7 +40,7 @@ fn partition<T: Element>(data: &Tensor, partitions: &Tensor, count: usize) -> Re
     let inner = call::product(rest);
     // Each part grows by doubling.
     memory::admit(2 * data.byte_len())?;
-    let slices = data.slice::<T>()?;
+    let slices = data.moved::<T>()?;
     let mut parts: Vec<(usize, Vec<T>)> = vec![(0, Vec::new()); count];
     for (i, number) in paced(partitions.to_i64s()?.into_iter(), inner + 4).enumerate() {
         let Some((rows, part)) = usize::try_from(number).ok().and_then(|number| parts.get_mut(number)) else {
@@ -54,12 +54,12 @@ fn partition<T: Element>(data: &Tensor, partitions: &Tensor, count: usize) -> Re
         .into_iter()
         .map(|(rows, part)| {
             let shape: Shape = std::iter::once(rows).chain(rest.iter().copied()).collect();
-            Tensor::from_vec(shape, part)
+            Tensor::from_moved(data.dtype(), shape, part)
         })
         .collect())
 }
 
-fn stitch<T: Element>(inputs: &Inputs) -> Result<Tensor> {
+fn stitch<T: Moved>(inputs: &Inputs, dtype: DType) -> Result<Tensor> {
     let (indices, data) = inputs.split_at(inputs.len() / 2);
     let mut rest: Option<&[usize]> = None;
     let mut rows = 0;
@@ -92,14 +92,13 @@ fn stitch<T: Element>(inputs: &Inputs) -> Result<Tensor> {
     }
     let rest = rest.unwrap_or_default();
     let shape: Shape = std::iter::once(rows).chain(rest.iter().copied()).collect();
-    let n = shape.checked_elements(T::DTYPE)?;
-    let mut out = T::from_data(Data::zeros(T::DTYPE, n)).unwrap_or_default();
+    let mut out = vec![T::default(); shape.checked_elements(dtype)?];
     let inner = call::product(rest);
     for (numbers, data) in numbers.iter().zip(data) {
-        let slices = data.slice::<T>()?;
+        let slices = data.moved::<T>()?;
         for (i, &to) in paced(numbers.iter(), inner + 4).enumerate() {
             out[to as usize * inner..][..inner].clone_from_slice(&slices[i * inner..(i + 1) * inner]);
         }
     }
-    Ok(Tensor::from_vec(shape, out))
+    Ok(Tensor::from_moved(dtype, shape, out))
 }

@@ -6,7 +6,7 @@ use super::super::{HostKernel, KernelNode};
 use super::gather::{ignores_bad_indices, indices_of, slices};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Ring, Shape, Tensor, with_number, with_ring, with_type};
+use crate::tensor::{DType, Element, Moved, Ring, Shape, Tensor, with_moved, with_number, with_ring, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {
@@ -49,7 +49,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "SparseToDense" => {
             let checks = node.attrs.bool("validate_indices")?;
             let dtype = input_dtype(node, 2)?;
-            with_type!(dtype, T => call(move |[indices, shape, values, otherwise]: [Tensor; 4]| {
+            with_moved!(dtype, T => call(move |[indices, shape, values, otherwise]: [Tensor; 4]| {
                 dense::<T>(&indices, &shape, &values, &otherwise, checks)
             }))
         }
@@ -81,7 +81,7 @@ fn changing<T: Element>(ignore: bool, combine: impl Fn(&mut T, &T) + Send + 'sta
 
 /// A tensor of `shape` that is `otherwise` except at the indices, rows of `indices`, that have a value. With `checks`, the
 /// indices must increase from row to row.
-fn dense<T: Element>(
+fn dense<T: Moved>(
     indices: &Tensor,
     shape: &Tensor,
     values: &Tensor,
@@ -104,11 +104,11 @@ fn dense<T: Element>(
         let why = format!("sparse_values has incorrect shape {}, should be [] or [{rows}]", values.shape());
         return Err(Failure::invalid(why));
     }
-    let elements = shape.checked_elements(T::DTYPE)?;
+    let elements = shape.checked_elements(values.dtype())?;
     check_copies(otherwise, elements)?;
     check_copies(values, if values.len() == 1 { rows } else { 1 })?;
-    let mut out = vec![otherwise.item::<T>()?; elements];
-    let (values, at) = (values.slice::<T>()?, indices.to_i64s()?);
+    let mut out = vec![otherwise.moved_item::<T>()?; elements];
+    let (dtype, values, at) = (values.dtype(), values.moved::<T>()?, indices.to_i64s()?);
     let mut before: Option<&[i64]> = None;
     for (i, row) in paced(at.chunks_exact(width.max(1)).take(rows).enumerate(), width + 4) {
         let offset = row.iter().zip(shape.dims()).try_fold(0, |offset, (&at, &size)| {
@@ -124,7 +124,7 @@ fn dense<T: Element>(
         before = Some(row);
         out[offset].clone_from(&values[if values.len() == 1 { 0 } else { i }]);
     }
-    Ok(Tensor::from_vec(shape, out))
+    Ok(Tensor::from_moved(dtype, shape, out))
 }
 
 type Add = fn(Tensor, &Tensor, &Tensor, bool) -> Result<Tensor>;
@@ -165,6 +165,22 @@ fn scatter_into<T: Element>(
     ignore: bool,
     combine: &impl Fn(&mut T, &T),
 ) -> Result<()> {
+    let (offsets, inner) = places(x, indices, updates, ignore)?;
+    if updates.is_empty() {
+        return Ok(());
+    }
+    let updates = updates.slice::<T>()?;
+    let to = x.slice_mut::<T>()?;
+    for (offset, updates) in paced(offsets.into_iter().zip(updates.chunks_exact(inner)), inner + 4) {
+        if let Some(offset) = offset {
+            to[offset..offset + inner].iter_mut().zip(updates).for_each(|(to, from)| combine(to, from));
+        }
+    }
+    Ok(())
+}
+
+/// Where each slice of the updates goes in `x`, and the number of its elements.
+fn places(x: &Tensor, indices: &Tensor, updates: &Tensor, ignore: bool) -> Result<(Vec<Option<usize>>, usize)> {
     let depth = indices.dims().last().copied().unwrap_or(0);
     let (offsets, inner) = slices(indices, x.dims(), "", ignore).map_err(|mut failure| {
         failure.message = failure.message.replace("into  shape", "into shape");
@@ -181,15 +197,5 @@ fn scatter_into<T: Element>(
             Shape::from(wanted)
         )));
     }
-    if updates.is_empty() {
-        return Ok(());
-    }
-    let updates = updates.slice::<T>()?;
-    let to = x.slice_mut::<T>()?;
-    for (offset, updates) in paced(offsets.into_iter().zip(updates.chunks_exact(inner)), inner + 4) {
-        if let Some(offset) = offset {
-            to[offset..offset + inner].iter_mut().zip(updates).for_each(|(to, from)| combine(to, from));
-        }
-    }
-    Ok(())
+    Ok((offsets, inner))
 }

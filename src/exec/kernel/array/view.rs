@@ -1,12 +1,12 @@
 //! Moving elements: a view says where each element of a tensor lies in another, and reads or writes through it.
 //!
 //! Slices, transposes, reversals, tiles, diagonals and broadcasts are all views, so that only the read and the write
-//! are compiled for every dtype.
+//! are compiled for every size of elements.
 
 use super::super::call::check_text_bytes;
 use crate::exec::turn::{BLOCK, Pace};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, Data, Element, Shape, Tensor, with_type};
+use crate::tensor::{DType, Data, Moved, Shape, Tensor, with_moved};
 
 /// A window on row-major elements: for each dimension, its size and stride.
 #[derive(Clone, Debug)]
@@ -45,12 +45,12 @@ impl View {
             check_text_bytes(longest.saturating_mul(n))?;
         }
         let walk = self.merged();
-        with_type!(source.dtype(), T => {
+        with_moved!(source.dtype(), T => {
             let mut out = Vec::with_capacity(n);
             if n > 0 {
-                walk.read_into::<T>(source.slice::<T>()?, &mut out);
+                walk.read_into::<T>(source.moved::<T>()?, &mut out);
             }
-            Ok(Tensor::from_vec(shape, out))
+            Ok(Tensor::from_moved(source.dtype(), shape, out))
         })
         .unwrap_or_else(|| not_held(source.dtype()))
     }
@@ -79,9 +79,9 @@ impl View {
         }
         let pairs = self.dims.iter().zip(&from.dims).map(|(to, from)| (to.0, [to.1, from.1]));
         let dims = merged(pairs);
-        with_type!(dtype, T => {
-            let target = T::vec_mut(target).expect("the dtypes were compared");
-            copy_rows::<T>(&dims, [self.offset, from.offset], source.slice::<T>()?, target);
+        with_moved!(dtype, T => {
+            let target = T::of_mut(target).expect("the dtypes were compared");
+            copy_rows::<T>(&dims, [self.offset, from.offset], source.moved::<T>()?, target);
             Ok(())
         })
         .unwrap_or_else(|| not_held(dtype))
@@ -93,7 +93,7 @@ impl View {
         View { offset: self.offset, dims: dims.into_iter().map(|(size, [stride])| (size, stride)).collect() }
     }
 
-    fn read_into<T: Element>(&self, source: &[T], out: &mut Vec<T>) {
+    fn read_into<T: Moved>(&self, source: &[T], out: &mut Vec<T>) {
         let Some(&(row, step)) = self.dims.last() else {
             return out.push(source[self.offset as usize].clone());
         };
@@ -118,7 +118,7 @@ impl View {
 
     /// Reads a view whose last two dimensions are a matrix stored by columns. It reads tile by tile, so that neighbours
     /// in the source are still in the cache when they are used.
-    fn read_tiles<T: Element>(&self, source: &[T], out: &mut Vec<T>) {
+    fn read_tiles<T: Moved>(&self, source: &[T], out: &mut Vec<T>) {
         const TILE: usize = 32;
         let &[.., (rows, _), (columns, step)] = self.dims.as_slice() else { return };
         let mut pace = Pace::new();
@@ -187,7 +187,7 @@ fn for_each_of<const N: usize>(dims: Vec<(usize, [isize; N])>, start: [isize; N]
 
 /// Copies elements from places of `source` to places of `target`, which begin at `start` and have the strides of `dims`, the
 /// target's first.
-fn copy_rows<T: Element>(dims: &[(usize, [isize; 2])], start: [isize; 2], source: &[T], target: &mut [T]) {
+fn copy_rows<T: Moved>(dims: &[(usize, [isize; 2])], start: [isize; 2], source: &[T], target: &mut [T]) {
     let Some((&(row, [to_step, from_step]), outer)) = dims.split_last() else {
         target[start[0] as usize].clone_from(&source[start[1] as usize]);
         return;

@@ -7,17 +7,17 @@ use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::{ELEMENTS, blocks};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Element, Shape, Tensor, with_type};
+use crate::tensor::{Moved, Shape, Tensor, with_moved};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let choose = match node.op {
         "Select" => {
             let dtype = input_dtype(node, 1)?;
-            with_type!(dtype, T => call(select::<T>))
+            with_moved!(dtype, T => call(select::<T>))
         }
         "SelectV2" => {
             let dtype = input_dtype(node, 1)?;
-            with_type!(dtype, T => call(|[condition, t, e]| {
+            with_moved!(dtype, T => call(|[condition, t, e]| {
                 let shape = condition.shape().broadcast(t.shape())?.broadcast(e.shape())?;
                 choose::<T>(shape, condition, t, e)
             }))
@@ -29,7 +29,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 
 /// The first version: both values have one shape; the condition has that shape, is a scalar, or has one element for
 /// each row.
-fn select<T: Element>([condition, t, e]: [Tensor; 3]) -> Result<Tensor> {
+fn select<T: Moved>([condition, t, e]: [Tensor; 3]) -> Result<Tensor> {
     if t.shape() != e.shape() {
         return Err(Failure::invalid(format!(
             "'then' and 'else' must have the same size, but received: {} vs. {}",
@@ -54,12 +54,13 @@ fn select<T: Element>([condition, t, e]: [Tensor; 3]) -> Result<Tensor> {
     choose::<T>(t.shape().clone(), condition, t, e)
 }
 
-fn choose<T: Element>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> Result<Tensor> {
+fn choose<T: Moved>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> Result<Tensor> {
     if let (&[condition], true) = (condition.slice::<bool>()?, t.shape() == e.shape() && *t.shape() == shape) {
         return Ok(if condition { t } else { e });
     }
-    let (conditions, ts, es) = (condition.slice::<bool>()?, t.slice::<T>()?, e.slice::<T>()?);
-    let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
+    let (conditions, ts, es) = (condition.slice::<bool>()?, t.moved::<T>()?, e.moved::<T>()?);
+    let mut out = Vec::with_capacity(shape.checked_elements(t.dtype())?);
+    let dtype = t.dtype();
     let walk = Broadcast::new(&shape, [condition.shape(), t.shape(), e.shape()]);
     let (row, [step_c, step_t, step_e]) = (walk.row(), walk.steps());
     for [c, t, e] in walk.rows() {
@@ -78,11 +79,11 @@ fn choose<T: Element>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> 
         }
         out.extend((0..row).map(|i| choice(conditions[c + i * step_c], &ts[t + i * step_t], &es[e + i * step_e])));
     }
-    Ok(Tensor::from_vec(shape, out))
+    Ok(Tensor::from_moved(dtype, shape, out))
 }
 
 /// As many choices as there are conditions.
-fn choices<'a, T: Element>(
+fn choices<'a, T: Moved>(
     conditions: &'a [bool],
     t: impl IntoIterator<Item = &'a T>,
     e: impl IntoIterator<Item = &'a T>,
@@ -92,7 +93,7 @@ fn choices<'a, T: Element>(
 
 /// One of two. Both numbers are read, so that no branch is: a processor foresees few of these conditions.
 #[inline(always)]
-fn choice<T: Element>(condition: bool, t: &T, e: &T) -> T {
+fn choice<T: Moved>(condition: bool, t: &T, e: &T) -> T {
     if std::mem::needs_drop::<T>() {
         return if condition { t.clone() } else { e.clone() };
     }
