@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use crate::exec::turn::Pace;
+use crate::exec::turn::{ELEMENTS, Pace, look};
 use crate::tensor::Shape;
 
 /// How `K` row-major operands, each broadcast to one shape, are walked together.
@@ -78,6 +78,12 @@ impl<const K: usize> Broadcast<K> {
         let next = (self.elements > 0).then_some([0; K]);
         BroadcastRows { walk: self, index: SmallVec::from_elem(0, outer), next, pace: Pace::new() }
     }
+
+    /// The rows in blocks of at most [`ELEMENTS`]: for each block, the offset of each operand's first element, and the number of
+    /// elements.
+    pub fn blocks(&self) -> BroadcastBlocks<'_, K> {
+        BroadcastBlocks { rows: self.rows(), at: [0; K], left: 0 }
+    }
 }
 
 /// The rows of a [`Broadcast`]; checks now and then whether the step was given up.
@@ -95,6 +101,12 @@ impl<const K: usize> Iterator for BroadcastRows<'_, K> {
     // Kept out of line, since every kernel that walks rows would contain a copy.
     #[inline(never)]
     fn next(&mut self) -> Option<[usize; K]> {
+        self.advance()
+    }
+}
+
+impl<const K: usize> BroadcastRows<'_, K> {
+    fn advance(&mut self) -> Option<[usize; K]> {
         let now = self.next?;
         self.pace.go(self.walk.row());
         let mut offsets = now;
@@ -111,6 +123,35 @@ impl<const K: usize> Iterator for BroadcastRows<'_, K> {
         }
         self.next = None;
         Some(now)
+    }
+}
+
+/// The rows of a [`Broadcast`] in blocks; checks between them whether the step was given up.
+pub struct BroadcastBlocks<'a, const K: usize> {
+    rows: BroadcastRows<'a, K>,
+    /// Where the next block of this row begins.
+    at: [usize; K],
+    /// Elements of this row that no block has had yet.
+    left: usize,
+}
+
+impl<const K: usize> Iterator for BroadcastBlocks<'_, K> {
+    type Item = ([usize; K], usize);
+
+    // Kept out of line, as for rows.
+    #[inline(never)]
+    fn next(&mut self) -> Option<([usize; K], usize)> {
+        let walk = self.rows.walk;
+        if self.left == 0 {
+            self.at = self.rows.advance()?;
+            self.left = walk.row();
+        } else {
+            look();
+        }
+        let (at, steps, count) = (self.at, walk.steps(), self.left.min(ELEMENTS));
+        (0..K).for_each(|k| self.at[k] += steps[k] * count);
+        self.left -= count;
+        Some((at, count))
     }
 }
 
@@ -132,5 +173,19 @@ mod tests {
         check(&[2, 1, 3], &[2, 1, 3], &[1, 1, 1], 6, [1, 0], &[[0, 0]]);
         check(&[0, 3], &[0, 3], &[3], 3, [1, 1], &[]);
         check(&[], &[], &[], 1, [1, 1], &[[0, 0]]);
+    }
+
+    #[test]
+    fn long_rows_come_in_blocks() {
+        let blocks = |shape: &[usize], a: &[usize], b: &[usize]| -> Vec<([usize; 2], usize)> {
+            Broadcast::new(&shape.into(), [&a.into(), &b.into()]).blocks().collect()
+        };
+        let long = ELEMENTS + 5;
+        assert_eq!(blocks(&[2, 3], &[2, 3], &[3]), [([0, 0], 3), ([3, 0], 3)]);
+        assert_eq!(
+            blocks(&[2, long], &[2, long], &[2, 1]),
+            [([0, 0], ELEMENTS), ([ELEMENTS, 0], 5), ([long, 1], ELEMENTS), ([long + ELEMENTS, 1], 5)]
+        );
+        assert_eq!(blocks(&[0, 3], &[0, 3], &[3]), []);
     }
 }

@@ -89,8 +89,8 @@ macro_rules! next_after {
     };
 }
 
-/// A function of float64, for every float type.
-fn wide<T: Float>(f: impl Fn(f64, f64) -> f64 + Copy + Send + 'static) -> HostKernel {
+/// A function of float64, for every float type. It takes long enough to be called by a pointer.
+fn wide<T: Float>(f: fn(f64, f64) -> f64) -> HostKernel {
     binary(move |x: T, y: T| T::from_f64(f(x.to_f64(), y.to_f64())))
 }
 

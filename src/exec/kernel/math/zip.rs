@@ -6,7 +6,7 @@
 use super::super::array::broadcast_to;
 use super::super::broadcast::Broadcast;
 use super::super::call::owned;
-use crate::exec::turn::{ELEMENTS, blocks, blocks_mut, look};
+use crate::exec::turn::{blocks, blocks_mut};
 use crate::failure::Result;
 use crate::tensor::{Element, Shape, Tensor};
 
@@ -33,36 +33,53 @@ pub fn map_to<T: Element, R: Element>(x: &Tensor, f: impl Fn(&T) -> R) -> Result
 /// # Errors
 /// InvalidArgument if the shapes cannot be broadcast together; ResourceExhausted if the result would be too large.
 pub fn zip<T: Element + Copy>(x: Tensor, y: Tensor, f: impl Fn(T, T) -> T) -> Result<Tensor> {
-    if x.shape() == y.shape() {
-        return if !x.is_unique() && y.is_unique() { over(y, &x, |y, x| f(x, y)) } else { over(x, &y, f) };
-    }
-    let shape = x.shape().broadcast(y.shape())?;
-    if *y.shape() == shape && !(*x.shape() == shape && x.is_unique()) {
-        return over(y, &x, |y, x| f(x, y));
-    }
-    over(broadcast_to(x, shape)?, &y, f)
-}
-
-/// Overwrites `x` with `f` of each pair; `y` is broadcast to the shape of `x`.
-fn over<T: Element + Copy>(x: Tensor, y: &Tensor, f: impl Fn(T, T) -> T) -> Result<Tensor> {
-    let mut x = owned(x)?;
-    let walk = walk(x.shape(), [x.shape(), y.shape()]);
-    let (row, [_, step]) = (walk.row(), walk.steps());
-    let ys = y.slice::<T>()?;
-    let xs = x.slice_mut::<T>()?;
-    for [at, with] in walk.rows() {
-        let xs = &mut xs[at..at + row];
-        for (i, xs) in blocks_mut(xs).enumerate() {
-            if step == 0 {
-                let y = ys[with];
-                xs.iter_mut().for_each(|x| *x = f(*x, y));
+    let Operands { mut over, other, is_second, walk } = Operands::of(x, y)?;
+    let (to, from) = (over.slice_mut::<T>()?, other.slice::<T>()?);
+    for ([at, with], count) in walk.blocks() {
+        let to = &mut to[at..at + count];
+        if walk.steps()[1] == 0 {
+            let other = from[with];
+            if is_second {
+                to.iter_mut().for_each(|y| *y = f(other, *y));
             } else {
-                let ys = &ys[with + i * ELEMENTS..][..xs.len()];
-                xs.iter_mut().zip(ys).for_each(|(x, &y)| *x = f(*x, y));
+                to.iter_mut().for_each(|x| *x = f(*x, other));
+            }
+        } else {
+            let from = &from[with..with + count];
+            if is_second {
+                to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x, *y));
+            } else {
+                to.iter_mut().zip(from).for_each(|(x, &y)| *x = f(*x, y));
             }
         }
     }
-    Ok(x)
+    Ok(over)
+}
+
+/// Two operands, of which one is overwritten by the result.
+struct Operands {
+    /// It has the shape of the result, and elements of its own.
+    over: Tensor,
+    other: Tensor,
+    /// The second operand is overwritten, not the first.
+    is_second: bool,
+    walk: Broadcast<2>,
+}
+
+impl Operands {
+    fn of(x: Tensor, y: Tensor) -> Result<Operands> {
+        let shape = if x.shape() == y.shape() { None } else { Some(x.shape().broadcast(y.shape())?) };
+        let fits = |operand: &Tensor| shape.as_ref().is_none_or(|shape| operand.shape() == shape);
+        let takes_first = fits(&x) && x.is_unique();
+        let is_second = !takes_first && fits(&y) && (shape.is_some() || y.is_unique());
+        let (over, other) = match shape {
+            _ if is_second => (y, x),
+            None => (x, y),
+            Some(shape) => (broadcast_to(x, shape)?, y),
+        };
+        let walk = walk(over.shape(), [over.shape(), other.shape()]);
+        Ok(Operands { over: owned(over)?, other, is_second, walk })
+    }
 }
 
 /// `f` of each pair of elements, of another dtype.
@@ -74,20 +91,12 @@ pub fn zip_to<T: Element, R: Element>(x: &Tensor, y: &Tensor, f: impl Fn(&T, &T)
     let shape = x.shape().broadcast(y.shape())?;
     let mut out = Vec::with_capacity(shape.checked_elements(R::DTYPE)?);
     let walk = walk(&shape, [x.shape(), y.shape()]);
-    let (row, steps) = (walk.row(), walk.steps());
-    for [a, b] in walk.rows() {
-        for first in (0..row).step_by(ELEMENTS) {
-            if first > 0 {
-                look();
-            }
-            let count = ELEMENTS.min(row - first);
-            let (a, b) = (a + first * steps[0], b + first * steps[1]);
-            match steps {
-                [1, 1] => out.extend(xs[a..a + count].iter().zip(&ys[b..b + count]).map(|(x, y)| f(x, y))),
-                [1, 0] => out.extend(xs[a..a + count].iter().map(|x| f(x, &ys[b]))),
-                [0, 1] => out.extend(ys[b..b + count].iter().map(|y| f(&xs[a], y))),
-                _ => out.extend((0..count).map(|i| f(&xs[a + i * steps[0]], &ys[b + i * steps[1]]))),
-            }
+    for ([a, b], count) in walk.blocks() {
+        match walk.steps() {
+            [1, 1] => out.extend(xs[a..a + count].iter().zip(&ys[b..b + count]).map(|(x, y)| f(x, y))),
+            [1, _] => out.extend(xs[a..a + count].iter().map(|x| f(x, &ys[b]))),
+            // One of them at least goes along every row of the shape that both make.
+            [_, _] => out.extend(ys[b..b + count].iter().map(|y| f(&xs[a], y))),
         }
     }
     Ok(Tensor::from_vec(shape, out))
