@@ -217,7 +217,7 @@ impl<B: Backing> Array<B> {
             return Ok(Array { raw, dtype, shape, home: Home::default() });
         }
         let block = blocks::leading(&shape, 0);
-        blocks::by_blocks(&device, dtype, shape, &block, |ranges| {
+        blocks::by_blocks(&device, dtype, shape, &block, &mut |ranges| {
             let (from, count) = ranges[axis];
             let (mut parts, mut behind) = (Vec::new(), 0);
             for array in &arrays {
@@ -249,7 +249,7 @@ impl<B: Backing> Array<B> {
             return Ok(Array { raw, shape, ..own });
         }
         let block = blocks::leading(&shape, 0);
-        blocks::by_blocks(&site.device, dtype, shape, &block, |ranges| {
+        blocks::by_blocks(&site.device, dtype, shape, &block, &mut |ranges| {
             let (from, count) = ranges[axis];
             let mut of = ranges.clone();
             if let &[row] = &indices[from..from + count] {
@@ -274,7 +274,7 @@ impl<B: Backing> Array<B> {
             return Ok(whole.map(|raw| B::float_slice_assign(raw, &inner, self.raw)));
         }
         let block = blocks::leading(&shape, 0);
-        blocks::by_blocks(&site.device, self.dtype, shape, &block, |ranges| {
+        blocks::by_blocks(&site.device, self.dtype, shape, &block, &mut |ranges| {
             // The part of it that lies in this block, and its position there.
             let (mut own, mut place) = (blocks::Ranges::new(), Vec::new());
             for ((&(from, count), &(before, _)), &size) in ranges.iter().zip(sides).zip(self.shape.dims()) {

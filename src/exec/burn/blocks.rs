@@ -29,7 +29,8 @@ const MOST_SCATTERED: usize = MOST_ELEMENTS / 8;
 /// Fewest rows in a block of reordered elements: as many neighbours as a cache line holds.
 const FEWEST_ROWS: usize = 16;
 
-/// Makes a result of `shape` in blocks of at most the sizes `block`; `make` computes the block at a position.
+/// Makes a result of `shape` in blocks of at most the sizes `block`; `make` computes the block at a position, and takes long enough
+/// to be called by a pointer.
 ///
 /// # Errors
 /// ResourceExhausted if there is not enough memory for the result; else what `make` fails with.
@@ -38,19 +39,19 @@ pub(super) fn by_blocks<B: Backing>(
     dtype: DType,
     shape: Shape,
     block: &[usize],
-    mut make: impl FnMut(&Ranges) -> Result<B::Raw>,
+    make: &mut dyn FnMut(&Ranges) -> Result<B::Raw>,
 ) -> Result<Array<B>> {
     shape.checked_elements(dtype)?;
     let no_float = || Failure::new(Code::Internal, format!("{dtype} cannot be computed in blocks"));
     let raw = if are_consecutive(block, shape.dims()) {
-        with_float!(dtype, T => from_consecutive::<B, T>(device, &shape, block, &mut make)).ok_or_else(no_float)??
+        with_float!(dtype, T => from_consecutive::<B, T>(device, &shape, block, make)).ok_or_else(no_float)??
     } else {
         // A vector of their type, since bytes would be copied on their way to the host.
         let zeros = with_float!(dtype, T => {
             TensorData::new(vec![<T as Ring>::ZERO; call::product(shape.dims())], held(&shape))
         });
         let mut raw = Some(B::float_from_data(zeros.ok_or_else(no_float)?, device));
-        each_block(shape.dims(), block, |ranges| {
+        each_block(shape.dims(), block, &mut |ranges| {
             let part = make(ranges)?;
             let place: SmallVec<[Slice; 8]> =
                 ranges.iter().map(|&(from, count)| Slice::from(from..from + count)).collect();
@@ -63,7 +64,7 @@ pub(super) fn by_blocks<B: Backing>(
 }
 
 /// Calls `act` with the position of each block, in the order of the elements; checks before each whether to stop.
-fn each_block(dims: &[usize], block: &[usize], mut act: impl FnMut(&Ranges) -> Result<()>) -> Result<()> {
+fn each_block(dims: &[usize], block: &[usize], act: &mut dyn FnMut(&Ranges) -> Result<()>) -> Result<()> {
     let mut start = Sizes::from_elem(0, dims.len());
     loop {
         turn::look();
@@ -86,10 +87,10 @@ fn from_consecutive<B: Backing, E: Element + burn_backend::Element + bytemuck::P
     device: &B::Device,
     shape: &Shape,
     block: &[usize],
-    mut make: impl FnMut(&Ranges) -> Result<B::Raw>,
+    make: &mut dyn FnMut(&Ranges) -> Result<B::Raw>,
 ) -> Result<B::Raw> {
     let mut elements: Vec<E> = Vec::with_capacity(call::product(shape.dims()));
-    each_block(shape.dims(), block, |ranges| {
+    each_block(shape.dims(), block, &mut |ranges| {
         let part = make(ranges)?;
         if let Some((part, _)) = B::elements::<E>(&part) {
             elements.extend_from_slice(part);
@@ -154,7 +155,7 @@ pub(super) fn elementwise<B: Backing, const N: usize>(
     function: impl Fn([B::Raw; N]) -> B::Raw,
 ) -> Result<Array<B>> {
     let block = leading(&shape, whole);
-    by_blocks(device, dtype, shape, &block, |ranges| {
+    by_blocks(device, dtype, shape, &block, &mut |ranges| {
         Ok(function(arrays.each_ref().map(|array| part(array, ranges).raw)))
     })
 }
@@ -176,7 +177,7 @@ pub(super) fn laid_out<B: Backing>(x: Array<B>) -> Result<Array<B>> {
         block[outer + 1..].copy_from_slice(&inner);
     }
     let (device, dtype, shape) = (x.raw.device(), x.dtype, x.shape.clone());
-    by_blocks(&device, dtype, shape, &block, |ranges| Ok(part(&x, ranges).raw))
+    by_blocks(&device, dtype, shape, &block, &mut |ranges| Ok(part(&x, ranges).raw))
 }
 
 /// The part of an array that is broadcast to a block.

@@ -269,7 +269,7 @@ fn conv2d<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> R
         let answer = inner(window, &fit.answer);
         let block = [images, channels, answer.dims()[2], answer.dims()[3]];
         let [made, taken] = [fit.filter.dims()[0], fit.filter.dims()[1]];
-        let made = by_blocks::<B>(&site.device, dtype, answer, &block, |ranges| {
+        let made = by_blocks::<B>(&site.device, dtype, answer, &block, &mut |ranges| {
             let (first, count) = ranges[0];
             let (group, groups) = fit.groups_of(made, ranges[1]);
             let image = image.clone().narrow(0, first, count).narrow(1, group * taken, groups * taken);
@@ -311,7 +311,7 @@ fn conv2d_backprop_input<B: Backing>(
     } else {
         let (taken, made) = (fit.filter.dims()[1], fit.filter.dims()[0] / fit.groups());
         let image =
-            by_blocks::<B>(&site.device, dtype, fit.image.clone(), &[images, channels, height, width], |ranges| {
+            by_blocks::<B>(&site.device, dtype, fit.image.clone(), &[images, channels, height, width], &mut |ranges| {
                 let image = site.full(0.0, dtype, ranges.iter().map(|range| range.1).collect());
                 let (from, count) = ranges[1];
                 let (group, groups) = fit.groups_of(all, ranges[1]);
@@ -356,7 +356,7 @@ fn conv2d_backprop_filter<B: Backing>(
     } else {
         let &[_, taken, height, width] = fit.filter.dims() else { unreachable!("filters have four dimensions") };
         let filter =
-            by_blocks::<B>(&site.device, dtype, fit.filter.clone(), &[channels, taken, height, width], |ranges| {
+            by_blocks::<B>(&site.device, dtype, fit.filter.clone(), &[channels, taken, height, width], &mut |ranges| {
                 let filter = site.full(0.0, dtype, ranges.iter().map(|range| range.1).collect());
                 let (group, groups) = fit.groups_of(made, ranges[0]);
                 let of_images = |from: usize| {

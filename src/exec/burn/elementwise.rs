@@ -259,7 +259,7 @@ fn add_n<B: Backing>() -> Body<B> {
             let all = inputs.into_iter().map(|input| site.array(input)).collect::<Result<Vec<_>>>()?;
             let (dtype, shape) = (all[0].dtype, all[0].shape.clone());
             let block = blocks::leading(&shape, 0);
-            let sum = blocks::by_blocks::<B>(&site.device, dtype, shape, &block, |ranges| {
+            let sum = blocks::by_blocks::<B>(&site.device, dtype, shape, &block, &mut |ranges| {
                 let mut parts = all.iter().map(|array| blocks::part(array, ranges).raw);
                 let first = parts.next().expect("AddN has an input");
                 Ok(parts.fold(first, |sum, next| B::float_add(sum, next)))

@@ -182,7 +182,7 @@ fn multiplications(x: &Shape, product: &Shape) -> usize {
 fn in_blocks<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) -> Result<Array<B>> {
     let (rank, inner) = (shape.rank(), x.shape.dims()[x.shape.rank() - 1]);
     let block = block(shape.dims(), inner);
-    blocks::by_blocks(&site.device, x.dtype, shape, &block, |ranges| {
+    blocks::by_blocks(&site.device, x.dtype, shape, &block, &mut |ranges| {
         let (mut left, mut right) = (ranges.clone(), ranges.clone());
         (left[rank - 1], right[rank - 2]) = ((0, inner), (0, inner));
         Ok(B::float_matmul(blocks::part(&x, &left).raw, blocks::part(&y, &right).raw))

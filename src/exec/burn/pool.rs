@@ -101,7 +101,7 @@ fn by_images<B: Backing>(
         return make(Planes { images: (0, batch), channels: (0, channels) });
     }
     let block = [(most / channels).max(1), most.min(channels), height, width];
-    let made = by_blocks::<B>(&site.device, dtype, answer, &block, |ranges| {
+    let made = by_blocks::<B>(&site.device, dtype, answer, &block, &mut |ranges| {
         make(Planes { images: ranges[0], channels: ranges[1] })
     });
     Ok(made?.raw)

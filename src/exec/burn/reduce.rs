@@ -147,7 +147,7 @@ fn in_parts<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Result<Array<
         let shape: Shape = dims.iter().zip(gone).map(|(&size, &gone)| if gone { 1 } else { size }).collect();
         let mut block: SmallVec<[usize; 8]> = shape.dims().iter().copied().collect();
         block[cut] = most;
-        return blocks::by_blocks(&x.raw.device(), x.dtype, shape, &block, |ranges| {
+        return blocks::by_blocks(&x.raw.device(), x.dtype, shape, &block, &mut |ranges| {
             let (from, count) = ranges[cut];
             Ok(in_parts(x.clone().narrow(cut, from, count), kind, gone)?.raw)
         });
