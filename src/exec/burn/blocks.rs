@@ -29,8 +29,8 @@ const MOST_SCATTERED: usize = MOST_ELEMENTS / 8;
 /// Fewest rows in a block of reordered elements: as many neighbours as a cache line holds.
 const FEWEST_ROWS: usize = 16;
 
-/// Makes a result of `shape` in blocks of at most the sizes `block`; `make` computes the block at a position, and takes long enough
-/// to be called by a pointer.
+/// Makes a result of `shape` in blocks of at most the sizes `block`; `make` computes the block at a position.
+/// It takes long enough to be called by a pointer.
 ///
 /// # Errors
 /// ResourceExhausted if there is not enough memory for the result; else what `make` fails with.
