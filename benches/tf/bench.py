@@ -7,7 +7,9 @@ Constants are not folded beforehand on either side, or there would be nothing to
 
 import json
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -88,12 +90,12 @@ def exponential():
         return 500 / (time.perf_counter() - began)
 
 
-def digits(cluster):
-    """Global steps a second of the asynchronous trainer on digits, 2 ps and 2 workers."""
+def digits(cluster, is_sync=False):
+    """Global steps a second of the trainer on digits, 2 ps and 2 workers."""
     import trainer
 
     workers = [
-        trainer.Worker(i, trainer.supervised, 2500, cluster.data + "/digits", False, environment=cluster.environment())
+        trainer.Worker(i, trainer.supervised, 2500, cluster.data + "/digits", is_sync, environment=cluster.environment())
         for i in range(2)
     ]
     at = lambda step: lambda: all((worker.step or 0) >= step for worker in workers)  # noqa: E731
@@ -163,6 +165,52 @@ def digits_rate(kind, meshtf):
             tempfile.tempdir = None
 
 
+def trained_async(kind, meshtf):
+    return trained_rate(kind, meshtf, False)
+
+
+def trained_sync(kind, meshtf):
+    return trained_rate(kind, meshtf, True)
+
+
+def trained_rate(kind, meshtf, is_sync):
+    """Steps a second on digits, 64 a worker: of `meshtf train`, and of TensorFlow's servers with its own client."""
+    import trainer
+
+    each = 64
+    with sandbox.Cluster(kind, {"ps": 2, "worker": 2}, meshtf) as cluster:
+        cluster.start()
+        tempfile.tempdir = cluster.folder
+        batch, trainer.BATCH = trainer.BATCH, each
+        try:
+            if kind == "tensorflow":
+                return digits(cluster, is_sync)
+            return train(cluster, {"mode": "sync"} if is_sync else {"mode": "async"}, 2 * each if is_sync else each)
+        finally:
+            tempfile.tempdir, trainer.BATCH = None, batch
+
+
+def train(cluster, mode, batch):
+    """Steps a second of `meshtf train` of the trainer's model, by its optimizer."""
+    examples = os.path.join(HERE, "..", "..", "examples", "train")
+    with open(os.path.join(examples, "digits.json")) as file:
+        graph = json.load(file)
+    feed = graph["data"]["feed"]
+    for name in (feed["x"]["file"], feed["y"]):
+        shutil.copy(os.path.join(examples, name), cluster.folder)
+    graph["data"] = {"feed": feed, "batch": batch, "shuffle": 4}
+    graph["train"] = {"loss": "loss", "optimizer": "adagrad", "rate": 0.1, "steps": 20_000, "workers": 2, "ps": 2, **mode}
+    del graph["evaluate"]
+    path = os.path.join(cluster.folder, "digits.json")
+    with open(path, "w") as file:
+        json.dump(graph, file)
+    command = [cluster.meshtf, "train", path, "--json"]
+    said = subprocess.run(command, env=cluster.own_environment(), capture_output=True, timeout=300)
+    if said.returncode != 0:
+        raise sandbox.Failed(f"meshtf train ended with {said.returncode}: {said.stderr.decode()}")
+    return json.loads(said.stdout.splitlines()[-1])["summary"]["steps_per_s"]
+
+
 def start_time(kind, meshtf):
     """Seconds from the start of two servers to the first answer; the client has TensorFlow loaded before."""
     began = time.perf_counter()
@@ -184,6 +232,8 @@ MEASUREMENTS = [
     ("sess.run of a constant, p50, ms", round_trip_time, "least", 0.5),
     ("y=e^x data-parallel, 2 workers, steps/s", exponential_rate, "most", 6),
     ("digits, 2 ps + 2 workers, async, steps/s", digits_rate, "most", 5),
+    ("digits by meshtf train, async, steps/s", trained_async, "most", 8),
+    ("digits by meshtf train, sync, steps/s", trained_sync, "most", 8),
     ("two servers' start to the first answer, s", start_time, "least", 0.1),
     ("an idle server's memory, MB", idle_memory, "least", 0.15),
 ]

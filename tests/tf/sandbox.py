@@ -137,11 +137,14 @@ class Cluster:
         return self.launch_meshtf(task, log) if self.kind == "meshtf" else self.launch_tensorflow(task, log)
 
     def launch_meshtf(self, task, log):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MESHTF_")}
-        environment |= {"MESHTF_HOME": self.folder, "MESHTF_MESH": "tf-" + os.path.basename(self.folder)}
         door = self.addresses.get(task, "127.0.0.1:0")
         command = [self.meshtf, "node", "--name", task, "--listen", "127.0.0.1:0", "--grpc", door, "--data", self.data]
-        return self.spawn(task, log, command + self.flags, environment)
+        return self.spawn(task, log, command + self.flags, self.own_environment())
+
+    def own_environment(self):
+        """What meshtf's commands are told, so that they find this cluster's nodes and no others."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MESHTF_")}
+        return environment | {"MESHTF_HOME": self.folder, "MESHTF_MESH": "tf-" + os.path.basename(self.folder)}
 
     def spawn(self, task, log, command, environment):
         with open(log, "ab") as errors:
