@@ -1,5 +1,5 @@
-//! Depthwise convolutions of float32 that lies in this process's memory, and their gradients (`exec::vector`). What does not fit is
-//! left to the host.
+//! Depthwise convolutions of float32 that lies in this process's memory, and their gradients (`exec::vector`). What does not fit
+//! is left to the host.
 //!
 //! A filter that makes several channels of one is that of as many convolutions of the same channel: the image is repeated for it.
 

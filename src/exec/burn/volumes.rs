@@ -1,8 +1,8 @@
 //! Three-dimensional convolutions of float32 that lies in this process's memory, and their gradients: as convolutions of images
 //! (`exec::vector`) with as many times the channels as the filter is deep. What does not fit is left to the host.
 //!
-//! Each plane of the answer is the convolution of an image whose channels are those of all planes under the windows' depth, side by
-//! side; the padding's are zeros.
+//! Each plane of the answer is the convolution of an image whose channels are those of all planes under the windows' depth, side
+//! by side; the padding's are zeros.
 
 use super::Body;
 use super::channels_last::{FEWEST_PRODUCTS, is_near};

@@ -63,8 +63,8 @@ pub(in crate::exec) fn row_of(components: &[Token], i: usize) -> Result<Element>
             let shape = Shape::from(&boxed.shape.dims()[1..]);
             let size = shape.elements().unwrap_or(0);
             match &boxed.items()[i * size..][..size] {
-                // An array of datasets has datasets.
-                [item @ Token::Variant(_)] if shape.rank() == 0 => Ok(item.clone()),
+                // An array of datasets has datasets; one of ragged tensors has arrays without dimensions.
+                [item @ Token::Variant(Variant::Dataset(_))] if shape.rank() == 0 => Ok(item.clone()),
                 items => Boxed::new(shape, items.to_vec()).map(Token::from),
             }
         }

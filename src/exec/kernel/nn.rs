@@ -37,7 +37,7 @@ type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let families: [Compile; 16] = [
+    let families: [Compile; 17] = [
         activation::kernel,
         softmax::kernel,
         bias::kernel,

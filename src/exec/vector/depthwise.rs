@@ -1,8 +1,8 @@
 //! Depthwise convolutions of images and both gradients, channels last: each channel has a filter of its own.
 //!
-//! Channels are computed on side by side, some registers of them at a time, over all that lies under a window. A number of an answer
-//! and of the image's gradient is summed in the order in which what it is made of lies; the filter's gradient in parts that follow from
-//! the sizes alone, whatever number of threads computes. The padding contributes nothing, even to infinities and NaN.
+//! Channels are computed on side by side, some registers of them at a time, over all that lies under a window. A number of an
+//! answer and of the image's gradient is summed in the order in which its terms lie; the filter's gradient in parts that
+//! follow from the sizes alone, whatever number of threads computes. Padding contributes nothing, even to infinities and NaN.
 
 use super::axis::Axis;
 use super::target::{Work, widest};
