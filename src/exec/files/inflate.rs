@@ -83,6 +83,10 @@ impl Compressed {
     /// # Errors
     /// What the system says.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        #[cfg_attr(
+            not(feature = "exec"),
+            allow(clippy::infallible_destructuring_match, reason = "without exec, one kind is left")
+        )]
         let to: &mut dyn Write = match &mut self.to {
             Encoder::None(file) => file,
             #[cfg(feature = "exec")]
