@@ -17,7 +17,7 @@ use super::call::{input_dtype, ints, kernel as call, no_kernel, output_dtype, pr
 use super::real::{ln, sqrt};
 use super::{HostKernel, KernelNode, Outputs};
 use crate::exec::turn::{Pace, look, paced};
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{Complex, DType, Float, Numeric as _, Ring, Shape, Tensor, with_type};
 
@@ -131,6 +131,10 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             C64 Complex<f32>, C128 Complex<f64>),
         "MatrixSquareRoot" => with_scalar!(dtype?, T => call(|[input]: [Tensor; 1]| function::sqrt::<T>(&input))),
         "TridiagonalSolve" => {
+            if flag("perturb_singular")? {
+                let text = "TridiagonalSolve perturbs no singular matrix: perturb_singular must be false";
+                return Err(Failure::new(Code::Unimplemented, text));
+            }
             let pivots = flag("partial_pivoting")?;
             with_scalar!(dtype?, T => call(move |[diagonals, rhs]: [Tensor; 2]| {
                 tridiagonal::solve::<T>(&diagonals, &rhs, pivots)
