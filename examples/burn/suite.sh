@@ -51,7 +51,8 @@ bench)
     done
     [ -n "$server" ] || { say "burn's own server does not serve after 10 s"; exit 1; }
     say "bench --server $server --door $door $*"
-    "$built/bench" --server "$server" --door "$door" "$@"
+    "$built/bench" --server "$server" --door "$door" --cpu "worker/0=${nodes[0]}" --cpu "worker/1=${nodes[1]}" \
+        --cpu "burn's server=${nodes[2]}" "$@"
     ;;
 *)
     echo "suite.sh test|bench [FILTER…]" >&2

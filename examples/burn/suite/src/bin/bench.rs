@@ -1,8 +1,9 @@
 //! Iterations a second of three models that train: on flex in this process, on burn's own remote server, on one device of the
 //! mesh, and data-parallel on two.
 //!
-//! `bench --door 127.0.0.1:3000 --server 127.0.0.1:3001 [FILTER…]`: what is not named is not measured. Each place takes its turn
-//! five times; a table shows the medians, and their ratios to burn's own server.
+//! `bench --door 127.0.0.1:3000 --server 127.0.0.1:3001 [--cpu NAME=PID]… [FILTER…]`: what is not named is not measured. Each place
+//! takes its turn five times; a table shows the medians, and their ratios to burn's own server. Below each row stands where an
+//! iteration's processor time goes: to this program (`here`), and to the processes that `--cpu` names.
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,22 @@ struct Place {
     devices: Vec<Device>,
 }
 
+/// A process whose processor time is measured.
+struct Process {
+    name: String,
+    id: u32,
+}
+
+impl Process {
+    /// Milliseconds that it has computed so far, in steps of 10; 0 if the system does not tell.
+    fn computed(&self) -> f64 {
+        let told = std::fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
+        // After the name of the program, which may have spaces, the 12th and the 13th: in its own code, and in the system.
+        let fields = told.rsplit(')').next().unwrap_or_default().split_whitespace();
+        fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() * 10.0
+    }
+}
+
 /// One iteration on the devices; each device takes its share of the batch.
 type Step<'a> = Box<dyn FnMut(usize) -> Tensor<1> + 'a>;
 type Start = for<'a> fn(&'a [Device]) -> Step<'a>;
@@ -33,6 +50,7 @@ const MODELS: [(&str, Start); 3] =
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut places = vec![Place { name: "flex, here", devices: vec![Device::flex()] }];
+    let mut processes = vec![Process { name: "here".to_owned(), id: std::process::id() }];
     let mut filters = Vec::new();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -51,6 +69,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     places.push(Place { name: "mesh, 2 tasks", devices });
                 }
             }
+            "--cpu" => {
+                let named = words.next().unwrap_or_default();
+                let (name, id) = named.split_once('=').ok_or("--cpu takes NAME=PID")?;
+                processes.push(Process { name: name.to_owned(), id: id.parse()? });
+            }
             filter => filters.push(filter.to_owned()),
         }
     }
@@ -59,36 +82,52 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!();
     for (name, start) in MODELS {
         if filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())) {
-            row(name, start, &places);
+            row(name, start, &places, &processes);
         }
     }
     Ok(())
 }
 
-fn row(name: &str, start: Start, places: &[Place]) {
-    let mut rates = vec![Vec::new(); places.len()];
+fn row(name: &str, start: Start, places: &[Place], processes: &[Process]) {
+    let mut turns: Vec<Vec<Turn>> = places.iter().map(|_| Vec::new()).collect();
     for _ in 0..TURNS {
-        for (place, rates) in places.iter().zip(&mut rates) {
-            rates.push(rate(start(&place.devices)));
+        for (place, turns) in places.iter().zip(&mut turns) {
+            turns.push(turn(start(&place.devices), processes));
         }
     }
-    let medians: Vec<f64> = rates
+    let medians: Vec<Turn> = turns
         .into_iter()
-        .map(|mut rates| {
-            rates.sort_by(f64::total_cmp);
-            rates[TURNS / 2]
+        .map(|mut turns| {
+            turns.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+            turns.swap_remove(TURNS / 2)
         })
         .collect();
     let base = places.iter().position(|place| place.name == "burn's server").unwrap_or(0);
     print!("{name:<30}");
-    medians.iter().for_each(|rate| print!("{:>22}", format!("{rate:.1} ({:.2}×)", rate / medians[base])));
+    medians
+        .iter()
+        .for_each(|turn| print!("{:>22}", format!("{:.1} ({:.2}×)", turn.rate, turn.rate / medians[base].rate)));
     println!();
+    for (process, of) in processes.iter().enumerate() {
+        print!("{:<30}", format!("    {} computes", of.name));
+        medians.iter().for_each(|turn| print!("{:>22}", format!("{:.2} ms", turn.computed[process])));
+        println!();
+    }
 }
 
-/// Iterations a second; each loss is read, ten iterations after it, as a program does that prints its progress.
-fn rate(mut step: Step<'_>) -> f64 {
+/// What one turn of a place measures.
+struct Turn {
+    /// Iterations a second.
+    rate: f64,
+    /// Milliseconds of processor time an iteration, by process.
+    computed: Vec<f64>,
+}
+
+/// Runs iterations for a while; each loss is read, ten iterations after it, as a program does that prints its progress.
+fn turn(mut step: Step<'_>, processes: &[Process]) -> Turn {
     let mut losses = std::collections::VecDeque::new();
     let mut start = Instant::now();
+    let mut before = Vec::new();
     for i in 0.. {
         losses.push_back(step(i));
         if losses.len() > 10 || i < WARM {
@@ -97,12 +136,16 @@ fn rate(mut step: Step<'_>) -> f64 {
         }
         if i + 1 == WARM {
             start = Instant::now();
+            before = processes.iter().map(Process::computed).collect();
         }
         if i >= WARM && start.elapsed() >= TURN {
             for loss in losses {
                 let _: f32 = loss.into_scalar();
             }
-            return (i + 1 - WARM) as f64 / start.elapsed().as_secs_f64();
+            let iterations = (i + 1 - WARM) as f64;
+            let rate = iterations / start.elapsed().as_secs_f64();
+            let computed = processes.iter().zip(&before).map(|(process, before)| process.computed() - before);
+            return Turn { rate, computed: computed.map(|computed| computed / iterations).collect() };
         }
     }
     unreachable!("the loop ends by time")
