@@ -1,9 +1,9 @@
 //! Iterations a second of three models that train: on flex in this process, on burn's own remote server, on one device of the
 //! mesh, and data-parallel on two.
 //!
-//! `bench --door 127.0.0.1:3000 --server 127.0.0.1:3001 [--cpu NAME=PID]… [FILTER…]`: what is not named is not measured. Each place
-//! takes its turn five times; a table shows the medians, and their ratios to burn's own server. Below each row stands where an
-//! iteration's processor time goes: to this program (`here`), and to the processes that `--cpu` names.
+//! `bench --door 127.0.0.1:3000 --server 127.0.0.1:3001 [--cpu NAME=PID]… [FILTER…]`: what is not named is not measured. Each
+//! place takes its turn five times; a table shows the medians, and their ratios to burn's own server. Below each row stands where
+//! an iteration's processor time goes: to this program (`here`), and to the processes that `--cpu` names.
 
 use std::time::{Duration, Instant};
 
