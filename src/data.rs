@@ -14,10 +14,18 @@ mod there;
 
 pub use csv::Csv;
 #[cfg(feature = "node")]
+pub(crate) use csv::{Chosen, CsvRecords, EMPTY, names_of};
+#[cfg(feature = "node")]
+pub(crate) use file::chosen;
+#[cfg(feature = "node")]
 pub use file::{FilePart, read_tensor, unpacked};
+#[cfg(feature = "node")]
+pub(crate) use idx::head as idx_head;
 pub use idx::read as read_idx;
 #[cfg(feature = "node")]
 pub use images::{Images, read_image};
+#[cfg(feature = "node")]
+pub(crate) use npz::{Member, find as find_npz};
 #[cfg(feature = "node")]
 pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
 pub use order::Order;
@@ -32,6 +40,9 @@ use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 
 /// Most bytes that the pieces of a text may take: its lines or its fields, with what holds each of them.
 const MAX_PIECES_BYTES: usize = MAX_TENSOR_BYTES.saturating_mul(4);
+
+/// Most bytes of a line of a text or a table.
+pub(crate) const MAX_LINE: usize = 1 << 26;
 
 /// Examples of one kind that are read when they are taken.
 pub trait Rows: std::fmt::Debug + Send + Sync {

@@ -22,7 +22,7 @@ pub struct FilePart {
 
 impl FilePart {
     /// The endings of files that have parts.
-    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".csv.gz"];
+    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".safetensors.gz", ".csv", ".csv.gz"];
 
     /// Splits `FILE` or `FILE:PART`.
     pub fn of(text: &str) -> FilePart {
@@ -44,7 +44,8 @@ impl FilePart {
         self.ends_with(".txt")
     }
 
-    fn ends_with(&self, ending: &str) -> bool {
+    /// Whether the file's name ends so, but for the ending of what is packed.
+    pub(crate) fn ends_with(&self, ending: &str) -> bool {
         self.file.strip_suffix(".gz").unwrap_or(&self.file).ends_with(ending)
     }
 }
@@ -103,7 +104,7 @@ pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
     if bytes.starts_with(b"PK") || named.ends_with(".npz") {
         return read_npz(&bytes, part);
     }
-    if named.file.ends_with(".safetensors") {
+    if named.ends_with(".safetensors") {
         return tensor_of(safetensors::read(&bytes)?.tensors, part);
     }
     if let Some(part) = part {
@@ -126,7 +127,7 @@ fn tensor_of(tensors: Vec<(String, Tensor)>, part: Option<&str>) -> Result<Tenso
 ///
 /// # Errors
 /// InvalidArgument with the names that there are.
-pub(super) fn chosen(names: &[&str], part: Option<&str>, what: &str) -> Result<usize> {
+pub(crate) fn chosen(names: &[&str], part: Option<&str>, what: &str) -> Result<usize> {
     /// Most names in a message.
     const MAX_NAMES: usize = 8;
     let all = || {

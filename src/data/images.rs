@@ -79,6 +79,11 @@ impl Images {
         Images { channels, resized, size: None, pixels: Vec::new(), count: 0 }
     }
 
+    /// The same, of which the first must have this height and width, too.
+    pub fn of_size(channels: usize, resized: Option<[usize; 2]>, size: [usize; 2]) -> Images {
+        Images { size: Some(size), ..Images::new(channels, resized) }
+    }
+
     /// Adds the image in a file's bytes.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! NumPy's .npz: a zip archive with a .npy file for each array.
 
-use std::io::{Cursor, Seek, Write};
+use std::io::{Cursor, Read, Seek, Write};
 
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
@@ -20,10 +20,44 @@ const MAX_BYTES: usize = 4 * MAX_TENSOR_BYTES;
 /// InvalidArgument if the bytes are not an archive, or it has no such array.
 pub fn read(bytes: &[u8], name: Option<&str>) -> Result<Tensor> {
     let mut archive = open(bytes)?;
-    let files: Vec<String> = archive.file_names().map(str::to_owned).collect();
-    let names: Vec<&str> = files.iter().filter_map(|file| file.strip_suffix(ENDING)).collect();
-    let name = names[chosen(&names, name, "array")?];
-    array(&mut archive, name)
+    let name = meant(&archive, name)?;
+    array(&mut archive, &name)
+}
+
+/// The .npy file of an array.
+#[derive(Clone, Debug)]
+pub enum Member<T> {
+    /// It lies in the archive as it is.
+    Stored {
+        /// Where it begins.
+        begin: u64,
+        /// How many bytes it has.
+        length: u64,
+    },
+    /// It is packed; what was made of it.
+    Packed(T),
+}
+
+/// Finds one array: the named one, or the only one. If it is packed, `unpack` gets the bytes of its .npy file.
+///
+/// # Errors
+/// InvalidArgument if it is not an archive, or has no such array; those of `unpack`.
+pub fn find<T>(
+    from: impl Read + Seek,
+    name: Option<&str>,
+    unpack: impl FnOnce(&mut dyn Read) -> Result<T>,
+) -> Result<Member<T>> {
+    let mut archive = opened(from)?;
+    let name = meant(&archive, name)?;
+    let at = |why: &dyn std::fmt::Display| Failure::invalid(format!("array {name}: {why}"));
+    let mut file = archive.by_name(&format!("{name}{ENDING}")).map_err(|error| at(&error))?;
+    match (file.compression(), file.data_start()) {
+        (CompressionMethod::Stored, Some(begin)) => Ok(Member::Stored { begin, length: file.size() }),
+        _ => {
+            let unpacked = unpack(&mut file);
+            unpacked.map(Member::Packed).map_err(|failure| Failure { message: at(&failure.message).message, ..failure })
+        }
+    }
 }
 
 /// Reads all arrays, in the order of the archive.
@@ -52,7 +86,17 @@ fn read_within(bytes: &[u8], limit: usize) -> Result<Vec<(String, Tensor)>> {
 }
 
 fn open(bytes: &[u8]) -> Result<ZipArchive<Cursor<&[u8]>>> {
-    ZipArchive::new(Cursor::new(bytes)).map_err(|error| Failure::invalid(format!("not a valid .npz file: {error}")))
+    opened(Cursor::new(bytes))
+}
+
+fn opened<R: Read + Seek>(from: R) -> Result<ZipArchive<R>> {
+    ZipArchive::new(from).map_err(|error| Failure::invalid(format!("not a valid .npz file: {error}")))
+}
+
+/// The name of the array that is meant.
+fn meant<R: Read + Seek>(archive: &ZipArchive<R>, name: Option<&str>) -> Result<String> {
+    let names: Vec<&str> = archive.file_names().filter_map(|file| file.strip_suffix(ENDING)).collect();
+    Ok(names[chosen(&names, name, "array")?].to_owned())
 }
 
 fn array(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Tensor> {

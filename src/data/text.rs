@@ -21,6 +21,12 @@ impl Lines {
         Ok(Lines(lines))
     }
 
+    /// Lines that were read one by one.
+    #[cfg(feature = "node")]
+    pub(crate) fn of(lines: Vec<Vec<u8>>) -> Lines {
+        Lines(lines)
+    }
+
     /// As strings, `[lines]`.
     pub fn into_tensor(self) -> Tensor {
         Tensor::vector(self.0)

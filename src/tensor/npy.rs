@@ -92,6 +92,21 @@ impl Head {
         Ok(Some(Head { descr, shape, begin, example_bytes }))
     }
 
+    /// That of a file of another kind, whose elements begin at this byte; `None` if they are one value, or more than can be
+    /// counted.
+    pub fn of(dtype: DType, is_big_endian: bool, shape: &[usize], begin: u64) -> Option<Head> {
+        let (&count, example) = shape.split_first()?;
+        let example_bytes = example.iter().try_fold(dtype.size()?, |bytes, &size| bytes.checked_mul(size))?;
+        example_bytes.checked_mul(count)?;
+        let descr = descr(dtype).replace('<', if is_big_endian { ">" } else { "<" });
+        Some(Head { descr, shape: shape.to_vec(), begin, example_bytes })
+    }
+
+    /// The same, if the file lies this many bytes within another.
+    pub fn behind(self, bytes: u64) -> Head {
+        Head { begin: self.begin + bytes, ..self }
+    }
+
     /// How many examples there are.
     pub fn count(&self) -> usize {
         self.shape[0]
@@ -136,24 +151,7 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
     let Some(bytes) = tensor.bytes() else {
         return Err(Failure::invalid("strings are not written as .npy; ask for them as JSON"));
     };
-    let descr = match tensor.dtype() {
-        DType::Bool => "|b1",
-        DType::I8 => "|i1",
-        DType::U8 => "|u1",
-        DType::I16 => "<i2",
-        DType::U16 => "<u2",
-        DType::I32 => "<i4",
-        DType::U32 => "<u4",
-        DType::I64 => "<i8",
-        DType::U64 => "<u8",
-        DType::F16 => "<f2",
-        DType::F32 => "<f4",
-        DType::F64 => "<f8",
-        DType::BF16 => "<V2",
-        DType::C64 => "<c8",
-        DType::C128 => "<c16",
-        DType::String | DType::Resource | DType::Variant => unreachable!("handles have no bytes"),
-    };
+    let descr = descr(tensor.dtype());
     let dims: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
     let dims = if tensor.rank() == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
@@ -171,6 +169,28 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
     file.extend_from_slice(header.as_bytes());
     file.extend_from_slice(bytes);
     Ok(file)
+}
+
+/// How a header names the elements of a dtype, with the least byte first.
+fn descr(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "|b1",
+        DType::I8 => "|i1",
+        DType::U8 => "|u1",
+        DType::I16 => "<i2",
+        DType::U16 => "<u2",
+        DType::I32 => "<i4",
+        DType::U32 => "<u4",
+        DType::I64 => "<i8",
+        DType::U64 => "<u8",
+        DType::F16 => "<f2",
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::BF16 => "<V2",
+        DType::C64 => "<c8",
+        DType::C128 => "<c16",
+        DType::String | DType::Resource | DType::Variant => unreachable!("handles have no bytes"),
+    }
 }
 
 fn bad(why: impl std::fmt::Display) -> Failure {

@@ -7,11 +7,14 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::Value;
 
+use super::npy::Head;
 use super::{DType, Shape, Tensor};
 use crate::failure::{Failure, Result};
 
 /// Bytes before the header: its length.
 const LENGTH: usize = 8;
+/// Most bytes of a header, as the format has it.
+const MAX_HEADER: u64 = 100_000_000;
 /// The header's key that does not name a tensor.
 const METADATA: &str = "__metadata__";
 
@@ -83,24 +86,68 @@ pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
 /// # Errors
 /// InvalidArgument with what is wrong with it: a malformed header, or a tensor that is not where the header says.
 pub fn read(bytes: &[u8]) -> Result<Contents> {
-    let wrong = |why: String| Failure::invalid(format!("not a valid safetensors file: {why}"));
     let (length, header) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(error.to_string()))?;
     let elements = bytes.get(LENGTH + length..).unwrap_or_default();
     let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
     let mut contents = Contents { tensors: Vec::new(), metadata };
-    for name in header.offset_keys() {
+    for (name, info) in tensors(&header) {
         let at = |why: String| wrong(format!("tensor {name}: {why}"));
-        let info = header.info(&name).ok_or_else(|| at("it is not in the header".to_owned()))?;
-        let Some((_, dtype)) = DTYPES.iter().find(|(known, _)| *known == info.dtype) else {
-            return Err(at(format!("its dtype is {}, for which meshtf has none", info.dtype)));
-        };
         let (begin, end) = info.data_offsets;
         let own = elements.get(begin..end).ok_or_else(|| at(format!("{begin} to {end} is not in the file")))?;
         let shape: Shape = info.shape.iter().copied().collect();
-        let tensor = Tensor::from_bytes(*dtype, shape, own).map_err(|failure| at(failure.message))?;
+        let tensor = Tensor::from_bytes(dtype(info).map_err(at)?, shape, own).map_err(|failure| at(failure.message))?;
         contents.tensors.push((name, tensor));
     }
     Ok(contents)
+}
+
+/// How many bytes come before the elements of a file with this beginning.
+///
+/// # Errors
+/// InvalidArgument if they are cut off, or more than any file has.
+pub fn header_bytes(start: &[u8]) -> Result<usize> {
+    let length = start.first_chunk::<LENGTH>().ok_or_else(|| wrong("its header is cut off".to_owned()))?;
+    let length = u64::from_le_bytes(*length);
+    match length <= MAX_HEADER {
+        true => Ok(LENGTH + length as usize),
+        false => Err(wrong(format!("its header has {length} bytes; the limit is {MAX_HEADER}"))),
+    }
+}
+
+/// The tensors of a file of `length` bytes that begins with this whole header, in the order of their elements, each with where
+/// its examples lie; `None` for one value.
+///
+/// # Errors
+/// InvalidArgument with what is wrong with the header, or if the file is not as long as it says.
+pub fn heads(header: &[u8], length: u64) -> Result<Vec<(String, Option<Head>)>> {
+    let begin = header_bytes(header)?;
+    let text = header.get(LENGTH..begin).ok_or_else(|| wrong("its header is cut off".to_owned()))?;
+    let header: Metadata = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
+    let end = tensors(&header).map(|(_, info)| info.data_offsets.1).max().unwrap_or(0) as u64;
+    let follow = length.saturating_sub(begin as u64);
+    if end != follow {
+        return Err(wrong(format!("its tensors take {end} bytes, but {follow} follow the header")));
+    }
+    let head = |(name, info): (String, &TensorInfo)| -> Result<(String, Option<Head>)> {
+        let dtype = dtype(info).map_err(|why| wrong(format!("tensor {name}: {why}")))?;
+        let head = Head::of(dtype, false, &info.shape, begin as u64 + info.data_offsets.0 as u64);
+        Ok((name, head))
+    };
+    tensors(&header).map(head).collect()
+}
+
+/// The tensors of a header, in the order of their elements.
+fn tensors(header: &Metadata) -> impl Iterator<Item = (String, &TensorInfo)> {
+    header.offset_keys().into_iter().filter_map(|name| header.info(&name).map(|info| (name, info)))
+}
+
+fn dtype(info: &TensorInfo) -> Result<DType, String> {
+    let known = DTYPES.iter().find(|(known, _)| *known == info.dtype);
+    known.map(|(_, dtype)| *dtype).ok_or_else(|| format!("its dtype is {}, for which meshtf has none", info.dtype))
+}
+
+fn wrong(why: String) -> Failure {
+    Failure::invalid(format!("not a valid safetensors file: {why}"))
 }
 
 #[cfg(test)]

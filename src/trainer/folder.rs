@@ -55,13 +55,19 @@ impl ImageFolder {
     /// Which file is not an image, or differs in size from the first.
     pub fn read(&self, channels: usize, size: Option<[usize; 2]>) -> Result<Tensor, String> {
         let mut images = Images::new(channels, size);
-        for (path, class) in &self.images {
-            let bytes = read(path);
-            let added = bytes.and_then(|bytes| images.add(&bytes).map_err(|failure| failure.message));
-            let file = path.file_name().unwrap_or_default().to_string_lossy();
-            added.map_err(|why| format!("{}/{file}: {why}", self.classes[*class]))?;
+        for (path, name) in self.named_images() {
+            let added = read(&path).and_then(|bytes| images.add(&bytes).map_err(|failure| failure.message));
+            added.map_err(|why| format!("{name}: {why}"))?;
         }
         images.finish().map_err(|failure| failure.message)
+    }
+
+    /// The images, each with what it is called in a message.
+    pub fn named_images(&self) -> Vec<(PathBuf, String)> {
+        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let named =
+            |(path, class): &(PathBuf, usize)| (path.clone(), format!("{}/{}", self.classes[*class], name(path)));
+        self.images.iter().map(named).collect()
     }
 
     /// The class of each image, `[images]` of int32.

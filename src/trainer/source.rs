@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::folder::ImageFolder;
-use super::rows::{FileRows, MAX_HELD};
+use super::rows::{DataFile, FileRows, ImageRows, MAX_HELD, Takes};
 use super::{Error, Found};
 use crate::data::{self, Csv, Examples, FilePart, Lines, There, read_tensor, unpacked};
 use crate::failure::Failure;
@@ -24,6 +24,8 @@ const COLOURS: usize = 3;
 /// What was read of files that several placeholders are fed from.
 #[derive(Default)]
 struct Known {
+    /// The files that are too large to be held in memory; `None` for those that are not.
+    files: HashMap<String, Option<DataFile>>,
     tables: HashMap<String, Csv>,
     folders: HashMap<String, ImageFolder>,
 }
@@ -39,8 +41,8 @@ pub struct Loaded {
 }
 
 /// Reads what a section names, files from this folder on, and fits it to a graph's placeholders: the dtype and the shape of an
-/// example are those that the placeholder takes. Large .npy files are read as their examples are taken. What lies on the workers
-/// is as they have been asked for it by a [`Lookup`](super::Lookup).
+/// example are those that the placeholder takes. What is large is read as its examples are taken. What lies on the workers is as
+/// they have been asked for it by a [`Lookup`](super::Lookup).
 ///
 /// # Errors
 /// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.
@@ -61,12 +63,10 @@ pub fn load(section: &DataSection, graph: &Graph, folder: &Path, found: &Found) 
             tensors.push((name.clone(), data::Column::There(Arc::new(there))));
             continue;
         }
-        if source.columns.is_empty() && source.except.is_empty() && source.take == Take::Values {
-            let rows = FileRows::open(&folder.join(&source.file), dtype, &shape, source.scale, MAX_HELD);
-            if let Some(rows) = rows.map_err(at)? {
-                tensors.push((name.clone(), data::Column::Elsewhere(Arc::new(rows))));
-                continue;
-            }
+        let takes = Takes { dtype, shape: shape.clone(), scale: source.scale };
+        if let Some(rows) = known.large(source, folder, &takes).map_err(at)? {
+            tensors.push((name.clone(), data::Column::Elsewhere(Arc::new(rows))));
+            continue;
         }
         let raw = known.raw(source, folder, dtype, &shape);
         let fitted = raw.and_then(|raw| fitted(raw, dtype, &shape, source.scale));
@@ -78,15 +78,41 @@ pub fn load(section: &DataSection, graph: &Graph, folder: &Path, found: &Found) 
 }
 
 impl Known {
+    /// What is read as it is taken; `None` for what is held in memory.
+    fn large(&mut self, source: &DataSource, at: &Path, takes: &Takes) -> Result<Option<FileRows>, String> {
+        let path = at.join(&source.file);
+        match source.take {
+            Take::Values => {
+                let file = match self.files.entry(source.file.clone()) {
+                    Entry::Occupied(file) => file.into_mut(),
+                    Entry::Vacant(free) => {
+                        free.insert(DataFile::open(&path, MAX_HELD).map_err(|failure| failure.message)?)
+                    }
+                };
+                file.as_ref().map_or(Ok(None), |file| FileRows::open(file, source, takes))
+            }
+            Take::Images => {
+                let files = self.folder(source, &path)?.named_images();
+                let images = ImageRows::of(files, channels(&takes.shape)?, source.size, MAX_HELD)?;
+                images.map(|images| FileRows::of_images(&source.file, images, takes)).transpose()
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn folder(&mut self, source: &DataSource, path: &Path) -> Result<&ImageFolder, String> {
+        Ok(match self.folders.entry(source.file.clone()) {
+            Entry::Occupied(folder) => folder.into_mut(),
+            Entry::Vacant(free) => free.insert(ImageFolder::list(path)?),
+        })
+    }
+
     /// What a source has for a placeholder, examples first.
     fn raw(&mut self, source: &DataSource, at: &Path, dtype: DType, shape: &PartialShape) -> Result<Tensor, String> {
         let said = |failure: Failure| failure.message;
         let path = at.join(&source.file);
         if source.take != Take::Values {
-            let folder = match self.folders.entry(source.file.clone()) {
-                Entry::Occupied(folder) => folder.into_mut(),
-                Entry::Vacant(free) => free.insert(ImageFolder::list(&path)?),
-            };
+            let folder = self.folder(source, &path)?;
             return match source.take {
                 Take::Classes => Ok(folder.labels()),
                 _ => folder.read(channels(shape)?, source.size),
@@ -101,7 +127,7 @@ impl Known {
                     free.insert(Csv::read(&bytes).map_err(said)?)
                 }
             };
-            return table.numbers(&columns(table, source)?).map_err(said);
+            return table.numbers(&columns(table.columns(), source)?).map_err(said);
         }
         if !source.columns.is_empty() || !source.except.is_empty() {
             return Err("only a .csv file has columns".to_owned());
@@ -109,8 +135,7 @@ impl Known {
         let bytes = read(&path)?;
         if named.is_text() && dtype != DType::String {
             let lines = Lines::read(&unpacked(bytes).map_err(said)?).map_err(said)?;
-            let sizes = shape.0.as_ref().and_then(|sizes| sizes.get(1..)?.iter().copied().collect::<Option<Vec<_>>>());
-            let width = sizes.map(|sizes| elements(&sizes)).transpose()?;
+            let width = Takes { dtype, shape: shape.clone(), scale: None }.width()?;
             return lines.bytes(width).map_err(said);
         }
         read_tensor(&named, bytes).map_err(said)
@@ -126,20 +151,21 @@ fn channels(shape: &PartialShape) -> Result<usize, String> {
     }
 }
 
-fn columns(table: &Csv, source: &DataSource) -> Result<Vec<String>, String> {
+/// The names of the columns that are taken, of all that there are.
+pub(super) fn columns(names: &[String], source: &DataSource) -> Result<Vec<String>, String> {
     if let Some(part) = &source.part {
         return match source.columns.is_empty() && source.except.is_empty() {
             true => Ok(part.split(',').map(|name| name.trim().to_owned()).collect()),
             false => Err("name the columns after the file's name, or in \"columns\" or \"except\"".to_owned()),
         };
     }
-    if let Some(unknown) = source.except.iter().find(|name| !table.columns().contains(name)) {
+    if let Some(unknown) = source.except.iter().find(|name| !names.contains(name)) {
         return Err(format!("there is no column {unknown}"));
     }
     if !source.columns.is_empty() {
         return Ok(source.columns.clone());
     }
-    Ok(table.columns().iter().filter(|name| !source.except.contains(name)).cloned().collect())
+    Ok(names.iter().filter(|name| !source.except.contains(name)).cloned().collect())
 }
 
 /// The bytes of a file.
@@ -156,7 +182,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// How many elements an example of these sizes has.
-fn elements(sizes: &[usize]) -> Result<usize, String> {
+pub(super) fn elements(sizes: &[usize]) -> Result<usize, String> {
     let shape = Shape::from(sizes.to_vec());
     shape.elements().ok_or_else(|| format!("an example of shape {shape} has too many elements"))
 }

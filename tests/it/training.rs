@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::means::{Means, missing};
 use crate::sandbox::{Running, Sandbox, project};
 
 /// A line of a training comes within this.
@@ -143,4 +144,40 @@ fn each_worker_reads_its_own_file_and_one_that_has_another_is_named() {
     let last = ended.stdout.lines().last().unwrap_or_default();
     assert!(last.starts_with("step 400/400") && number(last, "loss") < 1e-2, "{}", ended.stdout);
     drop(nodes);
+}
+
+#[test]
+fn data_that_is_larger_than_memory_takes_little_of_it() {
+    /// What the process may take at most: a quarter of what its files have.
+    const MOST_KB: u64 = 360_000;
+    const ROWS: usize = 40_000;
+    let sandbox = Sandbox::new();
+    // 1.3 GB of zeros, which take no room on the disk.
+    let mut header = format!(r#"{{"x":{{"dtype":"F32","shape":[{ROWS},8192],"data_offsets":[0,{}]}}}}"#, ROWS * 32_768);
+    header.insert_str(0, std::str::from_utf8(&(header.len() as u64).to_le_bytes()).unwrap());
+    let x = sandbox.file("x.safetensors", &header);
+    let file = std::fs::File::options().write(true).open(x).unwrap();
+    file.set_len((header.len() + ROWS * 32_768) as u64).unwrap();
+    // 160 MB of spaces, and a number in each line.
+    sandbox.file("y.csv", format!("y\n{}", format!("{:4000}3\n", "").repeat(ROWS)));
+    let graph = sandbox.file(
+        "large.json",
+        r#"{"version": 1, "variables": {"w": {"shape": [8192, 1]}, "b": {"shape": [1]}},
+        "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 8192]}},
+            "y": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 1]}},
+            "xw": {"op": "MatMul", "inputs": ["x", "w"]}, "is": {"op": "AddV2", "inputs": ["xw", "b"]},
+            "off": {"op": "SquaredDifference", "inputs": ["is", "y"]}, "loss": {"op": "Mean", "inputs": ["off", [0, 1]]}},
+        "data": {"feed": {"x": "x.safetensors", "y": "y.csv"}, "batch": 8, "shuffle": 3},
+        "train": {"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 100000000}}"#,
+    );
+    let training = sandbox.start(&["train", &graph, "--local", "--report", "50"]);
+    reach(&training, 200);
+    let line = training.next_line(SPEAKS_WITHIN).expect("it goes on");
+    assert!(number(&line, "loss") < 1e-6, "{line}");
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", training.pid())) else {
+        return missing(Means::Proc, "data that is larger than memory");
+    };
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    assert!(peak.is_some_and(|peak| peak < MOST_KB), "{peak:?} kB");
 }

@@ -1,0 +1,160 @@
+//! Files that are larger than what is held in memory; packed ones are unpacked into a file without a name.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use flate2::read::MultiGzDecoder;
+
+use crate::failure::{Failure, Result};
+use crate::memory;
+use crate::random;
+
+/// Most bytes that a file is unpacked to.
+const MAX_UNPACKED: u64 = 1 << 38;
+/// Bytes that are read at a time of a file that is read from its beginning to its end.
+const BLOCK: usize = 1 << 20;
+
+/// A file that is read here and there. Its clones are the same file.
+#[derive(Clone, Debug)]
+pub(in super::super) struct DataFile(Arc<Opened>);
+
+#[derive(Debug)]
+struct Opened {
+    file: Mutex<File>,
+    length: u64,
+    /// When it was last changed, if the system says so.
+    changed: Option<SystemTime>,
+}
+
+impl DataFile {
+    /// Opens a file that has more than `held` bytes, unpacked if it is one of gzip; `None` if it has no more.
+    ///
+    /// # Errors
+    /// It cannot be opened, read or unpacked.
+    pub fn open(path: &Path, held: u64) -> Result<Option<DataFile>> {
+        let unpacking = || Ok::<_, io::Error>(MultiGzDecoder::new(BufReader::new(File::open(path)?)));
+        let file = File::open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        let mut start = Vec::new();
+        (&file).take(2).read_to_end(&mut start).map_err(failed)?;
+        if start != [0x1f, 0x8b] {
+            return if length > held { DataFile::of(file).map(Some) } else { Ok(None) };
+        }
+        // A small one is read as a whole by others, who tell what is wrong with it.
+        let unpacked = unpacking().and_then(|from| io::copy(&mut from.take(held.saturating_add(1)), &mut io::sink()));
+        if unpacked.unwrap_or(0) <= held {
+            return Ok(None);
+        }
+        let unpacked = unpacking().map_err(failed).and_then(DataFile::unpacked);
+        unpacked.map(Some).map_err(|failure| Failure { message: format!("gzip: {}", failure.message), ..failure })
+    }
+
+    /// All that a reader yields, in a file that is gone when it is closed, in the folder for temporary files.
+    ///
+    /// # Errors
+    /// Those of the reader; there is no room, or it is more than the limit.
+    pub fn unpacked(from: impl Read) -> Result<DataFile> {
+        let at = std::env::temp_dir();
+        let cannot = |error: io::Error| {
+            let at = at.display();
+            Failure::invalid(format!("cannot be unpacked into {at} (TMPDIR names another folder): {error}"))
+        };
+        let path = at.join(format!("meshtf-data-{:016x}", random::u64()));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&path).map_err(cannot)?;
+        std::fs::remove_file(&path).map_err(cannot)?;
+        let written = io::copy(&mut from.take(MAX_UNPACKED + 1), &mut file).map_err(cannot)?;
+        match written <= MAX_UNPACKED {
+            true => DataFile::of(file),
+            false => Err(Failure::invalid(format!("it unpacks to more than {MAX_UNPACKED} bytes, which is the limit"))),
+        }
+    }
+
+    fn of(file: File) -> Result<DataFile> {
+        let now = file.metadata().map_err(failed)?;
+        Ok(DataFile(Arc::new(Opened { file: Mutex::new(file), length: now.len(), changed: changed(&now) })))
+    }
+
+    pub fn length(&self) -> u64 {
+        self.0.length
+    }
+
+    /// Some bytes, from a place on.
+    ///
+    /// # Errors
+    /// Those of reading: it may be shorter by now.
+    pub fn read(&self, begin: u64, to: &mut [u8]) -> Result<()> {
+        let mut file = self.0.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(begin)).and_then(|_| file.read_exact(to)).map_err(failed)
+    }
+
+    /// As many bytes as there are, up to `most`, from a place on.
+    ///
+    /// # Errors
+    /// Those of reading; ResourceExhausted if there is no memory for them.
+    pub fn some(&self, begin: u64, most: u64) -> Result<Vec<u8>> {
+        let bytes = most.min(self.0.length.saturating_sub(begin)) as usize;
+        memory::admit(bytes)?;
+        let mut some = vec![0; bytes];
+        self.read(begin, &mut some)?;
+        Ok(some)
+    }
+
+    /// Reads it from its beginning to its end.
+    pub fn reader(&self) -> BufReader<impl Read + Seek + use<>> {
+        BufReader::with_capacity(BLOCK, Reader { file: self.clone(), at: 0 })
+    }
+
+    /// Whether it is as it was when it was opened.
+    ///
+    /// # Errors
+    /// InvalidArgument if not.
+    pub fn check(&self) -> Result<()> {
+        let now = self.0.file.lock().unwrap_or_else(PoisonError::into_inner).metadata().map_err(failed)?;
+        match (now.len(), changed(&now)) == (self.0.length, self.0.changed) {
+            true => Ok(()),
+            false => Err(Failure::invalid("it was changed after the training had opened it")),
+        }
+    }
+}
+
+struct Reader {
+    file: DataFile,
+    at: u64,
+}
+
+impl Read for Reader {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let mut file = self.file.0.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(self.at))?;
+        let read = file.read(to)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Reader {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let to = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.file.length().checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = to.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.at)
+    }
+}
+
+fn changed(now: &Metadata) -> Option<SystemTime> {
+    now.modified().ok()
+}
+
+fn failed(error: io::Error) -> Failure {
+    Failure::invalid(error.to_string())
+}

@@ -1,0 +1,219 @@
+//! Every kind of file over a small bound, against the same file held in memory.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use temp_dir::TempDir;
+use zip::write::SimpleFileOptions;
+
+use super::*;
+use crate::data::{Column, Examples, FilePart, write_npz};
+use crate::tensor::npy;
+use crate::tensor::safetensors::{self, Contents};
+use crate::train::file::Take;
+
+const COUNT: usize = 40;
+/// What is held in memory here.
+const HELD: u64 = 100;
+
+fn takes(dtype: DType, shape: &[Option<usize>], scale: Option<f64>) -> Takes {
+    Takes { dtype, shape: PartialShape(Some(shape.to_vec())), scale }
+}
+
+fn source(file: &str) -> DataSource {
+    let FilePart { file, part } = FilePart::of(file);
+    DataSource { file, part, ..DataSource::default() }
+}
+
+fn write(folder: &TempDir, name: &str, bytes: &[u8]) {
+    std::fs::write(folder.child(name), bytes).unwrap();
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(bytes).unwrap();
+    std::fs::write(folder.child(format!("{name}.gz")), packed.finish().unwrap()).unwrap();
+}
+
+fn open(
+    folder: &TempDir,
+    source: &DataSource,
+    takes: &Takes,
+    held: u64,
+) -> std::result::Result<Option<FileRows>, String> {
+    match DataFile::open(&folder.child(&source.file), held).map_err(|failure| failure.message)? {
+        Some(file) => FileRows::open(&file, source, takes),
+        None => Ok(None),
+    }
+}
+
+/// 40 examples of 6 numbers, in every form that has them.
+fn files(folder: &TempDir) -> Vec<&'static str> {
+    let values: Vec<f32> = (0..COUNT * 6).map(|i| i as f32 / 8.0).collect();
+    let all = Tensor::from_vec([COUNT, 6], values.clone());
+    write(folder, "x.npy", &npy::write(&all).unwrap());
+    let other = Tensor::from_vec([3], vec![1i64, 2, 3]);
+    let tensors = vec![("a".to_owned(), other.clone()), ("x".to_owned(), all.clone())];
+    let mut stored = std::io::Cursor::new(Vec::new());
+    write_npz(&mut stored, &tensors).unwrap();
+    write(folder, "stored.npz", stored.get_ref());
+    let mut packed = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, tensor) in &tensors {
+        let options = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+        packed.start_file(format!("{name}.npy"), options).unwrap();
+        packed.write_all(&npy::write(tensor).unwrap()).unwrap();
+    }
+    write(folder, "packed.npz", packed.finish().unwrap().get_ref());
+    let mut bytes = Vec::new();
+    safetensors::write(&mut bytes, &Contents { tensors, ..Contents::default() }).unwrap();
+    write(folder, "x.safetensors", &bytes);
+    let mut idx = vec![0, 0, 0x0d, 2, 0, 0, 0, COUNT as u8, 0, 0, 0, 6];
+    idx.extend(values.iter().flat_map(|value| value.to_be_bytes()));
+    write(folder, "x-idx2-float", &idx);
+    let fields = |row: &[f32]| row.iter().map(f32::to_string).collect::<Vec<_>>().join(" , ");
+    let lines: Vec<String> = values.chunks(6).map(|row| format!("\"a, \n{}\",{}", row[0], fields(row))).collect();
+    let text = format!("\u{feff}name,a,b,c,d,e,f\r\n\r\n{}", lines.join("\r\n\n"));
+    write(folder, "x.csv", text.as_bytes());
+    vec![
+        "x.npy",
+        "x.npy.gz",
+        "stored.npz:x",
+        "packed.npz:x",
+        "x.safetensors:x",
+        "x.safetensors.gz:x",
+        "x-idx2-float",
+        "x-idx2-float.gz",
+        "x.csv:a,b,c,d,e,f",
+        "x.csv.gz:a,b,c,d,e,f",
+    ]
+}
+
+/// What is taken of a large file is what is in it, whichever examples are asked for, and split as those in memory are.
+#[test]
+fn large_files_are_read_as_they_are_taken() {
+    let folder = TempDir::new().unwrap();
+    for file in files(&folder) {
+        let (source, takes) = (source(file), takes(DType::F64, &[None, Some(2), Some(3)], Some(2.0)));
+        assert!(open(&folder, &source, &takes, 1 << 20).unwrap().is_none(), "{file}");
+        let rows = open(&folder, &source, &takes, HELD).unwrap_or_else(|why| panic!("{file}: {why}"));
+        let rows = rows.unwrap_or_else(|| panic!("{file} is large"));
+        assert_eq!((rows.count(), rows.example()), (COUNT, (DType::F64, &[2, 3][..])), "{file}");
+        let far = Examples::of(vec![("x".to_owned(), Column::Elsewhere(Arc::new(rows)))]).unwrap();
+        let all: Vec<f64> = (0..COUNT * 6).map(|i| i as f64 / 4.0).collect();
+        let held = Examples::new(vec![("x".to_owned(), Tensor::from_vec([COUNT, 2, 3], all))]).unwrap();
+        assert_eq!(far.example_bytes().unwrap(), 48);
+        let same = |far: &Examples, held: &Examples, places: &[usize]| {
+            let taken = [far, held].map(|examples| examples.take(places, &[places.len()]).unwrap());
+            assert_eq!(taken[0], taken[1], "{file}");
+        };
+        same(&far, &held, &[39, 0, 7, 7]);
+        let ((far_kept, far_out), (kept, out)) = (far.split(0.25, 3).unwrap(), held.split(0.25, 3).unwrap());
+        same(&far_kept, &kept, &[0, 15, 29]);
+        same(&far_out, &out, &[9, 0]);
+    }
+}
+
+#[test]
+fn lines_of_a_large_text_are_strings_or_bytes() {
+    let folder = TempDir::new().unwrap();
+    let lines: Vec<String> = (0..COUNT).map(|i| format!("line {}", "é".repeat(i % 5))).collect();
+    write(&folder, "x.txt", format!("\u{feff}{}\r\n", lines.join("\r\n")).as_bytes());
+    for file in ["x.txt", "x.txt.gz"] {
+        let rows = open(&folder, &source(file), &takes(DType::String, &[None], None), HELD).unwrap().unwrap();
+        assert_eq!(rows.count(), COUNT);
+        let wanted: Vec<Vec<u8>> = [4, 39, 0].map(|i: usize| lines[i].clone().into_bytes()).to_vec();
+        assert_eq!(rows.read(&[4, 39, 0]).unwrap(), Tensor::vector(wanted));
+        let rows = open(&folder, &source(file), &takes(DType::U8, &[None, None], None), HELD).unwrap().unwrap();
+        assert_eq!(
+            rows.read(&[1, 4]).unwrap().slice::<u8>().unwrap(),
+            b"line \xc3\xa9\0\0\0\0\0\0line \xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
+        );
+        let refused = open(&folder, &source(file), &takes(DType::U8, &[None, Some(12)], None), HELD).unwrap_err();
+        assert!(refused.contains("line 5 has 13 bytes, and the placeholder takes 12"), "{refused}");
+    }
+}
+
+#[test]
+fn images_of_a_large_folder_are_decoded_when_they_are_taken() {
+    let folder = TempDir::new().unwrap();
+    let save = |name: &str, width: u32, i: u8| {
+        let path = folder.child(name);
+        image::RgbImage::from_pixel(width, 2, image::Rgb([i, 0, 9])).save(&path).unwrap();
+        (path, name.to_owned())
+    };
+    let mut files: Vec<_> = (0..5).map(|i| save(&format!("{i}.png"), 2, i)).collect();
+    assert!(ImageRows::of(files.clone(), 3, None, 60).unwrap().is_none());
+    let takes = takes(DType::F32, &[None, Some(2), Some(2), Some(3)], None);
+    let rows = |files: &[_]| {
+        let images = ImageRows::of(files.to_vec(), 3, None, 59).unwrap().expect("they are large");
+        FileRows::of_images("photos", images, &takes).unwrap()
+    };
+    let taken = rows(&files).read(&[4, 1]).unwrap();
+    assert_eq!(taken.dims(), [2, 2, 2, 3]);
+    let reds: Vec<f32> = taken.slice::<f32>().unwrap().chunks(12).map(|image| image[0]).collect();
+    assert_eq!(reds, [4.0, 1.0]);
+    files.push(save("wide.png", 3, 0));
+    let refused = rows(&files).read(&[2, 5]).unwrap_err();
+    assert!(refused.message.contains("photos: wide.png: it is 2 pixels high and 3 wide"), "{refused}");
+}
+
+#[test]
+fn what_is_wrong_with_a_large_file_is_told() {
+    let folder = TempDir::new().unwrap();
+    let refused = |name: &str, bytes: &[u8], takes: &Takes, why: &str| {
+        write(&folder, FilePart::of(name).file.as_str(), bytes);
+        for ending in ["", ".gz"].iter().take(if name.contains(':') { 1 } else { 2 }) {
+            let trouble = open(&folder, &source(&format!("{name}{ending}")), takes, HELD).unwrap_err();
+            assert!(trouble.contains(why), "{name}{ending}: {trouble}");
+        }
+    };
+    let numbers = takes(DType::F32, &[None, Some(6)], None);
+    let mut array = npy::write(&Tensor::from_vec([COUNT, 6], vec![0f32; COUNT * 6])).unwrap();
+    refused("a.npy", &array, &takes(DType::F32, &[None, Some(5)], None), "takes [5]");
+    array.truncate(1000);
+    refused("a.npy", &array, &numbers, "takes 960 bytes");
+    let table = |last: &str| format!("a,b\n{}{last}\n", "1,2\n".repeat(COUNT));
+    let pair = takes(DType::F32, &[None, Some(2)], None);
+    refused("a.csv", table("1,x").as_bytes(), &pair, "line 42: column b has \"x\", which is not a number");
+    refused("a.csv", table("1,2,3").as_bytes(), &pair, "line 42 has 3 fields, and the first line has 2");
+    refused("a.csv:a,c", table("1,2").as_bytes(), &pair, "there is no column c");
+    refused("a.csv", &[table("").as_bytes(), b"\xff,2\n"].concat(), &pair, "line 43 is not UTF-8");
+    refused(
+        "a.txt",
+        &[&[b'x'; 200][..], b"\n\xff\n"].concat(),
+        &takes(DType::String, &[None], None),
+        "line 2 is not UTF-8",
+    );
+    let mut idx = vec![0, 0, 0x08, 1, 0, 0, 1, 0];
+    idx.extend([0; 255]);
+    refused("a-idx", &idx, &takes(DType::F32, &[None], None), "does not take the 255 bytes that follow");
+    let mut header = br#"{"x":{"dtype":"F32","shape":[40],"data_offsets":[0,160]}}"#.to_vec();
+    header.splice(0..0, (header.len() as u64).to_le_bytes());
+    header.extend([0; 100]);
+    refused(
+        "a.safetensors",
+        &header,
+        &takes(DType::F32, &[None], None),
+        "its tensors take 160 bytes, but 100 follow the header",
+    );
+    // A value that does not fit is told with its example, when it is taken.
+    let mut values = vec![1f32; COUNT];
+    values[7] = 0.5;
+    write(&folder, "b.npy", &npy::write(&Tensor::vector(values)).unwrap());
+    let rows = open(&folder, &source("b.npy"), &takes(DType::U8, &[None], None), HELD).unwrap().unwrap();
+    let refused = rows.read(&[3, 7, 0]).unwrap_err();
+    assert!(refused.message.contains("example 7: the placeholder takes uint8, which cannot hold 0.5"), "{refused}");
+    // So is a file that was changed, whether its size is another or not.
+    for change in [|file: &File| file.set_modified(SystemTime::UNIX_EPOCH), |file: &File| file.set_len(0)] {
+        write(&folder, "c.csv", table("1,2").as_bytes());
+        let rows = open(&folder, &source("c.csv"), &pair, HELD).unwrap().unwrap();
+        assert_eq!(rows.read(&[40]).unwrap(), Tensor::from_vec([1, 2], vec![1f32, 2.0]));
+        change(&File::options().write(true).open(folder.child("c.csv")).unwrap()).unwrap();
+        let refused = rows.read(&[40]).unwrap_err();
+        assert!(refused.message.contains("c.csv: it was changed after the training had opened it"), "{refused}");
+    }
+    // What has no columns is told by who reads it as a whole.
+    let source = DataSource { columns: vec!["a".to_owned()], take: Take::Values, ..source("b.npy") };
+    assert!(open(&folder, &source, &takes(DType::U8, &[None], None), HELD).unwrap().is_none());
+}
