@@ -44,6 +44,7 @@ pub(crate) mod stored;
 mod tracing;
 pub(crate) mod weights;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -166,6 +167,7 @@ impl Trainer {
         let wrong = |failure: Failure| Error::Sections(failure.message);
         options.check()?;
         let parts = parts(&graph, &examples)?;
+        check_fed(&graph, &sections, &parts)?;
         let (examples, held_out) = held_out(&sections, examples)?;
         let drawn = sections.train.drawn(sections.data.batch).map_err(wrong)?;
         let order = Order::new(examples.len(), drawn, sections.data.shuffle);
@@ -366,6 +368,29 @@ impl Options {
         };
         Err(Error::input(refused))
     }
+}
+
+/// Refuses a placeholder that is needed and not fed.
+fn check_fed(graph: &Graph, sections: &Sections, parts: &[FedPlaceholder]) -> Result<(), Error> {
+    let evaluate = sections.evaluate.iter().flat_map(|section| &section.metrics);
+    for name in std::iter::once(&sections.train.loss).chain(&sections.train.metrics).chain(evaluate) {
+        // A name that does not exist is told where it stands.
+        let (mut open, mut seen) = (Vec::from_iter(graph.output(name).map(|output| output.node)), HashSet::new());
+        while let Some(id) = open.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let node = graph.node(id);
+            if node.op.role == Role::Placeholder && parts.iter().all(|part| part.name != node.name) {
+                let own = &node.name;
+                return Err(Error::Sections(format!(
+                    "$.data.feed has nothing for placeholder {own}, which {name} needs"
+                )));
+            }
+            open.extend(node.inputs.iter().map(|input| input.node));
+        }
+    }
+    Ok(())
 }
 
 /// What the examples are to their placeholders, which they must fit.

@@ -9,7 +9,7 @@ use super::paint::{Paint, Tone};
 use super::table::table;
 use super::{Exit, Outcome, Trouble, output};
 use crate::failure::Code;
-use crate::graph::gradient::{NamedGradient, Unconnected, of_graph};
+use crate::graph::gradient::{NamedGradient, Unconnected, cut_off_at, of_graph};
 use crate::graph::{Graph, Program, graphdef, json as native};
 
 /// Add gradients to a graph
@@ -62,11 +62,16 @@ pub(super) fn differentiate(args: Args) -> Outcome {
             _ => failure.into(),
         })?;
     if let Some(one) = gradients.iter().find(|one| one.name.is_none()) {
-        return Err(Trouble::input(format!(
-            "--by {}: {} does not depend on it; leave it out, or take zeros with --zeros",
-            one.by,
-            args.of.join(", ")
-        )));
+        let (by, of) = (&one.by, args.of.join(", "));
+        let x = graph.output(by).ok();
+        let ends = args.of.iter().find_map(|y| cut_off_at(&graph, graph.output(y).ok()?, x?));
+        let why = match ends.map(|end| graph.node(end)) {
+            None => format!("{of} does not depend on it"),
+            Some(end) => {
+                format!("{of} has no gradient with respect to it: that ends at {}, a {}", end.name, end.op.name)
+            }
+        };
+        return Err(Trouble::input(format!("--by {by}: {why}; leave it out, or take zeros with --zeros")));
     }
     write(&args, program, &graph, &gradients)?;
     match args.json {

@@ -19,6 +19,7 @@ mod tests;
 mod walk;
 
 pub use named::{NamedGradient, of_graph};
+pub(crate) use reach::cut_off_at;
 
 use super::{GraphBuilder, Output};
 use crate::failure::Result;

@@ -122,6 +122,9 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[FedPlaceholder], capacity
     let replicas = Replicas::of(&graph, train, parts);
     let Filled { defs, queues, mut drains, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
     let mut g = GraphBuilder::from(Graph::new(defs)?);
+    for name in train.metrics.iter().chain(looked_at.clone()) {
+        check_metric(&g, name, replicas.outputs(&g, name, &[0])?[0])?;
+    }
     let mut made = match train.mode {
         UpdateMode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
         UpdateMode::Sync | UpdateMode::Async => shared(&mut g, &replicas, train)?,
@@ -244,6 +247,18 @@ fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection) -> Re
     }
     let (variables, beside) = ([variables, added].concat(), Beside::default());
     Ok(Made { init, teams: made, variables, copies: Vec::new(), early: 0..0, beside })
+}
+
+/// Refuses a metric of which the first replica shows that it is not one number.
+fn check_metric(g: &GraphBuilder, name: &str, metric: Output) -> Result<()> {
+    let graph = g.settled();
+    match graph.shapes().known(metric).filter(|shape| shape.elements() != Some(1)) {
+        None => Ok(()),
+        Some(shape) => {
+            let dtype = graph.output_type(metric).dtype;
+            Err(Failure::invalid(format!("metric {name} is {dtype}{shape}; it must be one number, so take its mean")))
+        }
+    }
 }
 
 /// The means of the metrics over some replicas.

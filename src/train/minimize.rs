@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::graph::gradient::{self, Differentiation, Gradient};
 use crate::graph::variable::ops::{binary, cast, on, scalar};
 use crate::graph::variable::{Initializer, Variable, VariableSpec, add_variable, variable_of};
-use crate::graph::{GraphBuilder, Output};
+use crate::graph::{GraphBuilder, Node, Output};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// How variables are trained.
@@ -111,10 +111,17 @@ pub(super) fn gradients_of_share(
     let mut all = Vec::with_capacity(found.len());
     for (variable, found) in variables.iter().zip(found) {
         all.push(found.ok_or_else(|| {
+            let (graph, name) = (g.settled(), &variable.name);
+            let why = match gradient::cut_off_at(graph, losses[0], variable.handle) {
+                None => format!("does not depend on variable {name}"),
+                Some(end) => {
+                    let Node { name: end, op, .. } = graph.node(end);
+                    format!("has no gradient with respect to variable {name}: that ends at {end}, a {}", op.name)
+                }
+            };
             let loss = g.tensor_name(losses[0]);
             Failure::invalid(format!(
-                "the loss {loss} does not depend on variable {}; if it is not to be trained, say so (trainable: false)",
-                variable.name
+                "the loss {loss} {why}; if {name} is not to be trained, say so (trainable: false)"
             ))
         })?);
     }

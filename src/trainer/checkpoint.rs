@@ -47,6 +47,11 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), keep: keep.max(1), order })
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Saves a state, and then removes the oldest of the others if there are too many; returns the file.
     pub fn save(&self, step: u64, tensors: Vec<(String, Tensor)>) -> Result<PathBuf, Error> {
         let path = stored::state(&self.path, step);

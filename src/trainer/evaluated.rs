@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Error;
-use crate::failure::Failure;
 use crate::tensor::{Data, Tensor};
 
 /// Most classes that are counted against each other.
@@ -73,15 +72,15 @@ impl fmt::Display for Confusion {
     }
 }
 
-/// A scalar as a number.
+/// The value of a metric as a number.
 pub(super) fn number(tensor: &Tensor) -> Result<f64, Error> {
     match tensor.data() {
         Data::F32(values) if values.len() == 1 => Ok(values[0].into()),
         Data::F64(values) if values.len() == 1 => Ok(values[0]),
         _ if tensor.len() == 1 && tensor.dtype().is_integer() => Ok(tensor.to_i64()? as f64),
         _ => {
-            Err(Failure::invalid(format!("a metric must be a number, but is {}{}", tensor.dtype(), tensor.shape()))
-                .into())
+            let is = format!("{}{}", tensor.dtype(), tensor.shape());
+            Err(Error::input(format!("a metric is {is}; it must be one number, so take its mean")))
         }
     }
 }

@@ -32,7 +32,9 @@ impl Trainer {
         if self.resume {
             let saved = self.folder.as_ref().map(Folder::last).transpose()?.flatten();
             let Some(saved) = saved else {
-                return Err(Error::input("there is no saved state in the folder of checkpoints to resume from yet"));
+                let at =
+                    self.folder.as_ref().map_or_else(String::new, |folder| format!("{}: ", folder.path().display()));
+                return Err(Error::input(format!("{at}there is no saved state yet to resume from")));
             };
             let values = saved.values(&self.job.variables)?;
             for group in self.groups() {

@@ -188,6 +188,8 @@ async fn mistakes_are_one_clear_message() {
         ("points.csv", "nothing.csv", "data for x: nothing.csv: "),
         (r#""y": {"file""#, r#""h": {"file""#, "data for h: its op is Tanh, not Placeholder"),
         (r#""inputs": ["hw", "b2"]"#, r#""inputs": ["hw", "hw"]"#, "does not depend on variable b2"),
+        (r#""op": "Tanh""#, r#""op": "Floor""#, "has no gradient with respect to variable w1: that ends at h, a Floor"),
+        (r#""metrics": ["accuracy"]"#, r#""metrics": ["best"]"#, "metric best is int64[20]; it must be one number"),
     ] {
         let folder = files(good, "");
         let graph = std::fs::read_to_string(folder.child("graph.json")).unwrap().replace(find, replace);

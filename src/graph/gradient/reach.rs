@@ -96,6 +96,23 @@ fn reached(graph: &Graph, xs: &[Output], pushed: &HashMap<NodeId, Output>) -> Ve
     is_reached
 }
 
+/// Where gradients end on the way from `y` to `x`, if there is a way: the first node there that `x` has a gradient up to.
+pub(crate) fn cut_off_at(graph: &Graph, y: Output, x: Output) -> Option<NodeId> {
+    let mut is_before_y = vec![false; graph.len()];
+    let mut open = vec![y.node];
+    while let Some(id) = open.pop() {
+        if !std::mem::replace(&mut is_before_y[id.index()], true) {
+            open.extend(graph.node(id).inputs.iter().map(|input| input.node));
+        }
+    }
+    let is_reached = reached(graph, &[x], &through_stacks(graph));
+    let is_end = |id: NodeId| {
+        let takes = |input: &Output| is_reached[input.node.index()];
+        !is_reached[id.index()] && is_before_y[id.index()] && graph.node(id).inputs.iter().any(takes)
+    };
+    graph.nodes().map(|(id, _)| id).find(|&id| is_end(id))
+}
+
 /// The nodes that take values from stacks, with what is put there. A stack that several nodes use is left out, as TensorFlow's
 /// own gradients leave out all.
 fn through_stacks(graph: &Graph) -> HashMap<NodeId, Output> {
