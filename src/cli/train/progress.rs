@@ -21,13 +21,46 @@ pub(super) struct Progress {
     json: bool,
     /// When the first step began.
     pub began: Instant,
-    /// The last line: the step, and when.
-    last: (u64, Instant),
+    pace: Pace,
     pub curves: Curves,
     log: Option<Log>,
     /// Where a trace goes, and what is to be said of it then.
     trace: Option<PathBuf>,
     pub traced: Option<String>,
+}
+
+/// How many steps are done in a second. The steps of half a minute count, since several are told of at once, and they come late.
+struct Pace {
+    /// The last step that was told of, and when something was last told of.
+    last: (u64, Instant),
+    steps: f64,
+    seconds: f64,
+}
+
+impl Pace {
+    /// Older steps count less.
+    const SECONDS: f64 = 30.0;
+
+    fn new(step: u64, now: Instant) -> Pace {
+        Pace { last: (step, now), steps: 0.0, seconds: 0.0 }
+    }
+
+    /// A step is done; returns the rate.
+    fn stepped(&mut self, step: u64, now: Instant) -> f64 {
+        self.steps += step.saturating_sub(self.last.0) as f64;
+        self.seconds += now.saturating_duration_since(self.last.1).as_secs_f64();
+        self.last = (step, now);
+        let rate = self.steps / self.seconds.max(1e-9);
+        if self.seconds > Pace::SECONDS {
+            (self.steps, self.seconds) = (self.steps / 2.0, self.seconds / 2.0);
+        }
+        rate
+    }
+
+    /// The time since the last step was not of steps.
+    fn paused(&mut self, now: Instant) {
+        self.last.1 = now;
+    }
 }
 
 /// What a [`Progress`] is of.
@@ -44,15 +77,15 @@ impl Progress {
     pub fn new(plan: Plan, curves: Curves, log: Option<Log>, trace: Option<PathBuf>) -> Progress {
         let Plan { steps, per_epoch, every, json } = plan;
         let now = Instant::now();
-        Progress { steps, per_epoch, every, json, began: now, last: (0, now), curves, log, trace, traced: None }
+        let pace = Pace::new(0, now);
+        Progress { steps, per_epoch, every, json, began: now, pace, curves, log, trace, traced: None }
     }
 
     /// A step is done; `values` are the loss and the metrics.
     fn report(&mut self, step: u64, values: &[f64]) -> Result<(), Trouble> {
         self.curves.trained.add(step, values);
         let epoch = step.saturating_sub(1) / self.per_epoch + 1;
-        let (before, since) = self.last;
-        let rate = step.saturating_sub(before) as f64 / since.elapsed().as_secs_f64().max(1e-9);
+        let rate = self.pace.stepped(step, Instant::now());
         let names = self.curves.trained.names.iter().map(String::as_str);
         let named: Vec<(&str, f64)> = names.zip(values.iter().copied()).collect();
         let line = json!({ "step": step, "epoch": epoch, "values": object(&named), "steps_per_s": rate });
@@ -62,7 +95,6 @@ impl Progress {
         if !step.is_multiple_of(self.every) && step < self.steps {
             return Ok(());
         }
-        self.last = (step, Instant::now());
         if self.json {
             return output::line(&line.to_string());
         }
@@ -78,7 +110,7 @@ impl Progress {
     /// What was found on the examples that are held out, after a step.
     fn found(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Trouble> {
         // The time of an evaluation does not count as time of steps.
-        self.last = (self.last.0.max(step), Instant::now());
+        self.pace.paused(Instant::now());
         self.curves.held_out.add(step, &evaluated.means);
         let names = self.curves.held_out.names.iter().map(String::as_str);
         let named: Vec<(&str, f64)> = names.zip(evaluated.means.iter().copied()).collect();
@@ -101,7 +133,7 @@ impl Progress {
 impl Observer for Progress {
     fn begins(&mut self, start: u64) -> Observed {
         self.began = Instant::now();
-        self.last = (start, self.began);
+        self.pace = Pace::new(start, self.began);
         Ok(())
     }
 
@@ -165,5 +197,25 @@ fn time(seconds: f64) -> String {
         0..100 => format!("{} s", time.as_secs()),
         100..6000 => format!("{} min", time.as_secs() / 60),
         more => format!("{} h", more / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_last_half_minute_without_evaluations() {
+        let begin = Instant::now();
+        let at = |seconds: f64| begin + Duration::from_secs_f64(seconds);
+        let mut pace = Pace::new(100, begin);
+        // Two lines at once are of steps that took a second together.
+        assert_eq!(pace.stepped(110, at(1.0)), 10.0);
+        assert_eq!(pace.stepped(120, at(1.0)), 20.0);
+        pace.paused(at(61.0));
+        assert_eq!(pace.stepped(140, at(62.0)), 20.0);
+        // Where steps become slower, that is seen.
+        let rates = [100.0, 200.0, 300.0].map(|later| pace.stepped(140 + later as u64, at(62.0 + later)));
+        assert!(rates.is_sorted_by(|a, b| a > b) && rates[2] < 2.0, "{rates:?}");
     }
 }
