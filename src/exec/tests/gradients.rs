@@ -409,7 +409,7 @@ fn gradients_by_the_parameter_of_samples() {
 /// What graphs as a whole compute: paths that meet, branches, tables, variables, and gradients of gradients.
 #[test]
 fn gradients_of_whole_graphs() {
-    let cases: [Whole; 9] = [
+    let cases: [Whole; 10] = [
         // y = x^2 + 3 x: 2 x + 3
         (
             "x = Placeholder dtype=float32 shape=[2]
@@ -432,6 +432,8 @@ fn gradients_of_whole_graphs() {
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "true"), ("q", "true")], &["6.0"]),
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "true"), ("q", "false")], &["5.0"]),
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "false"), ("q", "true")], &["-1.0"]),
+        // A product of what a list holds, each the product of the others.
+        (LIST_IN_A_LOOP, "y", &["x"], &[("x", "2.0,3.0,5.0")], &["15.0,10.0,6.0"]),
         // Rows that are looked up twice, and a dense use of the same table.
         (
             "w = Placeholder dtype=float32 shape=[3]
@@ -485,3 +487,30 @@ const NESTED: &str = "x = Placeholder dtype=float32 shape=[]
     on = Identity inner
     m = Merge off on
     y = Identity m";
+
+/// A list that a loop reads and does not change.
+const LIST_IN_A_LOOP: &str = "x = Placeholder dtype=float32 shape=[3]
+    any = Const is=(-1)
+    zero = Const is=(0)
+    one = Const is=(1)
+    three = Const is=(3)
+    first = Const is=(1.0)
+    list = TensorListFromTensor x any element_dtype=float32
+    ei = Enter zero frame_name=\"w\"
+    ea = Enter first frame_name=\"w\"
+    el = Enter list frame_name=\"w\" is_constant=true
+    e1 = Enter one frame_name=\"w\" is_constant=true
+    en = Enter three frame_name=\"w\" is_constant=true
+    ex = Enter any frame_name=\"w\" is_constant=true
+    mi = Merge ei ni
+    ma = Merge ea na
+    less = Less mi en
+    cond = LoopCond less
+    si = Switch mi cond
+    sa = Switch ma cond
+    ai = Add si:1 e1
+    item = TensorListGetItem el si:1 ex element_dtype=float32
+    aa = Mul sa:1 item
+    ni = NextIteration ai
+    na = NextIteration aa
+    y = Exit sa";

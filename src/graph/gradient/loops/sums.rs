@@ -19,7 +19,12 @@ impl Loops {
         match gradient {
             Gradient::Dense(gradient) => {
                 let start = self.inside(g, around, |g, _| g.with_device(&node.device, |g| zeros_like(g, outer)))?;
-                let add = |g: &mut GraphBuilder, sum: Output| g.op("AddV2").input(sum).input(gradient).build();
+                // Of ops that add, AddN alone takes lists.
+                let is_list = g.settled().output_type(outer).dtype == DType::Variant;
+                let add = |g: &mut GraphBuilder, sum: Output| match is_list {
+                    true => g.op("AddN").inputs([sum, gradient]).build(),
+                    false => g.op("AddV2").input(sum).input(gradient).build(),
+                };
                 Ok(Gradient::Dense(self.around_again(g, place, &node.device, start, add)?))
             }
             Gradient::Sparse(rows) => self.sum_rows(g, place, (outer, &node.device), rows),
