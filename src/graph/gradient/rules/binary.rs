@@ -3,7 +3,7 @@
 use super::{Rule, Stop};
 use crate::graph::Output;
 use crate::graph::gradient::Gradient;
-use crate::graph::gradient::call::{Call, Grads, one};
+use crate::graph::gradient::call::{Call, Grads, all, one};
 
 pub(super) fn named(op: &str) -> Option<Rule> {
     Some(match op {
@@ -77,6 +77,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let zeros = c.un("ZerosLike", towards)?;
             c.reduced_pair(Some(dy), Some(zeros))
         },
+        "ClipByValue" => clipped,
         "Maximum" => |c| chosen(c, "GreaterEqual"),
         "Minimum" => |c| chosen(c, "LessEqual"),
         "SquaredDifference" => |c| {
@@ -189,6 +190,17 @@ fn chosen(c: &mut Call, comparison: &str) -> Grads {
     let by_x = c.select(is_x, dz, c.num(0.0))?;
     let by_y = c.select(is_x, c.num(0.0), dz)?;
     c.reduced_pair(Some(by_x), Some(by_y))
+}
+
+/// What is below or above the limits has the gradient of these.
+fn clipped(c: &mut Call) -> Grads {
+    let (x, least, most, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
+    let (is_below, is_above) = (c.bin("Less", x, least)?, c.bin("Greater", x, most)?);
+    let is_beyond = c.bin("LogicalOr", is_below, is_above)?;
+    let by_x = c.select(is_beyond, c.num(0.0), dy)?;
+    let by_least = c.select(is_below, dy, c.num(0.0))?;
+    let by_most = c.select(is_above, dy, c.num(0.0))?;
+    all([c.reduced(by_x, x, least)?, c.reduced(by_least, least, x)?, c.reduced(by_most, most, x)?])
 }
 
 /// Of an op that is zero where x is, and else `x f(y)`: by x it is `f(y)` where x is not zero.

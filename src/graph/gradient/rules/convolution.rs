@@ -35,6 +35,11 @@ const SPACE: Kind = Kind {
 
 pub(super) fn named(op: &str) -> Option<Rule> {
     Some(match op {
+        "Dilation2D" => |c| {
+            let (inputs, attrs) = ([c.x(0), c.x(1), c.dy()?], ["strides", "rates", "padding"]);
+            let by_input = c.with_attrs("Dilation2DBackpropInput", &inputs, &attrs)?;
+            all([by_input, c.with_attrs("Dilation2DBackpropFilter", &inputs, &attrs)?])
+        },
         "Conv2D" => |c| forward(c, &PLANE),
         "Conv2DBackpropInput" => |c| by_input(c, &PLANE),
         "Conv2DBackpropFilter" => |c| by_filter(c, &PLANE),

@@ -6,9 +6,13 @@ use crate::graph::gradient::call::{Call, Grads, none, one};
 
 pub(super) fn named(op: &str) -> Option<Rule> {
     Some(match op {
-        "Identity" | "RefIdentity" | "PlaceholderWithDefault" | "Snapshot" | "ReadVariableOp" | "Print" => {
-            |c| Ok(vec![c.gradient(0)])
-        }
+        "Identity"
+        | "RefIdentity"
+        | "PlaceholderWithDefault"
+        | "Snapshot"
+        | "EnsureShape"
+        | "ReadVariableOp"
+        | "Print" => |c| Ok(vec![c.gradient(0)]),
         "IdentityN" => |c| Ok((0..c.node.outputs.len()).map(|port| c.gradient(port)).collect()),
         "CheckNumerics" => |c| {
             let given = c.node.attrs.str("message").unwrap_or("").to_owned();

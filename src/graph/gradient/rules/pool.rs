@@ -3,6 +3,7 @@
 use super::{Rule, Stop};
 use crate::graph::gradient::Gradient;
 use crate::graph::gradient::call::{Call, Grads, all, one};
+use crate::tensor::DType;
 
 const WINDOW: &[&str] = &["ksize", "strides", "padding", "explicit_paddings", "data_format"];
 
@@ -19,7 +20,26 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let attrs = ["ksize", "strides", "padding", "include_batch_in_index"];
             one(c.with_attrs("MaxPoolGradWithArgmax", &[x, dy, at], &attrs)?)
         },
+        "MaxPoolV2" => |c| {
+            let inputs = [c.x(0), c.y(0), c.dy()?, c.x(1), c.x(2)];
+            one(c.with_attrs("MaxPoolGradV2", &inputs, WINDOW)?)
+        },
+        "FractionalAvgPool" => |c| {
+            let (shape, dy) = (c.shape_as(c.x(0), DType::I64)?, c.dy()?);
+            one(c.with_attrs("FractionalAvgPoolGrad", &[shape, dy, c.y(1), c.y(2)], &["overlapping"])?)
+        },
+        "FractionalMaxPool" => |c| {
+            let inputs = [c.x(0), c.y(0), c.dy()?, c.y(1), c.y(2)];
+            one(c.with_attrs("FractionalMaxPoolGrad", &inputs, &["overlapping"])?)
+        },
         "MaxPoolGrad" => of_greatest,
+        "MaxPoolGradGrad" => |c| of_moved(c, "MaxPoolGrad"),
+        "MaxPoolGradV2" => |c| {
+            let (x, y) = (c.x(0), c.x(1));
+            let inputs = [x, y, c.dy()?, c.x(3), c.x(4)];
+            let of_g = c.with_attrs("MaxPoolGradGradV2", &inputs, WINDOW)?;
+            all([c.un("ZerosLike", x)?, c.un("ZerosLike", y)?, of_g])
+        },
         "MaxPool3DGrad" => |c| of_moved(c, "MaxPool3DGradGrad"),
         "MaxPool3DGradGrad" => |c| of_moved(c, "MaxPool3DGrad"),
         _ => return None,

@@ -43,6 +43,13 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.mul(share, dy)?)
         },
         "Prod" => product,
+        "EuclideanNorm" => |c| {
+            let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
+            let kept = kept_shape(c)?;
+            let (y, dy) = (c.reshape(y, kept)?, c.reshape(dy, kept)?);
+            let share = c.div(y, dy)?;
+            one(c.div(x, share)?)
+        },
         _ => return None,
     })
 }

@@ -3,6 +3,7 @@
 use super::Rule;
 use crate::graph::Output;
 use crate::graph::gradient::call::{Added, Call, Grads, all, one};
+use crate::tensor::DType;
 
 pub(super) fn named(op: &str) -> Option<Rule> {
     Some(match op {
@@ -71,6 +72,28 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         "Acosh" => |c| divided(c, "Sinh"),
         "Erf" => |c| scaled(c, |c, x| gauss(c, x, std::f64::consts::FRAC_2_SQRT_PI)),
         "Erfc" => |c| scaled(c, |c, x| gauss(c, x, -std::f64::consts::FRAC_2_SQRT_PI)),
+        "BesselI0e" => |c| {
+            let y = c.y(0);
+            scaled(c, |c, x| {
+                let (first, sign) = (c.un("BesselI1e", x)?, c.un("Sign", x)?);
+                let falling = c.mul(sign, y)?;
+                c.sub(first, falling)
+            })
+        },
+        "BesselI1e" => |c| {
+            // At 0, where the formula has none, it is a half.
+            let (y, least) = (c.y(0), epsilon(c.t()));
+            scaled(c, |c, x| {
+                let size = c.un("Abs", x)?;
+                let is_large = c.bin("Greater", size, c.num(least))?;
+                let safe = c.select(is_large, x, c.num(least))?;
+                let (other, sign, inverse) = (c.un("BesselI0e", safe)?, c.un("Sign", safe)?, c.un("Reciprocal", safe)?);
+                let both = c.add(sign, inverse)?;
+                let falling = c.mul(both, y)?;
+                let slope = c.sub(other, falling)?;
+                c.select(is_large, slope, c.num(0.5))
+            })
+        },
         "Lgamma" => |c| scaled(c, |c, x| c.un("Digamma", x)),
         "Digamma" => |c| scaled(c, |c, x| c.bin("Polygamma", c.num(1.0), x)),
         "Erfinv" => |c| {
@@ -134,6 +157,16 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         },
         _ => return None,
     })
+}
+
+/// The distance of 1 to the next larger number of a dtype.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        DType::F16 => half::f16::EPSILON.into(),
+        DType::BF16 => half::bf16::EPSILON.into(),
+        _ => f32::EPSILON.into(),
+    }
 }
 
 /// The output's gradient times the derivative at the input; of complex numbers, at its conjugate.
