@@ -1,8 +1,9 @@
 //! Stacks: what a loop keeps for its gradient. They live as long as a handle to them flows through their step.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::super::engine::Value;
+use super::super::token::{List, Token};
 use super::Resource;
 use crate::failure::{Failure, Result};
 use crate::lock::lock;
@@ -22,6 +23,7 @@ pub(in crate::exec) struct Stack {
 pub(in crate::exec) enum Kept {
     Value(Value),
     Handle(Resource),
+    List(Arc<List>),
 }
 
 impl Stack {
@@ -30,10 +32,18 @@ impl Stack {
         Stack { name, limit: limit.min(MAX_STACK), values: Mutex::default() }
     }
 
-    /// Puts a value on it, or a handle to something else than a stack: stacks that held each other would never be freed.
+    /// Puts a value on it, a list of values, or a handle to something else than a stack: stacks that held each other would never
+    /// be freed.
     pub fn push(&self, kept: Kept) -> Result<()> {
-        if matches!(kept, Kept::Handle(Resource::Stack(_))) {
-            return Err(Failure::invalid(format!("Stack[{}] takes no handle to a stack", self.name)));
+        match &kept {
+            Kept::Handle(Resource::Stack(_)) => {
+                return Err(Failure::invalid(format!("Stack[{}] takes no handle to a stack", self.name)));
+            }
+            Kept::List(list) if list.dtype.is_handle() => {
+                let why = format!("Stack[{}] takes lists of tensors, not of elements of {}", self.name, list.dtype);
+                return Err(Failure::invalid(why));
+            }
+            _ => {}
         }
         let mut values = lock(&self.values);
         if values.len() >= self.limit {
@@ -60,7 +70,12 @@ impl Stack {
 
     /// Bytes of its values; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
-        let bytes = |kept: &Kept| if let Kept::Value(value) = kept { value.heap_bytes() } else { 0 };
+        let of_token = |token: &Token| if let Token::Value(value) = token { value.heap_bytes() } else { 0 };
+        let bytes = |kept: &Kept| match kept {
+            Kept::Value(value) => value.heap_bytes(),
+            Kept::List(list) => list.items.iter().flatten().map(of_token).sum(),
+            Kept::Handle(_) => 0,
+        };
         self.values.try_lock().map_or(0, |values| values.iter().map(bytes).sum())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
 use super::super::resource::{Kept, Resource, Stack};
-use super::super::token::Token;
+use super::super::token::{Token, Variant};
 use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
 use crate::failure::{Failure, Result};
@@ -25,6 +25,7 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
             let stack = inputs.stack(0)?;
             let kept = match inputs.token(1)? {
                 Token::Resource(handle) => Kept::Handle(handle),
+                Token::Variant(Variant::List(list)) => Kept::List(list),
                 other => Kept::Value(other.value()?),
             };
             stack.push(kept.clone())?;
@@ -39,7 +40,11 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
             simple(move |mut inputs, _| {
                 let stack = inputs.stack(0)?;
                 let kept = stack.pop()?;
-                let dtype = if let Kept::Value(value) = &kept { value.dtype() } else { DType::Resource };
+                let dtype = match &kept {
+                    Kept::Value(value) => value.dtype(),
+                    Kept::Handle(_) => DType::Resource,
+                    Kept::List(_) => DType::Variant,
+                };
                 match wanted {
                     Some(wanted) if wanted != dtype => {
                         Err(Failure::invalid(format!("Stack[{}] holds {dtype}, not {wanted}", stack.name())))
@@ -56,5 +61,6 @@ fn back(kept: Kept) -> Token {
     match kept {
         Kept::Value(value) => Token::Value(value),
         Kept::Handle(handle) => Token::Resource(handle),
+        Kept::List(list) => Token::Variant(Variant::List(list)),
     }
 }

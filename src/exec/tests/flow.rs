@@ -250,6 +250,27 @@ const STACK: &str = "
     qa = NextIteration sum
     y = Exit ta";
 
+/// A list on a stack could hold the stack itself, which would never be freed then.
+#[test]
+fn stacks_take_lists_of_tensors_alone() {
+    for (dtype, refused) in [("float32", None), ("variant", Some("takes lists of tensors, not of elements of variant"))]
+    {
+        let graph = graph(&format!(
+            "size = Const is=(-1)
+             stack = StackV2 size elem_type=variant
+             list = EmptyTensorList size size element_dtype={dtype} shape_type=int32
+             push = StackPushV2 stack list
+             popped = StackPopV2 stack ^push elem_type=variant
+             length = TensorListLength popped"
+        ));
+        match (Cluster::new(1).run(&graph, &[], &["length"]), refused) {
+            (Ok(length), None) => assert_eq!(length[0].to_i64().unwrap(), 0),
+            (Err(failure), Some(why)) => assert!(failure.message.contains(why), "{failure}"),
+            (ran, _) => panic!("{dtype}: {:?}", ran.map(|_| ())),
+        }
+    }
+}
+
 #[test]
 fn a_loop_keeps_what_the_next_one_takes_back_in_reverse() {
     let mut cluster = Cluster::new(1);

@@ -409,7 +409,7 @@ fn gradients_by_the_parameter_of_samples() {
 /// What graphs as a whole compute: paths that meet, branches, tables, variables, and gradients of gradients.
 #[test]
 fn gradients_of_whole_graphs() {
-    let cases: [Whole; 10] = [
+    let cases: [Whole; 11] = [
         // y = x^2 + 3 x: 2 x + 3
         (
             "x = Placeholder dtype=float32 shape=[2]
@@ -434,6 +434,8 @@ fn gradients_of_whole_graphs() {
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "false"), ("q", "true")], &["-1.0"]),
         // A product of what a list holds, each the product of the others.
         (LIST_IN_A_LOOP, "y", &["x"], &[("x", "2.0,3.0,5.0")], &["15.0,10.0,6.0"]),
+        // By hand: y = (x0 x1)^3.
+        (LIST_OF_AN_ITERATION, "y", &["x"], &[("x", "2.0,0.5")], &["1.5,6.0"]),
         // Rows that are looked up twice, and a dense use of the same table.
         (
             "w = Placeholder dtype=float32 shape=[3]
@@ -513,4 +515,51 @@ const LIST_IN_A_LOOP: &str = "x = Placeholder dtype=float32 shape=[3]
     aa = Mul sa:1 item
     ni = NextIteration ai
     na = NextIteration aa
+    y = Exit sa";
+
+/// A list that each iteration makes anew for a loop inside.
+const LIST_OF_AN_ITERATION: &str = "x = Placeholder dtype=float32 shape=[2]
+    any = Const is=(-1)
+    zero = Const is=(0)
+    one = Const is=(1)
+    two = Const is=(2)
+    first = Const is=(1.0)
+    ei = Enter zero frame_name=\"outer\"
+    ea = Enter first frame_name=\"outer\"
+    e1 = Enter one frame_name=\"outer\" is_constant=true
+    e2 = Enter two frame_name=\"outer\" is_constant=true
+    ex = Enter x frame_name=\"outer\" is_constant=true
+    ey = Enter any frame_name=\"outer\" is_constant=true
+    mi = Merge ei ni
+    ma = Merge ea na
+    less = Less mi e2
+    cond = LoopCond less
+    si = Switch mi cond
+    sa = Switch ma cond
+    live = Identity si:1
+    e0 = Const is=(0) ^live
+    ef = Const is=(1.0) ^live
+    scaled = Mul ex sa:1
+    list = TensorListFromTensor scaled ey element_dtype=float32
+    ej = Enter e0 frame_name=\"inner\"
+    eb = Enter ef frame_name=\"inner\"
+    i1 = Enter e1 frame_name=\"inner\" is_constant=true
+    i2 = Enter e2 frame_name=\"inner\" is_constant=true
+    il = Enter list frame_name=\"inner\" is_constant=true
+    iy = Enter ey frame_name=\"inner\" is_constant=true
+    mj = Merge ej nj
+    mb = Merge eb nb
+    less2 = Less mj i2
+    cond2 = LoopCond less2
+    sj = Switch mj cond2
+    sb = Switch mb cond2
+    aj = Add sj:1 i1
+    item = TensorListGetItem il sj:1 iy element_dtype=float32
+    ab = Mul sb:1 item
+    nj = NextIteration aj
+    nb = NextIteration ab
+    b = Exit sb
+    ai = Add si:1 e1
+    ni = NextIteration ai
+    na = NextIteration b
     y = Exit sa";
