@@ -25,7 +25,7 @@ pub use idx::read as read_idx;
 #[cfg(feature = "node")]
 pub use images::{Images, read_image};
 #[cfg(feature = "node")]
-pub(crate) use npz::{Member, find as find_npz};
+pub(crate) use npz::{Member, find as find_npz, largest as largest_in_npz};
 #[cfg(feature = "node")]
 pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
 pub use order::Order;

@@ -60,6 +60,20 @@ pub fn find<T>(
     }
 }
 
+/// How many bytes the largest of an archive's files has, unpacked.
+///
+/// # Errors
+/// InvalidArgument if it is not an archive.
+pub fn largest(from: impl Read + Seek) -> Result<u64> {
+    let mut archive = opened(from)?;
+    let mut largest = 0;
+    for place in 0..archive.len() {
+        let file = archive.by_index_raw(place).map_err(|error| Failure::invalid(error.to_string()))?;
+        largest = largest.max(file.size());
+    }
+    Ok(largest)
+}
+
 /// Reads all arrays, in the order of the archive.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use flate2::read::MultiGzDecoder;
 
+use crate::data::largest_in_npz;
 use crate::failure::{Failure, Result};
 use crate::memory;
 use crate::random;
@@ -30,7 +31,8 @@ struct Opened {
 }
 
 impl DataFile {
-    /// Opens a file that has more than `held` bytes, unpacked if it is one of gzip; `None` if it has no more.
+    /// Opens a file that has more than `held` bytes, unpacked if it is one of gzip, or an archive of which an array has more;
+    /// `None` if it has no more.
     ///
     /// # Errors
     /// It cannot be opened, read or unpacked.
@@ -40,10 +42,12 @@ impl DataFile {
         let length = file.metadata().map_err(failed)?.len();
         let mut start = Vec::new();
         (&file).take(2).read_to_end(&mut start).map_err(failed)?;
-        if start != [0x1f, 0x8b] {
-            return if length > held { DataFile::of(file).map(Some) } else { Ok(None) };
-        }
         // A small one is read as a whole by others, who tell what is wrong with it.
+        if start != [0x1f, 0x8b] {
+            let is_large = length > held
+                || start == *b"PK" && largest_in_npz(BufReader::new(&file)).is_ok_and(|bytes| bytes > held);
+            return if is_large { DataFile::of(file).map(Some) } else { Ok(None) };
+        }
         let unpacked = unpacking().and_then(|from| io::copy(&mut from.take(held.saturating_add(1)), &mut io::sink()));
         if unpacked.unwrap_or(0) <= held {
             return Ok(None);

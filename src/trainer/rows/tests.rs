@@ -115,6 +115,22 @@ fn large_files_are_read_as_they_are_taken() {
 }
 
 #[test]
+fn an_archive_is_large_if_it_unpacks_to_much() {
+    let folder = TempDir::new().unwrap();
+    let mut packed = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+    packed.start_file("x.npy", options).unwrap();
+    packed.write_all(&npy::write(&Tensor::from_vec([1000, 2], vec![0f32; 2000])).unwrap()).unwrap();
+    let bytes = packed.finish().unwrap().into_inner();
+    assert!(bytes.len() < 1000);
+    write(&folder, "x.npz", &bytes);
+    let takes = takes(DType::F32, &[None, Some(2)], None);
+    let rows = open(&folder, &source("x.npz"), &takes, 8000).unwrap().expect("8 KB and a header are more");
+    assert_eq!(rows.read(&[999, 0]).unwrap(), Tensor::from_vec([2, 2], vec![0f32; 4]));
+    assert!(open(&folder, &source("x.npz"), &takes, 9000).unwrap().is_none());
+}
+
+#[test]
 fn lines_of_a_large_text_are_strings_or_bytes() {
     let folder = TempDir::new().unwrap();
     let lines: Vec<String> = (0..COUNT).map(|i| format!("line {}", "é".repeat(i % 5))).collect();
