@@ -1,17 +1,31 @@
 //! The allocator of the `meshtf` command.
 //!
 //! mimalloc, which keeps the memory of large tensors for the next ones, while the system's allocator would return it
-//! and fault it in again page by page. Large tensors are placed on large pages if the system has them: a matrix product
-//! jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Allocations are counted for the process's
-//! [memory budget](crate::memory).
+//! and fault it in again page by page. It keeps it for longer than is its default: a training takes and frees the same tensors
+//! in each step, and a fresh page costs more than what most ops do with it. Large tensors are placed on large pages if the
+//! system has them: a matrix product jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Allocations are
+//! counted for the process's [memory budget](crate::memory).
 
 #![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::{c_int, c_long};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mimalloc::MiMalloc;
 
 use crate::memory;
+
+/// For how many milliseconds free memory is kept, unless `MIMALLOC_PURGE_DELAY` says so.
+const KEPT_MS: c_long = 10_000;
+
+unsafe extern "C" {
+    // mimalloc's own functions; its crate declares them only together with much else.
+    fn mi_collect(force: bool);
+    fn mi_option_set_default(option: c_int, value: c_long);
+}
+/// The number of that option in mimalloc.
+const PURGE_DELAY: c_int = 15;
 
 /// For a program's `#[global_allocator]`. A library does not decide about its program's memory, so it is only used if a
 /// program says so, as `meshtf` and the benches do.
@@ -71,10 +85,6 @@ fn again(mut ask: impl FnMut() -> *mut u8) -> *mut u8 {
 
 #[cold]
 fn give_back() {
-    unsafe extern "C" {
-        /// mimalloc's own function; its crate declares it only together with much else.
-        fn mi_collect(force: bool);
-    }
     // SAFETY: any thread may call it at any time.
     unsafe { mi_collect(true) };
 }
@@ -93,7 +103,18 @@ fn took(block: *mut u8, size: usize) {
 #[inline]
 fn advise(block: *mut u8, size: usize) {
     if size >= LARGE_BYTES && !block.is_null() {
+        keep();
         advise_large(block, size);
+    }
+}
+
+/// Says for how long free memory is kept, the first time that there is something to keep.
+fn keep() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.load(Ordering::Relaxed) {
+        SAID.store(true, Ordering::Relaxed);
+        // SAFETY: sets a number, which may be set at any time and to the same one twice; it allocates nothing.
+        unsafe { mi_option_set_default(PURGE_DELAY, KEPT_MS) };
     }
 }
 

@@ -1,8 +1,9 @@
 //! Gradients added up over tasks that each have a part of them: afterwards all have the same sums.
 //!
-//! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. A bucket is cut
-//! into as many chunks as there are tasks. Each chunk goes around the ring of tasks, of which each adds its own, and once more,
-//! whole. So each task sends and receives 2 (n - 1) / n of the bytes, whatever their number; no way of adding up takes fewer.
+//! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. As many buckets
+//! as there are tasks are the chunks of one round; a bucket that is left over is cut into as many. Each chunk goes around the ring
+//! of tasks, of which each adds its own, and once more, whole. So each task sends and receives 2 (n - 1) / n of the bytes,
+//! whatever their number, and adds up (n - 1) / n of them; no way of adding up takes less.
 
 use crate::failure::Result;
 use crate::graph::gradient::{self, Gradient, Rows};
@@ -124,22 +125,30 @@ impl Dense<'_> {
             pieces.push(self.cut(g, task, &buckets)?);
         }
         let mut sums: Vec<Vec<Vec<Output>>> = vec![vec![Vec::new(); self.places.len()]; self.variables.len()];
-        for bucket in &buckets {
-            let sizes: Vec<usize> = bucket.pieces.iter().map(|piece| piece.elements).collect();
-            let mut joined = Vec::with_capacity(pieces.len());
+        let (count, mut rest) = (pieces.len(), &buckets[..]);
+        while !rest.is_empty() {
+            let is_large = |bucket: &Bucket| bucket.bytes > self.limits.direct;
+            let is_group = rest.len() >= count && rest[..count].iter().all(is_large);
+            let (group, after) = rest.split_at(if is_group { count } else { 1 });
+            rest = after;
+            let mut joined = vec![Vec::with_capacity(group.len()); count];
             for (task, own) in pieces.iter_mut().enumerate() {
-                let parts = bucket.pieces.iter().filter_map(|piece| own[piece.variable].next()).collect();
-                joined.push(on(g, self.device(task, bucket), |g| join(g, parts))?);
+                for bucket in group {
+                    let parts = bucket.pieces.iter().filter_map(|piece| own[piece.variable].next()).collect();
+                    joined[task].push(on(g, self.device(task, bucket), |g| join(g, parts))?);
+                }
             }
-            let devices: Vec<&str> = (0..pieces.len()).map(|task| self.device(task, bucket)).collect();
-            let summed = match pieces.len() == 2 || bucket.bytes <= self.limits.direct {
-                true => direct(g, &devices, &joined)?,
-                false => around(g, &devices, &joined, sizes.iter().sum())?,
+            let summed = match is_group {
+                true => around(g, |task, chunk| self.device(task, &group[chunk]), joined)?,
+                false => self.alone(g, &group[0], joined)?,
             };
-            for (task, whole) in summed.into_iter().enumerate() {
-                let parts = on(g, devices[task], |g| split(g, whole, &sizes))?;
-                for (piece, part) in bucket.pieces.iter().zip(parts) {
-                    sums[task][piece.variable].push(part);
+            for (task, wholes) in summed.into_iter().enumerate() {
+                for (bucket, whole) in group.iter().zip(wholes) {
+                    let sizes: Vec<usize> = bucket.pieces.iter().map(|piece| piece.elements).collect();
+                    let parts = on(g, self.device(task, bucket), |g| split(g, whole, &sizes))?;
+                    for (piece, part) in bucket.pieces.iter().zip(parts) {
+                        sums[task][piece.variable].push(part);
+                    }
                 }
             }
         }
@@ -157,6 +166,26 @@ impl Dense<'_> {
             whole.push(own);
         }
         Ok(whole)
+    }
+
+    /// The sums of one bucket, of which each task has its own.
+    fn alone(&self, g: &mut GraphBuilder, bucket: &Bucket, own: Vec<Vec<Output>>) -> Result<Vec<Vec<Output>>> {
+        let count = own.len();
+        let device = |task: usize| self.device(task, bucket);
+        let own: Vec<Output> = own.into_iter().flatten().collect();
+        if count == 2 || bucket.bytes <= self.limits.direct {
+            return (0..count)
+                .map(|task| on(g, device(task), |g| Ok(vec![g.op("AddN").inputs(own.iter().copied()).build()?])))
+                .collect();
+        }
+        let elements = bucket.pieces.iter().map(|piece| piece.elements).sum();
+        let sizes: Vec<usize> = (0..count).map(|part| share(elements, count, part)).collect();
+        let mut chunks = Vec::with_capacity(count);
+        for (task, own) in own.into_iter().enumerate() {
+            chunks.push(on(g, device(task), |g| split(g, own, &sizes))?);
+        }
+        let chunks = around(g, |task, _| device(task), chunks)?.into_iter().enumerate();
+        chunks.map(|(task, chunks)| on(g, device(task), |g| Ok(vec![join(g, chunks)?]))).collect()
     }
 
     /// Where a bucket is joined and taken apart: where its first gradient is.
@@ -215,32 +244,27 @@ fn share(elements: usize, count: usize, part: usize) -> usize {
     elements / count + usize::from(part < elements % count)
 }
 
-/// Each task takes what every other has, and adds it up in the same order.
-fn direct(g: &mut GraphBuilder, devices: &[&str], own: &[Output]) -> Result<Vec<Output>> {
-    devices.iter().map(|device| on(g, device, |g| g.op("AddN").inputs(own.iter().copied()).build())).collect()
-}
-
-/// Chunk after chunk goes around, and is whole on the task of its number; then once more, as it is.
-fn around(g: &mut GraphBuilder, devices: &[&str], own: &[Output], elements: usize) -> Result<Vec<Output>> {
-    let count = devices.len();
-    let sizes: Vec<usize> = (0..count).map(|part| share(elements, count, part)).collect();
-    let mut chunks = Vec::with_capacity(count);
-    for (device, &own) in devices.iter().zip(own) {
-        chunks.push(on(g, device, |g| split(g, own, &sizes))?);
-    }
-    for (chunk, _) in devices.iter().enumerate() {
+/// Chunk after chunk goes around, and is whole on the task of its number; then once more, as it is. There are as many chunks as
+/// tasks. Takes and returns them by task, then by chunk; `device` is where a task has one.
+fn around<'a>(
+    g: &mut GraphBuilder,
+    device: impl Fn(usize, usize) -> &'a str,
+    mut chunks: Vec<Vec<Output>>,
+) -> Result<Vec<Vec<Output>>> {
+    let count = chunks.len();
+    for chunk in 0..count {
         let on_task = |hop: usize| (chunk + hop) % count;
         let mut sum = chunks[on_task(1)][chunk];
         for task in (2..=count).map(on_task) {
-            sum = on(g, devices[task], |g| binary(g, "AddV2", sum, chunks[task][chunk]))?;
+            sum = on(g, device(task, chunk), |g| binary(g, "AddV2", sum, chunks[task][chunk]))?;
         }
         chunks[chunk][chunk] = sum;
         for task in (1..count).map(on_task) {
-            sum = on(g, devices[task], |g| unary(g, "Identity", sum))?;
+            sum = on(g, device(task, chunk), |g| unary(g, "Identity", sum))?;
             chunks[task][chunk] = sum;
         }
     }
-    devices.iter().zip(chunks).map(|(device, chunks)| on(g, device, |g| join(g, chunks))).collect()
+    Ok(chunks)
 }
 
 /// Vectors as one.

@@ -108,7 +108,7 @@ impl View {
                 pace.go(row);
                 match step {
                     1 => out.extend_from_slice(&source[at as usize..at as usize + row]),
-                    0 => out.extend(std::iter::repeat_n(&source[at as usize], row).cloned()),
+                    0 => out.resize(out.len() + row, source[at as usize].clone()),
                     2.. => out.extend(source[at as usize..].iter().step_by(step as usize).take(row).cloned()),
                     _ => out.extend(source[..=at as usize].iter().rev().step_by(-step as usize).take(row).cloned()),
                 }
