@@ -10,7 +10,7 @@ mod frames;
 mod staged;
 mod trace;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use std::time::Instant;
 use answer::{answer, forward, take, to_send};
 pub(super) use beside::Beside;
 use beside::SideKernels;
-use frames::{Frames, NodeInstance};
+use frames::{Frames, NodeInstance, Ready};
 use staged::Course;
 use trace::Trace;
 
@@ -115,7 +115,7 @@ pub(super) struct Step {
     /// What is fetched stays here as it is, for the caller to take.
     keeps_fetches: bool,
     frames: Frames,
-    ready: VecDeque<NodeInstance>,
+    ready: Ready,
     /// Receives that wait, by count.
     awaited: usize,
     parked: Parked,
@@ -141,7 +141,7 @@ impl Step {
             fetches: Vec::new(),
             keeps_fetches: false,
             frames: Frames::new(code),
-            ready: VecDeque::new(),
+            ready: Ready::new(code),
             awaited: 0,
             parked: Parked::new(),
             outbox: Outbox::new(code.nodes.len()),
@@ -313,7 +313,7 @@ impl Step {
     fn run_ready(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<TurnEnd> {
         let mut turn = TURN;
         while turn > 0 && !near.are_wanted() {
-            let Some(at) = self.ready.pop_front() else { break };
+            let Some(at) = self.ready.next() else { break };
             self.current = at.node;
             self.run_node(program, near, at)?;
             turn -= 1;

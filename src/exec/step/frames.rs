@@ -4,7 +4,8 @@
 //! loop's condition says so. An iteration is over when each of its nodes has run, alive or dead, and each frame
 //! within is over; a frame is over with its last iteration, and the step with the root's only one.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use smallvec::SmallVec;
 
@@ -21,7 +22,42 @@ pub(super) struct NodeInstance {
     pub node: u32,
 }
 
-type Ready = VecDeque<NodeInstance>;
+/// The nodes that are ready to run. Those that wait for nothing are the first; of the others, in a piece without loops, the one
+/// that stands first in the piece is the next: what is to be sent goes before others are computed. In loops, they take turns.
+pub(super) struct Ready {
+    has_loops: bool,
+    in_turn: VecDeque<NodeInstance>,
+    /// By node; of the root's only iteration.
+    by_place: BinaryHeap<Reverse<(u32, u32)>>,
+}
+
+impl Ready {
+    pub fn new(code: &PieceCode) -> Ready {
+        Ready { has_loops: code.frames.len() > 1, in_turn: VecDeque::new(), by_place: BinaryHeap::new() }
+    }
+
+    fn push(&mut self, at: NodeInstance) {
+        if self.has_loops {
+            self.in_turn.push_back(at);
+        } else {
+            self.by_place.push(Reverse((at.node, at.iteration)));
+        }
+    }
+
+    pub fn next(&mut self) -> Option<NodeInstance> {
+        let by_place = || self.by_place.pop().map(|Reverse((node, iteration))| NodeInstance { iteration, node });
+        self.in_turn.pop_front().or_else(by_place)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.in_turn.is_empty() && self.by_place.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.in_turn.clear();
+        self.by_place.clear();
+    }
+}
 
 /// All frames of a step. Iterations and runs that are over are kept for the next ones.
 pub(super) struct Frames {
@@ -337,7 +373,7 @@ impl Frames {
         iteration.waits.copy_from_slice(&frame.waits);
         iteration.remaining = (frame.waits.len() + frame.children.len()) as u32;
         iteration.children.clear();
-        ready.extend(frame.sources.iter().map(|&node| NodeInstance { iteration: id, node }));
+        ready.in_turn.extend(frame.sources.iter().map(|&node| NodeInstance { iteration: id, node }));
 
         let run = &mut self.runs[run_id as usize];
         let carried = std::mem::take(&mut run.carried);
@@ -451,7 +487,7 @@ fn deliver(
             }
         }
         if wait.pending == 0 {
-            ready.push_back(NodeInstance { iteration: id, node: edge.to });
+            ready.push(NodeInstance { iteration: id, node: edge.to });
         }
     }
 }
