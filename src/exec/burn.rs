@@ -13,6 +13,7 @@ mod channels_last;
 mod conv;
 mod dense;
 mod depthwise;
+mod einsum;
 mod elementwise;
 mod layout;
 mod matmul;
@@ -157,7 +158,7 @@ fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(B
             return Ok(Some((body, true)));
         }
     }
-    for family in [matmul::body, conv::body, depthwise::body, volumes::body] {
+    for family in [matmul::body, einsum::body, conv::body, depthwise::body, volumes::body] {
         if let Some(body) = family(node)? {
             return Ok(Some((body, false)));
         }

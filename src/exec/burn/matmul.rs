@@ -37,9 +37,14 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         let [x, y] = arrays(site, inputs)?;
         let rank = shape.rank();
         let (x, y) = (transposed(x.lifted(rank)?, transpose_left), transposed(y.lifted(rank)?, transpose_right));
-        let way = Way::of(&x, &y, &shape);
-        done(computed(site, x, y, shape, way)?)
+        done(product_of(site, x, y, shape)?)
     })))
+}
+
+/// The product of matrices, of the rank of its shape, whose batches are broadcast.
+pub(super) fn product_of<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) -> Result<Array<B>> {
+    let way = Way::of(&x, &y, &shape);
+    computed(site, x, y, shape, way)
 }
 
 /// How a product is computed.
@@ -274,7 +279,7 @@ fn multiply([m, k, n]: [usize; 3], x: (&[f32], bool), y: (&[f32], bool), to: &mu
     }
 }
 
-fn transposed<B: Backing>(x: Array<B>, really: bool) -> Array<B> {
+pub(super) fn transposed<B: Backing>(x: Array<B>, really: bool) -> Array<B> {
     if !really {
         return x;
     }
