@@ -1,5 +1,5 @@
-//! Exponential, logarithm, logistic function and hyperbolic tangent of float32, without a branch or a table, so that a loop
-//! over them can be vectorised.
+//! Exponential, logarithm, logistic function, hyperbolic tangent and error function of float32, without a branch or a table, so
+//! that a loop over them can be vectorised.
 //!
 //! Each is a polynomial on a small interval, to which the argument is reduced. The bounds of the errors are those of the
 //! tests below, which compare with the same function in float64. The polynomials interpolate their functions at Chebyshev
@@ -24,7 +24,8 @@ fn limited(x: f32, low: f32, high: f32) -> f32 {
     if x > high { high } else { x }
 }
 
-/// e^x as a number near 1 and a power of two that it is to be multiplied by; `x` is between -105 and 89.
+/// e^x as a number near 1, of which this is what it has beyond 1, and a power of two that it is to be multiplied by; `x` is
+/// between -105 and 89.
 #[inline(always)]
 fn exp_parts(x: f32) -> (f32, i32) {
     let rounded = x * std::f32::consts::LOG2_E + ROUNDER;
@@ -32,16 +33,34 @@ fn exp_parts(x: f32) -> (f32, i32) {
     let n = rounded.to_bits().wrapping_sub(ROUNDER.to_bits()) as i32;
     let r = x - whole * LN_2_HIGH - whole * LN_2_LOW;
     let rest = ((1.392_637_6e-3 * r + 8.363_333e-3) * r + 4.166_655_3e-2) * r + 1.666_657_6e-1;
-    (1.0 + (r + r * r * (rest * r + 0.5)), n)
+    (r + r * r * (rest * r + 0.5), n)
 }
 
 /// e^x, within 1.1 units in the last place.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    let (near_one, n) = exp_parts(limited(x, -105.0, 89.0));
+    let (beyond_one, n) = exp_parts(limited(x, -105.0, 89.0));
     // In two steps, since 2^n may be beyond what a float holds though the product is not. NaN has any n.
     let half = n >> 1;
-    near_one * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    (1.0 + beyond_one) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// e^x - 1, within 2 units in the last place.
+#[inline(always)]
+pub fn exp_m1(x: f32) -> f32 {
+    // Below -30, this is -1.
+    let within = limited(x, -30.0, 80.0);
+    let (beyond_one, n) = exp_parts(within);
+    let power = power_of_two(n);
+    let size = beyond_one * power + (power - 1.0);
+    let size = if x > 80.0 { exp(x) } else { size };
+    signed_as(size, x)
+}
+
+/// A number with the sign of another.
+#[inline(always)]
+fn signed_as(size: f32, x: f32) -> f32 {
+    f32::from_bits(size.to_bits() & 0x7fff_ffff | x.to_bits() & 0x8000_0000)
 }
 
 /// 1 / (1 + e^-x), within 3 units in the last place.
@@ -55,8 +74,8 @@ pub fn sigmoid(x: f32) -> f32 {
 pub fn tanh(x: f32) -> f32 {
     // Beyond 10, the tangent is 1.
     let size = limited(x.abs(), 0.0, 10.0);
-    let (near_one, n) = exp_parts(2.0 * size);
-    let from_exp = 1.0 - 2.0 / (near_one * power_of_two(n) + 1.0);
+    let (beyond_one, n) = exp_parts(2.0 * size);
+    let from_exp = 1.0 - 2.0 / ((1.0 + beyond_one) * power_of_two(n) + 1.0);
     // Near zero that would cancel.
     let square = size * size;
     let rest = ((((2.370_765_6e-3 * square - 8.410_071e-3) * square + 2.178_832_2e-2) * square - 5.396_155e-2)
@@ -66,6 +85,25 @@ pub fn tanh(x: f32) -> f32 {
         - 3.333_333_3e-1;
     let from_series = size + size * (square * rest);
     let size = if size < 0.6 { from_series } else { from_exp };
+    f32::from_bits(size.to_bits() | x.to_bits() & 0x8000_0000)
+}
+
+/// The error function, within 2 units in the last place.
+#[inline(always)]
+pub fn erf(x: f32) -> f32 {
+    // Beyond 4, it is 1.
+    let size = limited(x.abs(), 0.0, 4.0);
+    let square = size * size;
+    let rest = ((7.875_875e-5 * square - 8.016_864e-4) * square + 5.189_087e-3) * square - 2.685_421e-2;
+    let rest = ((rest * square + 1.128_359_4e-1) * square - 3.761_262_6e-1) * square + 1.283_791_7e-1;
+    // One product: a part of the least float would be a denormal.
+    let from_series = size * (1.0 + rest);
+    // What is missing to 1 is e to the power of a polynomial.
+    let rest = ((-1.637_151_4e-6 * size + 4.605_804_5e-5) * size - 5.968_056_5e-4) * size + 4.759_596_2e-3;
+    let rest = ((rest * size - 2.642_113_5e-2) * size + 1.100_800_9e-1) * size + 6.318_260_4e-1;
+    let (beyond_one, n) = exp_parts(3.201_380_6e-4 - (rest * size + 1.130_233_4) * size);
+    let from_exp = 1.0 - (1.0 + beyond_one) * power_of_two(n);
+    let size = if size < 1.0 { from_series } else { from_exp };
     f32::from_bits(size.to_bits() | x.to_bits() & 0x8000_0000)
 }
 
@@ -86,6 +124,27 @@ pub fn ln(x: f32) -> f32 {
     let or_endless = if x < f32::INFINITY { finite } else { x };
     let or_zero = if x < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { or_endless };
     if x <= -f32::MIN_POSITIVE { f32::NAN } else { or_zero }
+}
+
+/// ln(1 + x), within 2 units in the last place.
+#[inline(always)]
+pub fn ln_1p(x: f32) -> f32 {
+    let sum = 1.0 + x;
+    // What rounding the sum has taken away.
+    let rest = x - (sum - 1.0);
+    let whole = ln(sum);
+    let finite = whole + rest / sum;
+    let size = if x < f32::INFINITY && sum > 0.0 { finite } else { whole };
+    if size == 0.0 { x } else { size }
+}
+
+/// ln(1 + e^x), within 8 units in the last place: as in TensorFlow, it is e^x, or x, beyond a limit.
+#[inline(always)]
+pub fn softplus(x: f32) -> f32 {
+    const LIMIT: f32 = 13.942_385;
+    let power = exp(x);
+    let size = if x < -LIMIT { power } else { ln_1p(power) };
+    if x > LIMIT { x } else { size }
 }
 
 #[cfg(test)]
@@ -109,6 +168,10 @@ mod tests {
         check("tanh", tanh, f64::tanh, 2.0);
         check("sigmoid", sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 3.0);
         check("ln", ln, f64::ln, 1.0);
+        check("exp_m1", exp_m1, f64::exp_m1, 2.0);
+        check("ln_1p", ln_1p, f64::ln_1p, 2.0);
+        check("erf", erf, libm::erf, 2.0);
+        check("softplus", softplus, |x| if x > 40.0 { x } else { x.exp().ln_1p() }, 8.0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The ops of float32 that are computed here, by their names, each as functions of slices.
 
-use super::functions::{exp, ln, sigmoid, tanh};
+use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
 use super::power::Power;
 use super::walk::{One, Repeat, Test, Two, map, mapped, tested, zip, zipped};
 
@@ -57,7 +57,18 @@ macro_rules! functions {
     };
 }
 
+/// Selu's constants are chosen so that activations keep mean 0 and variance 1 (Klambauer et al. 2017).
+const SELU_SCALE: f32 = 1.050_701;
+const SELU_SCALE_ALPHA: f32 = 1.758_099_3;
+
 functions! { One, 8,
+    // The linear part as it is: NaN and either zero, too.
+    Elu = |x| if x < 0.0 { exp_m1(x) } else { x };
+    ErrorFunction = |x| erf(x);
+    ExponentialLessOne = |x| exp_m1(x);
+    LogarithmOfOneMore = |x| ln_1p(x);
+    Selu = |x| if x < 0.0 { SELU_SCALE_ALPHA * exp_m1(x) } else { SELU_SCALE * x };
+    Softplus = |x| softplus(x);
     Exponential = |x| exp(x);
     Logarithm = |x| ln(x);
     Logistic = |x| sigmoid(x);
@@ -70,8 +81,12 @@ functions! { One, 1,
     Reciprocal = |x| 1.0 / x;
     // A comparison that lets NaN stay NaN.
     Rectified = |x| if x < 0.0 { 0.0 } else { x };
+    RectifiedToSix = |x| if x < 0.0 { 0.0 } else if x > 6.0 { 6.0 } else { x };
     Root = |x| x.sqrt();
     RootBelow = |x| 1.0 / x.sqrt();
+    // Zero for either zero, NaN for NaN.
+    Sign = |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x + 0.0 };
+    Softsign = |x| x / (x.abs() + 1.0);
     Square = |x| x * x;
     // As the power that it is: infinity for minus infinity, and zero for either zero.
     RootAsPower = |x| if x == f32::NEG_INFINITY { f32::INFINITY } else { (x + 0.0).sqrt() };
@@ -79,16 +94,29 @@ functions! { One, 1,
     Itself = |x| x;
 }
 
+functions! { Two, 8,
+    SoftplusGradient = |dy, x| dy / (exp(-x) + 1.0);
+}
+
 functions! { Two, 1,
     Add = |x, y| x + y;
     Divide = |x, y| x / y;
+    DivideUnlessZero = |x, y| if y == 0.0 { 0.0 } else { x / y };
+    EluGradient = |dy, y| if y < 0.0 { (y + 1.0) * dy } else { dy };
     // NaN on either side gives NaN.
     Maximum = |x, y| if x > y || x.is_nan() { x } else { y };
     Minimum = |x, y| if x < y || x.is_nan() { x } else { y };
     Multiply = |x, y| x * y;
     // A factor, not a choice: infinity times zero is NaN.
     RectifiedGradient = |dy, x| dy * if x > 0.0 { 1.0 } else { 0.0 };
+    RectifiedToSixGradient = |dy, x| dy * if x > 0.0 && x < 6.0 { 1.0 } else { 0.0 };
+    // A gradient of zero stays zero, whatever the root.
+    ReciprocalGradient = |y, dy| if dy == 0.0 { 0.0 } else { -dy * y * y };
+    RootGradient = |y, dy| if dy == 0.0 { 0.0 } else { 0.5 * dy / y };
+    RootBelowGradient = |y, dy| if dy == 0.0 { 0.0 } else { -0.5 * (dy * y) * (y * y) };
+    SeluGradient = |dy, y| if y < 0.0 { dy * (y + SELU_SCALE_ALPHA) } else { dy * SELU_SCALE };
     SigmoidGradient = |y, dy| dy * y * (1.0 - y);
+    SoftsignGradient = |dy, x| dy / ((x.abs() + 1.0) * (x.abs() + 1.0));
     SquaredDifference = |x, y| (x - y) * (x - y);
     Subtract = |x, y| x - y;
     TangentGradient = |y, dy| dy * (1.0 - y * y);
@@ -147,13 +175,22 @@ macro_rules! pairs {
 pub fn unary(op: &str) -> Option<Unary> {
     Some(match op {
         "Abs" => unary!(Abs),
+        "Elu" => unary!(Elu),
+        "Erf" => unary!(ErrorFunction),
         "Exp" => unary!(Exponential),
+        "Expm1" => unary!(ExponentialLessOne),
         "Log" => unary!(Logarithm),
+        "Log1p" => unary!(LogarithmOfOneMore),
         "Neg" => unary!(Negative),
         "Reciprocal" => unary!(Reciprocal),
         "Relu" => unary!(Rectified),
+        "Relu6" => unary!(RectifiedToSix),
         "Rsqrt" => unary!(RootBelow),
+        "Selu" => unary!(Selu),
         "Sigmoid" => unary!(Logistic),
+        "Sign" => unary!(Sign),
+        "Softplus" => unary!(Softplus),
+        "Softsign" => unary!(Softsign),
         "Sqrt" => unary!(Root),
         "Square" => unary!(Square),
         "Tanh" => unary!(Tangent),
@@ -175,13 +212,22 @@ pub fn binary(op: &str) -> Option<Binary> {
     }
     Some(match op {
         "Add" | "AddV2" => binary!(Add, either),
+        "DivNoNan" => binary!(DivideUnlessZero),
+        "EluGrad" => binary!(EluGradient),
         "Maximum" => binary!(Maximum),
         "Minimum" => binary!(Minimum),
         "Mul" => binary!(Multiply, either),
         "Pow" => binary!(Power),
         "RealDiv" => binary!(Divide),
+        "ReciprocalGrad" => binary!(ReciprocalGradient),
+        "Relu6Grad" => binary!(RectifiedToSixGradient),
         "ReluGrad" => binary!(RectifiedGradient),
+        "RsqrtGrad" => binary!(RootBelowGradient),
+        "SeluGrad" => binary!(SeluGradient),
         "SigmoidGrad" => binary!(SigmoidGradient),
+        "SoftplusGrad" => binary!(SoftplusGradient),
+        "SoftsignGrad" => binary!(SoftsignGradient),
+        "SqrtGrad" => binary!(RootGradient),
         "SquaredDifference" => binary!(SquaredDifference, either),
         "Sub" => binary!(Subtract),
         "TanhGrad" => binary!(TangentGradient),
@@ -250,13 +296,22 @@ mod tests {
         let (xs, ys) = ([1.5f32, -2.0, 0.0, f32::NAN], [4.0f32, 0.5, -1.0, 2.0]);
         for name in [
             "Add",
+            "DivNoNan",
+            "EluGrad",
             "Maximum",
             "Minimum",
             "Mul",
             "Pow",
             "RealDiv",
+            "ReciprocalGrad",
+            "Relu6Grad",
             "ReluGrad",
+            "RsqrtGrad",
+            "SeluGrad",
             "SigmoidGrad",
+            "SoftplusGrad",
+            "SoftsignGrad",
+            "SqrtGrad",
             "SquaredDifference",
             "Sub",
             "TanhGrad",
