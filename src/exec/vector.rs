@@ -24,7 +24,7 @@ pub use depthwise::Depthwise;
 pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
 pub use pool::Pool;
-pub use softmax::{cross_entropy, log_softmax, softmax, sparse_cross_entropy};
+pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
 pub use target::{Work, widest};
 pub use walk::{Repeat, numbered, sum_over, sums};
 

@@ -14,7 +14,6 @@ use super::batch_norm;
 use super::memory::{Backing, held};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
-use crate::exec::turn;
 use crate::exec::vector::{self, Binary, Comparison, Pairs, Repeat, Unary};
 use crate::failure::Result;
 use crate::memory as budget;
@@ -36,8 +35,8 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     }
     let direct: Option<Direct> = match node.op {
         "AddN" => Some(Box::new(add_n)),
-        "Softmax" => Some(rows(vector::softmax)),
-        "LogSoftmax" => Some(rows(vector::log_softmax)),
+        "Softmax" => Some(rows(vector::softmax, vector::softmax_of)),
+        "LogSoftmax" => Some(rows(vector::log_softmax, vector::log_softmax_of)),
         "BiasAdd" if node.attrs.str("data_format")? != "NCHW" => vector::binary("Add").map(bias_add),
         "Pow" => vector::binary("Pow").map(power),
         op => {
@@ -188,20 +187,18 @@ fn power(any: Binary) -> Direct {
     })
 }
 
-/// A function of each row of the last dimension, given all of them and the length of one.
-fn rows(function: fn(&mut [f32], usize)) -> Direct {
+/// A function of each row of the last dimension, given all of them and the length of one: written over them, or made anew.
+fn rows(written: fn(&mut [f32], usize), made: fn(&[f32], usize) -> Vec<f32>) -> Direct {
     Box::new(move |mut inputs| {
         let Some(&classes) = inputs[0].shape().dims().last().filter(|&&classes| classes > 0) else {
             return Ok(EngineOutcome::Declined(inputs));
         };
-        if over(&mut inputs[0], |xs| function(xs, classes)) {
+        if over(&mut inputs[0], |xs| written(xs, classes)) {
             return Ok(EngineOutcome::Done(inputs));
         }
         let Some(xs) = floats(&inputs[0]) else { return Ok(EngineOutcome::Declined(inputs)) };
         budget::admit(size_of_val(xs))?;
-        let mut copy = turn::copied(xs);
-        function(&mut copy, classes);
-        done(inputs[0].shape(), copy)
+        done(inputs[0].shape(), made(xs, classes))
     })
 }
 

@@ -276,6 +276,13 @@ impl Work for Gradient<'_> {
             for x in 0..width.output {
                 let gradient = &self.gradient[(windows + x) * channels..][..channels];
                 let (rows, columns) = (height.under(y), width.under(x));
+                if rows.len() == 2 && columns.len() == 2 && rows.start >= self.first && rows.end <= end {
+                    let (across, wide) = (columns.start * channels, 2 * channels);
+                    let pixels = [rows.start, rows.start + 1].map(|at| &image[at * row + across..][..wide]);
+                    let (upper, lower) = self.back[(rows.start - self.first) * row..].split_at_mut(row);
+                    give_to_one_of_four(pixels, gradient, [&mut upper[across..][..wide], &mut lower[across..][..wide]]);
+                    continue;
+                }
                 let mut number = 0u32;
                 for at in rows.clone() {
                     for pixel in image[at * row + columns.start * channels..at * row + columns.end * channels]
@@ -319,6 +326,28 @@ fn find(largest: &mut [f32], place: &mut [u32], pixel: &[f32], number: u32) {
 fn give(back: &mut [f32], place: &[u32], gradient: &[f32], number: u32) {
     for ((back, &place), &g) in back.iter_mut().zip(place).zip(gradient) {
         *back += if place == number { g } else { 0.0 };
+    }
+}
+
+/// Adds the gradient of a window of two by two pixels, given as its two rows, to the first of the largest.
+#[inline(always)]
+fn give_to_one_of_four([upper, lower]: [&[f32]; 2], gradient: &[f32], [to_upper, to_lower]: [&mut [f32]; 2]) {
+    let channels = gradient.len();
+    let ((a, b), (c, d)) = (upper.split_at(channels), lower.split_at(channels));
+    let ((to_a, to_b), (to_c, to_d)) = (to_upper.split_at_mut(channels), to_lower.split_at_mut(channels));
+    let (b, c, d) = (&b[..channels], &c[..channels], &d[..channels]);
+    let (to_b, to_c, to_d) = (&mut to_b[..channels], &mut to_c[..channels], &mut to_d[..channels]);
+    for i in 0..channels {
+        let (mut largest, mut place) = (a[i], 0u32);
+        for (number, x) in [(1, b[i]), (2, c[i]), (3, d[i])] {
+            place = if x > largest { number } else { place };
+            largest = if x > largest { x } else { largest };
+        }
+        let of = |number: u32| if place == number { gradient[i] } else { 0.0 };
+        to_a[i] += of(0);
+        to_b[i] += of(1);
+        to_c[i] += of(2);
+        to_d[i] += of(3);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::functions::{exp, ln};
 use super::target::{Work, widest};
+use super::walk::{Cut, on_copy};
 use crate::exec::lots::{in_lots, lot};
 
 /// Partial results that are kept side by side, so that a sum can be vectorised; the order of a sum follows from this alone.
@@ -24,6 +25,16 @@ pub fn softmax(all: &mut [f32], classes: usize) {
 /// Overwrites each row of `classes` numbers with the logarithm of its softmax.
 pub fn log_softmax(all: &mut [f32], classes: usize) {
     in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest(LogSoftmax { rows, classes }));
+}
+
+/// The softmax of each row of `classes` numbers.
+pub fn softmax_of(all: &[f32], classes: usize) -> Vec<f32> {
+    on_copy(all, Cut { period: classes, work: WORK }, |_, rows| widest(Softmax { rows, classes }))
+}
+
+/// The logarithm of the softmax of each row of `classes` numbers.
+pub fn log_softmax_of(all: &[f32], classes: usize) -> Vec<f32> {
+    on_copy(all, Cut { period: classes, work: WORK }, |_, rows| widest(LogSoftmax { rows, classes }))
 }
 
 /// Overwrites each row of `classes` numbers with the gradient of its cross entropy, which it writes to `losses`. There is a
@@ -194,6 +205,10 @@ mod tests {
             let mut losses = vec![0f32; rows];
             softmax(&mut soft, classes);
             log_softmax(&mut log, classes);
+            assert!(
+                softmax_of(&logits, classes) == soft && log_softmax_of(&logits, classes) == log,
+                "{rows}x{classes}"
+            );
             sparse_cross_entropy(&mut gradient, classes, &labels, &mut losses);
             let mut one_hot = vec![0f32; logits.len()];
             labels.iter().enumerate().for_each(|(i, &label)| one_hot[i * classes + label as usize] = 1.0);
