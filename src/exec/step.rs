@@ -18,7 +18,7 @@ use std::time::Instant;
 use answer::{answer, forward, take, to_send};
 pub(super) use beside::Beside;
 use beside::SideKernels;
-use frames::{Frames, NodeInstance, Ready};
+use frames::{Frames, NodeInstance, ReadyNodes};
 use staged::Course;
 use trace::Trace;
 
@@ -115,7 +115,7 @@ pub(super) struct Step {
     /// What is fetched stays here as it is, for the caller to take.
     keeps_fetches: bool,
     frames: Frames,
-    ready: Ready,
+    ready: ReadyNodes,
     /// Receives that wait, by count.
     awaited: usize,
     parked: Parked,
@@ -141,7 +141,7 @@ impl Step {
             fetches: Vec::new(),
             keeps_fetches: false,
             frames: Frames::new(code),
-            ready: Ready::new(code),
+            ready: ReadyNodes::new(code),
             awaited: 0,
             parked: Parked::new(),
             outbox: Outbox::new(code.nodes.len()),

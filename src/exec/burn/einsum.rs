@@ -1,5 +1,5 @@
-//! Einsum of two operands as one batched matrix product of views. An equation that sums over an axis of one operand alone, repeats
-//! one or broadcasts is left to the host.
+//! Einsum of two operands as one batched matrix product of views. An equation that sums over an axis of one operand alone,
+//! repeats one or broadcasts is left to the host.
 
 use super::Body;
 use super::array::{Array, done};

@@ -24,16 +24,16 @@ pub(super) struct NodeInstance {
 
 /// The nodes that are ready to run. Those that wait for nothing are the first; of the others, in a piece without loops, the one
 /// that stands first in the piece is the next: what is to be sent goes before others are computed. In loops, they take turns.
-pub(super) struct Ready {
+pub(super) struct ReadyNodes {
     has_loops: bool,
     in_turn: VecDeque<NodeInstance>,
     /// By node; of the root's only iteration.
     by_place: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
-impl Ready {
-    pub fn new(code: &PieceCode) -> Ready {
-        Ready { has_loops: code.frames.len() > 1, in_turn: VecDeque::new(), by_place: BinaryHeap::new() }
+impl ReadyNodes {
+    pub fn new(code: &PieceCode) -> ReadyNodes {
+        ReadyNodes { has_loops: code.frames.len() > 1, in_turn: VecDeque::new(), by_place: BinaryHeap::new() }
     }
 
     fn push(&mut self, at: NodeInstance) {
@@ -121,7 +121,7 @@ impl Frames {
         frames
     }
 
-    pub fn begin(&mut self, code: &PieceCode, ready: &mut Ready) {
+    pub fn begin(&mut self, code: &PieceCode, ready: &mut ReadyNodes) {
         self.is_done = false;
         self.clear(code);
         self.start(code, 0, ready);
@@ -215,14 +215,21 @@ impl Frames {
     }
 
     /// Hands what a node answered, or that it is dead, to its consumers in an iteration.
-    pub fn deliver(&mut self, code: &PieceCode, iteration: u32, node: u32, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn deliver(
+        &mut self,
+        code: &PieceCode,
+        iteration: u32,
+        node: u32,
+        tokens: Option<Tokens>,
+        ready: &mut ReadyNodes,
+    ) {
         let node = &code.nodes[node as usize];
         let iteration = (&mut self.iterations[iteration as usize], iteration);
         deliver(code, iteration, node, tokens, ready, |_| true);
     }
 
     /// An Enter: its value goes to the first iteration of the inner frame, or to all.
-    pub fn enter(&mut self, code: &PieceCode, at: NodeInstance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn enter(&mut self, code: &PieceCode, at: NodeInstance, tokens: Option<Tokens>, ready: &mut ReadyNodes) {
         let node = &code.nodes[at.node as usize];
         let place = code.frames[node.output_frame as usize].place as usize;
         let run = self.iterations[at.iteration as usize].children[place];
@@ -243,7 +250,7 @@ impl Frames {
     }
 
     /// An Exit: the value of the last iteration goes to the parent.
-    pub fn exit(&mut self, code: &PieceCode, at: NodeInstance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn exit(&mut self, code: &PieceCode, at: NodeInstance, tokens: Option<Tokens>, ready: &mut ReadyNodes) {
         let iteration = &self.iterations[at.iteration as usize];
         let number = iteration.number;
         let run = &mut self.runs[iteration.run as usize];
@@ -256,7 +263,13 @@ impl Frames {
     }
 
     /// What the next iteration begins with; a dead value ends there.
-    pub fn next_iteration(&mut self, code: &PieceCode, at: NodeInstance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn next_iteration(
+        &mut self,
+        code: &PieceCode,
+        at: NodeInstance,
+        tokens: Option<Tokens>,
+        ready: &mut ReadyNodes,
+    ) {
         let Some(tokens) = tokens else { return };
         let Iteration { run: id, number, .. } = self.iterations[at.iteration as usize];
         let run = &mut self.runs[id as usize];
@@ -270,7 +283,7 @@ impl Frames {
     }
 
     /// What the loop's condition answered in an iteration.
-    pub fn decide(&mut self, code: &PieceCode, iteration: u32, goes_on: bool, ready: &mut Ready) {
+    pub fn decide(&mut self, code: &PieceCode, iteration: u32, goes_on: bool, ready: &mut ReadyNodes) {
         let Iteration { run: id, number, .. } = self.iterations[iteration as usize];
         let run = &mut self.runs[id as usize];
         if goes_on && number < u32::MAX - 1 {
@@ -289,7 +302,7 @@ impl Frames {
     }
 
     /// Counts a node that has run, and ends what is over with it.
-    pub fn count(&mut self, code: &PieceCode, iteration: u32, ready: &mut Ready) {
+    pub fn count(&mut self, code: &PieceCode, iteration: u32, ready: &mut ReadyNodes) {
         let mut id = iteration;
         loop {
             let iteration = &mut self.iterations[id as usize];
@@ -335,7 +348,7 @@ impl Frames {
     }
 
     /// Starts the iterations that were asked for, as far as they may run side by side.
-    fn advance(&mut self, code: &PieceCode, id: u32, ready: &mut Ready) {
+    fn advance(&mut self, code: &PieceCode, id: u32, ready: &mut ReadyNodes) {
         loop {
             let run = &self.runs[id as usize];
             let started = run.first + run.iterations.len() as u32;
@@ -348,7 +361,7 @@ impl Frames {
     }
 
     /// Starts the next iteration of a run, and the first ones of all loops within it, however deep.
-    fn start(&mut self, code: &PieceCode, run: u32, ready: &mut Ready) {
+    fn start(&mut self, code: &PieceCode, run: u32, ready: &mut ReadyNodes) {
         let mut starting = vec![run];
         while let Some(run) = starting.pop() {
             let children = self.start_one(code, run, ready);
@@ -357,7 +370,7 @@ impl Frames {
     }
 
     /// Starts the next iteration of a run; returns the runs within it, which are to be started.
-    fn start_one(&mut self, code: &PieceCode, run_id: u32, ready: &mut Ready) -> &[u32] {
+    fn start_one(&mut self, code: &PieceCode, run_id: u32, ready: &mut ReadyNodes) -> &[u32] {
         let run = &mut self.runs[run_id as usize];
         let number = run.first + run.iterations.len() as u32;
         run.wanted = run.wanted.max(number + 1);
@@ -443,7 +456,7 @@ fn deliver(
     (iteration, id): (&mut Iteration, u32),
     node: &CompiledNode,
     mut tokens: Option<Tokens>,
-    ready: &mut Ready,
+    ready: &mut ReadyNodes,
     which: impl Fn(&Edge) -> bool,
 ) {
     for edge in code.edges[node.first_edge as usize..node.end_edge as usize].iter().filter(|edge| which(edge)) {
