@@ -41,7 +41,7 @@ pub fn threads() -> usize {
 fn side_by_side<L: Send>(lots: Vec<L>, compute: &(impl Fn(L) + Sync)) {
     use rayon::prelude::*;
 
-    lots.into_par_iter().for_each(|lot| apart(|| compute(lot)));
+    lots.into_par_iter().with_max_len(1).for_each(|lot| apart(|| compute(lot)));
 }
 
 #[cfg(not(feature = "exec"))]
