@@ -5,6 +5,8 @@
 //! the door is the i-th device of the mesh by name. Its clients can do what a member of the mesh can, so it is open to this
 //! machine only, and to others only with a token.
 
+mod form;
+mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod graph;

@@ -291,7 +291,8 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "door::burn",
         &[
-            &[SELF, "slots", "message", "process", "websocket", "socket"],
+            &[SELF, "slots", "message", "form", "process", "websocket", "socket"],
+            &["frame"],
             &["program, relative, step"],
             &["graph"],
             &["fuzz", "run"],

@@ -1,7 +1,8 @@
 //! What a burn program sends, as a function of bytes, for [`crate::fuzz`].
 
+use super::frame::{Frames, Said};
 use super::graph;
-use super::message::{self, RemoteMessage};
+use super::message;
 use super::program::Recorder;
 use crate::failure::Failure;
 use crate::graph::Graph;
@@ -14,13 +15,18 @@ pub fn message(bytes: &[u8]) -> bool {
     if bytes.len() > LONGEST {
         return false;
     }
-    let Ok(messages) = message::decode(bytes) else { return message::init(bytes).is_ok() };
+    let mut frames = Frames::default();
+    let Ok(said) = frames.read(bytes) else { return message::init(bytes).is_ok() };
+    let again = frames.read(bytes).expect("it was read before");
+    assert_eq!(format!("{said:?}"), format!("{again:?}"), "what is known says what was decoded");
     let mut program = Recorder::default();
     program.open(0, 0, 1);
-    for message in messages {
-        if let RemoteMessage::Task(task) = message {
-            let _full = program.push(0, *task);
-        }
+    for said in again {
+        let _full = match said {
+            Said::Operation(stream, call) => program.push_operation(0, stream, call),
+            Said::Task(task) => program.push(0, *task),
+            Said::End => Ok(()),
+        };
     }
     let mut any = false;
     while let Some(step) = program.next_step() {
@@ -44,7 +50,7 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
     use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
     use burn_std::id::StreamId;
 
-    use super::message::SessionTask;
+    use super::message::{RemoteMessage, SessionTask};
 
     /// Operations in a frame.
     const TOGETHER: usize = 4;

@@ -84,7 +84,7 @@ impl<'g> Builder<'g> {
     }
 
     fn build(mut self, recipe: &Recipe) -> Result<(Signature, Built)> {
-        let mut uploads = Vec::new();
+        let (mut uploads, mut scalars) = (Vec::new(), 0);
         for &(number, slot) in &recipe.resident {
             let variable = self.variable(slot)?;
             let dtype = self.slots.kind(slot).dtype;
@@ -100,9 +100,10 @@ impl<'g> Builder<'g> {
                     uploads.push(self.lowering.graph().tensor_name(upload));
                     self.lowering.bind(id(*number), upload);
                 }
-                Part::Operation { device, operation } => {
+                Part::Operation { device, form, numbers } => {
                     self.on(*device)?;
-                    self.operation(operation)?;
+                    self.operation(&form.on(numbers, scalars))?;
+                    scalars += form.scalars;
                 }
                 Part::Reduce { device, inputs, output, dtype, mean } => {
                     self.on(*device)?;

@@ -26,6 +26,7 @@ use self::queue::Stream;
 pub(super) use self::queue::{Item, Work};
 use self::value::Value;
 pub(super) use self::value::{Held, Key, Place, State};
+use super::form::{Call, Given};
 use super::message::{RequestId, SessionTask};
 use super::relative::Graphs;
 use super::slots::Slots;
@@ -56,7 +57,7 @@ struct ProgramSession {
     /// How many random operations it has queued.
     drawn: u64,
     /// How many reductions over each group of devices it has taken part in.
-    reductions: HashMap<u32, u64>,
+    reductions: HashMap<u16, u64>,
     streams: HashMap<StreamId, usize, RandomState>,
     graphs: Graphs,
     is_open: bool,
@@ -76,7 +77,7 @@ pub(super) struct Recorder {
     /// A step was made since slots were looked through for those to be emptied.
     pub is_after_step: bool,
     /// The groups of devices that reduce together.
-    groups: HashMap<Vec<u32>, u32>,
+    groups: HashMap<Vec<u16>, u16>,
     /// Streams whose threads are gone, to be used for others.
     spare: Vec<usize>,
     marks: VecDeque<Mark>,
@@ -85,6 +86,8 @@ pub(super) struct Recorder {
     /// The arrivals at which all marks had to wait.
     waited_at: Option<(u64, usize)>,
     queued: usize,
+    /// Room for what a step takes out of the queues, empty.
+    pub taken: Vec<VecDeque<Item>>,
     /// Fewest items of a step that nobody reads.
     worth_a_step: u64,
 }
@@ -114,9 +117,11 @@ impl Recorder {
         for (id, stream) in streams {
             let stream = &mut self.streams[stream];
             self.queued -= stream.items.len();
-            for item in stream.take(stream.end()) {
+            let mut taken = VecDeque::new();
+            stream.take(stream.end(), &mut taken);
+            for item in taken {
                 match item.work {
-                    Work::Read(request, tensor) => requests.push(SessionTask::ReadTensor(request, id, tensor)),
+                    Work::Read(request, tensor) => requests.push(SessionTask::ReadTensor(request, id, *tensor)),
                     Work::Sync(request) => requests.push(SessionTask::SyncBackend(request, id)),
                     _ => {}
                 }
@@ -135,7 +140,7 @@ impl Recorder {
             }
             let is_gone = match (&value.state, key) {
                 (State::Queued { stream, .. }, _) => self.streams[*stream].session == session,
-                (State::Awaited, Key::Share { device, .. }) => !open.contains(device),
+                (State::Awaited, Key::Share { device, .. }) => !open.contains(&u32::from(*device)),
                 (State::Awaited, _) => is_alone,
                 _ => false,
             };
@@ -184,6 +189,22 @@ impl Recorder {
     /// # Errors
     /// ResourceExhausted if the queue is full, or there are too many tensors, so that the program cannot continue.
     pub fn push(&mut self, session: SessionNo, task: SessionTask) -> Result<()> {
+        self.has_room()?;
+        self.take(session, task);
+        Ok(())
+    }
+
+    /// Queues an operation of a session.
+    ///
+    /// # Errors
+    /// As [`Recorder::push`].
+    pub fn push_operation(&mut self, session: SessionNo, stream: StreamId, call: Call) -> Result<()> {
+        self.has_room()?;
+        self.operation(session, stream, call);
+        Ok(())
+    }
+
+    fn has_room(&self) -> Result<()> {
         if self.queued > MAX_HELD || self.values.len() > MAX_TENSORS {
             let why = format!(
                 "a program may have {MAX_TENSORS} tensors, and {MAX_HELD} operations that wait for what another of its sessions \
@@ -191,7 +212,6 @@ impl Recorder {
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        self.take(session, task);
         Ok(())
     }
 
@@ -202,7 +222,9 @@ impl Recorder {
                     (session.seed, session.drawn) = (seed, 0);
                 }
             }
-            SessionTask::RegisterOperation(stream, operation) => self.operation(session, stream, operation),
+            SessionTask::RegisterOperation(stream, operation) => {
+                self.operation(session, stream, Call::new(*operation));
+            }
             SessionTask::RegisterTensor(stream, id, data) => {
                 let work = match lowering::tensor(&data) {
                     Ok(tensor) => Work::Upload(tensor),
@@ -238,7 +260,8 @@ impl Recorder {
             }
             SessionTask::ReadTensor(request, stream, tensor) => {
                 let inputs = smallvec![used(session, &tensor)];
-                let (stream, at) = self.queue(session, stream, Work::Read(request, tensor), inputs, smallvec![]);
+                let read = Work::Read(request, Box::new(tensor));
+                let (stream, at) = self.queue(session, stream, read, inputs, smallvec![]);
                 self.mark(stream, at + 1, Why::Read, Vec::new());
             }
             SessionTask::SyncBackend(request, stream) => {
@@ -302,7 +325,7 @@ impl Recorder {
         let Some(own) = self.sessions.get_mut(&session) else { return };
         match known.and_then(|()| own.graphs.bound(id, bindings)) {
             Ok(operations) => {
-                operations.into_iter().for_each(|operation| self.operation(session, stream, Box::new(operation)));
+                operations.into_iter().for_each(|operation| self.operation(session, stream, Call::new(operation)));
             }
             Err(failure) => {
                 let made = bindings.tensors.iter().map(|(_, id)| key(session, *id));
@@ -312,53 +335,51 @@ impl Recorder {
         }
     }
 
-    fn operation(&mut self, session: SessionNo, stream: StreamId, operation: Box<OperationIr>) {
-        let (inputs, outputs) = match &*operation {
+    fn operation(&mut self, session: SessionNo, stream: StreamId, call: Call) {
+        let given = |&(id, is_last): &Given| (Key::Tensor(session, id), is_last);
+        let (inputs, outputs) = call.split();
+        let inputs: SmallVec<[(Key, bool); 2]> = inputs.iter().map(given).collect();
+        let outputs: SmallVec<[Key; 1]> = outputs.iter().map(|output| given(output).0).collect();
+        match &call.form.operation {
             // What it names was sent before, or is a matter between the sessions.
-            OperationIr::Init(_) | OperationIr::Distributed(DistributedOperationIr::SyncCollective) => return,
-            OperationIr::Drop(tensor) => {
-                let inputs = smallvec![(key(session, tensor.id), true)];
+            OperationIr::Init(_) | OperationIr::Distributed(DistributedOperationIr::SyncCollective) => {}
+            OperationIr::Drop(_) => {
+                let inputs = inputs.into_iter().map(|(key, _)| (key, true)).collect();
                 self.queue(session, stream, Work::Drop, inputs, smallvec![]);
-                return;
             }
             OperationIr::Distributed(DistributedOperationIr::AllReduce(reduce)) => {
-                let mut devices: Vec<u32> = reduce.device_ids.iter().map(|id| u32::from(id.index_id)).collect();
+                let mut devices: Vec<u16> = reduce.device_ids.iter().map(|id| id.index_id).collect();
                 devices.sort_unstable();
                 devices.dedup();
-                let fresh = self.groups.len() as u32;
+                let fresh = self.groups.len() as u16;
                 let Some(own) = self.sessions.get_mut(&session) else { return };
-                let device = own.device;
-                if !devices.contains(&device) || self.groups.len() >= MAX_GROUPS {
-                    let why = format!("device {device} is not among the devices {devices:?} of a reduction");
+                let own_device = u16::try_from(own.device).ok().filter(|device| devices.contains(device));
+                let Some(device) = own_device.filter(|_| self.groups.len() < MAX_GROUPS) else {
+                    let why = format!("device {} is not among the devices {devices:?} of a reduction", own.device);
                     let refused = Work::Refused(Arc::new(Failure::invalid(why)));
-                    let given = smallvec![used(session, &reduce.tensor)];
-                    self.queue(session, stream, refused, given, smallvec![key(session, reduce.out.id)]);
+                    self.queue(session, stream, refused, inputs, outputs);
                     return;
-                }
+                };
                 let group = *self.groups.entry(devices.clone()).or_insert(fresh);
                 let count = own.reductions.entry(group).or_default();
                 let reduction = *count;
                 *count += 1;
-                let share = |device| Key::Share { group, reduction, device };
+                let share = |device| Key::Share { group, device, reduction };
                 for &device in &devices {
                     let awaited = || Value { ends_after: devices.len() as u32, ..Value::new(State::Awaited) };
                     self.values.entry(share(device)).or_insert_with(awaited);
                 }
-                let given = smallvec![used(session, &reduce.tensor)];
-                self.queue(session, stream, Work::Alias, given, smallvec![share(device)]);
+                self.queue(session, stream, Work::Alias, inputs, smallvec![share(device)]);
                 let shares = devices.iter().map(|&device| (share(device), true)).collect();
-                let out = smallvec![key(session, reduce.out.id)];
-                self.queue(session, stream, Work::Reduce(reduce.op), shares, out);
+                self.queue(session, stream, Work::Reduce(reduce.op), shares, outputs);
                 self.arrivals += 1;
-                return;
             }
-            operation => (
-                operation.inputs().map(|tensor| used(session, tensor)).collect(),
-                operation.outputs().map(|tensor| key(session, tensor.id)).collect(),
-            ),
-        };
-        let seed = lowering::draws_random(&operation).then(|| self.draw(session));
-        self.queue(session, stream, Work::Operation(operation, seed), inputs, outputs);
+            _ => {
+                let seed = call.form.draws_random.then(|| Box::new(self.draw(session)));
+                let Call { form, scalars, .. } = call;
+                self.queue(session, stream, Work::Operation(form, scalars, seed), inputs, outputs);
+            }
+        }
     }
 
     /// The seed of the next random operation of a session.
@@ -374,8 +395,8 @@ impl Recorder {
         session: SessionNo,
         id: StreamId,
         work: Work,
-        inputs: SmallVec<[(Key, bool); 4]>,
-        outputs: SmallVec<[Key; 2]>,
+        inputs: SmallVec<[(Key, bool); 2]>,
+        outputs: SmallVec<[Key; 1]>,
     ) -> (usize, u64) {
         let fresh = self.streams.len();
         let Some(own) = self.sessions.get_mut(&session) else { return (0, 0) };

@@ -10,6 +10,7 @@ use burn_ir::ScalarIr;
 use burn_std::ExecutionError;
 use tokio::sync::{Notify, mpsc};
 
+use super::frame::Said;
 use super::graph::{self, Built};
 use super::message::{RequestId, SessionTask, TaskResponse, TaskResponseContent};
 use super::program::{MAX_QUEUED, Recorder, SessionNo, WORTH_A_STEP};
@@ -166,14 +167,16 @@ impl Running {
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, all was taken.
-    pub async fn push(&self, session: SessionNo, tasks: impl Iterator<Item = SessionTask>) -> Result<()> {
+    pub async fn push(&self, session: SessionNo, said: impl Iterator<Item = Said>) -> Result<()> {
         {
             let mut shared = lock(&self.shared);
             let refused = shared.refused.get(&session).cloned();
-            for task in tasks {
-                match &refused {
-                    None => shared.program.push(session, task)?,
-                    Some(failure) => tell(&shared, session, &task, failure),
+            for said in said {
+                match (said, &refused) {
+                    (Said::Operation(stream, call), None) => shared.program.push_operation(session, stream, call)?,
+                    (Said::Task(task), None) => shared.program.push(session, *task)?,
+                    (Said::Task(task), Some(failure)) => tell(&shared, session, &task, failure),
+                    (Said::Operation(..), Some(_)) | (Said::End, _) => {}
                 }
             }
             answer_at_once(&mut shared);

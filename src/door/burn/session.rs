@@ -9,9 +9,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
+use super::frame::{Frames, Said};
 use super::http::{MAX_GREETING, Newcomer};
 use super::message::{
-    self, BURN, RemoteMessage, SessionInfo, SessionRefusal, SessionTask, TaskResponse, TaskResponseContent, VERSION,
+    self, BURN, SessionInfo, SessionRefusal, SessionTask, TaskResponse, TaskResponseContent, VERSION,
 };
 use super::program::SessionNo;
 use super::run::Running;
@@ -137,6 +138,7 @@ impl Open {
         mut replies: mpsc::Receiver<TaskResponse>,
     ) -> Result<()> {
         let (answer, mut answers) = mpsc::channel(MAX_REPLIES);
+        let mut frames = Frames::default();
         let (ping, mut pings) = mpsc::channel::<Bytes>(MAX_PINGS);
         let write = async {
             loop {
@@ -161,7 +163,7 @@ impl Open {
             loop {
                 match reader.next(MAX_MESSAGE, |bytes| self.running.reserve(bytes)).await {
                     Ok(Incoming::Message(message, reserved)) => {
-                        if !self.take(message, reserved, &answer).await? {
+                        if !self.take(&mut frames, message, reserved, &answer).await? {
                             return Ok(());
                         }
                     }
@@ -185,22 +187,32 @@ impl Open {
     }
 
     /// Takes the messages of a frame; returns whether more are to come. `reserved` is for what they are as tasks.
-    async fn take(&self, frame: Bytes, reserved: Reservation, answer: &mpsc::Sender<TaskResponse>) -> Result<bool> {
-        let messages = message::decode(&frame)?;
-        // They are in memory now, and in its place.
+    async fn take(
+        &self,
+        frames: &mut Frames,
+        frame: Bytes,
+        reserved: Reservation,
+        answer: &mpsc::Sender<TaskResponse>,
+    ) -> Result<bool> {
+        let mut said = frames.read(&frame)?;
+        // It is in memory now, and in its place.
         drop((frame, reserved));
         let mut goes_on = true;
-        let mut tasks = Vec::with_capacity(messages.len());
-        for message in messages {
-            match message {
-                RemoteMessage::Task(task) => match at_once(&task) {
-                    Some(response) => drop(answer.try_send(response)),
-                    None => tasks.push(*task),
-                },
-                RemoteMessage::Close(_) | RemoteMessage::Init(_) => goes_on = false,
+        said.retain(|said| match said {
+            Said::Operation(..) => true,
+            Said::Task(task) => match at_once(task) {
+                Some(response) => {
+                    let _unread = answer.try_send(response);
+                    false
+                }
+                None => true,
+            },
+            Said::End => {
+                goes_on = false;
+                false
             }
-        }
-        self.running.push(self.session, tasks.into_iter()).await?;
+        });
+        self.running.push(self.session, said.into_iter()).await?;
         Ok(goes_on)
     }
 }

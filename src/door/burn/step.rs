@@ -1,16 +1,18 @@
 //! A step of a program: what was cut out of its queues, in an order and with numbers that are the same whenever the program does
 //! the same again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{ScalarIr, TensorIr};
 use burn_std::distributed::ReduceOperation;
 use foldhash::fast::FixedState;
+use smallvec::SmallVec;
 
+use super::form::Form;
 use super::message::RequestId;
-use super::program::{Held, Item, Key, Place, Recorder, SessionNo, State, Work};
+use super::program::{Held, Item, Key, MAX_QUEUED, Place, Recorder, SessionNo, State, Work};
 use super::slots::{Kind, Slot};
 use crate::failure::{Code, Failure};
 use crate::lowering;
@@ -20,6 +22,9 @@ use crate::tensor::{DType, Shape, Tensor};
 const MAX_HELD_BYTES: usize = 4 << 10;
 /// Most values that it has.
 const MAX_HELD_VALUES: usize = 1 << 14;
+
+/// Most lists of items whose room is kept from step to step.
+const MAX_KEPT_LISTS: usize = 8;
 
 /// What a step computes. Two steps with the same recipe have the same plan: only scalars, seeds and uploads differ.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,8 +42,8 @@ pub(super) struct Recipe {
 
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) enum Part {
-    /// An operation on a device. Its tensors have the step's numbers, its scalars their place in [`Step::scalars`].
-    Operation { device: u32, operation: Box<OperationIr> },
+    /// An operation on a device, with the numbers of its inputs and outputs. Its scalars are the next of [`Step::scalars`].
+    Operation { device: u32, form: Arc<Form>, numbers: SmallVec<[u32; 4]> },
     /// The next upload of [`Step::uploads`].
     Upload { device: u32, number: u32, dtype: DType, shape: Shape },
     /// Values reduced to one.
@@ -115,8 +120,10 @@ impl Recorder {
         let mut lists = self.cut()?;
         // In the order of devices, not of whoever happened to be first.
         lists.sort_by_key(|(stream, _)| (self.device(self.streams[*stream].session), *stream));
-        let (step, kinds, made, fed) = Default::default();
-        let mut making = Making { program: self, step, kinds, made, fed };
+        let most = lists.iter().map(|(_, items)| items.len()).sum();
+        let (kinds, made, fed) = (Vec::with_capacity(most), Vec::with_capacity(most), Vec::new());
+        let mut making = Making { program: self, step: Step::default(), kinds, made, fed };
+        making.step.recipe.parts.reserve(most / 2);
         // Each stream as far as it gets without the others.
         loop {
             let mut went_on = false;
@@ -128,10 +135,18 @@ impl Recorder {
             }
         }
         // Only a client whose operations use what they make themselves leaves any.
-        for (stream, items) in lists {
-            items.into_iter().for_each(|item| making.give_up(stream, item));
+        for (stream, mut items) in lists {
+            items.drain(..).for_each(|item| making.give_up(stream, item));
+            making.program.keep_room(items);
         }
         Some(making.finish())
+    }
+
+    /// Keeps the room that a step's items took for the next.
+    fn keep_room(&mut self, items: VecDeque<Item>) {
+        if self.taken.len() < MAX_KEPT_LISTS && items.capacity() <= 2 * MAX_QUEUED {
+            self.taken.push(items);
+        }
     }
 
     /// A step failed: so has this, which it would have kept.
@@ -220,11 +235,11 @@ impl Making<'_> {
         if let Work::Read(request, tensor) = &work
             && let Some(value) = self.program.state(&inputs[0].0).and_then(State::held)
         {
-            let what = Answered::Held(value.clone(), tensor.clone());
+            let what = Answered::Held(value.clone(), (**tensor).clone());
             self.program.answers.push(Answer { session, request: *request, what });
             return inputs.into_iter().for_each(|(key, is_last)| self.program.used(key, is_last));
         }
-        let mut numbers: smallvec::SmallVec<[u32; 4]> = smallvec::SmallVec::new();
+        let mut numbers: SmallVec<[u32; 4]> = SmallVec::new();
         let mut failed = None;
         if !matches!(work, Work::Drop) {
             for (key, _) in &inputs {
@@ -243,8 +258,8 @@ impl Making<'_> {
                 self.step.answers.push(answer(Answered::Failed(failure), request))
             }
             (_, Some(failure)) | (Work::Refused(failure), None) => self.fail(&outputs, &failure),
-            (Work::Operation(operation, seed), None) => {
-                self.operation(device, operation, seed, &inputs, &numbers, &outputs)
+            (Work::Operation(form, scalars, seed), None) => {
+                self.operation(device, form, &scalars, seed, numbers, &outputs);
             }
             (Work::Upload(tensor), None) => {
                 let number = self.upload(device, tensor);
@@ -265,7 +280,7 @@ impl Making<'_> {
                     fetched.push(numbers[0]);
                     fetched.len() - 1
                 });
-                self.step.answers.push(answer(Answered::Read(place, tensor), request));
+                self.step.answers.push(answer(Answered::Read(place, *tensor), request));
             }
             (Work::Sync(request), None) => self.step.answers.push(answer(Answered::Sync, request)),
         }
@@ -277,40 +292,35 @@ impl Making<'_> {
     fn operation(
         &mut self,
         device: u32,
-        mut operation: Box<OperationIr>,
-        seed: Option<[i64; 2]>,
-        inputs: &[(Key, bool)],
-        numbers: &[u32],
+        form: Arc<Form>,
+        scalars: &[ScalarIr],
+        seed: Option<Box<[i64; 2]>>,
+        mut numbers: SmallVec<[u32; 4]>,
         outputs: &[Key],
     ) {
-        for (tensor, number) in operation.inputs().zip(numbers) {
+        let is_same = |(input, number): (&(Option<DType>, Shape), &u32)| {
             let (dtype, shape) = &self.kinds[*number as usize];
-            if lowering::dtype(tensor.dtype).ok() != Some(*dtype) || tensor.shape[..] != *shape.dims() {
-                let says = format!("{:?} of shape {:?}", tensor.dtype, &tensor.shape[..]);
-                let why = format!("{} reads {says}, but it is {dtype} of shape {shape}", lowering::name(&operation));
-                return self.fail(outputs, &Arc::new(Failure::invalid(why)));
-            }
+            input.0 == Some(*dtype) && input.1 == *shape
+        };
+        if let Some(other) = form.inputs.iter().zip(&numbers).position(|pair| !is_same(pair)) {
+            let (dtype, shape) = &self.kinds[numbers[other] as usize];
+            let tensor = form.operation.inputs().nth(other).expect("a form has its operation's inputs");
+            let says = format!("{:?} of shape {:?}", tensor.dtype, &tensor.shape[..]);
+            let why = format!("{} reads {says}, but it is {dtype} of shape {shape}", lowering::name(&form.operation));
+            return self.fail(outputs, &Arc::new(Failure::invalid(why)));
         }
-        let mut fresh: smallvec::SmallVec<[u32; 2]> = smallvec::SmallVec::new();
-        for tensor in operation.outputs() {
-            match lowering::dtype(tensor.dtype) {
-                Ok(dtype) => {
-                    let shape = Shape::from(tensor.shape[..].to_vec());
-                    fresh.push(self.kinds.len() as u32);
-                    self.kinds.push((dtype, shape));
-                }
-                Err(failure) => return self.fail(outputs, &Arc::new(failure)),
-            }
-        }
-        let keys = inputs.iter().map(|(key, _)| *key).zip(numbers.iter().copied());
-        let of = |(key, number): (Key, u32)| if let Key::Tensor(_, id) = key { Some((id, number)) } else { None };
-        let known = keys.chain(outputs.iter().copied().zip(fresh.iter().copied())).filter_map(of).collect();
-        operation.visit_mut(&mut Renumber { known, scalars: &mut self.step.scalars });
-        self.step.seeds.extend(seed);
-        self.step.recipe.parts.push(Part::Operation { device, operation });
-        for (key, number) in outputs.iter().zip(fresh) {
+        let made = match &form.outputs {
+            Ok(made) => made,
+            Err(failure) => return self.fail(outputs, failure),
+        };
+        for ((dtype, shape), key) in made.iter().zip(outputs) {
+            let number = self.fresh(*dtype, shape.clone());
+            numbers.push(number);
             self.make(&[*key], number, device);
         }
+        self.step.scalars.extend_from_slice(scalars);
+        self.step.seeds.extend(seed.map(|seed| *seed));
+        self.step.recipe.parts.push(Part::Operation { device, form, numbers });
     }
 
     /// The number that a value has in this step.
@@ -423,45 +433,4 @@ impl Making<'_> {
 
 fn gone(key: &Key) -> Failure {
     Failure::new(Code::Internal, format!("{key:?} is used before it is made"))
-}
-
-/// The numbers of an operation's tensors.
-enum Numbers {
-    Few(smallvec::SmallVec<[(u64, u32); 8]>),
-    Many(HashMap<u64, u32>),
-}
-
-impl FromIterator<(u64, u32)> for Numbers {
-    fn from_iter<I: IntoIterator<Item = (u64, u32)>>(numbers: I) -> Self {
-        let few: smallvec::SmallVec<[(u64, u32); 8]> = numbers.into_iter().collect();
-        if few.spilled() { Numbers::Many(few.into_iter().collect()) } else { Numbers::Few(few) }
-    }
-}
-
-impl Numbers {
-    fn of(&self, id: u64) -> Option<u32> {
-        match self {
-            Numbers::Few(few) => few.iter().find(|(known, _)| *known == id).map(|(_, number)| *number),
-            Numbers::Many(many) => many.get(&id).copied(),
-        }
-    }
-}
-
-/// Gives tensors the numbers of the step, and takes the scalars out.
-struct Renumber<'s> {
-    known: Numbers,
-    scalars: &'s mut Vec<ScalarIr>,
-}
-
-impl IrVisitorMut for Renumber<'_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        tensor.id = TensorId::new(self.known.of(tensor.id.value()).map_or(u64::MAX, u64::from));
-        // When a tensor ends depends on which thread drops it first, and makes no difference to what is computed.
-        tensor.status = TensorStatus::ReadOnly;
-    }
-
-    fn visit_scalar_mut(&mut self, scalar: &mut ScalarIr) {
-        self.scalars.push(*scalar);
-        *scalar = ScalarIr::UInt(self.scalars.len() as u64 - 1);
-    }
 }

@@ -66,7 +66,8 @@ impl Recorder {
         let mut cut = cut;
         self.pass(&mut cut);
         let taken = cut.into_iter().map(|(stream, before)| {
-            let items = self.streams[stream].take(before);
+            let mut items = self.taken.pop().unwrap_or_default();
+            self.streams[stream].take(before, &mut items);
             self.queued -= items.len();
             (stream, items)
         });

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use burn_ir::{OperationIr, TensorIr};
+use burn_ir::{ScalarIr, TensorIr};
 use burn_std::distributed::ReduceOperation;
 use smallvec::SmallVec;
 
 use super::SessionNo;
 use super::value::Key;
+use crate::door::burn::form::Form;
 use crate::door::burn::message::RequestId;
 use crate::failure::Failure;
 use crate::tensor::Tensor;
@@ -18,14 +19,14 @@ use crate::tensor::Tensor;
 pub(in crate::door::burn) struct Item {
     pub work: Work,
     /// What it uses, and whether that is the last use.
-    pub inputs: SmallVec<[(Key, bool); 4]>,
-    pub outputs: SmallVec<[Key; 2]>,
+    pub inputs: SmallVec<[(Key, bool); 2]>,
+    pub outputs: SmallVec<[Key; 1]>,
 }
 
 #[derive(Debug)]
 pub(in crate::door::burn) enum Work {
-    /// An operation, with a seed if it draws random numbers.
-    Operation(Box<OperationIr>, Option<[i64; 2]>),
+    /// An operation with its scalars, and with a seed if it draws random numbers.
+    Operation(Arc<Form>, SmallVec<[ScalarIr; 1]>, Option<Box<[i64; 2]>>),
     Upload(Tensor),
     /// Its output is its input.
     Alias,
@@ -35,7 +36,7 @@ pub(in crate::door::burn) enum Work {
     Drop,
     /// It cannot be done.
     Refused(Arc<Failure>),
-    Read(RequestId, TensorIr),
+    Read(RequestId, Box<TensorIr>),
     Sync(RequestId),
 }
 
@@ -65,16 +66,19 @@ impl Stream {
         self.front + self.items.len() as u64
     }
 
-    /// Takes out what is before an item.
-    pub(super) fn take(&mut self, before: u64) -> VecDeque<Item> {
+    /// Takes out what is before an item, to the end of `taken`.
+    pub(super) fn take(&mut self, before: u64, taken: &mut VecDeque<Item>) {
         let count = (before - self.front) as usize;
-        let taken = self.items.drain(..count).collect();
+        if taken.is_empty() && count == self.items.len() {
+            std::mem::swap(taken, &mut self.items);
+        } else {
+            taken.extend(self.items.drain(..count));
+        }
         self.front = before;
         if self.computes_from.is_some_and(|from| from < before) {
             let since = self.marked.saturating_sub(before) as usize;
             let first = self.items.iter().skip(since).position(|item| item.work.computes());
             self.computes_from = first.map(|first| before + (since + first) as u64);
         }
-        taken
     }
 }

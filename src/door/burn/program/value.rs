@@ -15,7 +15,7 @@ pub(in crate::door::burn) enum Key {
     /// A tensor on its way to another session.
     Transfer(u64),
     /// What a device gives to the n-th reduction over a group of devices.
-    Share { group: u32, reduction: u64, device: u32 },
+    Share { group: u16, device: u16, reduction: u64 },
 }
 
 /// Where a value is.

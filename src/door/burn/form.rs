@@ -1,0 +1,133 @@
+//! What an operation is apart from its tensors and scalars.
+//!
+//! A program's loop has operations of the same forms in each iteration, with other tensors. A form is made once; what is queued
+//! and what steps consist of refers to it, so that a recipe is hashed and compared without a look at its operations.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
+use foldhash::fast::FixedState;
+use smallvec::SmallVec;
+
+use crate::failure::Failure;
+use crate::lowering;
+use crate::tensor::{DType, Shape};
+
+/// A tensor of an operation: its id, and whether this is its last use.
+pub(super) type Given = (u64, bool);
+
+/// An operation as a program asks for it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Call {
+    pub form: Arc<Form>,
+    /// The inputs and, after them, the outputs.
+    pub tensors: SmallVec<[Given; 3]>,
+    pub scalars: SmallVec<[ScalarIr; 1]>,
+}
+
+/// An operation without its tensors and scalars.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// The ids of its tensors are their places among those of a call, its scalars are theirs.
+    pub operation: OperationIr,
+    /// The dtype and shape of each input; `None` if there is no such dtype here.
+    pub inputs: SmallVec<[(Option<DType>, Shape); 2]>,
+    /// Those of each output, if the dtypes exist here.
+    pub outputs: Result<SmallVec<[(DType, Shape); 1]>, Arc<Failure>>,
+    pub scalars: usize,
+    pub draws_random: bool,
+    hash: u64,
+}
+
+impl Call {
+    /// An operation with its tensors and scalars taken out.
+    pub fn new(mut operation: OperationIr) -> Call {
+        let given = |tensor: &TensorIr| (tensor.id.value(), tensor.status == TensorStatus::ReadWrite);
+        let tensors: SmallVec<[Given; 3]> = operation.inputs().chain(operation.outputs()).map(given).collect();
+        let mut scalars = SmallVec::new();
+        operation.visit_mut(&mut TakeOut { tensors: &tensors, next: 0, scalars: &mut scalars });
+        Call { form: Arc::new(Form::new(operation, scalars.len())), tensors, scalars }
+    }
+
+    /// Its inputs, and its outputs.
+    pub fn split(&self) -> (&[Given], &[Given]) {
+        self.tensors.split_at(self.form.inputs.len())
+    }
+}
+
+impl Form {
+    fn new(operation: OperationIr, scalars: usize) -> Form {
+        let shape = |tensor: &TensorIr| Shape::from(&tensor.shape[..]);
+        let inputs = operation.inputs().map(|tensor| (lowering::dtype(tensor.dtype).ok(), shape(tensor))).collect();
+        let outputs = operation.outputs().map(|tensor| Ok((lowering::dtype(tensor.dtype)?, shape(tensor))));
+        let outputs = outputs.collect::<Result<_, Failure>>().map_err(Arc::new);
+        let hash = FixedState::default().hash_one(&operation);
+        let draws_random = lowering::draws_random(&operation);
+        Form { operation, inputs, outputs, scalars, draws_random, hash }
+    }
+
+    /// The operation on tensors of these numbers, with the scalars that stand from a place on in a list.
+    pub fn on(&self, numbers: &[u32], scalars_from: usize) -> OperationIr {
+        let mut operation = self.operation.clone();
+        operation.visit_mut(&mut PutIn { numbers, scalars_from });
+        operation
+    }
+}
+
+impl PartialEq for Form {
+    fn eq(&self, other: &Form) -> bool {
+        std::ptr::eq(self, other) || self.hash == other.hash && self.operation == other.operation
+    }
+}
+
+impl Hash for Form {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+/// Gives tensors and scalars their places instead.
+struct TakeOut<'t> {
+    tensors: &'t [Given],
+    next: usize,
+    scalars: &'t mut SmallVec<[ScalarIr; 1]>,
+}
+
+impl IrVisitorMut for TakeOut<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        let is_it = |(id, _): &Given| *id == tensor.id.value();
+        let place = match self.tensors.get(self.next) {
+            Some(next) if is_it(next) => Some(self.next),
+            _ => self.tensors.iter().position(is_it),
+        };
+        self.next += 1;
+        tensor.id = TensorId::new(place.map_or(u64::MAX, |place| place as u64));
+        // When a tensor ends depends on which thread drops it first, and makes no difference to what is computed.
+        tensor.status = TensorStatus::ReadOnly;
+    }
+
+    fn visit_scalar_mut(&mut self, scalar: &mut ScalarIr) {
+        self.scalars.push(*scalar);
+        *scalar = ScalarIr::UInt(self.scalars.len() as u64 - 1);
+    }
+}
+
+/// Gives places tensors and scalars.
+struct PutIn<'n> {
+    numbers: &'n [u32],
+    scalars_from: usize,
+}
+
+impl IrVisitorMut for PutIn<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        let number = usize::try_from(tensor.id.value()).ok().and_then(|place| self.numbers.get(place));
+        tensor.id = TensorId::new(number.map_or(u64::MAX, |number| u64::from(*number)));
+    }
+
+    fn visit_scalar_mut(&mut self, scalar: &mut ScalarIr) {
+        if let ScalarIr::UInt(place) = scalar {
+            *place += self.scalars_from as u64;
+        }
+    }
+}
