@@ -258,7 +258,7 @@ fn around<'a>(
         for task in (2..=count).map(on_task) {
             sum = on(g, device(task, chunk), |g| binary(g, "AddV2", sum, chunks[task][chunk]))?;
         }
-        chunks[chunk][chunk] = sum;
+        chunks[on_task(count)][chunk] = sum;
         for task in (1..count).map(on_task) {
             sum = on(g, device(task, chunk), |g| unary(g, "Identity", sum))?;
             chunks[task][chunk] = sum;

@@ -99,7 +99,7 @@ pub fn erf(x: f32) -> f32 {
     // One product: a part of the least float would be a denormal.
     let from_series = size * (1.0 + rest);
     // What is missing to 1 is e to the power of a polynomial.
-    let rest = ((-1.637_151_4e-6 * size + 4.605_804_5e-5) * size - 5.968_056_5e-4) * size + 4.759_596_2e-3;
+    let rest = ((-1.637_151_4e-6 * size + 4.605_804_5e-5) * size - 5.968_056_5e-4) * size + 4.759_596e-3;
     let rest = ((rest * size - 2.642_113_5e-2) * size + 1.100_800_9e-1) * size + 6.318_260_4e-1;
     let (beyond_one, n) = exp_parts(3.201_380_6e-4 - (rest * size + 1.130_233_4) * size);
     let from_exp = 1.0 - (1.0 + beyond_one) * power_of_two(n);

@@ -81,7 +81,7 @@ functions! { One, 1,
     Reciprocal = |x| 1.0 / x;
     // A comparison that lets NaN stay NaN.
     Rectified = |x| if x < 0.0 { 0.0 } else { x };
-    RectifiedToSix = |x| if x < 0.0 { 0.0 } else if x > 6.0 { 6.0 } else { x };
+    RectifiedToSix = |x| x.clamp(0.0, 6.0);
     Root = |x| x.sqrt();
     RootBelow = |x| 1.0 / x.sqrt();
     // Zero for either zero, NaN for NaN.
