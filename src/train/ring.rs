@@ -253,15 +253,16 @@ fn around<'a>(
 ) -> Result<Vec<Vec<Output>>> {
     let count = chunks.len();
     for chunk in 0..count {
+        let mut parts: Vec<&mut Output> = chunks.iter_mut().map(|task| &mut task[chunk]).collect();
         let on_task = |hop: usize| (chunk + hop) % count;
-        let mut sum = chunks[on_task(1)][chunk];
+        let mut sum = *parts[on_task(1)];
         for task in (2..=count).map(on_task) {
-            sum = on(g, device(task, chunk), |g| binary(g, "AddV2", sum, chunks[task][chunk]))?;
+            sum = on(g, device(task, chunk), |g| binary(g, "AddV2", sum, *parts[task]))?;
         }
-        chunks[on_task(count)][chunk] = sum;
+        *parts[chunk] = sum;
         for task in (1..count).map(on_task) {
             sum = on(g, device(task, chunk), |g| unary(g, "Identity", sum))?;
-            chunks[task][chunk] = sum;
+            *parts[task] = sum;
         }
     }
     Ok(chunks)
