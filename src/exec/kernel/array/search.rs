@@ -1,4 +1,4 @@
-//! TopKV2, InTopKV2, LowerBound and Where: positions found by value.
+//! TopKV2, InTopKV2, LowerBound, UpperBound and Where: positions found by value.
 
 use std::cmp::Ordering;
 
@@ -22,10 +22,15 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
         }
         "InTopKV2" => Some(call(|[predictions, targets, k]| in_top_k(&predictions, &targets, &k))),
-        "LowerBound" => {
+        "LowerBound" | "UpperBound" => {
             let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+            // What does not compare, as NaN does not, is not less for the one, and not greater for the other.
+            let is_before: Before = match node.op {
+                "LowerBound" => |order| order == Some(Ordering::Less),
+                _ => |order| order != Some(Ordering::Greater),
+            };
             with_type!(wide(dtype), T => call(move |[sorted, values]| {
-                lower_bound::<T>(&cast(sorted, wide(dtype))?, &cast(values, wide(dtype))?, index)
+                bound::<T>(&cast(sorted, wide(dtype))?, &cast(values, wide(dtype))?, index, is_before)
             }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
         }
         "Where" => {
@@ -112,8 +117,11 @@ fn in_top_k(predictions: &Tensor, targets: &Tensor, k: &Tensor) -> Result<Tensor
     Ok(Tensor::vector(within.collect()))
 }
 
-/// For each value, how many elements of its sorted row are less.
-fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Result<Tensor> {
+/// Whether an element that compares so to a value comes before it.
+type Before = fn(Option<Ordering>) -> bool;
+
+/// For each value, how many elements of its sorted row come before it.
+fn bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType, is_before: Before) -> Result<Tensor> {
     let (&[rows, columns], &[value_rows, value_columns]) = (sorted.dims(), values.dims()) else {
         return Err(Failure::invalid(format!(
             "sorted_inputs and values must be matrices, got shapes {} and {}",
@@ -130,7 +138,7 @@ fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Re
         .enumerate()
         .map(|(i, value)| {
             let row = i / value_columns;
-            sorted[row * columns..(row + 1) * columns].partition_point(|x| x < value)
+            sorted[row * columns..(row + 1) * columns].partition_point(|x| is_before(x.partial_cmp(value)))
         })
         .collect();
     call::ints(index, values.shape().clone(), &places)
