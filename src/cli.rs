@@ -85,8 +85,8 @@ Exit codes:
   4  the mesh: no node up, a task down or lost, a full node, a rejected key,
      a name already taken
   5  timed out
-  130, 143  submit received SIGINT (Ctrl-C) or SIGTERM and cancelled its steps,
-     or train and ended after a whole one
+  130, 143  SIGINT (Ctrl-C) or SIGTERM: submit cancelled its steps, train finished
+     the step under way
 
 Environment:
   MESHTF_HOME    folder with the mesh key and this machine's node registry

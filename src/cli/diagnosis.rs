@@ -334,7 +334,7 @@ mod tests {
         check(&[&given, &met], 1);
         check(&[&refused, &met], 1);
         check(&[&met], 0);
-        // Ways of finding are no peers, whatever they found.
+        // Ways of finding are not peers, whatever they found.
         let way = Attempt { address: None, ..met };
         check(&[&way], 0);
         check(&[&way, &old], 1);

@@ -176,7 +176,7 @@ pub(super) async fn serve(
         tokio::select! {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
-            // Whoever it served is gone: nobody needs to be told.
+            // Its clients are gone: nobody needs to be told.
             () = &mut ends => {
                 let _ = tokio::time::timeout(LEAVE_LIMIT, node.close()).await;
                 return Ok(Exit::Ok);

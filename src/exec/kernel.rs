@@ -42,7 +42,7 @@ pub use random::{Dice, Generators, Unigrams, fixed};
 use smallvec::SmallVec;
 #[cfg(feature = "node")]
 pub(crate) use text::{Histogram, SummaryProto, SummaryValue};
-pub(in crate::exec) use text::{push_default, push_field};
+pub(in crate::exec) use text::{check_defaults, push_default, push_field};
 
 use crate::failure::Result;
 use crate::graph::{Attrs, OutputType};

@@ -62,8 +62,11 @@ struct State {
     events: Arc<Events>,
     sessions: Sessions,
     traces: Traces,
-    started: Instant,
+    clock: Clock,
 }
+
+/// The time on a master's own clock.
+type Clock = Box<dyn Fn() -> Nanos + Send + Sync>;
 
 /// Nodes as a client sent them, and what was beside them.
 struct SentNodes {
@@ -89,7 +92,9 @@ impl AloneGraph {
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
     pub fn new(task: Task, router: Arc<dyn Router>, limits: MasterLimits, events: Arc<Events>) -> Self {
-        Master::with(task, router, limits, events, Planner::start)
+        let started = Instant::now();
+        let clock = Box::new(move || started.elapsed().as_nanos() as Nanos);
+        Master::with(task, router, limits, events, clock, Planner::start)
     }
 
     fn with(
@@ -97,19 +102,25 @@ impl Master {
         router: Arc<dyn Router>,
         limits: MasterLimits,
         events: Arc<Events>,
+        clock: Clock,
         planner: impl FnOnce(Arc<dyn Work>) -> Planner,
     ) -> Self {
-        let (sessions, started) = (Sessions::new(limits), Instant::now());
-        let traces = Traces::default();
-        let state = Arc::new(State { task, router, limits, events, sessions, traces, started });
+        let (sessions, traces) = (Sessions::new(limits), Traces::default());
+        let state = Arc::new(State { task, router, limits, events, sessions, traces, clock });
         let planner = planner(state.clone());
         Master { state, planner }
     }
 
-    /// A master without threads, which plans when it is told to.
+    /// A master without threads, which plans when it is told to, by a clock of its maker.
     #[cfg(test)]
-    pub fn by_hand(task: Task, router: Arc<dyn Router>, limits: MasterLimits, events: Arc<Events>) -> Self {
-        Master::with(task, router, limits, events, Planner::without_threads)
+    pub fn by_hand(
+        task: Task,
+        router: Arc<dyn Router>,
+        limits: MasterLimits,
+        events: Arc<Events>,
+        clock: Clock,
+    ) -> Self {
+        Master::with(task, router, limits, events, clock, Planner::without_threads)
     }
 
     /// The planner, for those who have it work by hand.
@@ -269,7 +280,7 @@ impl State {
 
     /// The time on this master's own clock.
     fn now(&self) -> Nanos {
-        self.started.elapsed().as_nanos() as Nanos
+        (self.clock)()
     }
 
     /// Passes an event to a session and sends the messages that follow. Returns what is to be planned.

@@ -1,8 +1,8 @@
 //! Gradients added up over tasks that each have a part of them: afterwards all have the same sums.
 //!
 //! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. As many buckets
-//! as there are tasks are the chunks of one round; a bucket that is left over is cut into as many. Each chunk goes around the ring
-//! of tasks, of which each adds its own, and once more, whole. So each task sends and receives 2 (n - 1) / n of the bytes,
+//! as there are tasks are the chunks of one round; a bucket that is left over is cut into as many. Each chunk goes around the
+//! ring of tasks, of which each adds its own, and once more, whole. So each task sends and receives 2 (n - 1) / n of the bytes,
 //! whatever their number, and adds up (n - 1) / n of them; no way of adding up takes less.
 
 use crate::failure::Result;

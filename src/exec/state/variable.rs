@@ -250,7 +250,7 @@ fn change(
     result.map(|()| answer(variables, is_ref))
 }
 
-/// The contents of some variables, all different, in their order. Whoever holds several takes them in one order, whatever that
+/// The contents of some variables, all different, in their order. An op that holds several takes them in one order, whatever that
 /// is: so no two wait for each other.
 fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Content>; 4]> {
     let mut order: SmallVec<[usize; 4]> = (0..variables.len()).collect();
