@@ -91,7 +91,8 @@ pub struct Driver {
     discovery: Discovery,
     callers: Callers,
     registry: Option<Registry>,
-    /// The outcome of reading the registry folder, and who answers on the LAN.
+    /// The registry folder, if there is to be one; the outcome of reading it, and who answers on the LAN.
+    registry_folder: Option<PathBuf>,
     registry_outcome: String,
     lan: Option<BTreeSet<PeerId>>,
     dials: BTreeMap<ConnectionId, Dial>,
@@ -145,6 +146,7 @@ impl Driver {
             discovery: Discovery::default(),
             callers: Callers::default(),
             registry: None,
+            registry_folder: config.registry.clone(),
             registry_outcome: String::new(),
             dials: BTreeMap::new(),
             resolved,
@@ -221,7 +223,14 @@ impl Driver {
                 Admission::Key(key) => key.fingerprint(),
                 Admission::Open => "open".to_owned(),
             };
-            self.registry = Some(Registry::open(folder, &config.mesh, key, me)?);
+            match Registry::open(folder, &config.mesh, key, me) {
+                Ok(registry) => self.registry = Some(registry),
+                // A file system that is read-only, say. There are other ways to be found.
+                Err(error) => {
+                    tracing::warn!("no processes of this machine will be found by themselves: {error}");
+                    self.registry_outcome = error.to_string();
+                }
+            }
             self.look_into_registry();
         }
         Ok(())
@@ -505,8 +514,8 @@ impl Driver {
 
     fn report(&self) {
         let mut attempts = Vec::new();
-        if let Some(registry) = &self.registry {
-            let place = registry.folder().display().to_string();
+        if let Some(folder) = &self.registry_folder {
+            let place = folder.display().to_string();
             attempts.push(Attempt::way(Source::Registry, place, 0, self.registry_outcome.clone()));
         }
         if let Some(lan) = &self.lan {
