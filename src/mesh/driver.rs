@@ -405,9 +405,7 @@ impl Driver {
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 if let Some(denied) = find_cause::<Denied>(&error) {
                     tracing::info!(from = %send_back_addr, "denied entry: {denied}");
-                    if let Denied::OtherVersion { theirs, .. } = denied {
-                        self.callers.note(&send_back_addr, *theirs, denied.to_string(), now);
-                    }
+                    self.callers.note(&send_back_addr, *denied, now);
                 } else if find_cause::<HandedOver>(&error).is_none() {
                     tracing::debug!(from = %send_back_addr, "denied entry: {error}");
                 }
