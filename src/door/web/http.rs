@@ -106,8 +106,9 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
         "/mesh" => told(door.picture(EVERY).await, "application/json"),
         "/metrics" => told(door.metrics().await, PROMETHEUS),
         "/events" if door.pictures.receiver_count() >= MAX_FOLLOWERS => {
-            let why = format!("{MAX_FOLLOWERS} pages follow the mesh already, which is the limit\n");
-            whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, why)
+            let why = format!("{MAX_FOLLOWERS} pages follow the mesh already, which is the limit");
+            door.node.limit_reached(&why);
+            whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, why + "\n")
         }
         "/events" => {
             let named = match looks::named(query) {
