@@ -56,9 +56,7 @@ fn levels(verbose: u8, is_node: bool) -> &'static str {
 
 /// Logs to stderr as `MESHTF_LOG` or `-v` says.
 pub(super) fn to_stderr(verbose: u8, format: LogFormat, is_node: bool) {
-    if format == LogFormat::Json {
-        speak_json();
-    }
+    speak_json(format == LogFormat::Json);
     let levels = std::env::var("MESHTF_LOG").unwrap_or_else(|_| levels(verbose, is_node).to_owned());
     let filter: Targets = levels.parse().unwrap_or_else(|error| {
         complain(format_args!(

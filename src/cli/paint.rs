@@ -83,9 +83,9 @@ impl Tone {
 /// Whether stderr is for programs: an object a line.
 static STDERR_IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// What is said on stderr from now on is an object a line, as the log is then.
-pub(super) fn speak_json() {
-    STDERR_IS_JSON.store(true, Ordering::Relaxed);
+/// Whether what is said on stderr from now on is an object a line, as the log is then.
+pub(super) fn speak_json(is_json: bool) {
+    STDERR_IS_JSON.store(is_json, Ordering::Relaxed);
 }
 
 /// Says on stderr what went wrong.

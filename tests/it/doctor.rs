@@ -58,7 +58,7 @@ fn doctor_reads_the_file_that_a_node_reads() {
     assert!(found(&report, "config")[0].ends_with("config.toml sets mesh, no-mdns, open, peer"), "{report}");
     assert!(found(&report, "key")[0].contains(&sandbox.mesh), "{report}");
     assert!(found(&report, "reach").iter().any(|line| line.contains("(configured peer)")), "{report}");
-    let wrong = sandbox.file("wrong.toml", "listen = 7.5\n");
+    let wrong = sandbox.file("wrong.toml", "open = 7.5\n");
     let report = doctor(&["--config", &wrong]).expect(1).json();
     assert!(found(&report, "config")[0].starts_with("problem a node would not start"), "{report}");
 }
@@ -150,7 +150,7 @@ fn a_wrong_key_is_told_by_every_command() {
     for command in
         [&["plan", &graph][..], &["status", "local/1"], &["variable", "list", "local/1"], &["events", "local/1"]]
     {
-        here.run(&[command, &peer].concat()).expect(4).complains(&["local/1", &refused]);
+        here.run(&[command, &peer].concat()).expect(4).complains(&["/job:local/task:1", &refused]);
     }
 }
 

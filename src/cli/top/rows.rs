@@ -44,9 +44,12 @@ pub enum Width {
     Cut(u16, u16),
 }
 
+/// Wider than any screen.
+const MAX_WIDTH: usize = 1 << 12;
+
 impl Width {
     pub fn for_content(self, longest: usize) -> u16 {
-        let longest = u16::try_from(longest).unwrap_or(u16::MAX);
+        let longest = longest.min(MAX_WIDTH) as u16;
         match self {
             Width::Whole(least) => longest.max(least),
             Width::Cut(least, most) => longest.clamp(least, most),
