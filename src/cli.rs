@@ -167,6 +167,8 @@ pub fn main(has_stdout: bool) -> ExitCode {
     if !has_stdout {
         output::has_no_stdout();
     }
+    // Before the command line is read, which may fail.
+    paint::speak_json(std::env::var_os("MESHTF_LOG_FORMAT").is_some_and(|format| format == "json"));
     let cli = match config::parse(arguments(std::env::args_os().collect())) {
         Ok((cli, printed)) => match (&cli.command, printed) {
             (Command::Node(args), Some(printed)) if args.prints_config() => {

@@ -78,6 +78,17 @@ pub struct NodeStatus {
     pub peers: Listed<PeerStatus>,
     /// What is limited, and how near each limit is.
     pub limits: Vec<LimitStatus>,
+    /// What was counted since the node started.
+    pub totals: Totals,
+}
+
+/// What a node counts from its start on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Steps that are done, of all sessions whose master it was.
+    pub steps: u64,
+    /// Runs of those that failed; not those that were cancelled, or whose input was at its end.
+    pub failed_runs: u64,
 }
 
 /// Who it is that answers.

@@ -18,7 +18,9 @@ use crate::ids::RequestId;
 use crate::lock::lock;
 use crate::memory;
 use crate::protocol::inquiry::{Answer, Inquiry, MAX_EVENTS, MAX_PAGE, MAX_PAGE_BYTES, ResourceId};
-use crate::protocol::status::{Counters, Identity, LimitStatus, Listed, MAX_LISTED, NodeStatus, ResourceStatus};
+use crate::protocol::status::{
+    Counters, Identity, LimitStatus, Listed, MAX_LISTED, NodeStatus, ResourceStatus, Totals,
+};
 use crate::protocol::{Envelope, Peer, Reply, ToClient};
 use crate::runtime::master::Master;
 use crate::runtime::router::Router;
@@ -230,6 +232,10 @@ impl Inspector {
             resources: Listed::default(),
             peers: Listed::all(network.peers),
             limits,
+            totals: Totals {
+                steps: self.master.as_ref().and_then(Weak::upgrade).map_or(0, |master| master.steps()),
+                failed_runs: self.events.failed_runs(),
+            },
         }
     }
 

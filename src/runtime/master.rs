@@ -10,6 +10,7 @@ mod sessions;
 mod traces;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, ToPlan};
@@ -63,6 +64,8 @@ struct State {
     sessions: Sessions,
     traces: Traces,
     clock: Clock,
+    /// Steps that are done, of all sessions there were.
+    steps: AtomicU64,
 }
 
 /// The time on a master's own clock.
@@ -106,7 +109,7 @@ impl Master {
         planner: impl FnOnce(Arc<dyn Work>) -> Planner,
     ) -> Self {
         let (sessions, traces) = (Sessions::new(limits), Traces::default());
-        let state = Arc::new(State { task, router, limits, events, sessions, traces, clock });
+        let state = Arc::new(State { task, router, limits, events, sessions, traces, clock, steps: AtomicU64::new(0) });
         let planner = planner(state.clone());
         Master { state, planner }
     }
@@ -212,6 +215,11 @@ impl Master {
         (sessions, limits)
     }
 
+    /// Steps that are done, of all sessions since the start.
+    pub fn steps(&self) -> u64 {
+        self.state.steps.load(Ordering::Relaxed)
+    }
+
     /// What a session does, but for the plan and the traced step of these numbers.
     ///
     /// # Errors
@@ -307,7 +315,12 @@ impl State {
                 return None;
             }
             session.machine.tell_steps(self.events.are_followed());
+            let before = session.machine.steps_done();
             let to_plan = session.machine.handle(event, now);
+            let done = session.machine.steps_done() - before;
+            if done > 0 {
+                self.steps.fetch_add(done, Ordering::Relaxed);
+            }
             // Under the lock, so that what happens to a session is noted in its order.
             self.note(&mut session.machine);
             if let Some(traced) = session.machine.take_traced() {

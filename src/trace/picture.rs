@@ -99,7 +99,7 @@ mod tests {
             name: name.into(),
             op: "Neg".into(),
             inputs: Vec::new(),
-            start_us,
+            start_ns: start_us * 1000,
             took_ns: took_us * 1000,
             sent_bytes: 0,
         }

@@ -76,14 +76,14 @@ impl Trace {
             (_, name) => name.clone(),
         };
         let (instant, time) = self.began;
-        let began_us = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        let began_ns = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let run = |NodeRun { node, since, until, sent_bytes }: NodeRun| {
             let of = &code.nodes[node as usize];
             NodeTrace {
                 name: of.name.clone(),
                 op: of.op.clone(),
                 inputs: inputs[node as usize].iter().map(name).collect(),
-                start_us: began_us + since.saturating_duration_since(instant).as_micros() as u64,
+                start_ns: began_ns + since.saturating_duration_since(instant).as_nanos() as u64,
                 took_ns: until.saturating_duration_since(since).as_nanos() as u64,
                 sent_bytes: sent_bytes as u64,
             }
