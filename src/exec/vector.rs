@@ -13,6 +13,7 @@ mod layout;
 mod ops;
 mod pool;
 mod power;
+mod repeat;
 mod softmax;
 mod target;
 mod tile;
@@ -22,11 +23,12 @@ pub use axis::Axis;
 pub use conv::Convolution;
 pub use depthwise::Depthwise;
 pub use layout::{laid_out, tiled};
-pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
+pub use ops::{Binary, Comparison, Unary, binary, comparison, power_to, unary};
 pub use pool::Pool;
+pub use repeat::Repeat;
 pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
 pub use target::{Work, widest};
-pub use walk::{Repeat, numbered, sum_over, sums};
+pub use walk::{Operand, numbered, sum_over, sums};
 
 #[cfg(test)]
 mod tests {
