@@ -15,6 +15,7 @@ mod dense;
 mod depthwise;
 mod einsum;
 mod elementwise;
+mod fold;
 mod layout;
 mod matmul;
 mod memory;

@@ -10,8 +10,8 @@ use burn_backend::TensorData;
 use smallvec::smallvec;
 
 use super::array::{Array, taken};
-use super::batch_norm;
 use super::memory::{Backing, held};
+use super::{batch_norm, fold};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::vector::{self, Binary, Comparison, Operand, Repeat, Unary};
@@ -29,6 +29,11 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     }
     if node.op == "Cast" && node.inputs == [DType::Bool] && node.outputs[0].dtype == DType::F32 {
         return Ok(Some(Box::new(from_bools)));
+    }
+    for family in [fold::kernel] {
+        if let Some(direct) = family(node)? {
+            return Ok(Some(with_order(direct)));
+        }
     }
     if node.inputs.iter().any(|&dtype| dtype != DType::F32) {
         return Ok(None);

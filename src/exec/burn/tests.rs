@@ -382,3 +382,26 @@ fn convolutions_of_volumes_are_the_hosts() {
         check("Conv3DBackpropFilterV2", &[volumes, sizes_of(&filter), gradient]);
     }
 }
+
+#[test]
+fn reductions_over_any_axes_are_the_hosts() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    for dims in [[7, 30, 3, 40], [70, 20, 1, 300]] {
+        let x = whole_numbers(&dims);
+        for axes in [vec![0], vec![1], vec![3], vec![1, 2], vec![0, 1], vec![0, 3], vec![-2, -1], vec![0, 1, 2, 3]] {
+            let inputs = [x.clone(), Tensor::vector(axes)];
+            for (op, keep_dims) in
+                [("Sum", false), ("Mean", true), ("Max", false), ("Min", true), ("EuclideanNorm", false)]
+            {
+                same_as_the_host(&*engine, op, &serde_json::json!({"keep_dims": keep_dims}), &inputs);
+            }
+        }
+        same_as_the_host(&*engine, "L2Loss", &serde_json::json!({}), &[x.clone()]);
+        for format in ["NHWC", "NCHW"] {
+            let attrs = serde_json::json!({"data_format": format});
+            same_as_the_host(&*engine, "BiasAddGrad", &attrs, &[x.clone()]);
+            let channels = if format == "NHWC" { dims[3] } else { dims[1] };
+            same_as_the_host(&*engine, "BiasAdd", &attrs, &[x.clone(), whole_numbers(&[channels])]);
+        }
+    }
+}
