@@ -19,6 +19,7 @@ mod fold;
 mod layout;
 mod matmul;
 mod memory;
+mod mirror;
 mod pool;
 mod reduce;
 #[cfg(test)]

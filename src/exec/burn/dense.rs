@@ -11,7 +11,7 @@ use smallvec::smallvec;
 
 use super::array::{Array, taken};
 use super::memory::{Backing, held};
-use super::{batch_norm, fold};
+use super::{batch_norm, fold, mirror};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::vector::{self, Binary, Comparison, Operand, Repeat, Unary};
@@ -30,7 +30,7 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     if node.op == "Cast" && node.inputs == [DType::Bool] && node.outputs[0].dtype == DType::F32 {
         return Ok(Some(Box::new(from_bools)));
     }
-    for family in [fold::kernel] {
+    for family in [fold::kernel, mirror::kernel] {
         if let Some(direct) = family(node)? {
             return Ok(Some(with_order(direct)));
         }

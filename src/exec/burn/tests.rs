@@ -384,6 +384,28 @@ fn convolutions_of_volumes_are_the_hosts() {
 }
 
 #[test]
+fn what_is_padded_and_joined_is_the_hosts() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    let none = serde_json::json!({});
+    for dims in [[2, 9, 14, 19], [3, 120, 90, 33]] {
+        let image = whole_numbers(&dims);
+        let sides = Tensor::from_vec([4, 2], vec![0, 0, 2, 1, 0, 3, 0, 0]);
+        same_as_the_host(&*engine, "Pad", &none, &[image.clone(), sides.clone()]);
+        same_as_the_host(&*engine, "PadV2", &none, &[image.clone(), sides.clone(), Tensor::scalar(-1.5f32)]);
+        for mode in ["REFLECT", "SYMMETRIC"] {
+            let all = Tensor::from_vec([4, 2], vec![1, 0, 2, 1, 0, 3, 5, 5]);
+            same_as_the_host(&*engine, "MirrorPad", &serde_json::json!({"mode": mode}), &[image.clone(), all]);
+        }
+        let parts = [image.clone(), whole_numbers(&dims), image.clone()];
+        for axis in 0..4 {
+            let joined: Vec<Tensor> = parts.iter().cloned().chain([Tensor::scalar(axis)]).collect();
+            same_as_the_host(&*engine, "ConcatV2", &serde_json::json!({"N": 3}), &joined);
+            same_as_the_host(&*engine, "Pack", &serde_json::json!({"N": 3, "axis": axis}), &parts);
+        }
+    }
+}
+
+#[test]
 fn reductions_over_any_axes_are_the_hosts() {
     let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
     for dims in [[7, 30, 3, 40], [70, 20, 1, 300]] {
