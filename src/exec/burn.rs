@@ -15,9 +15,11 @@ mod dense;
 mod depthwise;
 mod einsum;
 mod elementwise;
+mod fold;
 mod layout;
 mod matmul;
 mod memory;
+mod mirror;
 mod pool;
 mod reduce;
 #[cfg(test)]

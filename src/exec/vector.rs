@@ -7,12 +7,15 @@ mod axis;
 pub mod channels;
 mod conv;
 mod depthwise;
+mod fold;
 mod functions;
 mod lanes;
 mod layout;
 mod ops;
+mod place;
 mod pool;
 mod power;
+mod repeat;
 mod softmax;
 mod target;
 mod tile;
@@ -21,12 +24,15 @@ mod walk;
 pub use axis::Axis;
 pub use conv::Convolution;
 pub use depthwise::Depthwise;
+pub use fold::{Fold, Folding};
 pub use layout::{laid_out, tiled};
-pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
+pub use ops::{Binary, Comparison, Unary, binary, comparison, power_to, unary};
+pub use place::{Run, copied, joined, picked};
 pub use pool::Pool;
+pub use repeat::Repeat;
 pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
 pub use target::{Work, widest};
-pub use walk::{Repeat, numbered, sum_over, sums};
+pub use walk::{Operand, numbered, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

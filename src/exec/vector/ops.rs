@@ -2,7 +2,7 @@
 
 use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
 use super::power::Power;
-use super::walk::{One, Repeat, Test, Two, map, mapped, tested, zip, zipped};
+use super::walk::{One, Operand, Test, Two, map, mapped, tested, zip, zipped};
 
 /// A function of one number.
 pub struct Unary {
@@ -12,21 +12,21 @@ pub struct Unary {
     pub made: fn(&[f32]) -> Vec<f32>,
 }
 
-/// A function of two numbers, of which the second are repeated until there are as many as of the first.
+/// A function of two numbers, which are repeated as their tensors are broadcast.
 pub struct Pairs {
-    /// Overwrites the first.
-    pub over: fn(&mut [f32], &[f32], Repeat),
-    /// Leaves both.
-    pub made: fn(&[f32], &[f32], Repeat) -> Vec<f32>,
+    /// Overwrites the first, which are not repeated.
+    pub over: fn(&mut [f32], Operand),
+    /// Leaves both; of so many pairs.
+    pub made: fn(Operand, Operand, usize) -> Vec<f32>,
 }
 
-/// A comparison, of which the second numbers are repeated until there are as many as of the first.
+/// A comparison of so many pairs.
 #[derive(Clone, Copy)]
 pub struct Comparison {
     /// Of the first input and the second.
-    pub straight: fn(&[f32], &[f32], Repeat) -> Vec<bool>,
+    pub straight: fn(Operand, Operand, usize) -> Vec<bool>,
     /// The same, given the second input and the first.
-    pub swapped: fn(&[f32], &[f32], Repeat) -> Vec<bool>,
+    pub swapped: fn(Operand, Operand, usize) -> Vec<bool>,
 }
 
 /// An op with two inputs.
@@ -167,7 +167,7 @@ macro_rules! unary {
 
 macro_rules! pairs {
     ($f:expr) => {
-        Pairs { over: |xs, ys, repeat| zip(xs, ys, repeat, $f), made: |xs, ys, repeat| zipped(xs, ys, repeat, $f) }
+        Pairs { over: |xs, ys| zip(xs, ys, $f), made: |xs, ys, len| zipped(xs, ys, len, $f) }
     };
 }
 
@@ -240,8 +240,8 @@ pub fn comparison(op: &str) -> Option<Comparison> {
     macro_rules! comparison {
         ($straight:expr, $swapped:expr) => {
             Comparison {
-                straight: |xs, ys, repeat| tested(xs, ys, repeat, $straight),
-                swapped: |ys, xs, repeat| tested(ys, xs, repeat, $swapped),
+                straight: |xs, ys, len| tested(xs, ys, len, $straight),
+                swapped: |ys, xs, len| tested(ys, xs, len, $swapped),
             }
         };
     }
@@ -271,6 +271,7 @@ pub fn power_to(exponent: f32) -> Option<Unary> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::repeat::Repeat;
     use super::super::tests::units;
     use super::*;
 
@@ -318,11 +319,13 @@ mod tests {
         ] {
             let op = binary(name).unwrap();
             let bits = |xs: Vec<f32>| xs.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let straight = bits((op.straight.made)(&xs, &ys, Repeat::WHOLE));
-            assert_eq!(straight, bits((op.swapped.made)(&ys, &xs, Repeat::WHOLE)), "{name}");
+            let (repeat, len) = (&Repeat::none(xs.len()), xs.len());
+            let [x, y] = [&xs, &ys].map(|elements| Operand { elements, repeat });
+            let straight = bits((op.straight.made)(x, y, len));
+            assert_eq!(straight, bits((op.swapped.made)(y, x, len)), "{name}");
             let (mut left, mut right) = (xs, ys);
-            (op.straight.over)(&mut left, &ys, Repeat::WHOLE);
-            (op.swapped.over)(&mut right, &xs, Repeat::WHOLE);
+            (op.straight.over)(&mut left, y);
+            (op.swapped.over)(&mut right, x);
             assert_eq!([bits(left.to_vec()), bits(right.to_vec())], [straight.clone(), straight], "{name}");
         }
     }
@@ -339,8 +342,10 @@ mod tests {
             ("GreaterEqual", [false, true, true, false, true]),
         ] {
             let op = comparison(name).unwrap();
-            assert_eq!((op.straight)(&xs, &ys, Repeat::WHOLE), want, "{name}");
-            assert_eq!((op.swapped)(&ys, &xs, Repeat::WHOLE), want, "{name}");
+            let repeat = &Repeat::none(xs.len());
+            let [x, y] = [&xs, &ys].map(|elements| Operand { elements, repeat });
+            assert_eq!((op.straight)(x, y, xs.len()), want, "{name}");
+            assert_eq!((op.swapped)(y, x, xs.len()), want, "{name}");
         }
         assert!(comparison("Add").is_none());
     }
