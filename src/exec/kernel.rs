@@ -16,6 +16,7 @@ mod image;
 mod linalg;
 mod math;
 mod matmul;
+mod named;
 mod nn;
 mod older;
 mod ragged;
