@@ -16,6 +16,8 @@ mod depthwise;
 mod einsum;
 mod elementwise;
 mod layout;
+mod local_response;
+mod losses;
 mod matmul;
 mod memory;
 mod pool;

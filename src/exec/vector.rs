@@ -13,7 +13,9 @@ mod layout;
 mod ops;
 mod pool;
 mod power;
+mod response;
 mod softmax;
+mod squares;
 mod target;
 mod tile;
 mod walk;
@@ -24,9 +26,13 @@ pub use depthwise::Depthwise;
 pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
 pub use pool::Pool;
-pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
+pub use response::LocalResponse;
+pub use softmax::{
+    cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,
+};
+pub use squares::squares;
 pub use target::{Work, widest};
-pub use walk::{Repeat, numbered, sum_over, sums};
+pub use walk::{Repeat, copied, numbered, one_hot, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

@@ -10,8 +10,8 @@ use burn_backend::TensorData;
 use smallvec::smallvec;
 
 use super::array::{Array, taken};
-use super::batch_norm;
 use super::memory::{Backing, held};
+use super::{batch_norm, local_response, losses};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::vector::{self, Binary, Comparison, Pairs, Repeat, Unary};
@@ -42,7 +42,10 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         op => {
             let known = vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary));
             match known.or_else(|| vector::comparison(op).map(comparison)) {
-                None => batch_norm::kernel(node)?,
+                None => [batch_norm::kernel, local_response::kernel, losses::kernel]
+                    .into_iter()
+                    .find_map(|family| family(node).transpose())
+                    .transpose()?,
                 direct => direct,
             }
         }

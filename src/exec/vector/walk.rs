@@ -268,6 +268,32 @@ fn anew<T: Sync, R: Send>(from: &[T], act: impl Fn(usize, &[T], &mut [MaybeUnini
     made
 }
 
+/// A copy of the elements.
+pub fn copied<T: Copy + Send + Sync>(from: &[T]) -> Vec<T> {
+    anew(from, |_, from, to| {
+        to.write_copy_of_slice(from);
+    })
+}
+
+/// A row of `depth` numbers for each index: `on` at the index, if the row has that place, and `off` elsewhere.
+pub fn one_hot(indices: &[i64], depth: usize, [on, off]: [f32; 2]) -> Vec<f32> {
+    let rows = Cut { period: 1, work: 1 }.lot(indices.len() * depth).div_ceil(depth.max(1));
+    let len = indices.len() * depth;
+    let mut made = Vec::with_capacity(len);
+    let places = made.spare_capacity_mut()[..len].chunks_mut(rows * depth.max(1));
+    in_lots(places.zip(indices.chunks(rows)), |(places, indices)| {
+        places.fill(MaybeUninit::new(off));
+        for (row, &index) in places.chunks_exact_mut(depth).zip(indices) {
+            if let Some(place) = usize::try_from(index).ok().and_then(|index| row.get_mut(index)) {
+                place.write(on);
+            }
+        }
+    });
+    // SAFETY: the lots are all of the vector's places, and each was filled before `in_lots` returned.
+    unsafe { made.set_len(len) };
+    made
+}
+
 /// Where a walk may be cut: where the `ys` begin anew, or anywhere.
 fn period(len: usize, ys: &[f32]) -> usize {
     if len == ys.len() { 1 } else { ys.len() }
@@ -373,6 +399,23 @@ mod tests {
             assert!(tested(&xs, &ys, Repeat { each }, Less) == less, "{case}");
             let numbers: Vec<f32> = less.iter().map(|&less| f32::from(less)).collect();
             assert!(numbered(&less) == numbers, "{case}");
+        }
+    }
+
+    #[test]
+    fn copies_and_one_hot_rows_are_whole_whatever_the_sizes() {
+        for count in [0, 1, 33, FEWEST + 1, 2 * MOST + 77] {
+            let xs = numbers(count, 2);
+            assert!(copied(&xs) == xs, "{count}");
+        }
+        for (count, depth) in [(0, 5), (3, 0), (1, 1), (7, 3), (FEWEST + 5, 2), (300, 5001), (3, FEWEST + 9)] {
+            // Some before the first place and some beyond the last.
+            let indices: Vec<i64> = (0..count).map(|i| (i * 7919 % (depth + 3)) as i64 - 1).collect();
+            let mut want = vec![-0.5f32; count * depth];
+            for (i, &index) in indices.iter().enumerate().filter(|(_, index)| (0..depth as i64).contains(*index)) {
+                want[i * depth + index as usize] = 2.5;
+            }
+            assert!(one_hot(&indices, depth, [2.5, -0.5]) == want, "{count} of {depth}");
         }
     }
 
