@@ -17,6 +17,8 @@ mod einsum;
 mod elementwise;
 mod fold;
 mod layout;
+mod local_response;
+mod losses;
 mod matmul;
 mod memory;
 mod mirror;

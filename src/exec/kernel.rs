@@ -16,6 +16,7 @@ mod image;
 mod linalg;
 mod math;
 mod matmul;
+mod named;
 mod nn;
 mod older;
 mod ragged;
@@ -35,7 +36,7 @@ pub mod update;
 pub use image::CODED;
 pub use math::cast;
 #[cfg(feature = "exec")]
-pub(in crate::exec) use nn::{Padding, Slide};
+pub(in crate::exec) use nn::{Padding, Slide, local_response};
 pub use ragged::checked_splits;
 pub use random::{Dice, Generators, Unigrams, fixed};
 

@@ -16,7 +16,9 @@ mod place;
 mod pool;
 mod power;
 mod repeat;
+mod response;
 mod softmax;
+mod squares;
 mod target;
 mod tile;
 mod walk;
@@ -30,9 +32,13 @@ pub use ops::{Binary, Comparison, Unary, binary, comparison, power_to, unary};
 pub use place::{Run, copied, joined, picked};
 pub use pool::Pool;
 pub use repeat::Repeat;
-pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
+pub use response::LocalResponse;
+pub use softmax::{
+    cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,
+};
+pub use squares::squares;
 pub use target::{Work, widest};
-pub use walk::{Operand, numbered, sum_over, sums};
+pub use walk::{Operand, numbered, one_hot, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

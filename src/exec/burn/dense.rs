@@ -11,7 +11,7 @@ use smallvec::smallvec;
 
 use super::array::{Array, taken};
 use super::memory::{Backing, held};
-use super::{batch_norm, fold, mirror};
+use super::{batch_norm, fold, local_response, losses, mirror};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::vector::{self, Binary, Comparison, Operand, Repeat, Unary};
@@ -50,7 +50,10 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         op => {
             let known = vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary));
             match known.or_else(|| vector::comparison(op).map(comparison)) {
-                None => batch_norm::kernel(node)?,
+                None => [batch_norm::kernel, local_response::kernel, losses::kernel]
+                    .into_iter()
+                    .find_map(|family| family(node).transpose())
+                    .transpose()?,
                 direct => direct,
             }
         }

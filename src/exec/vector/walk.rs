@@ -256,6 +256,20 @@ pub(super) fn made<R: Send>(len: usize, lot: usize, act: impl Fn(usize, &mut [Ma
     made
 }
 
+/// A row of `depth` numbers for each index: `on` at the index, if the row has that place, and `off` elsewhere.
+pub fn one_hot(indices: &[i64], depth: usize, [on, off]: [f32; 2]) -> Vec<f32> {
+    let len = indices.len() * depth;
+    let lot = Cut { period: depth.max(1), work: 1 }.lot(len).next_multiple_of(depth.max(1));
+    made(len, lot, |from, places: &mut [MaybeUninit<f32>]| {
+        places.fill(MaybeUninit::new(off));
+        for (row, &index) in places.chunks_exact_mut(depth).zip(&indices[from / depth..]) {
+            if let Some(place) = usize::try_from(index).ok().and_then(|index| row.get_mut(index)) {
+                place.write(on);
+            }
+        }
+    })
+}
+
 /// Overwrites each number with the sum of it and those in its place in `others`, added in their order.
 pub fn sum_over(xs: &mut [f32], others: &[&[f32]]) {
     in_place(xs, Cut { period: 1, work: others.len().max(1) }, |from, xs| {
@@ -391,6 +405,23 @@ mod tests {
         check(&[300_000, 2], &[300_000, 1], &[2]);
         check(&[2, 300_000], &[300_000], &[2, 1]);
         check(&[9, 2, 9, 2, 9, 2, 9], &[9, 1, 9, 1, 9, 1, 9], &[1, 2, 1, 2, 1, 2, 1]);
+    }
+
+    #[test]
+    fn copies_and_one_hot_rows_are_whole_whatever_the_sizes() {
+        for count in [0, 1, 33, FEWEST + 1, 2 * MOST + 77] {
+            let xs = numbers(count, 2);
+            assert!(copied(&xs) == xs, "{count}");
+        }
+        for (count, depth) in [(0, 5), (3, 0), (1, 1), (7, 3), (FEWEST + 5, 2), (300, 5001), (3, FEWEST + 9)] {
+            // Some before the first place and some beyond the last.
+            let indices: Vec<i64> = (0..count).map(|i| (i * 7919 % (depth + 3)) as i64 - 1).collect();
+            let mut want = vec![-0.5f32; count * depth];
+            for (i, &index) in indices.iter().enumerate().filter(|(_, index)| (0..depth as i64).contains(*index)) {
+                want[i * depth + index as usize] = 2.5;
+            }
+            assert!(one_hot(&indices, depth, [2.5, -0.5]) == want, "{count} of {depth}");
+        }
     }
 
     #[test]
