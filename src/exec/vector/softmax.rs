@@ -2,8 +2,9 @@
 //! exponential overflows.
 
 use super::functions::{exp, ln};
+use super::place::copied;
 use super::target::{Work, widest};
-use super::walk::{Cut, copied, on_copy};
+use super::walk::{Cut, on_copy};
 use crate::exec::lots::{in_lots, lot};
 
 /// Partial results that are kept side by side, so that a sum can be vectorised; the order of a sum follows from this alone.

@@ -411,7 +411,7 @@ mod tests {
     fn copies_and_one_hot_rows_are_whole_whatever_the_sizes() {
         for count in [0, 1, 33, FEWEST + 1, 2 * MOST + 77] {
             let xs = numbers(count, 2);
-            assert!(copied(&xs) == xs, "{count}");
+            assert!(super::super::place::copied(&xs) == xs, "{count}");
         }
         for (count, depth) in [(0, 5), (3, 0), (1, 1), (7, 3), (FEWEST + 5, 2), (300, 5001), (3, FEWEST + 9)] {
             // Some before the first place and some beyond the last.
