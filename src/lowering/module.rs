@@ -6,6 +6,7 @@ mod linear;
 mod norm;
 mod pool;
 mod resize;
+mod sample;
 mod window;
 
 use burn_ir::ModuleOperationIr;

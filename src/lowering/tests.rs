@@ -28,7 +28,6 @@ use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_float, with_intege
 
 /// What meshtf refuses by name.
 const REFUSED: &[&str] = &[
-    "Float::GridSample2d",
     "Float::Quantize",
     "Float::Dequantize",
     "Module::CtcLoss",
