@@ -2,6 +2,7 @@
 
 mod attention;
 mod conv;
+mod deformable;
 mod linear;
 mod norm;
 mod pool;
@@ -77,8 +78,8 @@ impl Lowering<'_> {
             Op::ConvTranspose1dBiasBackward(op) => self.convolution_by_bias(&op.output_grad, &op.out),
             Op::ConvTranspose2dBiasBackward(op) => self.convolution_by_bias(&op.output_grad, &op.out),
             Op::ConvTranspose3dBiasBackward(op) => self.convolution_by_bias(&op.output_grad, &op.out),
-            Op::DeformableConv2d(_) => Err(refused("Module::DeformableConv2d", DEFORMABLE)),
-            Op::DeformableConv2dBackward(_) => Err(refused("Module::DeformableConv2dBackward", DEFORMABLE)),
+            Op::DeformableConv2d(op) => self.deformable(op),
+            Op::DeformableConv2dBackward(op) => self.deformable_backward(op),
 
             Op::AvgPool1d(op) => self.avg_pool(&op.x, &pool!(line op), op.count_include_pad, &op.out),
             Op::AvgPool2d(op) => self.avg_pool(&op.x, &pool!(plane op), op.count_include_pad, &op.out),
@@ -119,6 +120,5 @@ impl Lowering<'_> {
     }
 }
 
-const DEFORMABLE: &str = "no op of TensorFlow samples an image at places given by another tensor";
 const CTC: &str =
     "its recursion over the steps of time would take many nodes for each; compute the loss on another device";

@@ -27,14 +27,8 @@ use crate::protocol::SessionOptions;
 use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_float, with_integer};
 
 /// What meshtf refuses by name.
-const REFUSED: &[&str] = &[
-    "Float::Quantize",
-    "Float::Dequantize",
-    "Module::CtcLoss",
-    "Module::CtcLossBackward",
-    "Module::DeformableConv2d",
-    "Module::DeformableConv2dBackward",
-];
+const REFUSED: &[&str] =
+    &["Float::Quantize", "Float::Dequantize", "Module::CtcLoss", "Module::CtcLossBackward"];
 
 /// Cases that need another relative tolerance, by the start of their names, and why.
 const LOOSER: &[(&str, f64)] = &[];
