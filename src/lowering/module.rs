@@ -2,6 +2,7 @@
 
 mod attention;
 mod conv;
+mod ctc;
 mod deformable;
 mod linear;
 mod norm;
@@ -12,7 +13,7 @@ mod window;
 
 use burn_ir::ModuleOperationIr;
 
-use super::{Lowering, refused};
+use super::Lowering;
 use crate::failure::Result;
 use conv::Convolution;
 use pool::Pool;
@@ -114,11 +115,8 @@ impl Lowering<'_> {
             Op::InterpolateBackward(op) => self.interpolate_backward(op),
             Op::Unfold4d(op) => self.unfold4d(op),
 
-            Op::CtcLoss(_) => Err(refused("Module::CtcLoss", CTC)),
-            Op::CtcLossBackward(_) => Err(refused("Module::CtcLossBackward", CTC)),
+            Op::CtcLoss(op) => self.ctc_loss(op),
+            Op::CtcLossBackward(op) => self.ctc_loss_backward(op),
         }
     }
 }
-
-const CTC: &str =
-    "its recursion over the steps of time would take many nodes for each; compute the loss on another device";

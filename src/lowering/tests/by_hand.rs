@@ -1,8 +1,8 @@
 //! Operations that no file records: what they answer was calculated by hand, or they are refused.
 
 use burn_ir::{
-    BaseOperationIr, CastOpIr, CtcLossBackwardOpIr, DequantizeOpIr, FloatOperationIr, GatherNdOpIr, ModuleOperationIr,
-    OperationIr, QuantizationParametersIr, QuantizeOpIr, ScatterNdOpIr, TensorId, TensorIr,
+    BaseOperationIr, CastOpIr, DequantizeOpIr, FloatOperationIr, GatherNdOpIr, OperationIr, QuantizationParametersIr,
+    QuantizeOpIr, ScatterNdOpIr, TensorId, TensorIr,
 };
 use burn_std::quantization::QuantScheme;
 use burn_std::{BoolStore, DType as Burn, IndexingUpdateOp as Update, Shape};
@@ -76,24 +76,13 @@ async fn what_is_not_recorded_answers_as_calculated() {
 #[test]
 fn what_is_not_recorded_is_refused_by_name() {
     let float = |id| ir(id, Burn::F32, &[4]);
-    let lengths = |id| ir(id, Burn::I32, &[4]);
     let qparams = QuantizationParametersIr { scales: float(1), global: None };
     let scheme = QuantScheme::default();
     let quantize = QuantizeOpIr { tensor: float(0), qparams, scheme, out: ir(9, Burn::QFloat(scheme), &[4]) };
     let dequantize = DequantizeOpIr { input: ir(0, Burn::QFloat(scheme), &[4]), out: float(9) };
-    let loss = CtcLossBackwardOpIr {
-        log_probs: float(0),
-        targets: lengths(1),
-        input_lengths: lengths(2),
-        target_lengths: lengths(3),
-        grad_loss: float(4),
-        blank: 0,
-        out: float(9),
-    };
     for operation in [
         OperationIr::Float(Burn::F32, FloatOperationIr::Quantize(quantize)),
         OperationIr::Float(Burn::F32, FloatOperationIr::Dequantize(dequantize)),
-        OperationIr::Module(ModuleOperationIr::CtcLossBackward(loss)),
     ] {
         let name = name(&operation);
         assert!(REFUSED.contains(&name.as_str()), "{name}");
