@@ -183,6 +183,9 @@ impl Running {
             if shared.program.is_due() {
                 self.wake.notify_one();
             }
+            if !shared.is_full() {
+                return Ok(());
+            }
         }
         loop {
             let freed = self.freed.notified();

@@ -162,10 +162,17 @@ impl Open {
             }
         };
         let read = async {
+            let mut said = Vec::new();
             loop {
                 match reader.next(MAX_MESSAGE, |bytes| self.running.reserve(bytes)).await {
                     Ok(Incoming::Message(message, reserved)) => {
-                        if !self.take(&mut frames, message, reserved, &answer).await? {
+                        let goes_on = take(&mut frames, message, reserved, &answer, &mut said)?;
+                        // Those that came together are queued together.
+                        if goes_on && reader.has_message() {
+                            continue;
+                        }
+                        self.running.push(self.session, said.drain(..)).await?;
+                        if !goes_on {
                             return Ok(());
                         }
                     }
@@ -195,36 +202,41 @@ impl Open {
             self.door.node.limit_reached(&format!("a burn program's session failed: {}", failure.message));
         }
     }
+}
 
-    /// Takes the messages of a frame; returns whether more are to come. `reserved` is for what they are as tasks.
-    async fn take(
-        &self,
-        frames: &mut Frames,
-        frame: Bytes,
-        reserved: Reservation,
-        answer: &mpsc::Sender<TaskResponse>,
-    ) -> Result<bool> {
-        let mut said = frames.read(&frame)?;
-        // It is in memory now, and in its place.
-        drop((frame, reserved));
-        let mut goes_on = true;
-        said.retain(|said| match said {
-            Said::Operation(..) => true,
-            Said::Task(task) => match at_once(task) {
-                Some(response) => {
-                    let _unread = answer.try_send(response);
-                    false
-                }
-                None => true,
-            },
-            Said::End => {
-                goes_on = false;
-                false
+/// Appends the messages of a frame to what is `said`, but for those that it answers; returns whether more are to come. `reserved`
+/// is for what they are as tasks.
+///
+/// # Errors
+/// InvalidArgument if it is not what a client sends.
+fn take(
+    frames: &mut Frames,
+    frame: Bytes,
+    reserved: Reservation,
+    answer: &mpsc::Sender<TaskResponse>,
+    said: &mut Vec<Said>,
+) -> Result<bool> {
+    let before = said.len();
+    frames.read(&frame, said)?;
+    // It is in memory now, and in its place.
+    drop((frame, reserved));
+    let mut goes_on = true;
+    let new = said.extract_if(before.., |said| match said {
+        Said::Operation(..) => false,
+        Said::Task(task) => match at_once(task) {
+            Some(response) => {
+                let _unread = answer.try_send(response);
+                true
             }
-        });
-        self.running.push(self.session, said.into_iter()).await?;
-        Ok(goes_on)
-    }
+            None => false,
+        },
+        Said::End => {
+            goes_on = false;
+            true
+        }
+    });
+    new.for_each(drop);
+    Ok(goes_on)
 }
 
 /// The answer to what needs no step.

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::failure::{Code, Failure, Result};
 use crate::memory::{self, Reservation};
 
-/// Bytes that a read makes room for: a client sends frames of half a kilobyte.
-const READ_AT_ONCE: usize = 32 << 10;
+/// Bytes that a read makes room for: frames of half a kilobyte, which a client's system gathers to segments of up to 64 kB.
+const READ_AT_ONCE: usize = 64 << 10;
 /// As long as a message has at most this many bytes, it is taken without asking for memory.
 const SMALL: usize = 64 << 10;
 /// Most bytes of a control frame.
@@ -158,6 +158,13 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 }
             }
         }
+    }
+
+    /// Whether a message that needs no memory to be asked for has come as a whole, so that [`Reader::next`] has not to wait.
+    pub fn has_message(&self) -> bool {
+        let Ok(Some(header)) = header(&self.buffer) else { return false };
+        let Header { is_last, opcode, length, mask: _, size } = header;
+        is_last && opcode == BINARY && length <= SMALL && self.buffer.len() - size >= length
     }
 
     async fn header(&mut self) -> io::Result<Header> {
@@ -310,7 +317,17 @@ mod tests {
         let mut all = Vec::new();
         loop {
             let reserve = |bytes| std::future::ready(memory::with_limit(limit, || memory::try_reserve(bytes)));
-            all.push(match reader.next(most, reserve).await {
+            let is_there = reader.has_message();
+            let next = reader.next(most, reserve);
+            tokio::pin!(next);
+            let next = match futures::poll!(next.as_mut()) {
+                std::task::Poll::Ready(next) => next,
+                std::task::Poll::Pending => {
+                    assert!(!is_there, "a message that is there is waited for");
+                    next.await
+                }
+            };
+            all.push(match next {
                 Ok(Incoming::Message(bytes, reserved)) => {
                     assert_eq!(bytes, numbered(bytes.len()));
                     format!("{}, {reserved:?}", bytes.len())

@@ -19,6 +19,7 @@ use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusa
 use super::super::{Serving, http};
 use super::{TRAINING, add, exp, kept, last, new, read, scale, upload};
 use crate::exec::BackendChoice;
+use crate::lock::lock;
 use crate::memory;
 use crate::node::{Node, NodeConfig};
 
@@ -42,15 +43,7 @@ impl Drop for Served {
 impl Served {
     async fn new(token: Option<&str>) -> Served {
         let home = temp_dir::TempDir::new().unwrap();
-        let config = NodeConfig {
-            task: Some(crate::device::Task::new("local", 0)),
-            backend: BackendChoice::Flex,
-            listen: vec!["127.0.0.1:0".into()],
-            home: Some(home.path().to_owned()),
-            mdns: false,
-            ..NodeConfig::default()
-        };
-        let node = Arc::new(Node::start(config).await.unwrap());
+        let node = Arc::new(node(&home, "local", Vec::new()).await);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let door = Arc::new(Serving::new(node.clone(), token));
@@ -84,6 +77,20 @@ impl Served {
         stream.read_to_string(&mut answer).await.unwrap();
         answer
     }
+}
+
+/// A node with task 0 of a job, that dials these addresses.
+async fn node(home: &temp_dir::TempDir, job: &str, peers: Vec<String>) -> Node {
+    let config = NodeConfig {
+        task: Some(crate::device::Task::new(job, 0)),
+        backend: BackendChoice::Flex,
+        listen: vec!["127.0.0.1:0".into()],
+        peers,
+        home: Some(home.path().to_owned()),
+        mdns: false,
+        ..NodeConfig::default()
+    };
+    Node::start(config).await.unwrap()
 }
 
 struct Client {
@@ -226,6 +233,42 @@ async fn a_failure_is_told_by_the_next_read_and_the_next_sync() {
     assert!(matches!(client.next().await.content, Content::SyncBackend(Err(_))));
     assert!(client.read().await.is_ok());
     assert!(matches!(client.next().await.content, Content::SyncBackend(Ok(()))));
+}
+
+#[tokio::test]
+async fn a_device_that_joins_later_is_appended_while_a_program_is_connected() {
+    let served = Served::new(None).await;
+    let (mut client, answer) = served.session(2, 0, "").await;
+    assert!(matches!(answer, Content::Init((2, _, 1, _))), "{answer:?}");
+    client.tasks(vec![upload(TRAINING, 1), read(0, kept(1))]).await;
+    assert_eq!(client.read().await, Ok(vec![1.0, 2.0]));
+    // Its device comes before the other by name.
+    let later = node(&served._home, "earlier", served.node.addresses()).await;
+    let all = ["/job:earlier/task:0/device:CPU:0", "/job:local/task:0/device:CPU:0"];
+    while served.node.cluster().devices().len() < all.len() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let numbered = || {
+        // As if nobody had asked for them lately.
+        lock(&served.door.programs).asked = None;
+        served.door.devices().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(numbered(), [all[1], all[0]]);
+    // The program opens its second device, and goes on with the first.
+    let (mut second, answer) = served.session(2, 1, "").await;
+    assert!(matches!(answer, Content::Init((2, _, 2, _))), "{answer:?}");
+    second.tasks(vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]).await;
+    let exponentials = second.read().await.unwrap();
+    assert!((exponentials[1] - 2f32.exp()).abs() < 1e-4, "{exponentials:?}");
+    let on_it = later.resources(later.task()).await.unwrap();
+    assert!(!on_it.is_empty(), "nothing is on the second device");
+    client.tasks(vec![read(1, kept(1))]).await;
+    assert_eq!(client.read().await, Ok(vec![1.0, 2.0]));
+    drop((client, second));
+    while !lock(&served.door.programs).all.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(numbered(), all, "the next program finds them in order");
 }
 
 #[tokio::test]
