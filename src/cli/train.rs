@@ -86,7 +86,7 @@ pub struct Args {
     /// Write what each device runs in four steps, the 11th to the 14th, into this file, and tell where their time went
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// If the loss becomes NaN or infinite, say which node made it; not with "backup"
+    /// If the loss or a gradient becomes NaN or infinite, say which node made it; not with "backup"
     #[arg(long)]
     check_numerics: bool,
     /// Print an object of JSON a line
