@@ -333,7 +333,7 @@ pub(crate) fn variables(g: &mut GraphBuilder) -> Result<Vec<Variable>> {
 }
 
 /// The names by which [`variable_of`] finds every variable of a graph.
-fn names_of_variables(graph: &Graph) -> Vec<String> {
+pub(crate) fn names_of_variables(graph: &Graph) -> Vec<String> {
     let reads = |handle: NodeId| {
         let read = graph
             .nodes()
