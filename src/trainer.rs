@@ -88,8 +88,11 @@ pub struct Options {
     pub keep: usize,
     /// Goes on from the last saved state, in place of beginning anew.
     pub resume: bool,
+    /// As `resume` if there is a saved state, else begins anew: for what is started again by itself. Best weights that a
+    /// training left which saved no state are replaced then.
+    pub resume_if_any: bool,
     /// Begins with these weights in place of first values: the last state of a folder, or a file .safetensors, .npz, or the
-    /// prefix of a TensorFlow checkpoint. Not with `resume`.
+    /// prefix of a TensorFlow checkpoint. Not with `resume`; not used if `resume_if_any` found a state.
     pub weights: Option<PathBuf>,
     /// Ends the training at a gradient that is NaN or infinite, too, and says which node made that, or such a loss.
     pub check_numerics: bool,
@@ -126,6 +129,8 @@ pub struct Trainer {
     traces: bool,
     folder: Option<Folder>,
     resume: bool,
+    /// Whether best weights of another training may be replaced.
+    replaces_best: bool,
     /// In place of first values.
     weights: Option<Weights>,
     numerics: Option<Numerics>,
@@ -190,9 +195,15 @@ impl Trainer {
                 "$.data.hold_out: {count} examples are held out, and a placeholder takes {rows} at a time"
             )));
         }
-        let init = init_of(&graph, &sections.init, options.weights.is_some() || options.resume);
+        let resume = options.resume
+            || options.resume_if_any
+                && options
+                    .checkpoint
+                    .as_ref()
+                    .is_some_and(|path| stored::states(path).is_ok_and(|all| !all.is_empty()));
+        let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
-        let (graph, weights) = match &options.weights {
+        let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
             Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
         };
@@ -207,8 +218,8 @@ impl Trainer {
         let keep = if options.keep == 0 { KEEP } else { options.keep };
         let folder = options.checkpoint.as_ref();
         let folder = folder.map(|path| Folder::new(path, keep, &sections, examples.len())).transpose()?;
-        if let Some(folder) = folder.as_ref().filter(|_| !options.resume) {
-            folder.begin_anew()?;
+        if let Some(folder) = folder.as_ref().filter(|_| !resume) {
+            folder.begin_anew(options.resume_if_any)?;
         }
         Ok(Trainer {
             job,
@@ -224,7 +235,8 @@ impl Trainer {
             every: options.every,
             traces: options.trace,
             folder,
-            resume: options.resume,
+            resume,
+            replaces_best: options.resume_if_any,
             weights,
             numerics,
             holders: Holders::default(),
@@ -304,7 +316,10 @@ impl Trainer {
         stop: impl Future<Output = ()>,
     ) -> Result<Ended, Error> {
         if let Some(folder) = self.folder.as_ref().filter(|_| !self.resume) {
-            folder.begin_anew()?;
+            folder.begin_anew(self.replaces_best)?;
+        }
+        if let Some(folder) = &self.folder {
+            folder.clean();
         }
         self.drain(session).await?;
         let start = self.begin(session, observer).await?;
