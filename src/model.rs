@@ -28,12 +28,15 @@ mod recurrent;
 pub use math::{Operand, Padding};
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use crate::failure::{Failure, Result};
-use crate::graph::{Attrs, Graph, GraphBuilder, Input, Output};
+use crate::graph::op::Role;
+use crate::graph::variable::variable_of;
+use crate::graph::{Attrs, Graph, GraphBuilder, Input, Node, NodeId, Output};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
-use crate::train::job::UPDATES;
+use crate::train::job::{UPDATES, names_of_variables};
 use crate::train::{self, GLOBAL_STEP, Initializer, Trained, Training, Variable, VariableSpec};
 
 /// A graph that is being written. Its clones are the same one.
@@ -44,6 +47,8 @@ pub struct Model(Rc<RefCell<State>>);
 struct State {
     g: GraphBuilder,
     variables: Vec<Variable>,
+    /// Whether the graph was read, and may have more.
+    has_more: bool,
     /// What a training step does beside the optimizer's update: layers that keep averages.
     updates: Vec<Output>,
     /// Whether a step of the model's own runs these.
@@ -73,10 +78,14 @@ impl Model {
         Model::default()
     }
 
-    /// Goes on with a graph, whose nodes stay as they are.
+    /// Goes on with a graph, whose nodes stay as they are. Its variables are the model's, too, but for those of an unknown shape;
+    /// its own nodes give them their first values.
     pub fn from_graph(graph: Graph) -> Model {
         let model = Model::new();
-        model.0.borrow_mut().g = GraphBuilder::from(graph);
+        {
+            let mut state = model.0.borrow_mut();
+            (state.g, state.has_more) = (GraphBuilder::from(graph), true);
+        }
         model
     }
 
@@ -152,11 +161,17 @@ impl Model {
         made
     }
 
-    /// Adds what trains the model's trainable variables by the gradients of a loss: the node `train/step`.
+    /// Adds what trains the model's trainable variables by the gradients of a loss: the node `train/step`. Of those of a graph
+    /// that was read, those that the loss depends on are trained.
     pub fn minimize(&self, loss: &Value, training: &Training) {
-        let trainable: Vec<Variable> =
-            self.0.borrow().variables.iter().filter(|variable| variable.trainable).cloned().collect();
-        self.minimize_by(loss, &trainable, training);
+        let variables = self.variables();
+        let needed = self.0.borrow().before(loss.output);
+        let is_trained = |variable: &Variable| match variable.assign {
+            Some(_) => variable.trainable,
+            None => variable.trainable && variable.dtype.is_float() && needed.contains(&variable.handle.node),
+        };
+        let trained: Vec<Variable> = variables.into_iter().filter(is_trained).collect();
+        self.minimize_by(loss, &trained, training);
     }
 
     /// As [`minimize`](Model::minimize), for these variables only. Returns what was added, unless something failed.
@@ -177,7 +192,13 @@ impl Model {
 
     /// The variables so far.
     pub fn variables(&self) -> Vec<Variable> {
-        self.0.borrow().variables.clone()
+        let mut state = self.0.borrow_mut();
+        if state.failed.is_none()
+            && let Err(failure) = state.find_more()
+        {
+            state.failed = Some(failure);
+        }
+        state.variables.clone()
     }
 
     /// The number of updates so far, before the step: an int64.
@@ -190,9 +211,9 @@ impl Model {
         self.add(State::is_training)
     }
 
-    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), if there is
-    /// any. If layers keep running averages and the model was not minimized, the node [`UPDATES`] brings those up to date, and a
-    /// training of the graph runs it in each step. The model goes on with that graph, and has no variables of its own then.
+    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), but for those
+    /// of a graph that was read; it is not there if there is no other. If layers keep running averages and the model was not minimized, the node [`UPDATES`] brings those up to date, and a
+    /// training of the graph runs it in each step. The model goes on with that graph as with one that was read.
     ///
     /// # Errors
     /// The first thing that went wrong since the model was begun.
@@ -202,7 +223,7 @@ impl Model {
             return Err(failure.clone());
         }
         let mut g = std::mem::take(&mut state.g);
-        if !state.variables.is_empty() {
+        if state.variables.iter().any(|variable| variable.assign.is_some()) {
             train::add_init(&mut g, "init", &state.variables)?;
         }
         if !state.updates.is_empty() && !state.is_minimized {
@@ -216,6 +237,7 @@ impl Model {
         // Values keep their names, and the model may go on.
         state.g = GraphBuilder::from(graph.clone());
         state.variables.clear();
+        state.has_more = true;
         state.updates.clear();
         state.is_minimized = false;
         Ok(graph)
@@ -257,9 +279,48 @@ impl State {
         Ok(variable)
     }
 
+    /// Adds the variables of the graph that was read.
+    fn find_more(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.has_more) {
+            return Ok(());
+        }
+        self.g.settle()?;
+        let outer = self.g.enter_root();
+        for name in names_of_variables(self.g.settled()) {
+            // One of an unknown shape can be used, but not trained or saved.
+            let found = variable_of(&mut self.g, &name).ok();
+            let is_new = |one: &Variable| self.variables.iter().all(|known| known.handle != one.handle);
+            self.variables.extend(found.filter(is_new));
+        }
+        self.g.leave_scope(outer);
+        self.g.settle()
+    }
+
+    /// The nodes that an output depends on.
+    fn before(&self, output: Option<Output>) -> HashSet<NodeId> {
+        let (mut open, mut seen) = (Vec::from_iter(output.map(|output| output.node)), HashSet::new());
+        while let Some(id) = open.pop() {
+            if seen.insert(id) {
+                open.extend(self.g.settled().node(id).inputs.iter().map(|input| input.node));
+            }
+        }
+        seen
+    }
+
     fn global_step(&mut self) -> Result<Output> {
         if let Some(step) = &self.global_step {
             return Ok(step.value);
+        }
+        if self.g.is_taken(GLOBAL_STEP) {
+            let outer = self.g.enter_root();
+            let own = variable_of(&mut self.g, GLOBAL_STEP);
+            self.g.leave_scope(outer);
+            let own = own?;
+            if own.dtype != DType::I64 || own.shape.rank() > 0 {
+                let why = format!("{GLOBAL_STEP} is {}{}; a count of steps is int64[]", own.dtype, own.shape);
+                return Err(Failure::invalid(why));
+            }
+            return Ok(self.global_step.insert(own).value);
         }
         let spec = VariableSpec {
             dtype: DType::I64,
@@ -277,6 +338,13 @@ impl State {
     fn is_training(&mut self) -> Result<Output> {
         if let Some(training) = self.training {
             return Ok(training);
+        }
+        self.g.settle()?;
+        let graph = self.g.settled();
+        let is_flag =
+            |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
+        if let Some(node) = graph.find(TRAINING).filter(|&id| is_flag(graph.node(id))) {
+            return Ok(*self.training.insert(Output { node, port: 0 }));
         }
         let outer = self.g.enter_root();
         let training = self.g.op("PlaceholderWithDefault").name(TRAINING).input(false);

@@ -219,6 +219,26 @@ impl Tensor {
         }
     }
 
+    /// Every element as a float64, true as 1; `None` for strings and complex numbers.
+    pub fn numbers(&self) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
+        Some(match &*self.data {
+            Data::F64(values) => Box::new(values.iter().copied()),
+            Data::F32(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::F16(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::BF16(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::I8(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::I16(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::I32(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::I64(values) => Box::new(values.iter().map(|&value| value as f64)),
+            Data::U8(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::U16(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::U32(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::U64(values) => Box::new(values.iter().map(|&value| value as f64)),
+            Data::Bool(values) => Box::new(values.iter().map(|&value| f64::from(u8::from(value)))),
+            Data::String(_) | Data::C64(_) | Data::C128(_) => return None,
+        })
+    }
+
     /// Every element of an int32 or int64 tensor as i64: shapes, axes, sizes, indices.
     ///
     /// # Errors

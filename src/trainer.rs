@@ -31,6 +31,7 @@ mod checkpoint;
 mod evaluated;
 mod evaluation;
 mod feed;
+mod fits;
 mod folder;
 mod held;
 mod lookup;
@@ -44,7 +45,6 @@ pub(crate) mod stored;
 mod tracing;
 pub(crate) mod weights;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -55,17 +55,16 @@ pub use self::observer::{Error, Observed, Observer};
 pub use self::source::{Loaded, load};
 
 use self::checkpoint::Folder;
+use self::fits::{Chunk, check_confusion, check_fed, held_out, init_of, parts};
 use self::held::Holders;
 use self::weights::Weights;
 use crate::Session;
-use crate::data::{Examples, Order, There};
+use crate::data::{Examples, Order};
 use crate::device::Task;
 use crate::failure::Failure;
 use crate::graph::Graph;
-use crate::graph::op::Role;
-use crate::tensor::{DType, Shape};
 use crate::train::file::Sections;
-use crate::train::job::{FedPlaceholder, TrainingGraph, job};
+use crate::train::job::{TrainingGraph, job};
 use crate::train::numerics::{Numerics, add_checks};
 
 /// Bytes of batches that are sent to the workers at a time, unless one is larger.
@@ -89,10 +88,13 @@ pub struct Options {
     pub keep: usize,
     /// Goes on from the last saved state, in place of beginning anew.
     pub resume: bool,
+    /// As `resume` if there is a saved state, else begins anew: for what is started again by itself. Best weights that a
+    /// training left which saved no state are replaced then.
+    pub resume_if_any: bool,
     /// Begins with these weights in place of first values: the last state of a folder, or a file .safetensors, .npz, or the
-    /// prefix of a TensorFlow checkpoint. Not with `resume`.
+    /// prefix of a TensorFlow checkpoint. Not with `resume`; not used if `resume_if_any` found a state.
     pub weights: Option<PathBuf>,
-    /// If the loss becomes NaN or infinite, find the node that made it.
+    /// Ends the training at a gradient that is NaN or infinite, too, and says which node made that, or such a loss.
     pub check_numerics: bool,
     /// Has [`Observer::traced`] told what each device ran in a few steps, and when.
     pub trace: bool,
@@ -115,6 +117,7 @@ pub struct Trainer {
     sections: Sections,
     examples: Examples,
     held_out: Option<Examples>,
+    chunk: Chunk,
     order: Order,
     /// Batches that are sent at a time.
     block: usize,
@@ -127,6 +130,8 @@ pub struct Trainer {
     traces: bool,
     folder: Option<Folder>,
     resume: bool,
+    /// Whether best weights of another training may be replaced.
+    replaces_best: bool,
     /// In place of first values.
     weights: Option<Weights>,
     numerics: Option<Numerics>,
@@ -168,7 +173,8 @@ impl Trainer {
     pub fn new(graph: Graph, mut sections: Sections, examples: Examples, options: &Options) -> Result<Trainer, Error> {
         let wrong = |failure: Failure| Error::Sections(failure.message);
         options.check()?;
-        let parts = parts(&graph, &examples)?;
+        let rows = sections.train.rows(sections.data.batch).map_err(wrong)?;
+        let parts = parts(&graph, &examples, rows)?;
         check_fed(&graph, &sections, &parts)?;
         let (examples, held_out) = held_out(&sections, examples)?;
         let drawn = sections.train.drawn(sections.data.batch).map_err(wrong)?;
@@ -180,16 +186,26 @@ impl Trainer {
                 0 => u64::MAX,
                 every => every,
             };
-            for name in evaluate.confusion.iter().flat_map(|both| [&both.labels, &both.predictions]) {
-                let found = graph.output(name);
-                found.map_err(|error| Error::Sections(format!("$.evaluate.confusion: {name}: {error}")))?;
-            }
+            evaluate.confusion.as_ref().map_or(Ok(()), |both| check_confusion(&graph, both))?;
         }
         let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
         let steps = options.steps.or(sections.train.steps).or(epochs).unwrap_or(1).max(1);
         let example = examples.example_bytes()?;
+        let chunk = Chunk::of(&graph, &parts, rows, example);
+        if let Some(count) = held_out.as_ref().map(Examples::len).filter(|&count| chunk.is_fixed && count < rows) {
+            return Err(Error::Sections(format!(
+                "$.data.hold_out: {count} examples are held out, and a placeholder takes {rows} at a time"
+            )));
+        }
+        let resume = options.resume
+            || options.resume_if_any
+                && options
+                    .checkpoint
+                    .as_ref()
+                    .is_some_and(|path| stored::states(path).is_ok_and(|all| !all.is_empty()));
+        let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
-        let (graph, weights) = match &options.weights {
+        let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
             Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
         };
@@ -198,19 +214,21 @@ impl Trainer {
                        \"backup\" to 0 to find the node";
             return Err(Error::Sections(why.to_owned()));
         }
-        let mut job = job(graph, &sections, &parts, 2 * block).map_err(wrong)?;
+        let mut job = job(graph, &sections, &parts, 2 * block, options.check_numerics).map_err(wrong)?;
+        sections.init = init?;
         let numerics = options.check_numerics.then(|| add_checks(&mut job)).transpose()?;
         let keep = if options.keep == 0 { KEEP } else { options.keep };
         let folder = options.checkpoint.as_ref();
         let folder = folder.map(|path| Folder::new(path, keep, &sections, examples.len())).transpose()?;
-        if let Some(folder) = folder.as_ref().filter(|_| !options.resume) {
-            folder.begin_anew()?;
+        if let Some(folder) = folder.as_ref().filter(|_| !resume) {
+            folder.begin_anew(options.resume_if_any)?;
         }
         Ok(Trainer {
             job,
             sections,
             examples,
             held_out,
+            chunk,
             order,
             block,
             steps,
@@ -219,7 +237,8 @@ impl Trainer {
             every: options.every,
             traces: options.trace,
             folder,
-            resume: options.resume,
+            resume,
+            replaces_best: options.resume_if_any,
             weights,
             numerics,
             holders: Holders::default(),
@@ -299,7 +318,10 @@ impl Trainer {
         stop: impl Future<Output = ()>,
     ) -> Result<Ended, Error> {
         if let Some(folder) = self.folder.as_ref().filter(|_| !self.resume) {
-            folder.begin_anew()?;
+            folder.begin_anew(self.replaces_best)?;
+        }
+        if let Some(folder) = &self.folder {
+            folder.clean();
         }
         self.drain(session).await?;
         let start = self.begin(session, observer).await?;
@@ -369,75 +391,6 @@ impl Options {
             _ => return Ok(()),
         };
         Err(Error::input(refused))
-    }
-}
-
-/// Refuses a placeholder that is needed and not fed.
-fn check_fed(graph: &Graph, sections: &Sections, parts: &[FedPlaceholder]) -> Result<(), Error> {
-    let evaluate = sections.evaluate.iter().flat_map(|section| &section.metrics);
-    for name in std::iter::once(&sections.train.loss).chain(&sections.train.metrics).chain(evaluate) {
-        // A name that does not exist is told where it stands.
-        let (mut open, mut seen) = (Vec::from_iter(graph.output(name).map(|output| output.node)), HashSet::new());
-        while let Some(id) = open.pop() {
-            if !seen.insert(id) {
-                continue;
-            }
-            let node = graph.node(id);
-            if node.op.role == Role::Placeholder && parts.iter().all(|part| part.name != node.name) {
-                let own = &node.name;
-                return Err(Error::Sections(format!(
-                    "$.data.feed has nothing for placeholder {own}, which {name} needs"
-                )));
-            }
-            open.extend(node.inputs.iter().map(|input| input.node));
-        }
-    }
-    Ok(())
-}
-
-/// What the examples are to their placeholders, which they must fit.
-fn parts(graph: &Graph, examples: &Examples) -> Result<Vec<FedPlaceholder>, Error> {
-    let part = |((name, dtype, example), there): ((&str, DType, &[usize]), Option<&There>)| {
-        let at = |why: String| Error::input(format!("data for {name}: {why}"));
-        let id = graph.find_or_nearest(name).map_err(|error| at(error.to_string()))?;
-        let node = graph.node(id);
-        if node.op.role != Role::Placeholder {
-            return Err(at(format!("its op is {}, not Placeholder", node.op.name)));
-        }
-        let (takes, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?);
-        let one: Shape = std::iter::once(1).chain(example.iter().copied()).collect();
-        let fits = shape.0.as_ref().is_none_or(|sizes| {
-            sizes.len() == one.rank()
-                && sizes.iter().zip(one.dims()).skip(1).all(|(size, own)| size.is_none_or(|size| size == *own))
-        });
-        if takes != dtype || !fits {
-            let own = Shape::from(example.to_vec());
-            return Err(at(format!(
-                "an example is {dtype}{own}, and the placeholder takes {takes} in batches {shape}"
-            )));
-        }
-        Ok(FedPlaceholder { name: name.to_owned(), dtype, example: example.to_vec(), there: there.cloned() })
-    };
-    examples.columns().zip(examples.there()).map(part).collect()
-}
-
-/// The examples that are trained with, and those that are held out.
-fn held_out(sections: &Sections, examples: Examples) -> Result<(Examples, Option<Examples>), Error> {
-    match (&sections.evaluate, sections.data.hold_out) {
-        (Some(_), 0.0) => Err(Error::Sections(
-            "$.evaluate needs examples that are held out: say which share with data.hold_out".to_owned(),
-        )),
-        (_, 0.0) => Ok((examples, None)),
-        (_, share) => {
-            let (kept, held) = examples.split(share, sections.data.shuffle.unwrap_or(0))?;
-            if held.is_empty() {
-                let count = examples.len();
-                return Err(Error::Sections(format!(
-                    "$.data.hold_out: {share} of {count} examples is less than one example"
-                )));
-            }
-            Ok((kept, Some(held)))
-        }
     }
 }
 

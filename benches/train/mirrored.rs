@@ -73,7 +73,7 @@ fn model() -> TrainingGraph {
     );
     let sections = file::read(&sections).expect("sections");
     let parts = [FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None }];
-    job(g.finish().expect("a graph"), &sections, &parts, STEPS).expect("a training")
+    job(g.finish().expect("a graph"), &sections, &parts, STEPS, false).expect("a training")
 }
 
 /// How long so many steps take, whose batches are there.

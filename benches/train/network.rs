@@ -270,7 +270,7 @@ fn model(workers: usize) -> TrainingGraph {
     let sections = file::read(&sections).expect("sections");
     let part = |name: &str, dtype, example| FedPlaceholder { name: name.to_owned(), dtype, example, there: None };
     let parts = [part("x", DType::F32, vec![inputs]), part("y", DType::I32, vec![])];
-    job(g.finish().expect("a graph"), &sections, &parts, STEPS).expect("a training")
+    job(g.finish().expect("a graph"), &sections, &parts, STEPS, false).expect("a training")
 }
 
 /// Bytes that left through the cable so far, with all headers.

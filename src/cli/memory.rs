@@ -18,7 +18,7 @@ const LEAST_BYTES: u64 = 32 << 20;
 /// Address space under `ulimit -v` that is reserved for threads' stacks and for what the allocator maps ahead.
 const ADDRESS_MARGIN_BYTES: u64 = 256 << 20;
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct MemoryArgs {
     /// Memory for tensors, variables, queues and messages: 4GB, 512MiB, or 50% of the machine's or container's memory.
     /// Steps that exceed it fail with ResourceExhausted [default: 80%]

@@ -6,7 +6,7 @@ mod plot;
 mod progress;
 mod summary;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -29,6 +29,7 @@ use crate::exec::BackendChoice;
 use crate::graph::Graph;
 use crate::protocol::SessionOptions;
 use crate::train::file::{self, Sections};
+use crate::trainer::stored::states;
 use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Options, Trainer, load};
 
 /// Most points of a curve between two lines that are printed.
@@ -39,13 +40,14 @@ const BETWEEN: u64 = 20;
 /// The file is a graph.json with the sections "data" and "train", and "evaluate" if examples are held out; docs/graph.md
 /// specifies them. Batches are sent ahead to the workers, which go from step to step without waiting for this command. A training
 /// begins anew, whatever values the variables have, unless --resume goes on from the last checkpoint.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf train digits.json --local
   meshtf train digits.json --checkpoint run1 --every 500
   meshtf train digits.json --checkpoint run1 --every 10min
   meshtf train digits.json --checkpoint run1 --resume
+  meshtf train digits.json --checkpoint run1 --every 500 --resume=if-any --retries 5
   meshtf train digits.json --weights model.npz
   meshtf train digits.json --log runs/1 --plot curves.svg      tensorboard --logdir runs
   meshtf train digits.json --trace steps.json                  https://ui.perfetto.dev
@@ -65,9 +67,14 @@ pub struct Args {
     /// Keep the last N saved states
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
-    /// Continue from the last saved state in --checkpoint
-    #[arg(long, requires = "checkpoint")]
-    resume: bool,
+    /// Continue from the last saved state in --checkpoint; --resume=if-any begins anew if there is none, for what is restarted by
+    /// itself
+    #[arg(long, value_name = "WHEN", requires = "checkpoint", num_args = 0..=1, require_equals = true,
+          default_missing_value = "always")]
+    resume: Option<Resume>,
+    /// If a task is lost, try again up to N times, from the last saved state
+    #[arg(long, value_name = "N", requires = "checkpoint", default_value_t = 0)]
+    retries: u32,
     /// Start from these weights instead of the initial values: the last of a folder of --checkpoint, or a file .safetensors, .npz
     /// or a TensorFlow checkpoint
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
@@ -87,7 +94,7 @@ pub struct Args {
     /// Write what each device runs in four steps, the 11th to the 14th, into this file, and tell where their time went
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// If the loss becomes NaN or infinite, say which node made it; not with "backup"
+    /// If the loss or a gradient becomes NaN or infinite, say which node made it; not with "backup"
     #[arg(long)]
     check_numerics: bool,
     /// Print an object of JSON a line
@@ -111,8 +118,55 @@ pub struct Args {
     memory: MemoryArgs,
 }
 
+/// When a training continues from a saved state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Resume {
+    /// There must be one.
+    Always,
+    /// If there is one.
+    IfAny,
+}
+
+/// How long after a task was lost it is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 pub(super) async fn train(args: Args) -> Outcome {
     args.memory.apply();
+    with_retries(args, once).await
+}
+
+/// Trains, and if a task is lost, again from the last saved state as often as the arguments say.
+async fn with_retries(mut args: Args, mut run: impl AsyncFnMut(Args) -> Outcome) -> Outcome {
+    for left in (0..args.retries).rev() {
+        let trouble = match run(args.clone()).await {
+            Err(trouble) if trouble.exit == Exit::Mesh => trouble,
+            outcome => return outcome,
+        };
+        eprintln!("{trouble}\ntrying again from the last saved state; {left} more retries are left");
+        tokio::select! {
+            () = tokio::time::sleep(RETRY_AFTER) => {}
+            trouble = interrupted() => return Err(trouble),
+        }
+        args.resume = Some(Resume::IfAny);
+    }
+    let folder = args.checkpoint.clone();
+    run(args).await.map_err(|trouble| with_last_state(trouble, folder.as_deref()))
+}
+
+/// If a task was lost, the error says with which state to go on.
+fn with_last_state(trouble: Trouble, folder: Option<&Path>) -> Trouble {
+    let Some(folder) = folder.filter(|_| trouble.exit == Exit::Mesh) else { return trouble };
+    match states(folder).ok().and_then(|mut states| states.pop()) {
+        Some(last) => Trouble::new(
+            trouble.exit,
+            format!("{trouble}; the last saved state is {}: continue with --resume", last.display()),
+        ),
+        None => trouble,
+    }
+}
+
+/// Trains once.
+async fn once(args: Args) -> Outcome {
     let read = Files::read(&args)?;
     // Where data lies on the workers, they are asked for it before the training is put together.
     let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
@@ -215,7 +269,7 @@ impl Command {
     fn prepare(args: Args, read: Files, found: &Found) -> Result<Command, Trouble> {
         args.plot.as_ref().map_or(Ok(()), |file| check_file("--plot", file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
-        let folder = read.from.parent().unwrap_or_else(|| std::path::Path::new(""));
+        let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
         let loaded = load(&read.sections.data, &read.graph, folder, found)?;
         for (file, images, classes) in &loaded.folders {
             let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
@@ -226,7 +280,8 @@ impl Command {
             checkpoint: args.checkpoint.clone(),
             every: args.every,
             keep: args.keep as usize,
-            resume: args.resume,
+            resume: args.resume == Some(Resume::Always),
+            resume_if_any: args.resume == Some(Resume::IfAny),
             weights: args.weights.clone(),
             check_numerics: args.check_numerics,
             trace: args.trace.is_some(),

@@ -122,8 +122,14 @@ impl Chosen {
 /// The names of the columns, as the first line has them.
 ///
 /// # Errors
-/// InvalidArgument if two are the same.
+/// InvalidArgument if two are the same, or all are numbers: then it is an example, and the names are missing.
 pub(crate) fn names_of(record: &[&str]) -> Result<Vec<String>> {
+    if record.iter().all(|name| name.parse::<f64>().is_ok_and(f64::is_finite)) {
+        let first = record.join(",");
+        return Err(Failure::invalid(format!(
+            "the first line has numbers alone ({first:.60}); expected the names of the columns there: add a line with them"
+        )));
+    }
     let mut seen = HashSet::new();
     match record.iter().find(|name| !seen.insert(**name)) {
         Some(name) => Err(Failure::invalid(format!("two columns are named {name}"))),

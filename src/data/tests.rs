@@ -99,6 +99,7 @@ fn csv_files_are_read() {
         ("", &["a"][..], "it is empty"),
         ("a,b\n1\n", &["a"], "line 2 has 1 fields, and the first line has 2"),
         ("a,a\n1,2\n", &["a"], "two columns are named a"),
+        ("1,-2.5e3\n3,4\n", &["1"], "the first line has numbers alone (1,-2.5e3)"),
         ("label\n1\n", &["lable"], "did you mean label?"),
         ("a\n1\n\"\n2\"\nx\n", &["a"], "line 5: column a has \"x\", which is not a number"),
         ("a,b\n1,\"2\n3,4\n", &["a", "b"], "line 2: column b has \"2\\n3,4\", which is not a number"),

@@ -12,7 +12,7 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 
-pub(crate) use draft::is_beside;
+pub(crate) use draft::{ROOT_KEYS, is_beside};
 pub use write::{to_json, to_json_beside};
 
 use self::draft::{Draft, DraftInput, Literal, Made, Stored};

@@ -84,3 +84,38 @@ fn a_graph_that_was_read_goes_on() {
     assert_eq!(names, slots);
     m.finish().unwrap();
 }
+
+#[test]
+fn a_graph_that_was_read_is_trained() {
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(3)]);
+    let seen = x.dropout("less", 0.5).dense("out", 1).square().mean().named("loss");
+    m.variable("unused", [2], Initializer::Ones);
+    assert_eq!(seen.name(), "loss");
+    let graph = m.finish().unwrap();
+    let m = Model::from_graph(graph.clone());
+    let names: Vec<String> = m.variables().into_iter().map(|variable| variable.name).collect();
+    assert_eq!(names, ["global_step", "out/kernel", "out/bias", "unused"]);
+    // Layers that ask for the step and whether it trains take those that are there.
+    let loss = m.tensor("loss").reshape(&[1, 1]).dropout("more", 0.5).mean();
+    m.minimize(&loss, &Training::new(Optimizer::Sgd, 0.1));
+    let trained = m.finish().unwrap();
+    for name in ["training_1", "global_step_1", "init_1"] {
+        assert!(trained.find(name).is_none(), "{name}");
+    }
+    let changed = |name: &str| {
+        let handle = trained.find(name).unwrap();
+        let uses = |node: &Node| !node.op.reads_variable && node.inputs.iter().any(|input| input.node == handle);
+        trained.nodes().filter(|(_, node)| uses(node)).count()
+    };
+    // Each once by its first value, and those that the loss depends on once by the step.
+    let of = ["out/kernel/variable", "out/bias/variable", "unused/variable", "global_step/variable"].map(changed);
+    assert_eq!(of, [2, 2, 1, 2]);
+    // What is new begins with a node of its own, and a model that was finished goes on as one that was read.
+    let m = Model::from_graph(graph);
+    m.minimize(&m.tensor("loss"), &Training::new(Optimizer::ADAM, 0.1));
+    let graph = m.finish().unwrap();
+    let begins = &graph.node(graph.find("init_1").unwrap()).control;
+    assert!(begins.iter().all(|&id| graph.node(id).name.contains("Adam") || graph.node(id).name.contains("beta")));
+    assert!(m.variables().iter().any(|variable| variable.name == "out/kernel/Adam_1"));
+}

@@ -9,7 +9,7 @@ use super::minimize::Training;
 use super::optimizer::Optimizer;
 use super::schedule::{Schedule, WarmUp};
 use crate::failure::Failure;
-use crate::graph::json::is_beside;
+use crate::graph::json::{ROOT_KEYS, is_beside};
 use crate::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
 use crate::nearest::nearest;
 
@@ -215,7 +215,12 @@ pub fn read(text: &str) -> Result<Sections, SectionsError> {
 
 fn sections(value: &Value) -> Read<Sections> {
     let root = Path::Root;
-    value.object(root, "a file of a graph is an object")?;
+    // A file that has the sections alone may lie beside the graph, or be a graph.json with nodes of its own.
+    for Member { key, at, .. } in value.object(root, "a file of a graph is an object")? {
+        if !ROOT_KEYS.contains(&&**key) {
+            return Err(unknown(key, *at, root.key(key), ROOT_KEYS));
+        }
+    }
     let missing = |key: &str| Fault::content(value, root, format!("\"{key}\" is missing, which says how to train"));
     let data = data(value.get("data").ok_or_else(|| missing("data"))?, root.key("data"))?;
     let train = train(value.get("train").ok_or_else(|| missing("train"))?, root.key("train"))?;

@@ -104,15 +104,25 @@ pub struct Drain {
 /// Begins the names of the nodes that fail a step whose loss is not finite.
 pub const CHECK: &str = "train/loss_is_a_number";
 
+/// Begins the names of the nodes that fail a step with a gradient that is not finite, where that is asked for.
+pub const CHECK_GRADIENT: &str = "train/gradient_is_a_number";
+
 /// The node of a model that runs what each step is to run beside the update, unless the section `train` names others.
 pub const UPDATES: &str = "train/updates";
 
-/// Puts a training together. A queue holds `capacity` batches.
+/// Puts a training together. A queue holds `capacity` batches. `checks`: whether gradients that are not finite fail a step, as
+/// a loss does.
 ///
 /// # Errors
 /// InvalidArgument for what does not fit: a name that does not exist, a batch that the workers cannot share equally; those of
 /// [`gradients`] and [`apply`](super::apply).
-pub fn job(graph: Graph, sections: &Sections, parts: &[FedPlaceholder], capacity: usize) -> Result<TrainingGraph> {
+pub fn job(
+    graph: Graph,
+    sections: &Sections,
+    parts: &[FedPlaceholder],
+    capacity: usize,
+    checks: bool,
+) -> Result<TrainingGraph> {
     let train = &sections.train;
     let looked_at = sections.evaluate.iter().flat_map(|section| &section.metrics);
     let metrics = train.metrics.iter().chain(looked_at.clone()).map(|name| ("metric", name));
@@ -127,8 +137,8 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[FedPlaceholder], capacity
     }
     let mut made = match train.mode {
         UpdateMode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
-        UpdateMode::Sync | UpdateMode::Async => shared(&mut g, &replicas, train)?,
-        UpdateMode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train)?,
+        UpdateMode::Sync | UpdateMode::Async => shared(&mut g, &replicas, train, checks)?,
+        UpdateMode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train, checks)?,
     };
     let also = updates::add(&mut g, &replicas, train, &mut made.teams)?;
     let names = |g: &GraphBuilder, outputs: &[Output]| outputs.iter().map(|&output| g.tensor_name(output)).collect();
@@ -223,7 +233,7 @@ struct Beside {
 }
 
 /// Adds updates of variables that all replicas share: one by all of them together, or one by each.
-fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection) -> Result<Made> {
+fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection, checks: bool) -> Result<Made> {
     let variables = variables(g)?;
     let trained = trained_of(train, &variables)?;
     let teams: Vec<Vec<usize>> = match train.mode {
@@ -235,7 +245,7 @@ fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection) -> Re
         let own = replicas.outputs(g, &train.loss, team)?;
         let found = gradients(g, &own, &trained)?;
         let loss = mean(g, "train/loss", &own)?;
-        sets.push(held(g, loss, &found)?);
+        sets.push(held(g, loss, &found, checks)?);
         losses.push(loss);
     }
     let (Trained { variables: added, .. }, runs) = apply_each(g, &trained, &sets, &train.training, &[], "")?;
@@ -251,14 +261,14 @@ fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection) -> Re
 
 /// Refuses a metric of which the first replica shows that it is not one number.
 fn check_metric(g: &GraphBuilder, name: &str, metric: Output) -> Result<()> {
-    let graph = g.settled();
-    match graph.shapes().known(metric).filter(|shape| shape.elements() != Some(1)) {
-        None => Ok(()),
-        Some(shape) => {
-            let dtype = graph.output_type(metric).dtype;
-            Err(Failure::invalid(format!("metric {name} is {dtype}{shape}; it must be one number, so take its mean")))
-        }
+    let (graph, dtype) = (g.settled(), g.settled().output_type(metric).dtype);
+    let shape = graph.shapes().known(metric);
+    let is_number = dtype.is_float() || dtype.is_integer() || dtype == DType::Bool;
+    if is_number && shape.as_ref().is_none_or(|shape| shape.elements() == Some(1)) {
+        return Ok(());
     }
+    let shape = shape.map_or_else(String::new, |shape| shape.to_string());
+    Err(Failure::invalid(format!("metric {name} is {dtype}{shape}; it must be one number, so take its mean")))
 }
 
 /// The means of the metrics over some replicas.
@@ -277,11 +287,32 @@ fn without(added: Vec<Variable>, known: &[Variable]) -> Vec<Variable> {
     added.into_iter().filter(|variable| !known.contains(variable.name.as_str())).collect()
 }
 
-/// Gradients that exist only if the loss is finite.
-fn held(g: &mut GraphBuilder, loss: Output, gradients: &[Gradient]) -> Result<Vec<Gradient>> {
+/// Gradients that exist only if the loss is finite, and with `checks`, all of them are.
+fn held(g: &mut GraphBuilder, loss: Output, gradients: &[Gradient], checks: bool) -> Result<Vec<Gradient>> {
     let home = g.device_of(loss);
     let message = "the loss is not finite";
-    let check = on(g, &home, |g| g.op("CheckNumerics").name(CHECK).input(loss).attr("message", message).build())?;
+    let mut check = on(g, &home, |g| g.op("CheckNumerics").name(CHECK).input(loss).attr("message", message).build())?;
+    if checks {
+        g.settle()?;
+        let all: Vec<Output> = gradients.iter().map(clip::values).collect();
+        let floats = all.into_iter().filter(|&one| g.settled().output_type(one).dtype.is_float());
+        let mut checked = vec![check];
+        for gradient in floats.collect::<Vec<Output>>() {
+            let (device, message) = (g.device_of(gradient), "a gradient is not finite");
+            checked.push(on(g, &device, |g| {
+                g.op("CheckNumerics")
+                    .name(CHECK_GRADIENT)
+                    .input(gradient)
+                    .control(check)
+                    .attr("message", message)
+                    .build()
+            })?);
+        }
+        check = on(g, &home, |g| {
+            let all = g.op("NoOp").name("train/gradients_are_numbers");
+            checked.into_iter().fold(all, |all, one| all.control(one)).build()
+        })?;
+    }
     // In the order in which they are computed, which whatever takes them can go by.
     let mut order: Vec<usize> = (0..gradients.len()).collect();
     order.sort_by_key(|&place| clip::values(&gradients[place]).node);
@@ -302,7 +333,7 @@ pub(crate) fn variables(g: &mut GraphBuilder) -> Result<Vec<Variable>> {
 }
 
 /// The names by which [`variable_of`] finds every variable of a graph.
-fn names_of_variables(graph: &Graph) -> Vec<String> {
+pub(crate) fn names_of_variables(graph: &Graph) -> Vec<String> {
     let reads = |handle: NodeId| {
         let read = graph
             .nodes()

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::job::{TrainingGraph, name_of_next};
+use super::job::{CHECK_GRADIENT, TrainingGraph, name_of_next};
 use crate::failure::Result;
 use crate::graph::op::Role;
 use crate::graph::variable::ops::on;
@@ -12,7 +12,8 @@ use crate::graph::{Graph, GraphBuilder, Node, NodeId, Output};
 /// What finds the first value that is not finite.
 #[derive(Clone, Debug, Default)]
 pub struct Numerics {
-    /// For each kind of step, the values that its loss depends on, each behind those that it depends on itself.
+    /// For each kind of step, the values that its loss and then its gradients depend on, each behind those that it depends on
+    /// itself.
     pub steps: Vec<Vec<FiniteCheck>>,
     /// For each replica, what takes its part of a batch; feeding that leaves the queues alone.
     pub taken: Vec<Vec<String>>,
@@ -43,7 +44,9 @@ pub fn add_checks(job: &mut TrainingGraph) -> Result<Numerics> {
     let mut steps = Vec::with_capacity(job.steps.len());
     for step in &job.steps {
         let mut checks = Vec::new();
-        for node in before(&graph, graph.output(&step.loss)?.node, &ends) {
+        let mut lasts = vec![graph.output(&step.loss)?.node];
+        lasts.extend(gradients_of(&graph, graph.find_or_nearest(&step.run)?));
+        for node in before(&graph, &lasts, &ends) {
             for (port, output) in (0..).zip(&graph.node(node).outputs) {
                 if !output.dtype.is_float() || inside[node.index()] {
                     continue;
@@ -75,12 +78,38 @@ fn takers(graph: &Graph, replica: usize) -> Vec<NodeId> {
     takers.into_iter().map(|(_, id)| id).collect()
 }
 
-/// The nodes that a node depends on by values, and itself last: each behind those that it depends on. Of `ends`, nothing before
-/// them.
-fn before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>) -> Vec<NodeId> {
-    let mut seen = vec![false; graph.len()];
-    let (mut open, mut order) = (vec![(last, 0)], Vec::new());
-    seen[last.index()] = true;
+/// The nodes of the gradients that a step checks, in the order in which they were added.
+fn gradients_of(graph: &Graph, run: NodeId) -> Vec<NodeId> {
+    let (mut seen, mut open, mut found) = (vec![false; graph.len()], vec![run], Vec::new());
+    while let Some(id) = open.pop() {
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        let node = graph.node(id);
+        if node.name.starts_with(CHECK_GRADIENT) {
+            found.extend(node.inputs.iter().map(|input| input.node));
+        }
+        open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
+    }
+    found.sort_unstable();
+    found
+}
+
+/// The nodes that some nodes depend on by values, these among them: each behind those that it depends on, and behind what is
+/// before nodes that are named earlier. Of `ends`, nothing before them.
+fn before(graph: &Graph, lasts: &[NodeId], ends: &HashSet<NodeId>) -> Vec<NodeId> {
+    let (mut seen, mut order) = (vec![false; graph.len()], Vec::new());
+    for &last in lasts {
+        if !std::mem::replace(&mut seen[last.index()], true) {
+            add_before(graph, last, ends, &mut seen, &mut order);
+        }
+    }
+    order
+}
+
+/// Adds a node that was not seen, behind those that it depends on and that were not seen, either.
+fn add_before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>, seen: &mut [bool], order: &mut Vec<NodeId>) {
+    let mut open = vec![(last, 0)];
     while let Some((id, next)) = open.pop() {
         let inputs = if ends.contains(&id) { &[][..] } else { &graph.node(id).inputs[..] };
         match inputs.get(next) {
@@ -93,7 +122,6 @@ fn before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>) -> Vec<NodeId> {
             }
         }
     }
-    order
 }
 
 /// Which nodes are within a loop or a branch.

@@ -99,20 +99,32 @@ impl Folder {
         value.zip(step).map(Some).ok_or_else(wrong)
     }
 
+    /// Removes what saves left that were cut off.
+    pub fn clean(&self) {
+        let is_part = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.ends_with(".safetensors.part") && (name.starts_with("step-") || name.starts_with(BEST_FILE))
+        };
+        let entries = fs::read_dir(&self.path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        // What cannot be removed takes room, no more.
+        entries.filter(is_part).for_each(|part| _ = fs::remove_file(part));
+    }
+
     /// Whether it has a state.
     pub fn has_states(&self) -> Result<bool, Error> {
         Ok(!self.files()?.is_empty())
     }
 
-    /// Refuses a folder with the states or the best weights of another training: they would be taken for those of this.
-    pub fn begin_anew(&self) -> Result<(), Error> {
+    /// Refuses a folder with the states or, unless these are to be replaced, the best weights of another training: they would be
+    /// taken for those of this.
+    pub fn begin_anew(&self, replaces_best: bool) -> Result<(), Error> {
         let path = self.path.display();
         if self.has_states()? {
             return Err(Error::input(format!(
                 "{path} has the saved states of a training: continue it (resume), or name another folder"
             )));
         }
-        match self.path.join(BEST_FILE).exists() {
+        match !replaces_best && self.path.join(BEST_FILE).exists() {
             false => Ok(()),
             true => Err(Error::input(format!(
                 "{path} has {BEST_FILE}, the best weights of another training: move them, or name another folder"

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Error;
-use crate::tensor::{Data, Tensor};
+use crate::tensor::Tensor;
 
 /// Most classes that are counted against each other.
 const MAX_CLASSES: i64 = 1000;
@@ -25,8 +25,9 @@ pub struct Confusion(BTreeMap<(i64, i64), u64>);
 impl Confusion {
     pub(super) fn add(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<(), Error> {
         let classes = |what: &str, tensor: &Tensor| {
-            let classes =
-                tensor.to_i64s().ok().filter(|classes| classes.iter().all(|class| (0..MAX_CLASSES).contains(class)));
+            let numbers = tensor.numbers().filter(|_| tensor.dtype().is_integer());
+            let classes = numbers.map(|numbers| numbers.map(|number| number as i64).collect::<Vec<i64>>());
+            let classes = classes.filter(|classes| classes.iter().all(|class| (0..MAX_CLASSES).contains(class)));
             classes.ok_or_else(|| {
                 let (dtype, shape) = (tensor.dtype(), tensor.shape());
                 Error::input(format!(
@@ -74,20 +75,33 @@ impl fmt::Display for Confusion {
 
 /// The value of a metric as a number.
 pub(super) fn number(tensor: &Tensor) -> Result<f64, Error> {
-    match tensor.data() {
-        Data::F32(values) if values.len() == 1 => Ok(values[0].into()),
-        Data::F64(values) if values.len() == 1 => Ok(values[0]),
-        _ if tensor.len() == 1 && tensor.dtype().is_integer() => Ok(tensor.to_i64()? as f64),
-        _ => {
-            let is = format!("{}{}", tensor.dtype(), tensor.shape());
-            Err(Error::input(format!("a metric is {is}; it must be one number, so take its mean")))
-        }
-    }
+    let one = tensor.numbers().filter(|_| tensor.len() == 1).and_then(|mut numbers| numbers.next());
+    one.ok_or_else(|| {
+        let is = format!("{}{}", tensor.dtype(), tensor.shape());
+        Error::input(format!("a metric is {is}; it must be one number, so take its mean"))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_metric_is_one_number_of_any_dtype() {
+        for (tensor, wanted) in [
+            (Tensor::scalar(half::f16::from_f32(0.5)), 0.5),
+            (Tensor::vector(vec![half::bf16::from_f32(-3.0)]), -3.0),
+            (Tensor::scalar(0.25f64), 0.25),
+            (Tensor::scalar(true), 1.0),
+            (Tensor::scalar(7u8), 7.0),
+            (Tensor::scalar(-2i64), -2.0),
+        ] {
+            assert_eq!(number(&tensor).unwrap(), wanted, "{}", tensor.dtype());
+        }
+        for tensor in [Tensor::vector(vec![1f32, 2.0]), Tensor::scalar(b"1".to_vec())] {
+            assert!(number(&tensor).unwrap_err().to_string().contains("it must be one number"));
+        }
+    }
 
     #[test]
     fn classes_are_counted_against_each_other() {

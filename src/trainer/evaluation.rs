@@ -7,9 +7,6 @@ use crate::Session;
 use crate::tensor::Tensor;
 use crate::train::file::EvaluateSection;
 
-/// Examples that are evaluated at a time.
-const EVALUATED: usize = 1024;
-
 /// Whether evaluations get better.
 pub(super) struct Watch {
     place: usize,
@@ -114,7 +111,7 @@ impl Trainer {
     async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Error> {
         match (watch.look(step, means), &self.folder, watch.best) {
             (Verdict::Better, Some(folder), Some((value, _))) => {
-                let (folder, aim, values) = (folder.clone(), watch.aim(), self.values(session, |_| true).await?);
+                let (folder, aim, values) = (folder.clone(), watch.aim(), self.whole(session, step).await?);
                 blocking(move || folder.save_best(step, value, &aim, values)).await??;
                 Ok(false)
             }
@@ -150,7 +147,10 @@ impl Trainer {
         let mut sums = vec![0.0; self.job.evaluated.len()];
         let mut at = 0;
         while at < held_out.len() {
-            let count = EVALUATED.min(held_out.len() - at);
+            let count = self.chunk.examples.min(held_out.len() - at);
+            if self.chunk.is_fixed && count < self.chunk.examples {
+                break;
+            }
             let places: Vec<usize> = (at..at + count).collect();
             let tensors = self.taken(session, held_out, &places).await?;
             let feeds: Vec<(&str, Tensor)> = held_out.names().zip(tensors).collect();
@@ -163,7 +163,7 @@ impl Trainer {
             }
             at += count;
         }
-        let means = sums.into_iter().map(|sum| sum / held_out.len() as f64).collect();
+        let means = sums.into_iter().map(|sum| sum / at as f64).collect();
         Ok(Evaluated { means, confusion })
     }
 }

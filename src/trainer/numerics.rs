@@ -1,14 +1,12 @@
 //! What a step whose loss is NaN or infinite says: and which node was the first with such a value, if it was asked for.
 
+use super::state::WITH;
 use super::{Error, Trainer};
 use crate::Session;
 use crate::failure::{Failure, Stage};
 use crate::tensor::{Data, Tensor};
-use crate::train::job::CHECK;
+use crate::train::job::{CHECK, CHECK_GRADIENT};
 use crate::train::numerics::FiniteCheck;
-
-/// How a person asks for more.
-const WITH: &str = "check_numerics (on the command line --check-numerics) says";
 
 impl Trainer {
     /// What a failed run of steps means for the training: of the worker's kind of step, its first `number` done.
@@ -20,9 +18,12 @@ impl Trainer {
         number: impl Fn(u64) -> u64,
     ) -> Error {
         let Stage::InStep(step) = failure.stage else { return failure.into() };
-        if !failure.node.as_ref().is_some_and(|node| node.starts_with(CHECK)) {
-            return failure.into();
-        }
+        let is_by = |check: &str| failure.node.as_ref().is_some_and(|node| node.starts_with(check));
+        let what = match () {
+            () if is_by(CHECK) => "the loss",
+            () if is_by(CHECK_GRADIENT) => "a gradient",
+            () => return failure.into(),
+        };
         let step = number(step);
         let saved = match (self.save_before(session, step).await, &self.folder) {
             (Ok(true), _) => "; the state before it is saved".to_owned(),
@@ -43,7 +44,7 @@ impl Trainer {
             },
         };
         Error::NotFinite(format!(
-            "the loss is NaN or infinite in step {step}, which changed nothing{saved}; {found}. A lower rate, clip_norm or \
+            "{what} is NaN or infinite in step {step}, which changed nothing{saved}; {found}. A lower rate, clip_norm or \
              other first values may help"
         ))
     }

@@ -257,28 +257,20 @@ fn converted(raw: &Tensor, dtype: DType, scale: f64) -> Result<Tensor, String> {
 
 /// Numbers go through a double, which does not hold every large int64.
 fn whole_enough(raw: &Tensor, dtype: DType) -> Result<(), String> {
-    match raw.data() {
-        Data::I64(values) if dtype != DType::F32 && values.iter().any(|value| value.unsigned_abs() > 1 << 53) => {
+    let is_above = match raw.data() {
+        Data::I64(values) => values.iter().any(|value| value.unsigned_abs() > 1 << 53),
+        Data::U64(values) => values.iter().any(|&value| value > 1 << 53),
+        _ => false,
+    };
+    match is_above && dtype != DType::F32 {
+        true => {
             Err("it has whole numbers above 2^53, which are taken for an int64 placeholder without a scale only"
                 .to_owned())
         }
-        _ => Ok(()),
+        false => Ok(()),
     }
 }
 
 fn numbers(raw: &Tensor) -> Result<Box<dyn Iterator<Item = f64> + '_>, String> {
-    Ok(match raw.data() {
-        Data::F64(values) => Box::new(values.iter().copied()),
-        Data::F32(values) => Box::new(values.iter().map(|&value| value.into())),
-        Data::F16(values) => Box::new(values.iter().map(|&value| value.into())),
-        Data::U8(values) => Box::new(values.iter().map(|&value| value.into())),
-        Data::I8(values) => Box::new(values.iter().map(|&value| value.into())),
-        Data::I16(values) => Box::new(values.iter().map(|&value| value.into())),
-        Data::U16(values) => Box::new(values.iter().map(|&value| value.into())),
-        Data::I32(values) => Box::new(values.iter().map(|&value| value.into())),
-        Data::U32(values) => Box::new(values.iter().map(|&value| value.into())),
-        Data::I64(values) => Box::new(values.iter().map(|&value| value as f64)),
-        Data::Bool(values) => Box::new(values.iter().map(|&value| f64::from(u8::from(value)))),
-        other => return Err(format!("it has elements of {}, which are not taken", other.dtype())),
-    })
+    raw.numbers().ok_or_else(|| format!("it has elements of {}, which are not taken", raw.dtype()))
 }

@@ -11,6 +11,8 @@ use crate::train::{GLOBAL_STEP, Variable};
 
 /// Bytes of variables that are fetched or set in one step, unless one is larger.
 const STATE_BYTES: usize = 256 << 20;
+/// How a person finds where a value that is not finite comes from.
+pub(super) const WITH: &str = "check_numerics (on the command line --check-numerics) says";
 /// How often it is looked whether the last step is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -91,10 +93,32 @@ impl Trainer {
         groups
     }
 
+    /// The values of all variables after a step, by name.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`] if one that is trained is NaN or infinite somewhere: nobody goes on from such a state, and it would
+    /// take the place of a better one.
+    pub(super) async fn whole(&self, session: &Session, step: u64) -> Result<Vec<(String, Tensor)>, Error> {
+        let values = self.values(session, |_| true).await?;
+        let trained = self.job.variables.iter().zip(&values).filter(|(variable, _)| variable.trainable);
+        let is_odd = |tensor: &Tensor| {
+            let mut numbers = tensor.numbers().filter(|_| tensor.dtype().is_float()).into_iter().flatten();
+            numbers.any(|number| !number.is_finite())
+        };
+        let odd = trained.map(|(_, value)| value).find(|(_, tensor)| is_odd(tensor)).map(|(name, _)| name);
+        odd.map_or(Ok(()), |name| {
+            Err(Error::NotFinite(format!(
+                "variable {name} contains NaN or infinity after step {step}, whose state is not saved; {WITH} which node made \
+                 it"
+            )))
+        })?;
+        Ok(values)
+    }
+
     /// Saves the state after a step, if states are saved.
     pub(super) async fn save(&self, session: &Session, step: u64) -> Result<(), Error> {
         let Some(folder) = self.folder.clone() else { return Ok(()) };
-        let values = self.values(session, |_| true).await?;
+        let values = self.whole(session, step).await?;
         blocking(move || folder.save(step, values)).await??;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Trainings by the library, in this process.
 
+mod fits;
 mod on_workers;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::data::{Column, Rows};
 use crate::exec::BackendChoice;
 use crate::model::Model;
 use crate::protocol::SessionOptions;
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 use crate::train::file::{EvaluateSection, UpdateMode};
 use crate::train::{Optimizer, Training};
 

@@ -71,11 +71,14 @@ fn digits_are_told_apart_whatever_the_workers_do() {
         (r#""workers": 2, "ps": 1"#, 0.97),
         (r#""workers": 2, "mode": "mirrored""#, 0.97),
         // What these learn depends on who is first.
-        (r#""workers": 2, "ps": 1, "mode": "async""#, 0.93),
+        (r#""workers": 2, "ps": 1, "mode": "async""#, 0.97),
         (r#""workers": 3, "ps": 1, "backup": 1"#, 0.93),
     ] {
-        let replace = format!(r#""rate": 0.004, {workers}"#);
-        let line = trained(&sandbox, "digits.json", r#""rate": 0.004"#, &replace, "held out:");
+        // Gradients that are late take smaller steps, and more of them.
+        let pace =
+            if workers.contains("async") { r#""rate": 0.002, "epochs": 60"# } else { r#""rate": 0.004, "epochs": 40"# };
+        let replace = format!("{pace}, {workers}");
+        let line = trained(&sandbox, "digits.json", r#""rate": 0.004, "epochs": 40"#, &replace, "held out:");
         assert!(number(&line, "accuracy") >= least, "{workers}: {line}");
     }
 }

@@ -403,7 +403,7 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
             &["checkpoint"],
             &["state", "steps"],
             &["evaluation"],
-            &["feed", "lookup", "held", "numerics", "weights"],
+            &["feed", "fits", "lookup", "held", "numerics", "weights"],
             &["source, rows, folder"],
         ],
     ),

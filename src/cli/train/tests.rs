@@ -89,6 +89,7 @@ async fn what_is_resumed_ends_as_what_was_not_interrupted() {
     // What a save that was cut off leaves is not a state.
     std::fs::write(folder.child("parts").join("step-000000000099.safetensors.part"), "half").unwrap();
     run(&folder, &["--checkpoint", &dir("parts"), "--resume"]).await.unwrap();
+    assert!(!folder.child("parts").join("step-000000000099.safetensors.part").exists());
     let end = saved(&folder, "parts", 120);
     assert_eq!(end, saved(&folder, "whole", 120));
     let names: Vec<&str> = end.iter().map(|(name, _)| name.as_str()).collect();
@@ -100,8 +101,43 @@ async fn what_is_resumed_ends_as_what_was_not_interrupted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_restarted_by_itself_begins_or_goes_on() {
+    let folder = files(r#", "steps": 20"#, "");
+    let dir = folder.child("run").display().to_string();
+    // A run that was killed before it saved a state may have left its best weights.
+    std::fs::create_dir(folder.child("run")).unwrap();
+    std::fs::write(folder.child("run").join("best.safetensors"), "cut off").unwrap();
+    let words = ["--checkpoint", &dir, "--resume=if-any", "--steps"];
+    run(&folder, &[&words[..], &["10"]].concat()).await.unwrap();
+    run(&folder, &[&words[..], &["20"]].concat()).await.unwrap();
+    let whole = folder.child("whole").display().to_string();
+    run(&folder, &["--checkpoint", &whole]).await.unwrap();
+    assert_eq!(saved(&folder, "run", 20), saved(&folder, "whole", 20));
+    // A lost task is tried again so.
+    let retried = args(&folder, &["--checkpoint", &dir, "--retries", "2"]);
+    let mut seen = Vec::new();
+    let lost = async |args: Args| {
+        seen.push(args.resume);
+        Err(Trouble::mesh("task /job:ps/task:0 was lost"))
+    };
+    let trouble = with_retries(retried.clone(), lost).await.unwrap_err();
+    assert_eq!(seen, [None, Some(Resume::IfAny), Some(Resume::IfAny)]);
+    let last = folder.child("run").join("step-000000000020.safetensors");
+    let wanted =
+        format!("task /job:ps/task:0 was lost; the last saved state is {}: continue with --resume", last.display());
+    assert_eq!(trouble.to_string(), wanted);
+    let mut runs = 0;
+    let wrong = async |_: Args| {
+        runs += 1;
+        Err(Trouble::input("no file"))
+    };
+    assert_eq!(with_retries(retried, wrong).await.unwrap_err().to_string(), "no file");
+    assert_eq!(runs, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn several_workers_learn_what_one_does() {
-    let mut ends = Vec::new();
+    let (mut ends, mut curves) = (Vec::new(), Vec::new());
     for train in [
         "",
         r#", "workers": 1, "ps": 1"#,
@@ -112,8 +148,18 @@ async fn several_workers_learn_what_one_does() {
     ] {
         let folder = files(&format!(r#", "steps": 100{train}"#), "");
         let dir = folder.child("run").display().to_string();
-        run(&folder, &["--checkpoint", &dir]).await.unwrap();
+        let log = folder.child("log").display().to_string();
+        run(&folder, &["--checkpoint", &dir, "--report", "1", "--log", &log]).await.unwrap();
         ends.push(saved(&folder, "run", 100));
+        let lines = std::fs::read_to_string(folder.child("log").join("log.jsonl")).unwrap();
+        let values = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let losses: Vec<f64> = values.filter_map(|line| line["values"]["loss"].as_f64()).collect();
+        assert_eq!(losses.len(), 100);
+        curves.push(losses);
+    }
+    for curve in &curves[1..] {
+        let off = curves[0].iter().zip(curve).map(|(one, several)| (one - several).abs()).fold(0.0, f64::max);
+        assert!(off < 1e-5, "{off}");
     }
     for end in &ends[1..] {
         for ((name, one), (_, several)) in ends[0].iter().zip(end).filter(|((_, one), _)| one.dtype() == DType::F32) {

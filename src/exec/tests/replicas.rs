@@ -50,7 +50,7 @@ fn learn(optimizer: &str, train: &str, tasks: &[Task], batches: usize) -> Learne
     let program = crate::graph::read(MODEL.as_bytes()).unwrap();
     let sections = file::read(&sections).unwrap();
     let parts = [part("x", DType::F32, &[3]), part("word", DType::I32, &[]), part("y", DType::F32, &[2])];
-    let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &parts, batches).unwrap();
+    let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &parts, batches, false).unwrap();
     let mut cluster = Cluster::of(tasks);
     for node in program.init.iter().chain([&job.init]) {
         run(&mut cluster, &job.graph, &[], &[&format!("^{node}")]);
@@ -251,7 +251,7 @@ fn each_worker_of_an_async_training_makes_its_own_updates() {
     let program = crate::graph::read(text.as_bytes()).unwrap();
     let part = FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
     let sections = file::read(sections).unwrap();
-    let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
+    let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4, false).unwrap();
     let mut cluster = Cluster::of(&[Task::new("worker", 0), Task::new("worker", 1)]);
     run(&mut cluster, &job.graph, &[], &["^w/assign"]);
     run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.init)]);
@@ -286,7 +286,7 @@ fn an_update_does_not_wait_for_a_worker_that_is_late() {
     let program = crate::graph::read(text.as_bytes()).unwrap();
     let sections = file::read(sections).unwrap();
     let parts = [part("x", DType::F32, &[])];
-    let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &parts, 4).unwrap();
+    let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &parts, 4, false).unwrap();
     let tasks = [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)].map(|(job, i)| Task::new(job, i));
     let mut cluster = Cluster::of(&tasks);
     let begin = job.begin[0].clone();

@@ -365,7 +365,7 @@ fn a_loss_that_is_no_number_changes_nothing() {
     let program = crate::graph::read(text.as_bytes()).unwrap();
     let part = FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
     let sections = train::file::read(sections).unwrap();
-    let job = train::job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
+    let job = train::job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4, false).unwrap();
     let mut cluster = Cluster::new(1);
     run(&mut cluster, &job.graph, &[], &["^w/assign"]);
     run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.init)]);

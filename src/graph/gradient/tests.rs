@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::rules::{self, Known};
 use super::*;
 use crate::failure::Code;
-use crate::graph::{Graph, NodeDef, op};
+use crate::graph::{Attr, Graph, NodeDef, op};
 use crate::tensor::{DType, PartialShape, Tensor};
 
 /// Ops with inputs and float or resource outputs of which no gradient is known yet, or of which TensorFlow knows none.
@@ -534,4 +534,29 @@ fn gradients_of_a_graph_by_name() {
     assert!(found[1].rows.is_none() && rows.iter().all(|name| graph.find(name).is_some()));
     let again = of_graph(graph, &["gradients/rows".to_owned()], &["a/b".to_owned()], Unconnected::Zero).unwrap().1;
     assert_eq!(again[0].name.as_deref(), Some("gradients_1/a/b"));
+}
+
+#[test]
+fn gradients_of_what_is_placed_with_another_are_there_too() {
+    let mut g = GraphBuilder::new();
+    let v = g.with_device("/job:ps/task:1", |g| g.constant("v", [1.0f32, 2.0])).unwrap();
+    let with = |name: &str| Attr::Strs(vec![format!("loc:@{name}").into_bytes()]);
+    let read = g.op("Identity").name("read").input(v).attr("_class", with("v")).build().unwrap();
+    let square = g.op("Square").name("square").input(read).attr("_class", with("read")).build().unwrap();
+    let other = g.op("Square").name("other").input(square).build().unwrap();
+    g.op("Add").name("y").input(other).input(square).build().unwrap();
+    let (graph, _) = of_graph(g.finish().unwrap(), &["y".to_owned()], &["v".to_owned()], Unconnected::None).unwrap();
+    let devices = |scope: &str| {
+        let own = graph.nodes().filter(|(_, node)| node.name.starts_with(scope) && node.op.name != "Const");
+        let devices: Vec<&str> = own.map(|(_, node)| node.device.as_str()).collect();
+        assert!(!devices.is_empty(), "{scope}");
+        devices
+    };
+    for (scope, wanted) in [
+        ("gradients/square_grad/", "/job:ps/task:1"),
+        ("gradients/AddN", "/job:ps/task:1"),
+        ("gradients/other_grad/", ""),
+    ] {
+        assert!(devices(scope).iter().all(|device| *device == wanted), "{scope}: {:?}", devices(scope));
+    }
 }

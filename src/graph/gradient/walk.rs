@@ -11,7 +11,7 @@ use super::rules::{self, Stop};
 use super::{Differentiation, Gradient, Rows, Unconnected};
 use crate::failure::Result;
 use crate::graph::op::Role;
-use crate::graph::{GraphBuilder, Node, NodeId, Output};
+use crate::graph::{Attr, Graph, GraphBuilder, Node, NodeId, Output};
 use crate::tensor::DType;
 
 /// Adds the gradients of `ys` by `xs` to the graph of a builder whose nodes are all checked, in that scope.
@@ -176,7 +176,7 @@ impl Walk<'_> {
     fn ones_like(&mut self, y: Output, i: usize) -> Result<Output> {
         let graph = self.g.settled();
         let dtype = graph.output_type(y).dtype;
-        let device = graph.node(y.node).device.clone();
+        let device = home(graph, graph.node(y.node)).to_owned();
         let Some(one) = rules::number(dtype, 1.0) else {
             let name = self.g.tensor_name(y);
             let (op, path) = (dtype.with_article(), Path(vec![name.clone()]));
@@ -284,7 +284,8 @@ impl Walk<'_> {
         };
         let (g, contexts, source) = (&mut *self.g, &mut self.loops.contexts, self.source.as_str());
         let first = g.nodes().len();
-        let added = g.with_device(&node.device, |g| {
+        let device = home(g.settled(), node).to_owned();
+        let added = g.with_device(&device, |g| {
             g.with_scope(&format!("{}_grad", node.name), |g| {
                 // A rule that stops is not a failure of the builder: it is reported with the path.
                 match rule(&mut Call::new(g, contexts, source, node, id, grads)) {
@@ -315,8 +316,9 @@ impl Walk<'_> {
             return Ok(gradient);
         }
         let around = self.loops.around(id);
+        let device = home(self.g.settled(), node).to_owned();
         let added = self.loops.inside(self.g, around, |g, _| {
-            g.with_device(&node.device, |g| {
+            g.with_device(&device, |g| {
                 g.with_scope(&format!("{}_grad", node.name), |g| {
                     let mut outer = super::dense(g, gradient)?;
                     for branch in left {
@@ -359,7 +361,8 @@ impl Walk<'_> {
         }
         let found = found.clone();
         let around = self.loops.around_output(self.g.settled(), output);
-        let sum = self.loops.inside(self.g, around, |g, _| g.with_device(&node.device, |g| add_up(g, &found)));
+        let device = home(self.g.settled(), node).to_owned();
+        let sum = self.loops.inside(self.g, around, |g, _| g.with_device(&device, |g| add_up(g, &found)));
         let sum = sum.map_err(|stop| self.stopped(output.node, node, stop))?;
         self.found.insert(output, vec![sum]);
         Ok(Some(sum))
@@ -380,12 +383,26 @@ impl Walk<'_> {
         let node = self.g.settled().node(x.node).clone();
         match (self.sum_up(x, &node)?, unconnected) {
             (None, Unconnected::Zero) => {
-                let zeros = self.g.with_device(&node.device, |g| zeros_like(g, x))?;
+                let device = home(self.g.settled(), &node).to_owned();
+                let zeros = self.g.with_device(&device, |g| zeros_like(g, x))?;
                 Ok(Some(Gradient::Dense(zeros)))
             }
             (found, _) => Ok(found),
         }
     }
+}
+
+/// The device that a node requests, or if it requests to be with another by its attribute `_class`, the other's.
+fn home<'g>(graph: &'g Graph, node: &'g Node) -> &'g str {
+    /// Most nodes that are each placed with the next: of that many, some are in a circle.
+    const MOST: usize = 64;
+    let with = |node: &Node| {
+        let Some(Attr::Strs(classes)) = node.attrs.get("_class") else { return None };
+        let mut names = classes.iter().filter_map(|class| std::str::from_utf8(class.strip_prefix(b"loc:@")?).ok());
+        names.find_map(|name| graph.find(name)).map(|id| graph.node(id))
+    };
+    let mut all = std::iter::successors(Some(node), |&node| with(node)).take(MOST);
+    all.find(|node| !node.device.is_empty()).map_or("", |node| node.device.as_str())
 }
 
 /// Adds gradients up: dense ones by AddN; sparse ones are put one behind the other, if all are.

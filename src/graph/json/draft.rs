@@ -61,6 +61,22 @@ pub(super) struct Stored<'v, 'a> {
 
 type Read<T> = Result<T, Fault>;
 
+/// The keys that a graph.json may have.
+pub(crate) const ROOT_KEYS: &[&str] = &[
+    "version",
+    "nodes",
+    "variables",
+    "fetch",
+    "feed",
+    "targets",
+    "init",
+    "data",
+    "train",
+    "evaluate",
+    "description",
+    "$schema",
+];
+
 pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
     let root = Path::Root;
     let members = value.object(root, "graph.json is an object")?;
@@ -116,25 +132,7 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
                     .collect::<Read<_>>()?;
             }
             _ => {
-                return Err(unknown_key(
-                    key,
-                    *at,
-                    path,
-                    &[
-                        "version",
-                        "nodes",
-                        "variables",
-                        "fetch",
-                        "feed",
-                        "targets",
-                        "init",
-                        "data",
-                        "train",
-                        "evaluate",
-                        "description",
-                        "$schema",
-                    ],
-                ));
+                return Err(unknown_key(key, *at, path, ROOT_KEYS));
             }
         }
     }

@@ -62,6 +62,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         assert!(why.starts_with(&format!("{path} (line 1, column ")) && why.contains(part), "{text}: {why}");
     };
     check(format!("{{{data}}}"), "$", "\"train\" is missing");
+    check(format!("{{{data}, {good}, \"evalute\": {{\"every\": 1}}}}"), "$.evalute", "did you mean \"evaluate\"?");
     for (section, path, part) in [
         (r#"{"batch": 2}"#, "$.data", "\"feed\" is missing"),
         (r#"{"feed": {"x": "x.npy"}}"#, "$.data", "\"batch\" is missing"),

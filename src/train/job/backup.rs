@@ -82,7 +82,7 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     for one in &gradients {
         taken.push(Gradient::Dense(one.take(g, train.needed())?));
     }
-    let taken = held(g, means[0], &taken)?;
+    let taken = held(g, means[0], &taken, false)?;
     let training = Training { device: home.clone(), ..train.training.clone() };
     let (Trained { variables: added, .. }, runs) = apply_each(g, &trained, &[taken], &training, &[], "")?;
     let mut added = without(added, &[&own[..], std::slice::from_ref(&global_step)].concat());

@@ -14,7 +14,13 @@ use crate::train::minimize::{apply_each, gradients_of_share};
 use crate::train::ring::{BucketLimits, all_reduce};
 
 /// Adds the updates of all replicas of a graph.
-pub(super) fn add(g: &mut GraphBuilder, graph: &Graph, replicas: &Replicas, train: &TrainSection) -> Result<Made> {
+pub(super) fn add(
+    g: &mut GraphBuilder,
+    graph: &Graph,
+    replicas: &Replicas,
+    train: &TrainSection,
+    checks: bool,
+) -> Result<Made> {
     let count = replicas.count();
     let all: Vec<usize> = (0..count).collect();
     let names = names_of_variables(graph);
@@ -49,7 +55,7 @@ pub(super) fn add(g: &mut GraphBuilder, graph: &Graph, replicas: &Replicas, trai
         // If one worker's loss is not finite, no worker gets complete gradients.
         let home = g.device_of(loss);
         let number = on(g, &home, |g| cast(g, loss, DType::F32))?;
-        sets.push(held(g, number, set)?);
+        sets.push(held(g, number, set, checks)?);
     }
     let sums = all_reduce(g, &trained, &sets, BucketLimits::default())?;
     g.settle()?;

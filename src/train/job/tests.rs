@@ -34,7 +34,7 @@ fn put_together_of(graph: &str, batch: usize, train: &str) -> Result<TrainingGra
         FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![4], there: None },
         FedPlaceholder { name: "y".to_owned(), dtype: DType::I32, example: vec![], there: None },
     ];
-    job(graph, &sections, &parts, 8)
+    job(graph, &sections, &parts, 8, false)
 }
 
 #[test]

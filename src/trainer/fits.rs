@@ -1,0 +1,170 @@
+//! Whether what the sections say fits the graph and the examples: what is wrong is told before anything runs.
+
+use std::collections::HashSet;
+
+use super::Error;
+use crate::data::{Examples, There};
+use crate::graph::Graph;
+use crate::graph::op::Role;
+use crate::tensor::{DType, Shape};
+use crate::train::file::{Confusion, Sections};
+use crate::train::job::{FedPlaceholder, UPDATES};
+
+/// Refuses a placeholder that is needed and not fed.
+pub(super) fn check_fed(graph: &Graph, sections: &Sections, parts: &[FedPlaceholder]) -> Result<(), Error> {
+    let train = &sections.train;
+    let looked_at = sections.evaluate.iter().flat_map(|section| {
+        let classes = section.confusion.iter().flat_map(|both| [&both.labels, &both.predictions]);
+        section.metrics.iter().chain(classes)
+    });
+    let names = std::iter::once(&train.loss).chain(&train.metrics).chain(looked_at).chain(&train.updates);
+    let own = Some(UPDATES).filter(|_| train.updates.is_empty());
+    for name in names.map(String::as_str).chain(own) {
+        // A name that does not exist is told where it stands.
+        let found = graph.output(name).map(|output| output.node).ok().or_else(|| graph.find(name));
+        let (mut open, mut seen) = (Vec::from_iter(found), HashSet::new());
+        while let Some(id) = open.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let node = graph.node(id);
+            if node.op.role == Role::Placeholder && parts.iter().all(|part| part.name != node.name) {
+                let own = &node.name;
+                return Err(Error::Sections(format!(
+                    "$.data.feed has nothing for placeholder {own}, which {name} needs"
+                )));
+            }
+            open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
+        }
+    }
+    Ok(())
+}
+
+/// What the examples are to their placeholders, which they must fit.
+///
+/// A worker takes `rows` of them at a time.
+pub(super) fn parts(graph: &Graph, examples: &Examples, rows: usize) -> Result<Vec<FedPlaceholder>, Error> {
+    let part = |((name, dtype, example), there): ((&str, DType, &[usize]), Option<&There>)| {
+        let at = |why: String| Error::input(format!("data for {name}: {why}"));
+        let id = graph.find_or_nearest(name).map_err(|error| at(error.to_string()))?;
+        let node = graph.node(id);
+        if node.op.role != Role::Placeholder {
+            return Err(at(format!("its op is {}, not Placeholder", node.op.name)));
+        }
+        let (takes, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?);
+        let one: Shape = std::iter::once(1).chain(example.iter().copied()).collect();
+        let fits = shape.0.as_ref().is_none_or(|sizes| {
+            sizes.len() == one.rank()
+                && sizes.iter().zip(one.dims()).skip(1).all(|(size, own)| size.is_none_or(|size| size == *own))
+        });
+        if takes != dtype || !fits {
+            let own = Shape::from(example.to_vec());
+            return Err(at(format!(
+                "an example is {dtype}{own}, and the placeholder takes {takes} in batches {shape}"
+            )));
+        }
+        let first = shape.0.as_ref().and_then(|sizes| sizes.first().copied().flatten());
+        if let Some(first) = first.filter(|&first| first != rows) {
+            return Err(Error::Sections(format!(
+                "$.data.batch: placeholder {name} takes {first} examples at a time, a worker takes {rows}"
+            )));
+        }
+        Ok(FedPlaceholder { name: name.to_owned(), dtype, example: example.to_vec(), there: there.cloned() })
+    };
+    examples.columns().zip(examples.there()).map(part).collect()
+}
+
+/// The examples that are trained with, and those that are held out.
+pub(super) fn held_out(sections: &Sections, examples: Examples) -> Result<(Examples, Option<Examples>), Error> {
+    match (&sections.evaluate, sections.data.hold_out) {
+        (Some(_), 0.0) => Err(Error::Sections(
+            "$.evaluate needs examples that are held out: say which share with data.hold_out".to_owned(),
+        )),
+        (_, 0.0) => Ok((examples, None)),
+        (_, share) => {
+            let (kept, held) = examples.split(share, sections.data.shuffle.unwrap_or(0))?;
+            if held.is_empty() {
+                let count = examples.len();
+                return Err(Error::Sections(format!(
+                    "$.data.hold_out: {share} of {count} examples is less than one example"
+                )));
+            }
+            Ok((kept, Some(held)))
+        }
+    }
+}
+
+/// Refuses tensors that have no class for each example.
+pub(super) fn check_confusion(graph: &Graph, confusion: &Confusion) -> Result<(), Error> {
+    for name in [&confusion.labels, &confusion.predictions] {
+        let at = |why: String| Error::Sections(format!("$.evaluate.confusion: {name}: {why}"));
+        let output = graph.output(name).map_err(|error| at(error.to_string()))?;
+        let dtype = graph.output_type(output).dtype;
+        if !dtype.is_integer() {
+            return Err(at(format!("it is {dtype}; expected a class for each example, whole numbers from 0")));
+        }
+    }
+    Ok(())
+}
+
+/// The nodes that give the graph's variables their first values: those that the sections name, or the node `init`. `has_others`:
+/// whether the variables get other values.
+pub(super) fn init_of(graph: &Graph, named: &[String], has_others: bool) -> Result<Vec<String>, Error> {
+    /// Of that name are those of models, and of graphs that TensorFlow made.
+    const INIT: &str = "init";
+    let variable = graph.nodes().find(|(_, node)| node.op.makes_variable);
+    let missing = || match variable {
+        Some((_, node)) if !has_others => {
+            let name = &node.name;
+            Err(Error::Sections(format!(
+                "$.init is missing: the nodes that give variables such as {name} their first values; the graph has no node \
+                 {INIT}, which is taken without it"
+            )))
+        }
+        _ => Ok(Vec::new()),
+    };
+    match named {
+        [] if graph.find(INIT).is_some() => Ok(vec![INIT.to_owned()]),
+        [] => missing(),
+        [only] if only == INIT && graph.find(INIT).is_none() => missing(),
+        named => {
+            for name in named {
+                graph
+                    .output(name)
+                    .map(|_| ())
+                    .or_else(|error| graph.find(name).map(|_| ()).ok_or(error))
+                    .map_err(|error| Error::Sections(format!("$.init: {error}")))?;
+            }
+            Ok(named.to_vec())
+        }
+    }
+}
+
+/// How many of the examples that are held out are evaluated at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Chunk {
+    pub examples: usize,
+    /// Whether a placeholder takes just as many; what does not fill that is left out.
+    pub is_fixed: bool,
+}
+
+impl Chunk {
+    /// Most examples at a time, unless a worker takes more.
+    const MOST: usize = 1024;
+    /// Most bytes of them, unless those of a worker are more.
+    const BYTES: usize = 16 << 20;
+
+    /// For workers that take `rows` examples of `bytes` each. Those placeholders whose first size is known take as many.
+    pub fn of(graph: &Graph, parts: &[FedPlaceholder], rows: usize, bytes: usize) -> Chunk {
+        let is_fixed = |part: &FedPlaceholder| {
+            let shape = graph.find(&part.name).and_then(|id| graph.node(id).attrs.shape("shape").ok());
+            shape.is_some_and(|shape| shape.0.as_ref().is_some_and(|sizes| matches!(sizes[..], [Some(_), ..])))
+        };
+        match parts.iter().any(is_fixed) {
+            true => Chunk { examples: rows.max(1), is_fixed: true },
+            false => {
+                Chunk { examples: (Chunk::BYTES / bytes.max(1)).min(Chunk::MOST).max(rows).max(1), is_fixed: false }
+            }
+        }
+    }
+}
