@@ -7,7 +7,7 @@ use crate::data::{Examples, There};
 use crate::graph::Graph;
 use crate::graph::op::Role;
 use crate::tensor::{DType, Shape};
-use crate::train::file::{Confusion, Sections};
+use crate::train::file::{ConfusionNodes, Sections};
 use crate::train::job::{FedPlaceholder, UPDATES};
 
 /// Refuses a placeholder that is needed and not fed.
@@ -95,7 +95,7 @@ pub(super) fn held_out(sections: &Sections, examples: Examples) -> Result<(Examp
 }
 
 /// Refuses tensors that have no class for each example.
-pub(super) fn check_confusion(graph: &Graph, confusion: &Confusion) -> Result<(), Error> {
+pub(super) fn check_confusion(graph: &Graph, confusion: &ConfusionNodes) -> Result<(), Error> {
     for name in [&confusion.labels, &confusion.predictions] {
         let at = |why: String| Error::Sections(format!("$.evaluate.confusion: {name}: {why}"));
         let output = graph.output(name).map_err(|error| at(error.to_string()))?;

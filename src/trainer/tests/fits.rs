@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::train;
-use crate::train::file::Confusion;
+use crate::train::file::ConfusionNodes;
 
 /// The mean of a row in half precision.
 fn half_precision() -> Graph {
@@ -39,7 +39,7 @@ fn what_is_looked_at_is_checked_before_the_first_step() {
     m.op("AsString", &[&x.mean()], crate::graph::Attrs::default()).named("text");
     let graph = m.finish().unwrap();
     let confused = |labels: &str| {
-        let confusion = Confusion { labels: labels.to_owned(), predictions: "loss".to_owned() };
+        let confusion = ConfusionNodes { labels: labels.to_owned(), predictions: "loss".to_owned() };
         Some(EvaluateSection { confusion: Some(confusion), ..EvaluateSection::default() })
     };
     let with = |change: &dyn Fn(&mut Sections)| {
