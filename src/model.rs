@@ -212,8 +212,9 @@ impl Model {
     }
 
     /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), but for those
-    /// of a graph that was read; it is not there if there is no other. If layers keep running averages and the model was not minimized, the node [`UPDATES`] brings those up to date, and a
-    /// training of the graph runs it in each step. The model goes on with that graph as with one that was read.
+    /// of a graph that was read; it is not there if there is no other. If layers keep running averages and the model was not
+    /// minimized, the node [`UPDATES`] brings those up to date, and a training of the graph runs it in each step. The model goes
+    /// on with that graph as with one that was read.
     ///
     /// # Errors
     /// The first thing that went wrong since the model was begun.

@@ -306,7 +306,8 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "door::burn",
         &[
-            &[SELF, "slots", "message", "form", "process", "websocket", "socket"],
+            &[SELF, "slots", "message", "messagepack", "form", "process", "websocket", "socket"],
+            &["known"],
             &["frame"],
             &["program, relative, step"],
             &["graph"],
