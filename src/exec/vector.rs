@@ -18,7 +18,6 @@ mod power;
 mod repeat;
 mod response;
 mod softmax;
-mod squares;
 mod target;
 mod tile;
 mod walk;
@@ -36,7 +35,6 @@ pub use response::LocalResponse;
 pub use softmax::{
     cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,
 };
-pub use squares::squares;
 pub use target::{Work, widest};
 pub use walk::{Operand, numbered, one_hot, sum_over, sums};
 

@@ -1,28 +1,20 @@
-//! Losses of float32 that lies in this process's memory: half the sum of the squares, and the cross entropy with rows of labels.
-//! What does not fit is left to the host.
+//! The cross entropy of float32 that lies in this process's memory, with rows of labels. What does not fit is left to the host.
 
 use smallvec::smallvec;
 
 use super::dense::{Direct, floats, made, over};
-use crate::exec::engine::{EngineOutcome, Value, Values};
+use crate::exec::engine::{EngineOutcome, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::vector;
 use crate::failure::Result;
 use crate::memory as budget;
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::Shape;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
     Ok(match node.op {
-        "L2Loss" => Some(Box::new(l2_loss)),
         "SoftmaxCrossEntropyWithLogits" => Some(Box::new(cross_entropy)),
         _ => None,
     })
-}
-
-fn l2_loss(inputs: Values) -> Result<EngineOutcome> {
-    let Some(xs) = floats(&inputs[0]) else { return Ok(EngineOutcome::Declined(inputs)) };
-    let loss = Tensor::scalar((vector::squares(xs) / 2.0) as f32);
-    Ok(EngineOutcome::Done(smallvec![Value::Host(loss)]))
 }
 
 /// The loss of each row, and its gradient, which is written over the logits if they are not shared.
