@@ -9,6 +9,7 @@ mod array;
 mod batch_norm;
 mod bits;
 mod blocks;
+mod cast;
 mod channels_last;
 mod conv;
 mod dense;
@@ -20,6 +21,7 @@ mod matmul;
 mod memory;
 mod pool;
 mod reduce;
+mod select;
 #[cfg(test)]
 mod tests;
 mod train;

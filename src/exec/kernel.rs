@@ -31,9 +31,13 @@ mod text;
 mod train;
 pub mod update;
 
+#[cfg(feature = "exec")]
+pub(in crate::exec) use broadcast::Broadcast;
 #[cfg(test)]
 pub use image::CODED;
 pub use math::cast;
+#[cfg(feature = "exec")]
+pub(in crate::exec) use math::condition_shape;
 #[cfg(feature = "exec")]
 pub(in crate::exec) use nn::{Padding, Slide};
 pub use ragged::checked_splits;

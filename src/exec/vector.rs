@@ -6,7 +6,9 @@
 mod axis;
 pub mod channels;
 mod conv;
+mod convert;
 mod depthwise;
+pub mod flags;
 mod functions;
 mod lanes;
 mod layout;
@@ -20,13 +22,14 @@ mod walk;
 
 pub use axis::Axis;
 pub use conv::Convolution;
+pub use convert::{To, converted};
 pub use depthwise::Depthwise;
 pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
 pub use pool::Pool;
 pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
 pub use target::{Work, widest};
-pub use walk::{Repeat, numbered, sum_over, sums};
+pub use walk::{Cut, Places, Repeat, anew, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
-use burn_backend::TensorData;
+use burn_backend::{Element as BurnElement, TensorData};
 use smallvec::smallvec;
 
 use super::array::{Array, taken};
-use super::batch_norm;
 use super::memory::{Backing, held};
+use super::{batch_norm, cast, select};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::vector::{self, Binary, Comparison, Pairs, Repeat, Unary};
 use crate::failure::Result;
 use crate::memory as budget;
-use crate::tensor::{DType, Data, Shape, Tensor};
+use crate::tensor::{DType, Data, Element, Shape, Tensor};
 
 /// A kernel that needs no backend.
 pub(super) type Direct = Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>;
@@ -27,13 +27,10 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     if !B::IN_PLACE || node.inputs.is_empty() {
         return Ok(None);
     }
-    if node.op == "Cast" && node.inputs == [DType::Bool] && node.outputs[0].dtype == DType::F32 {
-        return Ok(Some(Box::new(from_bools)));
-    }
-    if node.inputs.iter().any(|&dtype| dtype != DType::F32) {
-        return Ok(None);
-    }
     let direct: Option<Direct> = match node.op {
+        "Cast" => cast::kernel(node)?,
+        "Select" | "SelectV2" => select::kernel(node),
+        _ if node.inputs.iter().any(|&dtype| dtype != DType::F32) => None,
         "AddN" => Some(Box::new(add_n)),
         "Softmax" => Some(rows(vector::softmax, vector::softmax_of)),
         "LogSoftmax" => Some(rows(vector::log_softmax, vector::log_softmax_of)),
@@ -153,17 +150,6 @@ fn comparison(op: Comparison) -> Direct {
     })
 }
 
-fn from_bools(inputs: Values) -> Result<EngineOutcome> {
-    let flags = match &inputs[0] {
-        Value::Host(tensor) => tensor.slice::<bool>().ok(),
-        Value::Device(_) => None,
-    };
-    let Some(flags) = flags.filter(|flags| !flags.is_empty()) else { return Ok(EngineOutcome::Declined(inputs)) };
-    inputs[0].shape().checked_elements(DType::F32)?;
-    budget::admit(size_of::<f32>().saturating_mul(flags.len()))?;
-    done(inputs[0].shape(), vector::numbered(flags))
-}
-
 /// As a sum of which the second is repeated along the last dimension.
 fn bias_add(add: Binary) -> Direct {
     Box::new(move |inputs| {
@@ -264,10 +250,10 @@ pub(super) fn over(value: &mut Value, write: impl FnOnce(&mut [f32])) -> bool {
 }
 
 /// A new value.
-pub(super) fn made(shape: &Shape, elements: Vec<f32>) -> Value {
+pub(super) fn made<T: Element + BurnElement>(shape: &Shape, elements: Vec<T>) -> Value {
     let raw = burn_flex::FlexTensor::from_data(TensorData::new(elements, held(shape)));
     let memory = Arc::new(Some(Memory::Flex(raw)));
-    Value::Device(DeviceTensor { dtype: DType::F32, shape: shape.clone(), memory })
+    Value::Device(DeviceTensor { dtype: T::DTYPE, shape: shape.clone(), memory })
 }
 
 pub(super) fn done(shape: &Shape, elements: Vec<f32>) -> Result<EngineOutcome> {

@@ -1,8 +1,9 @@
 //! The ops of float32 that are computed here, by their names, each as functions of slices.
 
+use super::flags::{Test, tested};
 use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
 use super::power::Power;
-use super::walk::{One, Repeat, Test, Two, map, mapped, tested, zip, zipped};
+use super::walk::{One, Repeat, Two, map, mapped, zip, zipped};
 
 /// A function of one number.
 pub struct Unary {

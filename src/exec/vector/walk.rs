@@ -188,83 +188,50 @@ fn zipping<F: Two>(len: usize, ys: &[f32], Repeat { each }: Repeat, f: F) -> (Cu
     (Cut { period, work: F::WORK }, act)
 }
 
-/// A function of two numbers that is true or false. To be inlined always.
-pub trait Test: Copy + Send + Sync {
-    fn of(self, x: f32, y: f32) -> bool;
+/// The places of a part of a new vector. They are filled in their order.
+pub struct Places<'a, R> {
+    all: &'a mut [MaybeUninit<R>],
+    filled: usize,
 }
 
-/// As [`Spread`], to other places; without `each`, each number meets the one beside it.
-struct Tests<'a, F> {
-    to: &'a mut [MaybeUninit<bool>],
-    xs: &'a [f32],
-    ys: &'a [f32],
-    each: usize,
-    from: usize,
-    f: F,
-}
-
-impl<F: Test> Work for Tests<'_, F> {
+impl<R: Copy> Places<'_, R> {
+    /// How many are not filled yet.
     #[inline(always)]
-    fn run(self) {
-        let (mut at, mut done) = (self.from, 0);
-        while done < self.xs.len() {
-            let left = self.xs.len() - done;
-            let first = at / self.each % self.ys.len();
-            // Up to where the `y` changes, or where the `ys` begin anew.
-            let count = if self.each == 1 { self.ys.len() - first } else { self.each - at % self.each };
-            let count = if self.ys.len() == 1 { left } else { count.min(left) };
-            let (to, xs) = (&mut self.to[done..done + count], &self.xs[done..done + count]);
-            if self.each == 1 && self.ys.len() > 1 {
-                for ((to, &x), &y) in to.iter_mut().zip(xs).zip(&self.ys[first..first + count]) {
-                    to.write(self.f.of(x, y));
-                }
-            } else {
-                let y = self.ys[first];
-                for (to, &x) in to.iter_mut().zip(xs) {
-                    to.write(self.f.of(x, y));
-                }
-            }
-            (at, done) = (at + count, done + count);
+    pub fn left(&self) -> usize {
+        self.all.len() - self.filled
+    }
+
+    /// Fills the next `count` places: each with what `of` returns for its number among them.
+    #[inline(always)]
+    pub fn each(&mut self, count: usize, of: impl Fn(usize) -> R) {
+        for (i, place) in self.all[self.filled..][..count].iter_mut().enumerate() {
+            place.write(of(i));
         }
+        self.filled += count;
+    }
+
+    /// Fills the next places with copies of these.
+    #[inline(always)]
+    pub fn copy(&mut self, from: &[R]) {
+        self.all[self.filled..][..from.len()].write_copy_of_slice(from);
+        self.filled += from.len();
     }
 }
 
-/// Whether the test holds for each `x` and its `y`; as [`zip`].
+/// A new vector of `len` elements. `act` is called with the place of the first element of a part, and fills that part.
 ///
 /// # Panics
-/// If there are `xs`, but no `ys`.
-pub fn tested<F: Test>(xs: &[f32], ys: &[f32], Repeat { each }: Repeat, f: F) -> Vec<bool> {
-    anew(xs, |from, xs, to| widest(Tests { to, xs, ys, each, from, f }))
-}
-
-struct Choice<'a> {
-    to: &'a mut [MaybeUninit<f32>],
-    from: &'a [bool],
-}
-
-impl Work for Choice<'_> {
-    #[inline(always)]
-    fn run(self) {
-        for (to, &from) in self.to.iter_mut().zip(self.from) {
-            to.write(if from { 1.0 } else { 0.0 });
-        }
-    }
-}
-
-/// 1 for what is true, 0 for what is false.
-pub fn numbered(from: &[bool]) -> Vec<f32> {
-    anew(from, |_, from, to| widest(Choice { to, from }))
-}
-
-/// What `act` writes for each element: it is called with the place of the first element of a part, the part, and where to write
-/// to, of which it writes everything.
-fn anew<T: Sync, R: Send>(from: &[T], act: impl Fn(usize, &[T], &mut [MaybeUninit<R>]) + Sync) -> Vec<R> {
-    let lot = Cut { period: 1, work: 1 }.lot(from.len());
-    let mut made = Vec::with_capacity(from.len());
-    let places = made.spare_capacity_mut()[..from.len()].chunks_mut(lot);
-    in_lots(places.zip(from.chunks(lot)).enumerate(), |(i, (places, from))| act(i * lot, from, places));
-    // SAFETY: the lots are all of the vector's places, and `act` wrote each of them before `in_lots` returned.
-    unsafe { made.set_len(from.len()) };
+/// If `act` leaves a place as it is.
+pub fn anew<R: Copy + Send>(len: usize, cut: Cut, act: impl Fn(usize, &mut Places<R>) + Sync) -> Vec<R> {
+    let lot = cut.lot(len);
+    let mut made = Vec::with_capacity(len);
+    in_lots(made.spare_capacity_mut()[..len].chunks_mut(lot).enumerate(), |(i, all)| {
+        let mut places = Places { all, filled: 0 };
+        act(i * lot, &mut places);
+        assert_eq!(places.left(), 0, "every place is filled");
+    });
+    // SAFETY: the lots are all of the vector's places, and each was filled before `in_lots` returned.
+    unsafe { made.set_len(len) };
     made
 }
 
@@ -314,16 +281,6 @@ mod tests {
     }
 
     #[derive(Clone, Copy)]
-    struct Less;
-
-    impl Test for Less {
-        #[inline(always)]
-        fn of(self, x: f32, y: f32) -> bool {
-            x < y
-        }
-    }
-
-    #[derive(Clone, Copy)]
     struct Half;
 
     impl One for Half {
@@ -345,8 +302,6 @@ mod tests {
             let mut over = xs.clone();
             zip(&mut over, &ys, Repeat::WHOLE, Difference);
             assert!(over == want && zipped(&xs, &ys, Repeat::WHOLE, Difference) == want, "{count} with {period}");
-            let less: Vec<bool> = xs.iter().zip(ys.iter().cycle()).map(|(x, y)| x < y).collect();
-            assert!(tested(&xs, &ys, Repeat::WHOLE, Less) == less, "{count} with {period}");
         };
         for count in [1, 2, 15, 16, 17, NEAR - 1, NEAR + 1, FEWEST - 1, FEWEST, FEWEST + 3, 2 * MOST + 5] {
             check(count, count);
@@ -369,10 +324,6 @@ mod tests {
             zip(&mut over, &ys, Repeat { each }, Difference);
             let case = format!("{period} numbers {each} times, {times} times over");
             assert!(over == want && zipped(&xs, &ys, Repeat { each }, Difference) == want, "{case}");
-            let less: Vec<bool> = xs.iter().zip(own()).map(|(x, y)| x < y).collect();
-            assert!(tested(&xs, &ys, Repeat { each }, Less) == less, "{case}");
-            let numbers: Vec<f32> = less.iter().map(|&less| f32::from(less)).collect();
-            assert!(numbered(&less) == numbers, "{case}");
         }
     }
 
