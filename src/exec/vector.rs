@@ -25,7 +25,7 @@ pub use conv::Convolution;
 pub use convert::{To, converted};
 pub use depthwise::Depthwise;
 pub use layout::{laid_out, tiled};
-pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, power_to, unary};
+pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
 pub use pool::Pool;
 pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
 pub use target::{Work, widest};

@@ -36,6 +36,8 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         "LogSoftmax" => Some(rows(vector::log_softmax, vector::log_softmax_of)),
         "BiasAdd" if node.attrs.str("data_format")? != "NCHW" => vector::binary("Add").map(bias_add),
         "Pow" => vector::binary("Pow").map(power),
+        "LeakyRelu" => Some(unary(vector::leaky(node.attrs.float("alpha")?))),
+        "LeakyReluGrad" => Some(binary(vector::leaky_gradient(node.attrs.float("alpha")?))),
         op => {
             let known = vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary));
             match known.or_else(|| vector::comparison(op).map(comparison)) {

@@ -8,17 +8,17 @@ use super::walk::{One, Repeat, Two, map, mapped, zip, zipped};
 /// A function of one number.
 pub struct Unary {
     /// Overwrites each number.
-    pub over: fn(&mut [f32]),
+    pub over: Box<dyn Fn(&mut [f32]) + Send>,
     /// Leaves the numbers.
-    pub made: fn(&[f32]) -> Vec<f32>,
+    pub made: Box<dyn Fn(&[f32]) -> Vec<f32> + Send>,
 }
 
 /// A function of two numbers, of which the second are repeated until there are as many as of the first.
 pub struct Pairs {
     /// Overwrites the first.
-    pub over: fn(&mut [f32], &[f32], Repeat),
+    pub over: Box<dyn Fn(&mut [f32], &[f32], Repeat) + Send>,
     /// Leaves both.
-    pub made: fn(&[f32], &[f32], Repeat) -> Vec<f32>,
+    pub made: Box<dyn Fn(&[f32], &[f32], Repeat) -> Vec<f32> + Send>,
 }
 
 /// A comparison, of which the second numbers are repeated until there are as many as of the first.
@@ -123,6 +123,32 @@ functions! { Two, 1,
     TangentGradient = |y, dy| dy * (1.0 - y * y);
 }
 
+/// A rectifier that lets a part of what is negative through.
+#[derive(Clone, Copy)]
+struct Leaky {
+    slope: f32,
+}
+
+impl One for Leaky {
+    #[inline(always)]
+    fn of(self, x: f32) -> f32 {
+        if x > 0.0 { x } else { x * self.slope }
+    }
+}
+
+/// Its gradient, from that of its result and what it was given.
+#[derive(Clone, Copy)]
+struct LeakyGradient {
+    slope: f32,
+}
+
+impl Two for LeakyGradient {
+    #[inline(always)]
+    fn of(self, dy: f32, x: f32) -> f32 {
+        if x > 0.0 { dy } else { dy * self.slope }
+    }
+}
+
 macro_rules! tests {
     ($($name:ident = |$x:ident, $y:ident| $body:expr;)*) => {
         $(
@@ -162,13 +188,16 @@ impl<F: Two> Two for Swapped<F> {
 /// `unary!(F)`: the functions of slices for a function of a number.
 macro_rules! unary {
     ($f:expr) => {
-        Unary { over: |xs| map(xs, $f), made: |xs| mapped(xs, $f) }
+        Unary { over: Box::new(move |xs| map(xs, $f)), made: Box::new(move |xs| mapped(xs, $f)) }
     };
 }
 
 macro_rules! pairs {
     ($f:expr) => {
-        Pairs { over: |xs, ys, repeat| zip(xs, ys, repeat, $f), made: |xs, ys, repeat| zipped(xs, ys, repeat, $f) }
+        Pairs {
+            over: Box::new(move |xs, ys, repeat| zip(xs, ys, repeat, $f)),
+            made: Box::new(move |xs, ys, repeat| zipped(xs, ys, repeat, $f)),
+        }
     };
 }
 
@@ -197,6 +226,17 @@ pub fn unary(op: &str) -> Option<Unary> {
         "Tanh" => unary!(Tangent),
         _ => return None,
     })
+}
+
+/// LeakyRelu, whose slope is an attribute.
+pub fn leaky(slope: f32) -> Unary {
+    unary!(Leaky { slope })
+}
+
+/// LeakyReluGrad.
+pub fn leaky_gradient(slope: f32) -> Binary {
+    let gradient = LeakyGradient { slope };
+    Binary { straight: pairs!(gradient), swapped: pairs!(Swapped(gradient)), broadcasts: false }
 }
 
 /// The op with this name and two inputs, if it is computed here.
@@ -326,6 +366,27 @@ mod tests {
             (op.swapped.over)(&mut right, &xs, Repeat::WHOLE);
             assert_eq!([bits(left.to_vec()), bits(right.to_vec())], [straight.clone(), straight], "{name}");
         }
+    }
+
+    #[test]
+    fn leaky_rectifiers_let_a_part_of_what_is_negative_through() {
+        let xs = [3.0f32, -2.0, 0.0, f32::NAN, f32::NEG_INFINITY, f32::INFINITY];
+        let got = (leaky(0.25).made)(&xs);
+        assert_eq!(got[..3], [3.0, -0.5, 0.0]);
+        assert!(got[3].is_nan() && got[4..] == [f32::NEG_INFINITY, f32::INFINITY]);
+        let (gradient, dys) = (leaky_gradient(0.25), [8.0f32, 8.0, 4.0, 4.0, -8.0, 1.0]);
+        let want = [8.0, 2.0, 1.0, 1.0, -2.0, 1.0];
+        assert_eq!((gradient.straight.made)(&dys, &xs, Repeat::WHOLE), want);
+        assert_eq!((gradient.swapped.made)(&xs, &dys, Repeat::WHOLE), want);
+        // As many as several threads share, and no multiple of a register.
+        let many: Vec<f32> = (0..(1 << 18) + 13).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
+        let want: Vec<f32> = many.iter().map(|x| x.max(0.0) + 0.25 * x.min(0.0)).collect();
+        let mut over = many.clone();
+        (leaky(0.25).over)(&mut over);
+        assert!(over == want);
+        let mut over = vec![2.0; many.len()];
+        (leaky_gradient(0.25).straight.over)(&mut over, &many, Repeat::WHOLE);
+        assert!(over.iter().zip(&many).all(|(dy, x)| *dy == if *x > 0.0 { 2.0 } else { 0.5 }));
     }
 
     #[test]
