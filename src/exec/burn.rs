@@ -16,6 +16,7 @@ mod dense;
 mod depthwise;
 mod einsum;
 mod elementwise;
+mod gather;
 mod layout;
 mod matmul;
 mod memory;

@@ -32,6 +32,8 @@ mod train;
 pub mod update;
 
 #[cfg(feature = "exec")]
+pub(in crate::exec) use array::{Gather, ignores_bad_indices, nd_slices};
+#[cfg(feature = "exec")]
 pub(in crate::exec) use broadcast::Broadcast;
 #[cfg(test)]
 pub use image::CODED;

@@ -24,7 +24,7 @@ pub use axis::Axis;
 pub use conv::Convolution;
 pub use convert::{To, converted};
 pub use depthwise::Depthwise;
-pub use layout::{laid_out, tiled};
+pub use layout::{laid_out, slices, tiled};
 pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
 pub use pool::Pool;
 pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};

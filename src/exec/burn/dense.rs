@@ -11,7 +11,7 @@ use smallvec::smallvec;
 
 use super::array::{Array, taken};
 use super::memory::{Backing, held};
-use super::{batch_norm, cast, select};
+use super::{batch_norm, cast, gather, select};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::vector::{self, Binary, Comparison, Pairs, Repeat, Unary};
@@ -29,6 +29,7 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     }
     let direct: Option<Direct> = match node.op {
         "Cast" => cast::kernel(node)?,
+        "GatherV2" | "GatherNd" => gather::kernel(node)?,
         "Select" | "SelectV2" => select::kernel(node),
         _ if node.inputs.iter().any(|&dtype| dtype != DType::F32) => None,
         "AddN" => Some(Box::new(add_n)),
