@@ -24,12 +24,12 @@ pub use axis::Axis;
 pub use conv::Convolution;
 pub use convert::{To, converted};
 pub use depthwise::Depthwise;
-pub use layout::{laid_out, slices, tiled};
+pub use layout::{laid_out, rows, slices, tiled};
 pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
 pub use pool::Pool;
 pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
 pub use target::{Work, widest};
-pub use walk::{Cut, Places, Repeat, anew, sum_over, sums};
+pub use walk::{Cut, Places, Repeat, Rows, anew, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

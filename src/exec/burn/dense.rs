@@ -14,7 +14,7 @@ use super::memory::{Backing, held};
 use super::{batch_norm, cast, gather, select};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
-use crate::exec::vector::{self, Binary, Comparison, Pairs, Repeat, Unary};
+use crate::exec::vector::{self, Binary, Comparison, Pairs, Repeat, Rows, Unary};
 use crate::failure::Result;
 use crate::memory as budget;
 use crate::tensor::{DType, Data, Element, Shape, Tensor};
@@ -27,6 +27,9 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     if !B::IN_PLACE || node.inputs.is_empty() {
         return Ok(None);
     }
+    if let Some(op) = one_input(node)? {
+        return Ok(Some(unary(op)));
+    }
     let direct: Option<Direct> = match node.op {
         "Cast" => cast::kernel(node)?,
         "GatherV2" | "GatherNd" => gather::kernel(node)?,
@@ -37,15 +40,11 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         "LogSoftmax" => Some(rows(vector::log_softmax, vector::log_softmax_of)),
         "BiasAdd" if node.attrs.str("data_format")? != "NCHW" => vector::binary("Add").map(bias_add),
         "Pow" => vector::binary("Pow").map(power),
-        "LeakyRelu" => Some(unary(vector::leaky(node.attrs.float("alpha")?))),
         "LeakyReluGrad" => Some(binary(vector::leaky_gradient(node.attrs.float("alpha")?))),
-        op => {
-            let known = vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary));
-            match known.or_else(|| vector::comparison(op).map(comparison)) {
-                None => batch_norm::kernel(node)?,
-                direct => direct,
-            }
-        }
+        op => match vector::binary(op).map(binary).or_else(|| vector::comparison(op).map(comparison)) {
+            None => batch_norm::kernel(node)?,
+            direct => direct,
+        },
     };
     let Some(mut direct) = direct else { return Ok(None) };
     Ok(Some(Box::new(move |inputs| direct(inputs.into_iter().map(in_order).collect::<Result<_>>()?))))
@@ -66,8 +65,38 @@ pub(super) fn in_order(value: Value) -> Result<Value> {
     }
 }
 
+/// The function of a node with one input, if its op is computed here.
+fn one_input(node: &KernelNode) -> Result<Option<Unary>> {
+    Ok(match node.op {
+        _ if node.inputs != [DType::F32] => None,
+        "LeakyRelu" => Some(vector::leaky(node.attrs.float("alpha")?)),
+        op => vector::unary(op),
+    })
+}
+
 fn unary(op: Unary) -> Direct {
-    Box::new(move |inputs| map(&op, inputs))
+    Box::new(move |inputs| match rows_of(&inputs[0]) {
+        // A part of each row, as a gate of a recurrent cell is, is not put in order first.
+        Some((xs, rows)) => {
+            let shape = inputs[0].shape();
+            shape.checked_elements(DType::F32)?;
+            done(shape, (op.rows)(xs, rows))
+        }
+        None => map(&op, inputs.into_iter().map(in_order).collect::<Result<_>>()?),
+    })
+}
+
+/// The rows that a view shows, and the elements from the first on.
+fn rows_of(value: &Value) -> Option<(&[f32], Rows)> {
+    let Value::Device(tensor) = value else { return None };
+    let Some(Memory::Flex(raw)) = tensor.memory.as_ref() else { return None };
+    let layout = raw.layout();
+    if raw.dtype() != burn_backend::DType::F32 || layout.is_contiguous() {
+        return None;
+    }
+    let rows = vector::rows(layout.shape().as_slice(), layout.strides())?;
+    let seen = (rows.count - 1) * rows.apart + rows.len;
+    Some((raw.storage::<f32>().get(layout.start_offset()..)?.get(..seen)?, rows))
 }
 
 fn map(op: &Unary, mut inputs: Values) -> Result<EngineOutcome> {
@@ -310,6 +339,22 @@ mod tests {
         let repeated =
             <burn_flex::Flex as burn_backend::ops::FloatTensorOps<_>>::float_expand(row, [rows, columns].into());
         assert!(floats(&in_order(value(repeated, [rows, columns])).unwrap()).is_none());
+    }
+
+    #[test]
+    fn a_part_of_each_row_is_computed_on_where_it_lies() {
+        let (rows, columns) = (50, 120);
+        let numbers: Vec<f32> = (0..rows * columns).map(|i| i as f32 - 700.5).collect();
+        let whole = burn_flex::FlexTensor::from_data(TensorData::new(numbers.clone(), [rows, columns]));
+        let part = whole.narrow(1, 40, 35);
+        let memory = Arc::new(Some(Memory::Flex(part)));
+        let part = Value::Device(DeviceTensor { dtype: DType::F32, shape: [rows, 35].into(), memory });
+        assert_eq!(rows_of(&part).map(|part| part.1), Some(Rows { count: rows, len: 35, apart: columns }));
+        let EngineOutcome::Done(answer) = unary(vector::unary("Neg").unwrap())(smallvec![part]).unwrap() else {
+            panic!("declined")
+        };
+        let want: Vec<f32> = (0..rows * 35).map(|i| -numbers[i / 35 * columns + 40 + i % 35]).collect();
+        assert_eq!((floats(&answer[0]), answer[0].shape().dims()), (Some(&want[..]), &[rows, 35][..]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Elements put in order, and repeated.
 
-use super::walk::{Cut, anew};
+use super::walk::{Cut, Rows, anew};
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, Pace};
 
@@ -31,6 +31,14 @@ pub fn laid_out(from: &[f32], start: usize, shape: &[usize], strides: &[isize]) 
     let mut to = vec![0f32; count];
     in_parts(seen, &dims, near, &mut to);
     Some(to)
+}
+
+/// The rows that a view shows, if it shows such.
+pub fn rows(shape: &[usize], strides: &[isize]) -> Option<Rows> {
+    match merged(shape, strides)?.as_slice() {
+        &[(count, apart), (len, 1)] => Some(Rows { count, len, apart }),
+        _ => None,
+    }
 }
 
 /// As [`copy`], in lots.
@@ -234,6 +242,15 @@ mod tests {
         let from = numbers(200);
         for (start, shape, strides) in [(7, [5, 6], [20, 1]), (7, [6, 5], [1, 20]), (3, [1, 1], [1, 1])] {
             assert_eq!(laid_out(&from, start, &shape, &strides), Some(naive(&from, start, &shape, &strides)));
+        }
+    }
+
+    #[test]
+    fn rows_are_told_from_other_views() {
+        assert_eq!(rows(&[64, 128], &[512, 1]), Some(Rows { count: 64, len: 128, apart: 512 }));
+        assert_eq!(rows(&[2, 3, 1, 5], &[30, 10, 7, 1]), Some(Rows { count: 6, len: 5, apart: 10 }));
+        for (shape, strides) in [([6, 5], [5, 1]), ([6, 5], [1, 6]), ([6, 5], [20, 2]), ([6, 5], [0, 1])] {
+            assert_eq!(rows(&shape, &strides), None, "{strides:?}");
         }
     }
 

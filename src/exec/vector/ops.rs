@@ -3,7 +3,7 @@
 use super::flags::{Test, tested};
 use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
 use super::power::Power;
-use super::walk::{One, Repeat, Two, map, mapped, zip, zipped};
+use super::walk::{One, Repeat, Rows, Two, map, mapped, mapped_rows, zip, zipped};
 
 /// A function of one number.
 pub struct Unary {
@@ -11,6 +11,8 @@ pub struct Unary {
     pub over: Box<dyn Fn(&mut [f32]) + Send>,
     /// Leaves the numbers.
     pub made: Box<dyn Fn(&[f32]) -> Vec<f32> + Send>,
+    /// Of rows, of which the first begins with the numbers.
+    pub rows: Box<dyn Fn(&[f32], Rows) -> Vec<f32> + Send>,
 }
 
 /// A function of two numbers, of which the second are repeated until there are as many as of the first.
@@ -188,7 +190,11 @@ impl<F: Two> Two for Swapped<F> {
 /// `unary!(F)`: the functions of slices for a function of a number.
 macro_rules! unary {
     ($f:expr) => {
-        Unary { over: Box::new(move |xs| map(xs, $f)), made: Box::new(move |xs| mapped(xs, $f)) }
+        Unary {
+            over: Box::new(move |xs| map(xs, $f)),
+            made: Box::new(move |xs| mapped(xs, $f)),
+            rows: Box::new(move |xs, rows| mapped_rows(xs, rows, $f)),
+        }
     };
 }
 

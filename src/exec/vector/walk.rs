@@ -97,6 +97,41 @@ pub fn mapped<F: One>(xs: &[f32], f: F) -> Vec<f32> {
     on_copy(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest(Map { xs, f }))
 }
 
+/// Rows of one length that begin `apart` from one another: what a part of each row of a matrix is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    pub count: usize,
+    pub len: usize,
+    pub apart: usize,
+}
+
+struct MapRows<'a, 'p, F> {
+    to: &'a mut Places<'p, f32>,
+    /// From the first row that is mapped on.
+    xs: &'a [f32],
+    rows: Rows,
+    f: F,
+}
+
+impl<F: One> Work for MapRows<'_, '_, F> {
+    #[inline(always)]
+    fn run(self) {
+        let MapRows { to, mut xs, rows: Rows { len, apart, .. }, f } = self;
+        while to.left() > 0 {
+            let row = &xs[..len];
+            to.each(len, |i| f.of(row[i]));
+            xs = xs.get(apart..).unwrap_or_default();
+        }
+    }
+}
+
+/// The function of each number of some rows, of which the first begins with `xs`.
+pub fn mapped_rows<F: One>(xs: &[f32], rows: Rows, f: F) -> Vec<f32> {
+    anew(rows.count * rows.len, Cut { period: rows.len, work: F::WORK }, |at, to| {
+        widest(MapRows { xs: &xs[at / rows.len * rows.apart..], to, rows, f });
+    })
+}
+
 /// How the second numbers of pairs are repeated until there are as many as of the first: each so many times in a row, and then
 /// all of them over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -324,6 +359,18 @@ mod tests {
             zip(&mut over, &ys, Repeat { each }, Difference);
             let case = format!("{period} numbers {each} times, {times} times over");
             assert!(over == want && zipped(&xs, &ys, Repeat { each }, Difference) == want, "{case}");
+        }
+    }
+
+    #[test]
+    fn maps_reach_every_row() {
+        for (count, len, apart, start) in [(1, 5, 9, 4), (3, 1, 2, 1), (64, 33, 132, 66), (1025, 300, 301, 1)] {
+            let xs = numbers(start + (count - 1) * apart + len, 2);
+            let want = (0..count).flat_map(|row| xs[start + row * apart..][..len].iter().map(|x| 0.5 * x));
+            assert!(
+                mapped_rows(&xs[start..], Rows { count, len, apart }, Half).into_iter().eq(want),
+                "{count} of {len}"
+            );
         }
     }
 
