@@ -5,22 +5,28 @@ use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
 use super::power::Power;
 use super::walk::{One, Repeat, Rows, Two, map, mapped, mapped_rows, zip, zipped};
 
+type MapOver = Box<dyn Fn(&mut [f32]) + Send>;
+type Mapped = Box<dyn Fn(&[f32]) -> Vec<f32> + Send>;
+type MappedRows = Box<dyn Fn(&[f32], Rows) -> Vec<f32> + Send>;
+type ZipOver = Box<dyn Fn(&mut [f32], &[f32], Repeat) + Send>;
+type Zipped = Box<dyn Fn(&[f32], &[f32], Repeat) -> Vec<f32> + Send>;
+
 /// A function of one number.
 pub struct Unary {
     /// Overwrites each number.
-    pub over: Box<dyn Fn(&mut [f32]) + Send>,
+    pub over: MapOver,
     /// Leaves the numbers.
-    pub made: Box<dyn Fn(&[f32]) -> Vec<f32> + Send>,
+    pub made: Mapped,
     /// Of rows, of which the first begins with the numbers.
-    pub rows: Box<dyn Fn(&[f32], Rows) -> Vec<f32> + Send>,
+    pub rows: MappedRows,
 }
 
 /// A function of two numbers, of which the second are repeated until there are as many as of the first.
 pub struct Pairs {
     /// Overwrites the first.
-    pub over: Box<dyn Fn(&mut [f32], &[f32], Repeat) + Send>,
+    pub over: ZipOver,
     /// Leaves both.
-    pub made: Box<dyn Fn(&[f32], &[f32], Repeat) -> Vec<f32> + Send>,
+    pub made: Zipped,
 }
 
 /// A comparison, of which the second numbers are repeated until there are as many as of the first.
