@@ -19,7 +19,9 @@ complete fish usr/share/fish/vendor_completions.d/meshtf.fish
 
 doc=$dir/usr/share/doc/meshtf
 mkdir -p "$doc"
-install -m 644 "$root/README.md" "$root/CHANGELOG.md" "$root/LICENSE-MIT" "$root/LICENSE-APACHE" "$root/docs/grafana.json" "$doc"
+install -m 644 "$root/README.md" "$root/CHANGELOG.md" "$root/LICENSE-MIT" "$root/LICENSE-APACHE" "$doc"
+# What README.md has links to.
+install -D -m 644 -t "$doc/docs" "$root"/docs/*.md "$root"/docs/*.svg "$root/docs/graph.schema.json" "$root/docs/grafana.json"
 licences "$target" >"$doc/THIRD-PARTY-LICENCES.txt"
 gzip -9n "$doc/THIRD-PARTY-LICENCES.txt"
 install -D -m 644 "$root/packaging/meshtf@.service" "$dir/usr/lib/systemd/system/meshtf@.service"

@@ -85,8 +85,8 @@ Exit codes:
   4  the mesh: no node up, a task down or lost, a full node, a rejected key,
      a name already taken
   5  timed out
-  130, 143  submit received SIGINT (Ctrl-C) or SIGTERM and cancelled its steps,
-     or train and ended after a whole one
+  130, 143  SIGINT (Ctrl-C) or SIGTERM: submit cancelled its steps, train finished
+     the step under way
 
 Environment:
   MESHTF_HOME    folder with the mesh key and this machine's node registry
@@ -167,6 +167,8 @@ pub fn main(has_stdout: bool) -> ExitCode {
     if !has_stdout {
         output::has_no_stdout();
     }
+    // Before the command line is read, which may fail.
+    paint::speak_json(std::env::var_os("MESHTF_LOG_FORMAT").is_some_and(|format| format == "json"));
     let cli = match config::parse(arguments(std::env::args_os().collect())) {
         Ok((cli, printed)) => match (&cli.command, printed) {
             (Command::Node(args), Some(printed)) if args.prints_config() => {

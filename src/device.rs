@@ -55,6 +55,7 @@ pub struct DeviceSpec {
 /// A name or device string that violates the grammar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {what}: {why}; {right}")]
+#[non_exhaustive]
 pub struct NameError {
     /// The text that was read.
     pub text: String,

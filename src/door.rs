@@ -29,7 +29,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(100);
 pub enum DoorError {
     /// Its address can be reached from other machines, and clients need no token.
     #[error(
-        "{flag} {address} can be reached from other machines, and whoever reaches it can {may}: set a token \
+        "{flag} {address} can be reached from other machines, and anyone who reaches it can {may}: set a token \
          with {flag}-token-file, or listen on 127.0.0.1 and reach it through a mesh node on the client's own machine or \
          an SSH tunnel"
     )]

@@ -3,8 +3,8 @@
 //! Noting one never waits for anybody: what a follower does not take in time is dropped, and its number says so. Events of steps
 //! are noted only while somebody follows or has asked for them of late, so that a step costs one look at a flag.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +22,11 @@ pub(crate) const STEPS_FOR: Duration = Duration::from_secs(5);
 /// Most events that wait for one follower; beyond, it misses the oldest.
 const MAX_WAITING: usize = 1024;
 
+/// How long a limit that is reached again and again is not noted again: whoever is refused does not fill what is kept.
+const LIMIT_PAUSE: Duration = Duration::from_secs(10);
+/// Most limits of which that is known.
+const MAX_PAUSING: usize = 64;
+
 /// Most events of a second that are logged where a person reads: whatever clients do, the log stays readable and small.
 const MOST_LINES: u64 = 50;
 /// The second.
@@ -32,6 +37,8 @@ pub(crate) struct Events {
     ring: Mutex<Ring>,
     /// How many follow; those who ask for events of steps count as one.
     followers: Arc<AtomicUsize>,
+    /// How many runs failed.
+    failed_runs: AtomicU64,
 }
 
 struct Ring {
@@ -44,6 +51,8 @@ struct Ring {
     steps: Option<(VecDeque<Noted>, Instant)>,
     /// To the followers; `None` while there is none.
     sender: Option<broadcast::Sender<Noted>>,
+    /// The limits that were noted of late, and when.
+    limits: BTreeMap<String, Instant>,
 }
 
 /// Follows the events of a node, from when it was made.
@@ -56,10 +65,21 @@ pub struct Follower {
 
 impl Events {
     pub fn new() -> Arc<Self> {
-        let ring = Ring { last: 0, pace: Pace::default(), kept: VecDeque::new(), steps: None, sender: None };
+        let ring = Ring {
+            last: 0,
+            pace: Pace::default(),
+            kept: VecDeque::new(),
+            steps: None,
+            sender: None,
+            limits: BTreeMap::new(),
+        };
         // A log that takes steps is one who follows.
         let logs_steps = usize::from(tracing::enabled!(target: STEPS, tracing::Level::DEBUG));
-        Arc::new(Events { ring: Mutex::new(ring), followers: Arc::new(AtomicUsize::new(logs_steps)) })
+        Arc::new(Events {
+            ring: Mutex::new(ring),
+            followers: Arc::new(AtomicUsize::new(logs_steps)),
+            failed_runs: AtomicU64::new(0),
+        })
     }
 
     /// Whether events of steps are to be noted.
@@ -68,8 +88,33 @@ impl Events {
         self.followers.load(Ordering::Relaxed) > 0
     }
 
+    /// How many runs failed, without those that their clients cancelled or whose input was at its end.
+    pub fn failed_runs(&self) -> u64 {
+        self.failed_runs.load(Ordering::Relaxed)
+    }
+
+    /// Notes that something was refused because of a limit, unless that was noted within [`LIMIT_PAUSE`].
+    pub fn note_limit(&self, what: &str) {
+        if self.is_limit_news(what, Instant::now()) {
+            self.note(Event::LimitReached { what: what.to_owned() });
+        }
+    }
+
+    fn is_limit_news(&self, what: &str, now: Instant) -> bool {
+        let limits = &mut lock(&self.ring).limits;
+        limits.retain(|_, noted| now.duration_since(*noted) < LIMIT_PAUSE);
+        let is_news = limits.len() < MAX_PAUSING && !limits.contains_key(what);
+        if is_news {
+            limits.insert(what.to_owned(), now);
+        }
+        is_news
+    }
+
     /// Notes that something happened, in the log too.
     pub fn note(&self, event: Event) {
+        if matches!(event, Event::RunFailed { .. }) && !event.is_usual_end() {
+            self.failed_runs.fetch_add(1, Ordering::Relaxed);
+        }
         let (is_paced, left_out) = match event.subject() {
             Subject::Steps => (true, 0),
             _ => lock(&self.ring).pace.admit(Instant::now()),
@@ -230,6 +275,35 @@ mod tests {
         assert_eq!(at(&mut pace, 1000), (true, 31));
         assert_eq!(at(&mut pace, 1001), (true, 0));
         assert_eq!(at(&mut pace, 60_000), (true, 0));
+    }
+
+    #[test]
+    fn a_limit_that_is_reached_all_the_time_is_noted_now_and_then() {
+        let (events, start) = (Events::new(), Instant::now());
+        assert!(events.is_limit_news("peers", start) && events.is_limit_news("pages", start));
+        assert!(!events.is_limit_news("peers", start + LIMIT_PAUSE / 2));
+        assert!(events.is_limit_news("peers", start + LIMIT_PAUSE));
+        let noted = (0..2 * MAX_PAUSING).filter(|n| events.is_limit_news(&n.to_string(), start + LIMIT_PAUSE)).count();
+        assert_eq!(noted, MAX_PAUSING - 1);
+        events.note_limit("strangers");
+        events.note_limit("strangers");
+        assert_eq!(events.last(), 0, "there is no room to know of one more");
+        let other = Events::new();
+        other.note_limit("strangers");
+        other.note_limit("strangers");
+        let kept: Vec<Event> = other.since(0, false).into_iter().map(|noted| noted.event).collect();
+        assert_eq!(kept, [Event::LimitReached { what: "strangers".into() }]);
+    }
+
+    #[test]
+    fn failed_runs_are_counted() {
+        use crate::failure::Code;
+        let events = Events::new();
+        let failed = |code| Event::RunFailed { session: SessionId(1), run: RequestId(1), code, why: "why".into() };
+        for code in [Code::InvalidArgument, Code::Cancelled, Code::OutOfRange, Code::Unavailable] {
+            events.note(failed(code));
+        }
+        assert_eq!(events.failed_runs(), 2);
     }
 
     #[tokio::test]

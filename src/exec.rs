@@ -4,8 +4,8 @@
 //!
 //! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `turn` is how a kernel
 //! hears that its step was given up, `engine` is what a backend must do, `resource` holds what outlives a step, `state` has the
-//! ops that work on that, `files` opens and reads what graphs name, `vector` is the loops that are to be fast, `lots` spreads
-//! them over the cores.
+//! ops that work on that, `dataset` makes the elements of datasets, `function` runs the functions that they call, `files` opens
+//! and reads what graphs name, `vector` has the loops that are to be fast, `lots` spreads them over the cores.
 
 pub mod adapters;
 #[cfg(feature = "exec")]
@@ -27,7 +27,6 @@ mod lots;
 mod mailbox;
 mod outbox;
 mod parked;
-
 mod program;
 mod resource;
 mod rows;

@@ -131,6 +131,7 @@ pub enum Stage {
 
 /// A failed request: its class, a message for a person, and where it happened, as far as that is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Failure {
     /// Canonical class.
     pub code: Code,

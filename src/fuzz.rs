@@ -49,7 +49,7 @@ pub const TARGETS: &[Target] = &[
 /// If there is none, or if it breaks its promise.
 pub fn run(name: &str, bytes: &[u8]) -> bool {
     let target = TARGETS.iter().find(|target| target.name == name);
-    (target.unwrap_or_else(|| panic!("{name} is no target")).run)(bytes)
+    (target.unwrap_or_else(|| panic!("there is no target {name}")).run)(bytes)
 }
 
 fn text(bytes: &[u8], read: fn(&str) -> bool) -> bool {

@@ -1,6 +1,6 @@
 //! The memory budget of this process: how much its heap holds, and whether more may be allocated.
 //!
-//! Memory in use is measured: the command's allocator counts what it hands out and takes back, whoever asked for it.
+//! Memory in use is measured: the command's allocator counts what it hands out and takes back, no matter which code asked.
 //! Before memory is allocated for a result, a message or a value that is kept, one of the functions below is called. If
 //! the budget is exceeded, they refuse, and a step fails instead of the process being killed. By default there is no
 //! budget.

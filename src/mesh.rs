@@ -108,6 +108,9 @@ pub trait Inbox: Send + Sync {
     /// After `broke`: the link goes on over another connection.
     fn mended(&self, _peer: &Peer) {}
 
+    /// Something was refused because of a limit; it may be called for each of many.
+    fn limit_reached(&self, _what: &str) {}
+
     /// Called a while after `down` of a peer that held a task. Others that lost the peer have noticed by now; those that have
     /// not can reach it, though this participant could not. It may be up here again, too.
     fn parted(&self, _peer: &Peer, _task: &Task, _why: &str) {}
@@ -266,7 +269,9 @@ impl Mesh {
         let id = config.identity.public().to_peer_id();
         let gate = Gate::new(id, &config.mesh, config.admission.clone(), speaks);
         let port = Arc::new(Port::new(transports, gate));
-        let ports = Arc::new(Ports::default());
+        let told = Arc::downgrade(&inbox);
+        let tell = move |what: &str| told.upgrade().into_iter().for_each(|inbox| inbox.limit_reached(what));
+        let ports = Arc::new(Ports::new(Arc::new(tell)));
         ports.add("strangers at the mesh's port", port.strangers());
         let roster = Arc::new(Roster::new(hello, Peer::new(id.to_string()), inbox, port));
         let search = Arc::new(Mutex::new(Search::default()));

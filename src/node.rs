@@ -202,6 +202,12 @@ impl Inbox for MeshRouter {
         }
     }
 
+    fn limit_reached(&self, what: &str) {
+        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
+            host.events.note_limit(what);
+        }
+    }
+
     fn parted(&self, peer: &Peer, _task: &Task, why: &str) {
         if let Some(host) = self.host.get().and_then(Weak::upgrade) {
             host.peer_lost(peer, why);
@@ -467,6 +473,11 @@ impl Node {
             self.router.send(&member.peer, ToWorker::Clear { containers: containers.to_vec() }.into())
         };
         tasks.iter().map(clear).fold(Ok(()), Result::and)
+    }
+
+    /// Notes that a door of this node refused something because of a limit.
+    pub(crate) fn limit_reached(&self, what: &str) {
+        self.host.events.note_limit(what);
     }
 
     /// Says goodbye to everybody and leaves.

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -31,10 +31,15 @@ const MAX_KNOWN: usize = 1024;
 /// How often a lack of descriptors is logged.
 const COMPLAINTS: Duration = Duration::from_secs(60);
 
+/// Who is told that a limit is reached.
+pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// The strangers of one port.
 pub(crate) struct Strangers {
     places: usize,
     table: Mutex<Table>,
+    /// What is said when one loses its place to another, and to whom.
+    full: OnceLock<(String, Tell)>,
 }
 
 #[derive(Default)]
@@ -86,20 +91,29 @@ impl From<IpAddr> for Origin {
 }
 
 /// The ports of one node, for those who ask how many strangers wait there.
-#[derive(Default)]
-pub(crate) struct Ports(Mutex<Vec<(&'static str, Weak<Strangers>)>>);
+pub(crate) struct Ports {
+    all: Mutex<Vec<(&'static str, Weak<Strangers>)>>,
+    tell: Tell,
+}
 
 impl Ports {
+    /// `tell` is told when strangers at one of them lose their places to others.
+    pub fn new(tell: Tell) -> Self {
+        Ports { all: Mutex::default(), tell }
+    }
+
     /// A port has this table, for as long as the table is kept.
     pub fn add(&self, name: &'static str, strangers: &Arc<Strangers>) {
-        let mut ports = lock(&self.0);
+        let text = format!("{name}: one was closed to make room for another, since their places are taken");
+        let _first = strangers.full.set((text, Arc::clone(&self.tell)));
+        let mut ports = lock(&self.all);
         ports.retain(|(_, strangers)| strangers.strong_count() > 0);
         ports.push((name, Arc::downgrade(strangers)));
     }
 
     /// Each port by its name: how many of its places are held, and how many there are.
     pub fn held(&self) -> Vec<(&'static str, usize, usize)> {
-        let ports = lock(&self.0).clone();
+        let ports = lock(&self.all).clone();
         let open = ports.into_iter().filter_map(|(name, strangers)| Some((name, strangers.upgrade()?)));
         open.map(|(name, strangers)| (name, strangers.table().here.len(), strangers.places)).collect()
     }
@@ -120,7 +134,7 @@ impl Strangers {
     }
 
     fn with_places(places: usize) -> Self {
-        Strangers { places, table: Mutex::default() }
+        Strangers { places, table: Mutex::default(), full: OnceLock::new() }
     }
 
     /// A place for a socket that has just been accepted. `None`: close it at once, as too many that were told to go have
@@ -144,11 +158,16 @@ impl Strangers {
         } else {
             None
         };
+        let is_full = goes.is_some();
         goes.into_iter().for_each(|number| table.tell_to_go(number));
         table.came += 1;
         table.steps += 1;
         let (number, since, go) = (table.came, table.steps, Arc::new(Notify::new()));
         table.here.insert(number, Place { from, progress: Progress::Silent, since, go: Arc::clone(&go) });
+        drop(table);
+        if let Some((text, tell)) = self.full.get().filter(|_| is_full) {
+            tell(text);
+        }
         Some(Stranger { strangers: Arc::clone(self), number, go })
     }
 
@@ -301,11 +320,20 @@ mod tests {
 
     #[test]
     fn a_port_tells_its_places_while_it_is_open() {
-        let (ports, mut mesh, door) = (Ports::default(), Crowd::new(64), Crowd::new(16));
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let heard = Arc::clone(&told);
+        let ports = Ports::new(Arc::new(move |what: &str| lock(&heard).push(what.to_owned())));
+        let (mut mesh, door) = (Crowd::new(64), Crowd::new(16));
         ports.add("mesh", &mesh.strangers);
         ports.add("door", &door.strangers);
         mesh.come("10.0.0.1", 3);
         assert_eq!(ports.held(), [("mesh", 3, 64), ("door", 0, 16)]);
+        // One address may hold a quarter of the places; the next of it takes the place of another.
+        mesh.come("10.0.0.9", 16);
+        assert!(lock(&told).is_empty());
+        mesh.come("10.0.0.9", 1);
+        assert_eq!(*lock(&told), ["mesh: one was closed to make room for another, since their places are taken"]);
+        mesh.here.retain(|(from, _)| from != "10.0.0.9");
         // One that goes, and one that proves the key, give their places back.
         mesh.here.pop();
         mesh.prove("10.0.0.2");

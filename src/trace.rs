@@ -32,8 +32,8 @@ pub struct NodeTrace {
     /// The names of the nodes that its inputs come from, as this device has them; then, as `^name`, of those that it only had
     /// to run after.
     pub inputs: Vec<String>,
-    /// When it began, in microseconds since 1970 by the clock of its device's machine.
-    pub start_us: u64,
+    /// When it began, in nanoseconds since 1970 by the clock of its device's machine.
+    pub start_ns: u64,
     /// How long it took, waiting for a queue included.
     pub took_ns: u64,
     /// Bytes of the value that it sent to another device; 0 of a node that sends none.
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_trace_travels_as_a_tensor() {
         let (name, op, inputs) = ("y".into(), "Add".into(), vec!["x".into()]);
-        let node = NodeTrace { name, op, inputs, start_us: 7, took_ns: 9, sent_bytes: 4 };
+        let node = NodeTrace { name, op, inputs, start_ns: 7, took_ns: 9, sent_bytes: 4 };
         let trace = DeviceTrace { device: Task::new("local", 0).device(DeviceKind::Cpu, 0), nodes: vec![node] };
         assert_eq!(DeviceTrace::from_tensor(&trace.to_tensor()).unwrap(), trace);
         assert!(DeviceTrace::from_tensor(&Tensor::scalar(1i32)).is_err());

@@ -100,6 +100,7 @@ pub struct Options {
 
 /// How often something is done between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Every {
     /// After every this many steps, at least 1.
     Steps(u64),
@@ -145,6 +146,7 @@ pub struct Ended {
 
 /// Why a training ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum How {
     /// All steps are done.
     Done,

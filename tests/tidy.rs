@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rules::{BORDERS, IMPURE, LAYERS, MAY_SHARE, PURE_PARTS, RULES, Rule, SELF, SHARED};
+use rules::{BORDERS, COMPLETE, IMPURE, LAYERS, MAY_SHARE, PUBLIC_MAY_SHARE, PURE_PARTS, RULES, Rule, SELF, SHARED};
 use source::Code;
 
 /// A file longer than this is two files.
@@ -240,6 +240,79 @@ fn one_name_is_one_type_within_a_module() {
     assert_none(complaints);
 }
 
+/// Whether the type `name` of a file can be named from outside of the crate: each module on the way there is public, or one of
+/// the public ones hands the name on.
+fn is_public(sources: &BTreeMap<Vec<String>, &Source>, path: &[String], name: &str) -> bool {
+    for depth in 0..=path.len() {
+        let Some(source) = sources.get(&path[..depth]) else { return false };
+        let next = path.get(depth);
+        if next.is_none() || source.code.published.iter().any(|published| published == name) {
+            return true;
+        }
+        let declaration = format!("pub mod {};", next.map_or("", String::as_str));
+        if !source.code.lines().any(|(_, line)| line.starts_with(&declaration)) {
+            return false;
+        }
+    }
+    false
+}
+
+#[test]
+fn one_public_name_is_one_type() {
+    let sources = crate_sources();
+    let by_path: BTreeMap<Vec<String>, &Source> =
+        sources.iter().filter_map(|source| Some((source.module_path()?, source))).collect();
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, source) in &by_path {
+        for (number, line) in source.code.lines().filter(|(_, line)| line.starts_with("pub ")) {
+            if let Some(name) = visible_type(&line).filter(|name| is_public(&by_path, path, name)) {
+                places.entry(name.to_owned()).or_default().push(format!("{}:{number}", source.name()));
+            }
+        }
+    }
+    assert!(places.len() > 100, "only {} public types are found", places.len());
+    places.retain(|_, places| places.len() > 1);
+    let idle = PUBLIC_MAY_SHARE.iter().filter(|name| !places.contains_key(**name));
+    let mut complaints: Vec<String> =
+        idle.map(|name| format!("tests/tidy/rules.rs: {name} is shared by nothing public")).collect();
+    for (name, places) in places.iter().filter(|(name, _)| !PUBLIC_MAY_SHARE.contains(&name.as_str())) {
+        complaints.push(format!("{name} is several public types: {}", places.join(", ")));
+    }
+    assert_none(complaints);
+}
+
+#[test]
+fn public_enums_and_errors_can_grow() {
+    let sources = crate_sources();
+    let by_path: BTreeMap<Vec<String>, &Source> =
+        sources.iter().filter_map(|source| Some((source.module_path()?, source))).collect();
+    let (mut complaints, mut complete) = (Vec::new(), BTreeSet::new());
+    for (path, source) in &by_path {
+        let lines: Vec<(usize, String)> = source.code.lines().collect();
+        let errors = lines.iter().filter_map(|(_, line)| line.split_once("Error for ")?.1.split_once(' '));
+        let errors: BTreeSet<&str> = errors.map(|(name, _)| name).collect();
+        for (at, (number, line)) in lines.iter().enumerate().filter(|(_, (_, line))| line.starts_with("pub ")) {
+            let Some(name) = visible_type(line) else { continue };
+            let attributes =
+                || lines[..at].iter().rev().map(|(_, line)| line.trim()).take_while(|line| !line.ends_with(['}', ';']));
+            let is_error = errors.contains(name)
+                || attributes().any(|line| line.starts_with("#[derive") && line.contains("Error"));
+            let grows = line.starts_with("pub enum") || line.starts_with("pub struct") && is_error;
+            if !grows || attributes().any(|line| line == "#[non_exhaustive]") || !is_public(&by_path, path, name) {
+                continue;
+            }
+            match COMPLETE.iter().find(|complete| **complete == name) {
+                Some(named) => _ = complete.insert(*named),
+                None => complaints.push(format!("{}:{number}: {name} is not non_exhaustive", source.name())),
+            }
+        }
+    }
+    let idle = COMPLETE.iter().filter(|name| !complete.contains(**name));
+    complaints
+        .extend(idle.map(|name| format!("tests/tidy/rules.rs: {name} of COMPLETE is not an exhaustive public enum")));
+    assert_none(complaints);
+}
+
 #[test]
 fn the_pure_core_is_pure() {
     let mut complaints = Vec::new();
@@ -283,6 +356,21 @@ fn both_maps_name_every_module() {
         }
         assert_eq!(named, modules, "the map of {file}");
     }
+}
+
+/// The map of `exec` has its parts in the order of their layers, what uses others first.
+#[test]
+fn the_map_of_exec_is_in_order() {
+    let (_, layers) = LAYERS.iter().find(|(module, _)| *module == "exec").expect("exec has layers");
+    let layer =
+        |part: &str| layers.iter().position(|layer| layer.iter().any(|group| group.split(", ").any(|one| one == part)));
+    let architecture = fs::read_to_string(root().join("docs/architecture.md")).expect("there is a map");
+    let tree = architecture.lines().skip_while(|line| !line.starts_with("  exec.rs, exec/")).skip(1);
+    let lines = tree.map_while(|line| line.strip_prefix("    "));
+    let parts: Vec<(&str, Option<usize>)> =
+        lines.filter_map(|line| line.split_once(".rs")).map(|(part, _)| (part, layer(part))).collect();
+    assert!(parts.len() > 10 && parts.iter().all(|(_, layer)| layer.is_some()), "{parts:?}");
+    assert!(parts.is_sorted_by(|above, below| above.1 >= below.1), "not in the order of LAYERS: {parts:?}");
 }
 
 #[test]

@@ -101,6 +101,48 @@ impl Table {
             direct_inputs: [numbers(&large)],
         };
         self.compare::<B, 1>(choice, name, case, |[x]| B::float_sum(x));
+        self.broadcasts::<B>(choice);
+        self.reductions::<B>(choice);
+    }
+
+    /// As attention, normalisation and distances broadcast.
+    fn broadcasts<B: Backend>(&self, choice: BackendChoice) {
+        for (name, whole, part) in [
+            ("add a mask to 8x12x128x128", [8, 12, 128, 128], [8, 1, 1, 128]),
+            ("add a number a row of 64x400x128", [1, 64, 400, 128], [1, 64, 400, 1]),
+            ("add a row an image of 64x400x128", [1, 64, 400, 128], [1, 64, 1, 128]),
+            ("add in short rows of 100000x8", [1, 1, 100_000, 8], [1, 1, 100_000, 1]),
+            ("add a column to a row, 2048 each", [1, 1, 2048, 1], [1, 1, 1, 2048]),
+        ] {
+            let case = || Case::new(name, "AddV2", [numbers(&whole), numbers(&part)]);
+            self.compare::<B, 2>(choice, name, case, |[x, y]| B::float_add(x, y));
+        }
+    }
+
+    /// Along the axes that models reduce: in the middle, the last, the first.
+    fn reductions<B: Backend>(&self, choice: BackendChoice) {
+        for (op, what, dims, axis) in [
+            ("Sum", "time", [64, 400, 128], 1),
+            ("Sum", "the last axis", [64, 128, 512], 2),
+            ("Sum", "the batch", [1, 8192, 256], 1),
+            ("Max", "time", [64, 400, 128], 1),
+            ("Max", "the last axis", [64, 128, 512], 2),
+            ("Max", "the batch", [1, 8192, 256], 1),
+        ] {
+            let name = format!("{} over {what} of {dims:?}", op.to_lowercase());
+            let case = || Case {
+                name: &name,
+                op,
+                attrs: Attrs::from([("keep_dims", Attr::Bool(true))]),
+                inputs: vec![numbers(&dims), Tensor::vector(vec![axis as i32])],
+                direct_inputs: [numbers(&dims)],
+            };
+            let direct = |[x]: [B::FloatTensorPrimitive; 1]| match op {
+                "Sum" => B::float_sum_dim(x, axis),
+                _ => B::float_max_dim(x, axis),
+            };
+            self.compare::<B, 1>(choice, &name, case, direct);
+        }
     }
 
     /// An op on shared inputs, so that it makes a new output.

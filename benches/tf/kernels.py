@@ -196,14 +196,30 @@ def embedding(tf, of):
     return tf.gather(table, tf.minimum(rows, 49_999))
 
 
+def l2_loss(tf, of):
+    return tf.nn.l2_loss(of(2048, 1024))
+
+
+def local_response(tf, of):
+    return tf.nn.lrn(of(32, 24, 24, 64), 4, bias=1.0, alpha=0.001 / 9.0, beta=0.75)
+
+
+def momentum(tf, of):
+    rate, gradient = tf.constant(1e-6), of(2048, 1024)
+    return tf.raw_ops.ApplyMomentum(var=of(2048, 1024), accum=of(2048, 1024), lr=rate, grad=gradient, momentum=rate)
+
+
 FORWARD = [
     matmul_256, matmul_512, matmul_1024, matmul_2048, matmul_of_an_lstm, batch_matmul, conv_3x3, conv_5x5, max_pool, average_pool,
     batch_norm, layer_norm, softmax, cross_entropy, sum_of_rows, sum_of_columns, greatest, transpose, transpose_heads, concat,
     slice_columns, gather, bias, multiply, divide, power, exp, log, tanh, sigmoid, relu, elu, square_root, select, select_rows,
     leaky_relu, dropout, random_normal, masked_add, greatest_over_time, cast_ints, cast_images, embedding,
+    l2_loss, local_response,
 ]  # fmt: skip
 # Kernels that nothing is differentiated by.
 CONSTANT = [random_normal, cast_ints, cast_images]
+# Kernels that change their first input, and have no gradient.
+UPDATES = [momentum]
 # Kernels whose output, or that of their gradient, may be another view of the input: an add consumes it, on either side, so that
 # the elements are moved within the step.
 VIEWS = [transpose, transpose_heads, slice_columns]
@@ -251,6 +267,7 @@ def program(kernel, is_backward):
 def main():
     asked = turns.arguments()
     programs = [program(kernel, is_backward) for kernel in FORWARD for is_backward in (False, True)[: 2 - (kernel in CONSTANT)]]
+    programs += [program(kernel, False) for kernel in UPDATES]
     ratios = []
     with turns.servers(asked) as (tf, clusters):
         for build in turns.chosen(programs, asked):

@@ -1,4 +1,5 @@
 //! The configuration file of `meshtf node`: every flag by its name, for what the command line and the environment leave open.
+//! `meshtf doctor` reads it too, and takes the flags that it has itself.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,10 +16,26 @@ use crate::mesh::home;
 
 /// The subcommand that the file is of.
 const NODE: &str = "node";
+/// The one that checks it.
+const DOCTOR: &str = "doctor";
 /// Its flags that no file has: they are about the file, or end the command.
 const NOT_IN_FILE: [&str; 4] = ["config", "print-config", "help", "version"];
 /// Most bytes of the file.
 const MAX_BYTES: u64 = 64 << 10;
+
+/// What `meshtf doctor` found of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Found {
+    /// No file is named, and there is no folder in which one would be.
+    #[default]
+    Nowhere,
+    /// There is none at its usual place.
+    Absent(PathBuf),
+    /// It was read, and sets these flags.
+    Read { path: PathBuf, flags: Vec<String> },
+    /// It cannot be read, or has something that a node would refuse.
+    Wrong(String),
+}
 
 /// How the command line could not be parsed.
 pub(super) enum Wrong {
@@ -41,11 +58,15 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Op
     let loose = is_node.then(|| loose().try_get_matches_from(&line).ok()).flatten();
     let Some(given) = loose.as_ref().and_then(|matches| matches.subcommand_matches(NODE)) else {
         let matches = Cli::command().try_get_matches_from(&line)?;
-        return Ok((Cli::from_arg_matches(&matches)?, None));
+        let cli = match matches.subcommand_matches(DOCTOR) {
+            Some(given) => doctors(line, given)?,
+            None => Cli::from_arg_matches(&matches)?,
+        };
+        return Ok((cli, None));
     };
     let file = file(given).map_err(Wrong::File)?;
     if let Some((path, table)) = &file {
-        let added = added(&node(), given, table).map_err(|why| at(path, &why))?;
+        let added = added(&flags_of(NODE), given, table).map_err(|why| at(path, &why))?;
         // What the command line is without the file is told as such.
         if let Err(error) = loose_with(&line, &added) {
             return Err(at(path, &error.to_string().replace("error: ", "")));
@@ -53,8 +74,42 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Op
         line.extend(added.into_iter().map(OsString::from));
     }
     let matches = Cli::command().try_get_matches_from(&line)?;
-    let printed = matches.subcommand_matches(NODE).map(|matches| printed(&node(), matches));
+    let printed = matches.subcommand_matches(NODE).map(|matches| printed(&flags_of(NODE), matches));
     Ok((Cli::from_arg_matches(&matches)?, printed))
+}
+
+/// The command line of `meshtf doctor` with what the file adds, and what was found of it: a file that is wrong is a finding.
+fn doctors(mut line: Vec<OsString>, given: &ArgMatches) -> Result<Cli, clap::Error> {
+    let found = match file(given) {
+        Err(trouble) => Found::Wrong(trouble.to_string()),
+        Ok(None) => usual_place().map_or(Found::Nowhere, Found::Absent),
+        Ok(Some((path, table))) => match for_doctor(given, &table) {
+            Err(why) => Found::Wrong(format!("{}: {}", path.display(), why.trim_end())),
+            Ok(added) => {
+                line.extend(added.into_iter().map(OsString::from));
+                Found::Read { path, flags: table.keys().cloned().collect() }
+            }
+        },
+    };
+    let mut cli = Cli::from_arg_matches(&Cli::command().try_get_matches_from(&line)?)?;
+    if let super::Command::Doctor(args) = &mut cli.command {
+        args.found = found;
+    }
+    Ok(cli)
+}
+
+/// What the file adds for `meshtf doctor`: the flags that a node has, too.
+fn for_doctor(given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> {
+    let (node, doctor) = (flags_of(NODE), flags_of(DOCTOR));
+    let bare = ["meshtf", NODE].map(OsString::from);
+    let as_node = loose().try_get_matches_from(&bare).map_err(|error| error.to_string())?;
+    if let Some(given) = as_node.subcommand_matches(NODE) {
+        let whole = added(&node, given, table)?;
+        loose_with(&bare, &whole).map_err(|error| error.to_string().replace("error: ", ""))?;
+    }
+    let own: BTreeSet<&str> = of_file(&doctor).filter(|(arg, _)| !arg.is_global_set()).map(|(_, long)| long).collect();
+    let table = table.iter().filter(|(key, _)| own.contains(key.as_str()));
+    added(&doctor, given, &table.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 
 fn at(path: &Path, why: &str) -> Wrong {
@@ -70,18 +125,23 @@ fn loose_with(line: &[OsString], added: &[String]) -> Result<ArgMatches, clap::E
     loose().try_get_matches_from(line.iter().cloned().chain(added.iter().map(OsString::from)))
 }
 
-/// `meshtf node`, with the flags of all subcommands.
-fn node() -> Command {
+/// A subcommand, with the flags that all have.
+fn flags_of(name: &str) -> Command {
     let mut all = Cli::command();
     all.build();
-    all.find_subcommand(NODE).cloned().unwrap_or_default()
+    all.find_subcommand(name).cloned().unwrap_or_default()
+}
+
+/// Where the file is if none is named.
+fn usual_place() -> Option<PathBuf> {
+    home().ok().map(|home| home.join("config.toml"))
 }
 
 /// The file's path and content; `None` if none is named and there is none at its usual place.
 fn file(given: &ArgMatches) -> Result<Option<(PathBuf, Table)>, Trouble> {
     let named = given.get_one::<PathBuf>("config").cloned();
     let is_named = named.is_some();
-    let Some(path) = named.or_else(|| home().ok().map(|home| home.join("config.toml"))) else { return Ok(None) };
+    let Some(path) = named.or_else(usual_place) else { return Ok(None) };
     let wrong = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let mut text = String::new();
     match fs::File::open(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
@@ -250,6 +310,45 @@ mod tests {
         check("listen = [1.5, true]", &["listen is a list; expected a list of strings"]);
         check("name = [\"ps/0\"]", &["name is a list; expected a string or a number"]);
         check("name = \"ps/0", &["line 1"]);
+    }
+
+    #[test]
+    fn doctor_takes_what_a_node_would_and_tells_what_a_node_would_refuse() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let path = folder.path().join("c.toml");
+        let parsed = |text: &str, config: &str| {
+            fs::write(&path, config).unwrap();
+            let mut line = line(text);
+            line.extend(["--config".into(), path.clone().into()]);
+            let Ok((Cli { command: super::super::Command::Doctor(args), .. }, None)) = parse(line) else {
+                panic!("{text}")
+            };
+            args
+        };
+        let config = "name = \"ps/3\"\nmesh = \"lab\"\nlisten = [\"0.0.0.0:4001\"]\npeer = [\"a:1\", \"b:2\"]\ndata = \"/d\"\n\
+            open = true\nno-mdns = true\nverbose = 2\n";
+        let args = parsed("meshtf doctor --peer c:3", config);
+        assert_eq!((&args.mesh.mesh[..], args.mesh.open, args.mesh.no_mdns), ("lab", true, true));
+        assert_eq!(
+            (&args.mesh.peer[..], &args.listen[..]),
+            (&["c:3".to_owned()][..], &["0.0.0.0:4001".to_owned()][..])
+        );
+        assert_eq!(args.data, Some(PathBuf::from("/d")));
+        let flags = ["data", "listen", "mesh", "name", "no-mdns", "open", "peer", "verbose"].map(str::to_owned);
+        assert_eq!(args.found, Found::Read { path: path.clone(), flags: flags.to_vec() });
+        // What a node would refuse is told, and the rest is checked without the file.
+        for (config, part) in [("nam = 1", "no flag nam"), ("name = 7", "'7' for '--name"), ("mesh = \"", "line 1")] {
+            let args = parsed("meshtf doctor", config);
+            assert!(
+                matches!(&args.found, Found::Wrong(why) if why.contains(part) && why.contains("c.toml")),
+                "{args:?}"
+            );
+            assert_eq!(args.mesh.mesh, "meshtf");
+        }
+        fs::remove_file(&path).unwrap();
+        let named = ["meshtf".into(), "doctor".into(), "--config".into(), path.clone().into_os_string()];
+        let Ok((Cli { command: super::super::Command::Doctor(args), .. }, None)) = parse(named) else { panic!() };
+        assert!(matches!(args.found, Found::Wrong(_)), "a file that is named is there: {args:?}");
     }
 
     #[test]

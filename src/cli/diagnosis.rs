@@ -2,8 +2,8 @@
 //!
 //! Pure. `doctor`, `ps`, `submit` and a node that has met nobody conclude alike, from here.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
 
 use super::paint::{Paint, Tone};
 use crate::mesh::{Attempt, Multiaddr, Source, Speaks, Verdict};
@@ -63,11 +63,19 @@ pub(super) fn concluded(attempts: &[Attempt], paint: Paint) -> String {
 
 fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Conclusion> {
     let (first, places) = (tried.first()?, places(tried));
+    let number = |one: &'static str, many: &'static str| if tried.len() == 1 { one } else { many };
     let peers = if tried.len() == 1 { "One peer was".to_owned() } else { format!("{} peers were", tried.len()) };
     let seen = |what: &str| format!("{peers} seen and {what}: {places}");
-    let at = Place::of(first);
+    let (at, there) = (Place::of(first), there(tried));
+    let is_caller = source == Source::Caller;
     let (what, remedy) = match verdict {
         Verdict::Pending | Verdict::Itself | Verdict::TaskTaken | Verdict::Met => return None,
+        Verdict::OtherKey if is_caller => (
+            format!("{} came here with another mesh key: {places}", number("One peer", "Several peers")),
+            "Run `meshtf ticket` here and `meshtf join TICKET` there, or the other way round. If it belongs to somebody else's \
+             mesh, nothing is wrong."
+                .to_owned(),
+        ),
         Verdict::OtherKey => {
             let other = if source == Source::Lan { " If it belongs to somebody else's mesh, nothing is wrong." } else { "" };
             (
@@ -79,81 +87,155 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
             )
         }
         Verdict::KeyWanted => (
-            seen("requires a mesh key, but this side runs open"),
-            "Leave out --open here, or restart that node with --open.".to_owned(),
+            seen(number("requires a mesh key, but this side runs open", "require a mesh key, but this side runs open")),
+            format!("Leave out --open here, or restart {} with --open.", number("that node", "those nodes")),
         ),
         Verdict::Open => (
-            seen("runs open, without a key, but this side has one"),
-            "Restart that node without --open, after `meshtf ticket` here and `meshtf join TICKET` there.".to_owned(),
+            seen(number("runs open, without a key, but this side has one", "run open, without a key, but this side has one")),
+            format!(
+                "Restart {} without --open, after `meshtf ticket` here and `meshtf join TICKET` there.",
+                number("that node", "those nodes")
+            ),
         ),
-        Verdict::OtherMesh => {
-            (seen("is of a mesh of another name"), "Give both the same name: --mesh NAME, or MESHTF_MESH.".to_owned())
-        }
+        Verdict::OtherMesh => (
+            seen(number("is of a mesh of another name", "are of meshes of other names")),
+            "Give all the same name: --mesh NAME, or MESHTF_MESH.".to_owned(),
+        ),
         Verdict::OtherVersion => (
             match first.speaks {
                 Some(theirs) => seen(&format!(
                     "{} {theirs}, while this is {}; they refuse each other",
-                    if tried.len() == 1 { "is" } else { "are" },
+                    number("is", "are"),
                     Speaks::own()
                 )),
-                None => seen(&first.outcome),
+                None => seen(&outcomes(tried)),
             },
             "Install the same release on all machines of the mesh, and restart its nodes: `meshtf --version` tells which \
              there is."
                 .to_owned(),
         ),
-        Verdict::Full => (seen(&first.outcome), "Close clients or nodes that are not needed.".to_owned()),
+        Verdict::Full => (seen(&outcomes(tried)), "Close clients or nodes that are not needed.".to_owned()),
         Verdict::Slow => (
-            format!("{places} accepts connections and does not finish the handshake"),
-            format!("The machine is overloaded, or the node is suspended; {} `meshtf status` shows more.", at.there()),
+            format!(
+                "{places} {} the handshake",
+                number("accepts connections and does not finish", "accept connections and do not finish")
+            ),
+            format!(
+                "{} {there} `meshtf status` shows more.",
+                number("The machine is overloaded, or the node is suspended;", "The machines are overloaded, or the nodes are suspended;")
+            ),
         ),
         Verdict::NoNode | Verdict::HungUp => (
-            format!("{places} answers, but not as a node of a mesh: {}", first.outcome),
-            format!("Another program has that port; {} `meshtf ps` shows the addresses of nodes.", at.there()),
+            format!(
+                "{places} {}: {}",
+                number("answers, but not as a node of a mesh", "answer, but not as nodes of a mesh"),
+                outcomes(tried)
+            ),
+            format!(
+                "Another program has {}; {there} `meshtf ps` shows the addresses of nodes.",
+                number("that port", "those ports")
+            ),
         ),
         Verdict::Moved => (
-            format!("a different node is at {places} now"),
-            "The address is out of date. `meshtf ps` on a machine of the mesh shows the current one."
-                .to_owned(),
+            format!("{} at {places} now", number("a different node is", "different nodes are")),
+            format!(
+                "{} out of date. `meshtf ps` on a machine of the mesh shows the current {}.",
+                number("The address is", "The addresses are"),
+                number("one", "ones")
+            ),
         ),
         Verdict::Refused => (
             format!("nothing listens at {places} ({source})"),
             format!(
-                "The node is not running, or has another port now: {} `meshtf node … --listen 0.0.0.0:{}` keeps it on one \
-                 port.",
-                at.there(),
-                at.port()
+                "{} another port now: {there} `meshtf node … --listen {}:{}` keeps it on one port.",
+                number("The node is not running, or has", "The nodes are not running, or have"),
+                if at.is_ipv6() { "[::]" } else { "0.0.0.0" },
+                port(tried)
             ),
         ),
         Verdict::Silent | Verdict::Unreachable if source == Source::Lan => (
+            match (tried, at.port) {
+                ([_], Some(port)) => {
+                    format!("mDNS hears {}, but TCP {port} does not answer: a firewall, or the address is stale", at.host)
+                }
+                ([_], None) => format!("mDNS hears {places}, which does not answer: a firewall, or the address is stale"),
+                _ => format!("mDNS hears {places}, which do not answer: firewalls, or the addresses are stale"),
+            },
             format!(
-                "mDNS hears {}, but TCP {} does not answer: a firewall, or the address is stale",
-                at.host,
-                at.port()
+                "On {}; `meshtf ps` tells whether {} another by now.",
+                allow(tried),
+                number("it has", "they have")
             ),
-            format!("On that machine: {} allows the port; `meshtf ps` tells whether it has another by now.", at.allow()),
         ),
         Verdict::Silent => (
             format!(
-                "{places} does not answer ({source}): a firewall drops it, the machine is off, or the address is wrong"
+                "{places} {} ({source}): {}",
+                number("does not answer", "do not answer"),
+                number(
+                    "a firewall drops it, the machine is off, or the address is wrong",
+                    "firewalls drop it, the machines are off, or the addresses are wrong"
+                )
             ),
-            format!("On that machine: `meshtf ps` shows the address, {} allows the port.", at.allow()),
+            format!("On {}; `meshtf ps` shows {}.", allow(tried), number("the address", "the addresses")),
         ),
         Verdict::Unreachable => (
-            format!("there is no route to {places} ({source}): {}", first.outcome),
+            format!("{places} cannot be reached from here ({source}): {}", outcomes(tried)),
             format!("See `ip route get {}`, and whether both machines are on one network.", at.host),
         ),
         Verdict::Forbidden => (
-            format!("this machine blocks connections to {places}: {}", first.outcome),
+            format!("this machine blocks connections to {places}: {}", outcomes(tried)),
             "Its own firewall does: `sudo nft list ruleset` shows the rule.".to_owned(),
         ),
         Verdict::Unresolved => (
-            format!("{}, given as {places} ({source})", first.outcome),
-            "Correct the name, or give the IP address that `meshtf ps` shows on a machine of the mesh.".to_owned(),
+            format!("{}, given as {places} ({source})", outcomes(tried)),
+            format!(
+                "Correct the {} `meshtf ps` shows on a machine of the mesh.",
+                number("name, or give the IP address that", "names, or give the IP addresses that")
+            ),
         ),
     };
-    let may_be_fine = source == Source::Lan && verdict.is_final();
+    // Whoever has the key belongs to the mesh, whatever it speaks.
+    let is_stranger = is_caller && verdict != Verdict::OtherVersion;
+    let may_be_fine = (source == Source::Lan || is_stranger) && verdict.is_final();
     Some(Conclusion { what, remedy, may_be_fine })
+}
+
+/// What came of the attempts, each outcome once.
+fn outcomes(tried: &[&Attempt]) -> String {
+    let mut all: Vec<&str> = Vec::new();
+    for attempt in tried {
+        if all.len() < MAX_NAMED && !all.contains(&attempt.outcome.as_str()) {
+            all.push(&attempt.outcome);
+        }
+    }
+    all.join("; ")
+}
+
+/// The port that all have, or its placeholder.
+fn port(tried: &[&Attempt]) -> String {
+    let ports: BTreeSet<Option<u16>> = tried.iter().map(|attempt| Place::of(attempt).port).collect();
+    match ports.first() {
+        Some(Some(port)) if ports.len() == 1 => port.to_string(),
+        _ => "PORT".to_owned(),
+    }
+}
+
+/// `on 10.0.0.7:`, before what is to be done there.
+fn there(tried: &[&Attempt]) -> String {
+    match tried {
+        [one] => format!("on {}:", Place::of(one).shown_host()),
+        _ => "on those machines:".to_owned(),
+    }
+}
+
+/// How the two firewalls that most machines have are told to let the port in.
+fn allow(tried: &[&Attempt]) -> String {
+    let port = port(tried);
+    let machines = if tried.len() == 1 { "that machine" } else { "those machines" };
+    format!(
+        "{machines}: `sudo ufw allow {port}/tcp` or `sudo firewall-cmd --add-port={port}/tcp` allows {} port",
+        if port == "PORT" { "a" } else { "the" }
+    )
 }
 
 /// `10.0.0.7:4001, 10.0.0.8:4001 and 3 more`.
@@ -188,27 +270,21 @@ impl Place {
         }
     }
 
-    fn port(&self) -> String {
-        self.port.map_or_else(|| "PORT".to_owned(), |port| port.to_string())
+    fn is_ipv6(&self) -> bool {
+        self.host.parse::<Ipv6Addr>().is_ok()
     }
 
-    fn there(&self) -> String {
-        format!("on {}:", self.host)
-    }
-
-    /// How the two firewalls that most machines have are told to let the port in.
-    fn allow(&self) -> String {
-        let port = self.port();
-        format!("`sudo ufw allow {port}/tcp` or `sudo firewall-cmd --add-port={port}/tcp`")
+    /// The host, in brackets if a colon may follow that is none of its own.
+    fn shown_host(&self) -> String {
+        if self.is_ipv6() { format!("[{}]", self.host) } else { self.host.clone() }
     }
 }
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.port, self.host.parse::<IpAddr>()) {
-            (Some(port), Ok(IpAddr::V6(host))) => write!(f, "[{host}]:{port}"),
-            (Some(port), _) => write!(f, "{}:{port}", self.host),
-            (None, _) => f.write_str(&self.host),
+        match self.port {
+            Some(port) => write!(f, "{}:{port}", self.shown_host()),
+            None => f.write_str(&self.host),
         }
     }
 }
@@ -254,7 +330,7 @@ mod tests {
             peer,
             Verdict::Unreachable,
             "no route",
-            "there is no route to 10.0.0.7:4001",
+            "10.0.0.7:4001 cannot be reached from here (configured peer): no route",
             "ip route get 10.0.0.7",
         );
         check(Configured, peer, Verdict::Forbidden, "not permitted", "blocks connections to 10.0.0.7:4001", "nft list");
@@ -279,7 +355,16 @@ mod tests {
             "lab cannot be resolved",
             "IP address",
         );
-        check(Configured, "[fe80::1]:7", Verdict::Refused, "", "at [fe80::1]:7", "0.0.0.0:7");
+        check(
+            Configured,
+            "[fe80::1]:7",
+            Verdict::Refused,
+            "",
+            "at [fe80::1]:7",
+            "on [fe80::1]: `meshtf node … --listen [::]:7`",
+        );
+        let caller = Source::Caller;
+        check(caller, peer, Verdict::OtherKey, "", "One peer came here with another mesh key", "`meshtf ticket` here");
     }
 
     #[test]
@@ -297,6 +382,45 @@ mod tests {
         let whats: Vec<&str> = concluded.iter().map(|one| one.what.as_str()).collect();
         let places = "10.0.0.1:1, 10.0.0.2:1, 10.0.0.3:1, 10.0.0.4:1, and 2 more";
         assert_eq!(whats, [format!("6 peers were seen and refused our key: {places}")]);
+    }
+
+    #[test]
+    fn several_are_told_in_the_plural_with_what_is_true_of_all() {
+        use Source::{Configured, Lan};
+        let check = |source, verdict, ports: [u16; 2], what: &str, remedy: &str| {
+            let one = |(host, port): (u8, u16)| attempt(source, &format!("10.0.0.{host}:{port}"), verdict, "why");
+            let concluded = conclude(&[one((1, ports[0])), one((2, ports[1]))]);
+            let [one] = &concluded[..] else { panic!("{verdict:?}: {concluded:?}") };
+            assert!(one.what.contains(what) && one.remedy.contains(remedy), "{verdict:?}: {one:?}");
+        };
+        let two = [7, 7];
+        let silent = "mDNS hears 10.0.0.1:7, 10.0.0.2:7, which do not answer: firewalls, or the addresses are stale";
+        check(Lan, Verdict::Silent, two, silent, "On those machines: `sudo ufw allow 7/tcp` or");
+        check(Lan, Verdict::Silent, [7, 8], "10.0.0.1:7, 10.0.0.2:8", "`sudo ufw allow PORT/tcp`");
+        check(Configured, Verdict::Silent, two, "10.0.0.2:7 do not answer", "those machines: `sudo ufw allow 7/tcp`");
+        check(Configured, Verdict::KeyWanted, two, "2 peers were seen and require a mesh key", "those nodes");
+        check(Configured, Verdict::Open, two, "2 peers were seen and run open", "those nodes");
+        check(Configured, Verdict::OtherMesh, two, "2 peers were seen and are of meshes", "--mesh NAME");
+        check(Configured, Verdict::Slow, two, "10.0.0.2:7 accept connections and do not finish", "machines are");
+        check(Configured, Verdict::NoNode, two, "10.0.0.2:7 answer, but not as nodes of a mesh: why", "those ports");
+        check(Configured, Verdict::Moved, two, "different nodes are at 10.0.0.1:7, 10.0.0.2:7 now", "addresses are");
+        check(Configured, Verdict::Refused, two, "nothing listens at 10.0.0.1:7, 10.0.0.2:7", "--listen 0.0.0.0:7`");
+        check(
+            Configured,
+            Verdict::Refused,
+            [7, 8],
+            "nothing listens at",
+            "on those machines: `meshtf node … --listen 0.0.0.0:PORT`",
+        );
+        check(Source::Caller, Verdict::OtherKey, two, "Several peers came here", "`meshtf join TICKET` there");
+    }
+
+    #[test]
+    fn a_stranger_may_be_somebody_elses() {
+        let is_fine = |source, verdict| conclude(&[attempt(source, "10.0.0.1:1", verdict, "")])[0].may_be_fine;
+        assert!(is_fine(Source::Lan, Verdict::OtherKey) && is_fine(Source::Caller, Verdict::OtherKey));
+        assert!(!is_fine(Source::Configured, Verdict::OtherKey) && !is_fine(Source::Caller, Verdict::OtherVersion));
+        assert!(!is_fine(Source::Lan, Verdict::Silent));
     }
 
     #[test]
@@ -334,7 +458,7 @@ mod tests {
         check(&[&given, &met], 1);
         check(&[&refused, &met], 1);
         check(&[&met], 0);
-        // Ways of finding are no peers, whatever they found.
+        // Ways of finding are not peers, whatever they found.
         let way = Attempt { address: None, ..met };
         check(&[&way], 0);
         check(&[&way, &old], 1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::paint::{Paint, Tone};
-use super::reach::{Deadline, MeshArgs};
+use super::reach::{Deadline, MeshArgs, concluded};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
@@ -49,6 +49,7 @@ pub(super) async fn events(args: Args) -> Outcome {
         outcome = follow(&node, &args) => outcome,
         trouble = interrupted() => Err(trouble),
     };
+    let outcome = outcome.map_err(|trouble| trouble.with_reasons(|| concluded(&node)));
     node.close().await;
     outcome
 }

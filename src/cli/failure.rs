@@ -11,6 +11,7 @@ use crate::trainer;
 
 /// The exit codes, as `meshtf --help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Exit {
     /// The command did what it was asked.
     Ok,

@@ -1,18 +1,23 @@
 //! What is logged on stderr, and in which form: lines for people, or an object a line for programs.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Write as _};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, layer};
+use tracing_subscriber::layer::{Context, Filter};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::paint::Paint;
+use super::paint::{Paint, complain, speak_json};
 
 /// The name of an event of the closed vocabulary, which lines for people do not repeat: their text says it.
 const EVENT: &str = "event";
@@ -34,7 +39,7 @@ pub enum LogFormat {
 fn levels(verbose: u8, is_node: bool) -> &'static str {
     match (verbose, is_node) {
         (0, true) => {
-            "warn,meshtf::events=info,meshtf::node=info,meshtf::placement=info,libp2p=error,libp2p_mdns=off,wgpu=error,\
+            "warn,meshtf::events=info,meshtf::node=info,meshtf::placement=info,libp2p=error,wgpu=error,\
              wgpu_hal=off,naga=error,cubecl=error"
         }
         (0, false) => {
@@ -51,13 +56,15 @@ fn levels(verbose: u8, is_node: bool) -> &'static str {
 
 /// Logs to stderr as `MESHTF_LOG` or `-v` says.
 pub(super) fn to_stderr(verbose: u8, format: LogFormat, is_node: bool) {
+    speak_json(format == LogFormat::Json);
     let levels = std::env::var("MESHTF_LOG").unwrap_or_else(|_| levels(verbose, is_node).to_owned());
     let filter: Targets = levels.parse().unwrap_or_else(|error| {
-        eprintln!(
-            "meshtf: MESHTF_LOG={levels}: {error}; expected debug, or meshtf::mesh=trace, or several with commas"
-        );
+        complain(format_args!(
+            "MESHTF_LOG={levels}: {error}; expected debug, or meshtf::mesh=trace, or several with commas"
+        ));
         Targets::new().with_default(tracing::Level::WARN)
     });
+    let filter = Seldom { levels: filter, told: Mutex::default() };
     // Otherwise the layer would report an error of stderr on stderr, and panic.
     let layer = layer().with_writer(std::io::stderr).log_internal_errors(false);
     let registry = tracing_subscriber::registry();
@@ -70,6 +77,51 @@ pub(super) fn to_stderr(verbose: u8, format: LogFormat, is_node: bool) {
             registry.with(layer.with_filter(filter)).try_init()
         }
     };
+}
+
+/// The target of mDNS's log, which says what an interface cannot do again at every question, some seconds apart.
+const MDNS: &str = "libp2p_mdns";
+/// Most of its errors that are known to have been logged; more are not logged.
+const MAX_TOLD: usize = 64;
+
+/// Lets through what the levels do, and each error of mDNS once.
+struct Seldom {
+    levels: Targets,
+    told: Mutex<BTreeSet<String>>,
+}
+
+impl Seldom {
+    /// Whether an event of that target and level with these fields is logged.
+    fn lets(&self, target: &str, level: Level, fields: impl FnOnce() -> String) -> bool {
+        let is_repeated = target.starts_with(MDNS) && level <= Level::WARN;
+        if !is_repeated {
+            return true;
+        }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.len() < MAX_TOLD && told.insert(fields())
+    }
+}
+
+impl<S: Subscriber> Filter<S> for Seldom {
+    fn enabled(&self, metadata: &Metadata<'_>, context: &Context<'_, S>) -> bool {
+        Filter::enabled(&self.levels, metadata, context)
+    }
+
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        Filter::<S>::callsite_enabled(&self.levels, metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Filter::<S>::max_level_hint(&self.levels)
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        self.lets(event.metadata().target(), *event.metadata().level(), || {
+            let mut fields = Fields(Map::new());
+            event.record(&mut fields);
+            Value::Object(fields.0).to_string()
+        })
+    }
 }
 
 fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
@@ -175,8 +227,22 @@ mod tests {
     }
 
     #[test]
+    fn each_error_of_mdns_is_told_once() {
+        let seldom = Seldom { levels: Targets::new(), told: Mutex::default() };
+        let lets = |target: &str, level, text: &str| seldom.lets(target, level, || text.to_owned());
+        let mdns = "libp2p_mdns::behaviour::iface";
+        assert!(
+            lets(mdns, Level::ERROR, "no route from 10.0.0.7") && lets(mdns, Level::ERROR, "no route from 10.1.0.7")
+        );
+        assert!(!lets(mdns, Level::ERROR, "no route from 10.0.0.7"));
+        for (target, level) in [("meshtf::events", Level::ERROR), (mdns, Level::DEBUG)] {
+            assert!(lets(target, level, "x") && lets(target, level, "x"), "{target} {level}");
+        }
+        assert_eq!((0..2 * MAX_TOLD).filter(|n| lets(mdns, Level::ERROR, &n.to_string())).count(), MAX_TOLD - 2);
+    }
+
+    #[test]
     fn all_levels_can_be_read_and_let_through_what_they_say() {
-        use tracing::Level;
         let lets = |verbose: u8, is_node: bool, target: &str, level: Level| {
             levels(verbose, is_node).parse::<Targets>().unwrap().would_enable(target, &level)
         };
@@ -184,6 +250,9 @@ mod tests {
         assert!(!lets(0, false, "meshtf::events", Level::INFO) && lets(0, false, "meshtf::events", Level::WARN));
         assert!(!lets(0, true, "meshtf::steps", Level::DEBUG) && lets(1, true, "meshtf::steps", Level::DEBUG));
         assert!(lets(1, false, "meshtf::transfers", Level::DEBUG) && !lets(1, true, "libp2p_swarm", Level::DEBUG));
+        // What mDNS cannot do is a node's concern.
+        assert!(lets(0, true, "libp2p_mdns::behaviour", Level::ERROR) && !lets(0, false, "libp2p_mdns", Level::ERROR));
+        assert!(!lets(0, true, "libp2p_mdns::behaviour", Level::WARN));
         assert!(lets(2, true, "meshtf::mesh::driver", Level::DEBUG) && lets(3, true, "wgpu", Level::TRACE));
     }
 }

@@ -10,14 +10,15 @@ use tokio::signal::unix::SignalKind;
 
 use super::diagnosis::{Conclusion, conclude};
 use super::memory::{self, MemoryArgs};
-use super::reach::{MeshArgs, tried};
+use super::reach::{MeshArgs, read_cluster_spec, tried};
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
 use crate::door::{DoorError, burn, tensorflow, web};
 use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
-use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
+use crate::node::{Node, NodeConfig, NodeError};
+use crate::protocol::Peer;
 
 /// When a node that has met no other reports what it tried, and how often it looks for new reasons.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
@@ -170,13 +171,13 @@ pub(super) async fn serve(
     output::line(&serving_line(task, &node, &doors))?;
 
     let mut alone = tokio::time::interval_at(tokio::time::Instant::now() + ALONE_AFTER, ALONE_AFTER);
-    let mut told = BTreeSet::new();
+    let mut reasons = Reasons::default();
     let mut is_new = true;
     loop {
         tokio::select! {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
-            // Whoever it served is gone: nobody needs to be told.
+            // Its clients are gone: nobody needs to be told.
             () = &mut ends => {
                 let _ = tokio::time::timeout(LEAVE_LIMIT, node.close()).await;
                 return Ok(Exit::Ok);
@@ -191,7 +192,8 @@ pub(super) async fn serve(
                         task.short(), mesh.mesh, ALONE_AFTER.as_secs()
                     );
                 }
-                tell_reasons(&node, &mut told);
+                let met = node.cluster().members().map(|member| member.peer.clone()).collect();
+                reasons.new(conclude(&node.mesh().tried()), met).iter().for_each(tell);
             }
         }
     }
@@ -200,12 +202,30 @@ pub(super) async fn serve(
     Ok(Exit::Ok)
 }
 
-/// Reports each reason for which peers are not met, once.
-fn tell_reasons(node: &Node, told: &mut BTreeSet<Conclusion>) {
-    for conclusion in conclude(&node.mesh().tried()) {
-        if told.len() < MAX_TOLD && told.insert(conclusion.clone()) {
-            tracing::warn!(target: LOG, more = %conclusion.remedy, "{}", conclusion.what);
+/// Reports a reason for which peers are not met.
+fn tell(Conclusion { what, remedy, may_be_fine }: &Conclusion) {
+    match may_be_fine {
+        true => tracing::info!(target: LOG, more = %remedy, "{what}"),
+        false => tracing::warn!(target: LOG, more = %remedy, "{what}"),
+    }
+}
+
+/// The reasons that were told, and who was met then.
+#[derive(Default)]
+struct Reasons {
+    told: BTreeSet<Conclusion>,
+    met: BTreeSet<Peer>,
+}
+
+impl Reasons {
+    /// Those that are to be told: each once, and again if it had been overcome, when somebody new was met.
+    fn new(&mut self, reasons: Vec<Conclusion>, met: BTreeSet<Peer>) -> Vec<Conclusion> {
+        if !met.is_subset(&self.met) {
+            self.told.retain(|told| reasons.contains(told));
         }
+        self.met = met;
+        let is_new = |reason: &Conclusion| self.told.len() < MAX_TOLD && self.told.insert(reason.clone());
+        reasons.into_iter().filter(is_new).collect()
     }
 }
 
@@ -288,13 +308,24 @@ fn serving_line(task: &Task, node: &Node, doors: &Doors) -> String {
     )
 }
 
-fn read_cluster_spec(path: &Path) -> Result<ClusterSpec, Trouble> {
-    let wrong = |why: String| {
-        Trouble::input(format!(
-            "--cluster {}: {why}; expected JSON such as {{\"worker\": [\"10.0.0.1:4001\", \"10.0.0.2:4001\"]}}",
-            path.display()
-        ))
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    ClusterSpec::from_json(&text).map_err(|failure| wrong(failure.message))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_once_and_again_after_it_was_overcome() {
+        let reason = |what: &str| Conclusion { what: what.to_owned(), remedy: String::new(), may_be_fine: false };
+        let (silent, key) = (reason("nobody answers"), reason("refused our key"));
+        let met = |peers: &[&str]| peers.iter().map(|&peer| Peer::new(peer)).collect::<BTreeSet<Peer>>();
+        let mut reasons = Reasons::default();
+        assert_eq!(reasons.new(vec![silent.clone(), key.clone()], met(&["me"])).len(), 2);
+        assert_eq!(reasons.new(vec![silent.clone(), key.clone()], met(&["me"])), []);
+        assert_eq!(reasons.new(vec![], met(&["me"])), []);
+        assert_eq!(reasons.new(vec![silent.clone()], met(&["me"])), [], "it comes and goes, and nobody was met");
+        // A peer is met: what still holds is not told again, and what no longer holds is, when it comes back.
+        assert_eq!(reasons.new(vec![key.clone()], met(&["me", "other"])), []);
+        assert_eq!(reasons.new(vec![key.clone(), silent.clone()], met(&["me"])), [silent]);
+        let many = (0..2 * MAX_TOLD).map(|n| reason(&n.to_string())).collect();
+        assert_eq!(reasons.new(many, met(&["me"])).len(), MAX_TOLD - 2);
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Color, Style};
@@ -38,6 +40,9 @@ impl Paint {
     }
 
     pub fn stderr() -> Paint {
+        if STDERR_IS_JSON.load(Ordering::Relaxed) {
+            return Paint(false);
+        }
         Paint::chosen(AutoStream::choice(&io::stderr()))
     }
 
@@ -75,9 +80,36 @@ impl Tone {
     }
 }
 
+/// Whether stderr is for programs: an object a line.
+static STDERR_IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Whether what is said on stderr from now on is an object a line, as the log is then.
+pub(super) fn speak_json(is_json: bool) {
+    STDERR_IS_JSON.store(is_json, Ordering::Relaxed);
+}
+
 /// Says on stderr what went wrong.
 pub(super) fn complain(what: impl Display) {
-    eprintln!("{} {what}", Paint::stderr().tone(Tone::Bad, "meshtf:"));
+    say("error", Tone::Bad, &what);
+}
+
+/// Says on stderr what is worth knowing.
+pub(super) fn mention(what: impl Display) {
+    say("info", Tone::Dim, &what);
+}
+
+fn say(level: &str, tone: Tone, what: &dyn Display) {
+    if STDERR_IS_JSON.load(Ordering::Relaxed) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        eprintln!("{}", object(now, level, what));
+    } else {
+        eprintln!("{} {what}", Paint::stderr().tone(tone, "meshtf:"));
+    }
+}
+
+/// A line as the log has them as JSON.
+fn object(unix_ms: u64, level: &str, what: &dyn Display) -> serde_json::Value {
+    serde_json::json!({ "unix_ms": unix_ms, "level": level, "target": "meshtf", "text": what.to_string() })
 }
 
 #[cfg(test)]
@@ -95,5 +127,16 @@ mod tests {
         ] {
             assert_eq!(Paint::ON.tone(tone, "no"), want, "{tone:?}");
         }
+    }
+
+    #[test]
+    fn what_is_said_to_programs_is_an_object_a_line() {
+        let line = object(7, "error", &"no \"key\"\n  Tried:").to_string();
+        assert!(!line.contains('\n'), "{line}");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(
+            (&read["level"], &read["unix_ms"], &read["text"]),
+            (&"error".into(), &7.into(), &"no \"key\"\n  Tried:".into())
+        );
     }
 }

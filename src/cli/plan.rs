@@ -13,7 +13,7 @@ use super::inputs::GraphArgs;
 use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
-use super::{Exit, Outcome, Trouble, output};
+use super::{Exit, Outcome, output};
 use crate::device::{DeviceName, Task};
 use crate::exec::BackendChoice;
 use crate::memory::Bytes;
@@ -74,11 +74,12 @@ pub(super) async fn plan(args: Args) -> Outcome {
     };
     let graph = job.graph_as_fed();
     let plan = reached.explain(&graph, job.signature(), options).await;
-    reached.close().await;
     let plan = plan.map_err(|failure| {
-        let trouble = Trouble::from(failure);
+        let trouble = reached.explain_trouble(failure.into());
         if args.local { trouble.without_mesh() } else { trouble }
-    })?;
+    });
+    reached.close().await;
+    let plan = plan?;
     let totals = totals(&plan, &graph);
     if args.dot {
         output::line(draw::dot(&plan, &graph).trim_end())?

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 
 use super::diagnosis::{conclude, shown_place};
-use super::paint::{Paint, Tone, complain};
+use super::paint::{Paint, Tone, complain, mention};
 use super::reach::{Deadline, MeshArgs};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
@@ -72,7 +72,13 @@ pub(super) async fn ps(args: Args) -> Outcome {
             output::line(&paint.tone(Tone::Bad, what))?;
         }
     }
-    missed.iter().for_each(|conclusion| complain(conclusion.shown(Paint::stderr())));
+    for conclusion in &missed {
+        // Somebody was met, so a stranger's mesh beside this one is no trouble.
+        match conclusion.may_be_fine {
+            true => mention(conclusion.shown(Paint::stderr())),
+            false => complain(conclusion.shown(Paint::stderr())),
+        }
+    }
     Ok(Exit::Ok)
 }
 

@@ -1,9 +1,10 @@
 //! How a command reaches a mesh: which one, by which addresses, and how long it waits for it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::paint::Paint;
+use super::paint::{Paint, mention};
 use super::{Outcome, Trouble, diagnosis};
 use crate::checkpoint::DataDir;
 use crate::device::Task;
@@ -11,7 +12,7 @@ use crate::exec::BackendChoice;
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home};
-use crate::node::{DEFAULT_MESH, Node, NodeConfig, NodeError};
+use crate::node::{ClusterSpec, DEFAULT_MESH, Node, NodeConfig, NodeError};
 use crate::plan::{Plan, Signature};
 use crate::protocol::SessionOptions;
 use crate::protocol::status::NodeStatus;
@@ -66,6 +67,7 @@ impl AskArgs {
         let deadline = Deadline::after(self.timeout);
         let node = self.mesh.reach(tasks, deadline).await?;
         let outcome = deadline.within(work(&node)).await;
+        let outcome = outcome.map_err(|trouble| trouble.with_reasons(|| concluded(&node)));
         node.close().await;
         outcome
     }
@@ -166,12 +168,12 @@ impl MeshArgs {
         let home = home().map_err(key_trouble)?;
         let (key, made) = MeshKey::load_or_create(&home, &self.mesh).map_err(NodeError::from)?;
         if made {
-            eprintln!(
-                "meshtf: mesh {:?} is new on this machine; its key was made in {}. To add another machine, use \
-                 `meshtf ticket` here and `meshtf join` there.",
+            mention(format_args!(
+                "mesh {:?} is new on this machine; its key was made in {}. To add another machine, use `meshtf ticket` here \
+                 and `meshtf join` there.",
                 self.mesh,
                 home.join("keys").display()
-            );
+            ));
         }
         Ok(key)
     }
@@ -248,8 +250,41 @@ impl MeshArgs {
     }
 }
 
+/// The cluster of --cluster.
+pub(super) fn read_cluster_spec(path: &Path) -> Result<ClusterSpec, Trouble> {
+    let wrong = |why: String| {
+        Trouble::input(format!(
+            "--cluster {}: {why}; expected JSON such as {{\"worker\": [\"10.0.0.1:4001\", \"10.0.0.2:4001\"]}}",
+            path.display()
+        ))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    ClusterSpec::from_json(&text).map_err(|failure| wrong(failure.message))
+}
+
 fn key_trouble(error: KeyError) -> Trouble {
-    NodeError::from(MeshError::from(error)).into()
+    let hint = match &error {
+        KeyError::Missing { path, .. } => as_service(path, Path::new(SERVICE_HOME)),
+        _ => None,
+    };
+    let trouble = Trouble::from(NodeError::from(MeshError::from(error)));
+    match hint {
+        Some(hint) => Trouble::new(trouble.exit, format!("{trouble}. {hint}")),
+        None => trouble,
+    }
+}
+
+/// The home of the user that nodes run as where the .deb is installed.
+pub(super) const SERVICE_HOME: &str = "/var/lib/meshtf";
+
+/// How commands reach the mesh of this machine's service, if there is one and the key was looked for elsewhere.
+pub(super) fn as_service(key: &Path, service: &Path) -> Option<String> {
+    let is_other = service.is_dir() && !key.starts_with(service);
+    is_other.then(|| {
+        "The nodes of this machine's service run as the user meshtf, which has the key: `sudo -H -u meshtf meshtf ps`, and so \
+         for every command"
+            .to_owned()
+    })
 }
 
 /// Returns once every known peer has rejected this participant.
@@ -315,5 +350,19 @@ impl Deadline {
         tokio::time::timeout(limit.saturating_sub(self.start.elapsed()), work).await.unwrap_or_else(|_| {
             Err(Trouble::new(super::Exit::Timeout, format!("timed out after {} s (--timeout)", limit.as_secs_f64())))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_not_the_services_user_is_told_of_it() {
+        let service = temp_dir::TempDir::new().unwrap();
+        let hint = as_service(Path::new("/root/.config/meshtf/keys/lab.key"), service.path()).unwrap();
+        assert!(hint.contains("sudo -H -u meshtf meshtf"), "{hint}");
+        assert_eq!(as_service(&service.path().join("keys/lab.key"), service.path()), None);
+        assert_eq!(as_service(Path::new("/root/lab.key"), &service.path().join("none")), None);
     }
 }

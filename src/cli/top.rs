@@ -157,6 +157,8 @@ async fn look_at(node: &Node, at: Instant, wanted: Option<Wanted>) -> Seen {
         .apart()
         .map(|(from, to)| format!("{} cannot reach {}, though both are up", from.short(), to.short()))
         .collect();
-    troubles.extend(conclude(&node.mesh().tried()).into_iter().map(|conclusion| conclusion.what));
+    // A stranger's mesh beside this one is no trouble.
+    let conclusions = conclude(&node.mesh().tried()).into_iter().filter(|conclusion| !conclusion.may_be_fine);
+    troubles.extend(conclusions.flat_map(|conclusion| [conclusion.what, format!("  → {}", conclusion.remedy)]));
     Seen { told, troubles, session }
 }

@@ -109,7 +109,7 @@ mod tests {
             name: name.to_owned(),
             op: op.to_owned(),
             inputs: inputs.iter().map(|&input| input.to_owned()).collect(),
-            start_us,
+            start_ns: start_us * 1000,
             took_ns: took_us * 1000,
             sent_bytes: 0,
         };

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::task::block_in_place;
 
 use self::curves::{Curve, Curves};
 use self::log::Log;
@@ -248,7 +249,7 @@ impl Command {
         let metrics = trainer.sections().evaluate.iter().flat_map(|section| section.metrics.iter().cloned());
         let held_out = Curve::new(std::iter::once("loss".to_owned()).chain(metrics).collect());
         let curves = Curves { trained: Curve::new(trainer.names()), held_out };
-        let log = args.log.as_ref().map(|folder| Log::begin(folder, trainer.graph())).transpose()?;
+        let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph()))).transpose()?;
         let mut progress = Progress::new(plan, curves, log, args.trace.clone());
         let summary = Usage::begin(trainer, reached).await;
         let (ended, trouble) = self.until_interrupted(session, &mut progress).await?;

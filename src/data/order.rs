@@ -1,4 +1,4 @@
-//! In which order examples are trained with: the same one for the same seed, whoever asks, from any step on.
+//! In which order examples are trained with: the same one for the same seed, on every node and from any step on.
 
 use crate::failure::{Failure, Result};
 

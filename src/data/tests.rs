@@ -19,7 +19,7 @@ fn an_epoch_has_each_example_once_in_an_order_of_its_own() {
         assert!(sorted.len() == 100 && sorted[99] < 103, "{places:?}");
     }
     assert!(first != second);
-    // Whoever comes later sees the same.
+    // A later reader sees the same.
     let mut later = Order::new(103, 10, Some(7)).unwrap();
     assert_eq!(later.of_step(14), second[40..50]);
     assert_eq!(later.of_step(3), first[30..40]);

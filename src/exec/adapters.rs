@@ -45,6 +45,7 @@ impl fmt::Display for BackendChoice {
 /// Not the name of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a backend; there are auto, flex, ndarray and wgpu")]
+#[non_exhaustive]
 pub struct NoSuchBackend(String);
 
 impl FromStr for BackendChoice {
@@ -151,9 +152,8 @@ mod found {
     use crate::exec::burn::BurnEngine;
     use crate::failure::{Code, Failure};
 
-    /// The graphics interfaces that a GPU may be reached through, best first. OpenGL is none of them, though burn would fall
-    /// back to it: what its drivers make of compute shaders is not worth relying on, and they are free to take NaN and
-    /// infinity for any number.
+    /// The graphics interfaces that a GPU may be reached through, best first. OpenGL is left out, though burn would fall
+    /// back to it: few of its drivers run compute shaders correctly, and they may treat NaN and infinity as any number.
     const INTERFACES: [(Backend, WgpuBackend); 3] = [
         (Backend::Metal, WgpuBackend::Metal),
         (Backend::Vulkan, WgpuBackend::Vulkan),

@@ -33,7 +33,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Attrs, op};
 use crate::tensor::{DType, PartialShape, Tensor};
 
-/// Most datasets within each other: so deep calls for an element nest.
+/// How deep datasets may be nested: the calls that make an element nest as deep.
 const MAX_DEPTH: usize = 200;
 
 /// How many elements a dataset has: a count, or one of the two below.
@@ -143,7 +143,7 @@ impl Dataset {
     /// A dataset that was made of these values.
     ///
     /// # Errors
-    /// ResourceExhausted if too many datasets lie within each other.
+    /// ResourceExhausted if datasets are nested too deep.
     pub fn new(spec: Spec, held: Vec<Token>, parts: Parts) -> Result<Dataset> {
         let depth = depth_within(held.iter(), MAX_DEPTH)?;
         Ok(Dataset { spec, cardinality: parts.cardinality, make: parts.make, held, depth, statement: None })
@@ -191,9 +191,7 @@ fn check_functions(attrs: &Attrs) -> Result<()> {
     for attr in attrs.0.values() {
         let Attr::Func(function) = attr else { continue };
         for node in &function.nodes {
-            let is_source = node.op.trim_end_matches("V2").ends_with("Dataset");
-            let has_state = op::lookup(&node.op).is_some_and(|op| op.stateful && op.name != "Assert");
-            if has_state && !is_source {
+            if op::lookup(&node.op).is_some_and(|op| op.stateful && !op.repeatable) {
                 let why = format!("{} is stateful.", node.op);
                 return Err(Failure::new(Code::FailedPrecondition, why));
             }

@@ -17,7 +17,7 @@ pub(super) fn flush() {
     POOL.call_once(on_the_pool);
 }
 
-/// The threads of rayon's global pool, whoever started it. Other pools are started by the thread that computes, and a
+/// The threads of rayon's global pool, no matter what started it. Other pools are started by the thread that computes, and a
 /// thread begins with the settings of the one that starts it.
 fn on_the_pool() {
     #[cfg(feature = "exec")]

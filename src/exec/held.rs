@@ -61,7 +61,7 @@ impl Tally {
         }
     }
 
-    /// Variants lie within each other less deep than their own limit.
+    /// Variants are nested less deep than their own limit.
     fn variant(&mut self, variant: &Variant) {
         if self.seen.insert(variant.address()) {
             variant.values().into_iter().for_each(|token| self.token(token));

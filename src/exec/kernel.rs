@@ -16,6 +16,7 @@ mod image;
 mod linalg;
 mod math;
 mod matmul;
+mod named;
 mod nn;
 mod older;
 mod ragged;
@@ -41,14 +42,14 @@ pub use math::cast;
 #[cfg(feature = "exec")]
 pub(in crate::exec) use math::condition_shape;
 #[cfg(feature = "exec")]
-pub(in crate::exec) use nn::{Padding, Slide};
+pub(in crate::exec) use nn::{Padding, Slide, local_response};
 pub use ragged::checked_splits;
 pub use random::{Dice, Generators, Unigrams, fixed};
 
 use smallvec::SmallVec;
 #[cfg(feature = "node")]
 pub(crate) use text::{Histogram, SummaryProto, SummaryValue};
-pub(in crate::exec) use text::{push_default, push_field};
+pub(in crate::exec) use text::{check_defaults, push_default, push_field};
 
 use crate::failure::Result;
 use crate::graph::{Attrs, OutputType};

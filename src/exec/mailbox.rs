@@ -142,7 +142,7 @@ impl Mailbox {
         self.offer_up_to(MAX_MESSAGES, message)
     }
 
-    /// Sends what follows from a refusal, for which there is room as many times again. Whether there was.
+    /// Sends what follows from a refusal; for that a mailbox takes twice as many messages. Answers whether there was room.
     pub fn follow_up(&self, message: DeviceMessage) -> bool {
         self.offer_up_to(2 * MAX_MESSAGES, message).is_ok()
     }

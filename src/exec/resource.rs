@@ -66,7 +66,7 @@ pub(super) enum Resource {
     Staging(Arc<Staging>),
     SparseMap(Arc<SparseMap>),
     Iterator(Arc<Iterator>),
-    /// What a node takes for the sake of its form alone.
+    /// A handle that an op's signature demands and that no kernel uses.
     Dummy,
     Table(Arc<LookupTable>),
     Reader(Arc<Reader>),

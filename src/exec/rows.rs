@@ -84,7 +84,7 @@ pub(super) fn stack_padded(dtype: DType, least: &Shape, rows: &[&Tensor]) -> Res
 }
 
 /// Copies a tensor into the corner of a larger one of the same rank.
-fn place<T: Clone>(into: &mut [T], dims: &[usize], from: &[T], from_dims: &[usize]) {
+pub(super) fn place<T: Clone>(into: &mut [T], dims: &[usize], from: &[T], from_dims: &[usize]) {
     let ([_, rest @ ..], [count, from_rest @ ..]) = (dims, from_dims) else {
         into[..from.len()].clone_from_slice(from);
         return;

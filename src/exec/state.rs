@@ -1,5 +1,5 @@
 //! The ops that touch what outlives a step (variables, queues, accumulators, staging areas, iterators, tables, readers, files),
-//! or what lives as long as it flows through one and is no tensor (tensor arrays, stacks, lists, optionals, datasets).
+//! or what lives as long as it flows through one and is not a tensor (tensor arrays, stacks, lists, optionals, datasets).
 //!
 //! Each is compiled for its node once, and then finds its resources through the handles that flow in.
 

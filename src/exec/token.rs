@@ -82,7 +82,7 @@ impl From<Tensor> for Token {
     }
 }
 
-/// Most variants within each other.
+/// How deep variants may be nested.
 const MAX_NESTED: usize = 64;
 
 /// A variant. Cheap to clone.
@@ -177,7 +177,7 @@ pub(super) struct Optional {
 
 impl Optional {
     /// # Errors
-    /// ResourceExhausted if too many variants lie within each other.
+    /// ResourceExhausted if variants are nested too deep.
     pub fn new(values: Option<Vec<Token>>) -> Result<Optional> {
         let depth = depth_over(values.iter().flatten())?;
         Ok(Optional { values, depth })
@@ -278,7 +278,7 @@ pub(super) fn depth_within<'a>(tokens: impl Iterator<Item = &'a Token>, limit: u
     };
     let depth = 1 + tokens.map(depth).max().unwrap_or(0);
     if depth > limit {
-        let why = format!("variants are within each other more than {limit} deep, which is the limit");
+        let why = format!("variants are nested deeper than {limit}, which is the limit");
         return Err(Failure::new(Code::ResourceExhausted, why));
     }
     Ok(depth)

@@ -9,13 +9,18 @@ mod conv;
 mod convert;
 mod depthwise;
 pub mod flags;
+mod fold;
 mod functions;
 mod lanes;
 mod layout;
 mod ops;
+mod place;
 mod pool;
 mod power;
+mod repeat;
+mod response;
 mod softmax;
+mod squares;
 mod target;
 mod tile;
 mod walk;
@@ -24,12 +29,19 @@ pub use axis::Axis;
 pub use conv::Convolution;
 pub use convert::{To, converted};
 pub use depthwise::Depthwise;
+pub use fold::{Fold, Folding};
 pub use layout::{laid_out, rows, slices, tiled};
-pub use ops::{Binary, Comparison, Pairs, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
+pub use ops::{Binary, Comparison, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
+pub use place::{Run, copied, joined, picked};
 pub use pool::Pool;
-pub use softmax::{cross_entropy, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy};
+pub use repeat::Repeat;
+pub use response::LocalResponse;
+pub use softmax::{
+    cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,
+};
+pub use squares::squares;
 pub use target::{Work, widest};
-pub use walk::{Cut, Places, Repeat, Rows, anew, sum_over, sums};
+pub use walk::{Cut, Operand, Places, Rows, anew, one_hot, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

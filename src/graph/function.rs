@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::NodeDef;
 use crate::tensor::DType;
 
-/// How deeply functions may lie within each other.
+/// How deep functions may be nested.
 pub(crate) const MAX_WITHIN: usize = 16;
 
 /// A function: a graph of its own, which calls no other function but those that its own attributes hold. Cheap to clone.

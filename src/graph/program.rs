@@ -65,7 +65,7 @@ impl Budget {
     pub fn take(&mut self, bytes: usize) -> Result<(), String> {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             format!(
-                "takes the constants of this file past {MAX_TENSOR_BYTES} bytes together; feed large values instead"
+                "brings the constants of this file to more than {MAX_TENSOR_BYTES} bytes in total; feed large values instead"
             )
         })?;
         Ok(())
@@ -78,8 +78,8 @@ impl Budget {
     pub fn expand(&mut self, bytes: usize) -> Result<(), String> {
         self.expanded = self.expanded.checked_sub(bytes).ok_or_else(|| {
             format!(
-                "takes the values that fill the rest of their constants past {MAX_EXPANDED_BYTES} bytes together; state \
-                 each value, or use Fill"
+                "brings the constants that the file states by fewer values than they have elements to more than \
+                 {MAX_EXPANDED_BYTES} bytes in total; state each value, or use Fill"
             )
         })?;
         self.take(bytes)

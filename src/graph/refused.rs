@@ -15,6 +15,7 @@ static UNKNOWN: OpDef = OpDef::unknown("an op that meshtf does not have");
 
 /// What such a node stated, and why it cannot run.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Refused {
     /// The node's name.
     pub node: String,

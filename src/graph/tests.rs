@@ -110,7 +110,7 @@ fn wrong_graphs_are_refused_with_their_place() {
     check(vec![two(), def("n Pack -", &[])], "the least is 1");
 }
 
-/// Nodes that no step can run are kept; whoever takes what they answer says its type.
+/// Nodes that no step can run are kept; the node that takes their output says its type.
 #[test]
 fn nodes_of_unknown_ops_are_kept_as_data() {
     let refused = NodeDef { refused: Some("attribute \"T\" is odd".into()), ..def("odd Neg x", &[]) };

@@ -47,7 +47,7 @@ impl Lowering<'_> {
             Op::Random(op) => self.random(op),
             Op::Quantize(_) => Err(refused("Quantize", "quantized tensors do not run on the mesh")),
             Op::Dequantize(_) => Err(refused("Dequantize", "quantized tensors do not run on the mesh")),
-            Op::GridSample2d(_) => Err(refused("GridSample2d", "no op of TensorFlow samples at a grid")),
+            Op::GridSample2d(op) => self.grid_sample(op),
         }
     }
 

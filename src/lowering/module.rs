@@ -2,15 +2,18 @@
 
 mod attention;
 mod conv;
+mod ctc;
+mod deformable;
 mod linear;
 mod norm;
 mod pool;
 mod resize;
+mod sample;
 mod window;
 
 use burn_ir::ModuleOperationIr;
 
-use super::{Lowering, refused};
+use super::Lowering;
 use crate::failure::Result;
 use conv::Convolution;
 use pool::Pool;
@@ -76,8 +79,8 @@ impl Lowering<'_> {
             Op::ConvTranspose1dBiasBackward(op) => self.convolution_by_bias(&op.output_grad, &op.out),
             Op::ConvTranspose2dBiasBackward(op) => self.convolution_by_bias(&op.output_grad, &op.out),
             Op::ConvTranspose3dBiasBackward(op) => self.convolution_by_bias(&op.output_grad, &op.out),
-            Op::DeformableConv2d(_) => Err(refused("Module::DeformableConv2d", DEFORMABLE)),
-            Op::DeformableConv2dBackward(_) => Err(refused("Module::DeformableConv2dBackward", DEFORMABLE)),
+            Op::DeformableConv2d(op) => self.deformable(op),
+            Op::DeformableConv2dBackward(op) => self.deformable_backward(op),
 
             Op::AvgPool1d(op) => self.avg_pool(&op.x, &pool!(line op), op.count_include_pad, &op.out),
             Op::AvgPool2d(op) => self.avg_pool(&op.x, &pool!(plane op), op.count_include_pad, &op.out),
@@ -112,12 +115,8 @@ impl Lowering<'_> {
             Op::InterpolateBackward(op) => self.interpolate_backward(op),
             Op::Unfold4d(op) => self.unfold4d(op),
 
-            Op::CtcLoss(_) => Err(refused("Module::CtcLoss", CTC)),
-            Op::CtcLossBackward(_) => Err(refused("Module::CtcLossBackward", CTC)),
+            Op::CtcLoss(op) => self.ctc_loss(op),
+            Op::CtcLossBackward(op) => self.ctc_loss_backward(op),
         }
     }
 }
-
-const DEFORMABLE: &str = "no op of TensorFlow samples an image at places given by another tensor";
-const CTC: &str =
-    "its recursion over the steps of time would take many nodes for each; compute the loss on another device";

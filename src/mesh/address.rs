@@ -31,7 +31,12 @@ pub fn parse_address(text: &str) -> Result<Multiaddr, MeshError> {
     if bare.is_none() && host.contains(':') {
         return Err(refuse("put an IPv6 address in brackets: [::1]:4711"));
     }
-    let of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
+    if bare.is_some_and(|host| host.contains('%')) {
+        return Err(refuse(
+            "an address that holds on one interface only (%eth0) cannot be dialled; give another one of that machine",
+        ));
+    }
+    let of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
     if host.is_empty() || host.len() > MAX_NAME_BYTES || !host.chars().all(of_name) {
         return Err(refuse("the host is neither an IP address nor a name"));
     }
@@ -150,6 +155,22 @@ pub fn is_loopback(address: &Multiaddr) -> bool {
     }
 }
 
+/// The parts of a peer's addresses to dial, each once those before it have failed: what is quickest within this machine; what
+/// leads elsewhere; and what is also this machine's own, as the address of a bridge for containers is on every machine that
+/// has one. A peer that names a loopback address is on this machine, where its own addresses are as good as any.
+pub fn in_stages(addresses: Vec<Multiaddr>, is_own: impl Fn(IpAddr) -> bool) -> Vec<Vec<Multiaddr>> {
+    let (local, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| local_name(address).is_some());
+    let is_here = others.iter().any(is_loopback);
+    let (own, others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|address| !is_here && ip(address).is_some_and(&is_own));
+    [local, others, own].into_iter().filter(|stage| !stage.is_empty()).collect()
+}
+
+/// Whether an interface of this machine has the address: only to those can a socket be bound.
+pub fn is_own(ip: IpAddr) -> bool {
+    !ip.is_unspecified() && std::net::UdpSocket::bind((ip, 0)).is_ok()
+}
+
 /// Whether it makes sense to tell an address to a peer, which is on this machine or is not.
 pub fn is_reachable_from(address: &str, same_machine: bool) -> bool {
     let Ok(address) = address.parse::<Multiaddr>() else { return false };
@@ -173,7 +194,11 @@ mod tests {
         check("[::1]:9", "/ip6/::1/tcp/9");
         check("/ip4/10.0.0.1/tcp/7", "/ip4/10.0.0.1/tcp/7");
         check("/dns4/lab/udp/7/quic-v1", "/dns4/lab/udp/7/quic-v1");
-        for bad in ["", "host", "host:port", "::1:9", ":80", "a b:1", "host:70000", "/ip4/x/tcp/1", "/nonsense"] {
+        let zone = parse_address("[fe80::1%eth0]:4001").unwrap_err().to_string();
+        assert!(zone.contains("on one interface only"), "{zone}");
+        for bad in
+            ["a%b:1", "", "host", "host:port", "::1:9", ":80", "a b:1", "host:70000", "/ip4/x/tcp/1", "/nonsense"]
+        {
             let why = parse_address(bad).unwrap_err().to_string();
             assert!(why.contains("192.168.1.7:4711"), "{why}");
         }
@@ -190,6 +215,27 @@ mod tests {
         check("/memory/7", &["/memory/7"]).await;
         check("/dns4/localhost/udp/7/quic-v1", &["/ip4/127.0.0.1/udp/7/quic-v1"]).await;
         assert!(resolved(&["/dns/lab/tcp/7".to_owned(), "lab:7".to_owned()]).is_empty());
+    }
+
+    #[test]
+    fn what_is_also_this_machines_own_is_dialled_last() {
+        let docker: IpAddr = Ipv4Addr::new(172, 17, 0, 1).into();
+        let check = |addresses: &[&str], want: &[&[&str]]| {
+            let all = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let stages = in_stages(all, |ip| ip == docker || ip.is_loopback());
+            let texts = |stage: &Vec<Multiaddr>| stage.iter().map(Multiaddr::to_string).collect::<Vec<_>>();
+            assert_eq!(stages.iter().map(texts).collect::<Vec<_>>(), want, "{addresses:?}");
+        };
+        let (lan, bridge, loopback) = ("/ip4/192.168.1.7/tcp/1", "/ip4/172.17.0.1/tcp/1", "/ip4/127.0.0.1/tcp/1");
+        check(&[bridge, lan], &[&[lan], &[bridge]]);
+        check(&[bridge], &[&[bridge]]);
+        check(&[lan, "/unix/@meshtf-7"], &[&["/unix/@meshtf-7"], &[lan]]);
+        check(&[loopback, bridge, lan], &[&[loopback, bridge, lan]]);
+        check(&["/memory/7"], &[&["/memory/7"]]);
+        check(&[], &[]);
+        assert!(is_own(Ipv4Addr::LOCALHOST.into()));
+        // RFC 5737 keeps these addresses for documents.
+        assert!(!is_own(Ipv4Addr::new(192, 0, 2, 1).into()));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Who came to this node and was turned away for another version of the protocol: it has the key, and belongs here.
+//! Who came to this node and was turned away, where both sides can do something about it: for another version of the protocol,
+//! another mesh key, or because one side has none.
 //!
 //! Pure: time comes in as an argument.
 
@@ -7,6 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::address::{Multiaddr, ip};
+use super::denied::Denied;
 use super::discovery::{Attempt, Source, Verdict};
 use super::release::Speaks;
 
@@ -16,7 +18,8 @@ const MAX_CALLERS: usize = 64;
 const REMEMBERED_FOR: Duration = Duration::from_secs(120);
 
 struct Caller {
-    speaks: Speaks,
+    verdict: Verdict,
+    speaks: Option<Speaks>,
     why: String,
     last: Instant,
 }
@@ -26,12 +29,19 @@ struct Caller {
 pub struct Callers(BTreeMap<Option<IpAddr>, Caller>);
 
 impl Callers {
-    /// Somebody came from that address, and was turned away for what it speaks.
-    pub fn note(&mut self, from: &Multiaddr, speaks: Speaks, why: String, now: Instant) {
+    /// Somebody came from that address, and was turned away. What is no node is not remembered.
+    pub fn note(&mut self, from: &Multiaddr, denied: Denied, now: Instant) {
+        let (verdict, speaks) = match denied {
+            Denied::OtherVersion { theirs, .. } => (Verdict::OtherVersion, Some(theirs)),
+            Denied::WrongKey => (Verdict::OtherKey, None),
+            Denied::KeyWanted => (Verdict::KeyWanted, None),
+            Denied::Open => (Verdict::Open, None),
+            _ => return,
+        };
         self.0.retain(|_, caller| now.duration_since(caller.last) < REMEMBERED_FOR);
         let machine = ip(from);
         if self.0.len() < MAX_CALLERS || self.0.contains_key(&machine) {
-            self.0.insert(machine, Caller { speaks, why, last: now });
+            self.0.insert(machine, Caller { verdict, speaks, why: denied.to_string(), last: now });
         }
     }
 
@@ -39,7 +49,8 @@ impl Callers {
     pub fn attempts(&self, attempts: &[Attempt], now: Instant) -> Vec<Attempt> {
         let is_told = |machine: &Option<IpAddr>, caller: &Caller| {
             attempts.iter().any(|attempt| {
-                attempt.speaks == Some(caller.speaks) && attempt.address.as_ref().and_then(ip) == *machine
+                (attempt.verdict, attempt.speaks) == (caller.verdict, caller.speaks)
+                    && attempt.address.as_ref().and_then(ip) == *machine
             })
         };
         let known = self
@@ -50,9 +61,9 @@ impl Callers {
             source: Source::Caller,
             place: machine.map_or_else(|| "this machine".to_owned(), |machine| machine.to_string()),
             address: Some(machine.map_or_else(Multiaddr::empty, Multiaddr::from)),
-            verdict: Verdict::OtherVersion,
+            verdict: caller.verdict,
             outcome: caller.why.clone(),
-            speaks: Some(caller.speaks),
+            speaks: caller.speaks,
             peer: None,
         };
         known.map(attempt).collect()
@@ -67,24 +78,43 @@ mod tests {
     fn callers_are_told_once_for_each_machine_and_forgotten() {
         let (mut callers, start) = (Callers::default(), Instant::now());
         let speaks = |protocol| Speaks { protocol, release: None };
+        let other = |protocol| Denied::OtherVersion { theirs: speaks(protocol), ours: Speaks::own() };
         let from = |text: &str| text.parse::<Multiaddr>().unwrap();
         let places = |callers: &Callers, met: &[Attempt], now| {
             callers.attempts(met, now).into_iter().map(|attempt| (attempt.place, attempt.speaks)).collect::<Vec<_>>()
         };
-        callers.note(&from("/ip4/10.0.0.7/tcp/50001"), speaks(2), "old".into(), start);
-        callers.note(&from("/ip4/10.0.0.7/tcp/50002"), speaks(3), "old".into(), start);
-        callers.note(&from("/unix/@meshtf-x"), speaks(9), "new".into(), start);
+        callers.note(&from("/ip4/10.0.0.7/tcp/50001"), other(2), start);
+        callers.note(&from("/ip4/10.0.0.7/tcp/50002"), other(3), start);
+        callers.note(&from("/unix/@meshtf-x"), other(9), start);
         let seven = ("10.0.0.7".to_owned(), Some(speaks(3)));
         assert_eq!(places(&callers, &[], start), [("this machine".to_owned(), Some(speaks(9))), seven.clone()]);
         // One that was dialled, too, is known with its port.
         let dialled =
             Attempt { address: Some(from("/ip4/10.0.0.7/tcp/4001")), ..callers.attempts(&[], start).remove(1) };
         assert_eq!(places(&callers, &[dialled], start), [("this machine".to_owned(), Some(speaks(9)))]);
-        callers.note(&from("/ip4/10.0.0.7/tcp/50003"), speaks(3), "old".into(), start + REMEMBERED_FOR / 2);
+        callers.note(&from("/ip4/10.0.0.7/tcp/50003"), other(3), start + REMEMBERED_FOR / 2);
         assert_eq!(places(&callers, &[], start + REMEMBERED_FOR), [seven]);
         for host in 0..=255 {
-            callers.note(&from(&format!("/ip4/10.1.0.{host}/tcp/1")), speaks(3), "old".into(), start + REMEMBERED_FOR);
+            callers.note(&from(&format!("/ip4/10.1.0.{host}/tcp/1")), other(3), start + REMEMBERED_FOR);
         }
         assert_eq!(callers.attempts(&[], start + REMEMBERED_FOR).len(), MAX_CALLERS);
+    }
+
+    #[test]
+    fn those_with_another_key_or_none_are_told_and_strangers_are_not() {
+        let (mut callers, now) = (Callers::default(), Instant::now());
+        let from = |host: u8| format!("/ip4/10.0.0.{host}/tcp/50001").parse::<Multiaddr>().unwrap();
+        for (host, denied) in [Denied::WrongKey, Denied::KeyWanted, Denied::Open].into_iter().enumerate() {
+            callers.note(&from(host as u8), denied, now);
+        }
+        for denied in [Denied::Stranger, Denied::Slow, Denied::Silent, Denied::Crowded, Denied::OtherPeer] {
+            callers.note(&from(9), denied, now);
+        }
+        let verdicts: Vec<Verdict> = callers.attempts(&[], now).iter().map(|attempt| attempt.verdict).collect();
+        assert_eq!(verdicts, [Verdict::OtherKey, Verdict::KeyWanted, Verdict::Open]);
+        // Where this side was refused for the key as well, one of the two is enough.
+        let mut dialled = callers.attempts(&[], now).remove(0);
+        dialled.address = Some("/ip4/10.0.0.0/tcp/4001".parse().unwrap());
+        assert_eq!(callers.attempts(&[dialled], now).len(), 2);
     }
 }

@@ -4,38 +4,51 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::io;
 
+use libp2p::core::transport::TransportError;
 use libp2p::swarm::DialError;
 
-use super::address::without_peer;
+use super::address::{Multiaddr, without_peer};
 use super::denied::Denied;
 use super::discovery::{Miss, Verdict};
 use super::frame::Refusal;
 
 /// What a failed dial means for the next.
 pub fn miss(error: &DialError) -> Miss {
-    if let Some(denied) = find_cause::<Denied>(error).filter(|denied| denied.is_final()) {
-        let speaks = if let Denied::OtherVersion { theirs, .. } = denied { Some(*theirs) } else { None };
-        return Miss { speaks, ..Miss::new(verdict_of(*denied), denied.to_string()) };
-    }
     match error {
         DialError::LocalPeerId { .. } => Miss::new(Verdict::Itself, "this is the participant itself"),
-        DialError::WrongPeerId { .. } => Miss::new(Verdict::Moved, "a different peer is there now"),
-        DialError::DialPeerConditionFalse(_) => Miss::new(Verdict::Pending, "being dialled"),
-        DialError::Transport(failures) => {
-            let causes: BTreeSet<String> = failures.iter().map(|(_, error)| innermost(error)).collect();
-            let texts: Vec<String> = match causes.len() {
-                1 => causes.into_iter().collect(),
-                _ => failures
-                    .iter()
-                    .map(|(address, error)| format!("{}: {}", without_peer(address.clone()), innermost(error)))
-                    .collect(),
-            };
-            // Of several addresses, the one that got furthest says most.
-            let verdict = failures.iter().map(|(_, error)| broken_at(error)).max();
-            Miss::new(verdict.unwrap_or(Verdict::Silent), texts.join(", "))
+        DialError::WrongPeerId { address, .. } => {
+            let address = Some(without_peer(address.clone()));
+            Miss { address, ..Miss::new(Verdict::Moved, "a different peer is there now") }
         }
+        DialError::DialPeerConditionFalse(_) => Miss::new(Verdict::Pending, "being dialled"),
+        DialError::Transport(failures) => of_addresses(failures),
         other => Miss::new(Verdict::Silent, other.to_string().trim_end_matches('.')),
     }
+}
+
+/// Of several addresses, the one that got furthest says most; of those that got equally far, the first.
+fn of_addresses(failures: &[(Multiaddr, TransportError<io::Error>)]) -> Miss {
+    let mut furthest: Option<(Verdict, &Multiaddr, Option<Denied>)> = None;
+    for (address, error) in failures {
+        let verdict = broken_at(error);
+        if furthest.is_none_or(|(other, ..)| verdict > other) {
+            furthest = Some((verdict, address, find_cause::<Denied>(error).copied()));
+        }
+    }
+    let Some((verdict, address, denied)) = furthest else { return Miss::new(Verdict::Silent, "it has no address") };
+    let speaks = if let Some(Denied::OtherVersion { theirs, .. }) = denied { Some(theirs) } else { None };
+    let causes: BTreeSet<String> = failures.iter().map(|(_, error)| innermost(error)).collect();
+    let why = match denied.filter(|denied| denied.is_final()) {
+        Some(denied) => denied.to_string(),
+        None if causes.len() == 1 => causes.into_iter().collect(),
+        None => {
+            let each = |(address, error): &(Multiaddr, TransportError<io::Error>)| {
+                format!("{}: {}", without_peer(address.clone()), innermost(error))
+            };
+            failures.iter().map(each).collect::<Vec<_>>().join(", ")
+        }
+    };
+    Miss { verdict, why, speaks, address: Some(without_peer(address.clone())) }
 }
 
 fn verdict_of(denied: Denied) -> Verdict {
@@ -77,6 +90,9 @@ fn broken_at(error: &(dyn Error + 'static)) -> Verdict {
         Some(TimedOut) => Verdict::Silent,
         Some(PermissionDenied) => Verdict::Forbidden,
         Some(AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable) => Verdict::Unreachable,
+        _ if has_cause(error, |error: &io::Error| error.raw_os_error().is_some() && !is_end(error)) => {
+            Verdict::Unreachable
+        }
         _ => Verdict::HungUp,
     }
 }
@@ -149,8 +165,6 @@ fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static), is_it: &dyn Fn
 
 #[cfg(test)]
 mod tests {
-    use libp2p::core::transport::TransportError;
-
     use super::*;
 
     #[test]
@@ -167,10 +181,34 @@ mod tests {
         check(vec![HostUnreachable.into()], Verdict::Unreachable);
         check(vec![PermissionDenied.into()], Verdict::Forbidden);
         check(vec![ConnectionReset.into()], Verdict::HungUp);
+        check(vec![io::Error::from_raw_os_error(libc::ECONNRESET)], Verdict::HungUp);
+        check(vec![io::Error::new(io::ErrorKind::InvalidData, "not a handshake")], Verdict::HungUp);
+        // What the system says of this machine tells nothing of the other: an address without its zone, no descriptor.
+        check(vec![io::Error::from_raw_os_error(libc::EINVAL)], Verdict::Unreachable);
+        check(vec![io::Error::other(io::Error::from_raw_os_error(libc::EMFILE))], Verdict::Unreachable);
         check(vec![Denied::WrongKey.into()], Verdict::OtherKey);
         check(vec![Denied::Slow.into()], Verdict::Slow);
         check(vec![HostUnreachable.into(), ConnectionRefused.into(), TimedOut.into()], Verdict::Refused);
         check(vec![TimedOut.into(), io::Error::other(io::Error::from(Denied::OtherMesh))], Verdict::OtherMesh);
+    }
+
+    #[test]
+    fn the_address_that_got_furthest_is_told() {
+        use io::ErrorKind::{ConnectionRefused, TimedOut};
+        let check = |errors: Vec<(&str, io::Error)>, want: &str, why: &str| {
+            let failures =
+                errors.into_iter().map(|(address, error)| (address.parse().unwrap(), TransportError::Other(error)));
+            let miss = miss(&DialError::Transport(failures.collect()));
+            assert_eq!(miss.address, Some(want.parse().unwrap()), "{miss:?}");
+            assert_eq!(miss.why, why);
+        };
+        let (lan, docker) = ("/ip4/192.168.1.7/tcp/4001", "/ip4/172.17.0.1/tcp/4001");
+        let texts = [io::Error::from(TimedOut), ConnectionRefused.into()].map(|error| error.to_string());
+        let each = format!("{lan}: {}, {docker}: {}", texts[0], texts[1]);
+        check(vec![(lan, TimedOut.into()), (docker, ConnectionRefused.into())], docker, &each);
+        check(vec![(lan, TimedOut.into()), (docker, TimedOut.into())], lan, &texts[0]);
+        let denied = vec![(docker, Denied::Slow.into()), (lan, Denied::OtherMesh.into())];
+        check(denied, lan, &Denied::OtherMesh.to_string());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Pure: time comes in as an argument. Every way of finding peers adds targets here. A target that does not answer is tried
 //! again, ever more slowly, as long as its source names it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ pub struct Attempt {
     pub source: Source,
     /// The address, folder or network.
     pub place: String,
-    /// The address that was dialled last, or first of several; `None`: a way of finding, not a place.
+    /// The address that was dialled; of several, the one that the verdict is of. `None`: a way of finding, not a place.
     pub address: Option<Multiaddr>,
     /// What the last outcome comes down to; of a way of finding, whether it found somebody.
     pub verdict: Verdict,
@@ -166,11 +166,13 @@ pub struct Miss {
     pub why: String,
     /// With [`Verdict::OtherVersion`]: the meshtf of the peer.
     pub speaks: Option<Speaks>,
+    /// The address that got as far as the verdict says.
+    pub address: Option<Multiaddr>,
 }
 
 impl Miss {
     pub fn new(verdict: Verdict, why: impl Into<String>) -> Self {
-        Miss { verdict, why: why.into(), speaks: None }
+        Miss { verdict, why: why.into(), speaks: None, address: None }
     }
 }
 
@@ -184,10 +186,19 @@ struct Entry {
     /// The peer there denied us the last time.
     denied: bool,
     verdict: Verdict,
+    /// The address that the verdict is of, if it is not the first.
+    at: Option<Multiaddr>,
     /// Who was met there.
     peer: Option<PeerId>,
     outcome: Option<String>,
     speaks: Option<Speaks>,
+}
+
+impl Entry {
+    /// The address that the verdict is of.
+    fn place(&self) -> Option<&Multiaddr> {
+        self.at.as_ref().or(self.addresses.first())
+    }
 }
 
 /// The targets.
@@ -223,6 +234,7 @@ impl Discovery {
             dialling: false,
             denied: false,
             verdict: Verdict::Pending,
+            at: None,
             peer: None,
             outcome: None,
             speaks: None,
@@ -284,6 +296,7 @@ impl Discovery {
         entry.verdict = result.as_ref().map_or_else(|miss| miss.verdict, |_| Verdict::Met);
         entry.denied = entry.verdict.is_final();
         entry.speaks = result.as_ref().err().and_then(|miss| miss.speaks);
+        entry.at = result.as_ref().err().and_then(|miss| miss.address.clone());
         let (pause, outcome) = match result {
             Ok(peer) => {
                 entry.peer = Some(peer);
@@ -331,18 +344,26 @@ impl Discovery {
         self.targets.values().all(|entry| entry.source != source || entry.outcome.is_some())
     }
 
-    /// What was tried.
+    /// What was tried, without peers whose place another one has by now that was met: they were restarted.
     pub fn attempts(&self) -> Vec<Attempt> {
-        let attempts = self.targets.iter().map(|(target, entry)| Attempt {
+        let met = self.targets.values().filter(|entry| entry.verdict == Verdict::Met);
+        let met: BTreeSet<Multiaddr> =
+            met.flat_map(|entry| entry.addresses.iter().cloned().map(without_peer)).collect();
+        let is_replaced = |entry: &Entry| {
+            entry.verdict == Verdict::Moved
+                && entry.place().is_some_and(|place| met.contains(&without_peer(place.clone())))
+        };
+        let told = self.targets.iter().filter(|(_, entry)| !is_replaced(entry));
+        let attempts = told.map(|(target, entry)| Attempt {
             source: entry.source,
             address: match target {
                 Target::Address(address) => Some(address.clone()),
-                Target::Peer(_) => entry.addresses.first().cloned(),
+                Target::Peer(_) => entry.place().cloned(),
             },
             verdict: entry.verdict,
             place: match target {
                 Target::Address(address) => address.to_string(),
-                Target::Peer(peer) => match entry.addresses.first() {
+                Target::Peer(peer) => match entry.place() {
                     Some(first) => format!("{} at {}", short(peer), without_peer(first.clone())),
                     None => short(peer),
                 },
@@ -418,6 +439,35 @@ mod tests {
         assert_eq!((attempts.len(), &attempts[0].address), (1, &Some(address("b:2"))));
         assert_eq!(attempts[0].peer, Some(Peer::new(peer(1).to_string())));
         assert_eq!(discovery.due(now, |_| false)[0].1, [address("b:2"), address("a:1")]);
+    }
+
+    #[test]
+    fn of_several_addresses_the_one_that_got_furthest_is_told() {
+        let (mut discovery, now) = (Discovery::default(), Instant::now());
+        let target = Target::Peer(peer(1));
+        discovery.learn(target.clone(), vec![address("10.0.0.7:1"), address("10.1.0.7:1")], Source::Lan, now);
+        let miss = Miss { address: Some(address("10.1.0.7:1")), ..Miss::new(Verdict::Refused, "connection refused") };
+        discovery.outcome(&target, Err(miss), now);
+        let [attempt] = &discovery.attempts()[..] else { panic!() };
+        assert_eq!(attempt.address, Some(address("10.1.0.7:1")));
+        assert!(attempt.place.ends_with(" at /ip4/10.1.0.7/tcp/1"), "{attempt:?}");
+        discovery.outcome(&target, Err(Miss::new(Verdict::Silent, "nothing answers")), now);
+        assert_eq!(discovery.attempts()[0].address, Some(address("10.0.0.7:1")));
+    }
+
+    #[test]
+    fn one_whose_place_another_has_by_now_is_not_told() {
+        let (mut discovery, now) = (Discovery::default(), Instant::now());
+        let addresses = vec![address("10.0.0.7:1"), address("10.1.0.7:1")];
+        let [killed, started] = [peer(1), peer(2)].map(Target::Peer);
+        discovery.learn(killed.clone(), addresses.clone(), Source::Lan, now);
+        let moved = Miss { address: Some(addresses[1].clone()), ..Miss::new(Verdict::Moved, "a different peer") };
+        discovery.outcome(&killed, Err(moved), now);
+        discovery.learn(started.clone(), addresses, Source::Lan, now);
+        assert_eq!(discovery.attempts().len(), 2, "nobody was met there yet");
+        discovery.outcome(&started, Ok(peer(2)), now);
+        let verdicts: Vec<Verdict> = discovery.attempts().iter().map(|attempt| attempt.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Met]);
     }
 
     #[test]

@@ -4,7 +4,8 @@ mod bulk;
 mod listen;
 mod mend;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -73,10 +74,13 @@ struct Behaviour {
     mdns: Toggle<mdns::tokio::Behaviour>,
 }
 
-/// A dial under way: for which target, and the addresses to try next.
+/// A dial under way.
 struct Dial {
     target: Target,
-    rest: Vec<Multiaddr>,
+    /// What is to be dialled next if this fails, in order; all of one part at once.
+    rest: VecDeque<Vec<Multiaddr>>,
+    /// The failure of what was dialled before that came furthest.
+    failed: Option<Miss>,
 }
 
 pub struct Driver {
@@ -87,7 +91,8 @@ pub struct Driver {
     discovery: Discovery,
     callers: Callers,
     registry: Option<Registry>,
-    /// The outcome of reading the registry folder, and who answers on the LAN.
+    /// The registry folder, if there is to be one; the outcome of reading it, and who answers on the LAN.
+    registry_folder: Option<PathBuf>,
     registry_outcome: String,
     lan: Option<BTreeSet<PeerId>>,
     dials: BTreeMap<ConnectionId, Dial>,
@@ -141,6 +146,7 @@ impl Driver {
             discovery: Discovery::default(),
             callers: Callers::default(),
             registry: None,
+            registry_folder: config.registry.clone(),
             registry_outcome: String::new(),
             dials: BTreeMap::new(),
             resolved,
@@ -217,7 +223,14 @@ impl Driver {
                 Admission::Key(key) => key.fingerprint(),
                 Admission::Open => "open".to_owned(),
             };
-            self.registry = Some(Registry::open(folder, &config.mesh, key, me)?);
+            match Registry::open(folder, &config.mesh, key, me) {
+                Ok(registry) => self.registry = Some(registry),
+                // A file system that is read-only, say. There are other ways to be found.
+                Err(error) => {
+                    tracing::warn!("no processes of this machine will be found by themselves: {error}");
+                    self.registry_outcome = error.to_string();
+                }
+            }
             self.look_into_registry();
         }
         Ok(())
@@ -300,30 +313,52 @@ impl Driver {
     }
 
     fn on_resolved(&mut self, target: Target, addresses: Result<Vec<Multiaddr>, String>) {
-        let result = match (&target, addresses) {
-            (_, Err(why)) => Err(Miss::new(Verdict::Unresolved, why)),
-            (_, Ok(addresses)) if addresses.is_empty() => Err(Miss::new(Verdict::Pending, "it has no address")),
-            (Target::Peer(peer), Ok(mut addresses)) => {
-                // All are dialled at once, and the first that answers is taken; within this machine there is a better way.
-                let local = addresses.iter().position(|address| local_name(address).is_some());
-                let rest = local.map_or_else(Vec::new, |at| {
-                    let local = addresses.swap_remove(at);
-                    std::mem::replace(&mut addresses, vec![local])
-                });
-                let options = DialOpts::peer_id(*peer)
-                    .addresses(addresses)
-                    .condition(PeerCondition::DisconnectedAndNotDialing)
-                    .allocate_new_port()
-                    .build();
-                return self.dial(options, Dial { target, rest });
+        let miss = match (&target, addresses) {
+            (_, Err(why)) => Miss::new(Verdict::Unresolved, why),
+            (_, Ok(addresses)) if addresses.is_empty() => Miss::new(Verdict::Pending, "it has no address"),
+            (Target::Peer(_), Ok(addresses)) => {
+                let rest = address::in_stages(addresses, address::is_own).into();
+                return self.dial_next(Dial { target, rest, failed: None });
             }
-            (Target::Address(_), Ok(mut addresses)) => {
-                let first = addresses.remove(0);
-                let options = DialOpts::unknown_peer_id().address(first).allocate_new_port().build();
-                return self.dial(options, Dial { target, rest: addresses });
+            (Target::Address(_), Ok(addresses)) => {
+                let rest = addresses.into_iter().map(|address| vec![address]).collect();
+                return self.dial_next(Dial { target, rest, failed: None });
             }
         };
-        self.discovery.outcome(&target, result, clock::now());
+        self.discovery.outcome(&target, Err(miss), clock::now());
+    }
+
+    /// Dials what comes next. All addresses of a peer in one part are dialled at once, and the first that answers is taken.
+    fn dial_next(&mut self, mut dial: Dial) {
+        let mut addresses = dial.rest.pop_front().unwrap_or_default();
+        let options = match &dial.target {
+            Target::Peer(peer) => DialOpts::peer_id(*peer)
+                .addresses(addresses)
+                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .allocate_new_port()
+                .build(),
+            Target::Address(address) => {
+                let address = addresses.pop().unwrap_or_else(|| address.clone());
+                DialOpts::unknown_peer_id().address(address).allocate_new_port().build()
+            }
+        };
+        self.dial(options, dial);
+    }
+
+    /// A dial failed: what is left is tried, unless that is useless.
+    fn not_reached(&mut self, mut dial: Dial, miss: Miss) {
+        // Whoever is at this machine's own address says nothing of a peer that has others.
+        let is_elsewhere = matches!(dial.target, Target::Peer(_)) && is_own(&miss);
+        let furthest = match dial.failed.take() {
+            Some(failed) if failed.verdict >= miss.verdict || is_elsewhere => failed,
+            _ => miss,
+        };
+        if furthest.verdict.is_final() || dial.rest.is_empty() {
+            return self.discovery.outcome(&dial.target, Err(furthest), clock::now());
+        }
+        // A Unix socket that is not there says nothing of a peer that has other addresses.
+        dial.failed = Some(furthest).filter(|miss| miss.address.as_ref().is_none_or(|at| local_name(at).is_none()));
+        self.dial_next(dial);
     }
 
     fn dial(&mut self, options: DialOpts, dial: Dial) {
@@ -365,19 +400,12 @@ impl Driver {
                 }
                 let Some(dial) = self.dials.remove(&connection_id) else { return };
                 tracing::debug!(target = ?dial.target, %error, "not reached");
-                match miss(&error) {
-                    miss if miss.verdict.is_final() || dial.rest.is_empty() => {
-                        self.discovery.outcome(&dial.target, Err(miss), now);
-                    }
-                    _ => self.on_resolved(dial.target, Ok(dial.rest)),
-                }
+                self.not_reached(dial, miss(&error));
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 if let Some(denied) = find_cause::<Denied>(&error) {
                     tracing::info!(from = %send_back_addr, "denied entry: {denied}");
-                    if let Denied::OtherVersion { theirs, .. } = denied {
-                        self.callers.note(&send_back_addr, *theirs, denied.to_string(), now);
-                    }
+                    self.callers.note(&send_back_addr, *denied, now);
                 } else if find_cause::<HandedOver>(&error).is_none() {
                     tracing::debug!(from = %send_back_addr, "denied entry: {error}");
                 }
@@ -484,8 +512,8 @@ impl Driver {
 
     fn report(&self) {
         let mut attempts = Vec::new();
-        if let Some(registry) = &self.registry {
-            let place = registry.folder().display().to_string();
+        if let Some(folder) = &self.registry_folder {
+            let place = folder.display().to_string();
             attempts.push(Attempt::way(Source::Registry, place, 0, self.registry_outcome.clone()));
         }
         if let Some(lan) = &self.lan {
@@ -523,6 +551,11 @@ impl Driver {
             self.roster.end(&link, "this participant left");
         }
     }
+}
+
+/// Whether a dial failed at an address that this machine has itself.
+fn is_own(miss: &Miss) -> bool {
+    miss.address.as_ref().and_then(address::ip).is_some_and(address::is_own)
 }
 
 fn lan(me: PeerId) -> Option<mdns::tokio::Behaviour> {

@@ -125,7 +125,7 @@ pub fn home() -> Result<PathBuf, KeyError> {
 pub fn remembered_addresses(home: &Path, mesh: &str) -> Result<Vec<Multiaddr>, KeyError> {
     let path = addresses_path(home, mesh)?;
     match fs::read_to_string(&path) {
-        // A line that is no address is passed over.
+        // A line that is not an address is skipped.
         Ok(text) => Ok(text.lines().filter_map(|line| parse_address(line).ok()).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(KeyError::Io { path, source }),

@@ -52,10 +52,6 @@ impl Registry {
         Ok(Registry { folder, mesh, key, me, file: None, written: Vec::new() })
     }
 
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Writes this process's file if it does not exist or says something else.
     ///
     /// # Errors

@@ -243,6 +243,7 @@ impl Roster {
             return Err(Unmet::Again("another connection was faster".to_owned()));
         }
         if old.is_none() && self.links().len() >= MAX_PEERS {
+            self.inbox.limit_reached(&format!("another peer was refused: {MAX_PEERS} are up"));
             return Err(Unmet::Refused(Refusal::Crowded { limit: MAX_PEERS }));
         }
         let mut rivals = Vec::new();

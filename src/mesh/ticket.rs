@@ -89,7 +89,7 @@ impl std::str::FromStr for Ticket {
         if !text.is_ascii() {
             return Err(refuse("it has a character that tickets do not use"));
         }
-        // A cut can leave one character that is no byte; that something is missing is the better message.
+        // A cut can leave one character that is not a whole byte; that something is missing is the better message.
         let whole = if text.len() % 4 == 1 { &text[..text.len() - 1] } else { &text[..] };
         let lenient = base64::engine::GeneralPurpose::new(
             &base64::alphabet::URL_SAFE,

@@ -3,8 +3,9 @@
 //! A transport connects, secures what it connected, and says which PeerId is at the other end. Everything else is the same
 //! for all of them and lives elsewhere: the [port](super::port) chooses a transport by the form of an address and counts
 //! strangers, [`admission`](super::admission) proves the mesh key on the stream, and the rest of the mesh reads and writes it.
-//! A transport that brings its own encryption (QUIC) or goes through a third node (a relay) implements this trait and
-//! changes nothing above it.
+//! A transport that brings its own encryption (QUIC) or goes through a third node (a relay) implements this trait, joins the
+//! list in [`Mesh::join`](super::Mesh::join), and changes nothing else above it. Only what is remembered for a restart is known
+//! by its form: [`remembered`](super::remembered) keeps ports of TCP, and other addresses are not kept.
 
 #[cfg(target_os = "linux")]
 pub mod local;

@@ -23,9 +23,9 @@ pub struct DeviceInfo {
 pub struct KnownPeer {
     /// Who that is.
     pub peer: Peer,
-    /// The task it holds: up, whether or not whoever is told can reach it.
+    /// The task it holds: up, whether or not the receiver can reach it.
     pub task: Task,
-    /// Multiaddrs that whoever is told may reach it by; there may be none.
+    /// Multiaddrs at which the receiver may reach it; there may be none.
     pub addresses: Vec<String>,
 }
 

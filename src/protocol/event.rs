@@ -1,4 +1,4 @@
-//! What happens on a node, in one closed vocabulary: what logs, tests and whoever watches a node are made of.
+//! What happens on a node, in one closed vocabulary: logs, tests and those who follow a node get these.
 //!
 //! Each fact has one form here, and one text: [`Event`]'s `Display`.
 

@@ -27,7 +27,7 @@ pub enum Inquiry {
     /// The resources that follow this one, or the first.
     Resources {
         /// After which one; `None`: from the first.
-        after: Option<ResourceKey>,
+        after: Option<ResourceId>,
     },
     /// The events after that number, of those that the node keeps; with `steps`, those of steps too, which the node notes and
     /// keeps for 5 s after it was asked for them.
@@ -68,7 +68,7 @@ pub enum Answer {
         /// The resources that follow the one that was named.
         page: Vec<ResourceStatus>,
         /// After which one the next page begins; `None`: this is the last.
-        next: Option<ResourceKey>,
+        next: Option<ResourceId>,
         /// How many resources there are.
         total: u64,
     },
@@ -104,7 +104,7 @@ pub struct VariableName {
 
 /// Which resource of a node one is. The order of the fields is that in which they are listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ResourceKey {
+pub struct ResourceId {
     /// Its container.
     pub container: String,
     /// Its name: the `shared_name` of its node, or the node's own.

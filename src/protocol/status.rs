@@ -78,6 +78,17 @@ pub struct NodeStatus {
     pub peers: Listed<PeerStatus>,
     /// What is limited, and how near each limit is.
     pub limits: Vec<LimitStatus>,
+    /// What was counted since the node started.
+    pub totals: Totals,
+}
+
+/// What a node counts from its start on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Steps that are done, of all sessions whose master it was.
+    pub steps: u64,
+    /// Runs of those that failed; not those that were cancelled, or whose input was at its end.
+    pub failed_runs: u64,
 }
 
 /// Who it is that answers.
@@ -174,7 +185,8 @@ pub struct DeviceStatus {
 /// What outlives steps on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceStatus {
-    /// `variable`, `queue`, `accumulator`, `iterator`, `lookup table` or `reader`.
+    /// `variable`, `queue`, `barrier`, `accumulator`, `tensor array`, `stack`, `staging area`, `map of sparse tensors`,
+    /// `iterator`, `lookup table`, `reader` or `dummy`, a handle that an op's signature demands and that no kernel uses.
     pub kind: String,
     /// The device that it is on.
     pub device: DeviceName,

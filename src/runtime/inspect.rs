@@ -17,8 +17,10 @@ use crate::failure::{Code, Failure, Result};
 use crate::ids::RequestId;
 use crate::lock::lock;
 use crate::memory;
-use crate::protocol::inquiry::{Answer, Inquiry, MAX_EVENTS, MAX_PAGE, MAX_PAGE_BYTES, ResourceKey};
-use crate::protocol::status::{Counters, Identity, LimitStatus, Listed, MAX_LISTED, NodeStatus, ResourceStatus};
+use crate::protocol::inquiry::{Answer, Inquiry, MAX_EVENTS, MAX_PAGE, MAX_PAGE_BYTES, ResourceId};
+use crate::protocol::status::{
+    Counters, Identity, LimitStatus, Listed, MAX_LISTED, NodeStatus, ResourceStatus, Totals,
+};
 use crate::protocol::{Envelope, Peer, Reply, ToClient};
 use crate::runtime::master::Master;
 use crate::runtime::router::Router;
@@ -230,10 +232,14 @@ impl Inspector {
             resources: Listed::default(),
             peers: Listed::all(network.peers),
             limits,
+            totals: Totals {
+                steps: self.master.as_ref().and_then(Weak::upgrade).map_or(0, |master| master.steps()),
+                failed_runs: self.events.failed_runs(),
+            },
         }
     }
 
-    fn page(&self, after: Option<&ResourceKey>) -> Answer {
+    fn page(&self, after: Option<&ResourceId>) -> Answer {
         let mut found = self.resources.after(after.map(of_exec).as_ref(), MAX_PAGE + 1);
         let mut bytes = 0;
         let fits = |info: &&ResourceInfo| {
@@ -268,12 +274,12 @@ impl Inspector {
     }
 }
 
-fn of_exec(key: &ResourceKey) -> crate::exec::ResourceKey {
-    let ResourceKey { session, device, container, name } = key.clone();
+fn of_exec(key: &ResourceId) -> crate::exec::ResourceKey {
+    let ResourceId { session, device, container, name } = key.clone();
     crate::exec::ResourceKey { session, device, container, name }
 }
 
-fn of_protocol(key: &crate::exec::ResourceKey) -> ResourceKey {
+fn of_protocol(key: &crate::exec::ResourceKey) -> ResourceId {
     let crate::exec::ResourceKey { session, device, container, name } = key.clone();
-    ResourceKey { session, device, container, name }
+    ResourceId { session, device, container, name }
 }

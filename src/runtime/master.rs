@@ -10,6 +10,7 @@ mod sessions;
 mod traces;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, ToPlan};
@@ -62,8 +63,13 @@ struct State {
     events: Arc<Events>,
     sessions: Sessions,
     traces: Traces,
-    started: Instant,
+    clock: Clock,
+    /// Steps that are done, of all sessions there were.
+    steps: AtomicU64,
 }
+
+/// The time on a master's own clock.
+type Clock = Box<dyn Fn() -> Nanos + Send + Sync>;
 
 /// Nodes as a client sent them, and what was beside them.
 struct SentNodes {
@@ -89,7 +95,9 @@ impl AloneGraph {
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
     pub fn new(task: Task, router: Arc<dyn Router>, limits: MasterLimits, events: Arc<Events>) -> Self {
-        Master::with(task, router, limits, events, Planner::start)
+        let started = Instant::now();
+        let clock = Box::new(move || started.elapsed().as_nanos() as Nanos);
+        Master::with(task, router, limits, events, clock, Planner::start)
     }
 
     fn with(
@@ -97,19 +105,25 @@ impl Master {
         router: Arc<dyn Router>,
         limits: MasterLimits,
         events: Arc<Events>,
+        clock: Clock,
         planner: impl FnOnce(Arc<dyn Work>) -> Planner,
     ) -> Self {
-        let (sessions, started) = (Sessions::new(limits), Instant::now());
-        let traces = Traces::default();
-        let state = Arc::new(State { task, router, limits, events, sessions, traces, started });
+        let (sessions, traces) = (Sessions::new(limits), Traces::default());
+        let state = Arc::new(State { task, router, limits, events, sessions, traces, clock, steps: AtomicU64::new(0) });
         let planner = planner(state.clone());
         Master { state, planner }
     }
 
-    /// A master without threads, which plans when it is told to.
+    /// A master without threads, which plans when it is told to, by a clock of its maker.
     #[cfg(test)]
-    pub fn by_hand(task: Task, router: Arc<dyn Router>, limits: MasterLimits, events: Arc<Events>) -> Self {
-        Master::with(task, router, limits, events, Planner::without_threads)
+    pub fn by_hand(
+        task: Task,
+        router: Arc<dyn Router>,
+        limits: MasterLimits,
+        events: Arc<Events>,
+        clock: Clock,
+    ) -> Self {
+        Master::with(task, router, limits, events, clock, Planner::without_threads)
     }
 
     /// The planner, for those who have it work by hand.
@@ -201,6 +215,11 @@ impl Master {
         (sessions, limits)
     }
 
+    /// Steps that are done, of all sessions since the start.
+    pub fn steps(&self) -> u64 {
+        self.state.steps.load(Ordering::Relaxed)
+    }
+
     /// What a session does, but for the plan and the traced step of these numbers.
     ///
     /// # Errors
@@ -269,7 +288,7 @@ impl State {
 
     /// The time on this master's own clock.
     fn now(&self) -> Nanos {
-        self.started.elapsed().as_nanos() as Nanos
+        (self.clock)()
     }
 
     /// Passes an event to a session and sends the messages that follow. Returns what is to be planned.
@@ -296,7 +315,12 @@ impl State {
                 return None;
             }
             session.machine.tell_steps(self.events.are_followed());
+            let before = session.machine.steps_done();
             let to_plan = session.machine.handle(event, now);
+            let done = session.machine.steps_done() - before;
+            if done > 0 {
+                self.steps.fetch_add(done, Ordering::Relaxed);
+            }
             // Under the lock, so that what happens to a session is noted in its order.
             self.note(&mut session.machine);
             if let Some(traced) = session.machine.take_traced() {

@@ -6,7 +6,8 @@
 //! left with those that live on.
 //!
 //! One thread does everything, and a seed repeats all of it: which message comes next, who plans, compiles or runs a turn of
-//! its device, and which client goes on. Masters have a clock, but nothing here comes near a time at which it matters.
+//! its device, which client goes on, and how much time passes on the masters' clocks. Their number of sessions stays below the
+//! limit from which on those idle for a minute are closed.
 
 mod life;
 mod net;
@@ -26,6 +27,9 @@ const TASKS: u32 = 3;
 const CLIENTS: u64 = 2;
 const RUNS: u64 = 4;
 const STEPS_MAX: u64 = 12;
+/// Before one act in so many time passes, up to this many nanoseconds: twice as long as a master keeps an idle session at least.
+const PASSES: u64 = 16;
+const MOST_PASSED: u64 = 120_000_000_000;
 /// What is under way after so many acts goes on for ever.
 const MAX_ACTS: u64 = 200_000;
 
@@ -208,6 +212,11 @@ impl World {
                     // Nothing happens until something befalls the network, or a link goes on.
                     false => continue,
                 }
+            }
+            if self.draw.below(PASSES) == 0 {
+                let nanos = self.draw.below(MOST_PASSED);
+                self.net.pass(nanos);
+                self.note(|| format!("{nanos} ns pass"));
             }
             let act = acts.swap_remove(self.draw.below(acts.len() as u64) as usize);
             match act {

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::timeline::{DeviceTimeline, Timeline};
+use super::timeline::{DeviceTimeline, HALF_NS, Timeline};
 use crate::device::Task;
 
 /// Rows that a device may have.
@@ -64,7 +64,7 @@ fn rows_of(device: &DeviceTimeline) -> (Vec<usize>, usize) {
     let mut rows = vec![0; device.nodes.len()];
     for n in order {
         let node = &device.nodes[n];
-        let free = ends.iter().position(|&end| end <= node.start_us);
+        let free = ends.iter().position(|&end| end <= node.start_us + HALF_NS);
         let row = free.unwrap_or(ends.len()).min(ROWS_A_DEVICE - 1);
         let end = node.start_us + node.took_us;
         match ends.get_mut(row) {
@@ -87,10 +87,25 @@ mod tests {
             name: name.to_owned(),
             op: op.to_owned(),
             inputs: vec![],
-            start_us,
+            start_ns: start_us * 1000,
             took_ns: took_us * 1000,
             sent_bytes: 0,
         }
+    }
+
+    #[test]
+    fn what_one_thread_ran_is_in_one_row() {
+        // Each begins when the one before has ended, some within one microsecond.
+        let mut start_ns = 1_790_000_000_123_456_789;
+        let one = |n: u64| {
+            let took_ns = 1 + n * 337 % 2000;
+            start_ns += took_ns;
+            NodeTrace { start_ns: start_ns - took_ns, took_ns, ..node("a", "A", 0, 0) }
+        };
+        let device = Task::new("w", 0).device(DeviceKind::Cpu, 0);
+        let trace = DeviceTrace { device, nodes: (0..5000).map(one).collect() };
+        let timeline = Timeline::of(&[trace]);
+        assert_eq!(rows_of(&timeline.devices[0]).1, 1);
     }
 
     #[test]

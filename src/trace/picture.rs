@@ -19,7 +19,7 @@ pub struct StepPicture {
     pub devices: Vec<DeviceName>,
     /// The nodes, by when they began.
     pub bars: Vec<Bar>,
-    /// How many nodes more ran.
+    /// How many more nodes ran.
     pub more_bars: u64,
     /// The values that travelled, by when they were sent.
     pub ways: Vec<DrawnWay>,
@@ -99,7 +99,7 @@ mod tests {
             name: name.into(),
             op: "Neg".into(),
             inputs: Vec::new(),
-            start_us,
+            start_ns: start_us * 1000,
             took_ns: took_us * 1000,
             sent_bytes: 0,
         }

@@ -67,19 +67,22 @@ pub struct Way {
     pub to: (usize, usize),
 }
 
+/// Times are of whole nanoseconds, and sums of floats are a little less exact.
+pub(super) const HALF_NS: f64 = 0.5e-3;
+
 const SEND: &str = "_Send/";
 const RECEIVE: &str = "_Recv/";
 
 impl Timeline {
     /// The timeline of what the devices told of one step.
     pub fn of(traces: &[DeviceTrace]) -> Timeline {
-        // Relative to the first that began, by whatever clock: a float has room for microseconds of a step, not of a century.
-        let zero = traces.iter().flat_map(|trace| &trace.nodes).map(|node| node.start_us).min().unwrap_or(0);
+        // Relative to the first that began, by whatever clock: a float has room for nanoseconds of a step, not of a century.
+        let zero = traces.iter().flat_map(|trace| &trace.nodes).map(|node| node.start_ns).min().unwrap_or(0);
         let time = |node: &NodeTrace| NodeTime {
             name: node.name.clone(),
             op: node.op.clone(),
             inputs: node.inputs.clone(),
-            start_us: (node.start_us - zero) as f64,
+            start_us: (node.start_ns - zero) as f64 / 1e3,
             took_us: node.took_ns as f64 / 1e3,
             sent_bytes: node.sent_bytes,
         };
@@ -262,8 +265,7 @@ impl Timeline {
     /// The last node of a device that had ended when this one began.
     fn ran_before(&self, (d, n): (usize, usize)) -> Option<(usize, usize)> {
         let nodes = &self.devices[d].nodes;
-        // Beginnings are whole microseconds, cut off.
-        let began = nodes[n].start_us + 1.0;
+        let began = nodes[n].start_us + HALF_NS;
         (0..n).rev().take(MOST_BESIDE).find(|&before| nodes[before].end_us() <= began).map(|before| (d, before))
     }
 }
@@ -359,7 +361,14 @@ mod tests {
         let inputs = inputs.iter().map(|&input| input.to_owned()).collect();
         // A value has ten bytes for each character of its name.
         let sent_bytes = if op == "_Send" { 10 * name.len() as u64 } else { 0 };
-        NodeTrace { name: name.to_owned(), op: op.to_owned(), inputs, start_us, took_ns: took_us * 1000, sent_bytes }
+        NodeTrace {
+            name: name.to_owned(),
+            op: op.to_owned(),
+            inputs,
+            start_ns: start_us * 1000,
+            took_ns: took_us * 1000,
+            sent_bytes,
+        }
     }
 
     /// a on task 0 goes to task 1, where b is computed of it and goes back; task 0 computes c meanwhile and d of both in the end.
@@ -394,7 +403,7 @@ mod tests {
             let mut traces = traces(0);
             traces[0].nodes.truncate(3);
             traces[1].nodes.truncate(2);
-            traces[1].nodes.iter_mut().for_each(|node| node.start_us -= behind);
+            traces[1].nodes.iter_mut().for_each(|node| node.start_ns -= behind * 1000);
             let timeline = Timeline::of(&traces);
             timeline.devices[1].nodes[0].start_us - timeline.devices[0].nodes[1].start_us
         };

@@ -2,7 +2,7 @@
 
 mod evaluate;
 
-pub use evaluate::{Best, Confusion, EvaluateSection};
+pub use evaluate::{Best, ConfusionNodes, EvaluateSection};
 
 use super::clip::Clip;
 use super::minimize::Training;

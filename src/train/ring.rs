@@ -1,8 +1,8 @@
 //! Gradients added up over tasks that each have a part of them: afterwards all have the same sums.
 //!
 //! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. As many buckets
-//! as there are tasks are the chunks of one round; a bucket that is left over is cut into as many. Each chunk goes around the ring
-//! of tasks, of which each adds its own, and once more, whole. So each task sends and receives 2 (n - 1) / n of the bytes,
+//! as there are tasks are the chunks of one round; a bucket that is left over is cut into as many. Each chunk goes around the
+//! ring of tasks, of which each adds its own, and once more, whole. So each task sends and receives 2 (n - 1) / n of the bytes,
 //! whatever their number, and adds up (n - 1) / n of them; no way of adding up takes less.
 
 use crate::failure::Result;
@@ -253,15 +253,16 @@ fn around<'a>(
 ) -> Result<Vec<Vec<Output>>> {
     let count = chunks.len();
     for chunk in 0..count {
+        let mut parts: Vec<&mut Output> = chunks.iter_mut().map(|task| &mut task[chunk]).collect();
         let on_task = |hop: usize| (chunk + hop) % count;
-        let mut sum = chunks[on_task(1)][chunk];
+        let mut sum = *parts[on_task(1)];
         for task in (2..=count).map(on_task) {
-            sum = on(g, device(task, chunk), |g| binary(g, "AddV2", sum, chunks[task][chunk]))?;
+            sum = on(g, device(task, chunk), |g| binary(g, "AddV2", sum, *parts[task]))?;
         }
-        chunks[on_task(count)][chunk] = sum;
+        *parts[chunk] = sum;
         for task in (1..count).map(on_task) {
             sum = on(g, device(task, chunk), |g| unary(g, "Identity", sum))?;
-            chunks[task][chunk] = sum;
+            *parts[task] = sum;
         }
     }
     Ok(chunks)

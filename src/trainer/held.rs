@@ -9,7 +9,7 @@ use crate::Session;
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     count: AtomicUsize,
-    /// Held while files are read, or dropped.
+    /// Held by one at a time, while workers read their files or drop them.
     turn: tokio::sync::Mutex<()>,
 }
 

@@ -13,6 +13,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(120);
 
 /// Where a session first differed from the recording.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Difference {
     /// The step, counted from 1.
     pub step: usize,

@@ -43,6 +43,54 @@ fn a_machine_in_order_has_no_problem() {
 }
 
 #[test]
+fn doctor_reads_the_file_that_a_node_reads() {
+    let sandbox = Sandbox::new();
+    let node = sandbox.node_with("local/0", &["--open", "--no-mdns"]);
+    let config = format!("mesh = \"{}\"\nopen = true\nno-mdns = true\npeer = \"{}\"\n", sandbox.mesh, node.address());
+    sandbox.file("config.toml", config);
+    // Neither a flag nor the environment names the mesh.
+    let doctor = |arguments: &[&str]| {
+        let mut command = sandbox.command(&[&["doctor", "--quick", "--json"], arguments].concat());
+        command.env_remove("MESHTF_MESH");
+        crate::sandbox::Running::start(command, "doctor".to_owned()).end()
+    };
+    let report = doctor(&["--expect", "local/0"]).expect(0).json();
+    assert!(found(&report, "config")[0].ends_with("config.toml sets mesh, no-mdns, open, peer"), "{report}");
+    assert!(found(&report, "key")[0].contains(&sandbox.mesh), "{report}");
+    assert!(found(&report, "reach").iter().any(|line| line.contains("(configured peer)")), "{report}");
+    let wrong = sandbox.file("wrong.toml", "open = 7.5\n");
+    let report = doctor(&["--config", &wrong]).expect(1).json();
+    assert!(found(&report, "config")[0].starts_with("problem a node would not start"), "{report}");
+}
+
+#[test]
+fn a_mesh_goes_on_without_the_registry_folder() {
+    let sandbox = Sandbox::new();
+    sandbox.file("run", "this is no folder");
+    let zero = sandbox.node("local/0");
+    let warning = "no processes of this machine will be found by themselves";
+    assert!(wait_until(SOON, || zero.process.stderr().contains(warning)), "{}", zero.process.stderr());
+    let told = sandbox.run(&["ps", "--no-mdns", "--peer", zero.address()]).expect(0);
+    assert!(told.stdout.contains("local/0") && told.stderr.contains("will be found by themselves"), "{}", told.stderr);
+}
+
+#[test]
+fn what_ends_a_command_is_an_object_where_the_log_has_objects() {
+    let sandbox = Sandbox::new();
+    let objects = |text: &str| -> Vec<Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text}"))).collect()
+    };
+    let ended = sandbox.run(&["ps", "--log-format", "json"]).expect(4);
+    let told = objects(&ended.stderr);
+    assert_eq!((told.len(), &told[0]["level"]), (1, &"error".into()), "{}", ended.stderr);
+    assert!(told[0]["text"].as_str().unwrap().contains("has no key of mesh"), "{}", ended.stderr);
+    let node = sandbox.node_with("local/0", &["--log-format", "json"]);
+    assert!(wait_until(SOON, || node.process.stderr().contains('\n')));
+    let told = objects(node.process.stderr().lines().next().unwrap());
+    assert!(told[0]["text"].as_str().unwrap().contains("is new on this machine"), "{told:?}");
+}
+
+#[test]
 fn a_machine_without_a_key_is_told_how_to_get_one() {
     let sandbox = Sandbox::new();
     let text = sandbox.run(&["doctor", "--quick"]).expect(1).stdout;
@@ -98,6 +146,24 @@ fn a_wrong_key_is_told_by_every_command() {
     let graph = here.file("graph.json", SPLIT_238);
     here.run(&[&["submit", &graph][..], &peer].concat()).expect(4).complains(&["/job:local/task:1", &refused]);
     assert!(wait_until(SOON, || zero.process.stderr().contains(&refused)), "{}", zero.process.stderr());
+    // Every command that misses a task says so.
+    for command in
+        [&["plan", &graph][..], &["status", "local/1"], &["variable", "list", "local/1"], &["events", "local/1"]]
+    {
+        here.run(&[command, &peer].concat()).expect(4).complains(&["/job:local/task:1", &refused]);
+    }
+}
+
+#[test]
+fn a_node_that_only_listens_tells_who_came_with_another_key() {
+    let Some(namespaces) = Namespaces::new(2, "a caller with another key") else { return };
+    namespaces.join();
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let there = here.elsewhere().in_namespace(&namespaces.names[1]);
+    let zero = here.node_with("local/0", &["--listen", "10.77.0.1:0", "--no-mdns"]);
+    let _one = there.node_with("local/1", &["--listen", "10.77.0.2:0", "--no-mdns", "--peer", zero.address()]);
+    let told = "One peer came here with another mesh key: 10.77.0.2";
+    assert!(wait_until(SOON, || zero.process.stderr().contains(told)), "{}", zero.process.stderr());
 }
 
 #[test]

@@ -22,7 +22,7 @@ echo "version $(meshtf --version)"
 echo "user $(getent passwd meshtf | cut -d: -f6,7), home $(stat -c '%U %G %a' /var/lib/meshtf)"
 echo "conffiles $(dpkg-query -W -f '${Conffiles}' meshtf | cut -d' ' -f2)"
 for file in usr/share/man/man1/meshtf-node.1.gz usr/share/bash-completion/completions/meshtf \
-        usr/share/doc/meshtf/copyright usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt.gz; do
+        usr/share/doc/meshtf/copyright usr/share/doc/meshtf/docs/install.md usr/share/doc/meshtf/docs/top.svg usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt.gz; do
     [ -s "/$file" ] && echo "has $file"
 done
 bash -n /usr/share/bash-completion/completions/meshtf && echo "completions are right"
@@ -33,9 +33,12 @@ echo '# mine' >>/etc/meshtf/config.toml
 put >/dev/null </dev/null
 echo "kept $(tail -n 1 /etc/meshtf/config.toml)"
 dpkg --remove meshtf >/dev/null
+wants=/etc/systemd/system/multi-user.target.wants
+mkdir -p $wants
+ln -s /usr/lib/systemd/system/meshtf@.service $wants/meshtf@worker-0.service
 [ ! -e /usr/bin/meshtf ] && [ -e /var/lib/meshtf ] && [ -e /etc/meshtf/config.toml ] && echo removed
 dpkg --purge meshtf >/dev/null 2>&1
-[ ! -e /var/lib/meshtf ] && [ ! -e /etc/meshtf ] && echo purged
+[ ! -e /var/lib/meshtf ] && [ ! -e /etc/meshtf ] && [ ! -L $wants/meshtf@worker-0.service ] && echo purged
 "#;
 
 /// The package in systems that had the group, or the user without it, before.
@@ -125,6 +128,8 @@ fn a_package_is_installed_and_removed() {
         "has usr/share/man/man1/meshtf-node.1.gz",
         "has usr/share/bash-completion/completions/meshtf",
         "has usr/share/doc/meshtf/copyright",
+        "has usr/share/doc/meshtf/docs/install.md",
+        "has usr/share/doc/meshtf/docs/top.svg",
         "has usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt.gz",
         "completions are right",
         "as packed",

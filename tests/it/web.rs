@@ -16,10 +16,14 @@ fn address(node: &NodeProcess) -> SocketAddr {
 
 /// Sends a request for a path; the connection, to read the answer from.
 fn ask(address: SocketAddr, path: &str, headers: &str) -> TcpStream {
+    ask_by("GET", address, path, headers)
+}
+
+fn ask_by(method: &str, address: SocketAddr, path: &str, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(SOON)).unwrap();
     let host = if headers.contains("Host:") { String::new() } else { format!("Host: {address}\r\n") };
-    write!(stream, "GET {path} HTTP/1.1\r\n{host}{headers}\r\n").expect("it reads");
+    write!(stream, "{method} {path} HTTP/1.1\r\n{host}{headers}\r\n").expect("it reads");
     stream
 }
 
@@ -50,7 +54,12 @@ fn the_page_follows_the_mesh_and_prometheus_reads_the_node() {
     assert!(status == 200 && head.contains("text/plain; version=0.0.4"), "{head}");
     let version = env!("CARGO_PKG_VERSION");
     let info = format!("meshtf_info{{version=\"{version}\",task=\"local/0\",mesh=\"{}\"}} 1", sandbox.mesh);
-    for part in [&info[..], "# TYPE meshtf_device_busy_seconds_total counter", "meshtf_link_up{peer=\"local/1\"} 1"] {
+    for part in [
+        &info[..],
+        "# TYPE meshtf_device_busy_seconds_total counter",
+        "meshtf_link_up{peer=\"local/1\"} 1",
+        "meshtf_steps_total 1\n",
+    ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
 
@@ -70,11 +79,22 @@ fn the_page_follows_the_mesh_and_prometheus_reads_the_node() {
     assert_eq!(get(web, "/", "Host: evil.example\r\n").0, 403);
     assert_eq!(get(web, "/mesh", "Origin: http://evil.example\r\n").0, 403);
     assert_eq!(get(web, "/events", "Sec-Fetch-Site: cross-site\r\n").0, 403);
-    let mut post = TcpStream::connect(web).unwrap();
-    write!(post, "POST /mesh HTTP/1.1\r\nHost: {web}\r\nContent-Length: 0\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    post.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+    let by = |method: &str, path: &str| {
+        let mut answer = String::new();
+        ask_by(method, web, path, "Content-Length: 0\r\n").read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let refused = by("POST", "/mesh");
+    assert!(
+        refused.starts_with("HTTP/1.1 405") && refused.to_ascii_lowercase().contains("allow: get, head"),
+        "{refused}"
+    );
+    // The head alone, of the same status and kind.
+    for (path, status) in [("/metrics", 200), ("/events", 200), ("/nothing", 404)] {
+        let head = by("HEAD", path);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")) && head.ends_with("\r\n\r\n"), "{path}: {head}");
+        assert!(head.to_ascii_lowercase().contains("content-type: text/"), "{path}: {head}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ pub struct Rule {
     pub pure: bool,
 }
 
-/// Left may use only what stands to its right: data flows one way.
+/// A module may use those that its rule names, and no others: data flows one way.
 pub const RULES: &[Rule] = &[
     Rule { module: "failure", may_use: &[], pure: true },
     Rule { module: "ids", may_use: &[], pure: true },
@@ -227,14 +227,20 @@ pub const PURE_PARTS: &[&str] = &["src/runtime/master/machine.rs", "src/runtime/
 /// What a pure part must not name beyond [`IMPURE`].
 pub const SHARED: &[&str] = &["Mutex", "RwLock", "Condvar", "Instant", "mpsc", "oneshot", "spawn", "lock"];
 
-/// Outside crates that belong to one module only.
+/// Outside crates, and parts of the standard library, that a module must not know though it is not pure.
 pub const BORDERS: &[(&str, &[&str])] = &[
     ("exec", &["tokio", "libp2p", "rustls", "socket2", "clap"]),
     ("mesh", &["burn_backend", "burn_flex", "burn_ndarray", "burn_wgpu", "cubecl", "clap"]),
-    ("runtime", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
-    ("session", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+    ("runtime", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap", "std::fs"]),
+    ("session", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap", "std::fs"]),
     ("door", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+    ("events", &["std::fs"]),
+    ("node", &["std::fs"]),
+    ("local", &["std::fs"]),
 ];
+
+/// Public enums that have all the cases that there can be, so that a match on one needs no `_`.
+pub const COMPLETE: &[&str] = &["Admission", "EngineOutcome", "LinkState", "Unconnected"];
 
 /// Names that several types of one module have because each is read with the name of its own file.
 pub const MAY_SHARE: &[(&str, &str)] = &[
@@ -242,6 +248,15 @@ pub const MAY_SHARE: &[(&str, &str)] = &[
     ("exec", "Site"),  // where an engine's kernel runs, and for whom a stateful op does
     ("graph", "Call"), // what a rule is called with: that of a gradient, and that of a shape
     ("graph", "Rule"),
+];
+
+/// Names that several public types of the crate have because each is read with the name of its module.
+pub const PUBLIC_MAY_SHARE: &[&str] = &[
+    "Door",       // each door's handle
+    "DoorConfig", // and what it is opened with
+    "Node",       // of a graph, and of the mesh
+    "Rows",       // of examples, and of a gradient
+    "Value",      // of a model as it is written, and of an engine
 ];
 
 /// What the file of a module itself defines, as against the files below it. That file brings the parts together, and may use all.

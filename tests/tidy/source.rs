@@ -13,6 +13,8 @@ pub struct Code {
     used: Vec<Named>,
     /// The paths below the file's own module from which `use` takes something, as `["op", "OpDef"]`.
     pub from_below: Vec<Vec<String>>,
+    /// The names that `pub use` hands on.
+    pub published: Vec<String>,
     /// Modules within the file: their names, and where they are.
     modules: Vec<(String, Range<usize>)>,
     /// Modules in files of their own that are for tests alone, and where each says that its file is.
@@ -74,7 +76,7 @@ impl Code {
     }
 
     fn find_used(&mut self) {
-        let (mut used, mut from_below) = (Vec::new(), Vec::new());
+        let (mut used, mut from_below, mut published) = (Vec::new(), Vec::new(), Vec::new());
         let mut from = 0;
         while let Some(at) = self.find(from, "use") {
             from = at + 3;
@@ -85,22 +87,24 @@ impl Code {
             }
             let line = 1 + self.text[..at].iter().filter(|&&c| c == '\n').count();
             let end = self.find(from, ";").unwrap_or(self.text.len());
+            let is_public = at >= 4 && self.starts_with(at - 4, "pub ");
             // A tree that begins with `::` or a brace begins with what follows that.
             while from < end {
                 if self.is_word(from) {
                     let is_below = !["crate::", "super::"].iter().any(|start| self.starts_with(from, start));
                     let next = self.read_path(from, &[], Vec::new(), &mut |path| {
+                        published.extend(path.last().filter(|_| is_public).cloned());
                         from_below.extend(is_below.then(|| path.clone()));
                         used.push(Named { line, path });
                     });
-                    // A name after `as` is no path.
+                    // A name after `as` is not a path.
                     from = (next.max(from + 1)..end).find(|&i| self.text[i] == ',').unwrap_or(end);
                 } else {
                     from += 1;
                 }
             }
         }
-        (self.used, self.from_below) = (used, from_below);
+        (self.used, self.from_below, self.published) = (used, from_below, published);
     }
 
     fn blank(&mut self, range: Range<usize>) {
@@ -330,7 +334,7 @@ impl Code {
                         let c = self.text[at];
                         at = if c.is_alphanumeric() || c == '_' || c == '*' {
                             let next = self.read_path(at, here, path.clone(), found).max(at + 1);
-                            // A name after `as` is no path.
+                            // A name after `as` is not a path.
                             (next..=end).find(|&i| matches!(self.text[i], ',' | '}')).unwrap_or(end)
                         } else {
                             at + 1

@@ -6,7 +6,7 @@ use crate::checkpoint::files::faults::{Fault, after};
 
 type Tensors = Vec<(&'static str, &'static str, Tensor)>;
 
-/// Fewer file operations than this are no save.
+/// Fewer file operations than this are not a save.
 const LEAST_OPERATIONS: u64 = 8;
 
 /// Tensors of several kinds, with values that tell the saves apart.

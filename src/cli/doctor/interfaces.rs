@@ -94,7 +94,9 @@ pub fn multicast(interfaces: &[Interface]) -> Vec<Finding> {
             IpAddr::V6(_) => None,
         })
         .collect();
-    of_multicast(&tried)
+    let has_ipv6 =
+        interfaces.iter().any(|one| one.is_up && one.has_multicast && one.address.is_ipv6() && !one.is_loopback());
+    of_multicast(&tried, has_ipv6)
 }
 
 /// Sends a question to the group that nobody answers, and waits for it.
@@ -136,13 +138,20 @@ fn question(number: u64) -> Vec<u8> {
     packet
 }
 
-fn of_multicast(tried: &[(&Interface, io::Result<bool>)]) -> Vec<Finding> {
+/// `has_ipv6`: whether an interface has multicast with an address of IPv6.
+fn of_multicast(tried: &[(&Interface, io::Result<bool>)], has_ipv6: bool) -> Vec<Finding> {
     if tried.is_empty() {
-        let what = "no interface carries multicast, so that nodes on the local network are not found by themselves";
+        let what = if has_ipv6 {
+            "mDNS takes IPv4 here, and no interface with multicast has an address of it, so that nodes on the local network are \
+             not found by themselves"
+        } else {
+            "no interface carries multicast, so that nodes on the local network are not found by themselves"
+        };
         return vec![Finding::note("multicast", what, "Give addresses: `meshtf node --peer HOST:PORT`, or a ticket.")];
     }
     let one = |(interface, heard): &(&Interface, io::Result<bool>)| {
         let (name, address) = (&interface.name, interface.address);
+        let route = format!("sudo ip route add 224.0.0.0/4 dev {name}; without it, give addresses with --peer.");
         match heard {
             Ok(true) => Finding::ok("multicast", format!("{name} sends to 224.0.0.251:5353 and hears itself")),
             Ok(false) => Finding::warning(
@@ -155,7 +164,17 @@ fn of_multicast(tried: &[(&Interface, io::Result<bool>)]) -> Vec<Finding> {
             Err(error) => Finding::warning(
                 "multicast",
                 format!("{name} ({address}) cannot send to 224.0.0.251:5353: {error}"),
-                "A route for 224.0.0.0/4 and a firewall that lets UDP 5353 out; without it, give addresses with --peer.",
+                match error.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        "Another program has UDP 5353 for itself: `sudo ss -lunp 'sport = :5353'` names it; without mDNS, give \
+                         addresses with --peer."
+                    }
+                    io::ErrorKind::PermissionDenied => {
+                        "This machine's own firewall drops UDP 5353 on its way out: `sudo nft list ruleset` shows the rule; without \
+                         mDNS, give addresses with --peer."
+                    }
+                    _ => &route,
+                },
             ),
         }
     };
@@ -186,12 +205,17 @@ mod tests {
     fn what_multicast_does_is_judged() {
         let one = Interface { name: "eth0".into(), address: [10, 0, 0, 7].into(), is_up: true, has_multicast: true };
         let check = |heard: io::Result<bool>, level: Level, part: &str| {
-            let found = of_multicast(&[(&one, heard)]).remove(0);
+            let found = of_multicast(&[(&one, heard)], true).remove(0);
             assert!(found.level == level && found.shown(Paint::OFF).contains(part), "{found:?}");
         };
         check(Ok(true), Level::Ok, "hears itself");
         check(Ok(false), Level::Warning, "ufw allow mdns");
         check(Err(io::ErrorKind::NetworkUnreachable.into()), Level::Warning, "224.0.0.0/4");
-        assert_eq!(of_multicast(&[])[0].level, Level::Note);
+        check(Err(io::ErrorKind::AddrInUse.into()), Level::Warning, "ss -lunp");
+        check(Err(io::Error::from_raw_os_error(libc::EPERM)), Level::Warning, "nft list ruleset");
+        for (has_ipv6, part) in [(false, "no interface carries multicast"), (true, "mDNS takes IPv4 here")] {
+            let found = of_multicast(&[], has_ipv6).remove(0);
+            assert!(found.level == Level::Note && found.what.contains(part), "{found:?}");
+        }
     }
 }

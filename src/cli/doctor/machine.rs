@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use socket2::{Domain, Socket, Type};
 
+use super::super::config::Found;
+use super::super::reach::{SERVICE_HOME, as_service};
 use super::finding::Finding;
 use super::interfaces::Interface;
 use crate::memory::Bytes;
@@ -17,16 +19,33 @@ const LITTLE_MEMORY: u64 = 1 << 30;
 /// Fewer descriptors than this are few for a mesh of some dozens of nodes.
 const FEW_DESCRIPTORS: usize = 1024;
 
+/// The configuration file of `meshtf node`.
+pub fn config(found: &Found) -> Finding {
+    match found {
+        Found::Nowhere => Finding::ok("config", "no configuration file"),
+        Found::Absent(path) => Finding::ok("config", format!("no configuration file: there is no {}", path.display())),
+        Found::Read { path, flags } => {
+            let flags = if flags.is_empty() { "nothing".to_owned() } else { flags.join(", ") };
+            Finding::ok("config", format!("{} sets {flags}", path.display()))
+        }
+        Found::Wrong(why) => Finding::problem(
+            "config",
+            format!("a node would not start with its configuration file: {why}"),
+            "Correct the file; `meshtf node --name local/0 --config /dev/null --print-config` prints one with every flag.",
+        ),
+    }
+}
+
 /// The key of the mesh.
 pub fn key(home: &Path, mesh: &str, is_open: bool) -> Finding {
     if is_open {
         let what = format!("mesh {mesh:?} is used without a key (--open): anyone who can reach a port is admitted");
         return Finding::note("key", what, "Leave out --open, except on networks that you trust.");
     }
-    of_key(mesh, MeshKey::load(home, mesh), MeshKey::is_confirmed(home, mesh))
+    of_key(mesh, MeshKey::load(home, mesh), MeshKey::is_confirmed(home, mesh), Path::new(SERVICE_HOME))
 }
 
-fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool) -> Finding {
+fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool, service: &Path) -> Finding {
     match key {
         Ok(key) if is_confirmed => Finding::ok("key", format!("mesh {mesh:?}, key {}", key.fingerprint())),
         Ok(key) => Finding::note(
@@ -40,8 +59,11 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool) -> Fin
         Err(KeyError::Missing { path, .. }) => Finding::problem(
             "key",
             format!("this machine has no key of mesh {mesh:?}: there is no {}", path.display()),
-            "To join others, run `meshtf ticket` there and `meshtf join TICKET` here; to begin a mesh, start a node: \
-             `meshtf node --name local/0`.",
+            as_service(&path, service).unwrap_or_else(|| {
+                "To join others, run `meshtf ticket` there and `meshtf join TICKET` here; to begin a mesh, start a node: \
+                 `meshtf node --name local/0`."
+                    .to_owned()
+            }),
         ),
         Err(KeyError::Exposed { path, mode }) => Finding::problem(
             "key",
@@ -64,7 +86,7 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool) -> Fin
 
 /// Whether files can be made in a folder, or it can be made itself.
 pub fn folder(check: &'static str, path: &Path) -> Finding {
-    of_folder(check, path, try_to_write(path))
+    of_folder(check, path, path.exists(), try_to_write(path))
 }
 
 /// Makes a file in the folder, or in what there is above it, and removes it.
@@ -79,10 +101,15 @@ fn try_to_write(path: &Path) -> io::Result<()> {
     std::fs::remove_file(probe)
 }
 
-fn of_folder(check: &'static str, path: &Path, written: io::Result<()>) -> Finding {
+fn of_folder(check: &'static str, path: &Path, is_there: bool, written: io::Result<()>) -> Finding {
     let shown = path.display();
     match written.map_err(|error| (error.kind(), error)) {
         Ok(()) => Finding::ok(check, format!("{shown} can be written")),
+        Err((io::ErrorKind::PermissionDenied, _)) if !is_there => Finding::problem(
+            check,
+            format!("{shown} does not exist and cannot be made by this user"),
+            format!("sudo install -d -m 700 -o $USER {shown}; another folder: MESHTF_HOME, for data --data"),
+        ),
         Err((io::ErrorKind::PermissionDenied, _)) => Finding::problem(
             check,
             format!("{shown} cannot be written by this user"),
@@ -269,14 +296,30 @@ mod tests {
     #[test]
     fn the_key_is_there_or_there_is_a_way_to_it() {
         let (key, path) = (MeshKey::from_bytes([7; 32]), PathBuf::from("/h/keys/lab.key"));
+        let none = Path::new("/no/such/folder");
+        let of_key = |mesh: &str, key, is_confirmed| super::of_key(mesh, key, is_confirmed, none);
         let name = key.fingerprint();
         check(of_key("lab", Ok(key.clone()), true), Level::Ok, &name, "");
         check(of_key("lab", Ok(key), false), Level::Note, "was made on this machine", "meshtf join");
         let missing = KeyError::Missing { mesh: "lab".into(), path: path.clone() };
         check(of_key("lab", Err(missing), true), Level::Problem, "no /h/keys/lab.key", "meshtf join TICKET");
+        // Where a service runs, its user has the key.
+        let missing = || KeyError::Missing { mesh: "lab".into(), path: path.clone() };
+        let service = temp_dir::TempDir::new().unwrap();
+        let found = super::of_key("lab", Err(missing()), true, service.path());
+        check(found, Level::Problem, "no key of mesh", "sudo -H -u meshtf meshtf");
         let exposed = KeyError::Exposed { path: path.clone(), mode: 0o644 };
         check(of_key("lab", Err(exposed), true), Level::Problem, "0644", "chmod 600 /h/keys/lab.key");
         check(of_key("lab", Err(KeyError::Damaged { path }), true), Level::Problem, "is not a key", "Move it away");
+    }
+
+    #[test]
+    fn the_configuration_file_is_told_with_what_it_sets() {
+        let path = PathBuf::from("/h/config.toml");
+        check(config(&Found::Absent(path.clone())), Level::Ok, "no /h/config.toml", "");
+        let flags = vec!["mesh".to_owned(), "peer".to_owned()];
+        check(config(&Found::Read { path, flags }), Level::Ok, "/h/config.toml sets mesh, peer", "");
+        check(config(&Found::Wrong("c: line 1".into())), Level::Problem, "c: line 1", "--print-config");
     }
 
     #[test]
@@ -289,8 +332,12 @@ mod tests {
         check(super::folder("data", Path::new(&relative)), Level::Ok, "yet can be written", "");
         std::fs::write(folder.path().join("file"), "").unwrap();
         check(super::folder("data", &folder.path().join("file")), Level::Problem, "cannot be written", "--data");
-        let denied = Err(io::ErrorKind::PermissionDenied.into());
-        check(of_folder("home", Path::new("/h"), denied), Level::Problem, "by this user", "chown -R $USER /h");
+        let denied = || Err(io::ErrorKind::PermissionDenied.into());
+        let of_folder = |check, path, written| super::of_folder(check, path, true, written);
+        check(of_folder("home", Path::new("/h"), denied()), Level::Problem, "by this user", "chown -R $USER /h");
+        // What is above it is somebody else's.
+        let found = super::of_folder("home", Path::new("/h/x"), false, denied());
+        check(found, Level::Problem, "/h/x does not exist", "install -d -m 700 -o $USER /h/x");
         let full = Err(io::ErrorKind::StorageFull.into());
         check(of_folder("data", Path::new("/h"), full), Level::Problem, "cannot be written", "df -h /h");
         let read_only = Err(io::ErrorKind::ReadOnlyFilesystem.into());

@@ -8,7 +8,7 @@ use super::super::table::duration;
 use super::finding::Finding;
 use crate::device::Task;
 use crate::mesh::{Attempt, Verdict};
-use crate::node::Node;
+use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 use crate::protocol::status::NodeStatus;
 use crate::protocol::{Cluster, Member};
 
@@ -40,11 +40,11 @@ pub struct NodeAnswer {
 }
 
 /// Joins as a client, and looks for as long as it takes to know of everybody.
-pub async fn look(mesh: &MeshArgs, is_quick: bool) -> Result<Seen, String> {
-    let mut config = mesh.client();
+pub async fn look(mesh: &MeshArgs, cluster: Option<ClusterSpec>, is_quick: bool) -> Result<Seen, NodeError> {
+    let mut config = NodeConfig { cluster, ..mesh.client() };
     config.mdns &= !is_quick;
     let asks_lan = config.mdns;
-    let node = Node::start(config).await.map_err(|error| error.to_string())?;
+    let node = Node::start(config).await?;
     let began = Instant::now();
     loop {
         tokio::time::sleep(LOOK_AGAIN).await;

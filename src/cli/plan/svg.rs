@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
+use crate::graph::op::{self, Role};
 use crate::memory::Bytes;
 use crate::plan::{Arrow, NodeBox, Picture};
 
@@ -85,7 +86,7 @@ pub fn svg(picture: &Picture) -> String {
     }
     if picture.more_nodes > 0 {
         line(format_args!(
-            "<text class=\"title\" x=\"10\" y=\"{}\">and {} nodes more</text>",
+            "<text class=\"title\" x=\"10\" y=\"{}\">and {} more nodes</text>",
             height - 8,
             picture.more_nodes
         ));
@@ -94,9 +95,13 @@ pub fn svg(picture: &Picture) -> String {
     text
 }
 
-/// The boxes that are no constants, and the arrows between them.
+/// The boxes other than constants, and the arrows between them.
 fn without_constants(picture: &Picture) -> (Vec<&NodeBox>, Vec<Arrow>) {
-    let kept = picture.boxes.iter().enumerate().filter(|(_, one)| one.op != "Const");
+    let kept = picture
+        .boxes
+        .iter()
+        .enumerate()
+        .filter(|(_, one)| !op::lookup(&one.op).is_some_and(|op| op.role == Role::Const));
     let (mut places, mut boxes) = (HashMap::new(), Vec::new());
     for (at, one) in kept {
         places.insert(at as u32, boxes.len() as u32);
@@ -224,7 +229,7 @@ mod tests {
         assert_eq!(places(&boxes, &arrows), [(0, 0), (1, 0), (2, 0), (2, 0)]);
         let drawn = svg(&picture);
         for part in
-            ["<title>a&lt;b&gt;</title>", ">/job:t/task:1/device:CPU:0<", ">2.00 MB<", ">12 B<", "and 3 nodes more"]
+            ["<title>a&lt;b&gt;</title>", ">/job:t/task:1/device:CPU:0<", ">2.00 MB<", ">12 B<", "and 3 more nodes"]
         {
             assert!(drawn.contains(part), "{part} is not in\n{drawn}");
         }

@@ -35,6 +35,28 @@ pub enum Panel {
     Variables,
 }
 
+/// How many cells a column wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// As many as its content takes, and so many at least.
+    Whole(u16),
+    /// The same, and so many at most.
+    Cut(u16, u16),
+}
+
+/// Wider than any screen.
+const MAX_WIDTH: usize = 1 << 12;
+
+impl Width {
+    pub fn for_content(self, longest: usize) -> u16 {
+        let longest = longest.min(MAX_WIDTH) as u16;
+        match self {
+            Width::Whole(least) => longest.max(least),
+            Width::Cut(least, most) => longest.clamp(least, most),
+        }
+    }
+}
+
 /// A row, and the task that it is of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -64,6 +86,29 @@ impl Panel {
             Panel::Sessions => &["MASTER", "SESSION", "STEPS/S", "STEPS", "AGE", "CLIENT", "FETCHED"],
             Panel::Links => &["FROM", "TO", "ROUND TRIP", "SENT/S", "RECEIVED/S", "LINK", "ADDRESS"],
             Panel::Variables => &["TASK", "NAME", "SIZE", "TYPE", "VERSION", "KIND", "DEVICE"],
+        }
+    }
+
+    /// The least widths of its columns, at which numbers that change do not move what stands beside them; and whether a column's
+    /// content may ask for more. One that may be cut has the most that it asks for.
+    pub fn widths(self) -> [Width; 7] {
+        use Width::{Cut, Whole};
+        match self {
+            // The third is followed by a bar.
+            Panel::Devices => [Whole(8), Cut(10, 20), Whole(14), Whole(8), Whole(8), Whole(6), Whole(5)],
+            Panel::Sessions => [Whole(8), Whole(16), Whole(7), Whole(8), Whole(9), Whole(9), Cut(14, 30)],
+            Panel::Links => [Whole(8), Whole(8), Whole(10), Whole(8), Whole(10), Cut(4, 24), Cut(14, 30)],
+            Panel::Variables => [Whole(8), Cut(12, 30), Whole(8), Cut(12, 24), Whole(7), Cut(8, 16), Whole(6)],
+        }
+    }
+
+    /// The columns that are left out, one after the other, while there is no room for all.
+    pub fn spared(self) -> &'static [usize] {
+        match self {
+            Panel::Devices => &[6, 5, 4],
+            Panel::Sessions => &[5, 4, 3],
+            Panel::Links => &[6, 5],
+            Panel::Variables => &[6, 5, 4],
         }
     }
 

@@ -11,20 +11,12 @@ use super::rows::{Panel, Whole};
 use super::session::Key;
 use crate::device::Task;
 
-/// Widths of a table's columns: the two names and the last take what is left.
-const WIDTHS: [Constraint; 7] = [
-    Constraint::Fill(2),
-    Constraint::Fill(3),
-    Constraint::Length(14),
-    Constraint::Fill(2),
-    Constraint::Length(11),
-    Constraint::Length(18),
-    Constraint::Fill(3),
-];
 /// Cells of the bar that shows a share.
 const BAR: usize = 8;
-/// Most lines of what is wrong.
-const MAX_WRONG: usize = 3;
+/// Cells between two columns.
+const SPACE: u16 = 1;
+/// Most lines of what is wrong, and what to do about it.
+const MAX_WRONG: usize = 4;
 const KEYS: &str = "Tab table  s sort  ↑↓ row  Enter session or task alone  Esc all  q quit";
 const SESSION_KEYS: &str = "Esc all  q quit";
 
@@ -130,18 +122,48 @@ impl View {
         let style = if is_chosen { Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD) } else { Style::new() };
         frame.render_widget(Line::from(title).style(style), above);
         let chosen = self.row.min(rows.len().saturating_sub(1));
-        let shown = rows.into_iter().map(|row| {
-            let share = row.share;
-            Row::new(row.cells.into_iter().enumerate().map(move |(i, text)| match share {
-                Some(share) if i == 2 => Cell::from(busy(&text, share)),
-                _ => Cell::from(text),
+        let columns = columns(part, &rows, below.width);
+        let shown = rows.iter().map(|row| {
+            Row::new(columns.iter().map(|&(i, _)| match (&row.cells[i], row.share) {
+                (text, Some(share)) if i == 2 => Cell::from(busy(text, share)),
+                (text, _) => Cell::from(text.as_str()),
             }))
         });
-        let header = Row::new(part.header().iter().copied()).style(Modifier::DIM);
-        let table = Table::new(shown, WIDTHS).header(header).row_highlight_style(Modifier::REVERSED);
+        let header = Row::new(columns.iter().map(|&(i, _)| part.header()[i])).style(Modifier::DIM);
+        let widths = columns.iter().map(|&(_, width)| Constraint::Length(width));
+        let table = Table::new(shown, widths).column_spacing(SPACE).header(header);
+        let table = table.row_highlight_style(Modifier::REVERSED);
         let mut state = TableState::new().with_selected(is_chosen.then_some(chosen));
         frame.render_stateful_widget(table, below, &mut state);
     }
+}
+
+/// The columns for which there is room, and their widths: names are whole, and columns that matter least are left out first.
+fn columns(part: Panel, rows: &[super::rows::Row], room: u16) -> Vec<(usize, u16)> {
+    let longest = |i: usize| {
+        let cells = rows.iter().map(|row| row.cells[i].chars().count());
+        cells.chain([part.header()[i].chars().count()]).max().unwrap_or_default()
+    };
+    let wanted = part.widths();
+    let mut columns: Vec<(usize, u16)> = (0..wanted.len()).map(|i| (i, wanted[i].for_content(longest(i)))).collect();
+    let taken = |columns: &[(usize, u16)]| columns.iter().map(|(_, width)| u32::from(width + SPACE)).sum::<u32>();
+    let room = u32::from(room) + u32::from(SPACE);
+    for &spared in part.spared() {
+        if taken(&columns) > room {
+            columns.retain(|&(i, _)| i != spared);
+        }
+    }
+    // What is cut is given the room that is left, and then all columns but the last, so that the table is as wide as the screen.
+    let mut left = room.saturating_sub(taken(&columns));
+    for (i, width) in &mut columns {
+        let more = (longest(*i) as u32).saturating_sub(u32::from(*width)).min(left);
+        *width += more as u16;
+        left -= more;
+    }
+    let each = left / (columns.len() as u32 - 1).max(1);
+    let but_last = columns.len() - 1;
+    columns[..but_last].iter_mut().for_each(|(_, width)| *width += each as u16);
+    columns
 }
 
 /// A session alone.
@@ -278,6 +300,37 @@ mod tests {
         assert!(lines[links + 2].contains("other/9") && lines[links + 2].contains("9.00 MB"), "{text}");
         let variables = at("Variables (4), by size");
         assert!(lines[variables + 2].contains("36.0 kB") && lines[variables + 2].contains("float32[9000]"), "{text}");
+    }
+
+    #[test]
+    fn a_small_terminal_shows_names_whole_and_leaves_out_what_matters_least() {
+        let named = |index: u32, n: u64| {
+            let mut told = told("worker", n);
+            told.task = Task::new("parameter_server", index);
+            let Ok(status) = &mut told.status else { panic!() };
+            status.sessions.items[0].id = SessionId(0x4f0c_91d2_b7a6_3e58 + n);
+            told
+        };
+        let whole = Whole { told: vec![named(0, 2), named(11, 9)], ..Whole::default() };
+        let lines = drawn(&View::default(), &whole, 80, 24);
+        let text = lines.join("\n");
+        for (name, count) in [("parameter_server/0 ", 5), ("parameter_server/11 ", 4)] {
+            assert_eq!(lines.iter().filter(|line| line.starts_with(name)).count(), count, "{name}:\n{text}");
+        }
+        let of = |first: &str| {
+            let at = lines.iter().position(|line| line.starts_with(first)).unwrap();
+            (lines[at + 1].split_whitespace().collect::<Vec<_>>(), lines[at + 2].clone())
+        };
+        let (header, fastest) = of("Sessions");
+        assert_eq!(header, ["MASTER", "SESSION", "STEPS/S", "STEPS", "AGE", "FETCHED"], "{text}");
+        assert!(fastest.contains(" 4f0c91d2b7a63e61 ") && fastest.ends_with("loss 0.055556"), "{text}");
+        assert_eq!(of("Links").0, ["FROM", "TO", "ROUND", "TRIP", "SENT/S", "RECEIVED/S", "LINK"], "{text}");
+        assert_eq!(of("Variables").0, ["TASK", "NAME", "SIZE", "TYPE", "VERSION", "KIND", "DEVICE"], "{text}");
+        assert!(of("Devices").1.contains("CPU:0 flex"), "{text}");
+        // A wide one has everything, and uses its width.
+        let lines = drawn(&View::default(), &whole, 160, 24);
+        assert!(lines.iter().any(|line| line.starts_with("FROM") && line.contains("ADDRESS")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("CLIENT") && line.len() > 120), "{lines:?}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ struct Event {
     summary: Option<SummaryProto>,
 }
 
-/// The files of a training's log.
+/// The files of a training's log. What writes them computes and waits for a disk: it is called where a thread may block.
 pub(super) struct Log {
     folder: PathBuf,
     events: BufWriter<File>,

@@ -26,7 +26,7 @@ const COLOURS: [RGBColor; 6] = [
 /// Dots of a terminal's diagram: two to a column, four to a line.
 const DOTS: (u32, u32) = (120, 40);
 
-/// Draws the curves: into --plot, if there is a point, and, unless `json` is printed, for whoever looks at a terminal.
+/// Draws the curves: into --plot, if there is a point, and, unless `json` is printed, for a person at a terminal.
 pub(super) fn draw(curves: &Curves, plot: Option<&Path>, json: bool) -> Result<(), Trouble> {
     if let Some(path) = plot {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--plot {}: {why}", path.display()));

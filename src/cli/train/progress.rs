@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::task::block_in_place;
 
 use super::curves::Curves;
 use super::log::Log;
@@ -90,7 +91,7 @@ impl Progress {
         let named: Vec<(&str, f64)> = names.zip(values.iter().copied()).collect();
         let line = json!({ "step": step, "epoch": epoch, "values": object(&named), "steps_per_s": rate });
         if let Some(log) = &mut self.log {
-            log.numbers(step, "", &named, &line)?;
+            block_in_place(|| log.numbers(step, "", &named, &line))?;
         }
         if !step.is_multiple_of(self.every) && step < self.steps {
             return Ok(());
@@ -119,7 +120,7 @@ impl Progress {
             line["confusion"] = json!(confusion.rows());
         }
         if let Some(log) = &mut self.log {
-            log.numbers(step, "held_out/", &named, &line)?;
+            block_in_place(|| log.numbers(step, "held_out/", &named, &line))?;
         }
         if self.json {
             return output::line(&line.to_string());
@@ -160,14 +161,14 @@ impl Observer for Progress {
 
     fn weights(&mut self, step: u64, weights: &[(String, Tensor)]) -> Observed {
         match &mut self.log {
-            Some(log) => Ok(log.weights(step, weights)?),
+            Some(log) => Ok(block_in_place(|| log.weights(step, weights))?),
             None => Ok(()),
         }
     }
 
     fn traced(&mut self, first: u64, steps: u64, traces: Vec<DeviceTrace>) -> Observed {
         if let Some(path) = &self.trace {
-            let told = trace::write(path, steps, &traces)?;
+            let told = block_in_place(|| trace::write(path, steps, &traces))?;
             self.traced = Some(format!("steps {first} to {}: {told}", first + steps - 1));
         }
         Ok(())

@@ -86,7 +86,7 @@ async fn what_is_resumed_ends_as_what_was_not_interrupted() {
     assert_eq!(steps, [false, true, true, true]);
     run(&folder, &["--checkpoint", &dir("parts"), "--steps", "70"]).await.unwrap();
     assert_eq!(saved(&folder, "parts", 70), saved(&folder, "whole", 70));
-    // What a save that was cut off leaves is no state.
+    // What a save that was cut off leaves is not a state.
     std::fs::write(folder.child("parts").join("step-000000000099.safetensors.part"), "half").unwrap();
     run(&folder, &["--checkpoint", &dir("parts"), "--resume"]).await.unwrap();
     let end = saved(&folder, "parts", 120);

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,13 +16,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::super::accept;
 use super::message::{BURN, VERSION};
 use super::socket::Acknowledging;
 use super::{Serving, session};
+use crate::lock::lock;
 use crate::strangers::{Progress, Stranger};
 
 /// How long a client may take until it has opened a session.
@@ -58,7 +58,7 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, strange
         async move {
             let response = answer(&door, &request);
             if response.status() == StatusCode::SWITCHING_PROTOCOLS
-                && let Some(sender) = upgraded.lock().await.take()
+                && let Some(sender) = lock(&upgraded).take()
             {
                 let _ = sender.send(hyper::upgrade::on(request));
             }

@@ -207,8 +207,8 @@ impl Recorder {
     fn has_room(&self) -> Result<()> {
         if self.queued > MAX_HELD || self.values.len() > MAX_TENSORS {
             let why = format!(
-                "a program may have {MAX_TENSORS} tensors, and {MAX_HELD} operations that wait for what another of its sessions \
-                 is to send"
+                "a program may have at most {MAX_TENSORS} tensors, and at most {MAX_HELD} operations that wait for input from \
+                 another of its sessions"
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
         }

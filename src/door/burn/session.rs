@@ -18,7 +18,7 @@ use super::program::SessionNo;
 use super::run::Running;
 use super::websocket::{self, Incoming};
 use super::{Client, Serving, process};
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::memory::{self, Reservation};
 
 /// Largest first message, which has a credential and a few numbers.
@@ -47,6 +47,7 @@ pub(super) async fn serve(door: Arc<Serving>, stream: TokioIo<Upgraded>, newcome
     let open = Open { door, running, session };
     if let Err(failure) = open.serve(reader, writer, replies).await {
         tracing::warn!("a burn program's session is closed: {failure}");
+        open.note_limit(&failure);
     }
 }
 
@@ -98,6 +99,7 @@ async fn admit(door: &Arc<Serving>, mut reader: Reader, mut writer: Writer, newc
                     return Some(Admitted { reader, writer, running, session, replies });
                 }
                 tracing::warn!("refused a burn program at {from}: too many are connected");
+                door.node.limit_reached("another burn program was refused: too many are connected");
                 SessionRefusal::Unauthorized
             } else {
                 SessionRefusal::NoSuchDevice { device_count }
@@ -169,6 +171,7 @@ impl Open {
                     }
                     Ok(Incoming::Refused(failure)) => {
                         tracing::warn!("a burn program's session is lost: {failure}");
+                        self.note_limit(&failure);
                         self.running.refuse(self.session, failure);
                     }
                     Ok(Incoming::Ping(payload)) => drop(ping.try_send(payload)),
@@ -183,6 +186,13 @@ impl Open {
         tokio::select! {
             result = read => result,
             () = write => Ok(()),
+        }
+    }
+
+    /// Tells the node if that failed because of a limit.
+    fn note_limit(&self, failure: &Failure) {
+        if failure.code == Code::ResourceExhausted {
+            self.door.node.limit_reached(&format!("a burn program's session failed: {}", failure.message));
         }
     }
 

@@ -118,7 +118,7 @@ impl Recorder {
             }
         }
         let mut lists = self.cut()?;
-        // In the order of devices, not of whoever happened to be first.
+        // In the order of devices, not in that of their messages.
         lists.sort_by_key(|(stream, _)| (self.device(self.streams[*stream].session), *stream));
         let most = lists.iter().map(|(_, items)| items.len()).sum();
         let (kinds, made, fed) = (Vec::with_capacity(most), Vec::with_capacity(most), Vec::new());

@@ -9,7 +9,7 @@ use std::hash::Hash;
 /// Most keys of evicted entries that are remembered.
 const MAX_REMEMBERED: usize = 4096;
 
-pub(super) struct Recent<K, V> {
+pub(super) struct RecentlyUsed<K, V> {
     most: usize,
     entries: HashMap<K, Entry<V>>,
     /// Counts uses.
@@ -26,9 +26,9 @@ struct Entry<V> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+impl<K: Hash + Eq + Clone, V> RecentlyUsed<K, V> {
     pub fn new(most: usize) -> Self {
-        Recent { most, entries: HashMap::new(), clock: 0, gone: VecDeque::new() }
+        RecentlyUsed { most, entries: HashMap::new(), clock: 0, gone: VecDeque::new() }
     }
 
     /// An entry, which becomes the most recently used.
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_of_the_lowest_rank_goes() {
-        let mut table = Recent::new(3);
+        let mut table = RecentlyUsed::new(3);
         for (key, rank) in [("a", Some(1)), ("b", Some(0)), ("c", Some(0))] {
             assert_eq!(table.evict_for_one_more(|&rank| rank), Ok(Vec::new()));
             table.insert(key, rank);
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn evicted_keys_are_forgotten_eventually() {
-        let mut table = Recent::new(1);
+        let mut table = RecentlyUsed::new(1);
         for key in 0..MAX_REMEMBERED as u32 + 2 {
             table.evict_for_one_more(|()| Some(0)).unwrap();
             table.insert(key, ());

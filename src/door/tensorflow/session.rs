@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::connection::Connection;
 use super::message::{RunMetadata, RunOptions, RunStepRequest, milliseconds};
 use super::readers::Readers;
-use super::recent::{Full, Recent};
+use super::recent::{Full, RecentlyUsed};
 use super::trace::metadata;
 use crate::device::DeviceSpec;
 use crate::failure::{Code, Failure, Result};
@@ -35,9 +35,9 @@ pub(super) struct DoorSession {
     timeout: Option<Duration>,
     /// The devices it may use; all if empty.
     filters: Vec<DeviceSpec>,
-    callables: Mutex<Recent<i64, Arc<Callable>>>,
+    callables: Mutex<RecentlyUsed<i64, Arc<Callable>>>,
     next_callable: AtomicI64,
-    partial: Mutex<Recent<String, Arc<PartialRun>>>,
+    partial: Mutex<RecentlyUsed<String, Arc<PartialRun>>>,
     seen: Mutex<Seen>,
 }
 
@@ -142,9 +142,9 @@ impl DoorSession {
             placeholders: Mutex::new(placeholders),
             timeout,
             filters,
-            callables: Mutex::new(Recent::new(MAX_CALLABLES)),
+            callables: Mutex::new(RecentlyUsed::new(MAX_CALLABLES)),
             next_callable: AtomicI64::new(0),
-            partial: Mutex::new(Recent::new(MAX_PARTIAL_RUNS)),
+            partial: Mutex::new(RecentlyUsed::new(MAX_PARTIAL_RUNS)),
             seen: Mutex::new(Seen { at: Instant::now(), connection }),
         }
     }

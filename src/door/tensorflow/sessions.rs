@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::recent::{Full, Recent};
+use super::recent::{Full, RecentlyUsed};
 use super::session::DoorSession;
 use crate::failure::{Code, Failure, Result};
 use crate::lock::lock;
@@ -18,11 +18,11 @@ const ORPHAN_KEPT: Duration = Duration::from_secs(2 * 60 * 60);
 /// How long a connected client's session must be unused before another client may get its place.
 const IDLE: Duration = Duration::from_secs(60);
 
-pub(super) struct Sessions(Mutex<Recent<String, Arc<DoorSession>>>);
+pub(super) struct Sessions(Mutex<RecentlyUsed<String, Arc<DoorSession>>>);
 
 impl Sessions {
     pub fn new() -> Sessions {
-        Sessions(Mutex::new(Recent::new(MAX_SESSIONS)))
+        Sessions(Mutex::new(RecentlyUsed::new(MAX_SESSIONS)))
     }
 
     /// The session with this handle, which counts as used over this connection.
@@ -87,7 +87,7 @@ impl Sessions {
 }
 
 fn evict_for_one_more(
-    sessions: &mut Recent<String, Arc<DoorSession>>,
+    sessions: &mut RecentlyUsed<String, Arc<DoorSession>>,
     connection: Option<&Connection>,
 ) -> Result<Vec<Arc<DoorSession>>> {
     let rank = |session: &Arc<DoorSession>| match session {

@@ -49,7 +49,7 @@ fn nodes(trace: &DeviceTrace) -> Vec<NodeDef> {
 }
 
 fn stats(run: NodeTrace) -> NodeExecStats {
-    let start = run.start_us as i64;
+    let start = (run.start_ns / 1000) as i64;
     // Rounded up, so that short ops stay visible.
     let took = run.took_ns.div_ceil(1000) as i64;
     NodeExecStats {
@@ -74,7 +74,7 @@ mod tests {
             name: "y".into(),
             op: "AddV2".into(),
             inputs: vec!["x".into(), "x".into()],
-            start_us: 5_000_000,
+            start_ns: 5_000_000_999,
             took_ns: 1_500,
             sent_bytes: 0,
         };

@@ -13,8 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use hyper::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-    ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -43,6 +43,7 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
+const EVENTS: &str = "text/event-stream";
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -98,16 +99,25 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
             "this port requires a token: the header `authorization: Bearer TOKEN`, or ?token=TOKEN in a browser\n";
         return whole(StatusCode::UNAUTHORIZED, TEXT, why);
     }
-    if request.method() != Method::GET {
-        return whole(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this port is read-only: use GET\n");
+    match *request.method() {
+        Method::GET => {}
+        // Without a body, which hyper leaves out; nobody follows by it.
+        Method::HEAD if path != "/events" => {}
+        Method::HEAD => return response(StatusCode::OK, EVENTS, Full::default().boxed_unsync()),
+        _ => {
+            let mut refusal = whole(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this port is read-only: use GET\n");
+            refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return refusal;
+        }
     }
     match path {
         "/" => whole(StatusCode::OK, "text/html; charset=utf-8", PAGE),
         "/mesh" => told(door.picture(EVERY).await, "application/json"),
         "/metrics" => told(door.metrics().await, PROMETHEUS),
         "/events" if door.pictures.receiver_count() >= MAX_FOLLOWERS => {
-            let why = format!("{MAX_FOLLOWERS} pages follow the mesh already, which is the limit\n");
-            whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, why)
+            let why = format!("{MAX_FOLLOWERS} pages follow the mesh already, which is the limit");
+            door.node.limit_reached(&why);
+            whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, why + "\n")
         }
         "/events" => {
             let named = match looks::named(query) {
@@ -148,7 +158,7 @@ fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
             }
         }
     });
-    response(StatusCode::OK, "text/event-stream", StreamBody::new(events).boxed_unsync())
+    response(StatusCode::OK, EVENTS, StreamBody::new(events).boxed_unsync())
 }
 
 /// A page of the web must not read this port by way of the browser on the user's own machine: neither as another origin, nor

@@ -26,6 +26,16 @@ pub fn text(status: &NodeStatus) -> String {
     text.gauge("meshtf_runs", "Runs under way, of the 64 sessions that take most steps.", one(runs));
     let rate = sum(|session| session.steps_per_second);
     text.gauge("meshtf_steps_per_second", "Steps done in a second, of the 64 sessions that take most.", one(rate));
+    text.counter(
+        "meshtf_steps_total",
+        "Steps done, of all sessions whose master the node was.",
+        one(status.totals.steps as f64),
+    );
+    text.counter(
+        "meshtf_runs_failed_total",
+        "Runs of them that failed, without those that were cancelled or whose input was at its end.",
+        one(status.totals.failed_runs as f64),
+    );
     text.gauge("meshtf_pieces", "Pieces of graphs that masters registered here.", one(status.pieces.total as f64));
 
     let devices = || {
@@ -179,7 +189,7 @@ mod tests {
     use crate::device::DeviceKind;
     use crate::ids::SessionId;
     use crate::protocol::status::{
-        DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, PeerStatus, ResourceStatus,
+        DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, PeerStatus, ResourceStatus, Totals,
     };
     use crate::tensor::{DType, PartialShape};
 
@@ -224,6 +234,7 @@ mod tests {
             devices: Listed::all(vec![device]),
             resources: Listed::all(vec![variable]),
             limits: vec![LimitStatus::new("memory", 7, 100), LimitStatus::new("peers", 1, None)],
+            totals: Totals { steps: 1234, failed_runs: 5 },
             ..NodeStatus::default()
         }
     }
@@ -240,6 +251,8 @@ mod tests {
             "meshtf_resource_bytes{name=\"a \\\"b\\\"\\\\c\\nd\",container=\"localhost\",kind=\"variable\",device=\"CPU:0\"} 40\n",
             "meshtf_limit{limit=\"memory\"} 100\n",
             "meshtf_clients 1\n",
+            "# TYPE meshtf_steps_total counter\nmeshtf_steps_total 1234\n",
+            "# TYPE meshtf_runs_failed_total counter\nmeshtf_runs_failed_total 5\n",
             "meshtf_link_up{peer=\"worker/1\"} 1\n",
             "meshtf_link_round_trip_seconds{peer=\"worker/1\"} 0.00025\n",
             "meshtf_link_sent_bytes_total{peer=\"worker/1\"} 12\n",

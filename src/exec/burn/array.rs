@@ -11,6 +11,7 @@ use super::memory::{Backing, Order, burn_type, held, upload};
 use super::{SMALL, blocks};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::call::owned;
+use crate::exec::vector::{self, Run};
 use crate::failure::{Code, Failure, Result};
 use crate::memory as budget;
 use crate::tensor::{DType, Shape, Tensor};
@@ -211,6 +212,21 @@ impl<B: Backing> Array<B> {
         let mut dims = arrays[0].shape.dims().to_vec();
         dims[axis] = arrays.iter().map(|array| array.shape.dims()[axis]).sum();
         let shape = Shape::from(dims);
+        if B::IN_PLACE && dtype == DType::F32 {
+            let arrays = arrays.into_iter().map(Array::in_order).collect::<Result<Vec<_>>>()?;
+            let parts: Option<Vec<&[f32]>> = arrays.iter().map(|array| B::floats(&array.raw)).collect();
+            if let Some(parts) = parts {
+                let outer = shape.dims()[..axis].iter().product();
+                let raw = B::float_from_data(TensorData::new(vector::joined(&parts, outer), held(&shape)), &device);
+                return Ok(Array { raw, dtype, shape, home: Home::default() });
+            }
+            return Array::concat_by_backend(arrays, axis, shape);
+        }
+        Array::concat_by_backend(arrays, axis, shape)
+    }
+
+    fn concat_by_backend(arrays: Vec<Self>, axis: usize, shape: Shape) -> Result<Self> {
+        let (dtype, device) = (arrays[0].dtype, arrays[0].raw.device());
         if !dtype.is_float() || !blocks::is_large::<B>(&shape) {
             let raws = arrays.into_iter().map(|array| array.raw).collect();
             let raw = by_class!(dtype, float_cat | bool_cat(raws, axis));
@@ -268,6 +284,19 @@ impl<B: Backing> Array<B> {
     pub fn padded(self, site: &Site<B>, sides: &[(usize, usize)], value: f64) -> Result<Self> {
         let dims = self.shape.dims().iter();
         let shape: Shape = dims.clone().zip(sides).map(|(size, side)| side.0 + size + side.1).collect();
+        if let Some(from) = B::floats(&self.raw).filter(|_| B::IN_PLACE && self.dtype == DType::F32) {
+            let around = |(&size, &(before, after)): (&usize, &(usize, usize))| {
+                let inner = Run { count: size, from: Some(0) };
+                [Run { count: before, from: None }, inner, Run { count: after, from: None }]
+                    .into_iter()
+                    .filter(|run| run.count > 0)
+                    .collect()
+            };
+            let axes: Vec<Vec<Run>> = dims.zip(sides).map(around).collect();
+            let all = vector::picked(from, self.shape.dims(), &axes, value as f32);
+            let raw = B::float_from_data(TensorData::new(all, held(&shape)), &site.device);
+            return Ok(Array { raw, dtype: self.dtype, shape, home: Home::default() });
+        }
         if !blocks::is_large::<B>(&shape) {
             let inner: Vec<Slice> = dims.zip(sides).map(|(size, side)| Slice::from(side.0..side.0 + size)).collect();
             let whole = site.full(value, self.dtype, shape);

@@ -11,10 +11,10 @@ use smallvec::smallvec;
 
 use super::array::{Array, taken};
 use super::memory::{Backing, held};
-use super::{batch_norm, cast, gather, select};
+use super::{batch_norm, cast, fold, gather, local_response, losses, mirror, select};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
-use crate::exec::vector::{self, Binary, Comparison, Pairs, Repeat, Rows, Unary};
+use crate::exec::vector::{self, Binary, Comparison, Operand, Repeat, Rows, Unary};
 use crate::failure::Result;
 use crate::memory as budget;
 use crate::tensor::{DType, Data, Element, Shape, Tensor};
@@ -30,6 +30,11 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     if let Some(op) = one_input(node)? {
         return Ok(Some(unary(op)));
     }
+    for family in [fold::kernel, mirror::kernel] {
+        if let Some(direct) = family(node)? {
+            return Ok(Some(with_order(direct)));
+        }
+    }
     let direct: Option<Direct> = match node.op {
         "Cast" => cast::kernel(node)?,
         "GatherV2" | "GatherNd" => gather::kernel(node)?,
@@ -38,16 +43,26 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         "AddN" => Some(Box::new(add_n)),
         "Softmax" => Some(rows(vector::softmax, vector::softmax_of)),
         "LogSoftmax" => Some(rows(vector::log_softmax, vector::log_softmax_of)),
-        "BiasAdd" if node.attrs.str("data_format")? != "NCHW" => vector::binary("Add").map(bias_add),
+        "BiasAdd" => {
+            let channels_first = node.attrs.str("data_format")? == "NCHW";
+            vector::binary("Add").map(|add| bias_add(add, channels_first))
+        }
         "Pow" => vector::binary("Pow").map(power),
         "LeakyReluGrad" => Some(binary(vector::leaky_gradient(node.attrs.float("alpha")?))),
         op => match vector::binary(op).map(binary).or_else(|| vector::comparison(op).map(comparison)) {
-            None => batch_norm::kernel(node)?,
+            None => [batch_norm::kernel, local_response::kernel, losses::kernel]
+                .into_iter()
+                .find_map(|family| family(node).transpose())
+                .transpose()?,
             direct => direct,
         },
     };
-    let Some(mut direct) = direct else { return Ok(None) };
-    Ok(Some(Box::new(move |inputs| direct(inputs.into_iter().map(in_order).collect::<Result<_>>()?))))
+    Ok(direct.map(with_order))
+}
+
+/// A kernel that is given its inputs in order.
+fn with_order(mut direct: Direct) -> Direct {
+    Box::new(move |inputs| direct(inputs.into_iter().map(in_order).collect::<Result<_>>()?))
 }
 
 /// The value with its elements in order. Views that repeat elements stay as they are.
@@ -114,82 +129,100 @@ fn binary(op: Binary) -> Direct {
 }
 
 fn zip(op: &Binary, inputs: Values) -> Result<EngineOutcome> {
-    let [x, y] = inputs.as_slice() else { return Ok(EngineOutcome::Declined(inputs)) };
-    if x.shape() == y.shape() && !x.is_unshared() && y.is_unshared() {
-        return pair(&op.swapped, inputs, 1, Repeat::WHOLE);
-    }
-    match broadcast(&inputs).filter(|_| op.broadcasts || x.shape() == y.shape()) {
-        Some((0, repeat)) => pair(&op.straight, inputs, 0, repeat),
-        Some((_, repeat)) => pair(&op.swapped, inputs, 1, repeat),
+    match Meeting::of(&inputs).filter(|_| op.broadcasts || inputs[0].shape() == inputs[1].shape()) {
+        Some(meeting) => meeting.compute(op, inputs),
         None => Ok(EngineOutcome::Declined(inputs)),
     }
 }
 
-/// Which of two inputs has the shape of both broadcast together, and how the other is repeated for that.
-fn broadcast(inputs: &Values) -> Option<(usize, Repeat)> {
-    let [x, y] = inputs.as_slice() else { return None };
-    let straight = || repeats(x.shape(), y.shape()).map(|repeat| (0, repeat));
-    let swapped = || repeats(y.shape(), x.shape()).map(|repeat| (1, repeat));
-    straight().or_else(swapped)
+/// Two inputs that are broadcast together.
+struct Meeting {
+    shape: Shape,
+    repeats: [Repeat; 2],
 }
 
-/// Fewest times that a number is repeated in a row for which it pays to compute row by row.
-const LEAST_ROW: usize = 16;
+impl Meeting {
+    /// `None` if their shapes cannot be broadcast.
+    fn of(inputs: &Values) -> Option<Meeting> {
+        let [x, y] = inputs.as_slice() else { return None };
+        Meeting::with([x.shape(), y.shape()])
+    }
 
-/// How the elements of a tensor are repeated as it is broadcast to `whole`; `None` if they are otherwise.
-fn repeats(whole: &Shape, part: &Shape) -> Option<Repeat> {
-    if part.rank() > whole.rank() {
-        return None;
+    fn with([x, y]: [&Shape; 2]) -> Option<Meeting> {
+        let shape = x.broadcast(y).ok()?;
+        let repeats = [Repeat::new(shape.dims(), x.dims())?, Repeat::new(shape.dims(), y.dims())?];
+        Some(Meeting { shape, repeats })
     }
-    let (own, all) = (part.dims(), whole.dims());
-    let ones = own.iter().take_while(|&&size| size == 1).count();
-    if all.ends_with(&own[ones..]) {
-        return Some(Repeat::WHOLE);
-    }
-    let kept = own.len() - own.iter().rev().take_while(|&&size| size == 1).count();
-    let (outer, inner) = all.split_at(all.len() - (own.len() - kept));
-    let each: usize = inner.iter().product();
-    (each >= LEAST_ROW && outer.ends_with(&own[ones..kept])).then_some(Repeat { each })
-}
 
-/// Computes on two inputs, of which `whole` has the answer's shape and the other's elements are repeated.
-fn pair(pairs: &Pairs, mut inputs: Values, whole: usize, repeat: Repeat) -> Result<EngineOutcome> {
-    if floats(&inputs[0]).is_none() || floats(&inputs[1]).is_none() {
-        return Ok(EngineOutcome::Declined(inputs));
+    /// How many elements an answer has that is made anew; `None` if there may be none of that size: the host reports that.
+    fn admitted(&self, dtype: DType) -> Result<Option<usize>> {
+        if !self.repeats.iter().any(Repeat::is_none) {
+            return Ok(self.shape.checked_elements(dtype).ok());
+        }
+        // As large as an input, for which there was memory.
+        let Ok(len) = self.shape.limited_elements(dtype) else { return Ok(None) };
+        budget::admit(len * dtype.size().unwrap_or(0))?;
+        Ok(Some(len))
     }
-    let (left, right) = inputs.split_at_mut(1);
-    let (x, y) = if whole == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
-    let ys = floats(y).unwrap_or_default();
-    if over(x, |xs| (pairs.over)(xs, ys, repeat)) {
-        let answer = inputs.swap_remove(whole);
-        return Ok(EngineOutcome::Done(smallvec![answer]));
+
+    /// The inputs' elements, with how they are repeated.
+    fn operands<'a>(&'a self, inputs: &'a Values) -> Option<[Operand<'a>; 2]> {
+        let operand = |i: usize| Some(Operand { elements: floats(&inputs[i])?, repeat: &self.repeats[i] });
+        Some([operand(0)?, operand(1)?])
     }
-    let xs = floats(x).unwrap_or_default();
-    budget::admit(size_of_val(xs))?;
-    done(x.shape(), (pairs.made)(xs, ys, repeat))
+
+    /// Writes over an input that has the answer's shape, or makes the answer anew.
+    fn compute(&self, op: &Binary, mut inputs: Values) -> Result<EngineOutcome> {
+        if self.operands(&inputs).is_none() {
+            return Ok(EngineOutcome::Declined(inputs));
+        }
+        for (whole, pairs) in [&op.straight, &op.swapped].into_iter().enumerate() {
+            let (left, right) = inputs.split_at_mut(1);
+            let (x, y) = if whole == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
+            let ys = Operand { elements: floats(y).unwrap_or_default(), repeat: &self.repeats[1 - whole] };
+            if *x.shape() == self.shape && over(x, |xs| (pairs.over)(xs, ys)) {
+                let answer = inputs.swap_remove(whole);
+                return Ok(EngineOutcome::Done(smallvec![answer]));
+            }
+        }
+        let (Some(len), Some([x, y])) = (self.admitted(DType::F32)?, self.operands(&inputs)) else {
+            return Ok(EngineOutcome::Declined(inputs));
+        };
+        // The one that is repeated less is copied, to be written over by the function.
+        let is_swapped = y.elements.len() > x.elements.len();
+        done(&self.shape, if is_swapped { (op.swapped.made)(y, x, len) } else { (op.straight.made)(x, y, len) })
+    }
 }
 
 /// Bools lie with the host.
 fn comparison(op: Comparison) -> Direct {
     Box::new(move |inputs| {
-        let Some((whole, repeat)) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
-        let (x, y) = (&inputs[whole], &inputs[1 - whole]);
-        let (Some(xs), Some(ys)) = (floats(x), floats(y)) else { return Ok(EngineOutcome::Declined(inputs)) };
-        budget::admit(xs.len())?;
-        let made = if whole == 0 { (op.straight)(xs, ys, repeat) } else { (op.swapped)(xs, ys, repeat) };
-        let answer = Value::Host(Tensor::from_vec(x.shape().clone(), made));
+        let meeting = Meeting::of(&inputs);
+        let Some((meeting, [x, y])) = meeting.as_ref().and_then(|met| Some((met, met.operands(&inputs)?))) else {
+            return Ok(EngineOutcome::Declined(inputs));
+        };
+        let Some(len) = meeting.admitted(DType::Bool)? else { return Ok(EngineOutcome::Declined(inputs)) };
+        let is_swapped = y.elements.len() > x.elements.len();
+        let made = if is_swapped { (op.swapped)(y, x, len) } else { (op.straight)(x, y, len) };
+        let answer = Value::Host(Tensor::from_vec(meeting.shape.clone(), made));
         Ok(EngineOutcome::Done(smallvec![answer]))
     })
 }
 
-/// As a sum of which the second is repeated along the last dimension.
-fn bias_add(add: Binary) -> Direct {
+/// As a sum of which the second is repeated along all dimensions but that of the channels.
+fn bias_add(add: Binary, channels_first: bool) -> Direct {
     Box::new(move |inputs| {
         let (shape, bias) = (inputs[0].shape(), inputs[1].shape());
-        if shape.rank() < 2 || bias.rank() != 1 || shape.dims().last() != bias.dims().last() {
+        let channels = if channels_first { 1 } else { shape.rank().saturating_sub(1) };
+        if shape.rank() < 2 || bias.rank() != 1 || shape.dims()[channels] != bias.dims()[0] {
             return Ok(EngineOutcome::Declined(inputs));
         }
-        pair(&add.straight, inputs, 0, Repeat::WHOLE)
+        let along: Shape =
+            shape.dims().iter().enumerate().map(|(axis, &size)| if axis == channels { size } else { 1 }).collect();
+        match Meeting::with([shape, &along]) {
+            Some(meeting) => meeting.compute(&add, inputs),
+            None => Ok(EngineOutcome::Declined(inputs)),
+        }
     })
 }
 
@@ -297,33 +330,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_repeats_is_told_from_what_is_broadcast_otherwise() {
-        let check = |whole: &[usize], part: &[usize], want: usize| {
-            let each = repeats(&whole.into(), &part.into()).map_or(0, |repeat| repeat.each);
-            assert_eq!(each, want, "{part:?} in {whole:?}");
-        };
-        check(&[2, 3], &[2, 3], 1);
-        check(&[2, 3], &[3], 1);
-        check(&[2, 3], &[1, 3], 1);
-        check(&[2, 3], &[], 1);
-        check(&[2, 3], &[1, 1], 1);
-        check(&[2, 3], &[2, 1], 0);
-        check(&[2, 3], &[2], 0);
-        check(&[3], &[1, 3], 0);
-        check(&[1, 3], &[1, 3], 1);
-        check(&[4, 2, 3], &[2, 3], 1);
-        check(&[4, 2, 3], &[4, 1, 3], 0);
-        check(&[2, 16], &[2, 1], 16);
-        check(&[5, 2, 20], &[2, 1], 20);
-        check(&[5, 2, 20], &[5, 1, 1], 40);
-        check(&[5, 2, 20], &[5, 1, 20], 0);
-        check(&[5, 2, 20], &[1, 2, 1], 20);
-        check(&[5, 2, 20], &[5, 2], 0);
-        check(&[5, 2, 20], &[4, 1, 1], 0);
-        check(&[20], &[5, 1], 0);
-    }
-
-    #[test]
     fn a_view_is_put_in_order_and_one_that_repeats_is_declined() {
         let (rows, columns) = (50, 40);
         let numbers: Vec<f32> = (0..rows * columns).map(|i| i as f32 - 700.5).collect();
@@ -355,6 +361,30 @@ mod tests {
         };
         let want: Vec<f32> = (0..rows * 35).map(|i| -numbers[i / 35 * columns + 40 + i % 35]).collect();
         assert_eq!((floats(&answer[0]), answer[0].shape().dims()), (Some(&want[..]), &[rows, 35][..]));
+    }
+
+    #[test]
+    fn inputs_are_broadcast_on_both_sides() {
+        let numbers = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
+        let (xs, ys) = (numbers(70), numbers(90));
+        let difference: Vec<f32> = xs.iter().flat_map(|x| ys.iter().map(move |y| x - y)).collect();
+        let inputs = smallvec![made(&[70, 1].into(), xs.clone()), made(&[90].into(), ys.clone())];
+        let EngineOutcome::Done(answer) = zip(&vector::binary("Sub").unwrap(), inputs).unwrap() else {
+            panic!("declined")
+        };
+        assert_eq!((answer[0].shape().dims(), floats(&answer[0]).unwrap()), (&[70, 90][..], &difference[..]));
+        // The larger one is the second.
+        let less: Vec<bool> = difference.iter().map(|&x| x < 0.0).collect();
+        let inputs = smallvec![made(&[70, 1].into(), xs.clone()), made(&[1, 90].into(), ys.clone())];
+        let EngineOutcome::Done(answer) = comparison(vector::comparison("Less").unwrap())(inputs).unwrap() else {
+            panic!("declined")
+        };
+        assert_eq!(answer[0].clone().into_host().unwrap(), Tensor::from_vec([70, 90], less));
+        for shapes in [[[70, 1], [2, 35]], [[2, 35], [35, 2]]] {
+            let inputs = shapes.map(|dims| made(&dims.into(), xs.clone()));
+            let outcome = zip(&vector::binary("Sub").unwrap(), Values::from_iter(inputs)).unwrap();
+            assert!(matches!(outcome, EngineOutcome::Declined(_)), "{shapes:?}");
+        }
     }
 
     #[test]

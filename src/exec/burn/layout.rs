@@ -5,6 +5,7 @@ use burn_backend::{TensorData, TensorMetadata};
 
 use super::Body;
 use super::array::{Array, Home, Part, done, host_scalar};
+use super::dense::floats;
 use super::memory::{Backing, held};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::{self, KernelNode};
@@ -379,7 +380,11 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
 /// Pads with zeros, or with the third input; the second has the number before and after each dimension.
 fn padded<B: Backing>() -> Body<B> {
     Box::new(|site, mut inputs| {
-        let value = inputs.get(2).map_or(Some(0.0), host_scalar);
+        let number = |value: &Value| match floats(value) {
+            Some(&[number]) => Some(f64::from(number)),
+            _ => host_scalar(value),
+        };
+        let value = inputs.get(2).map_or(Some(0.0), number);
         let (Value::Device(x), Value::Host(paddings), Some(value)) = (&inputs[0], &inputs[1], value) else {
             return Ok(EngineOutcome::Declined(inputs));
         };

@@ -10,7 +10,6 @@ use burn_backend::{
 use super::array::{Array, Home, taken};
 use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
 use crate::exec::engine::{DeviceTensor, Memory};
-use crate::exec::turn;
 use crate::exec::vector;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
@@ -337,7 +336,7 @@ fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &
         return Ok(None);
     }
     memory::admit(size_of_val(elements))?;
-    Ok(Some(E::into_data(turn::copied(elements))))
+    Ok(Some(E::into_data(vector::copied(elements))))
 }
 
 /// The elements, taken over, or copied if the backend allocated them with another alignment.

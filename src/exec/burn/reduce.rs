@@ -70,7 +70,7 @@ fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
 }
 
 /// The dimensions that the axes name; `None` if one is out of range or named twice.
-fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 8]>>> {
+pub(super) fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 8]>>> {
     let mut reduced = SmallVec::<[bool; 8]>::from_elem(false, rank);
     for axis in value.clone().into_host()?.to_i64s()? {
         let from_front = if axis < 0 { axis + rank as i64 } else { axis };

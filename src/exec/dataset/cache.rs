@@ -71,7 +71,7 @@ impl Elements for Cache {
 /// element, a TensorProto.
 ///
 /// # Errors
-/// As [`Folder::get`], and Unimplemented for elements that are no tensors.
+/// As [`Folder::get`], and Unimplemented for elements that are not tensors.
 pub(in crate::exec) fn in_file(input: Arc<Dataset>, name: Vec<u8>, folder: Folder) -> Result<Parts> {
     if input.spec.types.iter().any(|dtype| dtype.is_handle()) {
         let why =

@@ -16,7 +16,7 @@ use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 pub(in crate::exec) struct Csv {
     pub names: Vec<Vec<u8>>,
     pub compression: Compression,
-    /// The first record of each file is none.
+    /// The first line of each file names the columns and is not a record.
     pub has_header: bool,
     pub delimiter: u8,
     pub quotes: bool,

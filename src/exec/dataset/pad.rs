@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::batch::{batch_size, batches, gather};
 use super::component::tensor;
 use super::{Dataset, Parts, pulled};
-use crate::exec::rows::check_texts;
+use crate::exec::rows::{check_texts, place};
 use crate::exec::token::Token;
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
@@ -15,8 +15,8 @@ use crate::tensor::{Data, Shape, Tensor, with_type};
 /// `fills` what with.
 ///
 /// # Errors
-/// InvalidArgument if the size of a batch is not positive, a shape has a size below -1 or is no vector, or what fills up is no
-/// scalar.
+/// InvalidArgument if the size of a batch is not positive, a shape has a size below -1 or is not a vector, or a padding value
+/// is not a scalar.
 pub(in crate::exec) fn padded_batch(
     input: Arc<Dataset>,
     size: i64,
@@ -113,16 +113,4 @@ fn filled_up(component: usize, parts: &[&Tensor], sizes: &[Option<usize>], fill:
         Ok(Tensor::from_vec(whole, all))
     });
     filled.unwrap_or_else(|| Err(Failure::invalid("a handle cannot be padded")))
-}
-
-/// Copies a tensor into the corner of a larger one of the same rank.
-fn place<T: Clone>(into: &mut [T], dims: &[usize], from: &[T], from_dims: &[usize]) {
-    let ([_, rest @ ..], [count, from_rest @ ..]) = (dims, from_dims) else {
-        into[..from.len()].clone_from_slice(from);
-        return;
-    };
-    let (stride, from_stride) = (rest.iter().product::<usize>(), from_rest.iter().product::<usize>());
-    for i in 0..*count {
-        place(&mut into[i * stride..], rest, &from[i * from_stride..(i + 1) * from_stride], from_rest);
-    }
 }

@@ -17,7 +17,7 @@ pub(in crate::exec) enum Format {
     Name,
     Whole,
     Lines {
-        /// How many lines at the beginning are no records.
+        /// How many lines at the beginning are not records.
         header: usize,
         compression: Compression,
     },

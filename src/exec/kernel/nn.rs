@@ -25,6 +25,8 @@ mod softmax;
 mod window;
 
 #[cfg(feature = "exec")]
+pub(in crate::exec) use self::norm::local_response;
+#[cfg(feature = "exec")]
 pub(in crate::exec) use self::window::{Padding, Slide};
 
 use super::{HostKernel, KernelNode};

@@ -123,9 +123,11 @@ pub fn max<T: Float>(a: T, b: T) -> T {
 
 /// 1, -1, or the number itself if it is neither positive nor negative.
 pub fn sign<T: Float>(x: T) -> T {
-    match x.partial_cmp(&T::ZERO) {
-        Some(std::cmp::Ordering::Greater) => T::ONE,
-        Some(std::cmp::Ordering::Less) => -T::ONE,
-        _ => x,
+    if x > T::ZERO {
+        T::ONE
+    } else if x < T::ZERO {
+        -T::ONE
+    } else {
+        x
     }
 }

@@ -2,8 +2,10 @@
 
 use super::call::no_kernel;
 use super::math::Pair;
+use super::named::{RowRange, in_ranges};
 use super::update::Update;
 use super::{KernelNode, array};
+use crate::exec::vector::{Work, widest};
 use crate::failure::{Failure, Result};
 use crate::tensor::{
     DType, Element, Float, Ring, Tensor, with_complex, with_float, with_integer, with_ring, with_type,
@@ -62,7 +64,7 @@ fn divide<T: Float>(at: &mut T, with: &T) {
 }
 
 /// Calls `combine(element of the variable, element of the updates)` for every element of every row named.
-fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + 'static) -> Update {
+fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + Sync + 'static) -> Update {
     Update::new(1, move |variables, rest| {
         let ([var], [indices, updates]) = (variables, rest) else {
             return Err(Failure::invalid("a scatter takes a variable, indices and updates"));
@@ -71,16 +73,33 @@ fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + 'static) -> Update 
         let width = var.dims()[1..].iter().product::<usize>();
         let updates = updates.slice::<T>()?;
         let var = var.slice_mut::<T>()?;
-        for (i, row) in rows.into_iter().enumerate() {
-            let at = &mut var[row * width..][..width];
-            match updates {
-                // One value for every element: `check` admits a longer row only with a scalar.
-                [one] => at.iter_mut().for_each(|at| combine(at, one)),
-                _ => at.iter_mut().zip(&updates[i * width..][..width]).for_each(|(at, with)| combine(at, with)),
-            }
-        }
+        in_ranges([var], &rows, width, WORK, |part| widest(Rows { part, updates, combine: &combine }));
         Ok(())
     })
+}
+
+/// What an element of a scatter takes, counted as for `lots::lot`.
+const WORK: usize = 2;
+
+struct Rows<'a, T, F> {
+    part: RowRange<'a, T, 1>,
+    updates: &'a [T],
+    combine: &'a F,
+}
+
+impl<T, F: Fn(&mut T, &T)> Work for Rows<'_, T, F> {
+    #[inline(always)]
+    fn run(self) {
+        let width = self.part.width;
+        self.part.each(|i, [row]| match self.updates {
+            // One value for every element: `check` admits a longer row only with a scalar.
+            [one] => row.iter_mut().for_each(|at| (self.combine)(at, one)),
+            updates => {
+                let updates = &updates[i * width..][..width];
+                row.iter_mut().zip(updates).for_each(|(at, with)| (self.combine)(at, with));
+            }
+        });
+    }
 }
 
 /// The rows that `indices` names.

@@ -22,7 +22,7 @@ mod split;
 mod summary;
 mod unicode;
 
-pub(in crate::exec) use self::csv::{push_default, push_field};
+pub(in crate::exec) use self::csv::{check_defaults, push_default, push_field};
 pub(super) use self::fingerprint::fingerprint64;
 #[cfg(feature = "node")]
 pub(crate) use self::histogram::Histogram;

@@ -1,14 +1,15 @@
 //! The optimizers' updates: TensorFlow's formulas, element by element, evaluated in the same order.
 //!
-//! In place and without allocating; half floats are rounded at every step of a formula, as in TensorFlow. Which input
-//! is a variable, the gradient or a rate follows from the op's signature.
+//! In place, and on several threads if there is enough for them; half floats are rounded at every step of a formula, as in
+//! TensorFlow. Which input is a variable, the gradient or a rate follows from the op's signature.
 
 mod dense;
+mod rules;
+mod slots;
 mod sparse;
 
 use super::KernelNode;
 use super::call::no_kernel;
-use super::real::{abs, exp, max, pow, rsqrt, sign, sqrt};
 use super::update::Update;
 use crate::failure::{Failure, Result};
 use crate::graph::op::{self, ArgDef, ArgType};
@@ -86,45 +87,6 @@ fn check_ftrl<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) 
     let shrinkage = "l2 shrinkage regularization strength is not a non-negative scalar";
     demand(l2_shrinkage >= T::ZERO, shrinkage, l2_shrinkage)?;
     demand(power <= T::ZERO, "lr_power is not a non-positive scalar", power)
-}
-
-/// FTRL for one element, `[variable, accum, linear]`; without shrinkage its rate is 0.
-fn ftrl_rule<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -> impl Fn([&mut T; 3], T) {
-    let is_square_root = power.to_f64() == -0.5;
-    let two = T::ONE + T::ONE;
-    move |[var, accum, linear]: [&mut T; 3], g: T| {
-        let root = |x: T| if is_square_root { sqrt(x) } else { pow(x, -power) };
-        let shrunk = if l2_shrinkage > T::ZERO { g + two * l2_shrinkage * *var } else { g };
-        let sum = *accum + g * g;
-        let (old_root, new_root) = (root(*accum), root(sum));
-        let (l1, quadratic) = if by_lr {
-            *linear = *linear + (shrunk * lr - (new_root - old_root) * *var);
-            (l1 * lr, new_root + two * l2 * lr)
-        } else {
-            *linear = *linear + (shrunk - (new_root - old_root) / lr * *var);
-            (l1, new_root / lr + two * l2)
-        };
-        *var = if abs(*linear) > l1 { (l1 * sign(*linear) - *linear) / quadratic } else { T::ZERO };
-        *accum = sum;
-    }
-}
-
-/// Dual averaging for one element, `[variable, sum of gradients, sum of their squares]`: the variable is made anew from the
-/// sums.
-fn adagrad_da_rule<T: Float>([lr, l1, l2, step]: [T; 4]) -> impl Fn([&mut T; 3], T) {
-    move |[var, sum, squares]: [&mut T; 3], g: T| {
-        *sum = *sum + g;
-        *squares = *squares + g * g;
-        let divisor = lr * l2 * step + sqrt(*squares);
-        let towards = if l1 > T::ZERO { sign(*sum) * max(abs(*sum) - l1 * step, T::ZERO) } else { *sum };
-        *var = -lr * towards / divisor;
-    }
-}
-
-/// Shrinks `v` towards zero by `l1` and scales it down by `l2`: the proximal step of L1 and L2 regularization.
-fn proximal<T: Float>(v: T, rate: T, l1: T, l2: T) -> T {
-    let divisor = T::ONE + l2 * rate;
-    if l1 > T::ZERO { sign(v) * max(abs(v) - rate * l1, T::ZERO) / divisor } else { v / divisor }
 }
 
 fn with_dtype(node: &KernelNode, update: impl FnOnce(DType) -> Option<Update>) -> Result<Option<Update>> {

@@ -316,7 +316,9 @@ impl Queue {
     fn advance_dequeue(&self, state: &mut QueueState, finished: &mut Finished) -> bool {
         let Some(mut dequeue) = state.dequeues.pop_front() else { return false };
         let before = dequeue.taken.len();
-        while dequeue.taken.len() < dequeue.wanted {
+        // What a queue sorts is taken once enough of it is there, as TensorFlow does it: taken as it comes, it would not be in order.
+        let is_short = self.kind == Kind::Priority && !state.is_closed && state.elements.len() < dequeue.wanted;
+        while !is_short && dequeue.taken.len() < dequeue.wanted {
             let Some(element) = state.elements.pop(state.is_closed) else { break };
             dequeue.taken.push(element);
         }

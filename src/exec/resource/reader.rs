@@ -89,7 +89,7 @@ struct Arrival(Arc<Reader>);
 impl Wake for Arrival {
     fn wake(&self, wait: WaitId, result: Result<Answer>) {
         self.0.hold().arrived.push_back((wait, result));
-        // Whoever has put the name into the queue does not read its file. One such thread a reader: the others wait.
+        // The op that puts a name into the queue does not read its file. One such thread a reader: the others wait.
         let reader = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("reader".to_owned());
         if thread.spawn(move || reader.arrived()).is_err() {
@@ -337,7 +337,7 @@ impl Reader {
     }
 
     /// # Errors
-    /// As [`Reader::save`]; InvalidArgument if the bytes are no such state.
+    /// As [`Reader::save`]; InvalidArgument if the bytes are not such a state.
     pub fn restore(&self, bytes: &[u8]) -> Result<()> {
         self.check_saves("RestoreState")?;
         let shown = || format!("Could not parse state for {}: {}", self.name, bytes.escape_ascii());

@@ -18,7 +18,7 @@ const MAX_STAGE_WAITERS: usize = 1 << 12;
 pub(in crate::exec) enum Keys {
     /// By the order in which they came.
     Order,
-    /// By keys; which goes next if none is named is not said.
+    /// By keys; if an op names none, it takes any of the tuples.
     Any,
     /// By keys; the least goes next.
     Least,
@@ -185,7 +185,7 @@ impl Staging {
                 };
                 let Some(key) = key else { return Ok(None) };
                 let values = state.get(key, indices.as_deref(), types, *stays)?;
-                // Whoever takes the next by key learns which it is.
+                // An op that takes the next tuple also outputs its key.
                 let named = (matches!(which, Which::Next) && self.keys != Keys::Order).then(|| Tensor::scalar(key));
                 Ok(Some(named.into_iter().chain(values).collect()))
             }

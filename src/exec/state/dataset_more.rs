@@ -8,7 +8,7 @@ use super::super::dataset::mapped::Captured;
 use super::super::dataset::{Element, Spec, choose, csv, example, matching, rebatch, tensors};
 use super::super::engine::Engine;
 use super::super::files::{Compression, Folder, Whole, write_record};
-use super::super::kernel::KernelNode;
+use super::super::kernel::{KernelNode, check_defaults};
 use super::super::token::Token;
 use super::super::turn;
 use super::dataset::{described, of_elements, spec};
@@ -124,15 +124,7 @@ fn comma_separated(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         if !only.is_empty() && only.len() != types.len() {
             return Err(Failure::invalid("select_cols should match output size"));
         }
-        for (i, default) in defaults.iter().enumerate() {
-            if default.rank() > 1 {
-                return Err(Failure::invalid("Each record default should be at most rank 1"));
-            }
-            if default.len() > 1 {
-                let why = format!("There should only be 1 default per field but field {i} has {}", default.len());
-                return Err(Failure::invalid(why));
-            }
-        }
+        check_defaults(&defaults)?;
         let columns = match (only.is_empty(), but.is_empty()) {
             (true, true) => csv::Columns::All,
             (false, true) => csv::Columns::Only(only),

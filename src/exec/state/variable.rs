@@ -9,14 +9,16 @@ use smallvec::SmallVec;
 
 use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values, take_to_host};
 use super::super::kernel::{self, Inputs, KernelNode};
+use super::super::lots::{in_lots, lot};
 use super::super::resource::{Content, Resource, Variable};
 use super::super::token::{Token, Tokens};
 use super::super::turn;
+use super::super::vector::{Work, widest};
 use super::named::{Named, Site};
 use super::op::{StateInputs, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Attrs};
-use crate::tensor::{DType, PartialShape, Shape, Tensor, with_ring};
+use crate::tensor::{DType, PartialShape, Ring, Shape, Tensor, with_ring};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -129,13 +131,25 @@ fn add_in_place(variable: &mut Tensor, value: &Tensor, adds: bool) -> Result<()>
     }
     let dtype = variable.dtype();
     let done = with_ring!(dtype, T => {
-        use crate::tensor::Ring;
-        let value = value.slice::<T>()?;
-        for (x, &y) in variable.slice_mut::<T>()?.iter_mut().zip(value) {
-            *x = if adds { Ring::add(*x, y) } else { Ring::sub(*x, y) };
-        }
+        let (lot, xs, ys) = (lot(2), variable.slice_mut::<T>()?, value.slice::<T>()?);
+        in_lots(xs.chunks_mut(lot).zip(ys.chunks(lot)), |(xs, ys)| widest(Addition { xs, ys, adds }));
     });
     done.ok_or_else(|| Failure::invalid(format!("{dtype} is not a numeric dtype")))
+}
+
+struct Addition<'a, T> {
+    xs: &'a mut [T],
+    ys: &'a [T],
+    adds: bool,
+}
+
+impl<T: Ring> Work for Addition<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        for (x, &y) in self.xs.iter_mut().zip(self.ys) {
+            *x = if self.adds { x.add(y) } else { x.sub(y) };
+        }
+    }
 }
 
 fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
@@ -260,7 +274,7 @@ fn change(
     result.map(|()| answer(variables, is_ref))
 }
 
-/// The contents of some variables, all different, in their order. Whoever holds several takes them in one order, whatever that
+/// The contents of some variables, all different, in their order. An op that holds several takes them in one order, whatever that
 /// is: so no two wait for each other.
 fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Content>; 4]> {
     let mut order: SmallVec<[usize; 4]> = (0..variables.len()).collect();
@@ -276,5 +290,24 @@ fn answer(variables: SmallVec<[Arc<Variable>; 4]>, is_ref: bool) -> Tokens {
     match variables.into_iter().next() {
         Some(variable) if is_ref => one(Token::Ref(variable)),
         _ => nothing(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_is_added_to_and_subtracted_from_whatever_the_size() {
+        for count in [0, 1, 33, 300_007] {
+            let numbers = |seed: usize| -> Vec<f32> { (0..count).map(|i| ((i + seed) * 7919 % 1009) as f32).collect() };
+            let (xs, ys) = (numbers(1), numbers(5));
+            for (adds, sign) in [(true, 1.0), (false, -1.0)] {
+                let mut variable = Tensor::vector(xs.clone());
+                add_in_place(&mut variable, &Tensor::vector(ys.clone()), adds).unwrap();
+                let want: Vec<f32> = xs.iter().zip(&ys).map(|(x, y)| x + sign * y).collect();
+                assert!(variable.slice::<f32>().unwrap() == want, "{count}");
+            }
+        }
     }
 }

@@ -14,13 +14,13 @@ const MOST_RUNS: usize = 1 << 20;
 pub(super) struct Trace {
     /// One moment by both clocks.
     began: (Instant, SystemTime),
-    runs: Vec<Run>,
+    runs: Vec<NodeRun>,
     /// When each op began that waits, by the number of its wait.
     waiting: HashMap<u64, Instant>,
 }
 
 /// One run of a node: when, and how many bytes it sent.
-struct Run {
+struct NodeRun {
     node: u32,
     since: Instant,
     until: Instant,
@@ -34,16 +34,16 @@ impl Trace {
 
     /// The node has run.
     pub fn ran(&mut self, node: u32, since: Instant, until: Instant) {
-        self.add(Run { node, since, until, sent_bytes: 0 });
+        self.add(NodeRun { node, since, until, sent_bytes: 0 });
     }
 
     /// The node has sent a value of so many bytes, or received one if there are none.
     pub fn passed(&mut self, node: u32, sent_bytes: usize) {
         let now = Instant::now();
-        self.add(Run { node, since: now, until: now, sent_bytes });
+        self.add(NodeRun { node, since: now, until: now, sent_bytes });
     }
 
-    fn add(&mut self, run: Run) {
+    fn add(&mut self, run: NodeRun) {
         if self.runs.len() < MOST_RUNS {
             self.runs.push(run);
         }
@@ -76,14 +76,14 @@ impl Trace {
             (_, name) => name.clone(),
         };
         let (instant, time) = self.began;
-        let began_us = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
-        let run = |Run { node, since, until, sent_bytes }: Run| {
+        let began_ns = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let run = |NodeRun { node, since, until, sent_bytes }: NodeRun| {
             let of = &code.nodes[node as usize];
             NodeTrace {
                 name: of.name.clone(),
                 op: of.op.clone(),
                 inputs: inputs[node as usize].iter().map(name).collect(),
-                start_us: began_us + since.saturating_duration_since(instant).as_micros() as u64,
+                start_ns: began_ns + since.saturating_duration_since(instant).as_nanos() as u64,
                 took_ns: until.saturating_duration_since(since).as_nanos() as u64,
                 sent_bytes: sent_bytes as u64,
             }

@@ -323,7 +323,7 @@ fn a_panic_outside_of_a_step_leaves_nobody_waiting() {
     assert_eq!([next(&events).unwrap(), next(&events).unwrap()], [2, 3]);
     assert_eq!(device.holds().steps, 0);
 
-    // If not even that can be said, the device is lost, and says so to whoever asks.
+    // If not even that can be said, the device is lost, and every request to it says so.
     let (device, events) = open(1, 1);
     device.register(id(1), chain(1)).unwrap();
     device.start(id(1), 1, 1, Vec::new());

@@ -66,6 +66,11 @@ fn a_priority_queue_gives_the_least_first() {
     }
     check_each(&mut cluster, &graph, &[("gets:1", &[10, 11])]);
     cluster.check(&graph, &[], &[("get", "2l"), ("get:1", "20")]);
+    // A batch is sorted: with one element there, it waits for both, and takes the lesser one first though that came later.
+    let waits = cluster.start(&graph, &[], &["gets:1"], 1).unwrap();
+    cluster.check(&graph, &[("p", "1l"), ("x", "12")], &[("^put", "")]);
+    assert_eq!(cluster.wait(waits).unwrap(), [tensor("12,30")]);
+    cluster.check(&graph, &[("p", "3l"), ("x", "30")], &[("^put", "")]);
     cluster.check(&graph, &[], &[("^close", "")]);
     let few = "PriorityQueue 'q' is closed and has insufficient elements (requested 2, current size 1)";
     cluster.fails(&graph, &["gets:1"], Code::OutOfRange, few, "gets");

@@ -83,7 +83,7 @@ fn a_queue_keeps_its_elements_where_there_is_no_room_to_stack_them() {
     let got: Vec<Tensor> = got.into_iter().map(|token| token.unwrap().host().unwrap()).collect();
     assert_eq!(got, [Tensor::from_vec([2, LARGE], [[0f32; LARGE], [1.; LARGE]].concat()), tensor("0,1")]);
 
-    // Whoever waited for more is refused when that comes, and what it took goes to the next.
+    // A step that waited for more is refused when that comes, and what it took goes to the next.
     ops.answers("get", &[]);
     assert!(ops.call("gets", &[("two", &two)]).unwrap().done().is_none(), "one is not two");
     let (last, four) = (large(4.), Tensor::scalar(4));

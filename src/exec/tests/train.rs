@@ -20,7 +20,7 @@ pub(super) fn floats(tensor: &Tensor) -> Vec<f64> {
     match tensor.data() {
         Data::F32(values) => values.iter().map(|&value| value.into()).collect(),
         Data::F64(values) => values.clone(),
-        other => panic!("{} is no float", other.dtype()),
+        other => panic!("{} is not a float", other.dtype()),
     }
 }
 
@@ -355,7 +355,7 @@ fn what_cannot_be_trained_is_refused() {
     assert!(taken.message.contains("there is a node w already"), "{taken}");
 }
 
-/// A loss that is no number fails the step before anything is changed.
+/// A loss that is not a number fails the step before anything is changed.
 #[test]
 fn a_loss_that_is_no_number_changes_nothing() {
     let text = r#"{"version": 1, "variables": {"w": {"shape": [], "initial": 2.0}},

@@ -1,5 +1,5 @@
-//! A device without threads, for tests: whoever has it work is its thread, and time stands still on that. So nothing is left
-//! to the scheduler of the operating system or to a clock.
+//! A device without threads, for tests: it works on the thread of the test that calls it, by a clock that the test sets, so
+//! that nothing depends on the scheduler of the operating system or on how long something takes.
 
 use super::*;
 use crate::exec::outbox;

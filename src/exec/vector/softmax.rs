@@ -2,6 +2,7 @@
 //! exponential overflows.
 
 use super::functions::{exp, ln};
+use super::place::copied;
 use super::target::{Work, widest};
 use super::walk::{Cut, on_copy};
 use crate::exec::lots::{in_lots, lot};
@@ -54,6 +55,13 @@ pub fn cross_entropy(all: &mut [f32], classes: usize, labels: &[f32], losses: &m
     let rows = rows_of_lot(classes);
     let lots = all.chunks_mut(rows * classes).zip(labels.chunks(rows * classes)).zip(losses.chunks_mut(rows));
     in_lots(lots, |((rows, labels), losses)| widest(Loss { rows, classes, labels, losses }));
+}
+
+/// As [`cross_entropy`], leaving the rows: the gradient.
+pub fn cross_entropy_of(all: &[f32], classes: usize, labels: &[f32], losses: &mut [f32]) -> Vec<f32> {
+    let mut gradient = copied(all);
+    cross_entropy(&mut gradient, classes, labels, losses);
+    gradient
 }
 
 struct Softmax<'a> {
@@ -214,6 +222,9 @@ mod tests {
             labels.iter().enumerate().for_each(|(i, &label)| one_hot[i * classes + label as usize] = 1.0);
             let (mut dense, mut dense_losses) = (logits.clone(), vec![0f32; rows]);
             cross_entropy(&mut dense, classes, &one_hot, &mut dense_losses);
+            let mut same_losses = vec![0f32; rows];
+            let made = cross_entropy_of(&logits, classes, &one_hot, &mut same_losses);
+            assert!(made == dense && same_losses == dense_losses, "{rows}x{classes}");
             // Sixteen sums of a part each: their errors grow with the part.
             let bound = 4e-7 * (1.0 + classes as f64 / 4096.0);
             for (i, row) in logits.chunks(classes).enumerate() {

@@ -5,6 +5,7 @@
 
 use std::mem::MaybeUninit;
 
+use super::repeat::{Repeat, Runs};
 use super::target::{Work, widest};
 use crate::exec::lots::{in_lots, threads};
 
@@ -32,6 +33,8 @@ const MOST: usize = 1 << 18;
 const LOTS: usize = 4;
 /// Elements that are copied and computed on while a processor's nearest memory holds them.
 const NEAR: usize = 1 << 11;
+/// Elements that are repeated in memory at a time.
+pub(super) const REPEATED: usize = 1 << 8;
 
 /// How a walk is cut.
 #[derive(Clone, Copy)]
@@ -44,7 +47,7 @@ pub struct Cut {
 
 impl Cut {
     /// How many of `len` elements make a lot.
-    fn lot(self, len: usize) -> usize {
+    pub fn lot(self, len: usize) -> usize {
         let fewest = FEWEST / self.work;
         let lot = len.div_ceil(threads() * LOTS).clamp(fewest / 2, MOST);
         if len < fewest { len.max(1) } else { lot.next_multiple_of(self.period) }
@@ -59,18 +62,26 @@ pub fn in_place(xs: &mut [f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync
 
 /// As [`in_place`], on a copy.
 pub fn on_copy(xs: &[f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
-    let lot = cut.lot(xs.len());
+    on_repeated(xs, &Repeat::none(xs.len()), xs.len(), cut, act)
+}
+
+/// As [`in_place`], on the elements as they are repeated, `len` in all.
+fn on_repeated(xs: &[f32], repeat: &Repeat, len: usize, cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    let lot = cut.lot(len);
     let near = NEAR.next_multiple_of(cut.period);
-    let mut copy = Vec::with_capacity(xs.len());
-    let places = copy.spare_capacity_mut()[..xs.len()].chunks_mut(lot);
-    in_lots(places.zip(xs.chunks(lot)).enumerate(), |(i, (places, xs))| {
-        for (j, (places, xs)) in places.chunks_mut(near).zip(xs.chunks(near)).enumerate() {
-            act(i * lot + j * near, places.write_copy_of_slice(xs));
+    made(len, lot, |from, places| {
+        let mut runs = repeat.runs(from, places.len());
+        for (i, places) in places.chunks_mut(near).enumerate() {
+            act(from + i * near, spread(&mut runs, xs, places));
         }
-    });
-    // SAFETY: the lots are all of the vector's places, and each was written before `in_lots` returned.
-    unsafe { copy.set_len(xs.len()) };
-    copy
+    })
+}
+
+/// Writes what stands at the next places of an answer.
+pub(super) fn spread<'a>(runs: &mut Runs, elements: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
+    runs.write(elements, to);
+    // SAFETY: every place was written.
+    unsafe { to.assume_init_mut() }
 }
 
 struct Map<'a, F> {
@@ -132,95 +143,67 @@ pub fn mapped_rows<F: One>(xs: &[f32], rows: Rows, f: F) -> Vec<f32> {
     })
 }
 
-/// How the second numbers of pairs are repeated until there are as many as of the first: each so many times in a row, and then
-/// all of them over and over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Repeat {
-    pub each: usize,
+/// A tensor's elements, as they are repeated in an answer.
+#[derive(Clone, Copy)]
+pub struct Operand<'a> {
+    pub elements: &'a [f32],
+    pub repeat: &'a Repeat,
 }
 
-impl Repeat {
-    /// Over and over, or not at all.
-    pub const WHOLE: Repeat = Repeat { each: 1 };
-}
-
-/// `ys` are as many as `xs`, or one, or as many as a part of them that is repeated.
+/// Each of the `xs`, of which the first stands at `from`, meets its `y`.
 struct Zip<'a, F> {
     xs: &'a mut [f32],
-    ys: &'a [f32],
+    ys: Operand<'a>,
+    from: usize,
     f: F,
 }
 
 impl<F: Two> Work for Zip<'_, F> {
     #[inline(always)]
     fn run(self) {
-        if let &[y] = self.ys {
-            for x in self.xs {
-                *x = self.f.of(*x, y);
+        let Operand { elements, repeat } = self.ys;
+        let mut runs = repeat.runs(self.from, self.xs.len());
+        if repeat.is_short() {
+            let mut places = [const { MaybeUninit::uninit() }; REPEATED];
+            for xs in self.xs.chunks_mut(REPEATED) {
+                let ys = spread(&mut runs, elements, &mut places[..xs.len()]);
+                for (x, &mut y) in xs.iter_mut().zip(ys) {
+                    *x = self.f.of(*x, y);
+                }
             }
             return;
         }
-        for xs in self.xs.chunks_mut(self.ys.len()) {
-            for (x, &y) in xs.iter_mut().zip(self.ys) {
-                *x = self.f.of(*x, y);
-            }
-        }
-    }
-}
-
-/// Each of the `ys` belongs to `each` of the `xs` in a row, of which the first is at `from`.
-struct Spread<'a, F> {
-    xs: &'a mut [f32],
-    ys: &'a [f32],
-    each: usize,
-    from: usize,
-    f: F,
-}
-
-impl<F: Two> Work for Spread<'_, F> {
-    #[inline(always)]
-    fn run(self) {
-        let (mut at, mut rest) = (self.from, self.xs);
-        while !rest.is_empty() {
-            let count = (self.each - at % self.each).min(rest.len());
+        let mut rest = self.xs;
+        for (count, first) in runs {
             let (own, others) = rest.split_at_mut(count);
-            let y = self.ys[at / self.each % self.ys.len()];
-            for x in own {
-                *x = self.f.of(*x, y);
+            if repeat.step() == 1 {
+                for (x, &y) in own.iter_mut().zip(&elements[first..first + count]) {
+                    *x = self.f.of(*x, y);
+                }
+            } else {
+                let y = elements[first];
+                for x in own {
+                    *x = self.f.of(*x, y);
+                }
             }
-            (at, rest) = (at + count, others);
+            rest = others;
         }
     }
 }
 
-/// Overwrites each `x` with the function of it and its `y`. The `ys` are repeated until there are as many.
-///
-/// # Panics
-/// If there are no `ys`.
-pub fn zip<F: Two>(xs: &mut [f32], ys: &[f32], repeat: Repeat, f: F) {
-    let (cut, act) = zipping(xs.len(), ys, repeat, f);
-    in_place(xs, cut, act);
+/// Overwrites each `x` with the function of it and its `y`.
+pub fn zip<F: Two>(xs: &mut [f32], ys: Operand, f: F) {
+    let more = ys.repeat.unrolled(ys.elements);
+    let ys = more.as_ref().map_or(ys, |(elements, repeat)| Operand { elements, repeat });
+    in_place(xs, Cut { period: 1, work: F::WORK }, |from, xs| widest(Zip { xs, ys, from, f }));
 }
 
-/// The function of each `x` and its `y`; as [`zip`].
-///
-/// # Panics
-/// If there are no `ys`.
-pub fn zipped<F: Two>(xs: &[f32], ys: &[f32], repeat: Repeat, f: F) -> Vec<f32> {
-    let (cut, act) = zipping(xs.len(), ys, repeat, f);
-    on_copy(xs, cut, act)
-}
-
-fn zipping<F: Two>(len: usize, ys: &[f32], Repeat { each }: Repeat, f: F) -> (Cut, impl Fn(usize, &mut [f32]) + Sync) {
-    let period = if each == 1 { period(len, ys) } else { 1 };
-    let act = move |from: usize, xs: &mut [f32]| {
-        if each == 1 {
-            widest(Zip { ys: beside(ys, period, from, xs.len()), xs, f });
-        } else {
-            widest(Spread { xs, ys, each, from, f });
-        }
-    };
-    (Cut { period, work: F::WORK }, act)
+/// The function of each `x` and its `y`, for so many places.
+pub fn zipped<F: Two>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<f32> {
+    let more = ys.repeat.unrolled(ys.elements);
+    let ys = more.as_ref().map_or(ys, |(elements, repeat)| Operand { elements, repeat });
+    let cut = Cut { period: 1, work: F::WORK };
+    on_repeated(xs.elements, xs.repeat, len, cut, |from, xs| widest(Zip { xs, ys, from, f }))
 }
 
 /// The places of a part of a new vector. They are filled in their order.
@@ -253,32 +236,41 @@ impl<R: Copy> Places<'_, R> {
     }
 }
 
-/// A new vector of `len` elements. `act` is called with the place of the first element of a part, and fills that part.
+/// As [`made`]: `act` is called with the place of the first element of a part, and fills that part.
 ///
 /// # Panics
 /// If `act` leaves a place as it is.
 pub fn anew<R: Copy + Send>(len: usize, cut: Cut, act: impl Fn(usize, &mut Places<R>) + Sync) -> Vec<R> {
-    let lot = cut.lot(len);
-    let mut made = Vec::with_capacity(len);
-    in_lots(made.spare_capacity_mut()[..len].chunks_mut(lot).enumerate(), |(i, all)| {
+    made(len, cut.lot(len), |from, all| {
         let mut places = Places { all, filled: 0 };
-        act(i * lot, &mut places);
+        act(from, &mut places);
         assert_eq!(places.left(), 0, "every place is filled");
-    });
-    // SAFETY: the lots are all of the vector's places, and each was filled before `in_lots` returned.
+    })
+}
+
+/// A vector of `len` elements, in lots of `lot`: `act` is called with the place of the first element of each, and with its
+/// places, of which it writes every one.
+pub(super) fn made<R: Send>(len: usize, lot: usize, act: impl Fn(usize, &mut [MaybeUninit<R>]) + Sync) -> Vec<R> {
+    let mut made = Vec::with_capacity(len);
+    let places = made.spare_capacity_mut()[..len].chunks_mut(lot);
+    in_lots(places.enumerate(), |(i, places)| act(i * lot, places));
+    // SAFETY: the lots are all of the vector's places, and `act` wrote each of them before `in_lots` returned.
     unsafe { made.set_len(len) };
     made
 }
 
-/// Where a walk may be cut: where the `ys` begin anew, or anywhere.
-fn period(len: usize, ys: &[f32]) -> usize {
-    if len == ys.len() { 1 } else { ys.len() }
-}
-
-/// The `ys` that belong to `count` numbers from a place on: as many, or all that are repeated.
-#[inline]
-fn beside(ys: &[f32], period: usize, from: usize, count: usize) -> &[f32] {
-    if period == 1 && ys.len() > 1 { &ys[from..from + count] } else { ys }
+/// A row of `depth` numbers for each index: `on` at the index, if the row has that place, and `off` elsewhere.
+pub fn one_hot(indices: &[i64], depth: usize, [on, off]: [f32; 2]) -> Vec<f32> {
+    let len = indices.len() * depth;
+    let lot = Cut { period: depth.max(1), work: 1 }.lot(len).next_multiple_of(depth.max(1));
+    made(len, lot, |from, places: &mut [MaybeUninit<f32>]| {
+        places.fill(MaybeUninit::new(off));
+        for (row, &index) in places.chunks_exact_mut(depth).zip(&indices[from / depth..]) {
+            if let Some(place) = usize::try_from(index).ok().and_then(|index| row.get_mut(index)) {
+                place.write(on);
+            }
+        }
+    })
 }
 
 /// Overwrites each number with the sum of it and those in its place in `others`, added in their order.
@@ -297,13 +289,27 @@ pub fn sums(xs: &[f32], others: &[&[f32]]) -> Vec<f32> {
 
 fn add_all(xs: &mut [f32], others: &[&[f32]], from: usize) {
     for other in others {
-        widest(Zip { ys: &other[from..from + xs.len()], xs, f: super::ops::Add });
+        let repeat = &Repeat::none(xs.len());
+        let ys = Operand { elements: &other[from..from + xs.len()], repeat };
+        widest(Zip { xs, ys, from: 0, f: super::ops::Add });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::convert::converted;
+    use super::super::flags::{Test, tested};
     use super::*;
+
+    #[derive(Clone, Copy)]
+    struct Less;
+
+    impl Test for Less {
+        #[inline(always)]
+        fn of(self, x: f32, y: f32) -> bool {
+            x < y
+        }
+    }
 
     #[derive(Clone, Copy)]
     struct Difference;
@@ -329,36 +335,97 @@ mod tests {
         (0..count).map(|i| ((i + seed) * 7919 % 1009) as f32).collect()
     }
 
+    /// What stands at each place of an answer of the shape `whole`, element by element.
+    fn broadcast(elements: &[f32], whole: &[usize], own: &[usize]) -> Vec<f32> {
+        let missing = whole.len() - own.len();
+        (0..whole.iter().product())
+            .map(|mut place: usize| {
+                let (mut at, mut stride) = (0, 1);
+                for (axis, &size) in whole.iter().enumerate().rev() {
+                    let index = place % size;
+                    place /= size;
+                    if axis >= missing {
+                        at += if own[axis - missing] == 1 { 0 } else { index * stride };
+                        stride *= own[axis - missing];
+                    }
+                }
+                elements[at]
+            })
+            .collect()
+    }
+
+    fn check(whole: &[usize], x: &[usize], y: &[usize]) {
+        let len = whole.iter().product();
+        let (x_repeat, y_repeat) = (Repeat::new(whole, x).unwrap(), Repeat::new(whole, y).unwrap());
+        let (xs, ys) = (numbers(x.iter().product(), 1), numbers(y.iter().product(), 5));
+        let (mut all_xs, all_ys) = (broadcast(&xs, whole, x), broadcast(&ys, whole, y));
+        let pairs = || all_xs.iter().zip(&all_ys);
+        let differences: Vec<f32> = pairs().map(|(x, y)| x - y).collect();
+        let less: Vec<bool> = pairs().map(|(x, y)| x < y).collect();
+        let one_for_true: Vec<f32> = less.iter().map(|&less| f32::from(less)).collect();
+        let (x_operand, y_operand) =
+            (Operand { elements: &xs, repeat: &x_repeat }, Operand { elements: &ys, repeat: &y_repeat });
+        let case = format!("{x:?} with {y:?}");
+        assert!(zipped(x_operand, y_operand, len, Difference) == differences, "{case}");
+        assert!(tested(x_operand, y_operand, len, Less) == less, "{case}");
+        assert!(converted::<bool, f32>(&less) == one_for_true, "{case}");
+        zip(&mut all_xs, y_operand, Difference);
+        assert!(all_xs == differences, "{case} in place");
+    }
+
     #[test]
     fn every_number_meets_its_own_whatever_the_sizes() {
-        let check = |count: usize, period: usize| {
-            let (xs, ys) = (numbers(count, 1), numbers(period, 5));
-            let want: Vec<f32> = xs.iter().zip(ys.iter().cycle()).map(|(x, y)| x - y).collect();
-            let mut over = xs.clone();
-            zip(&mut over, &ys, Repeat::WHOLE, Difference);
-            assert!(over == want && zipped(&xs, &ys, Repeat::WHOLE, Difference) == want, "{count} with {period}");
-        };
-        for count in [1, 2, 15, 16, 17, NEAR - 1, NEAR + 1, FEWEST - 1, FEWEST, FEWEST + 3, 2 * MOST + 5] {
-            check(count, count);
-            check(count, 1);
+        for count in [0, 1, 2, 15, 16, 17, NEAR - 1, NEAR + 1, FEWEST - 1, FEWEST, FEWEST + 3, 2 * MOST + 5] {
+            check(&[count], &[count], &[count]);
+            check(&[count], &[count], &[]);
+            check(&[count], &[], &[count]);
         }
-        for (period, times) in [(3, 5), (7, 20_000), (32, 4_096), (1000, 100), (NEAR + 1, 70), (FEWEST + 1, 9)] {
-            check(period * times, period);
+        // A few numbers over and over.
+        for (period, times) in [(3, 5), (7, 20_000), (32, 4_096), (1000, 100), (NEAR + 1, 70), (FEWEST + 1, 3)] {
+            check(&[times, period], &[times, period], &[period]);
+            check(&[times, period], &[1, period], &[times, period]);
+        }
+        // Each number so many times.
+        for (period, each) in [(3, 2), (5, 17), (90, NEAR + 1), (3, FEWEST + 7), (100_000, 3)] {
+            check(&[period, each], &[period, each], &[period, 1]);
+            check(&[4, period, each], &[4, period, each], &[period, 1]);
         }
     }
 
     #[test]
-    fn every_number_meets_its_own_if_each_is_repeated() {
-        for (each, period, times) in
-            [(2, 3, 1), (17, 5, 1), (16, 4, 3), (NEAR + 1, 90, 1), (1000, 40, 9), (FEWEST + 7, 3, 1), (3, 1, 5)]
-        {
-            let (xs, ys) = (numbers(each * period * times, 1), numbers(period, 5));
-            let own = || ys.iter().flat_map(|y| std::iter::repeat_n(y, each)).cycle();
-            let want: Vec<f32> = xs.iter().zip(own()).map(|(x, y)| x - y).collect();
-            let mut over = xs.clone();
-            zip(&mut over, &ys, Repeat { each }, Difference);
-            let case = format!("{period} numbers {each} times, {times} times over");
-            assert!(over == want && zipped(&xs, &ys, Repeat { each }, Difference) == want, "{case}");
+    fn numbers_are_repeated_in_any_dimensions_of_either_operand() {
+        // The mask of attention, a scale for each image's channels, a table of distances, and all of it in short rows.
+        for [b, h, t, c] in [[2, 3, 4, 5], [3, 1, 7, 16], [5, 4, 33, 33], [2, 0, 3, 2], [1, 1, 1, 1], [6, 40, 50, 31]] {
+            let whole = [b, h, t, c];
+            for y in [[b, 1, 1, c], [b, 1, t, 1], [1, h, 1, c], [b, h, 1, 1], [1, 1, t, 1], [1, h, t, 1], [b, h, 1, c]]
+            {
+                check(&whole, &whole, &y);
+                check(&whole, &y, &whole);
+                check(&whole, &y, &[t, c]);
+                check(&whole, &[h, 1, 1], &whole);
+            }
+        }
+        check(&[700, 800], &[700, 1], &[1, 800]);
+        check(&[700, 800], &[800], &[700, 1]);
+        check(&[300_000, 2], &[300_000, 1], &[2]);
+        check(&[2, 300_000], &[300_000], &[2, 1]);
+        check(&[9, 2, 9, 2, 9, 2, 9], &[9, 1, 9, 1, 9, 1, 9], &[1, 2, 1, 2, 1, 2, 1]);
+    }
+
+    #[test]
+    fn copies_and_one_hot_rows_are_whole_whatever_the_sizes() {
+        for count in [0, 1, 33, FEWEST + 1, 2 * MOST + 77] {
+            let xs = numbers(count, 2);
+            assert!(super::super::place::copied(&xs) == xs, "{count}");
+        }
+        for (count, depth) in [(0, 5), (3, 0), (1, 1), (7, 3), (FEWEST + 5, 2), (300, 5001), (3, FEWEST + 9)] {
+            // Some before the first place and some beyond the last.
+            let indices: Vec<i64> = (0..count).map(|i| (i * 7919 % (depth + 3)) as i64 - 1).collect();
+            let mut want = vec![-0.5f32; count * depth];
+            for (i, &index) in indices.iter().enumerate().filter(|(_, index)| (0..depth as i64).contains(*index)) {
+                want[i * depth + index as usize] = 2.5;
+            }
+            assert!(one_hot(&indices, depth, [2.5, -0.5]) == want, "{count} of {depth}");
         }
     }
 

@@ -326,6 +326,7 @@ const NOT_DIFFERENTIABLE: &[&str] = &[
     "UnicodeTranscode",
     "UniformCandidateSampler",
     "UnsortedSegmentJoin",
+    "UpperBound",
     "VarIsInitializedOp",
     "VariableShape",
     "Where",

@@ -470,7 +470,7 @@ fn the_gradient_of_a_loop_is_a_loop_on_its_device() {
     }
     let frames: HashSet<&str> = ours("Enter").iter().map(|node| node.attrs.str("frame_name").unwrap()).collect();
     assert_eq!(frames, HashSet::from(["f", "gradients/f"]));
-    // What is no gradient of the body adds a counter for each of the two loops, and the gradient that goes around.
+    // What is not a gradient of the body adds a counter for each of the two loops, and the gradient that goes around.
     assert_eq!(ours("NextIteration").len(), 3);
     let again = by(&mut g, &["y"], &["x"]).unwrap();
     assert_eq!(name(&g, again[0]), "gradients_1/b_enter");

@@ -204,10 +204,9 @@ impl Filling<'_> {
                 let given = self.given.get(name).ok_or_else(|| {
                     format!("stands for attribute {name:?} of its function, which the call does not state")
                 })?;
-                self.left = self
-                    .left
-                    .checked_sub(given.encoded_len())
-                    .ok_or_else(|| format!("takes what a call fills in for its node past {MAX_FILLED_BYTES} bytes"))?;
+                self.left = self.left.checked_sub(given.encoded_len()).ok_or_else(|| {
+                    format!("brings what a call fills in for its node to more than {MAX_FILLED_BYTES} bytes")
+                })?;
                 given.clone()
             }
             Some(Value::Func(call)) => AttrValue { value: Some(Value::Func(self.function(call, depth)?)) },

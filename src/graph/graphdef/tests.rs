@@ -97,7 +97,7 @@ fn what_cannot_be_held_is_refused_by_name() {
     check(&wide, "exceeds the limit of 2147483647 bytes");
     // What a list of values leaves open is written out, and so has a limit of its own.
     let long = r#"{"dtype": "DT_FLOAT", "tensorShape": {"dim": [{"size": 100000000}]}, "floatVal": [1, 2]}"#;
-    check(long, "past 268435456 bytes together");
+    check(long, "more than 268435456 bytes in total");
     check(r#"{"dtype": "DT_FLOAT", "floatvals": []}"#, "no field \"floatvals\"; did you mean \"floatVal\"?");
     check(r#"{"dtype": "DT_STRING", "tensorShape": {"dim": [{"size": 2}]}, "tensorContent": "BQVh"}"#, "cut off");
 }

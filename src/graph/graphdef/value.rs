@@ -36,7 +36,10 @@ impl Expander<'_> {
     pub(super) fn value(&mut self, user: &str, call: &NameAttrList) -> Result<Function, FormatError> {
         let refused = |why: String| refuse(user, why);
         if self.within >= MAX_WITHIN {
-            return Err(refused(format!("holds {}, more than {MAX_WITHIN} functions within each other", call.name)));
+            return Err(refused(format!(
+                "holds {}, in which functions are nested deeper than {MAX_WITHIN}",
+                call.name
+            )));
         }
         let signature = self.signature(call).cloned();
         let signature = signature

@@ -106,9 +106,7 @@ impl Walk {
             }
             match inner {
                 Some(_) if open.len() == MAX_DEPTH => {
-                    return Err(Failure::invalid(format!(
-                        "the message has more than {MAX_DEPTH} messages in each other"
-                    )));
+                    return Err(Failure::invalid(format!("the message has messages nested deeper than {MAX_DEPTH}")));
                 }
                 Some(schema) => open.push(Open { schema, end: after, begun: 0 }),
                 None => message.advance(length),

@@ -258,8 +258,8 @@ fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<DraftInput<'v, 'a>> {
             None => Ok(DraftInput::Tensor(name)),
         },
         Kind::List(_) if holds_text(value) => {
-            let why = "text among the inputs names a node, and a list of names is no input: \
-                       name each on its own, or write {\"value\": [\"…\"]} for text";
+            let why = "text among the inputs is the name of a node, and a list of names cannot be an input: \
+                       name each node by itself, or write {\"value\": [\"…\"]} for text";
             Err(Fault::content(value, path, why))
         }
         Kind::Null => Err(Fault::content(value, path, "an input is the name of a node or a literal, not null")),

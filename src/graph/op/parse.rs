@@ -30,6 +30,7 @@ fn facts(flags: &'static str) -> OpDef {
         let mut next = || words.next().unwrap_or_else(|| panic!("nothing follows {word} in {flags}"));
         match word {
             "stateful" => op.stateful = true,
+            "repeatable" => op.repeatable = true,
             "uninitialized" => op.allows_uninitialized = true,
             "waits" => op.waits = true,
             "shape_only" => op.uses_only_shape = true,

@@ -6,17 +6,16 @@ use burn_ir::{GatherNdOpIr, GatherOpIr, ScatterNdOpIr, ScatterOpIr, SelectAssign
 use burn_std::IndexingUpdateOp as Update;
 
 use super::no_dim;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::graph::Output;
-use crate::lowering::compose::{axis, integers, sizes};
+use crate::lowering::Lowering;
+use crate::lowering::compose::{axis, sizes};
 use crate::lowering::values::dtype;
-use crate::lowering::{Lowering, refused};
 use crate::tensor::DType;
 
 /// Positions in a tensor: all the numbers of a position stand along the last dim.
 struct Positions {
     value: Output,
-    dtype: DType,
     /// How many positions there are.
     count: usize,
     /// How many numbers each has.
@@ -76,7 +75,7 @@ impl Lowering<'_> {
             let indices = self.broadcast(indices, &along, &at)?;
             self.full_indices(indices, of, &at, op.dim)?
         };
-        let positions = Positions { value, dtype: of, count: at.iter().product(), depth };
+        let positions = Positions { value, count: at.iter().product(), depth };
         self.update(&op.tensor, positions, &op.value, op.update, &op.out)
     }
 
@@ -88,14 +87,14 @@ impl Lowering<'_> {
         }
         let value = self.full_indices(indices, of, &op.indices.shape, op.dim)?;
         let count = op.indices.shape.iter().product();
-        let positions = Positions { value, dtype: of, count, depth: op.indices.shape.len() };
+        let positions = Positions { value, count, depth: op.indices.shape.len() };
         self.update(&op.tensor, positions, &op.value, op.update, &op.out)
     }
 
     pub(super) fn scatter_nd(&mut self, op: &ScatterNdOpIr) -> Result<()> {
-        let (value, of) = self.indices(&op.indices)?;
+        let (value, _) = self.indices(&op.indices)?;
         let (&depth, outer) = op.indices.shape.split_last().ok_or_else(|| no_dim(0))?;
-        let positions = Positions { value, dtype: of, count: outer.iter().product(), depth };
+        let positions = Positions { value, count: outer.iter().product(), depth };
         self.update(&op.data, positions, &op.values, op.reduction, &op.out)
     }
 
@@ -141,11 +140,13 @@ impl Lowering<'_> {
     ) -> Result<Output> {
         let shape = &tensor.shape[..];
         let Some((outer, inner)) = shape.split_at_checked(positions.depth) else {
-            return Err(refused("ScatterNd", "its indices have more numbers than the tensor has dims"));
+            let why = format!("positions of {} numbers in a tensor of shape {shape:?}", positions.depth);
+            return Err(Failure::invalid(why));
         };
         // What each position is counted as, looked up so that one beyond its dim fails instead of meaning another.
         let slices: usize = outer.iter().product();
-        let numbers = integers(0..slices, positions.dtype)?.reshaped(outer)?;
+        let numbers = self.node("Range", [axis(0)?, axis(slices)?, axis(1)?])?;
+        let numbers = self.node("Reshape", [numbers.into(), sizes(outer)?])?;
         let numbers = self.node("GatherNd", [numbers.into(), positions.value.into()])?;
         let numbers = self.node("Reshape", [numbers.into(), sizes(&[positions.count])?])?;
         let mut flat = vec![positions.count];

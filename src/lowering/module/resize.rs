@@ -1,53 +1,97 @@
 //! Images resized: interpolation and adaptive pools.
 //!
 //! Each is a product with a constant matrix along each axis of the image, whose row says how much of each element goes into one
-//! of the answer. The gradient is the product with the same matrices transposed.
+//! of the answer. The gradient is the product with the same matrices transposed. A matrix of an axis that is long has hardly any
+//! element that is not 0; these are then looked up and added up.
 
 use burn_ir::{InterpolateBackwardOpIr, InterpolateModeIr, InterpolateOpIr, TensorIr};
 
 use super::pool::{Pool, floats};
+use super::sample::wide;
 use super::window::lifted;
 use crate::failure::{Failure, Result};
 use crate::graph::{Input, Output};
-use crate::lowering::compose::{axis, integers, number, sizes};
+use crate::lowering::compose::{MAX_INTEGERS, axis, integers, number, sizes};
 use crate::lowering::values::dtype;
 use crate::lowering::{Lowering, refused};
-use crate::tensor::DType;
+use crate::tensor::{DType, Tensor};
 
 /// Most elements of a constant matrix: 16 MiB of float32.
 const MOST_ELEMENTS: usize = 1 << 22;
+
+/// Most elements of an axis.
+const LONGEST: usize = 1 << 22;
+
+/// From how many columns on for each element that a row is made of the product with a matrix takes longer than to look these up.
+const WIDE: usize = 64;
 
 /// How the elements of an axis become others.
 struct Matrix {
     rows: usize,
     columns: usize,
-    values: Vec<f64>,
+    /// Row, column and value. What is stated twice is added up; all others are 0.
+    entries: Vec<(usize, usize, f64)>,
 }
 
 impl Matrix {
     fn zeros(rows: usize, columns: usize) -> Result<Matrix> {
-        match rows.checked_mul(columns).filter(|&elements| elements <= MOST_ELEMENTS) {
-            Some(elements) if elements > 0 => Ok(Matrix { rows, columns, values: vec![0.0; elements] }),
-            Some(_) => {
-                Err(Failure::invalid(format!("an image of {columns} elements cannot be made into one of {rows}")))
-            }
-            None => Err(refused(
-                "Module::Interpolate",
-                &format!(
-                    "an axis of {columns} elements is made into {rows} by a matrix, which has {MOST_ELEMENTS} elements at most"
-                ),
-            )),
+        if rows == 0 || columns == 0 {
+            return Err(Failure::invalid(format!("an image of {columns} elements cannot be made into one of {rows}")));
         }
+        if rows.max(columns) > LONGEST {
+            let why = format!("an axis of {columns} elements is made into {rows}, of which there may be {LONGEST}");
+            return Err(refused("Module::Interpolate", &why));
+        }
+        Ok(Matrix { rows, columns, entries: Vec::new() })
     }
 
     fn add(&mut self, row: usize, column: usize, value: f64) {
-        self.values[row * self.columns + column] += value;
+        self.entries.push((row, column, value));
     }
 
     fn transposed(&self) -> Matrix {
-        let (rows, columns) = (self.columns, self.rows);
-        let values = (0..rows).flat_map(|i| (0..columns).map(move |j| self.values[j * rows + i])).collect();
-        Matrix { rows, columns, values }
+        let entries = self.entries.iter().map(|&(row, column, value)| (column, row, value)).collect();
+        Matrix { rows: self.columns, columns: self.rows, entries }
+    }
+
+    /// The most elements that a row is made of.
+    fn most(&self) -> usize {
+        let mut counts = vec![0; self.rows];
+        self.entries.iter().for_each(|&(row, ..)| counts[row] += 1);
+        counts.into_iter().max().unwrap_or(0).max(1)
+    }
+
+    /// All its elements, if it is better multiplied by.
+    fn dense(&self) -> Option<Vec<f64>> {
+        let elements = self.rows.checked_mul(self.columns)?;
+        if elements > MOST_ELEMENTS || self.columns > WIDE * self.most() {
+            return None;
+        }
+        let mut values = vec![0.0; elements];
+        self.entries.iter().for_each(|&(row, column, value)| values[row * self.columns + column] += value);
+        Some(values)
+    }
+
+    /// For each row which elements it is made of, and how much of each is taken: `[rows, most]`.
+    fn taken(&self, of: DType) -> Result<(Tensor, Tensor)> {
+        let most = self.most();
+        let all = self.rows.saturating_mul(most);
+        if all > MAX_INTEGERS {
+            let why = format!("each of {} elements is made of {most}, more than {MAX_INTEGERS} in all", self.rows);
+            return Err(refused("Module::Interpolate", &why));
+        }
+        // What a row lacks is more of its first element, of which nothing is taken.
+        let (mut counts, mut places, mut values) = (vec![0; self.rows], vec![0; all], vec![0.0; all]);
+        for &(row, column, value) in &self.entries {
+            let at = row * most + counts[row];
+            if counts[row] == 0 {
+                places[at..(row + 1) * most].fill(column);
+            }
+            (places[at], values[at]) = (column, value);
+            counts[row] += 1;
+        }
+        let places = integers(places.into_iter(), DType::I32)?.reshaped([self.rows, most])?;
+        Ok((places, floats(&values, &[self.rows, most, 1], of)?))
     }
 
     /// The mean of a part of the axis for each element; parts overlap if the axis cannot be divided evenly.
@@ -189,27 +233,44 @@ impl Lowering<'_> {
         self.write_lifted(out, answer)
     }
 
-    /// An image resized_by by a matrix along each of its axes.
+    /// An image resized by a matrix along each of its axes.
     fn resized_by(&mut self, image: Output, dims: &[usize], matrices: &[Matrix], of: DType) -> Result<Output> {
         let (mut answer, mut dims) = (image, dims.to_vec());
         for (i, matrix) in matrices.iter().enumerate() {
             let along = i + 2;
             let (outer, inner) = (dims[..along].iter().product(), dims[along + 1..].iter().product());
-            let constant = Input::Value(floats(&matrix.values, &[matrix.rows, matrix.columns], of)?);
             let from = std::mem::replace(&mut dims[along], matrix.rows);
             if matrix.columns != from {
                 return Err(Failure::invalid(format!("an axis has {from} elements, not {}", matrix.columns)));
             }
-            answer = if along + 1 == dims.len() {
-                let rows = self.node("Reshape", [answer.into(), sizes(&[outer, from])?])?;
-                self.node_with("MatMul", [rows.into(), constant], &[("transpose_b", true.into())])?
-            } else {
-                let planes = self.node("Reshape", [answer.into(), sizes(&[outer, from, inner])?])?;
-                self.node("BatchMatMulV2", [constant, planes.into()])?
+            answer = match matrix.dense() {
+                None => self.taken(answer, [outer, from, inner], matrix, of)?,
+                Some(values) => {
+                    let constant = Input::Value(floats(&values, &[matrix.rows, matrix.columns], of)?);
+                    if along + 1 == dims.len() {
+                        let rows = self.node("Reshape", [answer.into(), sizes(&[outer, from])?])?;
+                        self.node_with("MatMul", [rows.into(), constant], &[("transpose_b", true.into())])?
+                    } else {
+                        let planes = self.node("Reshape", [answer.into(), sizes(&[outer, from, inner])?])?;
+                        self.node("BatchMatMulV2", [constant, planes.into()])?
+                    }
+                }
             };
             answer = self.node("Reshape", [answer.into(), sizes(&dims)?])?;
         }
         Ok(answer)
+    }
+
+    /// A product with a matrix of which most elements are 0: the others are looked up in the image's dim 1 of these three.
+    fn taken(&mut self, image: Output, dims: [usize; 3], matrix: &Matrix, of: DType) -> Result<Output> {
+        let work = wide(of);
+        let (places, shares) = matrix.taken(work)?;
+        let planes = self.node("Reshape", [image.into(), sizes(&dims)?])?;
+        let planes = self.cast(planes, of, work)?;
+        let parts = self.node("GatherV2", [planes.into(), Input::Value(places), axis(1)?])?;
+        let parts = self.node("Mul", [parts.into(), Input::Value(shares)])?;
+        let sum = self.node("Sum", [parts.into(), sizes(&[2])?])?;
+        self.cast(sum, work, of)
     }
 }
 
@@ -242,7 +303,8 @@ mod tests {
     fn axes_are_resized_by_matrices() {
         use InterpolateModeIr::{Bicubic, Bilinear, Lanczos3, Nearest, NearestExact};
         let check = |matrix: Matrix, wanted: &[&[f64]]| {
-            let rows: Vec<&[f64]> = matrix.values.chunks(matrix.columns).collect();
+            let values = matrix.dense().unwrap();
+            let rows: Vec<&[f64]> = values.chunks(matrix.columns).collect();
             let close = |row: &[f64], wanted: &[f64]| row.iter().zip(wanted).all(|(x, y)| (x - y).abs() < 1e-6);
             assert!(rows.len() == wanted.len() && rows.iter().zip(wanted).all(|(x, y)| close(x, y)), "{rows:?}");
         };
@@ -260,6 +322,13 @@ mod tests {
             &[&[0.5, 0.5, 0.0, 0.0, 0.0], &[0.0, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 0.0], &[0.0, 0.0, 0.0, 0.5, 0.5]],
         );
         check(Matrix::means(3, 1).unwrap().transposed(), &[&[1.0 / 3.0], &[1.0 / 3.0], &[1.0 / 3.0]]);
-        assert!(Matrix::zeros(1 << 12, 1 << 11).is_err());
+        assert!(Matrix::zeros(1, LONGEST + 1).is_err());
+        // Looked up: what the second row lacks is more of its only element, of which nothing is taken.
+        let matrix =
+            Matrix { rows: 2, columns: 1000, entries: vec![(0, 7, 0.5), (1, 9, 1.0), (0, 8, 0.25), (0, 9, 0.25)] };
+        assert!(matrix.dense().is_none());
+        let (places, shares) = matrix.taken(DType::F32).unwrap();
+        assert_eq!(places, Tensor::from([[7, 8, 9], [9, 9, 9]]));
+        assert_eq!(shares.slice::<f32>().unwrap(), [0.5, 0.25, 0.25, 1.0, 0.0, 0.0]);
     }
 }

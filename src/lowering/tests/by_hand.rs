@@ -1,8 +1,9 @@
 //! Operations that no file records: what they answer was calculated by hand, or they are refused.
 
 use burn_ir::{
-    BaseOperationIr, CastOpIr, CtcLossBackwardOpIr, DequantizeOpIr, FloatOperationIr, GatherNdOpIr, ModuleOperationIr,
-    OperationIr, QuantizationParametersIr, QuantizeOpIr, ScatterNdOpIr, TensorId, TensorIr,
+    BaseOperationIr, CastOpIr, DequantizeOpIr, FloatOperationIr, GatherNdOpIr, InterpolateBackwardOpIr,
+    InterpolateModeIr, InterpolateOpIr, InterpolateOptionsIr, ModuleOperationIr, OperationIr, QuantizationParametersIr,
+    QuantizeOpIr, ScatterNdOpIr, TensorId, TensorIr,
 };
 use burn_std::quantization::QuantScheme;
 use burn_std::{BoolStore, DType as Burn, IndexingUpdateOp as Update, Shape};
@@ -14,7 +15,7 @@ use crate::failure::Code;
 use crate::graph::GraphBuilder;
 use crate::local::LocalCluster;
 use crate::lowering::{Lowering, Scalars, name};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 
 const BOOL: Burn = Burn::Bool(BoolStore::Native);
 
@@ -73,27 +74,73 @@ async fn what_is_not_recorded_answers_as_calculated() {
     assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
 }
 
+/// Whatever number of elements a product is scattered into.
+#[test]
+fn products_are_scattered_into_large_tensors() {
+    let dims = &[1 << 25];
+    let (data, indices, values) = (ir(0, Burn::F32, dims), ir(1, Burn::I32, &[2, 1]), ir(2, Burn::F32, &[2]));
+    let scatter = ScatterNdOpIr { data, indices, values, reduction: Update::Mul, out: ir(9, Burn::F32, dims) };
+    let mut graph = GraphBuilder::new();
+    let mut lowering = Lowering::new(&mut graph, Scalars::Constant);
+    for (id, dtype, dims) in [(0, DType::F32, &dims[..]), (1, DType::I32, &[2, 1]), (2, DType::F32, &[2])] {
+        let input = lowering.graph().placeholder("input", dtype, &dims.to_vec().into()).unwrap();
+        lowering.bind(TensorId::new(id), input);
+    }
+    lowering.operation(&OperationIr::BaseFloat(BaseOperationIr::ScatterNd(scatter))).unwrap();
+}
+
+/// Axes that would take a matrix of more than 2^22 elements.
+#[tokio::test]
+async fn long_axes_are_resized() {
+    const LONG: usize = 6000;
+    let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Flex).unwrap();
+    let options = || InterpolateOptionsIr { mode: InterpolateModeIr::Bilinear, align_corners: false };
+    let (long, short) = (&[1, 1, 1, LONG][..], &[1, 1, 1, LONG / 2][..]);
+    let (forward, backward) = (
+        InterpolateOpIr {
+            x: ir(0, Burn::F32, long),
+            output_size: [1, LONG / 2],
+            options: options(),
+            out: ir(9, Burn::F32, short),
+        },
+        InterpolateBackwardOpIr {
+            x: ir(0, Burn::F32, long),
+            grad: ir(1, Burn::F32, short),
+            output_size: [1, LONG / 2],
+            options: options(),
+            out: ir(9, Burn::F32, long),
+        },
+    );
+    // Each element of the shorter one lies in the middle between two of the longer one.
+    let counted = |dims: &[usize], value: fn(usize) -> f32| {
+        Tensor::from_vec(dims.to_vec(), (0..dims.iter().product()).map(value).collect::<Vec<f32>>())
+    };
+    let x = counted(long, |i| i as f32);
+    for (operation, inputs, wanted) in [
+        (ModuleOperationIr::Interpolate(forward), vec![x.clone()], counted(short, |i| 2.0 * i as f32 + 0.5)),
+        (
+            ModuleOperationIr::InterpolateBackward(backward),
+            vec![x, counted(short, |i| i as f32)],
+            counted(long, |i| (i / 2) as f32 / 2.0),
+        ),
+    ] {
+        let operation = [OperationIr::Module(operation)];
+        let inputs: Vec<(TensorId, Tensor)> = (0..).map(TensorId::new).zip(inputs).collect();
+        let got = run(&cluster, &operation, &inputs, &[TensorId::new(9)], false).await.unwrap();
+        assert_eq!(got, [wanted]);
+    }
+}
+
 #[test]
 fn what_is_not_recorded_is_refused_by_name() {
     let float = |id| ir(id, Burn::F32, &[4]);
-    let lengths = |id| ir(id, Burn::I32, &[4]);
     let qparams = QuantizationParametersIr { scales: float(1), global: None };
     let scheme = QuantScheme::default();
     let quantize = QuantizeOpIr { tensor: float(0), qparams, scheme, out: ir(9, Burn::QFloat(scheme), &[4]) };
     let dequantize = DequantizeOpIr { input: ir(0, Burn::QFloat(scheme), &[4]), out: float(9) };
-    let loss = CtcLossBackwardOpIr {
-        log_probs: float(0),
-        targets: lengths(1),
-        input_lengths: lengths(2),
-        target_lengths: lengths(3),
-        grad_loss: float(4),
-        blank: 0,
-        out: float(9),
-    };
     for operation in [
         OperationIr::Float(Burn::F32, FloatOperationIr::Quantize(quantize)),
         OperationIr::Float(Burn::F32, FloatOperationIr::Dequantize(dequantize)),
-        OperationIr::Module(ModuleOperationIr::CtcLossBackward(loss)),
     ] {
         let name = name(&operation);
         assert!(REFUSED.contains(&name.as_str()), "{name}");

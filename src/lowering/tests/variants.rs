@@ -15,6 +15,7 @@ pub const UNRECORDED: &[(&str, &str)] = &[
     ("BaseBool::Cast", "burn's own interpreter does not run it: by hand"),
     ("BaseBool::GatherNd", "flex has none for bools: by hand"),
     ("BaseBool::ScatterNd", "flex has none for bools: by hand"),
+    ("Module::CtcLossBackward", "flex has none, and lets autodiff do it: all paths are counted instead"),
 ];
 
 /// The names of all operations that compute, as failures have them.

@@ -163,7 +163,7 @@ async fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
     let mut node = join(&network, "local/0").await.unwrap();
     let other = join(&network, "local/1").await.unwrap();
     assert_eq!(node.up().await, *other.peer());
-    // Whoever comes first has it, and the one who says this claims to come last.
+    // The first to come has it, and the one who says this claims to come last.
     let taken = |index: u32, holder: &Someone| {
         let since_unix_ms = holder.mesh.roster.own_hello().since_unix_ms;
         let holder = Holder { peer: holder.peer().clone(), addresses: holder.mesh.addresses(), since_unix_ms };

@@ -16,7 +16,7 @@ use super::*;
 
 /// How often in a run another thread comes in while one could go on. If a thread has to wait, any other may go on.
 const MOST_INTERRUPTIONS: usize = 2;
-/// More runs than this are no small model.
+/// More runs than this are not a small model.
 const MOST_RUNS: usize = 400_000;
 
 /// What the threads of a run share: whose turn it is, and what was chosen so far.

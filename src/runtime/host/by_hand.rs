@@ -1,4 +1,6 @@
-//! A host without threads, for tests: it says what there is to do, and whoever has it done is its thread.
+//! A host without threads, for tests: it says what there is to do, and does it on the thread of the test that asks for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
@@ -14,10 +16,18 @@ pub enum Chore {
 }
 
 impl Host {
-    pub fn by_hand(task: &Task, router: &Arc<dyn Router>, resources: Resources, limits: MasterLimits) -> Self {
+    /// `time` is what its master's clock shows, in nanoseconds.
+    pub fn by_hand(
+        task: &Task,
+        router: &Arc<dyn Router>,
+        resources: Resources,
+        limits: MasterLimits,
+        time: Arc<AtomicU64>,
+    ) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
         let worker = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources));
-        let master = Master::by_hand(task.clone(), Arc::clone(router), limits, Arc::clone(&events));
+        let clock = Box::new(move || time.load(Ordering::Relaxed));
+        let master = Master::by_hand(task.clone(), Arc::clone(router), limits, Arc::clone(&events), clock);
         Host::of(Some(task), router, resources, Some(worker), Some(master), events)
     }
 

@@ -271,6 +271,11 @@ impl Machine {
         [self.plans.len(), self.plans.nodes(), self.runs.len(), numbered, self.next_piece as usize]
     }
 
+    /// Steps that are done, of all its runs.
+    pub fn steps_done(&self) -> u64 {
+        self.steps_done
+    }
+
     /// Turns events about its steps on or off.
     pub fn tell_steps(&mut self, tells_steps: bool) {
         self.tells_steps = tells_steps;

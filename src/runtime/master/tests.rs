@@ -143,7 +143,7 @@ impl Bench {
         let (session, options) = (SessionId(session), SessionOptions::default());
         let id = self.ask(client, Request::Open { session, graph, options, constants: Constants::default() }, vec![]);
         loop {
-            // Whoever had to go for it may still be sending.
+            // The session that made room for it may still be sending.
             let (_, Envelope { message, .. }) = self.next();
             match message {
                 Message::ToClient(ToClient::Reply { id: answered, result }) if answered == id => return result,

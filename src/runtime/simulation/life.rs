@@ -18,7 +18,7 @@ const FAILS_AT: u64 = 7;
 const TABLE: std::ops::RangeInclusive<i32> = 7..=1200;
 const ENDS: i32 = 1207;
 
-/// Opens a session with whoever holds a task.
+/// Opens a session with the node that holds a task.
 async fn open(net: &Net, number: u64, master: u32, graph: &Graph, options: SessionOptions) -> Result<Session> {
     let client = Arc::clone(&net.host(&client(number)).client);
     Session::open_as(net.session_id(), client, net.holder(master), graph, options).await
@@ -122,8 +122,9 @@ async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut 
     Ok((count, ran.fetches[last].item()?))
 }
 
-/// Only a task that died, or was out of another's reach, excuses a failure that names it, a panic one that says so, and a
-/// client that lost patience while plans were registered one for want of room: those stay in use until they are.
+/// Whether a failure may have come from what happened in the run. One that names a task is excused if that task died or could
+/// not be reached; one that names a panic, if a planner panicked; one for want of room, if a client gave up while its plans
+/// were being registered, since those count as in use until they are.
 fn excused(plot: Plot, failure: &Failure) -> Result<(), String> {
     let is_panic = failure.code == Code::Internal && failure.message.ends_with("drawn from the seed");
     let names = |task: u32| {

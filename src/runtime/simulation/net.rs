@@ -41,6 +41,8 @@ pub struct Net {
     state: Mutex<Lanes>,
     hosts: Mutex<BTreeMap<Peer, Arc<Host>>>,
     sessions: AtomicU64,
+    /// What the clocks of all masters show, in nanoseconds.
+    time: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -235,7 +237,7 @@ impl Net {
         let (me, task) = (peer(index, process), Task::new("sim", index));
         let limits = MasterLimits { plans: MAX_PLANS, ..MasterLimits::default() };
         let router: Arc<dyn Router> = Arc::new(SimRouter { me: me.clone(), net: Arc::clone(self) });
-        let host = Host::by_hand(&task, &router, Resources::new(), limits);
+        let host = Host::by_hand(&task, &router, Resources::new(), limits, Arc::clone(&self.time));
         let devices = vec![host.serve_by_hand(&task, cpu(BackendChoice::Flex)).expect("a CPU")];
         let member = Member { devices, ..Member::bare(task, me.clone(), Incarnation(process)) };
         self.hosts().insert(me, Arc::new(host));
@@ -243,6 +245,11 @@ impl Net {
         state.processes.insert(index, process + 1);
         let members: Vec<Member> = state.cluster.members().cloned().chain([member]).collect();
         state.cluster = Arc::new(Cluster::new(members));
+    }
+
+    /// Moves the clocks of all masters on.
+    pub fn pass(&self, nanos: u64) {
+        self.time.fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// The link between two tasks ends, though both live on: what was under way on it is lost, and it begins anew.

@@ -1,4 +1,4 @@
-//! A worker without a thread, for tests: whoever has it register is its thread.
+//! A worker without a thread, for tests: it registers pieces on the thread of the test that asks for it.
 
 use std::collections::VecDeque;
 

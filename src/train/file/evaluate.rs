@@ -13,7 +13,7 @@ pub struct EvaluateSection {
     /// The tensors whose means are printed beside the loss's.
     pub metrics: Vec<String>,
     /// The classes that are counted against each other.
-    pub confusion: Option<Confusion>,
+    pub confusion: Option<ConfusionNodes>,
     /// Which weights are the best.
     pub best: Best,
     /// After how many evaluations without better ones the training ends.
@@ -22,7 +22,7 @@ pub struct EvaluateSection {
 
 /// Two tensors with a class for each example.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Confusion {
+pub struct ConfusionNodes {
     /// The classes that the examples have.
     pub labels: String,
     /// The classes that the model takes them for.
@@ -67,8 +67,8 @@ pub(super) fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {
     Ok(section)
 }
 
-fn confusion(value: &Value, path: Path) -> Read<Confusion> {
-    let mut confusion = Confusion::default();
+fn confusion(value: &Value, path: Path) -> Read<ConfusionNodes> {
+    let mut confusion = ConfusionNodes::default();
     for Member { key, at, value } in
         value.object(path, "confusion is an object: {\"labels\": …, \"predictions\": …}")?
     {

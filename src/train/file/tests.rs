@@ -149,7 +149,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         every: 0,
         epochs: Some(2),
         metrics: vec!["a".to_owned()],
-        confusion: Some(Confusion { labels: "y".to_owned(), predictions: "p".to_owned() }),
+        confusion: Some(ConfusionNodes { labels: "y".to_owned(), predictions: "p".to_owned() }),
         best: Best { of: Some("a".to_owned()), is_greatest: true },
         patience: Some(3),
     };

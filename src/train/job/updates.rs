@@ -6,6 +6,7 @@
 use super::replicas::Replicas;
 use super::{CHECK, Team, UPDATES};
 use crate::failure::{Failure, Result};
+use crate::graph::op::Role;
 use crate::graph::variable::ops::on;
 use crate::graph::{Graph, GraphBuilder, NodeId, Output};
 use crate::train::file::{TrainSection, UpdateMode};
@@ -62,7 +63,7 @@ fn counts(graph: &Graph, run: NodeId) -> Vec<NodeId> {
     let (mut open, mut counts) = (vec![run], Vec::new());
     while let Some(id) = open.pop() {
         let node = graph.node(id);
-        match node.op.name == "NoOp" {
+        match node.op.role == Role::Nothing {
             true => open.extend(&node.control),
             false => counts.push(id),
         }
@@ -119,7 +120,7 @@ fn names(graph: &Graph, train: &TrainSection) -> Result<Vec<String>> {
         if std::mem::replace(&mut seen[id.index()], true) {
             continue;
         }
-        match node.op.name == "NoOp" {
+        match node.op.role == Role::Nothing {
             true => open.extend(&node.control),
             false => names.push(node.name.clone()),
         }

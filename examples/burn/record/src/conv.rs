@@ -4,7 +4,7 @@ use burn_backend::DType;
 use burn_ir::ModuleOperationIr::*;
 use burn_ir::*;
 
-use crate::case::Cases;
+use crate::case::{Case, Cases};
 
 /// Input channels, output channels, groups.
 const CHANNELS: [(usize, usize, usize); 4] = [(1, 1, 1), (2, 3, 1), (2, 4, 2), (3, 3, 3)];
@@ -191,5 +191,42 @@ fn deformable(cases: &mut Cases) {
             let made = DeformConv2dBackwardOpIr::create(x, offset, weight, mask, bias, grad, options(), c.id());
             OperationIr::Module(DeformableConv2dBackward(Box::new(made)))
         });
+    }
+    // Channels in, channels out, weight groups, offset groups; stride, padding, dilation; what the offsets reach.
+    for (from, to, weight_groups, offset_groups, stride, padding, dilation, reach) in [
+        (4, 2, 2, 1, [1, 1], [0, 0], [1, 1], 1.0),
+        (4, 3, 1, 2, [2, 1], [1, 2], [1, 1], 2.0),
+        (4, 4, 2, 2, [1, 2], [0, 1], [2, 1], 5.0),
+        (6, 4, 2, 3, [1, 1], [1, 1], [1, 2], 3.0),
+        (2, 2, 2, 2, [3, 3], [2, 2], [1, 1], 3.0),
+    ] {
+        let (size, kernel) = ([4, 5], [2, 3]);
+        let place = |d: usize| (size[d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) / stride[d] + 1;
+        let (rows, columns, under) = (place(0), place(1), kernel[0] * kernel[1]);
+        let options = || DeformableConv2dOptionsIr { stride, padding, dilation, weight_groups, offset_groups };
+        for (dtype, mask, bias) in [(DType::F32, true, true), (DType::F32, false, true), (DType::F16, true, false)] {
+            // Half floats would be rounded in between.
+            let reach = if dtype == DType::F16 { 1.0 } else { reach };
+            let operands = |c: &Case| {
+                let x = c.any(dtype, &[2, from, size[0], size[1]]);
+                let offset = c.within(dtype, &[2, 2 * offset_groups * under, rows, columns], -reach, reach);
+                let weight = c.any(dtype, &[to, from / weight_groups, kernel[0], kernel[1]]);
+                let mask = mask.then(|| c.within(dtype, &[2, offset_groups * under, rows, columns], 0.0, 1.0));
+                (x, offset, weight, mask, bias.then(|| c.any(dtype, &[to])))
+            };
+            cases.add(|c| {
+                let (x, offset, weight, mask, bias) = operands(c);
+                let made = DeformConv2dOpIr::create(x, offset, weight, mask, bias, options(), c.id());
+                OperationIr::Module(DeformableConv2d(Box::new(made)))
+            });
+            if dtype == DType::F32 {
+                cases.add(|c| {
+                    let (x, offset, weight, mask, bias) = operands(c);
+                    let grad = c.f32(&[2, to, rows, columns]);
+                    let made = DeformConv2dBackwardOpIr::create(x, offset, weight, mask, bias, grad, options(), c.id());
+                    OperationIr::Module(DeformableConv2dBackward(Box::new(made)))
+                });
+            }
+        }
     }
 }

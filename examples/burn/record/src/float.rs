@@ -134,6 +134,10 @@ fn rest(cases: &mut Cases) {
             cases.add(|c| OperationIr::Float(from, IntoInt(CastOpIr::create(c.any(from, shape), to, c.id()))));
         }
     }
+    grids(cases);
+}
+
+fn grids(cases: &mut Cases) {
     for mode in [InterpolateModeIr::Nearest, InterpolateModeIr::Bilinear, InterpolateModeIr::Bicubic] {
         for padding_mode in
             [GridSamplePaddingModeIr::Zeros, GridSamplePaddingModeIr::Border, GridSamplePaddingModeIr::Reflection]
@@ -148,6 +152,36 @@ fn rest(cases: &mut Cases) {
                         GridSample2d(GridSample2dOpIr::create(tensor, grid, options.clone(), c.id())),
                     )
                 });
+            }
+        }
+    }
+    // Several images; one element alone; points between elements, far away and nowhere; other floats.
+    let points = [-9.0, 0.3, 1.75, -0.25, f64::INFINITY, 0.25, 0.5, f64::NEG_INFINITY, f64::NAN, 0.5, 0.0, 1e30];
+    for mode in [InterpolateModeIr::Nearest, InterpolateModeIr::Bilinear] {
+        for padding_mode in
+            [GridSamplePaddingModeIr::Zeros, GridSamplePaddingModeIr::Border, GridSamplePaddingModeIr::Reflection]
+        {
+            let mut sampled = |dtype: DType, align_corners: bool, image: &[usize], points: Option<&[f64]>| {
+                let options =
+                    GridSampleOptionsIr { mode: mode.clone(), padding_mode: padding_mode.clone(), align_corners };
+                cases.add(|c| {
+                    let grid = match points {
+                        Some(points) => c.of(dtype, &[image[0], 2, 3, 2], points),
+                        None => c.within(dtype, &[image[0], 3, 1, 2], -2.0, 2.0),
+                    };
+                    OperationIr::Float(
+                        dtype,
+                        GridSample2d(GridSample2dOpIr::create(c.any(dtype, image), grid, options.clone(), c.id())),
+                    )
+                });
+            };
+            sampled(DType::F32, true, &[2, 3, 4, 2], None);
+            sampled(DType::F64, false, &[2, 1, 2, 5], None);
+            sampled(DType::F16, false, &[1, 2, 3, 3], None);
+            sampled(DType::BF16, true, &[1, 1, 3, 2], None);
+            for align_corners in [false, true] {
+                sampled(DType::F32, align_corners, &[1, 2, 1, 1], None);
+                sampled(DType::F32, align_corners, &[1, 2, 3, 4], Some(&points));
             }
         }
     }

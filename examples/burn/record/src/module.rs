@@ -139,4 +139,16 @@ fn ctc(cases: &mut Cases) {
             CtcLossBackward(CtcLossBackwardOpIr::create(log_probs, targets, inputs, lengths, c.f32(&[2]), 0, c.id()))
         });
     }
+    // Another blank; no label; twice the same; more labels than steps; float64.
+    for (dtype, blank, lengths) in [(DType::F32, 3, [2, 1]), (DType::F32, 1, [0, 2]), (DType::F64, 0, [1, 3])] {
+        for steps in [[5, 4], [3, 2], [1, 1]] {
+            add(&|c| {
+                let log_probs = c.within(dtype, &[5, 2, 4], -3.0, -0.25);
+                let other = if blank == 0 { 1 } else { 0 };
+                let targets = c.i32(&[2, 3], &[2, other, 3, 2, 2, other]);
+                let (inputs, lengths) = (c.i32(&[2], &steps), c.i32(&[2], &lengths));
+                CtcLoss(CtcLossOpIr::create(log_probs, targets, inputs, lengths, blank, c.id()))
+            });
+        }
+    }
 }

@@ -4,6 +4,7 @@ use super::super::call::{self, one};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::view::not_held;
 use crate::exec::turn::Pace;
+use crate::exec::vector;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Moved, Shape, Tensor, with_moved};
 
@@ -95,6 +96,10 @@ pub(in crate::exec::kernel) fn join(inputs: &[Tensor], axis: usize, shape: Shape
         return Tensor::zeros(dtype, shape).map(one);
     }
     let outer = call::product(&shape.dims()[..axis]);
+    // What models join, and the sizes and places beside it.
+    if let Ok(parts) = inputs.iter().map(Tensor::moved::<u32>).collect::<Result<Vec<_>>>() {
+        return Ok(one(Tensor::from_moved(dtype, shape, vector::joined(&parts, outer))));
+    }
     with_moved!(dtype, T => Ok(one(Tensor::from_moved(dtype, shape, interleave::<T>(inputs, outer, n)?))))
         .unwrap_or_else(|| not_held(dtype))
 }

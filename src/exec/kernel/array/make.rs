@@ -4,6 +4,7 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel, vector};
 use super::super::{HostKernel, KernelNode};
 use super::view::{View, not_held};
 use crate::exec::turn::paced;
+use crate::exec::vector::one_hot as one_hot_floats;
 use crate::failure::{Failure, Result};
 use crate::tensor::{
     DType, Data, Float, Moved, Numeric, Ring, Shape, Tensor, with_float, with_moved, with_number, with_ring,
@@ -118,14 +119,20 @@ fn lin_space<T: Float>(start: &Tensor, stop: &Tensor, count: &Tensor) -> Result<
     Ok(Tensor::from_vec(shape, paced(0..n, 1).map(at).collect()))
 }
 
-fn one_hot<T: Moved>(indices: &Tensor, depth: &Tensor, on: &Tensor, off: &Tensor, axis: i64) -> Result<Tensor> {
+fn one_hot<T: Moved>(
+    indices: &Tensor,
+    depth: &Tensor,
+    on_value: &Tensor,
+    off_value: &Tensor,
+    axis: i64,
+) -> Result<Tensor> {
     let depth = call::size(depth, "depth")?;
-    for (value, name) in [(on, "on_value"), (off, "off_value")] {
+    for (value, name) in [(on_value, "on_value"), (off_value, "off_value")] {
         if value.rank() != 0 {
             return Err(Failure::invalid(format!("{name} must be a scalar, but got: {}", value.shape())));
         }
     }
-    let (dtype, on, off) = (on.dtype(), on.moved_item::<T>()?, off.moved_item::<T>()?);
+    let (dtype, on, off) = (on_value.dtype(), on_value.moved_item::<T>()?, off_value.moved_item::<T>()?);
     let at = if axis == -1 { indices.rank() } else { call::axis(axis, indices.rank() + 1)? };
     let indices_i64 = match indices.data() {
         Data::U8(values) => values.iter().map(|&x| i64::from(x)).collect(),
@@ -135,8 +142,12 @@ fn one_hot<T: Moved>(indices: &Tensor, depth: &Tensor, on: &Tensor, off: &Tensor
     let mut dims = indices.dims().to_vec();
     dims.insert(at, depth);
     let shape = Shape::from(dims);
-    let mut out = vec![off; shape.checked_elements(dtype)?];
+    let elements = shape.checked_elements(dtype)?;
     let inner = call::product(&indices.dims()[at..]);
+    if let (1, Data::F32(on), Data::F32(off)) = (inner, on_value.data(), off_value.data()) {
+        return Ok(Tensor::from_vec(shape, one_hot_floats(&indices_i64, depth, [on[0], off[0]])));
+    }
+    let mut out = vec![off; elements];
     for (i, &hot) in paced(indices_i64.iter(), 8).enumerate() {
         if let Some(hot) = usize::try_from(hot).ok().filter(|&hot| hot < depth) {
             out[(i / inner * depth + hot) * inner + i % inner] = on.clone();

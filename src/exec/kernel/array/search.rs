@@ -1,4 +1,4 @@
-//! TopKV2, InTopKV2, LowerBound and Where: positions found by value.
+//! TopKV2, InTopKV2, LowerBound, UpperBound and Where: positions found by value.
 
 use std::cmp::Ordering;
 
@@ -6,6 +6,7 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dt
 use super::super::math::{cast, map_to, wide};
 use super::super::{HostKernel, KernelNode};
 use super::gather::indices_of;
+use crate::exec::lots::{in_lots, lot, threads};
 use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
 use crate::memory;
@@ -22,10 +23,15 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
         }
         "InTopKV2" => Some(call(|[predictions, targets, k]| in_top_k(&predictions, &targets, &k))),
-        "LowerBound" => {
+        "LowerBound" | "UpperBound" => {
             let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+            // What does not compare, as NaN does not, is not less for the one, and not greater for the other.
+            let is_before: Before = match node.op {
+                "LowerBound" => |order| order == Some(Ordering::Less),
+                _ => |order| order != Some(Ordering::Greater),
+            };
             with_type!(wide(dtype), T => call(move |[sorted, values]| {
-                lower_bound::<T>(&cast(sorted, wide(dtype))?, &cast(values, wide(dtype))?, index)
+                bound::<T>(&cast(sorted, wide(dtype))?, &cast(values, wide(dtype))?, index, is_before)
             }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
         }
         "Where" => {
@@ -66,11 +72,25 @@ fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
     let mut dims = x.dims().to_vec();
     dims[x.rank() - 1] = k;
     let answers = Shape::from(dims.as_slice()).checked_elements(DType::I64)?;
-    memory::admit(answers * (size_of::<T>() + size_of::<i64>()) + columns * size_of::<usize>())?;
-    let (mut values, mut places) = (Vec::with_capacity(answers), Vec::with_capacity(answers));
+    let orders = columns * size_of::<usize>() * threads();
+    memory::admit(answers * (size_of::<T>() + size_of::<i64>()) + orders)?;
+    let (mut values, mut places) = (vec![T::ZERO; answers], vec![0i64; answers]);
+    if answers > 0 {
+        let rows = lot(COMPARISON * columns);
+        let found = values.chunks_mut(rows * k).zip(places.chunks_mut(rows * k));
+        in_lots(x.slice::<T>()?.chunks(rows * columns).zip(found), |(rows, (values, places))| {
+            top_k_of_rows(rows, columns, values, places, k);
+        });
+    }
+    Ok([Tensor::from_vec(dims.as_slice(), values), Tensor::from_vec(dims, places)])
+}
+
+/// Writes the greatest `k` elements of each row, and their places.
+fn top_k_of_rows<T: Numeric>(rows: &[T], columns: usize, values: &mut [T], places: &mut [i64], k: usize) {
     let mut order: Vec<usize> = Vec::with_capacity(columns);
     let mut pace = Pace::new();
-    for row in x.slice::<T>()?.chunks_exact(columns.max(1)).filter(|_| k > 0) {
+    let answers = values.chunks_exact_mut(k).zip(places.chunks_exact_mut(k));
+    for (row, (values, places)) in rows.chunks_exact(columns).zip(answers) {
         order.clear();
         order.extend(0..columns);
         // Equal elements keep their order.
@@ -83,10 +103,10 @@ fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
             order.truncate(k);
         }
         order.sort_unstable_by(by);
-        values.extend(order.iter().map(|&i| row[i]));
-        places.extend(order.iter().map(|&i| i as i64));
+        for ((value, place), &i) in values.iter_mut().zip(places).zip(&order) {
+            (*value, *place) = (row[i], i as i64);
+        }
     }
-    Ok([Tensor::from_vec(dims.as_slice(), values), Tensor::from_vec(dims, places)])
 }
 
 /// Whether fewer than `k` predictions of a row are greater than the target's.
@@ -112,8 +132,11 @@ fn in_top_k(predictions: &Tensor, targets: &Tensor, k: &Tensor) -> Result<Tensor
     Ok(Tensor::vector(within.collect()))
 }
 
-/// For each value, how many elements of its sorted row are less.
-fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Result<Tensor> {
+/// Whether an element that compares so to a value comes before it.
+type Before = fn(Option<Ordering>) -> bool;
+
+/// For each value, how many elements of its sorted row come before it.
+fn bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType, is_before: Before) -> Result<Tensor> {
     let (&[rows, columns], &[value_rows, value_columns]) = (sorted.dims(), values.dims()) else {
         return Err(Failure::invalid(format!(
             "sorted_inputs and values must be matrices, got shapes {} and {}",
@@ -130,7 +153,7 @@ fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Re
         .enumerate()
         .map(|(i, value)| {
             let row = i / value_columns;
-            sorted[row * columns..(row + 1) * columns].partition_point(|x| x < value)
+            sorted[row * columns..(row + 1) * columns].partition_point(|x| is_before(x.partial_cmp(value)))
         })
         .collect();
     call::ints(index, values.shape().clone(), &places)
@@ -148,4 +171,27 @@ fn places_where(x: &Tensor) -> Result<Tensor> {
         coordinates.extend(x.dims().iter().zip(&strides).map(|(&size, &stride)| (i / stride % size) as i64));
     }
     Ok(Tensor::from_vec([rows, x.rank()], coordinates))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greatest_of_many_rows_are_those_of_a_sort() {
+        for (rows, columns, k) in [(1, 5, 5), (700, 300, 7), (3000, 1000, 1), (3, 200_000, 40), (0, 4, 2), (5, 3, 0)] {
+            let xs: Vec<f32> = (0..rows * columns).map(|i| (i * 7919 % 1013) as f32).collect();
+            let x = Tensor::from_vec([rows, columns], xs.clone());
+            let [values, places] = top_k::<f32>(&x, &Tensor::scalar(k as i32)).unwrap();
+            let (mut want, mut of) = (Vec::new(), Vec::new());
+            for row in xs.chunks(columns) {
+                let mut order: Vec<usize> = (0..columns).collect();
+                order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+                want.extend(order[..k].iter().map(|&i| row[i]));
+                of.extend(order[..k].iter().map(|&i| i as i64));
+            }
+            assert!(values == Tensor::from_vec([rows, k], want), "{k} of {rows}x{columns}");
+            assert!(places == Tensor::from_vec([rows, k], of), "{k} of {rows}x{columns}");
+        }
+    }
 }

@@ -293,6 +293,9 @@ fn split_v(inputs: Inputs, count: usize) -> Result<Outputs> {
 }
 
 fn split_axis(axis: &Tensor, x: &Tensor) -> Result<usize> {
+    if axis.len() != 1 {
+        return Err(Failure::invalid(format!("split_dim must have exactly one element, got shape {}", axis.shape())));
+    }
     let axis = axis.to_i64()?;
     let rank = x.rank() as i64;
     call::axis(axis, x.rank()).map_err(|_| {

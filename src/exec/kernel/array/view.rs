@@ -4,6 +4,7 @@
 //! are compiled for every size of elements.
 
 use super::super::call::check_text_bytes;
+use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, Pace};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Data, Moved, Shape, Tensor, with_moved};
@@ -81,7 +82,7 @@ impl View {
         let dims = merged(pairs);
         with_moved!(dtype, T => {
             let target = T::of_mut(target).expect("the dtypes were compared");
-            copy_rows::<T>(&dims, [self.offset, from.offset], source.moved::<T>()?, target);
+            copy_in_lots::<T>(&dims, [self.offset, from.offset], source.moved::<T>()?, target);
             Ok(())
         })
         .unwrap_or_else(|| not_held(dtype))
@@ -185,6 +186,32 @@ fn for_each_of<const N: usize>(dims: Vec<(usize, [isize; N])>, start: [isize; N]
     }
 }
 
+/// As [`copy_rows`]; side by side if the places of the outermost dimension have a part of `target` each.
+fn copy_in_lots<T: Moved>(dims: &[(usize, [isize; 2])], start: [isize; 2], source: &[T], target: &mut [T]) {
+    let Some((&(size, [to_step, from_step]), inner)) = dims.split_first() else {
+        return copy_rows(dims, start, source, target);
+    };
+    let reach = inner.iter().map(|&(size, [step, _])| (size as isize - 1) * step).sum::<isize>();
+    let is_apart = to_step > reach && inner.iter().all(|&(_, [step, _])| step > 0);
+    let count: usize = inner.iter().map(|&(size, _)| size).product();
+    if !is_apart || std::mem::needs_drop::<T>() {
+        return copy_rows(dims, start, source, target);
+    }
+    if count > BLOCK {
+        for i in 0..size as isize {
+            copy_in_lots(inner, [start[0] + i * to_step, start[1] + i * from_step], source, target);
+        }
+        return;
+    }
+    let rows = lot(2 * count);
+    let parts = target[start[0] as usize..].chunks_mut(rows * to_step as usize).take(size.div_ceil(rows));
+    in_lots(parts.enumerate(), |(i, target)| {
+        let mut dims = dims.to_vec();
+        dims[0].0 = rows.min(size - i * rows);
+        copy_rows(&dims, [0, start[1] + (i * rows) as isize * from_step], source, target);
+    });
+}
+
 /// Copies elements from places of `source` to places of `target`, which begin at `start` and have the strides of `dims`, the
 /// target's first.
 fn copy_rows<T: Moved>(dims: &[(usize, [isize; 2])], start: [isize; 2], source: &[T], target: &mut [T]) {
@@ -222,6 +249,37 @@ pub fn not_held<T>(dtype: DType) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_is_written_wherever_it_lies() {
+        // Where each dimension begins, how many of its places are written, and how far they lie apart.
+        let check = |dims: [usize; 3], parts: [(usize, usize, isize); 3]| {
+            let strides = [dims[1] * dims[2], dims[2], 1];
+            let view = View {
+                offset: parts.iter().zip(strides).map(|(part, stride)| (part.0 * stride) as isize).sum(),
+                dims: parts.iter().zip(strides).map(|(part, stride)| (part.1, part.2 * stride as isize)).collect(),
+            };
+            let sizes = parts.map(|part| part.1);
+            let source = Tensor::from_vec(sizes, (1..=sizes.iter().product::<usize>() as i32).collect());
+            let all: usize = dims.iter().product();
+            let (mut target, mut want) = (Data::zeros(DType::I32, all), vec![0; all]);
+            view.write(&mut target, &source).unwrap();
+            for (i, &value) in source.slice::<i32>().unwrap().iter().enumerate() {
+                let index = [i / (sizes[1] * sizes[2]), i / sizes[2] % sizes[1], i % sizes[2]];
+                let places = index.iter().zip(parts).map(|(&i, part)| (part.0 as isize + i as isize * part.2) as usize);
+                want[places.zip(strides).map(|(place, stride)| place * stride).sum::<usize>()] = value;
+            }
+            assert!(target == Data::I32(want), "{dims:?} {parts:?}");
+        };
+        check([4, 5, 6], [(1, 2, 1), (0, 5, 1), (2, 3, 1)]);
+        check([4, 5, 6], [(3, 4, -1), (4, 3, -2), (0, 3, 2)]);
+        check([9, 300, 400], [(1, 7, 1), (10, 280, 1), (3, 390, 1)]);
+        check([9, 300, 400], [(0, 5, 2), (299, 300, -1), (0, 400, 1)]);
+        check([300, 90, 40], [(0, 300, 1), (1, 88, 1), (1, 38, 1)]);
+        check([2, 1100, 1000], [(0, 2, 1), (50, 1050, 1), (0, 1000, 1)]);
+        check([1, 1, 900_000], [(0, 1, 1), (0, 1, 1), (5, 800_000, 1)]);
+        check([3, 4, 5], [(0, 3, 1), (0, 0, 1), (0, 5, 1)]);
+    }
 
     #[test]
     fn a_transposed_view_is_read_whole_whatever_its_tiles() {

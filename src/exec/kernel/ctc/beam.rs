@@ -52,7 +52,7 @@ struct Likely<T> {
 }
 
 /// A beginning: one label more than its parent.
-struct Node<T> {
+struct Prefix<T> {
     parent: Option<usize>,
     label: usize,
     old: Likely<T>,
@@ -60,7 +60,7 @@ struct Node<T> {
 }
 
 struct Search<T> {
-    nodes: Vec<Node<T>>,
+    nodes: Vec<Prefix<T>>,
     children: HashMap<(usize, usize), usize>,
     /// The beginnings that are kept.
     beam: Vec<usize>,
@@ -74,7 +74,7 @@ impl<T: Float> Search<T> {
     fn new(width: usize) -> Search<T> {
         let never = Search::never();
         let start = Likely { total: T::ZERO, blank: T::ZERO, label: T::LOWEST };
-        let root = Node { parent: None, label: NONE, old: never, new: start };
+        let root = Prefix { parent: None, label: NONE, old: never, new: start };
         Search { nodes: vec![root], children: HashMap::new(), beam: vec![0], width }
     }
 
@@ -142,7 +142,7 @@ impl<T: Float> Search<T> {
         let child = *self.children.entry((parent, label)).or_insert(next);
         if child == next {
             let (old, new) = (Search::never(), Search::never());
-            self.nodes.push(Node { parent: Some(parent), label, old, new });
+            self.nodes.push(Prefix { parent: Some(parent), label, old, new });
         }
         child
     }

@@ -92,7 +92,7 @@ fn choices<'a, T: Moved>(
     conditions.iter().zip(t).zip(e).map(|((&condition, t), e)| choice(condition, t, e))
 }
 
-/// One of two. Both numbers are read, so that no branch is: a processor foresees few of these conditions.
+/// One of two. Both numbers are read, so that the compiler needs no branch: a processor would predict few of these.
 #[inline(always)]
 fn choice<T: Moved>(condition: bool, t: &T, e: &T) -> T {
     if std::mem::needs_drop::<T>() {

@@ -64,7 +64,7 @@ impl Peep<'_> {
 /// What a step computes, `[batch, cells]` each: the input gate, what the cells hold, the forget and the output gate, the cells'
 /// input, their output before its gate, and after it.
 #[derive(Default)]
-struct Step {
+struct CellStep {
     parts: [Vec<f32>; 7],
 }
 
@@ -125,10 +125,10 @@ impl Lstm {
         w: &Tensor,
         b: &Tensor,
         peep: &Peep,
-    ) -> Result<Step> {
+    ) -> Result<CellStep> {
         let gates = matmul(xh, w, false, false)?;
         let (gates, b, cells) = (gates.slice::<f32>()?, b.slice::<f32>()?, sizes.cells);
-        let mut step = Step::default();
+        let mut step = CellStep::default();
         step.parts.iter_mut().for_each(|part| part.reserve_exact(sizes.batch * cells));
         for row in paced(0..sizes.batch, 40 * cells) {
             let gates = &gates[row * 4 * cells..][..4 * cells];

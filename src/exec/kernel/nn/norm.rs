@@ -2,12 +2,14 @@
 
 use smallvec::smallvec;
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, take};
+use super::super::call::{input_dtype, kernel as call, no_kernel, owned, take};
 use super::super::real::widened;
 use super::super::{HostKernel, KernelNode, Outputs};
 use super::layout::{channels_first, channels_last};
-use crate::exec::turn::{Pace, paced};
+use crate::exec::turn::paced;
+use crate::exec::vector::LocalResponse;
 use crate::failure::{Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, Shape, Tensor};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -21,12 +23,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             Box::new(move |inputs| norm.backward(take(inputs)?))
         }
         "LRN" => {
-            let lrn = Lrn::of(node)?;
-            call(move |[input]| lrn.forward(&input))
+            let norm = local_response(node)?;
+            call(move |[input]| respond(&norm, input))
         }
         "LRNGrad" => {
-            let lrn = Lrn::of(node)?;
-            call(move |[gradient, input, output]| lrn.backward(&gradient, &input, &output))
+            let norm = local_response(node)?;
+            call(move |inputs| respond_backward(&norm, inputs))
         }
         _ => return Ok(None),
     };
@@ -199,80 +201,41 @@ fn moments(x: &[f32], channels: usize) -> (Vec<f32>, Vec<f32>) {
     (mean.iter().map(|&x| x as f32).collect(), variance.iter().map(|&sum| (sum / places) as f32).collect())
 }
 
-/// The work of raising a number to a power, in elements.
-const POWER: usize = 32;
-
-/// Local response normalization: each channel divided by a power of the sum of its neighbours' squares.
-struct Lrn {
-    radius: usize,
-    bias: f32,
-    alpha: f32,
-    beta: f32,
+/// The normalisation that a node asks for.
+pub(in crate::exec) fn local_response(node: &KernelNode) -> Result<LocalResponse> {
+    let radius = node.attrs.int("depth_radius")?;
+    Ok(LocalResponse {
+        radius: usize::try_from(radius)
+            .map_err(|_| Failure::invalid(format!("depth_radius must not be negative, got {radius}")))?,
+        bias: node.attrs.float("bias")?,
+        alpha: node.attrs.float("alpha")?,
+        beta: node.attrs.float("beta")?,
+    })
 }
 
-impl Lrn {
-    fn of(node: &KernelNode) -> Result<Lrn> {
-        let radius = node.attrs.int("depth_radius")?;
-        Ok(Lrn {
-            radius: usize::try_from(radius)
-                .map_err(|_| Failure::invalid(format!("depth_radius must not be negative, got {radius}")))?,
-            bias: node.attrs.float("bias")?,
-            alpha: node.attrs.float("alpha")?,
-            beta: node.attrs.float("beta")?,
-        })
-    }
+fn respond(norm: &LocalResponse, input: Tensor) -> Result<Tensor> {
+    check_rank("in", input.shape())?;
+    let Some(&channels) = input.dims().last().filter(|_| !input.is_empty()) else { return Ok(input) };
+    memory::admit(norm.scratch_bytes(channels))?;
+    let mut output = owned(input)?;
+    norm.normalise_over(output.slice_mut::<f32>()?, channels);
+    Ok(output)
+}
 
-    /// The neighbours of channel `c`, itself included.
-    fn neighbours(&self, c: usize, channels: usize) -> std::ops::Range<usize> {
-        c.saturating_sub(self.radius)..c.saturating_add(self.radius).saturating_add(1).min(channels)
+fn respond_backward(norm: &LocalResponse, [gradient, input, output]: [Tensor; 3]) -> Result<Tensor> {
+    check_rank("in", input.shape())?;
+    if gradient.shape() != input.shape() || output.shape() != input.shape() {
+        return Err(Failure::invalid(format!(
+            "input_grads, input_image, and out_image should have the same shape, got {}, {} and {}",
+            gradient.shape(),
+            input.shape(),
+            output.shape()
+        )));
     }
-
-    fn norm(&self, place: &[f32], c: usize) -> f32 {
-        let squares: f32 = place[self.neighbours(c, place.len())].iter().map(|x| x * x).sum();
-        self.bias + self.alpha * squares
-    }
-
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        check_rank("in", input.shape())?;
-        let mut output = Vec::with_capacity(input.shape().checked_elements(DType::F32)?);
-        let mut pace = Pace::new();
-        for place in input.slice::<f32>()?.chunks_exact(input.dims()[3].max(1)) {
-            output.extend(place.iter().enumerate().map(|(c, x)| {
-                pace.go(POWER + self.neighbours(c, place.len()).len());
-                x * self.norm(place, c).powf(-self.beta)
-            }));
-        }
-        Ok(Tensor::from_vec(input.shape().clone(), output))
-    }
-
-    fn backward(&self, gradient: &Tensor, input: &Tensor, output: &Tensor) -> Result<Tensor> {
-        check_rank("in", input.shape())?;
-        if gradient.shape() != input.shape() || output.shape() != input.shape() {
-            return Err(Failure::invalid(format!(
-                "input_grads, input_image, and out_image should have the same shape, got {}, {} and {}",
-                gradient.shape(),
-                input.shape(),
-                output.shape()
-            )));
-        }
-        let channels = input.dims()[3].max(1);
-        let mut back = vec![0f32; input.shape().checked_elements(DType::F32)?];
-        let mut pace = Pace::new();
-        let places = input.slice::<f32>()?.chunks_exact(channels).zip(output.slice::<f32>()?.chunks_exact(channels));
-        let gradients = gradient.slice::<f32>()?.chunks_exact(channels);
-        for (((x, y), dy), dx) in places.zip(gradients).zip(back.chunks_exact_mut(channels)) {
-            for c in 0..channels {
-                pace.go(POWER + 2 * self.neighbours(c, channels).len());
-                let norm = self.norm(x, c);
-                dx[c] += dy[c] * norm.powf(-self.beta);
-                let shared = -2.0 * self.alpha * self.beta * dy[c] * y[c] / norm;
-                for k in self.neighbours(c, channels) {
-                    dx[k] += shared * x[k];
-                }
-            }
-        }
-        Ok(Tensor::from_vec(input.shape().clone(), back))
-    }
+    let Some(&channels) = input.dims().last().filter(|_| !input.is_empty()) else { return Ok(gradient) };
+    memory::admit(norm.scratch_bytes(channels).saturating_add(gradient.byte_len()))?;
+    let [dy, xs, ys] = [gradient.slice()?, input.slice()?, output.slice()?];
+    Ok(Tensor::from_vec(input.shape().clone(), norm.gradient(dy, xs, ys, channels)))
 }
 
 fn check_rank(what: &str, shape: &Shape) -> Result<()> {

@@ -4,10 +4,10 @@
 
 use smallvec::smallvec;
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, take};
+use super::super::call::{input_dtype, kernel as call, no_kernel, owned, take};
 use super::super::real::{exp, ln, widened, with_real};
 use super::super::{HostKernel, KernelNode, Outputs};
-use crate::exec::turn::{copied, paced};
+use crate::exec::turn::paced;
 use crate::exec::vector;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Float, Shape, Tensor, with_float};
@@ -100,13 +100,13 @@ fn cross_entropy<T: Float>(
             labels.shape()
         )));
     };
-    let mut backprop = rows_of::<T>(&logits, &shape)?;
-    let labels = rows_of::<T>(&labels, &shape)?;
+    let mut backprop = owned(rows_of::<T>(logits, &shape)?)?;
+    let labels = rows_of::<T>(labels, &shape)?;
     let mut loss = vec![T::ZERO; batch];
     if classes > 0 {
-        losses(&mut backprop, classes, &labels, &mut loss);
+        losses(backprop.slice_mut()?, classes, labels.slice()?, &mut loss);
     }
-    Ok(smallvec![Tensor::from_vec([batch], loss), Tensor::from_vec(shape, backprop)])
+    Ok(smallvec![Tensor::from_vec([batch], loss), backprop])
 }
 
 fn losses<T: Float>(all: &mut [T], classes: usize, labels: &[T], losses: &mut [T]) {
@@ -123,14 +123,14 @@ fn losses<T: Float>(all: &mut [T], classes: usize, labels: &[T], losses: &mut [T
     }
 }
 
-/// The elements of a tensor broadcast to a matrix.
-fn rows_of<T: Float>(tensor: &Tensor, shape: &Shape) -> Result<Vec<T>> {
+/// The tensor broadcast to a matrix; itself if it has that shape.
+fn rows_of<T: Float>(tensor: Tensor, shape: &Shape) -> Result<Tensor> {
+    let &[rows, columns] = shape.dims() else { return Ok(tensor) };
+    if tensor.shape() == shape {
+        return Ok(tensor);
+    }
     let from = tensor.slice::<T>()?;
     shape.checked_elements(T::DTYPE)?;
-    if tensor.shape() == shape {
-        return Ok(copied(from));
-    }
-    let &[rows, columns] = shape.dims() else { return Ok(copied(from)) };
     // A scalar or vector is a matrix with one row.
     let size = |axis_from_end: usize| tensor.dims().iter().rev().nth(axis_from_end).copied().unwrap_or(1);
     let (own_rows, own_columns) = (size(1), size(0));
@@ -138,7 +138,8 @@ fn rows_of<T: Float>(tensor: &Tensor, shape: &Shape) -> Result<Vec<T>> {
         let row = if own_rows == 1 { 0 } else { row };
         from[row * own_columns + if own_columns == 1 { 0 } else { column }]
     };
-    Ok((0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| at(r, c)).collect())
+    let all = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| at(r, c)).collect();
+    Ok(Tensor::from_vec(shape.clone(), all))
 }
 
 /// `losses` is given the rows, the length of one, and a label and a place for the loss of each; it leaves the gradient.

@@ -3,6 +3,7 @@
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::math::{cast, wide};
 use super::super::{HostKernel, KernelNode};
+use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_type};
@@ -39,20 +40,104 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
     dims.remove(at);
     let mut places = vec![0i64; Shape::from(dims.as_slice()).checked_elements(DType::I64)?];
     if !places.is_empty() {
-        let mut best = vec![T::ZERO; inner];
-        let mut pace = Pace::new();
-        for (block, places) in x.slice::<T>()?.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
-            // Starts from the least value: neither NaN nor a tie replaces what was found first.
-            best.fill(if greatest { T::LOWEST } else { T::HIGHEST });
-            for (i, row) in block.chunks_exact(inner).enumerate() {
-                pace.go(inner);
-                for ((best, place), &x) in best.iter_mut().zip(&mut *places).zip(row) {
-                    if if greatest { x > *best } else { x < *best } {
-                        (*best, *place) = (x, i as i64);
+        let blocks = lot(2 * size * inner);
+        let lots = x.slice::<T>()?.chunks(blocks * size * inner).zip(places.chunks_mut(blocks * inner));
+        in_lots(lots, |(elements, places)| {
+            let mut best = vec![T::ZERO; inner];
+            let mut pace = Pace::new();
+            for (block, places) in elements.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
+                if inner == 1 {
+                    pace.go(size);
+                    places[0] = first(block, greatest) as i64;
+                    continue;
+                }
+                // Starts from the least value: neither NaN nor a tie replaces what was found first.
+                best.fill(start(greatest));
+                for (i, row) in block.chunks_exact(inner).enumerate() {
+                    pace.go(inner);
+                    for ((best, place), &x) in best.iter_mut().zip(&mut *places).zip(row) {
+                        if is_better(x, *best, greatest) {
+                            (*best, *place) = (x, i as i64);
+                        }
+                    }
+                }
+            }
+        });
+    }
+    cast(Tensor::from_vec(Shape::from(dims), places), to)
+}
+
+/// Elements that are compared side by side.
+const LANES: usize = 16;
+
+fn start<T: Numeric>(greatest: bool) -> T {
+    if greatest { T::LOWEST } else { T::HIGHEST }
+}
+
+fn is_better<T: Numeric>(x: T, best: T, greatest: bool) -> bool {
+    if greatest { x > best } else { x < best }
+}
+
+/// The first place of the greatest or least element, or of the row if no element is a number.
+fn first<T: Numeric>(row: &[T], greatest: bool) -> usize {
+    let mut lanes = [start::<T>(greatest); LANES];
+    let (parts, rest) = row.as_chunks::<LANES>();
+    for part in parts {
+        for (best, &x) in lanes.iter_mut().zip(part) {
+            *best = if is_better(x, *best, greatest) { x } else { *best };
+        }
+    }
+    let better = |best: T, &x: &T| if is_better(x, best, greatest) { x } else { best };
+    let best = lanes.iter().chain(rest).fold(start(greatest), better);
+    row.iter().position(|&x| x == best).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_best_counts_and_nothing_that_is_no_number() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        for (row, greatest, least) in [
+            (vec![1.0, 3.0, 3.0, -2.0, -2.0], 1, 3),
+            (vec![nan, 1.0, nan, 2.0], 3, 1),
+            (vec![nan, nan], 0, 0),
+            (vec![-0.0, 0.0], 0, 0),
+            (vec![nan, -inf, 5.0], 2, 1),
+            (vec![inf, nan, inf], 0, 0),
+            (vec![-inf, -inf], 0, 0),
+        ] {
+            assert_eq!((first(&row, true), first(&row, false)), (greatest, least), "{row:?}");
+            // The same among many others between them, and at the end.
+            for others in [20, 100] {
+                let mut long = vec![nan; others];
+                long.extend(&row);
+                long.extend(vec![nan; others]);
+                let moved = |place: usize| if row.iter().all(|x| x.is_nan()) { 0 } else { place + others };
+                assert_eq!((first(&long, true), first(&long, false)), (moved(greatest), moved(least)), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn places_along_any_axis_are_those_of_a_loop() {
+        for dims in [[700, 3, 900], [2, 1000, 300], [1, 1_000_000, 1], [5, 0, 3], [3, 7, 0]] {
+            let xs: Vec<f32> = (0..dims.iter().product()).map(|i: usize| (i * 7919 % 1009) as f32).collect();
+            let x = Tensor::from_vec(dims, xs.clone());
+            for axis in (0..3).filter(|&axis| dims[axis] > 0) {
+                let inner: usize = dims[axis + 1..].iter().product();
+                for greatest in [true, false] {
+                    let got = place::<f32>(&x, &Tensor::scalar(axis as i32), greatest, DType::I64).unwrap();
+                    for (i, &got) in got.slice::<i64>().unwrap().iter().enumerate() {
+                        let from = i / inner * dims[axis] * inner + i % inner;
+                        let row = || xs[from..].iter().step_by(inner).take(dims[axis]);
+                        let best =
+                            if greatest { row().copied().reduce(f32::max) } else { row().copied().reduce(f32::min) };
+                        assert_eq!(Some(got as usize), row().position(|&x| Some(x) == best), "{dims:?} {axis} {i}");
                     }
                 }
             }
         }
     }
-    cast(Tensor::from_vec(Shape::from(dims), places), to)
 }

@@ -27,7 +27,7 @@ fn nth<T: Numeric>(x: Tensor, n: &Tensor, reverse: bool) -> Result<Tensor> {
         _ => call::size(n, "n")?,
     };
     let Some((&size, dims)) = x.dims().split_last() else {
-        return Err(Failure::invalid("Input must be at least rank 1, got a scalar"));
+        return Err(Failure::invalid("Input must be >= 1-D, got shape []"));
     };
     if n >= size {
         return Err(Failure::invalid(format!("Input must have at least n+1 = {} columns, got {size}", n + 1)));

@@ -4,6 +4,7 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::widened;
 use super::super::real::{exp, ln_1p};
 use super::super::{HostKernel, KernelNode};
+use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Complex, Float, Numeric, Ring, Tensor, with_type};
@@ -40,7 +41,7 @@ fn scan<T: Ring>(
     exclusive: bool,
     reverse: bool,
     start: T,
-    fold: impl Fn(T, T) -> T,
+    fold: impl Fn(T, T) -> T + Sync,
 ) -> Result<Tensor> {
     let (axis, rank) = (axis.to_i64()?, x.rank() as i64);
     let at = call::axis(axis, x.rank()).map_err(|_| {
@@ -50,19 +51,50 @@ fn scan<T: Ring>(
     if x.is_empty() {
         return Ok(x);
     }
-    let mut sums = vec![start; inner];
-    let mut pace = Pace::new();
-    for block in x.slice_mut::<T>()?.chunks_exact_mut(size * inner) {
-        sums.fill(start);
-        for i in 0..size {
-            pace.go(inner);
-            let i = if reverse { size - 1 - i } else { i };
-            for (sum, x) in sums.iter_mut().zip(&mut block[i * inner..(i + 1) * inner]) {
-                let before = *sum;
-                *sum = fold(before, *x);
-                *x = if exclusive { before } else { *sum };
+    let block = size * inner;
+    in_lots(x.slice_mut::<T>()?.chunks_mut(lot(2 * block) * block), |blocks| {
+        let mut sums = vec![start; inner];
+        let mut pace = Pace::new();
+        for block in blocks.chunks_exact_mut(block) {
+            sums.fill(start);
+            for i in 0..size {
+                pace.go(inner);
+                let i = if reverse { size - 1 - i } else { i };
+                for (sum, x) in sums.iter_mut().zip(&mut block[i * inner..(i + 1) * inner]) {
+                    let before = *sum;
+                    *sum = fold(before, *x);
+                    *x = if exclusive { before } else { *sum };
+                }
+            }
+        }
+    });
+    Ok(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_along_any_axis_are_those_of_a_loop() {
+        for dims in [[900, 700, 1], [2, 1000, 300], [400, 3, 500], [1, 1, 600_000]] {
+            let xs: Vec<i64> = (0..dims.iter().product::<usize>() as i64).map(|i| i * 7919 % 1009).collect();
+            for (axis, exclusive, reverse) in [(0, false, false), (1, true, false), (1, false, true), (2, true, true)] {
+                let inner: usize = dims[axis + 1..].iter().product();
+                let mut want = vec![0; xs.len()];
+                for first in (0..xs.len()).filter(|i| i / inner % dims[axis] == 0) {
+                    let mut sum = 0;
+                    for i in 0..dims[axis] {
+                        let at = first + inner * if reverse { dims[axis] - 1 - i } else { i };
+                        want[at] = if exclusive { sum } else { sum + xs[at] };
+                        sum += xs[at];
+                    }
+                }
+                let x = Tensor::from_vec(dims, xs.clone());
+                let axis = Tensor::scalar(axis as i32);
+                let got = scan(x, &axis, exclusive, reverse, 0i64, <i64 as Ring>::add).unwrap();
+                assert!(got == Tensor::from_vec(dims, want), "{dims:?} along {axis:?}");
             }
         }
     }
-    Ok(x)
 }

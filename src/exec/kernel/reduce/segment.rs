@@ -2,8 +2,10 @@
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::widened;
+use super::super::named::{RowRange, in_ranges};
 use super::super::{HostKernel, KernelNode};
-use crate::exec::turn::{Pace, paced};
+use crate::exec::turn::Pace;
+use crate::exec::vector::{Work, widest};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Numeric, Ring, Shape, Tensor, with_complex, with_integer, with_type};
 
@@ -131,7 +133,13 @@ fn divide<T: Numeric>(sum: T, n: usize) -> T {
 }
 
 /// Unsorted segments; rows with negative ids are dropped. The ids' shape is a prefix of the data's.
-fn unsorted<T: Ring>(data: &Tensor, ids: &Tensor, n: &Tensor, start: T, fold: impl Fn(T, T) -> T) -> Result<Tensor> {
+fn unsorted<T: Ring>(
+    data: &Tensor,
+    ids: &Tensor,
+    n: &Tensor,
+    start: T,
+    fold: impl Fn(T, T) -> T + Copy + Sync,
+) -> Result<Tensor> {
     let segments = call::size(n, "num_segments")?;
     if !data.dims().starts_with(ids.dims()) {
         return Err(Failure::invalid(format!(
@@ -149,14 +157,60 @@ fn unsorted<T: Ring>(data: &Tensor, ids: &Tensor, n: &Tensor, start: T, fold: im
         Data::I16(values) => values.iter().map(|&id| i64::from(id)).collect(),
         _ => ids.to_i64s()?,
     };
-    for (i, &id) in paced(id_values.iter().enumerate(), row + 4).filter(|(_, id)| **id >= 0) {
-        let id = usize::try_from(id).ok().filter(|&id| id < segments).ok_or_else(|| {
+    let name = |(i, id): (usize, i64)| {
+        if id < 0 {
+            return Ok(usize::MAX);
+        }
+        usize::try_from(id).ok().filter(|&id| id < segments).ok_or_else(|| {
             Failure::invalid(format!(
                 "segment_ids{} = {id} is out of range [0, {segments})",
                 call::place(i, ids.dims())
             ))
-        })?;
-        out[id * row..].iter_mut().zip(&rows[i * row..(i + 1) * row]).for_each(|(sum, &x)| *sum = fold(*sum, x));
-    }
+        })
+    };
+    let names = id_values.into_iter().enumerate().map(name).collect::<Result<Vec<usize>>>()?;
+    in_ranges([&mut out], &names, row, WORK, |part| widest(Rows { part, rows, fold }));
     Ok(Tensor::from_vec(shape, out))
+}
+
+/// What an element of a segment takes, counted as for `lots::lot`.
+const WORK: usize = 2;
+
+struct Rows<'a, T, F> {
+    part: RowRange<'a, T, 1>,
+    rows: &'a [T],
+    fold: F,
+}
+
+impl<T: Copy, F: Fn(T, T) -> T> Work for Rows<'_, T, F> {
+    #[inline(always)]
+    fn run(self) {
+        let width = self.part.width;
+        self.part.each(|i, [sums]| {
+            let row = &self.rows[i * width..][..width];
+            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum = (self.fold)(*sum, x));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_rows_add_up_to_their_segments() {
+        // Whole numbers, whose sums are exact: row i is i % 5 + its column, and some rows are dropped.
+        let (rows, width, segments) = (9001, 33, 700);
+        let id = |i: usize| (i * 7919 % (segments + 40)) as i64 - 40;
+        let data: Vec<f32> = (0..rows * width).map(|k| (k / width % 5 + k % width) as f32).collect();
+        let mut want = vec![0f32; segments * width];
+        for (i, id) in (0..rows).map(|i| (i, id(i))).filter(|(_, id)| *id >= 0) {
+            (0..width).for_each(|column| want[id as usize * width + column] += (i % 5 + column) as f32);
+        }
+        let (data, ids) =
+            (Tensor::from_vec([rows, width], data), Tensor::vector((0..rows).map(id).collect::<Vec<_>>()));
+        let sums = unsorted::<f32>(&data, &ids, &Tensor::scalar(segments as i32), 0.0, |x, y| x + y).unwrap();
+        assert_eq!(sums.dims(), [segments, width]);
+        assert!(sums.slice::<f32>().unwrap() == want);
+    }
 }

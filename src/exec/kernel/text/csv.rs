@@ -46,8 +46,11 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     Ok(Box::new(move |inputs| decode(&inputs, &types, &format)))
 }
 
-fn decode(inputs: &Inputs, types: &[DType], format: &Format) -> Result<Outputs> {
-    let [records, defaults @ ..] = inputs.as_slice() else { return Err(Failure::invalid("there are no records")) };
+/// Refuses what cannot stand for the fields without a value.
+///
+/// # Errors
+/// InvalidArgument.
+pub(in crate::exec) fn check_defaults(defaults: &[Tensor]) -> Result<()> {
     for (i, default) in defaults.iter().enumerate() {
         if default.rank() > 1 {
             return Err(Failure::invalid("Each record default should be at most rank 1"));
@@ -57,6 +60,12 @@ fn decode(inputs: &Inputs, types: &[DType], format: &Format) -> Result<Outputs> 
             return Err(Failure::invalid(why));
         }
     }
+    Ok(())
+}
+
+fn decode(inputs: &Inputs, types: &[DType], format: &Format) -> Result<Outputs> {
+    let [records, defaults @ ..] = inputs.as_slice() else { return Err(Failure::invalid("there are no records")) };
+    check_defaults(defaults)?;
     let texts = records.slice::<Vec<u8>>()?;
     for &dtype in types {
         records.shape().checked_elements(dtype)?;

@@ -1,8 +1,12 @@
 //! Updates by a sparse gradient: its rows update the rows of the variable that `indices` names, in that order. A row
 //! named twice is updated twice.
 
+use super::rules::*;
+use super::slots::{Slots, WORK};
 use super::*;
+use crate::exec::kernel::named::{RowRange, in_ranges};
 use crate::exec::kernel::update;
+use crate::exec::vector::{Work, widest};
 use crate::tensor::Ring;
 
 pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
@@ -12,46 +16,101 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     let roles = Roles::of(node)?;
     with_dtype(node, |dtype| {
         with_float!(dtype, T => Some(match op {
-            "SparseApplyProximalGradientDescent" => sparse(roles, |r: [T; 3]| Ok(proximal_gradient_descent(r))),
-            "SparseApplyMomentum" => sparse(roles, move |r: [T; 2]| Ok(momentum(r, nesterov))),
-            "SparseApplyKerasMomentum" => sparse(roles, move |r: [T; 2]| Ok(keras_momentum(r, nesterov))),
-            "SparseApplyAdagrad" => sparse(roles, move |r: [T; 1]| Ok(adagrad(r, update_slots))),
-            "SparseApplyAdagradV2" => sparse(roles, move |r: [T; 2]| Ok(adagrad_v2(r, update_slots))),
-            "SparseApplyAdagradDA" => sparse(roles, |r: [T; 4]| Ok(adagrad_da_rule(r))),
-            "SparseApplyProximalAdagrad" => sparse(roles, |r: [T; 3]| Ok(proximal_adagrad(r))),
-            "SparseApplyAdadelta" => sparse(roles, |r: [T; 3]| Ok(adadelta(r))),
-            "SparseApplyRMSProp" => sparse(roles, |r: [T; 4]| Ok(rms_prop(r))),
-            "SparseApplyCenteredRMSProp" => sparse(roles, |r: [T; 4]| Ok(centered_rms_prop(r))),
-            "SparseApplyFtrl" => sparse(roles, move |[lr, l1, l2, power]: [T; 4]| {
-                ftrl([lr, l1, l2, T::ZERO, power], by_lr)
-            }),
-            "SparseApplyFtrlV2" => sparse(roles, move |r: [T; 5]| ftrl(r, by_lr)),
+            "SparseApplyProximalGradientDescent" => sparse(roles, proximal_gradient_descent::<T>),
+            "SparseApplyMomentum" => sparse(roles, move |r: [T; 2]| momentum(r, nesterov)),
+            "SparseApplyKerasMomentum" => sparse(roles, move |r: [T; 2]| keras_momentum(r, nesterov)),
+            "SparseApplyAdagrad" => sparse(roles, move |r: [T; 1]| adagrad(r, update_slots)),
+            "SparseApplyAdagradV2" => sparse(roles, move |r: [T; 2]| adagrad_v2(r, update_slots)),
+            "SparseApplyAdagradDA" => sparse(roles, adagrad_da::<T>),
+            "SparseApplyProximalAdagrad" => sparse(roles, proximal_adagrad::<T>),
+            "SparseApplyAdadelta" => sparse(roles, adadelta::<T>),
+            "SparseApplyRMSProp" => sparse(roles, sparse_rms_prop::<T>),
+            "SparseApplyCenteredRMSProp" => sparse(roles, sparse_centered_rms_prop::<T>),
+            "SparseApplyFtrl" => ftrl_of(roles, by_lr, |[lr, l1, l2, power]: [T; 4]| [lr, l1, l2, T::ZERO, power]),
+            "SparseApplyFtrlV2" => ftrl_of(roles, by_lr, |r: [T; 5]| r),
             _ => return None,
         }))
         .flatten()
     })
 }
 
-/// Wraps a rule for one element, which `with_rates` makes of the rates, in the checks of every sparse update.
-fn sparse<T: Float, R: Fn([&mut T; V], T), const V: usize, const S: usize>(
+/// An update by the rule that `with_rates` makes of the rates.
+fn sparse<T: Float, R: Rule<T, V> + 'static, const V: usize, const S: usize>(
+    roles: Roles,
+    with_rates: impl Fn([T; S]) -> R + Send + 'static,
+) -> Update
+where
+    for<'a> [&'a mut [T]; V]: Slots<T, V>,
+{
+    checked(roles, move |rates| Ok(with_rates(rates)), |targets: Targets<T, V>, rule| targets.change(rule))
+}
+
+/// An update by FTRL, of which `all` makes all five rates.
+fn ftrl_of<T: Float, const S: usize>(
+    roles: Roles,
+    by_lr: bool,
+    all: impl Fn([T; S]) -> [T; 5] + Send + 'static,
+) -> Update {
+    let check = move |rates| check_ftrl(all(rates), by_lr).map(|()| all(rates));
+    checked(roles, check, move |targets: Targets<T, 3>, rates| {
+        if takes_roots(rates) {
+            targets.change(ftrl::<T, true>(rates, by_lr));
+        } else {
+            targets.change(ftrl::<T, false>(rates, by_lr));
+        }
+    })
+}
+
+/// Wraps `change(targets, what `with_rates` makes of the rates)` in the checks of every sparse update.
+fn checked<T: Float, R, const V: usize, const S: usize>(
     roles: Roles,
     with_rates: impl Fn([T; S]) -> Result<R> + Send + 'static,
+    change: impl Fn(Targets<T, V>, R) + Send + 'static,
 ) -> Update {
     Update::new(V, move |variables, rest| {
-        let rule = with_rates(roles.rates(rest)?)?;
+        let by = with_rates(roles.rates(rest)?)?;
         let grad = roles.grad(rest)?;
         let indices = input(rest, roles.indices.unwrap_or(usize::MAX), "indices")?;
         let rows = check_rows(variables, grad, indices)?;
-        let mut slots: [&mut [T]; V] = update::slots(variables, &roles.variables)?;
-        let grad = grad.slice::<T>()?;
-        let width = grad.len().checked_div(rows.len()).unwrap_or(0);
-        for (i, row) in rows.into_iter().enumerate() {
-            for (j, &g) in grad[i * width..][..width].iter().enumerate() {
-                rule(slots.each_mut().map(|slot| &mut slot[row * width + j]), g);
-            }
-        }
+        let slots = update::slots(variables, &roles.variables)?;
+        change(Targets { slots, rows: &rows, grad: grad.slice::<T>()? }, by);
         Ok(())
     })
+}
+
+/// What a sparse update changes, and by what: a row of the gradient for each that is named.
+struct Targets<'a, T, const V: usize> {
+    slots: [&'a mut [T]; V],
+    rows: &'a [usize],
+    grad: &'a [T],
+}
+
+impl<T: Float, const V: usize> Targets<'_, T, V> {
+    fn change(self, rule: impl Rule<T, V>)
+    where
+        for<'a> [&'a mut [T]; V]: Slots<T, V>,
+    {
+        let Targets { slots, rows, grad } = self;
+        let width = grad.len().checked_div(rows.len()).unwrap_or(0);
+        in_ranges(slots, rows, width, WORK, |part| widest(Rows { part, grad, rule }));
+    }
+}
+
+struct Rows<'a, T, R, const V: usize> {
+    part: RowRange<'a, T, V>,
+    grad: &'a [T],
+    rule: R,
+}
+
+impl<T: Float, R: Rule<T, V>, const V: usize> Work for Rows<'_, T, R, V>
+where
+    for<'a> [&'a mut [T]; V]: Slots<T, V>,
+{
+    #[inline(always)]
+    fn run(self) {
+        let width = self.part.width;
+        self.part.each(|i, slots| slots.change(&self.grad[i * width..][..width], self.rule));
+    }
 }
 
 /// The rows that `indices` names. Checks them, and that `grad` has one row for each.
@@ -84,80 +143,4 @@ fn check_rows(variables: &[Tensor], grad: &Tensor, indices: &Tensor) -> Result<V
         })
     };
     indices.to_i64s()?.into_iter().enumerate().map(check).collect()
-}
-
-fn proximal_gradient_descent<T: Float>([lr, l1, l2]: [T; 3]) -> impl Fn([&mut T; 1], T) {
-    move |[var], g| *var = proximal(*var - g * lr, lr, l1, l2)
-}
-
-fn momentum<T: Float>([lr, momentum]: [T; 2], nesterov: bool) -> impl Fn([&mut T; 2], T) {
-    move |[var, accum], g| {
-        *accum = *accum * momentum + g;
-        *var = *var - if nesterov { g * lr + *accum * momentum * lr } else { *accum * lr };
-    }
-}
-
-fn keras_momentum<T: Float>([lr, momentum]: [T; 2], nesterov: bool) -> impl Fn([&mut T; 2], T) {
-    move |[var, accum], g| {
-        *accum = *accum * momentum - g * lr;
-        *var = *var + if nesterov { *accum * momentum - g * lr } else { *accum };
-    }
-}
-
-fn adagrad<T: Float>([lr]: [T; 1], update_slots: bool) -> impl Fn([&mut T; 2], T) {
-    move |[var, accum], g| {
-        if update_slots {
-            *accum = *accum + g * g;
-        }
-        *var = *var - g * lr * rsqrt(*accum);
-    }
-}
-
-fn adagrad_v2<T: Float>([lr, epsilon]: [T; 2], update_slots: bool) -> impl Fn([&mut T; 2], T) {
-    move |[var, accum], g| {
-        if update_slots {
-            *accum = *accum + g * g;
-        }
-        *var = *var - g * lr / (sqrt(*accum) + epsilon);
-    }
-}
-
-fn proximal_adagrad<T: Float>([lr, l1, l2]: [T; 3]) -> impl Fn([&mut T; 2], T) {
-    move |[var, accum], g| {
-        *accum = *accum + g * g;
-        let rate = lr * rsqrt(*accum);
-        *var = proximal(*var - g * rate, rate, l1, l2);
-    }
-}
-
-fn adadelta<T: Float>([lr, rho, epsilon]: [T; 3]) -> impl Fn([&mut T; 3], T) {
-    move |[var, accum, accum_update], g| {
-        *accum = *accum * rho + g * g * (T::ONE - rho);
-        let update = sqrt(*accum_update + epsilon) * rsqrt(*accum + epsilon) * g;
-        *var = *var - update * lr;
-        *accum_update = *accum_update * rho + update * update * (T::ONE - rho);
-    }
-}
-
-fn rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Fn([&mut T; 3], T) {
-    move |[var, ms, mom], g| {
-        *ms = *ms * rho + g * g * (T::ONE - rho);
-        *mom = *mom * momentum + rsqrt(*ms + epsilon) * lr * g;
-        *var = *var - *mom;
-    }
-}
-
-fn centered_rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Fn([&mut T; 4], T) {
-    move |[var, mg, ms, mom], g| {
-        *ms = *ms * rho + g * g * (T::ONE - rho);
-        *mg = g * (T::ONE - rho) + *mg * rho;
-        let variance = *ms + epsilon - *mg * *mg;
-        *mom = *mom * momentum + rsqrt(variance) * lr * g;
-        *var = *var - *mom;
-    }
-}
-
-fn ftrl<T: Float>(rates: [T; 5], by_lr: bool) -> Result<impl Fn([&mut T; 3], T)> {
-    check_ftrl(rates, by_lr)?;
-    Ok(ftrl_rule(rates, by_lr))
 }

@@ -15,10 +15,14 @@ use crate::graph::op::{self, AttrKind};
 use crate::graph::{Attr, Attrs};
 use crate::tensor::{DType, Tensor};
 
+fn cases() -> Vec<Value> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/updates/updates.json");
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
 #[test]
 fn variables_change_as_in_tensorflow() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/updates/updates.json");
-    let cases: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let cases = cases();
     let mut wrong = Vec::new();
     for case in &cases {
         let op = case["op"].as_str().unwrap();
@@ -53,7 +57,10 @@ fn check(case: &Value, op: &str) -> Result<(), String> {
 }
 
 fn apply(case: &Value, op: &str, variables: &mut [Tensor]) -> Result<()> {
-    let rest: Vec<Tensor> = list(&case["inputs"]).iter().map(tensor).collect();
+    changed(case, op, variables, &list(&case["inputs"]).iter().map(tensor).collect::<Vec<_>>())
+}
+
+fn changed(case: &Value, op: &str, variables: &mut [Tensor], rest: &[Tensor]) -> Result<()> {
     let def = op::lookup(op).unwrap();
     let mut attrs = Attrs::default();
     for attr in &def.attrs {
@@ -68,9 +75,51 @@ fn apply(case: &Value, op: &str, variables: &mut [Tensor]) -> Result<()> {
     for (name, value) in case["attrs"].as_object().into_iter().flatten() {
         attrs.set(name.as_str(), attr(op, name, value));
     }
-    let inputs: Vec<DType> = variables.iter().chain(&rest).map(Tensor::dtype).collect();
+    let inputs: Vec<DType> = variables.iter().chain(rest).map(Tensor::dtype).collect();
     let node = KernelNode { name: "node", op, attrs: &attrs, inputs: &inputs, outputs: &[] };
     let update = update(&node)?.expect("the op is an update");
     assert_eq!(update.variables, variables.len(), "{op}");
-    update.apply(variables, &rest)
+    update.apply(variables, rest)
+}
+
+#[test]
+fn variables_change_alike_whatever_their_size() {
+    let mut ran = 0;
+    for case in cases() {
+        let op = case["op"].as_str().unwrap();
+        let is_dense = op.contains("Apply") && !op.contains("Sparse");
+        let is_by_row = op.contains("SparseApply") || op.contains("Scatter") && !op.contains("ScatterNd");
+        let variables: Vec<Tensor> = list(&case["variables"]).iter().map(tensor).collect();
+        let first = &variables[0];
+        if !(is_dense || is_by_row) || first.dtype() != DType::F32 || first.is_empty() || !case["error"].is_null() {
+            continue;
+        }
+        // Rows are made longer, and what is dense is: enough for several threads, and a few more.
+        let width = first.dims()[usize::from(is_by_row)..].iter().product::<usize>();
+        let times = if is_dense { 140_003 } else { 70_003 } / width;
+        let larger = |tensor: Tensor| match tensor.slice::<f32>() {
+            Ok(all) if tensor.rank() > 0 => {
+                let rows: Vec<f32> = all.chunks(width).flat_map(|row| row.repeat(times)).collect();
+                let rows_of = if is_by_row { vec![all.len() / width, width * times] } else { vec![width * times] };
+                Tensor::from_vec(rows_of, rows)
+            }
+            _ => tensor,
+        };
+        let rest: Vec<Tensor> = list(&case["inputs"]).iter().map(tensor).collect();
+        // Rows of updates lie as the indices do.
+        if is_by_row && rest.iter().any(|input| input.dtype().is_integer() && input.rank() != 1) {
+            continue;
+        }
+        let mut large: Vec<Tensor> = variables.iter().cloned().map(larger).collect();
+        let mut small = variables;
+        changed(&case, op, &mut small, &rest).unwrap();
+        changed(&case, op, &mut large, &rest.into_iter().map(larger).collect::<Vec<_>>()).unwrap();
+        for (small, large) in small.into_iter().map(larger).zip(&large) {
+            let bits =
+                |tensor: &Tensor| -> Vec<u32> { tensor.slice::<f32>().unwrap().iter().map(|x| x.to_bits()).collect() };
+            assert!(bits(&small) == bits(large), "{op} {}", case["attrs"]);
+        }
+        ran += 1;
+    }
+    assert!(ran > 100, "{ran} cases");
 }

@@ -356,7 +356,7 @@ fn what_calls_hand_on_does_not_grow_without_end() {
     let mut functions: Vec<String> = (0..60).map(many).collect();
     functions.push(function("f60(a) -> (o)", &[], "o=a", ""));
     let error = refused(&[constant("x = Const"), node("y = f0 x", &func("h", "h"))], &functions);
-    assert!(error.contains("past 1048576 bytes"), "{error}");
+    assert!(error.contains("more than 1048576 bytes"), "{error}");
     let deep = |i: usize| {
         let attr = r#""h": {"func": {"name": "h", "attr": {"p": {"func": {"name": "h", "attr": {"p": {"placeholder": "h"}}}}}}}"#;
         function(&format!("f{i}(a) -> (o)"), &[node(&format!("c = f{} a", i + 1), attr)], "o=c:o:0", "")

@@ -45,14 +45,14 @@ pub(in super::super) struct Fed {
 #[derive(Default)]
 pub(super) struct Runs {
     /// By the number of their first step: the steps of two runs never overlap.
-    runs: BTreeMap<u64, Run>,
+    runs: BTreeMap<u64, ClientRun>,
     by_request: HashMap<RequestId, u64>,
     /// How many steps have been asked for so far; they count from 1.
     steps: u64,
 }
 
 /// A client's run under way.
-struct Run {
+struct ClientRun {
     request: RequestId,
     plan: u32,
     signature: Arc<Signature>,
@@ -99,11 +99,11 @@ impl Runs {
 
     /// The first steps of the runs that a worker takes part in.
     pub fn needing(&self, worker: &Peer) -> Vec<u64> {
-        let needs = |run: &Run| run.parts.iter().any(|part| part.worker == *worker);
+        let needs = |run: &ClientRun| run.parts.iter().any(|part| part.worker == *worker);
         self.runs.iter().filter(|(_, run)| needs(run)).map(|(&first, _)| first).collect()
     }
 
-    fn remove(&mut self, first: u64) -> Option<Run> {
+    fn remove(&mut self, first: u64) -> Option<ClientRun> {
         let run = self.runs.remove(&first)?;
         self.by_request.remove(&run.request);
         Some(run)
@@ -116,7 +116,7 @@ impl Runs {
     }
 }
 
-impl Run {
+impl ClientRun {
     /// Opens the window as far as it goes.
     fn advance(&mut self, out: &mut Sends) {
         let target = self.end.min(self.first_open() + WINDOW);
@@ -317,7 +317,7 @@ impl Machine {
         let end = first
             .checked_add(ask.steps)
             .ok_or_else(|| Failure::invalid("the session cannot run that many more steps"))?;
-        let mut run = Run {
+        let mut run = ClientRun {
             request,
             plan: ask.plan,
             signature: Arc::clone(&plan.signature),

@@ -184,7 +184,7 @@ fn a_session_is_idle_from_when_its_client_last_asked() {
     assert_eq!(ms(&script, 9 * SECOND), (7000, 1000, 1, 1));
     script.done(&pieces, 2, 10 * SECOND);
     assert_eq!((ms(&script, 10 * SECOND), script.machine.is_idle()), ((8000, 2000, 0, 2), true));
-    // A clock that another thread read before is no time travel.
+    // Time does not go back if another thread read the clock before.
     assert_eq!(ms(&script, SECOND), (0, 0, 0, 2));
 }
 

@@ -163,13 +163,13 @@ fn a_graph_of_its_own_keeps_its_constants_apart_and_goes_with_its_plan() {
         bench.master.deliver(&peer(&to), ToMaster::Registered { session, pieces, result: Ok(()) }, vec![]);
         bench.answer().2.unwrap();
     }
-    // Whoever looks sees the last of them, though its graph is not kept.
+    // A look shows the last of them, though its graph is not kept.
     let look = |known| bench.master.look(session, known, None).unwrap();
     let boxes = look(None).picture.map(|picture| picture.boxes).unwrap_or_default();
     let names: Vec<&str> = boxes.iter().map(|one| &one.name[..]).collect();
     assert_eq!((look(None).plan, &names[..]), (Some(1), &["max_1/reduction_indices", "table", "max_1"][..]));
     assert_eq!(look(Some(1)).picture, None);
-    // Whoever asks for the same of the session's graph gets that, in place of the first of them.
+    // A request for the same of the session's graph gets that, in place of the first of them.
     assert_eq!(bench.prepare_with("max_1", Ok(())), to("t1.0", 8000));
     bench.ask("client", Request::Run { session, plan: 0, steps: 1, every: 0, watched: false }, vec![]);
     let failure = bench.answer().2.unwrap_err();

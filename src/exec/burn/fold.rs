@@ -1,0 +1,69 @@
+//! Reductions of float32 that lies in this process's memory (`exec::vector`). What does not fit is left to the backend's
+//! reductions, or to the host.
+
+use super::dense::{Direct, done, floats};
+use super::reduce::axes;
+use crate::exec::engine::{EngineOutcome, Values};
+use crate::exec::kernel::KernelNode;
+use crate::exec::vector::{Fold, Folding};
+use crate::failure::Result;
+use crate::memory as budget;
+use crate::tensor::{DType, Shape};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
+    if node.inputs[0] != DType::F32 {
+        return Ok(None);
+    }
+    let fold = match node.op {
+        "Sum" => Fold::Sum,
+        "Mean" => Fold::Mean,
+        "Prod" => Fold::Product,
+        "Max" => Fold::Greatest,
+        "Min" => Fold::Least,
+        "EuclideanNorm" => Fold::Norm,
+        "L2Loss" => {
+            return Ok(Some(Box::new(|inputs| {
+                let all = inputs[0].shape().dims().iter().map(|&size| (size, true)).collect::<Vec<_>>();
+                folded(Fold::HalfSquares, Folding::new(all), Shape::scalar(), inputs)
+            })));
+        }
+        "BiasAddGrad" if node.attrs.str("data_format")? == "NCHW" => return Ok(Some(Box::new(bias_add_grad))),
+        _ => return Ok(None),
+    };
+    let keep_dims = node.attrs.bool("keep_dims")?;
+    Ok(Some(Box::new(move |inputs| reduced(fold, keep_dims, inputs))))
+}
+
+fn reduced(fold: Fold, keep_dims: bool, inputs: Values) -> Result<EngineOutcome> {
+    let Some(gone) = axes(&inputs[1], inputs[0].rank())? else { return Ok(EngineOutcome::Declined(inputs)) };
+    let dims = || inputs[0].shape().dims().iter().copied().zip(gone.iter().copied());
+    let shape: Shape = if keep_dims {
+        dims().map(|(size, gone)| if gone { 1 } else { size }).collect()
+    } else {
+        dims().filter(|dim| !dim.1).map(|dim| dim.0).collect()
+    };
+    let folding = Folding::new(dims());
+    // What stays as it is needs no copy.
+    if !folding.is_some() && fold != Fold::Norm {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
+    folded(fold, folding, shape, inputs)
+}
+
+/// The sum of each channel, channels first.
+fn bias_add_grad(inputs: Values) -> Result<EngineOutcome> {
+    let dims = inputs[0].shape().dims();
+    if dims.len() < 2 {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
+    let (folding, shape) =
+        (Folding::new(dims.iter().enumerate().map(|(axis, &size)| (size, axis != 1))), Shape::from([dims[1]]));
+    folded(Fold::Sum, folding, shape, inputs)
+}
+
+fn folded(fold: Fold, folding: Folding, shape: Shape, inputs: Values) -> Result<EngineOutcome> {
+    let Some(xs) = floats(&inputs[0]).filter(|xs| !xs.is_empty()) else { return Ok(EngineOutcome::Declined(inputs)) };
+    shape.checked_elements(DType::F32)?;
+    budget::admit(folding.scratch_bytes())?;
+    done(&shape, folding.folded(fold, xs))
+}
