@@ -4,7 +4,7 @@
     kernels.py                                     every kernel on the binary that MESHTF names, and on TensorFlow
     kernels.py --rounds 9 --on old=PATH new=PATH softmax   that kernel on two binaries
 
-A step runs a kernel several times, one after the other, on variables of float32, so that the client has next to no share in it.
+A step runs a kernel several times, one after the other, on variables, mostly of float32, so that the client has next to no share in it.
 Each line has the median milliseconds of one run, and the ratio of the rates. `backward` runs the gradient alone: what it needs of
 the forward pass is computed once in the step. An output that may be a view is consumed by an add.
 """
@@ -157,6 +157,45 @@ def select(tf, of):
     return tf.where(x > 0, x, of(1024, 1024))
 
 
+def select_rows(tf, of):
+    x = of(1024, 1024)
+    return tf.where(x[:, 0] > 0, x, of(1024, 1024))
+
+
+def leaky_relu(tf, of):
+    return tf.nn.leaky_relu(of(2048, 1024))
+
+
+def dropout(tf, of):
+    return tf.nn.dropout(of(1024, 1024), rate=0.1, seed=5)
+
+
+def random_normal(tf, of):
+    return tf.random_normal([512, 1024], seed=5)
+
+
+def masked_add(tf, of):
+    return of(16, 8, 128, 128) + of(16, 1, 1, 128)
+
+
+def greatest_over_time(tf, of):
+    return tf.reduce_max(of(64, 128, 256), 1)
+
+
+def cast_ints(tf, of):
+    return tf.cast(of(2048, 1024, dtype=tf.int32), tf.float32)
+
+
+def cast_images(tf, of):
+    return tf.cast(of(64, 96, 96, 3, dtype=tf.uint8), tf.float32)
+
+
+def embedding(tf, of):
+    table = of(50_000, 128, resource=True)
+    rows = tf.cast(tf.abs(of(4096)) * 20_000, tf.int32)
+    return tf.gather(table, tf.minimum(rows, 49_999))
+
+
 def l2_loss(tf, of):
     return tf.nn.l2_loss(of(2048, 1024))
 
@@ -173,9 +212,12 @@ def momentum(tf, of):
 FORWARD = [
     matmul_256, matmul_512, matmul_1024, matmul_2048, matmul_of_an_lstm, batch_matmul, conv_3x3, conv_5x5, max_pool, average_pool,
     batch_norm, layer_norm, softmax, cross_entropy, sum_of_rows, sum_of_columns, greatest, transpose, transpose_heads, concat,
-    slice_columns, gather, bias, multiply, divide, power, exp, log, tanh, sigmoid, relu, elu, square_root, select,
+    slice_columns, gather, bias, multiply, divide, power, exp, log, tanh, sigmoid, relu, elu, square_root, select, select_rows,
+    leaky_relu, dropout, random_normal, masked_add, greatest_over_time, cast_ints, cast_images, embedding,
     l2_loss, local_response,
 ]  # fmt: skip
+# Kernels that nothing is differentiated by.
+CONSTANT = [random_normal, cast_ints, cast_images]
 # Kernels that change their first input, and have no gradient.
 UPDATES = [momentum]
 # Kernels whose output, or that of their gradient, may be another view of the input: an add consumes it, on either side, so that
@@ -189,11 +231,13 @@ def program(kernel, is_backward):
     def build(tf):
         inputs = []
 
-        def of(*shape):
+        def of(*shape, dtype=None, resource=False):
             """The kernel's next input: the same variable each time that the kernel is built."""
             nonlocal place
             if place == len(inputs):
-                inputs.append(tf.Variable(tf.random_normal(shape, stddev=0.5, seed=3 + place), use_resource=False))
+                initial = tf.random_normal(shape, stddev=0.5, seed=3 + place)
+                initial = tf.cast(tf.abs(100 * initial), dtype) if dtype else initial
+                inputs.append(tf.Variable(initial, use_resource=resource, trainable=dtype is None))
             place += 1
             return inputs[place - 1]
 
@@ -222,7 +266,7 @@ def program(kernel, is_backward):
 
 def main():
     asked = turns.arguments()
-    programs = [program(kernel, is_backward) for kernel in FORWARD for is_backward in (False, True)]
+    programs = [program(kernel, is_backward) for kernel in FORWARD for is_backward in (False, True)[: 2 - (kernel in CONSTANT)]]
     programs += [program(kernel, False) for kernel in UPDATES]
     ratios = []
     with turns.servers(asked) as (tf, clusters):

@@ -32,9 +32,15 @@ mod text;
 mod train;
 pub mod update;
 
+#[cfg(feature = "exec")]
+pub(in crate::exec) use array::{Gather, ignores_bad_indices, nd_slices};
+#[cfg(feature = "exec")]
+pub(in crate::exec) use broadcast::Broadcast;
 #[cfg(test)]
 pub use image::CODED;
 pub use math::cast;
+#[cfg(feature = "exec")]
+pub(in crate::exec) use math::condition_shape;
 #[cfg(feature = "exec")]
 pub(in crate::exec) use nn::{Padding, Slide, local_response};
 pub use ragged::checked_splits;

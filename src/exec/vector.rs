@@ -6,7 +6,9 @@
 mod axis;
 pub mod channels;
 mod conv;
+mod convert;
 mod depthwise;
+pub mod flags;
 mod fold;
 mod functions;
 mod lanes;
@@ -24,10 +26,11 @@ mod walk;
 
 pub use axis::Axis;
 pub use conv::Convolution;
+pub use convert::{To, converted};
 pub use depthwise::Depthwise;
 pub use fold::{Fold, Folding};
-pub use layout::{laid_out, tiled};
-pub use ops::{Binary, Comparison, Unary, binary, comparison, power_to, unary};
+pub use layout::{laid_out, rows, slices, tiled};
+pub use ops::{Binary, Comparison, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
 pub use place::{Run, copied, joined, picked};
 pub use pool::Pool;
 pub use repeat::Repeat;
@@ -36,7 +39,7 @@ pub use softmax::{
     cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,
 };
 pub use target::{Work, widest};
-pub use walk::{Operand, numbered, one_hot, sum_over, sums};
+pub use walk::{Cut, Operand, Places, Rows, anew, one_hot, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
-use burn_backend::TensorData;
+use burn_backend::{Element as BurnElement, TensorData};
 use smallvec::smallvec;
 
 use super::array::{Array, taken};
 use super::memory::{Backing, held};
-use super::{batch_norm, fold, local_response, losses, mirror};
+use super::{batch_norm, cast, fold, gather, local_response, losses, mirror, select};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
-use crate::exec::vector::{self, Binary, Comparison, Operand, Repeat, Unary};
+use crate::exec::vector::{self, Binary, Comparison, Operand, Repeat, Rows, Unary};
 use crate::failure::Result;
 use crate::memory as budget;
-use crate::tensor::{DType, Data, Shape, Tensor};
+use crate::tensor::{DType, Data, Element, Shape, Tensor};
 
 /// A kernel that needs no backend.
 pub(super) type Direct = Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>;
@@ -27,18 +27,19 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     if !B::IN_PLACE || node.inputs.is_empty() {
         return Ok(None);
     }
-    if node.op == "Cast" && node.inputs == [DType::Bool] && node.outputs[0].dtype == DType::F32 {
-        return Ok(Some(Box::new(from_bools)));
+    if let Some(op) = one_input(node)? {
+        return Ok(Some(unary(op)));
     }
     for family in [fold::kernel, mirror::kernel] {
         if let Some(direct) = family(node)? {
             return Ok(Some(with_order(direct)));
         }
     }
-    if node.inputs.iter().any(|&dtype| dtype != DType::F32) {
-        return Ok(None);
-    }
     let direct: Option<Direct> = match node.op {
+        "Cast" => cast::kernel(node)?,
+        "GatherV2" | "GatherNd" => gather::kernel(node)?,
+        "Select" | "SelectV2" => select::kernel(node),
+        _ if node.inputs.iter().any(|&dtype| dtype != DType::F32) => None,
         "AddN" => Some(Box::new(add_n)),
         "Softmax" => Some(rows(vector::softmax, vector::softmax_of)),
         "LogSoftmax" => Some(rows(vector::log_softmax, vector::log_softmax_of)),
@@ -47,16 +48,14 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
             vector::binary("Add").map(|add| bias_add(add, channels_first))
         }
         "Pow" => vector::binary("Pow").map(power),
-        op => {
-            let known = vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary));
-            match known.or_else(|| vector::comparison(op).map(comparison)) {
-                None => [batch_norm::kernel, local_response::kernel, losses::kernel]
-                    .into_iter()
-                    .find_map(|family| family(node).transpose())
-                    .transpose()?,
-                direct => direct,
-            }
-        }
+        "LeakyReluGrad" => Some(binary(vector::leaky_gradient(node.attrs.float("alpha")?))),
+        op => match vector::binary(op).map(binary).or_else(|| vector::comparison(op).map(comparison)) {
+            None => [batch_norm::kernel, local_response::kernel, losses::kernel]
+                .into_iter()
+                .find_map(|family| family(node).transpose())
+                .transpose()?,
+            direct => direct,
+        },
     };
     Ok(direct.map(with_order))
 }
@@ -81,8 +80,38 @@ pub(super) fn in_order(value: Value) -> Result<Value> {
     }
 }
 
+/// The function of a node with one input, if its op is computed here.
+fn one_input(node: &KernelNode) -> Result<Option<Unary>> {
+    Ok(match node.op {
+        _ if node.inputs != [DType::F32] => None,
+        "LeakyRelu" => Some(vector::leaky(node.attrs.float("alpha")?)),
+        op => vector::unary(op),
+    })
+}
+
 fn unary(op: Unary) -> Direct {
-    Box::new(move |inputs| map(&op, inputs))
+    Box::new(move |inputs| match rows_of(&inputs[0]) {
+        // A part of each row, as a gate of a recurrent cell is, is not put in order first.
+        Some((xs, rows)) => {
+            let shape = inputs[0].shape();
+            shape.checked_elements(DType::F32)?;
+            done(shape, (op.rows)(xs, rows))
+        }
+        None => map(&op, inputs.into_iter().map(in_order).collect::<Result<_>>()?),
+    })
+}
+
+/// The rows that a view shows, and the elements from the first on.
+fn rows_of(value: &Value) -> Option<(&[f32], Rows)> {
+    let Value::Device(tensor) = value else { return None };
+    let Some(Memory::Flex(raw)) = tensor.memory.as_ref() else { return None };
+    let layout = raw.layout();
+    if raw.dtype() != burn_backend::DType::F32 || layout.is_contiguous() {
+        return None;
+    }
+    let rows = vector::rows(layout.shape().as_slice(), layout.strides())?;
+    let seen = (rows.count - 1) * rows.apart + rows.len;
+    Some((raw.storage::<f32>().get(layout.start_offset()..)?.get(..seen)?, rows))
 }
 
 fn map(op: &Unary, mut inputs: Values) -> Result<EngineOutcome> {
@@ -178,17 +207,6 @@ fn comparison(op: Comparison) -> Direct {
         let answer = Value::Host(Tensor::from_vec(meeting.shape.clone(), made));
         Ok(EngineOutcome::Done(smallvec![answer]))
     })
-}
-
-fn from_bools(inputs: Values) -> Result<EngineOutcome> {
-    let flags = match &inputs[0] {
-        Value::Host(tensor) => tensor.slice::<bool>().ok(),
-        Value::Device(_) => None,
-    };
-    let Some(flags) = flags.filter(|flags| !flags.is_empty()) else { return Ok(EngineOutcome::Declined(inputs)) };
-    inputs[0].shape().checked_elements(DType::F32)?;
-    budget::admit(size_of::<f32>().saturating_mul(flags.len()))?;
-    done(inputs[0].shape(), vector::numbered(flags))
 }
 
 /// As a sum of which the second is repeated along all dimensions but that of the channels.
@@ -297,10 +315,10 @@ pub(super) fn over(value: &mut Value, write: impl FnOnce(&mut [f32])) -> bool {
 }
 
 /// A new value.
-pub(super) fn made(shape: &Shape, elements: Vec<f32>) -> Value {
+pub(super) fn made<T: Element + BurnElement>(shape: &Shape, elements: Vec<T>) -> Value {
     let raw = burn_flex::FlexTensor::from_data(TensorData::new(elements, held(shape)));
     let memory = Arc::new(Some(Memory::Flex(raw)));
-    Value::Device(DeviceTensor { dtype: DType::F32, shape: shape.clone(), memory })
+    Value::Device(DeviceTensor { dtype: T::DTYPE, shape: shape.clone(), memory })
 }
 
 pub(super) fn done(shape: &Shape, elements: Vec<f32>) -> Result<EngineOutcome> {
@@ -327,6 +345,22 @@ mod tests {
         let repeated =
             <burn_flex::Flex as burn_backend::ops::FloatTensorOps<_>>::float_expand(row, [rows, columns].into());
         assert!(floats(&in_order(value(repeated, [rows, columns])).unwrap()).is_none());
+    }
+
+    #[test]
+    fn a_part_of_each_row_is_computed_on_where_it_lies() {
+        let (rows, columns) = (50, 120);
+        let numbers: Vec<f32> = (0..rows * columns).map(|i| i as f32 - 700.5).collect();
+        let whole = burn_flex::FlexTensor::from_data(TensorData::new(numbers.clone(), [rows, columns]));
+        let part = whole.narrow(1, 40, 35);
+        let memory = Arc::new(Some(Memory::Flex(part)));
+        let part = Value::Device(DeviceTensor { dtype: DType::F32, shape: [rows, 35].into(), memory });
+        assert_eq!(rows_of(&part).map(|part| part.1), Some(Rows { count: rows, len: 35, apart: columns }));
+        let EngineOutcome::Done(answer) = unary(vector::unary("Neg").unwrap())(smallvec![part]).unwrap() else {
+            panic!("declined")
+        };
+        let want: Vec<f32> = (0..rows * 35).map(|i| -numbers[i / 35 * columns + 40 + i % 35]).collect();
+        assert_eq!((floats(&answer[0]), answer[0].shape().dims()), (Some(&want[..]), &[rows, 35][..]));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::array::{Array, Home, Part, done, host_scalar};
 use super::dense::floats;
 use super::memory::{Backing, held};
 use crate::exec::engine::{EngineOutcome, Value, Values};
-use crate::exec::kernel::KernelNode;
+use crate::exec::kernel::{self, KernelNode};
 use crate::exec::vector;
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
@@ -92,10 +92,18 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "Pack" => pack(node.attrs.int("axis")?),
         "Pad" | "PadV2" if node.inputs[0].is_float() => padded(),
         "GatherV2" => gather(node.attrs.int("batch_dims").unwrap_or(0)),
-        "ZerosLike" if B::REMOTE && node.inputs[0].is_float() => Box::new(|site, inputs| {
-            let Value::Device(x) = &inputs[0] else { return Ok(EngineOutcome::Declined(inputs)) };
-            done(site.full(0.0, x.dtype, x.shape.clone()))
-        }),
+        "ZerosLike" | "OnesLike" if node.inputs[0].is_float() => {
+            let value = if node.op == "OnesLike" { 1.0 } else { 0.0 };
+            let one = kernel::cast(Tensor::scalar(value), node.inputs[0])?;
+            Box::new(move |site, inputs| {
+                let Value::Device(x) = &inputs[0] else { return Ok(EngineOutcome::Declined(inputs)) };
+                if B::REMOTE {
+                    return done(site.full(value, x.dtype, x.shape.clone()));
+                }
+                let elements = x.shape.checked_elements(x.dtype)?;
+                done(site.array(Value::Host(one.filled(x.shape.clone(), elements)))?)
+            })
+        }
         _ => return Ok(None),
     };
     Ok(Some(body))

@@ -169,6 +169,68 @@ fn a_result_that_would_be_too_large_is_left_to_the_host_to_refuse() {
 }
 
 #[test]
+fn what_lies_in_this_process_is_computed_on_where_it_lies() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    let check = |op: &str, attrs: serde_json::Value, inputs: &[Tensor], want: &Tensor| {
+        let case = serde_json::json!({ "op": op, "attrs": attrs });
+        for uploaded in [false, true] {
+            let got = run(&*engine, &case, inputs, uploaded).unwrap();
+            // Shapes are told from a tensor of the host without an engine.
+            let is_left = op.ends_with("Like") && !uploaded;
+            assert!(got.as_ref().is_none_or(|got| got[0] == *want), "{op} {attrs}, uploaded: {uploaded}");
+            assert!(got.is_some() || is_left, "{op} {attrs}, uploaded: {uploaded}: declined");
+        }
+    };
+    let none = || serde_json::json!({});
+    let floats = |dims: &[usize]| -> Tensor {
+        let count: usize = dims.iter().product();
+        Tensor::from_vec(dims, (0..count).map(|i| (i * 7919 % 1009) as f32 - 300.25).collect::<Vec<f32>>())
+    };
+    let of = |dims: &[usize], f: &dyn Fn(usize) -> f32| {
+        Tensor::from_vec(dims, (0..dims.iter().product()).map(f).collect::<Vec<f32>>())
+    };
+    let (x, y) = (floats(&[60, 50]), Tensor::from_vec([60, 50], vec![-1.5f32; 3000]));
+    let xs = x.slice::<f32>().unwrap();
+    check("ZerosLike", none(), std::slice::from_ref(&x), &Tensor::zeros(DType::F32, [60, 50]).unwrap());
+    check("OnesLike", none(), std::slice::from_ref(&x), &of(&[60, 50], &|_| 1.0));
+    let doubles = Tensor::from_vec([2000], vec![0.5f64; 2000]);
+    check("OnesLike", none(), &[doubles], &Tensor::from_vec([2000], vec![1f64; 2000]));
+    let rows = Tensor::from_vec([2, 2], vec![59i64, 0, 3, 3]);
+    let row = |i: usize| [59, 0, 3, 3][i / 50] * 50 + i % 50;
+    let axis = |axis: i32| Tensor::scalar(axis);
+    check("GatherV2", none(), &[x.clone(), rows.clone(), axis(0)], &of(&[2, 2, 50], &|i| xs[row(i)]));
+    let column = |i: usize| [49, 0, 3, 3][i % 4] + i / 4 * 50;
+    let columns = Tensor::from_vec([2, 2], vec![49, 0, 3, 3]);
+    check("GatherV2", none(), &[x.clone(), columns, axis(-1)], &of(&[60, 2, 2], &|i| xs[column(i)]));
+    // Each of 60 rows has indices of its own.
+    let own = Tensor::from_vec([60, 2], (0..120).map(|i| i * 7 % 50).collect::<Vec<i32>>());
+    let batch = serde_json::json!({ "batch_dims": 1 });
+    let paired = of(&[60, 2], &|i| xs[i / 2 * 50 + i * 7 % 50]);
+    check("GatherV2", batch, &[x.clone(), own, axis(1)], &paired);
+    check("GatherNd", none(), &[x.clone(), rows.reshaped([4, 1]).unwrap()], &of(&[4, 50], &|i| xs[row(i)]));
+    let flags = |dims: &[usize]| {
+        let count: usize = dims.iter().product();
+        Tensor::from_vec(dims, (0..count).map(|i| i % 3 == 1).collect::<Vec<bool>>())
+    };
+    let whole = of(&[60, 50], &|i| if i % 3 == 1 { xs[i] } else { -1.5 });
+    check("Select", none(), &[flags(&[60, 50]), x.clone(), y.clone()], &whole);
+    check("SelectV2", none(), &[flags(&[60, 50]), x.clone(), Tensor::scalar(-1.5f32)], &whole);
+    let by_row = of(&[60, 50], &|i| if i / 50 % 3 == 1 { xs[i] } else { -1.5 });
+    check("Select", none(), &[flags(&[60]), x.clone(), y.clone()], &by_row);
+    check("SelectV2", none(), &[flags(&[60, 1]), x.clone(), y.clone()], &by_row);
+    check("Select", none(), &[Tensor::scalar(false), y, x.clone()], &x);
+    let by_column = of(&[60, 50], &|i| if i % 50 % 3 == 1 { 2.0 } else { xs[i] });
+    check("SelectV2", none(), &[flags(&[50]), Tensor::scalar(2f32), x.clone()], &by_column);
+    let cast = |to: &str| serde_json::json!({ "DstT": to });
+    let ints: Vec<i32> = xs.iter().map(|x| x.trunc() as i32).collect();
+    let inputs = std::slice::from_ref(&x);
+    check("Cast", cast("int32"), inputs, &Tensor::from_vec([60, 50], ints.clone()));
+    check("Cast", cast("int64"), inputs, &Tensor::from_vec([60, 50], ints.iter().map(|&i| i64::from(i)).collect()));
+    check("Cast", cast("float64"), inputs, &Tensor::from_vec([60, 50], xs.iter().map(|&x| f64::from(x)).collect()));
+    check("Cast", cast("float32"), &[Tensor::vector(ints.clone())], &of(&[3000], &|i| ints[i] as f32));
+}
+
+#[test]
 fn a_tensor_is_unchanged_after_upload_and_download() {
     for (engine, _) in engines() {
         let check = |tensor: Tensor| {

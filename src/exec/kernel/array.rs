@@ -15,6 +15,8 @@ mod slice;
 mod unique;
 mod view;
 
+#[cfg(feature = "exec")]
+pub(in crate::exec) use gather::{Gather, ignores_bad_indices, nd_slices};
 pub(super) use join::join;
 pub(super) use scatter::change as scatter_nd;
 pub use shape::broadcast_to;

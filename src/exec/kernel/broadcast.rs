@@ -62,6 +62,12 @@ impl<const K: usize> Broadcast<K> {
         Broadcast { dims: smallvec::smallvec![elements], strides: smallvec::smallvec![[1; K]], elements }
     }
 
+    /// The dimensions, outermost first: the size of each, and how far each operand moves along it.
+    #[cfg(feature = "exec")]
+    pub fn dims(&self) -> impl Iterator<Item = (usize, [usize; K])> {
+        self.dims.iter().copied().zip(self.strides.iter().copied())
+    }
+
     /// Elements in a row.
     pub fn row(&self) -> usize {
         self.dims[self.dims.len() - 1]

@@ -17,7 +17,8 @@ mod zip;
 
 pub use cast::{cast, wide, widened};
 pub(super) use complex::{Pair, binary as complex_binary};
-
+#[cfg(feature = "exec")]
+pub use select::condition_shape;
 pub use zip::{map, map_to, zip, zip_to};
 
 use super::{HostKernel, KernelNode, first};

@@ -39,7 +39,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
         "AssignAdd" | "AssignAddVariableOp" => assign_by(node, engine, true),
         "AssignSub" | "AssignSubVariableOp" => assign_by(node, engine, false),
         "CountUpTo" | "ResourceCountUpTo" => count_up_to(node),
-        "ResourceGather" => gather(node),
+        "ResourceGather" => gather(node, engine),
         _ => match kernel::update::update(node)? {
             Some(update) => {
                 let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
@@ -172,8 +172,8 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
     })
 }
 
-/// ResourceGather is GatherV2 along the axis after the batch dimensions.
-fn gather(node: &KernelNode) -> Result<Option<StateOp>> {
+/// ResourceGather is GatherV2 along the axis after the batch dimensions. The value is read where it lies.
+fn gather(node: &KernelNode, engine: &dyn Engine) -> Result<Option<StateOp>> {
     let batch_dims = node.attrs.int("batch_dims")?;
     let dtype = node.attrs.dtype("dtype")?;
     let indices = node.attrs.dtype("Tindices")?;
@@ -191,12 +191,22 @@ fn gather(node: &KernelNode) -> Result<Option<StateOp>> {
         outputs: node.outputs,
     };
     let Some(mut kernel) = kernel::compile(&gather)? else { return Ok(None) };
+    let mut fast = engine.compile(&gather)?;
     simple(move |mut inputs, _| {
-        let params = inputs.variable(0)?.read()?.into_host()?;
-        let indices = inputs.host(1)?;
-        let inputs = Inputs::from_iter([params, indices, Tensor::scalar(batch_dims)]);
-        let answer = turn::in_part(|| kernel(inputs))?;
-        Ok(answer.into_iter().map(|tensor| Some(tensor.into())).collect())
+        let (params, indices) = (inputs.variable(0)?.read()?, inputs.value(1)?);
+        let mut values = Values::from_iter([params, indices, Value::Host(Tensor::scalar(batch_dims))]);
+        turn::in_part(|| {
+            if let Some(fast) = fast.as_mut().filter(|fast| !fast.leaves(values.iter().map(Some))) {
+                match (fast.run)(values)? {
+                    EngineOutcome::Done(answer) => {
+                        return Ok(answer.into_iter().map(|value| Some(value.into())).collect());
+                    }
+                    EngineOutcome::Declined(declined) => values = declined,
+                }
+            }
+            let answer = kernel(values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?)?;
+            Ok(answer.into_iter().map(|tensor| Some(tensor.into())).collect())
+        })
     })
 }
 

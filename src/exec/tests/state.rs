@@ -317,3 +317,30 @@ fn names_of_containers_are_those_that_tensorflow_takes() {
     // The handle of a variable is taken with every name.
     check("VarHandleOp", "container=\"a_b\" shared_name=\"_a\"", None);
 }
+
+#[cfg(feature = "exec")]
+#[test]
+fn rows_are_gathered_without_a_copy_of_their_variable() {
+    use super::super::{BackendChoice, cpu};
+    use super::ops::{LITTLE, Ops};
+
+    let text = "
+        table = Placeholder dtype=float32
+        rows = Placeholder dtype=int32
+        v = VarHandleOp dtype=float32 shape=[?,?]
+        set = AssignVariableOp v table
+        gathered = ResourceGather v rows dtype=float32";
+    let mut ops = Ops::new(text, cpu(BackendChoice::Flex).open().unwrap());
+    let table = Tensor::from_vec([5000, 4], (0..20_000).map(|i| i as f32).collect::<Vec<_>>());
+    ops.answers("set", &[("table", &table)]);
+    let rows = Tensor::vector(vec![4999, 0, 7]);
+    let answer = ops.call_within(LITTLE, "gathered", &[("rows", &rows)]).unwrap().done().unwrap().remove(0);
+    let want = vec![19_996f32, 19_997., 19_998., 19_999., 0., 1., 2., 3., 28., 29., 30., 31.];
+    assert_eq!(answer.unwrap().host().unwrap(), Tensor::from_vec([3, 4], want));
+    let beyond = Tensor::vector(vec![1, 5000]);
+    let Err(failure) = ops.call("gathered", &[("rows", &beyond)]) else { panic!("it was let") };
+    assert_eq!(
+        (failure.code, failure.message.as_str()),
+        (Code::InvalidArgument, "indices[1] = 5000 is not in [0, 5000)")
+    );
+}

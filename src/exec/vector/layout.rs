@@ -1,5 +1,6 @@
 //! Elements put in order, and repeated.
 
+use super::walk::{Cut, Rows, anew};
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, Pace};
 
@@ -30,6 +31,14 @@ pub fn laid_out(from: &[f32], start: usize, shape: &[usize], strides: &[isize]) 
     let mut to = vec![0f32; count];
     in_parts(seen, &dims, near, &mut to);
     Some(to)
+}
+
+/// The rows that a view shows, if it shows such.
+pub fn rows(shape: &[usize], strides: &[isize]) -> Option<Rows> {
+    match merged(shape, strides)?.as_slice() {
+        &[(count, apart), (len, 1)] => Some(Rows { count, len, apart }),
+        _ => None,
+    }
 }
 
 /// As [`copy`], in lots.
@@ -169,6 +178,22 @@ fn repeat(from: &[f32], dims: &[usize], times: &[usize], to: &mut Vec<f32>, pace
     }
 }
 
+/// `count` slices of `each` elements, one after the other: each from its offset, or zeros if it has none.
+pub fn slices(from: &[f32], each: usize, count: usize, offset: impl Fn(usize) -> Option<usize> + Sync) -> Vec<f32> {
+    anew(count * each, Cut { period: each, work: 1 }, |at, to| {
+        let first = at / each;
+        if each == 1 {
+            return to.each(to.left(), |i| offset(first + i).map_or(0.0, |offset| from[offset]));
+        }
+        for slice in first..first + to.left() / each {
+            match offset(slice) {
+                Some(offset) => to.copy(&from[offset..][..each]),
+                None => to.each(each, |_| 0.0),
+            }
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +246,15 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_told_from_other_views() {
+        assert_eq!(rows(&[64, 128], &[512, 1]), Some(Rows { count: 64, len: 128, apart: 512 }));
+        assert_eq!(rows(&[2, 3, 1, 5], &[30, 10, 7, 1]), Some(Rows { count: 6, len: 5, apart: 10 }));
+        for (shape, strides) in [([6, 5], [5, 1]), ([6, 5], [1, 6]), ([6, 5], [20, 2]), ([6, 5], [0, 1])] {
+            assert_eq!(rows(&shape, &strides), None, "{strides:?}");
+        }
+    }
+
+    #[test]
     fn other_views_are_left_to_others() {
         let from = numbers(100);
         assert_eq!(laid_out(&from, 0, &[5, 4], &[0, 1]), None, "repeated");
@@ -230,6 +264,18 @@ mod tests {
         assert_eq!(laid_out(&from, 0, &[0, 4], &[4, 1]), Some(vec![]));
         let long = MOST / TILE + 1;
         assert_eq!(laid_out(&vec![0.0; 2 * long], 0, &[2, long], &[1, 2]), None, "too long to be turned at once");
+    }
+
+    #[test]
+    fn slices_come_from_their_offsets() {
+        let from = numbers(5000);
+        for (each, count) in [(1, 1), (1, (1 << 18) + 5), (3, 7), (128, 4099), (1000, 301)] {
+            let place = |slice: usize| (slice % 5 != 3).then_some(slice * 7919 % (5000 - each));
+            let want = (0..count)
+                .flat_map(|slice| (0..each).map(move |i| place(slice).map_or(0.0, |place| (place + i) as f32)));
+            let got = slices(&from, each, count, place);
+            assert!(got.len() == each * count && got.into_iter().eq(want), "{count} slices of {each}");
+        }
     }
 
     #[test]

@@ -1,23 +1,32 @@
 //! The ops of float32 that are computed here, by their names, each as functions of slices.
 
+use super::flags::{Test, tested};
 use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
 use super::power::Power;
-use super::walk::{One, Operand, Test, Two, map, mapped, tested, zip, zipped};
+use super::walk::{One, Operand, Rows, Two, map, mapped, mapped_rows, zip, zipped};
+
+type MapOver = Box<dyn Fn(&mut [f32]) + Send>;
+type Mapped = Box<dyn Fn(&[f32]) -> Vec<f32> + Send>;
+type MappedRows = Box<dyn Fn(&[f32], Rows) -> Vec<f32> + Send>;
+type ZipOver = Box<dyn Fn(&mut [f32], Operand) + Send>;
+type Zipped = Box<dyn Fn(Operand, Operand, usize) -> Vec<f32> + Send>;
 
 /// A function of one number.
 pub struct Unary {
     /// Overwrites each number.
-    pub over: fn(&mut [f32]),
+    pub over: MapOver,
     /// Leaves the numbers.
-    pub made: fn(&[f32]) -> Vec<f32>,
+    pub made: Mapped,
+    /// Of rows, of which the first begins with the numbers.
+    pub rows: MappedRows,
 }
 
 /// A function of two numbers, which are repeated as their tensors are broadcast.
 pub struct Pairs {
     /// Overwrites the first, which are not repeated.
-    pub over: fn(&mut [f32], Operand),
+    pub over: ZipOver,
     /// Leaves both; of so many pairs.
-    pub made: fn(Operand, Operand, usize) -> Vec<f32>,
+    pub made: Zipped,
 }
 
 /// A comparison of so many pairs.
@@ -122,6 +131,32 @@ functions! { Two, 1,
     TangentGradient = |y, dy| dy * (1.0 - y * y);
 }
 
+/// A rectifier that lets a part of what is negative through.
+#[derive(Clone, Copy)]
+struct Leaky {
+    slope: f32,
+}
+
+impl One for Leaky {
+    #[inline(always)]
+    fn of(self, x: f32) -> f32 {
+        if x > 0.0 { x } else { x * self.slope }
+    }
+}
+
+/// Its gradient, from that of its result and what it was given.
+#[derive(Clone, Copy)]
+struct LeakyGradient {
+    slope: f32,
+}
+
+impl Two for LeakyGradient {
+    #[inline(always)]
+    fn of(self, dy: f32, x: f32) -> f32 {
+        if x > 0.0 { dy } else { dy * self.slope }
+    }
+}
+
 macro_rules! tests {
     ($($name:ident = |$x:ident, $y:ident| $body:expr;)*) => {
         $(
@@ -161,13 +196,20 @@ impl<F: Two> Two for Swapped<F> {
 /// `unary!(F)`: the functions of slices for a function of a number.
 macro_rules! unary {
     ($f:expr) => {
-        Unary { over: |xs| map(xs, $f), made: |xs| mapped(xs, $f) }
+        Unary {
+            over: Box::new(move |xs| map(xs, $f)),
+            made: Box::new(move |xs| mapped(xs, $f)),
+            rows: Box::new(move |xs, rows| mapped_rows(xs, rows, $f)),
+        }
     };
 }
 
 macro_rules! pairs {
     ($f:expr) => {
-        Pairs { over: |xs, ys| zip(xs, ys, $f), made: |xs, ys, len| zipped(xs, ys, len, $f) }
+        Pairs {
+            over: Box::new(move |xs, ys| zip(xs, ys, $f)),
+            made: Box::new(move |xs, ys, len| zipped(xs, ys, len, $f)),
+        }
     };
 }
 
@@ -196,6 +238,17 @@ pub fn unary(op: &str) -> Option<Unary> {
         "Tanh" => unary!(Tangent),
         _ => return None,
     })
+}
+
+/// LeakyRelu, whose slope is an attribute.
+pub fn leaky(slope: f32) -> Unary {
+    unary!(Leaky { slope })
+}
+
+/// LeakyReluGrad.
+pub fn leaky_gradient(slope: f32) -> Binary {
+    let gradient = LeakyGradient { slope };
+    Binary { straight: pairs!(gradient), swapped: pairs!(Swapped(gradient)), broadcasts: false }
 }
 
 /// The op with this name and two inputs, if it is computed here.
@@ -328,6 +381,30 @@ mod tests {
             (op.swapped.over)(&mut right, x);
             assert_eq!([bits(left.to_vec()), bits(right.to_vec())], [straight.clone(), straight], "{name}");
         }
+    }
+
+    #[test]
+    fn leaky_rectifiers_let_a_part_of_what_is_negative_through() {
+        let xs = [3.0f32, -2.0, 0.0, f32::NAN, f32::NEG_INFINITY, f32::INFINITY];
+        let got = (leaky(0.25).made)(&xs);
+        assert_eq!(got[..3], [3.0, -0.5, 0.0]);
+        assert!(got[3].is_nan() && got[4..] == [f32::NEG_INFINITY, f32::INFINITY]);
+        let (gradient, dys) = (leaky_gradient(0.25), [8.0f32, 8.0, 4.0, 4.0, -8.0, 1.0]);
+        let want = [8.0, 2.0, 1.0, 1.0, -2.0, 1.0];
+        let repeat = &Repeat::none(xs.len());
+        let [x, dy] = [&xs, &dys].map(|elements| Operand { elements, repeat });
+        assert_eq!((gradient.straight.made)(dy, x, xs.len()), want);
+        assert_eq!((gradient.swapped.made)(x, dy, xs.len()), want);
+        // As many as several threads share, and no multiple of a register.
+        let many: Vec<f32> = (0..(1 << 18) + 13).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
+        let want: Vec<f32> = many.iter().map(|x| x.max(0.0) + 0.25 * x.min(0.0)).collect();
+        let mut over = many.clone();
+        (leaky(0.25).over)(&mut over);
+        assert!(over == want);
+        let mut over = vec![2.0; many.len()];
+        let ys = Operand { elements: &many, repeat: &Repeat::none(many.len()) };
+        (leaky_gradient(0.25).straight.over)(&mut over, ys);
+        assert!(over.iter().zip(&many).all(|(dy, x)| *dy == if *x > 0.0 { 2.0 } else { 0.5 }));
     }
 
     #[test]

@@ -34,7 +34,7 @@ const LOTS: usize = 4;
 /// Elements that are copied and computed on while a processor's nearest memory holds them.
 const NEAR: usize = 1 << 11;
 /// Elements that are repeated in memory at a time.
-const REPEATED: usize = 1 << 8;
+pub(super) const REPEATED: usize = 1 << 8;
 
 /// How a walk is cut.
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ fn on_repeated(xs: &[f32], repeat: &Repeat, len: usize, cut: Cut, act: impl Fn(u
 }
 
 /// Writes what stands at the next places of an answer.
-fn spread<'a>(runs: &mut Runs, elements: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
+pub(super) fn spread<'a>(runs: &mut Runs, elements: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
     runs.write(elements, to);
     // SAFETY: every place was written.
     unsafe { to.assume_init_mut() }
@@ -106,6 +106,41 @@ pub fn map<F: One>(xs: &mut [f32], f: F) {
 /// The function of each number.
 pub fn mapped<F: One>(xs: &[f32], f: F) -> Vec<f32> {
     on_copy(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest(Map { xs, f }))
+}
+
+/// Rows of one length that begin `apart` from one another: what a part of each row of a matrix is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    pub count: usize,
+    pub len: usize,
+    pub apart: usize,
+}
+
+struct MapRows<'a, 'p, F> {
+    to: &'a mut Places<'p, f32>,
+    /// From the first row that is mapped on.
+    xs: &'a [f32],
+    rows: Rows,
+    f: F,
+}
+
+impl<F: One> Work for MapRows<'_, '_, F> {
+    #[inline(always)]
+    fn run(self) {
+        let MapRows { to, mut xs, rows: Rows { len, apart, .. }, f } = self;
+        while to.left() > 0 {
+            let row = &xs[..len];
+            to.each(len, |i| f.of(row[i]));
+            xs = xs.get(apart..).unwrap_or_default();
+        }
+    }
+}
+
+/// The function of each number of some rows, of which the first begins with `xs`.
+pub fn mapped_rows<F: One>(xs: &[f32], rows: Rows, f: F) -> Vec<f32> {
+    anew(rows.count * rows.len, Cut { period: rows.len, work: F::WORK }, |at, to| {
+        widest(MapRows { xs: &xs[at / rows.len * rows.apart..], to, rows, f });
+    })
 }
 
 /// A tensor's elements, as they are repeated in an answer.
@@ -171,78 +206,46 @@ pub fn zipped<F: Two>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<f32> {
     on_repeated(xs.elements, xs.repeat, len, cut, |from, xs| widest(Zip { xs, ys, from, f }))
 }
 
-/// A function of two numbers that is true or false. To be inlined always.
-pub trait Test: Copy + Send + Sync {
-    fn of(self, x: f32, y: f32) -> bool;
+/// The places of a part of a new vector. They are filled in their order.
+pub struct Places<'a, R> {
+    all: &'a mut [MaybeUninit<R>],
+    filled: usize,
 }
 
-/// As [`Zip`], to other places.
-struct Tests<'a, F> {
-    to: &'a mut [MaybeUninit<bool>],
-    xs: &'a [f32],
-    ys: Operand<'a>,
-    from: usize,
-    f: F,
-}
-
-impl<F: Test> Work for Tests<'_, F> {
+impl<R: Copy> Places<'_, R> {
+    /// How many are not filled yet.
     #[inline(always)]
-    fn run(self) {
-        let Operand { elements, repeat } = self.ys;
-        let mut done = 0;
-        for (count, first) in repeat.runs(self.from, self.xs.len()) {
-            let (to, xs) = (&mut self.to[done..done + count], &self.xs[done..done + count]);
-            if repeat.step() == 1 {
-                for ((to, &x), &y) in to.iter_mut().zip(xs).zip(&elements[first..first + count]) {
-                    to.write(self.f.of(x, y));
-                }
-            } else {
-                let y = elements[first];
-                for (to, &x) in to.iter_mut().zip(xs) {
-                    to.write(self.f.of(x, y));
-                }
-            }
-            done += count;
+    pub fn left(&self) -> usize {
+        self.all.len() - self.filled
+    }
+
+    /// Fills the next `count` places: each with what `of` returns for its number among them.
+    #[inline(always)]
+    pub fn each(&mut self, count: usize, of: impl Fn(usize) -> R) {
+        for (i, place) in self.all[self.filled..][..count].iter_mut().enumerate() {
+            place.write(of(i));
         }
+        self.filled += count;
+    }
+
+    /// Fills the next places with copies of these.
+    #[inline(always)]
+    pub fn copy(&mut self, from: &[R]) {
+        self.all[self.filled..][..from.len()].write_copy_of_slice(from);
+        self.filled += from.len();
     }
 }
 
-/// Whether the test holds for each `x` and its `y`, for so many places.
-pub fn tested<F: Test>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<bool> {
-    let more = ys.repeat.unrolled(ys.elements);
-    let ys = more.as_ref().map_or(ys, |(elements, repeat)| Operand { elements, repeat });
-    made(len, Cut { period: 1, work: 1 }.lot(len), |from, to: &mut [MaybeUninit<bool>]| {
-        if xs.repeat.is_none() {
-            let xs = &xs.elements[from..from + to.len()];
-            return widest(Tests { to, xs, ys, from, f });
-        }
-        let mut runs = xs.repeat.runs(from, to.len());
-        let mut places = [const { MaybeUninit::uninit() }; REPEATED];
-        for (i, to) in to.chunks_mut(REPEATED).enumerate() {
-            let xs = &*spread(&mut runs, xs.elements, &mut places[..to.len()]);
-            widest(Tests { to, xs, ys, from: from + i * REPEATED, f });
-        }
+/// As [`made`]: `act` is called with the place of the first element of a part, and fills that part.
+///
+/// # Panics
+/// If `act` leaves a place as it is.
+pub fn anew<R: Copy + Send>(len: usize, cut: Cut, act: impl Fn(usize, &mut Places<R>) + Sync) -> Vec<R> {
+    made(len, cut.lot(len), |from, all| {
+        let mut places = Places { all, filled: 0 };
+        act(from, &mut places);
+        assert_eq!(places.left(), 0, "every place is filled");
     })
-}
-
-struct Choice<'a> {
-    to: &'a mut [MaybeUninit<f32>],
-    from: &'a [bool],
-}
-
-impl Work for Choice<'_> {
-    #[inline(always)]
-    fn run(self) {
-        for (to, &from) in self.to.iter_mut().zip(self.from) {
-            to.write(if from { 1.0 } else { 0.0 });
-        }
-    }
-}
-
-/// 1 for what is true, 0 for what is false.
-pub fn numbered(from: &[bool]) -> Vec<f32> {
-    let lot = Cut { period: 1, work: 1 }.lot(from.len());
-    made(from.len(), lot, |first, to| widest(Choice { from: &from[first..first + to.len()], to }))
 }
 
 /// A vector of `len` elements, in lots of `lot`: `act` is called with the place of the first element of each, and with its
@@ -294,17 +297,9 @@ fn add_all(xs: &mut [f32], others: &[&[f32]], from: usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::convert::converted;
+    use super::super::flags::{Test, tested};
     use super::*;
-
-    #[derive(Clone, Copy)]
-    struct Difference;
-
-    impl Two for Difference {
-        #[inline(always)]
-        fn of(self, x: f32, y: f32) -> f32 {
-            x - y
-        }
-    }
 
     #[derive(Clone, Copy)]
     struct Less;
@@ -313,6 +308,16 @@ mod tests {
         #[inline(always)]
         fn of(self, x: f32, y: f32) -> bool {
             x < y
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    struct Difference;
+
+    impl Two for Difference {
+        #[inline(always)]
+        fn of(self, x: f32, y: f32) -> f32 {
+            x - y
         }
     }
 
@@ -363,7 +368,7 @@ mod tests {
         let case = format!("{x:?} with {y:?}");
         assert!(zipped(x_operand, y_operand, len, Difference) == differences, "{case}");
         assert!(tested(x_operand, y_operand, len, Less) == less, "{case}");
-        assert!(numbered(&less) == one_for_true, "{case}");
+        assert!(converted::<bool, f32>(&less) == one_for_true, "{case}");
         zip(&mut all_xs, y_operand, Difference);
         assert!(all_xs == differences, "{case} in place");
     }
@@ -421,6 +426,18 @@ mod tests {
                 want[i * depth + index as usize] = 2.5;
             }
             assert!(one_hot(&indices, depth, [2.5, -0.5]) == want, "{count} of {depth}");
+        }
+    }
+
+    #[test]
+    fn maps_reach_every_row() {
+        for (count, len, apart, start) in [(1, 5, 9, 4), (3, 1, 2, 1), (64, 33, 132, 66), (1025, 300, 301, 1)] {
+            let xs = numbers(start + (count - 1) * apart + len, 2);
+            let want = (0..count).flat_map(|row| xs[start + row * apart..][..len].iter().map(|x| 0.5 * x));
+            assert!(
+                mapped_rows(&xs[start..], Rows { count, len, apart }, Half).into_iter().eq(want),
+                "{count} of {len}"
+            );
         }
     }
 

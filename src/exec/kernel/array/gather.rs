@@ -32,85 +32,96 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// The slices of `params` along `axis` that `indices` names; the first `batch_dims` dimensions of both are paired.
 ///
 /// # Errors
-/// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, or, in TensorFlow's words, if the shapes do not fit.
+/// As [`Gather::new`]; ResourceExhausted if the answer would be too large.
 pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> Result<Tensor> {
-    if params.rank() == 0 {
-        return Err(Failure::invalid("params must be at least 1 dimensional"));
-    }
-    let at = call::axis(axis, params.rank()).map_err(|_| {
-        let rank = params.rank();
-        Failure::invalid(format!("Expected axis in the range [-{rank}, {rank}), but got {axis}"))
-    })?;
-    let batch = batches(params, indices, batch_dims)?;
-    if batch > at {
-        return Err(Failure::invalid(format!("batch_dims ({batch}) must be less than or equal to axis ({at}).")));
-    }
-    for (i, (size, other)) in params.dims().iter().zip(indices.dims()).take(batch).enumerate() {
-        if size != other {
-            return Err(Failure::invalid(format!(
-                "params.shape[{i}]: {size} should be equal to indices.shape[{i}]: {other}"
-            )));
-        }
-    }
-    let limit = params.dims()[at];
-    let places = indices_of(indices)?
-        .into_iter()
-        .enumerate()
-        .map(|(i, index)| {
-            usize::try_from(index).ok().filter(|&index| index < limit).ok_or_else(|| {
-                let place = call::place(i, indices.dims());
-                Failure::invalid(format!("indices{place} = {index} is not in [0, {limit})"))
-            })
-        })
-        .collect::<Result<Vec<usize>>>()?;
-    let (before, after) = (&params.dims()[batch..at], &params.dims()[at + 1..]);
-    let own = &indices.dims()[batch..];
-    let shape: Shape = [&params.dims()[..batch], before, own, after].concat().into();
-    let n = shape.checked_elements(params.dtype())?;
-    let walk = Gather {
-        batches: call::product(&params.dims()[..batch]),
-        outer: call::product(before),
-        limit,
-        inner: call::product(after),
-        places,
-    };
+    let gather = Gather::new(params.shape(), indices, axis, batch_dims)?;
+    let n = gather.shape.checked_elements(params.dtype())?;
     with_moved!(params.dtype(), T => {
         let mut out = Vec::with_capacity(n);
         if n > 0 {
-            walk.read(params.moved::<T>()?, &mut out);
+            gather.read(params.moved::<T>()?, &mut out);
         }
-        Ok(Tensor::from_moved(params.dtype(), shape, out))
+        Ok(Tensor::from_moved(params.dtype(), gather.shape, out))
     })
     .unwrap_or_else(|| not_held(params.dtype()))
 }
 
-/// How many leading dimensions of `params` and `indices` are paired.
-fn batches(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<usize> {
-    let rank = indices.rank() as i64;
-    if batch_dims.unsigned_abs() > rank.unsigned_abs() {
-        let why = format!("Expected batch_dims in the range [{}, {rank}], but got {batch_dims}", -rank);
-        return Err(Failure::invalid(why));
-    }
-    let batch = if batch_dims < 0 { batch_dims + rank } else { batch_dims } as usize;
-    if batch >= params.rank() {
-        let why = format!("batch_dims ({batch}) must be less than rank(params) ({}).", params.rank());
-        return Err(Failure::invalid(why));
-    }
-    Ok(batch)
-}
-
-struct Gather {
+/// Which slices are read, and what they make.
+pub struct Gather {
     batches: usize,
     outer: usize,
     /// Size of the axis.
     limit: usize,
-    /// Elements of a slice.
-    inner: usize,
     /// The indices, checked.
     places: Vec<usize>,
+    /// Elements of a slice.
+    pub inner: usize,
+    /// The shape of the answer.
+    pub shape: Shape,
 }
 
 impl Gather {
+    /// What [`gather`] reads of a tensor of this shape.
+    ///
+    /// # Errors
+    /// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, or, in TensorFlow's words, if the shapes do not fit.
+    pub fn new(params: &Shape, indices: &Tensor, axis: i64, batch_dims: i64) -> Result<Gather> {
+        if params.rank() == 0 {
+            return Err(Failure::invalid("params must be at least 1 dimensional"));
+        }
+        let at = call::axis(axis, params.rank()).map_err(|_| {
+            let rank = params.rank();
+            Failure::invalid(format!("Expected axis in the range [-{rank}, {rank}), but got {axis}"))
+        })?;
+        let batch = batches(params, indices, batch_dims)?;
+        if batch > at {
+            return Err(Failure::invalid(format!("batch_dims ({batch}) must be less than or equal to axis ({at}).")));
+        }
+        for (i, (size, other)) in params.dims().iter().zip(indices.dims()).take(batch).enumerate() {
+            if size != other {
+                return Err(Failure::invalid(format!(
+                    "params.shape[{i}]: {size} should be equal to indices.shape[{i}]: {other}"
+                )));
+            }
+        }
+        let limit = params.dims()[at];
+        let places = indices_of(indices)?
+            .into_iter()
+            .enumerate()
+            .map(|(i, index)| {
+                usize::try_from(index).ok().filter(|&index| index < limit).ok_or_else(|| {
+                    let place = call::place(i, indices.dims());
+                    Failure::invalid(format!("indices{place} = {index} is not in [0, {limit})"))
+                })
+            })
+            .collect::<Result<Vec<usize>>>()?;
+        let (before, after) = (&params.dims()[batch..at], &params.dims()[at + 1..]);
+        let own = &indices.dims()[batch..];
+        Ok(Gather {
+            batches: call::product(&params.dims()[..batch]),
+            outer: call::product(before),
+            limit,
+            places,
+            inner: call::product(after),
+            shape: [&params.dims()[..batch], before, own, after].concat().into(),
+        })
+    }
+
+    /// How many slices are read, if each has elements.
+    pub fn slices(&self) -> usize {
+        self.places.len() * self.outer
+    }
+
+    /// Where a slice begins.
+    pub fn offset(&self, slice: usize) -> usize {
+        if self.outer * self.batches == 1 {
+            return self.places[slice] * self.inner;
+        }
+        let own = self.places.len() / self.batches;
+        let (outer, place) = (slice / own, slice % own);
+        (outer * self.limit + self.places[outer / self.outer * own + place]) * self.inner
+    }
+
     fn read<T: Moved>(&self, params: &[T], out: &mut Vec<T>) {
         let own = self.places.len() / self.batches;
         let mut pace = Pace::new();
@@ -133,6 +144,21 @@ impl Gather {
     }
 }
 
+/// How many leading dimensions of `params` and `indices` are paired.
+fn batches(params: &Shape, indices: &Tensor, batch_dims: i64) -> Result<usize> {
+    let rank = indices.rank() as i64;
+    if batch_dims.unsigned_abs() > rank.unsigned_abs() {
+        let why = format!("Expected batch_dims in the range [{}, {rank}], but got {batch_dims}", -rank);
+        return Err(Failure::invalid(why));
+    }
+    let batch = if batch_dims < 0 { batch_dims + rank } else { batch_dims } as usize;
+    if batch >= params.rank() {
+        let why = format!("batch_dims ({batch}) must be less than rank(params) ({}).", params.rank());
+        return Err(Failure::invalid(why));
+    }
+    Ok(batch)
+}
+
 /// Indices of any integer dtype that indices can have.
 pub(super) fn indices_of(indices: &Tensor) -> Result<Vec<i64>> {
     match indices.data() {
@@ -143,7 +169,7 @@ pub(super) fn indices_of(indices: &Tensor) -> Result<Vec<i64>> {
 }
 
 /// Whether the node ignores indices that are out of range instead of failing.
-pub(super) fn ignores_bad_indices(node: &KernelNode) -> Result<bool> {
+pub fn ignores_bad_indices(node: &KernelNode) -> Result<bool> {
     match node.attrs.str("bad_indices_policy")? {
         "IGNORE" => Ok(true),
         "" | "DEFAULT" | "ERROR" => Ok(false),
@@ -194,10 +220,20 @@ pub(super) fn slices(
     Ok((offsets, inner))
 }
 
-fn gather_nd<T: Moved>(params: &Tensor, indices: &Tensor, ignore: bool) -> Result<Tensor> {
+/// The slices of a tensor of this shape that GatherNd reads: the offset of each (`None` for a bad one that is ignored), how many
+/// elements a slice has, and the shape of the answer.
+///
+/// # Errors
+/// InvalidArgument if the indices do not fit.
+pub fn nd_slices(params: &Shape, indices: &Tensor, ignore: bool) -> Result<(Vec<Option<usize>>, usize, Shape)> {
     let (offsets, inner) = slices(indices, params.dims(), "param", ignore)?;
     let depth = indices.dims()[indices.rank() - 1];
-    let shape: Shape = [&indices.dims()[..indices.rank() - 1], &params.dims()[depth..]].concat().into();
+    let shape = [&indices.dims()[..indices.rank() - 1], &params.dims()[depth..]].concat().into();
+    Ok((offsets, inner, shape))
+}
+
+fn gather_nd<T: Moved>(params: &Tensor, indices: &Tensor, ignore: bool) -> Result<Tensor> {
+    let (offsets, inner, shape) = nd_slices(params.shape(), indices, ignore)?;
     let mut out = Vec::with_capacity(shape.checked_elements(params.dtype())?);
     let elements = params.moved::<T>()?;
     // Ignored indices read as zeros.

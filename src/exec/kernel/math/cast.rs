@@ -5,8 +5,9 @@
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
 use super::map_to;
+use crate::exec::vector::{To, converted};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Complex, DType, Integer, Numeric, Tensor, with_type};
+use crate::tensor::{Complex, DType, Element, Integer, Numeric, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if node.op != "Cast" {
@@ -84,7 +85,17 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
     }
     let found = match (from, to) {
         (DType::Bool, DType::I32) => Some(map_to(&x, |&x: &bool| i32::from(x))),
-        (DType::Bool, DType::F32) => Some(map_to(&x, |&x: &bool| f32::from(x))),
+        // What models cast most goes side by side.
+        (DType::Bool, DType::F32) => Some(spread::<bool, f32>(&x)),
+        (DType::U8, DType::F32) => Some(spread::<u8, f32>(&x)),
+        (DType::I32, DType::F32) => Some(spread::<i32, f32>(&x)),
+        (DType::I64, DType::F32) => Some(spread::<i64, f32>(&x)),
+        (DType::F64, DType::F32) => Some(spread::<f64, f32>(&x)),
+        (DType::F32, DType::F64) => Some(spread::<f32, f64>(&x)),
+        (DType::F32, DType::Bool) => Some(spread::<f32, bool>(&x)),
+        (DType::F32, DType::I32) => Some(spread::<f32, i32>(&x)),
+        (DType::F32, DType::I64) => Some(spread::<f32, i64>(&x)),
+        (DType::F32, DType::U8) => Some(spread::<f32, u8>(&x)),
         _ if to.is_complex() => {
             let real = if from.is_complex() { None } else { Some(cast(x.clone(), to.real())?) };
             match (real, to) {
@@ -120,6 +131,11 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
         _ => with_type!(from, S => from_integer::<S>(&x, to); I32 i32, I64 i64, U64 u64),
     };
     found.unwrap_or_else(|| Err(Failure::invalid(format!("Cast from {from} to {to} is not supported"))))
+}
+
+fn spread<T: Element + To<R>, R: Element + Copy>(x: &Tensor) -> Result<Tensor> {
+    x.shape().checked_elements(R::DTYPE)?;
+    Ok(Tensor::from_vec(x.shape().clone(), converted(x.slice::<T>()?)))
 }
 
 fn from_integer<S: Integer>(x: &Tensor, to: DType) -> Result<Tensor> {

@@ -27,31 +27,32 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     choose.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The first version: both values have one shape; the condition has that shape, is a scalar, or has one element for
-/// each row.
 fn select<T: Moved>([condition, t, e]: [Tensor; 3]) -> Result<Tensor> {
-    if t.shape() != e.shape() {
-        return Err(Failure::invalid(format!(
-            "'then' and 'else' must have the same size, but received: {} vs. {}",
-            t.shape(),
-            e.shape()
-        )));
+    let dims = condition_shape(condition.shape(), [t.shape(), e.shape()])?;
+    choose::<T>(t.shape().clone(), condition.reshaped(dims)?, t, e)
+}
+
+/// The shape of Select's condition, as it is broadcast to that of the two values, which have one shape: the condition has that
+/// shape, is a scalar, or has one element for each row.
+///
+/// # Errors
+/// InvalidArgument if the shapes do not fit.
+pub fn condition_shape(condition: &Shape, [t, e]: [&Shape; 2]) -> Result<Shape> {
+    if t != e {
+        return Err(Failure::invalid(format!("'then' and 'else' must have the same size, but received: {t} vs. {e}")));
     }
-    let condition = if condition.rank() == 0 || condition.shape() == t.shape() {
-        condition
-    } else if condition.rank() == 1 && t.dims().first() == Some(&condition.len()) {
-        let mut dims = vec![1; t.rank()];
-        dims[0] = condition.len();
-        condition.reshaped(dims)?
-    } else {
-        return Err(Failure::invalid(format!(
+    if condition.rank() == 0 || condition == t {
+        return Ok(condition.clone());
+    }
+    match (condition.dims(), t.dims()) {
+        (&[conditions], &[rows, ..]) if conditions == rows => {
+            Ok([conditions].into_iter().chain(t.dims()[1..].iter().map(|_| 1)).collect())
+        }
+        _ => Err(Failure::invalid(format!(
             "Inputs to operation of type Select must have the same size and shape, or the condition must be a vector \
-             that matches the first dimension. condition: {} != then: {}",
-            condition.shape(),
-            t.shape()
-        )));
-    };
-    choose::<T>(t.shape().clone(), condition, t, e)
+             that matches the first dimension. condition: {condition} != then: {t}"
+        ))),
+    }
 }
 
 fn choose<T: Moved>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> Result<Tensor> {

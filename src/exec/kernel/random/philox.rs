@@ -6,6 +6,9 @@
 /// The bits of one count.
 pub type Bits = [u32; 4];
 
+/// Counts whose bits are computed side by side, in a loop that the compiler vectorises.
+pub const ABREAST: usize = 64;
+
 /// A key and the next count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Philox {
@@ -30,15 +33,37 @@ impl Philox {
 
     /// The bits of the next count.
     pub fn draw(&mut self) -> Bits {
-        let c = self.counter;
-        let mut bits = [c as u32, (c >> 32) as u32, (c >> 64) as u32, (c >> 96) as u32];
-        let mut key = self.key;
-        for _ in 0..10 {
-            bits = round(bits, key);
-            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
-        }
+        let bits = rounds(self.count(), self.key);
         self.skip(1);
         bits
+    }
+
+    /// The bits of the next [`ABREAST`] counts: the first words of all of them, their second words, and so on.
+    #[inline(always)]
+    pub fn draw_abreast(&mut self) -> [[u32; ABREAST]; 4] {
+        let [first, second, third, fourth] = self.count();
+        let mut all = [[0; ABREAST]; 4];
+        for i in 0..ABREAST {
+            let mut count = [first.wrapping_add(i as u32), second, third, fourth];
+            let mut carries = count[0] < first;
+            for word in &mut count[1..] {
+                *word = word.wrapping_add(u32::from(carries));
+                carries &= *word == 0;
+            }
+            let bits = rounds(count, self.key);
+            for (all, bits) in all.iter_mut().zip(bits) {
+                all[i] = bits;
+            }
+        }
+        self.skip(ABREAST as u64);
+        all
+    }
+
+    /// The words of the next count.
+    #[inline(always)]
+    fn count(&self) -> Bits {
+        let c = self.counter;
+        [c as u32, (c >> 32) as u32, (c >> 64) as u32, (c >> 96) as u32]
     }
 
     /// The bits one word at a time.
@@ -47,6 +72,16 @@ impl Philox {
     }
 }
 
+#[inline(always)]
+fn rounds(mut bits: Bits, mut key: [u32; 2]) -> Bits {
+    for _ in 0..10 {
+        bits = round(bits, key);
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    bits
+}
+
+#[inline(always)]
 fn round(bits: Bits, key: [u32; 2]) -> Bits {
     let first = u64::from(bits[0]) * 0xD251_1F53;
     let second = u64::from(bits[2]) * 0xCD9E_8D57;
@@ -87,5 +122,21 @@ mod tests {
             0x0370_7344_1319_8a2e_85a3_08d3_243f_6a88,
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
         );
+    }
+
+    #[test]
+    fn counts_abreast_have_the_bits_of_one_after_the_other() {
+        // Where no word of the counter overflows, and where one, two, three and all four of them do.
+        for (counter, below) in [(5, 0), (1 << 32, 3), (7 << 96 | 1 << 64, 60), (9 << 96, 1), (0, 17)] {
+            let mut together = Philox::new(0x0123_4567_89ab_cdef, u128::wrapping_sub(counter, below));
+            let mut alone = together;
+            for _ in 0..2 {
+                let all = together.draw_abreast();
+                for i in 0..ABREAST {
+                    assert_eq!(all.map(|words| words[i]), alone.draw(), "{counter:#x} less {below}, {i} on");
+                }
+            }
+            assert_eq!(together, alone);
+        }
     }
 }

@@ -1,0 +1,284 @@
+//! Bools: the comparisons that they come from, and the choices between numbers that they make.
+
+use std::mem::MaybeUninit;
+
+use super::target::{Work, widest};
+use super::walk::{Cut, Operand, Places, REPEATED, anew, in_place, spread};
+
+/// A function of two numbers that is true or false. To be inlined always.
+pub trait Test: Copy + Send + Sync {
+    fn of(self, x: f32, y: f32) -> bool;
+}
+
+const SIMPLE: Cut = Cut { period: 1, work: 1 };
+
+/// Each of the `xs`, of which the first stands at `from`, meets its `y`.
+struct Tests<'a, 'p, F> {
+    to: &'a mut Places<'p, bool>,
+    xs: &'a [f32],
+    ys: Operand<'a>,
+    from: usize,
+    f: F,
+}
+
+impl<F: Test> Work for Tests<'_, '_, F> {
+    #[inline(always)]
+    fn run(self) {
+        let Tests { to, xs, ys: Operand { elements, repeat }, from, f } = self;
+        let mut rest = xs;
+        for (count, first) in repeat.runs(from, xs.len()) {
+            let (xs, others) = rest.split_at(count);
+            if repeat.step() == 1 {
+                let ys = &elements[first..][..count];
+                to.each(count, |i| f.of(xs[i], ys[i]));
+            } else {
+                let y = elements[first];
+                to.each(count, |i| f.of(xs[i], y));
+            }
+            rest = others;
+        }
+    }
+}
+
+/// Whether the test holds for each `x` and its `y`, for so many places.
+pub fn tested<F: Test>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<bool> {
+    let more = ys.repeat.unrolled(ys.elements);
+    let ys = more.as_ref().map_or(ys, |(elements, repeat)| Operand { elements, repeat });
+    anew(len, SIMPLE, |mut from, to| {
+        if xs.repeat.is_none() {
+            return widest(Tests { xs: &xs.elements[from..][..to.left()], to, ys, from, f });
+        }
+        let mut runs = xs.repeat.runs(from, to.left());
+        let mut places = [const { MaybeUninit::uninit() }; REPEATED];
+        while to.left() > 0 {
+            let count = to.left().min(REPEATED);
+            let xs = &*spread(&mut runs, xs.elements, &mut places[..count]);
+            widest(Tests { to: &mut *to, xs, ys, from, f });
+            from += count;
+        }
+    })
+}
+
+/// One dimension of what three operands are walked for together: its size, and how far the neighbours along it lie apart in each
+/// operand. Of the last dimension, they are neighbours in memory or the same.
+pub type Along = (usize, [usize; 3]);
+
+/// Numbers that are chosen by flags. `dims` are those of the flags, of the numbers for true and of those for false, the outermost
+/// first.
+#[derive(Clone, Copy)]
+pub struct Choice<'a> {
+    pub flags: &'a [bool],
+    pub when: [&'a [f32]; 2],
+    pub dims: &'a [Along],
+}
+
+/// Which of the numbers of a [`Choice`] are those for true and for false.
+pub const TRUE: usize = 0;
+pub const FALSE: usize = 1;
+
+/// Where a walk over the operands is.
+struct Walk<'a> {
+    dims: &'a [Along],
+    /// The position along each dimension.
+    index: Vec<usize>,
+    offsets: [usize; 3],
+}
+
+impl<'a> Walk<'a> {
+    /// A walk that begins at this place of the answer.
+    fn from(dims: &'a [Along], mut place: usize) -> Walk<'a> {
+        let (mut index, mut offsets) = (vec![0; dims.len()], [0; 3]);
+        for (index, (size, strides)) in index.iter_mut().zip(dims).rev() {
+            *index = place % size;
+            place /= size;
+            (0..3).for_each(|k| offsets[k] += *index * strides[k]);
+        }
+        Walk { dims, index, offsets }
+    }
+
+    /// The offsets of the operands here, and how many elements of a row are next, of at most so many.
+    #[inline(always)]
+    fn next(&mut self, most: usize) -> ([usize; 3], usize) {
+        let now = self.offsets;
+        let mut step = 0;
+        for ((size, strides), index) in self.dims.iter().zip(&mut self.index).rev() {
+            // The row that is left, and then one row, plane and so on.
+            let by = if step == 0 { (size - *index).min(most) } else { 1 };
+            step = if step == 0 { by } else { step };
+            *index += by;
+            (0..3).for_each(|k| self.offsets[k] += by * strides[k]);
+            if *index < *size {
+                break;
+            }
+            *index = 0;
+            (0..3).for_each(|k| self.offsets[k] -= size * strides[k]);
+        }
+        (now, step)
+    }
+
+    /// How far each operand moves along a row: 1, or 0 if it stays.
+    fn steps(&self) -> [usize; 3] {
+        self.dims.last().map_or([0; 3], |last| last.1)
+    }
+}
+
+struct Choosing<'a, 'p> {
+    to: &'a mut Places<'p, f32>,
+    choice: Choice<'a>,
+    from: usize,
+}
+
+impl Work for Choosing<'_, '_> {
+    #[inline(always)]
+    fn run(self) {
+        let Choosing { to, choice: Choice { flags, when: [yes, no], dims }, from } = self;
+        let mut walk = Walk::from(dims, from);
+        let [by_flag, by_yes, by_no] = walk.steps();
+        while to.left() > 0 {
+            let ([flag, at_yes, at_no], count) = walk.next(to.left());
+            if by_flag == 0 {
+                let (from, by) = if flags[flag] { (&yes[at_yes..], by_yes) } else { (&no[at_no..], by_no) };
+                if by == 1 {
+                    to.copy(&from[..count])
+                } else {
+                    to.each(count, |_| from[0])
+                }
+                continue;
+            }
+            let flags = &flags[flag..][..count];
+            // Both numbers are read, so that there is no branch.
+            let choose = |flag: bool, yes: f32, no: f32| if flag { yes } else { no };
+            match (by_yes, by_no) {
+                (1, 1) => {
+                    let (yes, no) = (&yes[at_yes..][..count], &no[at_no..][..count]);
+                    to.each(count, |i| choose(flags[i], yes[i], no[i]));
+                }
+                (1, _) => {
+                    let (yes, no) = (&yes[at_yes..][..count], no[at_no]);
+                    to.each(count, |i| choose(flags[i], yes[i], no));
+                }
+                (_, 1) => {
+                    let (yes, no) = (yes[at_yes], &no[at_no..][..count]);
+                    to.each(count, |i| choose(flags[i], yes, no[i]));
+                }
+                _ => {
+                    let (yes, no) = (yes[at_yes], no[at_no]);
+                    to.each(count, |i| choose(flags[i], yes, no));
+                }
+            }
+        }
+    }
+}
+
+/// The chosen numbers.
+pub fn chosen(choice: Choice) -> Vec<f32> {
+    let len = choice.dims.iter().map(|dim| dim.0).product();
+    anew(len, SIMPLE, |from, to| widest(Choosing { to, choice, from }))
+}
+
+struct ChoosingOver<'a> {
+    xs: &'a mut [f32],
+    kept: usize,
+    choice: Choice<'a>,
+    from: usize,
+}
+
+impl Work for ChoosingOver<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let ChoosingOver { xs, kept, choice: Choice { flags, when, dims }, from } = self;
+        let (others, is_kept) = (when[1 - kept], kept == TRUE);
+        let mut walk = Walk::from(dims, from);
+        let (by_flag, by_other) = (walk.steps()[0], walk.steps()[2 - kept]);
+        let mut rest = xs;
+        while !rest.is_empty() {
+            let (offsets, count) = walk.next(rest.len());
+            let (own, behind) = rest.split_at_mut(count);
+            rest = behind;
+            let (flag, others) = (offsets[0], &others[offsets[2 - kept]..]);
+            match (by_flag, by_other) {
+                (0, _) if flags[flag] == is_kept => {}
+                (0, 1) => own.copy_from_slice(&others[..count]),
+                (0, _) => own.fill(others[0]),
+                (_, 1) => {
+                    for ((x, &other), &flag) in own.iter_mut().zip(&others[..count]).zip(&flags[flag..][..count]) {
+                        *x = if flag == is_kept { *x } else { other };
+                    }
+                }
+                (_, _) => {
+                    let other = others[0];
+                    for (x, &flag) in own.iter_mut().zip(&flags[flag..][..count]) {
+                        *x = if flag == is_kept { *x } else { other };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes the chosen numbers over `xs`, which are all those of one side, [`TRUE`] or [`FALSE`], in their order. What the choice
+/// has for that side is not read.
+pub fn choose_over(xs: &mut [f32], kept: usize, choice: Choice) {
+    in_place(xs, SIMPLE, |from, xs| widest(ChoosingOver { xs, kept, choice, from }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i + seed) * 7919 % 1009) as f32).collect()
+    }
+
+    /// The numbers that are chosen, one by one.
+    fn one_by_one(Choice { flags, when: [yes, no], dims }: Choice) -> Vec<f32> {
+        let len = dims.iter().map(|dim| dim.0).product();
+        let one = |mut place: usize| {
+            let mut offsets = [0; 3];
+            for (size, strides) in dims.iter().rev() {
+                (0..3).for_each(|k| offsets[k] += place % size * strides[k]);
+                place /= size;
+            }
+            if flags[offsets[0]] { yes[offsets[1]] } else { no[offsets[2]] }
+        };
+        (0..len).map(one).collect()
+    }
+
+    #[test]
+    fn every_number_is_the_one_that_its_flag_chooses() {
+        let many = (1 << 18) + 3;
+        let check = |dims: &[Along]| {
+            let counts =
+                [0, 1, 2].map(|k| 1 + dims.iter().map(|(size, strides)| (size - 1) * strides[k]).sum::<usize>());
+            let flags: Vec<bool> = numbers(counts[0], 3).iter().map(|x| *x < 500.0).collect();
+            let (yes, no) = (numbers(counts[1], 1), numbers(counts[2], 7));
+            let choice = Choice { flags: &flags, when: [&yes, &no], dims };
+            let want = one_by_one(choice);
+            assert!(chosen(choice) == want, "{dims:?}");
+            for kept in [TRUE, FALSE] {
+                let mut xs = choice.when[kept].to_vec();
+                if xs.len() == want.len() {
+                    let mut when = choice.when;
+                    when[kept] = &[];
+                    choose_over(&mut xs, kept, Choice { when, ..choice });
+                    assert!(xs == want, "{dims:?} over those of {kept}");
+                }
+            }
+        };
+        for count in [1, 2, 31, 33, many] {
+            for steps in [[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 0, 0], [0, 1, 1], [0, 1, 0], [0, 0, 1]] {
+                check(&[(count, steps)]);
+            }
+        }
+        // A flag for each row; rows that are short, and long.
+        check(&[(5, [1, 3, 3]), (3, [0, 1, 1])]);
+        check(&[(90_001, [1, 3, 3]), (3, [0, 1, 1])]);
+        check(&[(7, [1, many, many]), (many, [0, 1, 1])]);
+        check(&[(3000, [1, 101, 0]), (101, [0, 1, 0])]);
+        // The same flags for each of several heads, and one number or a row of them where they are false.
+        check(&[(6, [700, 5 * 700, 0]), (5, [0, 700, 0]), (700, [1, 1, 0])]);
+        check(&[(6, [70_000, 5 * 70_000, 0]), (5, [0, 70_000, 0]), (70_000, [1, 1, 0])]);
+        check(&[(40, [33, 33 * 400, 0]), (400, [0, 33, 0]), (33, [1, 1, 1])]);
+        check(&[(3, [0, 1, 0]), (90_000, [1, 0, 1])]);
+    }
+}
