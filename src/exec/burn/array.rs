@@ -11,7 +11,7 @@ use super::memory::{Backing, Order, burn_type, held, upload};
 use super::{SMALL, blocks};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::call::owned;
-use crate::exec::vector::{self, Run};
+use crate::exec::vector::{self, Stretch};
 use crate::failure::{Code, Failure, Result};
 use crate::memory as budget;
 use crate::tensor::{DType, Shape, Tensor};
@@ -286,13 +286,13 @@ impl<B: Backing> Array<B> {
         let shape: Shape = dims.clone().zip(sides).map(|(size, side)| side.0 + size + side.1).collect();
         if let Some(from) = B::floats(&self.raw).filter(|_| B::IN_PLACE && self.dtype == DType::F32) {
             let around = |(&size, &(before, after)): (&usize, &(usize, usize))| {
-                let inner = Run { count: size, from: Some(0) };
-                [Run { count: before, from: None }, inner, Run { count: after, from: None }]
+                let inner = Stretch { count: size, from: Some(0) };
+                [Stretch { count: before, from: None }, inner, Stretch { count: after, from: None }]
                     .into_iter()
                     .filter(|run| run.count > 0)
                     .collect()
             };
-            let axes: Vec<Vec<Run>> = dims.zip(sides).map(around).collect();
+            let axes: Vec<Vec<Stretch>> = dims.zip(sides).map(around).collect();
             let all = vector::picked(from, self.shape.dims(), &axes, value as f32);
             let raw = B::float_from_data(TensorData::new(all, held(&shape)), &site.device);
             return Ok(Array { raw, dtype: self.dtype, shape, home: Home::default() });

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::dense::{Direct, floats, made};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
-use crate::exec::vector::{self, Run};
+use crate::exec::vector::{self, Stretch};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape};
 
@@ -31,7 +31,7 @@ fn padded(border: usize, inputs: Values) -> Result<EngineOutcome> {
         let [before, after] = [padding[0], padding[1]].map(|count| usize::try_from(count).ok());
         mirrored(size, before?, after?, border)
     };
-    let axes: Option<Vec<Vec<Run>>> = dims.iter().zip(paddings.chunks_exact(2)).map(runs).collect();
+    let axes: Option<Vec<Vec<Stretch>>> = dims.iter().zip(paddings.chunks_exact(2)).map(runs).collect();
     let Some(axes) = axes.filter(|axes| paddings.len() == 2 * dims.len() && axes.len() == dims.len()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
@@ -41,13 +41,13 @@ fn padded(border: usize, inputs: Values) -> Result<EngineOutcome> {
 }
 
 /// A dimension with its mirrored contents before and after it; `None` if it has not as many, or if they are too many.
-fn mirrored(size: usize, before: usize, after: usize, border: usize) -> Option<Vec<Run>> {
+fn mirrored(size: usize, before: usize, after: usize, border: usize) -> Option<Vec<Stretch>> {
     let most = before.max(after);
     if most > MOST || most > 0 && most + border > size {
         return None;
     }
-    let one = |from: usize| Run { count: 1, from: Some(from) };
+    let one = |from: usize| Stretch { count: 1, from: Some(from) };
     let left = (0..before).rev().map(|i| one(i + border));
     let right = (0..after).map(|i| one(size - 1 - border - i));
-    Some(left.chain([Run { count: size, from: Some(0) }]).chain(right).collect())
+    Some(left.chain([Stretch { count: size, from: Some(0) }]).chain(right).collect())
 }

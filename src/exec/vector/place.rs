@@ -43,20 +43,20 @@ pub fn joined<T: Copy + Send + Sync>(parts: &[&[T]], outer: usize) -> Vec<T> {
 
 /// So many places of a dimension in a row: what follows a place of the tensor's dimension there, or a value that fills them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Stretch {
     pub count: usize,
     pub from: Option<usize>,
 }
 
 /// A tensor of other places of each dimension, or of a value where there is none.
-pub fn picked(elements: &[f32], dims: &[usize], axes: &[Vec<Run>], value: f32) -> Vec<f32> {
-    let is_whole = |axis: &usize| axes[*axis] == [Run { count: dims[*axis], from: Some(0) }];
+pub fn picked(elements: &[f32], dims: &[usize], axes: &[Vec<Stretch>], value: f32) -> Vec<f32> {
+    let is_whole = |axis: &usize| axes[*axis] == [Stretch { count: dims[*axis], from: Some(0) }];
     let Some(last) = (0..dims.len()).rev().find(|axis| !is_whole(axis)) else { return copied(elements) };
     let inner: usize = dims[last + 1..].iter().product();
-    let runs: Vec<Run> = axes[last]
+    let runs: Vec<Stretch> = axes[last]
         .iter()
         .filter(|run| run.count > 0)
-        .map(|run| Run { count: run.count * inner, from: run.from.map(|from| from * inner) })
+        .map(|run| Stretch { count: run.count * inner, from: run.from.map(|from| from * inner) })
         .collect();
     let ends: Vec<usize> = runs.iter().scan(0, |end, run| Some(*end += run.count).map(|()| *end)).collect();
     let row = ends.last().copied().unwrap_or(0);
@@ -106,9 +106,9 @@ struct Outer {
 }
 
 impl Outer {
-    fn new(runs: &[Run], stride: usize, is_whole: bool) -> Outer {
+    fn new(runs: &[Stretch], stride: usize, is_whole: bool) -> Outer {
         let size = runs.iter().map(|run| run.count).sum();
-        let places = |run: &Run| {
+        let places = |run: &Stretch| {
             let from = run.from;
             (0..run.count).map(move |i| from.map(|from| (from + i) * stride))
         };
@@ -163,21 +163,21 @@ mod tests {
 
     #[test]
     fn places_are_picked_as_one_by_one() {
-        let whole = |size: usize| vec![Run { count: size, from: Some(0) }];
+        let whole = |size: usize| vec![Stretch { count: size, from: Some(0) }];
         let padded = |before: usize, size: usize, after: usize| {
-            let [before, after] = [before, after].map(|count| Run { count, from: None });
-            vec![before, Run { count: size, from: Some(0) }, after]
+            let [before, after] = [before, after].map(|count| Stretch { count, from: None });
+            vec![before, Stretch { count: size, from: Some(0) }, after]
         };
         let mirrored = |size: usize| {
-            let mut runs = vec![Run { count: 1, from: Some(1) }];
+            let mut runs = vec![Stretch { count: 1, from: Some(1) }];
             runs.extend(whole(size));
-            runs.extend((0..2).map(|i| Run { count: 1, from: Some(size - 1 - i) }));
+            runs.extend((0..2).map(|i| Stretch { count: 1, from: Some(size - 1 - i) }));
             runs
         };
-        let check = |dims: [usize; 4], axes: [Vec<Run>; 4]| {
+        let check = |dims: [usize; 4], axes: [Vec<Stretch>; 4]| {
             let from = numbers(dims.iter().product(), 1);
             let tables = axes.each_ref().map(|runs| {
-                let places = |run: &Run| (0..run.count).map(|i| run.from.map(|from| from + i)).collect::<Vec<_>>();
+                let places = |run: &Stretch| (0..run.count).map(|i| run.from.map(|from| from + i)).collect::<Vec<_>>();
                 runs.iter().flat_map(places).collect::<Vec<Option<usize>>>()
             });
             let mut want = Vec::new();

@@ -5,7 +5,6 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::{Pair, widened};
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::blocks;
-use crate::exec::vector::squares;
 use crate::failure::{Failure, Result};
 use crate::tensor::{
     Complex, DType, Element, Float, Integer, Numeric, Shape, Tensor, with_complex, with_integer, with_type,
@@ -20,9 +19,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         return Ok(None);
     }
     let dtype = input_dtype(node, 0)?;
-    let found = if op == "L2Loss" && dtype == DType::F32 {
-        Some(call(|[x]| Ok(Tensor::scalar((squares(x.slice()?) / 2.0) as f32))))
-    } else if op == "L2Loss" {
+    let found = if op == "L2Loss" {
         widened(dtype, |dtype| with_type!(dtype, T => call(|[x]| l2_loss::<T>(&x)); F32 f32, F64 f64))
     } else {
         let keep_dims = node.attrs.bool("keep_dims")?;
