@@ -13,6 +13,17 @@ pub fn copied<T: Copy + Send + Sync>(elements: &[T]) -> Vec<T> {
     })
 }
 
+/// Where each of several pieces ends that lie one after the other.
+fn ends(sizes: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut end = 0;
+    sizes
+        .map(|size| {
+            end += size;
+            end
+        })
+        .collect()
+}
+
 /// Tensors joined along a dimension, which is preceded by others that have `outer` places together.
 pub fn joined<T: Copy + Send + Sync>(parts: &[&[T]], outer: usize) -> Vec<T> {
     let parts: Vec<&[T]> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
@@ -20,7 +31,7 @@ pub fn joined<T: Copy + Send + Sync>(parts: &[&[T]], outer: usize) -> Vec<T> {
         return Vec::new();
     }
     let chunks: Vec<usize> = parts.iter().map(|part| part.len() / outer).collect();
-    let ends: Vec<usize> = chunks.iter().scan(0, |end, chunk| Some(*end += chunk).map(|()| *end)).collect();
+    let ends = ends(chunks.iter().copied());
     let row = ends[ends.len() - 1];
     made(row * outer, COPY.lot(row * outer), |from, mut to: &mut [MaybeUninit<T>]| {
         let (mut index, mut within) = (from / row, from % row);
@@ -58,7 +69,7 @@ pub fn picked(elements: &[f32], dims: &[usize], axes: &[Vec<Stretch>], value: f3
         .filter(|run| run.count > 0)
         .map(|run| Stretch { count: run.count * inner, from: run.from.map(|from| from * inner) })
         .collect();
-    let ends: Vec<usize> = runs.iter().scan(0, |end, run| Some(*end += run.count).map(|()| *end)).collect();
+    let ends = ends(runs.iter().map(|run| run.count));
     let row = ends.last().copied().unwrap_or(0);
     let mut outer = Vec::new();
     let mut stride = dims[last] * inner;
