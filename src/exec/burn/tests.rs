@@ -481,10 +481,10 @@ fn reductions_over_any_axes_are_the_hosts() {
                 same_as_the_host(&*engine, op, &serde_json::json!({"keep_dims": keep_dims}), &inputs);
             }
         }
-        same_as_the_host(&*engine, "L2Loss", &serde_json::json!({}), &[x.clone()]);
+        same_as_the_host(&*engine, "L2Loss", &serde_json::json!({}), std::slice::from_ref(&x));
         for format in ["NHWC", "NCHW"] {
             let attrs = serde_json::json!({"data_format": format});
-            same_as_the_host(&*engine, "BiasAddGrad", &attrs, &[x.clone()]);
+            same_as_the_host(&*engine, "BiasAddGrad", &attrs, std::slice::from_ref(&x));
             let channels = if format == "NHWC" { dims[3] } else { dims[1] };
             same_as_the_host(&*engine, "BiasAdd", &attrs, &[x.clone(), whole_numbers(&[channels])]);
         }

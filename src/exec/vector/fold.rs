@@ -1,7 +1,7 @@
 //! Numbers folded along some dimensions of a tensor: their sum, product, greatest or least.
 //!
-//! Sums and products are of double precision, but that a sum takes numbers four by four. A long fold is done part by part, in an order that follows from the sizes
-//! alone.
+//! Sums and products are of double precision, but that a sum takes numbers four by four. A long fold is done part by part, in an
+//! order that follows from the sizes alone.
 
 use smallvec::SmallVec;
 

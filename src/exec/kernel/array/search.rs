@@ -145,7 +145,9 @@ fn bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType, is_before: 
         )));
     };
     if rows != value_rows {
-        return Err(Failure::invalid(format!("Leading dim_size of both tensors must match: {rows} vs. {value_rows}")));
+        return Err(Failure::invalid(format!(
+            "Leading dim_size of both tensors must match. Got {rows} and {value_rows}"
+        )));
     }
     memory::admit(values.len() * 2 * size_of::<usize>())?;
     let (sorted, wanted) = (sorted.slice::<T>()?, values.slice::<T>()?);

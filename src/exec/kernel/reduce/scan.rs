@@ -82,7 +82,7 @@ mod tests {
             for (axis, exclusive, reverse) in [(0, false, false), (1, true, false), (1, false, true), (2, true, true)] {
                 let inner: usize = dims[axis + 1..].iter().product();
                 let mut want = vec![0; xs.len()];
-                for first in (0..xs.len()).filter(|i| i / inner % dims[axis] == 0) {
+                for first in (0..xs.len()).filter(|i| (i / inner).is_multiple_of(dims[axis])) {
                     let mut sum = 0;
                     for i in 0..dims[axis] {
                         let at = first + inner * if reverse { dims[axis] - 1 - i } else { i };
