@@ -193,7 +193,7 @@ pub(super) async fn serve(
                     );
                 }
                 let met = node.cluster().members().map(|member| member.peer.clone()).collect();
-                reasons.new(conclude(&node.mesh().tried()), met).iter().for_each(tell);
+                reasons.news(conclude(&node.mesh().tried()), met).iter().for_each(tell);
             }
         }
     }
@@ -219,7 +219,7 @@ struct Reasons {
 
 impl Reasons {
     /// Those that are to be told: each once, and again if it had been overcome, when somebody new was met.
-    fn new(&mut self, reasons: Vec<Conclusion>, met: BTreeSet<Peer>) -> Vec<Conclusion> {
+    fn news(&mut self, reasons: Vec<Conclusion>, met: BTreeSet<Peer>) -> Vec<Conclusion> {
         if !met.is_subset(&self.met) {
             self.told.retain(|told| reasons.contains(told));
         }
@@ -318,14 +318,14 @@ mod tests {
         let (silent, key) = (reason("nobody answers"), reason("refused our key"));
         let met = |peers: &[&str]| peers.iter().map(|&peer| Peer::new(peer)).collect::<BTreeSet<Peer>>();
         let mut reasons = Reasons::default();
-        assert_eq!(reasons.new(vec![silent.clone(), key.clone()], met(&["me"])).len(), 2);
-        assert_eq!(reasons.new(vec![silent.clone(), key.clone()], met(&["me"])), []);
-        assert_eq!(reasons.new(vec![], met(&["me"])), []);
-        assert_eq!(reasons.new(vec![silent.clone()], met(&["me"])), [], "it comes and goes, and nobody was met");
+        assert_eq!(reasons.news(vec![silent.clone(), key.clone()], met(&["me"])).len(), 2);
+        assert_eq!(reasons.news(vec![silent.clone(), key.clone()], met(&["me"])), []);
+        assert_eq!(reasons.news(vec![], met(&["me"])), []);
+        assert_eq!(reasons.news(vec![silent.clone()], met(&["me"])), [], "it comes and goes, and nobody was met");
         // A peer is met: what still holds is not told again, and what no longer holds is, when it comes back.
-        assert_eq!(reasons.new(vec![key.clone()], met(&["me", "other"])), []);
-        assert_eq!(reasons.new(vec![key.clone(), silent.clone()], met(&["me"])), [silent]);
+        assert_eq!(reasons.news(vec![key.clone()], met(&["me", "other"])), []);
+        assert_eq!(reasons.news(vec![key.clone(), silent.clone()], met(&["me"])), [silent]);
         let many = (0..2 * MAX_TOLD).map(|n| reason(&n.to_string())).collect();
-        assert_eq!(reasons.new(many, met(&["me"])).len(), MAX_TOLD - 2);
+        assert_eq!(reasons.news(many, met(&["me"])).len(), MAX_TOLD - 2);
     }
 }
