@@ -417,6 +417,7 @@ def indexing():
         stitch(indices=[p([2], "int32"), p([N], "int32")], data=[p([2, 5]), p([N, 5])])
         stitch(indices=[p(N, "int32")], data=[p(N)])
     every("LowerBound", ("sorted_inputs", f([2, 5])), ("values", f([2, 3], [N, N])))
+    every("UpperBound", ("sorted_inputs", f([2, 5])), ("values", f([2, 3], [N, N])))
 
 
 def images():

@@ -17,7 +17,7 @@ pub(in crate::exec) struct Barrier {
     name: String,
     types: Vec<DType>,
     shapes: Vec<PartialShape>,
-    /// The elements that are complete: the number of their key's coming, the key, and the components.
+    /// The elements that are complete: the number of the insertion that brought the key, the key, and the components.
     ready: Arc<Queue>,
     state: Mutex<State>,
 }
@@ -25,7 +25,7 @@ pub(in crate::exec) struct Barrier {
 struct State {
     incomplete: HashMap<Vec<u8>, Incomplete>,
     bytes: usize,
-    /// The number of the next key that comes.
+    /// The number of the next keys that come together.
     next: i64,
     is_closed: bool,
     cancels: bool,
@@ -96,12 +96,15 @@ impl Barrier {
         let mut state = lock(&self.state);
         let mut complete = Vec::new();
         let mut outcome = Ok(());
-        for (i, key) in keys.slice::<Vec<u8>>()?.iter().enumerate() {
+        let keys = keys.slice::<Vec<u8>>()?;
+        let has_new = keys.iter().any(|key| !state.incomplete.contains_key(key));
+        for (i, key) in keys.iter().enumerate() {
             outcome = self.insert_one(&mut state, index, key, row(values, i)?, &mut complete);
             if outcome.is_err() {
                 break;
             }
         }
+        state.next = state.next.wrapping_add(i64::from(has_new));
         let mut finished = self.ready.put(complete)?;
         if state.is_closed && state.incomplete.is_empty() {
             finished.extend(self.ready.end());
@@ -160,7 +163,6 @@ impl Barrier {
                 return Err(Failure::new(Code::Cancelled, why));
             }
             let new = Incomplete { number: state.next, components: vec![None; self.types.len()] };
-            state.next = state.next.wrapping_add(1);
             state.incomplete.insert(key.to_vec(), new);
         }
         let Some(element) = state.incomplete.get_mut(key) else { return Ok(()) };

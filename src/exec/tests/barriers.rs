@@ -41,11 +41,19 @@ fn elements_leave_when_all_their_components_came() {
     put(&mut cluster, &graph, &["c"], pairs(&[30, 31])).unwrap();
     put(&mut cluster, &graph, &["a"], pairs(&[10, 11])).unwrap();
     let taken = cluster.wait(wanted).unwrap();
-    // An op that waits takes each as it is complete. The number of a key counts from the least on.
-    assert_eq!(taken[0].slice::<i64>().unwrap(), [i64::MIN + 2, i64::MIN]);
+    // Numbers count insertions from the least on. Elements of one number come as they were complete.
+    assert_eq!(taken[0].slice::<i64>().unwrap(), [i64::MIN, i64::MIN]);
     assert_eq!(taken[1], texts(&["c", "a"]));
     assert_eq!(taken[2].slice::<f32>().unwrap(), [3.0, 1.0]);
     assert_eq!((taken[3].dims(), taken[3].slice::<i32>().unwrap()), (&[2, 2][..], &[30, 31, 10, 11][..]));
+    // Of different numbers, the key that came first is first, whichever was complete first.
+    put(&mut cluster, &graph, &["d"], Tensor::vector(vec![4f32])).unwrap();
+    put(&mut cluster, &graph, &["d"], pairs(&[40, 41])).unwrap();
+    let wanted = cluster.start(&graph, &[("n", Tensor::scalar(2i32))], &["takes", "takes:1"], 1).unwrap();
+    put(&mut cluster, &graph, &["b"], pairs(&[20, 21])).unwrap();
+    let taken = cluster.wait(wanted).unwrap();
+    assert_eq!((taken[0].slice::<i64>().unwrap(), &taken[1]), (&[i64::MIN, i64::MIN + 1][..], &texts(&["b", "d"])));
+    put(&mut cluster, &graph, &["b"], Tensor::vector(vec![2f32])).unwrap();
     let twice = put(&mut cluster, &graph, &["b"], Tensor::vector(vec![9f32])).unwrap_err();
     assert!(twice.message.contains("Key b already has a value for component 0 in barrier b"), "{twice}");
     let wide = put(&mut cluster, &graph, &["b"], Tensor::from_vec([1, 3], vec![1i32, 2, 3])).unwrap_err();

@@ -189,7 +189,7 @@ fn every_fault_says_where_and_what_would_be_right() {
     check(r#""y": {"op": "Add", "inputs": "x"}"#, "$.nodes.y.inputs", "inputs are a list");
     check(r#""y": {"op": "Add", "inputs": ["^x"]}"#, "$.nodes.y.inputs[0]", "in \"control\", as \"x\"");
     check(r#""y": {"op": "Add", "inputs": [null]}"#, "$.nodes.y.inputs[0]", "not null");
-    check(r#""y": {"op": "Pack", "inputs": [["a", "b"]]}"#, "$.nodes.y.inputs[0]", "name each on its own");
+    check(r#""y": {"op": "Pack", "inputs": [["a", "b"]]}"#, "$.nodes.y.inputs[0]", "name each node by itself");
     check(r#""y": {"op": "Add", "inputs": [[1, [2]]]}"#, "$.nodes.y.inputs[0][1]", "a list beside a scalar");
     check(r#""y": {"op": "Add", "inputs": [3000000000, 1]}"#, "$.nodes.y.inputs[0]", "out of the range of int32");
     check(
