@@ -58,6 +58,7 @@ picture: build ## docs/top.svg, the picture of README, from a run of `meshtf top
 
 test: ## every test: library, documentation, processes
 	$(call say,building and running every test; a line that begins with NOT RUN names what this machine lacks for one)
+	@$(CARGO) fetch --locked --quiet || echo '  crates of other platforms are not here: tests of the licences that a package lists will fail'
 	@$(CARGO) test --release $(JOBS_FLAG)
 	$(call say,the pure core by itself: no burn; no tokio; no libp2p)
 	@$(CARGO) test --release --no-default-features --lib $(JOBS_FLAG)
