@@ -108,11 +108,13 @@ impl Gather {
     }
 
     /// How many slices are read, if each has elements.
+    #[cfg(feature = "exec")]
     pub fn slices(&self) -> usize {
         self.places.len() * self.outer
     }
 
     /// Where a slice begins.
+    #[cfg(feature = "exec")]
     pub fn offset(&self, slice: usize) -> usize {
         if self.outer * self.batches == 1 {
             return self.places[slice] * self.inner;
