@@ -122,6 +122,13 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// One of the two by their bits: a branch that flags as they come would mislead takes ten times as long.
+#[inline(always)]
+fn choose(flag: bool, yes: f32, no: f32) -> f32 {
+    let mask = u32::from(flag).wrapping_neg();
+    f32::from_bits((yes.to_bits() & mask) | (no.to_bits() & !mask))
+}
+
 struct Choosing<'a, 'p> {
     to: &'a mut Places<'p, f32>,
     choice: Choice<'a>,
@@ -146,8 +153,6 @@ impl Work for Choosing<'_, '_> {
                 continue;
             }
             let flags = &flags[flag..][..count];
-            // Both numbers are read, so that there is no branch.
-            let choose = |flag: bool, yes: f32, no: f32| if flag { yes } else { no };
             match (by_yes, by_no) {
                 (1, 1) => {
                     let (yes, no) = (&yes[at_yes..][..count], &no[at_no..][..count]);
@@ -202,13 +207,13 @@ impl Work for ChoosingOver<'_> {
                 (0, _) => own.fill(others[0]),
                 (_, 1) => {
                     for ((x, &other), &flag) in own.iter_mut().zip(&others[..count]).zip(&flags[flag..][..count]) {
-                        *x = if flag == is_kept { *x } else { other };
+                        *x = choose(flag == is_kept, *x, other);
                     }
                 }
                 (_, _) => {
                     let other = others[0];
                     for (x, &flag) in own.iter_mut().zip(&flags[flag..][..count]) {
-                        *x = if flag == is_kept { *x } else { other };
+                        *x = choose(flag == is_kept, *x, other);
                     }
                 }
             }
