@@ -42,20 +42,20 @@ impl<F: Test> Work for Tests<'_, '_, F> {
 
 /// Whether the test holds for each `x` and its `y`, for so many places.
 pub fn tested<F: Test>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<bool> {
-    let more = ys.repeat.unrolled(ys.elements);
-    let ys = more.as_ref().map_or(ys, |(elements, repeat)| Operand { elements, repeat });
-    anew(len, SIMPLE, |mut from, to| {
-        if xs.repeat.is_none() {
-            return widest(Tests { xs: &xs.elements[from..][..to.left()], to, ys, from, f });
-        }
-        let mut runs = xs.repeat.runs(from, to.left());
-        let mut places = [const { MaybeUninit::uninit() }; REPEATED];
-        while to.left() > 0 {
-            let count = to.left().min(REPEATED);
-            let xs = &*spread(&mut runs, xs.elements, &mut places[..count]);
-            widest(Tests { to: &mut *to, xs, ys, from, f });
-            from += count;
-        }
+    ys.unrolled(|ys| {
+        anew(len, SIMPLE, |mut from, to| {
+            if xs.repeat.is_none() {
+                return widest(Tests { xs: &xs.elements[from..][..to.left()], to, ys, from, f });
+            }
+            let mut runs = xs.repeat.runs(from, to.left());
+            let mut places = [const { MaybeUninit::uninit() }; REPEATED];
+            while to.left() > 0 {
+                let count = to.left().min(REPEATED);
+                let xs = &*spread(&mut runs, xs.elements, &mut places[..count]);
+                widest(Tests { to: &mut *to, xs, ys, from, f });
+                from += count;
+            }
+        })
     })
 }
 

@@ -150,6 +150,14 @@ pub struct Operand<'a> {
     pub repeat: &'a Repeat,
 }
 
+impl Operand<'_> {
+    /// Calls `act` with the operand, or with one of more elements in its place: see [`Repeat::unrolled`].
+    pub(super) fn unrolled<R>(self, act: impl FnOnce(Operand) -> R) -> R {
+        let more = self.repeat.unrolled(self.elements);
+        act(more.as_ref().map_or(self, |(elements, repeat)| Operand { elements, repeat }))
+    }
+}
+
 /// Each of the `xs`, of which the first stands at `from`, meets its `y`.
 struct Zip<'a, F> {
     xs: &'a mut [f32],
@@ -193,17 +201,13 @@ impl<F: Two> Work for Zip<'_, F> {
 
 /// Overwrites each `x` with the function of it and its `y`.
 pub fn zip<F: Two>(xs: &mut [f32], ys: Operand, f: F) {
-    let more = ys.repeat.unrolled(ys.elements);
-    let ys = more.as_ref().map_or(ys, |(elements, repeat)| Operand { elements, repeat });
-    in_place(xs, Cut { period: 1, work: F::WORK }, |from, xs| widest(Zip { xs, ys, from, f }));
+    ys.unrolled(|ys| in_place(xs, Cut { period: 1, work: F::WORK }, |from, xs| widest(Zip { xs, ys, from, f })));
 }
 
 /// The function of each `x` and its `y`, for so many places.
 pub fn zipped<F: Two>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<f32> {
-    let more = ys.repeat.unrolled(ys.elements);
-    let ys = more.as_ref().map_or(ys, |(elements, repeat)| Operand { elements, repeat });
     let cut = Cut { period: 1, work: F::WORK };
-    on_repeated(xs.elements, xs.repeat, len, cut, |from, xs| widest(Zip { xs, ys, from, f }))
+    ys.unrolled(|ys| on_repeated(xs.elements, xs.repeat, len, cut, |from, xs| widest(Zip { xs, ys, from, f })))
 }
 
 /// The places of a part of a new vector. They are filled in their order.
@@ -262,7 +266,7 @@ pub(super) fn made<R: Send>(len: usize, lot: usize, act: impl Fn(usize, &mut [Ma
 /// A row of `depth` numbers for each index: `on` at the index, if the row has that place, and `off` elsewhere.
 pub fn one_hot(indices: &[i64], depth: usize, [on, off]: [f32; 2]) -> Vec<f32> {
     let len = indices.len() * depth;
-    let lot = Cut { period: depth.max(1), work: 1 }.lot(len).next_multiple_of(depth.max(1));
+    let lot = Cut { period: depth.max(1), work: 1 }.lot(len);
     made(len, lot, |from, places: &mut [MaybeUninit<f32>]| {
         places.fill(MaybeUninit::new(off));
         for (row, &index) in places.chunks_exact_mut(depth).zip(&indices[from / depth..]) {
