@@ -20,7 +20,8 @@ pub fn text(status: &NodeStatus) -> String {
     text.gauge("meshtf_up_seconds", "Seconds since the node started.", one(identity.up_ms as f64 / 1000.0));
 
     let sessions = &status.sessions;
-    let sum = |of: fn(&crate::protocol::status::SessionStatus) -> f64| sessions.items.iter().map(of).sum::<f64>();
+    // The sum of nothing is -0.
+    let sum = |of: fn(&crate::protocol::status::SessionStatus) -> f64| 0.0 + sessions.items.iter().map(of).sum::<f64>();
     text.gauge("meshtf_sessions", "Sessions whose master the node is.", one(sessions.total as f64));
     let runs = sum(|session| session.runs as f64);
     text.gauge("meshtf_runs", "Runs under way, of the 64 sessions that take most steps.", one(runs));
@@ -251,6 +252,8 @@ mod tests {
             "meshtf_resource_bytes{name=\"a \\\"b\\\"\\\\c\\nd\",container=\"localhost\",kind=\"variable\",device=\"CPU:0\"} 40\n",
             "meshtf_limit{limit=\"memory\"} 100\n",
             "meshtf_clients 1\n",
+            "meshtf_runs 0\n",
+            "meshtf_steps_per_second 0\n",
             "# TYPE meshtf_steps_total counter\nmeshtf_steps_total 1234\n",
             "# TYPE meshtf_runs_failed_total counter\nmeshtf_runs_failed_total 5\n",
             "meshtf_link_up{peer=\"worker/1\"} 1\n",
