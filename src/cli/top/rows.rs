@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::super::table::{duration, number, short_peer};
+use super::super::table::{duration, number, place, short_peer};
 use super::session::Looked;
 use crate::device::Task;
 use crate::memory::Bytes;
@@ -246,7 +246,7 @@ fn link(task: &Task, one: &PeerStatus) -> Row {
         bytes(one.sent_per_second as u64),
         bytes(one.received_per_second as u64),
         state,
-        one.address.clone(),
+        place(&one.address).to_owned(),
     ];
     Row { task: task.clone(), cells, share: None, session: None }
 }
