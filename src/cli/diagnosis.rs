@@ -33,12 +33,21 @@ pub(super) fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
     let has_met = attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Met);
     let mut by_reason: BTreeMap<(Verdict, Source, Option<Speaks>), Vec<&Attempt>> = BTreeMap::new();
     for attempt in attempts.iter().filter(|attempt| attempt.address.is_some()) {
-        let is_old = matches!(attempt.source, Source::Ticket | Source::Hearsay | Source::Registry);
-        if !(has_met && is_old && !attempt.verdict.is_final()) {
+        if !(has_met && is_old(attempt) && !attempt.verdict.is_final()) {
             by_reason.entry((attempt.verdict, attempt.source, attempt.speaks)).or_default().push(attempt);
         }
     }
     by_reason.into_iter().filter_map(|((verdict, source, _), tried)| of_reason(verdict, source, &tried)).collect()
+}
+
+/// Whether a peer is being tried whose failure would be worth a conclusion though others were met.
+pub(super) fn is_expecting(attempts: &[Attempt]) -> bool {
+    attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Pending && !is_old(attempt))
+}
+
+/// Whether its address is one of earlier or of hearsay, at which there may well be nobody any more.
+fn is_old(attempt: &Attempt) -> bool {
+    matches!(attempt.source, Source::Ticket | Source::Hearsay | Source::Registry)
 }
 
 /// The same at the end of the time that peers have to answer: a name that is still being looked up by then is told, too.
