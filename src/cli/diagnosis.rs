@@ -275,6 +275,11 @@ impl Place {
             ["", "ip4" | "ip6" | "dns" | "dns4" | "dns6", host, "tcp", port, ..] => {
                 Place { host: host.to_owned(), port: port.parse().ok() }
             }
+            // Its name is long, and tells nothing that its peer's does not.
+            ["", "unix", ..] => {
+                let whose = attempt.place.split("/unix/").next().unwrap_or_default();
+                Place { host: format!("{whose}a Unix socket"), port: None }
+            }
             _ => Place { host: attempt.place.clone(), port: None },
         }
     }
@@ -439,6 +444,7 @@ mod tests {
             ..attempt(Source::Configured, &format!("10.0.0.{host}:1"), Verdict::OtherVersion, "")
         };
         let own = Speaks::own();
+        assert!(!is_fine(Source::Lan, Verdict::OtherVersion), "it has the key");
         let concluded = conclude(&[of(1, "0.9.0", 900), of(2, "", 901), of(3, "0.9.0", 900)]);
         let whats: Vec<&str> = concluded.iter().map(|one| one.what.as_str()).collect();
         let first = format!(
