@@ -204,8 +204,8 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
         ),
     };
     // Whoever has the key belongs to the mesh, whatever it speaks.
-    let is_stranger = is_caller && verdict != Verdict::OtherVersion;
-    let may_be_fine = (source == Source::Lan || is_stranger) && verdict.is_final();
+    let is_stranger = (source == Source::Lan || is_caller) && verdict != Verdict::OtherVersion;
+    let may_be_fine = is_stranger && verdict.is_final();
     Some(Conclusion { what, remedy, may_be_fine })
 }
 
@@ -430,10 +430,21 @@ mod tests {
     }
 
     #[test]
+    fn a_unix_socket_is_shown_by_whose_it_is() {
+        let socket = |place: &str| Attempt {
+            place: place.to_owned(),
+            ..attempt(Source::Registry, "/unix/@meshtf-12D3KooWAbCdEfGh", Verdict::OtherVersion, "")
+        };
+        assert_eq!(shown_place(&socket("…AbCdEfGh at /unix/@meshtf-12D3KooWAbCdEfGh")), "…AbCdEfGh at a Unix socket");
+        assert_eq!(shown_place(&socket("/unix/@meshtf-12D3KooWAbCdEfGh")), "a Unix socket");
+    }
+
+    #[test]
     fn a_stranger_may_be_somebody_elses() {
         let is_fine = |source, verdict| conclude(&[attempt(source, "10.0.0.1:1", verdict, "")])[0].may_be_fine;
         assert!(is_fine(Source::Lan, Verdict::OtherKey) && is_fine(Source::Caller, Verdict::OtherKey));
         assert!(!is_fine(Source::Configured, Verdict::OtherKey) && !is_fine(Source::Caller, Verdict::OtherVersion));
+        assert!(!is_fine(Source::Lan, Verdict::OtherVersion), "it has the key");
         assert!(!is_fine(Source::Lan, Verdict::Silent));
     }
 
@@ -444,7 +455,6 @@ mod tests {
             ..attempt(Source::Configured, &format!("10.0.0.{host}:1"), Verdict::OtherVersion, "")
         };
         let own = Speaks::own();
-        assert!(!is_fine(Source::Lan, Verdict::OtherVersion), "it has the key");
         let concluded = conclude(&[of(1, "0.9.0", 900), of(2, "", 901), of(3, "0.9.0", 900)]);
         let whats: Vec<&str> = concluded.iter().map(|one| one.what.as_str()).collect();
         let first = format!(
