@@ -51,6 +51,7 @@ pub(crate) use address::is_loopback;
 pub use address::{Multiaddr, parse_address};
 use discovery::Search;
 pub use discovery::{Attempt, Source, Verdict};
+pub(crate) use error::keys_of;
 pub use error::{Holder, KeyError, MeshError};
 pub use frame::MAX_SMALL_BYTES;
 pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses};

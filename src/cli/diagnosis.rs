@@ -33,12 +33,21 @@ pub(super) fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
     let has_met = attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Met);
     let mut by_reason: BTreeMap<(Verdict, Source, Option<Speaks>), Vec<&Attempt>> = BTreeMap::new();
     for attempt in attempts.iter().filter(|attempt| attempt.address.is_some()) {
-        let is_old = matches!(attempt.source, Source::Ticket | Source::Hearsay | Source::Registry);
-        if !(has_met && is_old && !attempt.verdict.is_final()) {
+        if !(has_met && is_old(attempt) && !attempt.verdict.is_final()) {
             by_reason.entry((attempt.verdict, attempt.source, attempt.speaks)).or_default().push(attempt);
         }
     }
     by_reason.into_iter().filter_map(|((verdict, source, _), tried)| of_reason(verdict, source, &tried)).collect()
+}
+
+/// Whether a peer is being tried whose failure would be worth a conclusion though others were met.
+pub(super) fn is_expecting(attempts: &[Attempt]) -> bool {
+    attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Pending && !is_old(attempt))
+}
+
+/// Whether its address is one of earlier or of hearsay, at which there may well be nobody any more.
+fn is_old(attempt: &Attempt) -> bool {
+    matches!(attempt.source, Source::Ticket | Source::Hearsay | Source::Registry)
 }
 
 /// The same at the end of the time that peers have to answer: a name that is still being looked up by then is told, too.
@@ -195,8 +204,8 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
         ),
     };
     // Whoever has the key belongs to the mesh, whatever it speaks.
-    let is_stranger = is_caller && verdict != Verdict::OtherVersion;
-    let may_be_fine = (source == Source::Lan || is_stranger) && verdict.is_final();
+    let is_stranger = (source == Source::Lan || is_caller) && verdict != Verdict::OtherVersion;
+    let may_be_fine = is_stranger && verdict.is_final();
     Some(Conclusion { what, remedy, may_be_fine })
 }
 
@@ -265,6 +274,11 @@ impl Place {
         match parts.split('/').collect::<Vec<_>>()[..] {
             ["", "ip4" | "ip6" | "dns" | "dns4" | "dns6", host, "tcp", port, ..] => {
                 Place { host: host.to_owned(), port: port.parse().ok() }
+            }
+            // Its name is long, and tells nothing that its peer's does not.
+            ["", "unix", ..] => {
+                let whose = attempt.place.split("/unix/").next().unwrap_or_default();
+                Place { host: format!("{whose}a Unix socket"), port: None }
             }
             _ => Place { host: attempt.place.clone(), port: None },
         }
@@ -416,10 +430,21 @@ mod tests {
     }
 
     #[test]
+    fn a_unix_socket_is_shown_by_whose_it_is() {
+        let socket = |place: &str| Attempt {
+            place: place.to_owned(),
+            ..attempt(Source::Registry, "/unix/@meshtf-12D3KooWAbCdEfGh", Verdict::OtherVersion, "")
+        };
+        assert_eq!(shown_place(&socket("…AbCdEfGh at /unix/@meshtf-12D3KooWAbCdEfGh")), "…AbCdEfGh at a Unix socket");
+        assert_eq!(shown_place(&socket("/unix/@meshtf-12D3KooWAbCdEfGh")), "a Unix socket");
+    }
+
+    #[test]
     fn a_stranger_may_be_somebody_elses() {
         let is_fine = |source, verdict| conclude(&[attempt(source, "10.0.0.1:1", verdict, "")])[0].may_be_fine;
         assert!(is_fine(Source::Lan, Verdict::OtherKey) && is_fine(Source::Caller, Verdict::OtherKey));
         assert!(!is_fine(Source::Configured, Verdict::OtherKey) && !is_fine(Source::Caller, Verdict::OtherVersion));
+        assert!(!is_fine(Source::Lan, Verdict::OtherVersion), "it has the key");
         assert!(!is_fine(Source::Lan, Verdict::Silent));
     }
 

@@ -56,7 +56,7 @@ pub struct Args {
     /// Compute backend; auto picks the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Address to listen on, host:port or a multiaddr; repeatable [default: every interface, a free port]
+    /// Address to listen on, host:port or a multiaddr; repeatable [default: every interface, the port of last time or a free one]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
     /// ClusterSpec as JSON, job to addresses: this task listens on its own address and dials the others

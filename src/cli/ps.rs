@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use super::diagnosis::{conclude, shown_place};
+use super::diagnosis::{conclude_at_last, is_expecting, shown_place};
 use super::paint::{Paint, Tone, complain, mention};
 use super::reach::{Deadline, MeshArgs};
 use super::table::{duration, short_peer};
@@ -18,6 +18,8 @@ use crate::protocol::{Cluster, Member, VERSION};
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
 /// How long a node has to tell its version.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1500);
+/// How long peers have to answer that are given or heard and are no tasks yet: longer than a connection takes to fail.
+const TRIED_WITHIN: Duration = Duration::from_secs(2);
 /// How often to look meanwhile.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
@@ -55,10 +57,16 @@ pub(super) async fn ps(args: Args) -> Outcome {
             still_since = tokio::time::Instant::now();
         }
     }
+    // Why a peer is not met is known when the attempt has ended: behind a firewall that drops it, that takes a while.
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < TRIED_WITHIN && is_expecting(&node.mesh().tried()) {
+        tokio::time::sleep(LOOKS_EVERY).await;
+    }
+    let cluster = node.cluster();
     let told = node.statuses(ANSWER_LIMIT).await.into_iter();
     let versions: Versions = told.filter_map(|(task, told)| Some((task, told.ok()?.identity.version))).collect();
     let attempts = node.mesh().tried();
-    let (missed, others) = (conclude(&attempts), others(&attempts));
+    let (missed, others) = (conclude_at_last(&attempts), others(&attempts));
     node.close().await;
     let members: Vec<&Member> = cluster.members().collect();
     if args.json {

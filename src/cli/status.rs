@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::paint::{Paint, Tone, complain};
 use super::reach::AskArgs;
-use super::table::{TableRow, duration, short_peer, table};
+use super::table::{TableRow, duration, place, short_peer, table};
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
 use crate::memory::Bytes;
@@ -191,7 +191,7 @@ fn peer_row(peer: &PeerStatus) -> TableRow {
     };
     let cells = vec![
         peer.task.as_ref().map_or_else(|| format!("client {}", short_peer(peer.peer.as_str())), Task::short),
-        peer.address.clone(),
+        place(&peer.address).to_owned(),
         state,
         peer.round_trip_us.map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0)),
         traffic(peer.sent_bytes, peer.sent_per_second),

@@ -81,6 +81,11 @@ pub(super) fn short_peer(peer: &str) -> String {
     }
 }
 
+/// Where a peer is, for people: of a Unix socket at most one end has a name, and a long one that tells nothing.
+pub(super) fn place(address: &str) -> &str {
+    if address.starts_with("/unix/") { "Unix socket" } else { address }
+}
+
 /// `3 min 12 s`.
 pub(super) fn duration(seconds: u64) -> String {
     match seconds {
@@ -104,6 +109,12 @@ pub(super) fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unix_socket_is_called_that() {
+        let shown = ["/unix/@", "/unix/@meshtf-12D3KooWAbCdEfGh", "/ip4/10.0.0.7/tcp/4001"].map(place);
+        assert_eq!(shown, ["Unix socket", "Unix socket", "/ip4/10.0.0.7/tcp/4001"]);
+    }
 
     #[test]
     fn headings_and_what_stands_out_are_painted_and_aligned_alike() {

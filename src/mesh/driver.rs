@@ -161,8 +161,10 @@ impl Driver {
             mending: Mending::new(now),
             roster,
         };
+        // Before mDNS can tell of this participant, the processes of this machine can know of a shorter way to it.
+        driver.open_registry(&config, me);
         driver.listen(&config).await?;
-        driver.look_around(&config, me)?;
+        driver.look_around(&config)?;
         Ok(driver)
     }
 
@@ -203,7 +205,23 @@ impl Driver {
         }
     }
 
-    fn look_around(&mut self, config: &MeshConfig, me: PeerId) -> Result<(), MeshError> {
+    fn open_registry(&mut self, config: &MeshConfig, me: PeerId) {
+        let Some(folder) = &config.registry else { return };
+        let key = match &config.admission {
+            Admission::Key(key) => key.fingerprint(),
+            Admission::Open => "open".to_owned(),
+        };
+        match Registry::open(folder, &config.mesh, key, me) {
+            Ok(registry) => self.registry = Some(registry),
+            // A file system that is read-only, say. There are other ways to be found.
+            Err(error) => {
+                tracing::warn!("no processes of this machine will be found by themselves: {error}");
+                self.registry_outcome = error.to_string();
+            }
+        }
+    }
+
+    fn look_around(&mut self, config: &MeshConfig) -> Result<(), MeshError> {
         let now = clock::now();
         let (given, remembered) = (config.peers.iter(), config.remembered.iter());
         let named = given
@@ -218,21 +236,7 @@ impl Driver {
             }
             self.discovery.learn(Target::Address(address.clone()), vec![address.clone()], source, now);
         }
-        if let Some(folder) = &config.registry {
-            let key = match &config.admission {
-                Admission::Key(key) => key.fingerprint(),
-                Admission::Open => "open".to_owned(),
-            };
-            match Registry::open(folder, &config.mesh, key, me) {
-                Ok(registry) => self.registry = Some(registry),
-                // A file system that is read-only, say. There are other ways to be found.
-                Err(error) => {
-                    tracing::warn!("no processes of this machine will be found by themselves: {error}");
-                    self.registry_outcome = error.to_string();
-                }
-            }
-            self.look_into_registry();
-        }
+        self.look_into_registry();
         Ok(())
     }
 
@@ -423,6 +427,8 @@ impl Driver {
                 for (peer, address) in found {
                     peers.entry(peer).or_default().push(without_peer(address));
                 }
+                // If it is a process of this machine, there is a shorter way than the network's.
+                self.look_into_registry();
                 for (peer, addresses) in peers {
                     let lan = self.lan.get_or_insert_default();
                     if lan.len() < MAX_LAN_PEERS {

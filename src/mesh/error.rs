@@ -126,9 +126,10 @@ pub enum KeyError {
     /// There is no key of that mesh on this machine.
     #[error(
         "this machine has no key of mesh {mesh:?}: there is no {path}. `meshtf node --name local/0` starts the mesh here \
-         and makes its key; `meshtf ticket` on a machine that is in it and `meshtf join` here bring the key over"
+         and makes its key; `meshtf ticket` on a machine that is in it and `meshtf join` here bring the key over{}",
+        keys_of(others)
     )]
-    Missing { mesh: String, path: PathBuf },
+    Missing { mesh: String, path: PathBuf, others: Vec<String> },
     /// Others than its owner may read the key's file.
     #[error("{path} is a secret, but other users can access it (its mode is {mode:04o}): chmod 600 {path}")]
     Exposed { path: PathBuf, mode: u32 },
@@ -140,4 +141,12 @@ pub enum KeyError {
     /// A line is not a ticket.
     #[error("not a ticket: {why}; `meshtf ticket` on a machine of the mesh prints one, a single line")]
     Ticket { why: String },
+}
+
+/// `. It has keys of other meshes (--mesh NAME): lab`; empty if it has none.
+pub(crate) fn keys_of(meshes: &[String]) -> String {
+    if meshes.is_empty() {
+        return String::new();
+    }
+    format!(". It has keys of other meshes (--mesh NAME): {}", meshes.join(", "))
 }

@@ -22,6 +22,8 @@ const MAX_SECRET_BYTES: u64 = 64 << 10;
 const MAX_NAME: usize = 64;
 /// Most characters that an error shows of a name that is refused.
 const MOST_SHOWN: usize = 80;
+/// Most meshes that an error names.
+const MOST_NAMED: usize = 8;
 /// Who may read a file: anybody but its owner.
 #[cfg(unix)]
 const OTHERS: u32 = 0o077;
@@ -99,7 +101,7 @@ impl MeshKey {
     /// [`KeyError::Missing`] if there is none; otherwise as [`MeshKey::load_or_create`].
     pub fn load(home: &Path, mesh: &str) -> Result<Self, KeyError> {
         let path = key_path(home, mesh)?;
-        read_key(&path)?.ok_or_else(|| KeyError::Missing { mesh: mesh.to_owned(), path })
+        read_key(&path)?.ok_or_else(|| KeyError::Missing { mesh: mesh.to_owned(), others: meshes(&path), path })
     }
 }
 
@@ -141,6 +143,16 @@ pub fn check_mesh_name(mesh: &str) -> Result<(), KeyError> {
         && mesh.starts_with(|c: char| c.is_ascii_alphanumeric())
         && mesh.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     if ok { Ok(()) } else { Err(KeyError::Name { name: mesh.chars().take(MOST_SHOWN).collect() }) }
+}
+
+/// The meshes whose keys are beside `key`, the first few by name.
+fn meshes(key: &Path) -> Vec<String> {
+    let files = key.parent().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    let name = |file: fs::DirEntry| file.file_name().to_str()?.strip_suffix(".key").map(str::to_owned);
+    let mut names: Vec<String> = files.filter_map(name).filter(|name| check_mesh_name(name).is_ok()).collect();
+    names.sort_unstable();
+    names.truncate(MOST_NAMED);
+    names
 }
 
 /// The mark next to a key that was made here and that no peer has proven yet.
@@ -306,6 +318,12 @@ mod tests {
             assert!(error.to_string().contains(part), "{part}: {error}");
         }
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
+        // Of a name that is mistyped, those that there are help.
+        for name in ["lab", "meshtf"] {
+            MeshKey::load_or_create(home.path(), name).unwrap();
+        }
+        let error = MeshKey::load(home.path(), "labb").unwrap_err().to_string();
+        assert!(error.ends_with(". It has keys of other meshes (--mesh NAME): lab, meshtf"), "{error}");
     }
 
     #[cfg(unix)]

@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::network::Namespaces;
-use crate::sandbox::{NodeProcess, SPLIT_238, Sandbox};
+use crate::sandbox::{NodeProcess, SPLIT_238, Sandbox, wait_until};
+
+/// How long what comes soon may take on a machine that is busy.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A second sandbox of the same mesh, let in with a ticket, as another machine is.
 fn joined(sandbox: &Sandbox, other: &Sandbox) {
@@ -23,6 +28,28 @@ fn on_a_machine_with_nothing_but_lo() {
     let _zero = sandbox.node("local/0");
     let _one = sandbox.node("local/1");
     submits_238(&sandbox);
+}
+
+#[test]
+fn processes_of_one_machine_meet_through_unix_sockets_though_mdns_hears_them() {
+    let Some(namespaces) = Namespaces::new(2, "Unix sockets beside mDNS") else { return };
+    namespaces.join();
+    let sandbox = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let _zero = sandbox.node("local/0");
+    // Which is heard of first, the socket or the address, differs from one start to the next.
+    for n in 1..=6 {
+        let _other = sandbox.node(&format!("local/{n}"));
+        let mut link = Value::Null;
+        let is_met = wait_until(SOON, || {
+            let told = sandbox.run(&["status", "local/0", "--json"]).expect(0).json();
+            let peers = told[0]["peers"]["items"].as_array().unwrap();
+            link =
+                peers.iter().find(|peer| peer["task"] == format!("/job:local/task:{n}")).cloned().unwrap_or_default();
+            link != Value::Null
+        });
+        assert!(is_met, "local/{n}");
+        assert!(link["address"].as_str().unwrap().starts_with("/unix/"), "{link}");
+    }
 }
 
 /// Two machines on one cable, each with a node.

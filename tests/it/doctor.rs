@@ -121,6 +121,8 @@ fn a_firewall_that_drops_tcp_is_told_from_a_silent_network() {
     let waiting = here.node("local/0");
     let told = format!("mDNS hears 10.77.0.2, but TCP {port} {stale}");
     assert!(wait_until(SOON, || waiting.process.stderr().contains(&told)), "{}", waiting.process.stderr());
+    // So does the list of those that are up, though somebody is.
+    here.run(&["ps"]).expect(0).complains(&[&told]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::super::reach::{SERVICE_HOME, as_service};
 use super::finding::Finding;
 use super::interfaces::Interface;
 use crate::memory::Bytes;
-use crate::mesh::{KeyError, MeshKey, parse_address};
+use crate::mesh::{KeyError, MeshKey, keys_of, parse_address};
 
 /// Less than this is little for a node that holds a model.
 const LITTLE_MEMORY: u64 = 1 << 30;
@@ -56,9 +56,9 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool, servic
             ),
             "To join other machines, run `meshtf ticket` there and `meshtf join TICKET` here.",
         ),
-        Err(KeyError::Missing { path, .. }) => Finding::problem(
+        Err(KeyError::Missing { path, others, .. }) => Finding::problem(
             "key",
-            format!("this machine has no key of mesh {mesh:?}: there is no {}", path.display()),
+            format!("this machine has no key of mesh {mesh:?}: there is no {}{}", path.display(), keys_of(&others)),
             as_service(&path, service).unwrap_or_else(|| {
                 "To join others, run `meshtf ticket` there and `meshtf join TICKET` here; to begin a mesh, start a node: \
                  `meshtf node --name local/0`."
@@ -301,12 +301,12 @@ mod tests {
         let name = key.fingerprint();
         check(of_key("lab", Ok(key.clone()), true), Level::Ok, &name, "");
         check(of_key("lab", Ok(key), false), Level::Note, "was made on this machine", "meshtf join");
-        let missing = KeyError::Missing { mesh: "lab".into(), path: path.clone() };
-        check(of_key("lab", Err(missing), true), Level::Problem, "no /h/keys/lab.key", "meshtf join TICKET");
+        let missing = |others| KeyError::Missing { mesh: "lab".into(), path: path.clone(), others };
+        check(of_key("lab", Err(missing(vec![])), true), Level::Problem, "no /h/keys/lab.key", "meshtf join TICKET");
+        check(of_key("lab", Err(missing(vec!["meshtf".into()])), true), Level::Problem, "(--mesh NAME): meshtf", "");
         // Where a service runs, its user has the key.
-        let missing = || KeyError::Missing { mesh: "lab".into(), path: path.clone() };
         let service = temp_dir::TempDir::new().unwrap();
-        let found = super::of_key("lab", Err(missing()), true, service.path());
+        let found = super::of_key("lab", Err(missing(vec![])), true, service.path());
         check(found, Level::Problem, "no key of mesh", "sudo -H -u meshtf meshtf");
         let exposed = KeyError::Exposed { path: path.clone(), mode: 0o644 };
         check(of_key("lab", Err(exposed), true), Level::Problem, "0644", "chmod 600 /h/keys/lab.key");

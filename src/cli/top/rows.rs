@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::super::table::{duration, number, short_peer};
+use super::super::table::{duration, number, place, short_peer};
 use super::session::Looked;
 use crate::device::Task;
 use crate::memory::Bytes;
@@ -177,14 +177,15 @@ impl Whole {
     pub fn summary(&self) -> String {
         let told = || self.told.iter().filter_map(|told| told.status.as_ref().ok());
         let sessions: u64 = told().map(|status| status.sessions.total).sum();
-        let steps: f64 = told().flat_map(|status| &status.sessions.items).map(|session| session.steps_per_second).sum();
-        let bytes: f64 = told().flat_map(|status| &status.peers.items).map(|peer| peer.sent_per_second).sum();
+        let steps = told().flat_map(|status| &status.sessions.items).map(|session| session.steps_per_second);
+        let bytes = told().flat_map(|status| &status.peers.items).map(|peer| peer.sent_per_second).sum::<f64>();
         let many = |count: u64, what: &str| if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") };
         format!(
             "{}, {}, {} steps/s, {}/s sent",
             many(self.told.len() as u64, "task"),
             many(sessions, "session"),
-            rate(steps),
+            // The sum of nothing is -0.
+            rate(0.0 + steps.sum::<f64>()),
             Bytes(bytes as usize)
         )
     }
@@ -245,7 +246,7 @@ fn link(task: &Task, one: &PeerStatus) -> Row {
         bytes(one.sent_per_second as u64),
         bytes(one.received_per_second as u64),
         state,
-        one.address.clone(),
+        place(&one.address).to_owned(),
     ];
     Row { task: task.clone(), cells, share: None, session: None }
 }

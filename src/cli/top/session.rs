@@ -6,7 +6,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::Marker;
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph};
 
 use super::super::table::number;
@@ -17,6 +17,11 @@ use crate::protocol::SessionId;
 use crate::protocol::look::{Curve, SessionLook};
 use crate::trace::StepPicture;
 
+/// A curve whose greatest value is so many times its median has a logarithmic scale: on another, half of it is the lower edge.
+/// The page has the same number.
+const LOGARITHMIC_FROM: f64 = 100.0;
+/// Cells between two curves.
+const APART: u16 = 2;
 /// Most lines on a plan, and on a step.
 const MAX_LINES: usize = 8;
 
@@ -63,7 +68,7 @@ impl Looked {
             frame.render_widget(Line::from("It has not fetched any number yet.").style(Modifier::DIM), above);
             return;
         }
-        let columns = Layout::horizontal(vec![Constraint::Fill(1); curves.len().min(2)]).split(above);
+        let columns = Layout::horizontal(vec![Constraint::Fill(1); curves.len().min(2)]).spacing(APART).split(above);
         for (n, column) in columns.iter().enumerate() {
             let of_column: Vec<&Curve> = curves.iter().skip(n).step_by(2).collect();
             let rows = Layout::vertical(vec![Constraint::Fill(1); of_column.len()]).split(*column);
@@ -74,21 +79,44 @@ impl Looked {
 
 fn draw_curve(frame: &mut Frame<'_>, area: Rect, curve: &Curve) {
     let all = curve.points.iter().chain([&curve.last]).filter(|point| point.value.is_finite());
-    let points: Vec<(f64, f64)> = all.map(|point| (point.step as f64, point.value)).collect();
-    let bounds = |of: fn(&(f64, f64)) -> f64| {
-        let (least, most) =
-            points.iter().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
-        if least < most { [least, most] } else { [least.min(0.0), least.max(1.0)] }
-    };
+    let mut points: Vec<(f64, f64)> = all.map(|point| (point.step as f64, point.value)).collect();
+    let [steps, values] = [bounds(&points, |point| point.0), bounds(&points, |point| point.1)];
+    let floor = logarithmic_from(&points);
     let [above, below] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
-    frame
-        .render_widget(Line::from(format!("{} {}", curve.name, number(curve.last.value))).style(Modifier::BOLD), above);
-    let axis = |bounds: [f64; 2]| {
-        Axis::default().bounds(bounds).labels(bounds.map(number)).style(Style::new().add_modifier(Modifier::DIM))
+    let scale = if floor.is_some() { "  (logarithmic)" } else { "" };
+    let title = Span::from(format!("{} {}", curve.name, number(curve.last.value))).style(Modifier::BOLD);
+    frame.render_widget(Line::from(vec![title, Span::from(scale).style(Modifier::DIM)]), above);
+    let axis = |bounds: [f64; 2], labels: Vec<f64>| {
+        let labels = labels.into_iter().map(number).collect::<Vec<_>>();
+        Axis::default().bounds(bounds).labels(labels).style(Style::new().add_modifier(Modifier::DIM))
+    };
+    let y_axis = match floor {
+        Some(floor) => {
+            points.iter_mut().for_each(|point| point.1 = point.1.max(floor).ln());
+            let [least, most] = [floor, values[1]].map(f64::ln);
+            axis([least, most], vec![floor, ((least + most) / 2.0).exp(), values[1]])
+        }
+        None => axis(values, values.to_vec()),
     };
     let line = Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).style(Color::Cyan).data(&points);
-    let chart = Chart::new(vec![line]).x_axis(axis(bounds(|point| point.0))).y_axis(axis(bounds(|point| point.1)));
+    let chart = Chart::new(vec![line]).x_axis(axis(steps, steps.to_vec())).y_axis(y_axis);
     frame.render_widget(chart, below);
+}
+
+/// The least and the greatest of one coordinate, apart from each other.
+fn bounds(points: &[(f64, f64)], of: fn(&(f64, f64)) -> f64) -> [f64; 2] {
+    let (least, most) =
+        points.iter().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
+    if least < most { [least, most] } else { [least.min(0.0), least.max(1.0)] }
+}
+
+/// If they are to be drawn by the logarithms of their values: the least value above 0, which stands for 0 then.
+fn logarithmic_from(points: &[(f64, f64)]) -> Option<f64> {
+    let mut values: Vec<f64> = points.iter().map(|point| point.1).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let (least, median, most) = (values.first()?, values[values.len() / 2], values.last()?);
+    let is_logarithmic = *least >= 0.0 && median > 0.0 && *most >= LOGARITHMIC_FROM * median;
+    if is_logarithmic { values.into_iter().find(|value| *value > 0.0) } else { None }
 }
 
 /// The plan and the traced step in words.
@@ -174,6 +202,25 @@ mod tests {
             of_plan(&picture),
             ["  ps/0 CPU:0: 5 nodes, sends 1.50 kB to worker/1 GPU:0", "  worker/1 GPU:0: 7 nodes"]
         );
+    }
+
+    #[test]
+    fn a_curve_that_is_mostly_far_below_its_greatest_value_has_a_logarithmic_scale() {
+        for (values, want) in [
+            (&[2.4, 0.3, 1e-3, 1e-5, 1e-6][..], Some(1e-6)),
+            // A loss that is 0 at times.
+            (&[2.4, 0.3, 1e-3, 0.0, 1e-6], Some(1e-6)),
+            (&[0.0, 0.0, 0.0, 1e-6, 2.4], None),
+            (&[2.4, 1.2, 0.3, 1e-5], None),
+            // What grows evenly.
+            (&[1.0, 1000.0, 2000.0, 3000.0], None),
+            (&[-1e-9, 1e-3, 1e-3, 2.4], None),
+            (&[5.0], None),
+            (&[], None),
+        ] {
+            let points: Vec<(f64, f64)> = values.iter().map(|value| (1.0, *value)).collect();
+            assert_eq!(logarithmic_from(&points), want, "{values:?}");
+        }
     }
 
     #[test]

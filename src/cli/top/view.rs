@@ -400,6 +400,8 @@ mod tests {
 
     #[test]
     fn no_screen_is_too_small_and_no_mesh_too_empty() {
+        let idle = drawn(&View::default(), &Whole::default(), 100, 24);
+        assert_eq!(idle[0], "meshtf top  0 tasks, 0 sessions, 0.0 steps/s, 0 B/s sent");
         for (width, height) in [(1, 1), (10, 3), (40, 8), (300, 100)] {
             drawn(&View::default(), &whole(), width, height);
             drawn(&View::default(), &Whole::default(), width, height);

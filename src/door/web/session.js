@@ -21,15 +21,22 @@ function curve({ name, points, last }) {
   const all = [...points, last].filter(([, value]) => value !== null);
   const steps = all.map(([step]) => step), values = all.map(([, value]) => value);
   const [first, end] = [Math.min(...steps), Math.max(...steps)], [least, most] = [Math.min(...values), Math.max(...values)];
-  const x = step => 60 + 330 * (step - first) / Math.max(end - first, 1), y = value => 110 - 95 * (value - least) / (most - least || 1);
+  // As in `meshtf top`: where most values are far below the greatest, half of the curve would be the lower edge.
+  const median = [...values].sort((a, b) => a - b)[values.length >> 1], isLog = least >= 0 && median > 0 && most >= 100 * median;
+  const floor = isLog ? Math.min(...values.filter(value => value > 0)) : least, scale = isLog ? value => Math.log(Math.max(value, floor)) : value => value;
+  const [low, high] = [scale(least), scale(most)];
+  const x = step => 60 + 330 * (step - first) / Math.max(end - first, 1), y = value => 110 - 95 * (scale(value) - low) / (high - low || 1);
   const path = all.map(([step, value], i) => (i ? "L" : "M") + x(step).toFixed(1) + " " + y(value).toFixed(1)).join("");
   const text = (x, y, side, value) => draw("text", { x, y, class: "small " + side }, value);
   const short = value => number(value, 3);
   const svg = draw("svg", { viewBox: "0 0 400 130", class: "curve", role: "img", "aria-label": name + " by step" });
   svg.append(draw("line", { x1: 60, y1: 110, x2: 390, y2: 110 }), draw("line", { x1: 60, y1: 15, x2: 60, y2: 110 }));
-  if (all.length) svg.append(draw("path", { d: path }), text(55, 18, "end", short(most)), text(55, 113, "end", short(least)),
+  if (all.length) svg.append(draw("path", { d: path }), text(55, 18, "end", short(most)), text(55, 113, "end", short(floor)),
     text(60, 126, "begin", "step " + first), text(390, 126, "end", String(end)));
-  return make("figure", { "data-curve": name }, make("figcaption", {}, name + " ", make("b", {}, number(last[1]))), svg);
+  if (isLog) svg.append(text(55, 65.5, "end", short(Math.exp((low + high) / 2))));
+  const value = make("b", {}, number(last[1])), caption = make("figcaption", {}, name + " ", value);
+  if (isLog) caption.append(make("span", { class: "dim" }, "  (logarithmic)"));
+  return make("figure", { "data-curve": name }, caption, svg);
 }
 // The column of each box: one behind the last of those that it takes values from, back edges of loops aside; one that takes none
 // stands right before the first that takes its values.
