@@ -4,6 +4,7 @@
 //! Those are pulled one at a time, on the thread of the op that wants one: nothing runs ahead of it.
 
 pub(super) mod arrange;
+mod asserted;
 pub(super) mod batch;
 pub(super) mod cache;
 pub(super) mod choose;
@@ -129,6 +130,8 @@ pub(super) struct Dataset {
     /// What it was made of: the inputs of its op.
     held: Vec<Token>,
     depth: usize,
+    /// It, or one that it is made of, asserts what comes after it.
+    asserts: bool,
     /// The op that made it, if one did by itself.
     statement: Option<Arc<Statement>>,
 }
@@ -146,12 +149,15 @@ impl Dataset {
     /// ResourceExhausted if datasets are nested too deep.
     pub fn new(spec: Spec, held: Vec<Token>, parts: Parts) -> Result<Dataset> {
         let depth = depth_within(held.iter(), MAX_DEPTH)?;
-        Ok(Dataset { spec, cardinality: parts.cardinality, make: parts.make, held, depth, statement: None })
+        let asserts =
+            held.iter().any(|token| matches!(token, Token::Variant(Variant::Dataset(input)) if input.asserts));
+        Ok(Dataset { spec, cardinality: parts.cardinality, make: parts.make, held, depth, asserts, statement: None })
     }
 
     /// The same, as a node states it.
     pub fn stated(self, statement: Arc<Statement>) -> Dataset {
-        Dataset { statement: Some(statement), ..self }
+        let asserts = self.asserts || statement.op == "AssertNextDataset";
+        Dataset { statement: Some(statement), asserts, ..self }
     }
 
     pub fn statement(&self) -> Option<&Statement> {
@@ -164,6 +170,19 @@ impl Dataset {
     /// If one of the functions that it calls cannot run.
     pub fn elements(&self, run: &Run) -> Result<Box<dyn Elements>> {
         (self.make)(run)
+    }
+
+    /// The elements that an iterator goes through: those of no other dataset.
+    ///
+    /// # Errors
+    /// InvalidArgument if a dataset of it asserts others after it than there are; else as [`Dataset::elements`].
+    pub fn iterate(&self, run: &Run) -> Result<Box<dyn Elements>> {
+        asserted::check(self)?;
+        self.elements(run)
+    }
+
+    fn asserts(&self) -> bool {
+        self.asserts
     }
 
     pub fn held(&self) -> &[Token] {

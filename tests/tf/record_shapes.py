@@ -772,6 +772,8 @@ def datasets():
         if "CSV" in name:
             arguments["record_defaults"] = [c([0.0], "float32"), c([0], "int64")]
             arguments.update({each: c([0, 1], "int64") for each in ("select_cols", "exclude_cols") if each in arguments})
+        if "transformations" in arguments:
+            arguments["transformations"] = c(["Map"], "string")
         if "row_shape" in arguments:
             arguments["row_shape"] = c([2, -1], "int64")
         if name.startswith("PaddedBatch"):

@@ -134,7 +134,7 @@ pub(in crate::exec) fn reduce(
     run: &Run,
 ) -> Result<Vec<Token>> {
     let mut function = function.instance(run)?;
-    let mut elements = input.elements(run)?;
+    let mut elements = input.iterate(run)?;
     let mut state = initial;
     while let Some(element) = elements.next(run)? {
         turn::look();

@@ -41,7 +41,7 @@ struct Begun {
 impl Begun {
     /// The first element is next, with the seeds that were drawn before.
     fn new(dataset: Arc<Dataset>, draws: Draws, run: &Run) -> Result<Begun> {
-        let elements = dataset.elements(&Run { draws: Some(&draws), ..*run })?;
+        let elements = dataset.iterate(&Run { draws: Some(&draws), ..*run })?;
         Ok(Begun { dataset, elements, asked: 0, draws })
     }
 

@@ -304,7 +304,7 @@ pub(super) fn of_elements(
 /// The only element of a dataset.
 fn single(dataset: &Dataset, context: &OpContext) -> Result<Vec<Token>> {
     let run = context.run();
-    let mut elements = dataset.elements(&run)?;
+    let mut elements = dataset.iterate(&run)?;
     let Some(element) = elements.next(&run)? else { return Err(Failure::invalid("Dataset was empty.")) };
     match elements.next(&run)? {
         None => Ok(element),

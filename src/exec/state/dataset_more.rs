@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::dataset::component::{hosted, row_of, rows_of, stacked};
 use super::super::dataset::mapped::Captured;
-use super::super::dataset::{Element, Spec, choose, csv, example, matching, rebatch, tensors};
+use super::super::dataset::{Element, Spec, arrange, choose, csv, example, matching, rebatch, tensors};
 use super::super::engine::Engine;
 use super::super::files::{Compression, Folder, Whole, write_record};
 use super::super::kernel::{KernelNode, check_defaults};
@@ -53,6 +53,12 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 matching::matching(patterns.slice::<Vec<u8>>()?, folder.clone())
             })
         }
+        "AssertNextDataset" => described(node, |inputs| {
+            if inputs.host(1)?.rank() != 1 {
+                return Err(Failure::invalid("transformations must be a vector"));
+            }
+            Ok(arrange::same(inputs.dataset(0)?))
+        }),
         "DatasetToTFRecord" => to_tf_record(node, site),
         "MapDefun" => of_each_row(node, site),
         _ => Ok(None),
@@ -179,7 +185,7 @@ fn to_tf_record(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         let run = context.run();
         turn::in_part(|| {
             let file = Whole::begin(folder.get()?.resolve(&name)?, name.clone())?;
-            let mut elements = dataset.elements(&run)?;
+            let mut elements = dataset.iterate(&run)?;
             let mut writer = compression.writer(file);
             while let Some(element) = elements.next(&run)? {
                 turn::look();

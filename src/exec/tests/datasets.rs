@@ -1,4 +1,5 @@
-//! Datasets that ask for more than there is: of time, of memory, of depth. What they give is recorded in `tests/cases`.
+//! Datasets that ask for more than there is: of time, of memory, of depth, of datasets after them. What they give is recorded in
+//! `tests/cases`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -72,4 +73,53 @@ fn datasets_are_within_each_other_only_so_deep() {
     cluster.check(&graph(&chain(190)), &[], &[("only", "0l")]);
     let failure = cluster.run(&graph(&chain(260)), &[], &["only"]).unwrap_err();
     assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
+}
+
+/// The words are those of TensorFlow 1.15.
+#[test]
+fn a_dataset_asserts_which_others_come_after_it() {
+    let of_one = "output_types=<int64> output_shapes={[]}";
+    let check = |op: &str, asserted: &[&str], optimized: &[&str], wanted: &str| {
+        let text = format!(
+            "zero = Const is=(0l)
+            one = Const is=(1l)
+            endless = Const is=(-1l)
+            asserted = Placeholder dtype=string shape=[?]
+            optimizations = Placeholder dtype=string shape=[?]
+            nothing = Placeholder dtype=string shape=[]
+            some = RangeDataset zero one one {of_one}
+            asserts = {op} some asserted {of_one}
+            kept = CacheDataset asserts nothing {of_one}
+            again = RepeatDataset kept endless {of_one}
+            taken = TakeDataset again one {of_one}
+            optimized = OptimizeDataset taken optimizations {of_one}
+            both = ZipDataset some optimized N=2 output_types=<int64,int64> output_shapes={{[];[]}}
+            only = DatasetToSingleElement both output_types=<int64,int64> output_shapes={{[];[]}}"
+        );
+        let words =
+            |words: &[&str]| Tensor::vector(words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>());
+        let feeds = [
+            ("asserted", words(asserted)),
+            ("optimizations", words(optimized)),
+            ("nothing", Tensor::scalar(Vec::<u8>::new())),
+        ];
+        match Cluster::new(1).run(&graph(&text), &feeds, &["only"]) {
+            Ok(got) => assert_eq!((&got[..], wanted), (&[Tensor::scalar(0i64)][..], ""), "{asserted:?}"),
+            Err(failure) => {
+                assert_eq!((failure.code, &failure.message[..]), (Code::InvalidArgument, wanted), "{asserted:?}");
+            }
+        }
+    };
+    let after = ["MemoryCacheImpl", "ForeverRepeat", "FiniteTake", "Zip[1]"];
+    for op in ["AssertNextDataset", "ExperimentalAssertNextDataset"] {
+        check(op, &[], &[], "");
+        check(op, &after[..1], &[], "");
+        check(op, &after, &[], "");
+        let wrong = "Asserted Map transformation at offset 1 but encountered ForeverRepeat transformation instead.";
+        check(op, &["MemoryCacheImpl", "Map"], &[], wrong);
+        // What is left when a graph was rewritten is TensorFlow's affair.
+        check(op, &["MemoryCacheImpl", "Map"], &["noop_elimination"], "");
+        let more = [&after[..], &["Zip[1]"]].concat();
+        check(op, &more, &[], "Asserted next 5 transformations but encountered only 4.");
+    }
 }
