@@ -392,6 +392,9 @@ impl<'a> Case<'a> {
 
     /// A list of tensors, an optional or a dataset.
     fn list(&mut self) -> String {
+        if self.op.name == "UnwrapDatasetVariant" && self.choices.below(4) != 0 {
+            return self.made_by("WrapDatasetVariant");
+        }
         if self.op.name.contains("Dataset") || self.op.name == "MakeIterator" {
             let makers = ["RangeDataset", "TensorDataset", "TensorSliceDataset"];
             let chosen = self.choices.below(makers.len());

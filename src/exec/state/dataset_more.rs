@@ -9,11 +9,11 @@ use super::super::dataset::{Element, Spec, arrange, choose, csv, example, matchi
 use super::super::engine::Engine;
 use super::super::files::{Compression, Folder, Whole, write_record};
 use super::super::kernel::{KernelNode, check_defaults};
-use super::super::token::Token;
+use super::super::token::{Boxed, Token, Variant};
 use super::super::turn;
 use super::dataset::{described, of_elements, spec};
 use super::named::Site;
-use super::op::{StateOp, nothing, simple};
+use super::op::{StateOp, nothing, one, simple};
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, Data, PartialShape, Shape, Tensor};
@@ -59,10 +59,25 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             }
             Ok(arrange::same(inputs.dataset(0)?))
         }),
+        "WrapDatasetVariant" => simple(|mut inputs, _| {
+            let dataset = inputs.dataset(0)?;
+            Ok(one(Boxed::new(Shape::scalar(), vec![dataset.into()])?))
+        }),
+        "UnwrapDatasetVariant" => simple(|mut inputs, _| match inputs.token(0)? {
+            Token::Variant(Variant::Boxed(boxed)) if boxed.shape.rank() == 0 => match boxed.items() {
+                [dataset @ Token::Variant(Variant::Dataset(_))] => Ok(one(dataset.clone())),
+                _ => Err(not_wrapped()),
+            },
+            _ => Err(not_wrapped()),
+        }),
         "DatasetToTFRecord" => to_tf_record(node, site),
         "MapDefun" => of_each_row(node, site),
         _ => Ok(None),
     }
+}
+
+fn not_wrapped() -> Failure {
+    Failure::invalid("Tensor must be a WrappedDataset variant object.")
 }
 
 fn parse_example(node: &KernelNode) -> Result<Option<StateOp>> {

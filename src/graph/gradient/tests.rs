@@ -265,7 +265,9 @@ const WITHOUT: &[&str] = &[
     "UniqueWithCounts",
     "UniqueWithCountsV2",
     "UnravelIndex",
+    "UnwrapDatasetVariant",
     "WindowDataset",
+    "WrapDatasetVariant",
     "ZipDataset",
 ];
 
