@@ -21,11 +21,13 @@ pub(super) mod pad;
 pub(super) mod rebatch;
 pub(super) mod shuffle;
 pub(super) mod source;
+pub(super) mod statistics;
 pub(super) mod window;
 
 use std::sync::Arc;
 
 pub(super) use draws::{Draw, Draws};
+pub(super) use statistics::Statistics;
 
 use super::engine::{Engine, Value};
 use super::token::{Token, Variant, depth_within};
@@ -54,6 +56,8 @@ pub(super) struct Run<'a> {
     pub device: &'a Arc<dyn Wake>,
     /// Notes the seeds that are drawn, for who asks for the elements again.
     pub draws: Option<&'a Draws>,
+    /// Where the making says something of the elements, if that is asked for.
+    pub statistics: Option<Statistics<'a>>,
 }
 
 impl Run<'_> {
@@ -130,10 +134,27 @@ pub(super) struct Dataset {
     /// What it was made of: the inputs of its op.
     held: Vec<Token>,
     depth: usize,
+    /// How many nodes make it, with those of what it was made of.
+    nodes: usize,
     /// It, or one that it is made of, asserts what comes after it.
     asserts: bool,
     /// The op that made it, if one did by itself.
     statement: Option<Arc<Statement>>,
+}
+
+/// How many nodes make these.
+fn nodes_of<'a>(held: impl IntoIterator<Item = &'a Token>) -> usize {
+    let of_one = |token: &Token| match token {
+        Token::Variant(Variant::Dataset(input)) => input.nodes,
+        _ => 1,
+    };
+    held.into_iter().map(of_one).fold(0, usize::saturating_add)
+}
+
+/// How TensorFlow calls the node of a dataset that is made of these, once it has written its graph anew: by the number of nodes
+/// before it.
+pub(super) fn node_name<'a>(op: &str, held: impl IntoIterator<Item = &'a Token>) -> String {
+    format!("{op}/_{}", nodes_of(held))
 }
 
 /// What a node says of the dataset that it makes.
@@ -151,7 +172,9 @@ impl Dataset {
         let depth = depth_within(held.iter(), MAX_DEPTH)?;
         let asserts =
             held.iter().any(|token| matches!(token, Token::Variant(Variant::Dataset(input)) if input.asserts));
-        Ok(Dataset { spec, cardinality: parts.cardinality, make: parts.make, held, depth, asserts, statement: None })
+        let nodes = nodes_of(&held).saturating_add(1);
+        let Parts { cardinality, make } = parts;
+        Ok(Dataset { spec, cardinality, make, held, depth, nodes, asserts, statement: None })
     }
 
     /// The same, as a node states it.
@@ -198,6 +221,10 @@ impl Dataset {
     /// # Errors
     /// FailedPrecondition.
     pub fn check_repeatable(&self) -> Result<()> {
+        if self.statement().is_some_and(|statement| statement.op == "SetStatsAggregatorDataset") {
+            let why = "SetStatsAggregatorDatasetOp::Dataset does not support checkpointing";
+            return Err(Failure::new(Code::Unimplemented, why));
+        }
         self.statement.iter().try_for_each(|statement| check_functions(&statement.attrs))?;
         self.held.iter().try_for_each(|token| match token {
             Token::Variant(Variant::Dataset(dataset)) => dataset.check_repeatable(),

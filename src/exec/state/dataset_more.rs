@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::dataset::component::{hosted, row_of, rows_of, stacked};
 use super::super::dataset::mapped::Captured;
-use super::super::dataset::{Element, Spec, arrange, choose, csv, example, matching, rebatch, tensors};
+use super::super::dataset::{Element, Spec, arrange, choose, csv, example, matching, rebatch, statistics, tensors};
 use super::super::engine::Engine;
 use super::super::files::{Compression, Folder, Whole, write_record};
 use super::super::kernel::{KernelNode, check_defaults};
@@ -99,6 +99,7 @@ fn parse_example(node: &KernelNode) -> Result<Option<StateOp>> {
         }
     }
     described(node, move |inputs| {
+        let name = inputs.node_name("ParseExampleDataset");
         let calls = inputs.number(1)?;
         if calls <= 0 && calls != -1 {
             return Err(Failure::invalid("num_parallel_calls must be greater than zero."));
@@ -110,7 +111,7 @@ fn parse_example(node: &KernelNode) -> Result<Option<StateOp>> {
             dense: dense.map(|((key, dtype), shape)| (key, dtype, shape)).collect(),
             defaults: inputs.rest(2)?,
         };
-        example::features(input, features)
+        Ok(statistics::one_by_one(example::features(input, features, name.clone())?, name))
     })
 }
 

@@ -4,6 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use prost::Message;
+
+use super::super::kernel::{OpenHistogram, SummaryProto};
 use super::super::turn::{self, Signal};
 use super::ops::Ops;
 use super::*;
@@ -121,5 +124,59 @@ fn a_dataset_asserts_which_others_come_after_it() {
         check(op, &["MemoryCacheImpl", "Map"], &["noop_elimination"], "");
         let more = [&after[..], &["Zip[1]"]].concat();
         check(op, &more, &[], "Asserted next 5 transformations but encountered only 4.");
+    }
+}
+
+/// Under the names that TensorFlow 1.15 has for them.
+#[test]
+fn datasets_say_something_of_their_elements_to_an_aggregator() {
+    let names = "StatsAggregatorHandle SetStatsAggregatorDataset StatsAggregatorSummary";
+    let older =
+        "ExperimentalStatsAggregatorHandle ExperimentalSetStatsAggregatorDataset ExperimentalStatsAggregatorSummary";
+    for (prefix, names) in [("", names), ("Experimental", older)] {
+        let names: Vec<&str> = names.split(' ').collect();
+        let &[makes, sets, says] = &names[..] else { unreachable!() };
+        let of_one = "output_types=<int64> output_shapes={[]}";
+        let text = format!(
+            "zero = Const is=(0l)
+            one = Const is=(1l)
+            four = Const is=(4l)
+            took = Placeholder dtype=string shape=[]
+            size = Placeholder dtype=string shape=[]
+            outer = Placeholder dtype=string shape=[]
+            none = Placeholder dtype=string shape=[]
+            some = RangeDataset zero four one {of_one}
+            timed = {prefix}LatencyStatsDataset some took {of_one}
+            sized = {prefix}BytesProducedStatsDataset timed size {of_one}
+            ahead = PrefetchDataset sized four {of_one}
+            to = {makes}
+            counted = {sets} ahead to outer none {of_one}
+            iterator = IteratorV2 {of_one} shared_name=\"i\" container=\"\"
+            begin = MakeIterator counted iterator
+            next = IteratorGetNext iterator {of_one}
+            said = {says} to
+            saved = SerializeIterator iterator"
+        );
+        let word = |word: &str| Tensor::scalar(word.as_bytes().to_vec());
+        let feeds = [("took", word("took")), ("size", word("size")), ("outer", word("o")), ("none", word(""))];
+        let (mut cluster, graph) = (Cluster::new(1), graph(&text));
+        cluster.run(&graph, &feeds, &["^begin"]).unwrap();
+        for i in 0..4 {
+            assert_eq!(cluster.run(&graph, &[], &["next"]).unwrap(), [Tensor::scalar(i as i64)]);
+        }
+        assert_eq!(cluster.run(&graph, &[], &["next"]).unwrap_err().code, Code::OutOfRange);
+        let said = cluster.run(&graph, &[], &["said"]).unwrap().remove(0).item::<Vec<u8>>().unwrap();
+        let said = SummaryProto::decode(&said[..]).unwrap().value;
+        let tags: Vec<&str> = said.iter().map(|value| &value.tag[..]).collect();
+        let ahead = ["buffer_utilization", "buffer_capacity", "buffer_size"]
+            .map(|what| format!("o::PrefetchDataset/_9::{what}"));
+        assert_eq!(tags, [&ahead[0][..], "o::size", "o::took", &ahead[1], &ahead[2]]);
+        let mut sizes = OpenHistogram::default();
+        (0..4).for_each(|_| sizes.add(8.0));
+        assert_eq!(said[1].histo, Some(sizes.histogram()));
+        assert!(format!("{:?}", said[2].histo).contains("num: 4.0"), "{:?}", said[2]);
+        assert_eq!((said[3].simple_value, said[4].simple_value), (Some(4.0), Some(0.0)));
+        let refused = cluster.run(&graph, &[], &["^saved"]).unwrap_err();
+        assert_eq!(refused.code, Code::Unimplemented, "{refused}");
     }
 }
