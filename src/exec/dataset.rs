@@ -19,6 +19,7 @@ pub(super) mod mapped;
 pub(super) mod matching;
 pub(super) mod pad;
 pub(super) mod rebatch;
+pub(super) mod sharded;
 pub(super) mod shuffle;
 pub(super) mod source;
 pub(super) mod statistics;
@@ -161,7 +162,12 @@ pub(super) fn node_name<'a>(op: &str, held: impl IntoIterator<Item = &'a Token>)
 pub(super) struct Statement {
     pub op: String,
     pub attrs: Attrs,
+    /// What it makes of its inputs.
+    pub parts: PartsOf,
 }
+
+/// What makes parts of the inputs of a node.
+pub(super) type PartsOf = Box<dyn Fn(&[Token]) -> Result<Parts> + Send + Sync>;
 
 impl Dataset {
     /// A dataset that was made of these values.
@@ -177,10 +183,27 @@ impl Dataset {
         Ok(Dataset { spec, cardinality, make, held, depth, nodes, asserts, statement: None })
     }
 
-    /// The same, as a node states it.
-    pub fn stated(self, statement: Arc<Statement>) -> Dataset {
-        let asserts = self.asserts || statement.op == "AssertNextDataset";
-        Dataset { statement: Some(statement), asserts, ..self }
+    /// The dataset that a node makes of its inputs.
+    ///
+    /// # Errors
+    /// What the node fails with; else as [`Dataset::new`].
+    pub fn stated(statement: Arc<Statement>, spec: Spec, inputs: Vec<Token>) -> Result<Dataset> {
+        let parts = (statement.parts)(&inputs)?;
+        let dataset = Dataset::new(spec, inputs, parts)?;
+        let asserts = dataset.asserts || statement.op == "AssertNextDataset";
+        Ok(Dataset { statement: Some(statement), asserts, ..dataset })
+    }
+
+    /// What its node makes of other datasets, in place of the first of its inputs.
+    ///
+    /// # Errors
+    /// As [`Dataset::stated`]; Internal if no node made it.
+    fn with_inputs(&self, inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
+        let statement = self.statement.clone();
+        let statement = statement.ok_or_else(|| Failure::new(Code::Internal, "no node made the dataset"))?;
+        let others = self.held.get(inputs.len()..).unwrap_or_default().to_vec();
+        let inputs = inputs.into_iter().map(Token::from).chain(others).collect();
+        Dataset::stated(statement, self.spec.clone(), inputs).map(Arc::new)
     }
 
     pub fn statement(&self) -> Option<&Statement> {

@@ -107,6 +107,7 @@ const SCALARS: &[&str] = &[
     "size",
     "split_dim",
     "start",
+    "num_workers",
     "tag",
 ];
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::super::dataset::mapped::{self, Captured};
 use super::super::dataset::{
-    Callee, Dataset, Parts, Spec, Statement, arrange, batch, cache, choose, group, interleave, node_name, pad, shuffle,
-    source, statistics, window,
+    Callee, Dataset, Parts, Spec, Statement, arrange, batch, cache, choose, group, interleave, node_name, optimized,
+    pad, shuffle, source, statistics, window,
 };
 use super::super::engine::Engine;
 use super::super::files::Folder;
@@ -263,7 +263,7 @@ fn calling(
     node: &KernelNode,
     site: &Site,
     attr: &str,
-    mut parts: impl FnMut(&mut StateInputs, Captured, String) -> Result<Parts> + Send + 'static,
+    parts: impl Fn(&mut StateInputs, Captured, String) -> Result<Parts> + Send + Sync + 'static,
 ) -> Result<Option<StateOp>> {
     let callee = (site.callee)(node.attrs.function(attr)?, site);
     let captured = node.attrs.dtypes("Targuments")?.len();
@@ -296,7 +296,7 @@ pub(super) fn spec(node: &KernelNode) -> Result<Spec> {
 /// An op that makes a dataset.
 pub(super) fn described(
     node: &KernelNode,
-    parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
+    parts: impl Fn(&mut StateInputs) -> Result<Parts> + Send + Sync + 'static,
 ) -> Result<Option<StateOp>> {
     of_elements(node, spec(node)?, parts)
 }
@@ -305,13 +305,14 @@ pub(super) fn described(
 pub(super) fn of_elements(
     node: &KernelNode,
     spec: Spec,
-    mut parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
+    parts: impl Fn(&mut StateInputs) -> Result<Parts> + Send + Sync + 'static,
 ) -> Result<Option<StateOp>> {
-    let statement = Arc::new(Statement { op: node.op.to_owned(), attrs: node.attrs.clone() });
-    simple(move |mut inputs, _| {
-        let held = inputs.0.iter().flatten().cloned().map(Token::held).collect::<Result<_>>()?;
-        let parts = parts(&mut inputs)?;
-        Ok(one(Dataset::new(spec.clone(), held, parts)?.stated(Arc::clone(&statement))))
+    let parts = move |inputs: &[Token]| parts(&mut StateInputs(inputs.iter().cloned().map(Some).collect()));
+    let statement = Statement { op: node.op.to_owned(), attrs: node.attrs.clone(), parts: Box::new(parts) };
+    let statement = Arc::new(statement);
+    simple(move |inputs, _| {
+        let inputs = inputs.0.iter().flatten().cloned().map(Token::held).collect::<Result<_>>()?;
+        Ok(one(Dataset::stated(Arc::clone(&statement), spec.clone(), inputs)?))
     })
 }
 

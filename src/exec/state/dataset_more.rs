@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::super::dataset::component::{hosted, row_of, rows_of, stacked};
 use super::super::dataset::mapped::Captured;
-use super::super::dataset::{Element, Spec, arrange, choose, csv, example, matching, rebatch, statistics, tensors};
+use super::super::dataset::{
+    Element, Spec, arrange, choose, csv, example, matching, rebatch, sharded, statistics, tensors,
+};
 use super::super::engine::Engine;
 use super::super::files::{Compression, Folder, Whole, write_record};
 use super::super::kernel::{KernelNode, check_defaults};
@@ -59,6 +61,19 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             }
             Ok(arrange::same(inputs.dataset(0)?))
         }),
+        "AutoShardDataset" => {
+            let policy = node.attrs.get("auto_shard_policy").map_or(Ok(0), |_| node.attrs.int("auto_shard_policy"))?;
+            described(node, move |inputs| {
+                let (count, index) = (inputs.number(1)?, inputs.number(2)?);
+                if count <= 0 {
+                    return Err(Failure::invalid("num_workers must be greater than zero."));
+                }
+                if !(0..count).contains(&index) {
+                    return Err(Failure::invalid(format!("index must be between 0 and {}", count - 1)));
+                }
+                sharded::shard(inputs.dataset(0)?, sharded::Worker { index, count }, policy)
+            })
+        }
         "WrapDatasetVariant" => simple(|mut inputs, _| {
             let dataset = inputs.dataset(0)?;
             Ok(one(Boxed::new(Shape::scalar(), vec![dataset.into()])?))
