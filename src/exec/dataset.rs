@@ -17,6 +17,7 @@ pub(super) mod group;
 pub(super) mod interleave;
 pub(super) mod mapped;
 pub(super) mod matching;
+pub(super) mod optimized;
 pub(super) mod pad;
 pub(super) mod rebatch;
 pub(super) mod sharded;

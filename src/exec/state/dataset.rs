@@ -104,6 +104,15 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             let drops = inputs.truth(4)?;
             window::window(inputs.dataset(0)?, window::Window { size, shift, stride, drops })
         }),
+        "OptimizeDataset" => described(node, |inputs| {
+            let asked = inputs.host(1)?;
+            optimized::optimized(inputs.dataset(0)?, asked.slice::<Vec<u8>>()?)
+        }),
+        "OptimizeDatasetV2" => described(node, |inputs| {
+            let asked = [inputs.host(1)?, inputs.host(3)?];
+            let asked = asked.iter().map(|names| names.slice::<Vec<u8>>()).collect::<Result<Vec<_>>>()?;
+            optimized::optimized(inputs.dataset(0)?, &asked.concat())
+        }),
         // These do not depend on how elements are made.
         "PrefetchDataset" => described(node, |inputs| {
             let name = inputs.node_name("PrefetchDataset");
@@ -115,8 +124,6 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         }),
         "OptionsDataset"
         | "ModelDataset"
-        | "OptimizeDataset"
-        | "OptimizeDatasetV2"
         | "MaxIntraOpParallelismDataset"
         | "PrivateThreadPoolDataset"
         | "RewriteDataset"

@@ -180,3 +180,63 @@ fn datasets_say_something_of_their_elements_to_an_aggregator() {
         assert_eq!(refused.code, Code::Unimplemented, "{refused}");
     }
 }
+
+/// The words and names are those of TensorFlow 1.15.
+#[test]
+fn optimizations_are_as_tensorflows_where_they_show() {
+    let of_one = "output_types=<int64> output_shapes={[]}";
+    let text = format!(
+        "zero = Const is=(0l)
+        one = Const is=(1l)
+        four = Const is=(4l)
+        none = Placeholder dtype=string shape=[]
+        asked = Placeholder dtype=string shape=[?]
+        nothing = Placeholder dtype=string shape=[0]
+        some = RangeDataset zero four one {of_one}
+        ahead = PrefetchDataset some one {of_one}
+        taken = TakeDataset ahead one {of_one}
+        batch = BatchDataset taken one output_types=<int64> output_shapes={{[?]}}
+        optimized = OptimizeDataset taken asked {of_one}
+        newer = OptimizeDatasetV2 taken asked nothing nothing {of_one}
+        wrong = OptimizeDataset batch asked output_types=<int64> output_shapes={{[?]}}
+        to = StatsAggregatorHandle
+        counted = SetStatsAggregatorDataset optimized to none none {of_one}
+        counted_newer = SetStatsAggregatorDataset newer to none none {of_one}
+        first = DatasetToSingleElement counted {of_one}
+        second = DatasetToSingleElement counted_newer {of_one}
+        third = DatasetToSingleElement wrong output_types=<int64> output_shapes={{[?]}}
+        said = StatsAggregatorSummary to"
+    );
+    let (mut cluster, graph) = (Cluster::new(1), graph(&text));
+    let mut run = |asked: &str, fetch: &str| {
+        let feeds = [
+            ("none", Tensor::scalar(Vec::<u8>::new())),
+            ("nothing", Tensor::vector(Vec::<Vec<u8>>::new())),
+            ("asked", Tensor::vector(vec![asked.as_bytes().to_vec()])),
+        ];
+        cluster.run(&graph, if fetch == "said" { &[] } else { &feeds }, &[fetch])
+    };
+    for asked in ["slack", "latency_all_edges", "map_fusion"] {
+        for fetch in ["first", "second"] {
+            assert_eq!(run(asked, fetch).unwrap(), [Tensor::scalar(0i64)], "{asked}");
+        }
+    }
+    let wrong = run("slack", "third").unwrap_err();
+    let words = "Encountered unsupported op \"BatchDataset\" when rewriting the input pipeline graph to use slack in its final \
+                 prefetch transformation.";
+    assert_eq!((wrong.code, &wrong.message[..]), (Code::InvalidArgument, words));
+    let said = run("", "said").unwrap().remove(0).item::<Vec<u8>>().unwrap();
+    let said = SummaryProto::decode(&said[..]).unwrap().value;
+    let timed = said.iter().filter(|value| value.tag.starts_with("record_latency"));
+    let timed: Vec<(&str, bool)> =
+        timed.map(|value| (&value.tag[..], format!("{:?}", value.histo).contains("num: 2.0"))).collect();
+    let name = |name| (name, true);
+    assert_eq!(
+        timed,
+        [
+            name("record_latency::PrefetchDataset/_5"),
+            name("record_latency::RangeDataset/_3"),
+            name("record_latency::TakeDataset/_7")
+        ]
+    );
+}
