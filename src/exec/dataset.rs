@@ -258,15 +258,12 @@ impl Dataset {
 }
 
 fn check_functions(attrs: &Attrs) -> Result<()> {
-    for attr in attrs.0.values() {
-        let Attr::Func(function) = attr else { continue };
-        for node in &function.nodes {
-            if op::lookup(&node.op).is_some_and(|op| op.stateful && !op.repeatable) {
-                let why = format!("{} is stateful.", node.op);
-                return Err(Failure::new(Code::FailedPrecondition, why));
-            }
-            check_functions(&node.attrs)?;
+    for node in attrs.0.values().flat_map(Attr::held_functions).flat_map(|function| &function.nodes) {
+        if op::lookup(&node.op).is_some_and(|op| op.stateful && !op.repeatable) {
+            let why = format!("{} is stateful.", node.op);
+            return Err(Failure::new(Code::FailedPrecondition, why));
         }
+        check_functions(&node.attrs)?;
     }
     Ok(())
 }

@@ -42,6 +42,24 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         "ChooseFastestDataset" => described(node, |inputs| {
             choose::fastest((0..inputs.0.len()).map(|i| inputs.dataset(i)).collect::<Result<_>>()?)
         }),
+        "ChooseFastestBranchDataset" => {
+            let functions = node.attrs.functions("branches")?;
+            let (captured, tried) =
+                (node.attrs.ints("other_arguments_lengths")?, node.attrs.int("num_elements_per_branch")?);
+            let (Some(first), Some(&count)) = (functions.first(), captured.first()) else {
+                return Err(Failure::invalid("there is no branch to choose"));
+            };
+            if functions.len() != captured.len() {
+                return Err(Failure::invalid("branches and other_arguments_lengths must have the same length."));
+            }
+            let count = usize::try_from(count).unwrap_or(usize::MAX).min(node.attrs.dtypes("Targuments")?.len());
+            let (callee, spec) = ((site.callee)(first, site), spec(node)?);
+            described(node, move |inputs| {
+                let function = Captured { callee: Arc::clone(&callee), values: inputs.held(3..3 + count)? };
+                let ratio = [inputs.number(1)?, inputs.number(2)?];
+                choose::branch(inputs.dataset(0)?, function, spec.clone(), ratio, tried)
+            })
+        }
         "ParseExampleDataset" | "ParseExampleDatasetV2" => parse_example(node),
         "CSVDataset" | "CSVDatasetV2" => comma_separated(node, site),
         "MatchingFilesDataset" => {

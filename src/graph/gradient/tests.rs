@@ -53,6 +53,7 @@ const WITHOUT: &[&str] = &[
     "CSVDatasetV2",
     "CacheDataset",
     "CacheDatasetV2",
+    "ChooseFastestBranchDataset",
     "ChooseFastestDataset",
     "CompareAndBitpack",
     "ConcatenateDataset",
