@@ -4,6 +4,7 @@
 //! Those are pulled one at a time, on the thread of the op that wants one: nothing runs ahead of it.
 
 pub(super) mod arrange;
+mod asserted;
 pub(super) mod batch;
 pub(super) mod cache;
 pub(super) mod choose;
@@ -16,15 +17,19 @@ pub(super) mod group;
 pub(super) mod interleave;
 pub(super) mod mapped;
 pub(super) mod matching;
+pub(super) mod optimized;
 pub(super) mod pad;
 pub(super) mod rebatch;
+pub(super) mod sharded;
 pub(super) mod shuffle;
 pub(super) mod source;
+pub(super) mod statistics;
 pub(super) mod window;
 
 use std::sync::Arc;
 
 pub(super) use draws::{Draw, Draws};
+pub(super) use statistics::Statistics;
 
 use super::engine::{Engine, Value};
 use super::token::{Token, Variant, depth_within};
@@ -53,6 +58,8 @@ pub(super) struct Run<'a> {
     pub device: &'a Arc<dyn Wake>,
     /// Notes the seeds that are drawn, for who asks for the elements again.
     pub draws: Option<&'a Draws>,
+    /// Where the making says something of the elements, if that is asked for.
+    pub statistics: Option<Statistics<'a>>,
 }
 
 impl Run<'_> {
@@ -129,15 +136,39 @@ pub(super) struct Dataset {
     /// What it was made of: the inputs of its op.
     held: Vec<Token>,
     depth: usize,
+    /// How many nodes make it, with those of what it was made of.
+    nodes: usize,
+    /// It, or one that it is made of, asserts what comes after it.
+    asserts: bool,
     /// The op that made it, if one did by itself.
     statement: Option<Arc<Statement>>,
+}
+
+/// How many nodes make these.
+fn nodes_of<'a>(held: impl IntoIterator<Item = &'a Token>) -> usize {
+    let of_one = |token: &Token| match token {
+        Token::Variant(Variant::Dataset(input)) => input.nodes,
+        _ => 1,
+    };
+    held.into_iter().map(of_one).fold(0, usize::saturating_add)
+}
+
+/// How TensorFlow calls the node of a dataset that is made of these, once it has written its graph anew: by the number of nodes
+/// before it.
+pub(super) fn node_name<'a>(op: &str, held: impl IntoIterator<Item = &'a Token>) -> String {
+    format!("{op}/_{}", nodes_of(held))
 }
 
 /// What a node says of the dataset that it makes.
 pub(super) struct Statement {
     pub op: String,
     pub attrs: Attrs,
+    /// What it makes of its inputs.
+    pub parts: PartsOf,
 }
+
+/// What makes parts of the inputs of a node.
+pub(super) type PartsOf = Box<dyn Fn(&[Token]) -> Result<Parts> + Send + Sync>;
 
 impl Dataset {
     /// A dataset that was made of these values.
@@ -146,12 +177,34 @@ impl Dataset {
     /// ResourceExhausted if datasets are nested too deep.
     pub fn new(spec: Spec, held: Vec<Token>, parts: Parts) -> Result<Dataset> {
         let depth = depth_within(held.iter(), MAX_DEPTH)?;
-        Ok(Dataset { spec, cardinality: parts.cardinality, make: parts.make, held, depth, statement: None })
+        let asserts =
+            held.iter().any(|token| matches!(token, Token::Variant(Variant::Dataset(input)) if input.asserts));
+        let nodes = nodes_of(&held).saturating_add(1);
+        let Parts { cardinality, make } = parts;
+        Ok(Dataset { spec, cardinality, make, held, depth, nodes, asserts, statement: None })
     }
 
-    /// The same, as a node states it.
-    pub fn stated(self, statement: Arc<Statement>) -> Dataset {
-        Dataset { statement: Some(statement), ..self }
+    /// The dataset that a node makes of its inputs.
+    ///
+    /// # Errors
+    /// What the node fails with; else as [`Dataset::new`].
+    pub fn stated(statement: Arc<Statement>, spec: Spec, inputs: Vec<Token>) -> Result<Dataset> {
+        let parts = (statement.parts)(&inputs)?;
+        let dataset = Dataset::new(spec, inputs, parts)?;
+        let asserts = dataset.asserts || statement.op == "AssertNextDataset";
+        Ok(Dataset { statement: Some(statement), asserts, ..dataset })
+    }
+
+    /// What its node makes of other datasets, in place of the first of its inputs.
+    ///
+    /// # Errors
+    /// As [`Dataset::stated`]; Internal if no node made it.
+    fn with_inputs(&self, inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
+        let statement = self.statement.clone();
+        let statement = statement.ok_or_else(|| Failure::new(Code::Internal, "no node made the dataset"))?;
+        let others = self.held.get(inputs.len()..).unwrap_or_default().to_vec();
+        let inputs = inputs.into_iter().map(Token::from).chain(others).collect();
+        Dataset::stated(statement, self.spec.clone(), inputs).map(Arc::new)
     }
 
     pub fn statement(&self) -> Option<&Statement> {
@@ -164,6 +217,19 @@ impl Dataset {
     /// If one of the functions that it calls cannot run.
     pub fn elements(&self, run: &Run) -> Result<Box<dyn Elements>> {
         (self.make)(run)
+    }
+
+    /// The elements that an iterator goes through: those of no other dataset.
+    ///
+    /// # Errors
+    /// InvalidArgument if a dataset of it asserts others after it than there are; else as [`Dataset::elements`].
+    pub fn iterate(&self, run: &Run) -> Result<Box<dyn Elements>> {
+        asserted::check(self)?;
+        self.elements(run)
+    }
+
+    fn asserts(&self) -> bool {
+        self.asserts
     }
 
     pub fn held(&self) -> &[Token] {
@@ -179,6 +245,10 @@ impl Dataset {
     /// # Errors
     /// FailedPrecondition.
     pub fn check_repeatable(&self) -> Result<()> {
+        if self.statement().is_some_and(|statement| statement.op == "SetStatsAggregatorDataset") {
+            let why = "SetStatsAggregatorDatasetOp::Dataset does not support checkpointing";
+            return Err(Failure::new(Code::Unimplemented, why));
+        }
         self.statement.iter().try_for_each(|statement| check_functions(&statement.attrs))?;
         self.held.iter().try_for_each(|token| match token {
             Token::Variant(Variant::Dataset(dataset)) => dataset.check_repeatable(),
@@ -188,15 +258,12 @@ impl Dataset {
 }
 
 fn check_functions(attrs: &Attrs) -> Result<()> {
-    for attr in attrs.0.values() {
-        let Attr::Func(function) = attr else { continue };
-        for node in &function.nodes {
-            if op::lookup(&node.op).is_some_and(|op| op.stateful && !op.repeatable) {
-                let why = format!("{} is stateful.", node.op);
-                return Err(Failure::new(Code::FailedPrecondition, why));
-            }
-            check_functions(&node.attrs)?;
+    for node in attrs.0.values().flat_map(Attr::held_functions).flat_map(|function| &function.nodes) {
+        if op::lookup(&node.op).is_some_and(|op| op.stateful && !op.repeatable) {
+            let why = format!("{} is stateful.", node.op);
+            return Err(Failure::new(Code::FailedPrecondition, why));
         }
+        check_functions(&node.attrs)?;
     }
     Ok(())
 }

@@ -63,14 +63,15 @@ pub(crate) fn ops() -> Vec<&'static OpDef> {
 
 /// Arguments that are single numbers wherever they stand.
 const SCALARS: &[&str] = &[
-    "alpha",
     "alg",
+    "alpha",
     "axis",
     "beta",
     "beta1",
     "beta1_power",
     "beta2",
     "beta2_power",
+    "counter_prefix",
     "delta",
     "depth",
     "dimension",
@@ -88,8 +89,8 @@ const SCALARS: &[&str] = &[
     "logbase",
     "lr",
     "lr_power",
-    "maxval",
     "max_size",
+    "maxval",
     "minval",
     "momentum",
     "n",
@@ -106,6 +107,8 @@ const SCALARS: &[&str] = &[
     "size",
     "split_dim",
     "start",
+    "num_workers",
+    "tag",
 ];
 
 /// What became of an op.
@@ -334,6 +337,8 @@ impl<'a> Case<'a> {
             "MutableHashTable"
         } else if form == 2 && (name.starts_with("Iterator") || name == "MakeIterator") {
             "Iterator"
+        } else if form == 2 && name.contains("StatsAggregator") {
+            "StatsAggregatorHandle"
         } else {
             return None;
         };
@@ -342,6 +347,7 @@ impl<'a> Case<'a> {
         let maker = match (family, form) {
             ("TensorArray", form) => ["TensorArray", "TensorArrayV2", "TensorArrayV3"][form].to_owned(),
             ("ConditionalAccumulator", 2) => format!("Resource{family}"),
+            ("StatsAggregatorHandle", _) => family.to_owned(),
             (_, 2) => format!("{family}V2"),
             _ => family.to_owned(),
         };
@@ -392,6 +398,9 @@ impl<'a> Case<'a> {
 
     /// A list of tensors, an optional or a dataset.
     fn list(&mut self) -> String {
+        if self.op.name == "UnwrapDatasetVariant" && self.choices.below(4) != 0 {
+            return self.made_by("WrapDatasetVariant");
+        }
         if self.op.name.contains("Dataset") || self.op.name == "MakeIterator" {
             let makers = ["RangeDataset", "TensorDataset", "TensorSliceDataset"];
             let chosen = self.choices.below(makers.len());

@@ -46,9 +46,11 @@ pub(in crate::exec) use nn::{Padding, Slide, local_response};
 pub use ragged::checked_splits;
 pub use random::{Dice, Generators, Unigrams, fixed};
 
+pub(in crate::exec) use example::count as count_features;
 use smallvec::SmallVec;
 #[cfg(feature = "node")]
-pub(crate) use text::{Histogram, SummaryProto, SummaryValue};
+pub(crate) use text::Histogram;
+pub(crate) use text::{OpenHistogram, SummaryProto, SummaryValue};
 pub(in crate::exec) use text::{check_defaults, push_default, push_field};
 
 use crate::failure::Result;

@@ -5,6 +5,7 @@
 //! table: they live as long as a handle to them flows through their step.
 
 mod accumulator;
+mod aggregator;
 mod barrier;
 mod iterator;
 mod list;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
+pub(super) use aggregator::Aggregator;
 pub(super) use barrier::Barrier;
 pub(super) use iterator::Iterator;
 pub use list::ResourceInfo;
@@ -70,6 +72,7 @@ pub(super) enum Resource {
     Dummy,
     Table(Arc<LookupTable>),
     Reader(Arc<Reader>),
+    Aggregator(Arc<Aggregator>),
 }
 
 impl Resource {
@@ -87,6 +90,7 @@ impl Resource {
             Resource::Dummy => "dummy",
             Resource::Table(_) => "lookup table",
             Resource::Reader(_) => "reader",
+            Resource::Aggregator(_) => "aggregator of statistics",
         }
     }
 
@@ -105,6 +109,7 @@ impl Resource {
             Resource::Dummy => 0,
             Resource::Table(table) => table.bytes(),
             Resource::Reader(_) => 0,
+            Resource::Aggregator(aggregator) => aggregator.bytes(),
         }
     }
 
@@ -123,6 +128,7 @@ impl Resource {
             | Resource::SparseMap(_)
             | Resource::Iterator(_)
             | Resource::Table(_)
+            | Resource::Aggregator(_)
             | Resource::Dummy => {}
         }
     }

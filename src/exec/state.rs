@@ -25,6 +25,7 @@ mod sparse;
 mod sparse_map;
 mod stack;
 mod staging;
+mod statistics;
 mod table;
 mod temporary;
 mod tensor_array;
@@ -76,6 +77,7 @@ const FAMILIES: &[Compile] = &[
     dataset::compile,
     dataset_graph::compile,
     dataset_more::compile,
+    statistics::compile,
     file_dataset::compile,
     iterator::compile,
     table::compile,

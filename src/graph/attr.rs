@@ -45,6 +45,8 @@ pub enum Attr {
     Empty,
     /// `func`: a function, which the op calls itself.
     Func(Function),
+    /// `list(func)`: functions that the op calls itself.
+    Funcs(Vec<Function>),
 }
 
 /// A tensor whose elements are all equal, as that element and a shape.
@@ -113,6 +115,26 @@ impl Attr {
             Attr::Shapes(_) => (kind, is_list) == (AttrKind::Shape, true),
             Attr::Empty => is_list,
             Attr::Func(_) => (kind, is_list) == (AttrKind::Func, false),
+            Attr::Funcs(_) => (kind, is_list) == (AttrKind::Func, true),
+        }
+    }
+
+    /// The functions that it holds: one, several or, if it is of another kind, none.
+    pub(crate) fn held_functions(&self) -> &[Function] {
+        match self {
+            Attr::Func(function) => std::slice::from_ref(function),
+            Attr::Funcs(functions) => functions,
+            _ => &[],
+        }
+    }
+
+    /// As [`Attr::held_functions`], to be changed.
+    #[cfg(feature = "node")]
+    pub(crate) fn held_functions_mut(&mut self) -> &mut [Function] {
+        match self {
+            Attr::Func(function) => std::slice::from_mut(function),
+            Attr::Funcs(functions) => functions,
+            _ => &mut [],
         }
     }
 }
@@ -257,6 +279,11 @@ impl Attrs {
     /// A list of shapes. Errors as [`Attrs::ints`].
     pub fn shapes(&self, name: &str) -> Result<&[PartialShape]> {
         self.list(name, |attr| if let Attr::Shapes(v) = attr { Some(v) } else { None })
+    }
+
+    /// A list of functions. Errors as [`Attrs::ints`].
+    pub fn functions(&self, name: &str) -> Result<&[Function]> {
+        self.list(name, |attr| if let Attr::Funcs(v) = attr { Some(v) } else { None })
     }
 
     /// A list of strings. Errors as [`Attrs::ints`].

@@ -26,7 +26,7 @@ pub use proto::{Dim, GraphDef, TensorProto, TensorShapeProto};
 
 use self::proto::{AttrValue, ListValue, Value};
 use super::program::Budget;
-use super::{Attr, Attrs, FormatError, NodeDef};
+use super::{Attr, Attrs, FormatError, Function, NodeDef};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{PartialShape, Tensor};
 
@@ -206,6 +206,7 @@ fn write_node(node: &NodeDef, names: &value::Names) -> proto::NodeDef {
 
 fn write_attr(attr: &Attr, names: &value::Names) -> Value {
     let list = |list: ListValue| Value::List(Box::new(list));
+    let named = |v: &Function| proto::NameAttrList { name: names.of_function(v), attr: BTreeMap::new() };
     match attr {
         Attr::Int(v) => Value::I(*v),
         Attr::Float(v) => Value::F(*v),
@@ -228,7 +229,8 @@ fn write_attr(attr: &Attr, names: &value::Names) -> Value {
         Attr::Shapes(v) => {
             list(ListValue { shape: v.iter().map(tensor::shape_proto).collect(), ..ListValue::default() })
         }
-        Attr::Func(v) => Value::Func(proto::NameAttrList { name: names.of_function(v), attr: BTreeMap::new() }),
+        Attr::Func(v) => Value::Func(named(v)),
+        Attr::Funcs(v) => list(ListValue { func: v.iter().map(named).collect(), ..ListValue::default() }),
         Attr::Empty => list(ListValue::default()),
     }
 }

@@ -186,7 +186,8 @@ pub struct DeviceStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceStatus {
     /// `variable`, `queue`, `barrier`, `accumulator`, `tensor array`, `stack`, `staging area`, `map of sparse tensors`,
-    /// `iterator`, `lookup table`, `reader` or `dummy`, a handle that an op's signature demands and that no kernel uses.
+    /// `iterator`, `lookup table`, `reader`, `aggregator of statistics` or `dummy`, a handle that an op's signature demands and
+    /// that no kernel uses.
     pub kind: String,
     /// The device that it is on.
     pub device: DeviceName,

@@ -772,6 +772,8 @@ def datasets():
         if "CSV" in name:
             arguments["record_defaults"] = [c([0.0], "float32"), c([0], "int64")]
             arguments.update({each: c([0, 1], "int64") for each in ("select_cols", "exclude_cols") if each in arguments})
+        if "transformations" in arguments:
+            arguments["transformations"] = c(["Map"], "string")
         if "row_shape" in arguments:
             arguments["row_shape"] = c([2, -1], "int64")
         if name.startswith("PaddedBatch"):
@@ -864,6 +866,8 @@ def serialized():
     every("TakeManySparseFromTensorsMap", ("sparse_handles", f([5], N, dtype="int64")), dtype=tf.float32)
     dataset = raw.RangeDataset(start=c(0, "int64"), stop=c(3, "int64"), step=c(1, "int64"), output_types=["int64"], output_shapes=[[]])
     raw.DatasetToGraph(input_dataset=dataset), raw.DatasetToGraphV2(input_dataset=dataset)
+    for make, look in ((raw.StatsAggregatorHandle, raw.StatsAggregatorSummary), (raw.ExperimentalStatsAggregatorHandle, raw.ExperimentalStatsAggregatorSummary)):
+        look(iterator=make())
 
 
 def ragged():

@@ -88,12 +88,12 @@ fn name_files_from_working_folder(nodes: &mut [NodeDef]) {
             node.attrs.set(FROM_WORKING_FOLDER, Attr::Bool(true));
         }
         for attr in node.attrs.0.values_mut() {
-            if let Attr::Func(function) = attr
-                && function.nodes.iter().any(may_use_files)
-            {
-                let mut body = FunctionBody::clone(function);
-                name_files_from_working_folder(&mut body.nodes);
-                *function = Function::new(body);
+            for function in attr.held_functions_mut() {
+                if function.nodes.iter().any(may_use_files) {
+                    let mut body = FunctionBody::clone(function);
+                    name_files_from_working_folder(&mut body.nodes);
+                    *function = Function::new(body);
+                }
             }
         }
     }
@@ -101,7 +101,8 @@ fn name_files_from_working_folder(nodes: &mut [NodeDef]) {
 
 /// Whether a node uses files, or one in a function that it has may: what has none is not copied.
 fn may_use_files(node: &NodeDef) -> bool {
-    let in_function = |attr: &Attr| matches!(attr, Attr::Func(function) if function.nodes.iter().any(may_use_files));
+    let in_function =
+        |attr: &Attr| attr.held_functions().iter().any(|function| function.nodes.iter().any(may_use_files));
     op::lookup(&node.op).is_some_and(|op| op.uses_files) || node.attrs.0.values().any(in_function)
 }
 

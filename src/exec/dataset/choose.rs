@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, arrange, given, tensors};
+use super::mapped::{Captured, checked, dataset_of};
+use super::{Dataset, Element, Elements, INFINITE, Parts, Run, Spec, UNKNOWN, arrange, given, tensors};
 use crate::exec::kernel::Dice;
 use crate::exec::rows::row;
 use crate::exec::token::Token;
@@ -141,6 +143,48 @@ pub(in crate::exec) fn fastest(inputs: Vec<Arc<Dataset>>) -> Result<Parts> {
         }
     }
     Ok(arrange::same(Arc::clone(first)))
+}
+
+/// What the first of some functions makes of a dataset; all make the same of it. It may ask that for its elements once.
+///
+/// # Errors
+/// InvalidArgument if the ratio of elements in and out does not fit the number of them that TensorFlow tries each function with.
+pub(in crate::exec) fn branch(
+    input: Arc<Dataset>,
+    function: Captured,
+    spec: Spec,
+    ratio: [i64; 2],
+    tried: i64,
+) -> Result<Parts> {
+    for (name, number) in ["ratio_numerator", "ratio_denominator"].iter().zip(ratio) {
+        if number <= 0 {
+            return Err(Failure::invalid(format!("`{name}` must be greater than zero.")));
+        }
+    }
+    if tried % ratio[1] != 0 {
+        let why = "`num_elements_per_branch` must be divisible by `ratio_denominator`.";
+        return Err(Failure::invalid(why));
+    }
+    let cardinality = match input.cardinality {
+        all @ (INFINITE | UNKNOWN) => all,
+        all => i64::try_from(i128::from(all) * i128::from(ratio[0]) / i128::from(ratio[1])).unwrap_or(INFINITE),
+    };
+    Ok(Parts::new(cardinality, move |run| {
+        let (input, is_asked) = (Arc::clone(&input), AtomicBool::new(false));
+        let given = input.spec.clone();
+        let once = Parts::new(input.cardinality, move |run| {
+            if is_asked.swap(true, Ordering::Relaxed) {
+                return Err(Failure::invalid(
+                    "Cannot create more than one WrapperIterator per WrapperDataset. Make sure the branches to \
+                     ChooseFastestDataset do not expect the input to repeat.",
+                ));
+            }
+            input.elements(run)
+        });
+        let once = Arc::new(Dataset::new(given, Vec::new(), once)?);
+        let made = function.instance(run)?.call(vec![once.into()], run)?;
+        checked(dataset_of(made)?, &spec)?.elements(run)
+    }))
 }
 
 /// Random numbers of 32 bits without end, as int64.

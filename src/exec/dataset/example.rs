@@ -19,11 +19,11 @@ pub(in crate::exec) struct Features {
 }
 
 /// The features of each element, which is a batch of serialised examples, in the order of their keys. A sparse feature is an
-/// array of its indices, values and shape.
+/// array of its indices, values and shape. Says how many features and values each example has, under the name of the node.
 ///
 /// # Errors
 /// InvalidArgument if two features have one key, or what is said of a feature does not fit together.
-pub(in crate::exec) fn features(input: Arc<Dataset>, features: Features) -> Result<Parts> {
+pub(in crate::exec) fn features(input: Arc<Dataset>, features: Features, name: String) -> Result<Parts> {
     let keys = features.sparse.iter().map(|(key, _)| key).chain(features.dense.iter().map(|(key, ..)| key));
     let mut order = BTreeMap::new();
     for (place, key) in keys.enumerate() {
@@ -38,11 +38,20 @@ pub(in crate::exec) fn features(input: Arc<Dataset>, features: Features) -> Resu
     let features = Arc::new(features);
     Ok(Parts::new(input.cardinality, move |run| {
         let (features, order, mut kernel) = (Arc::clone(&features), order.clone(), features.kernel()?);
+        let names = ["features_count", "feature_values_count"].map(|what| format!("{name}::{what}"));
         pulled(input.elements(run)?, move |input, run| {
             let Some(element) = input.next(run)? else { return Ok(None) };
             let mut texts: Vec<Vec<u8>> = Vec::new();
             for tensor in tensors(element)? {
                 texts.extend_from_slice(tensor.slice::<Vec<u8>>()?);
+            }
+            if let Some(statistics) = run.statistics {
+                for text in &texts {
+                    let counts = kernel::count_features(text, |key| features.wants(key))?;
+                    for (name, count) in names.iter().zip(counts) {
+                        statistics.add(name, count as f64)?;
+                    }
+                }
             }
             let mut made = features.of(&mut kernel, Tensor::vector(texts))?;
             let taken = order.iter().map(|&place| made.get_mut(place).and_then(Option::take));
@@ -53,6 +62,10 @@ pub(in crate::exec) fn features(input: Arc<Dataset>, features: Features) -> Resu
 }
 
 impl Features {
+    fn wants(&self, key: &[u8]) -> bool {
+        self.sparse.iter().any(|(own, _)| own == key) || self.dense.iter().any(|(own, ..)| own == key)
+    }
+
     /// What ParseExample does.
     fn kernel(&self) -> Result<HostKernel> {
         let attrs = Attrs::from([

@@ -43,15 +43,22 @@ fn mapped(function: &mut dyn Instance, element: Element, keeps_count: bool, run:
     }
 }
 
-/// The elements of which the function says so.
-pub(in crate::exec) fn filter(input: Arc<Dataset>, function: Captured) -> Parts {
+/// The elements of which the function says so; says how many they are, and how many the others, under the name of the node.
+pub(in crate::exec) fn filter(input: Arc<Dataset>, function: Captured, name: String) -> Parts {
     Parts::new(fewer(input.cardinality), move |run| {
-        let mut function = function.instance(run)?;
+        let (mut function, mut dropped, mut kept) = (function.instance(run)?, 0u64, 0u64);
+        let names = [format!("{name}::dropped_elements"), format!("{name}::filtered_elements")];
         pulled(input.elements(run)?, move |input, run| {
             loop {
                 turn::look();
                 let Some(element) = input.next(run)? else { return Ok(None) };
-                if truth(function.call(element.clone(), run)?)? {
+                let is_kept = truth(function.call(element.clone(), run)?)?;
+                let count = if is_kept { &mut kept } else { &mut dropped };
+                *count += 1;
+                if let Some(statistics) = run.statistics {
+                    statistics.set(&names[usize::from(is_kept)], *count as f32)?;
+                }
+                if is_kept {
                     return Ok(Some(element));
                 }
             }
@@ -134,7 +141,7 @@ pub(in crate::exec) fn reduce(
     run: &Run,
 ) -> Result<Vec<Token>> {
     let mut function = function.instance(run)?;
-    let mut elements = input.elements(run)?;
+    let mut elements = input.iterate(run)?;
     let mut state = initial;
     while let Some(element) = elements.next(run)? {
         turn::look();

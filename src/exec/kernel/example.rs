@@ -20,3 +20,14 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => return Ok(None),
     }))
 }
+
+/// How many features an example has, and how many values those of them that `is_wanted`.
+///
+/// # Errors
+/// As for parsing it.
+pub(in crate::exec) fn count(example: &[u8], is_wanted: impl Fn(&[u8]) -> bool) -> Result<[usize; 2]> {
+    let features = proto::decode::<proto::Example>(example)?.features.unwrap_or_default().feature;
+    let wanted = features.iter().filter(|(key, _)| is_wanted(key.as_bytes()));
+    let values = wanted.filter_map(|(_, feature)| feature.kind.as_ref()).map(proto::Kind::len).sum();
+    Ok([features.len(), values])
+}

@@ -26,7 +26,7 @@ pub(in crate::exec) use self::csv::{check_defaults, push_default, push_field};
 pub(super) use self::fingerprint::fingerprint64;
 #[cfg(feature = "node")]
 pub(crate) use self::histogram::Histogram;
-#[cfg(feature = "node")]
+pub(crate) use self::histogram::OpenHistogram;
 pub(crate) use self::summary::{SummaryProto, SummaryValue};
 use super::call::kernel as call;
 use super::math::map_to;

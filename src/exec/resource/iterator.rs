@@ -41,7 +41,7 @@ struct Begun {
 impl Begun {
     /// The first element is next, with the seeds that were drawn before.
     fn new(dataset: Arc<Dataset>, draws: Draws, run: &Run) -> Result<Begun> {
-        let elements = dataset.elements(&Run { draws: Some(&draws), ..*run })?;
+        let elements = dataset.iterate(&Run { draws: Some(&draws), ..*run })?;
         Ok(Begun { dataset, elements, asked: 0, draws })
     }
 
@@ -252,7 +252,7 @@ mod tests {
     fn an_iterator_that_asks_itself_fails_and_is_free_again() {
         let (mailbox, _inbox) = mailbox::open();
         let device: Arc<dyn Wake> = Arc::new(mailbox);
-        let run = Run { engine: &HostEngine, device: &device, draws: None };
+        let run = Run { engine: &HostEngine, device: &device, draws: None, statistics: None };
         let (first, second) = (iterator(), iterator());
         first.begin(over(&second), &run).unwrap();
         second.begin(over(&first), &run).unwrap();
@@ -282,7 +282,14 @@ mod tests {
                 let signal = Arc::new(turn::Signal::default());
                 signal.stop();
                 turn::within(&signal, || {
-                    turn::whole(|| drop(iterator.next(&Run { engine: &HostEngine, device: &device, draws: None })))
+                    turn::whole(|| {
+                        drop(iterator.next(&Run {
+                            engine: &HostEngine,
+                            device: &device,
+                            draws: None,
+                            statistics: None,
+                        }))
+                    })
                 });
             };
             scope.spawn(wait).join()

@@ -14,7 +14,7 @@ use crate::tensor::{DType, PartialShape};
 pub struct ResourceInfo {
     /// Its name in the table.
     pub key: ResourceKey,
-    /// `variable`, `queue`, `accumulator`, `staging area`, `iterator`, `lookup table` or `reader`.
+    /// `variable`, `queue`, `accumulator`, `staging area`, `iterator`, `lookup table`, `reader` or `aggregator of statistics`.
     pub kind: &'static str,
     /// The session that made it.
     pub session: SessionId,
@@ -120,6 +120,7 @@ impl Resource {
             Resource::Reader(reader) => reader.look(),
             Resource::Staging(area) => area.look(),
             Resource::SparseMap(map) => map.look(),
+            Resource::Aggregator(aggregator) => aggregator.look(),
             // Those stand in no table.
             Resource::TensorArray(_) | Resource::Stack(_) | Resource::Dummy => Look::default(),
         }

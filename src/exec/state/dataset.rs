@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::super::dataset::mapped::{self, Captured};
 use super::super::dataset::{
-    Callee, Dataset, Parts, Spec, Statement, arrange, batch, cache, choose, group, interleave, pad, shuffle, source,
-    window,
+    Callee, Dataset, Parts, Spec, Statement, arrange, batch, cache, choose, group, interleave, node_name, optimized,
+    pad, shuffle, source, statistics, window,
 };
 use super::super::engine::Engine;
 use super::super::files::Folder;
@@ -104,23 +104,30 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             let drops = inputs.truth(4)?;
             window::window(inputs.dataset(0)?, window::Window { size, shift, stride, drops })
         }),
+        "OptimizeDataset" => described(node, |inputs| {
+            let asked = inputs.host(1)?;
+            optimized::optimized(inputs.dataset(0)?, asked.slice::<Vec<u8>>()?)
+        }),
+        "OptimizeDatasetV2" => described(node, |inputs| {
+            let asked = [inputs.host(1)?, inputs.host(3)?];
+            let asked = asked.iter().map(|names| names.slice::<Vec<u8>>()).collect::<Result<Vec<_>>>()?;
+            optimized::optimized(inputs.dataset(0)?, &asked.concat())
+        }),
         // These do not depend on how elements are made.
         "PrefetchDataset" => described(node, |inputs| {
-            if inputs.number(1)? < -1 {
+            let name = inputs.node_name("PrefetchDataset");
+            let size = inputs.number(1)?;
+            if size < -1 {
                 return Err(Failure::invalid("buffer_size must be >= 0 or set buffer_size to be -1 for auto-tuning"));
             }
-            Ok(arrange::same(inputs.dataset(0)?))
+            Ok(statistics::unbuffered(inputs.dataset(0)?, size, name))
         }),
         "OptionsDataset"
         | "ModelDataset"
-        | "OptimizeDataset"
-        | "OptimizeDatasetV2"
         | "MaxIntraOpParallelismDataset"
         | "PrivateThreadPoolDataset"
         | "RewriteDataset"
-        | "NonSerializableDataset"
-        | "LatencyStatsDataset"
-        | "BytesProducedStatsDataset" => described(node, |inputs| Ok(arrange::same(inputs.dataset(0)?))),
+        | "NonSerializableDataset" => described(node, |inputs| Ok(arrange::same(inputs.dataset(0)?))),
         "DummySeedGenerator" | "DummyMemoryCache" => simple(|_, _| Ok(one(Token::Resource(Resource::Dummy)))),
         "DatasetCardinality" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.dataset(0)?.cardinality)))),
         "DatasetToSingleElement" => {
@@ -140,27 +147,36 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     let keeps_count = node.attrs.get("preserve_cardinality").is_some() && node.attrs.bool("preserve_cardinality")?;
     match node.op {
         "MapDataset" | "ParallelMapDataset" | "ParallelMapDatasetV2" => {
-            calling(node, site, "f", move |inputs, function| Ok(mapped::map(inputs.dataset(0)?, function, keeps_count)))
+            let (is_parallel, own) = (node.op != "MapDataset", node.attrs.function("f")?.name.clone());
+            calling(node, site, "f", move |inputs, function, name| {
+                if !is_parallel {
+                    return Ok(mapped::map(inputs.dataset(0)?, function, keeps_count));
+                }
+                let function = statistics::timed(function, "ParallelMap", &own);
+                Ok(statistics::one_by_one(mapped::map(inputs.dataset(0)?, function, keeps_count), name))
+            })
         }
         "MapAndBatchDataset" => {
-            let spec = spec(node)?;
-            calling(node, site, "f", move |inputs, function| {
+            let (spec, own) = (spec(node)?, node.attrs.function("f")?.name.clone());
+            calling(node, site, "f", move |inputs, function, name| {
+                let function = statistics::timed(function, "MapAndBatch", &own);
                 let end = inputs.0.len();
                 let (size, drops) = (inputs.number(end - 3)?, inputs.truth(end - 1)?);
                 let parts = mapped::map(inputs.dataset(0)?, function, keeps_count);
                 let each = Spec { types: spec.types.clone(), shapes: vec![PartialShape::UNKNOWN; spec.types.len()] };
-                batch::batch(Arc::new(Dataset::new(each, Vec::new(), parts)?), size, drops)
+                let parts = batch::batch(Arc::new(Dataset::new(each, Vec::new(), parts)?), size, drops)?;
+                Ok(statistics::one_by_one(parts, name))
             })
         }
-        "FilterDataset" | "ParallelFilterDataset" => {
-            calling(node, site, "predicate", |inputs, function| Ok(mapped::filter(inputs.dataset(0)?, function)))
-        }
+        "FilterDataset" | "ParallelFilterDataset" => calling(node, site, "predicate", |inputs, function, name| {
+            Ok(mapped::filter(inputs.dataset(0)?, function, name))
+        }),
         "TakeWhileDataset" => {
-            calling(node, site, "predicate", |inputs, function| Ok(mapped::take_while(inputs.dataset(0)?, function)))
+            calling(node, site, "predicate", |inputs, function, _| Ok(mapped::take_while(inputs.dataset(0)?, function)))
         }
         "FlatMapDataset" => {
             let spec = spec(node)?;
-            calling(node, site, "f", move |inputs, function| {
+            calling(node, site, "f", move |inputs, function, _| {
                 Ok(interleave::flat_map(inputs.dataset(0)?, function, spec.clone()))
             })
         }
@@ -172,17 +188,19 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         | "ParallelInterleaveDatasetV4" => {
             let spec = spec(node)?;
             let captured = node.attrs.dtypes("Targuments")?.len();
-            calling(node, site, "f", move |inputs, function| {
+            let is_parallel = node.op.starts_with("ParallelInterleaveDatasetV");
+            calling(node, site, "f", move |inputs, function, name| {
                 let (cycle, block) = (inputs.number(1 + captured)?, inputs.number(2 + captured)?);
                 // -1 leaves it to the machine.
                 let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64);
                 let cycle = if cycle == -1 { cores() } else { cycle };
-                interleave::interleave(inputs.dataset(0)?, function, spec.clone(), cycle, block)
+                let parts = interleave::interleave(inputs.dataset(0)?, function, spec.clone(), cycle, block)?;
+                Ok(if is_parallel { statistics::one_by_one(parts, name) } else { parts })
             })
         }
         "ScanDataset" => {
             let states = node.attrs.dtypes("Tstate")?.len();
-            calling(node, site, "f", move |inputs, function| {
+            calling(node, site, "f", move |inputs, function, _| {
                 let initial = inputs.held(1..1 + states)?;
                 Ok(mapped::scan(inputs.dataset(0)?, initial, function, keeps_count))
             })
@@ -246,20 +264,23 @@ impl Functions {
     }
 }
 
-/// An op that makes a dataset with a function, which takes what it captured as the last of its arguments.
+/// An op that makes a dataset with a function, which takes what it captured as the last of its arguments, and with the name of
+/// the node.
 fn calling(
     node: &KernelNode,
     site: &Site,
     attr: &str,
-    mut parts: impl FnMut(&mut StateInputs, Captured) -> Result<Parts> + Send + 'static,
+    parts: impl Fn(&mut StateInputs, Captured, String) -> Result<Parts> + Send + Sync + 'static,
 ) -> Result<Option<StateOp>> {
     let callee = (site.callee)(node.attrs.function(attr)?, site);
     let captured = node.attrs.dtypes("Targuments")?.len();
     // Before it come the dataset, and what a state begins with.
     let first = 1 + node.attrs.get("Tstate").map_or(Ok(0), |_| node.attrs.dtypes("Tstate").map(<[DType]>::len))?;
+    let op = node.op.to_owned();
     described(node, move |inputs| {
+        let name = inputs.node_name(&op);
         let values = inputs.held(first..first + captured)?;
-        parts(inputs, Captured { callee: Arc::clone(&callee), values })
+        parts(inputs, Captured { callee: Arc::clone(&callee), values }, name)
     })
 }
 
@@ -282,7 +303,7 @@ pub(super) fn spec(node: &KernelNode) -> Result<Spec> {
 /// An op that makes a dataset.
 pub(super) fn described(
     node: &KernelNode,
-    parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
+    parts: impl Fn(&mut StateInputs) -> Result<Parts> + Send + Sync + 'static,
 ) -> Result<Option<StateOp>> {
     of_elements(node, spec(node)?, parts)
 }
@@ -291,20 +312,21 @@ pub(super) fn described(
 pub(super) fn of_elements(
     node: &KernelNode,
     spec: Spec,
-    mut parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
+    parts: impl Fn(&mut StateInputs) -> Result<Parts> + Send + Sync + 'static,
 ) -> Result<Option<StateOp>> {
-    let statement = Arc::new(Statement { op: node.op.to_owned(), attrs: node.attrs.clone() });
-    simple(move |mut inputs, _| {
-        let held = inputs.0.iter().flatten().cloned().map(Token::held).collect::<Result<_>>()?;
-        let parts = parts(&mut inputs)?;
-        Ok(one(Dataset::new(spec.clone(), held, parts)?.stated(Arc::clone(&statement))))
+    let parts = move |inputs: &[Token]| parts(&mut StateInputs(inputs.iter().cloned().map(Some).collect()));
+    let statement = Statement { op: node.op.to_owned(), attrs: node.attrs.clone(), parts: Box::new(parts) };
+    let statement = Arc::new(statement);
+    simple(move |inputs, _| {
+        let inputs = inputs.0.iter().flatten().cloned().map(Token::held).collect::<Result<_>>()?;
+        Ok(one(Dataset::stated(Arc::clone(&statement), spec.clone(), inputs)?))
     })
 }
 
 /// The only element of a dataset.
 fn single(dataset: &Dataset, context: &OpContext) -> Result<Vec<Token>> {
     let run = context.run();
-    let mut elements = dataset.elements(&run)?;
+    let mut elements = dataset.iterate(&run)?;
     let Some(element) = elements.next(&run)? else { return Err(Failure::invalid("Dataset was empty.")) };
     match elements.next(&run)? {
         None => Ok(element),
@@ -315,6 +337,11 @@ fn single(dataset: &Dataset, context: &OpContext) -> Result<Vec<Token>> {
 impl StateInputs {
     pub(super) fn number(&mut self, index: usize) -> Result<i64> {
         self.host(index)?.to_i64()
+    }
+
+    /// How TensorFlow calls the node of these inputs; to be asked before they are taken.
+    pub(super) fn node_name(&self, op: &str) -> String {
+        node_name(op, self.0.iter().flatten())
     }
 
     pub(super) fn truth(&mut self, index: usize) -> Result<bool> {

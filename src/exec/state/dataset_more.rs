@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use super::super::dataset::component::{hosted, row_of, rows_of, stacked};
 use super::super::dataset::mapped::Captured;
-use super::super::dataset::{Element, Spec, choose, csv, example, matching, rebatch, tensors};
+use super::super::dataset::{
+    Element, Spec, arrange, choose, csv, example, matching, rebatch, sharded, statistics, tensors,
+};
 use super::super::engine::Engine;
 use super::super::files::{Compression, Folder, Whole, write_record};
 use super::super::kernel::{KernelNode, check_defaults};
-use super::super::token::Token;
+use super::super::token::{Boxed, Token, Variant};
 use super::super::turn;
 use super::dataset::{described, of_elements, spec};
 use super::named::Site;
-use super::op::{StateOp, nothing, simple};
+use super::op::{StateOp, nothing, one, simple};
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, Data, PartialShape, Shape, Tensor};
@@ -40,6 +42,24 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         "ChooseFastestDataset" => described(node, |inputs| {
             choose::fastest((0..inputs.0.len()).map(|i| inputs.dataset(i)).collect::<Result<_>>()?)
         }),
+        "ChooseFastestBranchDataset" => {
+            let functions = node.attrs.functions("branches")?;
+            let (captured, tried) =
+                (node.attrs.ints("other_arguments_lengths")?, node.attrs.int("num_elements_per_branch")?);
+            let (Some(first), Some(&count)) = (functions.first(), captured.first()) else {
+                return Err(Failure::invalid("there is no branch to choose"));
+            };
+            if functions.len() != captured.len() {
+                return Err(Failure::invalid("branches and other_arguments_lengths must have the same length."));
+            }
+            let count = usize::try_from(count).unwrap_or(usize::MAX).min(node.attrs.dtypes("Targuments")?.len());
+            let (callee, spec) = ((site.callee)(first, site), spec(node)?);
+            described(node, move |inputs| {
+                let function = Captured { callee: Arc::clone(&callee), values: inputs.held(3..3 + count)? };
+                let ratio = [inputs.number(1)?, inputs.number(2)?];
+                choose::branch(inputs.dataset(0)?, function, spec.clone(), ratio, tried)
+            })
+        }
         "ParseExampleDataset" | "ParseExampleDatasetV2" => parse_example(node),
         "CSVDataset" | "CSVDatasetV2" => comma_separated(node, site),
         "MatchingFilesDataset" => {
@@ -53,10 +73,44 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 matching::matching(patterns.slice::<Vec<u8>>()?, folder.clone())
             })
         }
+        "AssertNextDataset" => described(node, |inputs| {
+            if inputs.host(1)?.rank() != 1 {
+                return Err(Failure::invalid("transformations must be a vector"));
+            }
+            Ok(arrange::same(inputs.dataset(0)?))
+        }),
+        "AutoShardDataset" => {
+            let policy = node.attrs.get("auto_shard_policy").map_or(Ok(0), |_| node.attrs.int("auto_shard_policy"))?;
+            described(node, move |inputs| {
+                let (count, index) = (inputs.number(1)?, inputs.number(2)?);
+                if count <= 0 {
+                    return Err(Failure::invalid("num_workers must be greater than zero."));
+                }
+                if !(0..count).contains(&index) {
+                    return Err(Failure::invalid(format!("index must be between 0 and {}", count - 1)));
+                }
+                sharded::shard(inputs.dataset(0)?, sharded::Worker { index, count }, policy)
+            })
+        }
+        "WrapDatasetVariant" => simple(|mut inputs, _| {
+            let dataset = inputs.dataset(0)?;
+            Ok(one(Boxed::new(Shape::scalar(), vec![dataset.into()])?))
+        }),
+        "UnwrapDatasetVariant" => simple(|mut inputs, _| match inputs.token(0)? {
+            Token::Variant(Variant::Boxed(boxed)) if boxed.shape.rank() == 0 => match boxed.items() {
+                [dataset @ Token::Variant(Variant::Dataset(_))] => Ok(one(dataset.clone())),
+                _ => Err(not_wrapped()),
+            },
+            _ => Err(not_wrapped()),
+        }),
         "DatasetToTFRecord" => to_tf_record(node, site),
         "MapDefun" => of_each_row(node, site),
         _ => Ok(None),
     }
+}
+
+fn not_wrapped() -> Failure {
+    Failure::invalid("Tensor must be a WrappedDataset variant object.")
 }
 
 fn parse_example(node: &KernelNode) -> Result<Option<StateOp>> {
@@ -78,6 +132,7 @@ fn parse_example(node: &KernelNode) -> Result<Option<StateOp>> {
         }
     }
     described(node, move |inputs| {
+        let name = inputs.node_name("ParseExampleDataset");
         let calls = inputs.number(1)?;
         if calls <= 0 && calls != -1 {
             return Err(Failure::invalid("num_parallel_calls must be greater than zero."));
@@ -89,7 +144,7 @@ fn parse_example(node: &KernelNode) -> Result<Option<StateOp>> {
             dense: dense.map(|((key, dtype), shape)| (key, dtype, shape)).collect(),
             defaults: inputs.rest(2)?,
         };
-        example::features(input, features)
+        Ok(statistics::one_by_one(example::features(input, features, name.clone())?, name))
     })
 }
 
@@ -179,7 +234,7 @@ fn to_tf_record(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         let run = context.run();
         turn::in_part(|| {
             let file = Whole::begin(folder.get()?.resolve(&name)?, name.clone())?;
-            let mut elements = dataset.elements(&run)?;
+            let mut elements = dataset.iterate(&run)?;
             let mut writer = compression.writer(file);
             while let Some(element) = elements.next(&run)? {
                 turn::look();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::dataset::{Dataset, Run};
 use super::super::engine::{Engine, Value};
 use super::super::resource::{
-    Accumulator, Barrier, Iterator, LookupTable, Queue, Reader, Resource, Stack, TensorArray, Variable,
+    Accumulator, Aggregator, Barrier, Iterator, LookupTable, Queue, Reader, Resource, Stack, TensorArray, Variable,
 };
 use super::super::token::{List, Optional, Token, Tokens, Variant};
 use super::super::waiting::{Answer, Finished, WaitId, Waiter, Wake};
@@ -26,7 +26,7 @@ pub(in crate::exec) struct OpContext<'a> {
 impl OpContext<'_> {
     /// What elements of datasets are made with.
     pub fn run(&self) -> Run<'_> {
-        Run { engine: self.engine, device: self.device, draws: None }
+        Run { engine: self.engine, device: self.device, draws: None, statistics: None }
     }
 
     /// The op that was called, for a resource that it may have to wait for.
@@ -131,6 +131,7 @@ handles! {
     iterator: Iterator, Iterator, "iterator";
     table: Table, LookupTable, "lookup table";
     reader: Reader, Reader, "reader";
+    aggregator: Aggregator, Aggregator, "aggregator of statistics";
 }
 
 impl StateInputs {

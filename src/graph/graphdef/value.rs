@@ -11,9 +11,9 @@ use crate::graph::op::{self, ArgType, AttrKind};
 use crate::graph::{Attr, Attrs, FormatError, NodeDef, build, split_tensor_name};
 use crate::tensor::DType;
 
-/// Whether an op calls the function that an attribute of it holds, by itself and when it wants.
+/// Whether an op calls the function that an attribute of it holds, or the functions, by itself and when it wants.
 pub(super) fn is_value(op: &str, attr: &str) -> bool {
-    op::lookup(op).and_then(|op| op.attr(attr)).is_some_and(|attr| attr.kind == AttrKind::Func && !attr.is_list)
+    op::lookup(op).and_then(|op| op.attr(attr)).is_some_and(|attr| attr.kind == AttrKind::Func)
 }
 
 impl Expander<'_> {
@@ -25,8 +25,15 @@ impl Expander<'_> {
         let mut values = Vec::new();
         let keys: Vec<String> = node.attr.keys().filter(|key| is_value(&node.op, key)).cloned().collect();
         for key in keys {
-            if let Some(AttrValue { value: Some(Value::Func(call)) }) = node.attr.remove(&key) {
-                values.push((key, Attr::Func(self.value(&node.name, &call)?)));
+            match node.attr.remove(&key) {
+                Some(AttrValue { value: Some(Value::Func(call)) }) => {
+                    values.push((key, Attr::Func(self.value(&node.name, &call)?)));
+                }
+                Some(AttrValue { value: Some(Value::List(list)) }) => {
+                    let all = list.func.iter().map(|call| self.value(&node.name, call)).collect::<Result<_, _>>()?;
+                    values.push((key, Attr::Funcs(all)));
+                }
+                _ => {}
             }
         }
         Ok(values)
@@ -125,10 +132,9 @@ impl<'a> Names<'a> {
     }
 
     fn add(&mut self, nodes: &'a [NodeDef]) {
-        for attr in nodes.iter().flat_map(|node| node.attrs.0.values()) {
-            if let Attr::Func(function) = attr
-                && self.known(function).is_none()
-            {
+        let attrs = nodes.iter().flat_map(|node| node.attrs.0.values());
+        for function in attrs.flat_map(Attr::held_functions) {
+            if self.known(function).is_none() {
                 self.add(&function.nodes);
                 let others = (1..).map(|i| format!("{}_{i}", function.name));
                 let mut free = std::iter::once(function.name.clone()).chain(others);

@@ -33,6 +33,7 @@ const NOT_RECORDED: &[&str] = &[
     "AudioSummary",
     "BatchNormWithGlobalNormalization",
     "BatchNormWithGlobalNormalizationGrad",
+    "ChooseFastestBranchDataset",
     "CompareAndBitpack",
     "Conv3DBackpropFilter",
     "Conv3DBackpropInput",

@@ -51,7 +51,50 @@ fed.update(output_types=[tf.int64], output_shapes=[[None, 2]])
 sparse = dict(batch_size=2, row_shape=[5], output_types=[tf.variant], output_shapes=[None])
 sparses = tf.SparseTensorSpec([None, 5], tf.int64)
 
+
+def of_branches(dataset, shape, *branches, ratio=(1, 1), tried=2):
+    """What ChooseFastestBranchDataset makes of a dataset."""
+    structure = tf.data.DatasetSpec(dataset.element_spec)
+    made = [structured_function.StructuredFunctionWrapper(branch, "meshtf", input_structure=structure).function for branch in branches]
+    captured = [function.captured_inputs for function in made]
+    variant = raw.ChooseFastestBranchDataset(
+        input_dataset=of(dataset), ratio_numerator=ratio[0], ratio_denominator=ratio[1], other_arguments=sum(captured, []),
+        num_elements_per_branch=tried, branches=made, other_arguments_lengths=[len(each) for each in captured],
+        output_types=[tf.int64], output_shapes=[shape],
+    )
+    return one(variant, shape)
+
+
+def of_worker(dataset, policy=0, make=raw.AutoShardDataset):
+    """What AutoShardDataset gives the second of three workers."""
+    numbers = dict(num_workers=3, index=1, auto_shard_policy=policy)
+    made = make(input_dataset=of(dataset), output_types=[tf.string], output_shapes=[[]], **numbers)
+    return one(made, (), tf.string)
+
+
+many = [written(f"rare/lines/{i}", b"".join(b"%d of %d\n" % (line, i) for line in range(3))) for i in range(7)]
+lines = lambda **how: tf.data.Dataset.list_files(many, **how).flat_map(tf.data.TextLineDataset)
+
+captures = lambda make: make(tf.constant(10, tf.int64))
+
 PIPELINES = {
+    "branches": lambda: of_branches(
+        RANGE(12), [None], lambda x: x.map(lambda y: y * 10).batch(2), lambda x: x.batch(2).map(lambda y: y * 10), ratio=(2, 1)
+    ),
+    "branches_captured": lambda: of_branches(
+        RANGE(7), (), *captures(lambda ten: [lambda x: x.map(lambda y: y * ten), lambda x: x.map(lambda y: ten * y)])
+    ),
+    "branch_twice": lambda: of_branches(RANGE(2), (), lambda x: x.repeat(2), ratio=(1, 2), tried=6),
+    "branches_uneven": lambda: of_branches(RANGE(2), (), lambda x: x, ratio=(1, 2), tried=3),
+    "branches_none": lambda: of_branches(RANGE(2), (), lambda x: x, ratio=(0, 1)),
+    "shard_files": lambda: of_worker(lines(shuffle=False).map(lambda line: line + b".").prefetch(2)),
+    "shard_files_of_both": lambda: of_worker(lines(shuffle=False).concatenate(lines(shuffle=False).skip(2))),
+    "shard_files_in_turns": lambda: of_worker(LIST(many).interleave(tf.data.TextLineDataset, cycle_length=2).repeat(2)),
+    "shard_files_shuffled": lambda: of_worker(lines(shuffle=True, seed=5).shard(3, 0)),
+    "shard_older": lambda: of_worker(lines(shuffle=False), make=raw.ExperimentalAutoShardDataset),
+    "shard_elements": lambda: of_worker(RANGE(8).map(tf.strings.as_string)),
+    "shard_elements_of_files": lambda: of_worker(lines(shuffle=False), 2),
+    "shard_nothing": lambda: of_worker(lines(shuffle=False), -1),
     "csv": lambda: more.CsvDataset([table, other], fields, header=True),
     "csv_small_buffer": lambda: more.CsvDataset([table, other], fields, header=True, buffer_size=3),
     "csv_some": lambda: more.CsvDataset(table, [tf.string, tf.string], header=True, select_cols=[0, 2]),

@@ -112,6 +112,11 @@ for op, make in both("IgnoreErrorsDataset"):
     with_check = RANGE(4).map(lambda x: 6 // x)
     take_all(op, make(input_dataset=of(with_check), **OF), 3)
 
+# A dataset that is no dataset for a while.
+wrapped = raw.WrapDatasetVariant(input_handle=of(some))
+take_all("UnwrapDatasetVariant", raw.UnwrapDatasetVariant(input_handle=wrapped), 4)
+take_all("not_wrapped", raw.UnwrapDatasetVariant(input_handle=of(some)), 0)
+
 # An iterator by its older names: made, named, found by that and asked.
 iterator = raw.Iterator(shared_name="older", container="", **OF)
 STEPS.append(step(targets=[raw.MakeIterator(dataset=of(some), iterator=iterator)]))

@@ -30,22 +30,46 @@ static LIMITS: LazyLock<Vec<f64>> = LazyLock::new(|| {
 });
 
 impl Histogram {
-    /// The histogram of finite values. Consecutive empty buckets are merged into one with the last one's limit.
+    /// The histogram of finite values.
     pub fn of(values: &[f64]) -> Histogram {
+        let mut open = OpenHistogram::default();
+        values.iter().for_each(|&value| open.add(value));
+        open.histogram()
+    }
+}
+
+/// A histogram that grows.
+pub(crate) struct OpenHistogram {
+    /// Without its buckets.
+    whole: Histogram,
+    counts: Vec<f64>,
+}
+
+impl Default for OpenHistogram {
+    fn default() -> OpenHistogram {
+        let whole = Histogram { min: f64::MAX, max: -f64::MAX, ..Histogram::default() };
+        OpenHistogram { whole, counts: vec![0.0; LIMITS.len()] }
+    }
+}
+
+impl OpenHistogram {
+    /// Counts a finite value.
+    pub fn add(&mut self, value: f64) {
         let limits = &*LIMITS;
-        let mut histogram = Histogram { min: f64::MAX, max: -f64::MAX, ..Histogram::default() };
-        let mut counts = vec![0.0; limits.len()];
-        for &value in values {
-            let bucket = limits.partition_point(|&limit| limit <= value).min(limits.len() - 1);
-            counts[bucket] += 1.0;
-            histogram.min = histogram.min.min(value);
-            histogram.max = histogram.max.max(value);
-            histogram.num += 1.0;
-            histogram.sum += value;
-            histogram.sum_squares += value * value;
-        }
-        let mut was_empty = false;
-        for (&limit, count) in limits.iter().zip(counts) {
+        let bucket = limits.partition_point(|&limit| limit <= value).min(limits.len() - 1);
+        self.counts[bucket] += 1.0;
+        let whole = &mut self.whole;
+        whole.min = whole.min.min(value);
+        whole.max = whole.max.max(value);
+        whole.num += 1.0;
+        whole.sum += value;
+        whole.sum_squares += value * value;
+    }
+
+    /// What was counted. Consecutive empty buckets are merged into one with the last one's limit.
+    pub fn histogram(&self) -> Histogram {
+        let (mut histogram, mut was_empty) = (self.whole.clone(), false);
+        for (&limit, &count) in LIMITS.iter().zip(&self.counts) {
             let is_empty = count == 0.0;
             if is_empty && was_empty {
                 histogram.bucket_limit.pop();
@@ -56,5 +80,9 @@ impl Histogram {
             was_empty = is_empty;
         }
         histogram
+    }
+
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.counts[..])
     }
 }
