@@ -226,7 +226,6 @@ const NOT_DIFFERENTIABLE: &[&str] = &[
     "QueueDequeueMany",
     "QueueDequeueUpTo",
     "QueueSize",
-    "RaggedTensorToVariant",
     "RandomPoisson",
     "RandomPoissonV2",
     "RandomShuffle",

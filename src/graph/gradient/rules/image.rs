@@ -25,7 +25,8 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         },
         "CropAndResize" => crop,
         "RGBToHSV" => hue_saturation_value,
-        "ExtractImagePatches" => patches,
+        "ExtractImagePatches" => |c| patches(c, 2),
+        "ExtractVolumePatches" => |c| patches(c, 3),
         _ => return None,
     })
 }
@@ -47,17 +48,17 @@ fn crop(c: &mut Call) -> Grads {
 }
 
 /// The numbers of the pixels, from 1, are cut into the same patches, which says where each element belongs: those of 0 lie
-/// beside the image.
-fn patches(c: &mut Call) -> Grads {
+/// beside the image, which has so many dimensions besides its batch and channels.
+fn patches(c: &mut Call, dimensions: i32) -> Grads {
     let (x, dy) = (c.x(0), c.dy()?);
     let shape = c.shape(x)?;
-    let plane = c.part(shape, 1, Some(3))?;
-    let pixels = c.op("Prod").input(plane).input([0]).build()?;
+    let space = c.part(shape, 1, Some(1 + dimensions))?;
+    let pixels = c.op("Prod").input(space).input([0]).build()?;
     let slots = c.add(pixels, 1)?;
     let numbers = c.op("Range").name("range").input(1).input(slots).input(1).build()?;
-    let one_each = c.concat([Input::from([1]), plane.into(), [1].into()], 0)?;
+    let one_each = c.concat([Input::from([1]), space.into(), [1].into()], 0)?;
     let numbers = c.reshape(numbers, one_each)?;
-    let places = c.with_attrs("ExtractImagePatches", &[numbers], &["ksizes", "strides", "rates", "padding"])?;
+    let places = c.with_attrs(c.node.op.name, &[numbers], &["ksizes", "strides", "rates", "padding"])?;
     let places = c.reshape(places, [-1])?;
     // [batch, places, channels] to [places, batch * channels]
     let (batch, channels) = (c.element(shape, 0)?, c.element(shape, -1)?);

@@ -1,8 +1,8 @@
 //! Linear algebra: inverses, determinants, factors and diagonals of matrices.
 
-use super::{Rule, matmul};
+use super::{Rule, Stop, matmul};
 use crate::graph::Output;
-use crate::graph::gradient::call::{Added, Call, Grads, all, one};
+use crate::graph::gradient::call::{Added, Call, Grads, all, one, some};
 
 pub(super) fn named(op: &str) -> Option<Rule> {
     Some(match op {
@@ -37,6 +37,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let by_matrix = of_matrix(c, by_rhs, y, adjoint)?;
             all([by_matrix, by_rhs])
         },
+        "MatrixSolveLs" => least_squares,
         "MatrixTriangularSolve" => |c| {
             let (matrix, rhs, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
             let (lower, adjoint) = (c.flag("lower"), c.flag("adjoint"));
@@ -121,6 +122,54 @@ fn of_matrix(c: &mut Call, by_rhs: Output, y: Output, adjoint: bool) -> Added {
         true => batch_product(c, y, false, by_rhs, true)?,
     };
     c.neg(product)
+}
+
+/// Of the matrix and the right side. With at least as many rows as columns, the solution is that of the normal equations
+/// `(AᵀA + λ) X = AᵀB`, else the smallest one, `X = Aᵀ (AAᵀ + λ)⁻¹ B`.
+fn least_squares(c: &mut Call) -> Grads {
+    let (a, b, x, dx) = (c.x(0), c.x(1), c.y(0), c.dy()?);
+    if !c.flag("fast") {
+        return Err(Stop::Unsupported("has a gradient only where `fast` is true".to_owned()));
+    }
+    let sizes = c.sizes(a).unwrap_or_default();
+    let &[.., Some(rows), Some(columns)] = sizes.as_slice() else {
+        return Err(Stop::Unsupported("needs to know the sizes of its matrix".to_owned()));
+    };
+    let is_tall = rows >= columns;
+    let product = batch_product(c, a, is_tall, a, !is_tall)?;
+    let diagonal = c.un("MatrixDiagPart", product)?;
+    let ones = c.un("OnesLike", diagonal)?;
+    let dtype = c.dtype(a);
+    let regularizer = c.cast(c.x(2), dtype)?;
+    let regularizers = c.mul(ones, regularizer)?;
+    let regularizers = c.un("MatrixDiag", regularizers)?;
+    let system = c.add(product, regularizers)?;
+    let factor = c.un("Cholesky", system)?;
+    if is_tall {
+        let z = solved(c, factor, dx)?;
+        let by_b = batch_product(c, a, false, z, false)?;
+        let (xz, zx) = (batch_product(c, x, false, z, true)?, batch_product(c, z, false, x, true)?);
+        let both = c.add(xz, zx)?;
+        let (of_b, of_a) = (batch_product(c, b, false, z, true)?, batch_product(c, a, false, both, false)?);
+        return some([Some(c.sub(of_b, of_a)?), Some(by_b), None]);
+    }
+    let product = batch_product(c, a, false, dx, false)?;
+    let by_b = solved(c, factor, product)?;
+    let u = solved(c, factor, b)?;
+    let explained = batch_product(c, a, true, by_b, false)?;
+    let rest = c.sub(dx, explained)?;
+    let (of_rest, of_x) = (batch_product(c, u, false, rest, true)?, batch_product(c, by_b, false, x, true)?);
+    some([Some(c.sub(of_rest, of_x)?), Some(by_b), None])
+}
+
+/// The solution of a system whose matrix has this Cholesky factor.
+fn solved(c: &mut Call, factor: Output, rhs: Output) -> Added {
+    let solve = |c: &mut Call, rhs: Output, adjoint: bool| -> Added {
+        let solve = c.op("MatrixTriangularSolve").input(factor).input(rhs);
+        Ok(solve.attr("lower", true).attr("adjoint", adjoint).build()?)
+    };
+    let half = solve(c, rhs, false)?;
+    solve(c, half, true)
 }
 
 /// A multiple, for each matrix, of its transposed inverse.

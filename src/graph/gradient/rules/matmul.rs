@@ -19,6 +19,12 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let [by_x, by_y] = factors(c, "BatchMatMulV2", ["adj_x", "adj_y"])?;
             unbroadcast(c, [x, y], [by_x, by_y])
         },
+        // The product is float32, whatever the factors are.
+        "SparseMatMul" => |c| {
+            let [by_x, by_y] = factors(c, "SparseMatMul", ["transpose_a", "transpose_b"])?;
+            let (x, y) = (c.dtype(c.x(0)), c.dtype(c.x(1)));
+            all([c.cast(by_x, x)?, c.cast(by_y, y)?])
+        },
         _ => return None,
     })
 }

@@ -2,7 +2,7 @@
 
 use super::{Rule, Stop};
 use crate::graph::gradient::Gradient;
-use crate::graph::gradient::call::{Added, Call, Grads};
+use crate::graph::gradient::call::{Added, Call, Grads, one};
 use crate::graph::{Attr, Input, Output};
 use crate::tensor::DType;
 
@@ -16,6 +16,8 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             Ok(at(values, Gradient::Dense(by_values)))
         },
         "RaggedTensorToTensor" => to_dense,
+        "RaggedTensorFromVariant" => from_variant,
+        "RaggedTensorToVariant" => to_variant,
         _ => return None,
     })
 }
@@ -93,6 +95,39 @@ fn to_dense(c: &mut Call) -> Grads {
     let default = c.shape(default)?;
     let by_default = c.reshape(sum, default)?;
     Ok(vec![None, Some(Call::rows(by_values, indices, shape)), Some(Gradient::Dense(by_default))])
+}
+
+/// The gradient of a ragged tensor in a variant is one as well, with the same splits.
+fn from_variant(c: &mut Call) -> Grads {
+    let ragged_rank = c.node.outputs.len() - 1;
+    let dy = c.d(ragged_rank)?;
+    let is_batch = match c.rank(c.x(0)) {
+        Some(0) => false,
+        Some(1) => true,
+        None => ragged_rank > 0,
+        Some(_) => {
+            return Err(Stop::Unsupported("has a gradient only for a scalar or a vector of variants".to_owned()));
+        }
+    };
+    let splits: Vec<Output> = (0..ragged_rank).map(|port| c.y(port as u32)).collect();
+    let dtype = c.node.outputs.first().map_or(DType::I64, |splits| splits.dtype);
+    let encoded = c
+        .op("RaggedTensorToVariant")
+        .inputs(splits)
+        .input(dy)
+        .attr("Tsplits", if ragged_rank > 0 { dtype } else { DType::I64 });
+    one(encoded.attr("RAGGED_RANK", ragged_rank as i64).attr("batched_input", is_batch).build()?)
+}
+
+fn to_variant(c: &mut Call) -> Grads {
+    let (values, dy) = (c.node.inputs.len() - 1, c.dy()?);
+    // There are no splits to say how the values are spread over a batch of dense tensors, nor need there be.
+    let splits = if values > 0 { c.x(0) } else { c.g.constant("splits", 0i64)? };
+    let shape = c.shape(c.x(values))?;
+    let dtype = c.dtype(c.x(values));
+    let decoded = c.op("RaggedTensorToVariantGradient").input(dy).input(splits).input(shape).attr("Tvalues", dtype);
+    let by_values = decoded.build()?;
+    Ok(at(values, Gradient::Dense(by_values)))
 }
 
 /// The rows whose place in a mask of any shape is true.
