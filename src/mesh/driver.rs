@@ -52,7 +52,7 @@ const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(2);
 /// How long a node gives another that starts at the same moment to object.
 const OBJECTION_TIME: Duration = Duration::from_millis(50);
 /// After this a node has its task for good.
-const SETTLED_AFTER: Duration = Duration::from_secs(2);
+pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// How long nodes of the LAN get to answer before a denial counts as final.
 const LAN_LIMIT: Duration = Duration::from_secs(1);
 const LEAVE_LIMIT: Duration = Duration::from_millis(300);

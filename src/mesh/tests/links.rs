@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::super::clock::Stopped;
+use super::super::driver::SETTLED_AFTER;
 use super::super::health::{DOUBT_AFTER, LINK_LIMIT};
 use super::super::transport::memory::{Memory, Network};
 use super::in_memory::join;
@@ -201,6 +202,11 @@ async fn the_successor_of_a_node_that_was_killed_is_not_refused_for_it() {
         let (clock, network) = (Stopped::here(), Arc::new(Network::default()));
         let (a, b) = pair(&network).await;
         while unix_ms() <= b.mesh.roster.own_hello().claims_since_unix_ms {
+            tokio::task::yield_now().await;
+        }
+        // A holder that is as new as its successor would be outdone as soon as that is settled.
+        clock.pass(SETTLED_AFTER);
+        while !a.mesh.roster.link(b.peer()).is_some_and(|link| link.hello().settled) {
             tokio::task::yield_now().await;
         }
         network.cut_off(b.mesh.peer().as_str().parse().unwrap());
