@@ -31,7 +31,11 @@ use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_float, with_intege
 const REFUSED: &[&str] = &["Float::Quantize", "Float::Dequantize"];
 
 /// Cases that need another relative tolerance, by the start of their names, and why.
-const LOOSER: &[(&str, f64)] = &[];
+const LOOSER: &[(&str, f64)] = &[
+    // Of float64, TensorFlow's op adds the probabilities of two ways up in float32.
+    ("module/ctc_loss 9", 1e-7),
+    ("module/ctc_loss 10", 1e-7),
+];
 
 /// Cases whose answer differs by design, and why.
 const DIFFERENT: &[(&str, &str)] = &[

@@ -86,7 +86,7 @@ impl Lowering<'_> {
             }
             InterpolateModeIr::Nearest => {
                 let [row, column] = at.map(|at| self.node("Round", [at.into()]));
-                let places = self.places([row?, column?], &plane, keep_outside)?;
+                let places = self.places([row?, column?], &plane, DType::F64, keep_outside)?;
                 self.elements(image, places)?
             }
             ref other => {
@@ -183,7 +183,7 @@ impl Lowering<'_> {
             let whole = floats(&STEPS[along].map(|step| 1.0 - step), &[4, 1], of)?;
             shares.push(self.node("AddV2", [share.into(), Input::Value(whole)])?);
         }
-        let places = self.places([corners[0], corners[1]], plane, keep_outside)?;
+        let places = self.places([corners[0], corners[1]], plane, of, keep_outside)?;
         let places = self.node("Reshape", [places.into(), sizes(&[plane.count, 4 * plane.points])?])?;
         let elements = self.elements(image, places)?;
         let dims = [plane.count, plane.channels, 4, plane.points];
@@ -207,10 +207,16 @@ impl Lowering<'_> {
         self.node("Reshape", [weights.into(), sizes(&[plane.count, 1, 4, plane.points])?])
     }
 
-    /// Where elements are in an image of one axis, of their rows and columns, which are whole numbers.
-    fn places(&mut self, at: [Output; 2], plane: &Plane, keep_outside: bool) -> Result<Output> {
+    /// Where elements are in an image of one axis, of their rows and columns, which are whole numbers of the dtype `of`. NaN is
+    /// 0, as in flex.
+    fn places(&mut self, at: [Output; 2], plane: &Plane, of: DType, keep_outside: bool) -> Result<Output> {
         let (mut clamped, mut inside) = (Vec::new(), Vec::new());
         for (at, size) in at.into_iter().zip(plane.sides()) {
+            // Nothing that an int32 does not hold; what lies outside still does.
+            let low = self.node("Maximum", [at.into(), number(-1.0, of)?])?;
+            let bounded = self.node("Minimum", [low.into(), number(size as f64, of)?])?;
+            let is_number = self.node("Equal", [at.into(), at.into()])?;
+            let at = self.node("SelectV2", [is_number.into(), bounded.into(), number(0.0, of)?])?;
             let at = self.node_with("Cast", [at.into()], &[("DstT", DType::I32.into())])?;
             let near = self.node("Maximum", [at.into(), axis(0)?])?;
             let near = self.node("Minimum", [near.into(), axis(size - 1)?])?;

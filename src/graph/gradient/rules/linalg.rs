@@ -158,7 +158,9 @@ fn least_squares(c: &mut Call) -> Grads {
     let u = solved(c, factor, b)?;
     let explained = batch_product(c, a, true, by_b, false)?;
     let rest = c.sub(dx, explained)?;
-    let (of_rest, of_x) = (batch_product(c, u, false, rest, true)?, batch_product(c, by_b, false, x, true)?);
+    // The solution once more, so that its own gradient counts λ in.
+    let solution = batch_product(c, u, true, a, false)?;
+    let (of_rest, of_x) = (batch_product(c, u, false, rest, true)?, batch_product(c, by_b, false, solution, false)?);
     some([Some(c.sub(of_rest, of_x)?), Some(by_b), None])
 }
 
