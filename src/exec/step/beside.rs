@@ -1,12 +1,11 @@
 //! Kernels that take long, beside each other: on the pool of threads over which kernels spread their work, while the step's
-//! own thread waits or runs one of them. So there are hardly ever more threads that compute than cores, and a kernel that
-//! spreads its work shares them with those beside it.
+//! own thread waits. So there are never more threads that compute than cores, and a kernel that spreads its work shares
+//! them with those beside it.
 //!
 //! What takes long is known from earlier steps, of which a few are measured. A kernel that does is held back until another
-//! one is ready, and then both go to the pool; unless the other is short and the pool has no thread to spare: the step's thread
-//! runs that. If the step needs the answer before, a kernel runs where it always did. It gets its inputs in its own turn, so
-//! what a reference shows to it does not depend on when it runs; and all that touches state runs on the step's thread, in its
-//! order.
+//! one is ready, and then both go to the pool; if the step needs its answer before, it runs where it always did. It gets its
+//! inputs in its own turn, so what a reference shows to it does not depend on when it runs; and all that touches state runs
+//! on the step's thread, in its order.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,11 +25,7 @@ use crate::memory;
 
 /// What is done sooner is not worth the way to another thread and back: some 20 µs if the machine is idle, and a multiple
 /// of that if it is not.
-const HEAVY: Duration = Duration::from_micros(50);
-
-/// What is done sooner is run by the step's own thread if another kernel is in the pool: that begins at once. What takes longer
-/// may spread over several threads, and the step's own has other things to do meanwhile.
-const LONG: Duration = Duration::from_micros(250);
+const HEAVY: Duration = Duration::from_micros(250);
 
 /// What takes longer keeps the pool from others for too long. It has work for all threads by itself, as a rule.
 const LONGEST: Duration = Duration::from_millis(30);
@@ -153,41 +148,28 @@ impl SideKernels {
         self.held.is_some() || self.in_pool > 0
     }
 
-    /// Takes a kernel that is ready, and holds it back if it would be alone. Returns it if the step's own thread is to run it,
-    /// since the others are busy.
-    pub fn add(&mut self, program: &mut CompiledPiece, ready: Ready) -> Option<Ready> {
-        if !node_at(program, ready.at).is_some_and(|node| self.have_free_thread(node)) {
-            return Some(ready);
+    pub fn in_pool(&self) -> usize {
+        self.in_pool
+    }
+
+    /// Takes a kernel that is ready: holds it back if it would be alone.
+    pub fn add(&mut self, program: &mut CompiledPiece, ready: Ready) {
+        if self.in_pool > 0 {
+            return self.launch(program, ready);
         }
         match self.held.take() {
-            None if self.in_pool == 0 => {
-                self.held = Some(ready);
-                None
-            }
-            None => {
-                self.launch(program, ready);
-                None
-            }
+            None => self.held = Some(ready),
             Some(first) => {
                 self.launch(program, first);
-                self.add(program, ready)
+                self.launch(program, ready);
             }
         }
     }
 
-    /// Whether a kernel waits for a free thread of the pool instead of being run at once.
-    pub fn has_to_wait(&self, node: u32) -> bool {
-        self.in_pool > 0 && !self.is_short(node) && !self.have_free_thread(node)
-    }
-
-    /// Whether this kernel may go to the pool, of which a thread is left to what the step's own thread runs if that is short.
-    fn have_free_thread(&self, node: u32) -> bool {
-        let most = threads() - usize::from(self.is_short(node));
-        self.in_pool < most && IN_POOL.load(Ordering::Relaxed) < MOST_IN_POOL
-    }
-
-    fn is_short(&self, node: u32) -> bool {
-        Duration::from_micros(self.costs[node as usize].into()) < LONG
+    /// Whether another kernel may go to the pool.
+    pub fn have_free_thread(&self) -> bool {
+        // Two at once if one was held back.
+        self.in_pool < threads() && IN_POOL.load(Ordering::Relaxed) + 2 <= MOST_IN_POOL
     }
 
     /// The kernel that is held back, to be run by the step's thread.
@@ -216,7 +198,8 @@ impl SideKernels {
     }
 
     fn launch(&mut self, program: &mut CompiledPiece, Ready { at, mut inputs }: Ready) {
-        let Some(node) = node_at(program, at) else { return };
+        let Some(placed) = program.code.stages.as_ref().map(|stages| &stages.nodes[at as usize]) else { return };
+        let node = placed.node;
         let mut act = std::mem::replace(&mut program.acts[node as usize], Act::Nothing);
         let (code, done, signal) =
             (Arc::clone(&program.code), self.done.0.clone(), turn::current().unwrap_or_default());
@@ -237,11 +220,6 @@ impl SideKernels {
             let _step_is_gone = done.send(Done { at, node, act, began, ended, answer });
         });
     }
-}
-
-/// The node at a place among the placed ones.
-fn node_at(program: &CompiledPiece, at: u32) -> Option<u32> {
-    program.code.stages.as_ref().map(|stages| stages.nodes[at as usize].node)
 }
 
 /// The inputs of a kernel as they are now: of a reference, the value that the variable has.

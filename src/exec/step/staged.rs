@@ -233,8 +233,7 @@ impl Step {
         while let Some(done) = self.lanes.back(&mut program.acts, false) {
             self.absorb(program, done)?;
         }
-        let node = stages(&program.code)?.nodes[at as usize].node;
-        while self.lanes.has_to_wait(node) {
+        while self.lanes.in_pool() > 0 && !self.lanes.have_free_thread() {
             self.wait_for_lane(program, near)?;
         }
         let placed = &stages(&program.code)?.nodes[at as usize];
@@ -242,27 +241,24 @@ impl Step {
         (self.current, self.course.at) = (placed.node, at);
         let slots = self.frames.root_slots();
         let inputs = taken(&mut slots[node.first_input as usize..(node.first_input + node.inputs) as usize])?;
-        match self.lanes.add(program, Ready { at, inputs }) {
-            Some(ready) => self.run_here(program, near, ready),
-            None => Ok(()),
+        if !self.lanes.have_free_thread() && self.lanes.are_busy() {
+            // Others have the pool.
+            self.wait_for_lane(program, near)?;
         }
+        self.outbox.empty(near.sink, self.id);
+        self.lanes.add(program, Ready { at, inputs });
+        Ok(())
     }
 
     /// Waits for a kernel in the pool; if there is none, runs the one that is held back.
     fn wait_for_lane(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<()> {
-        if let Some(ready) = self.lanes.unhold() {
-            return self.run_here(program, near, ready);
-        }
-        self.outbox.empty(near.sink, self.id);
-        match self.lanes.back(&mut program.acts, true) {
-            Some(done) => self.absorb(program, done),
-            None => Ok(()),
-        }
-    }
-
-    /// Runs a kernel that takes long on this thread.
-    fn run_here(&mut self, program: &mut CompiledPiece, near: &Surroundings, ready: Ready) -> Result<()> {
-        let Ready { at, mut inputs } = ready;
+        let Some(Ready { at, mut inputs }) = self.lanes.unhold() else {
+            self.outbox.empty(near.sink, self.id);
+            return match self.lanes.back(&mut program.acts, true) {
+                Some(done) => self.absorb(program, done),
+                None => Ok(()),
+            };
+        };
         let code = &program.code;
         let placed = &stages(code)?.nodes[at as usize];
         (self.current, self.course.at) = (placed.node, at);
