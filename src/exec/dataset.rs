@@ -144,12 +144,14 @@ pub(super) struct Dataset {
     statement: Option<Arc<Statement>>,
 }
 
+/// The dataset that a value is, if it is one.
+fn dataset_in(token: &Token) -> Option<&Arc<Dataset>> {
+    if let Token::Variant(Variant::Dataset(dataset)) = token { Some(dataset) } else { None }
+}
+
 /// How many nodes make these.
 fn nodes_of<'a>(held: impl IntoIterator<Item = &'a Token>) -> usize {
-    let of_one = |token: &Token| match token {
-        Token::Variant(Variant::Dataset(input)) => input.nodes,
-        _ => 1,
-    };
+    let of_one = |token| dataset_in(token).map_or(1, |input| input.nodes);
     held.into_iter().map(of_one).fold(0, usize::saturating_add)
 }
 
@@ -177,8 +179,7 @@ impl Dataset {
     /// ResourceExhausted if datasets are nested too deep.
     pub fn new(spec: Spec, held: Vec<Token>, parts: Parts) -> Result<Dataset> {
         let depth = depth_within(held.iter(), MAX_DEPTH)?;
-        let asserts =
-            held.iter().any(|token| matches!(token, Token::Variant(Variant::Dataset(input)) if input.asserts));
+        let asserts = held.iter().filter_map(dataset_in).any(|input| input.asserts);
         let nodes = nodes_of(&held).saturating_add(1);
         let Parts { cardinality, make } = parts;
         Ok(Dataset { spec, cardinality, make, held, depth, nodes, asserts, statement: None })
@@ -228,10 +229,6 @@ impl Dataset {
         self.elements(run)
     }
 
-    fn asserts(&self) -> bool {
-        self.asserts
-    }
-
     pub fn held(&self) -> &[Token] {
         &self.held
     }
@@ -250,10 +247,7 @@ impl Dataset {
             return Err(Failure::new(Code::Unimplemented, why));
         }
         self.statement.iter().try_for_each(|statement| check_functions(&statement.attrs))?;
-        self.held.iter().try_for_each(|token| match token {
-            Token::Variant(Variant::Dataset(dataset)) => dataset.check_repeatable(),
-            _ => Ok(()),
-        })
+        self.held.iter().filter_map(dataset_in).try_for_each(|input| input.check_repeatable())
     }
 }
 

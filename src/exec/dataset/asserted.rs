@@ -3,8 +3,7 @@
 //! They are called as TensorFlow's iterators are. Functions' datasets are not looked at, nor what TensorFlow's optimizations
 //! would have made others of.
 
-use super::{Dataset, Statement};
-use crate::exec::token::{Token, Variant};
+use super::{Dataset, Statement, dataset_in};
 use crate::failure::{Code, Failure, Result};
 
 /// Most datasets that are looked at, each as often as there are ways to it.
@@ -15,7 +14,7 @@ const MOST_WAYS: usize = 1 << 16;
 /// # Errors
 /// InvalidArgument in TensorFlow's words; ResourceExhausted if there are more ways to datasets than [`MOST_WAYS`].
 pub(super) fn check(root: &Dataset) -> Result<()> {
-    if !root.asserts() {
+    if !root.asserts {
         return Ok(());
     }
     Walk { names: Vec::new(), left: MOST_WAYS }.visit(root)
@@ -30,15 +29,12 @@ struct Walk {
 impl Walk {
     /// Datasets lie within each other only so deep.
     fn visit(&mut self, dataset: &Dataset) -> Result<()> {
-        let Some(statement) = dataset.statement().filter(|_| dataset.asserts()) else { return Ok(()) };
+        let Some(statement) = dataset.statement().filter(|_| dataset.asserts) else { return Ok(()) };
         self.left = self.left.checked_sub(1).ok_or_else(|| {
             let why = format!("there are more than {MOST_WAYS} ways to the datasets that assert what is next");
             Failure::new(Code::ResourceExhausted, why)
         })?;
-        let mut inputs = dataset.held().iter().filter_map(|token| match token {
-            Token::Variant(Variant::Dataset(input)) => Some(input),
-            _ => None,
-        });
+        let mut inputs = dataset.held().iter().filter_map(dataset_in);
         match &statement.op[..] {
             "AssertNextDataset" => self.compare(&strings(dataset, 1)?)?,
             // A rewritten graph, with what is left of its datasets.

@@ -3,14 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Dataset, Parts, arrange, node_name, statistics};
-use crate::exec::token::{Token, Variant};
+use super::{Dataset, Parts, arrange, dataset_in, node_name, statistics};
+use crate::exec::token::Token;
 use crate::failure::{Failure, Result};
 
 /// Datasets after the last buffer of a pipeline that is to have slack.
 const BEFORE_SLACK: &[&str] = &[
     "CacheDataset",
     "CacheDatasetV2",
+    "ConcatenateDataset",
     "FilterDataset",
     "MapDataset",
     "MaxIntraOpParallelismDataset",
@@ -25,6 +26,7 @@ const BEFORE_SLACK: &[&str] = &[
     "SkipDataset",
     "TakeDataset",
     "WindowDataset",
+    "ZipDataset",
 ];
 
 /// The same elements. With `latency_all_edges`, each dataset before says how long its elements took.
@@ -45,11 +47,7 @@ pub(in crate::exec) fn optimized(input: Arc<Dataset>, asked: &[Vec<u8>]) -> Resu
 fn inputs(dataset: &Dataset) -> Vec<&Arc<Dataset>> {
     let op = dataset.statement().map_or("", |statement| &statement.op);
     let most = if matches!(op, "ZipDataset" | "ConcatenateDataset") { usize::MAX } else { 1 };
-    let inputs = dataset.held().iter().map_while(|token| match token {
-        Token::Variant(Variant::Dataset(input)) => Some(input),
-        _ => None,
-    });
-    inputs.take(most).collect()
+    dataset.held().iter().map_while(dataset_in).take(most).collect()
 }
 
 /// There may be many ways to one dataset; it is looked at once.
@@ -59,9 +57,6 @@ fn check_slack(dataset: &Arc<Dataset>, seen: &mut HashSet<*const Dataset>) -> Re
     }
     match dataset.statement().map_or("", |statement| &statement.op) {
         "PrefetchDataset" => Ok(()),
-        "ZipDataset" | "ConcatenateDataset" => {
-            inputs(dataset).into_iter().try_for_each(|input| check_slack(input, seen))
-        }
         op if BEFORE_SLACK.contains(&op) => inputs(dataset).into_iter().try_for_each(|input| check_slack(input, seen)),
         op => Err(Failure::invalid(format!(
             "Encountered unsupported op \"{op}\" when rewriting the input pipeline graph to use slack in its final prefetch \

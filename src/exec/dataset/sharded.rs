@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Dataset, Parts, Statement, arrange};
-use crate::exec::token::{Token, Variant};
+use super::{Dataset, Parts, Statement, arrange, dataset_in};
+use crate::exec::token::Token;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Function};
 
@@ -99,7 +99,7 @@ impl Sharding {
         let op = &statement.op[..];
         let is_caller = CALLERS.contains(&op) && statement.attrs.function("f").is_ok_and(reads_files);
         if is_caller || READERS.contains(&op) {
-            let Some(Token::Variant(Variant::Dataset(files))) = dataset.held().first() else { return Ok(None) };
+            let Some(files) = dataset.held().first().and_then(dataset_in) else { return Ok(None) };
             return dataset.with_inputs(vec![some_of(files, self.worker)?]).map(Some);
         }
         let count = match op {
@@ -109,7 +109,7 @@ impl Sharding {
         };
         let mut inputs = Vec::with_capacity(count);
         for token in dataset.held().iter().take(count) {
-            let Token::Variant(Variant::Dataset(input)) = token else { return Ok(None) };
+            let Some(input) = dataset_in(token) else { return Ok(None) };
             let Some(input) = self.by_files(input)? else { return Ok(None) };
             inputs.push(input);
         }
@@ -140,7 +140,7 @@ fn some_of(files: &Arc<Dataset>, worker: Worker) -> Result<Arc<Dataset>> {
 
 /// The dataset without its shuffles, and the last of those.
 fn in_order(dataset: &Arc<Dataset>) -> Result<(Arc<Dataset>, Option<Arc<Dataset>>)> {
-    let Some(Token::Variant(Variant::Dataset(input))) = dataset.held().first() else {
+    let Some(input) = dataset.held().first().and_then(dataset_in) else {
         return Ok((Arc::clone(dataset), None));
     };
     let (input, shuffle) = in_order(input)?;
