@@ -24,12 +24,14 @@ mod losses;
 mod matmul;
 mod memory;
 mod mirror;
+mod normalize;
 mod pool;
 mod reduce;
 mod select;
 #[cfg(test)]
 mod tests;
 mod train;
+mod updates;
 mod volumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -97,7 +99,7 @@ impl<B: Backing> Engine for BurnEngine<B> {
                 ran => Ok(ran),
             }
         };
-        let host_up_to = if is_light && !B::REMOTE { SMALL } else { 0 };
+        let host_up_to = if is_light { self.small() } else { 0 };
         Ok(Some(EngineKernel { run: Box::new(run), host_up_to }))
     }
 
@@ -160,7 +162,7 @@ fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(B
         });
         return Ok(Some((body, true)));
     }
-    for family in [reduce::body, train::body] {
+    for family in [reduce::body, normalize::body, train::body] {
         if let Some(body) = family(node)? {
             return Ok(Some((body, true)));
         }

@@ -43,6 +43,8 @@ pub use math::cast;
 pub(in crate::exec) use math::condition_shape;
 #[cfg(feature = "exec")]
 pub(in crate::exec) use nn::{Padding, Slide, local_response};
+#[cfg(feature = "wgpu")]
+pub(in crate::exec) use nn::{SELU_SCALE, SELU_SCALE_ALPHA};
 pub use ragged::checked_splits;
 pub use random::{Dice, Generators, Unigrams, fixed};
 

@@ -10,6 +10,8 @@ mod denormals;
 mod fair;
 mod flow;
 mod given_up;
+#[cfg(feature = "exec")]
+mod gpu;
 mod gradients;
 mod models;
 mod ops;

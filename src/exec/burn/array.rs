@@ -183,16 +183,17 @@ impl<B: Backing> Array<B> {
         if whole {
             return self;
         }
-        let slices: Vec<Slice> = parts
-            .iter()
-            .map(|part| {
-                let end = part.start + (part.count - 1) * part.step + 1;
-                Slice::new(part.start as isize, Some(end as isize), part.step as isize)
-            })
-            .collect();
+        let slices = slices(parts);
         let shape = parts.iter().map(|part| part.count).collect();
         let raw = by_class!(self.dtype, float_slice | bool_slice(self.raw, &slices));
         Array { raw, shape, ..self }
+    }
+
+    /// An array of zeros in which these elements are at the places that `parts` name.
+    pub fn spread(self, parts: &[Part], shape: Shape) -> Self {
+        let zeros = B::float_zeros(held(&shape), &self.raw.device(), float(self.dtype));
+        let raw = B::float_slice_assign(zeros, &slices(parts), self.raw);
+        Array { raw, shape, dtype: self.dtype, home: Home::default() }
     }
 
     /// `count` consecutive elements along one dimension.
@@ -345,6 +346,14 @@ pub(super) struct Part {
     pub start: usize,
     pub count: usize,
     pub step: usize,
+}
+
+fn slices(parts: &[Part]) -> Vec<Slice> {
+    let slice = |part: &Part| {
+        let end = part.start + (part.count - 1) * part.step + 1;
+        Slice::new(part.start as isize, Some(end as isize), part.step as isize)
+    };
+    parts.iter().map(slice).collect()
 }
 
 /// burn's name for a float dtype.

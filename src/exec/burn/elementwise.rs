@@ -66,6 +66,9 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             done(x.map(|raw| B::one(raw, function)))
         })));
     }
+    if node.op == "Pow" {
+        return Ok(Some(Box::new(power)));
+    }
     let two = match node.op {
         "LeakyReluGrad" => Some(BinaryFunction::LeakyReluGrad(node.attrs.float("alpha")?.to_bits())),
         op => BinaryFunction::of(op),
@@ -154,7 +157,6 @@ fn unary_function<B: Backing>(op: &str) -> Option<Unary<B>> {
 type Primitives<B> = (Binary<B>, Option<WithScalar<B>>, Option<WithScalar<B>>);
 
 fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
-    let alone = |function: Binary<B>| B::REMOTE.then_some((function, None, None));
     match op {
         "Add" | "AddV2" => Some((B::float_add, Some(B::float_add_scalar), Some(B::float_add_scalar))),
         "Mul" => Some((B::float_mul, Some(B::float_mul_scalar), Some(B::float_mul_scalar))),
@@ -162,20 +164,6 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
         "RealDiv" => Some((B::float_div, Some(B::float_div_scalar), None)),
         // GPUs have no power of a negative base.
         "Pow" if !B::REMOTE => Some((B::float_powf, None, None)),
-        "SquaredDifference" => alone(|x, y| {
-            let difference = B::float_sub(x, y);
-            B::float_mul(difference.clone(), difference)
-        }),
-        // Gradients of functions of one number, from y = f(x) and dy. Those of the roots are left to the host: there,
-        // zero times infinity is zero.
-        "TanhGrad" => alone(|y, dy| {
-            let square = B::float_mul(y.clone(), y);
-            B::float_mul(dy, B::float_add_scalar(B::float_neg(square), 1f32.into()))
-        }),
-        "SigmoidGrad" => alone(|y, dy| {
-            let rest = B::float_add_scalar(B::float_neg(y.clone()), 1f32.into());
-            B::float_mul(B::float_mul(dy, y), rest)
-        }),
         _ => None,
     }
 }
@@ -236,6 +224,15 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
         let both = [x.lifted(shape.rank())?, y.lifted(shape.rank())?];
         done(zipped(site, both, shape, tensors)?)
     })
+}
+
+/// A power whose exponent is a number on the host, and simple: shading languages have no power of a negative base.
+fn power<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
+    let is_whole = broadcast(&inputs).is_some_and(|shape| shape == *inputs[0].shape());
+    let exponent = host_scalar(&inputs[1]).filter(|_| is_whole);
+    let Some(function) = exponent.and_then(UnaryFunction::power) else { return Ok(EngineOutcome::Declined(inputs)) };
+    let x = site.array(take(inputs, 0))?;
+    done(x.map(|raw| B::one(raw, function)))
 }
 
 /// Compares the inputs in order, or swapped.

@@ -4,7 +4,7 @@
 use burn_backend::{TensorData, TensorMetadata};
 
 use super::Body;
-use super::array::{Array, Home, Part, done, host_scalar};
+use super::array::{Array, Home, Part, Site, done, host_scalar};
 use super::dense::floats;
 use super::memory::{Backing, held};
 use crate::exec::engine::{EngineOutcome, Value, Values};
@@ -17,8 +17,12 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     if let Some(answer) = about_shapes::<B>(node)? {
         return Ok(Some(answer));
     }
+    if node.op == "Fill" && B::REMOTE && node.outputs[0].dtype.is_float() {
+        return Ok(Some(Box::new(filled)));
+    }
     let data = match node.op {
         "Split" => 1,
+        "StridedSliceGrad" => 4,
         _ => 0,
     };
     if !node.inputs.get(data).is_some_and(|dtype| dtype.is_float() || *dtype == DType::Bool) {
@@ -43,13 +47,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         }),
         "Slice" => moved(0, |x, rest| Some(Ok(vec![x.clone().slice(&sliced(&x.shape, &rest[0], &rest[1])?)]))),
         "StridedSlice" => {
-            let masks = Masks {
-                begin: node.attrs.int("begin_mask")?,
-                end: node.attrs.int("end_mask")?,
-                ellipsis: node.attrs.int("ellipsis_mask")?,
-                new_axis: node.attrs.int("new_axis_mask")?,
-                shrink: node.attrs.int("shrink_axis_mask")?,
-            };
+            let masks = Masks::of(node)?;
             moved(0, move |x, rest| {
                 let (parts, shape) = strided(&x.shape, &rest[0], &rest[1], &rest[2], &masks)?;
                 (shape.rank() <= B::MAX_RANK).then(|| Ok(vec![x.clone().slice(&parts).reshape(shape)?]))
@@ -88,6 +86,17 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             let distinct = axes.iter().enumerate().all(|(i, axis)| !axes[..i].contains(axis));
             (distinct && !axes.is_empty()).then(|| Ok(vec![x.clone().flip(&axes)]))
         }),
+        "StridedSliceGrad" if B::REMOTE => {
+            let masks = Masks::of(node)?;
+            moved(4, move |dy, rest| {
+                let shape =
+                    Shape::from_i64s(&rest[0]).ok().filter(|shape| shape.is_allowed(dy.dtype) && !empty(shape))?;
+                let (parts, _) = strided(&shape, &rest[1], &rest[2], &rest[3], &masks)?;
+                let counts: Shape = parts.iter().map(|part| part.count).collect();
+                (shape.rank() <= B::MAX_RANK && counts.elements() == dy.shape.elements())
+                    .then(|| Ok(vec![dy.clone().reshape(counts)?.spread(&parts, shape)]))
+            })
+        }
         "ConcatV2" => concat(),
         "Pack" => pack(node.attrs.int("axis")?),
         "Pad" | "PadV2" if node.inputs[0].is_float() => padded(),
@@ -254,6 +263,18 @@ struct Masks {
     shrink: i64,
 }
 
+impl Masks {
+    fn of(node: &KernelNode) -> Result<Masks> {
+        Ok(Masks {
+            begin: node.attrs.int("begin_mask")?,
+            end: node.attrs.int("end_mask")?,
+            ellipsis: node.attrs.int("ellipsis_mask")?,
+            new_axis: node.attrs.int("new_axis_mask")?,
+            shrink: node.attrs.int("shrink_axis_mask")?,
+        })
+    }
+}
+
 /// The parts of each dimension, and the result's shape; `None` for negative steps, empty results and invalid input.
 fn strided(shape: &Shape, begin: &[i64], end: &[i64], step: &[i64], masks: &Masks) -> Option<(Vec<Part>, Shape)> {
     let count = begin.len();
@@ -320,8 +341,42 @@ fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Result<Vec<Array
         return Some(Ok(vec![Array { raw, dtype: x.dtype, shape, home: Home::default() }]));
     }
     let mut repeated = multiples.iter().enumerate().filter(|&(_, &times)| times > 1);
+    if B::REMOTE && x.shape.rank() < B::MAX_RANK {
+        // Shown several times, then copied at once.
+        return Some(
+            repeated
+                .try_fold(x.clone(), |x, (axis, &times)| {
+                    let (before, behind) = x.shape.dims().split_at(axis);
+                    let around =
+                        |times: usize| before.iter().chain([&times]).chain(behind).copied().collect::<Vec<_>>();
+                    let [merged, outer] = [times as usize, 1].map(around);
+                    let shown = x.clone().reshape(outer.into())?.expand(&merged.clone().into())?;
+                    let mut dims = before.to_vec();
+                    dims.push(behind[0] * times as usize);
+                    dims.extend(&behind[1..]);
+                    shown.reshape(dims.into())
+                })
+                .map(|tiled| vec![tiled]),
+        );
+    }
     let tiled = repeated.try_fold(x.clone(), |x, (axis, &times)| Array::concat(vec![x; times as usize], axis));
     Some(tiled.map(|tiled| vec![tiled]))
+}
+
+/// Fill, of more than one element: a single one stays with the host, which begins with it.
+fn filled<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
+    let (Value::Host(dims), Some(value)) = (&inputs[0], host_scalar(&inputs[1])) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    let dtype = inputs[1].dtype();
+    let fits = |shape: &Shape| shape.is_allowed(dtype) && shape.rank() <= B::MAX_RANK && shape.elements() > Some(1);
+    match Shape::from_i64s(&dims.to_i64s()?)
+        .ok()
+        .filter(|shape| dims.rank() == 1 && inputs[1].rank() == 0 && fits(shape))
+    {
+        Some(shape) => done(site.full(value, dtype, shape)),
+        None => Ok(EngineOutcome::Declined(inputs)),
+    }
 }
 
 /// Whether every input but the last `rest` lies on the host.

@@ -9,6 +9,8 @@ use burn_backend::{
 
 use super::array::{Array, Home, taken};
 use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
+use super::normalize::Pass;
+use super::updates::{RATES, Rule};
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::exec::vector;
 use crate::failure::{Code, Failure, Result};
@@ -71,6 +73,16 @@ pub(in crate::exec) trait Backing:
 
     /// Like [`Backing::two`].
     fn compare(_x: Self::Raw, _y: Self::Raw, _comparison: ComparisonFunction, _bools: BoolDType) -> Self::Raw {
+        unreachable!("{FOR_GPUS}")
+    }
+
+    /// The new values of variables by an optimizer's rule, in one pass on a GPU.
+    fn updated(_variables: Vec<Self::Raw>, _gradient: Self::Raw, _rule: Rule, _rates: [f32; RATES]) -> Vec<Self::Raw> {
+        unreachable!("{FOR_GPUS}")
+    }
+
+    /// A pass of batch normalisation over all elements, on a GPU.
+    fn passed(_pass: Pass, _inputs: Vec<Self::Raw>, _epsilon: f32) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
 
@@ -186,6 +198,14 @@ impl Backing for burn_wgpu::CubeBackend {
 
     fn compare(x: Self::Raw, y: Self::Raw, comparison: ComparisonFunction, bools: BoolDType) -> Self::Raw {
         super::bits::compare(x, y, comparison, bools)
+    }
+
+    fn updated(variables: Vec<Self::Raw>, gradient: Self::Raw, rule: Rule, rates: [f32; RATES]) -> Vec<Self::Raw> {
+        super::updates::updated(variables, gradient, rule, rates)
+    }
+
+    fn passed(pass: Pass, inputs: Vec<Self::Raw>, epsilon: f32) -> Self::Raw {
+        super::normalize::passed(pass, inputs, epsilon)
     }
 }
 

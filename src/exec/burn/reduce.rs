@@ -1,17 +1,18 @@
 //! Reductions over some of the dimensions, and functions made of them: softmax, cross entropy.
 
 use burn_backend::TensorMetadata;
+use burn_backend::tensor::IndexingUpdateOp;
 use smallvec::SmallVec;
 
 use super::array::{Array, Site, done};
-use super::elementwise::arrays;
-use super::memory::Backing;
+use super::elementwise::{arrays, take};
+use super::memory::{Backing, upload};
 use super::{Body, admit_answer, blocks};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::turn;
 use crate::failure::Result;
-use crate::tensor::Shape;
+use crate::tensor::{Shape, Tensor};
 
 type Raw<B> = <B as Backing>::Raw;
 
@@ -33,12 +34,13 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             done(sum.map(|raw| B::float_mul_scalar(raw, 0.5f32.into())))
         }))),
         "SoftmaxCrossEntropyWithLogits" if B::REMOTE => Ok(Some(Box::new(cross_entropy))),
+        "SparseSoftmaxCrossEntropyWithLogits" if B::REMOTE => Ok(Some(Box::new(sparse_cross_entropy))),
         _ => Ok(None),
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Fold {
+pub(super) enum Fold {
     Sum,
     Mean,
     Max,
@@ -83,7 +85,12 @@ pub(super) fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 
 }
 
 /// Folds the dimensions marked in `reduced` with as few of burn's reductions as possible, by merging neighbours.
-fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, shape: Shape) -> Result<Array<B>> {
+pub(super) fn fold<B: Backing>(
+    x: Array<B>,
+    kind: Fold,
+    reduced: impl Fn(usize) -> bool,
+    shape: Shape,
+) -> Result<Array<B>> {
     let mut runs = SmallVec::<[(usize, bool); 8]>::new();
     for (axis, &size) in x.shape.dims().iter().enumerate().filter(|&(_, &size)| size != 1) {
         match runs.last_mut() {
@@ -99,8 +106,8 @@ fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, sh
     let is_narrow = x.dtype.size() == Some(2);
     let flat = x.in_order()?.reshape(runs.iter().map(|run| run.0).collect())?;
     let folded = match kind {
-        // The sum of many half floats may overflow although their mean does not.
-        Fold::Mean if is_narrow => at_once(flat, kind, &gone),
+        // The sum of many half floats may overflow although their mean does not. A GPU divides as it sums up.
+        Fold::Mean if is_narrow || B::REMOTE => at_once(flat, kind, &gone),
         Fold::Mean => in_parts(flat, Fold::Sum, &gone)?.map(|raw| B::float_div_scalar(raw, (count as f64).into())),
         _ => in_parts(flat, kind, &gone)?,
     };
@@ -209,4 +216,28 @@ fn cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOut
     let weighted = labels.map(|raw| B::float_neg(B::float_mul(raw, logs.raw)));
     let loss = fold(weighted, Fold::Sum, |axis| axis == 1, rows)?;
     Ok(EngineOutcome::Done(Values::from_iter([loss.value(), gradient.value()])))
+}
+
+/// As [`cross_entropy`], with the number of a class for each row, on the host. One that is no class is left to the host.
+fn sparse_cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
+    let (&[rows, classes], Value::Host(labels)) = (inputs[0].shape().dims(), &inputs[1]) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    let class = |label: i64| i32::try_from(label).ok().filter(|&label| label >= 0 && (label as usize) < classes);
+    let labels: Option<Vec<i32>> = labels.to_i64s()?.into_iter().map(class).collect();
+    let Some(labels) = labels.filter(|labels| labels.len() == rows && inputs[1].rank() == 1) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    let labels = upload::<B>(Tensor::from_vec([rows, 1], labels), &site.device, site.bools);
+    let logits = site.array(take(inputs, 0))?;
+    let logs = logits.map(|raw| B::log_softmax(raw, 1));
+    let one_less = site.full(-1.0, logs.dtype, Shape::from([rows, 1])).raw;
+    let less = |raw| B::float_scatter(1, B::float_exp(raw), labels.clone(), one_less, IndexingUpdateOp::Add);
+    let gradient = logs.clone().map(less);
+    let loss = Array::<B> {
+        raw: B::float_neg(B::float_gather(1, logs.raw, labels)),
+        shape: Shape::from([rows, 1]),
+        ..gradient.clone()
+    };
+    Ok(EngineOutcome::Done(Values::from_iter([loss.reshape(Shape::from([rows]))?.value(), gradient.value()])))
 }

@@ -97,6 +97,23 @@ fn engines_answer_as_tensorflow_does() {
         for op in of_flex.into_iter().chain(["SoftmaxCrossEntropyWithLogits"]) {
             assert!(engine.name() != "flex" || ran.contains_key(op), "{} never ran {op}", engine.name());
         }
+        let of_gpus = [
+            "SparseSoftmaxCrossEntropyWithLogits",
+            "FusedBatchNormV3",
+            "FusedBatchNormGradV3",
+            "UnsortedSegmentSum",
+            "StridedSliceGrad",
+            "Fill",
+            "Tile",
+            "Pow",
+            "RsqrtGrad",
+            "Elu",
+            "Selu",
+            "Sign",
+        ];
+        for op in of_gpus {
+            assert!(engine.name() != "wgpu" || ran.contains_key(op), "{} never ran {op}", engine.name());
+        }
         eprintln!("{} ran {ran:?}", engine.name());
     }
     let shown: Vec<&str> = wrong.iter().take(60).map(String::as_str).collect();
@@ -280,39 +297,76 @@ fn an_unshared_value_is_computed_in_place() {
 
 #[test]
 fn a_gpu_updates_variables_as_tensorflow_does() {
+    use crate::exec::kernel::update::tests::{cases, with_update};
     let Some(engine) = adapters::tests::gpu("updates on a GPU") else { return };
-    let check = |op: &str, nesterov: Option<bool>, inputs: &[&[f32]], wanted: &[[f32; 2]]| {
-        // Compiled with values in place of the op's references, which a placeholder cannot provide.
-        let attrs = crate::graph::Attrs::from([("use_nesterov", crate::graph::Attr::Bool(nesterov.unwrap_or(false)))]);
-        let dtypes = vec![DType::F32; inputs.len()];
-        let node = KernelNode { name: "update", op, attrs: &attrs, inputs: &dtypes, outputs: &[] };
-        let mut kernel = engine.compile(&node).unwrap().unwrap();
-        let tensors = inputs.iter().map(|values| match values {
-            [one] => Tensor::scalar(*one),
-            many => Tensor::vector(many.to_vec()),
-        });
-        let values = tensors.map(|tensor| engine.keep(tensor)).collect::<Result<Values>>().unwrap();
-        let EngineOutcome::Done(values) = (kernel.run)(values).unwrap() else { panic!("{op} was declined") };
-        assert_eq!(values.len(), wanted.len(), "{op}");
-        for (value, wanted) in values.into_iter().zip(wanted) {
-            let got = value.into_host().unwrap();
-            let got = got.slice::<f32>().unwrap();
-            let close = got.iter().zip(wanted).all(|(x, y)| (x - y).abs() <= 2e-6);
-            assert!(close, "{op}: {got:?}, wanted {wanted:?}");
+    let mut ran: BTreeMap<String, usize> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for case in cases() {
+        let read = |key: &str| -> Vec<Tensor> { list(&case[key]).iter().map(tensor).collect() };
+        let (variables, rest, wanted) = (read("variables"), read("inputs"), read("outputs"));
+        let op = case["op"].as_str().unwrap();
+        let Ok(Some(mut kernel)) = with_update(&case, op, &variables, &rest, |node| engine.compile(node)) else {
+            continue;
+        };
+        // Rates lie on the host, or on the GPU if a kernel has computed them.
+        for are_uploaded in [false, true] {
+            let place = |tensor: &Tensor| match tensor.rank() {
+                0 if !are_uploaded => Ok(Value::Host(tensor.clone())),
+                _ => engine.upload(tensor.clone()),
+            };
+            let inputs = variables.iter().chain(&rest).map(place).collect::<Result<Values>>().unwrap();
+            let outcome = (kernel.run)(inputs);
+            let why = match (case["error"].as_str(), outcome) {
+                (_, Ok(EngineOutcome::Declined(_))) => continue,
+                (Some(class), Ok(EngineOutcome::Done(values))) => format!("answered {values:?}, wanted {class}"),
+                (_, Err(failure)) => failure.to_string(),
+                (None, Ok(EngineOutcome::Done(values))) => {
+                    *ran.entry(op.replace("Resource", "")).or_default() += 1;
+                    let got: Vec<Tensor> = values.into_iter().map(|value| value.into_host().unwrap()).collect();
+                    let case = loosened(&case, 60.0, &wanted);
+                    match got.iter().zip(&wanted).try_for_each(|(got, want)| same(&case, got, want)) {
+                        Ok(()) if got.len() == wanted.len() => continue,
+                        Ok(()) => format!("{} outputs, wanted {}", got.len(), wanted.len()),
+                        Err(why) => why,
+                    }
+                }
+            };
+            wrong.push(format!("{op} {} {} {}: {why}", case["attrs"], case["variables"], case["inputs"]));
         }
-    };
-    let var: &[f32] = &[1.0, 2.0];
-    check("AssignAdd", None, &[var, &[0.5, -1.0]], &[[1.5, 1.0]]);
-    check("AssignSubVariableOp", None, &[var, &[0.5, -1.0]], &[[0.5, 3.0]]);
-    check("ApplyGradientDescent", None, &[var, &[0.5], &[1.0, -1.0]], &[[0.5, 2.5]]);
-    let momentum: &[&[f32]] = &[var, &[1.0, 1.0], &[0.1], &[1.0, 2.0], &[0.9]];
-    check("ApplyMomentum", Some(false), momentum, &[[0.81, 1.71], [1.9, 2.9]]);
-    check("ResourceApplyMomentum", Some(true), momentum, &[[0.729, 1.539], [1.9, 2.9]]);
-    let adam: &[&[f32]] =
-        &[var, &[0.1, 0.2], &[0.01, 0.04], &[0.9], &[0.999], &[0.1], &[0.9], &[0.999], &[1e-8], &[0.5, -0.5]];
-    let moments = [[0.14, 0.13], [0.01024, 0.04021]];
-    check("ApplyAdam", Some(false), adam, &[[0.9562503, 1.9794991], moments[0], moments[1]]);
-    check("ResourceApplyAdam", Some(true), adam, &[[0.9450004, 1.9894341], moments[0], moments[1]]);
+    }
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    for op in ["GradientDescent", "Momentum", "KerasMomentum", "Adagrad", "Adadelta", "Adam", "RMSProp"] {
+        assert!(ran.contains_key(&format!("Apply{op}")), "never ran Apply{op}: {ran:?}");
+    }
+    assert!(ran.contains_key("ScatterAdd"), "{ran:?}");
+}
+
+#[test]
+fn a_gpu_adds_to_variables() {
+    let Some(engine) = adapters::tests::gpu("sums on a GPU") else { return };
+    for (op, wanted) in [("AssignAdd", [1.5, 1.0]), ("AssignSubVariableOp", [0.5, 3.0])] {
+        let attrs = crate::graph::Attrs::default();
+        let node = KernelNode { name: "update", op, attrs: &attrs, inputs: &[DType::F32; 2], outputs: &[] };
+        let mut kernel = engine.compile(&node).unwrap().unwrap();
+        let values = [[1f32, 2.0], [0.5, -1.0]].map(|values| engine.keep(Tensor::vector(values.to_vec())).unwrap());
+        let EngineOutcome::Done(values) = (kernel.run)(Values::from_iter(values)).unwrap() else {
+            panic!("{op} was declined")
+        };
+        assert_eq!(values[0].clone().into_host().unwrap().slice::<f32>().unwrap(), wanted, "{op}");
+    }
+}
+
+#[test]
+fn what_is_made_of_single_numbers_stays_with_the_host_of_a_gpu() {
+    let Some(engine) = adapters::tests::gpu("single numbers beside a GPU") else { return };
+    let attrs = crate::graph::Attrs::default();
+    let node = KernelNode { name: "product", op: "Mul", attrs: &attrs, inputs: &[DType::F32; 2], outputs: &[] };
+    let node = KernelNode { outputs: &[crate::graph::OutputType { dtype: DType::F32, is_ref: false }], ..node };
+    let kernel = engine.compile(&node).unwrap().unwrap();
+    let number = Value::Host(Tensor::scalar(0.9f32));
+    assert!(kernel.leaves([Some(&number), Some(&number)]));
+    let many = engine.keep(Tensor::vector(vec![1f32, 2.0])).unwrap();
+    assert!(!kernel.leaves([Some(&many), Some(&number)]));
 }
 
 #[test]

@@ -1,86 +1,123 @@
 //! Updates of variables on a GPU, so that neither they nor their gradients leave it.
 //!
-//! A kernel takes the variables' values and then the op's other inputs, and returns the new values. The rates lie on
-//! the host, as single numbers do. On a CPU, the host updates in one pass, for which burn needs several.
+//! A kernel takes the variables' values and then the op's other inputs, and returns the new values. On a CPU, the host updates
+//! in one pass, for which burn needs several.
+
+use burn_backend::tensor::IndexingUpdateOp;
 
 use super::Body;
-use super::array::{Array, Site, host_scalar};
-use super::memory::Backing;
-use crate::exec::engine::{EngineOutcome, Values};
+use super::array::{Array, Home, Site, done, host_scalar};
+use super::elementwise::arrays;
+use super::memory::{Backing, upload};
+use super::updates::Rule;
+use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
+use crate::tensor::{Shape, Tensor};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     if !B::REMOTE {
         return Ok(None);
     }
-    let nesterov = node.attrs.bool("use_nesterov").unwrap_or(false);
-    Ok(Some(match node.op {
-        "AssignAdd" | "AssignAddVariableOp" => update(|[var]: [Array<B>; 1], value, []| [add(var, value)]),
-        "AssignSub" | "AssignSubVariableOp" => update(|[var]: [Array<B>; 1], value, []| [sub(var, value)]),
-        "ApplyGradientDescent" | "ResourceApplyGradientDescent" => {
-            update(|[var]: [Array<B>; 1], delta, [alpha]| [sub(var, scale(delta, alpha))])
-        }
-        "ApplyMomentum" | "ResourceApplyMomentum" => {
-            update(move |[var, accum]: [Array<B>; 2], grad: Array<B>, [lr, momentum]| {
-                let accum = add(scale(accum, momentum), grad.clone());
-                let step = if nesterov { add(grad, scale(accum.clone(), momentum)) } else { accum.clone() };
-                [sub(var, scale(step, lr)), accum]
-            })
-        }
-        "ApplyAdam" | "ResourceApplyAdam" => update(
-            move |[var, m, v]: [Array<B>; 3], grad: Array<B>, [beta1_power, beta2_power, lr, beta1, beta2, epsilon]| {
-                let m = add(m.clone(), scale(sub(grad.clone(), m), 1.0 - beta1));
-                let square = grad.clone().map(|raw| B::float_mul(raw.clone(), raw));
-                let v = add(v.clone(), scale(sub(square, v), 1.0 - beta2));
-                let along = if nesterov { add(scale(grad, 1.0 - beta1), scale(m.clone(), beta1)) } else { m.clone() };
-                let alpha = lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power);
-                let below = v.clone().map(|raw| B::float_add_scalar(B::float_sqrt(raw), epsilon.into()));
-                let step = scale(along, alpha).map(|raw| B::float_div(raw, below.raw));
-                [sub(var, step), m, v]
-            },
-        ),
-        _ => return Ok(None),
-    }))
-}
-
-/// A kernel of `V` variables, `R` rates and one tensor of the variables' shape, which may stand among the rates. If the
-/// variables are single numbers and so cannot be told from rates, the host updates them.
-fn update<B: Backing, const V: usize, const R: usize>(
-    rule: impl Fn([Array<B>; V], Array<B>, [f64; R]) -> [Array<B>; V] + Send + 'static,
-) -> Body<B> {
-    Box::new(move |site: &Site<B>, inputs: Values| {
-        let shape = inputs[0].shape();
-        let is_rate = |i: usize| R > 0 && host_scalar(&inputs[i]).is_some();
-        let rates: Vec<f64> =
-            (V..inputs.len()).filter(|&i| is_rate(i)).filter_map(|i| host_scalar(&inputs[i])).collect();
-        let arrays: Vec<usize> = (0..inputs.len()).filter(|&i| i < V || !is_rate(i)).collect();
-        let fits = shape.elements() != Some(1) && arrays.iter().all(|&i| inputs[i].shape() == shape);
-        let (Ok(rates), true, true) = (<[f64; R]>::try_from(rates), fits, arrays.len() == V + 1) else {
-            return Ok(EngineOutcome::Declined(inputs));
-        };
-        let mut held = Vec::with_capacity(V + 1);
-        for (i, value) in inputs.into_iter().enumerate() {
-            if arrays.contains(&i) {
-                held.push(site.array(value)?);
-            }
-        }
-        let gradient = held.pop();
-        let (Ok(variables), Some(gradient)) = (<[Array<B>; V]>::try_from(held), gradient) else {
-            unreachable!("they were counted above");
-        };
-        Ok(EngineOutcome::Done(rule(variables, gradient, rates).into_iter().map(Array::value).collect()))
+    if let Some(rule) = Rule::of(node)? {
+        return Ok(Some(by_rule(rule)));
+    }
+    Ok(match node.op {
+        "AssignAdd" | "AssignAddVariableOp" => Some(assign(B::float_add)),
+        "AssignSub" | "AssignSubVariableOp" => Some(assign(B::float_sub)),
+        "ScatterAdd" | "ResourceScatterAdd" => Some(Box::new(scatter_add)),
+        "UnsortedSegmentSum" => Some(Box::new(segment_sum)),
+        _ => None,
     })
 }
 
-fn add<B: Backing>(x: Array<B>, y: Array<B>) -> Array<B> {
-    x.map(|raw| B::float_add(raw, y.raw))
+/// The variable and one tensor of its shape. A single number is left to the host, which keeps it.
+fn assign<B: Backing>(both: fn(B::Raw, B::Raw) -> B::Raw) -> Body<B> {
+    Box::new(move |site, inputs| {
+        if inputs[0].len() == 1 || inputs[0].shape() != inputs[1].shape() {
+            return Ok(EngineOutcome::Declined(inputs));
+        }
+        let [var, by] = arrays(site, inputs)?;
+        done(var.map(|raw| both(raw, by.raw)))
+    })
 }
 
-fn sub<B: Backing>(x: Array<B>, y: Array<B>) -> Array<B> {
-    x.map(|raw| B::float_sub(raw, y.raw))
+/// The op's inputs but the variables are single numbers, the rates, and the gradient, which has the variables' shape. Variables that
+/// are single numbers cannot be told from rates: the host updates them.
+fn by_rule<B: Backing>(rule: Rule) -> Body<B> {
+    let count = rule.variables();
+    Box::new(move |site: &Site<B>, inputs: Values| {
+        let shape = inputs[0].shape().clone();
+        let is_array = |i: usize| i < count || inputs[i].len() != 1;
+        let arrays: Vec<usize> = (0..inputs.len()).filter(|&i| is_array(i)).collect();
+        let fits = shape.elements() != Some(1) && arrays.len() == count + 1;
+        if !fits || arrays.iter().any(|&i| *inputs[i].shape() != shape) {
+            return Ok(EngineOutcome::Declined(inputs));
+        }
+        let of_op = inputs.iter().enumerate().filter(|(i, rate)| !arrays.contains(i) && rate.rank() == 0);
+        let of_op = of_op.map(|(_, rate)| Ok(host_scalar(&rate.clone().into_host()?.into())));
+        let of_op: Option<Vec<f64>> = of_op.collect::<Result<_>>()?;
+        let Some(rates) = of_op.and_then(|of_op| rule.rates(&of_op)) else {
+            return Ok(EngineOutcome::Declined(inputs));
+        };
+        let dtype = inputs[0].dtype();
+        let mut raws = Vec::with_capacity(count + 1);
+        for value in inputs.into_iter().enumerate().filter(|(i, _)| arrays.contains(i)).map(|(_, value)| value) {
+            raws.push(site.array(value)?.raw);
+        }
+        let gradient = raws.pop().expect("they were counted");
+        let new = B::updated(raws, gradient, rule, rates).into_iter();
+        let value = |raw| Array::<B> { raw, dtype, shape: shape.clone(), home: Home::default() }.value();
+        Ok(EngineOutcome::Done(new.map(value).collect()))
+    })
 }
 
-fn scale<B: Backing>(x: Array<B>, by: f64) -> Array<B> {
-    x.map(|raw| B::float_mul_scalar(raw, by.into()))
+/// ScatterAdd: to rows of the variable, by the indices on the host, are added those of the updates.
+fn scatter_add<B: Backing>(site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
+    let (shape, updates) = (inputs[0].shape().clone(), inputs[2].shape());
+    let Some((&rows, row)) = shape.dims().split_first() else { return Ok(EngineOutcome::Declined(inputs)) };
+    let wanted: Shape = inputs[1].shape().dims().iter().chain(row).copied().collect();
+    let (true, Some(indices)) = (*updates == wanted, indices(&inputs[1], rows)?) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    let updates = inputs.swap_remove(2);
+    let into = site.array(inputs.swap_remove(0))?;
+    done(with_rows(site, into, indices, site.array(updates)?)?)
+}
+
+/// UnsortedSegmentSum, of rows whose segments are on the host.
+fn segment_sum<B: Backing>(site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
+    let (data, segments) = (inputs[0].shape().clone(), inputs[1].shape());
+    let count = match &inputs[2] {
+        Value::Host(count) if count.rank() == 0 => usize::try_from(count.to_i64()?).unwrap_or(0),
+        _ => 0,
+    };
+    let row = data.dims().strip_prefix(segments.dims());
+    let (Some(row), Some(indices)) = (row, indices(&inputs[1], count)?) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    let shape: Shape = [count].iter().chain(row).copied().collect();
+    if !shape.is_allowed(inputs[0].dtype()) || shape.rank() > B::MAX_RANK {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
+    let data = site.array(inputs.swap_remove(0))?;
+    let into = site.full(0.0, data.dtype, shape);
+    done(with_rows(site, into, indices, data)?)
+}
+
+/// Indices of rows, if they lie on the host, there are some, and each is one of a row.
+fn indices(value: &Value, rows: usize) -> Result<Option<Vec<i32>>> {
+    let Value::Host(indices) = value else { return Ok(None) };
+    let narrow = |index: i64| i32::try_from(index).ok().filter(|&index| index >= 0 && (index as usize) < rows);
+    let indices: Option<Vec<i32>> = indices.to_i64s()?.into_iter().map(narrow).collect();
+    Ok(indices.filter(|indices| !indices.is_empty()))
+}
+
+/// Adds to rows of `into` those of `rows`, one for each index.
+fn with_rows<B: Backing>(site: &Site<B>, into: Array<B>, indices: Vec<i32>, rows: Array<B>) -> Result<Array<B>> {
+    let mut dims = into.shape.dims().to_vec();
+    dims[0] = indices.len();
+    let rows = rows.reshape(dims.into())?;
+    let indices = upload::<B>(Tensor::vector(indices), &site.device, site.bools);
+    Ok(into.map(|raw| B::float_select_assign(raw, 0, indices, rows.raw, IndexingUpdateOp::Add)))
 }

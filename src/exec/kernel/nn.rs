@@ -24,6 +24,8 @@ mod resize;
 mod softmax;
 mod window;
 
+#[cfg(feature = "wgpu")]
+pub(in crate::exec) use self::activation::{SELU_SCALE, SELU_SCALE_ALPHA};
 #[cfg(feature = "exec")]
 pub(in crate::exec) use self::norm::local_response;
 #[cfg(feature = "exec")]

@@ -74,4 +74,4 @@ pub(super) fn slots<'a, T: Element, const N: usize>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::exec) mod tests;

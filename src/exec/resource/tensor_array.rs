@@ -326,19 +326,10 @@ impl TensorArray {
         Ok(())
     }
 
-    pub fn gather(&self, indices: &Tensor, stated: &PartialShape) -> Result<Tensor> {
-        let indices = indices.to_i64s()?;
-        let rows: Vec<Tensor> = indices.iter().map(|&index| self.read(index)?.into_host()).collect::<Result<_>>()?;
-        let Some(first) = rows.first() else {
-            let own = lock(&self.state).shape.clone();
-            return match stated.known().or_else(|| own.known()) {
-                Some(shape) => stack(self.dtype, &shape, &[]),
-                None => self.wrong(format!(
-                    "has size zero, but element shape {stated} is not fully defined. Currently only static shapes are \
-                     supported when packing zero-size TensorArrays."
-                )),
-            };
-        };
+    /// The elements at these indices, all of one shape.
+    pub fn rows(&self, indices: &Tensor) -> Result<Vec<Value>> {
+        let rows: Vec<Value> = indices.to_i64s()?.iter().map(|&index| self.read(index)).collect::<Result<_>>()?;
+        let Some(first) = rows.first() else { return Ok(rows) };
         if let Some((i, other)) = rows.iter().enumerate().find(|(_, row)| row.shape() != first.shape()) {
             return self.wrong(format!(
                 "has inconsistent shapes.  Index 0 has shape: {} but index {i} has shape: {}",
@@ -346,12 +337,34 @@ impl TensorArray {
                 other.shape()
             ));
         }
-        stack(self.dtype, first.shape(), &rows.iter().collect::<Vec<_>>())
+        Ok(rows)
     }
 
-    pub fn scatter(&self, indices: &Tensor, values: &Tensor) -> Result<()> {
+    /// One tensor of rows that [`TensorArray::rows`] returned; `stated` is what the op says of their shape.
+    pub fn packed(&self, rows: Vec<Value>, stated: &PartialShape) -> Result<Tensor> {
+        let rows: Vec<Tensor> = rows.into_iter().map(Value::into_host).collect::<Result<_>>()?;
+        if let Some(first) = rows.first() {
+            return stack(self.dtype, first.shape(), &rows.iter().collect::<Vec<_>>());
+        }
+        let own = lock(&self.state).shape.clone();
+        match stated.known().or_else(|| own.known()) {
+            Some(shape) => stack(self.dtype, &shape, &[]),
+            None => self.wrong(format!(
+                "has size zero, but element shape {stated} is not fully defined. Currently only static shapes are \
+                 supported when packing zero-size TensorArrays."
+            )),
+        }
+    }
+
+    /// Writes the rows of `values` to the elements at these indices. `cut` makes rows of what lies with an engine, if it can.
+    pub fn scatter(
+        &self,
+        indices: &Tensor,
+        values: Value,
+        cut: impl FnOnce(Value) -> Result<std::result::Result<Vec<Value>, Value>>,
+    ) -> Result<()> {
         let indices = indices.to_i64s()?;
-        let rows = values.dims().first().copied();
+        let rows = values.shape().dims().first().copied();
         if rows != Some(indices.len()) {
             let rows = rows.map_or_else(|| "a scalar".to_owned(), |rows| rows.to_string());
             return self
@@ -361,9 +374,13 @@ impl TensorArray {
         if let Some(greatest) = indices.iter().max().filter(|&&index| !self.is_dynamic && index >= size as i64) {
             return self.wrong(format!("Max scatter index must be < array size ({greatest} vs. {size})"));
         }
-        for (i, &index) in indices.iter().enumerate() {
-            self.write(index, row(values, i)?.into())?;
+        match cut(values)? {
+            Ok(rows) => indices.iter().zip(rows).try_for_each(|(&index, row)| self.write(index, row)),
+            Err(values) => {
+                let values = values.into_host()?;
+                let rows = (0..indices.len()).map(|i| row(&values, i));
+                indices.iter().zip(rows).try_for_each(|(&index, row)| self.write(index, row?.into()))
+            }
         }
-        Ok(())
     }
 }

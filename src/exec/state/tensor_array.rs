@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use super::super::engine::Engine;
+use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values};
 use super::super::kernel::KernelNode;
 use super::super::resource::{ArraySpec, MAX_TENSOR_ARRAY, Resource, TensorArray};
 use super::super::token::{Token, Tokens};
 use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
 use crate::failure::{Failure, Result};
-use crate::tensor::Tensor;
+use crate::graph::{Attr, Attrs, OutputType};
+use crate::tensor::{DType, PartialShape, Tensor};
 
-pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+pub(super) fn compile(node: &KernelNode, _site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
         "TensorArrayV3" | "TensorArrayV2" | "TensorArray" => make(node),
         "TensorArrayWriteV3" => simple(|mut inputs, _| {
@@ -31,32 +32,36 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
         "TensorArrayGatherV3" => {
             let dtype = node.attrs.dtype("dtype")?;
             let shape = node.attrs.shape("element_shape")?.clone();
+            let mut pack = packing(node, dtype, engine)?;
             simple(move |mut inputs, _| {
                 let array = inputs.tensor_array(0)?;
                 array.check_dtype(dtype)?;
-                Ok(one(array.gather(&inputs.host(1)?, &shape)?))
+                let rows = array.rows(&inputs.host(1)?)?;
+                gathered(&array, rows, &shape, pack.as_mut())
             })
         }
         "TensorArrayPack" => {
             let dtype = node.attrs.dtype("dtype")?;
             let shape = node.attrs.shape("element_shape")?.clone();
+            let mut pack = packing(node, dtype, engine)?;
             simple(move |mut inputs, _| {
                 let array = inputs.tensor_array(0)?;
                 array.check_dtype(dtype)?;
-                let all = up_to(array.size());
-                Ok(one(array.gather(&all, &shape)?))
+                let rows = array.rows(&up_to(array.size()))?;
+                gathered(&array, rows, &shape, pack.as_mut())
             })
         }
-        "TensorArrayUnpack" => simple(|mut inputs, _| {
+        "TensorArrayUnpack" => simple(|mut inputs, context| {
             let array = inputs.tensor_array(0)?;
-            let values = inputs.host(1)?;
-            array.scatter(&up_to(values.dims().first().copied().unwrap_or(0)), &values)?;
+            let values = inputs.value(1)?;
+            let all = up_to(values.shape().dims().first().copied().unwrap_or(0));
+            array.scatter(&all, values, |values| cut(values, context.engine))?;
             Ok(one(inputs.token(2)?))
         }),
-        "TensorArrayScatterV3" => simple(|mut inputs, _| {
+        "TensorArrayScatterV3" => simple(|mut inputs, context| {
             let array = inputs.tensor_array(0)?;
             let indices = inputs.host(1)?;
-            array.scatter(&indices, &inputs.host(2)?)?;
+            array.scatter(&indices, inputs.value(2)?, |values| cut(values, context.engine))?;
             Ok(one(inputs.token(3)?))
         }),
         "TensorArrayGradV3" => {
@@ -94,6 +99,46 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
             Ok(nothing())
         }),
         _ => Ok(None),
+    }
+}
+
+/// The kernel that makes one tensor of elements that lie with a GPU.
+fn packing(node: &KernelNode, dtype: DType, engine: &dyn Engine) -> Result<Option<EngineKernel>> {
+    if engine.computes_here() {
+        return Ok(None);
+    }
+    let attrs = Attrs::from([("axis", Attr::Int(0)), ("T", Attr::Type(dtype))]);
+    engine.compile(&KernelNode { op: "Pack", attrs: &attrs, inputs: &[dtype], ..*node })
+}
+
+fn gathered(
+    array: &TensorArray,
+    mut rows: Vec<Value>,
+    shape: &PartialShape,
+    pack: Option<&mut EngineKernel>,
+) -> Result<Tokens> {
+    if let Some(pack) = pack.filter(|_| rows.iter().any(|row| matches!(row, Value::Device(_)))) {
+        match (pack.run)(rows.into())? {
+            EngineOutcome::Done(whole) => return Ok(whole.into_iter().map(|value| Some(value.into())).collect()),
+            EngineOutcome::Declined(declined) => rows = declined.into_vec(),
+        }
+    }
+    Ok(one(array.packed(rows, shape)?))
+}
+
+/// The rows of what lies with a GPU; other values are returned.
+fn cut(values: Value, engine: &dyn Engine) -> Result<std::result::Result<Vec<Value>, Value>> {
+    let (dtype, &[rows, ..]) = (values.dtype(), values.shape().dims()) else { return Ok(Err(values)) };
+    if engine.computes_here() || matches!(values, Value::Host(_)) {
+        return Ok(Err(values));
+    }
+    let attrs = Attrs::from([("axis", Attr::Int(0)), ("num", Attr::Int(rows as i64)), ("T", Attr::Type(dtype))]);
+    let outputs = [OutputType { dtype, is_ref: false }];
+    let unpack = KernelNode { name: "rows", op: "Unpack", attrs: &attrs, inputs: &[dtype], outputs: &outputs };
+    let Some(mut unpack) = engine.compile(&unpack)? else { return Ok(Err(values)) };
+    match (unpack.run)(Values::from_iter([values]))? {
+        EngineOutcome::Done(rows) => Ok(Ok(rows.into_vec())),
+        EngineOutcome::Declined(mut values) => Ok(Err(values.swap_remove(0))),
     }
 }
 

@@ -69,9 +69,15 @@ pub(super) fn compute(act: &mut Act, node: &CompiledNode, inputs: &mut [Option<T
     memory::go_on()?;
     let declined = match engine {
         Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {
-            match (kernel.run)(values(inputs)?)? {
-                EngineOutcome::Done(values) => return complete(node, values),
-                EngineOutcome::Declined(values) => Some(values),
+            let values = values(inputs)?;
+            // What a reference stands for is known only now.
+            if host.is_some() && kernel.leaves(values.iter().map(Some)) {
+                Some(values)
+            } else {
+                match (kernel.run)(values)? {
+                    EngineOutcome::Done(values) => return complete(node, values),
+                    EngineOutcome::Declined(values) => Some(values),
+                }
             }
         }
         _ => None,

@@ -179,6 +179,19 @@ fn an_engine_is_not_asked_for_what_is_small() {
 }
 
 #[test]
+fn nor_for_a_small_variable_that_it_would_be_given_by_reference() {
+    let graph = graph(
+        "x = Placeholder dtype=int32
+        v = VariableV2 dtype=int32 shape=[2]
+        set = Assign v x
+        y = Square v ^set",
+    );
+    let mut cluster = Cluster::with(&[Task::new("local", 0)], || Box::new(Odd));
+    cluster.check(&graph, &[("x", "2,3")], &[("y", "4,9")]);
+    cluster.is_empty();
+}
+
+#[test]
 fn a_piece_with_an_op_that_nothing_here_computes_is_refused() {
     let graph = graph("x = Placeholder dtype=int32\n y = Neg x");
     let options =

@@ -11,6 +11,7 @@ use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
 use cubecl::{calculate_cube_count_elemwise, tensor_vector_size_parallel};
 
 use super::{BinaryFunction, ComparisonFunction, UnaryFunction};
+use crate::exec::kernel;
 
 const SIGN: u32 = 0x8000_0000;
 const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -21,6 +22,8 @@ const ZERO: u32 = 0;
 const HALF: u32 = 0x3f00_0000;
 const ONE: u32 = 0x3f80_0000;
 const SIX: u32 = 0x40c0_0000;
+const SELU_SCALE: f32 = kernel::SELU_SCALE as f32;
+const SELU_SCALE_ALPHA: f32 = kernel::SELU_SCALE_ALPHA as f32;
 /// The logarithm of 2.
 const LN_2: u32 = 0x3f31_7218;
 
@@ -36,6 +39,16 @@ fn edges(function: UnaryFunction) -> Edges {
         UnaryFunction::Sin | UnaryFunction::Softsign => odd(NAN, ZERO),
         UnaryFunction::Reciprocal => odd(ZERO, INFINITY),
         UnaryFunction::Cos => (NAN, NAN, ONE, ONE, None),
+        UnaryFunction::Elu | UnaryFunction::Expm1 => (INFINITY, ONE | SIGN, ZERO, SIGN, None),
+        UnaryFunction::Selu => (INFINITY, SELU_SCALE_ALPHA.to_bits() | SIGN, ZERO, SIGN, None),
+        UnaryFunction::Power(halves) => {
+            let (infinite, zero) = if halves > 0 { (INFINITY, ZERO) } else { (ZERO, INFINITY) };
+            match halves % 4 {
+                2 | -2 => odd(infinite, zero),
+                0 => (infinite, infinite, zero, zero, None),
+                _ => (infinite, infinite, zero, zero, Some(SIGN)),
+            }
+        }
         UnaryFunction::Exp => (INFINITY, ZERO, ONE, ONE, None),
         UnaryFunction::Sigmoid => (ONE, ZERO, HALF, HALF, None),
         UnaryFunction::Softplus => (INFINITY, ZERO, LN_2, LN_2, None),
@@ -47,7 +60,8 @@ fn edges(function: UnaryFunction) -> Edges {
         | UnaryFunction::LeakyRelu(_)
         | UnaryFunction::Neg
         | UnaryFunction::Relu
-        | UnaryFunction::Relu6 => {
+        | UnaryFunction::Relu6
+        | UnaryFunction::Sign => {
             unreachable!("computed on the bits alone")
         }
     }
@@ -71,6 +85,45 @@ fn key<N: Size>(bits: Vector<u32, N>) -> Vector<u32, N> {
     select_many(is_negative(bits), Vector::new(SIGN) - whole, Vector::new(SIGN) + whole)
 }
 
+/// e^x - 1, by its series where e^x is close to 1.
+#[cube]
+fn exp_less_one<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    let one = Vector::new(1.0f32);
+    let mut series = one;
+    #[unroll]
+    for i in 0..8u32 {
+        let divisor = Vector::new(comptime![(9 - i) as f32]);
+        series = one + x / divisor * series;
+    }
+    let size = Vector::<u32, N>::reinterpret(x) & Vector::new(MAGNITUDE);
+    select_many(size.less_equal(&Vector::new(HALF)), x * series, x.exp() - one)
+}
+
+/// `below` times (e^x - 1) of what is below 0, `above` times the rest.
+#[cube]
+fn exp_below_zero<N: Size>(x: Vector<f32, N>, #[comptime] below: f32, #[comptime] above: f32) -> Vector<f32, N> {
+    let negative = is_negative(Vector::<u32, N>::reinterpret(x));
+    select_many(negative, Vector::new(below) * exp_less_one(x), Vector::new(above) * x)
+}
+
+/// `x` to the power of `halves` halves.
+#[cube]
+fn power<N: Size>(x: Vector<f32, N>, #[comptime] halves: i32) -> Vector<f32, N> {
+    let size = comptime![halves.unsigned_abs()];
+    let mut answer = Vector::new(1.0f32);
+    if comptime![size % 2 == 1] {
+        answer = x.sqrt();
+    }
+    #[unroll]
+    for _ in 0..comptime![size / 2] {
+        answer = answer * x;
+    }
+    if comptime![halves < 0] {
+        answer = Vector::new(1.0f32) / answer;
+    }
+    answer
+}
+
 /// The function of an ordinary number.
 #[cube]
 fn inside<N: Size>(x: Vector<f32, N>, #[comptime] function: UnaryFunction) -> Vector<f32, N> {
@@ -78,13 +131,17 @@ fn inside<N: Size>(x: Vector<f32, N>, #[comptime] function: UnaryFunction) -> Ve
     match comptime![function] {
         UnaryFunction::Ceil => x.ceil(),
         UnaryFunction::Cos => x.cos(),
+        UnaryFunction::Elu => exp_below_zero(x, 1.0, 1.0),
         UnaryFunction::Erf => x.erf(),
         UnaryFunction::Exp => x.exp(),
+        UnaryFunction::Expm1 => exp_less_one(x),
         UnaryFunction::Floor => x.floor(),
         UnaryFunction::Log => x.ln(),
         UnaryFunction::Log1p => x.log1p(),
+        UnaryFunction::Power(halves) => power(x, halves),
         UnaryFunction::Reciprocal => one / x,
         UnaryFunction::Rsqrt => one / x.sqrt(),
+        UnaryFunction::Selu => exp_below_zero(x, SELU_SCALE_ALPHA, SELU_SCALE),
         UnaryFunction::Sigmoid => one / (one + (-x).exp()),
         UnaryFunction::Sin => x.sin(),
         // Never overflows.
@@ -114,6 +171,10 @@ fn one_kernel<N: Size>(
         UnaryFunction::Abs => magnitude,
         UnaryFunction::Neg => bits ^ Vector::new(SIGN),
         UnaryFunction::Relu => select_many(negative, Vector::new(ZERO), bits),
+        UnaryFunction::Sign => {
+            let one = (bits & Vector::new(SIGN)) | Vector::new(ONE);
+            select_many(magnitude.less_than(&Vector::new(LEAST_NORMAL)), Vector::new(ZERO), one)
+        }
         UnaryFunction::Relu6 => {
             let least = select_many(magnitude.greater_than(&Vector::new(SIX)), Vector::new(SIX), bits);
             select_many(negative, Vector::new(ZERO), least)
@@ -162,10 +223,10 @@ fn two_kernel<N: Size>(
             let less = select_many(key(y).less_than(&key(x)), y, x);
             select_many(is_nan(x), x, select_many(is_nan(y), y, less))
         }
-        BinaryFunction::ReluGrad => {
-            let is_finite = (x & Vector::new(MAGNITUDE)).less_than(&Vector::new(INFINITY));
-            let elsewhere = select_many(is_finite, x & Vector::new(SIGN), Vector::new(NAN));
-            select_many(is_positive(y), x, elsewhere)
+        BinaryFunction::ReluGrad => select_many(is_positive(y), x, times_zero(x)),
+        BinaryFunction::Relu6Grad => {
+            let within = is_positive(y).vec_and(y.less_than(&Vector::new(SIX)));
+            select_many(within, x, times_zero(x))
         }
         BinaryFunction::LeakyReluGrad(slope) => {
             let slope = comptime![f32::from_bits(slope)];
@@ -173,8 +234,64 @@ fn two_kernel<N: Size>(
             let elsewhere = select_many(is_nan(x), x, Vector::<u32, N>::reinterpret(scaled));
             select_many(is_positive(y), x, elsewhere)
         }
+        _ => {
+            let answer = both(Vector::<f32, N>::reinterpret(x), Vector::<f32, N>::reinterpret(y), function);
+            let answer = Vector::<u32, N>::reinterpret(answer);
+            let zero = Vector::new(ZERO);
+            match comptime![function] {
+                // Zero times infinity is zero here, as it is in TensorFlow.
+                BinaryFunction::DivNoNan
+                | BinaryFunction::ReciprocalGrad
+                | BinaryFunction::RsqrtGrad
+                | BinaryFunction::SqrtGrad => {
+                    select_many((y & Vector::new(MAGNITUDE)).less_than(&Vector::new(LEAST_NORMAL)), zero, answer)
+                }
+                BinaryFunction::SoftplusGrad => select_many(is_nan(y), y, answer),
+                _ => answer,
+            }
+        }
     };
     to.write(ABSOLUTE_POS, answer);
+}
+
+/// The bits of `x` times 0.
+#[cube]
+fn times_zero<N: Size>(x: Vector<u32, N>) -> Vector<u32, N> {
+    let is_finite = (x & Vector::new(MAGNITUDE)).less_than(&Vector::new(INFINITY));
+    select_many(is_finite, x & Vector::new(SIGN), Vector::new(NAN))
+}
+
+/// A function of two numbers that is made of sums, products and quotients: `x` and `y` are the inputs of the op in their order.
+#[cube]
+fn both<N: Size>(x: Vector<f32, N>, y: Vector<f32, N>, #[comptime] function: BinaryFunction) -> Vector<f32, N> {
+    let one = Vector::new(1.0f32);
+    let bits = Vector::<u32, N>::reinterpret(y);
+    let size = bits & Vector::new(MAGNITUDE);
+    let below = is_negative(bits).vec_and(size.greater_equal(&Vector::new(LEAST_NORMAL)));
+    let below = below.vec_and(size.less_equal(&Vector::new(INFINITY)));
+    match comptime![function] {
+        BinaryFunction::DivNoNan => x / y,
+        BinaryFunction::EluGrad => select_many(below, (y + one) * x, x),
+        BinaryFunction::ReciprocalGrad => -y * x * x,
+        BinaryFunction::RsqrtGrad => Vector::new(-0.5f32) * (y * x) * (x * x),
+        BinaryFunction::SeluGrad => {
+            select_many(below, x * (y + Vector::new(SELU_SCALE_ALPHA)), x * Vector::new(SELU_SCALE))
+        }
+        BinaryFunction::SigmoidGrad => y * x * (one - x),
+        BinaryFunction::SoftplusGrad => {
+            let infinite = size.equal(&Vector::new(INFINITY));
+            let far = select_many(is_negative(bits), Vector::new(INFINITY), Vector::new(ZERO));
+            let exp = select_many(infinite, Vector::<f32, N>::reinterpret(far), (-y).exp());
+            x / (exp + one)
+        }
+        BinaryFunction::SoftsignGrad => {
+            let divisor = Vector::<f32, N>::reinterpret(size) + one;
+            x / (divisor * divisor)
+        }
+        BinaryFunction::SqrtGrad => Vector::new(0.5f32) * y / x,
+        BinaryFunction::SquaredDifference => (x - y) * (x - y),
+        _ => y * (one - x * x),
+    }
 }
 
 #[cube]
@@ -279,17 +396,17 @@ fn broadcast(x: &CubeTensor, y: &CubeTensor) -> Shape {
 }
 
 /// How a kernel is distributed over the elements of its result.
-struct Launch {
-    client: Client,
-    cubes: CubeCount,
-    cube: CubeDim,
-    address: AddressType,
+pub struct Launch {
+    pub client: Client,
+    pub cubes: CubeCount,
+    pub cube: CubeDim,
+    pub address: AddressType,
     /// How many elements a thread handles at once.
-    width: usize,
+    pub width: usize,
 }
 
 impl Launch {
-    fn over(to: &CubeTensor, from: &[&CubeTensor]) -> Launch {
+    pub fn over(to: &CubeTensor, from: &[&CubeTensor]) -> Launch {
         let width = |x: &CubeTensor| {
             let sizes = x.client.io_optimized_vector_sizes(4);
             tensor_vector_size_parallel(sizes, x.meta.shape(), x.meta.strides(), x.meta.num_dims() - 1)

@@ -28,8 +28,8 @@ const OPS: &[&str] = &[
 ];
 
 /// Selu's constants are chosen so that activations keep mean 0 and variance 1 (Klambauer et al. 2017).
-const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
-const SELU_SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
+pub(in crate::exec) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+pub(in crate::exec) const SELU_SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if !OPS.contains(&node.op) {

@@ -15,7 +15,7 @@ use crate::graph::op::{self, AttrKind};
 use crate::graph::{Attr, Attrs};
 use crate::tensor::{DType, Tensor};
 
-fn cases() -> Vec<Value> {
+pub(in crate::exec) fn cases() -> Vec<Value> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/updates/updates.json");
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
@@ -61,6 +61,19 @@ fn apply(case: &Value, op: &str, variables: &mut [Tensor]) -> Result<()> {
 }
 
 fn changed(case: &Value, op: &str, variables: &mut [Tensor], rest: &[Tensor]) -> Result<()> {
+    let update = with_update(case, op, variables, rest, |node| update(node))?.expect("the op is an update");
+    assert_eq!(update.variables, variables.len(), "{op}");
+    update.apply(variables, rest)
+}
+
+/// What `f` makes of the node of a case, with values in place of the references that the op takes.
+pub(in crate::exec) fn with_update<T>(
+    case: &Value,
+    op: &str,
+    variables: &[Tensor],
+    rest: &[Tensor],
+    f: impl FnOnce(&KernelNode) -> T,
+) -> T {
     let def = op::lookup(op).unwrap();
     let mut attrs = Attrs::default();
     for attr in &def.attrs {
@@ -76,10 +89,7 @@ fn changed(case: &Value, op: &str, variables: &mut [Tensor], rest: &[Tensor]) ->
         attrs.set(name.as_str(), attr(op, name, value));
     }
     let inputs: Vec<DType> = variables.iter().chain(rest).map(Tensor::dtype).collect();
-    let node = KernelNode { name: "node", op, attrs: &attrs, inputs: &inputs, outputs: &[] };
-    let update = update(&node)?.expect("the op is an update");
-    assert_eq!(update.variables, variables.len(), "{op}");
-    update.apply(variables, rest)
+    f(&KernelNode { name: "node", op, attrs: &attrs, inputs: &inputs, outputs: &[] })
 }
 
 #[test]

@@ -1,0 +1,242 @@
+//! Updates of variables on a GPU in one pass: kernels of our own for the optimizers' rules. burn would need up to fourteen passes, each
+//! over all elements of a variable.
+
+#![allow(unsafe_code, reason = "kernels are launched without bounds checks")]
+
+use crate::exec::kernel::KernelNode;
+use crate::failure::Result;
+
+/// What an element of a variable and its slots becomes, by that of the gradient. The rates are those of the kernel, not of the op:
+/// what is the same for all elements is computed once, on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub(in crate::exec) enum Rule {
+    GradientDescent,
+    Momentum { nesterov: bool },
+    KerasMomentum { nesterov: bool },
+    Adagrad { update_slots: bool },
+    AdagradV2 { update_slots: bool },
+    Adadelta,
+    Adam { nesterov: bool },
+    RmsProp,
+}
+
+/// How many rates a kernel takes at most.
+pub(super) const RATES: usize = 4;
+
+impl Rule {
+    /// The rule of an op; `None` if the host has to update by it.
+    pub fn of(node: &KernelNode) -> Result<Option<Rule>> {
+        let nesterov = node.attrs.bool("use_nesterov").unwrap_or(false);
+        let update_slots = node.attrs.bool("update_slots").unwrap_or(true);
+        Ok(Some(match node.op.strip_prefix("Resource").unwrap_or(node.op) {
+            "ApplyGradientDescent" => Rule::GradientDescent,
+            "ApplyMomentum" => Rule::Momentum { nesterov },
+            "ApplyKerasMomentum" => Rule::KerasMomentum { nesterov },
+            "ApplyAdagrad" => Rule::Adagrad { update_slots },
+            "ApplyAdagradV2" => Rule::AdagradV2 { update_slots },
+            "ApplyAdadelta" => Rule::Adadelta,
+            "ApplyAdam" => Rule::Adam { nesterov },
+            "ApplyRMSProp" => Rule::RmsProp,
+            _ => return Ok(None),
+        }))
+    }
+
+    /// How many variables the op has: the one that is trained, and its slots.
+    pub fn variables(self) -> usize {
+        match self {
+            Rule::GradientDescent => 1,
+            Rule::Momentum { .. } | Rule::KerasMomentum { .. } | Rule::Adagrad { .. } | Rule::AdagradV2 { .. } => 2,
+            Rule::Adadelta | Rule::Adam { .. } | Rule::RmsProp => 3,
+        }
+    }
+
+    /// The kernel's rates, from those of the op in its order; `None` if the op has another number of them.
+    pub fn rates(self, of_op: &[f64]) -> Option<[f32; RATES]> {
+        let rates = match (self, of_op) {
+            (Rule::GradientDescent | Rule::Adagrad { .. }, &[lr]) => [lr, 0.0, 0.0, 0.0],
+            (Rule::Momentum { .. } | Rule::KerasMomentum { .. }, &[lr, momentum]) => [lr, momentum, 0.0, 0.0],
+            (Rule::AdagradV2 { .. }, &[lr, epsilon]) => [lr, epsilon, 0.0, 0.0],
+            (Rule::Adadelta, &[lr, rho, epsilon]) => [lr, rho, epsilon, 0.0],
+            (Rule::RmsProp, &[lr, rho, momentum, epsilon]) => [lr, rho, momentum, epsilon],
+            (Rule::Adam { .. }, &[beta1_power, beta2_power, lr, beta1, beta2, epsilon]) => {
+                [lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power), beta1, beta2, epsilon]
+            }
+            _ => return None,
+        };
+        Some(rates.map(|rate| rate as f32))
+    }
+}
+
+#[cfg(feature = "wgpu")]
+pub(super) use kernels::updated;
+
+#[cfg(feature = "wgpu")]
+mod kernels {
+    use burn_backend::ops::FloatTensorOps;
+    use burn_backend::{DType, FloatDType, TensorMetadata};
+    use burn_wgpu::{CubeBackend, CubeTensor};
+    use cubecl::prelude::*;
+    use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
+
+    use super::super::bits::Launch;
+    use super::{RATES, Rule};
+
+    #[cube(launch_unchecked, address_type = "dynamic")]
+    fn one_variable<N: Size>(
+        var: LinearView<'_, Vector<f32, N>>,
+        grad: LinearView<'_, Vector<f32, N>>,
+        mut to: LinearViewMut<'_, Vector<f32, N>>,
+        lr: f32,
+    ) {
+        if !to.is_in_bounds(ABSOLUTE_POS) {
+            terminate!();
+        }
+        to.write(ABSOLUTE_POS, var.read(ABSOLUTE_POS) - grad.read(ABSOLUTE_POS) * Vector::new(lr));
+    }
+
+    #[cube(launch_unchecked, address_type = "dynamic")]
+    fn two_variables<N: Size>(
+        var: LinearView<'_, Vector<f32, N>>,
+        slot: LinearView<'_, Vector<f32, N>>,
+        grad: LinearView<'_, Vector<f32, N>>,
+        mut to: LinearViewMut<'_, Vector<f32, N>>,
+        mut to_slot: LinearViewMut<'_, Vector<f32, N>>,
+        lr: f32,
+        second: f32,
+        #[comptime] rule: Rule,
+    ) {
+        if !to.is_in_bounds(ABSOLUTE_POS) {
+            terminate!();
+        }
+        let (lr, second) = (Vector::new(lr), Vector::new(second));
+        let g = grad.read(ABSOLUTE_POS);
+        let old = slot.read(ABSOLUTE_POS);
+        let slot = match comptime![rule] {
+            Rule::Momentum { .. } => old * second + g,
+            Rule::KerasMomentum { .. } => old * second - g * lr,
+            Rule::Adagrad { update_slots } | Rule::AdagradV2 { update_slots } => {
+                let mut sum = old;
+                if comptime![update_slots] {
+                    sum = old + g * g;
+                }
+                sum
+            }
+            _ => old,
+        };
+        let by = match comptime![rule] {
+            Rule::Momentum { nesterov } => {
+                let mut by = slot * lr;
+                if comptime![nesterov] {
+                    by = g * lr + slot * second * lr;
+                }
+                by
+            }
+            Rule::KerasMomentum { nesterov } => {
+                let mut by = -slot;
+                if comptime![nesterov] {
+                    by = g * lr - slot * second;
+                }
+                by
+            }
+            Rule::AdagradV2 { .. } => g * lr / (slot.sqrt() + second),
+            _ => g * lr / slot.sqrt(),
+        };
+        to.write(ABSOLUTE_POS, var.read(ABSOLUTE_POS) - by);
+        to_slot.write(ABSOLUTE_POS, slot);
+    }
+
+    #[cube(launch_unchecked, address_type = "dynamic")]
+    fn three_variables<N: Size>(
+        var: LinearView<'_, Vector<f32, N>>,
+        slot: LinearView<'_, Vector<f32, N>>,
+        other: LinearView<'_, Vector<f32, N>>,
+        grad: LinearView<'_, Vector<f32, N>>,
+        mut to: LinearViewMut<'_, Vector<f32, N>>,
+        mut to_slot: LinearViewMut<'_, Vector<f32, N>>,
+        mut to_other: LinearViewMut<'_, Vector<f32, N>>,
+        lr: f32,
+        second: f32,
+        third: f32,
+        fourth: f32,
+        #[comptime] rule: Rule,
+    ) {
+        if !to.is_in_bounds(ABSOLUTE_POS) {
+            terminate!();
+        }
+        let one = Vector::new(1.0f32);
+        let (lr, second, third, fourth) =
+            (Vector::new(lr), Vector::new(second), Vector::new(third), Vector::new(fourth));
+        let g = grad.read(ABSOLUTE_POS);
+        let var = var.read(ABSOLUTE_POS);
+        let (a, b) = (slot.read(ABSOLUTE_POS), other.read(ABSOLUTE_POS));
+        match comptime![rule] {
+            Rule::Adam { nesterov } => {
+                let m = a + (g - a) * (one - second);
+                let v = b + (g * g - b) * (one - third);
+                let mut direction = m;
+                if comptime![nesterov] {
+                    direction = g * (one - second) + second * m;
+                }
+                to.write(ABSOLUTE_POS, var - direction * lr / (v.sqrt() + fourth));
+                to_slot.write(ABSOLUTE_POS, m);
+                to_other.write(ABSOLUTE_POS, v);
+            }
+            Rule::RmsProp => {
+                let ms = a + (g * g - a) * (one - second);
+                let mom = b * third + g * lr / (ms + fourth).sqrt();
+                to.write(ABSOLUTE_POS, var - mom);
+                to_slot.write(ABSOLUTE_POS, ms);
+                to_other.write(ABSOLUTE_POS, mom);
+            }
+            _ => {
+                let accum = a * second + g * g * (one - second);
+                let by = (b + third).sqrt() / (accum + third).sqrt() * g;
+                to.write(ABSOLUTE_POS, var - by * lr);
+                to_slot.write(ABSOLUTE_POS, accum);
+                to_other.write(ABSOLUTE_POS, b * second + by * by * (one - second));
+            }
+        }
+    }
+
+    /// The new values of the variables, by the gradient; all have one shape. Half floats are computed as float32 and rounded once.
+    pub fn updated(variables: Vec<CubeTensor>, grad: CubeTensor, rule: Rule, rates: [f32; RATES]) -> Vec<CubeTensor> {
+        if grad.dtype() == DType::F16 {
+            let cast = |x, dtype| CubeBackend::float_cast(x, dtype);
+            let wide = variables.into_iter().map(|x| cast(x, FloatDType::F32)).collect();
+            let all = updated(wide, cast(grad, FloatDType::F32), rule, rates);
+            return all.into_iter().map(|x| cast(x, FloatDType::F16)).collect();
+        }
+        let like = |x: &CubeTensor| CubeBackend::float_empty(x.shape(), &x.device(), FloatDType::F32);
+        let to: Vec<CubeTensor> = variables.iter().map(like).collect();
+        let all: Vec<&CubeTensor> = variables.iter().chain([&grad]).collect();
+        let at = Launch::over(&to[0], &all);
+        let views = |all: Vec<CubeTensor>| all.into_iter().map(|x| x.into_linear_view_like(&to[0]));
+        let (mut from, mut onto) = (views(variables), to.iter().cloned().map(CubeTensor::into_linear_view));
+        let grad = grad.into_linear_view_like(&to[0]);
+        let [lr, second, third, fourth] = rates;
+        // SAFETY: a thread reads and writes only the elements of its own index, none past the end.
+        unsafe {
+            match (from.next(), from.next(), from.next(), onto.next(), onto.next(), onto.next()) {
+                (Some(var), None, _, Some(to), _, _) => {
+                    one_variable::launch_unchecked(
+                        &at.client, at.cubes, at.cube, at.address, at.width, var, grad, to, lr,
+                    );
+                }
+                (Some(var), Some(slot), None, Some(to), Some(to_slot), _) => {
+                    two_variables::launch_unchecked(
+                        &at.client, at.cubes, at.cube, at.address, at.width, var, slot, grad, to, to_slot, lr, second,
+                        rule,
+                    );
+                }
+                (Some(var), Some(slot), Some(other), Some(to), Some(to_slot), Some(to_other)) => {
+                    three_variables::launch_unchecked(
+                        &at.client, at.cubes, at.cube, at.address, at.width, var, slot, other, grad, to, to_slot,
+                        to_other, lr, second, third, fourth, rule,
+                    );
+                }
+                _ => unreachable!("a rule has one to three variables"),
+            }
+        }
+        to
+    }
+}
