@@ -3,6 +3,7 @@
 
     models.py                                       every model on the binary that MESHTF names, and on TensorFlow
     models.py --rounds 9 --on old=PATH new=PATH lstm   that model on two binaries
+    models.py --device /gpu:0 --on meshtf=PATH tiny    on the binary's GPU; TensorFlow has none unless its wheel does
 
 Each line has the median steps a second, and how many cores the server kept busy meanwhile. The data lie in variables, so that
 neither the client nor the network has a share in a step.
@@ -190,7 +191,7 @@ def main():
     asked = turns.arguments()
     of_last = []
     for model in turns.chosen(MODELS, asked):
-        with turns.servers(asked) as (tf, clusters), turns.programs(tf, clusters, model) as ones:
+        with turns.servers(asked) as (tf, clusters), turns.programs(tf, clusters, model, asked.device) as ones:
             quiet = turns.take(ones, asked)
             print(f"{model.__name__}: {model.__doc__} {quiet} quiet turns of {asked.rounds}", flush=True)
             for one in ones:

@@ -24,6 +24,7 @@ def arguments():
     parser.add_argument("--on", nargs="*", default=[], help="NAME=BINARY, or tf")
     parser.add_argument("--others", type=float, default=99, help="most cores that others may use in a turn that counts")
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--device", default="", help="where the model lies, as in tf.device: /gpu:0; default: where the server puts it")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     asked.on = asked.on or ["meshtf=" + os.environ["MESHTF"], "tf"]
@@ -49,13 +50,14 @@ def machine_cpu_s():
 class Program:
     """A graph on a server of its own: what one step runs, and a value that tells whether all servers computed the same."""
 
-    def __init__(self, tf, name, build, cluster):
+    def __init__(self, tf, name, build, cluster, device=""):
         self.name, self.cluster = name, cluster
         graph = tf.Graph()
-        with graph.as_default(), graph.container(build.__name__.replace("_", "-")):
+        with graph.as_default(), graph.container(build.__name__.replace("_", "-")), graph.device(device or None):
             self.value, self.step = build(tf)
             start = tf.global_variables_initializer()
-        options = tf.ConfigProto()
+        # Ops without a kernel for the device run on the host's.
+        options = tf.ConfigProto(allow_soft_placement=bool(device))
         options.graph_options.rewrite_options.disable_meta_optimizer = True
         self.session = tf.Session("grpc://" + cluster.addresses["local/0"], graph=graph, config=options)
         self.session.run(start)
@@ -100,12 +102,12 @@ def servers(asked):
 
 
 @contextlib.contextmanager
-def programs(tf, clusters, build):
+def programs(tf, clusters, build, device=""):
     """A `Program` on each server."""
     ones = []
     try:
         for name, cluster in clusters.items():
-            ones.append(Program(tf, name, build, cluster))
+            ones.append(Program(tf, name, build, cluster, device))
         yield ones
     finally:
         for one in ones:
