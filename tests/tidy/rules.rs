@@ -252,11 +252,9 @@ pub const MAY_SHARE: &[(&str, &str)] = &[
 
 /// Names that several public types of the crate have because each is read with the name of its module.
 pub const PUBLIC_MAY_SHARE: &[&str] = &[
-    "Door",       // each door's handle
-    "DoorConfig", // and what it is opened with
-    "Node",       // of a graph, and of the mesh
-    "Rows",       // of examples, and of a gradient
-    "Value",      // of a model as it is written, and of an engine
+    "Node",  // of a graph, and of the mesh
+    "Rows",  // of examples, and of a gradient
+    "Value", // of a model as it is written, and of an engine
 ];
 
 /// What the file of a module itself defines, as against the files below it. That file brings the parts together, and may use all.
