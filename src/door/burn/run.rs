@@ -14,7 +14,7 @@ use super::frame::Said;
 use super::graph::{self, Built};
 use super::message::{RequestId, SessionTask, TaskResponse, TaskResponseContent};
 use super::program::{MAX_QUEUED, Recorder, SessionNo, WORTH_A_STEP};
-use super::step::{Answer, Answered, Recipe, Step};
+use super::step::{Answer, Answered, ProgramStep, Recipe};
 use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
@@ -247,7 +247,7 @@ impl Running {
     }
 
     /// Runs a step and answers those who wait for it.
-    async fn take(&self, steps: &mut Steps<'_>, step: Step) {
+    async fn take(&self, steps: &mut Steps<'_>, step: ProgramStep) {
         let ran = if step.is_empty() { Ok(None) } else { steps.run(self, &step).await.map(Some) };
         let mut shared = lock(&self.shared);
         let failure = match ran {
@@ -436,7 +436,7 @@ impl Steps<'_> {
         is_gone
     }
 
-    async fn run(&mut self, running: &Running, step: &Step) -> Result<Ran> {
+    async fn run(&mut self, running: &Running, step: &ProgramStep) -> Result<Ran> {
         let hash = step.hash();
         let (mut planned, is_planned) = match self.recipes.find(hash, &step.recipe) {
             Some(planned) if graph::fits(&planned.scalars, &step.scalars) => (planned, true),
@@ -469,7 +469,7 @@ impl Steps<'_> {
     async fn plan(
         &mut self,
         running: &Running,
-        step: &Step,
+        step: &ProgramStep,
         hash: u64,
         scalars: Vec<Option<ScalarIr>>,
         changes: u32,
