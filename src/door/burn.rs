@@ -14,6 +14,7 @@ mod http;
 mod known;
 mod message;
 mod messagepack;
+mod plans;
 mod process;
 mod program;
 mod relative;

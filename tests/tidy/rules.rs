@@ -309,6 +309,7 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
             &["frame"],
             &["program, relative, step"],
             &["graph"],
+            &["plans"],
             &["fuzz", "run"],
             &["session, http"],
         ],
