@@ -434,4 +434,5 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("runtime", &[&["router"], &["client", "worker", "master"], &["inspect"], &["host"]]),
+    ("node", &[&[SELF, "router", "spec"]]),
 ];
