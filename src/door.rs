@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::strangers::{Stranger, Strangers};
 
@@ -20,6 +20,40 @@ const MAX_UNANSWERED: Duration = Duration::from_secs(30);
 const ALIVE_AFTER: Duration = Duration::from_secs(20);
 /// How long accepting pauses after an error, such as a lack of descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// The address of a door, and who may pass.
+#[derive(Clone, Debug)]
+pub struct DoorConfig {
+    /// Port 0 picks a free one.
+    pub address: SocketAddr,
+    /// The token that clients must show; required if the address can be reached from other machines.
+    pub token: Option<String>,
+}
+
+/// An open door. Dropping it closes it, and ends what its clients have under way.
+#[derive(Debug)]
+pub struct Door {
+    address: SocketAddr,
+    serving: JoinHandle<()>,
+}
+
+impl Door {
+    /// A door that is open for as long as `serving` runs.
+    fn new(address: SocketAddr, serving: impl Future<Output = ()> + Send + 'static) -> Door {
+        Door { address, serving: tokio::spawn(serving) }
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
 
 /// Why a door could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -44,10 +78,10 @@ pub enum DoorError {
 async fn listen(
     flag: &'static str,
     may: &'static str,
-    address: SocketAddr,
-    has_token: bool,
+    config: &DoorConfig,
 ) -> Result<(TcpListener, SocketAddr), DoorError> {
-    if !address.ip().is_loopback() && !has_token {
+    let address = config.address;
+    if !address.ip().is_loopback() && config.token.is_none() {
         return Err(DoorError::Unguarded { flag, address, may });
     }
     let cannot = |source| DoorError::Address { flag, address, source };

@@ -305,8 +305,9 @@ impl Mesh {
             return Err(MeshError::TaskTaken { task, holder });
         }
         if let Some(path) = ports_file {
-            let addresses: Vec<Multiaddr> = mesh.addresses().iter().filter_map(|text| text.parse().ok()).collect();
-            if let Err(error) = remembered::save(&path, &addresses) {
+            let opened: Vec<Multiaddr> = mesh.addresses().iter().filter_map(|text| text.parse().ok()).collect();
+            let again: Vec<_> = mesh.roster.port().again(&opened).into_iter().filter_map(|(_, again)| again).collect();
+            if let Err(error) = remembered::save(&path, &again) {
                 tracing::warn!("another port will be used after a restart: {error}");
             }
         }

@@ -2,28 +2,29 @@
 //!
 //! This is what programs that run on a mesh use; `meshtf node` and `meshtf submit` are thin layers over it.
 
+mod router;
 mod spec;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 pub use spec::ClusterSpec;
 
+use self::router::MeshRouter;
 use crate::checkpoint::DataDir;
 use crate::device::{DeviceKind, DeviceSpec, Task};
 use crate::events::Follower;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
-use crate::lock::lock;
-use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
+use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
 use crate::plan::{Plan, Signature, meant};
-use crate::protocol::event::{Event, Noted};
+use crate::protocol::event::Noted;
 use crate::protocol::inquiry::VariableName;
 use crate::protocol::look::SessionLook;
-use crate::protocol::status::{NetworkStatus, NodeStatus, ResourceStatus};
-use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionId, SessionOptions, ToWorker};
+use crate::protocol::status::{NodeStatus, ResourceStatus};
+use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, SessionOptions, ToWorker};
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
 use crate::session::{Session, explain, inquire};
@@ -103,116 +104,6 @@ pub struct Node {
     mesh: Mesh,
     host: Arc<Host>,
     router: Arc<dyn Router>,
-}
-
-/// Sends from this node to every participant, itself included.
-struct MeshRouter {
-    mesh: OnceLock<Mesh>,
-    host: OnceLock<Weak<Host>>,
-    /// The home folder and the name of a mesh whose key is not confirmed yet.
-    unconfirmed: Mutex<Option<(PathBuf, String)>>,
-}
-
-impl MeshRouter {
-    fn note(&self, event: impl FnOnce() -> Event) {
-        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
-            host.events.note(event());
-        }
-    }
-
-    fn send_by(
-        &self,
-        to: &Peer,
-        envelope: Envelope,
-        send: impl FnOnce(&Mesh, &Peer, Envelope) -> std::result::Result<(), MeshError>,
-    ) -> Result<()> {
-        let mesh = self.mesh.get().ok_or_else(|| Failure::new(Code::Unavailable, "this node is still joining"))?;
-        if to != mesh.peer() {
-            return Ok(send(mesh, to, envelope)?);
-        }
-        // To itself without the network, on the caller's thread.
-        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
-            host.deliver(to, envelope);
-        }
-        Ok(())
-    }
-}
-
-impl Router for MeshRouter {
-    fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
-        self.send_by(to, envelope, Mesh::send)
-    }
-
-    fn send_soon(&self, to: &Peer, envelope: Envelope) -> Result<()> {
-        self.send_by(to, envelope, Mesh::send_soon)
-    }
-
-    fn flush(&self) {
-        if let Some(mesh) = self.mesh.get() {
-            mesh.flush();
-        }
-    }
-
-    fn cluster(&self) -> Arc<Cluster> {
-        self.mesh.get().map(Mesh::cluster).unwrap_or_default()
-    }
-
-    fn network(&self) -> NetworkStatus {
-        self.mesh.get().map(Mesh::status).unwrap_or_default()
-    }
-
-    fn probe(&self) {
-        if let Some(mesh) = self.mesh.get() {
-            mesh.probe();
-        }
-    }
-}
-
-impl Inbox for MeshRouter {
-    fn joined(&self, mesh: &Mesh) {
-        let _first = self.mesh.set(mesh.clone());
-    }
-
-    fn deliver(&self, from: &Peer, envelope: Envelope) {
-        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
-            host.deliver(from, envelope);
-        }
-    }
-
-    fn up(&self, peer: &Peer, hello: &Hello) {
-        self.note(|| Event::TaskMet { task: hello.task.clone(), peer: peer.clone() });
-        let first = lock(&self.unconfirmed).take();
-        if let Some((home, mesh)) = first {
-            MeshKey::confirm(&home, &mesh);
-        }
-    }
-
-    fn broke(&self, peer: &Peer, why: &str) {
-        self.note(|| Event::LinkDown { peer: peer.clone(), why: why.to_owned() });
-    }
-
-    fn mended(&self, peer: &Peer) {
-        self.note(|| Event::LinkUp { peer: peer.clone() });
-    }
-
-    fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
-        self.note(|| Event::TaskLost { task: task.cloned(), peer: peer.clone(), why: why.to_owned() });
-        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
-            host.down(peer, task, why);
-        }
-    }
-
-    fn limit_reached(&self, what: &str) {
-        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
-            host.events.note_limit(what);
-        }
-    }
-
-    fn parted(&self, peer: &Peer, _task: &Task, why: &str) {
-        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
-            host.peer_lost(peer, why);
-        }
-    }
 }
 
 impl Drop for Node {

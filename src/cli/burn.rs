@@ -15,7 +15,7 @@ use super::reach::MeshArgs;
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble};
 use crate::device::Task;
-use crate::door::burn::{Door, DoorConfig};
+use crate::door::{self, DoorConfig};
 use crate::exec::BackendChoice;
 use crate::node::{Node, NodeConfig};
 
@@ -58,7 +58,7 @@ pub(super) async fn burn(args: Args) -> Outcome {
     args.memory.apply();
     let node = Arc::new(reach(&args).await?);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let door = Door::open(Arc::clone(&node), DoorConfig { address, token: None }).await;
+    let door = door::burn::open(Arc::clone(&node), DoorConfig { address, token: None }).await;
     let door = door.map_err(|error| Trouble::input(error.to_string()))?;
 
     let [program, arguments @ ..] = &args.command[..] else { return Err(Trouble::input("there is no command")) };

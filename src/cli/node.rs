@@ -14,7 +14,7 @@ use super::reach::{MeshArgs, read_cluster_spec, tried};
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
-use crate::door::{DoorError, burn, tensorflow, web};
+use crate::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
 use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
 use crate::node::{Node, NodeConfig, NodeError};
@@ -232,9 +232,9 @@ impl Reasons {
 /// The servers for clients of other systems, while they are open.
 #[derive(Default)]
 pub(super) struct Doors {
-    pub grpc: Option<tensorflow::Door>,
-    pub burn: Option<burn::Door>,
-    pub web: Option<web::Door>,
+    pub grpc: Option<Door>,
+    pub burn: Option<Door>,
+    pub web: Option<Door>,
 }
 
 impl Doors {
@@ -242,18 +242,19 @@ impl Doors {
         let mut doors = Doors::default();
         if let Some(address) = args.grpc {
             let token = read_token("--grpc-token-file", args.grpc_token_file.as_deref())?;
-            let config = tensorflow::DoorConfig { address, token, max_message_bytes: args.grpc_limit };
-            doors.grpc = Some(tensorflow::Door::open(Arc::clone(node), config).await.map_err(refused)?);
+            let config = DoorConfig { address, token };
+            let door = tensorflow::open(Arc::clone(node), config, args.grpc_limit).await;
+            doors.grpc = Some(door.map_err(refused)?);
         }
         if let Some(address) = args.burn {
             let token = read_token("--burn-token-file", args.burn_token_file.as_deref())?;
-            let config = burn::DoorConfig { address, token };
-            doors.burn = Some(burn::Door::open(Arc::clone(node), config).await.map_err(refused)?);
+            let config = DoorConfig { address, token };
+            doors.burn = Some(burn::open(Arc::clone(node), config).await.map_err(refused)?);
         }
         if let Some(address) = args.web {
             let token = read_token("--web-token-file", args.web_token_file.as_deref())?;
-            let config = web::DoorConfig { address, token };
-            doors.web = Some(web::Door::open(Arc::clone(node), config).await.map_err(refused)?);
+            let config = DoorConfig { address, token };
+            doors.web = Some(web::open(Arc::clone(node), config).await.map_err(refused)?);
         }
         Ok(doors)
     }

@@ -12,7 +12,8 @@ use super::node::{Doors, Serving, read_token, refused, serve, socket_address};
 use super::reach::MeshArgs;
 use super::{Outcome, Trouble};
 use crate::device::Task;
-use crate::door::tensorflow::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
+use crate::door::DoorConfig;
+use crate::door::tensorflow::{self, DEFAULT_MAX_MESSAGE_BYTES};
 use crate::exec::BackendChoice;
 use crate::mesh::home;
 use crate::node::{ClusterSpec, Node, NodeConfig, own_data};
@@ -108,9 +109,9 @@ pub(super) async fn server(args: Args) -> Outcome {
         config.peers.clear();
     }
     let door = async |node: &Arc<Node>| {
-        let config = DoorConfig { address, token, max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES };
-        let door = Door::open(Arc::clone(node), config).await.map_err(refused)?;
-        Ok(Doors { grpc: Some(door), ..Doors::default() })
+        let config = DoorConfig { address, token };
+        let door = tensorflow::open(Arc::clone(node), config, DEFAULT_MAX_MESSAGE_BYTES).await;
+        Ok(Doors { grpc: Some(door.map_err(refused)?), ..Doors::default() })
     };
     let expects_others = private.is_none() && addresses.len() > 1;
     let serving = Serving { task: &task, mesh: &args.mesh, memory: &args.memory, config, expects_others };

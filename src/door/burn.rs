@@ -14,6 +14,7 @@ mod http;
 mod known;
 mod message;
 mod messagepack;
+mod plans;
 mod process;
 mod program;
 mod relative;
@@ -24,18 +25,17 @@ mod socket;
 mod step;
 mod websocket;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 use self::message::TaskResponse;
 use self::process::Process;
 use self::program::SessionNo;
 use self::run::Running;
-use super::{DoorError, listen};
+use super::{Door, DoorConfig, DoorError, listen};
 use crate::device::DeviceName;
 use crate::lock::lock;
 use crate::node::Node;
@@ -48,47 +48,17 @@ const MAX_SESSIONS: usize = 1024;
 /// For this long after a client has asked for the devices, their indices do not change.
 const NUMBERED_FOR: Duration = Duration::from_secs(10);
 
-/// The address of the door, and who may pass.
-#[derive(Clone, Debug)]
-pub struct DoorConfig {
-    /// Port 0 picks a free one.
-    pub address: SocketAddr,
-    /// The token that clients must show as their credential; required if the address can be reached from other machines.
-    pub token: Option<String>,
-}
-
-/// An open door. Dropping it closes it and ends the programs that are connected.
-#[derive(Debug)]
-pub struct Door {
-    address: SocketAddr,
-    serving: JoinHandle<()>,
-}
-
-impl Door {
-    /// Opens a door to a node.
-    ///
-    /// # Errors
-    /// If the address is taken, or can be reached from other machines and there is no token.
-    ///
-    /// # Cancellation
-    /// Nothing stays open if the future is dropped.
-    pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
-        let DoorConfig { address, token } = config;
-        let (listener, address) = listen(FLAG, "run graphs on the mesh", address, token.is_some()).await?;
-        let serving = Arc::new(Serving::new(node, token.as_deref()));
-        Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)) })
-    }
-
-    /// The address it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+/// Opens a door to a node. Clients show the token as their credential. The programs that are connected end with the door.
+///
+/// # Errors
+/// If the address is taken, or can be reached from other machines and there is no token.
+///
+/// # Cancellation
+/// Nothing stays open if the future is dropped.
+pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
+    let (listener, address) = listen(FLAG, "run graphs on the mesh", &config).await?;
+    let serving = Arc::new(Serving::new(node, config.token.as_deref()));
+    Ok(Door::new(address, http::serve(serving, listener)))
 }
 
 /// What the connections of a door share.

@@ -23,18 +23,16 @@ mod trace;
 mod unproven;
 mod wire;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 use self::connection::Connections;
 use self::grpc::Calls;
 use self::service::MasterService;
 use self::wire::Incoming;
-use super::{DoorError, listen};
+use super::{Door, DoorConfig, DoorError, listen};
 use crate::node::Node;
 
 /// The flag of the command line that opens it.
@@ -60,52 +58,19 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(20);
 /// How often sessions and connections of clients that went away are cleaned up.
 const SWEEPS: Duration = Duration::from_secs(10);
 
-/// The address of the door, and who may pass.
-#[derive(Clone, Debug)]
-pub struct DoorConfig {
-    /// Port 0 picks a free one.
-    pub address: SocketAddr,
-    /// The token that clients must show; required if the address can be reached from other machines.
-    pub token: Option<String>,
-    /// Largest message accepted.
-    pub max_message_bytes: usize,
-}
-
-/// An open door. Dropping it closes it and ends the sessions opened through it.
-#[derive(Debug)]
-pub struct Door {
-    address: SocketAddr,
-    serving: JoinHandle<()>,
-}
-
-impl Door {
-    /// Opens a door to a node.
-    ///
-    /// # Errors
-    /// If the address is taken, or can be reached from other machines and there is no token.
-    ///
-    /// # Cancellation
-    /// Nothing stays open if the future is dropped.
-    pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
-        let DoorConfig { address, token, max_message_bytes } = config;
-        let (listener, address) = listen(FLAG, "run graphs on the mesh", address, token.is_some()).await?;
-        let connections = Connections::new(token.is_none());
-        node.mesh().ports().add("strangers at TensorFlow's door", connections.strangers());
-        let service = Arc::new(MasterService::new(node, max_message_bytes, token.as_deref()));
-        let serving = tokio::spawn(serve(service, listener, connections));
-        Ok(Door { address, serving })
-    }
-
-    /// The address it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+/// Opens a door to a node, which takes messages of up to `max_message_bytes`. Sessions that are opened through it end with it.
+///
+/// # Errors
+/// If the address is taken, or can be reached from other machines and there is no token.
+///
+/// # Cancellation
+/// Nothing stays open if the future is dropped.
+pub async fn open(node: Arc<Node>, config: DoorConfig, max_message_bytes: usize) -> Result<Door, DoorError> {
+    let (listener, address) = listen(FLAG, "run graphs on the mesh", &config).await?;
+    let connections = Connections::new(config.token.is_none());
+    node.mesh().ports().add("strangers at TensorFlow's door", connections.strangers());
+    let service = Arc::new(MasterService::new(node, max_message_bytes, config.token.as_deref()));
+    Ok(Door::new(address, serve(service, listener, connections)))
 }
 
 async fn serve(service: Arc<MasterService>, listener: TcpListener, connections: Connections) {

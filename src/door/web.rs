@@ -10,16 +10,15 @@ mod metrics;
 mod picture;
 mod recent;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use self::looks::Looks;
 use self::recent::Recent;
-use super::{DoorError, listen};
+use super::{Door, DoorConfig, DoorError, listen};
 use crate::failure;
 use crate::node::Node;
 use crate::strangers::Strangers;
@@ -30,23 +29,6 @@ const FLAG: &str = "--web";
 const EVERY: Duration = Duration::from_secs(1);
 /// Most pages that follow the mesh at a time.
 const MAX_FOLLOWERS: usize = 32;
-
-/// The address of the server, and who may pass.
-#[derive(Clone, Debug)]
-pub struct DoorConfig {
-    /// Port 0 picks a free one.
-    pub address: SocketAddr,
-    /// The token that clients must show; required if the address can be reached from other machines.
-    pub token: Option<String>,
-}
-
-/// An open server. Dropping it closes it.
-#[derive(Debug)]
-pub struct Door {
-    address: SocketAddr,
-    serving: JoinHandle<()>,
-    drawing: JoinHandle<()>,
-}
 
 /// What the connections share.
 struct Serving {
@@ -63,38 +45,26 @@ struct Serving {
     looks: Looks,
 }
 
-impl Door {
-    /// Opens a server on a node.
-    ///
-    /// # Errors
-    /// If the address is taken, or can be reached from other machines and there is no token.
-    ///
-    /// # Cancellation
-    /// Nothing stays open if the future is dropped.
-    pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
-        let (listener, address) =
-            listen(FLAG, "see the state of the mesh", config.address, config.token.is_some()).await?;
-        let token = config.token.map(|token| blake3::hash(token.as_bytes()));
-        let strangers = Strangers::new();
-        node.mesh().ports().add("strangers at the web's door", &strangers);
-        let pictures = watch::Sender::new(Arc::from(""));
-        let (picture, metrics) = (Recent::default(), Recent::default());
-        let serving = Arc::new(Serving { node, token, strangers, pictures, picture, metrics, looks: Looks::default() });
-        let drawing = tokio::spawn(draw(Arc::clone(&serving)));
-        Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)), drawing })
-    }
-
-    /// The address it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.serving.abort();
-        self.drawing.abort();
-    }
+/// Opens a server on a node.
+///
+/// # Errors
+/// If the address is taken, or can be reached from other machines and there is no token.
+///
+/// # Cancellation
+/// Nothing stays open if the future is dropped.
+pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
+    let (listener, address) = listen(FLAG, "see the state of the mesh", &config).await?;
+    let token = config.token.map(|token| blake3::hash(token.as_bytes()));
+    let strangers = Strangers::new();
+    node.mesh().ports().add("strangers at the web's door", &strangers);
+    let pictures = watch::Sender::new(Arc::from(""));
+    let (picture, metrics) = (Recent::default(), Recent::default());
+    let serving = Arc::new(Serving { node, token, strangers, pictures, picture, metrics, looks: Looks::default() });
+    Ok(Door::new(address, async move {
+        let mut drawing = JoinSet::new();
+        drawing.spawn(draw(Arc::clone(&serving)));
+        http::serve(serving, listener).await;
+    }))
 }
 
 impl Serving {

@@ -51,18 +51,18 @@ pub(super) const UNKNOWN: Cardinality = -2;
 /// One element: a value for each component.
 pub(super) type Element = Vec<Token>;
 
-/// What elements are made with: that of the op which asks for them.
+/// A request for elements, with what the op that pulls them has for making them.
 #[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
+pub(super) struct Pull<'a> {
     pub engine: &'a dyn Engine,
     pub device: &'a Arc<dyn Wake>,
-    /// Notes the seeds that are drawn, for who asks for the elements again.
+    /// Notes the seeds that are drawn, so that the same elements can be made again.
     pub draws: Option<&'a Draws>,
-    /// Where the making says something of the elements, if that is asked for.
+    /// Where to note statistics of the elements, if somebody asks for them.
     pub statistics: Option<Statistics<'a>>,
 }
 
-impl Run<'_> {
+impl Pull<'_> {
     /// What `draw` draws. It is told what was drawn in its place before, which it is to draw again.
     fn drawn(&self, draw: impl FnOnce(Option<Draw>) -> Draw) -> Draw {
         match self.draws {
@@ -79,7 +79,7 @@ pub(super) trait Elements: Send {
     ///
     /// # Errors
     /// What the making of the element failed with.
-    fn next(&mut self, run: &Run) -> Result<Option<Element>>;
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>>;
 
     /// Bytes of the elements that it keeps.
     fn bytes(&self) -> usize {
@@ -93,18 +93,18 @@ pub(super) trait Callee: Send + Sync {
     ///
     /// # Errors
     /// If the function is wrong, or has a node that cannot run here.
-    fn instance(self: Arc<Self>, captured: Vec<Token>, run: &Run) -> Result<Box<dyn Instance>>;
+    fn instance(self: Arc<Self>, captured: Vec<Token>, pull: &Pull) -> Result<Box<dyn Instance>>;
 }
 
 /// A function that is ready to be called.
 pub(super) trait Instance: Send {
     /// # Errors
     /// InvalidArgument if it takes other arguments; what one of its nodes failed with.
-    fn call(&mut self, args: Element, run: &Run) -> Result<Element>;
+    fn call(&mut self, args: Element, pull: &Pull) -> Result<Element>;
 }
 
 /// What makes elements.
-pub(super) type Make = Box<dyn Fn(&Run) -> Result<Box<dyn Elements>> + Send + Sync>;
+pub(super) type Make = Box<dyn Fn(&Pull) -> Result<Box<dyn Elements>> + Send + Sync>;
 
 /// How many elements a dataset has, and how to get at them.
 pub(super) struct Parts {
@@ -115,7 +115,7 @@ pub(super) struct Parts {
 impl Parts {
     pub fn new(
         cardinality: Cardinality,
-        make: impl Fn(&Run) -> Result<Box<dyn Elements>> + Send + Sync + 'static,
+        make: impl Fn(&Pull) -> Result<Box<dyn Elements>> + Send + Sync + 'static,
     ) -> Parts {
         Parts { cardinality, make: Box::new(make) }
     }
@@ -216,17 +216,17 @@ impl Dataset {
     ///
     /// # Errors
     /// If one of the functions that it calls cannot run.
-    pub fn elements(&self, run: &Run) -> Result<Box<dyn Elements>> {
-        (self.make)(run)
+    pub fn elements(&self, pull: &Pull) -> Result<Box<dyn Elements>> {
+        (self.make)(pull)
     }
 
     /// The elements that an iterator goes through: those of no other dataset.
     ///
     /// # Errors
     /// InvalidArgument if a dataset of it asserts others after it than there are; else as [`Dataset::elements`].
-    pub fn iterate(&self, run: &Run) -> Result<Box<dyn Elements>> {
+    pub fn iterate(&self, pull: &Pull) -> Result<Box<dyn Elements>> {
         asserted::check(self)?;
-        self.elements(run)
+        self.elements(pull)
     }
 
     pub fn held(&self) -> &[Token] {
@@ -337,9 +337,9 @@ struct Pulled<F> {
     next: F,
 }
 
-impl<F: FnMut(&mut dyn Elements, &Run) -> Result<Option<Element>> + Send> Elements for Pulled<F> {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
-        (self.next)(&mut *self.input, run)
+impl<F: FnMut(&mut dyn Elements, &Pull) -> Result<Option<Element>> + Send> Elements for Pulled<F> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+        (self.next)(&mut *self.input, pull)
     }
 
     fn bytes(&self) -> usize {
@@ -350,7 +350,7 @@ impl<F: FnMut(&mut dyn Elements, &Run) -> Result<Option<Element>> + Send> Elemen
 /// Elements that a function makes of those of an input; it keeps none between two calls.
 pub(super) fn pulled(
     input: Box<dyn Elements>,
-    next: impl FnMut(&mut dyn Elements, &Run) -> Result<Option<Element>> + Send + 'static,
+    next: impl FnMut(&mut dyn Elements, &Pull) -> Result<Option<Element>> + Send + 'static,
 ) -> Result<Box<dyn Elements>> {
     Ok(Box::new(Pulled { input, next }))
 }
@@ -358,14 +358,14 @@ pub(super) fn pulled(
 /// Elements that a function makes of nothing.
 struct Given<F>(F);
 
-impl<F: FnMut(&Run) -> Result<Option<Element>> + Send> Elements for Given<F> {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
-        (self.0)(run)
+impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> Elements for Given<F> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+        (self.0)(pull)
     }
 }
 
 /// Elements that a function makes of nothing but what it was made with.
-pub(super) fn given(next: impl FnMut(&Run) -> Result<Option<Element>> + Send + 'static) -> Result<Box<dyn Elements>> {
+pub(super) fn given(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static) -> Result<Box<dyn Elements>> {
     Ok(Box::new(Given(next)))
 }
 

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
-use super::dataset::{self, Element, Run, dtype_of};
+use super::dataset::{self, Element, Pull, dtype_of};
 use super::engine::Engine;
 use super::program;
 use super::sink::{Pushed, Sink};
@@ -79,11 +79,11 @@ struct Instance {
 }
 
 impl dataset::Callee for Callee {
-    fn instance(self: Arc<Self>, captured: Vec<Token>, run: &Run) -> Result<Box<dyn dataset::Instance>> {
+    fn instance(self: Arc<Self>, captured: Vec<Token>, pull: &Pull) -> Result<Box<dyn dataset::Instance>> {
         let spare = lock(&self.spare).pop();
         let body = match spare {
             Some(body) => body,
-            None => self.compile(run.engine)?,
+            None => self.compile(pull.engine)?,
         };
         let is_pure = body.program.code.nodes.iter().all(|node| op::lookup(&node.op).is_none_or(|op| !op.has_effect()));
         Ok(Box::new(Instance { callee: self, body: Some(body), captured, is_pure }))
@@ -122,7 +122,7 @@ impl Callee {
 }
 
 impl dataset::Instance for Instance {
-    fn call(&mut self, mut args: Element, run: &Run) -> Result<Element> {
+    fn call(&mut self, mut args: Element, pull: &Pull) -> Result<Element> {
         let _level = Level::enter(&self.callee.function.name)?;
         args.extend(self.captured.iter().cloned());
         let formal = &self.callee.function.args;
@@ -147,10 +147,10 @@ impl dataset::Instance for Instance {
         let near = Surroundings {
             device: &here(),
             piece: PieceId { session: SessionId(0), number: 0 },
-            engine: run.engine,
+            engine: pull.engine,
             sink: &Nowhere,
             has_message: &has_message,
-            wake: run.device,
+            wake: pull.device,
             signal: &signal,
             parked: &parked,
             beside: Beside::Never,

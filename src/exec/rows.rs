@@ -1,8 +1,9 @@
 //! Tensors as the rows of a larger one, and back.
 
 use super::kernel::call::check_text_bytes;
+use super::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Shape, Tensor, with_type};
+use crate::tensor::{DType, Data, Moved, Shape, Tensor, with_moved};
 
 /// Bytes of the strings among some elements, beside what each element takes.
 fn text_bytes(data: &Data, from: usize, count: usize) -> usize {
@@ -24,41 +25,59 @@ pub(super) fn check_texts(parts: &[&Tensor], more: usize) -> Result<()> {
 /// Row `i` of a tensor.
 pub(super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
     let shape = Shape::from(&tensor.dims()[1..]);
-    let size = shape.checked_elements(tensor.dtype())?;
-    part(tensor, shape, i * size, size)
+    let first = i * shape.elements().unwrap_or(0);
+    part(tensor, shape, first)
 }
 
 /// The rows of a tensor from `first` to before `end`.
 pub(super) fn between(tensor: &Tensor, first: usize, end: usize) -> Result<Tensor> {
     let shape: Shape = std::iter::once(end - first).chain(tensor.dims()[1..].iter().copied()).collect();
-    let count = shape.checked_elements(tensor.dtype())?;
-    let size = tensor.dims()[1..].iter().product::<usize>();
-    part(tensor, shape, first * size, count)
+    part(tensor, shape, first * tensor.dims()[1..].iter().product::<usize>())
 }
 
-/// So many elements from one on, as a tensor of that shape.
-fn part(tensor: &Tensor, shape: Shape, first: usize, count: usize) -> Result<Tensor> {
+/// The elements of a tensor from one on, as a tensor of that shape.
+fn part(tensor: &Tensor, shape: Shape, first: usize) -> Result<Tensor> {
+    let dtype = tensor.dtype();
+    let count = shape.checked_elements(dtype)?;
     let text = text_bytes(tensor.data(), first, count);
     if text > 0 {
         check_text_bytes(text)?;
     }
-    let part: Option<Result<Data>> = with_type!(tensor.dtype(), T => {
-        tensor.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[first..first + count].to_vec()))
-    });
-    Tensor::new(shape, part.ok_or_else(|| Failure::invalid("a handle is not a tensor"))??)
+    with_moved!(dtype, T => {
+        Ok(Tensor::from_moved(dtype, shape, tensor.moved::<T>()?[first..first + count].to_vec()))
+    })
+    .unwrap_or_else(no_elements)
+}
+
+fn no_elements() -> Result<Tensor> {
+    Err(Failure::invalid("a handle is not a tensor"))
 }
 
 /// Tensors of one shape and dtype as the rows of one.
 pub(super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
-    let whole: Shape = std::iter::once(rows.len()).chain(shape.dims().iter().copied()).collect();
-    let elements = whole.checked_elements(dtype)?;
-    check_texts(rows, 0)?;
-    let data: Option<Result<Data>> = with_type!(dtype, T => {
+    joined(dtype, std::iter::once(rows.len()).chain(shape.dims().iter().copied()).collect(), rows)
+}
+
+/// The elements of tensors of one dtype one after the other, as a tensor of that shape.
+pub(super) fn joined(dtype: DType, shape: Shape, parts: &[&Tensor]) -> Result<Tensor> {
+    check_dtype(dtype, parts)?;
+    let elements = shape.checked_elements(dtype)?;
+    check_texts(parts, 0)?;
+    with_moved!(dtype, T => {
         let mut all: Vec<T> = Vec::with_capacity(elements);
-        rows.iter().try_for_each(|row| row.slice::<T>().map(|part| all.extend_from_slice(part)))
-            .map(|()| <T as crate::tensor::Element>::into_data(all))
-    });
-    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is not a tensor"))??)
+        for part in paced(parts.iter(), 100) {
+            all.extend_from_slice(part.moved::<T>()?);
+        }
+        Tensor::new(shape, T::into_data_of(dtype, all).expect("the dtype's own"))
+    })
+    .unwrap_or_else(no_elements)
+}
+
+fn check_dtype(dtype: DType, parts: &[&Tensor]) -> Result<()> {
+    match parts.iter().find(|part| part.dtype() != dtype) {
+        Some(other) => Err(Failure::invalid(format!("expected {dtype}, got {}", other.dtype()))),
+        None => Ok(()),
+    }
 }
 
 /// The same of tensors of one rank whose sizes differ: each is filled up at the end with zeros or empty strings, to the
@@ -70,17 +89,18 @@ pub(super) fn stack_padded(dtype: DType, least: &Shape, rows: &[&Tensor]) -> Res
     }
     let shape = Shape::from(&dims[..]);
     let whole: Shape = std::iter::once(rows.len()).chain(dims.iter().copied()).collect();
+    check_dtype(dtype, rows)?;
     let elements = whole.checked_elements(dtype)?;
     check_texts(rows, 0)?;
     let size = shape.elements().unwrap_or(0);
-    let data: Option<Result<Data>> = with_type!(dtype, T => {
+    with_moved!(dtype, T => {
         let mut all = vec![T::default(); elements];
-        rows.iter().enumerate().try_for_each(|(i, row)| {
-            row.slice::<T>().map(|part| place(&mut all[i * size..], &dims, part, row.dims()))
-        })
-        .map(|()| <T as crate::tensor::Element>::into_data(all))
-    });
-    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is not a tensor"))??)
+        for (i, row) in rows.iter().enumerate() {
+            place(&mut all[i * size..], &dims, row.moved::<T>()?, row.dims());
+        }
+        Ok(Tensor::from_moved(dtype, whole, all))
+    })
+    .unwrap_or_else(no_elements)
 }
 
 /// Copies a tensor into the corner of a larger one of the same rank.

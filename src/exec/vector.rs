@@ -33,7 +33,7 @@ pub use layout::{laid_out, rows, slices, tiled};
 pub use ops::{Binary, Comparison, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
 pub use place::{Stretch, copied, joined, picked};
 pub use pool::Pool;
-pub use repeat::Repeat;
+pub use repeat::{Along, Repeat};
 pub use response::LocalResponse;
 pub use softmax::{
     cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,

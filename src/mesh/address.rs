@@ -88,19 +88,9 @@ pub async fn resolve_to_dial(address: &Multiaddr) -> Result<Vec<Multiaddr>, Stri
     Ok(resolve(address).await?.into_iter().map(dialable).collect())
 }
 
-/// The same address on every IPv4 interface of this machine.
+/// The same address on every IPv4 interface of this machine, for one that begins with an IP address.
 pub fn on_every_interface(address: &Multiaddr) -> Multiaddr {
     with_ip(address, Ipv4Addr::UNSPECIFIED.into())
-}
-
-/// The address of IP and TCP that it is, on every interface of its version of IP.
-pub fn as_every_interface(address: &Multiaddr) -> Option<Multiaddr> {
-    let port = address.iter().nth(1).filter(|part| matches!(part, Protocol::Tcp(1..)))?;
-    let everywhere: IpAddr = match ip(address)? {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    Some(Multiaddr::empty().with(everywhere.into()).with(port))
 }
 
 fn with_ip(address: &Multiaddr, ip: IpAddr) -> Multiaddr {

@@ -66,6 +66,16 @@ impl Port {
         self.transports.iter().filter_map(|transport| transport.besides()).collect()
     }
 
+    /// [`Port::everywhere`], each with where to listen instead to be found as before: this node listened at `opened`.
+    pub fn again(&self, opened: &[Multiaddr]) -> Vec<(Multiaddr, Option<Multiaddr>)> {
+        let again = |everywhere: Multiaddr| {
+            let transport = self.transport(&everywhere).ok();
+            let again = transport.and_then(|by| opened.iter().find_map(|opened| by.again(&everywhere, opened)));
+            (everywhere, again)
+        };
+        self.everywhere().into_iter().map(again).collect()
+    }
+
     fn transport(&self, address: &Multiaddr) -> io::Result<&Arc<dyn Transport>> {
         self.transports.iter().find(|transport| transport.handles(address)).ok_or_else(|| {
             io::Error::new(io::ErrorKind::Unsupported, format!("no transport supports addresses like {address}"))

@@ -1,15 +1,15 @@
-//! The ports that a task had when it was last served, so that it takes them again: tickets and addresses outlive a restart.
+//! The ports that a task had when it was last served, so that it takes them again: tickets and addresses outlive a restart. What
+//! a port is, the [transports](super::transport) say.
 
 use std::fs;
 use std::io::Read as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use libp2p::core::multiaddr::Protocol;
-
-use super::address::{self, Multiaddr};
+use super::address::Multiaddr;
 use super::error::KeyError;
 use super::key::{check_mesh_name, overwrite};
+use super::transport::tcp::socket_address;
 use crate::device::Task;
 
 /// Most bytes of such a file that are read, most ports in it, and most files of a folder.
@@ -30,7 +30,7 @@ fn folder(home: &Path, mesh: &str) -> Result<PathBuf, KeyError> {
     Ok(home.join("ports").join(mesh))
 }
 
-/// Where tasks of `mesh` listened on this machine, on every interface: by `JOB-NUMBER`, in order.
+/// Where tasks of `mesh` listened on this machine with TCP, on every interface: by `JOB-NUMBER`, in order.
 ///
 /// # Errors
 /// [`KeyError::Name`] if `mesh` is not a name.
@@ -39,7 +39,7 @@ pub fn remembered_ports(home: &Path, mesh: &str) -> Result<Vec<(String, Vec<Sock
     let mut all: Vec<(String, Vec<SocketAddr>)> = files
         .filter(|file| !file.file_name().to_string_lossy().contains('.'))
         .map(|file| {
-            let ports = load(&file.path()).iter().filter_map(socket).collect();
+            let ports = load(&file.path()).iter().filter_map(|address| socket_address(address).ok()).collect();
             (file.file_name().to_string_lossy().into_owned(), ports)
         })
         .collect();
@@ -47,17 +47,7 @@ pub fn remembered_ports(home: &Path, mesh: &str) -> Result<Vec<(String, Vec<Sock
     Ok(all)
 }
 
-fn socket(address: &Multiaddr) -> Option<SocketAddr> {
-    let mut parts = address.iter();
-    let ip: IpAddr = match parts.next()? {
-        Protocol::Ip4(ip) => ip.into(),
-        Protocol::Ip6(ip) => ip.into(),
-        _ => return None,
-    };
-    if let Protocol::Tcp(port) = parts.next()? { Some((ip, port).into()) } else { None }
-}
-
-/// Where the task listened, on every interface; nothing if that is not known. A line that is no address is passed over.
+/// Where the task is to listen again; nothing if that is not known. A line that is no address is passed over.
 pub fn load(path: &Path) -> Vec<Multiaddr> {
     let mut text = String::new();
     let read = fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
@@ -67,15 +57,12 @@ pub fn load(path: &Path) -> Vec<Multiaddr> {
     text.lines().filter_map(|line| line.parse().ok()).take(MAX_PORTS).collect()
 }
 
-/// Notes where a node listens, of these addresses: one port for each version of IP.
+/// Notes where the task is to listen again.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn save(path: &Path, addresses: &[Multiaddr]) -> Result<(), KeyError> {
-    let mut everywhere: Vec<Multiaddr> = addresses.iter().filter_map(address::as_every_interface).collect();
-    everywhere.sort();
-    everywhere.dedup_by(|later, first| address::is_same_host(later, first));
-    let text: String = everywhere.iter().map(|address| format!("{address}\n")).collect();
+pub fn save(path: &Path, again: &[Multiaddr]) -> Result<(), KeyError> {
+    let text: String = again.iter().map(|address| format!("{address}\n")).collect();
     overwrite(path, text.as_bytes())
 }
 
@@ -84,17 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_remembered_by_task_and_version_of_ip() {
+    fn ports_are_remembered_by_task() {
         let home = temp_dir::TempDir::new().unwrap();
         let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Multiaddr>>();
         let file = |job: &str| ports_file(home.path(), "lab", &Task::new(job, 3)).unwrap();
         assert_eq!(load(&file("ps")), []);
-        let listens =
-            ["/ip4/10.0.0.7/tcp/41", "/ip4/127.0.0.1/tcp/41", "/ip6/::1/tcp/42", "/unix/meshtf%2Fx", "/memory/7"];
-        save(&file("ps"), &addresses(&listens)).unwrap();
-        assert_eq!(load(&file("ps")), addresses(&["/ip4/0.0.0.0/tcp/41", "/ip6/::/tcp/42"]));
-        save(&file("ps"), &addresses(&["/ip4/10.0.0.7/tcp/43"])).unwrap();
-        fs::write(file("worker"), "nonsense\n/ip6/::/tcp/9\n").unwrap();
+        let both = addresses(&["/ip4/0.0.0.0/tcp/41", "/ip6/::/tcp/42"]);
+        save(&file("ps"), &both).unwrap();
+        assert_eq!(load(&file("ps")), both);
+        save(&file("ps"), &addresses(&["/ip4/0.0.0.0/tcp/43"])).unwrap();
+        fs::write(file("worker"), "nonsense\n/ip6/::/udp/9/quic-v1\n/ip6/::/tcp/9\n").unwrap();
         let known = remembered_ports(home.path(), "lab").unwrap();
         let at = |text: &str| vec![text.parse::<SocketAddr>().unwrap()];
         assert_eq!(known, [("ps-3".to_owned(), at("0.0.0.0:43")), ("worker-3".to_owned(), at("[::]:9"))]);

@@ -4,8 +4,7 @@
 //! for all of them and lives elsewhere: the [port](super::port) chooses a transport by the form of an address and counts
 //! strangers, [`admission`](super::admission) proves the mesh key on the stream, and the rest of the mesh reads and writes it.
 //! A transport that brings its own encryption (QUIC) or goes through a third node (a relay) implements this trait, joins the
-//! list in [`Mesh::join`](super::Mesh::join), and changes nothing else above it. Only what is remembered for a restart is known
-//! by its form: [`remembered`](super::remembered) keeps ports of TCP, and other addresses are not kept.
+//! list in [`Mesh::join`](super::Mesh::join), and changes nothing else above it.
 
 #[cfg(target_os = "linux")]
 pub mod local;
@@ -41,6 +40,12 @@ pub trait Transport: Send + Sync + 'static {
     /// The address to listen on besides, whatever is asked for. Peers on this machine are told of it, and nobody else is:
     /// [`listen`](Transport::listen) does not report it as opened, since libp2p would announce it on the LAN.
     fn besides(&self) -> Option<Multiaddr> {
+        None
+    }
+
+    /// Where to listen again after a restart instead of at `everywhere`, which is one of [`Transport::everywhere`], so that peers
+    /// find this node where it was: `opened` is an address that it listened at. `None` if `everywhere` does not lead to `opened`.
+    fn again(&self, _everywhere: &Multiaddr, _opened: &Multiaddr) -> Option<Multiaddr> {
         None
     }
 

@@ -1,4 +1,4 @@
-//! Recurrent layers, as long as their input: one cell for each place in time, all with the same variables.
+//! Recurrent layers, written out over the length of their input: one cell for each place in time, all with the same variables.
 
 use super::{Model, Value};
 use crate::graph::Attrs;

@@ -15,7 +15,7 @@ pub enum Flow {
     Session(u64),
     /// What a master tells a worker of one session.
     Pieces(u64),
-    /// What a worker has of one step of a session.
+    /// What a worker reports of one step of a session.
     Step(u64, u64),
 }
 
@@ -31,7 +31,7 @@ impl Message {
         }
     }
 
-    /// Whether somebody waits for it who would wait for ever, or keep something for ever, if it did not come. It is small.
+    /// Whether its receiver would wait for it, or keep something, for ever if it did not come. It is small.
     pub fn must_come(&self) -> bool {
         match self {
             Message::ToClient(message) => match message {

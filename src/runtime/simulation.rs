@@ -1,13 +1,13 @@
 //! Masters, workers and clients on a network drawn from a seed: messages dawdle, large ones are overtaken, links stall and
 //! break, tasks die and come back as other processes, clients lose patience, planners and registrars panic. Steps wait in
-//! queues, and some runs are fed and fetched in parts. Masters keep so few plans that most are made again.
+//! queues, and some runs are fed and fetched in parts. Masters keep so few plans that most are made again, and in some seeds so
+//! few sessions that clients lose theirs to each other.
 //!
 //! Whatever is drawn, every run ends, with the right values or with the first cause of its failure, and nothing of it is
 //! left with those that live on.
 //!
 //! One thread does everything, and a seed repeats all of it: which message comes next, who plans, compiles or runs a turn of
-//! its device, which client goes on, and how much time passes on the masters' clocks. Their number of sessions stays below the
-//! limit from which on those idle for a minute are closed.
+//! its device, which client goes on, and how much time passes on the masters' clocks.
 
 mod life;
 mod net;
@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use self::net::{Net, Way};
 use super::host::{Chore, Host};
+use super::master::MasterLimits;
 use crate::protocol::Peer;
 
 const SEEDS: u64 = 150;
@@ -60,6 +61,8 @@ enum Plot {
     Cancels,
     /// Planners and registrars panic.
     Panics,
+    /// A master has room for one session, which two clients want. They give up some of their runs, too.
+    Crowds,
     /// A task dies at some moment.
     Dies { task: u32 },
     /// A task dies at some moment, and later another process has it.
@@ -72,18 +75,24 @@ enum Plot {
 
 impl Plot {
     fn draw(draw: &mut Draw) -> Plot {
-        let kind = draw.below(8);
+        let kind = draw.below(9);
         let task = draw.below(TASKS.into()) as u32;
         match kind {
             0 => Plot::Counts,
             1 => Plot::Fails,
             2 => Plot::Cancels,
             3 => Plot::Panics,
-            4 => Plot::Dies { task },
-            5 => Plot::Returns { task },
-            6 => Plot::Stalls { task },
+            4 => Plot::Crowds,
+            5 => Plot::Dies { task },
+            6 => Plot::Returns { task },
+            7 => Plot::Stalls { task },
             _ => Plot::Parts { task },
         }
+    }
+
+    /// Most sessions of a master.
+    fn sessions(self) -> usize {
+        if self == Plot::Crowds { 1 } else { MasterLimits::default().sessions }
     }
 
     /// What happens, and after how many acts from now.
@@ -91,7 +100,7 @@ impl Plot {
         let first = 50 + draw.below(700);
         let later = first + 1 + draw.below(400);
         match self {
-            Plot::Counts | Plot::Fails | Plot::Cancels | Plot::Panics => vec![],
+            Plot::Counts | Plot::Fails | Plot::Cancels | Plot::Panics | Plot::Crowds => vec![],
             Plot::Dies { task } => vec![(first, Strike::Kill(task))],
             Plot::Returns { task } => vec![(first, Strike::Kill(task)), (later, Strike::Start(task))],
             Plot::Parts { task } => vec![(first, Strike::Part(task, (task + 1) % TASKS))],
@@ -129,11 +138,24 @@ fn a_seed_repeats_everything() {
     }
 }
 
+#[test]
+fn clients_that_want_one_place_take_it_from_each_other() {
+    let traces: Vec<_> = (0..16).map(|seed| act_out(Plot::Crowds, Draw(seed), true).unwrap().join("\n")).collect();
+    let seen = |what: &str| traces.iter().filter(|trace| trace.contains(what)).count();
+    let (ended, refused) =
+        (seen("of its client's this one was not used for longest"), seen("1 sessions are open already"));
+    assert!(ended >= 8 && refused >= 8, "in {ended} of 16 seeds a session was ended, in {refused} one was refused");
+}
+
 /// Plays a seed to its end. What happened, act by act, if it `is_traced`.
 fn simulate(seed: u64, is_traced: bool) -> Result<Vec<String>, String> {
     let mut draw = Draw(seed);
-    let plot = Plot::draw(&mut draw);
-    let mut world = World { net: net::network(), draw, strikes: vec![], trace: is_traced.then(Vec::new), acts: 0 };
+    act_out(Plot::draw(&mut draw), draw, is_traced)
+}
+
+fn act_out(plot: Plot, draw: Draw, is_traced: bool) -> Result<Vec<String>, String> {
+    let net = net::network(plot.sessions());
+    let mut world = World { net, draw, strikes: vec![], trace: is_traced.then(Vec::new), acts: 0 };
     world.play(plot).map_err(|fault| format!("{plot:?}: {fault}"))?;
     Ok(world.trace.unwrap_or_default())
 }

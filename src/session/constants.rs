@@ -10,7 +10,7 @@ use crate::protocol::constants::{MAX_INLINE_CONSTANT_BYTES, TakenOut};
 use crate::protocol::{Constants, Content};
 use crate::tensor::{Data, Tensor};
 
-/// What contents are told apart by, and from everything else that is hashed.
+/// Goes into each hash first, so that no other use of the same hash function yields the same ones.
 const CONTEXT: &str = "meshtf 2026 constant";
 
 /// The constants that the master has of a session.
@@ -26,7 +26,7 @@ impl SentConstants {
         taken.without(|content| sent.contains(content))
     }
 
-    /// The master has these.
+    /// Notes that the master has these now.
     pub fn came(&self, constants: Vec<Content>) {
         self.lock().extend(constants);
     }
@@ -36,7 +36,7 @@ impl SentConstants {
     }
 }
 
-/// What a constant is, of which another has another.
+/// What identifies a constant: the hash of its dtype, shape and elements.
 fn content(constant: &Tensor) -> Content {
     let mut hash = blake3::Hasher::new_derive_key(CONTEXT);
     let mut number = |number: usize| {

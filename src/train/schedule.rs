@@ -22,14 +22,14 @@ pub enum Schedule {
     Exponential {
         /// The first rate.
         rate: f64,
-        /// What it is multiplied with.
+        /// What it is multiplied by.
         factor: f64,
         /// After how many updates.
         every: u64,
-        /// Whether at once after that many, and not a little with each.
+        /// Whether it changes at once after that many updates, rather than a little with each.
         staircase: bool,
     },
-    /// Half a cosine wave from the rate down to `last · rate`, and that from then on.
+    /// Half a cosine wave from the rate down to `last · rate`, where it stays.
     Cosine {
         /// The first rate.
         rate: f64,
@@ -38,7 +38,7 @@ pub enum Schedule {
         /// The share of the rate that is left at the end.
         last: f64,
     },
-    /// Rises evenly to the rate of another schedule, which begins after that.
+    /// Rises evenly to the first rate of another schedule, which begins after that.
     WarmUp(WarmUp),
 }
 

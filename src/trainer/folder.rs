@@ -23,7 +23,7 @@ impl ImageFolder {
     /// Lists a folder. Hidden files are not looked at.
     ///
     /// # Errors
-    /// It cannot be read, has no class, a class has no image, or a file is not an image.
+    /// If the folder cannot be read or has no class, a class has no image, or a file is not an image.
     pub fn list(path: &Path) -> Result<ImageFolder, String> {
         let folders = entries(path)?;
         let mut folder = ImageFolder { classes: Vec::new(), images: Vec::new() };
@@ -44,7 +44,7 @@ impl ImageFolder {
             folder.classes.push(name);
         }
         match folder.classes.is_empty() {
-            true => Err("there is no folder of a class in it".to_owned()),
+            true => Err("it contains no folders; each class needs one".to_owned()),
             false => Ok(folder),
         }
     }
@@ -52,7 +52,7 @@ impl ImageFolder {
     /// The images, `[images, height, width, channels]` of uint8.
     ///
     /// # Errors
-    /// Which file is not an image, or differs in size from the first.
+    /// Names the file that is not an image, or whose size differs from the first one's.
     pub fn read(&self, channels: usize, size: Option<[usize; 2]>) -> Result<Tensor, String> {
         let mut images = Images::new(channels, size);
         for (path, name) in self.named_images() {

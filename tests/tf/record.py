@@ -3,6 +3,7 @@
 
     record.py tests/data/kernels/math.json     answers the cases of the file that have no answer yet
     record.py tests/tf/sessions/lists.py       runs a program's steps and writes tests/cases/lists
+    record.py tests/data/shapes/shapes.json    infers the shapes of nodes of every op
     record.py --check [PATH ...]               asks for everything anew, and fails if an answer is another; without
                                                paths for everything that is recorded
 
@@ -10,7 +11,8 @@ A case of one op is added to a file of tests/data/kernels or tests/data/updates 
 
     {"op":"Neg","inputs":[["float32",[2],[1.5,-0.0]]]}
 
-See `recorder/ops.py` for these, `recorder/gradients.py` for those of tests/data/gradients, `recorder/sessions.py` for programs. Run it with the Python of `make test-tf`.
+See `recorder/ops.py` for these, `recorder/gradients.py` for those of tests/data/gradients, `recorder/shapes` for shapes,
+`recorder/sessions.py` for programs. Run it with the Python of `make test-tf`.
 """
 
 import argparse
@@ -28,11 +30,10 @@ OUR_OWN = "limits.json"
 
 
 def kind_of(path):
-    """What stands at a path: a file of gradients or of single ops, a program, or a recorded session."""
-    if path.endswith(".json") and os.path.basename(os.path.dirname(os.path.abspath(path))) == "gradients":
-        return "gradients"
+    """What stands at a path: a file of gradients, of shapes or of single ops, a program, or a recorded session."""
     if path.endswith(".json") and os.path.isfile(path):
-        return "ops"
+        folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
+        return folder if folder in ("gradients", "shapes") else "ops"
     if path.endswith(".py") and os.path.isfile(path):
         return "program"
     if os.path.isfile(os.path.join(path, "case.json")):
@@ -41,7 +42,7 @@ def kind_of(path):
 
 
 def everything():
-    listed = [path for name in ("kernels", "updates", "gradients") for path in glob.glob(os.path.join(TESTS, "data", name, "*.json"))]
+    listed = [path for name in ("kernels", "updates", "gradients", "shapes") for path in glob.glob(os.path.join(TESTS, "data", name, "*.json"))]
     listed = [path for path in listed if os.path.basename(path) != OUR_OWN]
     return sorted(listed) + sorted(glob.glob(os.path.join(TESTS, "cases", "*", "")))
 
@@ -57,11 +58,13 @@ def needs_onednn(path):
 
 def check(path, onednn):
     """In a process of its own: (how many cases or steps, what differs)."""
-    from recorder import gradients, ops, sessions
+    from recorder import gradients, ops, sessions, shapes
 
     kind = kind_of(path)
     if kind == "gradients":
         return gradients.check(path)
+    if kind == "shapes":
+        return shapes.check(path)
     if kind == "ops":
         return ops.check(path, onednn)
     if kind == "session":
@@ -80,13 +83,16 @@ def check(path, onednn):
 
 def record(path, onednn):
     """In a process of its own: how many cases or steps were recorded."""
-    from recorder import gradients, ops, sessions
+    from recorder import gradients, ops, sessions, shapes
 
-    if kind_of(path) == "gradients":
+    kind = kind_of(path)
+    if kind == "gradients":
         return gradients.record(path), []
-    if kind_of(path) == "ops":
+    if kind == "shapes":
+        return shapes.record(path), []
+    if kind == "ops":
         return ops.record(path, onednn), []
-    program = kind_of(path) == "program"
+    program = kind == "program"
     graph_def, case = sessions.from_program(path) if program else sessions.from_folder(path.rstrip("/"))
     return sessions.write(graph_def, case, folder_of(path) if program else path.rstrip("/")), []
 
@@ -99,6 +105,7 @@ def prepare(onednn):
     import recorder.gradients  # noqa: F401
     import recorder.ops  # noqa: F401
     import recorder.sessions  # noqa: F401
+    import recorder.shapes  # noqa: F401
 
 
 def answer(sends, function, path, onednn):
@@ -136,7 +143,7 @@ def in_processes(function, tasks, jobs):
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("paths", nargs="*", metavar="PATH", help="a file of single ops, a program, or the folder of a case")
+    arguments.add_argument("paths", nargs="*", metavar="PATH", help="a file of single ops, of gradients or of shapes, a program, or the folder of a case")
     arguments.add_argument("--check", action="store_true", help="write nothing; fail if TensorFlow answers otherwise than recorded")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at once")
     options = arguments.parse_args()

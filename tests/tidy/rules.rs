@@ -252,11 +252,9 @@ pub const MAY_SHARE: &[(&str, &str)] = &[
 
 /// Names that several public types of the crate have because each is read with the name of its module.
 pub const PUBLIC_MAY_SHARE: &[&str] = &[
-    "Door",       // each door's handle
-    "DoorConfig", // and what it is opened with
-    "Node",       // of a graph, and of the mesh
-    "Rows",       // of examples, and of a gradient
-    "Value",      // of a model as it is written, and of an engine
+    "Node",  // of a graph, and of the mesh
+    "Rows",  // of examples, and of a gradient
+    "Value", // of a model as it is written, and of an engine
 ];
 
 /// What the file of a module itself defines, as against the files below it. That file brings the parts together, and may use all.
@@ -311,6 +309,7 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
             &["frame"],
             &["program, relative, step"],
             &["graph"],
+            &["plans"],
             &["fuzz", "run"],
             &["session, http"],
         ],
@@ -357,8 +356,8 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
             &["error"],
             &["denied", "address", "frame"],
             &["key", "discovery", "wire"],
-            &["transport", "callers", "registry", "remembered", "ticket"],
-            &["admission"],
+            &["transport", "callers", "registry", "ticket"],
+            &["admission", "remembered"],
             &["cause", "single", "fuzz"],
             &["port"],
             &["roster, link, transfer"],
@@ -435,4 +434,5 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("runtime", &[&["router"], &["client", "worker", "master"], &["inspect"], &["host"]]),
+    ("node", &[&[SELF, "router", "spec"]]),
 ];

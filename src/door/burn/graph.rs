@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use burn_ir::{OperationIr, ScalarIr, TensorId};
 
 use super::slots::{Kind, Slot, Slots};
-use super::step::{Part, Recipe, Step};
+use super::step::{Part, ProgramStep, Recipe};
 use crate::failure::{Failure, Result};
 use crate::graph::{GraphBuilder, NodeDef, Output};
 use crate::lowering::{Fed, FedValue, Lowering, Scalars, scalar_tensor};
@@ -27,7 +27,7 @@ impl Built {
     ///
     /// # Errors
     /// InvalidArgument if a scalar cannot be of the dtype that its operation has.
-    pub fn feeds(&self, step: &Step) -> Result<Vec<Tensor>> {
+    pub fn feeds(&self, step: &ProgramStep) -> Result<Vec<Tensor>> {
         let mut feeds = step.uploads.clone();
         for Fed { dtype, what, .. } in &self.fed {
             feeds.push(match what {

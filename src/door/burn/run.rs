@@ -4,39 +4,28 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use burn_ir::ScalarIr;
 use burn_std::ExecutionError;
 use tokio::sync::{Notify, mpsc};
 
 use super::frame::Said;
-use super::graph::{self, Built};
+use super::graph;
 use super::message::{RequestId, SessionTask, TaskResponse, TaskResponseContent};
+use super::plans::{Plans, Ran};
 use super::program::{MAX_QUEUED, Recorder, SessionNo, WORTH_A_STEP};
-use super::step::{Answer, Answered, Recipe, Step};
+use super::step::{Answer, Answered, ProgramStep};
 use crate::device::{DeviceName, Task};
-use crate::failure::{Code, Failure, Reason, Result};
-use crate::graph::Graph;
+use crate::failure::{Code, Failure, Result};
 use crate::ids::Incarnation;
 use crate::lock::lock;
 use crate::lowering;
 use crate::memory::{self, Reservation};
 use crate::node::Node;
-use crate::protocol::{Cluster, Peer, SessionOptions};
-use crate::session::{AlonePlan, Session};
-use crate::tensor::Tensor;
+use crate::protocol::Cluster;
 
 /// Most items that a program may have queued while a step of it runs; its sockets are not read beyond that.
 const MAX_WAITING: usize = 4 * MAX_QUEUED;
-/// How often a plan is made anew because a scalar changed that had not changed before; after that, all its scalars are fed.
-const MAX_CHANGES: u32 = 4;
-/// How often a step has its plan made again if the master does not keep it any more.
-const MAX_PLANNED_AGAIN: usize = 3;
-/// Most recipes whose plans are remembered; all are forgotten if there are more.
-const MAX_RECIPES: usize = 4096;
-/// Most operations and uploads that they have together.
-const MAX_RECIPE_PARTS: usize = 1 << 20;
 
 /// A program that is connected.
 pub(super) struct Running {
@@ -205,7 +194,7 @@ impl Running {
     pub async fn run(&self, node: &Node, devices: impl Fn() -> Vec<DeviceName> + Send + Sync) {
         let mut tasks = Tasks::default();
         let names = || devices().iter().map(ToString::to_string).collect();
-        let mut steps = Steps { session: None, master: None, node, devices: &names, recipes: Recipes::default() };
+        let mut plans = Plans::new(node, &names);
         loop {
             let lost = tasks.lost(&node.cluster(), &devices);
             let (step, is_over) = {
@@ -230,7 +219,7 @@ impl Running {
             match step {
                 // Nobody waits for it once the program is gone.
                 Some(step) => tokio::select! {
-                    () = self.take(&mut steps, step) => {}
+                    () = self.take(&mut plans, step) => {}
                     () = self.over.notified() => break,
                 },
                 None if is_over => break,
@@ -239,7 +228,7 @@ impl Running {
         }
         let Counts { steps: ran, planned } = self.counts();
         tracing::info!("a burn program has ended: {ran} steps, {planned} of them with a plan that was there already");
-        if let Some(session) = steps.session
+        if let Some(session) = plans.into_session()
             && let Err(failure) = session.close().await
         {
             tracing::debug!("the session of a burn program was not closed: {failure}");
@@ -247,8 +236,14 @@ impl Running {
     }
 
     /// Runs a step and answers those who wait for it.
-    async fn take(&self, steps: &mut Steps<'_>, step: Step) {
-        let ran = if step.is_empty() { Ok(None) } else { steps.run(self, &step).await.map(Some) };
+    async fn take(&self, plans: &mut Plans<'_>, step: ProgramStep) {
+        let lower = |scalars: &[Option<ScalarIr>], devices: &[String]| {
+            let shared = lock(&self.shared);
+            // What a client says of its tensors may contradict itself in ways that no rule expects.
+            let build = AssertUnwindSafe(|| graph::build(&step.recipe, scalars, &shared.program.slots, devices));
+            catch_unwind(build).unwrap_or_else(|panic| Err(panicked(&*panic)))
+        };
+        let ran = if step.is_empty() { Ok(None) } else { plans.run(&step, lower).await.map(Some) };
         let mut shared = lock(&self.shared);
         let failure = match ran {
             Ok(Some(Ran { values, refused, is_planned })) => {
@@ -271,7 +266,7 @@ impl Running {
         let held = step.held.iter().map(|(key, _)| key);
         step.kept.iter().chain(held).for_each(|key| shared.program.failed(key, &failure));
         shared.program.slots.not_emptied(&step.recipe.emptied);
-        if steps.end_session(&failure) {
+        if plans.end_session(&failure) {
             shared.program.lost(|_| true, &failure);
         }
         // If slots could not be emptied, the program has lost nothing.
@@ -383,162 +378,5 @@ impl Tasks {
             devices.iter().zip(0..).filter(|(name, _)| name.task == *task).map(|(_, index)| index).collect()
         };
         gone.into_iter().map(|task| (task.clone(), of(&task))).collect()
-    }
-}
-
-/// The plans of a program, and the session that has them.
-struct Steps<'n> {
-    session: Option<Session>,
-    /// The session's master.
-    master: Option<Peer>,
-    node: &'n Node,
-    devices: &'n (dyn Fn() -> Vec<String> + Send + Sync),
-    recipes: Recipes,
-}
-
-/// The recipes that were planned, by their hashes.
-#[derive(Default)]
-struct Recipes {
-    known: HashMap<u64, Vec<(Recipe, Arc<Planned>)>>,
-    /// How many operations and uploads they have together.
-    parts: usize,
-}
-
-/// A plan of a recipe.
-struct Planned {
-    /// The scalars that are constants of it; `None` is fed.
-    scalars: Vec<Option<ScalarIr>>,
-    /// How often a scalar that had been a constant changed.
-    changes: u32,
-    built: Built,
-    /// `None` if all that it computes is refused.
-    plan: Option<AlonePlan>,
-}
-
-/// What a step answers.
-struct Ran {
-    /// What the recipe fetches.
-    values: Vec<Result<Tensor>>,
-    /// What it does not keep since it cannot be computed, and why.
-    refused: Vec<(usize, Failure)>,
-    is_planned: bool,
-}
-
-impl Steps<'_> {
-    /// Lets go of the session if its master is another process by now, or has ended it: then all is lost that the program kept.
-    fn end_session(&mut self, failure: &Failure) -> bool {
-        let is_ended = failure.code == Code::Aborted && failure.reason != Some(Reason::PlanGone);
-        let is_gone = is_ended || self.node.master(None).ok() != self.master;
-        if is_gone {
-            (self.session, self.master) = (None, None);
-            self.recipes = Recipes::default();
-        }
-        is_gone
-    }
-
-    async fn run(&mut self, running: &Running, step: &Step) -> Result<Ran> {
-        let hash = step.hash();
-        let (mut planned, is_planned) = match self.recipes.find(hash, &step.recipe) {
-            Some(planned) if graph::fits(&planned.scalars, &step.scalars) => (planned, true),
-            other => {
-                let (scalars, changes) = match other {
-                    Some(planned) => (planned.changed(&step.scalars), planned.changes + 1),
-                    None => (step.scalars.iter().copied().map(Some).collect(), 0),
-                };
-                (self.plan(running, step, hash, scalars, changes).await?, false)
-            }
-        };
-        let mut again = 0;
-        let fetches = loop {
-            let (Some(plan), Some(session)) = (planned.plan, &self.session) else { break Vec::new() };
-            match session.step_alone(plan, planned.built.feeds(step)?).await {
-                // No step has begun.
-                Err(failure) if failure.reason == Some(Reason::PlanGone) && again < MAX_PLANNED_AGAIN => {
-                    again += 1;
-                    planned = self.plan(running, step, hash, planned.scalars.clone(), planned.changes).await?;
-                }
-                fetches => break fetches?,
-            }
-        };
-        let Built { fetched, refused, .. } = &planned.built;
-        let values = fetched.iter().map(|place| place.clone().map(|place| fetches[place].clone())).collect();
-        Ok(Ran { values, refused: refused.clone(), is_planned })
-    }
-
-    /// Has a step planned, and remembers its recipe.
-    async fn plan(
-        &mut self,
-        running: &Running,
-        step: &Step,
-        hash: u64,
-        scalars: Vec<Option<ScalarIr>>,
-        changes: u32,
-    ) -> Result<Arc<Planned>> {
-        let began = Instant::now();
-        let devices = (self.devices)();
-        let (nodes, signature, built) = {
-            let shared = lock(&running.shared);
-            let slots = &shared.program.slots;
-            // What a client says of its tensors may contradict itself in ways that no rule expects.
-            let build = AssertUnwindSafe(|| graph::build(&step.recipe, &scalars, slots, &devices));
-            catch_unwind(build).unwrap_or_else(|panic| Err(panicked(&*panic)))?
-        };
-        let (lowered, count) = (began.elapsed(), nodes.len());
-        if self.session.is_none() {
-            // What a program keeps is its own, and goes with its session.
-            let options = SessionOptions { isolated: true, soft_placement: true, ..SessionOptions::default() };
-            self.master = self.node.master(None).ok();
-            self.session = Some(self.node.session(Graph::default(), None, options).await?);
-        }
-        let plan = match &self.session {
-            Some(session) if !signature.fetches.is_empty() || !signature.targets.is_empty() => {
-                Some(session.prepare_alone(nodes, signature).await?)
-            }
-            _ => None,
-        };
-        let (parts, fed) = (step.recipe.parts.len(), scalars.iter().filter(|scalar| scalar.is_none()).count());
-        tracing::debug!(
-            "a step of {parts} operations and uploads is new, with {fed} scalars fed: {count} nodes, lowered in {lowered:.1?}, \
-             planned after {:.1?}",
-            began.elapsed()
-        );
-        let planned = Arc::new(Planned { scalars, changes, built, plan });
-        self.recipes.keep(hash, &step.recipe, planned.clone());
-        Ok(planned)
-    }
-}
-
-impl Recipes {
-    fn find(&self, hash: u64, recipe: &Recipe) -> Option<Arc<Planned>> {
-        let same = self.known.get(&hash)?;
-        same.iter().find(|(known, _)| known == recipe).map(|(_, planned)| planned.clone())
-    }
-
-    /// Remembers a recipe's plan, in place of an older one.
-    fn keep(&mut self, hash: u64, recipe: &Recipe, planned: Arc<Planned>) {
-        if self.known.len() >= MAX_RECIPES || self.parts >= MAX_RECIPE_PARTS {
-            *self = Recipes::default();
-        }
-        let same = self.known.entry(hash).or_default();
-        match same.iter_mut().find(|(known, _)| known == recipe) {
-            Some((_, older)) => *older = planned,
-            None => {
-                self.parts += recipe.parts.len();
-                same.push((recipe.clone(), planned));
-            }
-        }
-    }
-}
-
-impl Planned {
-    /// The scalars of the next plan when these have come: what has changed is fed from now on.
-    fn changed(&self, scalars: &[ScalarIr]) -> Vec<Option<ScalarIr>> {
-        if self.changes >= MAX_CHANGES {
-            return vec![None; scalars.len()];
-        }
-        let keep = |(constant, scalar): (&Option<ScalarIr>, &ScalarIr)| {
-            constant.filter(|constant| graph::is_same(*constant, *scalar))
-        };
-        self.scalars.iter().zip(scalars).map(keep).collect()
     }
 }

@@ -42,9 +42,10 @@ pub(super) struct Recipe {
 
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) enum Part {
-    /// An operation on a device, with the numbers of its inputs and outputs. Its scalars are the next of [`Step::scalars`].
+    /// An operation on a device, with the numbers of its inputs and outputs. Its scalars are the next of
+    /// [`ProgramStep::scalars`].
     Operation { device: u32, form: Arc<Form>, numbers: SmallVec<[u32; 4]> },
-    /// The next upload of [`Step::uploads`].
+    /// The next upload of [`ProgramStep::uploads`].
     Upload { device: u32, number: u32, dtype: DType, shape: Shape },
     /// Values reduced to one.
     Reduce { device: u32, inputs: Vec<u32>, output: u32, dtype: DType, mean: bool },
@@ -52,7 +53,7 @@ pub(super) enum Part {
 
 /// A step, and what differs from another with the same recipe.
 #[derive(Debug, Default)]
-pub(super) struct Step {
+pub(super) struct ProgramStep {
     pub recipe: Recipe,
     pub scalars: Vec<ScalarIr>,
     pub seeds: Vec<[i64; 2]>,
@@ -85,7 +86,7 @@ pub(super) enum Answered {
     Failed(Arc<Failure>),
 }
 
-impl Step {
+impl ProgramStep {
     /// Whether there is nothing to run.
     pub fn is_empty(&self) -> bool {
         let Recipe { parts: _, resident: _, kept, emptied, fetched } = &self.recipe;
@@ -109,12 +110,12 @@ impl Recorder {
     }
 
     /// The next step, if one is due. What it keeps counts as resident from now on; [`Recorder::failed`] takes that back.
-    pub fn next_step(&mut self) -> Option<Step> {
+    pub fn next_step(&mut self) -> Option<ProgramStep> {
         if std::mem::take(&mut self.is_after_step) {
             let emptied = self.slots.due_to_be_emptied();
             // By itself, so that what a loop computes is the same whatever was dropped before.
             if !emptied.is_empty() {
-                return Some(Step { recipe: Recipe { emptied, ..Recipe::default() }, ..Step::default() });
+                return Some(ProgramStep { recipe: Recipe { emptied, ..Recipe::default() }, ..ProgramStep::default() });
             }
         }
         let mut lists = self.cut()?;
@@ -122,7 +123,7 @@ impl Recorder {
         lists.sort_by_key(|(stream, _)| (self.device(self.streams[*stream].session), *stream));
         let most = lists.iter().map(|(_, items)| items.len()).sum();
         let (kinds, made, fed) = (Vec::with_capacity(most), Vec::with_capacity(most), Vec::new());
-        let mut making = Making { program: self, step: Step::default(), kinds, made, fed };
+        let mut making = Making { program: self, step: ProgramStep::default(), kinds, made, fed };
         making.step.recipe.parts.reserve(most / 2);
         // Each stream as far as it gets without the others.
         loop {
@@ -185,7 +186,7 @@ impl Recorder {
 
 struct Making<'p> {
     program: &'p mut Recorder,
-    step: Step,
+    step: ProgramStep,
     /// The dtype and shape of each value of the step, by its number.
     kinds: Vec<(DType, Shape)>,
     /// What the step has made, in order, or read out of slots, each with the device where it stays.
@@ -385,7 +386,7 @@ impl Making<'_> {
     }
 
     /// Gives places to what stays.
-    fn finish(self) -> Step {
+    fn finish(self) -> ProgramStep {
         let Making { program, mut step, kinds, made, fed } = self;
         // Without those that would not be there if their values were in slots: what a loop makes has the same predecessors then.
         let is_own = |place: &usize| fed.binary_search(place).is_err();

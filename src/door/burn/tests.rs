@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::message::SessionTask;
 use super::program::{Key, Recorder, SessionNo, State, WORTH_A_STEP};
-use super::step::{Answered, Part, Recipe, Step};
+use super::step::{Answered, Part, ProgramStep, Recipe};
 use crate::failure::Failure;
 use crate::tensor::Tensor;
 
@@ -83,7 +83,7 @@ fn program(devices: u32) -> Recorder {
 }
 
 /// Queues what a session sends, and makes the steps that are due.
-fn steps(program: &mut Recorder, session: SessionNo, tasks: Vec<SessionTask>) -> Vec<Step> {
+fn steps(program: &mut Recorder, session: SessionNo, tasks: Vec<SessionTask>) -> Vec<ProgramStep> {
     tasks.into_iter().for_each(|task| program.push(session, task).unwrap());
     let next = || {
         let step = program.next_step()?;
@@ -94,12 +94,12 @@ fn steps(program: &mut Recorder, session: SessionNo, tasks: Vec<SessionTask>) ->
 }
 
 /// A step fails.
-fn fail(program: &mut Recorder, step: &Step, failure: &Arc<Failure>) {
+fn fail(program: &mut Recorder, step: &ProgramStep, failure: &Arc<Failure>) {
     step.kept.iter().chain(step.held.iter().map(|(key, _)| key)).for_each(|key| program.failed(key, failure));
 }
 
 /// The operations of a step, by device.
-fn operations(step: &Step) -> Vec<u32> {
+fn operations(step: &ProgramStep) -> Vec<u32> {
     let device = |part: &Part| match part {
         Part::Operation { device, .. } | Part::Reduce { device, .. } => Some(*device),
         Part::Upload { .. } => None,

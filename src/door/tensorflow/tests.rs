@@ -229,18 +229,18 @@ async fn an_unguarded_door_does_not_open() {
         ..NodeConfig::default()
     };
     let node = Arc::new(Node::start(config).await.unwrap());
-    let open = |ip: Ipv4Addr, token: Option<&str>| {
+    let open_at = |ip: Ipv4Addr, token: Option<&str>| {
         let address = SocketAddr::from((ip, 0));
         let token = token.map(str::to_owned);
-        Door::open(Arc::clone(&node), DoorConfig { address, token, max_message_bytes: LIMIT })
+        open(Arc::clone(&node), DoorConfig { address, token }, LIMIT)
     };
-    let refused = open(Ipv4Addr::UNSPECIFIED, None).await.unwrap_err();
+    let refused = open_at(Ipv4Addr::UNSPECIFIED, None).await.unwrap_err();
     assert!(matches!(refused, DoorError::Unguarded { flag: "--grpc", .. }), "{refused}");
     assert!(
         refused.to_string().contains("can run graphs on the mesh: set a token with --grpc-token-file"),
         "{refused}"
     );
-    let door = open(Ipv4Addr::LOCALHOST, None).await.unwrap();
-    let taken = DoorConfig { address: door.address(), token: None, max_message_bytes: LIMIT };
-    assert!(matches!(Door::open(Arc::clone(&node), taken).await.unwrap_err(), DoorError::Address { .. }));
+    let door = open_at(Ipv4Addr::LOCALHOST, None).await.unwrap();
+    let taken = DoorConfig { address: door.address(), token: None };
+    assert!(matches!(open(Arc::clone(&node), taken, LIMIT).await.unwrap_err(), DoorError::Address { .. }));
 }

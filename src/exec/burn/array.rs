@@ -213,17 +213,15 @@ impl<B: Backing> Array<B> {
         let mut dims = arrays[0].shape.dims().to_vec();
         dims[axis] = arrays.iter().map(|array| array.shape.dims()[axis]).sum();
         let shape = Shape::from(dims);
-        if B::IN_PLACE && dtype == DType::F32 {
-            let arrays = arrays.into_iter().map(Array::in_order).collect::<Result<Vec<_>>>()?;
-            let parts: Option<Vec<&[f32]>> = arrays.iter().map(|array| B::floats(&array.raw)).collect();
-            if let Some(parts) = parts {
-                let outer = shape.dims()[..axis].iter().product();
-                let raw = B::float_from_data(TensorData::new(vector::joined(&parts, outer), held(&shape)), &device);
-                return Ok(Array { raw, dtype, shape, home: Home::default() });
-            }
+        if !B::IN_PLACE || dtype != DType::F32 {
             return Array::concat_by_backend(arrays, axis, shape);
         }
-        Array::concat_by_backend(arrays, axis, shape)
+        let arrays = arrays.into_iter().map(Array::in_order).collect::<Result<Vec<_>>>()?;
+        let parts: Option<Vec<&[f32]>> = arrays.iter().map(|array| B::floats(&array.raw)).collect();
+        let Some(parts) = parts else { return Array::concat_by_backend(arrays, axis, shape) };
+        let outer = shape.dims()[..axis].iter().product();
+        let raw = B::float_from_data(TensorData::new(vector::joined(&parts, outer), held(&shape)), &device);
+        Ok(Array { raw, dtype, shape, home: Home::default() })
     }
 
     fn concat_by_backend(arrays: Vec<Self>, axis: usize, shape: Shape) -> Result<Self> {

@@ -8,7 +8,8 @@ use smallvec::smallvec;
 use super::dense::{Direct, done, floats, over};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::{Broadcast, KernelNode, condition_shape};
-use crate::exec::vector::flags::{self, Along, Choice};
+use crate::exec::vector::Along;
+use crate::exec::vector::flags::{self, Choice};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -47,7 +48,7 @@ fn select(mut inputs: Values, condition: &Shape, shape: &Shape) -> Result<Engine
         return Ok(EngineOutcome::Declined(inputs));
     }
     let walk = Broadcast::new(shape, [condition, inputs[1].shape(), inputs[2].shape()]);
-    let dims: Vec<Along> = walk.dims().collect();
+    let dims: Vec<Along<3>> = walk.dims().collect();
     for (kept, place) in [(flags::TRUE, 1), (flags::FALSE, 2)] {
         if !is_whole(&inputs[place]) || !inputs[place].is_unshared() {
             continue;

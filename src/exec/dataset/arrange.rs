@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Cardinality, Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, pulled};
+use super::{Cardinality, Dataset, Element, Elements, INFINITE, Parts, Pull, UNKNOWN, pulled};
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
 
 /// The same elements.
 pub(in crate::exec) fn same(input: Arc<Dataset>) -> Parts {
-    Parts::new(input.cardinality, move |run| input.elements(run))
+    Parts::new(input.cardinality, move |pull| input.elements(pull))
 }
 
 /// The first `count` elements, or all if that is negative.
@@ -20,14 +20,14 @@ pub(in crate::exec) fn take(input: Arc<Dataset>, count: i64) -> Parts {
         (UNKNOWN, Ok(_)) => UNKNOWN,
         (all, Ok(_)) => all.min(count),
     };
-    Parts::new(cardinality, move |run| {
+    Parts::new(cardinality, move |pull| {
         let mut left = u64::try_from(count).unwrap_or(u64::MAX);
-        pulled(input.elements(run)?, move |input, run| {
+        pulled(input.elements(pull)?, move |input, pull| {
             if left == 0 {
                 return Ok(None);
             }
             left -= 1;
-            input.next(run)
+            input.next(pull)
         })
     })
 }
@@ -39,19 +39,19 @@ pub(in crate::exec) fn skip(input: Arc<Dataset>, count: i64) -> Parts {
         (all @ (INFINITE | UNKNOWN), Ok(_)) => all,
         (all, Ok(_)) => (all - count).max(0),
     };
-    Parts::new(cardinality, move |run| {
+    Parts::new(cardinality, move |pull| {
         let mut left = u64::try_from(count).ok();
-        pulled(input.elements(run)?, move |input, run| {
+        pulled(input.elements(pull)?, move |input, pull| {
             let Some(left) = &mut left else { return Ok(None) };
             while *left > 0 {
                 turn::look();
                 *left -= 1;
-                if input.next(run)?.is_none() {
+                if input.next(pull)?.is_none() {
                     *left = 0;
                     return Ok(None);
                 }
             }
-            input.next(run)
+            input.next(pull)
         })
     })
 }
@@ -66,8 +66,8 @@ pub(in crate::exec) fn repeat(input: Arc<Dataset>, count: i64) -> Parts {
         (_, ..0) => INFINITE,
         (all, _) => all.saturating_mul(count),
     };
-    Parts::new(cardinality, move |run| {
-        let from = if count == 0 { None } else { Some(input.elements(run)?) };
+    Parts::new(cardinality, move |pull| {
+        let from = if count == 0 { None } else { Some(input.elements(pull)?) };
         Ok(Box::new(Repeat { dataset: Arc::clone(&input), from, left: u64::try_from(count).ok(), is_fresh: true }))
     })
 }
@@ -82,10 +82,10 @@ struct Repeat {
 }
 
 impl Elements for Repeat {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         while let Some(from) = &mut self.from {
             turn::look();
-            if let Some(element) = from.next(run)? {
+            if let Some(element) = from.next(pull)? {
                 self.is_fresh = false;
                 return Ok(Some(element));
             }
@@ -98,7 +98,7 @@ impl Elements for Repeat {
                 }
             };
             self.is_fresh = true;
-            self.from = if goes_on { Some(self.dataset.elements(run)?) } else { None };
+            self.from = if goes_on { Some(self.dataset.elements(pull)?) } else { None };
         }
         Ok(None)
     }
@@ -124,8 +124,8 @@ pub(in crate::exec) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) ->
         (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
         (a, b) => a.saturating_add(b),
     };
-    Ok(Parts::new(cardinality, move |run| {
-        Ok(Box::new(Chain { from: first.elements(run)?, next: Some(Arc::clone(&second)) }))
+    Ok(Parts::new(cardinality, move |pull| {
+        Ok(Box::new(Chain { from: first.elements(pull)?, next: Some(Arc::clone(&second)) }))
     }))
 }
 
@@ -135,13 +135,13 @@ struct Chain {
 }
 
 impl Elements for Chain {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         loop {
-            if let Some(element) = self.from.next(run)? {
+            if let Some(element) = self.from.next(pull)? {
                 return Ok(Some(element));
             }
             match self.next.take() {
-                Some(next) => self.from = next.elements(run)?,
+                Some(next) => self.from = next.elements(pull)?,
                 None => return Ok(None),
             }
         }
@@ -160,8 +160,8 @@ pub(in crate::exec) fn zip(inputs: Vec<Arc<Dataset>>) -> Parts {
         (a, b) => a.min(b),
     };
     let cardinality = inputs.iter().map(|input| input.cardinality).reduce(least).unwrap_or(0);
-    Parts::new(cardinality, move |run| {
-        let from = inputs.iter().map(|input| input.elements(run)).collect::<Result<Vec<_>>>()?;
+    Parts::new(cardinality, move |pull| {
+        let from = inputs.iter().map(|input| input.elements(pull)).collect::<Result<Vec<_>>>()?;
         Ok(Box::new(Zip { from }))
     })
 }
@@ -172,13 +172,13 @@ struct Zip {
 }
 
 impl Elements for Zip {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         if self.from.is_empty() {
             return Ok(None);
         }
         let mut all = Element::new();
         for from in &mut self.from {
-            match from.next(run)? {
+            match from.next(pull)? {
                 Some(element) => all.extend(element),
                 None => {
                     self.from.clear();
@@ -212,13 +212,13 @@ pub(in crate::exec) fn shard(input: Arc<Dataset>, shards: i64, index: i64, non_e
         all @ (INFINITE | UNKNOWN) => all,
         all => all / shards + i64::from(index < all % shards),
     };
-    Ok(Parts::new(cardinality, move |run| {
+    Ok(Parts::new(cardinality, move |pull| {
         let mut skipped = 0;
-        pulled(input.elements(run)?, move |input, run| {
+        pulled(input.elements(pull)?, move |input, pull| {
             let before = if skipped == 0 { index } else { shards - 1 };
             for i in 0..before {
                 turn::look();
-                if input.next(run)?.is_none() {
+                if input.next(pull)?.is_none() {
                     if non_empty && skipped == 0 {
                         return Err(Failure::invalid(format!(
                             "Could not apply FILE based sharding: the dataset only has {i} file(s), which is not enough for \
@@ -229,7 +229,7 @@ pub(in crate::exec) fn shard(input: Arc<Dataset>, shards: i64, index: i64, non_e
                 }
             }
             skipped = 1;
-            input.next(run)
+            input.next(pull)
         })
     }))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::component::{hosted, row_of, rows_of, stacked};
-use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, pulled};
+use super::{Dataset, Element, Elements, INFINITE, Parts, Pull, UNKNOWN, pulled};
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
 use crate::memory;
@@ -15,9 +15,9 @@ use crate::memory;
 pub(in crate::exec) fn batch(input: Arc<Dataset>, size: i64, drops: bool) -> Result<Parts> {
     let size = batch_size(size)?;
     let cardinality = batches(input.cardinality, size, drops);
-    Ok(Parts::new(cardinality, move |run| {
-        pulled(input.elements(run)?, move |input, run| {
-            let Some(elements) = gather(input, run, size, drops)? else { return Ok(None) };
+    Ok(Parts::new(cardinality, move |pull| {
+        pulled(input.elements(pull)?, move |input, pull| {
+            let Some(elements) = gather(input, pull, size, drops)? else { return Ok(None) };
             (0..elements[0].len()).map(|i| stacked(&elements, i)).collect::<Result<_>>().map(Some)
         })
     }))
@@ -39,11 +39,11 @@ pub(super) fn batches(elements: i64, size: usize, drops: bool) -> i64 {
 }
 
 /// The next elements, at most as many as fit a batch; `None` if there are none, or too few and `drops` is set.
-pub(super) fn gather(input: &mut dyn Elements, run: &Run, size: usize, drops: bool) -> Result<Option<Vec<Element>>> {
+pub(super) fn gather(input: &mut dyn Elements, pull: &Pull, size: usize, drops: bool) -> Result<Option<Vec<Element>>> {
     let mut elements = Vec::new();
     while elements.len() < size {
         turn::look();
-        match input.next(run)? {
+        match input.next(pull)? {
             Some(element) => elements.push(hosted(element)?),
             None => break,
         }
@@ -61,13 +61,13 @@ pub(in crate::exec) fn unbatch(input: Arc<Dataset>) -> Parts {
         (_, None) => UNKNOWN,
         (elements, Some(rows)) => elements.saturating_mul(i64::try_from(rows).unwrap_or(i64::MAX)),
     };
-    Parts::new(cardinality, move |run| {
+    Parts::new(cardinality, move |pull| {
         // The element that is taken apart, which of its rows is next, and how many it has.
         let (mut element, mut at, mut count) = (Vec::new(), 0, 0);
-        pulled(input.elements(run)?, move |input, run| {
+        pulled(input.elements(pull)?, move |input, pull| {
             while at == count {
                 turn::look();
-                let Some(next) = input.next(run)? else { return Ok(None) };
+                let Some(next) = input.next(pull)? else { return Ok(None) };
                 (element, at, count) = (Vec::new(), 0, 0);
                 let next = hosted(next)?;
                 count = rows_of(&next)?;

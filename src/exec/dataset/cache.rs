@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use prost::Message as _;
 
 use super::component::{hosted, tensor};
-use super::{Dataset, Element, Elements, Parts, Run, bytes_of};
+use super::{Dataset, Element, Elements, Parts, Pull, bytes_of};
 use crate::exec::files::{Compression, Folder, Format, Records, Whole, write_record};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
@@ -16,10 +16,10 @@ use crate::tensor::DType;
 /// The elements, which are kept when all were asked for once, and then given from memory.
 pub(in crate::exec) fn in_memory(input: Arc<Dataset>) -> Parts {
     let kept: Arc<Mutex<Option<Arc<Vec<Element>>>>> = Arc::default();
-    Parts::new(input.cardinality, move |run| {
+    Parts::new(input.cardinality, move |pull| {
         let from = match &*lock(&kept) {
             Some(all) => From::Memory { all: Arc::clone(all), at: 0 },
-            None => From::Input { from: input.elements(run)?, seen: Vec::new() },
+            None => From::Input { from: input.elements(pull)?, seen: Vec::new() },
         };
         Ok(Box::new(Cache { kept: Arc::clone(&kept), from }))
     })
@@ -36,7 +36,7 @@ enum From {
 }
 
 impl Elements for Cache {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         match &mut self.from {
             From::Memory { all, at } => {
                 let element = all.get(*at).cloned();
@@ -45,7 +45,7 @@ impl Elements for Cache {
             }
             From::Input { from, seen } => {
                 memory::grow()?;
-                if let Some(element) = from.next(run)? {
+                if let Some(element) = from.next(pull)? {
                     seen.push(element.clone());
                     return Ok(Some(element));
                 }
@@ -80,14 +80,14 @@ pub(in crate::exec) fn in_file(input: Arc<Dataset>, name: Vec<u8>, folder: Folde
     }
     let name = [&name, b".elements".as_slice()].concat();
     folder.get()?.resolve(&name)?;
-    Ok(Parts::new(input.cardinality, move |run| {
+    Ok(Parts::new(input.cardinality, move |pull| {
         let path = folder.get()?.resolve(&name)?;
         if path.exists() {
             let records = Records::open(&Format::TfRecord(Compression::None), &folder, name.clone())?;
             let (types, name) = (input.spec.types.clone(), name.clone());
             return Ok(Box::new(Kept { records, types, name }));
         }
-        let from = input.elements(run)?;
+        let from = input.elements(pull)?;
         Ok(Box::new(Writing { from, output: Some(Whole::begin(path, name.clone())?) }))
     }))
 }
@@ -100,7 +100,7 @@ struct Kept {
 }
 
 impl Elements for Kept {
-    fn next(&mut self, _: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, _: &Pull) -> Result<Option<Element>> {
         let mut element = Element::new();
         for &dtype in &self.types {
             let Some((_, record)) = self.records.next()? else {
@@ -132,11 +132,11 @@ struct Writing {
 }
 
 impl Elements for Writing {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         if self.output.is_none() {
             return Ok(None);
         }
-        let Some(element) = self.from.next(run)? else {
+        let Some(element) = self.from.next(pull)? else {
             return self.output.take().map_or(Ok(()), Whole::end).map(|()| None);
         };
         let element = hosted(element)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::mapped::{Captured, checked, dataset_of};
-use super::{Dataset, Element, Elements, INFINITE, Parts, Run, Spec, UNKNOWN, arrange, given, tensors};
+use super::{Dataset, Element, Elements, INFINITE, Parts, Pull, Spec, UNKNOWN, arrange, given, tensors};
 use crate::exec::kernel::Dice;
 use crate::exec::rows::row;
 use crate::exec::token::Token;
@@ -25,8 +25,8 @@ pub(in crate::exec) fn unique(input: Arc<Dataset>) -> Result<Parts> {
         return Err(Failure::invalid(why));
     }
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
-    Ok(Parts::new(cardinality, move |run| {
-        Ok(Box::new(Unique { from: input.elements(run)?, seen: HashSet::new(), bytes: 0 }))
+    Ok(Parts::new(cardinality, move |pull| {
+        Ok(Box::new(Unique { from: input.elements(pull)?, seen: HashSet::new(), bytes: 0 }))
     }))
 }
 
@@ -37,10 +37,10 @@ struct Unique {
 }
 
 impl Elements for Unique {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         loop {
             turn::look();
-            let Some(element) = self.from.next(run)? else { return Ok(None) };
+            let Some(element) = self.from.next(pull)? else { return Ok(None) };
             let [tensor] = &tensors(element)?[..] else {
                 return Err(Failure::invalid("UniqueDataset only supports inputs with a single component."));
             };
@@ -64,9 +64,9 @@ impl Elements for Unique {
 /// The next element of the dataset whose number the next element of the selector is. One that has ended is passed over, or ends
 /// it all.
 pub(in crate::exec) fn directed(selector: Arc<Dataset>, inputs: Vec<Arc<Dataset>>, stops: bool) -> Parts {
-    Parts::new(UNKNOWN, move |run| {
-        let from = inputs.iter().map(|input| input.elements(run).map(Some)).collect::<Result<_>>()?;
-        Ok(Box::new(Directed { selector: Some(selector.elements(run)?), from, stops }))
+    Parts::new(UNKNOWN, move |pull| {
+        let from = inputs.iter().map(|input| input.elements(pull).map(Some)).collect::<Result<_>>()?;
+        Ok(Box::new(Directed { selector: Some(selector.elements(pull)?), from, stops }))
     })
 }
 
@@ -78,10 +78,10 @@ struct Directed {
 }
 
 impl Elements for Directed {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         while let Some(selector) = &mut self.selector {
             turn::look();
-            let Some(chosen) = selector.next(run)? else { break };
+            let Some(chosen) = selector.next(pull)? else { break };
             let chosen = match &tensors(chosen)?[..] {
                 [number] => number.to_i64()?,
                 _ => return Err(Failure::invalid("the selector must answer one number")),
@@ -92,7 +92,7 @@ impl Elements for Directed {
                 return Err(Failure::invalid(format!("Selector index out of range: {chosen} >= {count}")));
             };
             if let Some(from) = place {
-                if let Some(element) = from.next(run)? {
+                if let Some(element) = from.next(pull)? {
                     return Ok(Some(element));
                 }
                 *place = None;
@@ -169,21 +169,21 @@ pub(in crate::exec) fn branch(
         all @ (INFINITE | UNKNOWN) => all,
         all => i64::try_from(i128::from(all) * i128::from(ratio[0]) / i128::from(ratio[1])).unwrap_or(INFINITE),
     };
-    Ok(Parts::new(cardinality, move |run| {
+    Ok(Parts::new(cardinality, move |pull| {
         let (input, is_asked) = (Arc::clone(&input), AtomicBool::new(false));
         let given = input.spec.clone();
-        let once = Parts::new(input.cardinality, move |run| {
+        let once = Parts::new(input.cardinality, move |pull| {
             if is_asked.swap(true, Ordering::Relaxed) {
                 return Err(Failure::invalid(
                     "Cannot create more than one WrapperIterator per WrapperDataset. Make sure the branches to \
                      ChooseFastestDataset do not expect the input to repeat.",
                 ));
             }
-            input.elements(run)
+            input.elements(pull)
         });
         let once = Arc::new(Dataset::new(given, Vec::new(), once)?);
-        let made = function.instance(run)?.call(vec![once.into()], run)?;
-        checked(dataset_of(made)?, &spec)?.elements(run)
+        let made = function.instance(pull)?.call(vec![once.into()], pull)?;
+        checked(dataset_of(made)?, &spec)?.elements(pull)
     }))
 }
 
@@ -193,8 +193,8 @@ pub(in crate::exec) fn random(seed: i64, seed2: i64) -> Parts {
         (0, 0) => Dice::unpredictable_seeds(),
         stated => stated,
     };
-    Parts::new(INFINITE, move |run| {
-        let [seed, seed2, _] = run.drawn(|again| again.unwrap_or([seed, seed2, 0]));
+    Parts::new(INFINITE, move |pull| {
+        let [seed, seed2, _] = pull.drawn(|again| again.unwrap_or([seed, seed2, 0]));
         let mut dice = Dice::seeded(seed, seed2);
         given(move |_| Ok(Some(vec![Tensor::scalar(i64::from(dice.draw())).into()])))
     })

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 
-use super::{Element, Elements, Parts, Run, UNKNOWN};
+use super::{Element, Elements, Parts, Pull, UNKNOWN};
 use crate::exec::files::{Compression, Folder, failed};
 use crate::exec::kernel::{push_default, push_field};
 use crate::exec::token::Token;
@@ -63,7 +63,7 @@ enum End {
 }
 
 impl Elements for Reading {
-    fn next(&mut self, _: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, _: &Pull) -> Result<Option<Element>> {
         while let Some(name) = self.csv.names.get(self.at) {
             turn::look();
             if let Some(text) = &mut self.open {

@@ -36,16 +36,16 @@ pub(in crate::exec) fn features(input: Arc<Dataset>, features: Features, name: S
     // What is wrong without an example is found now.
     features.of(&mut features.kernel()?, Tensor::vector(Vec::<Vec<u8>>::new()))?;
     let features = Arc::new(features);
-    Ok(Parts::new(input.cardinality, move |run| {
+    Ok(Parts::new(input.cardinality, move |pull| {
         let (features, order, mut kernel) = (Arc::clone(&features), order.clone(), features.kernel()?);
         let names = ["features_count", "feature_values_count"].map(|what| format!("{name}::{what}"));
-        pulled(input.elements(run)?, move |input, run| {
-            let Some(element) = input.next(run)? else { return Ok(None) };
+        pulled(input.elements(pull)?, move |input, pull| {
+            let Some(element) = input.next(pull)? else { return Ok(None) };
             let mut texts: Vec<Vec<u8>> = Vec::new();
             for tensor in tensors(element)? {
                 texts.extend_from_slice(tensor.slice::<Vec<u8>>()?);
             }
-            if let Some(statistics) = run.statistics {
+            if let Some(statistics) = pull.statistics {
                 for text in &texts {
                     let counts = kernel::count_features(text, |key| features.wants(key))?;
                     for (name, count) in names.iter().zip(counts) {

@@ -1,6 +1,6 @@
 //! Datasets of the records of files.
 
-use super::{Elements, Parts, Run, UNKNOWN};
+use super::{Elements, Parts, Pull, UNKNOWN};
 use crate::exec::files::{Compression, Folder, Format, Records};
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
@@ -29,7 +29,7 @@ struct Following {
 }
 
 impl Elements for Following {
-    fn next(&mut self, _: &Run) -> Result<Option<super::Element>> {
+    fn next(&mut self, _: &Pull) -> Result<Option<super::Element>> {
         while let Some(name) = self.files.names.get(self.at) {
             turn::look();
             // After a failure, the next file follows.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::interleave::opened;
 use super::mapped::Captured;
 use super::window::whole;
-use super::{Dataset, Element, Elements, Instance, Parts, Run, Spec, UNKNOWN, bytes_of};
+use super::{Dataset, Element, Elements, Instance, Parts, Pull, Spec, UNKNOWN, bytes_of};
 use crate::exec::token::Token;
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
@@ -25,14 +25,14 @@ pub(in crate::exec) struct Windowing {
 
 /// What the elements of each key come to, as soon as there are enough of them; the last ones when there are no more.
 pub(in crate::exec) fn by_window(input: Arc<Dataset>, functions: Windowing, spec: Spec) -> Parts {
-    Parts::new(UNKNOWN, move |run| {
+    Parts::new(UNKNOWN, move |pull| {
         Ok(Box::new(ByWindow {
-            from: Some(input.elements(run)?),
+            from: Some(input.elements(pull)?),
             within: input.spec.clone(),
             spec: spec.clone(),
-            key: functions.key.instance(run)?,
-            reduce: functions.reduce.instance(run)?,
-            size: functions.size.instance(run)?,
+            key: functions.key.instance(pull)?,
+            reduce: functions.reduce.instance(pull)?,
+            size: functions.size.instance(pull)?,
             groups: BTreeMap::new(),
             sizes: BTreeMap::new(),
             of: None,
@@ -54,18 +54,18 @@ struct ByWindow {
 }
 
 impl ByWindow {
-    fn open(&mut self, key: i64, group: Vec<Element>, run: &Run) -> Result<()> {
+    fn open(&mut self, key: i64, group: Vec<Element>, pull: &Pull) -> Result<()> {
         let held = group.iter().flatten().cloned().collect();
         let group = Dataset::new(self.within.clone(), held, whole(group))?;
-        self.of = Some(opened(&mut *self.reduce, vec![Tensor::scalar(key).into(), group.into()], &self.spec, run)?);
+        self.of = Some(opened(&mut *self.reduce, vec![Tensor::scalar(key).into(), group.into()], &self.spec, pull)?);
         Ok(())
     }
 
-    fn size_of(&mut self, key: i64, run: &Run) -> Result<usize> {
+    fn size_of(&mut self, key: i64, pull: &Pull) -> Result<usize> {
         if let Some(&size) = self.sizes.get(&key) {
             return Ok(size);
         }
-        let size = number(self.size.call(vec![Tensor::scalar(key).into()], run)?, "`window_size_func`")?;
+        let size = number(self.size.call(vec![Tensor::scalar(key).into()], pull)?, "`window_size_func`")?;
         let size = usize::try_from(size)
             .ok()
             .filter(|&size| size > 0)
@@ -76,33 +76,33 @@ impl ByWindow {
 }
 
 impl Elements for ByWindow {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         loop {
             turn::look();
             if let Some(of) = &mut self.of {
-                if let Some(element) = of.next(run)? {
+                if let Some(element) = of.next(pull)? {
                     return Ok(Some(element));
                 }
                 self.of = None;
             }
             let Some(from) = &mut self.from else {
                 let Some((key, group)) = self.groups.pop_first() else { return Ok(None) };
-                self.open(key, group, run)?;
+                self.open(key, group, pull)?;
                 continue;
             };
-            let Some(element) = from.next(run)? else {
+            let Some(element) = from.next(pull)? else {
                 self.from = None;
                 continue;
             };
             memory::grow()?;
-            let key = number(self.key.call(element.clone(), run)?, "`key_func`")?;
-            let size = self.size_of(key, run)?;
+            let key = number(self.key.call(element.clone(), pull)?, "`key_func`")?;
+            let size = self.size_of(key, pull)?;
             let group = self.groups.entry(key).or_default();
             group.push(element);
             if group.len() >= size {
                 let group = std::mem::take(group);
                 self.groups.remove(&key);
-                self.open(key, group, run)?;
+                self.open(key, group, pull)?;
             }
         }
     }
@@ -126,13 +126,13 @@ pub(in crate::exec) struct Reducing {
 
 /// What the elements of each key come to, in the order of the keys.
 pub(in crate::exec) fn by_reducer(input: Arc<Dataset>, functions: Reducing) -> Parts {
-    Parts::new(UNKNOWN, move |run| {
+    Parts::new(UNKNOWN, move |pull| {
         Ok(Box::new(ByReducer {
-            from: Some(input.elements(run)?),
-            key: functions.key.instance(run)?,
-            init: functions.init.instance(run)?,
-            reduce: functions.reduce.instance(run)?,
-            finish: functions.finish.instance(run)?,
+            from: Some(input.elements(pull)?),
+            key: functions.key.instance(pull)?,
+            init: functions.init.instance(pull)?,
+            reduce: functions.reduce.instance(pull)?,
+            finish: functions.finish.instance(pull)?,
             states: BTreeMap::new(),
         }))
     })
@@ -148,23 +148,23 @@ struct ByReducer {
 }
 
 impl Elements for ByReducer {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         while let Some(from) = &mut self.from {
             turn::look();
-            let Some(element) = from.next(run)? else {
+            let Some(element) = from.next(pull)? else {
                 self.from = None;
                 break;
             };
             memory::grow()?;
-            let key = number(self.key.call(element.clone(), run)?, "`key_func`")?;
+            let key = number(self.key.call(element.clone(), pull)?, "`key_func`")?;
             let state = match self.states.remove(&key) {
                 Some(state) => state,
-                None => self.init.call(vec![Tensor::scalar(key).into()], run)?,
+                None => self.init.call(vec![Tensor::scalar(key).into()], pull)?,
             };
-            self.states.insert(key, self.reduce.call(state.into_iter().chain(element).collect(), run)?);
+            self.states.insert(key, self.reduce.call(state.into_iter().chain(element).collect(), pull)?);
         }
         match self.states.pop_first() {
-            Some((_, state)) => self.finish.call(state, run).map(Some),
+            Some((_, state)) => self.finish.call(state, pull).map(Some),
             None => Ok(None),
         }
     }

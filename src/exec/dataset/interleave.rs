@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::mapped::{Captured, checked, dataset_of};
-use super::{Dataset, Element, Elements, Instance, Parts, Run, Spec, UNKNOWN};
+use super::{Dataset, Element, Elements, Instance, Parts, Pull, Spec, UNKNOWN};
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
 
 /// The elements of the dataset that the function makes of the first element, then those of the next, and so on.
 pub(in crate::exec) fn flat_map(input: Arc<Dataset>, function: Captured, spec: Spec) -> Parts {
-    Parts::new(UNKNOWN, move |run| {
+    Parts::new(UNKNOWN, move |pull| {
         Ok(Box::new(FlatMap {
-            from: input.elements(run)?,
-            function: function.instance(run)?,
+            from: input.elements(pull)?,
+            function: function.instance(pull)?,
             spec: spec.clone(),
             of: None,
         }))
@@ -27,17 +27,17 @@ struct FlatMap {
 }
 
 impl Elements for FlatMap {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         loop {
             turn::look();
             if let Some(of) = &mut self.of {
-                if let Some(element) = of.next(run)? {
+                if let Some(element) = of.next(pull)? {
                     return Ok(Some(element));
                 }
                 self.of = None;
             }
-            match self.from.next(run)? {
-                Some(element) => self.of = Some(opened(&mut *self.function, element, &self.spec, run)?),
+            match self.from.next(pull)? {
+                Some(element) => self.of = Some(opened(&mut *self.function, element, &self.spec, pull)?),
                 None => return Ok(None),
             }
         }
@@ -53,9 +53,9 @@ pub(super) fn opened(
     function: &mut dyn Instance,
     element: Element,
     spec: &Spec,
-    run: &Run,
+    pull: &Pull,
 ) -> Result<Box<dyn Elements>> {
-    checked(dataset_of(function.call(element, run)?)?, spec)?.elements(run)
+    checked(dataset_of(function.call(element, pull)?)?, spec)?.elements(pull)
 }
 
 /// Cycles through several datasets: a block of elements of one, then as many of the next.
@@ -74,11 +74,11 @@ pub(in crate::exec) fn interleave(
         number.ok_or_else(|| Failure::invalid(format!("{what} must be greater than zero.")))
     };
     let (cycle, block) = (positive(cycle, "cycle_length")?, positive(block, "block_length")?);
-    Ok(Parts::new(UNKNOWN, move |run| {
+    Ok(Parts::new(UNKNOWN, move |pull| {
         Ok(Box::new(Interleave {
-            from: input.elements(run)?,
+            from: input.elements(pull)?,
             has_ended: false,
-            function: function.instance(run)?,
+            function: function.instance(pull)?,
             spec: spec.clone(),
             open: Vec::new(),
             cycle,
@@ -116,11 +116,11 @@ impl Interleave {
 }
 
 impl Elements for Interleave {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         while !self.has_ended || self.open.iter().any(Option::is_some) {
             turn::look();
             if let Some(Some(open)) = self.open.get_mut(self.at) {
-                match open.next(run)? {
+                match open.next(pull)? {
                     Some(element) => {
                         self.given += 1;
                         if self.given == self.block {
@@ -136,9 +136,9 @@ impl Elements for Interleave {
             } else if self.has_ended {
                 self.turn_to_next();
             } else {
-                match self.from.next(run)? {
+                match self.from.next(pull)? {
                     Some(element) => {
-                        let opened = opened(&mut *self.function, element, &self.spec, run)?;
+                        let opened = opened(&mut *self.function, element, &self.spec, pull)?;
                         match self.open.get_mut(self.at) {
                             Some(place) => *place = Some(opened),
                             None => self.open.push(Some(opened)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Callee, Cardinality, Dataset, Element, INFINITE, Instance, Parts, Run, Spec, UNKNOWN, pulled};
+use super::{Callee, Cardinality, Dataset, Element, INFINITE, Instance, Parts, Pull, Spec, UNKNOWN, pulled};
 use crate::exec::token::Token;
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
@@ -15,25 +15,25 @@ pub(in crate::exec) struct Captured {
 }
 
 impl Captured {
-    pub fn instance(&self, run: &Run) -> Result<Box<dyn Instance>> {
-        Arc::clone(&self.callee).instance(self.values.clone(), run)
+    pub fn instance(&self, pull: &Pull) -> Result<Box<dyn Instance>> {
+        Arc::clone(&self.callee).instance(self.values.clone(), pull)
     }
 }
 
 /// What the function makes of each element. If it says that something is out of range, that is a failure if as many elements are
 /// to come out as go in, and the end if not.
 pub(in crate::exec) fn map(input: Arc<Dataset>, function: Captured, keeps_count: bool) -> Parts {
-    Parts::new(input.cardinality, move |run| {
-        let mut function = function.instance(run)?;
-        pulled(input.elements(run)?, move |input, run| match input.next(run)? {
+    Parts::new(input.cardinality, move |pull| {
+        let mut function = function.instance(pull)?;
+        pulled(input.elements(pull)?, move |input, pull| match input.next(pull)? {
             None => Ok(None),
-            Some(element) => mapped(&mut *function, element, keeps_count, run),
+            Some(element) => mapped(&mut *function, element, keeps_count, pull),
         })
     })
 }
 
-fn mapped(function: &mut dyn Instance, element: Element, keeps_count: bool, run: &Run) -> Result<Option<Element>> {
-    match function.call(element, run) {
+fn mapped(function: &mut dyn Instance, element: Element, keeps_count: bool, pull: &Pull) -> Result<Option<Element>> {
+    match function.call(element, pull) {
         Err(failure) if failure.code == Code::OutOfRange && keeps_count => {
             let message = format!("Function invocation produced OutOfRangeError: {}", failure.message);
             Err(Failure { code: Code::InvalidArgument, message, ..failure })
@@ -45,17 +45,17 @@ fn mapped(function: &mut dyn Instance, element: Element, keeps_count: bool, run:
 
 /// The elements of which the function says so; says how many they are, and how many the others, under the name of the node.
 pub(in crate::exec) fn filter(input: Arc<Dataset>, function: Captured, name: String) -> Parts {
-    Parts::new(fewer(input.cardinality), move |run| {
-        let (mut function, mut dropped, mut kept) = (function.instance(run)?, 0u64, 0u64);
+    Parts::new(fewer(input.cardinality), move |pull| {
+        let (mut function, mut dropped, mut kept) = (function.instance(pull)?, 0u64, 0u64);
         let names = [format!("{name}::dropped_elements"), format!("{name}::filtered_elements")];
-        pulled(input.elements(run)?, move |input, run| {
+        pulled(input.elements(pull)?, move |input, pull| {
             loop {
                 turn::look();
-                let Some(element) = input.next(run)? else { return Ok(None) };
-                let is_kept = truth(function.call(element.clone(), run)?)?;
+                let Some(element) = input.next(pull)? else { return Ok(None) };
+                let is_kept = truth(function.call(element.clone(), pull)?)?;
                 let count = if is_kept { &mut kept } else { &mut dropped };
                 *count += 1;
-                if let Some(statistics) = run.statistics {
+                if let Some(statistics) = pull.statistics {
                     statistics.set(&names[usize::from(is_kept)], *count as f32)?;
                 }
                 if is_kept {
@@ -68,11 +68,11 @@ pub(in crate::exec) fn filter(input: Arc<Dataset>, function: Captured, name: Str
 
 /// The elements whose last component says so, without that.
 pub(in crate::exec) fn filter_by_last(input: Arc<Dataset>) -> Parts {
-    Parts::new(fewer(input.cardinality), move |run| {
-        pulled(input.elements(run)?, move |input, run| {
+    Parts::new(fewer(input.cardinality), move |pull| {
+        pulled(input.elements(pull)?, move |input, pull| {
             loop {
                 turn::look();
-                let Some(mut element) = input.next(run)? else { return Ok(None) };
+                let Some(mut element) = input.next(pull)? else { return Ok(None) };
                 if truth(element.pop().into_iter().collect())? {
                     return Ok(Some(element));
                 }
@@ -83,14 +83,14 @@ pub(in crate::exec) fn filter_by_last(input: Arc<Dataset>) -> Parts {
 
 /// The elements before the first of which the function does not say so.
 pub(in crate::exec) fn take_while(input: Arc<Dataset>, function: Captured) -> Parts {
-    Parts::new(fewer(input.cardinality), move |run| {
-        let (mut function, mut has_ended) = (function.instance(run)?, false);
-        pulled(input.elements(run)?, move |input, run| {
+    Parts::new(fewer(input.cardinality), move |pull| {
+        let (mut function, mut has_ended) = (function.instance(pull)?, false);
+        pulled(input.elements(pull)?, move |input, pull| {
             if has_ended {
                 return Ok(None);
             }
-            let Some(element) = input.next(run)? else { return Ok(None) };
-            has_ended = !truth(function.call(element.clone(), run)?)?;
+            let Some(element) = input.next(pull)? else { return Ok(None) };
+            has_ended = !truth(function.call(element.clone(), pull)?)?;
             Ok((!has_ended).then_some(element))
         })
     })
@@ -114,12 +114,12 @@ fn truth(answer: Element) -> Result<bool> {
 
 /// What the function makes of a state and each element; it returns the next state, and an element.
 pub(in crate::exec) fn scan(input: Arc<Dataset>, initial: Vec<Token>, function: Captured, keeps_count: bool) -> Parts {
-    Parts::new(input.cardinality, move |run| {
-        let (mut function, mut state) = (function.instance(run)?, initial.clone());
-        pulled(input.elements(run)?, move |input, run| {
-            let Some(element) = input.next(run)? else { return Ok(None) };
+    Parts::new(input.cardinality, move |pull| {
+        let (mut function, mut state) = (function.instance(pull)?, initial.clone());
+        pulled(input.elements(pull)?, move |input, pull| {
+            let Some(element) = input.next(pull)? else { return Ok(None) };
             let args = state.iter().cloned().chain(element).collect();
-            let Some(mut answer) = mapped(&mut *function, args, keeps_count, run)? else { return Ok(None) };
+            let Some(mut answer) = mapped(&mut *function, args, keeps_count, pull)? else { return Ok(None) };
             if answer.len() < state.len() {
                 return Err(Failure::invalid("the function of a scan answers less than its state"));
             }
@@ -138,14 +138,14 @@ pub(in crate::exec) fn reduce(
     input: &Dataset,
     initial: Vec<Token>,
     function: &Captured,
-    run: &Run,
+    pull: &Pull,
 ) -> Result<Vec<Token>> {
-    let mut function = function.instance(run)?;
-    let mut elements = input.iterate(run)?;
+    let mut function = function.instance(pull)?;
+    let mut elements = input.iterate(pull)?;
     let mut state = initial;
-    while let Some(element) = elements.next(run)? {
+    while let Some(element) = elements.next(pull)? {
         turn::look();
-        state = function.call(state.into_iter().chain(element).collect(), run)?;
+        state = function.call(state.into_iter().chain(element).collect(), pull)?;
     }
     Ok(state)
 }
@@ -156,11 +156,11 @@ pub(in crate::exec) fn ignore_errors(input: Arc<Dataset>) -> Parts {
         INFINITE => INFINITE,
         other => fewer(other),
     };
-    Parts::new(cardinality, move |run| {
-        pulled(input.elements(run)?, move |input, run| {
+    Parts::new(cardinality, move |pull| {
+        pulled(input.elements(pull)?, move |input, pull| {
             loop {
                 turn::look();
-                match input.next(run) {
+                match input.next(pull) {
                     Err(failure) if matches!(failure.code, Code::Cancelled | Code::ResourceExhausted) => {
                         return Err(failure);
                     }

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::fs;
 use std::sync::Arc;
 
-use super::{Element, Elements, Parts, Run, UNKNOWN};
+use super::{Element, Elements, Parts, Pull, UNKNOWN};
 use crate::exec::files::{Folder, MAX_ENTRIES, is_match};
 use crate::exec::turn::Pace;
 use crate::failure::{Code, Failure, Result};
@@ -49,7 +49,7 @@ struct Matching {
 }
 
 impl Elements for Matching {
-    fn next(&mut self, _: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, _: &Pull) -> Result<Option<Element>> {
         loop {
             if let Some(Reverse((path, is_folder))) = self.waiting.pop() {
                 if !is_folder {

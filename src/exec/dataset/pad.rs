@@ -47,10 +47,10 @@ pub(in crate::exec) fn padded_batch(
         }
     }
     let cardinality = batches(input.cardinality, size, drops);
-    Ok(Parts::new(cardinality, move |run| {
+    Ok(Parts::new(cardinality, move |pull| {
         let (shapes, fills) = (shapes.clone(), fills.clone());
-        pulled(input.elements(run)?, move |input, run| {
-            let Some(elements) = gather(input, run, size, drops)? else { return Ok(None) };
+        pulled(input.elements(pull)?, move |input, pull| {
+            let Some(elements) = gather(input, pull, size, drops)? else { return Ok(None) };
             let component = |i: usize| {
                 let missing = || Failure::invalid(format!("an element has no component {i}"));
                 let parts = elements.iter().map(|element| tensor(element.get(i).ok_or_else(missing)?));

@@ -22,10 +22,10 @@ pub(in crate::exec) fn dense_to_sparse(input: Arc<Dataset>, size: i64, row: Part
         return Err(Failure::invalid("DenseToSparseDataset only supports inputs with a single component."));
     }
     let cardinality = batches(input.cardinality, size, false);
-    Ok(Parts::new(cardinality, move |run| {
+    Ok(Parts::new(cardinality, move |pull| {
         let (row, dtype) = (row.clone(), input.spec.types[0]);
-        pulled(input.elements(run)?, move |input, run| {
-            let Some(elements) = gather(input, run, size, false)? else { return Ok(None) };
+        pulled(input.elements(pull)?, move |input, pull| {
+            let Some(elements) = gather(input, pull, size, false)? else { return Ok(None) };
             let rows: Vec<&Tensor> = elements.iter().flatten().map(tensor).collect::<Result<_>>()?;
             sparse(&rows, &row, dtype).map(|sparse| Some(vec![sparse]))
         })
@@ -101,12 +101,12 @@ pub(in crate::exec) fn rebatch(input: Arc<Dataset>, count: i64) -> Result<Parts>
         as_it_is @ (INFINITE | UNKNOWN) => as_it_is,
         elements => elements.saturating_mul(count),
     };
-    Ok(Parts::new(cardinality, move |run| {
+    Ok(Parts::new(cardinality, move |pull| {
         // The element that is taken apart, and which of its parts is next.
         let (mut element, mut at) = (Element::new(), 0);
-        pulled(input.elements(run)?, move |input, run| {
+        pulled(input.elements(pull)?, move |input, pull| {
             if at == 0 {
-                let Some(next) = input.next(run)? else { return Ok(None) };
+                let Some(next) = input.next(pull)? else { return Ok(None) };
                 element = hosted(next)?;
             }
             let part = |(i, component): (usize, &Token)| {

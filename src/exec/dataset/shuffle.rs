@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use super::draws::SeedSource;
-use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, bytes_of};
+use super::{Dataset, Element, Elements, INFINITE, Parts, Pull, UNKNOWN, bytes_of};
 use crate::exec::kernel::Dice;
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
@@ -33,8 +33,8 @@ impl Seeds {
         }
     }
 
-    fn dice(&self, run: &Run) -> Dice {
-        let [seed, seed2, _] = run.drawn(|again| match (self, again) {
+    fn dice(&self, pull: &Pull) -> Dice {
+        let [seed, seed2, _] = pull.drawn(|again| match (self, again) {
             (Seeds::Fixed(..), Some(again)) => again,
             (Seeds::Fixed(seed, seed2), None) => [*seed, *seed2, 0],
             (Seeds::Drawn(source), Some(again)) => {
@@ -66,14 +66,14 @@ pub(in crate::exec) fn shuffle(input: Arc<Dataset>, size: i64, seeds: Seeds, cou
         (UNKNOWN, _) => UNKNOWN,
         (all, _) => all.saturating_mul(count),
     };
-    Ok(Parts::new(cardinality, move |run| {
-        let from = if count == 0 { None } else { Some(input.elements(run)?) };
+    Ok(Parts::new(cardinality, move |pull| {
+        let from = if count == 0 { None } else { Some(input.elements(pull)?) };
         Ok(Box::new(Shuffle {
             dataset: Arc::clone(&input),
             from,
             rounds: u64::try_from(count).ok(),
             has_begun: false,
-            dice: seeds.dice(run),
+            dice: seeds.dice(pull),
             seeds: seeds.clone(),
             is_round_empty: true,
             size,
@@ -109,11 +109,11 @@ struct Slice {
 
 impl Shuffle {
     /// Fills the buffer up.
-    fn fill(&mut self, run: &Run) -> Result<()> {
+    fn fill(&mut self, pull: &Pull) -> Result<()> {
         while self.held < self.size {
             let Some(from) = &mut self.from else { return Ok(()) };
             turn::look();
-            match from.next(run)? {
+            match from.next(pull)? {
                 Some(element) => {
                     memory::grow()?;
                     self.has_begun = true;
@@ -142,7 +142,7 @@ impl Shuffle {
                             let end = self.slices.back().map_or(0, |slice| slice.end);
                             self.slices.push_back(Slice { start: end, end });
                         }
-                        self.from = Some(self.dataset.elements(run)?);
+                        self.from = Some(self.dataset.elements(pull)?);
                     }
                 }
             }
@@ -151,21 +151,21 @@ impl Shuffle {
     }
 
     /// Forgets rounds of which nothing is held any longer, but for the last. The draws begin anew with the next one.
-    fn drop_empty(&mut self, run: &Run) {
+    fn drop_empty(&mut self, pull: &Pull) {
         while self.slices.len() > 1 && self.slices.front().is_some_and(|slice| slice.start == slice.end) {
             self.slices.pop_front();
-            self.dice = self.seeds.dice(run);
+            self.dice = self.seeds.dice(pull);
         }
     }
 }
 
 impl Elements for Shuffle {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
-        self.fill(run)?;
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+        self.fill(pull)?;
         if self.held == 0 {
             return Ok(None);
         }
-        self.drop_empty(run);
+        self.drop_empty(pull);
         let Some(slice) = self.slices.front_mut() else { return Ok(None) };
         let drawn = (slice.start + self.dice.throw(slice.end - slice.start)) % self.size;
         let first = slice.start % self.size;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::mapped::Captured;
-use super::{Callee, Dataset, Element, Instance, Parts, Run, pulled};
+use super::{Callee, Dataset, Element, Instance, Parts, Pull, pulled};
 use crate::exec::engine::Value;
 use crate::exec::resource::Aggregator;
 use crate::exec::token::{Token, Variant};
@@ -39,22 +39,22 @@ impl Statistics<'_> {
 
 /// The same elements. What those before say of theirs goes to the aggregator.
 pub(in crate::exec) fn to_aggregator(input: Arc<Dataset>, to: Arc<Aggregator>, tag: String) -> Parts {
-    Parts::new(input.cardinality, move |run| {
+    Parts::new(input.cardinality, move |pull| {
         let (to, tag) = (Arc::clone(&to), tag.clone());
-        pulled(input.elements(run)?, move |input, run| {
-            input.next(&Run { statistics: Some(Statistics { to: &to, tag: &tag }), ..*run })
+        pulled(input.elements(pull)?, move |input, pull| {
+            input.next(&Pull { statistics: Some(Statistics { to: &to, tag: &tag }), ..*pull })
         })
     })
 }
 
 /// The same elements; says how many microseconds the making of each took.
 pub(in crate::exec) fn latency(input: Arc<Dataset>, tag: String) -> Parts {
-    Parts::new(input.cardinality, move |run| {
+    Parts::new(input.cardinality, move |pull| {
         let tag = tag.clone();
-        pulled(input.elements(run)?, move |input, run| {
-            let Some(statistics) = run.statistics else { return input.next(run) };
+        pulled(input.elements(pull)?, move |input, pull| {
+            let Some(statistics) = pull.statistics else { return input.next(pull) };
             let began = Instant::now();
-            let element = input.next(run)?;
+            let element = input.next(pull)?;
             if element.is_some() {
                 statistics.add(&tag, began.elapsed().as_micros() as f64)?;
             }
@@ -65,11 +65,11 @@ pub(in crate::exec) fn latency(input: Arc<Dataset>, tag: String) -> Parts {
 
 /// The same elements; says how many bytes each has.
 pub(in crate::exec) fn bytes(input: Arc<Dataset>, tag: String) -> Parts {
-    Parts::new(input.cardinality, move |run| {
+    Parts::new(input.cardinality, move |pull| {
         let tag = tag.clone();
-        pulled(input.elements(run)?, move |input, run| {
-            let element = input.next(run)?;
-            if let (Some(statistics), Some(element)) = (run.statistics, &element) {
+        pulled(input.elements(pull)?, move |input, pull| {
+            let element = input.next(pull)?;
+            if let (Some(statistics), Some(element)) = (pull.statistics, &element) {
                 statistics.add(&tag, element.iter().map(bytes_of).sum::<usize>() as f64)?;
             }
             Ok(element)
@@ -89,11 +89,11 @@ fn bytes_of(token: &Token) -> usize {
 
 /// The same elements; says what TensorFlow says of its buffer. Here it has none, and nothing is made ahead.
 pub(in crate::exec) fn unbuffered(input: Arc<Dataset>, capacity: i64, name: String) -> Parts {
-    Parts::new(input.cardinality, move |run| {
+    Parts::new(input.cardinality, move |pull| {
         let name = name.clone();
-        pulled(input.elements(run)?, move |input, run| {
-            let element = input.next(run)?;
-            if let (Some(statistics), Some(_)) = (run.statistics, &element) {
+        pulled(input.elements(pull)?, move |input, pull| {
+            let element = input.next(pull)?;
+            if let (Some(statistics), Some(_)) = (pull.statistics, &element) {
                 // TensorFlow begins with one if it is to choose.
                 let capacity = if capacity == -1 { 1 } else { capacity };
                 if capacity > 0 {
@@ -110,11 +110,11 @@ pub(in crate::exec) fn unbuffered(input: Arc<Dataset>, capacity: i64, name: Stri
 /// The same; says how many of the calls that may be made side by side are: none, between two elements.
 pub(in crate::exec) fn one_by_one(parts: Parts, name: String) -> Parts {
     let Parts { cardinality, make } = parts;
-    Parts::new(cardinality, move |run| {
+    Parts::new(cardinality, move |pull| {
         let name = format!("{name}::thread_utilization");
-        pulled(make(run)?, move |elements, run| {
-            let element: Option<Element> = elements.next(run)?;
-            run.statistics.map_or(Ok(()), |statistics| statistics.set(&name, 0.0))?;
+        pulled(make(pull)?, move |elements, pull| {
+            let element: Option<Element> = elements.next(pull)?;
+            pull.statistics.map_or(Ok(()), |statistics| statistics.set(&name, 0.0))?;
             Ok(element)
         })
     })
@@ -132,17 +132,17 @@ struct Timed<T> {
 }
 
 impl Callee for Timed<Arc<dyn Callee>> {
-    fn instance(self: Arc<Self>, captured: Vec<Token>, run: &Run) -> Result<Box<dyn Instance>> {
-        let inner = Arc::clone(&self.inner).instance(captured, run)?;
+    fn instance(self: Arc<Self>, captured: Vec<Token>, pull: &Pull) -> Result<Box<dyn Instance>> {
+        let inner = Arc::clone(&self.inner).instance(captured, pull)?;
         Ok(Box::new(Timed { inner, name: self.name.clone() }))
     }
 }
 
 impl Instance for Timed<Box<dyn Instance>> {
-    fn call(&mut self, args: Element, run: &Run) -> Result<Element> {
-        let Some(statistics) = run.statistics else { return self.inner.call(args, run) };
+    fn call(&mut self, args: Element, pull: &Pull) -> Result<Element> {
+        let Some(statistics) = pull.statistics else { return self.inner.call(args, pull) };
         let began = Instant::now();
-        let answer = self.inner.call(args, run)?;
+        let answer = self.inner.call(args, pull)?;
         statistics.add(&self.name, began.elapsed().as_nanos() as f64)?;
         Ok(answer)
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Dataset, Element, Elements, INFINITE, Parts, Run, Spec, UNKNOWN, bytes_of, given};
+use super::{Dataset, Element, Elements, INFINITE, Parts, Pull, Spec, UNKNOWN, bytes_of, given};
 use crate::exec::token::Token;
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
@@ -40,9 +40,9 @@ pub(in crate::exec) fn window(input: Arc<Dataset>, window: Window) -> Result<Par
         (all, false) => all.div_ceil_by(shift),
         (all, true) => (all - i64::try_from(span).unwrap_or(i64::MAX) + 1).max(0).div_ceil_by(shift),
     };
-    Ok(Parts::new(cardinality, move |run| {
+    Ok(Parts::new(cardinality, move |pull| {
         let spec = input.spec.clone();
-        let from = Some(input.elements(run)?);
+        let from = Some(input.elements(pull)?);
         Ok(Box::new(Windows { from, spec, held: VecDeque::new(), span, shift, stride, drops: window.drops }))
     }))
 }
@@ -72,9 +72,9 @@ struct Windows {
 
 impl Windows {
     /// The next element, or its failure; `None` at the end.
-    fn pull(&mut self, run: &Run) -> Option<Result<Element>> {
+    fn pull(&mut self, pull: &Pull) -> Option<Result<Element>> {
         turn::look();
-        let next = self.from.as_mut()?.next(run).transpose();
+        let next = self.from.as_mut()?.next(pull).transpose();
         if next.is_none() {
             self.from = None;
         }
@@ -83,10 +83,10 @@ impl Windows {
 }
 
 impl Elements for Windows {
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         while self.held.len() < self.span {
             memory::grow()?;
-            match self.pull(run) {
+            match self.pull(pull) {
                 Some(element) => self.held.push_back(element),
                 None => break,
             }
@@ -97,7 +97,7 @@ impl Elements for Windows {
         let taken: Result<Vec<Element>> = self.held.iter().step_by(self.stride).cloned().collect();
         let held = self.held.len();
         for _ in held..self.shift {
-            if self.pull(run).is_none() {
+            if self.pull(pull).is_none() {
                 break;
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prost::Message;
 
-use super::super::dataset::{Dataset, Draws, Element, Elements, Run, Spec};
+use super::super::dataset::{Dataset, Draws, Element, Elements, Pull, Spec};
 use super::super::turn;
 use super::ResourceKey;
 use super::list::Look;
@@ -40,14 +40,14 @@ struct Begun {
 
 impl Begun {
     /// The first element is next, with the seeds that were drawn before.
-    fn new(dataset: Arc<Dataset>, draws: Draws, run: &Run) -> Result<Begun> {
-        let elements = dataset.iterate(&Run { draws: Some(&draws), ..*run })?;
+    fn new(dataset: Arc<Dataset>, draws: Draws, pull: &Pull) -> Result<Begun> {
+        let elements = dataset.iterate(&Pull { draws: Some(&draws), ..*pull })?;
         Ok(Begun { dataset, elements, asked: 0, draws })
     }
 
-    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         self.asked += 1;
-        self.elements.next(&Run { draws: Some(&self.draws), ..*run })
+        self.elements.next(&Pull { draws: Some(&self.draws), ..*pull })
     }
 
     fn bytes(&self) -> usize {
@@ -120,9 +120,9 @@ impl Iterator {
     /// # Errors
     /// InvalidArgument if its elements are others than the iterator's; FailedPrecondition if a function of its dataset calls
     /// this; if a function that it calls cannot run.
-    pub fn begin(&self, dataset: Arc<Dataset>, run: &Run) -> Result<()> {
+    pub fn begin(&self, dataset: Arc<Dataset>, pull: &Pull) -> Result<()> {
         dataset.spec.check_against(&self.spec)?;
-        let begun = Begun::new(dataset, Draws::default(), run)?;
+        let begun = Begun::new(dataset, Draws::default(), pull)?;
         *self.hold()?.0 = Some(begun);
         Ok(())
     }
@@ -131,13 +131,13 @@ impl Iterator {
     ///
     /// # Errors
     /// What the making fails with; else as [`Iterator::begin`].
-    pub fn begin_once(&self, run: &Run, make: impl FnOnce() -> Result<Arc<Dataset>>) -> Result<()> {
+    pub fn begin_once(&self, pull: &Pull, make: impl FnOnce() -> Result<Arc<Dataset>>) -> Result<()> {
         let mut held = self.hold()?;
         let elements = &mut *held.0;
         if elements.is_none() {
             let dataset = make()?;
             dataset.spec.check_against(&self.spec)?;
-            *elements = Some(Begun::new(dataset, Draws::default(), run)?);
+            *elements = Some(Begun::new(dataset, Draws::default(), pull)?);
         }
         Ok(())
     }
@@ -147,14 +147,14 @@ impl Iterator {
     /// # Errors
     /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; what the making of the element
     /// failed with.
-    pub fn next(&self, run: &Run) -> Result<Option<Element>> {
+    pub fn next(&self, pull: &Pull) -> Result<Option<Element>> {
         let mut held = self.hold()?;
         let Some(elements) = &mut *held.0 else {
             let why = "GetNext() failed because the iterator has not been initialized. Ensure that you have run the initializer \
                        operation for this iterator before getting the next element.";
             return Err(Failure::new(Code::FailedPrecondition, why));
         };
-        turn::in_part(|| elements.next(run))
+        turn::in_part(|| elements.next(pull))
     }
 
     /// How far it has come, for [`Iterator::restore`].
@@ -173,7 +173,7 @@ impl Iterator {
     ///
     /// # Errors
     /// FailedPrecondition if it is over no dataset; InvalidArgument if that was not saved so.
-    pub fn restore(&self, saved: &[u8], run: &Run) -> Result<()> {
+    pub fn restore(&self, saved: &[u8], pull: &Pull) -> Result<()> {
         let wrong = || Failure::invalid("what is to be restored is not the state of an iterator");
         let progress = Progress::decode(saved).map_err(|_| wrong())?;
         let (draws, rest) = progress.draws.as_chunks::<3>();
@@ -182,11 +182,11 @@ impl Iterator {
         }
         let mut held = self.hold()?;
         let begun = held.0.as_ref().ok_or_else(|| not_begun("Restore", "restoring"))?;
-        let mut again = Begun::new(Arc::clone(&begun.dataset), Draws::again(draws.to_vec()), run)?;
+        let mut again = Begun::new(Arc::clone(&begun.dataset), Draws::again(draws.to_vec()), pull)?;
         turn::in_part(|| {
             while again.asked < progress.asked {
                 turn::look();
-                match again.next(run) {
+                match again.next(pull) {
                     Ok(None) => again.asked = progress.asked,
                     Err(failure) if failure.code == Code::Cancelled => return Err(failure),
                     // What failed then had its turn, too.
@@ -221,7 +221,7 @@ fn not_begun(what: &str, doing: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::super::super::HostEngine;
-    use super::super::super::dataset::{Parts, Run, UNKNOWN};
+    use super::super::super::dataset::{Parts, Pull, UNKNOWN};
     use super::super::super::mailbox;
     use super::super::super::waiting::Wake;
     use super::*;
@@ -231,8 +231,8 @@ mod tests {
     struct Of(Arc<Iterator>);
 
     impl Elements for Of {
-        fn next(&mut self, run: &Run) -> Result<Option<Element>> {
-            self.0.next(run)
+        fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+            self.0.next(pull)
         }
     }
 
@@ -252,22 +252,22 @@ mod tests {
     fn an_iterator_that_asks_itself_fails_and_is_free_again() {
         let (mailbox, _inbox) = mailbox::open();
         let device: Arc<dyn Wake> = Arc::new(mailbox);
-        let run = Run { engine: &HostEngine, device: &device, draws: None, statistics: None };
+        let pull = Pull { engine: &HostEngine, device: &device, draws: None, statistics: None };
         let (first, second) = (iterator(), iterator());
-        first.begin(over(&second), &run).unwrap();
-        second.begin(over(&first), &run).unwrap();
+        first.begin(over(&second), &pull).unwrap();
+        second.begin(over(&first), &pull).unwrap();
         for _ in 0..2 {
             for asked in [&first, &second] {
-                let Err(failure) = asked.next(&run) else { panic!("an element was made of itself") };
+                let Err(failure) = asked.next(&pull) else { panic!("an element was made of itself") };
                 assert_eq!(failure.code, Code::FailedPrecondition, "{failure}");
                 assert!(failure.message.contains("the same iterator"), "{failure}");
             }
         }
-        let fails = first.begin_once(&run, || unreachable!("it has begun"));
+        let fails = first.begin_once(&pull, || unreachable!("it has begun"));
         fails.unwrap();
         let own = iterator();
-        let again =
-            own.begin_once(&run, || own.begin_once(&run, || unreachable!("it is under way")).map(|()| unreachable!()));
+        let again = own
+            .begin_once(&pull, || own.begin_once(&pull, || unreachable!("it is under way")).map(|()| unreachable!()));
         assert_eq!(again.unwrap_err().code, Code::FailedPrecondition);
     }
 
@@ -283,7 +283,7 @@ mod tests {
                 signal.stop();
                 turn::within(&signal, || {
                     turn::whole(|| {
-                        drop(iterator.next(&Run {
+                        drop(iterator.next(&Pull {
                             engine: &HostEngine,
                             device: &device,
                             draws: None,

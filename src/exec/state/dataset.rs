@@ -230,8 +230,8 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
                 let initial = inputs.held(1..1 + states)?;
                 let values = inputs.held(1 + states..1 + states + others)?;
                 let function = Captured { callee: Arc::clone(&callee), values };
-                let run = context.run();
-                let state = turn::in_part(|| mapped::reduce(&dataset, initial, &function, &run))?;
+                let pull = context.pull();
+                let state = turn::in_part(|| mapped::reduce(&dataset, initial, &function, &pull))?;
                 spec.check(&state)?;
                 Ok(state.into_iter().map(Some).collect())
             })
@@ -325,10 +325,10 @@ pub(super) fn of_elements(
 
 /// The only element of a dataset.
 fn single(dataset: &Dataset, context: &OpContext) -> Result<Vec<Token>> {
-    let run = context.run();
-    let mut elements = dataset.iterate(&run)?;
-    let Some(element) = elements.next(&run)? else { return Err(Failure::invalid("Dataset was empty.")) };
-    match elements.next(&run)? {
+    let pull = context.pull();
+    let mut elements = dataset.iterate(&pull)?;
+    let Some(element) = elements.next(&pull)? else { return Err(Failure::invalid("Dataset was empty.")) };
+    match elements.next(&pull)? {
         None => Ok(element),
         Some(_) => Err(Failure::invalid("Dataset had more than one element.")),
     }

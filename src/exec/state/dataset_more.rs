@@ -231,12 +231,12 @@ fn to_tf_record(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             let why = format!("ToTFRecordOp currently only supports DT_STRING dataypes, but got {dtype}");
             return Err(Failure::invalid(why));
         }
-        let run = context.run();
+        let pull = context.pull();
         turn::in_part(|| {
             let file = Whole::begin(folder.get()?.resolve(&name)?, name.clone())?;
-            let mut elements = dataset.iterate(&run)?;
+            let mut elements = dataset.iterate(&pull)?;
             let mut writer = compression.writer(file);
-            while let Some(element) = elements.next(&run)? {
+            while let Some(element) = elements.next(&pull)? {
                 turn::look();
                 for tensor in tensors(element)? {
                     write_record(|part| writer.write(part), &tensor.item::<Vec<u8>>()?)?;
@@ -258,14 +258,14 @@ fn of_each_row(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         let arguments = hosted(inputs.held(0..count)?)?;
         let rows = check_rows(&arguments)?;
         let function = Captured { callee: Arc::clone(&callee), values: inputs.held(count..end)? };
-        let run = context.run();
+        let pull = context.pull();
         let made = turn::in_part(|| -> Result<Vec<Element>> {
-            let mut function = function.instance(&run)?;
+            let mut function = function.instance(&pull)?;
             let mut made = Vec::new();
             for i in 0..rows {
                 turn::look();
                 memory::grow()?;
-                let answer = hosted(function.call(row_of(&arguments, i)?, &run)?)?;
+                let answer = hosted(function.call(row_of(&arguments, i)?, &pull)?)?;
                 spec.check(&answer)?;
                 made.push(answer);
             }

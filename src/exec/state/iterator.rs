@@ -27,22 +27,22 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             let mut named = Named::new_own(node, site)?;
             simple(move |_, context| {
                 let iterator = found(&mut named, &spec)?;
-                let run = context.run();
-                iterator.begin_once(&run, || {
-                    dataset_of(Arc::clone(&factory).instance(Vec::new(), &run)?.call(Vec::new(), &run)?)
+                let pull = context.pull();
+                iterator.begin_once(&pull, || {
+                    dataset_of(Arc::clone(&factory).instance(Vec::new(), &pull)?.call(Vec::new(), &pull)?)
                 })?;
                 Ok(one(Token::Resource(Resource::Iterator(iterator))))
             })
         }
         "MakeIterator" => simple(|mut inputs, context| {
             let (dataset, iterator) = (inputs.dataset(0)?, inputs.iterator(1)?);
-            iterator.begin(dataset, &context.run())?;
+            iterator.begin(dataset, &context.pull())?;
             Ok(nothing())
         }),
         "IteratorGetNext" => {
             let spec = spec(node)?;
             simple(move |mut inputs, context| {
-                let element = inputs.iterator(0)?.next(&context.run())?;
+                let element = inputs.iterator(0)?.next(&context.pull())?;
                 let element = element.ok_or_else(|| Failure::new(Code::OutOfRange, "End of sequence"))?;
                 spec.check(&element)?;
                 Ok(element.into_iter().map(Some).collect())
@@ -51,7 +51,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         "IteratorGetNextAsOptional" => {
             let spec = spec(node)?;
             simple(move |mut inputs, context| {
-                let element: Option<Element> = inputs.iterator(0)?.next(&context.run())?;
+                let element: Option<Element> = inputs.iterator(0)?.next(&context.pull())?;
                 element.as_ref().map_or(Ok(()), |element| spec.check(element))?;
                 Ok(one(Optional::new(element)?))
             })
@@ -66,7 +66,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 return Err(Failure::invalid("input 1 must be the state of an iterator, as SerializeIterator returns"));
             };
             let state = boxed.items().first().cloned().ok_or_else(|| Failure::invalid("the state of no iterator"))?;
-            iterator.restore(&state.host()?.item::<Vec<u8>>()?, &context.run())?;
+            iterator.restore(&state.host()?.item::<Vec<u8>>()?, &context.pull())?;
             Ok(nothing())
         }),
         "IteratorToStringHandle" => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::dataset::{Dataset, Run};
+use super::super::dataset::{Dataset, Pull};
 use super::super::engine::{Engine, Value};
 use super::super::resource::{
     Accumulator, Aggregator, Barrier, Iterator, LookupTable, Queue, Reader, Resource, Stack, TensorArray, Variable,
@@ -24,9 +24,9 @@ pub(in crate::exec) struct OpContext<'a> {
 }
 
 impl OpContext<'_> {
-    /// What elements of datasets are made with.
-    pub fn run(&self) -> Run<'_> {
-        Run { engine: self.engine, device: self.device, draws: None, statistics: None }
+    /// A request for elements of a dataset.
+    pub fn pull(&self) -> Pull<'_> {
+        Pull { engine: self.engine, device: self.device, draws: None, statistics: None }
     }
 
     /// The op that was called, for a resource that it may have to wait for.

@@ -1,5 +1,5 @@
-//! The ops of optionals, and those that take any variant. Variants are values, not state: an op returns a new one, and takes
-//! the old one over if it is not shared.
+//! The ops of optionals, and those that take any variant. Variants are values, not state: an op returns a new one, which may be
+//! the old one, changed, if nobody else holds that.
 
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;

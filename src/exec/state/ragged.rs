@@ -13,7 +13,7 @@ use super::named::Site;
 use super::op::{StateInputs, StateOp, one, simple};
 use crate::failure::{Failure, Result};
 use crate::memory;
-use crate::tensor::{DType, Element, Shape, Tensor, with_type};
+use crate::tensor::{DType, Shape, Tensor};
 
 pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -102,36 +102,15 @@ fn rows_of(splits: &[Tensor], values: &Tensor, dtype: DType) -> Result<Vec<Ragge
             own.push(ints(dtype, [part.len()], &part)?);
             (start, end) = (splits[start], splits[end]);
         }
-        all.push(RaggedValue::new(own, cut(values, start, end)?));
+        all.push(RaggedValue::new(own, rows::between(values, start, end)?));
     }
     Ok(all)
 }
 
-/// Some rows of a tensor.
-fn cut(values: &Tensor, start: usize, end: usize) -> Result<Tensor> {
-    fn of<T: Element>(values: &Tensor, shape: Shape, start: usize) -> Result<Tensor> {
-        let count = shape.checked_elements(T::DTYPE)?;
-        let first = start * values.dims()[1..].iter().product::<usize>();
-        Ok(Tensor::from_vec(shape, values.slice::<T>()?[first..first + count].to_vec()))
-    }
-    let shape: Shape = std::iter::once(end - start).chain(values.dims()[1..].iter().copied()).collect();
-    let made: Option<Result<Tensor>> = with_type!(values.dtype(), T => of::<T>(values, shape, start));
-    made.unwrap_or_else(|| Err(Failure::invalid("the values are handles")))
-}
-
 /// The elements of several tensors one after the other.
 fn joined(parts: &[Tensor], dtype: DType) -> Result<Tensor> {
-    fn of<T: Element>(parts: &[Tensor]) -> Result<Tensor> {
-        let count = parts.iter().map(Tensor::len).fold(0usize, usize::saturating_add);
-        let mut all: Vec<T> = Vec::with_capacity(Shape::from([count]).checked_elements(T::DTYPE)?);
-        for part in paced(parts.iter(), 100) {
-            all.extend_from_slice(part.slice::<T>()?);
-        }
-        Ok(Tensor::vector(all))
-    }
-    rows::check_texts(&parts.iter().collect::<Vec<_>>(), 0)?;
-    let made: Option<Result<Tensor>> = with_type!(dtype, T => of::<T>(parts));
-    made.unwrap_or_else(|| Err(Failure::invalid("the values are handles")))
+    let count = parts.iter().map(Tensor::len).fold(0usize, usize::saturating_add);
+    rows::joined(dtype, [count].into(), &parts.iter().collect::<Vec<_>>())
 }
 
 /// What a ragged tensor that is made of variants is to be.

@@ -5,6 +5,7 @@ use prost::Message as _;
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
 use super::super::kernel::call::check_text_bytes;
+use super::super::rows;
 use super::super::token::{Boxed, Token, Tokens, Variant};
 use super::super::turn::paced;
 use super::named::Site;
@@ -12,7 +13,7 @@ use super::op::{StateInputs, StateOp, one, simple};
 use crate::failure::{Failure, Result};
 use crate::graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
 use crate::memory;
-use crate::tensor::{DType, Element, Shape, Tensor, with_type};
+use crate::tensor::{DType, Shape, Tensor};
 
 pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -135,7 +136,7 @@ pub(super) fn split([indices, values, shape]: &SparseParts) -> Result<(usize, Ve
             at += 1;
         }
         parts.push(Tensor::from_vec([at - first, width - 1], own));
-        parts.push(some(values, first, at - first)?);
+        parts.push(rows::between(values, first, at)?);
         parts.push(inner.clone());
     }
     if at < values.len() {
@@ -145,15 +146,6 @@ pub(super) fn split([indices, values, shape]: &SparseParts) -> Result<(usize, Ve
         )));
     }
     Ok((count, parts))
-}
-
-/// Some of the values.
-fn some(values: &Tensor, from: usize, count: usize) -> Result<Tensor> {
-    fn of<T: Element>(values: &Tensor, from: usize, count: usize) -> Result<Tensor> {
-        Ok(Tensor::vector(values.slice::<T>()?[from..][..count].to_vec()))
-    }
-    let made: Option<Result<Tensor>> = with_type!(values.dtype(), T => of::<T>(values, from, count));
-    made.unwrap_or_else(|| Err(Failure::invalid("the values are handles")))
 }
 
 /// The sparse tensors of an array `[..., 3]` as one that has the dimensions of the array before its own.
@@ -202,7 +194,7 @@ pub(super) fn joined(shape: &Shape, parts: &[Tensor], dtype: DType) -> Result<Sp
     }
     let values: Vec<&Tensor> = parts.chunks_exact(3).map(|part| &part[1]).collect();
     let whole = outer.iter().map(|&size| size as i64).chain(dims).collect::<Vec<i64>>();
-    Ok([Tensor::from_vec([count, width], places), all_of(&values, count, dtype)?, Tensor::vector(whole)])
+    Ok([Tensor::from_vec([count, width], places), rows::joined(dtype, [count].into(), &values)?, Tensor::vector(whole)])
 }
 
 /// The sizes of sparse tensor `i`, if its parts are as they should be.
@@ -225,19 +217,4 @@ fn checked(i: usize, part: &[Tensor], dtype: DType) -> Result<Vec<i64>> {
     }
     check_fit(&parts)?;
     parts[2].to_i64s()
-}
-
-/// The values of several one after the other.
-fn all_of(parts: &[&Tensor], count: usize, dtype: DType) -> Result<Tensor> {
-    fn of<T: Element>(parts: &[&Tensor], count: usize) -> Result<Tensor> {
-        Shape::from([count]).checked_elements(T::DTYPE)?;
-        let mut all: Vec<T> = Vec::with_capacity(count);
-        for part in parts {
-            all.extend_from_slice(part.slice::<T>()?);
-        }
-        Ok(Tensor::vector(all))
-    }
-    super::super::rows::check_texts(parts, 0)?;
-    let made: Option<Result<Tensor>> = with_type!(dtype, T => of::<T>(parts, count));
-    made.unwrap_or_else(|| Err(Failure::invalid("the values are handles")))
 }

@@ -2,11 +2,11 @@
 
 use super::super::engine::Value;
 use super::super::held::Tally;
-use super::super::rows::{row, stack};
+use super::super::rows::{self, row, stack};
 use super::super::token::{List, Token, depth_over};
 use crate::failure::{Failure, Held, Result};
 use crate::memory;
-use crate::tensor::{DType, Data, PartialShape, Shape, Tensor, with_type};
+use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most elements of one list.
 pub(in crate::exec) const MAX_LIST: usize = 1 << 24;
@@ -171,13 +171,7 @@ impl List {
             parts.push(part);
         }
         let whole: Shape = std::iter::once(lengths.iter().sum()).chain(rest.dims().iter().copied()).collect();
-        let elements = whole.checked_elements(self.dtype)?;
-        let data: Option<Result<Data>> = with_type!(self.dtype, T => {
-            let mut all: Vec<T> = Vec::with_capacity(elements);
-            parts.iter().try_for_each(|part| part.slice::<T>().map(|part| all.extend_from_slice(part)))
-                .map(|()| <T as crate::tensor::Element>::into_data(all))
-        });
-        let whole = Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a variant is not a tensor"))??)?;
+        let whole = rows::joined(self.dtype, whole, &parts.iter().collect::<Vec<_>>())?;
         Ok((whole, Tensor::vector(lengths.into_iter().map(|length| length as i64).collect())))
     }
 
@@ -235,16 +229,9 @@ pub(in crate::exec) fn split(dtype: DType, whole: &Tensor, shape: PartialShape, 
     }
     let lengths = parts(&lengths.to_i64s()?, rows)?;
     let mut list = List::new(dtype, shape, lengths.len())?;
-    let width: usize = whole.dims()[1..].iter().product();
     let mut first = 0;
     for (i, length) in lengths.into_iter().enumerate() {
-        let dims: Shape = std::iter::once(length).chain(whole.dims()[1..].iter().copied()).collect();
-        dims.checked_elements(dtype)?;
-        let part: Option<Result<Data>> = with_type!(dtype, T => {
-            let cut = first * width..(first + length) * width;
-            whole.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[cut].to_vec()))
-        });
-        let part = Tensor::new(dims, part.ok_or_else(|| Failure::invalid("a variant is not a tensor"))??)?;
+        let part = rows::between(whole, first, first + length)?;
         // Whether a part is as long as the elements are said to be is not looked at.
         list.items[i] = Some(Value::from(part).into());
         first += length;

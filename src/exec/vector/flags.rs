@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 
+use super::repeat::{Along, Walk};
 use super::target::{Work, widest};
 use super::walk::{Cut, Operand, Places, REPEATED, anew, in_place, spread};
 
@@ -59,68 +60,18 @@ pub fn tested<F: Test>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<bool> 
     })
 }
 
-/// One dimension of what three operands are walked for together: its size, and how far the neighbours along it lie apart in each
-/// operand. Of the last dimension, they are neighbours in memory or the same.
-pub type Along = (usize, [usize; 3]);
-
-/// Numbers that are chosen by flags. `dims` are those of the flags, of the numbers for true and of those for false, the outermost
+/// Numbers that are chosen by flags. `dims` are of three: the flags, the numbers for true and those for false. The outermost is
 /// first.
 #[derive(Clone, Copy)]
 pub struct Choice<'a> {
     pub flags: &'a [bool],
     pub when: [&'a [f32]; 2],
-    pub dims: &'a [Along],
+    pub dims: &'a [Along<3>],
 }
 
 /// Which of the numbers of a [`Choice`] are those for true and for false.
 pub const TRUE: usize = 0;
 pub const FALSE: usize = 1;
-
-/// Where a walk over the operands is.
-struct Walk<'a> {
-    dims: &'a [Along],
-    /// The position along each dimension.
-    index: Vec<usize>,
-    offsets: [usize; 3],
-}
-
-impl<'a> Walk<'a> {
-    /// A walk that begins at this place of the answer.
-    fn from(dims: &'a [Along], mut place: usize) -> Walk<'a> {
-        let (mut index, mut offsets) = (vec![0; dims.len()], [0; 3]);
-        for (index, (size, strides)) in index.iter_mut().zip(dims).rev() {
-            *index = place % size;
-            place /= size;
-            (0..3).for_each(|k| offsets[k] += *index * strides[k]);
-        }
-        Walk { dims, index, offsets }
-    }
-
-    /// The offsets of the operands here, and how many elements of a row are next, of at most so many.
-    #[inline(always)]
-    fn next(&mut self, most: usize) -> ([usize; 3], usize) {
-        let now = self.offsets;
-        let mut step = 0;
-        for ((size, strides), index) in self.dims.iter().zip(&mut self.index).rev() {
-            // The row that is left, and then one row, plane and so on.
-            let by = if step == 0 { (size - *index).min(most) } else { 1 };
-            step = if step == 0 { by } else { step };
-            *index += by;
-            (0..3).for_each(|k| self.offsets[k] += by * strides[k]);
-            if *index < *size {
-                break;
-            }
-            *index = 0;
-            (0..3).for_each(|k| self.offsets[k] -= size * strides[k]);
-        }
-        (now, step)
-    }
-
-    /// How far each operand moves along a row: 1, or 0 if it stays.
-    fn steps(&self) -> [usize; 3] {
-        self.dims.last().map_or([0; 3], |last| last.1)
-    }
-}
 
 /// One of the two by their bits: a branch that flags as they come would mislead takes ten times as long.
 #[inline(always)]
@@ -252,7 +203,7 @@ mod tests {
     #[test]
     fn every_number_is_the_one_that_its_flag_chooses() {
         let many = (1 << 18) + 3;
-        let check = |dims: &[Along]| {
+        let check = |dims: &[Along<3>]| {
             let counts =
                 [0, 1, 2].map(|k| 1 + dims.iter().map(|(size, strides)| (size - 1) * strides[k]).sum::<usize>());
             let flags: Vec<bool> = numbers(counts[0], 3).iter().map(|x| *x < 500.0).collect();

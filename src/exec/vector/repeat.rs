@@ -1,7 +1,7 @@
-//! How a tensor's elements are repeated as it is broadcast to a larger shape.
+//! How tensors' elements are repeated as they are broadcast to a larger shape.
 //!
-//! The answer is walked run by run: in a run, the elements either lie side by side or are one and the same. This file
-//! computes places, and copies elements; nothing here computes on them.
+//! The answer is walked run by run: in a run, the elements of a tensor either lie side by side or are one and the same. This
+//! file computes places, and copies elements; nothing here computes on them.
 
 use std::mem::MaybeUninit;
 
@@ -13,24 +13,72 @@ const SHORT: usize = 16;
 /// A few elements that are repeated over and over are first repeated until there are as many.
 const ENOUGH: usize = 128;
 
+/// One dimension of an answer: its size, and how far the elements of neighbours along it lie apart in each of N tensors.
+pub type Along<const N: usize> = (usize, [usize; N]);
+
+/// Where a walk over an answer of N tensors is. Along the last dimension, their elements are side by side or the same.
+pub(super) struct Walk<'a, const N: usize> {
+    dims: &'a [Along<N>],
+    /// The position along each dimension.
+    index: SmallVec<[usize; 4]>,
+    offsets: [usize; N],
+}
+
+impl<'a, const N: usize> Walk<'a, N> {
+    /// A walk that begins at this place of the answer, which has some.
+    pub(super) fn from(dims: &'a [Along<N>], mut place: usize) -> Walk<'a, N> {
+        let (mut index, mut offsets) = (smallvec![0; dims.len()], [0; N]);
+        for (index, (size, strides)) in index.iter_mut().zip(dims).rev() {
+            *index = place % size;
+            place /= size;
+            (0..N).for_each(|k| offsets[k] += *index * strides[k]);
+        }
+        Walk { dims, index, offsets }
+    }
+
+    /// The offsets in the tensors here, and how many places of a row are next, of at most so many.
+    #[inline(always)]
+    pub(super) fn next(&mut self, most: usize) -> ([usize; N], usize) {
+        let now = self.offsets;
+        let mut step = 0;
+        for ((size, strides), index) in self.dims.iter().zip(&mut self.index).rev() {
+            // The row that is left, and then one row, plane and so on.
+            let by = if step == 0 { (size - *index).min(most) } else { 1 };
+            step = if step == 0 { by } else { step };
+            *index += by;
+            (0..N).for_each(|k| self.offsets[k] += by * strides[k]);
+            if *index < *size {
+                break;
+            }
+            *index = 0;
+            (0..N).for_each(|k| self.offsets[k] -= size * strides[k]);
+        }
+        (now, step)
+    }
+
+    /// How far each tensor's elements lie apart along a row: 1, or 0 if they are the same.
+    pub(super) fn steps(&self) -> [usize; N] {
+        self.dims.last().map_or([0; N], |last| last.1)
+    }
+}
+
 /// Which of a tensor's elements stands at each place of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repeat {
-    /// The answer's dimensions, outermost first: size, and how far the tensor's elements lie apart. Those that follow each
-    /// other without a gap are one.
-    dims: SmallVec<[(usize, usize); 4]>,
+    /// The answer's dimensions, outermost first. Those that follow each other without a gap are one.
+    dims: SmallVec<[Along<1>; 4]>,
 }
 
 impl Repeat {
     /// Every element once.
     pub fn none(len: usize) -> Repeat {
-        Repeat { dims: smallvec![(len, 1)] }
+        Repeat { dims: smallvec![(len, [1])] }
     }
 
     /// Broadcasts a tensor of the shape `own` to `whole`; `None` if it cannot be.
     pub fn new(whole: &[usize], own: &[usize]) -> Option<Repeat> {
         let missing = whole.len().checked_sub(own.len())?;
-        let mut dims = SmallVec::<[(usize, usize); 4]>::new();
+        let mut dims = SmallVec::<[Along<1>; 4]>::new();
         let mut next = 1;
         for (axis, &size) in whole.iter().enumerate().rev() {
             let own = axis.checked_sub(missing).map_or(1, |axis| own[axis]);
@@ -41,43 +89,40 @@ impl Repeat {
             next *= own;
             match dims.last_mut() {
                 _ if size == 1 => {}
-                Some((inner, inner_stride)) if stride == *inner_stride * *inner => *inner *= size,
-                _ => dims.push((size, stride)),
+                Some((inner, [inner_stride])) if stride == *inner_stride * *inner => *inner *= size,
+                _ => dims.push((size, [stride])),
             }
         }
         dims.reverse();
         if dims.is_empty() {
-            dims.push((1, 1));
+            dims.push((1, [1]));
         }
         Some(Repeat { dims })
     }
 
     /// Whether every element stands in its own place.
     pub fn is_none(&self) -> bool {
-        matches!(self.dims[..], [(_, 1)])
+        matches!(self.dims[..], [(_, [1])])
     }
 
     /// Whether the runs are so short that the elements are better repeated in memory first.
     pub(super) fn is_short(&self) -> bool {
-        self.dims.len() > 1 && self.row().0 < SHORT
+        self.dims.len() > 1 && self.dims[self.dims.len() - 1].0 < SHORT
     }
 
     /// How far the elements of a run lie apart: 1 or 0.
     pub(super) fn step(&self) -> usize {
-        self.row().1
-    }
-
-    fn row(&self) -> (usize, usize) {
-        self.dims[self.dims.len() - 1]
+        let (_, [step]) = self.dims[self.dims.len() - 1];
+        step
     }
 
     /// If these are few elements over and over: more of them, with how those are repeated.
     pub(super) fn unrolled(&self, elements: &[f32]) -> Option<(Vec<f32>, Repeat)> {
         match self.dims[..] {
-            [(times, 0), (size, 1)] if size < ENOUGH && size * times > ENOUGH => {
+            [(times, [0]), (size, [1])] if size < ENOUGH && size * times > ENOUGH => {
                 let size = size * ENOUGH.div_ceil(size);
                 let more = elements.iter().copied().cycle().take(size).collect();
-                Some((more, Repeat { dims: smallvec![(times, 0), (size, 1)] }))
+                Some((more, Repeat { dims: smallvec![(times, [0]), (size, [1])] }))
             }
             _ => None,
         }
@@ -85,32 +130,18 @@ impl Repeat {
 
     /// The runs of `count` places of the answer, from one on.
     pub(super) fn runs(&self, from: usize, count: usize) -> Runs<'_> {
-        let (row, _) = self.row();
-        let outer = &self.dims[..self.dims.len() - 1];
-        let mut runs = Runs { repeat: self, index: smallvec![0; outer.len()], start: 0, within: 0, left: count };
-        if count > 0 {
-            let mut rows = from / row;
-            runs.within = from % row;
-            for (index, &(size, stride)) in runs.index.iter_mut().zip(outer).rev() {
-                *index = rows % size;
-                rows /= size;
-                runs.start += *index * stride;
-            }
-        }
-        runs
+        // An answer without places has no place to begin at.
+        let dims = if count > 0 { &self.dims[..] } else { &[] };
+        Runs { walk: Walk::from(dims, from), step: self.step(), left: count }
     }
 }
 
 /// The runs of some places of an answer: how many places, and which element of the tensor stands at the first.
 pub(super) struct Runs<'a> {
-    repeat: &'a Repeat,
-    /// The row's index in each dimension but the last.
-    index: SmallVec<[usize; 4]>,
-    /// The element at the beginning of the row.
-    start: usize,
-    /// Places of the row that are done.
-    within: usize,
-    /// Places that are not.
+    walk: Walk<'a, 1>,
+    /// How far the elements of a run lie apart.
+    step: usize,
+    /// Places that are left.
     left: usize,
 }
 
@@ -120,23 +151,8 @@ impl Runs<'_> {
         if self.left == 0 {
             return None;
         }
-        let (row, step) = self.repeat.row();
-        let first = self.start + self.within * step;
-        let count = (row - self.within).min(self.left).min(most);
+        let ([first], count) = self.walk.next(self.left.min(most));
         self.left -= count;
-        self.within += count;
-        if self.within == row {
-            self.within = 0;
-            for (index, &(size, stride)) in self.index.iter_mut().zip(&self.repeat.dims).rev() {
-                *index += 1;
-                self.start += stride;
-                if *index < size {
-                    break;
-                }
-                *index = 0;
-                self.start -= size * stride;
-            }
-        }
         Some((count, first))
     }
 
@@ -145,12 +161,11 @@ impl Runs<'_> {
     /// # Panics
     /// If there are fewer places.
     pub(super) fn write(&mut self, elements: &[f32], to: &mut [MaybeUninit<f32>]) {
-        let step = self.repeat.step();
         let mut done = 0;
         while done < to.len() {
             let (count, first) = self.up_to(to.len() - done).expect("there are as many places");
             let to = &mut to[done..done + count];
-            if step == 1 {
+            if self.step == 1 {
                 to.write_copy_of_slice(&elements[first..first + count]);
             } else {
                 let element = elements[first];

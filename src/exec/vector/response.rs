@@ -97,10 +97,15 @@ impl LocalResponse {
         })
     }
 
-    fn normalise(&self, xs: &mut [f32], channels: usize) {
+    /// How channels lie in buffers, how many numbers are computed on at a time, and buffers for as many of `numbers`.
+    fn lots(&self, numbers: usize, channels: usize) -> (Places, usize, [Vec<f32>; BUFFERS]) {
         let places = Places::of(self, channels);
         let near = places.near();
-        let mut buffers = places.buffers(xs.len().min(near));
+        (places, near, places.buffers(numbers.min(near)))
+    }
+
+    fn normalise(&self, xs: &mut [f32], channels: usize) {
+        let (places, near, mut buffers) = self.lots(xs.len(), channels);
         for xs in xs.chunks_mut(near) {
             let buffers = places.parts(&mut buffers, xs.len());
             raised!(self.beta, power => widest(Forward { xs, norm: self, places, buffers, power }));
@@ -108,9 +113,7 @@ impl LocalResponse {
     }
 
     fn go_back(&self, gradient: &mut [f32], xs: &[f32], ys: &[f32], channels: usize) {
-        let places = Places::of(self, channels);
-        let near = places.near();
-        let mut buffers = places.buffers(xs.len().min(near));
+        let (places, near, mut buffers) = self.lots(xs.len(), channels);
         for ((gradient, xs), ys) in gradient.chunks_mut(near).zip(xs.chunks(near)).zip(ys.chunks(near)) {
             let buffers = places.parts(&mut buffers, xs.len());
             raised!(self.beta, power => widest(Backward { gradient, xs, ys, norm: self, places, buffers, power }));

@@ -1,5 +1,5 @@
 //! Shapes of a graph that has nodes of every op, as TensorFlow infers them: `tests/data/shapes/shapes.json`, which
-//! `tests/tf/record_shapes.py` records.
+//! `tests/tf/record.py` records.
 
 use std::collections::BTreeSet;
 

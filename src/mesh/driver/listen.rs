@@ -30,7 +30,7 @@ impl Driver {
             let mut result = Err(refuse("it has no address".to_owned()));
             for address in address::resolve(wanted).await.map_err(refuse)? {
                 result = self.listen_on(address.clone()).map_err(refuse);
-                if result.is_err() && fixed {
+                if result.is_err() && fixed && address::ip(&address).is_some() {
                     // Behind NAT or a container's network, the address others use is not one of this machine's own.
                     result = self.listen_on(address::on_every_interface(&address)).map_err(refuse);
                 }
@@ -45,8 +45,8 @@ impl Driver {
             let mut refused = None;
             let mut listens = false;
             let before = config.ports.as_deref().map(remembered::load).unwrap_or_default();
-            for address in self.roster.port().everywhere() {
-                match self.listen_again(&address, &before) {
+            for (address, again) in self.roster.port().again(&before) {
+                match self.listen_again(&address, again) {
                     Ok(id) => {
                         listens = true;
                         // There is no address to wait for on a machine without IPv6.
@@ -88,9 +88,8 @@ impl Driver {
     }
 
     /// Listens at the port that this node had before, or if that is taken, at any.
-    fn listen_again(&mut self, everywhere: &Multiaddr, before: &[Multiaddr]) -> Result<ListenerId, String> {
-        let again = before.iter().find(|address| address::is_same_host(address, everywhere));
-        match again.map(|address| self.listen_on(address.clone())) {
+    fn listen_again(&mut self, everywhere: &Multiaddr, again: Option<Multiaddr>) -> Result<ListenerId, String> {
+        match again.map(|address| self.listen_on(address)) {
             Some(Ok(id)) => return Ok(id),
             Some(Err(why)) => tracing::info!("the previous port is taken, so another is used: {why}"),
             None => {}

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ids::RequestId;
 use crate::mesh::order::Arrivals;
-use crate::protocol::ToClient;
+use crate::protocol::{MAX_MESSAGE_BYTES, Message, ToClient};
 
 const FLOW: Flow = Flow::Request(1);
 

@@ -48,6 +48,12 @@ impl Transport for Tcp {
         vec![multiaddr(([0, 0, 0, 0], 0).into()), multiaddr(([0u16; 8], 0).into())]
     }
 
+    fn again(&self, everywhere: &Multiaddr, opened: &Multiaddr) -> Option<Multiaddr> {
+        let (everywhere, opened) = (socket_address(everywhere).ok()?, socket_address(opened).ok()?);
+        let is_there = everywhere.is_ipv4() == opened.is_ipv4() && opened.port() != 0;
+        is_there.then(|| multiaddr((everywhere.ip(), opened.port()).into()))
+    }
+
     fn dial(&self, address: &Multiaddr) -> BoxFuture<'static, io::Result<Secured>> {
         let (address, tls) = (socket_address(address), Arc::clone(&self.tls));
         async move {
@@ -176,5 +182,21 @@ mod tests {
         check(&format!("/ip4/10.0.0.1/tcp/7/p2p/{peer}/p2p-circuit"), false, Some("10.0.0.1:7"));
         check("/ip4/10.0.0.1", false, None);
         check("/memory/7", false, None);
+    }
+
+    #[test]
+    fn a_node_listens_again_at_its_port_on_every_interface() {
+        let tcp = Tcp::new(Arc::new(Tls::new(&Keypair::generate_ed25519()).unwrap()));
+        let check = |everywhere: &str, opened: &str, want: Option<&str>| {
+            let again = tcp.again(&everywhere.parse().unwrap(), &opened.parse().unwrap());
+            assert_eq!(again, want.map(|want| want.parse().unwrap()), "{everywhere} after {opened}");
+        };
+        check("/ip4/0.0.0.0/tcp/0", "/ip4/10.0.0.7/tcp/41", Some("/ip4/0.0.0.0/tcp/41"));
+        check("/ip6/::/tcp/0", "/ip6/::1/tcp/42", Some("/ip6/::/tcp/42"));
+        check("/ip6/::/tcp/0", "/ip4/127.0.0.1/tcp/41", None);
+        check("/ip4/0.0.0.0/tcp/0", "/ip4/10.0.0.7/tcp/0", None);
+        check("/ip4/0.0.0.0/tcp/0", "/ip4/10.0.0.7/udp/41/quic-v1", None);
+        check("/ip4/0.0.0.0/tcp/0", "/unix/meshtf%2Fx", None);
+        check("/ip4/0.0.0.0/tcp/0", "/memory/7", None);
     }
 }

@@ -44,9 +44,13 @@ pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Res
     let is_told = matches!(plot, Plot::Returns { .. }) && draw.below(2) == 0;
     let options =
         SessionOptions { isolated: plot != Plot::Counts, ends_with_its_tasks: is_told, ..SessionOptions::default() };
-    let master = draw.below(TASKS.into()) as u32;
+    let master = if plot == Plot::Crowds { 0 } else { draw.below(TASKS.into()) as u32 };
     let (mut counted, mut kept) = (0, None);
     for run in 0..RUNS {
+        if plot == Plot::Crowds {
+            // Its session may be taken from it meanwhile.
+            yields(draw.below(50)).await;
+        }
         let session = match kept.take() {
             Some(session) => session,
             None => match open(&net, number, master, &graph, options.clone()).await {
@@ -59,7 +63,8 @@ pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Res
         };
         let count = if plot == Plot::Counts { STEPS_MAX } else { 1 + draw.below(STEPS_MAX) };
         let x = draw.below(1000) as i32;
-        let patience = if plot == Plot::Cancels { draw.below(60) } else { u64::MAX };
+        let gives_up = plot == Plot::Cancels || (plot == Plot::Crowds && draw.below(4) == 0);
+        let patience = if gives_up { draw.below(60) } else { u64::MAX };
         let ran = tokio::select! {
             biased;
             ran = run_once(&session, plot, count, x, draw) => ran,
@@ -124,7 +129,7 @@ async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut 
 
 /// Whether a failure may have come from what happened in the run. One that names a task is excused if that task died or could
 /// not be reached; one that names a panic, if a planner panicked; one for want of room, if a client gave up while its plans
-/// were being registered, since those count as in use until they are.
+/// were being registered, since those count as in use until they are; one for want of a place, if there is one for two clients.
 fn excused(plot: Plot, failure: &Failure) -> Result<(), String> {
     let is_panic = failure.code == Code::Internal && failure.message.ends_with("drawn from the seed");
     let names = |task: u32| {
@@ -135,9 +140,17 @@ fn excused(plot: Plot, failure: &Failure) -> Result<(), String> {
         // Whatever happens, a worker has the constants that its master relies on.
         _ if failure.message.starts_with("constant ") => Err(format!("an unexpected failure: {failure}")),
         Plot::Panics if is_panic && failure.task.is_some() => Ok(()),
-        Plot::Cancels if failure.code == Code::ResourceExhausted && failure.message.contains("being registered") => {
+        Plot::Cancels | Plot::Crowds
+            if failure.code == Code::ResourceExhausted && failure.message.contains("being registered") =>
+        {
             Ok(())
         }
+        Plot::Crowds
+            if failure.code == Code::ResourceExhausted && failure.message.starts_with("1 sessions are open") =>
+        {
+            Ok(())
+        }
+        Plot::Crowds if failure.code == Code::Aborted && failure.message.contains("was ended: 1 sessions") => Ok(()),
         Plot::Parts { task } if names(task) || names((task + 1) % TASKS) => Ok(()),
         Plot::Dies { task } | Plot::Returns { task } if names(task) => Ok(()),
         _ => Err(format!("an unexpected failure: {failure}")),

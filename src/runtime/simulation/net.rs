@@ -41,6 +41,8 @@ pub struct Net {
     state: Mutex<Lanes>,
     hosts: Mutex<BTreeMap<Peer, Arc<Host>>>,
     sessions: AtomicU64,
+    /// Most sessions of a master.
+    max_sessions: usize,
     /// What the clocks of all masters show, in nanoseconds.
     time: Arc<AtomicU64>,
 }
@@ -235,7 +237,7 @@ impl Net {
     pub fn start(self: &Arc<Self>, index: u32) {
         let process = self.lock().processes.get(&index).copied().unwrap_or(0);
         let (me, task) = (peer(index, process), Task::new("sim", index));
-        let limits = MasterLimits { plans: MAX_PLANS, ..MasterLimits::default() };
+        let limits = MasterLimits { plans: MAX_PLANS, sessions: self.max_sessions, ..MasterLimits::default() };
         let router: Arc<dyn Router> = Arc::new(SimRouter { me: me.clone(), net: Arc::clone(self) });
         let host = Host::by_hand(&task, &router, Resources::new(), limits, Arc::clone(&self.time));
         let devices = vec![host.serve_by_hand(&task, cpu(BackendChoice::Flex)).expect("a CPU")];
@@ -312,9 +314,9 @@ pub fn client(number: u64) -> Peer {
     Peer::new(format!("client {number}"))
 }
 
-/// The tasks, and clients that hold none.
-pub fn network() -> Arc<Net> {
-    let net = Arc::new(Net::default());
+/// The tasks, each with a master of so many sessions, and clients that hold none.
+pub fn network(max_sessions: usize) -> Arc<Net> {
+    let net = Arc::new(Net { max_sessions, ..Net::default() });
     (0..TASKS).for_each(|task| net.start(task));
     for number in 0..CLIENTS {
         let me = client(number);

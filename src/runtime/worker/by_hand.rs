@@ -30,7 +30,7 @@ impl Worker {
         self.waiting().is_some_and(|waiting| !waiting.is_empty())
     }
 
-    /// Compiles the pieces that wait for longest.
+    /// Compiles the pieces that have waited longest.
     pub fn register_next(&self) {
         let next = self.waiting().and_then(|mut waiting| waiting.pop_front());
         if let Some(registration) = next {

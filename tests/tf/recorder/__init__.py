@@ -2,6 +2,7 @@
 
     values.py     tensors as the recorded files write them, and when two of them are the same
     ops.py        one op at a time: `tests/data/kernels/*.json` and `tests/data/updates/*.json`
+    shapes/       what it infers of the shapes of nodes of every op: `tests/data/shapes/shapes.json`
     sessions.py   a graph and what a session runs of it, step by step: `tests/cases/*`
 
 A recorded file is its own specification: whatever it says beside the answers can be asked of TensorFlow again.

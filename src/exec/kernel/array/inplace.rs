@@ -6,19 +6,25 @@ use super::super::math::cast;
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Element, Ring, Shape, Tensor, with_ring, with_type};
+use crate::tensor::{Ring, Shape, Tensor, with_moved, with_ring};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = || input_dtype(node, 0);
     let found = match node.op {
         "InplaceUpdate" => {
-            with_type!(dtype()?, T => call(|inputs| rows(inputs, |old: &mut T, new| old.clone_from(new))))
+            with_moved!(dtype()?, T => call(|inputs| {
+                rows(inputs, |x, v, rows| change(x.moved_mut::<T>(), v.moved(), rows, T::clone_from))
+            }))
         }
         "InplaceAdd" => {
-            with_ring!(dtype()?, T => call(|inputs| rows(inputs, |old: &mut T, new| *old = T::add(*old, *new))))
+            with_ring!(dtype()?, T => call(|inputs| {
+                rows(inputs, |x, v, rows| change(x.slice_mut::<T>(), v.slice(), rows, |old, new| *old = old.add(*new)))
+            }))
         }
         "InplaceSub" => {
-            with_ring!(dtype()?, T => call(|inputs| rows(inputs, |old: &mut T, new| *old = T::sub(*old, *new))))
+            with_ring!(dtype()?, T => call(|inputs| {
+                rows(inputs, |x, v, rows| change(x.slice_mut::<T>(), v.slice(), rows, |old, new| *old = old.sub(*new)))
+            }))
         }
         "DeepCopy" => Some(call(|[x]: [Tensor; 1]| Ok(x))),
         "Empty" => {
@@ -59,8 +65,15 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Changes the rows of the first input that the second names, counted around from its end, by those of the third.
-fn rows<T: Element>([x, i, v]: [Tensor; 3], change: impl Fn(&mut T, &T)) -> Result<Tensor> {
+/// Rows of a tensor by their places, and how many elements each has.
+struct NamedRows {
+    places: Vec<usize>,
+    width: usize,
+}
+
+/// Has the rows of the first input that the second names changed by those of the third: `change` is called with the first and
+/// the third.
+fn rows([x, i, v]: [Tensor; 3], change: fn(&mut Tensor, &Tensor, &NamedRows) -> Result<()>) -> Result<Tensor> {
     let wrong = |why: String| Err(Failure::invalid(why));
     let (own, given) = (x.shape(), v.shape());
     if i.rank() != 1 {
@@ -83,12 +96,24 @@ fn rows<T: Element>([x, i, v]: [Tensor; 3], change: impl Fn(&mut T, &T)) -> Resu
         return wrong(format!("there are no rows to change in x of shape {own}"));
     }
     let mut x = call::owned(x)?;
-    let (old, new) = (x.slice_mut::<T>()?, v.slice::<T>()?);
-    for (row, new) in paced(i.to_i64s()?.into_iter().zip(new.chunks_exact(width)), width) {
-        let at = row.rem_euclid(count) as usize * width;
-        old[at..][..width].iter_mut().zip(new).for_each(|(old, new)| change(old, new));
-    }
+    // They are counted around from its end.
+    let places = i.to_i64s()?.into_iter().map(|row| row.rem_euclid(count) as usize).collect();
+    change(&mut x, &v, &NamedRows { places, width })?;
     Ok(x)
+}
+
+/// Changes each element of the rows by the next of `new`.
+fn change<T>(
+    old: Result<&mut [T]>,
+    new: Result<&[T]>,
+    NamedRows { places, width }: &NamedRows,
+    change: impl Fn(&mut T, &T),
+) -> Result<()> {
+    let (old, new) = (old?, new?);
+    for (row, new) in paced(places.iter().zip(new.chunks_exact(*width)), *width) {
+        old[row * width..][..*width].iter_mut().zip(new).for_each(|(old, new)| change(old, new));
+    }
+    Ok(())
 }
 
 /// The coordinates, a row for each dimension, of places in a tensor of these sizes.

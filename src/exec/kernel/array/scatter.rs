@@ -1,5 +1,7 @@
 //! ScatterNd, TensorScatterAdd and its kin, ScatterNdUpdate and its kin, SparseToDense: slices written by index.
 
+use std::slice::from_mut;
+
 use super::super::call::{check_copies, input_dtype, kernel as call, no_kernel, vector};
 use super::super::update::Update;
 use super::super::{HostKernel, KernelNode};
@@ -11,40 +13,19 @@ use crate::tensor::{DType, Element, Moved, Ring, Shape, Tensor, with_moved, with
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {
         "ScatterNd" => {
-            let (dtype, ignore) = (input_dtype(node, 1)?, ignores_bad_indices(node)?);
-            adding(dtype, move |add: Add| {
+            let dtype = input_dtype(node, 1)?;
+            adding(node, dtype)?.map(|add| {
                 call(move |[indices, updates, shape]: [Tensor; 3]| {
                     let shape = Shape::from_i64s(&vector(&Tensor::vector(indices_of(&shape)?), "shape", false)?)?;
-                    add(Tensor::zeros(dtype, shape)?, &indices, &updates, ignore)
+                    changed(&add, [Tensor::zeros(dtype, shape)?, indices, updates])
                 })
             })
         }
-        "TensorScatterAdd" => {
-            let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
-            adding(dtype, move |add: Add| call(move |[x, indices, updates]| add(x, &indices, &updates, ignore)))
-        }
-        "TensorScatterSub" => {
-            let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
-            with_ring!(dtype, T => call(move |[x, indices, updates]| {
-                scatter(x, &indices, &updates, ignore, |to: &mut T, &from| *to = Ring::sub(*to, from))
-            }))
-        }
-        "TensorScatterMax" | "TensorScatterMin" => {
-            let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
-            let op = node.op.to_owned();
-            with_number!(dtype, T => call(move |[x, indices, updates]| {
-                scatter(x, &indices, &updates, ignore, |to: &mut T, &from| match op.as_str() {
-                    "TensorScatterMax" if from > *to => *to = from,
-                    "TensorScatterMin" if from < *to => *to = from,
-                    _ => {}
-                })
-            }))
-        }
-        "TensorScatterUpdate" => {
-            let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
-            with_type!(dtype, T => call(move |[x, indices, updates]| {
-                scatter(x, &indices, &updates, ignore, |to: &mut T, from| to.clone_from(from))
-            }))
+        "TensorScatterAdd" => adding(node, input_dtype(node, 0)?)?.map(|add| call(move |inputs| changed(&add, inputs))),
+        "TensorScatterSub" | "TensorScatterMax" | "TensorScatterMin" | "TensorScatterUpdate" => {
+            let of_variable = node.op.replace("TensorScatter", "Nd");
+            let update = change(node, &of_variable, input_dtype(node, 0)?)?;
+            update.map(|update| call(move |inputs| changed(&update, inputs)))
         }
         "SparseToDense" => {
             let checks = node.attrs.bool("validate_indices")?;
@@ -127,33 +108,19 @@ fn dense<T: Moved>(
     Ok(Tensor::from_moved(dtype, shape, out))
 }
 
-type Add = fn(Tensor, &Tensor, &Tensor, bool) -> Result<Tensor>;
-
-/// The scatter that adds: numbers are summed, bools combined with or, strings concatenated.
-fn adding(dtype: DType, make: impl Fn(Add) -> HostKernel) -> Option<HostKernel> {
-    fn number<T: Ring>(x: Tensor, indices: &Tensor, updates: &Tensor, ignore: bool) -> Result<Tensor> {
-        scatter(x, indices, updates, ignore, |to: &mut T, &from| *to = to.add(from))
+/// The scatter that adds to a tensor: numbers are summed, bools combined with or, strings concatenated.
+fn adding(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
+    let ignore = ignores_bad_indices(node)?;
+    match dtype {
+        DType::Bool => Ok(Some(changing(ignore, |to: &mut bool, &from| *to |= from))),
+        DType::String => Ok(Some(changing(ignore, |to: &mut Vec<u8>, from| to.extend_from_slice(from)))),
+        _ => change(node, "NdAdd", dtype),
     }
-    let add = match dtype {
-        DType::Bool => |x, indices: &_, updates: &_, ignore| {
-            scatter(x, indices, updates, ignore, |to: &mut bool, &from| *to |= from)
-        },
-        DType::String => |x, indices: &_, updates: &_, ignore| {
-            scatter(x, indices, updates, ignore, |to: &mut Vec<u8>, from| to.extend_from_slice(from))
-        },
-        _ => with_ring!(dtype, T => number::<T> as Add)?,
-    };
-    Some(make(add))
 }
 
-fn scatter<T: Element>(
-    mut x: Tensor,
-    indices: &Tensor,
-    updates: &Tensor,
-    ignore: bool,
-    combine: impl Fn(&mut T, &T),
-) -> Result<Tensor> {
-    scatter_into(&mut x, indices, updates, ignore, &combine)?;
+/// The first input, changed by the others.
+fn changed(update: &Update, [mut x, indices, updates]: [Tensor; 3]) -> Result<Tensor> {
+    update.apply(from_mut(&mut x), &[indices, updates])?;
     Ok(x)
 }
 
