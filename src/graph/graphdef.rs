@@ -132,8 +132,8 @@ struct Reading {
 /// The first version in which a Placeholder of shape [] is a scalar: before, a client that knew no shape wrote that.
 const SCALAR_PLACEHOLDERS: i32 = 24;
 
-/// Marks a ShuffleAndRepeatDataset as TensorFlow 1 wrote it, without the attribute that it has since: its draws go on from one round
-/// to the next.
+/// Marks a ShuffleAndRepeatDataset as TensorFlow 1 wrote it, without the attribute that it has since: its draws go on from one
+/// round to the next.
 pub const DRAWS_GO_ON: &str = "_draws_go_on";
 
 fn read_node(node: proto::NodeDef, reading: &mut Reading) -> NodeDef {

@@ -32,8 +32,9 @@ const BEFORE_SLACK: &[&str] = &[
     "ZipDataset",
 ];
 
-/// The same elements, but for the order of those that are shuffled and then repeated (`shuffle_and_repeat_fusion`, which TensorFlow
-/// 1.15 asks for unless the options say no). With `latency_all_edges`, each dataset before says how long its elements took.
+/// The same elements, but for the order of those that are shuffled and then repeated (`shuffle_and_repeat_fusion`, which
+/// TensorFlow 1.15 asks for unless the options say no). With `latency_all_edges`, each dataset before says how long its
+/// elements took.
 ///
 /// # Errors
 /// InvalidArgument if the last buffer is to have slack (`slack`), and another kind of dataset comes after it; what those datasets

@@ -175,8 +175,8 @@ impl Shuffle {
         Ok(())
     }
 
-    /// Forgets rounds of which nothing is held any longer, but for the last. The draws begin anew with the next one, unless they go
-    /// on.
+    /// Forgets rounds of which nothing is held any longer, but for the last. The draws begin anew with the next one, unless
+    /// they go on.
     fn drop_empty(&mut self, run: &Run) {
         while self.slices.len() > 1 && self.slices.front().is_some_and(|slice| slice.start == slice.end) {
             self.slices.pop_front();

@@ -227,7 +227,11 @@ fn what_is_shuffled_and_then_repeated_is_drawn_as_in_tensorflow_1() {
     check(&idle, &["shuffle_and_repeat_fusion"], "230141043");
     check(&optimized("repeats = RepeatDataset shuffled one OF_ONE"), &defaults, "23014");
     check(&optimized("repeats = RepeatDataset same two OF_ONE"), &defaults, "104321043");
-    check(&optimized("zipped = ZipDataset repeated N=1 OF_ONE\nrepeats = RepeatDataset zipped all OF_ONE"), &defaults, "104320321");
+    check(
+        &optimized("zipped = ZipDataset repeated N=1 OF_ONE\nrepeats = RepeatDataset zipped all OF_ONE"),
+        &defaults,
+        "104320321",
+    );
     let none = optimized("repeats = RepeatDataset shuffled zero OF_ONE");
     check(&none, &defaults, "count must be greater than zero or equal to -1.");
     let one_op = |mark: &str| format!("optimized = ShuffleAndRepeatDataset some three four two two {mark} OF_ONE");
