@@ -32,7 +32,7 @@ class Program:
         for port, own in (ports or {}).items():
             text = text.replace(port, own)
         self.folder = tempfile.mkdtemp()
-        path = os.path.join(self.folder, f"{name}-{'-'.join(arguments)[:20]}.py")
+        path = os.path.join(self.folder, f"{name}-{'-'.join(arguments)[:20].replace('/', '-')}.py")
         with open(path, "w") as file:
             file.write(text)
         self.log = path.replace(".py", ".log")
