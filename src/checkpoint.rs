@@ -43,6 +43,11 @@ fn data_path(prefix: &Path, shard: u32, shards: u32) -> PathBuf {
     with_suffix(prefix, &format!(".data-{shard:05}-of-{shards:05}"))
 }
 
+/// The folder that the files of the checkpoint of that prefix lie in.
+fn folder_of(prefix: &Path) -> PathBuf {
+    index_path(prefix).parent().unwrap_or(prefix).to_owned()
+}
+
 fn with_suffix(prefix: &Path, suffix: &str) -> PathBuf {
     let mut path = prefix.as_os_str().to_owned();
     path.push(suffix);

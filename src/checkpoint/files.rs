@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{io_failure, with_suffix};
+use super::{folder_of, io_failure, with_suffix};
 use crate::failure::{Failure, Result};
 
 /// Stands in the name of a file that is not in place yet, before the process's number and a count.
@@ -23,7 +23,7 @@ fn operation<T>(run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 
 /// Makes the folder that a prefix lies in.
 pub(super) fn make_folder(prefix: &Path) -> Result<PathBuf> {
-    let folder = prefix.parent().unwrap_or(prefix).to_owned();
+    let folder = folder_of(prefix);
     operation(|| fs::create_dir_all(&folder)).map_err(|error| io_failure("cannot make", &folder, &error))?;
     Ok(folder)
 }

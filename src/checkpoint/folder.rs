@@ -93,6 +93,18 @@ impl DataDir {
         let rest = path.strip_prefix(existing).map_err(|_| denied("has no parent folder"))?;
         Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
     }
+
+    /// What the names of a checkpoint's files begin with: one that ends in `/` is a folder, in which they are.
+    ///
+    /// # Errors
+    /// As [`DataDir::resolve`].
+    pub(super) fn resolve_prefix(&self, prefix: &[u8]) -> Result<PathBuf> {
+        let mut path = self.resolve(prefix)?.into_os_string();
+        if prefix.ends_with(b"/") {
+            path.push("/");
+        }
+        Ok(path.into())
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry as Place;
 use super::bundle::Index;
 use super::files::{link, make_folder, remove, remove_folder};
 use super::write::{commit, free_shards};
-use super::{Checkpoint, DataDir, data_path, index_path};
+use super::{Checkpoint, DataDir, data_path, folder_of, index_path};
 use crate::failure::{Code, Failure, Result};
 
 /// Makes one checkpoint, `destination`, of those of `prefixes`, which are gone afterwards: their data files become the
@@ -26,7 +26,7 @@ pub fn merge(
     let mut parts = Vec::new();
     for prefix in prefixes {
         match Checkpoint::open(dir, prefix) {
-            Ok(part) => parts.push((dir.resolve(prefix)?, part)),
+            Ok(part) => parts.push((dir.resolve_prefix(prefix)?, part)),
             Err(failure) if failure.code == Code::NotFound => {
                 if !allow_missing {
                     let prefix = String::from_utf8_lossy(prefix);
@@ -40,7 +40,7 @@ pub fn merge(
     if parts.is_empty() {
         return Err(Failure::new(Code::NotFound, "there is no checkpoint to merge"));
     }
-    let target = dir.resolve(destination)?;
+    let target = dir.resolve_prefix(destination)?;
     let folder = make_folder(&target)?;
     let mut index = Index::default();
     // Data files in use, numbered in the order of first use.
@@ -78,7 +78,8 @@ pub fn merge(
     }
     commit(&target, &folder, &index)?;
     for (prefix, _) in &parts {
-        if *prefix != target {
+        // A path is equal to the same with a `/` at its end.
+        if prefix.as_os_str() != target.as_os_str() {
             remove(&index_path(prefix));
         }
     }
@@ -87,8 +88,9 @@ pub fn merge(
         remove(file);
     }
     for (prefix, _) in &parts {
-        if let Some(own) = prefix.parent().filter(|own| remove_folders && *own != folder) {
-            remove_folder(own);
+        let own = folder_of(prefix);
+        if remove_folders && own != folder {
+            remove_folder(&own);
         }
     }
     Ok(())

@@ -110,6 +110,28 @@ fn the_same_bytes_are_written() {
     assert_eq!(restore(&dir, "merged", "v1", DType::F32, ""), Ok(Tensor::vector(vec![1f32, 1.5])));
 }
 
+/// The files have the names that TensorFlow gives them.
+#[test]
+fn a_prefix_that_ends_in_a_slash_is_a_folder() {
+    let (_folder, dir) = fresh();
+    save_all(&dir, "part/", &[("v", "", Tensor::scalar(1))]).unwrap();
+    save_all(&dir, "part", &[("v", "", Tensor::scalar(2))]).unwrap();
+    let value = |prefix: &str| restore(&dir, prefix, "v", DType::I32, "");
+    assert_eq!((value("part/"), value("part")), (Ok(Tensor::scalar(1)), Ok(Tensor::scalar(2))));
+    let names = |folder: &str| {
+        let all = fs::read_dir(dir.root().join(folder)).unwrap();
+        let mut names: Vec<_> = all.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names("part"), [".data-00000-of-00001", ".index"]);
+    merge(&dir, &[b"part/"], b"whole/", true, false).unwrap();
+    assert_eq!(names("whole"), [".data-00000-of-00001", ".index"]);
+    assert_eq!((value("whole/"), value("part")), (Ok(Tensor::scalar(1)), Ok(Tensor::scalar(2))));
+    merge(&dir, &[b"whole/"], b"whole", false, false).unwrap();
+    assert_eq!((value("whole"), value("whole/").is_err()), (Ok(Tensor::scalar(1)), true));
+}
+
 #[test]
 fn saving_again_replaces_the_checkpoint() {
     let (_folder, dir) = fresh();

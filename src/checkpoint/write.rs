@@ -42,7 +42,7 @@ impl<'a> Saved<'a> {
 /// PermissionDenied if the prefix leads out of `dir`; InvalidArgument if a name occurs twice or a part does not fit its
 /// whole; the file system's errors.
 pub fn save(dir: &DataDir, prefix: &[u8], tensors: &[Saved]) -> Result<()> {
-    let prefix = dir.resolve(prefix)?;
+    let prefix = dir.resolve_prefix(prefix)?;
     let folder = make_folder(&prefix)?;
     let mut index = Index { shards: free_shards(&prefix, 1)?, ..Index::default() };
     let (data, ()) = Beside::write(&prefix, "data", |file| {

@@ -132,6 +132,10 @@ struct Reading {
 /// The first version in which a Placeholder of shape [] is a scalar: before, a client that knew no shape wrote that.
 const SCALAR_PLACEHOLDERS: i32 = 24;
 
+/// Marks a ShuffleAndRepeatDataset as TensorFlow 1 wrote it, without the attribute that it has since: its draws go on from one
+/// round to the next.
+pub const DRAWS_GO_ON: &str = "_draws_go_on";
+
 fn read_node(node: proto::NodeDef, reading: &mut Reading) -> NodeDef {
     let proto::NodeDef { name, op, input, device, attr } = node;
     let mut attrs = Attrs::default();
@@ -147,6 +151,9 @@ fn read_node(node: proto::NodeDef, reading: &mut Reading) -> NodeDef {
     let scalar_is_any = op == "Placeholder" && reading.producer < SCALAR_PLACEHOLDERS;
     if scalar_is_any && attrs.shape("shape").is_ok_and(|shape| shape.0.as_ref().is_some_and(Vec::is_empty)) {
         attrs.set("shape", Attr::Shape(PartialShape::UNKNOWN));
+    }
+    if op == "ShuffleAndRepeatDataset" && attrs.get("reshuffle_each_iteration").is_none() {
+        attrs.set(DRAWS_GO_ON, Attr::Bool(true));
     }
     NodeDef { name, op, inputs: input, device, attrs, refused }
 }

@@ -7,6 +7,8 @@ references, control flow of the first kind. A program that wants otherwise says 
 import contextlib
 import json
 import os
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -109,6 +111,40 @@ def raises(kind, *parts):
             check(part in str(error), f"{part!r} is not in: {error}")
     if not caught:
         raise AssertionError(f"no {kind.__name__}")
+
+
+def first_python():
+    """The Python that has TensorFlow 1.15; ends the program where there is none and there need not be one."""
+    python = os.environ.get("TF1_CLIENT")
+    if not python:
+        may_skip = os.environ.get("MESHTF_TEST_MAY_SKIP", "").replace(" ", "").split(",")
+        missing = "there is no TensorFlow 1.15 (`make tensorflow-1.15` installs it, with Python 3.7)"
+        check(not os.environ.get("CI") or "tensorflow-1.15" in may_skip, missing)
+        note(f"NOT RUN: {missing}")
+        sys.exit()
+    return python
+
+
+def run_with_first(python, *names):
+    """Runs programs of `version_1`, all at once, as processes of that Python, and passes on what they note."""
+    # What TensorFlow 2 leaves for those that it starts makes TensorFlow 1.15 eager.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF2_")}
+    environment.update(TF_CPP_MIN_LOG_LEVEL="2", PYTHONWARNINGS="ignore")
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "version_1")
+    all_of_them = [
+        subprocess.Popen(
+            [python, os.path.join(folder, name + ".py")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name in names
+    ]
+    for name, process in zip(names, all_of_them):
+        said = process.communicate()[0]
+        check(process.returncode == 0, name, "ended with", process.returncode, said)
+        print("\n".join(line for line in said.splitlines() if line.startswith("note: ")), flush=True)
 
 
 def digits():

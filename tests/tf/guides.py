@@ -23,22 +23,22 @@ ENVIRONMENT.update(MESHTF_HOME=HOME, PYTHONUNBUFFERED="1", TF_CPP_MIN_LOG_LEVEL=
 
 
 class Program:
-    """One of the guides' programs as a process of `python`, with other ports. Its output is in a file."""
+    """One of the guides' programs as a process of `python`, with other ports and `more` in its environment. Its output is in a file."""
 
-    def __init__(self, name, *arguments, mesh="guide", ports=None, text=None, python=sys.executable):
+    def __init__(self, name, *arguments, mesh="guide", ports=None, text=None, python=sys.executable, **more):
         if text is None:
             with open(os.path.join(HERE, "documents", name + ".py")) as file:
                 text = file.read()
         for port, own in (ports or {}).items():
             text = text.replace(port, own)
         self.folder = tempfile.mkdtemp()
-        path = os.path.join(self.folder, f"{name}-{'-'.join(arguments)[:20]}.py")
+        path = os.path.join(self.folder, f"{name}-{'-'.join(arguments)[:20].replace('/', '-')}.py")
         with open(path, "w") as file:
             file.write(text)
         self.log = path.replace(".py", ".log")
         command = [meshtf_binary(), "tf", "--mesh", "tf-" + mesh + os.path.basename(HOME), "--", python, path, *arguments]
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, cwd=self.folder, env=ENVIRONMENT, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, cwd=self.folder, env=ENVIRONMENT | more, stdout=log, stderr=log)
 
     def output(self):
         with open(self.log, errors="replace") as file:

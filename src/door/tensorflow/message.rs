@@ -135,15 +135,24 @@ pub struct RunOptions {
     pub trace_level: i32,
     #[prost(int64, tag = "2")]
     pub timeout_in_ms: i64,
+    /// A pool of threads, which sessions on servers have not; less than [`MANY_STEPS`]: see there.
+    #[prost(int32, tag = "3")]
+    pub inter_op_thread_pool: i32,
     #[prost(bool, tag = "5")]
     pub output_partition_graphs: bool,
-    /// How many steps to take, one after the other; 0: one. Not a field of TensorFlow's: its servers skip it, and its clients
-    /// pass it on. What `meshtf tf` starts asks so for the steps of a queue runner.
-    #[prost(uint64, tag = "7331")]
-    pub steps: u64,
 }
 
+/// A run takes as many steps, one after the other, as its pool of threads is less than this. So what `meshtf tf` starts asks for
+/// the steps of a queue runner: clients of every age pass that field on, and TensorFlow's servers do without it.
+pub const MANY_STEPS: i32 = -733_100_000;
+
 impl RunOptions {
+    /// How many steps to take.
+    pub fn steps(&self) -> u64 {
+        let less = i64::from(MANY_STEPS) - i64::from(self.inter_op_thread_pool);
+        u64::try_from(less).unwrap_or(0).max(1)
+    }
+
     /// Whether the client is to learn what ran.
     pub fn is_traced(&self) -> bool {
         self.trace_level > 0 || self.output_partition_graphs

@@ -223,13 +223,14 @@ impl DoorSession {
             return self.go_on(&request.partial_run_handle, feeds, request.fetch, &options).await;
         }
         let (names, feeds): (Vec<String>, Vec<Tensor>) = feeds.into_iter().unzip();
-        if options.steps > 1 {
+        let steps = options.steps();
+        if steps > 1 {
             let is_plain = names.is_empty() && request.fetch.is_empty() && !options.is_traced();
             if !is_plain || request.target.is_empty() {
                 return Err(Failure::invalid("a run of many steps has targets, and no feeds, fetches or trace"));
             }
-            if options.steps > MAX_STEPS {
-                let why = format!("a run is asked for {} steps; it has {MAX_STEPS} at most", options.steps);
+            if steps > MAX_STEPS {
+                let why = format!("a run is asked for {steps} steps; it has {MAX_STEPS} at most");
                 return Err(Failure::invalid(why));
             }
             self.steps(request.target, &options).await?;
@@ -242,7 +243,7 @@ impl DoorSession {
     async fn steps(&self, targets: Vec<String>, options: &RunOptions) -> Result<()> {
         let signature = Signature { feeds: Vec::new(), fetches: Vec::new(), targets, mode: Mode::Whole };
         let first = self.within(options, self.session.step(signature.clone(), Vec::new())).await?;
-        let rest = options.steps - 1;
+        let rest = options.steps() - 1;
         if first.summary.devices.len() == 1 && self.limit(options).is_none() {
             // One device runs them one after the other by itself. Several would run ahead of each other: when one failed, what
             // another had taken out of a queue for a later step would be lost.

@@ -18,25 +18,31 @@ pub(in crate::exec) enum Seeds {
     Fixed(u64, u64),
     /// Others each time, drawn from there.
     Drawn(Arc<Mutex<SeedSource>>),
+    /// The same each time, but a round of an iteration goes on with the draws of the one before: so TensorFlow 1 draws where it
+    /// makes one of shuffling and repeating.
+    GoingOn(u64, u64),
 }
 
 impl Seeds {
     /// Two seeds as a node states them: unpredictable if both are 0.
     pub fn new(seed: i64, seed2: i64, is_drawn_anew: bool) -> Seeds {
-        let (seed, seed2) = match (seed as u64, seed2 as u64) {
-            (0, 0) => Dice::unpredictable_seeds(),
-            stated => stated,
-        };
+        let (seed, seed2) = stated(seed, seed2);
         match is_drawn_anew {
             true => Seeds::Drawn(Arc::new(Mutex::new(SeedSource::new(seed, seed2)))),
             false => Seeds::Fixed(seed, seed2),
         }
     }
 
+    /// [`Seeds::GoingOn`], of two seeds as a node states them.
+    pub fn going_on(seed: i64, seed2: i64) -> Seeds {
+        let (seed, seed2) = stated(seed, seed2);
+        Seeds::GoingOn(seed, seed2)
+    }
+
     fn dice(&self, pull: &Pull) -> Dice {
         let [seed, seed2, _] = pull.drawn(|again| match (self, again) {
-            (Seeds::Fixed(..), Some(again)) => again,
-            (Seeds::Fixed(seed, seed2), None) => [*seed, *seed2, 0],
+            (Seeds::Fixed(..) | Seeds::GoingOn(..), Some(again)) => again,
+            (Seeds::Fixed(seed, seed2) | Seeds::GoingOn(seed, seed2), None) => [*seed, *seed2, 0],
             (Seeds::Drawn(source), Some(again)) => {
                 lock(source).go_to(again[2]);
                 again
@@ -45,6 +51,25 @@ impl Seeds {
         });
         Dice::seeded(seed, seed2)
     }
+}
+
+/// Seeds as a node states them: unpredictable ones if both are 0.
+fn stated(seed: i64, seed2: i64) -> (u64, u64) {
+    match (seed as u64, seed2 as u64) {
+        (0, 0) => Dice::unpredictable_seeds(),
+        stated => stated,
+    }
+}
+
+/// Refuses a number of rounds that shuffling and repeating in one does not take.
+///
+/// # Errors
+/// InvalidArgument in TensorFlow's words.
+pub(in crate::exec) fn check_count(count: i64) -> Result<()> {
+    if count > 0 || count == -1 {
+        return Ok(());
+    }
+    Err(Failure::invalid("count must be greater than zero or equal to -1."))
 }
 
 /// The elements of `count` rounds over the input, or of rounds without end if that is negative, each drawn from `size` of them.
@@ -150,11 +175,14 @@ impl Shuffle {
         Ok(())
     }
 
-    /// Forgets rounds of which nothing is held any longer, but for the last. The draws begin anew with the next one.
+    /// Forgets rounds of which nothing is held any longer, but for the last. The draws begin anew with the next one, unless
+    /// they go on.
     fn drop_empty(&mut self, pull: &Pull) {
         while self.slices.len() > 1 && self.slices.front().is_some_and(|slice| slice.start == slice.end) {
             self.slices.pop_front();
-            self.dice = self.seeds.dice(pull);
+            if !matches!(self.seeds, Seeds::GoingOn(..)) {
+                self.dice = self.seeds.dice(pull);
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use super::super::turn;
 use super::named::Site;
 use super::op::{OpContext, StateInputs, StateOp, one, simple};
 use crate::failure::{Code, Failure, Result};
+use crate::graph::graphdef::DRAWS_GO_ON;
 use crate::tensor::{DType, PartialShape, Tensor};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
@@ -93,9 +94,15 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         "ShuffleDataset" | "ShuffleDatasetV3" | "ShuffleAndRepeatDataset" | "ShuffleAndRepeatDatasetV2" => {
             let is_drawn_anew = node.attrs.bool("reshuffle_each_iteration")?;
             let repeats = node.op.starts_with("ShuffleAndRepeat");
+            let goes_on = node.attrs.get(DRAWS_GO_ON).is_some();
             described(node, move |inputs| {
-                let seeds = shuffle::Seeds::new(inputs.number(2)?, inputs.number(3)?, is_drawn_anew);
+                let (seed, seed2) = (inputs.number(2)?, inputs.number(3)?);
+                let seeds = match goes_on {
+                    true => shuffle::Seeds::going_on(seed, seed2),
+                    false => shuffle::Seeds::new(seed, seed2, is_drawn_anew),
+                };
                 let count = if repeats { inputs.number(4)? } else { 1 };
+                shuffle::check_count(count)?;
                 shuffle::shuffle(inputs.dataset(0)?, inputs.number(1)?, seeds, count)
             })
         }

@@ -181,6 +181,64 @@ fn datasets_say_something_of_their_elements_to_an_aggregator() {
     }
 }
 
+/// Rounds of five numbers that are shuffled and repeated, as TensorFlow 1.15 gives them for these seeds, to clients that ask for
+/// its default optimizations and to others.
+#[test]
+fn what_is_shuffled_and_then_repeated_is_drawn_as_in_tensorflow_1() {
+    let check = |from: &str, asked: &[&str], wanted: &str| {
+        let of_one = "output_types=<int64> output_shapes={[]}";
+        let text = format!(
+            "zero = Const is=(0l)
+            all = Const is=(-1l)
+            one = Const is=(1l)
+            two = Const is=(2l)
+            three = Const is=(3l)
+            four = Const is=(4l)
+            five = Const is=(5l)
+            nine = Const is=(9l)
+            asked = Placeholder dtype=string shape=[?]
+            some = RangeDataset zero five one {of_one}
+            shuffled = ShuffleDataset some three four two reshuffle_each_iteration=true {of_one}
+            same = ShuffleDataset some three four two reshuffle_each_iteration=false {of_one}
+            taken = TakeDataset shuffled all {of_one}
+            repeated = RepeatDataset shuffled two {of_one}
+            {}
+            batch = BatchDataset optimized nine output_types=<int64> output_shapes={{[?]}}
+            first = TakeDataset batch one output_types=<int64> output_shapes={{[?]}}
+            only = DatasetToSingleElement first output_types=<int64> output_shapes={{[?]}}",
+            from.replace("OF_ONE", of_one)
+        );
+        let asked = Tensor::vector(asked.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>());
+        match Cluster::new(1).run(&graph(&text), &[("asked", asked)], &["only"]) {
+            Ok(got) => {
+                let got: Vec<String> = got[0].slice::<i64>().unwrap().iter().map(i64::to_string).collect();
+                assert_eq!(got.concat(), wanted, "{from}");
+            }
+            Err(failure) => assert_eq!((failure.code, &failure.message[..]), (Code::InvalidArgument, wanted), "{from}"),
+        }
+    };
+    let optimized = |dataset: &str| format!("{dataset}\noptimized = OptimizeDataset repeats asked OF_ONE");
+    let defaults = ["map_and_batch_fusion", "noop_elimination", "shuffle_and_repeat_fusion"];
+    let twice = optimized("repeats = RepeatDataset shuffled two OF_ONE");
+    check(&twice, &defaults, "104320321");
+    check(&twice, &["noop_elimination"], "230141043");
+    let idle = optimized("repeats = RepeatDataset taken two OF_ONE");
+    check(&idle, &defaults, "104320321");
+    check(&idle, &["shuffle_and_repeat_fusion"], "230141043");
+    check(&optimized("repeats = RepeatDataset shuffled one OF_ONE"), &defaults, "23014");
+    check(&optimized("repeats = RepeatDataset same two OF_ONE"), &defaults, "104321043");
+    check(
+        &optimized("zipped = ZipDataset repeated N=1 OF_ONE\nrepeats = RepeatDataset zipped all OF_ONE"),
+        &defaults,
+        "104320321",
+    );
+    let none = optimized("repeats = RepeatDataset shuffled zero OF_ONE");
+    check(&none, &defaults, "count must be greater than zero or equal to -1.");
+    let one_op = |mark: &str| format!("optimized = ShuffleAndRepeatDataset some three four two two {mark} OF_ONE");
+    check(&one_op("_draws_go_on=true"), &[], "104320321");
+    check(&one_op(""), &[], "230141043");
+}
+
 /// The words and names are those of TensorFlow 1.15.
 #[test]
 fn optimizations_are_as_tensorflows_where_they_show() {

@@ -155,6 +155,17 @@ fn a_placeholder_of_an_old_client_may_have_any_shape() {
     check(r#"{"producer": 9}"#, r#"{"dim": [{"size": 3}]}"#, some);
 }
 
+/// TensorFlow 1 had no attribute for it.
+#[test]
+fn the_draws_of_a_shuffle_by_an_old_client_go_on() {
+    let marked = |attr: &str| {
+        let text = format!(r#"{{"node": [{{"name": "s", "op": "ShuffleAndRepeatDataset", "attr": {{{attr}}}}}]}}"#);
+        from_json(&text).unwrap()[0].attrs.get(DRAWS_GO_ON).cloned()
+    };
+    assert_eq!(marked(""), Some(Attr::Bool(true)));
+    assert_eq!(marked(r#""reshuffle_each_iteration": {"b": true}"#), None);
+}
+
 #[test]
 fn faults_in_the_json_have_their_place() {
     let check = |text: &str, want: &str| assert_eq!(from_json(text).unwrap_err().to_string(), want);

@@ -3,6 +3,7 @@ the same end; a relative checkpoint is the program's own. And the names of Tenso
 
 import os
 import sys
+import threading
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from client import check, data, on_tensorflow, raises, same, target, tf
 CLUSTER = {"ps": 1, "worker": 1}
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 3, "src", "cli", "tf"))
-from meshtf_tf import names, sessions  # noqa: E402
+from meshtf_tf import exits, names, sessions  # noqa: E402
 
 sessions.install()
 names.add_older_names(tf)
@@ -129,3 +130,36 @@ with tf.Graph().as_default(), tf.Session(target("worker/0")) as session:
     check(len(summary.value) == 2, summary)
     check(tf.train.SummaryWriter is tf.summary.FileWriter)
     check(tf.initialize_all_variables().type == "NoOp")
+
+# A program that ends while a thread waits in a session: the call ends with the session, and the thread goes no further.
+calls_under_way = exits.Calls()
+went_on = threading.Event()
+with tf.Graph().as_default():
+    with tf.device("/job:worker/task:0"):
+        wanted = tf.FIFOQueue(1, [tf.float32], shared_name="empty").dequeue()
+    waiting, idle = tf.Session(target("worker/0")), tf.Session(target("worker/0"))
+    begun = threading.Event()
+
+    def call(fn, *arguments):
+        begun.set()
+        return type(waiting)._do_call(waiting, fn, *arguments)
+
+    waiting._do_call = calls_under_way.watched(lambda _, fn, *arguments: call(fn, *arguments)).__get__(waiting)
+
+    def wait():
+        try:
+            waiting.run(wanted)
+        except tf.errors.OpError:
+            pass
+        went_on.set()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    begun.wait()
+    check(calls_under_way.sessions == [waiting], calls_under_way.sessions)
+    calls_under_way.end()
+    check(calls_under_way.sessions == [], calls_under_way.sessions)
+    with raises(RuntimeError, "closed"):
+        waiting.run(tf.constant(1))
+    check(idle.run(tf.constant(2)) == 2)
+    check(thread.is_alive() and not went_on.is_set())

@@ -17,25 +17,27 @@ def before():
 
 def after(tensorflow):
     """Called once TensorFlow is loaded, before the program has it."""
-    from meshtf_tf import names, servers, sessions
+    from meshtf_tf import exits, names, servers, sessions
 
-    if major(tensorflow) >= 2:
+    if version(tensorflow) >= (2, 0):
         names.restore_first_api(tensorflow)
-    if major(tensorflow) >= 1:
+    if version(tensorflow) >= (1, 0):
         names.add_older_names(tensorflow)
     servers.install()
     sessions.install()
+    if version(tensorflow) < (1, 4):
+        exits.install()
 
 
-def major(tensorflow):
-    """TensorFlow's major version."""
-    return int(tensorflow.__version__.split(".")[0])
+def version(tensorflow):
+    """TensorFlow's version, as far as it says what there is: (1, 15)."""
+    return tuple(map(int, tensorflow.__version__.split(".")[:2]))
 
 
 def check_contrib():
     """Says why `import tensorflow.contrib` fails, where it does."""
     tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and hasattr(tensorflow, "__version__") and major(tensorflow) >= 2:
+    if tensorflow is not None and hasattr(tensorflow, "__version__") and version(tensorflow) >= (2, 0):
         raise ImportError(NO_CONTRIB)
 
 

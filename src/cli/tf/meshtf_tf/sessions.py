@@ -3,8 +3,11 @@
 import functools
 import os
 
-# The field of RunOptions that asks a node for many steps in one call. Other servers skip it, and take one step.
-STEPS_FIELD = 7331
+from meshtf_tf.exits import is_on_server
+
+# A node takes as many steps in one call as this is less: a pool of threads that is none. TensorFlow's servers take one step, since
+# sessions on them have no such pools. A field of RunOptions' own would be dropped by clients before 1.4.
+STEPS_POOL = -733100000
 # So many elements a call: a runner looks between two calls whether it is to stop.
 STEPS = 1000
 
@@ -21,9 +24,10 @@ def install():
 
     saver.Saver.save = in_own_folder(saver.Saver.save)
     saver.Saver.restore = in_own_folder(saver.Saver.restore)
-    options = many_steps()
-    if options is not None:
-        queue_runner_impl.QueueRunner._run = in_the_node(queue_runner_impl.QueueRunner._run, options)
+    from tensorflow.core.protobuf import config_pb2
+
+    options = config_pb2.RunOptions(inter_op_thread_pool=STEPS_POOL - STEPS)
+    queue_runner_impl.QueueRunner._run = in_the_node(queue_runner_impl.QueueRunner._run, options)
 
 
 def in_own_folder(method):
@@ -43,31 +47,12 @@ def in_own_folder(method):
     return absolute
 
 
-def many_steps():
-    """The options of a run that ask for many steps; None if protobuf drops fields that it does not know, as before its 3.5."""
-    from tensorflow.core.protobuf import config_pb2
-
-    # The tag and the value, each as a varint.
-    options = config_pb2.RunOptions.FromString(varint(STEPS_FIELD << 3) + varint(STEPS))
-    return options if options.ByteSize() else None
-
-
-def varint(number):
-    """A number in protobuf's variable length."""
-    parts = []
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes(parts + [number])
-
-
 def in_the_node(run, options):
     """Runs the enqueue op many times a call, where the session is on a server."""
 
     @functools.wraps(run)
     def _run(self, sess, enqueue_op, coord=None):
-        target = getattr(sess, "sess_str", None) or ""
-        if not (target.decode() if isinstance(target, bytes) else target).startswith("grpc://"):
+        if not is_on_server(sess):
             return run(self, sess, enqueue_op, coord)
         return run(self, ManySteps(sess, enqueue_op, options), enqueue_op, coord)
 
@@ -93,6 +78,8 @@ class ManySteps:
     def run(self, fetches, *arguments, **named):
         if fetches is self.op and not arguments and not named:
             named["options"] = self.options
+            # TensorFlow 1.0 has a tensor here, of which nothing is to be fetched.
+            fetches = getattr(fetches, "op", fetches)
         return self.session.run(fetches, *arguments, **named)
 
     def make_callable(self, op):
