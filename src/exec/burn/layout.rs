@@ -86,7 +86,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             let distinct = axes.iter().enumerate().all(|(i, axis)| !axes[..i].contains(axis));
             (distinct && !axes.is_empty()).then(|| Ok(vec![x.clone().flip(&axes)]))
         }),
-        "StridedSliceGrad" if B::REMOTE => {
+        "StridedSliceGrad" if B::REMOTE && node.inputs[4].is_float() => {
             let masks = Masks::of(node)?;
             moved(4, move |dy, rest| {
                 let shape =

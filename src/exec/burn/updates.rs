@@ -72,9 +72,11 @@ pub(super) use kernels::updated;
 
 #[cfg(feature = "wgpu")]
 mod kernels {
+    use burn_backend::cubecl::dtype_to_storage_type;
     use burn_backend::ops::FloatTensorOps;
-    use burn_backend::{DType, FloatDType, TensorMetadata};
+    use burn_backend::{FloatDType, TensorMetadata};
     use burn_wgpu::{CubeBackend, CubeTensor};
+    use cubecl::ir::ElemType;
     use cubecl::prelude::*;
     use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
 
@@ -82,33 +84,35 @@ mod kernels {
     use super::{RATES, Rule};
 
     #[cube(launch_unchecked, address_type = "dynamic")]
-    fn one_variable<N: Size>(
-        var: LinearView<'_, Vector<f32, N>>,
-        grad: LinearView<'_, Vector<f32, N>>,
-        mut to: LinearViewMut<'_, Vector<f32, N>>,
+    fn one_variable<F: Float, N: Size>(
+        var: LinearView<'_, Vector<F, N>>,
+        grad: LinearView<'_, Vector<F, N>>,
+        mut to: LinearViewMut<'_, Vector<F, N>>,
         lr: f32,
+        #[define(F)] _dtype: ElemType,
     ) {
         if !to.is_in_bounds(ABSOLUTE_POS) {
             terminate!();
         }
-        to.write(ABSOLUTE_POS, var.read(ABSOLUTE_POS) - grad.read(ABSOLUTE_POS) * Vector::new(lr));
+        to.write(ABSOLUTE_POS, var.read(ABSOLUTE_POS) - grad.read(ABSOLUTE_POS) * Vector::new(F::cast_from(lr)));
     }
 
     #[cube(launch_unchecked, address_type = "dynamic")]
-    fn two_variables<N: Size>(
-        var: LinearView<'_, Vector<f32, N>>,
-        slot: LinearView<'_, Vector<f32, N>>,
-        grad: LinearView<'_, Vector<f32, N>>,
-        mut to: LinearViewMut<'_, Vector<f32, N>>,
-        mut to_slot: LinearViewMut<'_, Vector<f32, N>>,
+    fn two_variables<F: Float, N: Size>(
+        var: LinearView<'_, Vector<F, N>>,
+        slot: LinearView<'_, Vector<F, N>>,
+        grad: LinearView<'_, Vector<F, N>>,
+        mut to: LinearViewMut<'_, Vector<F, N>>,
+        mut to_slot: LinearViewMut<'_, Vector<F, N>>,
         lr: f32,
         second: f32,
         #[comptime] rule: Rule,
+        #[define(F)] _dtype: ElemType,
     ) {
         if !to.is_in_bounds(ABSOLUTE_POS) {
             terminate!();
         }
-        let (lr, second) = (Vector::new(lr), Vector::new(second));
+        let (lr, second) = (Vector::new(F::cast_from(lr)), Vector::new(F::cast_from(second)));
         let g = grad.read(ABSOLUTE_POS);
         let old = slot.read(ABSOLUTE_POS);
         let slot = match comptime![rule] {
@@ -146,26 +150,27 @@ mod kernels {
     }
 
     #[cube(launch_unchecked, address_type = "dynamic")]
-    fn three_variables<N: Size>(
-        var: LinearView<'_, Vector<f32, N>>,
-        slot: LinearView<'_, Vector<f32, N>>,
-        other: LinearView<'_, Vector<f32, N>>,
-        grad: LinearView<'_, Vector<f32, N>>,
-        mut to: LinearViewMut<'_, Vector<f32, N>>,
-        mut to_slot: LinearViewMut<'_, Vector<f32, N>>,
-        mut to_other: LinearViewMut<'_, Vector<f32, N>>,
+    fn three_variables<F: Float, N: Size>(
+        var: LinearView<'_, Vector<F, N>>,
+        slot: LinearView<'_, Vector<F, N>>,
+        other: LinearView<'_, Vector<F, N>>,
+        grad: LinearView<'_, Vector<F, N>>,
+        mut to: LinearViewMut<'_, Vector<F, N>>,
+        mut to_slot: LinearViewMut<'_, Vector<F, N>>,
+        mut to_other: LinearViewMut<'_, Vector<F, N>>,
         lr: f32,
         second: f32,
         third: f32,
         fourth: f32,
         #[comptime] rule: Rule,
+        #[define(F)] _dtype: ElemType,
     ) {
         if !to.is_in_bounds(ABSOLUTE_POS) {
             terminate!();
         }
-        let one = Vector::new(1.0f32);
-        let (lr, second, third, fourth) =
-            (Vector::new(lr), Vector::new(second), Vector::new(third), Vector::new(fourth));
+        let one = Vector::new(F::new(1.0));
+        let (lr, second) = (Vector::new(F::cast_from(lr)), Vector::new(F::cast_from(second)));
+        let (third, fourth) = (Vector::new(F::cast_from(third)), Vector::new(F::cast_from(fourth)));
         let g = grad.read(ABSOLUTE_POS);
         let var = var.read(ABSOLUTE_POS);
         let (a, b) = (slot.read(ABSOLUTE_POS), other.read(ABSOLUTE_POS));
@@ -198,15 +203,10 @@ mod kernels {
         }
     }
 
-    /// The new values of the variables, by the gradient; all have one shape. Half floats are computed as float32 and rounded once.
+    /// The new values of the variables, by the gradient; all have one shape and dtype. Half floats are rounded at every step.
     pub fn updated(variables: Vec<CubeTensor>, grad: CubeTensor, rule: Rule, rates: [f32; RATES]) -> Vec<CubeTensor> {
-        if grad.dtype() == DType::F16 {
-            let cast = |x, dtype| CubeBackend::float_cast(x, dtype);
-            let wide = variables.into_iter().map(|x| cast(x, FloatDType::F32)).collect();
-            let all = updated(wide, cast(grad, FloatDType::F32), rule, rates);
-            return all.into_iter().map(|x| cast(x, FloatDType::F16)).collect();
-        }
-        let like = |x: &CubeTensor| CubeBackend::float_empty(x.shape(), &x.device(), FloatDType::F32);
+        let (float, dtype) = (FloatDType::from(grad.dtype()), dtype_to_storage_type(grad.dtype()));
+        let like = |x: &CubeTensor| CubeBackend::float_empty(x.shape(), &x.device(), float);
         let to: Vec<CubeTensor> = variables.iter().map(like).collect();
         let all: Vec<&CubeTensor> = variables.iter().chain([&grad]).collect();
         let at = Launch::over(&to[0], &all);
@@ -219,19 +219,19 @@ mod kernels {
             match (from.next(), from.next(), from.next(), onto.next(), onto.next(), onto.next()) {
                 (Some(var), None, _, Some(to), _, _) => {
                     one_variable::launch_unchecked(
-                        &at.client, at.cubes, at.cube, at.address, at.width, var, grad, to, lr,
+                        &at.client, at.cubes, at.cube, at.address, at.width, var, grad, to, lr, dtype,
                     );
                 }
                 (Some(var), Some(slot), None, Some(to), Some(to_slot), _) => {
                     two_variables::launch_unchecked(
                         &at.client, at.cubes, at.cube, at.address, at.width, var, slot, grad, to, to_slot, lr, second,
-                        rule,
+                        rule, dtype,
                     );
                 }
                 (Some(var), Some(slot), Some(other), Some(to), Some(to_slot), Some(to_other)) => {
                     three_variables::launch_unchecked(
                         &at.client, at.cubes, at.cube, at.address, at.width, var, slot, other, grad, to, to_slot,
-                        to_other, lr, second, third, fourth, rule,
+                        to_other, lr, second, third, fourth, rule, dtype,
                     );
                 }
                 _ => unreachable!("a rule has one to three variables"),
