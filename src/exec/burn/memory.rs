@@ -9,8 +9,8 @@ use burn_backend::{
 
 use super::array::{Array, Home, taken};
 use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
-use super::normalize::Pass;
-use super::updates::{RATES, Rule};
+use super::normalize::NormPass;
+use super::updates::{RATES, UpdateRule};
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::exec::vector;
 use crate::failure::{Code, Failure, Result};
@@ -77,12 +77,17 @@ pub(in crate::exec) trait Backing:
     }
 
     /// The new values of variables by an optimizer's rule, in one pass on a GPU.
-    fn updated(_variables: Vec<Self::Raw>, _gradient: Self::Raw, _rule: Rule, _rates: [f32; RATES]) -> Vec<Self::Raw> {
+    fn updated(
+        _variables: Vec<Self::Raw>,
+        _gradient: Self::Raw,
+        _rule: UpdateRule,
+        _rates: [f32; RATES],
+    ) -> Vec<Self::Raw> {
         unreachable!("{FOR_GPUS}")
     }
 
     /// A pass of batch normalisation over all elements, on a GPU.
-    fn passed(_pass: Pass, _inputs: Vec<Self::Raw>, _epsilon: f32) -> Self::Raw {
+    fn passed(_pass: NormPass, _inputs: Vec<Self::Raw>, _epsilon: f32) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
 
@@ -200,11 +205,16 @@ impl Backing for burn_wgpu::CubeBackend {
         super::bits::compare(x, y, comparison, bools)
     }
 
-    fn updated(variables: Vec<Self::Raw>, gradient: Self::Raw, rule: Rule, rates: [f32; RATES]) -> Vec<Self::Raw> {
+    fn updated(
+        variables: Vec<Self::Raw>,
+        gradient: Self::Raw,
+        rule: UpdateRule,
+        rates: [f32; RATES],
+    ) -> Vec<Self::Raw> {
         super::updates::updated(variables, gradient, rule, rates)
     }
 
-    fn passed(pass: Pass, inputs: Vec<Self::Raw>, epsilon: f32) -> Self::Raw {
+    fn passed(pass: NormPass, inputs: Vec<Self::Raw>, epsilon: f32) -> Self::Raw {
         super::normalize::passed(pass, inputs, epsilon)
     }
 }

@@ -13,7 +13,7 @@ use super::array::{Array, Home, Site};
 use super::bits::BinaryFunction;
 use super::elementwise::arrays;
 use super::memory::Backing;
-use super::reduce::{Fold, fold};
+use super::reduce::{AxisFold, fold};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
@@ -48,7 +48,8 @@ struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// How many channels there are, if the elements have the format's rank, and each of the other values a number for each channel.
+    /// How many channels there are, if the elements have the format's rank, and each of the other values a number for each
+    /// channel.
     fn channels(&self, xs: &Value, of_channels: &[Value]) -> Option<usize> {
         let channels = *xs.shape().dims().get(self.axis).filter(|_| xs.rank() == self.rank && !xs.is_empty())?;
         of_channels.iter().all(|value| value.shape().dims() == [channels]).then_some(channels)
@@ -62,7 +63,7 @@ impl BatchNorm {
     }
 
     /// The mean or the sum of each channel.
-    fn folded<B: Backing>(&self, raw: B::Raw, of: &Shape, kind: Fold) -> Result<Array<B>> {
+    fn folded<B: Backing>(&self, raw: B::Raw, of: &Shape, kind: AxisFold) -> Result<Array<B>> {
         let all = Array { raw, dtype: DType::F32, shape: of.clone(), home: Home::default() };
         fold(all, kind, |axis| axis != self.axis, Shape::from([of.dims()[self.axis]]))
     }
@@ -80,18 +81,18 @@ impl BatchNorm {
         let averages = if self.is_training { None } else { Some(arrays::<B, 2>(site, averages)?) };
         let means = match &averages {
             Some([means, _]) => means.clone(),
-            None => self.folded(xs.raw.clone(), &shape, Fold::Mean)?,
+            None => self.folded(xs.raw.clone(), &shape, AxisFold::Mean)?,
         };
         let along_means = self.along(&means)?;
         let variances = match averages {
             Some([_, variances]) => variances,
             None => {
                 let squares = B::two(xs.raw.clone(), along_means.clone(), BinaryFunction::SquaredDifference);
-                self.folded(squares, &shape, Fold::Mean)?
+                self.folded(squares, &shape, AxisFold::Mean)?
             }
         };
         let inputs = vec![xs.raw, along_means, self.along(&variances)?, self.along(&scales)?, self.along(&offsets)?];
-        let raw = B::passed(Pass::Normalise, inputs, self.epsilon);
+        let raw = B::passed(NormPass::Normalise, inputs, self.epsilon);
         let answer = Array::<B> { raw, dtype: DType::F32, shape, home: Home::default() };
         // The running variance is the unbiased estimate; the gradient needs the biased one.
         let unbias = if self.is_training { places as f32 / (places.max(2) - 1) as f32 } else { 1.0 };
@@ -113,14 +114,14 @@ impl BatchNorm {
             let along = of_channels.iter().map(|array| self.along(array));
             [Ok(gradient.raw.clone()), Ok(xs.raw.clone())].into_iter().chain(along).collect()
         };
-        let sums = self.folded(gradient.raw.clone(), &shape, Fold::Sum)?;
-        let all_products = B::passed(Pass::Product, all(&[&means, &variances])?, self.epsilon);
-        let products = self.folded(all_products, &shape, Fold::Sum)?;
+        let sums = self.folded(gradient.raw.clone(), &shape, AxisFold::Sum)?;
+        let all_products = B::passed(NormPass::Product, all(&[&means, &variances])?, self.epsilon);
+        let products = self.folded(all_products, &shape, AxisFold::Sum)?;
         // Moments that do not follow from the elements have no gradient: what is left is a product.
         let no_sums = site.full(0.0, DType::F32, sums.shape.clone());
         let [of_sums, of_products] = if self.is_training { [&sums, &products] } else { [&no_sums, &no_sums] };
         let inputs = all(&[&means, &variances, &scales, of_sums, of_products])?;
-        let raw = B::passed(Pass::Backward { places }, inputs, self.epsilon);
+        let raw = B::passed(NormPass::Backward { places }, inputs, self.epsilon);
         let answer = Array::<B> { raw, dtype: DType::F32, shape, home: Home::default() };
         Ok(EngineOutcome::Done(smallvec![answer.value(), products.value(), sums.value(), nothing(), nothing()]))
     }
@@ -128,7 +129,7 @@ impl BatchNorm {
 
 /// A pass over all elements: its inputs beside them are numbers of the channels, broadcast.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::exec) enum Pass {
+pub(in crate::exec) enum NormPass {
     /// Of the elements, the means, variances, scales and offsets.
     Normalise,
     /// Of the gradients, the elements, the means and variances: the gradients times the normalised elements.

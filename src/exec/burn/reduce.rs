@@ -19,18 +19,18 @@ type Raw<B> = <B as Backing>::Raw;
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let over_axes = |fold| -> Result<Option<Body<B>>> { Ok(Some(reduction(fold, node.attrs.bool("keep_dims")?))) };
     match node.op {
-        "Sum" => over_axes(Fold::Sum),
-        "Mean" => over_axes(Fold::Mean),
-        "Max" => over_axes(Fold::Max),
-        "Min" => over_axes(Fold::Min),
-        "Prod" => over_axes(Fold::Prod),
+        "Sum" => over_axes(AxisFold::Sum),
+        "Mean" => over_axes(AxisFold::Mean),
+        "Max" => over_axes(AxisFold::Max),
+        "Min" => over_axes(AxisFold::Min),
+        "Prod" => over_axes(AxisFold::Prod),
         "Softmax" => Ok(Some(along_rows(|x, axis| B::softmax(x, axis)))),
         "LogSoftmax" => Ok(Some(along_rows(|x, axis| B::log_softmax(x, axis)))),
         "BiasAddGrad" => Ok(Some(bias_add_grad(node.attrs.str("data_format")? == "NCHW"))),
         "L2Loss" if B::REMOTE => Ok(Some(Box::new(|site, inputs| {
             let [x] = arrays(site, inputs)?;
             let squares = x.map(|raw| B::float_mul(raw.clone(), raw));
-            let sum = fold(squares, Fold::Sum, |_| true, Shape::scalar())?;
+            let sum = fold(squares, AxisFold::Sum, |_| true, Shape::scalar())?;
             done(sum.map(|raw| B::float_mul_scalar(raw, 0.5f32.into())))
         }))),
         "SoftmaxCrossEntropyWithLogits" if B::REMOTE => Ok(Some(Box::new(cross_entropy))),
@@ -40,7 +40,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Fold {
+pub(super) enum AxisFold {
     Sum,
     Mean,
     Max,
@@ -48,7 +48,7 @@ pub(super) enum Fold {
     Prod,
 }
 
-fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
+fn reduction<B: Backing>(kind: AxisFold, keep_dims: bool) -> Body<B> {
     Box::new(move |site, mut inputs| {
         let rank = inputs[0].rank();
         let Some(reduced) = axes(&inputs[1], rank)? else { return Ok(EngineOutcome::Declined(inputs)) };
@@ -87,7 +87,7 @@ pub(super) fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 
 /// Folds the dimensions marked in `reduced` with as few of burn's reductions as possible, by merging neighbours.
 pub(super) fn fold<B: Backing>(
     x: Array<B>,
-    kind: Fold,
+    kind: AxisFold,
     reduced: impl Fn(usize) -> bool,
     shape: Shape,
 ) -> Result<Array<B>> {
@@ -107,31 +107,33 @@ pub(super) fn fold<B: Backing>(
     let flat = x.in_order()?.reshape(runs.iter().map(|run| run.0).collect())?;
     let folded = match kind {
         // The sum of many half floats may overflow although their mean does not. A GPU divides as it sums up.
-        Fold::Mean if is_narrow || B::REMOTE => at_once(flat, kind, &gone),
-        Fold::Mean => in_parts(flat, Fold::Sum, &gone)?.map(|raw| B::float_div_scalar(raw, (count as f64).into())),
+        AxisFold::Mean if is_narrow || B::REMOTE => at_once(flat, kind, &gone),
+        AxisFold::Mean => {
+            in_parts(flat, AxisFold::Sum, &gone)?.map(|raw| B::float_div_scalar(raw, (count as f64).into()))
+        }
         _ => in_parts(flat, kind, &gone)?,
     };
     folded.reshape(shape)
 }
 
 /// Folds the axes marked in `gone` by burn's reductions; they stay, with size 1.
-fn at_once<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Array<B> {
+fn at_once<B: Backing>(x: Array<B>, kind: AxisFold, gone: &[bool]) -> Array<B> {
     let kept = x.shape.dims().iter().zip(gone).map(|(&size, &gone)| if gone { 1 } else { size }).collect();
     let raw = if gone == [true] {
         match kind {
-            Fold::Sum => B::float_sum(x.raw),
-            Fold::Mean => B::float_mean(x.raw),
-            Fold::Max => B::float_max(x.raw),
-            Fold::Min => B::float_min(x.raw),
-            Fold::Prod => B::float_prod(x.raw),
+            AxisFold::Sum => B::float_sum(x.raw),
+            AxisFold::Mean => B::float_mean(x.raw),
+            AxisFold::Max => B::float_max(x.raw),
+            AxisFold::Min => B::float_min(x.raw),
+            AxisFold::Prod => B::float_prod(x.raw),
         }
     } else {
         gone.iter().enumerate().filter(|&(_, &gone)| gone).fold(x.raw, |raw, (axis, _)| match kind {
-            Fold::Mean => B::float_mean_dim(raw, axis),
-            Fold::Sum => B::float_sum_dim(raw, axis),
-            Fold::Max => B::float_max_dim(raw, axis),
-            Fold::Min => B::float_min_dim(raw, axis),
-            Fold::Prod => B::float_prod_dim(raw, axis),
+            AxisFold::Mean => B::float_mean_dim(raw, axis),
+            AxisFold::Sum => B::float_sum_dim(raw, axis),
+            AxisFold::Max => B::float_max_dim(raw, axis),
+            AxisFold::Min => B::float_min_dim(raw, axis),
+            AxisFold::Prod => B::float_prod_dim(raw, axis),
         })
     };
     Array { raw, shape: kept, ..x }
@@ -139,7 +141,7 @@ fn at_once<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Array<B> {
 
 /// Like [`at_once`], for any kind but the mean. A large tensor is cut along its outermost axis: if that is kept, the
 /// answer is made part by part, each element as without parts; if it is reduced, the parts are folded together.
-fn in_parts<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Result<Array<B>> {
+fn in_parts<B: Backing>(x: Array<B>, kind: AxisFold, gone: &[bool]) -> Result<Array<B>> {
     let dims: SmallVec<[usize; 8]> = x.shape.dims().iter().copied().collect();
     let is_cut = |axis: &usize| dims[*axis] > 1;
     let Some(outer) = (0..dims.len()).find(is_cut).filter(|_| blocks::is_large::<B>(&x.shape)) else {
@@ -167,9 +169,9 @@ fn in_parts<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Result<Array<
     (most..dims[cut]).step_by(most).try_fold(first, |folded, from| {
         let next = part(from)?;
         match kind {
-            Fold::Sum | Fold::Mean => Ok(folded.map(|raw| B::float_add(raw, next.raw))),
-            Fold::Prod => Ok(folded.map(|raw| B::float_mul(raw, next.raw))),
-            Fold::Max | Fold::Min => {
+            AxisFold::Sum | AxisFold::Mean => Ok(folded.map(|raw| B::float_add(raw, next.raw))),
+            AxisFold::Prod => Ok(folded.map(|raw| B::float_mul(raw, next.raw))),
+            AxisFold::Max | AxisFold::Min => {
                 let only: SmallVec<[bool; 8]> = (0..dims.len()).map(|axis| axis == cut).collect();
                 Ok(at_once(Array::concat(vec![folded, next], cut)?, kind, &only))
             }
@@ -200,7 +202,7 @@ fn bias_add_grad<B: Backing>(channels_first: bool) -> Body<B> {
         let channels = if channels_first { 1 } else { shape.rank() - 1 };
         let answer = Shape::from([shape.dims()[channels]]);
         let [x] = arrays(site, inputs)?;
-        done(fold(x, Fold::Sum, |axis| axis != channels, answer)?)
+        done(fold(x, AxisFold::Sum, |axis| axis != channels, answer)?)
     })
 }
 
@@ -214,7 +216,7 @@ fn cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOut
     let logs = logits.map(|raw| B::log_softmax(raw, 1));
     let gradient = Array { raw: B::float_sub(B::float_exp(logs.raw.clone()), labels.raw.clone()), ..logs.clone() };
     let weighted = labels.map(|raw| B::float_neg(B::float_mul(raw, logs.raw)));
-    let loss = fold(weighted, Fold::Sum, |axis| axis == 1, rows)?;
+    let loss = fold(weighted, AxisFold::Sum, |axis| axis == 1, rows)?;
     Ok(EngineOutcome::Done(Values::from_iter([loss.value(), gradient.value()])))
 }
 

@@ -9,7 +9,7 @@ use super::Body;
 use super::array::{Array, Home, Site, done, host_scalar};
 use super::elementwise::arrays;
 use super::memory::{Backing, upload};
-use super::updates::Rule;
+use super::updates::UpdateRule;
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
@@ -19,7 +19,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     if !B::REMOTE {
         return Ok(None);
     }
-    if let Some(rule) = Rule::of(node)? {
+    if let Some(rule) = UpdateRule::of(node)? {
         return Ok(Some(by_rule(rule)));
     }
     Ok(match node.op {
@@ -42,9 +42,9 @@ fn assign<B: Backing>(both: fn(B::Raw, B::Raw) -> B::Raw) -> Body<B> {
     })
 }
 
-/// The op's inputs but the variables are single numbers, the rates, and the gradient, which has the variables' shape. Variables that
-/// are single numbers cannot be told from rates: the host updates them.
-fn by_rule<B: Backing>(rule: Rule) -> Body<B> {
+/// The op's inputs but the variables are single numbers, the rates, and the gradient, which has the variables' shape.
+/// Variables that are single numbers cannot be told from rates: the host updates them.
+fn by_rule<B: Backing>(rule: UpdateRule) -> Body<B> {
     let count = rule.variables();
     Box::new(move |site: &Site<B>, inputs: Values| {
         let shape = inputs[0].shape().clone();

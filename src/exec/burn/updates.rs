@@ -1,15 +1,15 @@
-//! Updates of variables on a GPU in one pass: kernels of our own for the optimizers' rules. burn would need up to fourteen passes, each
-//! over all elements of a variable.
+//! Updates of variables on a GPU in one pass: kernels of our own for the optimizers' rules. burn would need up to fourteen
+//! passes, each over all elements of a variable.
 
 #![allow(unsafe_code, reason = "kernels are launched without bounds checks")]
 
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
 
-/// What an element of a variable and its slots becomes, by that of the gradient. The rates are those of the kernel, not of the op:
-/// what is the same for all elements is computed once, on the host.
+/// What an element of a variable and its slots becomes, by that of the gradient. The rates are those of the kernel, not of
+/// the op: what is the same for all elements is computed once, on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub(in crate::exec) enum Rule {
+pub(in crate::exec) enum UpdateRule {
     GradientDescent,
     Momentum { nesterov: bool },
     KerasMomentum { nesterov: bool },
@@ -23,20 +23,20 @@ pub(in crate::exec) enum Rule {
 /// How many rates a kernel takes at most.
 pub(super) const RATES: usize = 4;
 
-impl Rule {
+impl UpdateRule {
     /// The rule of an op; `None` if the host has to update by it.
-    pub fn of(node: &KernelNode) -> Result<Option<Rule>> {
+    pub fn of(node: &KernelNode) -> Result<Option<UpdateRule>> {
         let nesterov = node.attrs.bool("use_nesterov").unwrap_or(false);
         let update_slots = node.attrs.bool("update_slots").unwrap_or(true);
         Ok(Some(match node.op.strip_prefix("Resource").unwrap_or(node.op) {
-            "ApplyGradientDescent" => Rule::GradientDescent,
-            "ApplyMomentum" => Rule::Momentum { nesterov },
-            "ApplyKerasMomentum" => Rule::KerasMomentum { nesterov },
-            "ApplyAdagrad" => Rule::Adagrad { update_slots },
-            "ApplyAdagradV2" => Rule::AdagradV2 { update_slots },
-            "ApplyAdadelta" => Rule::Adadelta,
-            "ApplyAdam" => Rule::Adam { nesterov },
-            "ApplyRMSProp" => Rule::RmsProp,
+            "ApplyGradientDescent" => UpdateRule::GradientDescent,
+            "ApplyMomentum" => UpdateRule::Momentum { nesterov },
+            "ApplyKerasMomentum" => UpdateRule::KerasMomentum { nesterov },
+            "ApplyAdagrad" => UpdateRule::Adagrad { update_slots },
+            "ApplyAdagradV2" => UpdateRule::AdagradV2 { update_slots },
+            "ApplyAdadelta" => UpdateRule::Adadelta,
+            "ApplyAdam" => UpdateRule::Adam { nesterov },
+            "ApplyRMSProp" => UpdateRule::RmsProp,
             _ => return Ok(None),
         }))
     }
@@ -44,21 +44,26 @@ impl Rule {
     /// How many variables the op has: the one that is trained, and its slots.
     pub fn variables(self) -> usize {
         match self {
-            Rule::GradientDescent => 1,
-            Rule::Momentum { .. } | Rule::KerasMomentum { .. } | Rule::Adagrad { .. } | Rule::AdagradV2 { .. } => 2,
-            Rule::Adadelta | Rule::Adam { .. } | Rule::RmsProp => 3,
+            UpdateRule::GradientDescent => 1,
+            UpdateRule::Momentum { .. }
+            | UpdateRule::KerasMomentum { .. }
+            | UpdateRule::Adagrad { .. }
+            | UpdateRule::AdagradV2 { .. } => 2,
+            UpdateRule::Adadelta | UpdateRule::Adam { .. } | UpdateRule::RmsProp => 3,
         }
     }
 
     /// The kernel's rates, from those of the op in its order; `None` if the op has another number of them.
     pub fn rates(self, of_op: &[f64]) -> Option<[f32; RATES]> {
         let rates = match (self, of_op) {
-            (Rule::GradientDescent | Rule::Adagrad { .. }, &[lr]) => [lr, 0.0, 0.0, 0.0],
-            (Rule::Momentum { .. } | Rule::KerasMomentum { .. }, &[lr, momentum]) => [lr, momentum, 0.0, 0.0],
-            (Rule::AdagradV2 { .. }, &[lr, epsilon]) => [lr, epsilon, 0.0, 0.0],
-            (Rule::Adadelta, &[lr, rho, epsilon]) => [lr, rho, epsilon, 0.0],
-            (Rule::RmsProp, &[lr, rho, momentum, epsilon]) => [lr, rho, momentum, epsilon],
-            (Rule::Adam { .. }, &[beta1_power, beta2_power, lr, beta1, beta2, epsilon]) => {
+            (UpdateRule::GradientDescent | UpdateRule::Adagrad { .. }, &[lr]) => [lr, 0.0, 0.0, 0.0],
+            (UpdateRule::Momentum { .. } | UpdateRule::KerasMomentum { .. }, &[lr, momentum]) => {
+                [lr, momentum, 0.0, 0.0]
+            }
+            (UpdateRule::AdagradV2 { .. }, &[lr, epsilon]) => [lr, epsilon, 0.0, 0.0],
+            (UpdateRule::Adadelta, &[lr, rho, epsilon]) => [lr, rho, epsilon, 0.0],
+            (UpdateRule::RmsProp, &[lr, rho, momentum, epsilon]) => [lr, rho, momentum, epsilon],
+            (UpdateRule::Adam { .. }, &[beta1_power, beta2_power, lr, beta1, beta2, epsilon]) => {
                 [lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power), beta1, beta2, epsilon]
             }
             _ => return None,
@@ -81,7 +86,7 @@ mod kernels {
     use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
 
     use super::super::bits::Launch;
-    use super::{RATES, Rule};
+    use super::{RATES, UpdateRule};
 
     #[cube(launch_unchecked, address_type = "dynamic")]
     fn one_variable<F: Float, N: Size>(
@@ -106,7 +111,7 @@ mod kernels {
         mut to_slot: LinearViewMut<'_, Vector<F, N>>,
         lr: f32,
         second: f32,
-        #[comptime] rule: Rule,
+        #[comptime] rule: UpdateRule,
         #[define(F)] _dtype: ElemType,
     ) {
         if !to.is_in_bounds(ABSOLUTE_POS) {
@@ -116,9 +121,9 @@ mod kernels {
         let g = grad.read(ABSOLUTE_POS);
         let old = slot.read(ABSOLUTE_POS);
         let slot = match comptime![rule] {
-            Rule::Momentum { .. } => old * second + g,
-            Rule::KerasMomentum { .. } => old * second - g * lr,
-            Rule::Adagrad { update_slots } | Rule::AdagradV2 { update_slots } => {
+            UpdateRule::Momentum { .. } => old * second + g,
+            UpdateRule::KerasMomentum { .. } => old * second - g * lr,
+            UpdateRule::Adagrad { update_slots } | UpdateRule::AdagradV2 { update_slots } => {
                 let mut sum = old;
                 if comptime![update_slots] {
                     sum = old + g * g;
@@ -128,21 +133,21 @@ mod kernels {
             _ => old,
         };
         let by = match comptime![rule] {
-            Rule::Momentum { nesterov } => {
+            UpdateRule::Momentum { nesterov } => {
                 let mut by = slot * lr;
                 if comptime![nesterov] {
                     by = g * lr + slot * second * lr;
                 }
                 by
             }
-            Rule::KerasMomentum { nesterov } => {
+            UpdateRule::KerasMomentum { nesterov } => {
                 let mut by = -slot;
                 if comptime![nesterov] {
                     by = g * lr - slot * second;
                 }
                 by
             }
-            Rule::AdagradV2 { .. } => g * lr / (slot.sqrt() + second),
+            UpdateRule::AdagradV2 { .. } => g * lr / (slot.sqrt() + second),
             _ => g * lr / slot.sqrt(),
         };
         to.write(ABSOLUTE_POS, var.read(ABSOLUTE_POS) - by);
@@ -162,7 +167,7 @@ mod kernels {
         second: f32,
         third: f32,
         fourth: f32,
-        #[comptime] rule: Rule,
+        #[comptime] rule: UpdateRule,
         #[define(F)] _dtype: ElemType,
     ) {
         if !to.is_in_bounds(ABSOLUTE_POS) {
@@ -175,7 +180,7 @@ mod kernels {
         let var = var.read(ABSOLUTE_POS);
         let (a, b) = (slot.read(ABSOLUTE_POS), other.read(ABSOLUTE_POS));
         match comptime![rule] {
-            Rule::Adam { nesterov } => {
+            UpdateRule::Adam { nesterov } => {
                 let m = a + (g - a) * (one - second);
                 let v = b + (g * g - b) * (one - third);
                 let mut direction = m;
@@ -186,7 +191,7 @@ mod kernels {
                 to_slot.write(ABSOLUTE_POS, m);
                 to_other.write(ABSOLUTE_POS, v);
             }
-            Rule::RmsProp => {
+            UpdateRule::RmsProp => {
                 let ms = a + (g * g - a) * (one - second);
                 let mom = b * third + g * lr / (ms + fourth).sqrt();
                 to.write(ABSOLUTE_POS, var - mom);
@@ -204,7 +209,12 @@ mod kernels {
     }
 
     /// The new values of the variables, by the gradient; all have one shape and dtype. Half floats are rounded at every step.
-    pub fn updated(variables: Vec<CubeTensor>, grad: CubeTensor, rule: Rule, rates: [f32; RATES]) -> Vec<CubeTensor> {
+    pub fn updated(
+        variables: Vec<CubeTensor>,
+        grad: CubeTensor,
+        rule: UpdateRule,
+        rates: [f32; RATES],
+    ) -> Vec<CubeTensor> {
         let (float, dtype) = (FloatDType::from(grad.dtype()), dtype_to_storage_type(grad.dtype()));
         let like = |x: &CubeTensor| CubeBackend::float_empty(x.shape(), &x.device(), float);
         let to: Vec<CubeTensor> = variables.iter().map(like).collect();

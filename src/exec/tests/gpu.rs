@@ -47,7 +47,8 @@ impl Engine for Watched {
     }
 }
 
-/// Runs the steps on a GPU and on a CPU, and checks that the answers are close and that the GPU left nothing to the host that it had.
+/// Runs the steps on a GPU and on a CPU, and checks that the answers are close and that the GPU left nothing to the host
+/// that it had.
 fn check(graph: &Graph, init: &[(&str, Tensor)], feeds: &[(&str, Tensor)], wanted: &[&str], steps: usize) {
     let Some(gpu) = adapters::tests::gpu("steps on a GPU") else { return };
     let left = Arc::default();

@@ -116,7 +116,7 @@ fn power<N: Size>(x: Vector<f32, N>, #[comptime] halves: i32) -> Vector<f32, N> 
     }
     #[unroll]
     for _ in 0..comptime![size / 2] {
-        answer = answer * x;
+        answer *= x;
     }
     if comptime![halves < 0] {
         answer = Vector::new(1.0f32) / answer;

@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
 
 use super::super::bits::Launch;
-use super::Pass;
+use super::NormPass;
 
 #[cube]
 fn factor<N: Size>(variance: Vector<f32, N>, epsilon: f32) -> Vector<f32, N> {
@@ -78,7 +78,7 @@ fn backward<N: Size>(
 ///
 /// # Panics
 /// If there are fewer inputs than the pass has.
-pub(in crate::exec) fn passed(pass: Pass, inputs: Vec<CubeTensor>, epsilon: f32) -> CubeTensor {
+pub(in crate::exec) fn passed(pass: NormPass, inputs: Vec<CubeTensor>, epsilon: f32) -> CubeTensor {
     let to = CubeBackend::float_empty(inputs[0].shape(), &inputs[0].device(), FloatDType::F32);
     let at = Launch::over(&to, &inputs.iter().collect::<Vec<_>>());
     let onto = to.clone().into_linear_view();
@@ -87,7 +87,7 @@ pub(in crate::exec) fn passed(pass: Pass, inputs: Vec<CubeTensor>, epsilon: f32)
     // SAFETY: a thread reads and writes only the elements of its own index, none past the end.
     unsafe {
         match pass {
-            Pass::Normalise => normalise::launch_unchecked(
+            NormPass::Normalise => normalise::launch_unchecked(
                 &at.client,
                 at.cubes,
                 at.cube,
@@ -101,7 +101,7 @@ pub(in crate::exec) fn passed(pass: Pass, inputs: Vec<CubeTensor>, epsilon: f32)
                 onto,
                 epsilon,
             ),
-            Pass::Product => product::launch_unchecked(
+            NormPass::Product => product::launch_unchecked(
                 &at.client,
                 at.cubes,
                 at.cube,
@@ -114,7 +114,7 @@ pub(in crate::exec) fn passed(pass: Pass, inputs: Vec<CubeTensor>, epsilon: f32)
                 onto,
                 epsilon,
             ),
-            Pass::Backward { places } => backward::launch_unchecked(
+            NormPass::Backward { places } => backward::launch_unchecked(
                 &at.client,
                 at.cubes,
                 at.cube,

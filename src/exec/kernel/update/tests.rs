@@ -61,7 +61,7 @@ fn apply(case: &Value, op: &str, variables: &mut [Tensor]) -> Result<()> {
 }
 
 fn changed(case: &Value, op: &str, variables: &mut [Tensor], rest: &[Tensor]) -> Result<()> {
-    let update = with_update(case, op, variables, rest, |node| update(node))?.expect("the op is an update");
+    let update = with_update(case, op, variables, rest, update)?.expect("the op is an update");
     assert_eq!(update.variables, variables.len(), "{op}");
     update.apply(variables, rest)
 }
