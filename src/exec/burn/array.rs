@@ -196,6 +196,14 @@ impl<B: Backing> Array<B> {
         Array { raw, shape, dtype: self.dtype, home: Home::default() }
     }
 
+    /// The elements as many times along one dimension.
+    pub fn repeated(self, axis: usize, times: usize) -> Self {
+        let mut dims = self.shape.dims().to_vec();
+        dims[axis] *= times;
+        let raw = by_class!(self.dtype, float_repeat_dim | bool_repeat_dim(self.raw, axis, times));
+        Array { raw, dtype: self.dtype, shape: dims.into(), home: Home::default() }
+    }
+
     /// `count` consecutive elements along one dimension.
     pub fn narrow(self, axis: usize, start: usize, count: usize) -> Self {
         let mut parts: Vec<Part> =
@@ -362,6 +370,12 @@ pub(super) fn float(dtype: DType) -> FloatDType {
 /// The answer of a kernel with one output.
 pub(super) fn done<B: Backing>(array: Array<B>) -> Result<EngineOutcome> {
     Ok(EngineOutcome::Done(Values::from_iter([array.value()])))
+}
+
+/// Whole numbers as burn takes them for places along a dimension; `None` if one is not below `size`.
+pub(super) fn places(numbers: &Tensor, size: usize) -> Result<Option<Vec<i32>>> {
+    let place = |number: i64| i32::try_from(number).ok().filter(|&place| place >= 0 && (place as usize) < size);
+    Ok(numbers.to_i64s()?.into_iter().map(place).collect())
 }
 
 /// The element of a one-element tensor on the host.

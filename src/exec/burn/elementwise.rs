@@ -162,8 +162,7 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
         "Mul" => Some((B::float_mul, Some(B::float_mul_scalar), Some(B::float_mul_scalar))),
         "Sub" => Some((B::float_sub, Some(B::float_sub_scalar), Some(|x, c| B::float_add_scalar(B::float_neg(x), c)))),
         "RealDiv" => Some((B::float_div, Some(B::float_div_scalar), None)),
-        // GPUs have no power of a negative base.
-        "Pow" if !B::REMOTE => Some((B::float_powf, None, None)),
+        "Pow" => Some((B::float_powf, None, None)),
         _ => None,
     }
 }

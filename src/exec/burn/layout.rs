@@ -4,7 +4,7 @@
 use burn_backend::{TensorData, TensorMetadata};
 
 use super::Body;
-use super::array::{Array, Home, Part, Site, done, host_scalar};
+use super::array::{Array, Home, Part, Site, done, host_scalar, places};
 use super::dense::floats;
 use super::memory::{Backing, held};
 use crate::exec::engine::{EngineOutcome, Value, Values};
@@ -341,23 +341,8 @@ fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Result<Vec<Array
         return Some(Ok(vec![Array { raw, dtype: x.dtype, shape, home: Home::default() }]));
     }
     let mut repeated = multiples.iter().enumerate().filter(|&(_, &times)| times > 1);
-    if B::REMOTE && x.shape.rank() < B::MAX_RANK {
-        // Shown several times, then copied at once.
-        return Some(
-            repeated
-                .try_fold(x.clone(), |x, (axis, &times)| {
-                    let (before, behind) = x.shape.dims().split_at(axis);
-                    let around =
-                        |times: usize| before.iter().chain([&times]).chain(behind).copied().collect::<Vec<_>>();
-                    let [merged, outer] = [times as usize, 1].map(around);
-                    let shown = x.clone().reshape(outer.into())?.expand(&merged.clone().into())?;
-                    let mut dims = before.to_vec();
-                    dims.push(behind[0] * times as usize);
-                    dims.extend(&behind[1..]);
-                    shown.reshape(dims.into())
-                })
-                .map(|tiled| vec![tiled]),
-        );
+    if B::REMOTE {
+        return Some(Ok(vec![repeated.fold(x.clone(), |x, (axis, &times)| x.repeated(axis, times as usize))]));
     }
     let tiled = repeated.try_fold(x.clone(), |x, (axis, &times)| Array::concat(vec![x; times as usize], axis));
     Some(tiled.map(|tiled| vec![tiled]))
@@ -471,12 +456,7 @@ fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
             return Ok(EngineOutcome::Declined(inputs));
         };
         let (before, size, behind) = (&x.shape.dims()[..along], x.shape.dims()[along], &x.shape.dims()[along + 1..]);
-        let rows: Option<Vec<i32>> = indices
-            .to_i64s()
-            .unwrap_or_default()
-            .into_iter()
-            .map(|row| i32::try_from(row).ok().filter(|&row| row >= 0 && (row as usize) < size))
-            .collect();
+        let rows = places(indices, size).unwrap_or_default();
         let shape: Shape = before.iter().chain(indices.dims()).chain(behind).copied().collect();
         let Some(rows) =
             rows.filter(|rows| !rows.is_empty() && shape.rank() <= B::MAX_RANK && shape.is_allowed(x.dtype))

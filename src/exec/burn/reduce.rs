@@ -4,7 +4,7 @@ use burn_backend::TensorMetadata;
 use burn_backend::tensor::IndexingUpdateOp;
 use smallvec::SmallVec;
 
-use super::array::{Array, Site, done};
+use super::array::{Array, Site, done, places};
 use super::elementwise::{arrays, take};
 use super::memory::{Backing, upload};
 use super::{Body, admit_answer, blocks};
@@ -225,9 +225,7 @@ fn sparse_cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<En
     let (&[rows, classes], Value::Host(labels)) = (inputs[0].shape().dims(), &inputs[1]) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
-    let class = |label: i64| i32::try_from(label).ok().filter(|&label| label >= 0 && (label as usize) < classes);
-    let labels: Option<Vec<i32>> = labels.to_i64s()?.into_iter().map(class).collect();
-    let Some(labels) = labels.filter(|labels| labels.len() == rows && inputs[1].rank() == 1) else {
+    let Some(labels) = places(labels, classes)?.filter(|labels| labels.len() == rows && inputs[1].rank() == 1) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
     let labels = upload::<B>(Tensor::from_vec([rows, 1], labels), &site.device, site.bools);

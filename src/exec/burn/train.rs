@@ -6,7 +6,7 @@
 use burn_backend::tensor::IndexingUpdateOp;
 
 use super::Body;
-use super::array::{Array, Home, Site, done, host_scalar};
+use super::array::{Array, Home, Site, done, host_scalar, places};
 use super::elementwise::arrays;
 use super::memory::{Backing, upload};
 use super::updates::UpdateRule;
@@ -108,9 +108,7 @@ fn segment_sum<B: Backing>(site: &Site<B>, mut inputs: Values) -> Result<EngineO
 /// Indices of rows, if they lie on the host, there are some, and each is one of a row.
 fn indices(value: &Value, rows: usize) -> Result<Option<Vec<i32>>> {
     let Value::Host(indices) = value else { return Ok(None) };
-    let narrow = |index: i64| i32::try_from(index).ok().filter(|&index| index >= 0 && (index as usize) < rows);
-    let indices: Option<Vec<i32>> = indices.to_i64s()?.into_iter().map(narrow).collect();
-    Ok(indices.filter(|indices| !indices.is_empty()))
+    Ok(places(indices, rows)?.filter(|indices| !indices.is_empty()))
 }
 
 /// Adds to rows of `into` those of `rows`, one for each index.

@@ -29,26 +29,16 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, engine: &dyn Engine) -> R
                 Ok(one(array.read(inputs.host(1)?.to_i64()?)?))
             })
         }
-        "TensorArrayGatherV3" => {
+        "TensorArrayGatherV3" | "TensorArrayPack" => {
             let dtype = node.attrs.dtype("dtype")?;
             let shape = node.attrs.shape("element_shape")?.clone();
             let mut pack = packing(node, dtype, engine)?;
+            let takes_all = node.op == "TensorArrayPack";
             simple(move |mut inputs, _| {
                 let array = inputs.tensor_array(0)?;
                 array.check_dtype(dtype)?;
-                let rows = array.rows(&inputs.host(1)?)?;
-                gathered(&array, rows, &shape, pack.as_mut())
-            })
-        }
-        "TensorArrayPack" => {
-            let dtype = node.attrs.dtype("dtype")?;
-            let shape = node.attrs.shape("element_shape")?.clone();
-            let mut pack = packing(node, dtype, engine)?;
-            simple(move |mut inputs, _| {
-                let array = inputs.tensor_array(0)?;
-                array.check_dtype(dtype)?;
-                let rows = array.rows(&up_to(array.size()))?;
-                gathered(&array, rows, &shape, pack.as_mut())
+                let indices = if takes_all { up_to(array.size()) } else { inputs.host(1)? };
+                gathered(&array, array.rows(&indices)?, &shape, pack.as_mut())
             })
         }
         "TensorArrayUnpack" => simple(|mut inputs, context| {
