@@ -39,7 +39,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
         "AssignAdd" | "AssignAddVariableOp" => assign_by(node, engine, true),
         "AssignSub" | "AssignSubVariableOp" => assign_by(node, engine, false),
         "CountUpTo" | "ResourceCountUpTo" => count_up_to(node),
-        "ResourceGather" => gather(node, engine),
+        "ResourceGather" | "ResourceGatherNd" => gather(node, engine),
         _ => match kernel::update::update(node)? {
             Some(update) => {
                 let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
@@ -172,29 +172,31 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
     })
 }
 
-/// ResourceGather is GatherV2 along the axis after the batch dimensions. The value is read where it lies.
+/// ResourceGather is GatherV2 along the axis after the batch dimensions, ResourceGatherNd is GatherNd. The value is read where it
+/// lies.
 fn gather(node: &KernelNode, engine: &dyn Engine) -> Result<Option<StateOp>> {
-    let batch_dims = node.attrs.int("batch_dims")?;
-    let dtype = node.attrs.dtype("dtype")?;
-    let indices = node.attrs.dtype("Tindices")?;
-    let attrs = Attrs::from([
-        ("batch_dims", Attr::Int(batch_dims)),
-        ("Tparams", Attr::Type(dtype)),
-        ("Tindices", Attr::Type(indices)),
-        ("Taxis", Attr::Type(DType::I64)),
-    ]);
-    let gather = KernelNode {
-        name: node.name,
-        op: "GatherV2",
-        attrs: &attrs,
-        inputs: &[dtype, indices, DType::I64],
-        outputs: node.outputs,
+    let (dtype, indices) = (node.attrs.dtype("dtype")?, node.attrs.dtype("Tindices")?);
+    let mut attrs = Attrs::from([("Tparams", dtype.into()), ("Tindices", indices.into())]);
+    let (op, axis) = match node.op {
+        "ResourceGatherNd" => {
+            attrs.set("bad_indices_policy", Attr::Str(Vec::new()));
+            ("GatherNd", None)
+        }
+        _ => {
+            let batch_dims = node.attrs.int("batch_dims")?;
+            attrs.set("batch_dims", batch_dims.into());
+            attrs.set("Taxis", DType::I64.into());
+            ("GatherV2", Some(Tensor::scalar(batch_dims)))
+        }
     };
+    let inputs = &[dtype, indices, DType::I64][..2 + usize::from(axis.is_some())];
+    let gather = KernelNode { name: node.name, op, attrs: &attrs, inputs, outputs: node.outputs };
     let Some(mut kernel) = kernel::compile(&gather)? else { return Ok(None) };
     let mut fast = engine.compile(&gather)?;
     simple(move |mut inputs, _| {
         let (params, indices) = (inputs.variable(0)?.read()?, inputs.value(1)?);
-        let mut values = Values::from_iter([params, indices, Value::Host(Tensor::scalar(batch_dims))]);
+        let axis = axis.clone().map(Value::Host);
+        let mut values: Values = [params, indices].into_iter().chain(axis).collect();
         turn::in_part(|| {
             if let Some(fast) = fast.as_mut().filter(|fast| !fast.leaves(values.iter().map(Some))) {
                 match (fast.run)(values)? {

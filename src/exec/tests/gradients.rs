@@ -320,6 +320,7 @@ const ELSEWHERE: &[&str] = &[
     "RandomGamma",
     "ReadVariableOp",
     "ResourceGather",
+    "ResourceGatherNd",
     "StackPopV2",
     "StackPushV2",
 ];
@@ -383,6 +384,44 @@ fn gradients_by_variables() {
     for (holds, by_new) in [("true", "4.0,7.0"), ("false", "3.0,6.0")] {
         cluster.check(&graph, &[("p", holds)], &[(&names[0], "3.0,4.0"), (&names[1], by_new)]);
     }
+}
+
+/// Rows that are taken, one of them twice, and elements, each with a weight of its own.
+#[test]
+fn gradients_by_slices_of_a_variable() {
+    let graph = super::graph(
+        "value = Placeholder dtype=float32 shape=[2,2]
+         rows_at = Placeholder dtype=int32 shape=[3,1]
+         elements_at = Placeholder dtype=int64 shape=[2,2]
+         weights = Const is=(10.0,20.0)
+         w = VarHandleOp shape=[2,2] dtype=float32 shared_name=\"w\"
+         init = AssignVariableOp w value dtype=float32
+         rows = ResourceGatherNd w rows_at dtype=float32
+         elements = ResourceGatherNd w elements_at dtype=float32
+         weighted = Mul elements weights
+         both = Const is=(0,1,)
+         one = Const is=(0,)
+         first = Sum rows both
+         second = Sum weighted one
+         y = Add first second",
+    );
+    let (graph, names) = with_gradients(graph, "y", &["w"]);
+    let feeds = [
+        ("value", Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0])),
+        ("rows_at", Tensor::from_vec([3, 1], vec![1i32, 1, 0])),
+        ("elements_at", Tensor::from_vec([2, 2], vec![0i64, 1, 1, 0])),
+    ];
+    let mut cluster = Cluster::new(1);
+    cluster.run(&graph, &feeds, &["^init"]).unwrap();
+    let values = cluster.run(&graph, &feeds, &["rows", "elements", &names[0]]).unwrap();
+    let wanted = [vec![3.0, 4.0, 3.0, 4.0, 1.0, 2.0], vec![2.0, 3.0], vec![1.0, 11.0, 22.0, 2.0]];
+    for (value, wanted) in values.iter().zip(wanted) {
+        assert_eq!(floats(value), wanted);
+    }
+    // An index beyond the variable is refused, as of a tensor.
+    let beyond = [("rows_at", Tensor::from_vec([3, 1], vec![1i32, 2, 0]))];
+    let failure = cluster.run(&graph, &beyond, &["rows"]).unwrap_err();
+    assert!(failure.message.contains("does not index into param shape [2,2]"), "{failure}");
 }
 
 /// Samples are others in each step, so the step that has the gradient has them, too.

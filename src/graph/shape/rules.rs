@@ -151,6 +151,7 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "gather_v2" => index::gather_v2,
         "gather_nd" => index::gather_nd,
         "resource_gather" => index::resource_gather,
+        "resource_gather_nd" => index::resource_gather_nd,
         "where" => index::indices_of,
         "unique" => index::unique,
         "unique_slices" => index::unique_slices,

@@ -61,16 +61,14 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             gather_along(c)
         },
         "GatherNd" => |c| {
-            let (x, indices) = (c.x(0), c.x(1));
-            let dtype = c.dtype(indices);
+            let (x, dtype) = (c.x(0), c.dtype(c.x(1)));
             let shape = c.shape_as(x, dtype)?;
-            if let Some([_, Some(1)]) = c.sizes(indices).as_deref() {
-                let dy = c.dy()?;
-                let indices = c.op("Squeeze").input(indices).attr("squeeze_dims", [-1i64]).build()?;
-                return Ok(vec![Some(Call::rows(dy, indices, shape))]);
-            }
-            let dy = c.dy()?;
-            one(c.op("ScatterNd").input(indices).input(dy).input(shape).build()?)
+            slices(c, shape)
+        },
+        "ResourceGatherNd" => |c| {
+            let (handle, dtype) = (c.x(0), c.dtype(c.x(1)));
+            let shape = c.op("VariableShape").input(handle).attr("out_type", dtype).build()?;
+            slices(c, shape)
         },
         "ScatterNd" => |c| {
             let (indices, dy) = (c.x(0), c.dy()?);
@@ -110,6 +108,16 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         },
         _ => return None,
     })
+}
+
+/// Of slices by indices of several dimensions, of what has this shape.
+fn slices(c: &mut Call, shape: Output) -> Grads {
+    let (indices, dy) = (c.x(1), c.dy()?);
+    if let Some([_, Some(1)]) = c.sizes(indices).as_deref() {
+        let indices = c.op("Squeeze").input(indices).attr("squeeze_dims", [-1i64]).build()?;
+        return Ok(vec![Some(Call::rows(dy, indices, shape))]);
+    }
+    one(c.op("ScatterNd").input(indices).input(dy).input(shape).build()?)
 }
 
 /// The rows that were looked up of a table of that shape, an int32 vector.

@@ -120,7 +120,16 @@ pub(super) fn gather_v2(call: &Call) -> Option<Vec<Fact>> {
 }
 
 pub(super) fn gather_nd(call: &Call) -> Option<Vec<Fact>> {
-    let (params, indices) = (call.dims(0)?, call.dims(1)?);
+    slices(&call.dims(0)?, &call.dims(1)?)
+}
+
+/// Slices of a variable.
+pub(super) fn resource_gather_nd(call: &Call) -> Option<Vec<Fact>> {
+    slices(&call.stated(call.maker(0)?.attrs.shape("shape").ok()?)?, &call.dims(1)?)
+}
+
+/// The slices of what has some dimensions, by indices whose last dimension has an index for each of its first ones.
+fn slices(params: &[Size], indices: &[Size]) -> Option<Vec<Fact>> {
     let (&depth, outer) = indices.split_last()?;
     one([outer, params.get(depth.known()?..)?].concat())
 }

@@ -33,6 +33,7 @@ def state():
         getattr(raw, "Scatter" + op)(ref=one(), indices=p([2], "int32"), updates=p([2, 3]))
         getattr(raw, "ResourceScatter" + op)(resource=handle(), indices=p([2], "int32"), updates=p([2, 3]))
     every("ResourceGather", ("resource", [handle]), ("indices", f([], [2, N], N, dtype="int32")), dtype="float32")
+    every("ResourceGatherNd", ("resource", [handle]), ("indices", f([1], [3, 2], [2, N], N, dtype="int32")), dtype="float32")
     s = lambda: p([])
     slot = lambda **more: dict(var=one(), lr=s(), grad=p([4, 3]), **more)
     raw.ApplyGradientDescent(var=one(), alpha=s(), delta=p([4, 3]))
