@@ -253,6 +253,16 @@ impl GraphBuilder {
         Ok(if output.port == 0 { name.clone() } else { format!("{name}:{}", output.port) })
     }
 
+    /// Keeps a name from the nodes to come, until it is released.
+    pub(in crate::graph) fn reserve(&mut self, name: &str) {
+        self.taken.insert(name.to_lowercase());
+    }
+
+    /// Gives a reserved name, which no node has, to the next node that asks for it.
+    pub(in crate::graph) fn release(&mut self, name: &str) {
+        self.taken.remove(&name.to_lowercase());
+    }
+
     fn unique(&mut self, wanted: &str) -> String {
         let small = wanted.to_lowercase();
         if self.taken.insert(small.clone()) {

@@ -1,6 +1,6 @@
 //! Gradients of a whole graph by name: what a command line asks for.
 
-use super::{Differentiation, Gradient, Unconnected, dense, gradients};
+use super::{Differentiation, Gradient, Unconnected, dense, within};
 use crate::failure::Result;
 use crate::graph::{Graph, GraphBuilder, Output};
 
@@ -19,7 +19,7 @@ pub struct NamedGradient {
 /// `gradients/a/b_1`; and `gradients_1/a/b` if the graph has gradients already.
 ///
 /// # Errors
-/// As [`gradients`], and InvalidArgument for a name that is of no tensor.
+/// As [`gradients`](super::gradients), and InvalidArgument for a name that is of no tensor.
 pub fn of_graph(
     graph: Graph,
     of: &[String],
@@ -31,12 +31,17 @@ pub fn of_graph(
     };
     let (ys, xs) = (find(of)?, find(by)?);
     let mut g = GraphBuilder::from(graph);
+    g.settle()?;
     let scope = g.free_scope("gradients");
-    let found = gradients(&mut g, &ys, &xs, &Differentiation { unconnected, ..Differentiation::default() })?;
+    let names: Vec<String> = xs.iter().map(|x| full_name(&scope, &g.settled().node(x.node).name, x.port)).collect();
+    // The nodes that compute the gradients have other names.
+    names.iter().for_each(|name| g.reserve(name));
+    let options = Differentiation { unconnected, ..Differentiation::default() };
+    let found = within(&mut g, &scope, &ys, &xs, &options)?;
+    names.iter().for_each(|name| g.release(name));
     let mut named = Vec::with_capacity(by.len());
-    for ((by, x), gradient) in by.iter().zip(xs).zip(found) {
-        let node = g.settled().node(x.node);
-        let (name, device) = (full_name(&scope, &node.name, x.port), node.device.clone());
+    for (((by, x), name), gradient) in by.iter().zip(xs).zip(names).zip(found) {
+        let device = g.settled().node(x.node).device.clone();
         let one = match gradient {
             None => NamedGradient { by: by.clone(), name: None, rows: None },
             Some(gradient) => g.with_device(&device, |g| {

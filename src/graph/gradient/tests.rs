@@ -542,6 +542,23 @@ fn gradients_of_a_graph_by_name() {
     assert_eq!(again[0].name.as_deref(), Some("gradients_1/a/b"));
 }
 
+/// The first node of a gradient is a Fill, named so if that is free.
+#[test]
+fn gradients_have_their_names_whatever_computes_them() {
+    let mut g = GraphBuilder::new();
+    let shape = g.constant("shape", [2i32]).unwrap();
+    let filled = g.op("Fill").name("Fill").input(shape).input(3.0f32).build().unwrap();
+    let other = g.op("Square").name("Square_grad/Mul").input(filled).build().unwrap();
+    g.op("Square").name("Square").input(other).build().unwrap();
+    let by: Vec<String> = ["Fill", "Square_grad/Mul", "Square"].map(str::to_owned).to_vec();
+    let (graph, found) = of_graph(g.finish().unwrap(), &["Square".to_owned()], &by, Unconnected::None).unwrap();
+    for (one, by) in found.iter().zip(by) {
+        let name = format!("gradients/{by}");
+        assert_eq!(one.name.as_deref(), Some(name.as_str()));
+        assert_eq!(graph.node(graph.find(&name).unwrap()).op.name, "Identity", "{name}");
+    }
+}
+
 #[test]
 fn gradients_of_what_is_placed_with_another_are_there_too() {
     let mut g = GraphBuilder::new();
