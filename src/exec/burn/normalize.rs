@@ -109,7 +109,6 @@ impl BatchNorm {
         }
         let [gradient, xs, scales, means, variances] = arrays::<B, 5>(site, inputs)?;
         let shape = xs.shape.clone();
-        let places = shape.dims().iter().product::<usize>() / scales.shape.dims()[0];
         let all = |of_channels: &[&Array<B>]| -> Result<Vec<B::Raw>> {
             let along = of_channels.iter().map(|array| self.along(array));
             [Ok(gradient.raw.clone()), Ok(xs.raw.clone())].into_iter().chain(along).collect()
@@ -121,7 +120,7 @@ impl BatchNorm {
         let no_sums = site.full(0.0, DType::F32, sums.shape.clone());
         let [of_sums, of_products] = if self.is_training { [&sums, &products] } else { [&no_sums, &no_sums] };
         let inputs = all(&[&means, &variances, &scales, of_sums, of_products])?;
-        let raw = B::passed(NormPass::Backward { places }, inputs, self.epsilon);
+        let raw = B::passed(NormPass::Backward, inputs, self.epsilon);
         let answer = Array::<B> { raw, dtype: DType::F32, shape, home: Home::default() };
         Ok(EngineOutcome::Done(smallvec![answer.value(), products.value(), sums.value(), nothing(), nothing()]))
     }
@@ -135,10 +134,7 @@ pub(in crate::exec) enum NormPass {
     /// Of the gradients, the elements, the means and variances: the gradients times the normalised elements.
     Product,
     /// Of the same, the scales, the sums of the gradients and those of the products: the gradient of the elements.
-    Backward {
-        /// How many elements a channel has.
-        places: usize,
-    },
+    Backward,
 }
 
 fn nothing() -> Value {

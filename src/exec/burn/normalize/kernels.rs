@@ -82,6 +82,9 @@ pub(in crate::exec) fn passed(pass: NormPass, inputs: Vec<CubeTensor>, epsilon: 
     let to = CubeBackend::float_empty(inputs[0].shape(), &inputs[0].device(), FloatDType::F32);
     let at = Launch::over(&to, &inputs.iter().collect::<Vec<_>>());
     let onto = to.clone().into_linear_view();
+    let count = |input: &CubeTensor| input.shape().num_elements();
+    // How many elements a channel has, of which the third input has a number each.
+    let places = inputs.get(2).map_or(1, |numbers| count(&inputs[0]) / count(numbers).max(1));
     let mut inputs = inputs.into_iter();
     let mut next = || inputs.next().expect("a pass has all its inputs").into_linear_view_like(&to);
     // SAFETY: a thread reads and writes only the elements of its own index, none past the end.
@@ -114,7 +117,7 @@ pub(in crate::exec) fn passed(pass: NormPass, inputs: Vec<CubeTensor>, epsilon: 
                 onto,
                 epsilon,
             ),
-            NormPass::Backward { places } => backward::launch_unchecked(
+            NormPass::Backward => backward::launch_unchecked(
                 &at.client,
                 at.cubes,
                 at.cube,
