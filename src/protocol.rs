@@ -271,6 +271,9 @@ pub enum Request {
     Close { session: SessionId },
     /// Plans without running: for `meshtf plan`. Large constants have their dtype and shape, and other elements.
     Explain { graph: Vec<NodeDef>, signature: Signature, options: SessionOptions },
+    /// Ends the session that has claimed this name, if it is another one, and keeps the name, and no other, for this one; without a
+    /// name, gives back the one that the session has.
+    Claim { session: SessionId, name: Option<String> },
 }
 
 /// What a master answers, and with `Told` a host.
@@ -297,4 +300,6 @@ pub enum Reply {
     Explained(Box<crate::plan::Plan>),
     /// To an inquiry; the tensor, for [`Answer::Variable`], is the value.
     Told(Answer),
+    /// The session has the name, or none.
+    Claimed,
 }

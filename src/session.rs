@@ -323,6 +323,36 @@ impl Session {
         Ok(())
     }
 
+    /// Keeps a name for this session, and no other, until it ends or gives the name back. If another session of the same master has
+    /// the name, that one ends: its workers cancel what it runs before they do anything that this one asks for after this. So of
+    /// those who take turns, such as a training that was killed and the one that continues it, only the last works. A name has at
+    /// most 1024 bytes.
+    ///
+    /// # Errors
+    /// InvalidArgument for a longer name; Aborted if the session has ended; Unavailable if the master is gone.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the session may have the name.
+    pub async fn claim(&self, name: &str) -> Result<()> {
+        self.claims(Some(name.to_owned())).await
+    }
+
+    /// Gives back the name that the session has claimed, if any.
+    ///
+    /// # Errors
+    /// Aborted if the session has ended; Unavailable if the master is gone.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the session may still have the name.
+    pub async fn disclaim(&self) -> Result<()> {
+        self.claims(None).await
+    }
+
+    async fn claims(&self, name: Option<String>) -> Result<()> {
+        let request = Request::Claim { session: self.id, name };
+        self.client.ask(&self.master, request, Vec::new(), None)?.answer().await.map(|_| ())
+    }
+
     /// Ends the session: waits until the master has released it. Dropping a session ends it too, without waiting.
     ///
     /// # Errors

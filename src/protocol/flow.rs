@@ -80,6 +80,7 @@ impl ToMaster {
                 | Request::Extend { session, .. }
                 | Request::Prepare { session, .. }
                 | Request::PrepareAlone { session, .. }
+                | Request::Claim { session, .. }
                 | Request::Close { session } => Flow::Session(session.0),
             }),
             ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step } => {

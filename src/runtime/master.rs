@@ -49,6 +49,11 @@ impl Default for MasterLimits {
     }
 }
 
+/// Most bytes of a name that a session claims.
+const MAX_CLAIM: usize = 1024;
+/// How long it is waited for the thread that sends what a session wanted sent before its end.
+const SENT_LIMIT: Nanos = 1_000_000_000;
+
 /// The master of one node.
 pub struct Master {
     state: Arc<State>,
@@ -157,7 +162,8 @@ impl Master {
                 | Request::Extend { .. }
                 | Request::Prepare { .. }
                 | Request::PrepareAlone { .. }
-                | Request::Explain { .. }) => {
+                | Request::Explain { .. }
+                | Request::Claim { .. }) => {
                     if let Err(failure) = self.planner.push(PlanRequest { client: from.clone(), id, request, tensors })
                     {
                         let failure = failure.on_task(&self.state.task.to_string());
@@ -427,6 +433,7 @@ impl State {
                 self.close(client, session, &Failure::new(Code::Cancelled, "the session was closed"));
                 Ok(Some(Reply::Closed))
             }
+            Request::Claim { session, name } => self.claim(client, session, name).map(|()| Some(Reply::Claimed)),
             Request::Explain { graph, signature, options } => {
                 self.explain(graph, &signature, &options).map(|plan| Some(Reply::Explained(Box::new(plan))))
             }
@@ -509,6 +516,25 @@ impl State {
         self.asked(client, request, id, SessionEvent::Planned { request, of, plan, cluster });
     }
 
+    /// Keeps a name for a session. The workers of the one that had it are told of its end before anything that this one asks of
+    /// them after that.
+    fn claim(&self, client: &Peer, id: SessionId, name: Option<String>) -> Result<()> {
+        if name.as_ref().is_some_and(|name| name.len() > MAX_CLAIM) {
+            return Err(Failure::invalid(format!("a name that is claimed has at most {MAX_CLAIM} bytes")));
+        }
+        let own = self.sessions.of(client, id)?;
+        let why = format!("another session, {id} of {client}, has claimed {}", name.as_deref().unwrap_or_default());
+        if let Some(other) = self.sessions.claim(own.id, name)? {
+            self.on(&other, SessionEvent::End { failure: &Failure::new(Code::Aborted, why) });
+            let begun = self.now();
+            // Another thread may be sending what the session wanted sent earlier, and this after that.
+            while other.lock().is_sending && self.now().saturating_sub(begun) < SENT_LIMIT {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
     /// Ends a session of a client's, if there is such a one.
     fn close(&self, client: &Peer, id: SessionId, failure: &Failure) {
         if let Ok(handle) = self.sessions.of(client, id) {
@@ -533,7 +559,11 @@ impl Work for State {
             Request::Extend { session, nodes, .. } => known(session) + nodes.len(),
             Request::PrepareAlone { nodes, .. } => nodes.len(),
             Request::Prepare { session, .. } => known(session),
-            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } | Request::Close { .. } => 0,
+            Request::Run { .. }
+            | Request::Feed { .. }
+            | Request::Cancel { .. }
+            | Request::Claim { .. }
+            | Request::Close { .. } => 0,
         }
     }
 

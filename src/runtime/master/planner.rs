@@ -193,6 +193,7 @@ fn session_of(request: &Request) -> Option<SessionId> {
         | Request::Run { session, .. }
         | Request::Feed { session, .. }
         | Request::Cancel { session, .. }
+        | Request::Claim { session, .. }
         | Request::Close { session } => Some(*session),
         Request::Explain { .. } => None,
     }

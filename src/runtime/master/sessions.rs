@@ -42,6 +42,8 @@ struct Table {
     open: HashMap<SessionId, Arc<Handle>>,
     /// Those that had to go for others, the last one last.
     evicted: VecDeque<SessionId>,
+    /// By the names that sessions have claimed, of which each has at most one.
+    claims: HashMap<String, SessionId>,
 }
 
 impl Handle {
@@ -114,7 +116,7 @@ impl Sessions {
                 );
                 Failure::new(Code::ResourceExhausted, why)
             })?;
-            evicted = table.open.remove(&victim);
+            evicted = table.remove(victim);
             if table.evicted.len() >= MAX_REMEMBERED {
                 table.evicted.pop_front();
             }
@@ -125,11 +127,31 @@ impl Sessions {
     }
 
     pub fn remove(&self, id: SessionId) {
-        self.lock().open.remove(&id);
+        self.lock().remove(id);
+    }
+
+    /// Keeps a name for an open session in place of the one it has, if any; returns the other session that had it, which is not
+    /// open any more.
+    ///
+    /// # Errors
+    /// Aborted if the session is not open.
+    pub fn claim(&self, id: SessionId, name: Option<String>) -> Result<Option<Arc<Handle>>> {
+        let mut table = self.lock();
+        if !table.open.contains_key(&id) {
+            return Err(table.no_session(id, &self.limits));
+        }
+        table.claims.retain(|_, of| *of != id);
+        let before = name.and_then(|name| table.claims.insert(name, id));
+        Ok(before.and_then(|before| table.remove(before)))
     }
 }
 
 impl Table {
+    fn remove(&mut self, id: SessionId) -> Option<Arc<Handle>> {
+        self.claims.retain(|_, of| *of != id);
+        self.open.remove(&id)
+    }
+
     /// Of the client that has most sessions, so that it takes no other's place, the idle one that was not used for longest.
     fn victim(&self, limits: &MasterLimits, now: Nanos) -> Option<SessionId> {
         let mut of_client: HashMap<&Peer, usize> = HashMap::new();
