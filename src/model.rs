@@ -36,7 +36,7 @@ use crate::graph::op::Role;
 use crate::graph::variable::variable_of;
 use crate::graph::{Attrs, Graph, GraphBuilder, Input, Node, NodeId, Output};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
-use crate::train::job::{UPDATES, names_of_variables};
+use crate::train::job::{REPLICA, UPDATES, names_of_variables};
 use crate::train::{self, GLOBAL_STEP, Initializer, Trained, Training, Variable, VariableSpec};
 
 /// A graph that is being written. Its clones are the same one.
@@ -56,6 +56,8 @@ struct State {
     global_step: Option<Variable>,
     /// Whether a step trains: fed by those that do.
     training: Option<Output>,
+    /// The number of the replica, once something asked for it.
+    replica: Option<Output>,
     seed: i64,
     /// The first thing that went wrong. What comes after it is not added.
     failed: Option<Failure>,
@@ -211,6 +213,12 @@ impl Model {
         self.add(State::is_training)
     }
 
+    /// The number of the worker's replica in a training with several, an int64; 0 otherwise. Add it to a seed to have other random
+    /// numbers on each worker.
+    pub fn replica(&self) -> Value {
+        self.add(State::replica)
+    }
+
     /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), but for those
     /// of a graph that was read; it is not there if there is no other. If layers keep running averages and the model was not
     /// minimized, the node [`UPDATES`] brings those up to date, and a training of the graph runs it in each step. The model goes
@@ -354,6 +362,23 @@ impl State {
         let training = training?;
         self.training = Some(training);
         Ok(training)
+    }
+
+    /// The number of the replica, an int64.
+    fn replica(&mut self) -> Result<Output> {
+        if let Some(replica) = self.replica {
+            return Ok(replica);
+        }
+        self.g.settle()?;
+        let graph = self.g.settled();
+        let is_number = |node: &Node| node.op.role == Role::Const && node.outputs[0].dtype == DType::I64;
+        if let Some(node) = graph.find(REPLICA).filter(|&id| is_number(graph.node(id))) {
+            return Ok(*self.replica.insert(Output { node, port: 0 }));
+        }
+        let outer = self.g.enter_root();
+        let replica = self.g.constant(REPLICA, 0i64);
+        self.g.leave_scope(outer);
+        Ok(*self.replica.insert(replica?))
     }
 
     fn minimize(&mut self, loss: Option<Output>, variables: &[Variable], training: &Training) -> Result<Trained> {

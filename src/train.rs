@@ -29,7 +29,7 @@ mod schedule;
 mod sparse;
 
 pub use crate::graph::variable::{Initializer, Variable, VariableSpec, add_init, add_variable, variable_of};
-pub use average::{add_averages, update_average};
+pub use average::{AVERAGE, add_averages, update_average};
 pub use clip::{Clip, clipped};
 pub use minimize::{Trained, Training, apply, apply_with, gradients, minimize};
 pub use optimizer::Optimizer;

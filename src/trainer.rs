@@ -28,6 +28,7 @@
 //! ```
 
 mod checkpoint;
+mod constants;
 mod evaluated;
 mod evaluation;
 mod feed;
@@ -55,7 +56,8 @@ pub use self::observer::{Error, Observed, Observer};
 pub use self::source::{Loaded, load};
 
 use self::checkpoint::Folder;
-use self::fits::{Chunk, check_confusion, check_fed, held_out, init_of, parts};
+use self::constants::Constants;
+use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 use self::held::Holders;
 use self::weights::Weights;
 use crate::Session;
@@ -116,7 +118,9 @@ pub struct Trainer {
     job: TrainingGraph,
     sections: Sections,
     examples: Examples,
+    /// Those that are evaluated.
     held_out: Option<Examples>,
+    constants: Constants,
     chunk: Chunk,
     order: Order,
     /// Batches that are sent at a time.
@@ -136,6 +140,21 @@ pub struct Trainer {
     weights: Option<Weights>,
     numerics: Option<Numerics>,
     holders: Holders,
+}
+
+/// The examples of a training.
+#[derive(Clone, Debug)]
+pub struct TrainingData {
+    /// To train with; a share of them is held out if the section `data` says so.
+    pub train: Examples,
+    /// To evaluate with, in place of a share of the others. None of them lies on workers.
+    pub evaluate: Option<Examples>,
+}
+
+impl From<Examples> for TrainingData {
+    fn from(train: Examples) -> Self {
+        TrainingData { train, evaluate: None }
+    }
 }
 
 /// How a training ended, and after which step.
@@ -163,20 +182,27 @@ pub enum How {
 
 impl Trainer {
     /// Puts a training together: replicas of the model on workers, the optimizer, what saves and restores. The graph has the
-    /// model, with placeholders for the examples, by whose names `examples` has them, examples first. What `sections.data.feed`
-    /// says is not looked at; [`load`] reads it. The nodes of `sections.init` give the variables their first values.
+    /// model, with placeholders for the examples, by whose names `data` has them, examples first. What the sections say of files
+    /// is not looked at; [`load`] reads it. The nodes of `sections.init` give the variables their first values.
     ///
     /// # Errors
     /// [`Error::Sections`] if the sections do not fit the graph or the examples: a name that does not exist, a batch that the
     /// workers cannot share equally, a loss that does not depend on a variable. [`Error::Input`] if an example does not fit its
     /// placeholder, options do not fit each other, or a folder or a file of theirs is not as it must be.
-    pub fn new(graph: Graph, mut sections: Sections, examples: Examples, options: &Options) -> Result<Trainer, Error> {
+    pub fn new(
+        graph: Graph,
+        mut sections: Sections,
+        data: impl Into<TrainingData>,
+        options: &Options,
+    ) -> Result<Trainer, Error> {
         let wrong = |failure: Failure| Error::Sections(failure.message);
+        let data: TrainingData = data.into();
         options.check()?;
         let rows = sections.train.rows(sections.data.batch).map_err(wrong)?;
-        let parts = parts(&graph, &examples, rows)?;
-        check_fed(&graph, &sections, &parts)?;
-        let (examples, held_out) = held_out(&sections, examples)?;
+        let parts = parts(&graph, &data.train, rows)?;
+        let constants = Constants::of(&graph, &sections)?;
+        check_fed(&graph, &sections, &data, &constants)?;
+        let (examples, held_out) = set_apart(&graph, &sections, data, rows)?;
         let drawn = sections.train.drawn(sections.data.batch).map_err(wrong)?;
         let order = Order::new(examples.len(), drawn, sections.data.shuffle);
         let order = order.map_err(|failure| Error::Sections(format!("$.data: {}", failure.message)))?;
@@ -191,12 +217,7 @@ impl Trainer {
         let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
         let steps = options.steps.or(sections.train.steps).or(epochs).unwrap_or(1).max(1);
         let example = examples.example_bytes()?;
-        let chunk = Chunk::of(&graph, &parts, rows, example);
-        if let Some(count) = held_out.as_ref().map(Examples::len).filter(|&count| chunk.is_fixed && count < rows) {
-            return Err(Error::Sections(format!(
-                "$.data.hold_out: {count} examples are held out, and a placeholder takes {rows} at a time"
-            )));
-        }
+        let chunk = Chunk::of(&graph, held_out.as_ref().unwrap_or(&examples), rows)?;
         let resume = options.resume
             || options.resume_if_any
                 && options
@@ -206,7 +227,7 @@ impl Trainer {
         let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
-            Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
+            Some(path) => Weights::add(graph, path, false).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
         };
         if options.check_numerics && sections.train.backup > 0 {
@@ -228,6 +249,7 @@ impl Trainer {
             sections,
             examples,
             held_out,
+            constants,
             chunk,
             order,
             block,
@@ -287,7 +309,8 @@ impl Trainer {
             Some(self.sections.evaluate.as_ref().map_or(tenth, |section| section.every.min(self.steps)));
     }
 
-    /// Trains to the end, in a session on [`graph`](Trainer::graph). A trainer that saves its states in a folder and does not
+    /// Trains to the end, in a session on [`graph`](Trainer::graph). Another session of the same master that trains the same
+    /// variables ends: one that was killed and is continued may still run on its nodes. A trainer that saves its states in a folder and does not
     /// resume runs once: what is in the folder then can be resumed by another, with [`Options::resume`].
     ///
     /// # Errors
@@ -323,6 +346,21 @@ impl Trainer {
         if let Some(folder) = &self.folder {
             folder.clean();
         }
+        // What is left of one that was killed may still run, for as long as its nodes wait for its return.
+        session.claim(&self.claim()).await?;
+        let ended = self.run_alone(session, observer, stop).await;
+        // A session that has ended has no name any more.
+        let _ = session.disclaim().await;
+        ended
+    }
+
+    /// As [`run_until`](Trainer::run_until), while no other session trains the same variables.
+    async fn run_alone(
+        &self,
+        session: &Session,
+        observer: &mut dyn Observer,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Ended, Error> {
         self.drain(session).await?;
         let start = self.begin(session, observer).await?;
         if start >= self.steps {
@@ -336,6 +374,17 @@ impl Trainer {
             self.train(session, start, observer, stop).await
         };
         self.holding(session, &self.job.loads, run).await
+    }
+
+    /// What a session claims that trains these variables.
+    fn claim(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for variable in &self.job.variables {
+            hash.update(format!("{} {}\n", variable.name, variable.device).as_bytes());
+        }
+        let names: Vec<&str> = self.job.variables.iter().take(3).map(|variable| variable.name.as_str()).collect();
+        let hash = hash.finalize().to_hex();
+        format!("the training of {:.200}, … ({})", names.join(", "), &hash[..16])
     }
 
     /// Feeds, steps, and what is due between the steps.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{Exit, Outcome, Trouble, output};
 use crate::tensor::safetensors::Contents;
 use crate::train::GLOBAL_STEP;
-use crate::trainer::stored::{IMPORTED, STEP, read, state, states, write};
+use crate::trainer::stored::{IMPORTED, STEP, average, read, state, states, write};
 
 /// Write what a training saved as another kind of file
 ///
@@ -24,6 +24,9 @@ pub struct ExportArgs {
     /// File to write: .safetensors, .npz, or else the prefix of a TensorFlow checkpoint
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
+    /// Write the moving averages of the weights by the weights' names, in their place
+    #[arg(long)]
+    pub averages: bool,
 }
 
 /// Convert a file of weights into a state that training can continue from
@@ -49,7 +52,10 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
     if args.to.is_dir() {
         return Err(Trouble::input(format!("--to {}: this is a folder; expected a file", args.to.display())));
     }
-    let (file, contents) = read(&args.from)?;
+    let (file, mut contents) = read(&args.from)?;
+    if args.averages {
+        average(&mut contents).map_err(|error| Trouble::input(format!("{}: {error}", file.display())))?;
+    }
     write(&args.to, &contents)?;
     said(&file, &args.to, &contents)
 }

@@ -73,6 +73,9 @@ pub(super) struct StepArgs {
     /// instead of running init
     #[arg(long, value_name = "PATH", conflicts_with = "init")]
     weights: Option<PathBuf>,
+    /// With --weights: set the variables to the moving averages that the training kept of them
+    #[arg(long, requires = "weights")]
+    averages: bool,
     /// Trace the last step: write a timeline of all devices to FILE, for ui.perfetto.dev, and report on stderr where its time
     /// went
     #[arg(long, value_name = "FILE")]
@@ -131,7 +134,7 @@ impl StepArgs {
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
         let (graph, weights) = match &self.weights {
-            Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
+            Some(path) => Weights::add(graph, path, self.averages).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
         };
         let looks = job.runs_init && !self.init && weights.is_none();

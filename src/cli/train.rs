@@ -270,7 +270,7 @@ impl Command {
         args.plot.as_ref().map_or(Ok(()), |file| check_file("--plot", file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
         let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
-        let loaded = load(&read.sections.data, &read.graph, folder, found)?;
+        let loaded = load(&read.sections, &read.graph, folder, found)?;
         for (file, images, classes) in &loaded.folders {
             let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
             eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
@@ -286,7 +286,7 @@ impl Command {
             check_numerics: args.check_numerics,
             trace: args.trace.is_some(),
         };
-        let trainer = Trainer::new(read.graph.clone(), read.sections.clone(), loaded.examples, &options);
+        let trainer = Trainer::new(read.graph.clone(), read.sections.clone(), loaded.data, &options);
         let mut trainer = trainer.map_err(|error| read.explained(error))?;
         let report = args.report.unwrap_or((trainer.steps() / 20).max(1));
         let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);

@@ -51,6 +51,18 @@ pub fn read_literal(text: &str, dtype: DType) -> Result<Tensor, Failure> {
     literal::convert_feed(read.map_err(|fault| literal::typed(text, &fault))?, dtype)
 }
 
+/// A literal that stands where nothing says its dtype: in its own if it states one, else with numbers as wide as they need, of
+/// which [`convert_feed`](crate::tensor::literal::convert_feed) makes others.
+pub(crate) fn wide_literal(value: &Value, path: Path) -> Result<Tensor, Fault> {
+    let stated = draft::literal(value, path, &[])?;
+    let read = |dtype| stated.tensor(dtype, &mut Budget::new());
+    if stated.dtype.is_some() {
+        return read(stated.dtype);
+    }
+    let wide = [DType::I64, DType::U64, DType::F64].into_iter().find_map(|dtype| read(Some(dtype)).ok());
+    wide.map_or_else(|| read(None), Ok)
+}
+
 pub(super) fn from_value(value: &Value, beside: &mut Beside) -> Result<Program, Fault> {
     let draft::Document { nodes: drafts, fetch, feed, targets, mut init, variables } = draft::document(value)?;
     let stated = drafts.len();

@@ -210,6 +210,12 @@ impl OpDef {
         self.stateful || self.inputs.iter().chain(&self.outputs).any(|arg| arg.is_ref)
     }
 
+    /// Whether its outputs are drawn by the seeds that its attributes state.
+    pub fn draws(&self) -> bool {
+        let is_value = |arg: &ArgDef| !arg.is_ref && !matches!(arg.ty, ArgType::Fixed(DType::Resource));
+        self.stateful && self.attr("seed2").is_some() && self.outputs.iter().all(is_value)
+    }
+
     /// The op type whose kernel it runs: itself, or the newer op of which it is an older name.
     pub fn runs_as(&'static self) -> &'static OpDef {
         self.newer.and_then(lookup).unwrap_or(self)

@@ -87,15 +87,16 @@ impl Value {
         })
     }
 
-    /// In steps that train, sets that share of the elements to 0 and makes up for it with the others; other elements each step,
-    /// the same ones for the same seed of the model, name and step.
+    /// In steps that train, sets that share of the elements to 0 and makes up for it with the others; other elements each step
+    /// and on each worker, the same ones for the same seed of the model, name, step and worker.
     pub fn dropout(&self, name: &str, share: f64) -> Value {
         if !(0.0..1.0).contains(&share) {
             return self.model.refuse(format!("dropout {name}: the share is {share}; expected 0 to below 1"));
         }
         let (is_training, step) = (self.model.is_training(), self.model.global_step());
+        let replica = self.model.replica();
         self.model.scope(name, || {
-            let seed = self.model.constant(self.model.seed_of(name));
+            let seed = self.model.constant(self.model.seed_of(name)) + replica;
             let shape = self.with("Shape", []);
             let one = [1i32];
             let seeds = seed.reshape(&one).concat(&[&step.reshape(&one)], 0);

@@ -5,6 +5,9 @@ use crate::graph::variable::ops::{binary, on, scalar};
 use crate::graph::variable::{Initializer, Variable, VariableSpec, add_variable, read};
 use crate::graph::{GraphBuilder, Output};
 
+/// What the name of an average ends in, after the variable's, as TensorFlow names it.
+pub const AVERAGE: &str = "/ExponentialMovingAverage";
+
 /// Adds an average of each variable, `NAME/ExponentialMovingAverage`, that begins with the variable's first value.
 ///
 /// # Errors
@@ -15,7 +18,7 @@ pub fn add_averages(g: &mut GraphBuilder, variables: &[Variable], decay: f64) ->
     }
     let mut averages = Vec::with_capacity(variables.len());
     for variable in variables {
-        let name = format!("{}/ExponentialMovingAverage", variable.name);
+        let name = format!("{}{AVERAGE}", variable.name);
         let spec = VariableSpec {
             dtype: variable.dtype,
             trainable: false,

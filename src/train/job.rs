@@ -1,5 +1,6 @@
 //! A model with all that training it takes: replicas on workers, queues of batches, the update, and what saves and restores it.
 
+mod accumulator;
 mod backup;
 mod mirrored;
 mod queue;
@@ -109,6 +110,9 @@ pub const CHECK_GRADIENT: &str = "train/gradient_is_a_number";
 
 /// The node of a model that runs what each step is to run beside the update, unless the section `train` names others.
 pub const UPDATES: &str = "train/updates";
+
+/// The node of a model whose value is the number of the replica, a constant, from 0: what is random there goes by it.
+pub const REPLICA: &str = "train/replica";
 
 /// Puts a training together. A queue holds `capacity` batches. `checks`: whether gradients that are not finite fail a step, as
 /// a loss does.

@@ -1,5 +1,6 @@
-//! Evaluates the examples that are held out, and says whether the results still get better.
+//! Evaluates the examples that are held out of the training, and says whether the results still get better.
 
+use super::constants::feeds;
 use super::evaluated::{Confusion, Evaluated, number};
 use super::state::blocking;
 use super::{Error, Observer, Trainer};
@@ -130,7 +131,8 @@ impl Trainer {
     /// If the future is dropped before it is ready, nothing has changed, but that files which lie on the workers may stay in
     /// their memory until the next evaluation or training of this graph ends, or the node does.
     pub async fn evaluate(&self, session: &Session) -> Result<Evaluated, Error> {
-        let loads = self.job.held.iter().flatten().filter(|_| self.held_out.is_some());
+        let are_there = self.held_out.iter().any(|examples| examples.there().any(|there| there.is_some()));
+        let loads = self.job.held.iter().flatten().filter(|_| are_there);
         let loads: Vec<String> = loads.map(|held| held.load.clone()).collect();
         self.holding(session, &loads, self.evaluate_held(session)).await
     }
@@ -153,8 +155,11 @@ impl Trainer {
             }
             let places: Vec<usize> = (at..at + count).collect();
             let tensors = self.taken(session, held_out, &places).await?;
-            let feeds: Vec<(&str, Tensor)> = held_out.names().zip(tensors).collect();
-            let values = session.run(&feeds, &fetches, &[]).await?;
+            // A constant that is there for evaluations takes the place of examples.
+            let constants = &self.constants.evaluations;
+            let is_own = |(name, _): &(&str, Tensor)| constants.iter().all(|(constant, _)| constant != name);
+            let examples = held_out.names().zip(tensors).filter(is_own);
+            let values = session.run(&examples.chain(feeds(constants)).collect::<Vec<_>>(), &fetches, &[]).await?;
             for (sum, value) in sums.iter_mut().zip(&values) {
                 *sum += number(value)? * count as f64;
             }

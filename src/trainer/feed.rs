@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::constants::feeds;
 use super::state::blocking;
 use super::{Error, Trainer};
 use crate::Session;
@@ -97,8 +98,8 @@ impl Trainer {
     ) -> Result<Vec<Tensor>, Error> {
         let mut tensors = take(examples, places.to_vec(), vec![places.len()]).await??;
         let rows = self.sections.train.rows(self.sections.data.batch)?.max(1);
-        for (held, tensor) in self.job.held.iter().zip(&mut tensors) {
-            let Some(held) = held else { continue };
+        for ((held, there), tensor) in self.job.held.iter().zip(examples.there()).zip(&mut tensors) {
+            let (Some(held), Some(_)) = (held, there) else { continue };
             // Places are taken in whole batches; the last one is filled up.
             let mut places = tensor.to_i64s()?;
             let count = places.len();
@@ -115,8 +116,10 @@ impl Trainer {
         Ok(tensors)
     }
 
-    /// What tells the layers that ask for it that a step trains.
-    pub(super) fn training(&self) -> Vec<(&str, Tensor)> {
-        self.job.training.as_deref().map(|name| (name, Tensor::scalar(true))).into_iter().collect()
+    /// What each step feeds beside its batch: constants, and what tells the layers that ask for it that a step trains.
+    pub(super) fn beside_batches(&self) -> Vec<(&str, Tensor)> {
+        let steps = &self.constants.steps;
+        let flag = self.job.training.as_deref().filter(|flag| steps.iter().all(|(name, _)| name != flag));
+        flag.map(|name| (name, Tensor::scalar(true))).into_iter().chain(feeds(steps)).collect()
     }
 }

@@ -2,24 +2,48 @@
 
 use std::collections::HashSet;
 
-use super::Error;
+use super::constants::Constants;
+use super::{Error, TrainingData};
 use crate::data::{Examples, There};
 use crate::graph::Graph;
 use crate::graph::op::Role;
-use crate::tensor::{DType, Shape};
+use crate::tensor::{DType, Shape, Tensor};
 use crate::train::file::{ConfusionNodes, Sections};
 use crate::train::job::{FedPlaceholder, UPDATES};
 
-/// Refuses a placeholder that is needed and not fed.
-pub(super) fn check_fed(graph: &Graph, sections: &Sections, parts: &[FedPlaceholder]) -> Result<(), Error> {
+/// Refuses a placeholder that is needed and not fed, and one that is fed twice.
+pub(super) fn check_fed(
+    graph: &Graph,
+    sections: &Sections,
+    data: &TrainingData,
+    constants: &Constants,
+) -> Result<(), Error> {
     let train = &sections.train;
-    let looked_at = sections.evaluate.iter().flat_map(|section| {
-        let classes = section.confusion.iter().flat_map(|both| [&both.labels, &both.predictions]);
-        section.metrics.iter().chain(classes)
-    });
-    let names = std::iter::once(&train.loss).chain(&train.metrics).chain(looked_at).chain(&train.updates);
-    let own = Some(UPDATES).filter(|_| train.updates.is_empty());
-    for name in names.map(String::as_str).chain(own) {
+    let is_among = |constants: &[(String, Tensor)], name: &str| constants.iter().any(|(own, _)| own == name);
+    if let Some(twice) = data.train.names().find(|name| is_among(&constants.steps, name)) {
+        return Err(Error::Sections(format!("$.data.feed.{twice}: it is fed with examples and with a constant")));
+    }
+    let own = train.updates.is_empty().then_some(UPDATES);
+    let names = std::iter::once(&train.loss).chain(&train.metrics).chain(&train.updates).map(String::as_str).chain(own);
+    let is_fed = |name: &str| data.train.names().any(|own| own == name) || is_among(&constants.steps, name);
+    check_needed(graph, names, "$.data", is_fed)?;
+    let Some(section) = &sections.evaluate else { return Ok(()) };
+    let classes = section.confusion.iter().flat_map(|both| [&both.labels, &both.predictions]);
+    let names = std::iter::once(&train.loss).chain(&section.metrics).chain(classes).map(String::as_str);
+    let (examples, at) = data.evaluate.as_ref().map_or((&data.train, "$.data"), |own| (own, "$.evaluate"));
+    check_needed(graph, names, at, |name| {
+        examples.names().any(|own| own == name) || is_among(&constants.evaluations, name)
+    })
+}
+
+/// Refuses a placeholder that a tensor or a node depends on, and that is not fed.
+fn check_needed<'n>(
+    graph: &Graph,
+    names: impl Iterator<Item = &'n str>,
+    at: &str,
+    is_fed: impl Fn(&str) -> bool,
+) -> Result<(), Error> {
+    for name in names {
         // A name that does not exist is told where it stands.
         let found = graph.output(name).map(|output| output.node).ok().or_else(|| graph.find(name));
         let (mut open, mut seen) = (Vec::from_iter(found), HashSet::new());
@@ -28,10 +52,10 @@ pub(super) fn check_fed(graph: &Graph, sections: &Sections, parts: &[FedPlacehol
                 continue;
             }
             let node = graph.node(id);
-            if node.op.role == Role::Placeholder && parts.iter().all(|part| part.name != node.name) {
+            if node.op.role == Role::Placeholder && !is_fed(&node.name) {
                 let own = &node.name;
                 return Err(Error::Sections(format!(
-                    "$.data.feed has nothing for placeholder {own}, which {name} needs"
+                    "{at}.feed has nothing for placeholder {own}, which {name} needs"
                 )));
             }
             open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
@@ -74,20 +98,38 @@ pub(super) fn parts(graph: &Graph, examples: &Examples, rows: usize) -> Result<V
     examples.columns().zip(examples.there()).map(part).collect()
 }
 
-/// The examples that are trained with, and those that are held out.
-pub(super) fn held_out(sections: &Sections, examples: Examples) -> Result<(Examples, Option<Examples>), Error> {
-    match (&sections.evaluate, sections.data.hold_out) {
-        (Some(_), 0.0) => Err(Error::Sections(
-            "$.evaluate needs examples that are held out: say which share with data.hold_out".to_owned(),
-        )),
-        (_, 0.0) => Ok((examples, None)),
-        (_, share) => {
-            let (kept, held) = examples.split(share, sections.data.shuffle.unwrap_or(0))?;
+/// The examples that are trained with, and those that are evaluated.
+pub(super) fn set_apart(
+    graph: &Graph,
+    sections: &Sections,
+    data: TrainingData,
+    rows: usize,
+) -> Result<(Examples, Option<Examples>), Error> {
+    let (share, TrainingData { train, evaluate }) = (sections.data.hold_out, data);
+    let wrong = |why: String| Err(Error::Sections(why));
+    match evaluate {
+        Some(_) if share != 0.0 => wrong(
+            "$.evaluate.feed and $.data.hold_out both say which examples are evaluated; leave one of them out"
+                .to_owned(),
+        ),
+        Some(own) if own.there().any(|there| there.is_some()) => {
+            wrong("$.evaluate.feed: examples that lie on workers are evaluated with $.data.hold_out".to_owned())
+        }
+        Some(own) if own.is_empty() => wrong("$.evaluate.feed: there is no example".to_owned()),
+        Some(own) => {
+            parts(graph, &own, rows)?;
+            Ok((train, Some(own)))
+        }
+        None if share == 0.0 && sections.evaluate.is_some() => wrong(
+            "$.evaluate needs examples: say which with evaluate.feed, or which share of the others with data.hold_out"
+                .to_owned(),
+        ),
+        None if share == 0.0 => Ok((train, None)),
+        None => {
+            let (kept, held) = train.split(share, sections.data.shuffle.unwrap_or(0))?;
             if held.is_empty() {
-                let count = examples.len();
-                return Err(Error::Sections(format!(
-                    "$.data.hold_out: {share} of {count} examples is less than one example"
-                )));
+                let count = train.len();
+                return wrong(format!("$.data.hold_out: {share} of {count} examples is less than one example"));
             }
             Ok((kept, Some(held)))
         }
@@ -154,17 +196,26 @@ impl Chunk {
     /// Most bytes of them, unless those of a worker are more.
     const BYTES: usize = 16 << 20;
 
-    /// For workers that take `rows` examples of `bytes` each. Those placeholders whose first size is known take as many.
-    pub fn of(graph: &Graph, parts: &[FedPlaceholder], rows: usize, bytes: usize) -> Chunk {
-        let is_fixed = |part: &FedPlaceholder| {
-            let shape = graph.find(&part.name).and_then(|id| graph.node(id).attrs.shape("shape").ok());
+    /// Of examples that are evaluated, where workers take `rows` of those to train with. Those placeholders whose first size is
+    /// known take as many.
+    ///
+    /// # Errors
+    /// [`Error::Sections`] if that is more than there are.
+    pub fn of(graph: &Graph, examples: &Examples, rows: usize) -> Result<Chunk, Error> {
+        let is_fixed = |name: &str| {
+            let shape = graph.find(name).and_then(|id| graph.node(id).attrs.shape("shape").ok());
             shape.is_some_and(|shape| shape.0.as_ref().is_some_and(|sizes| matches!(sizes[..], [Some(_), ..])))
         };
-        match parts.iter().any(is_fixed) {
-            true => Chunk { examples: rows.max(1), is_fixed: true },
-            false => {
-                Chunk { examples: (Chunk::BYTES / bytes.max(1)).min(Chunk::MOST).max(rows).max(1), is_fixed: false }
-            }
+        let (is_fixed, count) = (examples.names().any(is_fixed), examples.len());
+        if is_fixed && count < rows {
+            return Err(Error::Sections(format!(
+                "$.evaluate: {count} examples are evaluated, and a placeholder takes {rows} at a time"
+            )));
         }
+        let bytes = examples.example_bytes()?;
+        Ok(match is_fixed {
+            true => Chunk { examples: rows.max(1), is_fixed },
+            false => Chunk { examples: (Chunk::BYTES / bytes.max(1)).min(Chunk::MOST).max(rows).max(1), is_fixed },
+        })
     }
 }

@@ -67,7 +67,7 @@ impl Trainer {
         let batch = self.order.clone().of_step(step.saturating_sub(1));
         let rows = self.sections.train.rows(self.sections.data.batch)?;
         let is_shared = self.job.steps.len() == 1;
-        let mut feeds = self.training();
+        let mut feeds = self.beside_batches();
         for (i, names) in numerics.taken.iter().enumerate() {
             let own = if is_shared { batch.get(i * rows..(i + 1) * rows) } else { Some(&batch[..]) };
             let Some(own) = own.filter(|_| is_shared || i == worker) else { continue };

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use super::folder::ImageFolder;
 use super::rows::{DataFile, FileRows, ImageRows, MAX_HELD, Takes};
-use super::{Error, Found};
-use crate::data::{self, Csv, Examples, FilePart, Lines, There, read_tensor, unpacked};
+use super::{Error, Found, TrainingData};
+use crate::data::{Column, Csv, Examples, FilePart, Lines, There, read_tensor, unpacked};
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::graph::op::Role;
 use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
-use crate::train::file::{DataSection, DataSource, Take};
+use crate::train::file::{DataSource, Sections, Take};
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
@@ -30,54 +30,91 @@ struct Known {
     folders: HashMap<String, ImageFolder>,
 }
 
-/// What a section `data` names, read.
+/// What sections name, read.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The examples, by the placeholders that they are fed to.
-    pub examples: Examples,
-    /// The folders of images, by their names in the section, with how many images each has, and the names of its classes in the
+    pub data: TrainingData,
+    /// The folders of images, by their names in the sections, with how many images each has, and the names of its classes in the
     /// order of their numbers.
     pub folders: Vec<(String, usize, Vec<String>)>,
 }
 
-/// Reads what a section names, files from this folder on, and fits it to a graph's placeholders: the dtype and the shape of an
-/// example are those that the placeholder takes. What is large is read as its examples are taken. What lies on the workers is as
-/// they have been asked for it by a [`Lookup`](super::Lookup).
+/// Reads what the sections `data` and `evaluate` name, files from this folder on, and fits it to a graph's placeholders: the dtype
+/// and the shape of an example are those that the placeholder takes. What is large is read as its examples are taken. What lies on
+/// the workers is as they have been asked for it by a [`Lookup`](super::Lookup).
 ///
 /// # Errors
 /// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.
-pub fn load(section: &DataSection, graph: &Graph, folder: &Path, found: &Found) -> Result<Loaded, Error> {
-    let (mut known, mut tensors) = (Known::default(), Vec::new());
-    for (name, source) in &section.feed {
-        let id = graph.find_or_nearest(name).map_err(|error| Error::input(format!("data for {name}: {error}")))?;
-        let node = graph.node(id);
-        if node.op.role != Role::Placeholder {
-            return Err(Error::input(format!("data for {name}: its op is {}, not Placeholder", node.op.name)));
-        }
-        let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
-        let at = |why: String| Error::input(format!("data for {name}: {}: {why}", source.file));
-        if source.take == Take::There {
-            let head = found.0.get(&source.file).ok_or_else(|| at("the workers were not asked for it".to_owned()))?;
-            let there = There::of(&source.file, head, source.scale, dtype, &shape);
-            let there = there.map_err(|failure| at(failure.message))?;
-            tensors.push((name.clone(), data::Column::There(Arc::new(there))));
-            continue;
-        }
-        let takes = Takes { dtype, shape: shape.clone(), scale: source.scale };
-        if let Some(rows) = known.large(source, folder, &takes).map_err(at)? {
-            tensors.push((name.clone(), data::Column::Elsewhere(Arc::new(rows))));
-            continue;
-        }
-        let raw = known.raw(source, folder, dtype, &shape);
-        let fitted = raw.and_then(|raw| fitted(raw, dtype, &shape, source.scale));
-        let fitted = fitted.map_err(at)?;
-        tensors.push((name.clone(), data::Column::Held(fitted)));
-    }
+pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) -> Result<Loaded, Error> {
+    let mut known = Known::default();
+    let train = known.examples(&sections.data.feed, graph, folder, found)?;
+    let own = sections.evaluate.as_ref().map(|section| &section.feed).filter(|feed| !feed.is_empty());
+    let evaluate = own.map(|feed| known.examples(feed, graph, folder, found)).transpose()?;
+    own.map_or(Ok(()), |own| known.check_classes(&sections.data.feed, own))?;
     let folders = known.folders.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes));
-    Ok(Loaded { examples: Examples::of(tensors)?, folders: folders.collect() })
+    Ok(Loaded { data: TrainingData { train, evaluate }, folders: folders.collect() })
 }
 
 impl Known {
+    /// What placeholders are fed with.
+    fn examples(
+        &mut self,
+        feed: &[(String, DataSource)],
+        graph: &Graph,
+        folder: &Path,
+        found: &Found,
+    ) -> Result<Examples, Error> {
+        let mut columns = Vec::with_capacity(feed.len());
+        for (name, source) in feed {
+            let id = graph.find_or_nearest(name).map_err(|error| Error::input(format!("data for {name}: {error}")))?;
+            let node = graph.node(id);
+            if node.op.role != Role::Placeholder {
+                return Err(Error::input(format!("data for {name}: its op is {}, not Placeholder", node.op.name)));
+            }
+            let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
+            let at = |why: String| Error::input(format!("data for {name}: {}: {why}", source.file));
+            let takes = Takes { dtype, shape, scale: source.scale };
+            columns.push((name.clone(), self.column(source, folder, &takes, found).map_err(at)?));
+        }
+        Ok(Examples::of(columns)?)
+    }
+
+    /// Refuses folders of images whose classes would have other numbers than those that are trained with.
+    fn check_classes(&self, train: &[(String, DataSource)], own: &[(String, DataSource)]) -> Result<(), Error> {
+        let classes = |source: &DataSource| {
+            self.folders.get(&source.file).filter(|_| source.take == Take::Classes).map(|folder| &folder.classes)
+        };
+        for (name, source) in own {
+            let trained = train.iter().find(|(of, _)| of == name).and_then(|(_, source)| classes(source));
+            if let (Some(classes), Some(trained)) = (classes(source), trained)
+                && classes != trained
+            {
+                let (classes, trained) = (classes.join(", "), trained.join(", "));
+                return Err(Error::input(format!(
+                    "data for {name}: {} has the classes {classes}; to train with, there are {trained}",
+                    source.file
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a source has for a placeholder.
+    fn column(&mut self, source: &DataSource, folder: &Path, takes: &Takes, found: &Found) -> Result<Column, String> {
+        let Takes { dtype, shape, scale } = takes;
+        if source.take == Take::There {
+            let head = found.0.get(&source.file).ok_or("the workers were not asked for it")?;
+            let there = There::of(&source.file, head, *scale, *dtype, shape);
+            return there.map(|there| Column::There(Arc::new(there))).map_err(|failure| failure.message);
+        }
+        if let Some(rows) = self.large(source, folder, takes)? {
+            return Ok(Column::Elsewhere(Arc::new(rows)));
+        }
+        let raw = self.raw(source, folder, *dtype, shape)?;
+        fitted(raw, *dtype, shape, *scale).map(Column::Held)
+    }
+
     /// What is read as it is taken; `None` for what is held in memory.
     fn large(&mut self, source: &DataSource, at: &Path, takes: &Takes) -> Result<Option<FileRows>, String> {
         let path = at.join(&source.file);

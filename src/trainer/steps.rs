@@ -17,7 +17,7 @@ const SEGMENT: Duration = Duration::from_millis(500);
 impl Trainer {
     /// Runs the workers for which updates do not wait. At the end of the steps, or before, their runs are dropped with this.
     pub(super) async fn beside(&self, session: &Session, start: u64) -> Result<(), Error> {
-        let (feeds, steps) = (self.training(), Steps { count: self.steps - start, every: 0 });
+        let (feeds, steps) = (self.beside_batches(), Steps { count: self.steps - start, every: 0 });
         let workers = self.job.beside.iter().map(async |run| {
             let ran = session.run_steps(&feeds, &[], &[run], steps, |_, _| {}).await;
             match ran {
@@ -131,7 +131,7 @@ impl Trainer {
             return self.each_its_own(session, step, count, observer).await;
         }
         let nodes = &self.job.steps[0];
-        let feeds = self.training();
+        let feeds = self.beside_batches();
         let every = if step.is_multiple_of(self.record) && count > self.record { self.record } else { 0 };
         let mut report = |step: u64, values: &[Tensor]| -> Result<(), Error> {
             let values = values.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
@@ -168,7 +168,7 @@ impl Trainer {
         count: u64,
         observer: &mut dyn Observer,
     ) -> Result<(), Error> {
-        let (workers, feeds) = (self.job.steps.len() as u64, self.training());
+        let (workers, feeds) = (self.job.steps.len() as u64, self.beside_batches());
         let turns = |i: u64| (step..step + count.min(workers)).find(|step| step % workers == i);
         let of_worker = async |i: u64, nodes: &StepNodes| -> Result<Option<Vec<f64>>, Error> {
             let Some(first) = turns(i) else { return Ok(None) };

@@ -10,6 +10,7 @@ use crate::checkpoint::{Checkpoint, DataDir, Saved, save};
 use crate::data::{read_npz_all, write_npz};
 use crate::tensor::safetensors::{self, Contents};
 use crate::tensor::{MAX_TENSOR_BYTES, Tensor};
+use crate::train::AVERAGE;
 
 /// The key of a state's metadata that says after how many steps it was saved.
 pub(crate) const STEP: &str = "meshtf.step";
@@ -118,6 +119,29 @@ pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
     write().inspect_err(|_| _ = fs::remove_file(&part))
 }
 
+/// Has the moving averages of variables take the variables' places.
+///
+/// # Errors
+/// Bad input if there is none.
+pub(crate) fn average(contents: &mut Contents) -> Result<(), Error> {
+    let tensors = std::mem::take(&mut contents.tensors);
+    let (averages, mut others): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|(name, _)| name.ends_with(AVERAGE));
+    if averages.is_empty() {
+        return Err(Error::input(
+            "it has no moving averages, which a training keeps if its section train has \"average\"",
+        ));
+    }
+    let averages: BTreeMap<&str, &Tensor> =
+        averages.iter().filter_map(|(name, average)| Some((name.strip_suffix(AVERAGE)?, average))).collect();
+    for (name, tensor) in &mut others {
+        if let Some(&average) = averages.get(name.as_str()) {
+            *tensor = average.clone();
+        }
+    }
+    contents.tensors = others;
+    Ok(())
+}
+
 /// The last state that a training saved in a folder.
 fn last(folder: &Path) -> Result<PathBuf, Error> {
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", folder.display()));
@@ -198,6 +222,13 @@ mod tests {
         }
         let files = fs::read_dir(folder.child("a")).unwrap().map(|entry| entry.unwrap().file_name());
         assert!(files.into_iter().all(|name| !name.to_string_lossy().contains("part")));
+        // Averages take the places of what they are the averages of.
+        let value = |name: &str, value: f32| (name.to_owned(), Tensor::scalar(value));
+        let mut averaged = Contents::default();
+        averaged.tensors = vec![value("w", 1.0), value("b", 2.0), value("w/ExponentialMovingAverage", 3.0)];
+        average(&mut averaged).unwrap();
+        assert_eq!(averaged.tensors, [value("w", 3.0), value("b", 2.0)]);
+        assert!(average(&mut averaged).unwrap_err().to_string().contains("no moving averages"));
         // A name that occurs twice cannot be written; nothing is left of it.
         let twice = Contents { tensors: [&contents.tensors[..1], &contents.tensors[..1]].concat(), ..contents };
         for name in ["b/m.safetensors", "b/m.npz", "b/m"] {

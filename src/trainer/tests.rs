@@ -1,5 +1,6 @@
 //! Trainings by the library, in this process.
 
+mod fed;
 mod fits;
 mod on_workers;
 
@@ -112,6 +113,35 @@ async fn averages_are_kept_where_some_workers_are_late_too() {
     let kept = async { while average().await <= 0.0 {} };
     trainer.run_until(&session, &mut (), kept).await.unwrap();
     assert!(average().await > 0.0);
+}
+
+/// The gradient of a table stays rows, and the mean of those who are first is that of all if all bring the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_are_averaged_where_some_workers_are_late() {
+    let m = Model::new();
+    let rows = m.placeholder("rows", DType::I64, [None]);
+    m.embedding("words", 4, 2, &rows).sum().named("loss");
+    let graph = m.finish().unwrap();
+    let table = async |rate: f64| {
+        let mut sections = sections(4, 3);
+        (sections.train.workers, sections.train.ps, sections.train.backup) = (3, 1, 1);
+        sections.train.training.rate = crate::train::Schedule::Constant(rate);
+        let rows = Tensor::vector([1i64, 3].repeat(6));
+        let examples = Examples::new(vec![("rows".to_owned(), rows)]).unwrap();
+        let trainer = Trainer::new(graph.clone(), sections, examples, &Options::default()).unwrap();
+        let ops: Vec<&str> = trainer.graph().nodes().map(|(_, node)| node.op.name).collect();
+        assert!(ops.contains(&"SparseConditionalAccumulator") && !ops.contains(&"UnsortedSegmentSum"));
+        let (_cluster, session) = session(&trainer).await;
+        trainer.run(&session, &mut ()).await.unwrap();
+        let values = trainer.values(&session, |one| one.name == "words/table").await.unwrap();
+        values[0].1.slice::<f32>().unwrap().to_vec()
+    };
+    // Three updates, in each of which both rows lose half of a gradient of 1.
+    let (first, last) = (table(0.0).await, table(0.5).await);
+    for (i, (first, last)) in first.iter().zip(&last).enumerate() {
+        let lost = if (i / 2) % 2 == 1 { 1.5 } else { 0.0 };
+        assert!((first - lost - last).abs() < 1e-6, "element {i}: {first} became {last}");
+    }
 }
 
 /// A state is saved once its step is counted: that step is then whole.

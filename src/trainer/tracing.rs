@@ -54,7 +54,7 @@ impl Trainer {
         observer: &mut dyn Observer,
         traces: &mut Traces,
     ) -> Result<(), Error> {
-        let (feeds, workers) = (self.training(), self.job.steps.len() as u64);
+        let (feeds, workers) = (self.beside_batches(), self.job.steps.len() as u64);
         for done in 0..count {
             let worker = ((step + done) % workers) as usize;
             let nodes = &self.job.steps[worker];

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Error;
-use super::stored::{read, values};
+use super::stored::{average, read, values};
 use crate::Session;
 use crate::graph::{Graph, GraphBuilder};
 use crate::tensor::Tensor;
@@ -26,12 +26,16 @@ struct Weight {
 }
 
 impl Weights {
-    /// Reads a file of tensors, or the last that a training saved in a folder, and adds to the graph what sets its variables.
+    /// Reads a file of tensors, or the last that a training saved in a folder, and adds to the graph what sets its variables:
+    /// with `averages`, to their moving averages.
     ///
     /// # Errors
     /// Bad input: no such file, and which variables it does not have, or has otherwise.
-    pub fn add(graph: Graph, path: &Path) -> Result<(Graph, Weights), Error> {
-        let (file, contents) = read(path).map_err(|error| Error::input(format!("weights {error}")))?;
+    pub fn add(graph: Graph, path: &Path, averages: bool) -> Result<(Graph, Weights), Error> {
+        let (file, mut contents) = read(path).map_err(|error| Error::input(format!("weights {error}")))?;
+        if averages {
+            average(&mut contents).map_err(|error| Error::input(format!("weights {}: {error}", file.display())))?;
+        }
         let mut g = GraphBuilder::from(graph);
         let variables = variables(&mut g)?;
         let values = values(&contents.tensors, &variables, false);
@@ -101,7 +105,7 @@ mod tests {
         save(&folder, "step-000000000009.safetensors", &[w(1.0), ("n", Tensor::scalar(9i64))]);
         let slot = ("w/Adam", Tensor::vector(vec![0f32; 2]));
         save(&folder, "step-000000000010.safetensors", &[w(4.0), ("n", Tensor::scalar(10i64)), slot]);
-        let (graph, weights) = Weights::add(graph(), folder.path()).unwrap();
+        let (graph, weights) = Weights::add(graph(), folder.path(), false).unwrap();
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph, &task, SessionOptions::default()).await.unwrap();
@@ -113,7 +117,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_named() {
         let folder = TempDir::new().unwrap();
-        let refused = |path: &Path| Weights::add(graph(), path).map(|_| ()).unwrap_err().to_string();
+        let refused = |path: &Path| Weights::add(graph(), path, false).map(|_| ()).unwrap_err().to_string();
         assert!(refused(folder.path()).contains("it contains no saved training state"));
         assert!(refused(&folder.child("none")).contains("none"));
         let file = save(&folder, "a.safetensors", &[("w", Tensor::scalar(1f64))]);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::means::{Means, missing};
-use crate::sandbox::{Running, Sandbox, project};
+use crate::sandbox::{Running, Sandbox, project, wait_until};
 
 /// A line of a training comes within this.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
@@ -66,9 +66,7 @@ fn what_was_killed_or_interrupted_goes_on_as_if_it_had_not_been() {
     assert!(ended.stderr.contains("interrupted after ") && ended.stderr.contains("--resume"), "{}", ended.stderr);
 
     for dir in [&killed, &stopped] {
-        let last = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let last = last.filter_map(|name| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()).max();
-        let last: u64 = last.expect("a state was saved");
+        let last = last_state(dir);
         // On to a step that the other training goes to as well.
         let steps = (last + 500).to_string();
         start(with(dir, &["--resume", "--steps", &steps])).end().expect(0);
@@ -76,6 +74,68 @@ fn what_was_killed_or_interrupted_goes_on_as_if_it_had_not_been() {
         start(with(&other, &["--steps", &steps])).end().expect(0);
         assert!(state(dir, last + 500) == state(&other, last + 500), "after {last} steps and 500 more");
     }
+}
+
+/// The number of the last state in a folder.
+fn last_state(folder: &str) -> u64 {
+    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let steps = names.filter_map(|name| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok());
+    steps.max().expect("a state was saved")
+}
+
+/// For a while, nodes keep the session of a client that was killed, since it may come back: what that still runs is not to meet
+/// what continues it.
+#[test]
+fn what_continues_on_nodes_at_once_is_alone_there() {
+    let sandbox = Sandbox::new();
+    let nodes = ["ps/0", "worker/0"].map(|name| sandbox.node(name));
+    let graph = example(&sandbox, r#""workers": 1, "ps": 1, "#);
+    let train = |folder: &str, more: &[&str]| {
+        let words = ["train", &graph, "--every", "100", "--report", "50", "--checkpoint", folder];
+        sandbox.start(&[&words, more].concat())
+    };
+    for turn in 0..4 {
+        let folder = |what: &str| sandbox.path(&format!("{what}{turn}")).display().to_string();
+        let (killed, whole) = (folder("killed"), folder("whole"));
+        // It would run for hours.
+        let training = train(&killed, &["--steps", "100000000"]);
+        reach(&training, 300);
+        training.signal("KILL");
+        training.end();
+        let steps = last_state(&killed) + 500;
+        train(&killed, &["--resume", "--steps", &steps.to_string()]).end().expect(0);
+        train(&whole, &["--steps", &steps.to_string()]).end().expect(0);
+        assert!(state(&killed, steps) == state(&whole, steps), "{turn}: after {} steps and 500 more", steps - 500);
+    }
+    drop(nodes);
+}
+
+#[test]
+fn a_training_goes_on_by_itself_once_a_lost_worker_is_there_again() {
+    let sandbox = Sandbox::new();
+    let (ps, worker) = (sandbox.node("ps/0"), sandbox.node("worker/0"));
+    let graph = example(&sandbox, r#""workers": 1, "ps": 1, "#);
+    let folder = |what: &str| sandbox.path(what).display().to_string();
+    let (broken, whole) = (folder("broken"), folder("whole"));
+    let train = |folder: &str, more: &[&str]| {
+        let words = ["train", &graph, "--every", "100", "--report", "50", "--checkpoint", folder];
+        sandbox.start(&[&words, more].concat())
+    };
+    let training = train(&broken, &["--steps", "100000000", "--retries", "100"]);
+    reach(&training, 300);
+    worker.process.signal("KILL");
+    drop(worker);
+    let worker = sandbox.node("worker/0");
+    let goes_on = || training.stderr().contains("continuing after step ");
+    assert!(wait_until(SPEAKS_WITHIN, goes_on), "{}", training.stderr());
+    training.signal("INT");
+    let ended = training.end();
+    assert!(ended.stderr.contains("trying again from the last saved state"), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    let steps = last_state(&broken);
+    train(&whole, &["--steps", &steps.to_string()]).end().expect(0);
+    assert!(state(&broken, steps) == state(&whole, steps), "after {steps} steps");
+    drop((ps, worker));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The section `evaluate`: what is looked at on examples that are held out, and what follows from it.
 
+use super::data::{DataSource, Fed, Take, feed};
 use super::{Read, count, names, unknown};
 use crate::json::{Fault, Member, Path, Value};
+use crate::tensor::Tensor;
 
 /// The section `evaluate`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,6 +12,10 @@ pub struct EvaluateSection {
     pub every: u64,
     /// After how many epochs each time; else `every`.
     pub epochs: Option<u64>,
+    /// What each placeholder is fed with in evaluations, in place of examples that are held out.
+    pub feed: Vec<(String, DataSource)>,
+    /// What other placeholders are fed with in evaluations, if that is not what the section `data` says.
+    pub constants: Vec<(String, Tensor)>,
     /// The tensors whose means are printed beside the loss's.
     pub metrics: Vec<String>,
     /// The classes that are counted against each other.
@@ -40,12 +46,13 @@ pub struct Best {
 
 pub(super) fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {
     let mut section = EvaluateSection::default();
-    let (mut best_at, known) = (None, ["every", "epochs", "metrics", "confusion", "best", "patience"]);
+    let (mut best_at, known) = (None, ["every", "epochs", "feed", "metrics", "confusion", "best", "patience"]);
     for Member { key, at, value } in value.object(path, "evaluate is an object")? {
         let path = path.key(key);
         match &**key {
             "every" => section.every = count(value, path)?,
             "epochs" => section.epochs = Some(count(value, path)?),
+            "feed" => (section.feed, section.constants) = evaluated(value, path)?,
             "metrics" => section.metrics = names(value, path)?,
             "confusion" => section.confusion = Some(confusion(value, path)?),
             "best" => {
@@ -65,6 +72,23 @@ pub(super) fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {
         return Err(Fault::content(value, path.key("best"), why));
     }
     Ok(section)
+}
+
+fn evaluated(value: &Value, path: Path) -> Read<Fed> {
+    let fed = feed(value, path)?;
+    if fed.0.is_empty() && fed.1.is_empty() {
+        return Err(Fault::content(value, path, "it is empty; leave it out if examples are held out"));
+    }
+    match fed.0.iter().find(|(_, source)| source.take == Take::There) {
+        Some((name, _)) => Err(Fault::content(
+            value,
+            path,
+            format!(
+                "{name} is on_workers, which is for \"data\": say there with \"hold_out\" which share is evaluated"
+            ),
+        )),
+        None => Ok(fed),
+    }
 }
 
 fn confusion(value: &Value, path: Path) -> Read<ConfusionNodes> {

@@ -1,6 +1,7 @@
 //! Sections that are right, with what they say; and wrong, with where and why.
 
 use super::*;
+use crate::tensor::Tensor;
 
 #[test]
 fn what_is_said_is_read() {
@@ -53,6 +54,28 @@ fn files_have_parts_and_folders_have_images() {
 }
 
 #[test]
+fn constants_are_as_wide_as_they_need() {
+    let text = r#"{"data": {"feed": {"x": "x.npy", "keep": 0.1, "flag": true, "n": [1, 2],
+            "half": {"value": 0.5, "dtype": "float16", "shape": [2]}, "text": {"value": "a"}}, "batch": 1},
+        "train": {"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1},
+        "evaluate": {"every": 5, "feed": {"keep": 1, "x": "test.npy"}}}"#;
+    let Sections { data, evaluate, .. } = read(text).unwrap();
+    let half = Tensor::from_vec([2], vec![half::f16::from_f32(0.5); 2]);
+    let wanted = [
+        ("keep", Tensor::scalar(0.1f64)),
+        ("flag", Tensor::scalar(true)),
+        ("n", Tensor::vector(vec![1i64, 2])),
+        ("half", half),
+        ("text", Tensor::scalar(b"a".to_vec())),
+    ];
+    assert_eq!(data.constants, wanted.map(|(name, value)| (name.to_owned(), value)));
+    let evaluate = evaluate.unwrap();
+    assert_eq!(evaluate.constants, [("keep".to_owned(), Tensor::scalar(1i64))]);
+    let test = DataSource { file: "test.npy".to_owned(), ..DataSource::default() };
+    assert_eq!(evaluate.feed, [("x".to_owned(), test)]);
+}
+
+#[test]
 fn every_fault_says_where_and_what_would_be_right() {
     let data = r#""data": {"feed": {"x": "x.npy"}, "batch": 2}"#;
     let good = r#""train": {"loss": "l", "optimizer": "sgd", "rate": 0.1, "steps": 5}"#;
@@ -66,7 +89,10 @@ fn every_fault_says_where_and_what_would_be_right() {
     for (section, path, part) in [
         (r#"{"batch": 2}"#, "$.data", "\"feed\" is missing"),
         (r#"{"feed": {"x": "x.npy"}}"#, "$.data", "\"batch\" is missing"),
-        (r#"{"feed": {"x": 1}, "batch": 2}"#, "$.data.feed.x", "a file's name, or an object"),
+        (r#"{"feed": {"x": 1}, "batch": 2}"#, "$.data", "\"feed\" has no file"),
+        (r#"{"feed": {"x": null}, "batch": 2}"#, "$.data.feed.x", "null"),
+        (r#"{"feed": {"x": [1, "a"]}, "batch": 2}"#, "$.data.feed.x", "a string in a list of int32s"),
+        (r#"{"feed": {"x": {"value": 1, "file": "f"}}, "batch": 2}"#, "$.data.feed.x.file", "unknown key \"file\""),
         (r#"{"feed": {"x": {}}, "batch": 2}"#, "$.data.feed.x", "\"file\" is missing"),
         (
             r#"{"feed": {"x": {"file": "f", "colums": []}}, "batch": 2}"#,
@@ -140,6 +166,8 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"every": 1, "best": {}}"#, "$.evaluate.best", "\"greatest\" or \"least\""),
         (r#"{"every": 1, "confusion": {"labels": "y"}}"#, "$.evaluate.confusion", "\"predictions\""),
         (r#"{"every": 1, "patience": 0}"#, "$.evaluate.patience", "of at least 1"),
+        (r#"{"every": 1, "feed": {}}"#, "$.evaluate.feed", "it is empty"),
+        (r#"{"every": 1, "feed": {"x": {"on_workers": "x.npy"}}}"#, "$.evaluate.feed", "x is on_workers"),
     ] {
         check(format!("{{{data}, {good}, \"evaluate\": {section}}}"), path, part);
     }
@@ -153,6 +181,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         confusion: Some(ConfusionNodes { labels: "y".to_owned(), predictions: "p".to_owned() }),
         best: Best { of: Some("a".to_owned()), is_greatest: true },
         patience: Some(3),
+        ..EvaluateSection::default()
     };
     assert_eq!(evaluate, wanted);
 }

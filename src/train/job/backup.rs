@@ -5,17 +5,18 @@
 //! takes the mean as soon as enough workers have brought theirs, and then gives each worker its next token. A worker that comes
 //! to a token whose update has been made drops that batch, so that it is soon with the others again.
 
+use super::accumulator::Accumulator;
 use super::replicas::{Replicas, token};
 use super::{Beside, Drain, Made, Team, held, trained_of, updates, variables, without};
 use crate::failure::Result;
-use crate::graph::gradient::{self, Gradient};
+use crate::graph::gradient::Gradient;
 use crate::graph::variable::ops::{binary, cast, on};
 use crate::graph::variable::{Variable, add_init, read};
 use crate::graph::{Graph, GraphBuilder, Output};
 use crate::tensor::{DType, Shape};
 use crate::train::file::TrainSection;
 use crate::train::minimize::{apply_each, count_of_steps, gradients_of_share};
-use crate::train::{Trained, Training};
+use crate::train::{Trained, Training, clip};
 
 /// Adds the steps of the workers, and the update.
 pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection) -> Result<Made> {
@@ -24,32 +25,34 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     let home = trained.first().map(|variable| variable.device.clone()).unwrap_or_default();
     let global_step = count_of_steps(g, &home, "")?;
     let names: Vec<&String> = std::iter::once(&train.loss).chain(&train.metrics).collect();
+    g.settle()?;
+    let mut found = Vec::with_capacity(replicas.count());
+    for i in 0..replicas.count() {
+        let loss = replicas.outputs(g, &train.loss, &[i])?[0];
+        found.push(gradients_of_share(g, &[loss], 1, &trained)?);
+    }
     let mut gradients = Vec::with_capacity(trained.len());
-    for (i, variable) in trained.iter().enumerate() {
-        let role = format!("gradient_{i}");
-        let (dtype, shape) = (variable.dtype, &variable.shape);
-        gradients.push(Accumulator::add(g, &role, &variable.name, dtype, shape, &variable.device)?);
+    for (i, (variable, like)) in trained.iter().zip(&found[0]).enumerate() {
+        gradients.push(Accumulator::of(g, &format!("gradient_{i}"), variable, like)?);
     }
     let mut numbers = Vec::with_capacity(names.len());
     for (i, name) in names.iter().enumerate() {
         numbers.push(Accumulator::add(g, &format!("number_{i}"), name, DType::F32, &Shape::scalar(), &home)?);
     }
     let mut beside = Beside::default();
-    for i in 0..replicas.count() {
+    for (i, found) in found.into_iter().enumerate() {
         g.settle()?;
         let step = g.settled().output(&token(i))?;
         let loss = replicas.outputs(g, &train.loss, &[i])?[0];
         let mut brought = Vec::with_capacity(gradients.len() + numbers.len());
-        for (one, found) in gradients.iter().zip(gradients_of_share(g, &[loss], 1, &trained)?) {
-            let device = g.device_of(crate::train::clip::values(&found));
-            let dense = on(g, &device, |g| gradient::dense(g, found))?;
-            brought.push(one.bring(g, step, dense)?);
+        for (one, found) in gradients.iter().zip(found) {
+            brought.push(one.bring(g, step, found)?);
         }
         for (one, name) in numbers.iter().zip(&names) {
             let number = replicas.outputs(g, name, &[i])?[0];
             let device = g.device_of(number);
             let number = on(g, &device, |g| cast(g, number, DType::F32))?;
-            brought.push(one.bring(g, step, number)?);
+            brought.push(one.bring(g, step, Gradient::Dense(number))?);
         }
         // Those of one worker count, as where all wait for each other.
         if i == 0 {
@@ -76,11 +79,11 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
 
     let mut means = Vec::with_capacity(numbers.len());
     for one in &numbers {
-        means.push(one.take(g, train.needed())?);
+        means.push(clip::values(&one.take(g, train.needed())?));
     }
     let mut taken = Vec::with_capacity(gradients.len());
     for one in &gradients {
-        taken.push(Gradient::Dense(one.take(g, train.needed())?));
+        taken.push(one.take(g, train.needed())?);
     }
     let taken = held(g, means[0], &taken, false)?;
     let training = Training { device: home.clone(), ..train.training.clone() };
@@ -136,58 +139,4 @@ pub(super) fn gated(graph: Graph, gates: &[(String, String)]) -> Result<Graph> {
         }
     }
     Ok(Graph::new(defs)?)
-}
-
-/// A conditional accumulator: what comes for an update is added up until it is taken, and what comes too late is dropped.
-struct Accumulator {
-    handle: Output,
-    dtype: DType,
-    device: String,
-}
-
-impl Accumulator {
-    /// `role` is what no other one of the training has.
-    fn add(
-        g: &mut GraphBuilder,
-        role: &str,
-        name: &str,
-        dtype: DType,
-        shape: &Shape,
-        device: &str,
-    ) -> Result<Accumulator> {
-        let handle = on(g, device, |g| {
-            // Another model's are others.
-            let shared = format!("train/mean/{role}/{name}/{dtype}{shape}");
-            let node = g.op("ResourceConditionalAccumulator").name(&format!("train/mean/{role}"));
-            node.attr("dtype", dtype).attr("shape", shape.clone()).attr("shared_name", shared.as_str()).build()
-        })?;
-        Ok(Accumulator { handle, dtype, device: device.to_owned() })
-    }
-
-    fn bring(&self, g: &mut GraphBuilder, step: Output, value: Output) -> Result<Output> {
-        on(g, &self.device, |g| {
-            g.op("ResourceAccumulatorApplyGradient").input(self.handle).input(step).input(value).build()
-        })
-    }
-
-    /// The mean of the gradients once at least the required number of workers have delivered theirs.
-    fn take(&self, g: &mut GraphBuilder, needed: usize) -> Result<Output> {
-        let needed = i32::try_from(needed).unwrap_or(i32::MAX);
-        on(g, &self.device, |g| {
-            let take = g.op("ResourceAccumulatorTakeGradient").input(self.handle).input(needed);
-            take.attr("dtype", self.dtype).build()
-        })
-    }
-
-    fn set_step(&self, g: &mut GraphBuilder, global_step: &Variable) -> Result<Output> {
-        let device = global_step.device.clone();
-        let now = on(g, &device, |g| read(g, global_step.handle, global_step.is_ref, DType::I64).build())?;
-        on(g, &self.device, |g| binary(g, "ResourceAccumulatorSetGlobalStep", self.handle, now))
-    }
-
-    fn drain(&self, g: &mut GraphBuilder) -> Result<Drain> {
-        let size = on(g, &self.device, |g| g.op("ResourceAccumulatorNumAccumulated").input(self.handle).build())?;
-        let drop = self.take(g, 1)?;
-        Ok(Drain { size: g.tensor_name(size), drop: g.tensor_name(drop) })
-    }
 }

@@ -2,14 +2,18 @@
 
 use super::queue::{QueueNodes, name_of_next, queue, tokens};
 use super::there::Held;
-use super::{Drain, FedPlaceholder, homes};
+use super::{Drain, FedPlaceholder, REPLICA, homes};
 use crate::device::DeviceSpec;
 use crate::failure::{Failure, Result};
 use crate::graph::op::Role;
 use crate::graph::variable::ops::on;
 use crate::graph::{Attr, Attrs, Graph, GraphBuilder, Node, NodeDef, NodeId, Output, split_tensor_name};
-use crate::tensor::DType;
+use crate::tensor::literal::convert_feed;
+use crate::tensor::{DType, Tensor};
 use crate::train::file::{TrainSection, UpdateMode};
+
+/// How far apart the seeds of two replicas are: an odd number, far from the distance of two seeds of one graph.
+const APART: i64 = 0x5851_F42D_4C95_7F2D;
 
 /// What begins the name that a node is placed with.
 const COLOCATED: &[u8] = b"loc:@";
@@ -21,6 +25,8 @@ pub(super) struct Replicas<'a> {
     parts: &'a [FedPlaceholder],
     /// By node: whether each replica has its own.
     is_copied: Vec<bool>,
+    /// By node: whether it is random, and other replicas are to have others.
+    is_drawn: Vec<bool>,
     /// Whether the graph's own nodes stay beside those of the replicas.
     stays: bool,
 }
@@ -36,27 +42,30 @@ pub(super) struct Filled {
 
 impl<'a> Replicas<'a> {
     pub fn of(graph: &'a Graph, train: &'a TrainSection, parts: &'a [FedPlaceholder]) -> Replicas<'a> {
-        let fed = parts.iter().filter_map(|part| graph.find(&part.name));
+        let is_drawn = drawn(graph, train);
+        let drawn = graph.nodes().map(|(id, _)| id).filter(|id| is_drawn[id.index()]);
+        let own: Vec<NodeId> = parts.iter().filter_map(|part| graph.find(&part.name)).chain(drawn).collect();
+        let own = own.iter().copied();
         let stays = train.backup > 0;
         let is_copied = match train.mode {
             UpdateMode::Sync if stays => {
                 // Each worker reads the variables when its step begins.
                 let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable).map(|(id, _)| id);
-                let by_data = dependent(graph, fed.clone());
-                let mut depends = dependent(graph, fed.chain(makes));
+                let by_data = dependent(graph, own.clone());
+                let mut depends = dependent(graph, own.chain(makes));
                 for (id, _) in graph.nodes().filter(|(_, node)| node.op.makes_variable || node.op.assigns) {
                     depends[id.index()] = by_data[id.index()];
                 }
                 depends
             }
-            UpdateMode::Sync | UpdateMode::Async => dependent(graph, fed),
+            UpdateMode::Sync | UpdateMode::Async => dependent(graph, own),
             UpdateMode::Mirrored => {
                 // What a step feeds beside the data, it feeds once.
                 let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);
                 graph.nodes().map(|(_, node)| !is_fed(node)).collect()
             }
         };
-        Replicas { graph, train, parts, is_copied, stays }
+        Replicas { graph, train, parts, is_copied, is_drawn, stays }
     }
 
     /// How many there are.
@@ -124,8 +133,9 @@ impl<'a> Replicas<'a> {
         let mut held = Vec::with_capacity(self.count());
         let homes = homes(self.graph, self.train, &self.parts[0].name)?;
         for (i, device) in homes.iter().enumerate() {
-            for ((_, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| self.is_copied[id.index()]) {
-                defs.push(self.copy(node, def, i)?);
+            for ((id, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| self.is_copied[id.index()]) {
+                let copy = self.copy(node, def, i)?;
+                defs.push(if self.is_drawn[id.index()] { drawn_for(i, node, copy)? } else { copy });
             }
             let (nodes, queue, drain, own) = queue(i, device, self.parts, rows, capacity);
             held.push(own);
@@ -209,6 +219,35 @@ impl<'a> Replicas<'a> {
 /// The node that lets a step of a worker begin, if workers may be late.
 pub(super) fn token(replica: usize) -> String {
     format!("train/token_{replica}")
+}
+
+/// By node: whether it is random, or the number of the replica, and what a step computes from a batch depends on it.
+fn drawn(graph: &Graph, train: &TrainSection) -> Vec<bool> {
+    let (mut is_drawn, mut seen) = (vec![false; graph.len()], vec![false; graph.len()]);
+    let names = std::iter::once(&train.loss).chain(&train.metrics);
+    let mut open: Vec<NodeId> = names.filter_map(|name| Some(graph.output(name).ok()?.node)).collect();
+    while let Some(id) = open.pop() {
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        let node = graph.node(id);
+        is_drawn[id.index()] = node.op.draws() || node.name == REPLICA && node.op.role == Role::Const;
+        open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
+    }
+    is_drawn
+}
+
+/// A random node of a replica, with seeds of its own if it states any; or the replica's number.
+fn drawn_for(replica: usize, node: &Node, mut def: NodeDef) -> Result<NodeDef> {
+    if node.op.role == Role::Const {
+        def.attrs.set("value", Attr::Tensor(convert_feed(Tensor::scalar(replica as i64), node.outputs[0].dtype)?));
+        return Ok(def);
+    }
+    let (seed, seed2) = (node.attrs.int("seed")?, node.attrs.int("seed2")?);
+    if (seed, seed2) != (0, 0) {
+        def.attrs.set("seed2", seed2.wrapping_add((replica as i64).wrapping_mul(APART)).into());
+    }
+    Ok(def)
 }
 
 /// Which nodes depend on some, these among them.

@@ -135,7 +135,7 @@ async fn a_placeholder_of_a_fixed_number_of_examples_is_fed_as_many() {
     };
     for (sections, why) in [
         (with(4, 0.6), "$.data.batch: placeholder x takes 2 examples at a time, a worker takes 4"),
-        (with(2, 0.15), "$.data.hold_out: 1 examples are held out, and a placeholder takes 2 at a time"),
+        (with(2, 0.15), "$.evaluate: 1 examples are evaluated, and a placeholder takes 2 at a time"),
     ] {
         let error = Trainer::new(graph.clone(), sections, x().unwrap(), &Options::default()).map(|_| ()).unwrap_err();
         assert_eq!(error.to_string(), why);
@@ -154,12 +154,11 @@ fn what_is_evaluated_at_a_time_has_a_limit_in_bytes() {
     let m = Model::new();
     m.placeholder("x", DType::F32, [None, Some(2)]);
     let graph = m.finish().unwrap();
-    let part = train::job::FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![2], there: None };
-    for (rows, bytes, wanted) in
-        [(32, 8, 1024), (4, 4 * 224 * 224 * 3, 27), (64, 4 * 224 * 224 * 3, 64), (2048, 8, 2048)]
-    {
+    for (rows, elements, wanted) in [(32, 2, 1024), (4, 224 * 224 * 3, 27), (64, 224 * 224 * 3, 64), (2048, 2, 2048)] {
+        let x = Tensor::zeros(DType::F32, [1, elements]).unwrap();
+        let examples = Examples::new(vec![("x".to_owned(), x)]).unwrap();
         let chunk = Chunk { examples: wanted, is_fixed: false };
-        assert_eq!(Chunk::of(&graph, std::slice::from_ref(&part), rows, bytes), chunk);
+        assert_eq!(Chunk::of(&graph, &examples, rows).unwrap(), chunk);
     }
 }
 

@@ -35,8 +35,8 @@ async fn setup(folder: &TempDir, hold_out: f64, options: &Options) -> Setup {
         async |graph: &Graph| cluster.session(graph.clone(), &tasks[1], SessionOptions::default()).await.unwrap();
     let lookup = Lookup::of(&sections, &normed()).unwrap().unwrap();
     let found = lookup.ask(&open(lookup.graph()).await).await.unwrap();
-    let loaded = load(&sections.data, &normed(), folder.path(), &found).unwrap();
-    let trainer = Trainer::new(normed(), sections, loaded.examples, options).unwrap();
+    let loaded = load(&sections, &normed(), folder.path(), &found).unwrap();
+    let trainer = Trainer::new(normed(), sections, loaded.data, options).unwrap();
     let session = open(trainer.graph()).await;
     Setup { trainer, session, _cluster: cluster }
 }

@@ -1,0 +1,62 @@
+//! What placeholders are fed with beside examples: the same in each step, and the same in each evaluation.
+
+use super::Error;
+use crate::failure::Failure;
+use crate::graph::Graph;
+use crate::tensor::{Tensor, literal};
+use crate::train::file::Sections;
+
+/// What is fed beside examples.
+#[derive(Debug)]
+pub(super) struct Constants {
+    pub steps: Vec<(String, Tensor)>,
+    pub evaluations: Vec<(String, Tensor)>,
+}
+
+/// Some of them as a session takes them.
+pub(super) fn feeds(constants: &[(String, Tensor)]) -> impl Iterator<Item = (&str, Tensor)> {
+    constants.iter().map(|(name, value)| (name.as_str(), value.clone()))
+}
+
+impl Constants {
+    /// What the sections say, in the dtypes of the placeholders. In an evaluation, it is what the section `data` says of those that
+    /// the section `evaluate` has nothing for.
+    ///
+    /// # Errors
+    /// [`Error::Sections`] for what cannot be fed: it is no placeholder, takes examples, or the value does not fit it.
+    pub fn of(graph: &Graph, sections: &Sections) -> Result<Constants, Error> {
+        let data = &sections.data;
+        let fit = |at: &str, constants: &[(String, Tensor)]| -> Result<Vec<(String, Tensor)>, Error> {
+            let fit = |(name, value): &(String, Tensor)| match fitted(graph, name, value) {
+                Ok(value) => Ok((name.clone(), value)),
+                Err(failure) => Err(Error::Sections(format!("{at}.feed.{name}: {}", failure.message))),
+            };
+            constants.iter().map(fit).collect()
+        };
+        let steps = fit("$.data", &data.constants)?;
+        let Some(evaluate) = &sections.evaluate else { return Ok(Constants { evaluations: steps.clone(), steps }) };
+        let mut evaluations = fit("$.evaluate", &evaluate.constants)?;
+        for (name, value) in &steps {
+            let is_said = evaluations.iter().map(|(own, _)| own).chain(evaluate.feed.iter().map(|(own, _)| own));
+            if is_said.into_iter().all(|own| own != name) {
+                evaluations.push((name.clone(), value.clone()));
+            }
+        }
+        Ok(Constants { steps, evaluations })
+    }
+}
+
+/// The value as the placeholder takes it.
+fn fitted(graph: &Graph, name: &str, value: &Tensor) -> Result<Tensor, Failure> {
+    // As a message of this program says it, which has TensorFlow's words for TensorFlow's clients.
+    let id = graph.find_or_nearest(name).map_err(|error| Failure::invalid(error.to_string()))?;
+    let node = graph.node(id);
+    if !node.op.is_fed {
+        return Err(Failure::invalid(format!("its op is {}, not Placeholder", node.op.name)));
+    }
+    let takes = node.attrs.shape("shape")?;
+    if !takes.admits(value.shape()) {
+        return Err(Failure::invalid(format!("its shape is {}, and the placeholder takes {takes}", value.shape())));
+    }
+    literal::convert_feed(value.clone(), node.outputs[0].dtype)
+}

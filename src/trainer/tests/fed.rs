@@ -1,0 +1,201 @@
+//! What steps and evaluations are fed with beside batches, and what each worker draws for itself.
+
+use super::*;
+use crate::graph::Attrs;
+use crate::model::Value;
+use crate::train::Schedule;
+
+/// How many workers and tasks of job `ps` there are, how they work together, and how many workers may be late.
+const LAYOUTS: [(usize, usize, UpdateMode, usize); 5] = [
+    (0, 0, UpdateMode::Sync, 0),
+    (2, 1, UpdateMode::Sync, 0),
+    (2, 0, UpdateMode::Mirrored, 0),
+    (2, 1, UpdateMode::Async, 0),
+    (3, 1, UpdateMode::Sync, 1),
+];
+
+fn laid_out(mut sections: Sections, layout: (usize, usize, UpdateMode, usize)) -> Sections {
+    (sections.train.workers, sections.train.ps, sections.train.mode, sections.train.backup) = layout;
+    sections.train.training.rate = Schedule::Constant(0.0);
+    sections
+}
+
+/// A loss that is `keep` times the mean of the squares of `x`, and what `keep` is.
+fn kept() -> Graph {
+    let m = Model::new();
+    let (x, keep) = (m.placeholder("x", DType::F32, [None, Some(2)]), m.placeholder("keep", DType::F32, [0usize; 0]));
+    let w = m.variable("w", [2], crate::train::Initializer::Ones);
+    let loss = (x * w).square().mean() * &keep;
+    loss.named("loss");
+    (&keep * 1.0).named("seen");
+    m.finish().unwrap()
+}
+
+fn constant<T: Into<Tensor>>(value: T) -> Vec<(String, Tensor)> {
+    vec![("keep".to_owned(), value.into())]
+}
+
+fn xs(values: &[f32]) -> Examples {
+    let x = Tensor::from_vec([values.len() / 2, 2], values.to_vec());
+    Examples::new(vec![("x".to_owned(), x)]).unwrap()
+}
+
+/// Keeps what was recorded of the steps.
+#[derive(Debug, Default)]
+struct Recorded(Vec<Vec<f64>>);
+
+impl Observer for Recorded {
+    fn trained(&mut self, _: u64, values: &[f64]) -> Observed {
+        self.0.push(values.to_vec());
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn constants_are_fed_in_steps_and_others_in_evaluations() {
+    for layout in LAYOUTS {
+        let mut sections = laid_out(sections(4, 6), layout);
+        sections.data.constants = constant(Tensor::scalar(0.25f64));
+        sections.train.metrics = vec!["seen".to_owned()];
+        let metrics = sections.train.metrics.clone();
+        sections.evaluate =
+            Some(EvaluateSection { constants: constant(Tensor::scalar(2i64)), metrics, ..EvaluateSection::default() });
+        let data = TrainingData { train: xs(&X), evaluate: Some(xs(&[3.0, 0.0, 0.0, 0.0, 0.0, 3.0])) };
+        let trainer = Trainer::new(kept(), sections, data, &Options::default()).unwrap();
+        let (_cluster, session) = session(&trainer).await;
+        let mut recorded = Recorded::default();
+        trainer.run(&session, &mut recorded).await.unwrap();
+        assert!(
+            !recorded.0.is_empty() && recorded.0.iter().all(|values| values[1] == 0.25),
+            "{layout:?}: {recorded:?}"
+        );
+        // The mean of 9, 0, 0, 0, 0 and 9 is 3, twice that is 6.
+        assert_eq!(trainer.evaluate(&session).await.unwrap().means, [6.0, 2.0], "{layout:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_out_is_evaluated_with_the_constants_of_the_steps() {
+    let mut sections = laid_out(sections(2, 3), LAYOUTS[0]);
+    sections.data.constants = constant(Tensor::scalar(0.5f32));
+    sections.data.hold_out = 0.5;
+    sections.evaluate = Some(EvaluateSection::default());
+    let trainer = Trainer::new(kept(), sections, xs(&[2.0; 16]), &Options::default()).unwrap();
+    let (_cluster, session) = session(&trainer).await;
+    trainer.run(&session, &mut ()).await.unwrap();
+    assert_eq!(trainer.evaluate(&session).await.unwrap().means, [2.0]);
+}
+
+#[test]
+fn what_cannot_be_fed_is_refused() {
+    let with = |change: &dyn Fn(&mut Sections)| {
+        let mut sections = sections(2, 3);
+        sections.data.constants = constant(Tensor::scalar(1f32));
+        change(&mut sections);
+        sections
+    };
+    let evaluate = |constants: Vec<(String, Tensor)>| Some(EvaluateSection { constants, ..EvaluateSection::default() });
+    let own = || TrainingData { train: xs(&X), evaluate: Some(xs(&X)) };
+    for (sections, data, why) in [
+        (with(&|s| s.data.constants = Vec::new()), xs(&X).into(), "$.data.feed has nothing for placeholder keep"),
+        (
+            with(&|s| s.data.constants = constant(Tensor::scalar(true))),
+            own(),
+            "$.data.feed.keep: expected float32, got bool",
+        ),
+        (
+            with(&|s| s.data.constants = constant(Tensor::vector(vec![1f32, 2.0]))),
+            own(),
+            "$.data.feed.keep: its shape is [2], and the placeholder takes []",
+        ),
+        (
+            with(&|s| s.data.constants.push(("kept".to_owned(), Tensor::scalar(1f32)))),
+            own(),
+            "$.data.feed.kept: The operation, 'kept', does not exist in the graph",
+        ),
+        (
+            with(&|s| s.data.constants.push(("w".to_owned(), Tensor::scalar(1f32)))),
+            own(),
+            "$.data.feed.w: its op is ReadVariableOp, not Placeholder",
+        ),
+        (
+            with(&|s| s.data.constants.push(("x".to_owned(), Tensor::from(vec![[1f32, 2.0]])))),
+            own(),
+            "$.data.feed.x: it is fed with examples and with a constant",
+        ),
+        (
+            with(&|s| s.evaluate = evaluate(constant(Tensor::scalar(f64::MAX)))),
+            own(),
+            "$.evaluate.feed.keep: 179769313486231570",
+        ),
+        (
+            with(&|s| (s.evaluate, s.data.hold_out) = (evaluate(Vec::new()), 0.5)),
+            own(),
+            "$.evaluate.feed and $.data.hold_out both say",
+        ),
+        (with(&|s| s.evaluate = evaluate(Vec::new())), xs(&X).into(), "$.evaluate needs examples"),
+        (
+            with(&|s| s.evaluate = evaluate(Vec::new())),
+            TrainingData { train: xs(&X), evaluate: Some(xs(&[])) },
+            "$.evaluate.feed: there is no example",
+        ),
+        (
+            with(&|s| s.evaluate = evaluate(Vec::new())),
+            TrainingData {
+                train: xs(&X),
+                evaluate: Some(Examples::new(vec![("x".to_owned(), Tensor::vector(vec![1f32]))]).unwrap()),
+            },
+            "data for x: an example is float32[], and the placeholder takes float32 in batches [?,2]",
+        ),
+    ] {
+        let error = Trainer::new(kept(), sections, data, &Options::default()).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}; expected {why}");
+    }
+}
+
+/// What each of two workers draws, and what one alone does.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_worker_draws_its_own_random_numbers() {
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(2)]);
+    let w = m.variable("w", [2], crate::train::Initializer::Ones);
+    let seeds =
+        Attrs::from([("seed", 3.into()), ("seed2", 5.into()), ("dtype", DType::F32.into()), ("T", DType::I32.into())]);
+    let noise: Value = m.op("RandomUniform", &[&m.constant([2i32, 2])], seeds);
+    noise.named("noise");
+    let dropped = m.constant(Tensor::from_vec([64], vec![1f32; 64])).dropout("dropped", 0.5);
+    dropped.named("left");
+    ((x * w).mean() + noise.mean() + dropped.mean()).named("loss");
+    let graph = m.finish().unwrap();
+    let drawn = async |layout| {
+        let trainer =
+            Trainer::new(graph.clone(), laid_out(sections(4, 1), layout), xs(&X), &Options::default()).unwrap();
+        let (_cluster, session) = session(&trainer).await;
+        trainer.begin(&session, &mut ()).await.unwrap();
+        for begin in &trainer.job.begin {
+            session.run(&[], &[], &[begin]).await.unwrap();
+        }
+        let feeds = [("training", Tensor::scalar(true))];
+        let prefixes = match layout {
+            (_, _, _, 1) => ["replica_1/", "replica_2/", "replica_3/"].as_slice(),
+            (2, ..) => &["", "replica_1/"],
+            _ => &[""],
+        };
+        let mut all = Vec::new();
+        for prefix in prefixes {
+            let names = [format!("{prefix}noise"), format!("{prefix}left")];
+            all.push(session.run(&feeds, &[&names[0], &names[1]], &[]).await.unwrap());
+        }
+        all
+    };
+    let alone = drawn(LAYOUTS[0]).await.remove(0);
+    for layout in &LAYOUTS[1..] {
+        let all = drawn(*layout).await;
+        assert_eq!(all[0], alone, "{layout:?}");
+        for (i, own) in all.iter().enumerate() {
+            for other in &all[..i] {
+                assert!(own[0] != other[0] && own[1] != other[1], "{layout:?}: {all:?}");
+            }
+        }
+    }
+}
