@@ -14,6 +14,8 @@ TF_PYTHON ?= python3.11
 TF1_VENV := $(TARGET_DIR)/tf1-venv
 TF1_PYTHON ?= $(or $(shell PYENV_VERSION=$$(pyenv latest 3.7 2>/dev/null) pyenv which python3.7 2>/dev/null),python3.7)
 JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
+# Unit tests are a variant of the crate that nothing else runs: it is built quickly, on the same dependencies.
+QUICK := --config profile.release.package.meshtf.opt-level=1
 
 # Programs with burn's own client are a workspace of their own, which is built apart, and always whole: a part of it would ask for
 # other features of the crates below, and build those anew.
@@ -59,9 +61,11 @@ picture: build ## docs/top.svg, the picture of README, from a run of `meshtf top
 test: ## every test: library, documentation, processes
 	$(call say,building and running every test; a line that begins with NOT RUN names what this machine lacks for one)
 	@$(CARGO) fetch --locked --quiet || echo '  crates of other platforms are not here: tests of the licences that a package lists will fail'
-	@$(CARGO) test --release $(JOBS_FLAG)
+	@$(CARGO) test --release $(QUICK) --lib $(JOBS_FLAG)
+	@$(CARGO) test --release --bins --examples --test '*' $(JOBS_FLAG)
+	@$(CARGO) test --release --doc $(JOBS_FLAG)
 	$(call say,the pure core by itself: no burn; no tokio; no libp2p)
-	@$(CARGO) test --release --no-default-features --lib $(JOBS_FLAG)
+	@$(CARGO) test --release $(QUICK) --no-default-features --lib $(JOBS_FLAG)
 	$(call say,the schema of graphs)
 	@$(CARGO) test --release -p meshtf-schema $(JOBS_FLAG)
 

@@ -1,7 +1,7 @@
 //! The cost of a training step: the documents' y = e^x program, whole, cut into layers, and data-parallel.
 //!
-//! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `mirrored`, `network`, `memory`) to run only what
-//! has it in its name. A table, never a timed test. Each task but the master is a `meshtf node` process; the client is in the
+//! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `trainer`, `mirrored`, `network`, `memory`) to run only
+//! what has it in its name. A table, never a timed test. Each task but the master is a `meshtf node` process; the client is in the
 //! master's.
 
 #[path = "train/exchange.rs"]
@@ -22,6 +22,8 @@ mod program;
 mod report;
 #[path = "train/runs.rs"]
 mod runs;
+#[path = "train/trainer.rs"]
+mod trainer;
 
 use program::Program;
 use report::Report;
@@ -60,6 +62,9 @@ fn main() {
             if program.title.contains(&wanted) {
                 runs::speed(&mut report, &program, single_loss, recorded, aim).await;
             }
+        }
+        if "trainer".contains(&wanted) {
+            trainer::speed(&mut report).await;
         }
         if "mirrored".contains(&wanted) {
             mirrored::speed(&mut report).await;

@@ -9,7 +9,7 @@ use meshtf::graph::{self, Attr, Graph, NodeDef};
 use meshtf::tensor::Tensor;
 
 /// Rows of a batch, over all workers.
-const BATCH: usize = 100;
+pub const BATCH: usize = 100;
 
 /// The prefix of a worker's nodes in TensorFlow's graph for two workers.
 const TOWER: &str = "ps_1/";
@@ -116,6 +116,14 @@ impl Batch {
     pub fn next(numbers: &mut Numbers) -> Batch {
         let x = numbers.take(BATCH);
         Batch { y: x.iter().map(|x| x.exp()).collect(), x }
+    }
+
+    pub fn x(&self) -> &[f32] {
+        &self.x
+    }
+
+    pub fn y(&self) -> &[f32] {
+        &self.y
     }
 }
 

@@ -13,20 +13,20 @@ use crate::program::{Batch, Numbers, Program};
 use crate::report::Report;
 
 /// Each figure is the best of this many rounds of this length: other load on the machine can only slow it down.
-const ROUNDS: usize = 3;
-const ROUND: Duration = Duration::from_millis(1500);
+pub const ROUNDS: usize = 3;
+pub const ROUND: Duration = Duration::from_millis(1500);
 /// Steps after which single and parallel training are compared.
 const COMPARED_STEPS: usize = 200;
 
 /// A program on its tasks, initialised.
-struct Up {
-    session: Session,
+pub struct Up {
+    pub session: Session,
     peers: Vec<Peer>,
     node: Node,
 }
 
 impl Up {
-    async fn start(program: &Program) -> Up {
+    pub async fn start(program: &Program) -> Up {
         let (peers, node) =
             cluster(&program.title.replace(' ', "-"), program.tasks[0].clone(), &program.tasks[1..]).await;
         let graph = program.graph.clone();
@@ -35,7 +35,7 @@ impl Up {
         Up { session, peers, node }
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         drop((self.session, self.peers));
         self.node.close().await;
     }
