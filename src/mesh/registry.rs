@@ -4,7 +4,7 @@
 //! gone, and is removed by the first process that notices. Nothing in a file is secret, and nothing in it is trusted: a peer
 //! at an address still has to prove the mesh key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::address::Multiaddr;
 use super::error::KeyError;
 use super::key::{MeshKey, private_file_beside, private_folder};
+use super::transport::tcp::socket_address;
 
 /// Most files looked at, and most bytes of one.
 const MAX_FILES: usize = 4096;
@@ -126,6 +127,15 @@ impl Drop for Registry {
 pub fn count_running(home: &Path, mesh: &str, key: &MeshKey) -> usize {
     let me = PeerId::random();
     Registry::open(&home.join("run"), mesh, key.fingerprint(), me).map_or(0, |registry| registry.look().len())
+}
+
+/// The TCP ports at which nodes of this user listen on this machine, in `mesh` with this key.
+pub fn running_ports(home: &Path, mesh: &str, key: &MeshKey) -> BTreeSet<u16> {
+    let Ok(registry) = Registry::open(&home.join("run"), mesh, key.fingerprint(), PeerId::random()) else {
+        return BTreeSet::new();
+    };
+    let addresses = registry.look().into_values().flatten();
+    addresses.filter_map(|address| Some(socket_address(&address).ok()?.port())).collect()
 }
 
 #[cfg(unix)]

@@ -1,6 +1,7 @@
 //! The checks of this machine alone: key, folders, ports, interfaces, GPUs, memory. Each has a part that looks, and a pure part
 //! that concludes.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -135,17 +136,32 @@ fn of_folder(check: &'static str, path: &Path, is_there: bool, written: io::Resu
     }
 }
 
-/// Whether a node could listen at these addresses; without any, at a free port, and at those that tasks had before.
-pub fn ports(listen: &[String], remembered: &[(String, Vec<SocketAddr>)], interfaces: &[Interface]) -> Vec<Finding> {
+/// Whether a node could listen at these addresses; without any, at a free port, and at those that tasks had before. At the
+/// ports `own`, nodes of this user and mesh listen already.
+pub fn ports(
+    listen: &[String],
+    remembered: &[(String, Vec<SocketAddr>)],
+    own: &BTreeSet<u16>,
+    interfaces: &[Interface],
+) -> Vec<Finding> {
     if listen.is_empty() {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut findings = vec![of_port(any, bind(any), interfaces)];
         for (task, address) in remembered.iter().filter_map(|(task, addresses)| Some((task, *addresses.first()?))) {
-            findings.push(of_remembered(&task.replace('-', "/"), address.port(), bind(address).is_ok()));
+            let (task, port) = (task.replace('-', "/"), address.port());
+            findings.push(match own.contains(&port) {
+                true => {
+                    Finding::ok("port", format!("{task} had TCP {port} here, at which a node of this mesh listens now"))
+                }
+                false => of_remembered(&task, port, bind(address).is_ok()),
+            });
         }
         return findings;
     }
     let one = |text: &String| match socket(text) {
+        Ok(address) if own.contains(&address.port()) => {
+            Finding::ok("port", format!("a node of this mesh, which runs here, listens at {address}"))
+        }
         Ok(address) => of_port(address, bind(address), interfaces),
         Err(why) => Finding::problem("port", why, "--listen 0.0.0.0:4001"),
     };
@@ -169,7 +185,7 @@ fn of_remembered(task: &str, port: u16, is_free: bool) -> Finding {
     }
     Finding::note(
         "port",
-        format!("{task} had TCP {port} here, which is in use: by its node, if that runs"),
+        format!("{task} had TCP {port} here, which is in use: by another program, or a node of another mesh or user"),
         format!("`ss -ltnp 'sport = :{port}'` names the program; a node takes another port if this one is taken."),
     )
 }
@@ -192,7 +208,7 @@ fn of_port(address: SocketAddr, bound: io::Result<()>, interfaces: &[Interface])
         Ok(()) => Finding::ok("port", format!("{address} is free")),
         Err((io::ErrorKind::AddrInUse, _)) => Finding::warning(
             "port",
-            format!("{address} is taken: by a node that runs already, or by another program"),
+            format!("{address} is taken: by another program, or a node of another mesh or user"),
             format!("`ss -ltnp 'sport = :{port}'` names it; another port: --listen 0.0.0.0:PORT"),
         ),
         Err((io::ErrorKind::PermissionDenied, _)) => Finding::problem(
@@ -349,16 +365,22 @@ mod tests {
         let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = held.local_addr().unwrap();
         let all = [Interface { name: "eth0".into(), address: [10, 0, 0, 7].into(), is_up: true, has_multicast: true }];
-        let one = |listen: &str| super::ports(&[listen.to_owned()], &[], &all).remove(0);
+        let own = |port: u16| BTreeSet::from([port]);
+        let one = |listen: &str| super::ports(&[listen.to_owned()], &[], &own(9999), &all).remove(0);
         check(one(&taken.to_string()), Level::Warning, "is taken", &format!("sport = :{}", taken.port()));
         check(one("127.0.0.1:0"), Level::Ok, "free", "");
         check(one("192.0.2.1:9"), Level::Problem, "192.0.2.1 is not an address of this machine", "eth0 10.0.0.7");
         check(one("nonsense"), Level::Problem, "not an address", "--listen");
         let before = [("ps-3".to_owned(), vec![taken])];
-        let [free, again] = <[_; 2]>::try_from(super::ports(&[], &before, &all)).unwrap();
+        let [free, again] = <[_; 2]>::try_from(super::ports(&[], &before, &own(9999), &all)).unwrap();
         check(free, Level::Ok, "a free port", "");
         check(again, Level::Note, &format!("ps/3 had TCP {} here, which is in use", taken.port()), "ss -ltnp");
         check(of_remembered("ps/3", 7, true), Level::Ok, "is free for it", "");
+        // What a node of this mesh holds is as it should be.
+        let held = own(taken.port());
+        check(super::ports(&[], &before, &held, &all).remove(1), Level::Ok, "a node of this mesh listens now", "");
+        let listen = [taken.to_string()];
+        check(super::ports(&listen, &[], &held, &all).remove(0), Level::Ok, "a node of this mesh, which runs here", "");
     }
 
     #[test]
