@@ -33,7 +33,7 @@ help: ## this list
 		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 build: ## the release binary
-	$(call say,building meshtf: about 15 minutes of a 2-core machine the first time; seconds after that)
+	$(call say,building meshtf: 20 to 30 minutes of a 2-core machine the first time; seconds after that)
 	@$(CARGO) build --release --bin meshtf $(JOBS_FLAG)
 	$(call say,built $(MESHTF))
 

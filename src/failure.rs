@@ -115,6 +115,8 @@ pub enum Reason {
     PlanGone,
     /// The partial run that was to be fed is not under way (any more). The answer to the run itself says why.
     RunOver,
+    /// The session has ended for another one, which has claimed a name that it had.
+    Superseded,
 }
 
 /// How far a request had come when it failed.

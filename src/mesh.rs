@@ -56,7 +56,7 @@ pub use error::{Holder, KeyError, MeshError};
 pub use frame::MAX_SMALL_BYTES;
 pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses};
 pub use libp2p::identity::Keypair;
-pub use registry::{count_running, running_ports};
+pub use registry::{count_running, running_at};
 pub use release::{MAX_RELEASE_BYTES, Release, Speaks};
 pub use remembered::{ports_file, remembered_ports};
 pub use ticket::{Accepted, Ticket};

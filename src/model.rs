@@ -213,8 +213,8 @@ impl Model {
         self.add(State::is_training)
     }
 
-    /// The number of the worker's replica in a training with several, an int64; 0 otherwise. Add it to a seed to have other random
-    /// numbers on each worker.
+    /// The number of the worker's replica in a training with several, an int64; 0 otherwise. Add it to a seed to have other
+    /// random numbers on each worker.
     pub fn replica(&self) -> Value {
         self.add(State::replica)
     }

@@ -195,6 +195,8 @@ pub enum ToMaster {
     /// The worker's link with `peer` ended a while ago, and what was under way on it is lost. That concerns the session's
     /// steps up to `until`, the last that the worker had been told to start by then.
     PeerLost { session: SessionId, until: u64, peer: Peer, why: String },
+    /// To [`ToWorker::Confirm`].
+    Confirmed { session: SessionId },
 }
 
 /// What masters, and other workers, tell a worker.
@@ -220,6 +222,8 @@ pub enum ToWorker {
     Release { session: SessionId },
     /// From anybody: forget every resource of these containers.
     Clear { containers: Vec<String> },
+    /// Answered by [`ToMaster::Confirmed`] once everything that was said of the session before is done or on its way to a device.
+    Confirm { session: SessionId },
 }
 
 /// What any participant asks another one itself, whatever that hosts.
@@ -271,9 +275,8 @@ pub enum Request {
     Close { session: SessionId },
     /// Plans without running: for `meshtf plan`. Large constants have their dtype and shape, and other elements.
     Explain { graph: Vec<NodeDef>, signature: Signature, options: SessionOptions },
-    /// Ends the session that has claimed this name, if it is another one, and keeps the name, and no other, for this one; without a
-    /// name, gives back the one that the session has.
-    Claim { session: SessionId, name: Option<String> },
+    /// Ends the other sessions that have one of these names, and keeps these, and no others, for this one.
+    Claim { session: SessionId, names: Vec<String> },
 }
 
 /// What a master answers, and with `Told` a host.
@@ -300,6 +303,6 @@ pub enum Reply {
     Explained(Box<crate::plan::Plan>),
     /// To an inquiry; the tensor, for [`Answer::Variable`], is the value.
     Told(Answer),
-    /// The session has the name, or none.
+    /// The session has the names, and no worker runs anything of those that had them.
     Claimed,
 }

@@ -323,34 +323,30 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps a name for this session, and no other, until it ends or gives the name back. If another session of the same master has
-    /// the name, that one ends: its workers cancel what it runs before they do anything that this one asks for after this. So of
-    /// those who take turns, such as a training that was killed and the one that continues it, only the last works. A name has at
-    /// most 1024 bytes.
+    /// Keeps names for this session, and no others, until it ends or gives them back. Every other session of the same master
+    /// that has one of them ends: before this is ready, its workers have cancelled what it runs. So of those who take turns,
+    /// such as a training that was killed and the one that continues it, only the last works. A session claims at most 65,536
+    /// names of at most 1024 bytes each. Names of sessions with other default tasks, and of isolated ones, are other names.
     ///
     /// # Errors
-    /// InvalidArgument for a longer name; Aborted if the session has ended; Unavailable if the master is gone.
+    /// InvalidArgument for more or longer names; Aborted if the session has ended; Unavailable if the master is gone.
     ///
     /// # Cancellation
-    /// If the future is dropped before it is ready, the session may have the name.
-    pub async fn claim(&self, name: &str) -> Result<()> {
-        self.claims(Some(name.to_owned())).await
+    /// If the future is dropped before it is ready, the session may have the names.
+    pub async fn claim(&self, names: Vec<String>) -> Result<()> {
+        let request = Request::Claim { session: self.id, names };
+        self.client.ask(&self.master, request, Vec::new(), None)?.answer().await.map(|_| ())
     }
 
-    /// Gives back the name that the session has claimed, if any.
+    /// Gives back all names that the session has claimed.
     ///
     /// # Errors
     /// Aborted if the session has ended; Unavailable if the master is gone.
     ///
     /// # Cancellation
-    /// If the future is dropped before it is ready, the session may still have the name.
+    /// If the future is dropped before it is ready, the session may still have them.
     pub async fn disclaim(&self) -> Result<()> {
-        self.claims(None).await
-    }
-
-    async fn claims(&self, name: Option<String>) -> Result<()> {
-        let request = Request::Claim { session: self.id, name };
-        self.client.ask(&self.master, request, Vec::new(), None)?.answer().await.map(|_| ())
+        self.claim(Vec::new()).await
     }
 
     /// Ends the session: waits until the master has released it. Dropping a session ends it too, without waiting.

@@ -65,6 +65,7 @@ use crate::data::{Examples, Order};
 use crate::device::Task;
 use crate::failure::Failure;
 use crate::graph::Graph;
+use crate::train::Variable;
 use crate::train::file::Sections;
 use crate::train::job::{TrainingGraph, job};
 use crate::train::numerics::{Numerics, add_checks};
@@ -309,9 +310,10 @@ impl Trainer {
             Some(self.sections.evaluate.as_ref().map_or(tenth, |section| section.every.min(self.steps)));
     }
 
-    /// Trains to the end, in a session on [`graph`](Trainer::graph). Another session of the same master that trains the same
-    /// variables ends: one that was killed and is continued may still run on its nodes. A trainer that saves its states in a folder and does not
-    /// resume runs once: what is in the folder then can be resumed by another, with [`Options::resume`].
+    /// Trains to the end, in a session on [`graph`](Trainer::graph). Other sessions of the same master end that train one of
+    /// these variables, since one that was killed, and is continued by this, may still run on its nodes. A trainer that saves
+    /// its states in a folder and does not resume runs once: what is in the folder then can be resumed by another, with
+    /// [`Options::resume`].
     ///
     /// # Errors
     /// [`Error::Input`] if there is no state to resume from, it is of another model, or the folder has states and this does not
@@ -319,7 +321,8 @@ impl Trainer {
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the steps under way are cancelled: some of their updates are made and some
-    /// not. What was saved is whole, and so is a state that is being written. A new run begins anew, or resumes from what was
+    /// not. What was saved is whole, and so is a state that is being written. The session keeps its claim on the variables; see
+    /// [`Session::disclaim`]. A new run begins anew, or resumes from what was
     /// saved. The files that lie on the workers stay in their memory until a run or an evaluation of this graph ends, or the node
     /// does. To end a training after a whole step, use [`run_until`](Trainer::run_until).
     pub async fn run(&self, session: &Session, observer: &mut dyn Observer) -> Result<Ended, Error> {
@@ -347,9 +350,9 @@ impl Trainer {
             folder.clean();
         }
         // What is left of one that was killed may still run, for as long as its nodes wait for its return.
-        session.claim(&self.claim()).await?;
+        session.claim(self.claimed()).await?;
         let ended = self.run_alone(session, observer, stop).await;
-        // A session that has ended has no name any more.
+        // A session that has ended has no names any more.
         let _ = session.disclaim().await;
         ended
     }
@@ -377,14 +380,12 @@ impl Trainer {
     }
 
     /// What a session claims that trains these variables.
-    fn claim(&self) -> String {
-        let mut hash = blake3::Hasher::new();
-        for variable in &self.job.variables {
-            hash.update(format!("{} {}\n", variable.name, variable.device).as_bytes());
-        }
-        let names: Vec<&str> = self.job.variables.iter().take(3).map(|variable| variable.name.as_str()).collect();
-        let hash = hash.finalize().to_hex();
-        format!("the training of {:.200}, … ({})", names.join(", "), &hash[..16])
+    fn claimed(&self) -> Vec<String> {
+        let name = |variable: &Variable| match variable.device.as_str() {
+            "" => format!("variable {}", variable.name),
+            device => format!("variable {} on {device}", variable.name),
+        };
+        self.job.variables.iter().map(name).collect()
     }
 
     /// Feeds, steps, and what is due between the steps.

@@ -17,7 +17,7 @@ use super::reach::{MeshArgs, read_cluster_spec};
 use super::{Exit, Outcome, memory, output};
 use crate::device::Task;
 use crate::exec::{BackendChoice, gpus};
-use crate::mesh::{KeyError, MeshError, MeshKey, home, remembered_ports, running_ports};
+use crate::mesh::{KeyError, MeshError, MeshKey, home, remembered_ports, running_at};
 use crate::node::NodeError;
 
 /// Find out why nodes do not meet, and what this machine lacks
@@ -107,7 +107,7 @@ async fn examine(args: &Args, home: Result<PathBuf, KeyError>) -> Vec<Finding> {
     };
     let mesh = &args.mesh.mesh;
     let remembered = home.as_ref().ok().and_then(|home| remembered_ports(home, mesh).ok());
-    let own = home.as_ref().ok().and_then(|home| Some(running_ports(home, mesh, &MeshKey::load(home, mesh).ok()?)));
+    let own = home.as_ref().ok().and_then(|home| Some(running_at(home, mesh, &MeshKey::load(home, mesh).ok()?)));
     let (remembered, own) = (remembered.unwrap_or_default(), own.unwrap_or_default());
     findings.extend(machine::ports(&args.listen, &remembered, &own, &interfaces));
     findings.push(machine::interfaces(&interfaces));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Exit, Outcome, Trouble, output};
 use crate::tensor::safetensors::Contents;
-use crate::train::GLOBAL_STEP;
+use crate::train::{AVERAGE, GLOBAL_STEP};
 use crate::trainer::stored::{IMPORTED, STEP, average, read, state, states, write};
 
 /// Write what a training saved as another kind of file
@@ -55,6 +55,7 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
     let (file, mut contents) = read(&args.from)?;
     if args.averages {
         average(&mut contents).map_err(|error| Trouble::input(format!("{}: {error}", file.display())))?;
+        contents.tensors.retain(|(name, _)| !name.ends_with(AVERAGE));
     }
     write(&args.to, &contents)?;
     said(&file, &args.to, &contents)

@@ -164,6 +164,8 @@ impl From<NodeError> for Trouble {
 fn exit_of(failure: &Failure) -> Exit {
     match failure.code {
         _ if failure.reason == Some(Reason::TaskDown) => Exit::Mesh,
+        // Who tried again would end the other in turn.
+        _ if failure.reason == Some(Reason::Superseded) => Exit::GraphFailed,
         Code::Unavailable | Code::Unauthenticated => Exit::Mesh,
         Code::DeadlineExceeded => Exit::Timeout,
         // A node of the graph may fail with these, too: a queue that is closed.
@@ -188,6 +190,7 @@ mod tests {
         let check = |failure: Failure, exit: Exit| assert_eq!(Trouble::from(failure).exit, exit);
         check(Failure::invalid("Cannot assign a device"), Exit::BadInput);
         check(Failure::invalid("Cannot assign a device").because(Reason::TaskDown), Exit::Mesh);
+        check(Failure::new(Code::Aborted, "claimed").because(Reason::Superseded), Exit::GraphFailed);
         check(Failure::invalid("Incompatible shapes").at_node("add", "Add").in_step(1), Exit::GraphFailed);
         check(Failure::new(Code::Unavailable, "local/1 is gone").in_step(4), Exit::Mesh);
         check(Failure::new(Code::DeadlineExceeded, "after 3 s"), Exit::Timeout);

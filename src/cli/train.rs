@@ -37,7 +37,7 @@ const BETWEEN: u64 = 20;
 
 /// Train a graph with data from files
 ///
-/// The file is a graph.json with the sections "data" and "train", and "evaluate" if examples are held out; docs/graph.md
+/// The file is a graph.json with the sections "data" and "train", and "evaluate" if examples are evaluated; docs/graph.md
 /// specifies them. Batches are sent ahead to the workers, which go from step to step without waiting for this command. A training
 /// begins anew, whatever values the variables have, unless --resume goes on from the last checkpoint.
 #[derive(Clone, Debug, clap::Args)]

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use libp2p::PeerId;
@@ -129,13 +130,13 @@ pub fn count_running(home: &Path, mesh: &str, key: &MeshKey) -> usize {
     Registry::open(&home.join("run"), mesh, key.fingerprint(), me).map_or(0, |registry| registry.look().len())
 }
 
-/// The TCP ports at which nodes of this user listen on this machine, in `mesh` with this key.
-pub fn running_ports(home: &Path, mesh: &str, key: &MeshKey) -> BTreeSet<u16> {
+/// The TCP addresses at which nodes of this user listen on this machine, in `mesh` with this key.
+pub fn running_at(home: &Path, mesh: &str, key: &MeshKey) -> BTreeSet<SocketAddr> {
     let Ok(registry) = Registry::open(&home.join("run"), mesh, key.fingerprint(), PeerId::random()) else {
         return BTreeSet::new();
     };
     let addresses = registry.look().into_values().flatten();
-    addresses.filter_map(|address| Some(socket_address(&address).ok()?.port())).collect()
+    addresses.filter_map(|address| socket_address(&address).ok()).collect()
 }
 
 #[cfg(unix)]

@@ -42,11 +42,15 @@ impl Message {
                 ToMaster::Registered { .. }
                 | ToMaster::Done { .. }
                 | ToMaster::Failed { .. }
-                | ToMaster::PeerLost { .. } => true,
+                | ToMaster::PeerLost { .. }
+                | ToMaster::Confirmed { .. } => true,
                 ToMaster::Request { .. } | ToMaster::PartialFetch { .. } => false,
             },
             Message::ToWorker(message) => match message {
-                ToWorker::Abort { .. } | ToWorker::Forget { .. } | ToWorker::Release { .. } => true,
+                ToWorker::Abort { .. }
+                | ToWorker::Forget { .. }
+                | ToWorker::Release { .. }
+                | ToWorker::Confirm { .. } => true,
                 ToWorker::Register { .. } | ToWorker::Start { .. } | ToWorker::Push { .. } | ToWorker::Clear { .. } => {
                     false
                 }
@@ -86,7 +90,10 @@ impl ToMaster {
             ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step } => {
                 Some(Flow::Step(piece.session.0, *step))
             }
-            ToMaster::Registered { .. } | ToMaster::Failed { .. } | ToMaster::PeerLost { .. } => None,
+            ToMaster::Registered { .. }
+            | ToMaster::Failed { .. }
+            | ToMaster::PeerLost { .. }
+            | ToMaster::Confirmed { .. } => None,
         }
     }
 }
@@ -94,7 +101,9 @@ impl ToMaster {
 impl ToWorker {
     fn flow(&self) -> Option<Flow> {
         match self {
-            ToWorker::Register { session, .. } | ToWorker::Release { session } => Some(Flow::Pieces(session.0)),
+            ToWorker::Register { session, .. } | ToWorker::Release { session } | ToWorker::Confirm { session } => {
+                Some(Flow::Pieces(session.0))
+            }
             ToWorker::Abort { step, .. } => Some(Flow::Pieces(step.session.0)),
             ToWorker::Start { pieces, .. } | ToWorker::Forget { pieces } => {
                 Some(Flow::Pieces(pieces.first()?.session.0))

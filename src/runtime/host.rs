@@ -137,7 +137,7 @@ impl Host {
                     answer(ToMaster::Registered { session, pieces, result: Err(failure) }.into());
                 }
                 // Those come without tensors.
-                ToMaster::Failed { .. } | ToMaster::PeerLost { .. } => {}
+                ToMaster::Failed { .. } | ToMaster::PeerLost { .. } | ToMaster::Confirmed { .. } => {}
             },
             Message::ToWorker(message) => match message {
                 ToWorker::Start { pieces, first, .. } => {
@@ -155,6 +155,7 @@ impl Host {
                 | ToWorker::Abort { .. }
                 | ToWorker::Forget { .. }
                 | ToWorker::Release { .. }
+                | ToWorker::Confirm { .. }
                 | ToWorker::Clear { .. } => {}
             },
             Message::ToHost(ToHost::Ask { id, .. }) => answer(ToClient::Reply { id, result: Err(failure) }.into()),

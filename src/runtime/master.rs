@@ -4,6 +4,7 @@
 //! Values never pass through it but feeds and fetches. It never blocks the thread that delivers a message: planning
 //! happens on threads of its own, and no lock is held while anything is sent.
 
+mod claims;
 mod machine;
 mod planner;
 mod sessions;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use self::claims::Claims;
 use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, ToPlan};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
@@ -49,11 +51,6 @@ impl Default for MasterLimits {
     }
 }
 
-/// Most bytes of a name that a session claims.
-const MAX_CLAIM: usize = 1024;
-/// How long it is waited for the thread that sends what a session wanted sent before its end.
-const SENT_LIMIT: Nanos = 1_000_000_000;
-
 /// The master of one node.
 pub struct Master {
     state: Arc<State>,
@@ -67,6 +64,7 @@ struct State {
     limits: MasterLimits,
     events: Arc<Events>,
     sessions: Sessions,
+    claims: Claims,
     traces: Traces,
     clock: Clock,
     /// Steps that are done, of all sessions there were.
@@ -113,8 +111,9 @@ impl Master {
         clock: Clock,
         planner: impl FnOnce(Arc<dyn Work>) -> Planner,
     ) -> Self {
-        let (sessions, traces) = (Sessions::new(limits), Traces::default());
-        let state = Arc::new(State { task, router, limits, events, sessions, traces, clock, steps: AtomicU64::new(0) });
+        let (sessions, claims, traces) = (Sessions::new(limits), Claims::default(), Traces::default());
+        let steps = AtomicU64::new(0);
+        let state = Arc::new(State { task, router, limits, events, sessions, claims, traces, clock, steps });
         let planner = planner(state.clone());
         Master { state, planner }
     }
@@ -183,6 +182,7 @@ impl Master {
             ToMaster::Failed { step, failure } => {
                 self.state.told(step.session, SessionEvent::Failed { step: step.number, failure });
             }
+            ToMaster::Confirmed { session } => self.confirmed(from, session),
             ToMaster::PeerLost { session, until, peer, why } => {
                 self.state.told(session, SessionEvent::PeerLost { worker: from, until, peer, why });
             }
@@ -276,6 +276,7 @@ impl Master {
         let name = task.map_or_else(|| peer.to_string(), Task::to_string);
         let failure = Failure::new(Code::Unavailable, format!("task {name} is gone: {why}")).on_task(&name);
         self.state.lose(peer, &failure);
+        self.state.answer_claims(|(_, worker)| worker == peer);
     }
 }
 
@@ -433,7 +434,7 @@ impl State {
                 self.close(client, session, &Failure::new(Code::Cancelled, "the session was closed"));
                 Ok(Some(Reply::Closed))
             }
-            Request::Claim { session, name } => self.claim(client, session, name).map(|()| Some(Reply::Claimed)),
+            Request::Claim { session, names } => self.claim(client, id, session, names).map(|()| None),
             Request::Explain { graph, signature, options } => {
                 self.explain(graph, &signature, &options).map(|plan| Some(Reply::Explained(Box::new(plan))))
             }
@@ -514,25 +515,6 @@ impl State {
         }
         plan.iter().for_each(|plan| of.draw(plan));
         self.asked(client, request, id, SessionEvent::Planned { request, of, plan, cluster });
-    }
-
-    /// Keeps a name for a session. The workers of the one that had it are told of its end before anything that this one asks of
-    /// them after that.
-    fn claim(&self, client: &Peer, id: SessionId, name: Option<String>) -> Result<()> {
-        if name.as_ref().is_some_and(|name| name.len() > MAX_CLAIM) {
-            return Err(Failure::invalid(format!("a name that is claimed has at most {MAX_CLAIM} bytes")));
-        }
-        let own = self.sessions.of(client, id)?;
-        let why = format!("another session, {id} of {client}, has claimed {}", name.as_deref().unwrap_or_default());
-        if let Some(other) = self.sessions.claim(own.id, name)? {
-            self.on(&other, SessionEvent::End { failure: &Failure::new(Code::Aborted, why) });
-            let begun = self.now();
-            // Another thread may be sending what the session wanted sent earlier, and this after that.
-            while other.lock().is_sending && self.now().saturating_sub(begun) < SENT_LIMIT {
-                std::thread::yield_now();
-            }
-        }
-        Ok(())
     }
 
     /// Ends a session of a client's, if there is such a one.

@@ -198,6 +198,8 @@ impl Worker {
                     self.state.release(session);
                 }
             }
+            // What was said before has been done here, and is ahead of what comes later in the mailbox of each device.
+            ToWorker::Confirm { session } => self.state.answer(from, ToMaster::Confirmed { session }),
             ToWorker::Clear { containers } => {
                 containers.iter().for_each(|container| self.state.resources.clear(container))
             }

@@ -22,7 +22,7 @@ pub struct Sections {
     pub data: DataSection,
     /// What is minimized, and how.
     pub train: TrainSection,
-    /// What is looked at on the examples that are held out.
+    /// What is looked at on examples that are not trained with.
     pub evaluate: Option<EvaluateSection>,
     /// The nodes that give the graph's variables their first values, if the file says them.
     pub init: Vec<String>,

@@ -133,7 +133,8 @@ pub fn job(
     for (what, name) in std::iter::once(("loss", &train.loss)).chain(metrics) {
         graph.output(name).map_err(|error| Failure::invalid(format!("{what} {name}: {error}")))?;
     }
-    let replicas = Replicas::of(&graph, train, parts);
+    let constants: Vec<&str> = sections.data.constants.iter().map(|(name, _)| name.as_str()).collect();
+    let replicas = Replicas::of(&graph, train, parts, &constants);
     let Filled { defs, queues, mut drains, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
     let mut g = GraphBuilder::from(Graph::new(defs)?);
     for name in train.metrics.iter().chain(looked_at.clone()) {

@@ -19,8 +19,8 @@ pub(super) fn feeds(constants: &[(String, Tensor)]) -> impl Iterator<Item = (&st
 }
 
 impl Constants {
-    /// What the sections say, in the dtypes of the placeholders. In an evaluation, it is what the section `data` says of those that
-    /// the section `evaluate` has nothing for.
+    /// What the sections say, in the dtypes of the placeholders. In an evaluation, it is what the section `data` says of those
+    /// that the section `evaluate` has nothing for.
     ///
     /// # Errors
     /// [`Error::Sections`] for what cannot be fed: it is no placeholder, takes examples, or the value does not fit it.

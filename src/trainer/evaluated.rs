@@ -12,7 +12,7 @@ const MAX_CLASSES: i64 = 1000;
 /// What an evaluation found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
-    /// The means of the loss and of the section's metrics over all examples that are held out, in that order.
+    /// The means of the loss and of the section's metrics over all examples that are evaluated, in that order.
     pub means: Vec<f64>,
     /// How often each class was taken for each, if the section asks for that.
     pub confusion: Option<Confusion>,

@@ -1,4 +1,4 @@
-//! Evaluates the examples that are held out of the training, and says whether the results still get better.
+//! Evaluates examples that are not trained with, and says whether the results still get better.
 
 use super::constants::feeds;
 use super::evaluated::{Confusion, Evaluated, number};
@@ -120,8 +120,8 @@ impl Trainer {
         }
     }
 
-    /// The means of the loss and the metrics over the examples that are held out, and their confusion, with the variables as they
-    /// are; nothing if none are held out. It may run beside a training of this trainer.
+    /// The means of the loss and the metrics over the examples that are evaluated, and their confusion, with the variables as
+    /// they are; nothing if there are none. It may run beside a training of this trainer.
     ///
     /// # Errors
     /// [`Error::Input`] if a metric is not a number, or a class of the confusion not a class; [`Error::Failed`] as

@@ -52,7 +52,10 @@ fn check_needed<'n>(
                 continue;
             }
             let node = graph.node(id);
-            if node.op.role == Role::Placeholder && !is_fed(&node.name) {
+            if is_fed(&node.name) {
+                continue;
+            }
+            if node.op.role == Role::Placeholder {
                 let own = &node.name;
                 return Err(Error::Sections(format!(
                     "{at}.feed has nothing for placeholder {own}, which {name} needs"
@@ -182,7 +185,7 @@ pub(super) fn init_of(graph: &Graph, named: &[String], has_others: bool) -> Resu
     }
 }
 
-/// How many of the examples that are held out are evaluated at a time.
+/// How many examples are evaluated at a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Chunk {
     pub examples: usize,

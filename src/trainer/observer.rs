@@ -33,7 +33,7 @@ pub trait Observer: Send {
         Ok(())
     }
 
-    /// The examples that are held out were evaluated after a step.
+    /// Examples that are not trained with were evaluated after a step.
     fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Observed {
         let _ = (step, evaluated);
         Ok(())

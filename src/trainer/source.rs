@@ -40,9 +40,9 @@ pub struct Loaded {
     pub folders: Vec<(String, usize, Vec<String>)>,
 }
 
-/// Reads what the sections `data` and `evaluate` name, files from this folder on, and fits it to a graph's placeholders: the dtype
-/// and the shape of an example are those that the placeholder takes. What is large is read as its examples are taken. What lies on
-/// the workers is as they have been asked for it by a [`Lookup`](super::Lookup).
+/// Reads what the sections `data` and `evaluate` name, files from this folder on, and fits it to a graph's placeholders: the
+/// dtype and the shape of an example are those that the placeholder takes. What is large is read as its examples are taken.
+/// What lies on the workers is as they have been asked for it by a [`Lookup`](super::Lookup).
 ///
 /// # Errors
 /// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.

@@ -399,7 +399,7 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
         &[
             &[SELF],
             &["observer, evaluated"],
-            &["stored", "tracing"],
+            &["stored", "tracing", "constants"],
             &["checkpoint"],
             &["state", "steps"],
             &["evaluation"],

@@ -137,11 +137,11 @@ fn of_folder(check: &'static str, path: &Path, is_there: bool, written: io::Resu
 }
 
 /// Whether a node could listen at these addresses; without any, at a free port, and at those that tasks had before. At the
-/// ports `own`, nodes of this user and mesh listen already.
+/// addresses `own`, nodes of this user and mesh listen already.
 pub fn ports(
     listen: &[String],
     remembered: &[(String, Vec<SocketAddr>)],
-    own: &BTreeSet<u16>,
+    own: &BTreeSet<SocketAddr>,
     interfaces: &[Interface],
 ) -> Vec<Finding> {
     if listen.is_empty() {
@@ -149,7 +149,7 @@ pub fn ports(
         let mut findings = vec![of_port(any, bind(any), interfaces)];
         for (task, address) in remembered.iter().filter_map(|(task, addresses)| Some((task, *addresses.first()?))) {
             let (task, port) = (task.replace('-', "/"), address.port());
-            findings.push(match own.contains(&port) {
+            findings.push(match is_own(own, address) {
                 true => {
                     Finding::ok("port", format!("{task} had TCP {port} here, at which a node of this mesh listens now"))
                 }
@@ -159,13 +159,20 @@ pub fn ports(
         return findings;
     }
     let one = |text: &String| match socket(text) {
-        Ok(address) if own.contains(&address.port()) => {
+        Ok(address) if is_own(own, address) => {
             Finding::ok("port", format!("a node of this mesh, which runs here, listens at {address}"))
         }
         Ok(address) => of_port(address, bind(address), interfaces),
         Err(why) => Finding::problem("port", why, "--listen 0.0.0.0:4001"),
     };
     listen.iter().map(one).collect()
+}
+
+/// Whether one of these addresses is this one, or one of all that an unspecified one stands for.
+fn is_own(own: &BTreeSet<SocketAddr>, address: SocketAddr) -> bool {
+    let is_all = |address: &SocketAddr| address.ip().is_unspecified();
+    let is_it = |one: &SocketAddr| one.ip() == address.ip() || is_all(one) || is_all(&address);
+    own.iter().any(|one| one.port() == address.port() && is_it(one))
 }
 
 /// Listens for a moment as a node does: at an address of IPv6 for IPv6 alone.
@@ -365,22 +372,36 @@ mod tests {
         let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = held.local_addr().unwrap();
         let all = [Interface { name: "eth0".into(), address: [10, 0, 0, 7].into(), is_up: true, has_multicast: true }];
-        let own = |port: u16| BTreeSet::from([port]);
-        let one = |listen: &str| super::ports(&[listen.to_owned()], &[], &own(9999), &all).remove(0);
+        let own = |address: SocketAddr| BTreeSet::from([address]);
+        let other: SocketAddr = "192.0.2.9:9".parse().unwrap();
+        let one = |listen: &str| super::ports(&[listen.to_owned()], &[], &own(other), &all).remove(0);
         check(one(&taken.to_string()), Level::Warning, "is taken", &format!("sport = :{}", taken.port()));
         check(one("127.0.0.1:0"), Level::Ok, "free", "");
         check(one("192.0.2.1:9"), Level::Problem, "192.0.2.1 is not an address of this machine", "eth0 10.0.0.7");
         check(one("nonsense"), Level::Problem, "not an address", "--listen");
         let before = [("ps-3".to_owned(), vec![taken])];
-        let [free, again] = <[_; 2]>::try_from(super::ports(&[], &before, &own(9999), &all)).unwrap();
+        let [free, again] = <[_; 2]>::try_from(super::ports(&[], &before, &own(other), &all)).unwrap();
         check(free, Level::Ok, "a free port", "");
         check(again, Level::Note, &format!("ps/3 had TCP {} here, which is in use", taken.port()), "ss -ltnp");
         check(of_remembered("ps/3", 7, true), Level::Ok, "is free for it", "");
         // What a node of this mesh holds is as it should be.
-        let held = own(taken.port());
+        let held = own(taken);
         check(super::ports(&[], &before, &held, &all).remove(1), Level::Ok, "a node of this mesh listens now", "");
         let listen = [taken.to_string()];
         check(super::ports(&listen, &[], &held, &all).remove(0), Level::Ok, "a node of this mesh, which runs here", "");
+        let (elsewhere, every) = (format!("192.0.2.1:{}", taken.port()), format!("0.0.0.0:{}", taken.port()));
+        check(
+            super::ports(&[elsewhere], &[], &held, &all).remove(0),
+            Level::Problem,
+            "not an address of this machine",
+            "",
+        );
+        check(
+            super::ports(&[every], &[], &held, &all).remove(0),
+            Level::Ok,
+            "a node of this mesh, which runs here",
+            "",
+        );
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub(super) enum SessionEvent<'a> {
     Unsent { to: &'a Peer, about: About, failure: &'a Failure },
     /// It ends: its client closed it or is gone, or another took its place.
     End { failure: &'a Failure },
+    /// It ends for another, which waits until its workers have confirmed that.
+    Supersede { failure: &'a Failure },
 }
 
 /// What a session wants planned: a [`SessionEvent::Planned`] follows.
@@ -214,6 +216,11 @@ impl Machine {
             SessionEvent::Down { peer, failure } => self.lose(peer, failure),
             SessionEvent::Unsent { to, about, failure } => self.unsent(to, about, failure),
             SessionEvent::End { failure } => self.end(failure),
+            SessionEvent::Supersede { failure } => {
+                let workers = self.workers.clone();
+                self.end(failure);
+                workers.into_iter().for_each(|worker| self.send(worker, ToWorker::Confirm { session: self.id }));
+            }
         }
         None
     }
@@ -221,6 +228,16 @@ impl Machine {
     /// Swaps what is to be sent for what is in `empty`, which keeps its place for the next.
     pub fn take_outgoing(&mut self, empty: &mut Sends) {
         std::mem::swap(empty, &mut self.outbox);
+    }
+
+    /// Those that have, or may have, pieces of it.
+    pub fn workers(&self) -> impl Iterator<Item = &Peer> {
+        self.workers.iter()
+    }
+
+    /// As what it was opened.
+    pub fn options(&self) -> &SessionOptions {
+        &self.options
     }
 
     /// Whether something is to be sent.

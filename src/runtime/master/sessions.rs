@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::MasterLimits;
 use super::machine::{Machine, Nanos};
-use crate::failure::{Code, Failure, Result};
+use crate::device::Task;
+use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::SessionId;
 use crate::lock::lock;
 use crate::protocol::Peer;
@@ -28,6 +29,12 @@ pub(super) struct Handle {
     session: Mutex<Hosted>,
 }
 
+/// A session that lost a name to another.
+pub(super) struct Claimed {
+    pub handle: Arc<Handle>,
+    pub name: String,
+}
+
 /// A session, and how far it is with sending what it decided.
 pub(super) struct Hosted {
     pub machine: Machine,
@@ -40,10 +47,10 @@ pub(super) struct Hosted {
 #[derive(Default)]
 struct Table {
     open: HashMap<SessionId, Arc<Handle>>,
-    /// Those that had to go for others, the last one last.
-    evicted: VecDeque<SessionId>,
-    /// By the names that sessions have claimed, of which each has at most one.
-    claims: HashMap<String, SessionId>,
+    /// Those that had to go for others, the last one last, with the name that they lost if that is why.
+    evicted: VecDeque<(SessionId, Option<String>)>,
+    /// By the names that sessions have claimed, and the task on which those have what names no task.
+    claims: HashMap<(Option<Task>, String), SessionId>,
 }
 
 impl Handle {
@@ -117,10 +124,7 @@ impl Sessions {
                 Failure::new(Code::ResourceExhausted, why)
             })?;
             evicted = table.remove(victim);
-            if table.evicted.len() >= MAX_REMEMBERED {
-                table.evicted.pop_front();
-            }
-            table.evicted.push_back(victim);
+            table.remember(victim, None);
         }
         table.open.insert(handle.id, handle);
         Ok(evicted)
@@ -130,23 +134,37 @@ impl Sessions {
         self.lock().remove(id);
     }
 
-    /// Keeps a name for an open session in place of the one it has, if any; returns the other session that had it, which is not
-    /// open any more.
+    /// Keeps names for an open session in place of those that it has; returns the other sessions that had one of them, which
+    /// are not open any more.
     ///
     /// # Errors
     /// Aborted if the session is not open.
-    pub fn claim(&self, id: SessionId, name: Option<String>) -> Result<Option<Arc<Handle>>> {
+    pub fn claim(&self, own: &Handle, task: Option<&Task>, names: Vec<String>) -> Result<Vec<Claimed>> {
         let mut table = self.lock();
-        if !table.open.contains_key(&id) {
-            return Err(table.no_session(id, &self.limits));
+        if !table.open.contains_key(&own.id) {
+            return Err(table.no_session(own.id, &self.limits));
         }
-        table.claims.retain(|_, of| *of != id);
-        let before = name.and_then(|name| table.claims.insert(name, id));
-        Ok(before.and_then(|before| table.remove(before)))
+        table.claims.retain(|_, of| *of != own.id);
+        let mut lost = Vec::new();
+        for name in names {
+            let before = table.claims.insert((task.cloned(), name.clone()), own.id).filter(|before| *before != own.id);
+            let Some(before) = before else { continue };
+            table.remember(before, Some(name.clone()));
+            lost.extend(table.remove(before).map(|handle| Claimed { handle, name }));
+        }
+        Ok(lost)
     }
 }
 
 impl Table {
+    /// Keeps why a session had to go.
+    fn remember(&mut self, id: SessionId, claimed: Option<String>) {
+        if self.evicted.len() >= MAX_REMEMBERED {
+            self.evicted.pop_front();
+        }
+        self.evicted.push_back((id, claimed));
+    }
+
     fn remove(&mut self, id: SessionId) -> Option<Arc<Handle>> {
         self.claims.retain(|_, of| *of != id);
         self.open.remove(&id)
@@ -170,14 +188,19 @@ impl Table {
     }
 
     fn no_session(&self, id: SessionId, limits: &MasterLimits) -> Failure {
-        let why = if self.evicted.contains(&id) {
-            let limit = limits.sessions;
-            format!(
-                "session {id} was ended: {limit} sessions were open here, which is the limit, and of its client's this one was \
-                 not used for longest; open another"
-            )
-        } else {
-            format!("session {id} is not open here; it ended, or this node was restarted")
+        let why = match self.evicted.iter().find(|(evicted, _)| *evicted == id) {
+            Some((_, Some(name))) => {
+                let why = format!("session {id} was ended: another session has claimed {name}");
+                return Failure::new(Code::Aborted, why).because(Reason::Superseded);
+            }
+            Some((_, None)) => {
+                let limit = limits.sessions;
+                format!(
+                    "session {id} was ended: {limit} sessions were open here, which is the limit, and of its client's this one \
+                     was not used for longest; open another"
+                )
+            }
+            None => format!("session {id} is not open here; it ended, or this node was restarted"),
         };
         Failure::new(Code::Aborted, why)
     }

@@ -1,5 +1,6 @@
 //! A master between scripted workers and clients: what it sends to whom, in which order, and what it lets go of.
 
+mod claims;
 mod constants;
 
 use std::collections::HashSet;
@@ -275,62 +276,6 @@ fn a_plan_that_is_made_anew_leaves_nothing_behind() {
     };
     assert_eq!([release(bench.next()), release(bench.next())], ["t0.1", "t1.0"]);
     assert_eq!(bench.answer().2.unwrap(), Reply::Closed);
-    bench.is_quiet();
-}
-
-#[test]
-fn a_name_is_claimed_by_one_session_at_a_time() {
-    let mut bench = bench(limits(8, 8));
-    bench.open("client", 1).unwrap();
-    bench.open("other", 2).unwrap();
-    let claim = |bench: &mut Bench, client: &str, session: u64, name: Option<&str>| {
-        let name = name.map(str::to_owned);
-        bench.ask(client, Request::Claim { session: SessionId(session), name }, vec![])
-    };
-    claim(&mut bench, "client", 1, Some("a"));
-    assert_eq!(bench.answer().2.unwrap(), Reply::Claimed);
-    let (plan, ..) = bench.prepared(1, "y0");
-    let run = bench.run(1, plan, 9);
-    bench.started();
-    // What another one claims, and what the session claims again, ends nothing.
-    claim(&mut bench, "other", 2, Some("b"));
-    assert_eq!(bench.answer().2.unwrap(), Reply::Claimed);
-    claim(&mut bench, "client", 1, Some("a"));
-    assert_eq!(bench.answer().2.unwrap(), Reply::Claimed);
-    // Who has the name is over before it is another's: its run, and its pieces.
-    let claimed = claim(&mut bench, "other", 2, Some("a"));
-    let mut told = vec![bench.next(), bench.next(), bench.next()];
-    let (to, last) = told.pop().unwrap();
-    let wanted = ToClient::Reply { id: claimed, result: Ok(Reply::Claimed) };
-    assert_eq!((to.as_str(), last.message), ("other", wanted.into()));
-    let mut seen: Vec<String> = Vec::new();
-    for (to, envelope) in told {
-        match envelope.message {
-            Message::ToClient(ToClient::Reply { id, result: Err(failure) }) => {
-                assert_eq!((id, failure.code), (run, Code::Aborted));
-                assert!(failure.message.contains("has claimed a"), "{failure}");
-                seen.push(format!("answered {to}"));
-            }
-            Message::ToWorker(ToWorker::Release { .. }) => seen.push(format!("release {to}")),
-            other => panic!("{other:?}"),
-        }
-    }
-    seen.sort();
-    assert_eq!(seen, ["answered client", "release t1.0"]);
-    claim(&mut bench, "client", 1, Some("a"));
-    assert_eq!(bench.answer().2.unwrap_err().code, Code::Aborted);
-    // A name that was given back, or left for another, is nobody's.
-    bench.open("client", 3).unwrap();
-    for name in [Some("c"), None] {
-        claim(&mut bench, "other", 2, name);
-        bench.answer().2.unwrap();
-    }
-    for name in ["a", "b", "c"] {
-        claim(&mut bench, "client", 3, Some(name));
-        assert_eq!(bench.answer().2.unwrap(), Reply::Claimed, "{name}");
-    }
-    claim(&mut bench, "client", 3, Some(&"n".repeat(1025)));
-    assert_eq!(bench.answer().2.unwrap_err().code, Code::InvalidArgument);
     bench.is_quiet();
 }
 

@@ -1,4 +1,4 @@
-//! The section `evaluate`: what is looked at on examples that are held out, and what follows from it.
+//! The section `evaluate`: what is looked at on examples that are not trained with, and what follows from it.
 
 use super::data::{DataSource, Fed, Take, feed};
 use super::{Read, count, names, unknown};

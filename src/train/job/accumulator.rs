@@ -3,7 +3,7 @@
 use super::Drain;
 use crate::failure::Result;
 use crate::graph::gradient::{Gradient, Rows, dense};
-use crate::graph::variable::ops::{binary, cast, on, scalar};
+use crate::graph::variable::ops::{binary, cast, on, scalar, unary};
 use crate::graph::variable::{Variable, read};
 use crate::graph::{GraphBuilder, Output};
 use crate::tensor::{DType, Shape, Tensor};
@@ -22,10 +22,12 @@ pub(super) struct Accumulator {
 
 impl Accumulator {
     /// For gradients of a variable such as this one. `role` is what no other accumulator of the training has.
-    pub fn of(g: &mut GraphBuilder, role: &str, variable: &Variable, like: &Gradient) -> Result<Accumulator> {
+    pub fn for_gradient(g: &mut GraphBuilder, role: &str, variable: &Variable, like: &Gradient) -> Result<Accumulator> {
         let Variable { name, dtype, shape, device, .. } = variable;
-        if !matches!(like, Gradient::Sparse(_)) || shape.elements() == Some(0) {
-            return Accumulator::add(g, role, name, *dtype, shape, device);
+        // Of other dtypes there are no sparse accumulators.
+        let can_be_sparse = matches!(dtype, DType::F16 | DType::F32 | DType::F64) && shape.elements() != Some(0);
+        if !matches!(like, Gradient::Sparse(_)) || !can_be_sparse {
+            return Accumulator::dense(g, role, name, *dtype, shape, device);
         }
         let handle = on(g, device, |g| {
             let shared = format!("train/sum/{role}/{name}/{dtype}{shape}");
@@ -37,7 +39,7 @@ impl Accumulator {
     }
 
     /// For tensors of which each is whole.
-    pub fn add(
+    pub fn dense(
         g: &mut GraphBuilder,
         role: &str,
         name: &str,
@@ -94,15 +96,17 @@ impl Accumulator {
             let flat = binary(g, "Reshape", values, [-1, width as i32])?;
             let column = g.op("Slice").input(flat).input([0, 0]).input([-1, 1]).build()?;
             let column = binary(g, "Reshape", column, [-1])?;
-            let counts = binary(g, "Equal", indices, count_at.clone())?;
-            let counts = cast(g, counts, self.dtype)?;
-            let counts = binary(g, "Mul", column, counts)?;
+            let places = |g: &mut GraphBuilder, compare: &str| {
+                let chosen = binary(g, compare, indices, count_at.clone())?;
+                let chosen = unary(g, "Where", chosen)?;
+                binary(g, "Reshape", chosen, [-1])
+            };
+            let take =
+                |g: &mut GraphBuilder, of: Output, at: Output| g.op("GatherV2").input(of).input(at).input(0).build();
+            let (counts, kept) = (places(g, "Equal")?, places(g, "NotEqual")?);
+            let counts = take(g, column, counts)?;
             let count = binary(g, "Sum", counts, [0])?;
-            let kept = binary(g, "NotEqual", indices, count_at)?;
-            let kept = g.op("Where").input(kept).build()?;
-            let kept = binary(g, "Reshape", kept, [-1])?;
-            let indices = g.op("GatherV2").input(indices).input(kept).input(0).build()?;
-            let values = g.op("GatherV2").input(values).input(kept).input(0).build()?;
+            let (indices, values) = (take(g, indices, kept)?, take(g, values, kept)?);
             let values = binary(g, "RealDiv", values, count)?;
             Ok(Gradient::Sparse(Rows { values, indices, dense_shape: g.constant("shape", sizes(&self.shape))? }))
         })

@@ -33,11 +33,11 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     }
     let mut gradients = Vec::with_capacity(trained.len());
     for (i, (variable, like)) in trained.iter().zip(&found[0]).enumerate() {
-        gradients.push(Accumulator::of(g, &format!("gradient_{i}"), variable, like)?);
+        gradients.push(Accumulator::for_gradient(g, &format!("gradient_{i}"), variable, like)?);
     }
     let mut numbers = Vec::with_capacity(names.len());
     for (i, name) in names.iter().enumerate() {
-        numbers.push(Accumulator::add(g, &format!("number_{i}"), name, DType::F32, &Shape::scalar(), &home)?);
+        numbers.push(Accumulator::dense(g, &format!("number_{i}"), name, DType::F32, &Shape::scalar(), &home)?);
     }
     let mut beside = Beside::default();
     for (i, found) in found.into_iter().enumerate() {

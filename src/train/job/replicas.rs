@@ -41,24 +41,30 @@ pub(super) struct Filled {
 }
 
 impl<'a> Replicas<'a> {
-    pub fn of(graph: &'a Graph, train: &'a TrainSection, parts: &'a [FedPlaceholder]) -> Replicas<'a> {
+    /// `constants` are fed with the same in all replicas, so no replica has its own of those.
+    pub fn of(
+        graph: &'a Graph,
+        train: &'a TrainSection,
+        parts: &'a [FedPlaceholder],
+        constants: &[&str],
+    ) -> Replicas<'a> {
+        let dependent = |on: Vec<NodeId>| dependent(graph, constants, on);
         let is_drawn = drawn(graph, train);
         let drawn = graph.nodes().map(|(id, _)| id).filter(|id| is_drawn[id.index()]);
         let own: Vec<NodeId> = parts.iter().filter_map(|part| graph.find(&part.name)).chain(drawn).collect();
-        let own = own.iter().copied();
         let stays = train.backup > 0;
         let is_copied = match train.mode {
             UpdateMode::Sync if stays => {
                 // Each worker reads the variables when its step begins.
                 let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable).map(|(id, _)| id);
-                let by_data = dependent(graph, own.clone());
-                let mut depends = dependent(graph, own.chain(makes));
+                let with_variables = own.iter().copied().chain(makes).collect();
+                let (by_data, mut depends) = (dependent(own), dependent(with_variables));
                 for (id, _) in graph.nodes().filter(|(_, node)| node.op.makes_variable || node.op.assigns) {
                     depends[id.index()] = by_data[id.index()];
                 }
                 depends
             }
-            UpdateMode::Sync | UpdateMode::Async => dependent(graph, own),
+            UpdateMode::Sync | UpdateMode::Async => dependent(own),
             UpdateMode::Mirrored => {
                 // What a step feeds beside the data, it feeds once.
                 let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);
@@ -250,18 +256,19 @@ fn drawn_for(replica: usize, node: &Node, mut def: NodeDef) -> Result<NodeDef> {
     Ok(def)
 }
 
-/// Which nodes depend on some, these among them.
-fn dependent(graph: &Graph, on: impl Iterator<Item = NodeId>) -> Vec<bool> {
+/// Which nodes depend on some, these among them; what is fed with a constant depends on nothing.
+fn dependent(graph: &Graph, constants: &[&str], on: Vec<NodeId>) -> Vec<bool> {
     let mut depends = vec![false; graph.len()];
+    let is_constant = |id: NodeId| constants.contains(&graph.node(id).name.as_str());
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         for from in node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()) {
             users[from.index()].push(id);
         }
     }
-    let mut open: Vec<NodeId> = on.collect();
+    let mut open = on;
     while let Some(id) = open.pop() {
-        if !std::mem::replace(&mut depends[id.index()], true) {
+        if !is_constant(id) && !std::mem::replace(&mut depends[id.index()], true) {
             open.extend(&users[id.index()]);
         }
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::graph::Attrs;
 use crate::model::Value;
+use crate::tensor::Shape;
 use crate::train::Schedule;
 
 /// How many workers and tasks of job `ps` there are, how they work together, and how many workers may be late.
@@ -71,6 +72,33 @@ async fn constants_are_fed_in_steps_and_others_in_evaluations() {
         );
         // The mean of 9, 0, 0, 0, 0 and 9 is 3, twice that is 6.
         assert_eq!(trainer.evaluate(&session).await.unwrap().means, [6.0, 2.0], "{layout:?}");
+    }
+}
+
+/// What computes the value that is there without a constant has a placeholder that nobody feeds, and is another on each worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_constant_takes_the_place_of_a_default_on_every_worker() {
+    let m = Model::new();
+    let (x, other) =
+        (m.placeholder("x", DType::F32, [None, Some(2)]), m.placeholder("other", DType::F32, [None::<usize>]));
+    let attrs = Attrs::from([("shape", Shape::scalar().into()), ("dtype", DType::F32.into())]);
+    let keep = m.op("PlaceholderWithDefault", &[&(x.mean() + other.mean())], attrs).named("kept");
+    let w = m.variable("w", [2], crate::train::Initializer::Ones);
+    ((x * w).square().mean() * &keep).named("loss");
+    let graph = m.finish().unwrap();
+    let node = graph.nodes().find(|(_, node)| node.op.name == "PlaceholderWithDefault").unwrap().1.name.clone();
+    for layout in LAYOUTS {
+        let mut sections = laid_out(sections(4, 6), layout);
+        sections.data.constants = vec![(node.clone(), Tensor::scalar(0.25f64))];
+        sections.train.metrics = vec!["kept".to_owned()];
+        let trainer = Trainer::new(graph.clone(), sections, xs(&X), &Options::default()).unwrap();
+        let (_cluster, session) = session(&trainer).await;
+        let mut recorded = Recorded::default();
+        trainer.run(&session, &mut recorded).await.unwrap();
+        assert!(
+            !recorded.0.is_empty() && recorded.0.iter().all(|values| values[1] == 0.25),
+            "{layout:?}: {recorded:?}"
+        );
     }
 }
 

@@ -27,6 +27,7 @@ impl About {
                 ToWorker::Abort { .. }
                 | ToWorker::Forget { .. }
                 | ToWorker::Release { .. }
+                | ToWorker::Confirm { .. }
                 | ToWorker::Clear { .. } => About::Nothing,
             },
             Message::ToClient(message) => match message {
