@@ -108,8 +108,12 @@ async fn examine(args: &Args, home: Result<PathBuf, KeyError>) -> Vec<Finding> {
     let mesh = &args.mesh.mesh;
     let remembered = home.as_ref().ok().and_then(|home| remembered_ports(home, mesh).ok());
     let own = home.as_ref().ok().and_then(|home| Some(running_at(home, mesh, &MeshKey::load(home, mesh).ok()?)));
-    let (remembered, own) = (remembered.unwrap_or_default(), own.unwrap_or_default());
-    findings.extend(machine::ports(&args.listen, &remembered, &own, &interfaces));
+    findings.extend(machine::ports(
+        &args.listen,
+        &remembered.unwrap_or_default(),
+        &machine::sockets(&own.unwrap_or_default()),
+        &interfaces,
+    ));
     findings.push(machine::interfaces(&interfaces));
     if !args.quick && !args.mesh.no_mdns {
         let looked = tokio::task::spawn_blocking(move || interfaces::multicast(&interfaces)).await;

@@ -4,10 +4,9 @@
 //! gone, and is removed by the first process that notices. Nothing in a file is secret, and nothing in it is trusted: a peer
 //! at an address still has to prove the mesh key.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use libp2p::PeerId;
@@ -16,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use super::address::Multiaddr;
 use super::error::KeyError;
 use super::key::{MeshKey, private_file_beside, private_folder};
-use super::transport::tcp::socket_address;
 
 /// Most files looked at, and most bytes of one.
 const MAX_FILES: usize = 4096;
@@ -130,13 +128,10 @@ pub fn count_running(home: &Path, mesh: &str, key: &MeshKey) -> usize {
     Registry::open(&home.join("run"), mesh, key.fingerprint(), me).map_or(0, |registry| registry.look().len())
 }
 
-/// The TCP addresses at which nodes of this user listen on this machine, in `mesh` with this key.
-pub fn running_at(home: &Path, mesh: &str, key: &MeshKey) -> BTreeSet<SocketAddr> {
-    let Ok(registry) = Registry::open(&home.join("run"), mesh, key.fingerprint(), PeerId::random()) else {
-        return BTreeSet::new();
-    };
-    let addresses = registry.look().into_values().flatten();
-    addresses.filter_map(|address| socket_address(&address).ok()).collect()
+/// The addresses at which nodes of this user listen on this machine, in `mesh` with this key.
+pub fn running_at(home: &Path, mesh: &str, key: &MeshKey) -> Vec<Multiaddr> {
+    let registry = Registry::open(&home.join("run"), mesh, key.fingerprint(), PeerId::random());
+    registry.map_or_else(|_| Vec::new(), |registry| registry.look().into_values().flatten().collect())
 }
 
 #[cfg(unix)]

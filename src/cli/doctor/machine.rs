@@ -13,7 +13,7 @@ use super::super::reach::{SERVICE_HOME, as_service};
 use super::finding::Finding;
 use super::interfaces::Interface;
 use crate::memory::Bytes;
-use crate::mesh::{KeyError, MeshKey, keys_of, parse_address};
+use crate::mesh::{KeyError, MeshKey, Multiaddr, keys_of, parse_address};
 
 /// Less than this is little for a node that holds a model.
 const LITTLE_MEMORY: u64 = 1 << 30;
@@ -166,6 +166,11 @@ pub fn ports(
         Err(why) => Finding::problem("port", why, "--listen 0.0.0.0:4001"),
     };
     listen.iter().map(one).collect()
+}
+
+/// Those addresses that are of TCP.
+pub fn sockets(addresses: &[Multiaddr]) -> BTreeSet<SocketAddr> {
+    addresses.iter().filter_map(|address| socket(&address.to_string()).ok()).collect()
 }
 
 /// Whether one of these addresses is this one, or one of all that an unspecified one stands for.
