@@ -15,7 +15,7 @@ TF1_VENV := $(TARGET_DIR)/tf1-venv
 TF1_PYTHON ?= $(or $(shell PYENV_VERSION=$$(pyenv latest 3.7 2>/dev/null) pyenv which python3.7 2>/dev/null),python3.7)
 JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
 # Unit tests are a variant of the crate that nothing else runs: it is built quickly, on the same dependencies.
-QUICK := --config profile.release.package.meshtf.opt-level=1
+QUICK := --config profile.release.package.meshtf.opt-level=0
 
 # Programs with burn's own client are a workspace of their own, which is built apart, and always whole: a part of it would ask for
 # other features of the crates below, and build those anew.
