@@ -137,6 +137,13 @@ pub struct Node {
     pub refused: Option<Arc<Refused>>,
 }
 
+impl Node {
+    /// The nodes that it waits for: those of its inputs, and those that must have run before.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = NodeId> {
+        self.inputs.iter().map(|input| input.node).chain(self.control.iter().copied())
+    }
+}
+
 /// A checked graph. The order of its nodes is the order they were stated in.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {

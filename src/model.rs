@@ -348,20 +348,12 @@ impl State {
         if let Some(training) = self.training {
             return Ok(training);
         }
-        self.g.settle()?;
-        let graph = self.g.settled();
         let is_flag =
             |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
-        if let Some(node) = graph.find(TRAINING).filter(|&id| is_flag(graph.node(id))) {
-            return Ok(*self.training.insert(Output { node, port: 0 }));
-        }
-        let outer = self.g.enter_root();
-        let training = self.g.op("PlaceholderWithDefault").name(TRAINING).input(false);
-        let training = training.attr("shape", Shape::scalar()).build();
-        self.g.leave_scope(outer);
-        let training = training?;
-        self.training = Some(training);
-        Ok(training)
+        let training = self.find_or_add(TRAINING, is_flag, |g| {
+            g.op("PlaceholderWithDefault").name(TRAINING).input(false).attr("shape", Shape::scalar()).build()
+        })?;
+        Ok(*self.training.insert(training))
     }
 
     /// The number of the replica, an int64.
@@ -369,16 +361,27 @@ impl State {
         if let Some(replica) = self.replica {
             return Ok(replica);
         }
+        let is_number = |node: &Node| node.op.role == Role::Const && node.outputs[0].dtype == DType::I64;
+        let replica = self.find_or_add(REPLICA, is_number, |g| g.constant(REPLICA, 0i64))?;
+        Ok(*self.replica.insert(replica))
+    }
+
+    /// The output of the node of this name, if it is such a one; else adds it, outside of all scopes.
+    fn find_or_add(
+        &mut self,
+        name: &str,
+        is_it: impl Fn(&Node) -> bool,
+        add: impl FnOnce(&mut GraphBuilder) -> Result<Output>,
+    ) -> Result<Output> {
         self.g.settle()?;
         let graph = self.g.settled();
-        let is_number = |node: &Node| node.op.role == Role::Const && node.outputs[0].dtype == DType::I64;
-        if let Some(node) = graph.find(REPLICA).filter(|&id| is_number(graph.node(id))) {
-            return Ok(*self.replica.insert(Output { node, port: 0 }));
+        if let Some(node) = graph.find(name).filter(|&id| is_it(graph.node(id))) {
+            return Ok(Output { node, port: 0 });
         }
         let outer = self.g.enter_root();
-        let replica = self.g.constant(REPLICA, 0i64);
+        let added = add(&mut self.g);
         self.g.leave_scope(outer);
-        Ok(*self.replica.insert(replica?))
+        added
     }
 
     fn minimize(&mut self, loss: Option<Output>, variables: &[Variable], training: &Training) -> Result<Trained> {

@@ -112,7 +112,7 @@ fn assigned(graph: &Graph, init: &[String]) -> BTreeSet<NodeId> {
         if node.op.assigns {
             variables.extend(variable_of(graph, id));
         }
-        let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
+        let before = node.sources();
         open.extend(before.filter(|&before| seen.insert(before)));
     }
     variables

@@ -95,20 +95,9 @@ pub fn gradients(
 ) -> Result<Vec<Option<Gradient>>> {
     g.settle()?;
     let scope = g.free_scope("gradients");
-    within(g, &scope, ys, xs, options)
-}
-
-/// As [`gradients`], for a builder that is settled, in a scope of which no node was there.
-fn within(
-    g: &mut GraphBuilder,
-    scope: &str,
-    ys: &[Output],
-    xs: &[Output],
-    options: &Differentiation,
-) -> Result<Vec<Option<Gradient>>> {
-    let added = walk::walk(g, scope, ys, xs, options);
+    let added = walk::walk(g, &scope, ys, xs, options);
     if added.is_err() {
-        g.take_back(scope);
+        g.take_back(&scope);
     }
     added
 }

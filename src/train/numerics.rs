@@ -89,7 +89,7 @@ fn gradients_of(graph: &Graph, run: NodeId) -> Vec<NodeId> {
         if node.name.starts_with(CHECK_GRADIENT) {
             found.extend(node.inputs.iter().map(|input| input.node));
         }
-        open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
+        open.extend(node.sources());
     }
     found.sort_unstable();
     found
@@ -130,7 +130,7 @@ fn within_flow(graph: &Graph) -> Vec<bool> {
     let ends = |node: &Node| matches!(node.op.role, Role::Exit | Role::Merge);
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];
     for (id, node) in graph.nodes() {
-        for from in node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()) {
+        for from in node.sources() {
             users[from.index()].push(id);
         }
     }

@@ -61,7 +61,7 @@ fn check_needed<'n>(
                     "{at}.feed has nothing for placeholder {own}, which {name} needs"
                 )));
             }
-            open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
+            open.extend(node.sources());
         }
     }
     Ok(())

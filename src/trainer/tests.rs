@@ -169,7 +169,7 @@ fn what_counts_a_step_waits_for_its_averages() {
             while let Some(id) = open.pop() {
                 if seen.insert(id) {
                     let node = graph.node(id);
-                    open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
+                    open.extend(node.sources());
                 }
             }
             let averages = seen.into_iter().filter(|&id| changes(id, "AssignSub", "norm/moving_")).count();

@@ -218,6 +218,6 @@ pub(super) fn leads_back(graph: &Graph, from: NodeId, to: &Node) -> bool {
 /// The nodes that a node takes something of, but for what comes around a loop.
 fn sources(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
     let node = graph.node(id);
-    let all = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
+    let all = node.sources();
     all.filter(move |&from| !leads_back(graph, from, node))
 }

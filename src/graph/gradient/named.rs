@@ -1,6 +1,7 @@
 //! Gradients of a whole graph by name: what a command line asks for.
 
-use super::{Differentiation, Gradient, Unconnected, dense, within};
+use super::walk::walk;
+use super::{Differentiation, Gradient, Unconnected, dense};
 use crate::failure::Result;
 use crate::graph::{Graph, GraphBuilder, Output};
 
@@ -37,7 +38,7 @@ pub fn of_graph(
     // The nodes that compute the gradients have other names.
     names.iter().for_each(|name| g.reserve(name));
     let options = Differentiation { unconnected, ..Differentiation::default() };
-    let found = within(&mut g, &scope, &ys, &xs, &options)?;
+    let found = walk(&mut g, &scope, &ys, &xs, &options)?;
     names.iter().for_each(|name| g.release(name));
     let mut named = Vec::with_capacity(by.len());
     for (((by, x), name), gradient) in by.iter().zip(xs).zip(names).zip(found) {

@@ -96,7 +96,7 @@ pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<N
     let is_early = early(&graph, range);
     let mut keys: Vec<usize> = (0..graph.len()).collect();
     for (id, node) in graph.nodes().filter(|(id, _)| is_early[id.index()]) {
-        let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
+        let before = node.sources();
         keys[id.index()] = before.map(|from| keys[from.index()]).max().unwrap_or(0);
     }
     let mut order: Vec<usize> = (0..graph.len()).collect();
@@ -116,7 +116,7 @@ fn early(graph: &Graph, range: &Range<usize>) -> Vec<bool> {
     let (mut is_taken, mut is_taken_late) = (vec![false; graph.len()], vec![false; graph.len()]);
     for (id, node) in graph.nodes() {
         let taken = if range.contains(&id.index()) { &mut is_taken } else { &mut is_taken_late };
-        let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
+        let before = node.sources();
         before.for_each(|from| taken[from.index()] = true);
     }
     let is_early = |id: usize, node: &Node| {

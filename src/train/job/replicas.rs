@@ -238,7 +238,7 @@ fn drawn(graph: &Graph, train: &TrainSection) -> Vec<bool> {
         }
         let node = graph.node(id);
         is_drawn[id.index()] = node.op.draws() || node.name == REPLICA && node.op.role == Role::Const;
-        open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
+        open.extend(node.sources());
     }
     is_drawn
 }
@@ -262,7 +262,7 @@ fn dependent(graph: &Graph, constants: &[&str], on: Vec<NodeId>) -> Vec<bool> {
     let is_constant = |id: NodeId| constants.contains(&graph.node(id).name.as_str());
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];
     for (id, node) in graph.nodes() {
-        for from in node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()) {
+        for from in node.sources() {
             users[from.index()].push(id);
         }
     }

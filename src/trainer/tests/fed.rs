@@ -52,6 +52,13 @@ impl Observer for Recorded {
     }
 }
 
+/// Trains; the first metric of each step is to be the constant.
+async fn runs_with_a_quarter(trainer: &Trainer, session: &Session, layout: (usize, usize, UpdateMode, usize)) {
+    let mut recorded = Recorded::default();
+    trainer.run(session, &mut recorded).await.unwrap();
+    assert!(!recorded.0.is_empty() && recorded.0.iter().all(|values| values[1] == 0.25), "{layout:?}: {recorded:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn constants_are_fed_in_steps_and_others_in_evaluations() {
     for layout in LAYOUTS {
@@ -64,12 +71,7 @@ async fn constants_are_fed_in_steps_and_others_in_evaluations() {
         let data = TrainingData { train: xs(&X), evaluate: Some(xs(&[3.0, 0.0, 0.0, 0.0, 0.0, 3.0])) };
         let trainer = Trainer::new(kept(), sections, data, &Options::default()).unwrap();
         let (_cluster, session) = session(&trainer).await;
-        let mut recorded = Recorded::default();
-        trainer.run(&session, &mut recorded).await.unwrap();
-        assert!(
-            !recorded.0.is_empty() && recorded.0.iter().all(|values| values[1] == 0.25),
-            "{layout:?}: {recorded:?}"
-        );
+        runs_with_a_quarter(&trainer, &session, layout).await;
         // The mean of 9, 0, 0, 0, 0 and 9 is 3, twice that is 6.
         assert_eq!(trainer.evaluate(&session).await.unwrap().means, [6.0, 2.0], "{layout:?}");
     }
@@ -93,12 +95,7 @@ async fn a_constant_takes_the_place_of_a_default_on_every_worker() {
         sections.train.metrics = vec!["kept".to_owned()];
         let trainer = Trainer::new(graph.clone(), sections, xs(&X), &Options::default()).unwrap();
         let (_cluster, session) = session(&trainer).await;
-        let mut recorded = Recorded::default();
-        trainer.run(&session, &mut recorded).await.unwrap();
-        assert!(
-            !recorded.0.is_empty() && recorded.0.iter().all(|values| values[1] == 0.25),
-            "{layout:?}: {recorded:?}"
-        );
+        runs_with_a_quarter(&trainer, &session, layout).await;
     }
 }
 

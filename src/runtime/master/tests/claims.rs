@@ -15,6 +15,15 @@ impl Bench {
         assert_eq!((to.as_str(), answered, result), (client, id, Ok(Reply::Claimed)), "{names:?}");
     }
 
+    /// Claims names for a session and has it run steps; on which worker, and the run.
+    fn runs_with(&mut self, client: &str, session: u64, names: &[&str]) -> (String, RequestId) {
+        self.claims(client, session, names);
+        let (plan, worker, _) = self.prepared(session, "y0");
+        let run = self.run(session, plan, 9);
+        self.started();
+        (worker, run)
+    }
+
     fn open_as(&mut self, client: &str, session: u64, options: SessionOptions) {
         let (session, graph) = (SessionId(session), Vec::new());
         self.ask(client, Request::Open { session, graph, options, constants: Constants::default() }, vec![]);
@@ -40,10 +49,7 @@ fn a_session_ends_for_the_next_that_claims_its_name() {
     let mut bench = bench(limits(8, 8));
     bench.open("client", 1).unwrap();
     bench.open("other", 2).unwrap();
-    bench.claims("client", 1, &["x", "a"]);
-    let (plan, worker, _) = bench.prepared(1, "y0");
-    let run = bench.run(1, plan, 9);
-    bench.started();
+    let (worker, run) = bench.runs_with("client", 1, &["x", "a"]);
     // Other names, and those that the session has itself, end nothing.
     bench.claims("other", 2, &["b"]);
     bench.claims("client", 1, &["a", "c"]);
@@ -74,10 +80,7 @@ fn a_claim_does_not_wait_for_a_worker_that_is_gone() {
     let mut bench = bench(limits(8, 8));
     bench.open("client", 1).unwrap();
     bench.open("other", 2).unwrap();
-    bench.claims("client", 1, &["a"]);
-    let (plan, worker, _) = bench.prepared(1, "y0");
-    let run = bench.run(1, plan, 9);
-    bench.started();
+    let (worker, run) = bench.runs_with("client", 1, &["a"]);
     let claim = bench.claim("other", 2, &["a"]);
     bench.superseded(run);
     bench.master.down(&peer(&worker), None, "it was stopped");
@@ -90,10 +93,7 @@ fn who_comes_third_waits_for_the_first_one_too() {
     for (client, session) in [("client", 1), ("other", 2), ("third", 3)] {
         bench.open(client, session).unwrap();
     }
-    bench.claims("client", 1, &["a"]);
-    let (plan, worker, _) = bench.prepared(1, "y0");
-    let run = bench.run(1, plan, 9);
-    bench.started();
+    let (worker, run) = bench.runs_with("client", 1, &["a"]);
     let second = bench.claim("other", 2, &["a"]);
     bench.superseded(run);
     let third = bench.claim("third", 3, &["a"]);
