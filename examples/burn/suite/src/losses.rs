@@ -2,6 +2,7 @@
 
 use burn::nn::loss::*;
 use burn::prelude::*;
+use burn::tensor::activation::log_softmax;
 
 use crate::numbers::{Numbers, floats, input, ints};
 use crate::program::Program;
@@ -88,5 +89,54 @@ pub fn programs() -> Vec<Program> {
             let signs = ints([3], 2, 7, d) * 2 - 1;
             CosineEmbeddingLossConfig::new().with_margin(0.1).init().forward(x, target(d), signs)
         }),
+        // Of two sequences, the second is shorter in both.
+        loss(
+            "rnn transducer",
+            |d| input([2, 4, 3, 5], 2, d),
+            |x, d| {
+                RNNTLossConfig::new().init().forward(
+                    x,
+                    labels([[2, 4], [1, 0]], d),
+                    lengths([4, 3], d),
+                    lengths([2, 1], d),
+                )
+            },
+        ),
+        loss(
+            "rnn transducer of log probabilities, mean",
+            |d| input([2, 4, 3, 5], 2, d),
+            |x, d| {
+                let (x, targets) = (log_softmax(x, 3), labels([[0, 1], [3, 3]], d));
+                let loss = RNNTLossConfig::new().with_blank(4).with_logits(false).init();
+                loss.forward_with_reduction(x, targets, lengths([4, 2], d), lengths([2, 2], d), Reduction::Mean)
+            },
+        ),
+        loss(
+            "connectionist temporal classification",
+            |d| input([5, 2, 4], 2, d),
+            |x, d| {
+                let (x, targets) = (log_softmax(x, 2), labels([[1, 3], [2, 0]], d));
+                CTCLossConfig::new().init().forward(x, targets, lengths([5, 4], d), lengths([2, 1], d))
+            },
+        ),
+        // A target that no path of that length has: the loss is infinite, and counts as 0.
+        loss(
+            "connectionist temporal classification, impossible",
+            |d| input([4, 2, 3], 2, d),
+            |x, d| {
+                let (x, targets) = (log_softmax(x, 2), labels([[1, 1], [2, 1]], d));
+                let loss = CTCLossConfig::new().with_zero_infinity(true).init();
+                loss.forward_with_reduction(x, targets, lengths([2, 4], d), lengths([2, 2], d), Reduction::Mean)
+            },
+        ),
     ]
+}
+
+/// Two sequences of two labels.
+fn labels(of: [[i32; 2]; 2], device: &Device) -> Tensor<2, Int> {
+    Tensor::from_data(of, device)
+}
+
+fn lengths(of: [i32; 2], device: &Device) -> Tensor<1, Int> {
+    Tensor::from_data(of, device)
 }

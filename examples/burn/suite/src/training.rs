@@ -161,9 +161,14 @@ pub fn programs() -> Vec<Program> {
         ("Lion", || LionConfig::new().init()),
         ("Lamb", || LambConfig::new().init()),
         ("Adan", || AdanConfig::new().init()),
+        ("Adafactor", || AdafactorConfig::new().init()),
     ];
     for (name, optimizer) in optimizers {
         programs.push(Program::new(format!("training/{name}"), move |devices| mlp(devices, optimizer())).within(1e-3));
+    }
+    programs.push(Program::new("training/Muon", muon).within(1e-3));
+    for (name, search) in [("LBFGS", LineSearchFn::None), ("LBFGS with a line search", LineSearchFn::StrongWolfe)] {
+        programs.push(Program::new(format!("training/{name}"), move |devices| lbfgs(devices, search)).within(1e-3));
     }
     programs.push(
         Program::new("training/AdamW with norms clipped", move |devices| {
@@ -172,6 +177,38 @@ pub fn programs() -> Vec<Program> {
         .within(1e-3),
     );
     programs
+}
+
+/// Muon is for matrices alone: two of them, one wide and one tall.
+fn muon(devices: &[Device]) -> Numbers {
+    let device = devices[0].clone().autodiff();
+    let mut numbers = Numbers::default();
+    let layer = |from, to| LinearConfig::new(from, to).with_bias(false).init(&device);
+    let model = vec![layer(6, 8), layer(8, 10)];
+    train(&mut numbers, fixed(model, 1), MuonConfig::new().init(), 1e-2, 6, |model, step| {
+        let (x, y) = batch(8, 6, step, &device);
+        CrossEntropyLossConfig::new().init(&device).forward(model[1].forward(model[0].forward(x).tanh()), y)
+    });
+    numbers
+}
+
+/// LBFGS asks for the loss as often as it likes, and reads much of what it computes.
+fn lbfgs(devices: &[Device], search: LineSearchFn) -> Numbers {
+    let device = devices[0].clone().autodiff();
+    let mut numbers = Numbers::default();
+    let mut optimizer = LBFGSConfig::new().with_max_iter(4).with_line_search_fn(search).init();
+    let mut model = fixed(Mlp::new([6, 8, 10], &device), 1);
+    for step in 0..3 {
+        let value;
+        (model, value) = optimizer.step(0.1, model, |model: Mlp| {
+            let loss = step_loss(&model, 0, &device);
+            let value = loss.clone().without_autodiff().into_scalar();
+            (value, GradientsParams::from_grads(loss.backward(), &model))
+        });
+        numbers.push_all(format!("loss {step}"), vec![value]);
+    }
+    numbers.parameters(&model);
+    numbers
 }
 
 fn step_loss(model: &Mlp, step: usize, device: &Device) -> Tensor<1> {
