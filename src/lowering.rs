@@ -10,6 +10,7 @@
 //! | `float`, `int`, `boolean` | of one kind alone |
 //! | `activation` | relu, gelu, softmax and their gradients |
 //! | `module`, `module/*` | layers: linear, convolutions, pools, normalisation, attention, interpolation |
+//! | `signal` | burn-signal's Fourier transforms, which come as custom operations |
 //! | `random` | random tensors |
 //! | `compose` | what the rules are put together from |
 //! | `values` | the tensors and scalars of a program as inputs of nodes |
@@ -23,6 +24,7 @@ mod int;
 mod module;
 mod numeric;
 mod random;
+mod signal;
 #[cfg(all(test, feature = "node"))]
 pub(crate) mod tests;
 mod values;
@@ -156,9 +158,7 @@ impl<'g> Lowering<'g> {
             OperationIr::Module(op) => self.module(op),
             OperationIr::Init(_) | OperationIr::Drop(_) => Ok(()),
             OperationIr::Distributed(_) => Err(refused("Distributed", "it involves several devices of one program")),
-            OperationIr::Custom(op) => {
-                Err(refused(&op.id, "it is a custom operation, of which only the name is known"))
-            }
+            OperationIr::Custom(op) => self.custom(op),
         }
         .map_err(|failure| named(failure, operation))
     }

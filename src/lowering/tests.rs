@@ -35,6 +35,9 @@ const LOOSER: &[(&str, f64)] = &[
     // Of float64, TensorFlow's op adds the probabilities of two ways up in float32.
     ("module/ctc_loss 9", 1e-7),
     ("module/ctc_loss 10", 1e-7),
+    // flex transforms float64 in float32.
+    ("custom/signal::rfft 13", 1e-5),
+    ("custom/signal::irfft 11", 1e-5),
 ];
 
 /// Cases whose answer differs by design, and why.
@@ -96,7 +99,9 @@ async fn run(
     let mut operations = operations.to_vec();
     let mut scalars = Listing(Vec::new());
     if fed {
-        operations.iter_mut().for_each(|operation| operation.visit_mut(&mut scalars));
+        // Those of custom operations say what is computed.
+        let others = operations.iter_mut().filter(|operation| !matches!(operation, OperationIr::Custom(_)));
+        others.for_each(|operation| operation.visit_mut(&mut scalars));
     }
     let unknown = vec![None; scalars.0.len()];
     let mut graph = GraphBuilder::new();

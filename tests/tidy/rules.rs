@@ -282,7 +282,7 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
             &[SELF],
             &["values", "boolean"],
             &["compose"],
-            &["activation", "base", "float", "int", "module", "random"],
+            &["activation", "base", "float", "int", "module", "random", "signal"],
             &["numeric"],
         ],
     ),

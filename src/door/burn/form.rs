@@ -29,7 +29,7 @@ pub(super) struct Call {
 /// An operation without its tensors and scalars.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// The ids of its tensors are their places among those of a call, its scalars are theirs.
+    /// The ids of its tensors are their places among those of a call, its scalars are theirs, if they are taken out.
     pub operation: OperationIr,
     /// The dtype and shape of each input; `None` if there is no such dtype here.
     pub inputs: SmallVec<[(Option<DType>, Shape); 2]>,
@@ -46,7 +46,8 @@ impl Call {
         let given = |tensor: &TensorIr| (tensor.id.value(), tensor.status == TensorStatus::ReadWrite);
         let tensors: SmallVec<[Given; 3]> = operation.inputs().chain(operation.outputs()).map(given).collect();
         let mut scalars = SmallVec::new();
-        operation.visit_mut(&mut TakeOut { tensors: &tensors, next: 0, scalars: &mut scalars });
+        let taken = takes_out_scalars(&operation).then_some(&mut scalars);
+        operation.visit_mut(&mut TakeOut { tensors: &tensors, next: 0, scalars: taken });
         Call { form: Arc::new(Form::new(operation, scalars.len())), tensors, scalars }
     }
 
@@ -70,6 +71,7 @@ impl Form {
     /// The operation on tensors of these numbers, with the scalars that stand from a place on in a list.
     pub fn on(&self, numbers: &[u32], scalars_from: usize) -> OperationIr {
         let mut operation = self.operation.clone();
+        let scalars_from = takes_out_scalars(&operation).then_some(scalars_from as u64);
         operation.visit_mut(&mut PutIn { numbers, scalars_from });
         operation
     }
@@ -87,11 +89,18 @@ impl Hash for Form {
     }
 }
 
+/// Whether an operation's scalars are numbers to compute with. Those of a custom one may be dims and lengths, which say what is
+/// computed.
+fn takes_out_scalars(operation: &OperationIr) -> bool {
+    !matches!(operation, OperationIr::Custom(_))
+}
+
 /// Gives tensors and scalars their places instead.
 struct TakeOut<'t> {
     tensors: &'t [Given],
     next: usize,
-    scalars: &'t mut SmallVec<[ScalarIr; 1]>,
+    /// `None` if the scalars stay where they are.
+    scalars: Option<&'t mut SmallVec<[ScalarIr; 1]>>,
 }
 
 impl IrVisitorMut for TakeOut<'_> {
@@ -108,15 +117,18 @@ impl IrVisitorMut for TakeOut<'_> {
     }
 
     fn visit_scalar_mut(&mut self, scalar: &mut ScalarIr) {
-        self.scalars.push(*scalar);
-        *scalar = ScalarIr::UInt(self.scalars.len() as u64 - 1);
+        if let Some(scalars) = &mut self.scalars {
+            scalars.push(*scalar);
+            *scalar = ScalarIr::UInt(scalars.len() as u64 - 1);
+        }
     }
 }
 
 /// Gives places tensors and scalars.
 struct PutIn<'n> {
     numbers: &'n [u32],
-    scalars_from: usize,
+    /// `None` if the scalars are not places.
+    scalars_from: Option<u64>,
 }
 
 impl IrVisitorMut for PutIn<'_> {
@@ -126,8 +138,32 @@ impl IrVisitorMut for PutIn<'_> {
     }
 
     fn visit_scalar_mut(&mut self, scalar: &mut ScalarIr) {
-        if let ScalarIr::UInt(place) = scalar {
-            *place += self.scalars_from as u64;
+        if let (ScalarIr::UInt(place), Some(from)) = (scalar, self.scalars_from) {
+            *place += from;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_ir::CustomOpIr;
+    use burn_std::{DType, Shape};
+
+    use super::*;
+
+    #[test]
+    fn the_scalars_of_a_custom_operation_are_part_of_its_form() {
+        let tensor = |id| TensorIr::uninit(TensorId::new(id), Shape::new([4, 4]), DType::F32);
+        let call = |id, dim| {
+            let (from, to) = ([tensor(id)], [tensor(id + 1)]);
+            let custom = CustomOpIr::with_scalars("signal::rfft", &from, &to, vec![ScalarIr::UInt(dim)]);
+            Call::new(OperationIr::Custom(custom))
+        };
+        let first = call(10, 1);
+        assert!(first.scalars.is_empty() && first.form.scalars == 0);
+        assert!(call(20, 1).form == first.form && call(10, 0).form != first.form);
+        let OperationIr::Custom(on) = first.form.on(&[3, 4], 7) else { panic!("it is a custom operation") };
+        assert_eq!((on.inputs[0].id.value(), on.outputs[0].id.value()), (3, 4));
+        assert_eq!(on.scalars, [ScalarIr::UInt(1)]);
     }
 }

@@ -1,9 +1,9 @@
 //! Operations that no file records: what they answer was calculated by hand, or they are refused.
 
 use burn_ir::{
-    BaseOperationIr, CastOpIr, DequantizeOpIr, FloatOperationIr, GatherNdOpIr, InterpolateBackwardOpIr,
+    BaseOperationIr, CastOpIr, CustomOpIr, DequantizeOpIr, FloatOperationIr, GatherNdOpIr, InterpolateBackwardOpIr,
     InterpolateModeIr, InterpolateOpIr, InterpolateOptionsIr, ModuleOperationIr, OperationIr, QuantizationParametersIr,
-    QuantizeOpIr, ScatterNdOpIr, TensorId, TensorIr,
+    QuantizeOpIr, ScalarIr, ScatterNdOpIr, TensorId, TensorIr,
 };
 use burn_std::quantization::QuantScheme;
 use burn_std::{BoolStore, DType as Burn, IndexingUpdateOp as Update, Shape};
@@ -147,5 +147,29 @@ fn what_is_not_recorded_is_refused_by_name() {
         let mut graph = GraphBuilder::new();
         let failure = Lowering::new(&mut graph, Scalars::Constant).operation(&operation).unwrap_err();
         assert!(failure.code == Code::Unimplemented && failure.message.contains(&name), "{failure}");
+    }
+}
+
+#[test]
+fn a_transform_that_contradicts_itself_is_refused() {
+    let scalars = |dim, length| vec![ScalarIr::UInt(dim), ScalarIr::Bool(true), ScalarIr::UInt(length)];
+    let forward = |dims: &[usize]| [ir(2, Burn::F32, dims), ir(3, Burn::F32, dims)];
+    for (scalars, out, why) in [
+        (scalars(2, 4), forward(&[2, 3]), "signal::rfft along dim 2 of a tensor of rank 2"),
+        (scalars(1, 4), forward(&[2, 4]), "an output of shape [2, 4] for 3 values along dim 1"),
+        (
+            scalars(1, u64::MAX),
+            forward(&[2, 4]),
+            "an output of shape [2, 4] for 9223372036854775808 values along dim 1",
+        ),
+        (vec![ScalarIr::UInt(1)], forward(&[2, 3]), "which are not those of burn-signal 0.22"),
+    ] {
+        let custom = CustomOpIr::with_scalars("signal::rfft", &[ir(0, Burn::F32, &[2, 4])], &out, scalars);
+        let mut graph = GraphBuilder::new();
+        let mut lowering = Lowering::new(&mut graph, Scalars::Constant);
+        let signal = lowering.graph().constant("signal", Tensor::from([[1f32; 4]; 2])).unwrap();
+        lowering.bind(TensorId::new(0), signal);
+        let failure = lowering.operation(&OperationIr::Custom(custom)).unwrap_err();
+        assert!(failure.code == Code::InvalidArgument && failure.message.contains(why), "{failure}");
     }
 }

@@ -8,7 +8,7 @@ use burn_backend::ops::IntTensorOps;
 use burn_backend::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice};
 use burn_ir::{BaseOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_router::TensorInterpreter;
+use burn_router::{CustomOpRegistry, TensorInterpreter};
 use half::{bf16, f16};
 
 /// The seed of every case, so that a case added later changes no other.
@@ -99,7 +99,7 @@ impl Case {
     }
 
     /// From 0 to 1 (exclusive): splitmix64.
-    fn unit(&self) -> f64 {
+    pub fn unit(&self) -> f64 {
         self.state.set(self.state.get().wrapping_add(SEED));
         let mut z = self.state.get();
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -151,7 +151,9 @@ fn run(operation: &OperationIr, inputs: &[(TensorIr, TensorData)]) -> Option<Vec
         let answer = Flex::int_cast(Flex::int_from_data(data.clone(), &FlexDevice), cast.out.dtype.into());
         return Some(vec![(cast.out.clone(), burn_backend::read_sync(Flex::int_into_data(answer)).ok()?)]);
     }
-    let mut interpreter = TensorInterpreter::<Flex>::new(FlexDevice);
+    let mut custom = CustomOpRegistry::new();
+    burn_signal::register_fft_ops::<Flex>(&mut custom);
+    let mut interpreter = TensorInterpreter::<Flex>::with_custom_ops(FlexDevice, custom);
     for (ir, data) in inputs {
         interpreter.register_tensor_data_id(ir.id, data.clone());
     }
@@ -167,8 +169,11 @@ fn run(operation: &OperationIr, inputs: &[(TensorIr, TensorData)]) -> Option<Vec
         .collect()
 }
 
-/// `float/exp`, `base_int/swap_dims`: the two variants.
+/// `float/exp`, `base_int/swap_dims`: the two variants; `custom/signal::rfft`: the name of a custom operation.
 fn name(operation: &OperationIr) -> String {
+    if let OperationIr::Custom(custom) = operation {
+        return format!("custom/{}", custom.id);
+    }
     let value = serde_json::to_value(operation).expect("an operation is JSON");
     let (family, inner) = value.as_object().and_then(|o| o.iter().next()).expect("an enum with data");
     let inner = inner.get(1).unwrap_or(inner);

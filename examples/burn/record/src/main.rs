@@ -13,6 +13,7 @@ mod json;
 mod module;
 mod numeric;
 mod pool;
+mod signal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ use case::Cases;
 
 type Fill = fn(&mut Cases);
 
-const FILES: [(&str, Fill); 9] = [
+const FILES: [(&str, Fill); 10] = [
     ("base", base::fill),
     ("numeric", numeric::fill),
     ("float", float::fill),
@@ -31,6 +32,7 @@ const FILES: [(&str, Fill); 9] = [
     ("module", module::fill),
     ("conv", conv::fill),
     ("pool", pool::fill),
+    ("signal", signal::fill),
 ];
 
 fn main() -> ExitCode {

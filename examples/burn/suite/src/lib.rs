@@ -8,5 +8,6 @@ pub mod nodes;
 pub mod numbers;
 pub mod parallel;
 pub mod program;
+pub mod signal;
 pub mod tensors;
 pub mod training;

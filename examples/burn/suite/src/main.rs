@@ -10,7 +10,7 @@ use std::time::Instant;
 use burn::remote::RemoteHost;
 use burn::tensor::Device;
 use suite::program::{self, Program, run};
-use suite::{examples, learner, losses, modules, parallel, tensors, training};
+use suite::{examples, learner, losses, modules, parallel, signal, tensors, training};
 
 fn main() -> ExitCode {
     match suite() {
@@ -31,6 +31,7 @@ fn programs() -> Vec<Program> {
         modules::programs(),
         losses::programs(),
         tensors::programs(),
+        signal::programs(),
         examples::programs(),
         learner::programs(),
     ]
