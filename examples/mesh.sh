@@ -31,6 +31,7 @@ trap 'exit 143' TERM
 start() {
     local name=$1 log="$home/${1//\//-}.log"
     shift
+    : >"$log"
     "$meshtf" node --name "$name" --listen 127.0.0.1:0 "$@" >"$log" 2>&1 &
     nodes+=($!)
     # It prints one line when it serves.

@@ -28,6 +28,23 @@ for _ in $(seq 200); do
 done
 [ "$(tasks)" -ge 2 ] || { say "worker/0 does not know worker/1 after 10 s"; exit 1; }
 
+# serve NAME FLAG...: a server of burn's protocol that is no node.
+serve() {
+    local name=$1
+    shift
+    : >"$home/$name.log"
+    "$built/server" "$@" >"$home/$name.log" 2>&1 &
+    nodes+=($!)
+    for _ in $(seq 200); do
+        [ -n "$(address "$name")" ] && return
+        sleep 0.05
+    done
+    say "$name does not serve after 10 s"
+    exit 1
+}
+
+address() { grep -oE -m 1 '^[0-9.:]+$' "$home/$1.log" || true; }
+
 case "$what" in
 test)
     say "suite --door $door $*"
@@ -42,17 +59,12 @@ test)
     fi
     ;;
 bench)
-    "$built/server" 127.0.0.1:0 >"$home/server.log" 2>&1 &
-    nodes+=($!)
-    for _ in $(seq 200); do
-        server="$(grep -oE -m 1 '^[0-9.:]+$' "$home/server.log" || true)"
-        [ -n "$server" ] && break
-        sleep 0.05
-    done
-    [ -n "$server" ] || { say "burn's own server does not serve after 10 s"; exit 1; }
-    say "bench --server $server --door $door $*"
-    "$built/bench" --server "$server" --door "$door" --cpu "worker/0=${nodes[0]}" --cpu "worker/1=${nodes[1]}" \
-        --cpu "burn's server=${nodes[2]}" "$@"
+    serve server 127.0.0.1:0 2
+    serve nothing --nothing 127.0.0.1:0 2
+    server="$(address server)" nothing="$(address nothing)"
+    say "bench --server $server --nothing $nothing --door $door $*"
+    "$built/bench" --server "$server" --nothing "$nothing" --door "$door" --cpu "worker/0=${nodes[0]}" \
+        --cpu "worker/1=${nodes[1]}" --cpu "burn's server=${nodes[2]}" --cpu "no kernels=${nodes[3]}" "$@"
     ;;
 *)
     echo "suite.sh test|bench [FILTER…]" >&2

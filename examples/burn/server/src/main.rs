@@ -1,7 +1,9 @@
 //! Serves flex devices over burn's own remote server (WebSocket), which knows nothing of meshtf: what the mesh is compared with.
 //!
 //! `server 127.0.0.1:3001 2`: the address, and how many devices (one unless given). Port 0 takes a free one. The address is
-//! printed once the server listens.
+//! printed once the server listens. With `--nothing` before it, nothing is computed, and all that is read is zero.
+
+mod nothing;
 
 use std::process::ExitCode;
 
@@ -9,13 +11,14 @@ use burn_flex::{Flex, FlexDevice};
 use burn_remote::server::{BackendServer, WebSocketTransport};
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1);
+    let mut words = std::env::args().skip(1).peekable();
+    let computes = words.next_if(|word| word == "--nothing").is_none();
     let address = words.next().unwrap_or_else(|| "127.0.0.1:3001".into());
-    let Ok(count) = words.next().map_or(Ok(1), |n| n.parse::<usize>()) else {
-        eprintln!("server ADDRESS [DEVICES]: the second is a number");
+    let Ok(count) = words.next().map_or(Ok(1), |n| n.parse::<u32>()) else {
+        eprintln!("server [--nothing] ADDRESS [DEVICES]: the last is a number");
         return ExitCode::FAILURE;
     };
-    match serve(&address, count) {
+    match serve(&address, count, computes) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{address}: {e}");
@@ -24,9 +27,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(address: &str, count: usize) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(address: &str, count: u32, computes: bool) -> Result<(), Box<dyn std::error::Error>> {
     let listener = std::net::TcpListener::bind(address)?;
     println!("{}", listener.local_addr()?);
-    BackendServer::<Flex>::new(vec![FlexDevice; count]).serve(WebSocketTransport::from_listener(listener))?;
+    if computes {
+        let devices = vec![FlexDevice; count as usize];
+        BackendServer::<Flex>::new(devices).serve(WebSocketTransport::from_listener(listener))?;
+    } else {
+        nothing::serve(listener, count);
+    }
     Ok(())
 }

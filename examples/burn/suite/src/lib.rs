@@ -3,6 +3,7 @@
 pub mod examples;
 pub mod learner;
 pub mod losses;
+pub mod models;
 pub mod modules;
 pub mod nodes;
 pub mod numbers;

@@ -1,28 +1,44 @@
-//! Iterations a second of three models that train: on flex in this process, on burn's own remote server, on one device of the
-//! mesh, and data-parallel on two.
+//! Iterations a second of three models that train: on flex in the program itself, on burn's own remote server, on a server that
+//! computes nothing, and on the mesh; of each but flex on one device, and data-parallel on two.
 //!
-//! `bench --door 127.0.0.1:3000 --server 127.0.0.1:3001 [--cpu NAME=PID]… [FILTER…]`: what is not named is not measured. Each
-//! place takes its turn five times; a table shows the medians, and their ratios to burn's own server. Below each row stands where
-//! an iteration's processor time goes: to this program (`here`), and to the processes that `--cpu` names.
+//! `bench --door 127.0.0.1:3000 --server 127.0.0.1:3001 --nothing 127.0.0.1:3002 [--cpu NAME=PID]… [FILTER…]`: what is not named
+//! is not measured. Each place takes its turn five times, in a process of its own; a table shows the medians, and their ratios to
+//! one device of burn's own server. Beside them stands where an iteration's processor time goes: to the program, and to the
+//! processes that `--cpu` names.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use burn::nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction};
-use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
-use burn::optim::{AdamConfig, GradientsAccumulator, GradientsParams};
 use burn::prelude::*;
 use burn::remote::RemoteHost;
-use suite::numbers::{fixed, input, ints};
-use suite::training::{Cnn, Mlp, batch};
+use suite::models::{MODELS, Step};
 
 const TURNS: usize = 5;
 /// Before each turn: the first iterations of a program are planned, later ones repeat them.
 const WARM: usize = 5;
 const TURN: Duration = Duration::from_secs(2);
 
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What has devices: a word of the command line, and an address; neither for flex.
+type Host = Option<(String, String)>;
+
 struct Place {
     name: &'static str,
-    devices: Vec<Device>,
+    host: Host,
+    devices: usize,
+}
+
+impl Place {
+    fn devices(&self) -> Result<Vec<Device>> {
+        let mut all = match &self.host {
+            None => vec![Device::flex()],
+            Some((kind, address)) if kind == "--door" => meshtf_burn::Mesh::reach(address)?.devices("worker")?,
+            Some((_, address)) => RemoteHost::websocket(&format!("ws://{address}")).devices()?.into_vec(),
+        };
+        all.truncate(self.devices);
+        Ok(all)
+    }
 }
 
 /// A process whose processor time is measured.
@@ -41,58 +57,55 @@ impl Process {
     }
 }
 
-/// One iteration on the devices; each device takes its share of the batch.
-type Step<'a> = Box<dyn FnMut(usize) -> Tensor<1> + 'a>;
-type Start = for<'a> fn(&'a [Device]) -> Step<'a>;
-
-const MODELS: [(&str, Start); 3] =
-    [("mlp 784-128-10, batch 64", mlp), ("cnn 16 channels, batch 32", cnn), ("lstm 32, 20 steps, batch 16", lstm)];
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut places = vec![Place { name: "flex, here", devices: vec![Device::flex()] }];
-    let mut processes = vec![Process { name: "here".to_owned(), id: std::process::id() }];
-    let mut filters = Vec::new();
+fn main() -> Result<()> {
+    let mut places = vec![Place { name: "flex, in the program", host: None, devices: 1 }];
+    let (mut processes, mut filters, mut one) = (Vec::new(), Vec::new(), None);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} takes an address"));
+        let mut value = || words.next().ok_or_else(|| format!("{word} takes a value"));
         match word.as_str() {
-            "--server" => {
-                let host = RemoteHost::websocket(&format!("ws://{}", value()?));
-                places.push(Place { name: "burn's server", devices: host.devices()?.into_vec()[..1].to_vec() });
-            }
-            "--door" => {
-                let mesh = meshtf_burn::Mesh::reach(&value()?)?;
-                let devices =
-                    mesh.names().iter().take(2).map(|name| mesh.device(name)).collect::<Result<Vec<_>, _>>()?;
-                places.push(Place { name: "mesh", devices: devices[..1].to_vec() });
-                if devices.len() == 2 {
-                    places.push(Place { name: "mesh, 2 tasks", devices });
-                }
+            "--server" | "--nothing" | "--door" => {
+                let names = match word.as_str() {
+                    "--server" => [BASE, "burn's server, 2 devices"],
+                    "--nothing" => ["no kernels", "no kernels, 2 devices"],
+                    _ => ["mesh", "mesh, 2 tasks"],
+                };
+                let host = Some((word.clone(), value()?));
+                places.extend(names.iter().zip(1..).map(|(name, devices)| Place { name, host: host.clone(), devices }));
             }
             "--cpu" => {
-                let named = words.next().unwrap_or_default();
+                let named = value()?;
                 let (name, id) = named.split_once('=').ok_or("--cpu takes NAME=PID")?;
                 processes.push(Process { name: name.to_owned(), id: id.parse()? });
             }
+            // What this process is to measure for another one.
+            "--turn" => one = Some((value()?, value()?.parse::<usize>()?)),
             filter => filters.push(filter.to_owned()),
         }
     }
-    print!("{:<30}", "iterations/s");
-    places.iter().for_each(|place| print!("{:>22}", place.name));
-    println!();
-    for (name, start) in MODELS {
+    if let Some((model, place)) = one {
+        processes.insert(0, Process { name: "the program".to_owned(), id: std::process::id() });
+        let (_, start) = MODELS.iter().find(|(name, _)| *name == model).ok_or("no model has this name")?;
+        let devices = places.get(place).ok_or("there is no such place")?.devices()?;
+        println!("{}", turn(start(&devices), &processes)?.write());
+        return Ok(());
+    }
+    for (name, _) in MODELS {
         if filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())) {
-            row(name, start, &places, &processes);
+            table(name, &places, &processes)?;
         }
     }
     Ok(())
 }
 
-fn row(name: &str, start: Start, places: &[Place], processes: &[Process]) {
+/// What all is compared with.
+const BASE: &str = "burn's server";
+
+fn table(model: &str, places: &[Place], processes: &[Process]) -> Result<()> {
     let mut turns: Vec<Vec<Turn>> = places.iter().map(|_| Vec::new()).collect();
     for _ in 0..TURNS {
-        for (place, turns) in places.iter().zip(&mut turns) {
-            turns.push(turn(start(&place.devices), processes));
+        for (place, turns) in turns.iter_mut().enumerate() {
+            turns.push(other_process(model, place)?);
         }
     }
     let medians: Vec<Turn> = turns
@@ -102,17 +115,16 @@ fn row(name: &str, start: Start, places: &[Place], processes: &[Process]) {
             turns.swap_remove(TURNS / 2)
         })
         .collect();
-    let base = places.iter().position(|place| place.name == "burn's server").unwrap_or(0);
-    print!("{name:<30}");
-    medians
-        .iter()
-        .for_each(|turn| print!("{:>22}", format!("{:.1} ({:.2}×)", turn.rate, turn.rate / medians[base].rate)));
+    let base = places.iter().position(|place| place.name == BASE).unwrap_or(0);
+    print!("{model:<28}{:>12}{:>9}{:>14}", "iterations/s", "", "the program");
+    processes.iter().for_each(|process| print!("{:>15}", process.name));
     println!();
-    for (process, of) in processes.iter().enumerate() {
-        print!("{:<30}", format!("    {} computes", of.name));
-        medians.iter().for_each(|turn| print!("{:>22}", format!("{:.2} ms", turn.computed[process])));
+    for (place, turn) in places.iter().zip(&medians) {
+        print!("  {:<26}{:>12.1}{:>8.2}×", place.name, turn.rate, turn.rate / medians[base].rate);
+        turn.computed.iter().for_each(|computed| print!("{:>15}", format!("{computed:.2} ms")));
         println!();
     }
+    Ok(())
 }
 
 /// What one turn of a place measures.
@@ -123,8 +135,32 @@ struct Turn {
     computed: Vec<f64>,
 }
 
+impl Turn {
+    fn write(&self) -> String {
+        let all: Vec<String> = [self.rate].iter().chain(&self.computed).map(f64::to_string).collect();
+        all.join(" ")
+    }
+
+    fn read(text: &str) -> Result<Turn> {
+        let mut all = text.split_whitespace().map(str::parse);
+        let rate = all.next().ok_or("a turn without a rate")??;
+        Ok(Turn { rate, computed: all.collect::<std::result::Result<_, _>>()? })
+    }
+}
+
+/// A turn in a process of its own: a program is not slowed down by threads that it has for other places.
+fn other_process(model: &str, place: usize) -> Result<Turn> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(std::env::args().skip(1)).args(["--turn", model, &place.to_string()]);
+    let output = command.stderr(std::process::Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("{model} at place {place} ends with {}", output.status).into());
+    }
+    Turn::read(&String::from_utf8_lossy(&output.stdout))
+}
+
 /// Runs iterations for a while; each loss is read, ten iterations after it, as a program does that prints its progress.
-fn turn(mut step: Step<'_>, processes: &[Process]) -> Turn {
+fn turn(mut step: Step<'_>, processes: &[Process]) -> Result<Turn> {
     let mut losses = std::collections::VecDeque::new();
     let mut start = Instant::now();
     let mut before = Vec::new();
@@ -132,7 +168,9 @@ fn turn(mut step: Step<'_>, processes: &[Process]) -> Turn {
         losses.push_back(step(i));
         if losses.len() > 10 || i < WARM {
             let loss: f32 = losses.pop_front().expect("a loss was pushed").into_scalar();
-            assert!(loss.is_finite(), "the loss of iteration {i} is {loss}");
+            if !loss.is_finite() {
+                return Err(format!("the loss of iteration {i} is {loss}").into());
+            }
         }
         if i + 1 == WARM {
             start = Instant::now();
@@ -145,76 +183,8 @@ fn turn(mut step: Step<'_>, processes: &[Process]) -> Turn {
             let iterations = (i + 1 - WARM) as f64;
             let rate = iterations / start.elapsed().as_secs_f64();
             let computed = processes.iter().zip(&before).map(|(process, before)| process.computed() - before);
-            return Turn { rate, computed: computed.map(|computed| computed / iterations).collect() };
+            return Ok(Turn { rate, computed: computed.map(|computed| computed / iterations).collect() });
         }
     }
     unreachable!("the loop ends by time")
-}
-
-/// Data-parallel training with Adam: a replica on each device, the gradients added up on the first.
-fn train<'a, M: burn::module::Module + 'a>(
-    devices: &'a [Device],
-    model: impl Fn(&Device) -> M,
-    loss: impl Fn(&M, &Device, usize, usize) -> Tensor<1> + 'a,
-) -> Step<'a> {
-    let main = devices[0].clone();
-    let mut model = Some(fixed(model(&main.clone().autodiff()), 1));
-    let mut optimizer = AdamConfig::new().init();
-    Box::new(move |step| {
-        let current = model.take().expect("it is put back");
-        let mut sum = GradientsAccumulator::new();
-        let mut seen = None;
-        for (shard, device) in devices.iter().enumerate() {
-            let device = device.clone().autodiff();
-            let replica = if shard == 0 { current.clone() } else { current.clone().fork(&device) };
-            let value = loss(&replica, &device, devices.len(), step * devices.len() + shard);
-            if shard == 0 {
-                seen = Some(value.clone().without_autodiff());
-            }
-            let grads = GradientsParams::from_grads(value.backward(), &replica);
-            sum.accumulate(&current, if shard == 0 { grads } else { grads.to_device(&main, &current) });
-        }
-        model = Some(optimizer.step(1e-3, current, sum.grads()));
-        seen.expect("there is a device")
-    })
-}
-
-fn mlp(devices: &[Device]) -> Step<'_> {
-    train(
-        devices,
-        |d| Mlp::new([784, 128, 10], d),
-        |model, device, shares, seed| {
-            let (x, y) = batch(64 / shares, 784, seed, device);
-            CrossEntropyLossConfig::new().init(device).forward(model.forward(x), y)
-        },
-    )
-}
-
-fn cnn(devices: &[Device]) -> Step<'_> {
-    train(
-        devices,
-        |d| Cnn::new(16, 28, d),
-        |model, device, shares, seed| {
-            let rows = 32 / shares;
-            let (x, y) = (input([rows, 1, 28, 28], seed as u64, device), ints([rows], 10, seed as u64, device));
-            CrossEntropyLossConfig::new().init(device).forward(model.forward(x, None), y)
-        },
-    )
-}
-
-#[derive(burn::module::Module, Debug)]
-struct Recurrent {
-    layer: Lstm,
-    out: Linear,
-}
-
-fn lstm(devices: &[Device]) -> Step<'_> {
-    let model =
-        |d: &Device| Recurrent { layer: LstmConfig::new(16, 32, true).init(d), out: LinearConfig::new(32, 4).init(d) };
-    train(devices, model, |model, device, shares, seed| {
-        let rows = 16 / shares;
-        let (x, y) = (input([rows, 20, 16], seed as u64, device), input([rows, 4], seed as u64 + 1, device));
-        let (_, state) = model.layer.forward(x, None);
-        MseLoss::new().forward(model.out.forward(state.hidden), y, Reduction::Mean)
-    })
 }
