@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# burn programs on two nodes, compared with flex (`suite.sh test [FILTER…]`; without a filter, also what is captured, what dies and what
-# memory is taken), or measured beside burn's own remote server
+# burn programs on two nodes, compared with flex (`suite.sh test [FILTER…]`; without a filter, also `meshtf burn`, what is captured,
+# what dies and what memory is taken), or measured beside burn's own remote server
 # (`suite.sh bench [FILTER…]`). `make test-burn` and `make bench-burn` run it.
 set -euo pipefail
 
@@ -50,6 +50,11 @@ test)
     say "suite --door $door $*"
     "$built/suite" --door "$door" "$@"
     if [ $# -eq 0 ]; then
+        say "meshtf burn -- a program that knows nothing of the mesh, with the nodes and without one"
+        expected="$(BURN_DEVICE=flex "$built/plain")"
+        [ "$("$meshtf" burn -- "$built/plain")" = "$expected" ] || { say "it answers something else"; exit 1; }
+        alone="$(MESHTF_HOME="$home/alone" MESHTF_MESH="alone-$$" "$meshtf" burn -- "$built/plain")"
+        [ "$alone" = "$expected" ] || { say "without a node, it answers something else"; exit 1; }
         say "captured models, saved, and run by meshtf submit"
         MESHTF="$meshtf" "$built/capture" "$home"
         say "programs and tasks that die"
