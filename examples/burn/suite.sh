@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # burn programs on two nodes, compared with flex (`suite.sh test [FILTER…]`; without a filter, also `meshtf burn`, what is captured,
-# what dies and what memory is taken), or measured beside burn's own remote server
+# what dies, what memory is taken and what is planned), or measured beside burn's own remote server
 # (`suite.sh bench [FILTER…]`). `make test-burn` and `make bench-burn` run it.
 set -euo pipefail
 
@@ -61,6 +61,8 @@ test)
         MESHTF="$meshtf" "$built/faults"
         say "memory over 10,000 iterations"
         MESHTF="$meshtf" "$built/memory"
+        say "plans over 1,000 iterations"
+        MESHTF="$meshtf" "$built/steps" plans
     fi
     ;;
 bench)
@@ -70,6 +72,10 @@ bench)
     say "bench --server $server --nothing $nothing --door $door $*"
     "$built/bench" --server "$server" --nothing "$nothing" --door "$door" --cpu "worker/0=${nodes[0]}" \
         --cpu "worker/1=${nodes[1]}" --cpu "burn's server=${nodes[2]}" --cpu "no kernels=${nodes[3]}" "$@"
+    if [ $# -eq 0 ]; then
+        say "what an operation costs at the door"
+        MESHTF="$meshtf" "$built/steps" cost
+    fi
     ;;
 *)
     echo "suite.sh test|bench [FILTER…]" >&2

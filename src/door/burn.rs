@@ -106,10 +106,9 @@ impl Serving {
     /// The steps of all programs that are connected.
     #[cfg(test)]
     fn counts(&self) -> run::Counts {
-        lock(&self.programs).all.iter().map(|known| known.running.counts()).fold(
-            run::Counts::default(),
-            |sum, counts| run::Counts { steps: sum.steps + counts.steps, planned: sum.planned + counts.planned },
-        )
+        let all = lock(&self.programs).all.iter().map(|known| known.running.counts()).collect::<Vec<_>>();
+        let sum = |count: fn(&run::Counts) -> u64| all.iter().map(count).sum();
+        run::Counts { steps: sum(|of| of.steps), parts: sum(|of| of.parts), planned: sum(|of| of.planned) }
     }
 
     /// Whether a client that shows this credential may pass. It may end in `#` and a name, by which a program tells its sessions

@@ -68,6 +68,8 @@ impl Shared {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub steps: u64,
+    /// The operations and uploads that they consisted of.
+    pub parts: u64,
     /// Those whose plan was there already.
     pub planned: u64,
 }
@@ -226,8 +228,11 @@ impl Running {
                 None => self.wake.notified().await,
             }
         }
-        let Counts { steps: ran, planned } = self.counts();
-        tracing::info!("a burn program has ended: {ran} steps, {planned} of them with a plan that was there already");
+        let Counts { steps: ran, parts, planned } = self.counts();
+        tracing::info!(
+            "a burn program has ended: {ran} steps of {parts} operations and uploads, {planned} of the steps with a plan that was \
+             there already"
+        );
         if let Some(session) = plans.into_session()
             && let Err(failure) = session.close().await
         {
@@ -248,6 +253,7 @@ impl Running {
         let failure = match ran {
             Ok(Some(Ran { values, refused, is_planned })) => {
                 shared.counts.steps += 1;
+                shared.counts.parts += step.recipe.parts.len() as u64;
                 shared.counts.planned += u64::from(is_planned);
                 for (place, failure) in refused {
                     shared.program.failed(&step.kept[place], &Arc::new(failure));

@@ -153,6 +153,20 @@ fn learn(strategy: ExecutionStrategy, main: &Device, items: Vec<Item>, metrics: 
     numbers
 }
 
+/// Trains for so many iterations, an even number, with threads that load and one that reads metrics.
+pub fn long(device: &Device, iterations: usize) {
+    let items: Vec<Item> = different().into_iter().cycle().take(BATCH * iterations / 2).collect();
+    let loader = |items: Vec<Item>| {
+        let builder = DataLoaderBuilder::new(Stack).batch_size(BATCH).num_workers(2).set_device(device.clone());
+        builder.build(InMemDataset::new(items))
+    };
+    let (train, valid) = (loader(items.clone()), loader(items[..4 * BATCH].to_vec()));
+    let strategy = ExecutionStrategy::single(device.clone().autodiff());
+    let course = Course { strategy, train, valid, epochs: 2, checkpoints: None };
+    let model = Mlp::new([WIDTH, 8, 10], &device.clone().autodiff());
+    launch(course, Learner::new(model, AdamConfig::new().init(), ConstantLr::new(1e-3)));
+}
+
 /// What a learner is to do with a model.
 pub struct Course<M: TrainStep + InferenceStep> {
     pub strategy: ExecutionStrategy,

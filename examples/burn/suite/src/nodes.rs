@@ -41,7 +41,7 @@ impl Nodes {
             if i == 0 {
                 command.args(["--burn", "127.0.0.1:0"]);
             }
-            let log = nodes.home.join(format!("worker-{i}.log"));
+            let log = nodes.log_of(i);
             let mut node = command.stdout(Stdio::piped()).stderr(std::fs::File::create(&log)?).spawn()?;
             let out = BufReader::new(node.stdout.take().ok_or("no pipe")?);
             nodes.nodes.push(node);
@@ -75,6 +75,20 @@ impl Nodes {
         let mut command = Command::new(std::env::var_os("MESHTF").ok_or("MESHTF names no binary")?);
         command.env("MESHTF_HOME", &self.home).env("MESHTF_MESH", &self.mesh).env_remove("MESHTF_PEERS");
         Ok(command)
+    }
+
+    fn log_of(&self, node: usize) -> PathBuf {
+        self.home.join(format!("worker-{node}.log"))
+    }
+
+    /// What a node has logged.
+    pub fn log(&self, node: usize) -> Result<String> {
+        Ok(std::fs::read_to_string(self.log_of(node))?)
+    }
+
+    /// The process of a node.
+    pub fn process(&self, node: usize) -> u32 {
+        self.nodes[node].id()
     }
 
     /// Ends a node as a power cut would.
