@@ -18,6 +18,7 @@ mod einsum;
 mod elementwise;
 mod fold;
 mod gather;
+mod gemm;
 mod layout;
 mod local_response;
 mod losses;
@@ -26,6 +27,7 @@ mod memory;
 mod mirror;
 mod normalize;
 mod pool;
+mod products;
 mod reduce;
 mod select;
 #[cfg(test)]
@@ -101,6 +103,14 @@ impl<B: Backing> Engine for BurnEngine<B> {
         };
         let host_up_to = if is_light { self.small() } else { 0 };
         Ok(Some(EngineKernel { run: Box::new(run), host_up_to }))
+    }
+
+    fn computes_sums_of_products(&self) -> bool {
+        B::IN_PLACE
+    }
+
+    fn compile_sum(&self, sum: &KernelNode, products: &[Option<KernelNode>]) -> Result<Option<EngineKernel>> {
+        products::kernel(self, sum, products)
     }
 
     fn small(&self) -> usize {

@@ -89,6 +89,20 @@ pub trait Engine: Send + Sync {
     /// InvalidArgument if the attributes are such that no input could be right.
     fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>>;
 
+    /// Whether [`Engine::compile_sum`] is worth calling.
+    fn computes_sums_of_products(&self) -> bool {
+        false
+    }
+
+    /// Compiles the kernel of a sum of matrices that computes some of its terms itself: `products` has the MatMul node of each
+    /// such term, in whose place the kernel takes the two factors. `None` if the engine has none.
+    ///
+    /// # Errors
+    /// As [`Engine::compile`].
+    fn compile_sum(&self, _sum: &KernelNode, _products: &[Option<KernelNode>]) -> Result<Option<EngineKernel>> {
+        Ok(None)
+    }
+
     /// The tensor in the engine's memory, or as it is if the engine does not take such tensors: whole numbers and
     /// strings, which describe shapes and names, and dtypes it lacks.
     ///

@@ -3,6 +3,7 @@
 //! Everything that a step would have to look up is settled here, once: names, ops, attributes, kernels, positions.
 
 mod code;
+mod products;
 mod stages;
 
 use std::collections::HashMap;
@@ -33,14 +34,26 @@ const MAX_REF_INPUTS: usize = 64;
 /// Unimplemented if an op has no kernel here, InvalidArgument if attributes are wrong or the piece does not
 /// hang together; with node and op.
 pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result<CompiledPiece> {
-    let roles: Vec<Role> = piece.nodes.iter().map(role).collect();
+    let mut roles: Vec<Role> = piece.nodes.iter().map(role).collect();
     check(piece, &roles)?;
+    let (whole, folded) = (piece, products::folded(piece, engine));
+    let (piece, sums) = match &folded {
+        Some((piece, sums)) => (piece, Some(sums)),
+        None => (piece, None),
+    };
+    if sums.is_some() {
+        roles = piece.nodes.iter().map(role).collect();
+    }
     let mut code = lay_out(piece, &roles);
     connect(piece, &roles, &mut code);
     find_starts(piece, &mut code)?;
     let mut acts = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {
-        acts.push(act(piece, node, roles[i], site, engine).map_err(|f| f.at_node(&node.name, op_name(&node.op)))?);
+        let compiled = match sums.and_then(|sums| sums.get(&(i as u32))) {
+            Some(terms) => products::act(whole, node, terms, engine),
+            None => act(piece, node, roles[i], site, engine),
+        };
+        acts.push(compiled.map_err(|failure| failure.at_node(&node.name, op_name(&node.op)))?);
         if let Some(Act::Recv { transfer, .. }) = acts.last() {
             code.recvs.insert(*transfer, i as u32);
         }

@@ -16,6 +16,8 @@ mod gradients;
 mod models;
 mod ops;
 mod owners;
+#[cfg(feature = "exec")]
+mod products;
 mod queues;
 mod refused;
 mod replicas;

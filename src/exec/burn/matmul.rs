@@ -1,11 +1,10 @@
 //! Matrix products. Transposition is a view; a matrix is copied for it only if that makes the product faster.
 
-#![allow(unsafe_code, reason = "gemm takes pointers")]
-
 use smallvec::SmallVec;
 
 use super::array::{Array, Site, done};
 use super::elementwise::arrays;
+use super::gemm::{Factor, multiply};
 use super::memory::Backing;
 use super::{Body, blocks};
 use crate::exec::engine::{EngineOutcome, Value, Values};
@@ -14,7 +13,7 @@ use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
 
 /// Most multiplications of a product that is computed here instead of by the backend.
-const MOST_ALONE: usize = 1 << 18;
+pub(super) const MOST_ALONE: usize = 1 << 18;
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let (transpose_left, transpose_right, batches) = match node.op {
@@ -29,7 +28,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             return Ok(EngineOutcome::Declined(inputs));
         };
         if !B::REMOTE
-            && let [Value::Host(x), Value::Host(y)] = inputs.as_slice()
+            && let [x @ Value::Host(_), y @ Value::Host(_)] = inputs.as_slice()
             && let Some(answer) = small_product([x, y], [transpose_left, transpose_right], &shape)
         {
             return Ok(EngineOutcome::Done(Values::from_iter([Value::Host(answer)])));
@@ -245,38 +244,16 @@ fn product(x: &Shape, transpose_x: bool, y: &Shape, transpose_y: bool, batches: 
 
 /// The product of two float32 matrices on the host, directly from and to their elements; `None` for another dtype, or
 /// if it is large enough for the backend to spread it over threads.
-fn small_product([x, y]: [&Tensor; 2], [transpose_x, transpose_y]: [bool; 2], shape: &Shape) -> Option<Tensor> {
-    let (&[m, n], &[x0, x1]) = (shape.dims(), x.dims()) else { return None };
-    let k = if transpose_x { x0 } else { x1 };
-    if m * n * k > MOST_ALONE {
+fn small_product(inputs: [&Value; 2], [transpose_x, transpose_y]: [bool; 2], shape: &Shape) -> Option<Tensor> {
+    let [x, y] = inputs;
+    let (x, y) = (Factor::of(x, transpose_x)?, Factor::of(y, transpose_y)?);
+    let &[m, n] = shape.dims() else { return None };
+    if m * n * x.dims[1] > MOST_ALONE {
         return None;
     }
-    let (xs, ys) = (x.slice::<f32>().ok()?, y.slice::<f32>().ok()?);
     let mut answer = vec![0f32; m * n];
-    multiply([m, k, n], (xs, transpose_x), (ys, transpose_y), &mut answer);
+    multiply(x, y, false, &mut answer);
     Some(Tensor::from_vec(shape.clone(), answer))
-}
-
-/// Writes the product of `x` (`m` by `k`) and `y` (`k` by `n`) over `to`, on this thread. Every matrix is stored by
-/// rows, or by columns if it is marked as transposed.
-fn multiply([m, k, n]: [usize; 3], x: (&[f32], bool), y: (&[f32], bool), to: &mut [f32]) {
-    let ((xs, transpose_x), (ys, transpose_y)) = (x, y);
-    assert!(xs.len() == m * k && ys.len() == k * n && to.len() == m * n, "the slices have the sizes of the matrices");
-    // The distance to the next column, and to the next row.
-    let steps = |rows: usize, columns: usize, transpose: bool| {
-        let (column, row) = if transpose { (rows, 1) } else { (1, columns) };
-        (column as isize, row as isize)
-    };
-    let ((x_column, x_row), (y_column, y_row)) = (steps(m, k, transpose_x), steps(k, n, transpose_y));
-    let (to, x, y, alone) = (to.as_mut_ptr(), xs.as_ptr(), ys.as_ptr(), gemm::Parallelism::None);
-    let n_step = n as isize;
-    // SAFETY: the lengths above are those of matrices of these sizes, by rows or columns; `to` is borrowed exclusively
-    // and overlaps neither of the others.
-    unsafe {
-        gemm::gemm(
-            m, n, k, to, 1, n_step, false, x, x_column, x_row, y, y_column, y_row, 0.0, 1.0, false, false, false, alone,
-        );
-    }
 }
 
 pub(super) fn transposed<B: Backing>(x: Array<B>, really: bool) -> Array<B> {
