@@ -56,7 +56,7 @@ pub(super) fn folded(piece: &Piece, engine: &dyn Engine) -> Option<(Piece, Folde
             is_left_out[place as usize] = false;
             so_far = Some(Addend::Value(place, 0));
         }
-        let rest = sum.inputs.iter().filter(|input| !parts.contains(&input.0)).map(|&(from, port)| {
+        let rest = sum.inputs.iter().filter(|input| parts.binary_search(&input.0).is_err()).map(|&(from, port)| {
             match own.contains(&from) {
                 true => Addend::Product(from),
                 false => Addend::Value(from, port),
