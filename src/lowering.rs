@@ -174,6 +174,12 @@ pub fn draws_random(operation: &OperationIr) -> bool {
     )
 }
 
+/// Whether an operation's scalars are numbers to compute with, which may be fed. Those of a custom one may be dims and lengths,
+/// which say what is computed.
+pub fn computes_with_scalars(operation: &OperationIr) -> bool {
+    !matches!(operation, OperationIr::Custom(_))
+}
+
 /// There is no op for this operation, or not for these arguments.
 pub(crate) fn refused(operation: &str, why: &str) -> Failure {
     Failure::new(Code::Unimplemented, format!("burn's operation {operation} does not run on the mesh: {why}"))

@@ -36,14 +36,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::engine::Engine;
+use super::state::Site;
 use super::step::Beside;
-use super::{Device, HostEngine, Pushed, Resources, Sink};
+use super::{Device, HostEngine, Pushed, Resources, Sink, function};
 use crate::device::{DeviceKind, DeviceName, Task};
 use crate::failure::{Code, Failure, Stage};
 use crate::graph::{Attr, Graph, NodeDef};
 use crate::ids::{PieceId, SessionId, StepId};
-use crate::plan::{PlanOptions, Signature, plan};
+use crate::plan::{Mode, PlanOptions, Signature, plan};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
+use crate::trace::DeviceTrace;
 
 /// A step that is still under way after this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -113,6 +115,17 @@ fn tensor(text: &str) -> Tensor {
     match parts.iter().map(|part| part.parse()).collect::<Result<Vec<i32>, _>>() {
         Ok(ints) => Tensor::from_vec(shape, ints),
         Err(_) => Tensor::from_vec(shape, parts.iter().map(|part| part.parse().unwrap()).collect::<Vec<f32>>()),
+    }
+}
+
+/// Where ops are compiled for a CPU that is no device of a cluster.
+fn site(resources: Arc<Resources>) -> Site {
+    Site {
+        session: SessionId(1),
+        device: (DeviceKind::Cpu, 0),
+        resources,
+        generators: Arc::default(),
+        callee: function::callee,
     }
 }
 
@@ -302,6 +315,26 @@ impl Cluster {
         let expected: Vec<Tensor> =
             expected.iter().filter(|(name, _)| !name.starts_with('^')).map(|&(_, value)| tensor(value)).collect();
         assert_eq!(got, expected, "{wanted:?} fed {feeds:?}");
+    }
+
+    /// Runs a step on the first device, which is to hold all of the graph: what it fetches, and what the device tells it ran.
+    fn trace(&mut self, graph: &Graph, feeds: &[(&str, Tensor)], fetch: &str) -> (Tensor, DeviceTrace) {
+        let signature = Signature {
+            feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            fetches: vec![fetch.to_owned()],
+            mode: Mode::Traced,
+            ..Signature::default()
+        };
+        let options = PlanOptions { default_device: self.names[0].clone(), soft_placement: false };
+        let plan = plan(graph, &self.names, &signature, &options).unwrap();
+        self.pieces += 1;
+        self.steps += 1;
+        let id = PieceId { session: self.session, number: self.pieces };
+        let device = self.device(&self.names[0]);
+        device.register(id, plan.pieces[0].clone()).unwrap();
+        device.start(id, self.steps, 1, feeds.iter().map(|(_, value)| value.clone()).collect());
+        let Event::Done { fetches, .. } = self.events.recv_timeout(PATIENCE).unwrap() else { panic!("it failed") };
+        (fetches[0].clone(), DeviceTrace::from_tensor(&fetches[1]).unwrap())
     }
 
     fn fails(&mut self, graph: &Graph, wanted: &[&str], code: Code, message: &str, node: &str) {

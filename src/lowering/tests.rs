@@ -18,7 +18,7 @@ use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId};
 use serde_json::Value;
 
 use super::values::{name, scalar_tensor};
-use super::{FedValue, Lowering, Scalars};
+use super::{FedValue, Lowering, Scalars, computes_with_scalars};
 use crate::device::Task;
 use crate::exec::BackendChoice;
 use crate::failure::{Code, Failure, Result};
@@ -99,9 +99,8 @@ async fn run(
     let mut operations = operations.to_vec();
     let mut scalars = Listing(Vec::new());
     if fed {
-        // Those of custom operations say what is computed.
-        let others = operations.iter_mut().filter(|operation| !matches!(operation, OperationIr::Custom(_)));
-        others.for_each(|operation| operation.visit_mut(&mut scalars));
+        let computing = operations.iter_mut().filter(|operation| computes_with_scalars(operation));
+        computing.for_each(|operation| operation.visit_mut(&mut scalars));
     }
     let unknown = vec![None; scalars.0.len()];
     let mut graph = GraphBuilder::new();

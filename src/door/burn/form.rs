@@ -29,7 +29,7 @@ pub(super) struct Call {
 /// An operation without its tensors and scalars.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// The ids of its tensors are their places among those of a call, its scalars are theirs, if they are taken out.
+    /// The ids of its tensors are their places among those of a call, and so are its scalars, if it computes with them.
     pub operation: OperationIr,
     /// The dtype and shape of each input; `None` if there is no such dtype here.
     pub inputs: SmallVec<[(Option<DType>, Shape); 2]>,
@@ -46,7 +46,7 @@ impl Call {
         let given = |tensor: &TensorIr| (tensor.id.value(), tensor.status == TensorStatus::ReadWrite);
         let tensors: SmallVec<[Given; 3]> = operation.inputs().chain(operation.outputs()).map(given).collect();
         let mut scalars = SmallVec::new();
-        let taken = takes_out_scalars(&operation).then_some(&mut scalars);
+        let taken = lowering::computes_with_scalars(&operation).then_some(&mut scalars);
         operation.visit_mut(&mut TakeOut { tensors: &tensors, next: 0, scalars: taken });
         Call { form: Arc::new(Form::new(operation, scalars.len())), tensors, scalars }
     }
@@ -71,7 +71,7 @@ impl Form {
     /// The operation on tensors of these numbers, with the scalars that stand from a place on in a list.
     pub fn on(&self, numbers: &[u32], scalars_from: usize) -> OperationIr {
         let mut operation = self.operation.clone();
-        let scalars_from = takes_out_scalars(&operation).then_some(scalars_from as u64);
+        let scalars_from = lowering::computes_with_scalars(&operation).then_some(scalars_from as u64);
         operation.visit_mut(&mut PutIn { numbers, scalars_from });
         operation
     }
@@ -87,12 +87,6 @@ impl Hash for Form {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.hash.hash(state);
     }
-}
-
-/// Whether an operation's scalars are numbers to compute with. Those of a custom one may be dims and lengths, which say what is
-/// computed.
-fn takes_out_scalars(operation: &OperationIr) -> bool {
-    !matches!(operation, OperationIr::Custom(_))
 }
 
 /// Gives tensors and scalars their places instead.

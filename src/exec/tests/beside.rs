@@ -11,8 +11,7 @@ use super::super::turn;
 use super::fair::until;
 use super::*;
 use crate::means::{Means, missing};
-use crate::plan::Mode;
-use crate::trace::{DeviceTrace, NodeTrace};
+use crate::trace::NodeTrace;
 
 /// What the kernels of a test have in common: who is under way, and who has met.
 #[derive(Default)]
@@ -130,20 +129,10 @@ fn more_kernels_than_threads_answer_the_same() {
 
 #[test]
 fn a_trace_shows_kernels_beside_each_other() {
-    let Some((cluster, _shared, _alone)) = device(|shared, _| shared.meeting.join()) else { return };
+    let Some((mut cluster, _shared, _alone)) = device(|shared, _| shared.meeting.join()) else { return };
     let text = format!("{TWO}\n same = Identity c\n nothing = NoOp ^same\n end = Identity same ^nothing");
-    let graph = graph(&text);
-    let feeds = ["x".to_owned(), "y".to_owned()].to_vec();
-    let signature = Signature { feeds, fetches: vec!["end".into()], mode: Mode::Traced, ..Signature::default() };
-    let options = PlanOptions { default_device: cluster.names[0].clone(), soft_placement: false };
-    let plan = plan(&graph, &cluster.names, &signature, &options).unwrap();
-    let id = PieceId { session: cluster.session, number: 1 };
-    let device = cluster.device(&cluster.names[0]);
-    device.register(id, plan.pieces[0].clone()).unwrap();
-    device.start(id, 1, 1, vec![tensor("1.0"), tensor("3.0")]);
-    let Event::Done { fetches, .. } = cluster.events.recv_timeout(PATIENCE).unwrap() else { panic!("it failed") };
-    assert_eq!(fetches[0], tensor("2.0"));
-    let trace = DeviceTrace::from_tensor(&fetches[1]).unwrap();
+    let (end, trace) = cluster.trace(&graph(&text), &[("x", tensor("1.0")), ("y", tensor("3.0"))], "end");
+    assert_eq!(end, tensor("2.0"));
     let of = |name: &str| trace.nodes.iter().find(|node| node.name == name).unwrap_or_else(|| panic!("no {name}"));
     let begins_by_the_end = |one: &NodeTrace, other: &NodeTrace| {
         assert!(one.start_ns <= other.start_ns + other.took_ns, "{one:?} {other:?}");

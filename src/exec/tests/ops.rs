@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use super::super::engine::Engine;
-use super::super::function;
 use super::super::kernel::KernelNode;
 use super::super::mailbox::{self, DeviceInbox};
 use super::super::state::{self, OpContext, Outcome, Site, StateOp};
@@ -38,13 +37,7 @@ impl Ops {
     /// Those of a graph that works on resources which are there.
     pub fn on(resources: Arc<Resources>, text: &str, engine: Box<dyn Engine>) -> Ops {
         let (mailbox, inbox) = mailbox::open();
-        let site = Site {
-            session: SessionId(1),
-            device: (DeviceKind::Cpu, 0),
-            resources,
-            generators: Arc::default(),
-            callee: function::callee,
-        };
+        let site = site(resources);
         Ops { graph: graph(text), engine, site, compiled: HashMap::new(), device: Arc::new(mailbox), inbox, calls: 0 }
     }
 

@@ -3,21 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::super::kernel::{self, KernelNode};
-use super::super::state::{self, Site};
-use super::super::{HostEngine, function};
+use super::super::state;
 use super::*;
 use crate::graph::op::{self, ArgDef, ArgType, AttrDef, AttrKind, OpDef, Role};
 use crate::graph::{Attrs, OutputType};
 
 #[test]
 fn every_op_belongs_to_one_family() {
-    let site = Site {
-        session: SessionId(1),
-        device: (DeviceKind::Cpu, 0),
-        resources: Arc::default(),
-        generators: Arc::default(),
-        callee: function::callee,
-    };
+    let site = site(Arc::default());
     let mut wrong = Vec::new();
     for op in op::all() {
         let mut owners = BTreeSet::new();

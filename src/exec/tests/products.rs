@@ -1,11 +1,8 @@
 //! Sums that compute the products they add up, held against loops in float64.
 
-use super::super::state::Site;
-use super::super::{adapters, function, program};
+use super::super::{adapters, program};
 use super::*;
 use crate::exec::BackendChoice;
-use crate::plan::Mode;
-use crate::trace::DeviceTrace;
 
 fn flex() -> Cluster {
     Cluster::with(&[Task::new("local", 0)], || adapters::cpu(BackendChoice::Flex).open().unwrap())
@@ -198,22 +195,9 @@ fn a_product_that_is_taken_elsewhere_too_is_there() {
 #[test]
 fn a_traced_step_tells_of_the_product_and_of_the_sum() {
     let graph = graph("x = Placeholder dtype=float32\n p = MatMul x x\n sum = AddN p x N=2");
-    let cluster = flex();
-    let signature = Signature {
-        feeds: vec!["x".to_owned()],
-        fetches: vec!["sum".to_owned()],
-        mode: Mode::Traced,
-        ..Signature::default()
-    };
-    let options = PlanOptions { default_device: cluster.names[0].clone(), soft_placement: false };
-    let plan = plan(&graph, &cluster.names, &signature, &options).unwrap();
-    let id = PieceId { session: cluster.session, number: 1 };
-    let device = cluster.device(&cluster.names[0]);
-    device.register(id, plan.pieces[0].clone()).unwrap();
-    device.start(id, 1, 1, vec![Tensor::from_vec([1, 1], vec![3f32])]);
-    let Event::Done { fetches, .. } = cluster.events.recv_timeout(PATIENCE).unwrap() else { panic!("it failed") };
-    assert_eq!(fetches[0], Tensor::from_vec([1, 1], vec![12f32]));
-    let trace = DeviceTrace::from_tensor(&fetches[1]).unwrap();
+    let mut cluster = flex();
+    let (sum, trace) = cluster.trace(&graph, &[("x", Tensor::from_vec([1, 1], vec![3f32]))], "sum");
+    assert_eq!(sum, Tensor::from_vec([1, 1], vec![12f32]));
     let ops: Vec<&str> = trace.nodes.iter().map(|node| node.op.as_str()).collect();
     assert!(ops.contains(&"MatMul") && ops.contains(&"AddN"), "{ops:?}");
     cluster.is_empty();
@@ -234,14 +218,7 @@ fn a_sum_takes_the_products_that_nothing_else_takes() {
         let device = Task::new("local", 0).device(DeviceKind::Cpu, 0);
         let options = PlanOptions { default_device: device.clone(), soft_placement: false };
         let plan = plan(&graph, &[device], &signature, &options).unwrap();
-        let site = Site {
-            session: SessionId(7),
-            device: (DeviceKind::Cpu, 0),
-            resources: Arc::new(Resources::new()),
-            generators: Arc::default(),
-            callee: function::callee,
-        };
-        let compiled = program::compile(&plan.pieces[0], &site, &*engine).unwrap();
+        let compiled = program::compile(&plan.pieces[0], &site(Arc::default()), &*engine).unwrap();
         for &(op, count) in want {
             let found = compiled.code.nodes.iter().filter(|node| node.op == op).count();
             assert_eq!(found, count, "{op} in {text}");

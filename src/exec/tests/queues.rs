@@ -2,8 +2,6 @@
 
 use super::ops::Ops;
 use super::*;
-use crate::plan::Mode;
-use crate::trace::DeviceTrace;
 
 /// Runs each fetch by itself, in order, and compares whole numbers.
 fn check_each(cluster: &mut Cluster, graph: &Graph, what: &[(&str, &[i32])]) {
@@ -158,16 +156,8 @@ fn what_comes_first_in_the_graph_runs_first_once_an_element_has_come() {
     );
     let mut cluster = Cluster::new(1);
     cluster.check(&graph, &[("p", "1.5")], &[("^put", "")]);
-    let signature = Signature { fetches: vec!["end".into()], mode: Mode::Traced, ..Signature::default() };
-    let options = PlanOptions { default_device: cluster.names[0].clone(), soft_placement: false };
-    let plan = plan(&graph, &cluster.names, &signature, &options).unwrap();
-    let id = PieceId { session: cluster.session, number: 1000 };
-    let device = cluster.device(&cluster.names[0]);
-    device.register(id, plan.pieces[0].clone()).unwrap();
-    device.start(id, 1000, 1, vec![]);
-    let Event::Done { fetches, .. } = cluster.events.recv_timeout(PATIENCE).unwrap() else { panic!("it failed") };
-    assert_eq!(fetches[0], tensor("-3.0"));
-    let trace = DeviceTrace::from_tensor(&fetches[1]).unwrap();
+    let (end, trace) = cluster.trace(&graph, &[], "end");
+    assert_eq!(end, tensor("-3.0"));
     let ran: Vec<&str> = trace.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(ran[1..7], ["x", "first", "shown", "sent", "later", "end"]);
 }
