@@ -105,12 +105,16 @@ impl<B: Backing> Engine for BurnEngine<B> {
         Ok(Some(EngineKernel { run: Box::new(run), host_up_to }))
     }
 
-    fn computes_sums_of_products(&self) -> bool {
+    fn computes_products_within(&self) -> bool {
         B::IN_PLACE
     }
 
-    fn compile_sum(&self, sum: &KernelNode, products: &[Option<KernelNode>]) -> Result<Option<EngineKernel>> {
-        products::kernel(self, sum, products)
+    fn compile_with_products(
+        &self,
+        node: &KernelNode,
+        products: &[Option<KernelNode>],
+    ) -> Result<Option<EngineKernel>> {
+        products::kernel(self, node, products)
     }
 
     fn small(&self) -> usize {

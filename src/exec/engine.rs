@@ -89,17 +89,21 @@ pub trait Engine: Send + Sync {
     /// InvalidArgument if the attributes are such that no input could be right.
     fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>>;
 
-    /// Whether [`Engine::compile_sum`] is worth calling.
-    fn computes_sums_of_products(&self) -> bool {
+    /// Whether [`Engine::compile_with_products`] is worth calling.
+    fn computes_products_within(&self) -> bool {
         false
     }
 
-    /// Compiles the kernel of a sum of matrices that computes some of its terms itself: `products` has the MatMul node of each
-    /// such term, in whose place the kernel takes the two factors. `None` if the engine has none.
+    /// Compiles the kernel of a sum or a slice of matrices that computes some of its inputs itself: `products` has, by input, the
+    /// MatMul node of each such, in whose place the kernel takes the two factors. `None` if the engine has none.
     ///
     /// # Errors
     /// As [`Engine::compile`].
-    fn compile_sum(&self, _sum: &KernelNode, _products: &[Option<KernelNode>]) -> Result<Option<EngineKernel>> {
+    fn compile_with_products(
+        &self,
+        _node: &KernelNode,
+        _products: &[Option<KernelNode>],
+    ) -> Result<Option<EngineKernel>> {
         Ok(None)
     }
 

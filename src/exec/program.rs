@@ -37,11 +37,11 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
     let mut roles: Vec<Role> = piece.nodes.iter().map(role).collect();
     check(piece, &roles)?;
     let (whole, folded) = (piece, products::folded(piece, engine));
-    let (piece, sums) = match &folded {
-        Some((piece, sums)) => (piece, Some(sums)),
+    let (piece, takers) = match &folded {
+        Some((piece, takers)) => (piece, Some(takers)),
         None => (piece, None),
     };
-    if sums.is_some() {
+    if takers.is_some() {
         roles = piece.nodes.iter().map(role).collect();
     }
     let mut code = lay_out(piece, &roles);
@@ -49,7 +49,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
     find_starts(piece, &mut code)?;
     let mut acts = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {
-        let compiled = match sums.and_then(|sums| sums.get(&(i as u32))) {
+        let compiled = match takers.and_then(|takers| takers.get(&(i as u32))) {
             Some(terms) => products::act(whole, node, terms, engine),
             None => act(piece, node, roles[i], site, engine),
         };

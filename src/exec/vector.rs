@@ -17,11 +17,13 @@ mod ops;
 mod place;
 mod pool;
 mod power;
+mod product;
 mod repeat;
 mod response;
 mod softmax;
 mod target;
 mod tile;
+mod transpose;
 mod walk;
 
 pub use axis::Axis;
@@ -33,6 +35,7 @@ pub use layout::{laid_out, rows, slices, tiled};
 pub use ops::{Binary, Comparison, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
 pub use place::{Stretch, copied, joined, picked};
 pub use pool::Pool;
+pub use product::{MatrixView, by_transpose};
 pub use repeat::{Along, Repeat};
 pub use response::LocalResponse;
 pub use softmax::{

@@ -243,7 +243,7 @@ fn squeezed(shape: &Shape, named: &[i64]) -> Option<Shape> {
     Some(sizes.filter(|&(&size, &gone)| !(gone && size == 1)).map(|(&size, _)| size).collect())
 }
 
-fn sliced(shape: &Shape, begin: &[i64], size: &[i64]) -> Option<Vec<Part>> {
+pub(super) fn sliced(shape: &Shape, begin: &[i64], size: &[i64]) -> Option<Vec<Part>> {
     if begin.len() != shape.rank() || size.len() != shape.rank() {
         return None;
     }

@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 
 use super::array::{Array, Site, done};
 use super::elementwise::arrays;
-use super::gemm::{Factor, multiply};
+use super::gemm::{UNPACKED, is_better_in_order, matrix, multiply};
 use super::memory::Backing;
-use super::{Body, blocks};
+use super::{Body, blocks, products};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::{KernelNode, call};
 use crate::failure::Result;
@@ -32,6 +32,12 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             && let Some(answer) = small_product([x, y], [transpose_left, transpose_right], &shape)
         {
             return Ok(EngineOutcome::Done(Values::from_iter([Value::Host(answer)])));
+        }
+        if B::IN_PLACE
+            && let [x, y] = inputs.as_slice()
+            && let Some(answer) = products::with_transpose([x, y], [transpose_left, transpose_right])?
+        {
+            return Ok(EngineOutcome::Done(Values::from_iter([answer])));
         }
         let [x, y] = arrays(site, inputs)?;
         let rank = shape.rank();
@@ -88,9 +94,6 @@ const LEAST_SHARE: f64 = 1.0 / 16.0;
 
 /// As many rows as the product of a part is computed for, whether it has them or not: the floats of a register.
 const LANES: usize = 16;
-
-/// Up to this many elements of a product of rows by rows are computed without packing.
-const UNPACKED: usize = 256;
 
 /// Nanoseconds to pack an element of a matrix if the next one lies `step` floats away.
 fn packing(step: usize) -> f64 {
@@ -246,13 +249,13 @@ fn product(x: &Shape, transpose_x: bool, y: &Shape, transpose_y: bool, batches: 
 /// if it is large enough for the backend to spread it over threads.
 fn small_product(inputs: [&Value; 2], [transpose_x, transpose_y]: [bool; 2], shape: &Shape) -> Option<Tensor> {
     let [x, y] = inputs;
-    let (x, y) = (Factor::of(x, transpose_x)?, Factor::of(y, transpose_y)?);
+    let (x, y) = (matrix(x, transpose_x)?, matrix(y, transpose_y)?);
     let &[m, n] = shape.dims() else { return None };
     if m * n * x.dims[1] > MOST_ALONE {
         return None;
     }
     let mut answer = vec![0f32; m * n];
-    multiply(x, y, false, &mut answer);
+    multiply(x, y, is_better_in_order(m, &y), false, &mut answer);
     Some(Tensor::from_vec(shape.clone(), answer))
 }
 

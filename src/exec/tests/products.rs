@@ -1,4 +1,4 @@
-//! Sums that compute the products they add up, held against loops in float64.
+//! Sums and slices that compute the products they take, held against loops in float64.
 
 use super::super::{adapters, program};
 use super::*;
@@ -148,6 +148,44 @@ fn a_loop_adds_a_product_to_the_sum_so_far() {
 }
 
 #[test]
+fn a_slice_is_that_of_its_product() {
+    let text = |[a, b]: [bool; 2]| {
+        format!(
+            "x = Placeholder dtype=float32\n y = Placeholder dtype=float32
+            begin = Placeholder dtype=int32\n size = Placeholder dtype=int32
+            p = MatMul x y transpose_a={a} transpose_b={b}\n part = Slice p begin size"
+        )
+    };
+    let sizes = [[13, 5, 37], [64, 80, 100], [2, 300, 40], [300, 400, 300]];
+    for (transposed, [m, k, n]) in [[false, false], [true, false], [false, true], [true, true]]
+        .into_iter()
+        .flat_map(|of| sizes.map(|size| (of, size)))
+    {
+        let by = |rows: usize, columns: usize, is: bool| {
+            if is { matrix(columns, rows, 1) } else { matrix(rows, columns, 2) }
+        };
+        let (x, y) = (by(m, k, transposed[0]), by(k, n, transposed[1]));
+        let (graph, product) = (graph(&text(transposed)), product([&x, &y], transposed));
+        let mut cluster = flex();
+        for (begin, size) in
+            [([0, 0], [-1, -1]), ([1, 3], [m as i32 - 1, -1]), ([0, n as i32 - 1], [-1, 1]), ([m as i32, 2], [0, 4])]
+        {
+            let what = format!("{m} {k} {n} {transposed:?} from {begin:?}, {size:?}");
+            let ints = |of: [i32; 2]| Tensor::from_vec([2], of.to_vec());
+            let feeds = [("x", x.clone()), ("y", y.clone()), ("begin", ints(begin)), ("size", ints(size))];
+            let got = cluster.run(&graph, &feeds, &["part"]).unwrap_or_else(|failure| panic!("{what}: {failure}"));
+            let end = |i: usize, all: usize| if size[i] == -1 { all } else { (begin[i] + size[i]) as usize };
+            let (rows, columns) = (begin[0] as usize..end(0, m), begin[1] as usize..end(1, n));
+            assert_eq!(got[0].dims(), [rows.len(), columns.len()], "{what}");
+            let want: Vec<f64> =
+                rows.flat_map(|i| columns.clone().map(move |j| i * n + j)).map(|at| product[at]).collect();
+            assert_near(&got[0], &want, &what);
+        }
+        cluster.is_empty();
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused_with_the_name_of_what_refuses() {
     let text = "
         x = Placeholder dtype=float32
@@ -156,7 +194,11 @@ fn what_does_not_fit_is_refused_with_the_name_of_what_refuses() {
         p = MatMul x y
         q = MatMul x x transpose_b=true
         sum = AddN p z N=2
-        both = Add q p";
+        both = Add q p
+        begin = Const is=(0,4)
+        size = Const is=(1,2)
+        r = MatMul x y
+        part = Slice r begin size";
     let graph = graph(text);
     let mut cluster = flex();
     let mut fails = |shapes: [[usize; 2]; 3], wanted: &str, node: &str, message: &str| {
@@ -171,6 +213,8 @@ fn what_does_not_fit_is_refused_with_the_name_of_what_refuses() {
     fails([[2, 3], [3, 5], [5, 2]], "sum", "sum", "must have the same size and shape");
     fails([[2, 3], [4, 5], [1, 1]], "both", "p", "Matrix size-incompatible");
     fails([[2, 3], [3, 5], [1, 1]], "both", "both", "Incompatible shapes: [2,2] vs. [2,5]");
+    fails([[2, 3], [4, 5], [1, 1]], "part", "r", "Matrix size-incompatible");
+    fails([[2, 3], [3, 5], [1, 1]], "part", "part", "Expected size[1] in [0, 1], but got 2");
 }
 
 #[test]
@@ -204,7 +248,7 @@ fn a_traced_step_tells_of_the_product_and_of_the_sum() {
 }
 
 #[test]
-fn a_sum_takes_the_products_that_nothing_else_takes() {
+fn sums_and_slices_take_the_products_that_nothing_else_takes() {
     let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
     let check = |text: &str, fetches: &[&str], want: &[(&str, usize)]| {
         let graph = graph(text);
@@ -237,7 +281,26 @@ fn a_sum_takes_the_products_that_nothing_else_takes() {
     // What is fetched, taken twice, or waited for stays.
     check(&products(3, ""), &["sum", "p1"], &[("MatMul", 1), ("AddN", 1)]);
     check(&products(3, "y = Add sum p2"), &["y"], &[("MatMul", 1), ("AddN", 1)]);
-    check(&products(3, "y = Identity sum ^p0"), &["y"], &[("MatMul", 1), ("AddN", 1)]);
+    check(
+        &products(3, "n = Const is=(1,1)\n y = RandomUniform n dtype=float32 ^p0"),
+        &["sum", "y"],
+        &[("MatMul", 1), ("AddN", 1)],
+    );
     check(&products(3, "y = MatMul x x\n z = BiasAdd y v\n v = Placeholder dtype=float32"), &["z"], &[("MatMul", 0)]);
     check("x = Placeholder dtype=float64\n p = MatMul x x\n s = Add p x", &["s"], &[("MatMul", 1)]);
+    let slice = |more: &str| {
+        let first = "x = Placeholder dtype=float32\n p = MatMul x x\n at = Const is=(0,1)\n";
+        if more.contains("before") {
+            format!("{first} {more}\n s = Slice p at at")
+        } else {
+            format!("{first} s = Slice p at at{more}")
+        }
+    };
+    check(&slice(""), &["s"], &[("MatMul", 0), ("Slice", 1)]);
+    check(&slice(""), &["s", "p"], &[("MatMul", 1), ("Slice", 1)]);
+    check(&slice("\n t = Slice p at at"), &["s", "t"], &[("MatMul", 1), ("Slice", 2)]);
+    // What waits for the product waits for the slice, unless it comes before it.
+    let waiting = "RandomUniform at dtype=float32 ^p";
+    check(&slice(&format!("\n after = {waiting}")), &["s", "after"], &[("MatMul", 0), ("Slice", 1)]);
+    check(&slice(&format!("before = {waiting}")), &["s", "before"], &[("MatMul", 1), ("Slice", 1)]);
 }

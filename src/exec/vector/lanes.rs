@@ -7,9 +7,12 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
+    __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_castpd_ps,
+    _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
+    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
+
+use super::transpose::TILE;
 
 /// A register.
 ///
@@ -36,6 +39,23 @@ pub unsafe trait Lanes: Copy {
     /// # Safety
     /// See the trait.
     unsafe fn plus(self, x: Self, y: Self) -> Self;
+
+    /// Writes the columns of a tile, which begin `stride` floats apart, to rows that begin `step` apart.
+    ///
+    /// # Safety
+    /// See the trait; [`TILE`] columns of as many floats can be read there, and as many rows written.
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, step: usize) {
+        // SAFETY: the caller's.
+        unsafe {
+            let column = |j: usize| from.add(j * stride).cast::<[f32; TILE]>().read_unaligned();
+            let tile: [[f32; TILE]; TILE] = std::array::from_fn(column);
+            for (i, to) in (0..TILE).map(|i| to.wrapping_add(i * step)).enumerate() {
+                let row: [f32; TILE] = std::array::from_fn(|j| tile[j][i]);
+                to.cast::<[f32; TILE]>().write_unaligned(row);
+            }
+        }
+    }
 }
 
 /// What computes with registers. `run` is to be inlined always, with all that it calls, so that it is compiled for the
@@ -148,7 +168,7 @@ unsafe impl Lanes for Four {
 /// Implements [`Lanes`] by the processor's own instructions.
 #[cfg(target_arch = "x86_64")]
 macro_rules! lanes {
-    ($register:ty, $count:literal, $splat:ident, $load:ident, $store:ident, $plus:ident) => {
+    ($register:ty, $count:literal, $splat:ident, $load:ident, $store:ident, $plus:ident $(, $transpose:item)?) => {
         // SAFETY: each function is one instruction, which a processor with such registers has.
         unsafe impl Lanes for $register {
             const COUNT: usize = $count;
@@ -173,11 +193,56 @@ macro_rules! lanes {
             unsafe fn plus(self, x: Self, y: Self) -> Self {
                 unsafe { $plus(x, y, self) }
             }
+
+            $($transpose)?
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-lanes!(__m512, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
+lanes!(
+    __m512,
+    16,
+    _mm512_set1_ps,
+    _mm512_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_fmadd_ps,
+    // What a compiler makes of the loop takes four times as long.
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, step: usize) {
+        // SAFETY: the caller's.
+        unsafe {
+            // No closures: a compiler might make functions of them, for a processor without such registers.
+            let mut tile = [_mm512_set1_ps(0.0); TILE];
+            for (j, column) in tile.iter_mut().enumerate() {
+                *column = _mm512_loadu_ps(from.add(j * stride));
+            }
+            // Columns are interleaved by one float, then by two: each quarter of a register has four floats of a row.
+            for j in (0..TILE).step_by(2) {
+                let (x, y) = (tile[j], tile[j + 1]);
+                tile[j] = _mm512_unpacklo_ps(x, y);
+                tile[j + 1] = _mm512_unpackhi_ps(x, y);
+            }
+            for j in (0..TILE).step_by(4) {
+                let (a, b) = (_mm512_castps_pd(tile[j]), _mm512_castps_pd(tile[j + 1]));
+                let (c, d) = (_mm512_castps_pd(tile[j + 2]), _mm512_castps_pd(tile[j + 3]));
+                tile[j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+                tile[j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+                tile[j + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+                tile[j + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+            }
+            // Then the quarters go to their rows: each register has one of rows i, i + 4, i + 8 and i + 12.
+            for i in 0..4 {
+                let (a, b, c, d) = (tile[i], tile[i + 4], tile[i + 8], tile[i + 12]);
+                let (x, y) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d));
+                _mm512_storeu_ps(to.add(i * step), _mm512_shuffle_f32x4::<0x88>(x, y));
+                _mm512_storeu_ps(to.add((i + 8) * step), _mm512_shuffle_f32x4::<0xdd>(x, y));
+                let (x, y) = (_mm512_shuffle_f32x4::<0xdd>(a, b), _mm512_shuffle_f32x4::<0xdd>(c, d));
+                _mm512_storeu_ps(to.add((i + 4) * step), _mm512_shuffle_f32x4::<0x88>(x, y));
+                _mm512_storeu_ps(to.add((i + 12) * step), _mm512_shuffle_f32x4::<0xdd>(x, y));
+            }
+        }
+    }
+);
 #[cfg(target_arch = "x86_64")]
 lanes!(__m256, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);

@@ -1,11 +1,9 @@
 //! Elements put in order, and repeated.
 
+use super::transpose::{TILE, transpose};
 use super::walk::{Cut, Rows, anew};
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, Pace};
-
-/// Rows and columns that are turned at a time: as many neighbours as share a line of a processor's memory.
-const TILE: usize = 16;
 
 /// Most elements of a lot.
 const MOST: usize = 4 * BLOCK;
@@ -94,7 +92,7 @@ fn copy(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
         if near == last {
             to[target..target + dims[last].0].copy_from_slice(&from[source..source + dims[last].0]);
         } else {
-            turn(&from[source..], dims[last].1, &mut to[target..], step, [dims[near].0, dims[last].0]);
+            transpose(&from[source..], dims[last].1, &mut to[target..], step, [dims[near].0, dims[last].0]);
         }
         let mut axis = 0;
         loop {
@@ -108,41 +106,6 @@ fn copy(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
             index[axis] = 0;
             axis += 1;
         }
-    }
-}
-
-/// Writes the columns of `from`, which begin `stride` apart, to the rows of `to`, which begin `step` apart.
-fn turn(from: &[f32], stride: usize, to: &mut [f32], step: usize, [rows, columns]: [usize; 2]) {
-    for column in (0..columns).step_by(TILE) {
-        let wide = TILE.min(columns - column);
-        for row in (0..rows).step_by(TILE) {
-            let high = TILE.min(rows - row);
-            if (wide, high) == (TILE, TILE) {
-                whole(&from[column * stride + row..], stride, &mut to[row * step + column..], step);
-                continue;
-            }
-            let mut tile = [[0f32; TILE]; TILE];
-            for (j, tile) in tile.iter_mut().enumerate().take(wide) {
-                let at = (column + j) * stride + row;
-                tile[..high].copy_from_slice(&from[at..at + high]);
-            }
-            for i in 0..high {
-                let at = (row + i) * step + column;
-                for (to, tile) in to[at..at + wide].iter_mut().zip(&tile) {
-                    *to = tile[i];
-                }
-            }
-        }
-    }
-}
-
-/// As [`turn`], for a whole tile: with sizes that the compiler knows.
-fn whole(from: &[f32], stride: usize, to: &mut [f32], step: usize) {
-    let column = |j: usize| *from[j * stride..].first_chunk::<TILE>().expect("the tile is whole");
-    let tile: [[f32; TILE]; TILE] = std::array::from_fn(column);
-    for i in 0..TILE {
-        let row = to[i * step..].first_chunk_mut::<TILE>().expect("the tile is whole");
-        *row = std::array::from_fn(|j| tile[j][i]);
     }
 }
 
