@@ -12,6 +12,7 @@ mod place;
 mod prune;
 mod simplify;
 mod summary;
+mod waits;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -38,7 +39,7 @@ pub fn plan(
     options: &PlanOptions,
 ) -> Result<Plan, PlanError> {
     let mut pruned = prune::prune(graph, signature)?;
-    simplify::simplify(&mut pruned);
+    simplify::simplify(&mut pruned, signature.mode);
     let loops = frame::Loops::find(&pruned)?;
     let placed = place::place(&pruned, devices, options)?;
     refuse_unfed(&pruned, &placed)?;
@@ -51,7 +52,7 @@ pub fn plan(
 /// As [`plan`].
 pub(crate) fn plan_body(graph: &Graph, device: &DeviceName, signature: &Signature) -> Result<Piece, PlanError> {
     let mut pruned = prune::prune_body(graph, signature)?;
-    simplify::simplify(&mut pruned);
+    simplify::simplify(&mut pruned, signature.mode);
     let loops = frame::Loops::find(&pruned)?;
     let options = PlanOptions { default_device: device.clone(), soft_placement: true };
     let placed = place::place(&pruned, std::slice::from_ref(device), &options)?;

@@ -368,7 +368,13 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
     ),
     (
         "plan",
-        &[&[SELF, "error"], &["prune", "group", "picture", "summary"], &["frame", "place", "simplify"], &["partition"]],
+        &[
+            &[SELF, "error"],
+            &["prune", "group", "picture", "summary"],
+            &["frame", "place", "waits"],
+            &["simplify"],
+            &["partition"],
+        ],
     ),
     (
         "graph",

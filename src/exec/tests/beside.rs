@@ -130,7 +130,16 @@ fn more_kernels_than_threads_answer_the_same() {
 #[test]
 fn a_trace_shows_kernels_beside_each_other() {
     let Some((mut cluster, _shared, _alone)) = device(|shared, _| shared.meeting.join()) else { return };
-    let text = format!("{TWO}\n same = Identity c\n nothing = NoOp ^same\n end = Identity same ^nothing");
+    // What is drawn is waited for, and what requests a device is not passed by.
+    let text = format!(
+        "{TWO}
+        n = Const is=(1,1)
+        drawn = RandomUniform n dtype=float32
+        other = RandomUniform n dtype=float32
+        same = Identity c ^drawn @0
+        nothing = NoOp ^same ^other ^drawn ^a ^b
+        end = Identity same ^nothing @0"
+    );
     let (end, trace) = cluster.trace(&graph(&text), &[("x", tensor("1.0")), ("y", tensor("3.0"))], "end");
     assert_eq!(end, tensor("2.0"));
     let of = |name: &str| trace.nodes.iter().find(|node| node.name == name).unwrap_or_else(|| panic!("no {name}"));
@@ -251,7 +260,8 @@ fn a_kernel_sees_a_reference_as_it_is_in_its_own_turn() {
 
 #[test]
 fn what_comes_after_a_kernel_that_fails_is_not_done() {
-    // An index out of bounds; by an edge, by a node that does nothing, and on the way of a value.
+    // An index out of bounds; by an edge, by a node that does nothing, and on the way of a value, which waits for kernels that
+    // read variables.
     let graph = graph(
         "v = VariableV2 dtype=float32 shape=[]
          i = Placeholder dtype=int32
@@ -261,7 +271,10 @@ fn what_comes_after_a_kernel_that_fails_is_not_done() {
          start = Const is=(5.0)
          init = Assign v start
          good = Neg one
-         bad = GatherV2 two i zero
+         t = VariableV2 dtype=float32 shape=[2]
+         fill = Assign t two
+         table = Identity t
+         bad = GatherV2 table i zero
          by_edge = AssignAdd v one ^bad
          group = NoOp ^good ^bad
          by_group = AssignAdd v one ^group
@@ -271,9 +284,9 @@ fn what_comes_after_a_kernel_that_fails_is_not_done() {
          read = Identity v",
     );
     both(|cluster| {
-        cluster.check(&graph, &[], &[("init", "5.0")]);
+        cluster.check(&graph, &[], &[("init", "5.0"), ("^fill", "")]);
         for target in ["by_edge", "by_group", "by_value"] {
-            // Fetched, too: for the order alone, planning leaves a kernel out.
+            // Fetched, too: planning leaves out what nobody takes.
             let failure = cluster.run(&graph, &[("i", tensor("7"))], &[target, "bad"]).unwrap_err();
             assert_eq!(failure.node.as_deref(), Some("bad"), "{failure}");
             cluster.check(&graph, &[], &[("read", "5.0")]);

@@ -41,7 +41,9 @@ fn a_variable_that_is_read_elsewhere_after_others_is_sent_after_them() {
     let graph = graph(
         "v = VariableV2 dtype=int32 shape=1 @/job:local/task:0
          zero = 0 @/job:local/task:0
-         there = NoOp @/job:local/task:1
+         w = VariableV2 dtype=int32 shape=1 @/job:local/task:1
+         one = 1 @/job:local/task:1
+         there = AssignAdd w one @/job:local/task:1
          add = AssignAdd v zero @/job:local/task:0
          before = Identity v @/job:local/task:1
          after = Identity v ^add @/job:local/task:1

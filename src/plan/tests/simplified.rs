@@ -204,3 +204,88 @@ fn what_many_wait_for_is_no_worse_than_it_was() {
     assert!(runs(&text, &["a"], &[], &targets).contains(" all "));
     assert!(!runs(&text, &["a"], &[], &targets[..1]).contains(" all "));
 }
+
+/// The gradients of an op with two inputs as TensorFlow writes them: each waits for both.
+const TUPLES: &str = "
+    x = Placeholder dtype=float32
+    w = VariableV2 dtype=float32 shape=3,3
+    read = Identity w
+    y = MatMul x read
+    a = MatMul y read transpose_b=true
+    b = MatMul x y transpose_a=true
+    both = NoOp ^a ^b
+    to_a = Identity a ^both
+    to_b = Identity b ^both
+    out_a = Neg to_a
+    out_b = Neg to_b
+    deep = Tanh out_a
+    sum = AddN to_b deep N=2
+    step = ApplyGradientDescent w x to_b
+    u = VariableV2 dtype=float32 shape=3,3
+    other = Identity u
+    far = Neg other
+    late = Identity a ^far
+    far_out = Neg late
+    change = AssignSub u x ^b
+    changed = Identity y ^change
+    changed_out = Neg changed
+    wait = Tanh y ^b";
+
+#[test]
+fn what_only_computes_is_not_waited_for() {
+    let around = |node: &str, fetches: &[&str]| around(TUPLES, node, &["x"], fetches, &[]);
+    assert_eq!(runs(TUPLES, &["x"], &["out_a"], &[]), "w read y a out_a");
+    assert_eq!(around("out_a", &["out_a", "out_b"]), "a | ");
+    // What reads a variable comes before what may change it.
+    assert_eq!(around("out_b", &["out_a", "out_b"]), "b | a");
+    assert_eq!(around("step", &["step", "a"]), "w _Feed/x to_b | ");
+    assert_eq!(around("to_b", &["step", "a"]), "b | a");
+    // It does so by the other value.
+    assert_eq!(around("sum", &["sum"]), "b deep | ");
+    // What is asked for by its name runs; it waits for what that waited for.
+    assert_eq!(runs(TUPLES, &["x"], &["out_a"], &["both"]), "w read y a both out_a");
+    // Another variable is read before, and an effect comes before what waits for it.
+    assert_eq!(around("far_out", &["far_out"]), "a | other");
+    assert_eq!(around("changed_out", &["changed_out"]), "y | change");
+    // Whoever lets an op itself wait means it: it may need much memory.
+    assert_eq!(around("wait", &["wait", "b"]), "y | b");
+}
+
+#[test]
+fn a_feed_that_comes_late_is_waited_for() {
+    let graph =
+        graph("x = Placeholder dtype=float32\n go = Placeholder dtype=float32\n kept = Identity x ^go\n y = Neg kept");
+    let waits = |mode: Mode| {
+        let (signature, devices) = (signature(&["x", "go"], &["y"], &[]), two_tasks());
+        let plan = plan(&graph, &devices, &Signature { mode, ..signature }, &options(&devices)).unwrap();
+        plan.pieces[0].nodes.iter().find(|node| node.name == "y").unwrap().control.len()
+    };
+    assert_eq!(waits(Mode::Whole), 0);
+    assert_eq!(waits(Mode::Partial { lane: 0 }), 1);
+}
+
+#[test]
+fn within_a_branch_and_a_loop_what_runs_stays_what_ran() {
+    let text = "
+        p = Placeholder dtype=bool
+        x = Placeholder dtype=float32
+        z = Placeholder dtype=float32
+        sx = Switch x p
+        sz = Switch z p
+        a = Neg sx:1
+        b = Tanh sx:1
+        both = NoOp ^a ^b
+        same = Identity a ^both
+        out = Tanh same
+        untaken = Tanh sx
+        never = Add a z ^untaken
+        other = Tanh sz:1
+        mixed = Tanh a ^other
+        pivot = Identity sx:1
+        one = 1 ^pivot";
+    assert_eq!(around(text, "out", &["x", "p"], &["out"], &[]), "a | ");
+    // Each side of a branch, and each Switch, for itself.
+    assert_eq!(around(text, "never", &["x", "p", "z"], &["never"], &[]), "a _Feed/z | untaken");
+    assert_eq!(around(text, "mixed", &["x", "p", "z"], &["mixed"], &[]), "a | other");
+    assert_eq!(around(text, "one", &["x", "p"], &["one"], &[]), " | pivot");
+}
