@@ -69,12 +69,12 @@ test: ## every test: library, documentation, processes
 	$(call say,the schema of graphs)
 	@$(CARGO) test --release -p meshtf-schema $(JOBS_FLAG)
 
+# The programs wait more than they compute, so what is recorded is checked meanwhile.
 test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against nodes (a few minutes)
-	$(call say,programs of TensorFlow's own client)
+	$(call say,programs of TensorFlow's own client; and that what is recorded of TensorFlow is what it answers)
 	@MESHTF='$(MESHTF)' TF1_CLIENT='$(if $(wildcard $(TF1_VENV)/ready),$(abspath $(TF1_VENV))/bin/python)' \
-		'$(TF_VENV)/bin/python' tests/tf/run.py
-	$(call say,what is recorded of TensorFlow is what it answers)
-	@'$(TF_VENV)/bin/python' tests/tf/record.py --check
+		'$(TF_VENV)/bin/python' tests/tf/run.py & programs=$$!; \
+		'$(TF_VENV)/bin/python' tests/tf/record.py --check; checked=$$?; wait $$programs && exit $$checked
 
 tensorflow: $(TF_VENV)/ready
 tensorflow-1.15: $(TF1_VENV)/ready
