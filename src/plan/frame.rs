@@ -111,7 +111,7 @@ impl Loops {
     /// The frame of everything that an item waits for; the root if it waits for nothing.
     fn frame_of_inputs(&self, pruned: &PrunedGraph, item: usize) -> Result<usize, PlanError> {
         let mut found: Option<(usize, usize)> = None;
-        for from in waits_for(pruned, item).filter(|&from| !pruned.role(from).leads_back(pruned.role(item))) {
+        for from in pruned.items[item].before().filter(|&from| !pruned.role(from).leads_back(pruned.role(item))) {
             let frame = self.answers_in[from];
             match found {
                 None => found = Some((from, frame)),
@@ -124,7 +124,7 @@ impl Loops {
 
     fn check_back_edges(&self, pruned: &PrunedGraph) -> Result<(), PlanError> {
         for item in (0..pruned.items.len()).filter(|&item| pruned.role(item) == Role::Merge) {
-            for from in waits_for(pruned, item) {
+            for from in pruned.items[item].before() {
                 if self.answers_in[from] != self.runs_in[item] {
                     let own = (item, self.runs_in[item]);
                     return Err(self.mixed(pruned, item, own, (from, self.answers_in[from])));
@@ -158,11 +158,6 @@ impl Loops {
             second_frame: self.all[second.1].name.clone(),
         }
     }
-}
-
-fn waits_for<'a>(pruned: &'a PrunedGraph, item: usize) -> impl Iterator<Item = usize> + 'a {
-    let item = &pruned.items[item];
-    item.inputs.iter().map(|&(from, _)| from).chain(item.control.iter().copied())
 }
 
 /// The loop's name and its parallel iterations, as an Enter states them.

@@ -36,10 +36,19 @@ pub(super) struct Item {
     pub control: Vec<usize>,
 }
 
+/// An output of an item, or the item itself, for a control input.
+pub(super) type Edge = (usize, Option<u32>);
+
 impl Item {
     /// The items whose outputs it takes, and those that it only waits for.
     pub fn before(&self) -> impl Iterator<Item = usize> {
-        self.inputs.iter().map(|&(from, _)| from).chain(self.control.iter().copied())
+        self.edges().map(|(from, _)| from)
+    }
+
+    /// The outputs that it takes, and the items that it only waits for.
+    pub fn edges(&self) -> impl Iterator<Item = Edge> {
+        let values = self.inputs.iter().map(|&(from, port)| (from, Some(port)));
+        values.chain(self.control.iter().map(|&before| (before, None)))
     }
 }
 

@@ -9,8 +9,8 @@
 //! effect, the read of a variable), or its consumers take these over, and it is passed by.
 
 use super::Mode;
-use super::prune::{Item, ItemOp, PrunedGraph};
-use super::waits::{Question, Source, included, is_observable};
+use super::prune::{Edge, Item, ItemOp, PrunedGraph};
+use super::waits::{Question, Waits};
 use crate::graph::Shapes;
 use crate::graph::op::{Role, Unchanged};
 use crate::graph::shape::Declarations;
@@ -18,14 +18,15 @@ use crate::graph::shape::Declarations;
 /// Leaves out what need not run. Every item that stays computes the same as before.
 pub(super) fn simplify(pruned: &mut PrunedGraph, mode: Mode) {
     let references = references(pruned);
-    wait_less(pruned, mode, &references);
-    hand_on_waits(pruned, mode, &references);
-    pass_by(pruned, mode, &references);
+    let waits = Waits::of(pruned, mode, &references);
+    wait_less(pruned, &waits);
+    hand_on_waits(pruned, &waits, &references);
+    pass_by(pruned, &waits, &references);
     leave_out(pruned);
 }
 
 /// Leaves out the control inputs of an Identity from what only computes, or is waited for through its value anyway.
-fn wait_less(pruned: &mut PrunedGraph, mode: Mode, references: &[bool]) {
+fn wait_less(pruned: &mut PrunedGraph, waits: &Waits) {
     let gates =
         (0..pruned.items.len()).filter(|&item| hands_on(pruned, item) && !pruned.items[item].control.is_empty());
     let gates: Vec<usize> = gates.collect();
@@ -34,7 +35,7 @@ fn wait_less(pruned: &mut PrunedGraph, mode: Mode, references: &[bool]) {
         Question { values: inputs.iter().map(value).collect(), others: each(pruned, control) }
     };
     let questions: Vec<Question> = gates.iter().map(question).collect();
-    let answers = included(pruned, mode, references, &questions);
+    let answers = waits.included(pruned, &questions);
     for ((item, question), answers) in gates.into_iter().zip(questions).zip(answers) {
         pruned.items[item].control = remaining(question, answers).collect();
     }
@@ -44,21 +45,20 @@ fn wait_less(pruned: &mut PrunedGraph, mode: Mode, references: &[bool]) {
 const FEW: usize = 4;
 
 /// Lets what only computes take the value of an Identity without it, and its waits but for those that the values include.
-fn hand_on_waits(pruned: &mut PrunedGraph, mode: Mode, references: &[bool]) {
+fn hand_on_waits(pruned: &mut PrunedGraph, waits: &Waits, references: &[bool]) {
     let is_gate = |&(item, _): &(usize, u32)| {
-        let Item { inputs, control, .. } = &pruned.items[item];
+        let control = &pruned.items[item].control;
         hands_on(pruned, item)
             && (1..=FEW).contains(&control.len())
-            && !references[inputs[0].0]
-            && !follows_control_flow(pruned, item)
             && requests_nothing_else(pruned, item)
+            && is_value_of_its_branch(pruned, references, item)
     };
     let mut takers = Vec::new();
     let mut questions = Vec::new();
     for item in 0..pruned.items.len() {
         let Item { inputs, .. } = &pruned.items[item];
         let is_value = pruned.node(item).is_some_and(|node| matches!(node.op.role, Role::Compute | Role::Forward));
-        if !is_value || is_observable(pruned, mode, references, item) || !inputs.iter().any(is_gate) {
+        if !is_value || waits.has_own(item) || !inputs.iter().any(is_gate) {
             continue;
         }
         let (mut values, mut others) = (Vec::with_capacity(inputs.len()), Vec::new());
@@ -75,7 +75,7 @@ fn hand_on_waits(pruned: &mut PrunedGraph, mode: Mode, references: &[bool]) {
         takers.push((item, values.clone()));
         questions.push(Question { values: values.iter().map(value).collect(), others: each(pruned, &others) });
     }
-    let answers = included(pruned, mode, references, &questions);
+    let answers = waits.included(pruned, &questions);
     for (((item, values), question), answers) in takers.into_iter().zip(questions).zip(answers) {
         let Item { inputs, control, .. } = &mut pruned.items[item];
         *inputs = values;
@@ -85,12 +85,12 @@ fn hand_on_waits(pruned: &mut PrunedGraph, mode: Mode, references: &[bool]) {
     }
 }
 
-fn value(&(from, port): &(usize, u32)) -> Source {
+fn value(&(from, port): &(usize, u32)) -> Edge {
     (from, Some(port))
 }
 
 /// These control inputs, and in the place of a NoOp that waits for few those of it.
-fn each(pruned: &PrunedGraph, control: &[usize]) -> Vec<Source> {
+fn each(pruned: &PrunedGraph, control: &[usize]) -> Vec<Edge> {
     let mut all = Vec::with_capacity(control.len());
     for &before in control {
         match &pruned.items[before] {
@@ -123,7 +123,7 @@ fn requests_nothing_else(pruned: &PrunedGraph, item: usize) -> bool {
 }
 
 /// Replaces inputs that are outputs of an item which outputs its own input as it is: consumers take that input instead.
-fn pass_by(pruned: &mut PrunedGraph, mode: Mode, references: &[bool]) {
+fn pass_by(pruned: &mut PrunedGraph, waits: &Waits, references: &[bool]) {
     let shapes = pruned.shapes(Declarations::Doubted);
     let unchanged = (0..pruned.items.len()).filter(|&item| is_unchanged(pruned, &shapes, references, item));
     let unchanged: Vec<usize> = unchanged.collect();
@@ -134,7 +134,7 @@ fn pass_by(pruned: &mut PrunedGraph, mode: Mode, references: &[bool]) {
         Question { values: values.iter().map(value).collect(), others: others.iter().map(value).collect() }
     };
     let questions: Vec<Question> = unchanged.iter().map(question).collect();
-    let answers = included(pruned, mode, references, &questions);
+    let answers = waits.included(pruned, &questions);
     let mut is_passed_by = vec![false; pruned.items.len()];
     unchanged.into_iter().zip(answers).for_each(|(item, answers)| is_passed_by[item] = !answers.contains(&false));
     let mut instead: Vec<Option<(usize, u32)>> = vec![None; pruned.items.len()];
@@ -177,7 +177,12 @@ fn is_unchanged(pruned: &PrunedGraph, shapes: &Shapes, references: &[bool], item
         Some(Unchanged::NoAxes) => shapes.is_empty_list(tensor(inputs[1])),
         None => hands_on(pruned, item) && requests_nothing_else(pruned, item),
     };
-    is_same && control.is_empty() && !references[inputs[0].0] && !follows_control_flow(pruned, item)
+    is_same && control.is_empty() && is_value_of_its_branch(pruned, references, item)
+}
+
+/// Whether the item's first input is a value, which comes in the branch and the iteration that the item runs in.
+fn is_value_of_its_branch(pruned: &PrunedGraph, references: &[bool], item: usize) -> bool {
+    !references[pruned.items[item].inputs[0].0] && !follows_control_flow(pruned, item)
 }
 
 /// Leaves out the items that only compute and whose value nothing takes.

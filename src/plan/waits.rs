@@ -7,16 +7,13 @@
 use std::iter;
 
 use super::Mode;
-use super::prune::{Item, ItemOp, PrunedGraph};
+use super::prune::{Edge, Item, ItemOp, PrunedGraph};
 use crate::graph::op::Role;
-
-/// An output of an item, or the item itself, for a control input.
-pub(super) type Source = (usize, Option<u32>);
 
 /// Whether waiting for all of `values` includes waiting for each of `others`.
 pub(super) struct Question {
-    pub values: Vec<Source>,
-    pub others: Vec<Source>,
+    pub values: Vec<Edge>,
+    pub others: Vec<Edge>,
 }
 
 /// Words of a block.
@@ -28,51 +25,16 @@ const MOST_ROWS: usize = 1 << 24;
 
 type Row = [u64; WORDS];
 
-/// The answers, by question and other: such another is there with the values, and alive if they are. None of them is, as far as
-/// is known, if the graph is too large.
-pub(super) fn included(
-    pruned: &PrunedGraph,
-    mode: Mode,
-    references: &[bool],
-    questions: &[Question],
-) -> Vec<Vec<bool>> {
-    let mut answers: Vec<Vec<bool>> = questions.iter().map(|question| vec![true; question.others.len()]).collect();
-    if questions.iter().all(|question| question.others.is_empty()) {
-        return answers;
-    }
-    let bits = Bits::of(pruned, mode, references);
-    let blocks = bits.count().div_ceil(BITS);
-    if blocks.saturating_mul(pruned.items.len()) > MOST_ROWS {
-        answers.iter_mut().flatten().for_each(|answer| *answer = false);
-        return answers;
-    }
-    let mut rows: Vec<Row> = vec![[0; WORDS]; pruned.items.len()];
-    for block in 0..blocks {
-        for (at, item) in pruned.items.iter().enumerate().filter(|&(at, _)| !bits.is_flow[at]) {
-            let row = bits.union(&rows, block, sources(item), bits.own(at));
-            rows[at] = row;
-        }
-        for (question, answers) in questions.iter().zip(&mut answers) {
-            let values = bits.union(&rows, block, question.values.iter().copied(), 0..0);
-            for (&other, answer) in question.others.iter().zip(answers) {
-                let waits = bits.union(&rows, block, iter::once(other), 0..0);
-                *answer &= waits.iter().zip(&values).all(|(waits, values)| waits & !values == 0);
-            }
-        }
-    }
-    answers
-}
-
-/// Which bits are whose.
-struct Bits {
+/// Which bits are whose. This stays so while items only take and wait for less, or for what stands behind others.
+pub(super) struct Waits {
     /// By item: the first of its own. Control flow has one for each output and one for itself, since each may be dead alone; what
     /// else does more than compute has one.
     first: Vec<usize>,
     is_flow: Vec<bool>,
 }
 
-impl Bits {
-    fn of(pruned: &PrunedGraph, mode: Mode, references: &[bool]) -> Bits {
+impl Waits {
+    pub fn of(pruned: &PrunedGraph, mode: Mode, references: &[bool]) -> Waits {
         let items = 0..pruned.items.len();
         let is_flow: Vec<bool> = items.clone().map(|item| pruned.role(item).is_control_flow()).collect();
         let mut first = vec![0];
@@ -83,7 +45,41 @@ impl Bits {
             };
             first.push(first[item] + own);
         }
-        Bits { first, is_flow }
+        Waits { first, is_flow }
+    }
+
+    /// Whether it matters when the item, which is no control flow, runs.
+    pub fn has_own(&self, item: usize) -> bool {
+        !self.own(item).is_empty()
+    }
+
+    /// The answers, by question and other: such another is there with the values, and alive if they are. None of them is, as far
+    /// as is known, if the graph is too large.
+    pub fn included(&self, pruned: &PrunedGraph, questions: &[Question]) -> Vec<Vec<bool>> {
+        let mut answers: Vec<Vec<bool>> = questions.iter().map(|question| vec![true; question.others.len()]).collect();
+        if questions.iter().all(|question| question.others.is_empty()) {
+            return answers;
+        }
+        let blocks = self.count().div_ceil(BITS);
+        if blocks.saturating_mul(pruned.items.len()) > MOST_ROWS {
+            answers.iter_mut().flatten().for_each(|answer| *answer = false);
+            return answers;
+        }
+        let mut rows: Vec<Row> = vec![[0; WORDS]; pruned.items.len()];
+        for block in 0..blocks {
+            for (at, item) in pruned.items.iter().enumerate().filter(|&(at, _)| !self.is_flow[at]) {
+                let row = self.union(&rows, block, item.edges(), self.own(at));
+                rows[at] = row;
+            }
+            for (question, answers) in questions.iter().zip(&mut answers) {
+                let values = self.union(&rows, block, question.values.iter().copied(), 0..0);
+                for (&other, answer) in question.others.iter().zip(answers) {
+                    let waits = self.union(&rows, block, iter::once(other), 0..0);
+                    *answer &= waits.iter().zip(&values).all(|(waits, values)| waits & !values == 0);
+                }
+            }
+        }
+        answers
     }
 
     fn count(&self) -> usize {
@@ -94,12 +90,12 @@ impl Bits {
         self.first[item]..self.first[item + 1]
     }
 
-    /// The bits of a block that all of these sources have together, and these.
+    /// The bits of a block that all of these edges have together, and these.
     fn union(
         &self,
         rows: &[Row],
         block: usize,
-        sources: impl Iterator<Item = Source>,
+        edges: impl Iterator<Item = Edge>,
         more: std::ops::Range<usize>,
     ) -> Row {
         let mut union = [0; WORDS];
@@ -109,7 +105,7 @@ impl Bits {
             }
         };
         more.for_each(|bit| set(&mut union, bit));
-        for (item, port) in sources {
+        for (item, port) in edges {
             // What control flow waits for is behind its own bits.
             if self.is_flow[item] {
                 let own = self.own(item);
@@ -122,15 +118,9 @@ impl Bits {
     }
 }
 
-/// What an item takes, and what it waits for.
-fn sources(item: &Item) -> impl Iterator<Item = Source> {
-    let values = item.inputs.iter().map(|&(from, port)| (from, Some(port)));
-    values.chain(item.control.iter().copied().zip(iter::repeat(None)))
-}
-
 /// Whether it matters when an item runs: it has an effect, or it takes what may be a reference and so reads a variable when it
 /// runs. The feeds of a partial run come when its client wants; those of others are there.
-pub(super) fn is_observable(pruned: &PrunedGraph, mode: Mode, references: &[bool], item: usize) -> bool {
+fn is_observable(pruned: &PrunedGraph, mode: Mode, references: &[bool], item: usize) -> bool {
     let Item { op, inputs, .. } = &pruned.items[item];
     let ItemOp::Node(id) = *op else { return mode.is_partial() && matches!(op, ItemOp::Feed(..)) };
     let op = pruned.graph.node(id).op;
