@@ -184,7 +184,7 @@ const FEWEST_PRODUCTS: usize = 1 << 19;
 
 /// Most products between two checks whether the step was given up; burn takes longer over them than over those of
 /// matrices.
-const MOST_PRODUCTS: usize = MOST_AT_ONCE / 4;
+const MOST_PRODUCTS: usize = MOST_AT_ONCE / 8;
 
 impl Fit {
     /// Whether burn should compute it.

@@ -90,7 +90,7 @@ const MULTIPLYING: f64 = 0.018;
 /// What a way other than the direct one has to save, since it takes more steps and memory.
 const LEAST_SAVING: f64 = 5000.0;
 /// As a share of what the product takes.
-const LEAST_SHARE: f64 = 1.0 / 16.0;
+const LEAST_SHARE: f64 = 1.0 / 32.0;
 
 /// As many rows as the product of a part is computed for, whether it has them or not: the floats of a register.
 const LANES: usize = 16;
@@ -172,9 +172,10 @@ fn as_given<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) 
     Ok(Array { raw: B::float_matmul(x.raw, y.raw), dtype: x.dtype, shape, home: x.home })
 }
 
-/// Most multiplications of the backend between two checks whether the step was given up: about twenty milliseconds of
-/// a few cores. Narrower blocks read their operands more often, which slows large products down.
-pub(super) const MOST_AT_ONCE: usize = 1 << 31;
+/// Multiplications of a block. Between two checks whether the step was given up, the backend does at most twice as many, which
+/// is a tenth of a second of two cores. Narrower blocks read their operands more often: in four of them, a product of 2048 by
+/// 2048 takes a tenth longer.
+pub(super) const MOST_AT_ONCE: usize = 1 << 32;
 
 /// The rows and columns of a part of a matrix are multiples of this, if it is that large.
 const ALIGNED: usize = 64;
