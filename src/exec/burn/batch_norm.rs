@@ -1,5 +1,5 @@
-//! Batch normalisation of float32 that lies in this process's memory, its gradient, and that of a bias: what has a number
-//! for each channel, channels last (`exec::vector::channels`). What does not fit is left to the host.
+//! Batch normalisation of float32 that lies in this process's memory, and its gradient, channels last (`exec::vector::channels`).
+//! What does not fit is left to the host.
 
 use smallvec::smallvec;
 
@@ -14,7 +14,6 @@ use crate::tensor::Tensor;
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
     let is_last = |attr: &str| node.attrs.str(attr).map(|format| !format.starts_with("NC"));
     Ok(match node.op {
-        "BiasAddGrad" if is_last("data_format")? => Some(Box::new(bias_add_grad)),
         "FusedBatchNormV3" | "FusedBatchNormGradV3" if is_last("data_format")? => {
             let norm = BatchNorm {
                 epsilon: node.attrs.float("epsilon")?,
@@ -36,18 +35,6 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
 /// Whether inputs of the op may have no elements: running averages that are not read.
 pub(super) fn takes_empty(op: &str) -> bool {
     matches!(op, "FusedBatchNormV3" | "FusedBatchNormGradV3")
-}
-
-fn bias_add_grad(inputs: Values) -> Result<EngineOutcome> {
-    let (shape, gradient) = (inputs[0].shape(), floats(&inputs[0]));
-    let (Some(gradient), Some(&channels)) = (gradient, shape.dims().last()) else {
-        return Ok(EngineOutcome::Declined(inputs));
-    };
-    if shape.rank() < 2 || gradient.is_empty() {
-        return Ok(EngineOutcome::Declined(inputs));
-    }
-    budget::admit(channels::scratch_bytes(gradient.len(), channels))?;
-    Ok(EngineOutcome::Done(smallvec![rounded(&channels::sums(gradient, channels))]))
 }
 
 struct BatchNorm {

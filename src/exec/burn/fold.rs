@@ -27,7 +27,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
                 folded(Fold::HalfSquares, Folding::new(all), Shape::scalar(), inputs)
             })));
         }
-        "BiasAddGrad" if node.attrs.str("data_format")? == "NCHW" => return Ok(Some(Box::new(bias_add_grad))),
+        "BiasAddGrad" => {
+            let channels_first = node.attrs.str("data_format")? == "NCHW";
+            return Ok(Some(Box::new(move |inputs| bias_add_grad(channels_first, inputs))));
+        }
         _ => return Ok(None),
     };
     let keep_dims = node.attrs.bool("keep_dims")?;
@@ -50,14 +53,15 @@ fn reduced(fold: Fold, keep_dims: bool, inputs: Values) -> Result<EngineOutcome>
     folded(fold, folding, shape, inputs)
 }
 
-/// The sum of each channel, channels first.
-fn bias_add_grad(inputs: Values) -> Result<EngineOutcome> {
+/// The sum of each channel.
+fn bias_add_grad(channels_first: bool, inputs: Values) -> Result<EngineOutcome> {
     let dims = inputs[0].shape().dims();
     if dims.len() < 2 {
         return Ok(EngineOutcome::Declined(inputs));
     }
-    let (folding, shape) =
-        (Folding::new(dims.iter().enumerate().map(|(axis, &size)| (size, axis != 1))), Shape::from([dims[1]]));
+    let channels = if channels_first { 1 } else { dims.len() - 1 };
+    let folding = Folding::new(dims.iter().enumerate().map(|(axis, &size)| (size, axis != channels)));
+    let shape = Shape::from([dims[channels]]);
     folded(Fold::Sum, folding, shape, inputs)
 }
 

@@ -109,8 +109,43 @@ macro_rules! folds {
 folds! {
     Squares: f64, 0.0, |x| f64::from(x) * f64::from(x), |a, b| a + b;
     Product: f64, 1.0, |x| f64::from(x), |a, b| a * b;
-    Greatest: f32, f32::NEG_INFINITY, |x| x, |a, b| if b > a || b.is_nan() { b } else { a };
-    Least: f32, f32::INFINITY, |x| x, |a, b| if b < a || b.is_nan() { b } else { a };
+}
+
+macro_rules! extremes {
+    ($($name:ident: $start:expr, |$a:ident, $b:ident| $is_first:expr;)*) => {
+        $(
+            #[derive(Clone, Copy)]
+            struct $name;
+
+            impl Folder<f32> for $name {
+                type Folded = f32;
+                const START: f32 = $start;
+
+                #[inline(always)]
+                fn load(self, x: f32) -> f32 {
+                    x
+                }
+
+                #[inline(always)]
+                fn join(self, $b: f32, $a: f32) -> f32 {
+                    if $is_first || $a.is_nan() { $a } else { $b }
+                }
+
+                /// With one look for NaN at all of them.
+                #[inline(always)]
+                fn four(self, [a, b, c, d]: [f32; 4]) -> f32 {
+                    let of_two = |$a: f32, $b: f32| if $is_first { $a } else { $b };
+                    let is_nan = (a.is_nan() | b.is_nan()) | (c.is_nan() | d.is_nan());
+                    if is_nan { f32::NAN } else { of_two(of_two(a, b), of_two(c, d)) }
+                }
+            }
+        )*
+    };
+}
+
+extremes! {
+    Greatest: f32::NEG_INFINITY, |a, b| a > b;
+    Least: f32::INFINITY, |a, b| a < b;
 }
 
 /// Folds what was folded already.
