@@ -31,7 +31,7 @@ pub use conv::Convolution;
 pub use convert::{To, converted};
 pub use depthwise::Depthwise;
 pub use fold::{Fold, Folding};
-pub use layout::{laid_out, rows, slices, tiled};
+pub use layout::{laid_out, repeated, rows, slices, tiled};
 pub use ops::{Binary, Comparison, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
 pub use place::{Stretch, copied, joined, picked};
 pub use pool::Pool;

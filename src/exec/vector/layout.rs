@@ -1,7 +1,8 @@
 //! Elements put in order, and repeated.
 
+use super::repeat::Repeat;
 use super::transpose::{TILE, transpose};
-use super::walk::{Cut, Rows, anew};
+use super::walk::{Cut, Rows, anew, made};
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, Pace};
 
@@ -109,17 +110,28 @@ fn copy(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
     }
 }
 
+/// A tensor's elements at each place of an answer.
+pub fn repeated<T: Clone + Send + Sync>(from: &[T], repeat: &Repeat) -> Vec<T> {
+    let len = repeat.places();
+    made(len, Cut { period: 1, work: 1 }.lot(len), |at, to| repeat.runs(at, to.len()).write(from, to))
+}
+
 /// The elements of a tensor of these dimensions, repeated along each of them.
 pub fn tiled(from: &[f32], dims: &[usize], times: &[usize]) -> Vec<f32> {
-    let repeated: usize = times.iter().product();
-    let mut to = Vec::with_capacity(from.len() * repeated);
-    if repeated > 0 && !from.is_empty() {
-        repeat(from, dims, times, &mut to, &mut Pace::new());
+    let repeat = Repeat::tiled(dims, times);
+    if !repeat.is_short() {
+        return repeated(from, &repeat);
+    }
+    let len = from.len() * times.iter().product::<usize>();
+    let mut to = Vec::with_capacity(len);
+    if len > 0 {
+        tile(from, dims, times, &mut to, &mut Pace::new());
     }
     to
 }
 
-fn repeat(from: &[f32], dims: &[usize], times: &[usize], to: &mut Vec<f32>, pace: &mut Pace) {
+/// As [`tiled`], for a few elements at a time that are repeated.
+fn tile(from: &[f32], dims: &[usize], times: &[usize], to: &mut Vec<f32>, pace: &mut Pace) {
     let start = to.len();
     if times.iter().all(|&times| times == 1) {
         pace.go(from.len());
@@ -127,7 +139,7 @@ fn repeat(from: &[f32], dims: &[usize], times: &[usize], to: &mut Vec<f32>, pace
     }
     let part = from.len() / dims[0];
     for part in from.chunks_exact(part) {
-        repeat(part, &dims[1..], &times[1..], to, pace);
+        tile(part, &dims[1..], &times[1..], to, pace);
     }
     let end = start + (to.len() - start) * times[0];
     if to.len() - start == 1 {
@@ -249,6 +261,8 @@ mod tests {
             ([2, 1, 4], [1, 5, 1]),
             ([1, 1, 1], [3, 4, 5]),
             ([2, 3, 1], [1, 1, 33]),
+            ([2, 3, 1], [40, 1, 33]),
+            ([1, 300, 20], [70, 1, 3]),
             ([3, 2, 5], [7, 6, 1]),
             ([2, 2, 2], [0, 1, 1]),
         ] {

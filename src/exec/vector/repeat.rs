@@ -78,17 +78,34 @@ impl Repeat {
     /// Broadcasts a tensor of the shape `own` to `whole`; `None` if it cannot be.
     pub fn new(whole: &[usize], own: &[usize]) -> Option<Repeat> {
         let missing = whole.len().checked_sub(own.len())?;
-        let mut dims = SmallVec::<[Along<1>; 4]>::new();
+        let of_own = |axis: usize| axis.checked_sub(missing).map_or(1, |axis| own[axis]);
+        if whole.iter().enumerate().any(|(axis, &size)| of_own(axis) != size && of_own(axis) != 1) {
+            return None;
+        }
         let mut next = 1;
-        for (axis, &size) in whole.iter().enumerate().rev() {
-            let own = axis.checked_sub(missing).map_or(1, |axis| own[axis]);
-            if own != size && own != 1 {
-                return None;
-            }
+        Some(Repeat::merged(whole.iter().enumerate().rev().map(|(axis, &size)| {
+            let own = of_own(axis);
             let stride = if own == 1 { 0 } else { next };
             next *= own;
+            (size, [stride])
+        })))
+    }
+
+    /// A tensor of the shape `own` so many `times` along each dimension.
+    pub(super) fn tiled(own: &[usize], times: &[usize]) -> Repeat {
+        let mut next = 1;
+        Repeat::merged(own.iter().zip(times).rev().flat_map(|(&size, &times)| {
+            let stride = next;
+            next *= size;
+            [(size, [stride]), (times, [0])]
+        }))
+    }
+
+    /// An answer of these dimensions, which are given innermost first; along that, elements lie side by side or are the same.
+    pub fn merged(all: impl Iterator<Item = Along<1>>) -> Repeat {
+        let mut dims = SmallVec::<[Along<1>; 4]>::new();
+        for (size, [stride]) in all.filter(|(size, _)| *size != 1) {
             match dims.last_mut() {
-                _ if size == 1 => {}
                 Some((inner, [inner_stride])) if stride == *inner_stride * *inner => *inner *= size,
                 _ => dims.push((size, [stride])),
             }
@@ -97,7 +114,7 @@ impl Repeat {
         if dims.is_empty() {
             dims.push((1, [1]));
         }
-        Some(Repeat { dims })
+        Repeat { dims }
     }
 
     /// Whether every element stands in its own place.
@@ -105,8 +122,13 @@ impl Repeat {
         matches!(self.dims[..], [(_, [1])])
     }
 
+    /// How many places the answer has.
+    pub(super) fn places(&self) -> usize {
+        self.dims.iter().map(|(size, _)| size).product()
+    }
+
     /// Whether the runs are so short that the elements are better repeated in memory first.
-    pub(super) fn is_short(&self) -> bool {
+    pub fn is_short(&self) -> bool {
         self.dims.len() > 1 && self.dims[self.dims.len() - 1].0 < SHORT
     }
 
@@ -160,16 +182,16 @@ impl Runs<'_> {
     ///
     /// # Panics
     /// If there are fewer places.
-    pub(super) fn write(&mut self, elements: &[f32], to: &mut [MaybeUninit<f32>]) {
+    pub(super) fn write<T: Clone>(&mut self, elements: &[T], to: &mut [MaybeUninit<T>]) {
         let mut done = 0;
         while done < to.len() {
             let (count, first) = self.up_to(to.len() - done).expect("there are as many places");
             let to = &mut to[done..done + count];
             if self.step == 1 {
-                to.write_copy_of_slice(&elements[first..first + count]);
+                to.iter_mut().zip(&elements[first..]).for_each(|(to, element)| _ = to.write(element.clone()));
             } else {
-                let element = elements[first];
-                to.iter_mut().for_each(|to| _ = to.write(element));
+                let element = &elements[first];
+                to.iter_mut().for_each(|to| _ = to.write(element.clone()));
             }
             done += count;
         }

@@ -6,6 +6,7 @@
 use super::super::call::check_text_bytes;
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, Pace};
+use crate::exec::vector::{self, Repeat};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Data, Moved, Shape, Tensor, with_moved};
 
@@ -46,10 +47,16 @@ impl View {
             check_text_bytes(longest.saturating_mul(n))?;
         }
         let walk = self.merged();
+        let repeat = walk.repeat().filter(|_| n > 0);
         with_moved!(source.dtype(), T => {
+            let elements = source.moved::<T>()?;
+            if let Some(repeat) = &repeat {
+                let out = vector::repeated(&elements[self.offset as usize..], repeat);
+                return Ok(Tensor::from_moved(source.dtype(), shape, out));
+            }
             let mut out = Vec::with_capacity(n);
             if n > 0 {
-                walk.read_into::<T>(source.moved::<T>()?, &mut out);
+                walk.read_into::<T>(elements, &mut out);
             }
             Ok(Tensor::from_moved(source.dtype(), shape, out))
         })
@@ -92,6 +99,14 @@ impl View {
     fn merged(&self) -> View {
         let dims = merged(self.dims.iter().map(|&(size, stride)| (size, [stride])));
         View { offset: self.offset, dims: dims.into_iter().map(|(size, [stride])| (size, stride)).collect() }
+    }
+
+    /// As runs of neighbours or of one element, if it has such and they are long.
+    fn repeat(&self) -> Option<Repeat> {
+        let all = || self.dims.iter().rev().map(|&(size, stride)| Some((size, [usize::try_from(stride).ok()?])));
+        let is_of_runs = self.dims.last().is_some_and(|&(_, stride)| (0..=1).contains(&stride));
+        let repeat = is_of_runs.then(|| Some(Repeat::merged(all().collect::<Option<Vec<_>>>()?.into_iter())))??;
+        (!repeat.is_short()).then_some(repeat)
     }
 
     fn read_into<T: Moved>(&self, source: &[T], out: &mut Vec<T>) {
