@@ -1,64 +1,10 @@
-//! Bools: the comparisons that they come from, and the choices between numbers that they make.
-
-use std::mem::MaybeUninit;
+//! Choices between numbers by bools.
 
 use super::repeat::{Along, Walk};
 use super::target::{Work, widest};
-use super::walk::{Cut, Operand, Places, REPEATED, anew, in_place, spread};
-
-/// A function of two numbers that is true or false. To be inlined always.
-pub trait Test: Copy + Send + Sync {
-    fn of(self, x: f32, y: f32) -> bool;
-}
+use super::walk::{Cut, Places, anew, in_place};
 
 const SIMPLE: Cut = Cut { period: 1, work: 1 };
-
-/// Each of the `xs`, of which the first stands at `from`, meets its `y`.
-struct Tests<'a, 'p, F> {
-    to: &'a mut Places<'p, bool>,
-    xs: &'a [f32],
-    ys: Operand<'a>,
-    from: usize,
-    f: F,
-}
-
-impl<F: Test> Work for Tests<'_, '_, F> {
-    #[inline(always)]
-    fn run(self) {
-        let Tests { to, xs, ys: Operand { elements, repeat }, from, f } = self;
-        let mut rest = xs;
-        for (count, first) in repeat.runs(from, xs.len()) {
-            let (xs, others) = rest.split_at(count);
-            if repeat.step() == 1 {
-                let ys = &elements[first..][..count];
-                to.each(count, |i| f.of(xs[i], ys[i]));
-            } else {
-                let y = elements[first];
-                to.each(count, |i| f.of(xs[i], y));
-            }
-            rest = others;
-        }
-    }
-}
-
-/// Whether the test holds for each `x` and its `y`, for so many places.
-pub fn tested<F: Test>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<bool> {
-    ys.unrolled(|ys| {
-        anew(len, SIMPLE, |mut from, to| {
-            if xs.repeat.is_none() {
-                return widest(Tests { xs: &xs.elements[from..][..to.left()], to, ys, from, f });
-            }
-            let mut runs = xs.repeat.runs(from, to.left());
-            let mut places = [const { MaybeUninit::uninit() }; REPEATED];
-            while to.left() > 0 {
-                let count = to.left().min(REPEATED);
-                let xs = &*spread(&mut runs, xs.elements, &mut places[..count]);
-                widest(Tests { to: &mut *to, xs, ys, from, f });
-                from += count;
-            }
-        })
-    })
-}
 
 /// Numbers that are chosen by flags. `dims` are of three: the flags, the numbers for true and those for false. The outermost is
 /// first.

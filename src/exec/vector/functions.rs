@@ -5,11 +5,19 @@
 //! tests below, which compare with the same function in float64. The polynomials interpolate their functions at Chebyshev
 //! points of the interval.
 
+use super::target::MulAdd;
+
 /// Adding this rounds a float of less than 2^22 to a whole number, which stands in the lowest bits of the sum.
 const ROUNDER: f32 = 12_582_912.0;
 /// The natural logarithm of 2 in two parts: the first has so few bits that its products with exponents are exact.
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
+
+/// A polynomial, by its coefficients from that of the highest power on.
+#[inline(always)]
+fn polynomial<M: MulAdd, const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
+    coefficients.into_iter().reduce(|sum, coefficient| M::mul_add(sum, x, coefficient)).unwrap_or(0.0)
+}
 
 /// 2^n, for n from -126 to 127; any number for another.
 #[inline(always)]
@@ -24,103 +32,118 @@ fn limited(x: f32, low: f32, high: f32) -> f32 {
     if x > high { high } else { x }
 }
 
-/// e^x as a number near 1, of which this is what it has beyond 1, and a power of two that it is to be multiplied by; `x` is
-/// between -105 and 89.
-#[inline(always)]
-fn exp_parts(x: f32) -> (f32, i32) {
-    let rounded = x * std::f32::consts::LOG2_E + ROUNDER;
-    let whole = rounded - ROUNDER;
-    let n = rounded.to_bits().wrapping_sub(ROUNDER.to_bits()) as i32;
-    let r = x - whole * LN_2_HIGH - whole * LN_2_LOW;
-    let rest = ((1.392_637_6e-3 * r + 8.363_333e-3) * r + 4.166_655_3e-2) * r + 1.666_657_6e-1;
-    (r + r * r * (rest * r + 0.5), n)
-}
-
-/// e^x, within 1.1 units in the last place.
-#[inline(always)]
-pub fn exp(x: f32) -> f32 {
-    let (beyond_one, n) = exp_parts(limited(x, -105.0, 89.0));
-    // In two steps, since 2^n may be beyond what a float holds though the product is not. NaN has any n.
-    let half = n >> 1;
-    (1.0 + beyond_one) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
-}
-
-/// e^x - 1, within 2 units in the last place.
-#[inline(always)]
-pub fn exp_m1(x: f32) -> f32 {
-    // Below -30, this is -1.
-    let within = limited(x, -30.0, 80.0);
-    let (beyond_one, n) = exp_parts(within);
-    let power = power_of_two(n);
-    let size = beyond_one * power + (power - 1.0);
-    let size = if x > 80.0 { exp(x) } else { size };
-    signed_as(size, x)
-}
-
 /// A number with the sign of another.
 #[inline(always)]
 fn signed_as(size: f32, x: f32) -> f32 {
     f32::from_bits(size.to_bits() & 0x7fff_ffff | x.to_bits() & 0x8000_0000)
 }
 
-/// 1 / (1 + e^-x), within 3 units in the last place.
+/// e^x as the product of a number near 1 and a power of two: what the number has beyond 1, and the exponent. If `x` is not between
+/// -105 and 89, they are any numbers.
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+fn exp_parts<M: MulAdd>(x: f32) -> (f32, i32) {
+    let rounded = M::mul_add(x, std::f32::consts::LOG2_E, ROUNDER);
+    let whole = rounded - ROUNDER;
+    let n = rounded.to_bits().wrapping_sub(ROUNDER.to_bits()) as i32;
+    let r = M::mul_add(whole, -LN_2_LOW, M::mul_add(whole, -LN_2_HIGH, x));
+    let rest = polynomial::<M, 5>(r, [1.392_637_6e-3, 8.363_333e-3, 4.166_655_3e-2, 1.666_657_6e-1, 0.5]);
+    (M::mul_add(r * r, rest, r), n)
 }
 
-/// The hyperbolic tangent, within 2 units in the last place.
+/// e^x, within 1.1 units in the last place. What is below the least normal number is zero.
 #[inline(always)]
-pub fn tanh(x: f32) -> f32 {
+pub fn exp<M: MulAdd>(x: f32) -> f32 {
+    // The logarithms of the least and of the greatest normal number.
+    const LEAST: f32 = -87.336_54;
+    const GREATEST: f32 = 88.722_83;
+    let (beyond_one, n) = exp_parts::<M>(x);
+    // n goes to the exponent's bits: 2^n by itself may be beyond what a float holds though the product is not.
+    let within = f32::from_bits((1.0 + beyond_one).to_bits().wrapping_add((n as u32) << 23));
+    let or_zero = if x < LEAST { 0.0 } else { within };
+    // Otherwise x is too great, or not a number; the product is infinity, or that.
+    if x <= GREATEST { or_zero } else { x * f32::INFINITY }
+}
+
+/// e^x - 1 for x from -30 to 80, which does not cancel near zero.
+#[inline(always)]
+fn exp_m1_within<M: MulAdd>(x: f32) -> f32 {
+    let (beyond_one, n) = exp_parts::<M>(x);
+    let power = power_of_two(n);
+    M::mul_add(beyond_one, power, power - 1.0)
+}
+
+/// e^x - 1, within 2 units in the last place.
+#[inline(always)]
+pub fn exp_m1<M: MulAdd>(x: f32) -> f32 {
+    // Below -30, this is -1.
+    let size = exp_m1_within::<M>(limited(x, -30.0, 80.0));
+    let size = if x > 80.0 { exp::<M>(x) } else { size };
+    signed_as(size, x)
+}
+
+/// 1 / (1 + e^-x), within 3 units in the last place.
+#[inline(always)]
+pub fn sigmoid<M: MulAdd>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<M>(-x))
+}
+
+/// The hyperbolic tangent, within 3 units in the last place.
+#[inline(always)]
+pub fn tanh<M: MulAdd>(x: f32) -> f32 {
     // Beyond 10, the tangent is 1.
-    let size = limited(x.abs(), 0.0, 10.0);
-    let (beyond_one, n) = exp_parts(2.0 * size);
-    let from_exp = 1.0 - 2.0 / ((1.0 + beyond_one) * power_of_two(n) + 1.0);
-    // Near zero that would cancel.
-    let square = size * size;
-    let rest = ((((2.370_765_6e-3 * square - 8.410_071e-3) * square + 2.178_832_2e-2) * square - 5.396_155e-2)
-        * square
-        + 1.333_331_3e-1)
-        * square
-        - 3.333_333_3e-1;
-    let from_series = size + size * (square * rest);
-    let size = if size < 0.6 { from_series } else { from_exp };
-    f32::from_bits(size.to_bits() | x.to_bits() & 0x8000_0000)
+    let t = exp_m1_within::<M>(limited(2.0 * x.abs(), 0.0, 20.0));
+    signed_as(t / (t + 2.0), x)
 }
 
 /// The error function, within 2 units in the last place.
 #[inline(always)]
-pub fn erf(x: f32) -> f32 {
+pub fn erf<M: MulAdd>(x: f32) -> f32 {
     // Beyond 4, it is 1.
     let size = limited(x.abs(), 0.0, 4.0);
-    let square = size * size;
-    let rest = ((7.875_875e-5 * square - 8.016_864e-4) * square + 5.189_087e-3) * square - 2.685_421e-2;
-    let rest = ((rest * square + 1.128_359_4e-1) * square - 3.761_262_6e-1) * square + 1.283_791_7e-1;
+    let near_zero =
+        [7.875_875e-5, -8.016_864e-4, 5.189_087e-3, -2.685_421e-2, 1.128_359_4e-1, -3.761_262_6e-1, 1.283_791_7e-1];
     // One product: a part of the least float would be a denormal.
-    let from_series = size * (1.0 + rest);
+    let from_series = size * (1.0 + polynomial::<M, 7>(size * size, near_zero));
     // What is missing to 1 is e to the power of a polynomial.
-    let rest = ((-1.637_151_4e-6 * size + 4.605_804_5e-5) * size - 5.968_056_5e-4) * size + 4.759_596e-3;
-    let rest = ((rest * size - 2.642_113_5e-2) * size + 1.100_800_9e-1) * size + 6.318_260_4e-1;
-    let (beyond_one, n) = exp_parts(3.201_380_6e-4 - (rest * size + 1.130_233_4) * size);
+    let beyond = [
+        1.637_151_4e-6,
+        -4.605_804_5e-5,
+        5.968_056_5e-4,
+        -4.759_596e-3,
+        2.642_113_5e-2,
+        -1.100_800_9e-1,
+        -6.318_260_4e-1,
+        -1.130_233_4,
+        3.201_380_6e-4,
+    ];
+    let (beyond_one, n) = exp_parts::<M>(polynomial::<M, 9>(size, beyond));
     let from_exp = 1.0 - (1.0 + beyond_one) * power_of_two(n);
-    let size = if size < 1.0 { from_series } else { from_exp };
-    f32::from_bits(size.to_bits() | x.to_bits() & 0x8000_0000)
+    signed_as(if size < 1.0 { from_series } else { from_exp }, x)
 }
 
 /// The natural logarithm, within 1 unit in the last place. Denormals count as zero, as everywhere on kernel threads.
 #[inline(always)]
-pub fn ln(x: f32) -> f32 {
+pub fn ln<M: MulAdd>(x: f32) -> f32 {
     // x = 2^n m with m between the root of a half and that of two.
     let shifted = x.to_bits().wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
     let n = ((shifted as i32) >> 23) as f32;
     let m = f32::from_bits((shifted & 0x7f_ffff).wrapping_add(std::f32::consts::FRAC_1_SQRT_2.to_bits()));
     let f = m - 1.0;
     let square = f * f;
-    let high = (6.971_612e-2 * f - 1.147_973_4e-1) * f + 1.168_542e-1;
-    let middle = ((high * f - 1.242_568_7e-1) * f + 1.424_905_8e-1) * f - 1.666_780_2e-1;
-    let rest = ((middle * f + 2.000_071_6e-1) * f - 2.499_999_7e-1) * f + 3.333_333e-1;
-    let near_one = f * square * rest + n * LN_2_LOW - 0.5 * square;
-    let finite = f + near_one + n * LN_2_HIGH;
+    let near_one = [
+        6.971_612e-2,
+        -1.147_973_4e-1,
+        1.168_542e-1,
+        -1.242_568_7e-1,
+        1.424_905_8e-1,
+        -1.666_780_2e-1,
+        2.000_071_6e-1,
+        -2.499_999_7e-1,
+        3.333_333e-1,
+    ];
+    let rest = polynomial::<M, 9>(f, near_one);
+    let small = M::mul_add(f * square, rest, M::mul_add(n, LN_2_LOW, -0.5 * square));
+    let finite = M::mul_add(n, LN_2_HIGH, f + small);
     let or_endless = if x < f32::INFINITY { finite } else { x };
     let or_zero = if x < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { or_endless };
     if x <= -f32::MIN_POSITIVE { f32::NAN } else { or_zero }
@@ -128,11 +151,11 @@ pub fn ln(x: f32) -> f32 {
 
 /// ln(1 + x), within 2 units in the last place.
 #[inline(always)]
-pub fn ln_1p(x: f32) -> f32 {
+pub fn ln_1p<M: MulAdd>(x: f32) -> f32 {
     let sum = 1.0 + x;
     // What rounding the sum has taken away.
     let rest = x - (sum - 1.0);
-    let whole = ln(sum);
+    let whole = ln::<M>(sum);
     let finite = whole + rest / sum;
     let size = if x < f32::INFINITY && sum > 0.0 { finite } else { whole };
     if size == 0.0 { x } else { size }
@@ -140,38 +163,48 @@ pub fn ln_1p(x: f32) -> f32 {
 
 /// ln(1 + e^x), within 8 units in the last place: as in TensorFlow, it is e^x, or x, beyond a limit.
 #[inline(always)]
-pub fn softplus(x: f32) -> f32 {
+pub fn softplus<M: MulAdd>(x: f32) -> f32 {
     const LIMIT: f32 = 13.942_385;
-    let power = exp(x);
-    let size = if x < -LIMIT { power } else { ln_1p(power) };
+    let power = exp::<M>(x);
+    let size = if x < -LIMIT { power } else { ln_1p::<M>(power) };
     if x > LIMIT { x } else { size }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::target::{RoundedOnce, RoundedTwice};
     use super::super::tests::{DENORMAL, units};
     use super::*;
 
+    type M = RoundedOnce;
+
     #[test]
     fn functions_are_within_their_bounds_everywhere() {
-        let check = |name: &str, function: fn(f32) -> f32, exactly: fn(f64) -> f64, bound: f64| {
+        let check = |name: &str, functions: [fn(f32) -> f32; 2], exactly: fn(f64) -> f64, bound: f64| {
             // Every sign and exponent, with 257 mantissas each, and a finer walk where the arguments are usual.
             let all = (0..=u32::MAX >> 15).map(|bits| f32::from_bits(bits << 15 | bits & 0x7fff));
             let usual = (-16_000..16_000).map(|i| i as f32 / 1_000.3);
             for x in all.chain(usual).filter(|x| !x.is_subnormal()) {
-                let (got, want) = (function(x), exactly(f64::from(x)));
-                let off = units(got, want);
-                assert!(off <= bound, "{name}({x:?}) = {got:?}, not {want:?}: {off} units");
+                for function in functions {
+                    let (got, want) = (function(x), exactly(f64::from(x)));
+                    let off = units(got, want);
+                    assert!(off <= bound, "{name}({x:?}) = {got:?}, not {want:?}: {off} units");
+                }
             }
         };
-        check("exp", exp, f64::exp, 1.1);
-        check("tanh", tanh, f64::tanh, 2.0);
-        check("sigmoid", sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 3.0);
-        check("ln", ln, f64::ln, 1.0);
-        check("exp_m1", exp_m1, f64::exp_m1, 2.0);
-        check("ln_1p", ln_1p, f64::ln_1p, 2.0);
-        check("erf", erf, libm::erf, 2.0);
-        check("softplus", softplus, |x| if x > 40.0 { x } else { x.exp().ln_1p() }, 8.0);
+        check("exp", [exp::<M>, exp::<RoundedTwice>], f64::exp, 1.1);
+        check("tanh", [tanh::<M>, tanh::<RoundedTwice>], f64::tanh, 3.0);
+        check("sigmoid", [sigmoid::<M>, sigmoid::<RoundedTwice>], |x| 1.0 / (1.0 + (-x).exp()), 3.0);
+        check("ln", [ln::<M>, ln::<RoundedTwice>], f64::ln, 1.0);
+        check("exp_m1", [exp_m1::<M>, exp_m1::<RoundedTwice>], f64::exp_m1, 2.0);
+        check("ln_1p", [ln_1p::<M>, ln_1p::<RoundedTwice>], f64::ln_1p, 2.0);
+        check("erf", [erf::<M>, erf::<RoundedTwice>], libm::erf, 2.0);
+        check(
+            "softplus",
+            [softplus::<M>, softplus::<RoundedTwice>],
+            |x| if x > 40.0 { x } else { x.exp().ln_1p() },
+            8.0,
+        );
     }
 
     #[test]
@@ -191,8 +224,10 @@ mod tests {
             (1.0, [std::f32::consts::E, 0.761_594_2, 0.731_058_6, 0.0]),
         ];
         for (x, want) in rows {
-            for ((got, want), name) in
-                [exp(x), tanh(x), sigmoid(x), ln(x)].into_iter().zip(want).zip(["exp", "tanh", "sigmoid", "ln"])
+            for ((got, want), name) in [exp::<M>(x), tanh::<M>(x), sigmoid::<M>(x), ln::<M>(x)]
+                .into_iter()
+                .zip(want)
+                .zip(["exp", "tanh", "sigmoid", "ln"])
             {
                 let same =
                     if want == 0.0 { got.to_bits() == want.to_bits() } else { units(got, f64::from(want)) <= 2.0 };
@@ -200,9 +235,9 @@ mod tests {
             }
         }
         for x in [DENORMAL, -DENORMAL] {
-            assert_eq!((exp(x), sigmoid(x), ln(x)), (1.0, 0.5, -inf));
-            assert!(tanh(x) == x || tanh(x) == 0.0, "a denormal is its own tangent, or zero");
-            assert_eq!(tanh(x).is_sign_negative(), x.is_sign_negative());
+            assert_eq!((exp::<M>(x), sigmoid::<M>(x), ln::<M>(x)), (1.0, 0.5, -inf));
+            assert!(tanh::<M>(x) == x || tanh::<M>(x) == 0.0, "a denormal is its own tangent, or zero");
+            assert_eq!(tanh::<M>(x).is_sign_negative(), x.is_sign_negative());
         }
     }
 }

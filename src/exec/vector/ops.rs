@@ -1,8 +1,8 @@
 //! The ops of float32 that are computed here, by their names, each as functions of slices.
 
-use super::flags::{Test, tested};
 use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
 use super::power::Power;
+use super::target::MulAdd;
 use super::walk::{One, Operand, Rows, Two, map, mapped, mapped_rows, zip, zipped};
 
 type MapOver = Box<dyn Fn(&mut [f32]) + Send>;
@@ -58,7 +58,7 @@ macro_rules! functions {
                 const WORK: usize = $work;
 
                 #[inline(always)]
-                fn of(self, $($x: f32),*) -> f32 {
+                fn of<M: MulAdd>(self, $($x: f32),*) -> f32 {
                     $body
                 }
             }
@@ -72,16 +72,16 @@ const SELU_SCALE_ALPHA: f32 = 1.758_099_3;
 
 functions! { One, 8,
     // The linear part as it is: NaN and either zero, too.
-    Elu = |x| if x < 0.0 { exp_m1(x) } else { x };
-    ErrorFunction = |x| erf(x);
-    ExponentialLessOne = |x| exp_m1(x);
-    LogarithmOfOneMore = |x| ln_1p(x);
-    Selu = |x| if x < 0.0 { SELU_SCALE_ALPHA * exp_m1(x) } else { SELU_SCALE * x };
-    Softplus = |x| softplus(x);
-    Exponential = |x| exp(x);
-    Logarithm = |x| ln(x);
-    Logistic = |x| sigmoid(x);
-    Tangent = |x| tanh(x);
+    Elu = |x| if x < 0.0 { exp_m1::<M>(x) } else { x };
+    ErrorFunction = |x| erf::<M>(x);
+    ExponentialLessOne = |x| exp_m1::<M>(x);
+    LogarithmOfOneMore = |x| ln_1p::<M>(x);
+    Selu = |x| if x < 0.0 { SELU_SCALE_ALPHA * exp_m1::<M>(x) } else { SELU_SCALE * x };
+    Softplus = |x| softplus::<M>(x);
+    Exponential = |x| exp::<M>(x);
+    Logarithm = |x| ln::<M>(x);
+    Logistic = |x| sigmoid::<M>(x);
+    Tangent = |x| tanh::<M>(x);
 }
 
 functions! { One, 1,
@@ -104,7 +104,7 @@ functions! { One, 1,
 }
 
 functions! { Two, 8,
-    SoftplusGradient = |dy, x| dy / (exp(-x) + 1.0);
+    SoftplusGradient = |dy, x| dy / (exp::<M>(-x) + 1.0);
 }
 
 functions! { Two, 1,
@@ -139,7 +139,7 @@ struct Leaky {
 
 impl One for Leaky {
     #[inline(always)]
-    fn of(self, x: f32) -> f32 {
+    fn of<M: MulAdd>(self, x: f32) -> f32 {
         if x > 0.0 { x } else { x * self.slope }
     }
 }
@@ -152,20 +152,20 @@ struct LeakyGradient {
 
 impl Two for LeakyGradient {
     #[inline(always)]
-    fn of(self, dy: f32, x: f32) -> f32 {
+    fn of<M: MulAdd>(self, dy: f32, x: f32) -> f32 {
         if x > 0.0 { dy } else { dy * self.slope }
     }
 }
 
-macro_rules! tests {
+macro_rules! comparisons {
     ($($name:ident = |$x:ident, $y:ident| $body:expr;)*) => {
         $(
             #[derive(Clone, Copy)]
             struct $name;
 
-            impl Test for $name {
+            impl Two<bool> for $name {
                 #[inline(always)]
-                fn of(self, $x: f32, $y: f32) -> bool {
+                fn of<M: MulAdd>(self, $x: f32, $y: f32) -> bool {
                     $body
                 }
             }
@@ -173,7 +173,7 @@ macro_rules! tests {
     };
 }
 
-tests! {
+comparisons! {
     Equal = |x, y| x == y;
     Unequal = |x, y| x != y;
     Less = |x, y| x < y;
@@ -188,8 +188,8 @@ struct Swapped<F>(F);
 
 impl<F: Two> Two for Swapped<F> {
     #[inline(always)]
-    fn of(self, y: f32, x: f32) -> f32 {
-        self.0.of(x, y)
+    fn of<M: MulAdd>(self, y: f32, x: f32) -> f32 {
+        self.0.of::<M>(x, y)
     }
 }
 
@@ -293,8 +293,8 @@ pub fn comparison(op: &str) -> Option<Comparison> {
     macro_rules! comparison {
         ($straight:expr, $swapped:expr) => {
             Comparison {
-                straight: |xs, ys, len| tested(xs, ys, len, $straight),
-                swapped: |ys, xs, len| tested(ys, xs, len, $swapped),
+                straight: |xs, ys, len| zipped(xs, ys, len, $straight),
+                swapped: |ys, xs, len| zipped(ys, xs, len, $swapped),
             }
         };
     }

@@ -5,6 +5,7 @@
 
 use super::axis::Axis;
 use super::target::{Work, widest};
+use super::walk::summed;
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::BLOCK;
 
@@ -111,21 +112,16 @@ impl Pool {
         })
     }
 
-    /// A number for each pixel, in lots of rows: `rows` is told the image and the first of its rows.
+    /// A number for each pixel, in lots of rows: `rows` is told the image and the first of its rows, and adds to zeros.
     fn back(&self, gradient: &[f32], rows: impl Fn(usize, usize, &mut [f32]) + Sync) -> Vec<f32> {
         assert_eq!(gradient.len(), self.windows(), "the gradient has the size of the pool");
-        let mut back = vec![0f32; self.pixels()];
-        if back.is_empty() {
-            return back;
-        }
-        let row = self.width.input * self.channels;
+        let (row, height) = (self.width.input * self.channels, self.height.input);
         // Whole strides, so that few windows lie on two lots and are looked through for each.
-        let count = lot(self.row_of_pixels()).next_multiple_of(self.height.stride).min(self.height.input);
-        let images = back.chunks_mut(self.height.input * row).enumerate();
-        let lots = images
-            .flat_map(|(image, back)| back.chunks_mut(count * row).enumerate().map(move |(i, back)| (image, i, back)));
-        in_lots(lots, |(image, i, back)| rows(image, i * count, back));
-        back
+        let count = lot(self.row_of_pixels()).next_multiple_of(self.height.stride).min(height);
+        let of_image = || (0..height).step_by(count.max(1)).map(|first| count.min(height - first) * row);
+        summed(self.pixels(), (0..self.batch).flat_map(|_| of_image()), |from, back| {
+            rows(from / row / height, from / row % height, back);
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! As in C, and so in TensorFlow: 1 to any power and anything to the power 0 is 1, even for NaN; a negative number has
 //! powers with whole exponents only. Denormals count as zero.
 
+use super::target::MulAdd;
 use super::walk::Two;
 
 /// Adding this rounds a double of less than 2^51 to a whole number, which stands in the lowest bits of the sum.
@@ -18,7 +19,7 @@ impl Two for Power {
     const WORK: usize = 32;
 
     #[inline(always)]
-    fn of(self, x: f32, y: f32) -> f32 {
+    fn of<M: MulAdd>(self, x: f32, y: f32) -> f32 {
         let size = x.abs();
         let size = if size < f32::MIN_POSITIVE { 0.0 } else { size };
         let exponent = if y.abs() < f32::MIN_POSITIVE { 0.0 } else { f64::from(y) };
@@ -70,6 +71,7 @@ fn exp2(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::target::RoundedOnce;
     use super::super::tests::{DENORMAL, units};
     use super::*;
 
@@ -80,7 +82,7 @@ mod tests {
         for x in bases.filter(|x| !x.is_subnormal()) {
             for y in exponents {
                 for x in [x, -x] {
-                    let (got, want) = (Power.of(x, y), f64::from(x).powf(f64::from(y)));
+                    let (got, want) = (Power.of::<RoundedOnce>(x, y), f64::from(x).powf(f64::from(y)));
                     let off = units(got, want);
                     assert!(off <= 0.51, "{x:?}^{y:?} = {got:?}, not {want:?}: {off} units");
                 }
@@ -89,7 +91,7 @@ mod tests {
         // Near 1, where a small error of the logarithm is a large one of the power.
         for i in -2000..2000 {
             let (x, y) = (1.0 + i as f32 / 65_536.0, 9_000.0 + i as f32);
-            assert!(units(Power.of(x, y), f64::from(x).powf(f64::from(y))) <= 0.51, "{x:?}^{y:?}");
+            assert!(units(Power.of::<RoundedOnce>(x, y), f64::from(x).powf(f64::from(y))) <= 0.51, "{x:?}^{y:?}");
         }
     }
 
@@ -118,7 +120,7 @@ mod tests {
             f32::MIN_POSITIVE,
         ];
         let check = |x: f32, y: f32, want: f32| {
-            let got = Power.of(x, y);
+            let got = Power.of::<RoundedOnce>(x, y);
             let same = if want.is_nan() { got.is_nan() } else { got.to_bits() == want.to_bits() };
             // What lies between the smallest float and zero counts as zero when kernels run.
             assert!(same || want.is_subnormal(), "{x:?}^{y:?} = {got:?}, not {want:?}");

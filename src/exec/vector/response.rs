@@ -5,7 +5,7 @@
 
 use super::ops::{Reciprocal, RootBelow};
 use super::power::Power;
-use super::target::{Work, widest};
+use super::target::{FusedWork, MulAdd, widest_fused};
 use super::walk::{Cut, One, Two, in_place, on_copy};
 use crate::exec::lots::threads;
 
@@ -32,7 +32,7 @@ struct RootOfCubeBelow;
 
 impl One for RootOfCubeBelow {
     #[inline(always)]
-    fn of(self, x: f32) -> f32 {
+    fn of<M: MulAdd>(self, x: f32) -> f32 {
         let root = x.sqrt();
         1.0 / (root * root.sqrt())
     }
@@ -44,8 +44,8 @@ struct To(f32);
 
 impl One for To {
     #[inline(always)]
-    fn of(self, x: f32) -> f32 {
-        Power.of(x, self.0)
+    fn of<M: MulAdd>(self, x: f32) -> f32 {
+        Power.of::<M>(x, self.0)
     }
 }
 
@@ -108,7 +108,7 @@ impl LocalResponse {
         let (places, near, mut buffers) = self.lots(xs.len(), channels);
         for xs in xs.chunks_mut(near) {
             let buffers = places.parts(&mut buffers, xs.len());
-            raised!(self.beta, power => widest(Forward { xs, norm: self, places, buffers, power }));
+            raised!(self.beta, power => widest_fused(Forward { xs, norm: self, places, buffers, power }));
         }
     }
 
@@ -116,7 +116,7 @@ impl LocalResponse {
         let (places, near, mut buffers) = self.lots(xs.len(), channels);
         for ((gradient, xs), ys) in gradient.chunks_mut(near).zip(xs.chunks(near)).zip(ys.chunks(near)) {
             let buffers = places.parts(&mut buffers, xs.len());
-            raised!(self.beta, power => widest(Backward { gradient, xs, ys, norm: self, places, buffers, power }));
+            raised!(self.beta, power => widest_fused(Backward { gradient, xs, ys, norm: self, places, buffers, power }));
         }
     }
 }
@@ -226,16 +226,16 @@ struct Forward<'a, P> {
     power: P,
 }
 
-impl<P: One> Work for Forward<'_, P> {
+impl<P: One> FusedWork for Forward<'_, P> {
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         let (places, [terms, spare, sums, _]) = (self.places, self.buffers);
         let sums = &mut sums[..places.windows(self.xs.len())];
         square(self.xs, terms, places);
         places.add_up(terms, spare, sums);
         to_norms(sums, self.norm);
         for sum in &mut *sums {
-            *sum = self.power.of(*sum);
+            *sum = self.power.of::<M>(*sum);
         }
         for (xs, powers) in self.xs.chunks_exact_mut(places.channels).zip(places.middles(sums)) {
             for (x, &power) in xs.iter_mut().zip(powers) {
@@ -266,10 +266,10 @@ struct Backward<'a, P> {
     power: P,
 }
 
-impl<P: One> Work for Backward<'_, P> {
+impl<P: One> FusedWork for Backward<'_, P> {
     /// By the norm n of each x, dx = dy n^-beta - 2 alpha beta x (sum of dy y / n over the windows that x is in).
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         let (places, [terms, spare, sums, powers]) = (self.places, self.buffers);
         let windows = places.windows(self.xs.len());
         let (sums, powers) = (&mut sums[..windows], &mut powers[..windows]);
@@ -277,7 +277,7 @@ impl<P: One> Work for Backward<'_, P> {
         places.add_up(terms, spare, sums);
         to_norms(sums, self.norm);
         for (power, &norm) in powers.iter_mut().zip(&*sums) {
-            *power = self.power.of(norm);
+            *power = self.power.of::<M>(norm);
         }
         terms.fill(0.0);
         let factor = -2.0 * self.norm.alpha * self.norm.beta;
@@ -299,6 +299,7 @@ impl<P: One> Work for Backward<'_, P> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::target::RoundedOnce;
     use super::super::tests::units;
     use super::*;
 
@@ -372,10 +373,10 @@ mod tests {
         for i in 1..20_000 {
             let x = f32::from_bits(0x0080_0000 + i * 0x1_a2b3);
             let want = f64::from(x).powf(-0.75);
-            assert!(units(RootOfCubeBelow.of(x), want) <= 4.5, "{x:?}");
+            assert!(units(RootOfCubeBelow.of::<RoundedOnce>(x), want) <= 4.5, "{x:?}");
         }
-        assert_eq!([0.0, f32::INFINITY].map(|x| RootOfCubeBelow.of(x)), [f32::INFINITY, 0.0]);
-        assert!(RootOfCubeBelow.of(-1.0).is_nan());
+        assert_eq!([0.0, f32::INFINITY].map(|x| RootOfCubeBelow.of::<RoundedOnce>(x)), [f32::INFINITY, 0.0]);
+        assert!(RootOfCubeBelow.of::<RoundedOnce>(-1.0).is_nan());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::functions::{exp, ln};
 use super::place::copied;
-use super::target::{Work, widest};
+use super::target::{FusedWork, MulAdd, widest_fused};
 use super::walk::{Cut, on_copy};
 use crate::exec::lots::{in_lots, lot};
 
@@ -20,22 +20,22 @@ fn rows_of_lot(classes: usize) -> usize {
 
 /// Overwrites each row of `classes` numbers with its softmax.
 pub fn softmax(all: &mut [f32], classes: usize) {
-    in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest(Softmax { rows, classes }));
+    in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest_fused(Softmax { rows, classes }));
 }
 
 /// Overwrites each row of `classes` numbers with the logarithm of its softmax.
 pub fn log_softmax(all: &mut [f32], classes: usize) {
-    in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest(LogSoftmax { rows, classes }));
+    in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest_fused(LogSoftmax { rows, classes }));
 }
 
 /// The softmax of each row of `classes` numbers.
 pub fn softmax_of(all: &[f32], classes: usize) -> Vec<f32> {
-    on_copy(all, Cut { period: classes, work: WORK }, |_, rows| widest(Softmax { rows, classes }))
+    on_copy(all, Cut { period: classes, work: WORK }, |_, rows| widest_fused(Softmax { rows, classes }))
 }
 
 /// The logarithm of the softmax of each row of `classes` numbers.
 pub fn log_softmax_of(all: &[f32], classes: usize) -> Vec<f32> {
-    on_copy(all, Cut { period: classes, work: WORK }, |_, rows| widest(LogSoftmax { rows, classes }))
+    on_copy(all, Cut { period: classes, work: WORK }, |_, rows| widest_fused(LogSoftmax { rows, classes }))
 }
 
 /// Overwrites each row of `classes` numbers with the gradient of its cross entropy, which it writes to `losses`. There is a
@@ -46,7 +46,7 @@ pub fn log_softmax_of(all: &[f32], classes: usize) -> Vec<f32> {
 pub fn sparse_cross_entropy(all: &mut [f32], classes: usize, labels: &[i64], losses: &mut [f32]) {
     let rows = rows_of_lot(classes);
     let lots = all.chunks_mut(rows * classes).zip(labels.chunks(rows)).zip(losses.chunks_mut(rows));
-    in_lots(lots, |((rows, labels), losses)| widest(SparseLoss { rows, classes, labels, losses }));
+    in_lots(lots, |((rows, labels), losses)| widest_fused(SparseLoss { rows, classes, labels, losses }));
 }
 
 /// Overwrites each row of `classes` numbers with the gradient of its cross entropy with the row of labels, and writes that to
@@ -54,7 +54,7 @@ pub fn sparse_cross_entropy(all: &mut [f32], classes: usize, labels: &[i64], los
 pub fn cross_entropy(all: &mut [f32], classes: usize, labels: &[f32], losses: &mut [f32]) {
     let rows = rows_of_lot(classes);
     let lots = all.chunks_mut(rows * classes).zip(labels.chunks(rows * classes)).zip(losses.chunks_mut(rows));
-    in_lots(lots, |((rows, labels), losses)| widest(Loss { rows, classes, labels, losses }));
+    in_lots(lots, |((rows, labels), losses)| widest_fused(Loss { rows, classes, labels, losses }));
 }
 
 /// As [`cross_entropy`], leaving the rows: the gradient.
@@ -69,13 +69,13 @@ struct Softmax<'a> {
     classes: usize,
 }
 
-impl Work for Softmax<'_> {
+impl FusedWork for Softmax<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         for row in self.rows.chunks_exact_mut(self.classes) {
             let largest = largest(row);
-            let total = exp_of_shifted(row, largest);
-            row.iter_mut().for_each(|x| *x /= total);
+            let total = exp_of_shifted::<M>(row, largest);
+            scale(row, 1.0 / total);
         }
     }
 }
@@ -85,13 +85,13 @@ struct LogSoftmax<'a> {
     classes: usize,
 }
 
-impl Work for LogSoftmax<'_> {
+impl FusedWork for LogSoftmax<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         for row in self.rows.chunks_exact_mut(self.classes) {
             let largest = largest(row);
             row.iter_mut().for_each(|x| *x -= largest);
-            let log_total = ln(sum_of(row, exp));
+            let log_total = ln::<M>(sum_of(row, exp::<M>));
             row.iter_mut().for_each(|x| *x -= log_total);
         }
     }
@@ -104,16 +104,16 @@ struct SparseLoss<'a> {
     losses: &'a mut [f32],
 }
 
-impl Work for SparseLoss<'_> {
+impl FusedWork for SparseLoss<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         let rows = self.rows.chunks_exact_mut(self.classes).zip(self.labels).zip(self.losses);
         for ((row, &label), loss) in rows {
             let (label, largest) = (label as usize, largest(row));
             let own = row[label] - largest;
-            let total = exp_of_shifted(row, largest);
-            *loss = ln(total) - own;
-            row.iter_mut().for_each(|x| *x /= total);
+            let total = exp_of_shifted::<M>(row, largest);
+            *loss = ln::<M>(total) - own;
+            scale(row, 1.0 / total);
             row[label] -= 1.0;
         }
     }
@@ -126,19 +126,19 @@ struct Loss<'a> {
     losses: &'a mut [f32],
 }
 
-impl Work for Loss<'_> {
+impl FusedWork for Loss<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         let rows =
             self.rows.chunks_exact_mut(self.classes).zip(self.labels.chunks_exact(self.classes)).zip(self.losses);
         for ((row, labels), loss) in rows {
             let largest = largest(row);
             row.iter_mut().for_each(|x| *x -= largest);
             let own = sum_of_pairs(row, labels);
-            row.iter_mut().for_each(|x| *x = exp(*x));
-            let total = sum_of(row, |x| x);
-            *loss = ln(total) * sum_of(labels, |label| label) - own;
-            row.iter_mut().zip(labels).for_each(|(x, label)| *x = *x / total - label);
+            let total = exp_of_shifted::<M>(row, 0.0);
+            *loss = ln::<M>(total) * sum_of(labels, |label| label) - own;
+            let part = 1.0 / total;
+            row.iter_mut().zip(labels).for_each(|(x, label)| *x = *x * part - label);
         }
     }
 }
@@ -173,11 +173,23 @@ fn largest(row: &[f32]) -> f32 {
 
 /// Overwrites each number with the exponential of its distance from `largest`; the sum of those.
 #[inline(always)]
-fn exp_of_shifted(row: &mut [f32], largest: f32) -> f32 {
-    for x in row.iter_mut() {
-        *x = exp(*x - largest);
+fn exp_of_shifted<M: MulAdd>(row: &mut [f32], largest: f32) -> f32 {
+    let mut lanes = [0f32; LANES];
+    let (parts, rest) = row.as_chunks_mut::<LANES>();
+    for part in parts {
+        for (lane, x) in lanes.iter_mut().zip(part) {
+            *x = exp::<M>(*x - largest);
+            *lane += *x;
+        }
     }
-    sum_of(row, |x| x)
+    rest.iter_mut().for_each(|x| *x = exp::<M>(*x - largest));
+    lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
+}
+
+/// Multiplies each number: what a division by the sum of a row is, as in TensorFlow.
+#[inline(always)]
+fn scale(row: &mut [f32], factor: f32) {
+    row.iter_mut().for_each(|x| *x *= factor);
 }
 
 #[inline(always)]

@@ -1,8 +1,9 @@
 //! Loops compiled once for each kind of processor, of which a run takes the widest that its processor has.
 //!
 //! The baseline of x86-64 computes on four floats at a time, while most processors in use take eight or sixteen. A loop is
-//! written once, as plain Rust that the compiler can vectorise, and no answer depends on which of the copies ran: there is
-//! no fused multiply-add in it, and no sum whose order follows from the width.
+//! written once, as plain Rust that the compiler can vectorise. No sum has an order that follows from the width, so the answer
+//! of a [`Work`] does not depend on which of the copies ran. That of a [`FusedWork`] has the same bounds of error in all of them;
+//! its last bits are those of processors with an instruction that multiplies and adds (from 2013 on), or of those without.
 
 #![allow(unsafe_code, reason = "what is compiled for a processor is called only where that is the processor")]
 
@@ -11,16 +12,62 @@ pub trait Work {
     fn run(self);
 }
 
+/// As [`Work`], of a loop that multiplies and adds, which processors that can do with one rounding.
+pub trait FusedWork {
+    fn run<M: MulAdd>(self);
+}
+
+/// How a copy of a loop multiplies and adds.
+pub trait MulAdd {
+    /// x y + z. To be inlined always.
+    fn mul_add(x: f32, y: f32, z: f32) -> f32;
+}
+
+/// By the processor's instruction.
+pub struct RoundedOnce;
+
+impl MulAdd for RoundedOnce {
+    #[inline(always)]
+    fn mul_add(x: f32, y: f32, z: f32) -> f32 {
+        x.mul_add(y, z)
+    }
+}
+
+/// By two instructions, where there is not one for both.
+pub struct RoundedTwice;
+
+impl MulAdd for RoundedTwice {
+    #[inline(always)]
+    fn mul_add(x: f32, y: f32, z: f32) -> f32 {
+        x * y + z
+    }
+}
+
+/// What adds no product.
+struct Plain<W>(W);
+
+impl<W: Work> FusedWork for Plain<W> {
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        self.0.run();
+    }
+}
+
+/// Runs a loop as compiled for this processor.
+pub fn widest<W: Work>(work: W) {
+    widest_fused(Plain(work));
+}
+
 /// Runs a loop as compiled for this processor.
 #[cfg(target_arch = "x86_64")]
-pub fn widest<W: Work>(work: W) {
+pub fn widest_fused<W: FusedWork>(work: W) {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    fn sixteen<W: Work>(work: W) {
-        work.run();
+    fn sixteen<W: FusedWork>(work: W) {
+        work.run::<RoundedOnce>();
     }
     #[target_feature(enable = "avx2,fma")]
-    fn eight<W: Work>(work: W) {
-        work.run();
+    fn eight<W: FusedWork>(work: W) {
+        work.run::<RoundedOnce>();
     }
     // Asking costs a load and a comparison: the standard library keeps the answers.
     let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
@@ -36,12 +83,18 @@ pub fn widest<W: Work>(work: W) {
         // SAFETY: as above.
         unsafe { eight(work) }
     } else {
-        work.run();
+        work.run::<RoundedTwice>();
     }
 }
 
+/// Runs a loop as compiled for this processor: the baseline of ARM has an instruction that multiplies and adds.
+#[cfg(target_arch = "aarch64")]
+pub fn widest_fused<W: FusedWork>(work: W) {
+    work.run::<RoundedOnce>();
+}
+
 /// Runs a loop as compiled for this processor: elsewhere the baseline is what processors have.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn widest<W: Work>(work: W) {
-    work.run();
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub fn widest_fused<W: FusedWork>(work: W) {
+    work.run::<RoundedTwice>();
 }

@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 
 use super::repeat::{Repeat, Runs};
-use super::target::{Work, widest};
+use super::target::{FusedWork, MulAdd, widest_fused};
 use crate::exec::lots::{in_lots, threads};
 
 /// A function of one number. To be inlined always.
@@ -14,15 +14,15 @@ pub trait One: Copy + Send + Sync {
     /// How much longer it takes than an addition.
     const WORK: usize = 1;
 
-    fn of(self, x: f32) -> f32;
+    fn of<M: MulAdd>(self, x: f32) -> f32;
 }
 
 /// A function of two numbers. To be inlined always.
-pub trait Two: Copy + Send + Sync {
+pub trait Two<R = f32>: Copy + Send + Sync {
     /// How much longer it takes than an addition.
     const WORK: usize = 1;
 
-    fn of(self, x: f32, y: f32) -> f32;
+    fn of<M: MulAdd>(self, x: f32, y: f32) -> R;
 }
 
 /// Fewest elements for which it pays to wake another thread, if each takes an addition.
@@ -34,7 +34,7 @@ const LOTS: usize = 4;
 /// Elements that are copied and computed on while a processor's nearest memory holds them.
 const NEAR: usize = 1 << 11;
 /// Elements that are repeated in memory at a time.
-pub(super) const REPEATED: usize = 1 << 8;
+const REPEATED: usize = 1 << 8;
 
 /// How a walk is cut.
 #[derive(Clone, Copy)]
@@ -62,23 +62,17 @@ pub fn in_place(xs: &mut [f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync
 
 /// As [`in_place`], on a copy.
 pub fn on_copy(xs: &[f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
-    on_repeated(xs, &Repeat::none(xs.len()), xs.len(), cut, act)
-}
-
-/// As [`in_place`], on the elements as they are repeated, `len` in all.
-fn on_repeated(xs: &[f32], repeat: &Repeat, len: usize, cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
-    let lot = cut.lot(len);
     let near = NEAR.next_multiple_of(cut.period);
-    made(len, lot, |from, places| {
-        let mut runs = repeat.runs(from, places.len());
+    made(xs.len(), cut.lot(xs.len()), |from, places| {
         for (i, places) in places.chunks_mut(near).enumerate() {
-            act(from + i * near, spread(&mut runs, xs, places));
+            let at = from + i * near;
+            act(at, places.write_copy_of_slice(&xs[at..][..places.len()]));
         }
     })
 }
 
 /// Writes what stands at the next places of an answer.
-pub(super) fn spread<'a>(runs: &mut Runs, elements: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
+fn spread<'a>(runs: &mut Runs, elements: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
     runs.write(elements, to);
     // SAFETY: every place was written.
     unsafe { to.assume_init_mut() }
@@ -89,23 +83,26 @@ struct Map<'a, F> {
     f: F,
 }
 
-impl<F: One> Work for Map<'_, F> {
+impl<F: One> FusedWork for Map<'_, F> {
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         for x in self.xs {
-            *x = self.f.of(*x);
+            *x = self.f.of::<M>(*x);
         }
     }
 }
 
 /// Overwrites each number with the function of it.
 pub fn map<F: One>(xs: &mut [f32], f: F) {
-    in_place(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest(Map { xs, f }));
+    in_place(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest_fused(Map { xs, f }));
 }
 
 /// The function of each number.
 pub fn mapped<F: One>(xs: &[f32], f: F) -> Vec<f32> {
-    on_copy(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest(Map { xs, f }))
+    anew(xs.len(), Cut { period: 1, work: F::WORK }, |at, to| {
+        let xs = &xs[at..][..to.left()];
+        widest_fused(MapRows { to, xs, rows: Rows { count: 1, len: xs.len(), apart: 0 }, f });
+    })
 }
 
 /// Rows of one length that begin `apart` from one another: what a part of each row of a matrix is.
@@ -124,13 +121,13 @@ struct MapRows<'a, 'p, F> {
     f: F,
 }
 
-impl<F: One> Work for MapRows<'_, '_, F> {
+impl<F: One> FusedWork for MapRows<'_, '_, F> {
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         let MapRows { to, mut xs, rows: Rows { len, apart, .. }, f } = self;
         while to.left() > 0 {
             let row = &xs[..len];
-            to.each(len, |i| f.of(row[i]));
+            to.each(len, |i| f.of::<M>(row[i]));
             xs = xs.get(apart..).unwrap_or_default();
         }
     }
@@ -139,7 +136,7 @@ impl<F: One> Work for MapRows<'_, '_, F> {
 /// The function of each number of some rows, of which the first begins with `xs`.
 pub fn mapped_rows<F: One>(xs: &[f32], rows: Rows, f: F) -> Vec<f32> {
     anew(rows.count * rows.len, Cut { period: rows.len, work: F::WORK }, |at, to| {
-        widest(MapRows { xs: &xs[at / rows.len * rows.apart..], to, rows, f });
+        widest_fused(MapRows { xs: &xs[at / rows.len * rows.apart..], to, rows, f });
     })
 }
 
@@ -166,9 +163,9 @@ struct Zip<'a, F> {
     f: F,
 }
 
-impl<F: Two> Work for Zip<'_, F> {
+impl<F: Two> FusedWork for Zip<'_, F> {
     #[inline(always)]
-    fn run(self) {
+    fn run<M: MulAdd>(self) {
         let Operand { elements, repeat } = self.ys;
         let mut runs = repeat.runs(self.from, self.xs.len());
         if repeat.is_short() {
@@ -176,7 +173,7 @@ impl<F: Two> Work for Zip<'_, F> {
             for xs in self.xs.chunks_mut(REPEATED) {
                 let ys = spread(&mut runs, elements, &mut places[..xs.len()]);
                 for (x, &mut y) in xs.iter_mut().zip(ys) {
-                    *x = self.f.of(*x, y);
+                    *x = self.f.of::<M>(*x, y);
                 }
             }
             return;
@@ -186,12 +183,12 @@ impl<F: Two> Work for Zip<'_, F> {
             let (own, others) = rest.split_at_mut(count);
             if repeat.step() == 1 {
                 for (x, &y) in own.iter_mut().zip(&elements[first..first + count]) {
-                    *x = self.f.of(*x, y);
+                    *x = self.f.of::<M>(*x, y);
                 }
             } else {
                 let y = elements[first];
                 for x in own {
-                    *x = self.f.of(*x, y);
+                    *x = self.f.of::<M>(*x, y);
                 }
             }
             rest = others;
@@ -201,13 +198,64 @@ impl<F: Two> Work for Zip<'_, F> {
 
 /// Overwrites each `x` with the function of it and its `y`.
 pub fn zip<F: Two>(xs: &mut [f32], ys: Operand, f: F) {
-    ys.unrolled(|ys| in_place(xs, Cut { period: 1, work: F::WORK }, |from, xs| widest(Zip { xs, ys, from, f })));
+    ys.unrolled(|ys| in_place(xs, Cut { period: 1, work: F::WORK }, |from, xs| widest_fused(Zip { xs, ys, from, f })));
+}
+
+/// As [`Zip`], into new places.
+struct ZipAnew<'a, 'p, R, F> {
+    to: &'a mut Places<'p, R>,
+    xs: &'a [f32],
+    ys: Operand<'a>,
+    from: usize,
+    f: F,
+}
+
+impl<R: Copy, F: Two<R>> FusedWork for ZipAnew<'_, '_, R, F> {
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        let ZipAnew { to, xs, ys: Operand { elements, repeat }, from, f } = self;
+        let mut runs = repeat.runs(from, xs.len());
+        if repeat.is_short() {
+            let mut places = [const { MaybeUninit::uninit() }; REPEATED];
+            for xs in xs.chunks(REPEATED) {
+                let ys = &*spread(&mut runs, elements, &mut places[..xs.len()]);
+                to.each(xs.len(), |i| f.of::<M>(xs[i], ys[i]));
+            }
+            return;
+        }
+        let mut rest = xs;
+        for (count, first) in runs {
+            let (xs, others) = rest.split_at(count);
+            if repeat.step() == 1 {
+                let ys = &elements[first..][..count];
+                to.each(count, |i| f.of::<M>(xs[i], ys[i]));
+            } else {
+                let y = elements[first];
+                to.each(count, |i| f.of::<M>(xs[i], y));
+            }
+            rest = others;
+        }
+    }
 }
 
 /// The function of each `x` and its `y`, for so many places.
-pub fn zipped<F: Two>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<f32> {
+pub fn zipped<R: Copy + Send, F: Two<R>>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<R> {
     let cut = Cut { period: 1, work: F::WORK };
-    ys.unrolled(|ys| on_repeated(xs.elements, xs.repeat, len, cut, |from, xs| widest(Zip { xs, ys, from, f })))
+    ys.unrolled(|ys| {
+        anew(len, cut, |mut from, to| {
+            if xs.repeat.is_none() {
+                return widest_fused(ZipAnew { xs: &xs.elements[from..][..to.left()], to, ys, from, f });
+            }
+            let mut runs = xs.repeat.runs(from, to.left());
+            let mut places = [const { MaybeUninit::uninit() }; REPEATED];
+            while to.left() > 0 {
+                let count = to.left().min(REPEATED);
+                let xs = &*spread(&mut runs, xs.elements, &mut places[..count]);
+                widest_fused(ZipAnew { to: &mut *to, xs, ys, from, f });
+                from += count;
+            }
+        })
+    })
 }
 
 /// The places of a part of a new vector. They are filled in their order.
@@ -255,9 +303,40 @@ pub fn anew<R: Copy + Send>(len: usize, cut: Cut, act: impl Fn(usize, &mut Place
 /// A vector of `len` elements, in lots of `lot`: `act` is called with the place of the first element of each, and with its
 /// places, of which it writes every one.
 pub(super) fn made<R: Send>(len: usize, lot: usize, act: impl Fn(usize, &mut [MaybeUninit<R>]) + Sync) -> Vec<R> {
+    made_in(len, std::iter::repeat(lot), act)
+}
+
+/// A vector of `len` sums, in lots of these sizes: `act` is called with the place of the first of each, and adds to its zeros,
+/// which were written just before.
+///
+/// # Panics
+/// If the lots are fewer than `len` places.
+pub(super) fn summed(
+    len: usize,
+    sizes: impl Iterator<Item = usize>,
+    act: impl Fn(usize, &mut [f32]) + Sync,
+) -> Vec<f32> {
+    made_in(len, sizes, |from, places: &mut [MaybeUninit<f32>]| {
+        places.fill(MaybeUninit::new(0.0));
+        // SAFETY: every place was written.
+        act(from, unsafe { places.assume_init_mut() });
+    })
+}
+
+/// As [`made`], in lots of these sizes, which are `len` places or more together.
+fn made_in<R: Send>(
+    len: usize,
+    sizes: impl Iterator<Item = usize>,
+    act: impl Fn(usize, &mut [MaybeUninit<R>]) + Sync,
+) -> Vec<R> {
     let mut made = Vec::with_capacity(len);
-    let places = made.spare_capacity_mut()[..len].chunks_mut(lot);
-    in_lots(places.enumerate(), |(i, places)| act(i * lot, places));
+    let mut rest = &mut made.spare_capacity_mut()[..len];
+    let lots = sizes.map_while(|size| {
+        let (from, places) = (len - rest.len(), rest.split_off_mut(..size.min(rest.len()))?);
+        (!places.is_empty()).then_some((from, places))
+    });
+    in_lots(lots, |(from, places)| act(from, places));
+    assert!(rest.is_empty(), "the lots are all of the elements");
     // SAFETY: the lots are all of the vector's places, and `act` wrote each of them before `in_lots` returned.
     unsafe { made.set_len(len) };
     made
@@ -295,22 +374,21 @@ fn add_all(xs: &mut [f32], others: &[&[f32]], from: usize) {
     for other in others {
         let repeat = &Repeat::none(xs.len());
         let ys = Operand { elements: &other[from..from + xs.len()], repeat };
-        widest(Zip { xs, ys, from: 0, f: super::ops::Add });
+        widest_fused(Zip { xs, ys, from: 0, f: super::ops::Add });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::convert::converted;
-    use super::super::flags::{Test, tested};
     use super::*;
 
     #[derive(Clone, Copy)]
     struct Less;
 
-    impl Test for Less {
+    impl Two<bool> for Less {
         #[inline(always)]
-        fn of(self, x: f32, y: f32) -> bool {
+        fn of<M: MulAdd>(self, x: f32, y: f32) -> bool {
             x < y
         }
     }
@@ -320,7 +398,7 @@ mod tests {
 
     impl Two for Difference {
         #[inline(always)]
-        fn of(self, x: f32, y: f32) -> f32 {
+        fn of<M: MulAdd>(self, x: f32, y: f32) -> f32 {
             x - y
         }
     }
@@ -330,7 +408,7 @@ mod tests {
 
     impl One for Half {
         #[inline(always)]
-        fn of(self, x: f32) -> f32 {
+        fn of<M: MulAdd>(self, x: f32) -> f32 {
             0.5 * x
         }
     }
@@ -371,7 +449,7 @@ mod tests {
             (Operand { elements: &xs, repeat: &x_repeat }, Operand { elements: &ys, repeat: &y_repeat });
         let case = format!("{x:?} with {y:?}");
         assert!(zipped(x_operand, y_operand, len, Difference) == differences, "{case}");
-        assert!(tested(x_operand, y_operand, len, Less) == less, "{case}");
+        assert!(zipped(x_operand, y_operand, len, Less) == less, "{case}");
         assert!(converted::<bool, f32>(&less) == one_for_true, "{case}");
         zip(&mut all_xs, y_operand, Difference);
         assert!(all_xs == differences, "{case} in place");
