@@ -1,5 +1,5 @@
 //! What is computed on float32 in bulk: loops over slices that the compiler can vectorise, for the processor that they run
-//! on (`target`), on several threads if that pays (`walk`).
+//! on (`target`), on several threads if that pays (`cut`).
 //!
 //! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
 
@@ -7,6 +7,7 @@ mod axis;
 pub mod channels;
 mod conv;
 mod convert;
+mod cut;
 mod depthwise;
 pub mod flags;
 mod fold;
@@ -29,6 +30,7 @@ mod walk;
 pub use axis::Axis;
 pub use conv::Convolution;
 pub use convert::{To, converted};
+pub use cut::{Cut, Places, anew};
 pub use depthwise::Depthwise;
 pub use fold::{Fold, Folding};
 pub use layout::{laid_out, repeated, rows, slices, tiled};
@@ -42,7 +44,7 @@ pub use softmax::{
     cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,
 };
 pub use target::{Work, widest};
-pub use walk::{Cut, Operand, Places, Rows, anew, one_hot, sum_over, sums};
+pub use walk::{Operand, Rows, one_hot, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

@@ -2,8 +2,8 @@
 //!
 //! Sums are of double precision. They are added part by part, in an order that follows from the sizes alone.
 
+use super::cut::{Cut, in_place, on_copy};
 use super::target::{Work, widest};
-use super::walk::{Cut, in_place, on_copy};
 use crate::exec::lots::in_lots;
 
 /// Fewest numbers that are added side by side: some times what the widest registers hold.

@@ -1,7 +1,7 @@
 //! Numbers of one type as numbers of another.
 
+use super::cut::{Cut, Places, anew};
 use super::target::{Work, widest};
-use super::walk::{Cut, Places, anew};
 
 /// What is converted to another type as TensorFlow's Cast does.
 pub trait To<R>: Copy + Sync {

@@ -1,8 +1,8 @@
 //! Choices between numbers by bools.
 
+use super::cut::{Cut, Places, anew, in_place};
 use super::repeat::{Along, Walk};
 use super::target::{Work, widest};
-use super::walk::{Cut, Places, anew, in_place};
 
 const SIMPLE: Cut = Cut { period: 1, work: 1 };
 

@@ -5,8 +5,8 @@
 
 use smallvec::SmallVec;
 
+use super::cut::Cut;
 use super::target::{Work, widest};
-use super::walk::Cut;
 use crate::exec::lots::in_lots;
 
 /// Numbers of a row that are folded side by side: some times what the widest registers hold.

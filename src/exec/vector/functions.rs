@@ -38,8 +38,8 @@ fn signed_as(size: f32, x: f32) -> f32 {
     f32::from_bits(size.to_bits() & 0x7fff_ffff | x.to_bits() & 0x8000_0000)
 }
 
-/// e^x as the product of a number near 1 and a power of two: what the number has beyond 1, and the exponent. If `x` is not between
-/// -105 and 89, they are any numbers.
+/// e^x as the product of a number near 1 and a power of two: what the number has beyond 1, and the exponent. If `x` is not
+/// between -105 and 89, they are any numbers.
 #[inline(always)]
 fn exp_parts<M: MulAdd>(x: f32) -> (f32, i32) {
     let rounded = M::mul_add(x, std::f32::consts::LOG2_E, ROUNDER);

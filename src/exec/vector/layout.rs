@@ -1,8 +1,9 @@
 //! Elements put in order, and repeated.
 
+use super::cut::{Cut, anew, made};
 use super::repeat::Repeat;
 use super::transpose::{TILE, transpose};
-use super::walk::{Cut, Rows, anew, made};
+use super::walk::Rows;
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, Pace};
 

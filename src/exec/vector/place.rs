@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::walk::{Cut, made};
+use super::cut::{Cut, made};
 
 const COPY: Cut = Cut { period: 1, work: 1 };
 

@@ -4,8 +4,8 @@
 //! of nothing else, the answer is minus infinity.
 
 use super::axis::Axis;
+use super::cut::summed;
 use super::target::{Work, widest};
-use super::walk::summed;
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::BLOCK;
 

@@ -3,10 +3,11 @@
 //! The windows of all channels are added up at once: sums of two neighbours, then of four, and so on, of which those are added
 //! that make up a window. Zeros between the places keep them apart.
 
+use super::cut::{Cut, in_place, on_copy};
 use super::ops::{Reciprocal, RootBelow};
 use super::power::Power;
 use super::target::{FusedWork, MulAdd, widest_fused};
-use super::walk::{Cut, One, Two, in_place, on_copy};
+use super::walk::{One, Two};
 use crate::exec::lots::threads;
 
 /// Numbers that are computed on while a processor's nearest memory holds them.

@@ -1,10 +1,10 @@
 //! Softmax of rows, its logarithm, and the loss computed with it: each row is shifted by its largest number first, so that no
 //! exponential overflows.
 
+use super::cut::{Cut, on_copy};
 use super::functions::{exp, ln};
 use super::place::copied;
 use super::target::{FusedWork, MulAdd, widest_fused};
-use super::walk::{Cut, on_copy};
 use crate::exec::lots::{in_lots, lot};
 
 /// Partial results that are kept side by side, so that a sum can be vectorised; the order of a sum follows from this alone.
