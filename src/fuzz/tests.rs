@@ -155,21 +155,32 @@ fn every_decoder_survives_modified_examples() {
 #[cfg(feature = "exec")]
 #[test]
 fn every_op_answers_or_fails_whatever_its_arguments() {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     let strategy = proptest::collection::vec(any::<u8>(), 0..CHOICES);
-    let mut never = Vec::new();
     let ops = crate::exec::fuzz::ops();
-    for op in &ops {
-        let answered = std::cell::Cell::new(0);
-        let outcome = runner(CASES_OF_AN_OP).run(&strategy, |choices| {
-            let answers = crate::exec::fuzz::one(op, &choices) == Reaction::Answered;
-            answered.set(answered.get() + u32::from(answers));
-            Ok(())
-        });
-        outcome.unwrap_or_else(|error| panic!("{}: {error}", op.name));
-        if answered.get() == 0 {
-            never.push(op.name);
+    let (next, never) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let try_some = || {
+        while let Some(op) = ops.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let answered = std::cell::Cell::new(0);
+            let outcome = runner(CASES_OF_AN_OP).run(&strategy, |choices| {
+                let answers = crate::exec::fuzz::one(op, &choices) == Reaction::Answered;
+                answered.set(answered.get() + u32::from(answers));
+                Ok(())
+            });
+            outcome.unwrap_or_else(|error| panic!("{}: {error}", op.name));
+            if answered.get() == 0 {
+                never.lock().unwrap().push(op.name);
+            }
         }
-    }
+    };
+    // On every core: alone, this takes longer than all other tests.
+    std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..cores).for_each(|_| _ = scope.spawn(try_some));
+    });
+    let never = never.into_inner().unwrap();
     // In case everything is refused before a kernel runs. Ops that access files have no folder here.
     eprintln!("{} of {} ops never answered: {never:?}", never.len(), ops.len());
     assert!(never.len() * MOST_NEVER_ANSWERED < ops.len(), "{} of {} ops: {never:?}", never.len(), ops.len());
