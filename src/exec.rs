@@ -9,6 +9,10 @@
 
 pub mod adapters;
 #[cfg(feature = "exec")]
+#[cfg_attr(
+    not(any(feature = "ndarray", feature = "wgpu")),
+    allow(irrefutable_let_patterns, unreachable_patterns, reason = "flex is the only engine then")
+)]
 mod burn;
 mod busy;
 mod dataset;

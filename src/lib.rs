@@ -47,8 +47,8 @@
 //!
 //! # Features
 //!
-//! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone.
-//! `burn-ir` (in `node`): burn's operations as graphs.
+//! `node` (default): the mesh, the node, the command line. `ndarray` (default): the CPU backend burn-ndarray beside burn-flex.
+//! `wgpu` (default): GPU devices. `exec`: burn-flex alone. `burn-ir` (in `node`): burn's operations as graphs.
 
 #![warn(missing_docs)]
 

@@ -9,6 +9,8 @@ use std::str::FromStr;
 
 use super::engine::Engine;
 use crate::device::DeviceKind;
+#[cfg(all(feature = "exec", not(feature = "ndarray")))]
+use crate::failure::{Code, Failure};
 use crate::failure::{Result, counted};
 
 /// What computes.
@@ -74,7 +76,7 @@ impl Offer {
     /// The engine of the device.
     ///
     /// # Errors
-    /// Unavailable if the device has gone since it was offered.
+    /// Unavailable if the device has gone since it was offered, or if meshtf was built without its backend.
     pub fn open(self) -> Result<Box<dyn Engine>> {
         (self.open)()
     }
@@ -112,8 +114,14 @@ type Open = Box<dyn FnOnce() -> Result<Box<dyn Engine>> + Send>;
 fn cpu_engine(choice: BackendChoice) -> (&'static str, Open) {
     use super::burn::BurnEngine;
     match choice {
+        #[cfg(feature = "ndarray")]
         BackendChoice::NdArray => ("ndarray", {
             Box::new(|| Ok(Box::new(BurnEngine::<burn_ndarray::NdArray>::new("ndarray", Default::default()))))
+        }),
+        #[cfg(not(feature = "ndarray"))]
+        BackendChoice::NdArray => ("ndarray", {
+            let why = "this meshtf was built without the backend ndarray (a feature of that name); it has flex";
+            Box::new(move || Err(Failure::new(Code::Unavailable, why)))
         }),
         _ => ("flex", Box::new(|| Ok(Box::new(BurnEngine::<burn_flex::Flex>::new("flex", Default::default()))))),
     }
@@ -250,6 +258,11 @@ pub(super) mod tests {
     use super::*;
     use crate::means::{self, Means};
 
+    /// The CPU backends that were built.
+    #[cfg(feature = "exec")]
+    pub const BUILT: &[BackendChoice] =
+        if cfg!(feature = "ndarray") { &[BackendChoice::Flex, BackendChoice::NdArray] } else { &[BackendChoice::Flex] };
+
     /// The first GPU, for a test that may go without on some machines.
     pub fn gpu(test: &str) -> Option<Box<dyn Engine>> {
         let first = gpus(BackendChoice::Wgpu).into_iter().next();
@@ -280,7 +293,9 @@ pub(super) mod tests {
         };
         check(BackendChoice::Auto, "flex");
         check(BackendChoice::Flex, "flex");
-        check(BackendChoice::NdArray, "ndarray");
+        if cfg!(feature = "ndarray") {
+            check(BackendChoice::NdArray, "ndarray");
+        }
         check(BackendChoice::Wgpu, "flex");
         assert!(gpus(BackendChoice::Flex).is_empty());
         assert!(gpus(BackendChoice::NdArray).is_empty());

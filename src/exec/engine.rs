@@ -38,7 +38,7 @@ pub struct DeviceTensor {
 pub(super) enum Memory {
     #[cfg(feature = "exec")]
     Flex(burn_flex::FlexTensor),
-    #[cfg(feature = "exec")]
+    #[cfg(feature = "ndarray")]
     #[allow(deprecated)]
     NdArray(burn_ndarray::NdArrayTensor),
     #[cfg(feature = "wgpu")]

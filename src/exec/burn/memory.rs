@@ -155,6 +155,7 @@ impl Backing for burn_flex::Flex {
     }
 }
 
+#[cfg(feature = "ndarray")]
 impl Backing for burn_ndarray::NdArray {
     type Raw = burn_ndarray::NdArrayTensor;
     const MAX_RANK: usize = 6;
@@ -296,6 +297,7 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     let DeviceTensor { dtype, shape, memory } = tensor;
     match taken(memory)?.0 {
         Memory::Flex(raw) => read::<burn_flex::Flex>(raw, dtype, shape),
+        #[cfg(feature = "ndarray")]
         Memory::NdArray(raw) => read::<burn_ndarray::NdArray>(raw, dtype, shape),
         #[cfg(feature = "wgpu")]
         Memory::Wgpu(raw) => read::<burn_wgpu::CubeBackend>(*raw, dtype, shape),

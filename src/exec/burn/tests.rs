@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::exec::adapters::tests::BUILT;
 use crate::exec::adapters::{self, BackendChoice};
 use crate::exec::engine::{Engine, EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
@@ -16,10 +17,7 @@ const MOST_RUNS_ON_A_GPU: usize = 6;
 
 /// The available engines, each with the factor on the tolerances for what it computes less exactly than the host.
 fn engines() -> Vec<(Box<dyn Engine>, f64)> {
-    let mut engines = vec![
-        (adapters::cpu(BackendChoice::Flex).open().unwrap(), 4.0),
-        (adapters::cpu(BackendChoice::NdArray).open().unwrap(), 4.0),
-    ];
+    let mut engines: Vec<_> = BUILT.iter().map(|&choice| (adapters::cpu(choice).open().unwrap(), 4.0)).collect();
     engines.extend(adapters::tests::gpu("kernels on a GPU").map(|gpu| (gpu, 60.0)));
     engines
 }
@@ -271,7 +269,7 @@ fn a_tensor_is_unchanged_after_upload_and_download() {
 #[test]
 #[allow(deprecated)]
 fn elements_cross_into_a_cpu_engine_and_back_without_a_copy() {
-    for choice in [BackendChoice::Flex, BackendChoice::NdArray] {
+    for &choice in BUILT {
         let engine = adapters::cpu(choice).open().unwrap();
         let tensor = Tensor::from_vec([4096], vec![1f32; 4096]);
         let address = tensor.slice::<f32>().unwrap().as_ptr();

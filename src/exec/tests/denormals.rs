@@ -11,11 +11,12 @@ const DENORMAL: f32 = 6e-39;
 
 fn engines() -> Vec<(&'static str, Cluster)> {
     let on = |engine: fn() -> Box<dyn Engine>| Cluster::with(&[Task::new("local", 0)], engine);
-    vec![
-        ("host", on(|| Box::new(HostEngine))),
-        ("flex", on(|| adapters::cpu(BackendChoice::Flex).open().unwrap())),
-        ("ndarray", on(|| adapters::cpu(BackendChoice::NdArray).open().unwrap())),
-    ]
+    let mut all = vec![("host", on(|| Box::new(HostEngine)))];
+    all.push(("flex", on(|| adapters::cpu(BackendChoice::Flex).open().unwrap())));
+    if cfg!(feature = "ndarray") {
+        all.push(("ndarray", on(|| adapters::cpu(BackendChoice::NdArray).open().unwrap())));
+    }
+    all
 }
 
 #[test]

@@ -15,7 +15,8 @@ fn large(value: f32) -> Tensor {
 #[cfg(feature = "exec")]
 #[test]
 fn a_variable_keeps_its_value_where_there_is_no_room_to_change_it() {
-    use super::super::adapters::{BackendChoice, cpu};
+    use super::super::adapters::cpu;
+    use super::super::adapters::tests::BUILT;
 
     let text = "
         x = Placeholder dtype=float32
@@ -29,7 +30,7 @@ fn a_variable_keeps_its_value_where_there_is_no_room_to_change_it() {
         put = ScatterUpdate v at x
         train = ApplyAdagrad v slot lr x
         train_other = ApplyAdagrad slot v lr x";
-    for choice in [BackendChoice::Flex, BackendChoice::NdArray] {
+    for &choice in BUILT {
         let mut ops = Ops::new(text, cpu(choice).open().unwrap());
         let (zero, one, two, rate, at) =
             (large(0.), large(1.), large(2.), Tensor::scalar(3f32), Tensor::vector((0..LARGE as i32).collect()));
