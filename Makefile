@@ -42,13 +42,13 @@ dist: ## what is given away, in target/dist: a small binary, an archive, a .deb,
 	@CARGO='$(CARGO)' CARGO_TARGET_DIR='$(TARGET_DIR)' GPU='$(GPU)' JOBS='$(JOBS)' bash packaging/dist.sh '$(TARGET_DIR)/dist/packages'
 	$(call say,built $(TARGET_DIR)/dist/meshtf and what is in $(TARGET_DIR)/dist/packages)
 
-# The demo takes no GPU. The crates for GPUs are most of a first build, and burn-ndarray most of the rest: where there is no GPU, and
-# none of those crates is built yet, it does without them, unless GPU=yes.
+# The demo takes neither a GPU nor burn-ndarray. The crates for GPUs are most of a first build, and burn-ndarray is a quarter of the
+# rest: where there is no GPU, and those for GPUs are not built yet, it does without all of them, unless GPU=yes.
 DEMO_GPU = $(or $(GPU),$(if $(filter Darwin,$(shell uname))$(wildcard \
 	/dev/nvidia0 /dev/dri/render* $(TARGET_DIR)/release/deps/libburn_wgpu-*.rlib),yes,no))
 
-demo: ## two nodes as separate processes, one graph over both, the answer: 238 (built without GPUs where there is none)
-	$(call say,building meshtf$(if $(filter no,$(DEMO_GPU)), without GPUs (with them: make demo GPU=yes)): minutes the first time; seconds after that)
+demo: ## two nodes as separate processes, one graph over both, the answer: 238 (built for burn-flex alone where there is no GPU)
+	$(call say,building meshtf$(if $(filter no,$(DEMO_GPU)), without GPUs and burn-ndarray (with them: make demo GPU=yes)): minutes the first time; seconds after that)
 	@$(CARGO) build --release --bin meshtf $(if $(filter no,$(DEMO_GPU)),--no-default-features --features node) $(JOBS_FLAG)
 	@MESHTF='$(MESHTF)' bash examples/demo.sh
 
@@ -120,7 +120,7 @@ check: ## formatting, lints with warnings denied, the structure of the source
 	$(call say,lints)
 	@$(CARGO) clippy --release --all-targets $(JOBS_FLAG) -- -D warnings
 	@$(CARGO) clippy --release --no-default-features --lib $(JOBS_FLAG) -- -D warnings
-	@$(CARGO) clippy --release --no-default-features --features node --lib $(JOBS_FLAG) -- -D warnings
+	@$(CARGO) clippy --release --no-default-features --features node --lib --bins $(JOBS_FLAG) -- -D warnings
 	@$(CARGO) clippy --release -p meshtf-schema --all-targets $(JOBS_FLAG) -- -D warnings
 	$(call say,that tests need no dependency built anew)
 	@features() { $(CARGO) tree --no-dedupe --prefix none --format '{p} {f}' --edges "$$1" | sort -u; }; \

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::engine::Engine;
 use crate::device::DeviceKind;
 #[cfg(all(feature = "exec", not(feature = "ndarray")))]
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::failure::{Result, counted};
 
 /// What computes.
@@ -76,7 +76,7 @@ impl Offer {
     /// The engine of the device.
     ///
     /// # Errors
-    /// Unavailable if the device has gone since it was offered, or if meshtf was built without its backend.
+    /// Unavailable if the device has gone since it was offered; InvalidArgument if meshtf was built without its backend.
     pub fn open(self) -> Result<Box<dyn Engine>> {
         (self.open)()
     }
@@ -121,7 +121,7 @@ fn cpu_engine(choice: BackendChoice) -> (&'static str, Open) {
         #[cfg(not(feature = "ndarray"))]
         BackendChoice::NdArray => ("ndarray", {
             let why = "this meshtf was built without the backend ndarray (a feature of that name); it has flex";
-            Box::new(move || Err(Failure::new(Code::Unavailable, why)))
+            Box::new(move || Err(Failure::invalid(why)))
         }),
         _ => ("flex", Box::new(|| Ok(Box::new(BurnEngine::<burn_flex::Flex>::new("flex", Default::default()))))),
     }
@@ -158,7 +158,7 @@ mod found {
     use super::Offer;
     use crate::device::DeviceKind;
     use crate::exec::burn::BurnEngine;
-    use crate::failure::{Code, Failure};
+    use crate::failure::Failure;
 
     /// The graphics interfaces that a GPU may be reached through, best first. OpenGL is left out, though burn would fall
     /// back to it: few of its drivers run compute shaders correctly, and they may treat NaN and infinity as any number.
@@ -293,8 +293,11 @@ pub(super) mod tests {
         };
         check(BackendChoice::Auto, "flex");
         check(BackendChoice::Flex, "flex");
-        if cfg!(feature = "ndarray") {
+        if cfg!(any(feature = "ndarray", not(feature = "exec"))) {
             check(BackendChoice::NdArray, "ndarray");
+        } else {
+            let failure = cpu(BackendChoice::NdArray).open().map(|_| ()).unwrap_err();
+            assert!(failure.to_string().contains("built without the backend ndarray"), "{failure}");
         }
         check(BackendChoice::Wgpu, "flex");
         assert!(gpus(BackendChoice::Flex).is_empty());

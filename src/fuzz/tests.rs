@@ -175,7 +175,7 @@ fn every_op_answers_or_fails_whatever_its_arguments() {
             }
         }
     };
-    // On every core: alone, this takes longer than all other tests.
+    // On every core: on one, this takes longer than all other tests together.
     std::thread::scope(|scope| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         (0..cores).for_each(|_| _ = scope.spawn(try_some));

@@ -28,6 +28,8 @@ and fails if it is out of date; do not edit it by hand.
   then, or if the engine declines: for empty tensors, more dimensions than it supports, shapes that do not match (the host
   reports that in TensorFlow's words), and windows that it would compute differently from TensorFlow.
   On a flex device, meshtf's own vectorised loops compute float32 elementwise ops, softmax and max pools.
+  The last bit of exponentials, logarithms and what is made of them may differ between processors with and without an
+  instruction that multiplies and adds, as that of matrix products does.
 - **wgpu**: a GPU, in float32, also in float16 if the adapter supports it, never in float64. Ops without a kernel are
   computed on its host.
 

@@ -539,6 +539,9 @@ fn reductions_over_any_axes_are_the_hosts() {
             same_as_the_host(&*engine, "BiasAddGrad", &attrs, std::slice::from_ref(&x));
             let channels = if format == "NHWC" { dims[3] } else { dims[1] };
             same_as_the_host(&*engine, "BiasAdd", &attrs, &[x.clone(), whole_numbers(&[channels])]);
+            for dims in [vec![300, 17], vec![9, 40, 30], vec![3, 20, 6, 5, 4]] {
+                same_as_the_host(&*engine, "BiasAddGrad", &attrs, &[whole_numbers(&dims)]);
+            }
         }
     }
 }

@@ -93,8 +93,8 @@ pub fn anew<R: Copy + Send>(len: usize, cut: Cut, act: impl Fn(usize, &mut Place
     })
 }
 
-/// A vector of `len` elements, in lots of `lot`: `act` is called with the place of the first element of each, and with its
-/// places, of which it writes every one.
+/// A vector of `len` elements, which need no dropping, in lots of `lot`: `act` is called with the place of the first element of
+/// each, and with its places, of which it writes every one.
 pub(super) fn made<R: Send>(len: usize, lot: usize, act: impl Fn(usize, &mut [MaybeUninit<R>]) + Sync) -> Vec<R> {
     made_in(len, std::iter::repeat(lot), act)
 }
@@ -122,6 +122,7 @@ fn made_in<R: Send>(
     sizes: impl Iterator<Item = usize>,
     act: impl Fn(usize, &mut [MaybeUninit<R>]) + Sync,
 ) -> Vec<R> {
+    assert!(!std::mem::needs_drop::<R>(), "what was written is not dropped if the step is given up");
     let mut made = Vec::with_capacity(len);
     let mut rest = &mut made.spare_capacity_mut()[..len];
     let lots = sizes.map_while(|size| {
@@ -133,4 +134,25 @@ fn made_in<R: Send>(
     // SAFETY: the lots are all of the vector's places, and `act` wrote each of them before `in_lots` returned.
     unsafe { made.set_len(len) };
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn sums_are_of_all_lots_however_long() {
+        for sizes in [vec![1], vec![5, 5, 2], vec![1, 300_000, 7], vec![]] {
+            let len: usize = sizes.iter().sum();
+            // The last lot may be longer than what is left.
+            let lots = sizes.iter().enumerate().map(|(i, &size)| if i + 1 == sizes.len() { size + 3 } else { size });
+            let sums =
+                summed(len, lots, |from, to| to.iter_mut().enumerate().for_each(|(i, x)| *x += (from + i) as f32));
+            assert!(sums.iter().copied().eq((0..len).map(|i| i as f32)), "{sizes:?}");
+        }
+        let too_few = catch_unwind(AssertUnwindSafe(|| summed(10, [4, 5].into_iter(), |_, _| {})));
+        assert!(too_few.is_err(), "no place is left as it was");
+    }
 }

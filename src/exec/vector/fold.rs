@@ -502,7 +502,7 @@ mod tests {
     #[test]
     fn nothing_that_is_no_number_gets_lost() {
         for (count, inner) in [(3, 1), (40, 1), (1000, 1), (100_000, 1), (9, 5), (3000, 5), (3000, 40), (100, 2000)] {
-            for at in [0, count / 2, count - 1] {
+            for at in [0, 1, 2, count / 2, count / 2 + 1, count - 1] {
                 let mut xs = numbers(count * inner);
                 xs[at * inner + inner / 2] = f32::NAN;
                 xs[at * inner + inner - 1] = if inner == 1 { f32::NAN } else { f32::INFINITY };

@@ -234,6 +234,11 @@ mod tests {
                 assert!(same, "{name}({x:?}) = {got:?}, not {want:?}");
             }
         }
+        // On both sides of the limits of e^x.
+        for (within, beyond, want) in [(88.722_83f32, 88.722_84, inf), (-87.336_54, -87.336_55, 0.0)] {
+            assert!(units(exp::<M>(within), f64::from(within).exp()) <= 1.1, "{within}");
+            assert!(exp::<M>(within).is_normal() && exp::<M>(beyond) == want, "{within}");
+        }
         for x in [DENORMAL, -DENORMAL] {
             assert_eq!((exp::<M>(x), sigmoid::<M>(x), ln::<M>(x)), (1.0, 0.5, -inf));
             assert!(tanh::<M>(x) == x || tanh::<M>(x) == 0.0, "a denormal is its own tangent, or zero");

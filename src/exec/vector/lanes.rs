@@ -1,7 +1,7 @@
 //! Registers of floats, for the few loops that a compiler does not keep in registers by itself: those of products.
 //!
-//! Unlike the loops of [`target`](super::target), these fuse multiplication and addition only if the processor does, as the
-//! products of matrices do: the last bit of an answer is the processor's.
+//! Like a [`FusedWork`](super::target::FusedWork), these fuse multiplication and addition if the processor does, as all products
+//! of matrices do: the last bit of an answer is the processor's.
 
 #![allow(unsafe_code, reason = "what a processor computes with is used only where that is the processor")]
 

@@ -1,4 +1,4 @@
-//! How tensors' elements are repeated as they are broadcast to a larger shape.
+//! How tensors' elements are repeated as they are broadcast to a larger shape, tiled, or shown by a view.
 //!
 //! The answer is walked run by run: in a run, the elements of a tensor either lie side by side or are one and the same. This
 //! file computes places, and copies elements; nothing here computes on them.
@@ -101,7 +101,8 @@ impl Repeat {
         }))
     }
 
-    /// An answer of these dimensions, which are given innermost first; along that, elements lie side by side or are the same.
+    /// An answer of these dimensions, which are given innermost first. Along the innermost of more than one place, elements lie
+    /// side by side or are the same.
     pub fn merged(all: impl Iterator<Item = Along<1>>) -> Repeat {
         let mut dims = SmallVec::<[Along<1>; 4]>::new();
         for (size, [stride]) in all.filter(|(size, _)| *size != 1) {
@@ -111,6 +112,7 @@ impl Repeat {
             }
         }
         dims.reverse();
+        debug_assert!(dims.last().is_none_or(|(_, [step])| *step <= 1), "a run is of neighbours or of one element");
         if dims.is_empty() {
             dims.push((1, [1]));
         }
@@ -188,7 +190,7 @@ impl Runs<'_> {
             let (count, first) = self.up_to(to.len() - done).expect("there are as many places");
             let to = &mut to[done..done + count];
             if self.step == 1 {
-                to.iter_mut().zip(&elements[first..]).for_each(|(to, element)| _ = to.write(element.clone()));
+                to.iter_mut().zip(&elements[first..][..count]).for_each(|(to, element)| _ = to.write(element.clone()));
             } else {
                 let element = &elements[first];
                 to.iter_mut().for_each(|to| _ = to.write(element.clone()));

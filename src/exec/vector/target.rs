@@ -23,7 +23,7 @@ pub trait MulAdd {
     fn mul_add(x: f32, y: f32, z: f32) -> f32;
 }
 
-/// By the processor's instruction.
+/// By the processor's instruction, in what is compiled for a processor that has it; elsewhere this is a slow call.
 pub struct RoundedOnce;
 
 impl MulAdd for RoundedOnce {

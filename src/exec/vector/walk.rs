@@ -1,6 +1,6 @@
 //! Functions of one and of two numbers over many of them, in place or into a new vector.
 
-#![allow(unsafe_code, reason = "a vector is filled before it is initialised")]
+#![allow(unsafe_code, reason = "a buffer is filled before it is initialised")]
 
 use std::mem::MaybeUninit;
 

@@ -47,10 +47,11 @@ impl View {
             check_text_bytes(longest.saturating_mul(n))?;
         }
         let walk = self.merged();
-        let repeat = walk.repeat().filter(|_| n > 0);
+        let repeat = if n > 0 { walk.repeat() } else { None };
         with_moved!(source.dtype(), T => {
             let elements = source.moved::<T>()?;
-            if let Some(repeat) = &repeat {
+            // Strings are copied one after the other: those of a copy that is given up are dropped then.
+            if let Some(repeat) = repeat.as_ref().filter(|_| !std::mem::needs_drop::<T>()) {
                 let out = vector::repeated(&elements[self.offset as usize..], repeat);
                 return Ok(Tensor::from_moved(source.dtype(), shape, out));
             }
@@ -311,5 +312,50 @@ mod tests {
         check(1, 2, 3);
         check(3, 40, 70);
         check(2, 32, 33);
+    }
+
+    #[test]
+    fn views_of_runs_are_read_as_element_by_element() {
+        let check = |from: &Tensor, offset: isize, dims: &[(usize, isize)]| {
+            let view = View { offset, dims: dims.to_vec() };
+            let shape: Shape = dims.iter().map(|dim| dim.0).collect();
+            let got = view.read(from, shape.clone()).unwrap();
+            assert_eq!(got.shape(), &shape);
+            let place = |mut i: usize| {
+                dims.iter().rev().fold(offset, |at, &(size, stride)| {
+                    let index = i % size;
+                    i /= size;
+                    at + index as isize * stride
+                })
+            };
+            let places = (0..got.len()).map(|i| place(i) as usize);
+            match (got.data(), from.data()) {
+                (Data::U8(got), Data::U8(from)) => assert!(places.zip(got).all(|(at, x)| *x == from[at]), "{dims:?}"),
+                (Data::F32(got), Data::F32(from)) => assert!(places.zip(got).all(|(at, x)| *x == from[at]), "{dims:?}"),
+                (Data::String(got), Data::String(from)) => {
+                    assert!(places.zip(got).all(|(at, x)| *x == from[at]), "{dims:?}")
+                }
+                _ => unreachable!("the dtype stays"),
+            }
+        };
+        let count = 2000;
+        for from in [
+            Tensor::vector((0..count).map(|i| (i % 251) as u8).collect::<Vec<u8>>()),
+            Tensor::vector((0..count).map(|i| i as f32).collect::<Vec<f32>>()),
+            Tensor::new([count], Data::String((0..count).map(|i| i.to_string().into_bytes()).collect())).unwrap(),
+        ] {
+            // A column that is repeated, rows that are, a part of each row, and what is backwards, short, strided, or nothing.
+            check(&from, 7, &[(3, 100), (40, 1), (50, 0)]);
+            check(&from, 100, &[(5, 0), (20, 30), (20, 1)]);
+            check(&from, 90, &[(4, 0), (2, 500), (30, 1), (1, 1)]);
+            check(&from, 1500, &[(9, -150), (64, 1)]);
+            check(&from, 0, &[(100, 3), (2, 1)]);
+            check(&from, 1, &[(10, 100), (40, 2)]);
+            check(&from, 3, &[(1, 1), (1, 0)]);
+            check(&from, 0, &[(3, 1), (0, 0), (20, 1)]);
+            // More than one lot.
+            check(&from, 0, &[(2000, 1), (170, 0)]);
+            check(&from, 500, &[(300, 0), (1000, 1)]);
+        }
     }
 }
