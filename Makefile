@@ -62,7 +62,8 @@ test: ## every test: library, documentation, processes
 	$(call say,building and running every test; a line that begins with NOT RUN names what this machine lacks for one)
 	@$(CARGO) fetch --locked --quiet || echo '  crates of other platforms are not here: tests of the licences that a package lists will fail'
 	@$(CARGO) test --release $(QUICK) --lib $(JOBS_FLAG)
-	@$(CARGO) test --release --bins --examples --test '*' $(JOBS_FLAG)
+	@$(CARGO) build --release --examples $(JOBS_FLAG)
+	@$(CARGO) test --release --bins --test '*' $(JOBS_FLAG)
 	@$(CARGO) test --release --doc $(JOBS_FLAG)
 	$(call say,the pure core by itself: no burn; no tokio; no libp2p)
 	@$(CARGO) test --release $(QUICK) --no-default-features --lib $(JOBS_FLAG)
