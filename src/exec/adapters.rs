@@ -158,7 +158,7 @@ mod found {
     use super::Offer;
     use crate::device::DeviceKind;
     use crate::exec::burn::BurnEngine;
-    use crate::failure::Failure;
+    use crate::failure::{Code, Failure};
 
     /// The graphics interfaces that a GPU may be reached through, best first. OpenGL is left out, though burn would fall
     /// back to it: few of its drivers run compute shaders correctly, and they may treat NaN and infinity as any number.
