@@ -7,7 +7,6 @@ use burn_backend::ops::ConvOptions;
 use super::array::{Array, Home, Site, done};
 use super::blocks::by_blocks;
 use super::elementwise::arrays;
-use super::matmul::MOST_AT_ONCE;
 use super::memory::Backing;
 use super::{Body, channels_last, pool};
 use crate::exec::engine::{EngineOutcome, Value, Values};
@@ -184,7 +183,7 @@ const FEWEST_PRODUCTS: usize = 1 << 19;
 
 /// Most products between two checks whether the step was given up; burn takes longer over them than over those of
 /// matrices.
-const MOST_PRODUCTS: usize = MOST_AT_ONCE / 8;
+const MOST_PRODUCTS: usize = 1 << 29;
 
 impl Fit {
     /// Whether burn should compute it.

@@ -175,7 +175,7 @@ fn as_given<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) 
 /// Multiplications of a block. Between two checks whether the step was given up, the backend does at most twice as many: for
 /// float32, a tenth of a second of two cores. Narrower blocks read their operands more often: in four of them, a product of 2048
 /// by 2048 takes a tenth longer.
-pub(super) const MOST_AT_ONCE: usize = 1 << 32;
+const MOST_AT_ONCE: usize = 1 << 32;
 
 /// The rows and columns of a part of a matrix are multiples of this, if it is that large.
 const ALIGNED: usize = 64;

@@ -68,7 +68,7 @@ impl<T: To<R>, R: Copy> Work for Conversion<'_, '_, T, R> {
 
 /// Each of the numbers as one of the other type.
 pub fn converted<T: To<R>, R: Copy + Send>(from: &[T]) -> Vec<R> {
-    anew(from.len(), Cut { period: 1, work: 1 }, |at, to| widest(Conversion { from: &from[at..][..to.left()], to }))
+    anew(from.len(), Cut::ANYWHERE, |at, to| widest(Conversion { from: &from[at..][..to.left()], to }))
 }
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ pub struct Cut {
 }
 
 impl Cut {
+    /// Anywhere, for elements that take an addition each.
+    pub const ANYWHERE: Cut = Cut { period: 1, work: 1 };
+
     /// How many of `len` elements make a lot.
     pub fn lot(self, len: usize) -> usize {
         let fewest = FEWEST / self.work;

@@ -4,8 +4,6 @@ use super::cut::{Cut, Places, anew, in_place};
 use super::repeat::{Along, Walk};
 use super::target::{Work, widest};
 
-const SIMPLE: Cut = Cut { period: 1, work: 1 };
-
 /// Numbers that are chosen by flags. `dims` are of three: the flags, the numbers for true and those for false. The outermost is
 /// first.
 #[derive(Clone, Copy)]
@@ -75,7 +73,7 @@ impl Work for Choosing<'_, '_> {
 /// The chosen numbers.
 pub fn chosen(choice: Choice) -> Vec<f32> {
     let len = choice.dims.iter().map(|dim| dim.0).product();
-    anew(len, SIMPLE, |from, to| widest(Choosing { to, choice, from }))
+    anew(len, Cut::ANYWHERE, |from, to| widest(Choosing { to, choice, from }))
 }
 
 struct ChoosingOver<'a> {
@@ -121,7 +119,7 @@ impl Work for ChoosingOver<'_> {
 /// Writes the chosen numbers over `xs`, which are all those of one side, [`TRUE`] or [`FALSE`], in their order. What the choice
 /// has for that side is not read.
 pub fn choose_over(xs: &mut [f32], kept: usize, choice: Choice) {
-    in_place(xs, SIMPLE, |from, xs| widest(ChoosingOver { xs, kept, choice, from }));
+    in_place(xs, Cut::ANYWHERE, |from, xs| widest(ChoosingOver { xs, kept, choice, from }));
 }
 
 #[cfg(test)]

@@ -267,7 +267,7 @@ fn once<T: Copy + Sync, F: Folder<T>>(xs: &[T], sizes: Sizes, f: F) -> Vec<F::Fo
     let Sizes { outer, inner, .. } = sizes;
     let (rows, parts) = (sizes.rows(), sizes.parts());
     let mut results = vec![F::START; sizes.results()];
-    let lot = Cut { period: 1, work: 1 }.lot(xs.len()).div_ceil(rows).next_multiple_of(inner.min(TILE));
+    let lot = Cut::ANYWHERE.lot(xs.len()).div_ceil(rows).next_multiple_of(inner.min(TILE));
     in_lots(results.chunks_mut(lot).enumerate(), |(i, to)| {
         widest(Lot { to, from: i * lot, xs, sizes, rows, parts, f });
     });

@@ -114,7 +114,7 @@ fn copy(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
 /// A tensor's elements at each place of an answer.
 pub fn repeated<T: Clone + Send + Sync>(from: &[T], repeat: &Repeat) -> Vec<T> {
     let len = repeat.places();
-    made(len, Cut { period: 1, work: 1 }.lot(len), |at, to| repeat.runs(at, to.len()).write(from, to))
+    made(len, Cut::ANYWHERE.lot(len), |at, to| repeat.runs(at, to.len()).write(from, to))
 }
 
 /// The elements of a tensor of these dimensions, repeated along each of them.

@@ -104,9 +104,9 @@ impl View {
 
     /// As runs of neighbours or of one element, if it has such and they are long.
     fn repeat(&self) -> Option<Repeat> {
-        let all = || self.dims.iter().rev().map(|&(size, stride)| Some((size, [usize::try_from(stride).ok()?])));
-        let is_of_runs = self.dims.last().is_some_and(|&(_, stride)| (0..=1).contains(&stride));
-        let repeat = is_of_runs.then(|| Some(Repeat::merged(all().collect::<Option<Vec<_>>>()?.into_iter())))??;
+        let &(_, 0..=1) = self.dims.last()? else { return None };
+        let dims = self.dims.iter().rev().map(|&(size, stride)| Some((size, [usize::try_from(stride).ok()?])));
+        let repeat = Repeat::merged(dims.collect::<Option<Vec<_>>>()?.into_iter());
         (!repeat.is_short()).then_some(repeat)
     }
 
