@@ -95,6 +95,12 @@ pub trait Inbox: Send + Sync {
     /// before [`Mesh::join`] has returned is held back until then.
     fn deliver(&self, from: &Peer, envelope: Envelope);
 
+    /// Calls `deliveries`, which calls [`Inbox::deliver`] for each message that may be delivered, and holds the link's order
+    /// meanwhile. What is to be done without that, such as a short computation, can follow here.
+    fn around(&self, deliveries: &mut dyn FnMut()) {
+        deliveries();
+    }
+
     /// A peer is there and has said Hello. What it changes in it later shows in [`Mesh::watch`]. Called before `join` has
     /// returned for the peers found by then.
     fn up(&self, peer: &Peer, hello: &Hello);

@@ -1,14 +1,14 @@
 //! How long a device has had something to do.
 //!
-//! The clock is read when a thread of the device falls asleep or wakes up, which takes far longer than reading it: a device
-//! that goes from turn to turn reads none.
+//! The clock is read when a thread of the device falls asleep or wakes up, which takes far longer than reading it; not from
+//! turn to turn.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::lock::lock;
 
-/// How many threads of a device are at work, and how long one at least was.
+/// How many threads are at work for a device, and how long one at least was.
 #[derive(Default)]
 pub(super) struct Busy(Mutex<Work>);
 

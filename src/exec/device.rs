@@ -19,7 +19,7 @@ use super::resource::Resources;
 use super::sink::{Pushed, Sink};
 use super::state::Site;
 use super::step::{Beside, Body};
-use super::thread::Threads;
+use super::thread::{Threads, inline};
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -82,7 +82,9 @@ impl Device {
         start: impl FnOnce(Arc<Inner>, DeviceInbox) -> Result<Arc<Threads>, Failure>,
     ) -> Result<Device, Failure> {
         let (mailbox, inbox) = mailbox::open();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let place = Arc::new(Inner {
+            runs_inline: engine.computes_here() && cores > 1,
             name,
             engine,
             resources,
@@ -198,7 +200,12 @@ impl Device {
 
     /// Asks something for a step, which fails if the device is closed or has [`MAX_MESSAGES`] to see to.
     fn ask(&self, step: StepId, message: DeviceMessage) -> bool {
-        let Inner { name, sink, mailbox, .. } = &*self.place;
+        let Inner { name, sink, mailbox, runs_inline, .. } = &*self.place;
+        let put_aside = if *runs_inline { inline::put_aside(&self.threads, message) } else { Err(message) };
+        let message = match put_aside {
+            Ok(()) => return true,
+            Err(message) => message,
+        };
         let asked = mailbox.offer(message);
         let is_asked = asked.is_ok();
         if let Err(failure) = asked {

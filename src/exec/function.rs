@@ -154,6 +154,7 @@ impl dataset::Instance for Instance {
             signal: &signal,
             parked: &parked,
             beside: Beside::Never,
+            until: None,
         };
         let fetched = step.call(program, &near, args)?;
         let results = &self.callee.function.results;

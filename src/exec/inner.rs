@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use super::busy::Busy;
 use super::engine::Engine;
@@ -34,6 +35,8 @@ pub(super) struct Inner {
     pub generators: Mutex<HashMap<SessionId, Arc<Generators>>>,
     pub busy: Busy,
     pub beside: Beside,
+    /// Quick steps may run on the threads that deliver messages: it computes on the cores, and there is another for those.
+    pub runs_inline: bool,
 }
 
 impl Inner {
@@ -49,13 +52,19 @@ impl Inner {
             signal,
             parked: &self.parked,
             beside: self.beside,
+            until: None,
         }
     }
 
     /// Lets the step of a turn run until it waits, is done, fails, has had its turn or is told to make way.
     pub fn run(&self, turn: &mut Turn) -> Result<TurnEnd> {
+        self.run_until(None, turn)
+    }
+
+    /// As [`Inner::run`], to this time at most, and the op that is under way then.
+    pub fn run_until(&self, until: Option<Instant>, turn: &mut Turn) -> Result<TurnEnd> {
         let Turn { id, body, signal, .. } = turn;
-        let near = self.surroundings(*id, signal);
+        let near = Surroundings { until, ..self.surroundings(*id, signal) };
         let Body { program, step } = &mut **body;
         let _turn = memory::Turn::begin();
         let run = || turn::within(signal, || step.run(program, &near));

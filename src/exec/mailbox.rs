@@ -73,6 +73,8 @@ pub(super) enum DeviceMessage {
     Largest {
         reply: SyncSender<Option<Held>>,
     },
+    /// There are turns left of a thread that ran some inline.
+    GoOn,
     Close,
 }
 

@@ -19,6 +19,7 @@ use super::state::{self, Site};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Attrs;
 use crate::graph::op::{self, Role};
+use crate::graph::shape::Extent;
 use crate::plan::{Mode, Piece, PieceNode, PieceOp, late_feed};
 use crate::tensor::DType;
 
@@ -65,6 +66,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
         && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act))
     {
         code.stages = stages::stages(piece, &code, &acts);
+        code.may_run_inline = code.stages.is_some() && piece.nodes.iter().all(takes_as_long_as_its_inputs_say);
     }
     Ok(CompiledPiece { code: Arc::new(code), acts, feeds: piece.feeds.clone(), fetches: piece.fetches.clone() })
 }
@@ -195,6 +197,7 @@ fn lay_out(piece: &Piece, roles: &[Role]) -> PieceCode {
         fetches: piece.fetches.len(),
         mode: piece.mode,
         stages: None,
+        may_run_inline: false,
     }
 }
 
@@ -365,6 +368,12 @@ fn may_wait(node: &PieceNode, act: &Act) -> bool {
         Act::State(_) => op::lookup(op_name(&node.op)).is_some_and(|op| op.waits),
         _ => false,
     }
+}
+
+/// Whether nothing but its inputs decides how long a node takes.
+fn takes_as_long_as_its_inputs_say(node: &PieceNode) -> bool {
+    let PieceOp::Op(op) = &node.op else { return true };
+    op::lookup(op).is_some_and(|op| !op.uses_files && !op.takes_any_time && op.shape.extent() != Extent::Unknown)
 }
 
 fn role(node: &PieceNode) -> Role {

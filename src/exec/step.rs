@@ -6,6 +6,7 @@
 
 mod answer;
 mod beside;
+mod extents;
 mod frames;
 mod staged;
 mod trace;
@@ -18,6 +19,7 @@ use std::time::Instant;
 use answer::{answer, forward, take, to_send};
 pub(super) use beside::Beside;
 use beside::SideKernels;
+use extents::Extents;
 use frames::{Frames, NodeInstance, ReadyNodes};
 use staged::Course;
 use trace::Trace;
@@ -58,12 +60,16 @@ pub(super) struct Surroundings<'a> {
     /// Bytes of all the values that are parked on the device.
     pub parked: &'a AtomicUsize,
     pub beside: Beside,
+    /// When the turn is to end, if it runs inline.
+    pub until: Option<Instant>,
 }
 
 impl Surroundings<'_> {
     /// Whether the turn is to end after the op under way: somebody has something to say to the device, or to it.
     fn are_wanted(&self) -> bool {
-        self.has_message.load(Ordering::Relaxed) || self.signal.is_set()
+        self.has_message.load(Ordering::Relaxed)
+            || self.signal.is_set()
+            || self.until.is_some_and(|until| Instant::now() >= until)
     }
 }
 
@@ -129,6 +135,8 @@ pub(super) struct Step {
     course: Course,
     /// What of it runs beside its thread.
     lanes: SideKernels,
+    /// How large the outputs of its nodes are whose sizes are elements of an input.
+    extents: Extents,
     /// The node that runs or ran last.
     current: u32,
 }
@@ -150,6 +158,7 @@ impl Step {
             waits: 0,
             course: Course::default(),
             lanes: SideKernels::new(code.nodes.len()),
+            extents: Extents::default(),
             current: 0,
         }
     }

@@ -13,6 +13,7 @@ mod given_up;
 #[cfg(feature = "exec")]
 mod gpu;
 mod gradients;
+mod inline;
 mod models;
 mod ops;
 mod owners;

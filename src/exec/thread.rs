@@ -5,15 +5,19 @@
 //! else waits for the device, it takes the table and drives on, and the turn ends beside it, at the latest after the op
 //! under way. So an op that takes long delays its own step alone, whatever it computes, and short ones pay nothing for
 //! it.
+//!
+//! While the driving thread waits for a message, the table lies where the thread that brings one can take it; see
+//! [`inline`].
 
 #[cfg(test)]
 mod by_hand;
+pub(super) mod inline;
 mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use table::Table;
 pub use table::{MAX_PIECES, MAX_RUNS};
@@ -44,10 +48,16 @@ pub(super) struct Threads {
     watch: Condvar,
     /// A thread in reserve is to watch, or all are to end.
     reserve: Condvar,
+    /// The table lies in `idle` again.
+    returned: Condvar,
 }
 
 #[derive(Default)]
 struct State {
+    /// The table, while the driving thread waits for a message: a thread that brings one may take it.
+    idle: Option<Box<Table>>,
+    /// The driving thread has a message, and waits for the table: it is the next to have it.
+    is_idle_awaited: bool,
     lent: Option<Lent>,
     /// Turns that the driving threads have begun.
     turns: u64,
@@ -60,18 +70,20 @@ struct State {
     handles: Vec<JoinHandle<()>>,
     /// The driver of a device that has no threads.
     #[cfg(test)]
-    by_hand: Option<Box<Driver>>,
+    by_hand: Option<Driver>,
 }
 
 /// What the driving thread has; the thread that has it is the driving one.
 struct Driver {
-    table: Table,
+    table: Box<Table>,
     inbox: DeviceInbox,
 }
 
-/// The driver, while its thread runs a turn.
+/// What a thread that runs a turn leaves for another to go on with.
 struct Lent {
-    driver: Box<Driver>,
+    table: Box<Table>,
+    /// `None` of a turn that runs inline: the thread that waits for messages has it.
+    inbox: Option<DeviceInbox>,
     turn: u64,
     signal: Arc<Signal>,
 }
@@ -82,15 +94,19 @@ impl Threads {
     /// # Errors
     /// ResourceExhausted if the machine gives none.
     pub fn start(place: Arc<Inner>, inbox: DeviceInbox) -> Result<Arc<Threads>> {
-        let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
-        let (watch, reserve) = (Condvar::new(), Condvar::new());
-        let threads = Arc::new(Threads { place, state: Mutex::default(), watch, reserve });
+        let driver = Driver { table: Box::new(Table::new(Arc::clone(&place))), inbox };
+        let threads = Threads::with(place, State::default());
         threads.spawn(Some(driver))?;
         if let Err(failure) = threads.spawn(None) {
             threads.place.mailbox.send(DeviceMessage::Close);
             return Err(failure);
         }
         Ok(threads)
+    }
+
+    fn with(place: Arc<Inner>, state: State) -> Arc<Threads> {
+        let (watch, reserve, returned) = (Condvar::new(), Condvar::new(), Condvar::new());
+        Arc::new(Threads { place, state: Mutex::new(state), watch, reserve, returned })
     }
 
     /// Waits for the threads to end, which the driving one was told. Not on one of them, which would wait for itself.
@@ -105,7 +121,7 @@ impl Threads {
         }
     }
 
-    fn spawn(self: &Arc<Threads>, driver: Option<Box<Driver>>) -> Result<()> {
+    fn spawn(self: &Arc<Threads>, driver: Option<Driver>) -> Result<()> {
         let name = &self.place.name;
         let title = format!("{}:{}", name.kind.name(), name.index);
         let threads = Arc::clone(self);
@@ -120,8 +136,9 @@ impl Threads {
     }
 
     /// What every thread of a device does until the device is closed.
-    fn work(self: &Arc<Threads>, mut driver: Option<Box<Driver>>) {
+    fn work(self: &Arc<Threads>, mut driver: Option<Driver>) {
         denormals::flush();
+        inline::never();
         while let Some(driving) = driver.take().or_else(|| self.wait_to_drive()) {
             self.drive(driving);
         }
@@ -129,35 +146,67 @@ impl Threads {
     }
 
     /// Drives until a turn took long and another thread drives, or the device is closed.
-    fn drive(self: &Arc<Threads>, mut driver: Box<Driver>) {
+    fn drive(self: &Arc<Threads>, driver: Driver) {
         let at_work = self.place.busy.begin();
+        let Driver { mut table, mut inbox } = driver;
         loop {
             // The values of a turn and the word that its step is done go out together.
             self.flush();
-            if !driver.table.has_turn() {
-                let message = driver.inbox.take().or_else(|| at_work.pause(|| driver.inbox.wait()));
+            if !table.has_turn() {
+                let message;
+                (table, message) = match inbox.take() {
+                    Some(message) => (table, Some(message)),
+                    None => at_work.pause(|| self.wait(table, &inbox)),
+                };
                 match message {
-                    None | Some(DeviceMessage::Close) => return self.close(driver),
-                    Some(message) => driver.table.take(message),
+                    None | Some(DeviceMessage::Close) => return self.close(table),
+                    Some(message) => table.take(message),
                 }
             }
-            while let Some(message) = driver.inbox.take() {
+            while let Some(message) = inbox.take() {
                 if matches!(message, DeviceMessage::Close) {
-                    return self.close(driver);
+                    return self.close(table);
                 }
-                driver.table.take(message);
+                table.take(message);
             }
-            let Some(mut turn) = driver.table.next_turn() else { continue };
-            let number = self.lend(driver, &turn);
+            let Some(mut turn) = table.next_turn() else { continue };
+            let number = self.lend(table, Some(inbox), &turn);
+            let began = Instant::now();
             let result = self.place.run(&mut turn);
             match self.take_back(number) {
-                Some(back) => driver = back,
-                None => {
+                Some(Lent { table: back, inbox: Some(its), .. }) => (table, inbox) = (back, its),
+                _ => {
                     self.flush();
                     return self.place.mailbox.send(DeviceMessage::Back { turn, result });
                 }
             }
-            driver.table.end(turn, result);
+            table.end(turn, result, began.elapsed());
+        }
+    }
+
+    /// Waits for a message, and lets those that bring one have the table meanwhile.
+    fn wait(&self, table: Box<Table>, inbox: &DeviceInbox) -> (Box<Table>, Option<DeviceMessage>) {
+        lock(&self.state).idle = Some(table);
+        let message = inbox.wait();
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(table) = state.idle.take() {
+                state.is_idle_awaited = false;
+                return (table, message);
+            }
+            state.is_idle_awaited = true;
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Leaves the table to the thread that waits for messages. If there `is_more` to do, it goes on with that at once.
+    fn give_to_driver(&self, state: &mut State, table: Box<Table>, is_more: bool) {
+        state.idle = Some(table);
+        if is_more {
+            self.place.mailbox.send(DeviceMessage::GoOn);
+        }
+        if state.is_idle_awaited {
+            self.returned.notify_one();
         }
     }
 
@@ -166,38 +215,38 @@ impl Threads {
         let _panicked = catch_unwind(AssertUnwindSafe(|| self.place.sink.flush()));
     }
 
-    fn close(&self, mut driver: Box<Driver>) {
+    fn close(&self, mut table: Box<Table>) {
         self.flush();
-        driver.table.close();
+        table.close();
         lock(&self.state).is_closed = true;
         self.watch.notify_all();
         self.reserve.notify_all();
     }
 
-    /// Lays the driver where the watching thread finds it while a turn runs.
-    fn lend(&self, driver: Box<Driver>, turn: &Turn) -> u64 {
+    /// Lays the table where the watching thread finds it while a turn runs.
+    fn lend(&self, table: Box<Table>, inbox: Option<DeviceInbox>, turn: &Turn) -> u64 {
         let mut state = lock(&self.state);
         state.turns += 1;
         let number = state.turns;
-        state.lent = Some(Lent { driver, turn: number, signal: Arc::clone(&turn.signal) });
+        state.lent = Some(Lent { table, inbox, turn: number, signal: Arc::clone(&turn.signal) });
         if std::mem::take(&mut state.is_asleep) {
             self.watch.notify_one();
         }
         number
     }
 
-    /// The driver, if no thread has taken it since.
-    fn take_back(&self, turn: u64) -> Option<Box<Driver>> {
+    /// What was lent, if no thread has taken it since.
+    fn take_back(&self, turn: u64) -> Option<Lent> {
         let mut state = lock(&self.state);
         if state.lent.as_ref()?.turn != turn {
             return None;
         }
-        state.lent.take().map(|lent| lent.driver)
+        state.lent.take()
     }
 
     /// In reserve and then on watch, until this thread is to drive. `None` if it is to end: the device is closed, or enough
     /// others are there.
-    fn wait_to_drive(self: &Arc<Threads>) -> Option<Box<Driver>> {
+    fn wait_to_drive(self: &Arc<Threads>) -> Option<Driver> {
         let mut state = lock(&self.state);
         if state.is_watched {
             if state.in_reserve > 0 {
@@ -229,15 +278,21 @@ impl Threads {
 
     /// Looks at the turns until one takes long while something else waits; returns the driver then, and `None` once the
     /// device is closed.
-    fn watch_turns<'a>(&self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Option<Box<Driver>>) {
+    fn watch_turns<'a>(&self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Option<Driver>) {
         let (mut seen, mut quiet) = (0, 0);
         while !state.is_closed {
             match &state.lent {
                 Some(lent) if lent.turn == seen => {
-                    if self.place.mailbox.is_waiting() || lent.driver.table.has_turn() {
+                    if self.place.mailbox.is_waiting() || lent.table.has_turn() {
                         lent.signal.make_way();
-                        let driver = state.lent.take().map(|lent| lent.driver);
-                        return (state, driver);
+                        match state.lent.take() {
+                            Some(Lent { table, inbox: Some(inbox), .. }) => {
+                                return (state, Some(Driver { table, inbox }));
+                            }
+                            // Of an inline turn: the thread that has the inbox drives.
+                            Some(Lent { table, .. }) => self.give_to_driver(&mut state, table, true),
+                            None => {}
+                        }
                     }
                 }
                 Some(lent) => (seen, quiet) = (lent.turn, 0),

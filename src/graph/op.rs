@@ -39,6 +39,8 @@ pub struct OpDef {
     pub is_fed: bool,
     /// Reads or writes files that its first string input names.
     pub uses_files: bool,
+    /// May take any time, whatever its inputs: runs a dataset for elements, or writes where somebody reads.
+    pub takes_any_time: bool,
     /// Makes a variable.
     pub makes_variable: bool,
     /// Gives the variable of its first input a value, whether or not it has one.
@@ -196,6 +198,7 @@ impl OpDef {
             uses_only_shape: false,
             is_fed: false,
             uses_files: false,
+            takes_any_time: false,
             makes_variable: false,
             assigns: false,
             reads_variable: false,

@@ -8,6 +8,7 @@
 //! A graph infers its shapes once, when somebody first asks; a graph that is extended infers those of the new nodes only.
 
 mod call;
+mod extent;
 mod rules;
 
 use std::cell::Cell;
@@ -15,6 +16,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use call::Call;
+pub(crate) use extent::Extent;
 
 use super::{Graph, Node, NodeId, Output};
 use crate::tensor::{PartialShape, Shape};

@@ -393,7 +393,9 @@ impl Roster {
     /// # Errors
     /// If messages before it are missing, or too many wait for a bulk message that does not come.
     pub fn deliver(&self, link: &Link, prefix: Prefix, envelope: Envelope) -> Result<(), MeshError> {
-        link.take_frame(prefix.number, prefix.after, envelope, |envelope| self.hand_over(link, envelope))
+        self.around(|| {
+            link.take_frame(prefix.number, prefix.after, envelope, |envelope| self.hand_over(link, envelope))
+        })
     }
 
     /// Hands a bulk message to the inbox, once, after what it must follow.
@@ -401,7 +403,17 @@ impl Roster {
     /// # Errors
     /// If too many wait for one before them.
     pub fn deliver_bulk(&self, link: &Link, prefix: Prefix, envelope: Envelope) -> Result<(), MeshError> {
-        link.take_bulk(prefix, envelope, |envelope| self.hand_over(link, envelope))
+        self.around(|| link.take_bulk(prefix, envelope, |envelope| self.hand_over(link, envelope)))
+    }
+
+    fn around(&self, deliver: impl FnOnce() -> Result<(), MeshError>) -> Result<(), MeshError> {
+        let (mut deliver, mut result) = (Some(deliver), Ok(()));
+        self.inbox.around(&mut || {
+            if let Some(deliver) = deliver.take() {
+                result = deliver();
+            }
+        });
+        result
     }
 
     fn hand_over(&self, link: &Link, envelope: Envelope) {

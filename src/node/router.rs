@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::device::Task;
+use crate::exec::delivering;
 use crate::failure::{Code, Failure, Result};
 use crate::lock::lock;
 use crate::mesh::{Inbox, Mesh, MeshError, MeshKey};
@@ -85,6 +86,10 @@ impl Inbox for MeshRouter {
         if let Some(host) = self.host.get().and_then(Weak::upgrade) {
             host.deliver(from, envelope);
         }
+    }
+
+    fn around(&self, deliveries: &mut dyn FnMut()) {
+        delivering(deliveries);
     }
 
     fn up(&self, peer: &Peer, hello: &Hello) {

@@ -10,7 +10,7 @@ pub(super) use self::by_hand::Chore;
 
 use crate::device::Task;
 use crate::events::Events;
-use crate::exec::{Device, Offer, Resources};
+use crate::exec::{Device, Offer, Resources, delivering};
 use crate::failure::{Failure, Result};
 use crate::ids::StepId;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
@@ -82,7 +82,12 @@ impl Host {
         Ok(info)
     }
 
+    /// Delivers a message; steps that are quick run within.
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
+        delivering(|| self.hand_over(from, envelope));
+    }
+
+    fn hand_over(&self, from: &Peer, envelope: Envelope) {
         let Envelope { message, tensors } = envelope;
         match message {
             Message::ToClient(message) => self.client.deliver(from, message, tensors),

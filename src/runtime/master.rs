@@ -21,6 +21,7 @@ use self::sessions::{Handle, Sessions};
 use self::traces::Traces;
 use crate::device::{DeviceKind, Task};
 use crate::events::Events;
+use crate::exec::has_inline_work;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
@@ -370,9 +371,13 @@ impl State {
             }
             for (to, envelope) in outgoing.drain(..) {
                 let about = About::of(&envelope.message);
-                if let Err(failure) = self.router.send(&to, envelope) {
+                if let Err(failure) = self.router.send_soon(&to, envelope) {
                     self.unsent(handle, about, &to, &failure);
                 }
+            }
+            // A quick step here sends its values to others together with their Start.
+            if !has_inline_work() {
+                self.router.flush();
             }
         }
     }

@@ -42,6 +42,8 @@ pub(in crate::exec) struct PieceCode {
     pub mode: Mode,
     /// No loops and branches, and only receives wait: the order of the nodes, by what they wait for.
     pub stages: Option<Stages>,
+    /// A step that was quick may run inline the next time: nothing in it waits, and its inputs alone decide how long it takes.
+    pub may_run_inline: bool,
 }
 
 pub(in crate::exec) struct CompiledNode {
@@ -183,6 +185,8 @@ pub(in crate::exec) struct Placed {
     pub is_pure: bool,
     /// A control edge says that it comes after a kernel.
     pub is_after: bool,
+    /// The input whose elements say how large its outputs are.
+    pub sized_by: Option<u32>,
 }
 
 pub(in crate::exec) struct Receive {

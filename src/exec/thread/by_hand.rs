@@ -7,9 +7,8 @@ use crate::exec::outbox;
 impl Threads {
     pub fn by_hand(place: Arc<Inner>, inbox: DeviceInbox) -> Arc<Threads> {
         outbox::stop_time();
-        let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
-        let state = State { by_hand: Some(driver), ..State::default() };
-        Arc::new(Threads { place, state: Mutex::new(state), watch: Condvar::new(), reserve: Condvar::new() })
+        let driver = Driver { table: Box::new(Table::new(Arc::clone(&place))), inbox };
+        Threads::with(place, State { by_hand: Some(driver), ..State::default() })
     }
 
     /// Whether there is a message to take or a turn to run.
@@ -28,7 +27,7 @@ impl Threads {
         self.with_driver(|table| {
             if let Some(mut turn) = table.next_turn() {
                 let result = self.place.run(&mut turn);
-                table.end(turn, result);
+                table.end(turn, result, Duration::ZERO);
             }
         });
         self.flush();

@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ended::{EndedSteps, GivenUpSteps};
 
@@ -31,6 +32,11 @@ pub const MAX_PIECES: usize = 1 << 16;
 
 /// Most [`Device::start`](crate::exec::Device::start)s of one piece that wait for their turn.
 pub const MAX_RUNS: usize = 1 << 16;
+
+/// A turn is quick if it takes less than this.
+const QUICK: Duration = Duration::from_micros(100);
+/// So many bytes are few, whatever came when a piece was quick.
+const FEW_BYTES: usize = 4096;
 
 pub(super) struct Table {
     place: Arc<Inner>,
@@ -53,6 +59,10 @@ struct PieceState {
     runs: VecDeque<StepRange>,
     /// Steps that it has run.
     ran: u64,
+    /// Bytes of the feeds and values that came for the step under way.
+    came: usize,
+    /// Its last turn took little time: the most bytes that came for a step while that was so.
+    quick: Option<usize>,
     is_queued: bool,
     /// What came for the step while the body was out.
     held: Vec<Awaited>,
@@ -110,18 +120,37 @@ impl Table {
             | DeviceMessage::Release { .. }
             | DeviceMessage::Count { .. }
             | DeviceMessage::Largest { .. }
+            | DeviceMessage::GoOn
             | DeviceMessage::Close => None,
         };
         self.survive(about, |table| table.handle(message));
     }
 
     /// Takes a turn back that has ended, on the thread that drives. If that panics, its step fails and the rest goes on.
-    pub fn end(&mut self, turn: Turn, result: Result<TurnEnd>) {
+    /// `took` is how long it was.
+    pub fn end(&mut self, turn: Turn, result: Result<TurnEnd>, took: Duration) {
+        if let Some(piece) = self.pieces.get_mut(&turn.id) {
+            if took >= QUICK {
+                piece.quick = None;
+            } else if !matches!(result, Ok(TurnEnd::Yields)) {
+                // One that was cut short says nothing of its step.
+                piece.quick = Some(piece.came.max(piece.quick.unwrap_or(FEW_BYTES)));
+            }
+        }
         self.survive(Some(turn.step()), |table| table.back(turn, result));
     }
 
     pub fn has_turn(&self) -> bool {
         !self.runnable.is_empty()
+    }
+
+    /// Whether the next turn may run inline: the one before it was quick, and not much more has come for this one.
+    pub fn has_quick_turn(&self) -> bool {
+        let next = self.runnable.front().and_then(|id| self.pieces.get(id));
+        next.is_some_and(|piece| {
+            piece.quick.is_some_and(|most| piece.came <= 2 * most)
+                && piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline)
+        })
     }
 
     /// The next piece whose step can go on.
@@ -173,7 +202,7 @@ impl Table {
             DeviceMessage::Largest { reply } => {
                 let _gone = reply.send(self.most_held());
             }
-            DeviceMessage::Close => {}
+            DeviceMessage::GoOn | DeviceMessage::Close => {}
         }
     }
 
@@ -193,6 +222,8 @@ impl Table {
             current: None,
             runs: VecDeque::new(),
             ran: 0,
+            came: 0,
+            quick: None,
             is_queued: false,
             held: Vec::new(),
         };
@@ -243,6 +274,8 @@ impl Table {
         run.claim = None;
         let feeds = if run.next == run.end { std::mem::take(&mut run.feeds) } else { run.feeds.clone() };
         let early = session.early.remove(&number).unwrap_or_default();
+        let came = early.values().flatten().chain(&feeds).map(Tensor::byte_len);
+        piece.came = came.sum();
         session.steps.insert(number, id);
         piece.current = Some(number);
         body.step.begin(&body.program.code, StepId { session: id.session, number }, feeds, early);
@@ -389,6 +422,9 @@ impl Table {
     /// Gives a step something that it waits for, and a turn.
     fn feed(&mut self, id: PieceId, awaited: Awaited) {
         let Some(piece) = self.pieces.get_mut(&id) else { return self.drop_awaited(awaited) };
+        if let Awaited::Pushed(Pushed { value: Some(value), .. }) = &awaited {
+            piece.came += value.byte_len();
+        }
         let Some(body) = &mut piece.body else { return piece.held.push(awaited) };
         let near = self.place.surroundings(id, &piece.signal);
         let Body { program, step } = &mut **body;

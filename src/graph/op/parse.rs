@@ -36,6 +36,7 @@ fn facts(flags: &'static str) -> OpDef {
             "shape_only" => op.uses_only_shape = true,
             "fed" => op.is_fed = true,
             "files" => op.uses_files = true,
+            "any_time" => op.takes_any_time = true,
             "variable" => op.makes_variable = true,
             "reads" => op.reads_variable = true,
             "assigns" => op.assigns = true,
