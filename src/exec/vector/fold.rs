@@ -82,33 +82,46 @@ impl Folder<f32> for Total {
     }
 }
 
-macro_rules! folds {
-    ($($name:ident: $folded:ty, $start:expr, |$x:ident| $load:expr, |$a:ident, $b:ident| $join:expr;)*) => {
-        $(
-            #[derive(Clone, Copy)]
-            struct $name;
+/// As [`Total`], of the squares.
+#[derive(Clone, Copy)]
+struct Squares;
 
-            impl Folder<f32> for $name {
-                type Folded = $folded;
-                const START: $folded = $start;
+impl Folder<f32> for Squares {
+    type Folded = f64;
+    const START: f64 = 0.0;
 
-                #[inline(always)]
-                fn load(self, $x: f32) -> $folded {
-                    $load
-                }
+    #[inline(always)]
+    fn load(self, x: f32) -> f64 {
+        f64::from(x * x)
+    }
 
-                #[inline(always)]
-                fn join(self, $a: $folded, $b: $folded) -> $folded {
-                    $join
-                }
-            }
-        )*
-    };
+    #[inline(always)]
+    fn join(self, x: f64, y: f64) -> f64 {
+        x + y
+    }
+
+    #[inline(always)]
+    fn four(self, [a, b, c, d]: [f32; 4]) -> f64 {
+        f64::from((a * a + b * b) + (c * c + d * d))
+    }
 }
 
-folds! {
-    Squares: f64, 0.0, |x| f64::from(x) * f64::from(x), |a, b| a + b;
-    Product: f64, 1.0, |x| f64::from(x), |a, b| a * b;
+#[derive(Clone, Copy)]
+struct Product;
+
+impl Folder<f32> for Product {
+    type Folded = f64;
+    const START: f64 = 1.0;
+
+    #[inline(always)]
+    fn load(self, x: f32) -> f64 {
+        f64::from(x)
+    }
+
+    #[inline(always)]
+    fn join(self, x: f64, y: f64) -> f64 {
+        x * y
+    }
 }
 
 macro_rules! extremes {
