@@ -1,7 +1,7 @@
 //! How long a device has had something to do.
 //!
-//! The clock is read when a thread of the device falls asleep or wakes up, which takes far longer than reading it; not from
-//! turn to turn.
+//! The clock is read when a thread of the device falls asleep or wakes up, which takes far longer than reading it, and when
+//! another begins or ends to work for it; not from turn to turn.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};

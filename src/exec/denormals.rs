@@ -2,8 +2,8 @@
 //! hundred times as long over one, and what has come so close to zero is seldom worth that.
 //!
 //! It is a setting of a thread, not of a kernel: threads that compute for devices have it, those that run a step inline have it
-//! meanwhile, and the others of the process never do. What only moves a number leaves it as it is; and reading and writing numbers as text works on their bits, wherever it
-//! happens.
+//! meanwhile, and the others of the process never do. What only moves a number leaves it as it is; and reading and writing
+//! numbers as text works on their bits, wherever it happens.
 
 #![allow(unsafe_code, reason = "the processor's control register is read and written")]
 

@@ -201,12 +201,11 @@ impl Device {
     /// Asks something for a step, which fails if the device is closed or has [`MAX_MESSAGES`] to see to.
     fn ask(&self, step: StepId, message: DeviceMessage) -> bool {
         let Inner { name, sink, mailbox, runs_inline, .. } = &*self.place;
-        let put_aside = if *runs_inline { inline::put_aside(&self.threads, message) } else { Err(message) };
-        let message = match put_aside {
-            Ok(()) => return true,
-            Err(message) => message,
+        let asked = if *runs_inline && inline::will_visit(&self.threads) {
+            mailbox.offer_quietly(message)
+        } else {
+            mailbox.offer(message)
         };
-        let asked = mailbox.offer(message);
         let is_asked = asked.is_ok();
         if let Err(failure) = asked {
             sink.failed(step, failure.on_device(&name.to_string()).in_step(step.number));

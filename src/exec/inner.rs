@@ -35,7 +35,8 @@ pub(super) struct Inner {
     pub generators: Mutex<HashMap<SessionId, Arc<Generators>>>,
     pub busy: Busy,
     pub beside: Beside,
-    /// Quick steps may run on the threads that deliver messages: it computes on the cores, and there is another for those.
+    /// Quick steps may run on the threads that deliver messages: its kernels compute on this machine's cores, of which there are
+    /// at least two.
     pub runs_inline: bool,
 }
 

@@ -1,15 +1,18 @@
-//! How the threads of a device are spoken to: a channel, and a flag that a running step looks at between two ops.
+//! How the threads of a device are spoken to: a queue of messages, and a flag that a running step looks at between two ops.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::parked::Claim;
 use super::sink::Pushed;
 use super::step::{Body, Turn, TurnEnd};
+use super::thread::Table;
 use super::waiting::{Answer, WaitId, Wake};
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
+use crate::lock::lock;
 use crate::tensor::Tensor;
 
 /// Most messages that wait for a device: what others ask of it beyond that is refused.
@@ -73,8 +76,6 @@ pub(super) enum DeviceMessage {
     Largest {
         reply: SyncSender<Option<Held>>,
     },
-    /// There are turns left of a thread that ran some inline.
-    GoOn,
     Close,
 }
 
@@ -104,64 +105,78 @@ pub struct Load {
 
 /// The sending side.
 #[derive(Clone)]
-pub(super) struct Mailbox {
-    sender: Sender<DeviceMessage>,
-    state: Arc<State>,
-}
+pub(super) struct Mailbox(Arc<State>);
 
-/// The receiving side.
-pub(super) struct DeviceInbox {
-    receiver: Receiver<DeviceMessage>,
-    state: Arc<State>,
-}
+/// The receiving side, which also has a place for the device's table while nobody works on it.
+pub(super) struct DeviceInbox(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// A message may be waiting.
+    queue: Mutex<Queue>,
+    /// A message waits, or turns, while the table lies here.
+    bell: Condvar,
+    /// As the queue says, for those who only want a hint.
     is_waiting: AtomicBool,
-    /// So many are.
-    messages: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<DeviceMessage>,
+    /// While a thread waits in [`DeviceInbox::wait`], unless another has it.
+    table: Option<Box<Table>>,
+    /// The table has turns to run.
+    is_due: bool,
+    is_closed: bool,
 }
 
 pub(super) fn open() -> (Mailbox, DeviceInbox) {
-    let (sender, receiver) = mpsc::channel();
     let state = Arc::new(State::default());
-    (Mailbox { sender, state: state.clone() }, DeviceInbox { receiver, state })
+    (Mailbox(Arc::clone(&state)), DeviceInbox(state))
 }
 
 impl Mailbox {
     /// Sends what the device itself, or the node, has to say: it always finds room, since how much there is of it is bounded
     /// where it begins (by `MAX_WAITERS` and `MAX_RUNS`). To a device that is closed, it says nothing.
     pub fn send(&self, message: DeviceMessage) {
-        let _closed = self.pass(message);
+        let _closed = self.pass(usize::MAX, message, true);
     }
 
     /// Sends what somebody else asks for, who could ask without end.
     ///
     /// # Errors
-    /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if no receiver is left.
+    /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if the device is closed.
     pub fn offer(&self, message: DeviceMessage) -> Result<()> {
-        self.offer_up_to(MAX_MESSAGES, message)
+        self.pass(MAX_MESSAGES, message, true)
+    }
+
+    /// As [`Mailbox::offer`], without waking the device: the caller sees to the message, or rings.
+    ///
+    /// # Errors
+    /// As [`Mailbox::offer`].
+    pub fn offer_quietly(&self, message: DeviceMessage) -> Result<()> {
+        self.pass(MAX_MESSAGES, message, false)
     }
 
     /// Sends what follows from a refusal; for that a mailbox takes twice as many messages. Answers whether there was room.
     pub fn follow_up(&self, message: DeviceMessage) -> bool {
-        self.offer_up_to(2 * MAX_MESSAGES, message).is_ok()
+        self.pass(2 * MAX_MESSAGES, message, true).is_ok()
     }
 
-    fn offer_up_to(&self, most: usize, message: DeviceMessage) -> Result<()> {
-        if self.state.messages.load(Ordering::Relaxed) >= most {
+    fn pass(&self, most: usize, message: DeviceMessage, rings: bool) -> Result<()> {
+        let mut queue = lock(&self.0.queue);
+        if queue.is_closed {
+            return Err(Failure::new(Code::Unavailable, "the device is closed"));
+        }
+        if queue.messages.len() >= most {
             let why = format!("{MAX_MESSAGES} messages wait for the device already (MAX_MESSAGES)");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        self.pass(message)
-    }
-
-    fn pass(&self, message: DeviceMessage) -> Result<()> {
-        self.state.messages.fetch_add(1, Ordering::Relaxed);
-        let sent = self.sender.send(message);
-        self.state.is_waiting.store(true, Ordering::Release);
-        sent.map_err(|_| Failure::new(Code::Unavailable, "the device is closed"))
+        queue.messages.push_back(message);
+        self.0.is_waiting.store(true, Ordering::Relaxed);
+        if rings && queue.table.is_some() {
+            self.0.bell.notify_one();
+        }
+        Ok(())
     }
 
     /// Whether a message may be waiting.
@@ -171,7 +186,7 @@ impl Mailbox {
 
     /// Set while a message may be waiting.
     pub fn has_message(&self) -> &AtomicBool {
-        &self.state.is_waiting
+        &self.0.is_waiting
     }
 }
 
@@ -184,21 +199,76 @@ impl Wake for Mailbox {
 impl DeviceInbox {
     /// The next message, if one is there.
     pub fn take(&self) -> Option<DeviceMessage> {
-        // Lowered first: a message that comes now raises it again.
-        self.state.is_waiting.swap(false, Ordering::Acquire);
-        let message = self.receiver.try_recv().ok();
-        if message.is_some() {
-            self.state.messages.fetch_sub(1, Ordering::Relaxed);
-            self.state.is_waiting.store(true, Ordering::Relaxed);
-        }
+        self.take_if(|_| true)
+    }
+
+    /// The next message, if one is there that is not the last.
+    pub fn take_unless_close(&self) -> Option<DeviceMessage> {
+        self.take_if(|message| !matches!(message, DeviceMessage::Close))
+    }
+
+    fn take_if(&self, is_wanted: impl FnOnce(&DeviceMessage) -> bool) -> Option<DeviceMessage> {
+        self.next(&mut lock(&self.0.queue), is_wanted)
+    }
+
+    fn next(&self, queue: &mut Queue, is_wanted: impl FnOnce(&DeviceMessage) -> bool) -> Option<DeviceMessage> {
+        let message = if queue.messages.front().is_some_and(is_wanted) { queue.messages.pop_front() } else { None };
+        self.0.is_waiting.store(!queue.messages.is_empty(), Ordering::Relaxed);
         message
     }
 
-    /// Waits for the next message; `None` when no sender is left.
-    pub fn wait(&self) -> Option<DeviceMessage> {
-        let message = self.receiver.recv().ok();
-        self.state.messages.fetch_sub(usize::from(message.is_some()), Ordering::Relaxed);
-        message
+    /// Waits for the next message, or for turns, and lets other threads have the table meanwhile.
+    pub fn wait(&self, table: Box<Table>) -> (Box<Table>, Option<DeviceMessage>) {
+        let mut queue = lock(&self.0.queue);
+        queue.table = Some(table);
+        loop {
+            if (queue.is_due || !queue.messages.is_empty())
+                && let Some(table) = queue.table.take()
+            {
+                queue.is_due = false;
+                return (table, self.next(&mut queue, |_| true));
+            }
+            queue = self.0.bell.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The table, if the device's own thread waits. Whoever has it sees to all messages, in their order.
+    pub fn take_table(&self) -> Option<Box<Table>> {
+        lock(&self.0.queue).table.take()
+    }
+
+    /// Gives the table back; the device's thread goes on if it has turns, or there are messages.
+    pub fn give_back(&self, table: Box<Table>) {
+        let mut queue = lock(&self.0.queue);
+        queue.is_due = table.has_turn();
+        queue.table = Some(table);
+        if queue.is_due || !queue.messages.is_empty() {
+            self.0.bell.notify_one();
+        }
+    }
+
+    /// Wakes the device's thread, if it sleeps though there are messages.
+    pub fn ring(&self) {
+        let queue = lock(&self.0.queue);
+        if queue.table.is_some() && !queue.messages.is_empty() {
+            self.0.bell.notify_one();
+        }
+    }
+
+    /// Takes no more messages, and drops those that wait.
+    pub fn close(&self) {
+        let dropped = {
+            let mut queue = lock(&self.0.queue);
+            queue.is_closed = true;
+            std::mem::take(&mut queue.messages)
+        };
+        drop(dropped);
+    }
+}
+
+impl Drop for DeviceInbox {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -213,6 +283,7 @@ mod tests {
         for number in 0..MAX_MESSAGES as u64 {
             mailbox.offer(abort(number)).unwrap();
         }
+        assert_eq!(mailbox.offer_quietly(abort(0)).unwrap_err().code, Code::ResourceExhausted);
         let refused = mailbox.offer(abort(0)).unwrap_err();
         assert_eq!(refused.code, Code::ResourceExhausted);
         assert!(refused.message.contains("MAX_MESSAGES"), "{refused}");
@@ -223,11 +294,9 @@ mod tests {
             inbox.take().unwrap();
         }
         mailbox.send(DeviceMessage::Close);
-        assert!(inbox.take().is_some() && inbox.wait().is_some());
+        assert!(inbox.take().is_some() && inbox.take().is_some());
         mailbox.offer(abort(1)).unwrap();
         drop(inbox);
-        let mailbox_of_nobody = mailbox.clone();
-        mailbox_of_nobody.state.messages.store(0, Ordering::Relaxed);
-        assert_eq!(mailbox_of_nobody.offer(abort(2)).unwrap_err().code, Code::Unavailable);
+        assert_eq!(mailbox.offer(abort(2)).unwrap_err().code, Code::Unavailable);
     }
 }

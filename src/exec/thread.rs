@@ -6,7 +6,7 @@
 //! under way. So an op that takes long delays its own step alone, whatever it computes, and short ones pay nothing for
 //! it.
 //!
-//! While the driving thread waits for a message, the table lies where the thread that brings one can take it; see
+//! While the driving thread waits for a message, the table lies in the inbox, where the thread that brings one can take it; see
 //! [`inline`].
 
 #[cfg(test)]
@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use table::Table;
+pub(super) use table::Table;
 pub use table::{MAX_PIECES, MAX_RUNS};
 
 use super::denormals;
@@ -43,21 +43,16 @@ pub const MAX_THREADS: usize = 16;
 /// The threads of a device.
 pub(super) struct Threads {
     place: Arc<Inner>,
+    inbox: DeviceInbox,
     state: Mutex<State>,
     /// The watching thread is to look, or all are to end.
     watch: Condvar,
     /// A thread in reserve is to watch, or all are to end.
     reserve: Condvar,
-    /// The table lies in `idle` again.
-    returned: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// The table, while the driving thread waits for a message: a thread that brings one may take it.
-    idle: Option<Box<Table>>,
-    /// The driving thread has a message, and waits for the table: it is the next to have it.
-    is_idle_awaited: bool,
     lent: Option<Lent>,
     /// Turns that the driving threads have begun.
     turns: u64,
@@ -68,22 +63,16 @@ struct State {
     in_reserve: usize,
     is_closed: bool,
     handles: Vec<JoinHandle<()>>,
-    /// The driver of a device that has no threads.
+    /// The table of a device that has no threads.
     #[cfg(test)]
-    by_hand: Option<Driver>,
+    by_hand: Option<Box<Table>>,
 }
 
-/// What the driving thread has; the thread that has it is the driving one.
-struct Driver {
-    table: Box<Table>,
-    inbox: DeviceInbox,
-}
-
-/// What a thread that runs a turn leaves for another to go on with.
+/// The table, while the thread that has it runs a turn.
 struct Lent {
     table: Box<Table>,
-    /// `None` of a turn that runs inline: the thread that waits for messages has it.
-    inbox: Option<DeviceInbox>,
+    /// The turn runs inline: the device's own thread waits.
+    is_inline: bool,
     turn: u64,
     signal: Arc<Signal>,
 }
@@ -94,9 +83,9 @@ impl Threads {
     /// # Errors
     /// ResourceExhausted if the machine gives none.
     pub fn start(place: Arc<Inner>, inbox: DeviceInbox) -> Result<Arc<Threads>> {
-        let driver = Driver { table: Box::new(Table::new(Arc::clone(&place))), inbox };
-        let threads = Threads::with(place, State::default());
-        threads.spawn(Some(driver))?;
+        let table = Box::new(Table::new(Arc::clone(&place)));
+        let threads = Threads::with(place, inbox, State::default());
+        threads.spawn(Some(table))?;
         if let Err(failure) = threads.spawn(None) {
             threads.place.mailbox.send(DeviceMessage::Close);
             return Err(failure);
@@ -104,15 +93,14 @@ impl Threads {
         Ok(threads)
     }
 
-    fn with(place: Arc<Inner>, state: State) -> Arc<Threads> {
-        let (watch, reserve, returned) = (Condvar::new(), Condvar::new(), Condvar::new());
-        Arc::new(Threads { place, state: Mutex::new(state), watch, reserve, returned })
+    fn with(place: Arc<Inner>, inbox: DeviceInbox, state: State) -> Arc<Threads> {
+        Arc::new(Threads { place, inbox, state: Mutex::new(state), watch: Condvar::new(), reserve: Condvar::new() })
     }
 
-    /// Waits for the threads to end, which the driving one was told. Not on one of them, which would wait for itself.
+    /// Waits for the threads to end, which the driving one was told. Not on a thread of a device, or on one that runs a turn
+    /// inline, which could wait for itself.
     pub fn join(&self) {
-        let own = std::thread::current().id();
-        if lock(&self.state).handles.iter().any(|handle| handle.thread().id() == own) {
+        if inline::is_in_a_turn() {
             return;
         }
         loop {
@@ -121,13 +109,13 @@ impl Threads {
         }
     }
 
-    fn spawn(self: &Arc<Threads>, driver: Option<Driver>) -> Result<()> {
+    fn spawn(self: &Arc<Threads>, table: Option<Box<Table>>) -> Result<()> {
         let name = &self.place.name;
         let title = format!("{}:{}", name.kind.name(), name.index);
         let threads = Arc::clone(self);
         let handle = std::thread::Builder::new()
             .name(title)
-            .spawn(move || threads.work(driver))
+            .spawn(move || threads.work(table))
             .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no thread for a device: {error}")))?;
         let mut state = lock(&self.state);
         state.handles.retain(|handle| !handle.is_finished());
@@ -136,77 +124,51 @@ impl Threads {
     }
 
     /// What every thread of a device does until the device is closed.
-    fn work(self: &Arc<Threads>, mut driver: Option<Driver>) {
+    fn work(self: &Arc<Threads>, mut table: Option<Box<Table>>) {
         denormals::flush();
         inline::never();
-        while let Some(driving) = driver.take().or_else(|| self.wait_to_drive()) {
-            self.drive(driving);
+        while let Some(table) = table.take().or_else(|| self.wait_to_drive()) {
+            self.drive(table);
         }
         memory::tell_all();
     }
 
     /// Drives until a turn took long and another thread drives, or the device is closed.
-    fn drive(self: &Arc<Threads>, driver: Driver) {
+    fn drive(self: &Arc<Threads>, mut table: Box<Table>) {
         let at_work = self.place.busy.begin();
-        let Driver { mut table, mut inbox } = driver;
         loop {
             // The values of a turn and the word that its step is done go out together.
             self.flush();
             if !table.has_turn() {
                 let message;
-                (table, message) = match inbox.take() {
+                (table, message) = match self.inbox.take() {
                     Some(message) => (table, Some(message)),
-                    None => at_work.pause(|| self.wait(table, &inbox)),
+                    None => at_work.pause(|| self.inbox.wait(table)),
                 };
                 match message {
-                    None | Some(DeviceMessage::Close) => return self.close(table),
+                    Some(DeviceMessage::Close) => return self.close(table),
                     Some(message) => table.take(message),
+                    None => {}
                 }
             }
-            while let Some(message) = inbox.take() {
+            while let Some(message) = self.inbox.take() {
                 if matches!(message, DeviceMessage::Close) {
                     return self.close(table);
                 }
                 table.take(message);
             }
             let Some(mut turn) = table.next_turn() else { continue };
-            let number = self.lend(table, Some(inbox), &turn);
+            let number = self.lend(table, false, &turn);
             let began = Instant::now();
             let result = self.place.run(&mut turn);
             match self.take_back(number) {
-                Some(Lent { table: back, inbox: Some(its), .. }) => (table, inbox) = (back, its),
-                _ => {
+                Some(back) => table = back,
+                None => {
                     self.flush();
                     return self.place.mailbox.send(DeviceMessage::Back { turn, result });
                 }
             }
             table.end(turn, result, began.elapsed());
-        }
-    }
-
-    /// Waits for a message, and lets those that bring one have the table meanwhile.
-    fn wait(&self, table: Box<Table>, inbox: &DeviceInbox) -> (Box<Table>, Option<DeviceMessage>) {
-        lock(&self.state).idle = Some(table);
-        let message = inbox.wait();
-        let mut state = lock(&self.state);
-        loop {
-            if let Some(table) = state.idle.take() {
-                state.is_idle_awaited = false;
-                return (table, message);
-            }
-            state.is_idle_awaited = true;
-            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Leaves the table to the thread that waits for messages. If there `is_more` to do, it goes on with that at once.
-    fn give_to_driver(&self, state: &mut State, table: Box<Table>, is_more: bool) {
-        state.idle = Some(table);
-        if is_more {
-            self.place.mailbox.send(DeviceMessage::GoOn);
-        }
-        if state.is_idle_awaited {
-            self.returned.notify_one();
         }
     }
 
@@ -218,35 +180,36 @@ impl Threads {
     fn close(&self, mut table: Box<Table>) {
         self.flush();
         table.close();
+        self.inbox.close();
         lock(&self.state).is_closed = true;
         self.watch.notify_all();
         self.reserve.notify_all();
     }
 
     /// Lays the table where the watching thread finds it while a turn runs.
-    fn lend(&self, table: Box<Table>, inbox: Option<DeviceInbox>, turn: &Turn) -> u64 {
+    fn lend(&self, table: Box<Table>, is_inline: bool, turn: &Turn) -> u64 {
         let mut state = lock(&self.state);
         state.turns += 1;
         let number = state.turns;
-        state.lent = Some(Lent { table, inbox, turn: number, signal: Arc::clone(&turn.signal) });
+        state.lent = Some(Lent { table, is_inline, turn: number, signal: Arc::clone(&turn.signal) });
         if std::mem::take(&mut state.is_asleep) {
             self.watch.notify_one();
         }
         number
     }
 
-    /// What was lent, if no thread has taken it since.
-    fn take_back(&self, turn: u64) -> Option<Lent> {
+    /// The table, if no thread has taken it since.
+    fn take_back(&self, turn: u64) -> Option<Box<Table>> {
         let mut state = lock(&self.state);
         if state.lent.as_ref()?.turn != turn {
             return None;
         }
-        state.lent.take()
+        state.lent.take().map(|lent| lent.table)
     }
 
     /// In reserve and then on watch, until this thread is to drive. `None` if it is to end: the device is closed, or enough
     /// others are there.
-    fn wait_to_drive(self: &Arc<Threads>) -> Option<Driver> {
+    fn wait_to_drive(self: &Arc<Threads>) -> Option<Box<Table>> {
         let mut state = lock(&self.state);
         if state.is_watched {
             if state.in_reserve > 0 {
@@ -278,21 +241,27 @@ impl Threads {
 
     /// Looks at the turns until one takes long while something else waits; returns the driver then, and `None` once the
     /// device is closed.
-    fn watch_turns<'a>(&self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Option<Driver>) {
+    fn watch_turns<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Option<Box<Table>>) {
         let (mut seen, mut quiet) = (0, 0);
         while !state.is_closed {
             match &state.lent {
                 Some(lent) if lent.turn == seen => {
-                    if self.place.mailbox.is_waiting() || lent.table.has_turn() {
-                        lent.signal.make_way();
-                        match state.lent.take() {
-                            Some(Lent { table, inbox: Some(inbox), .. }) => {
-                                return (state, Some(Driver { table, inbox }));
-                            }
-                            // Of an inline turn: the thread that has the inbox drives.
-                            Some(Lent { table, .. }) => self.give_to_driver(&mut state, table, true),
-                            None => {}
+                    let is_inline = lent.is_inline;
+                    if (self.place.mailbox.is_waiting() || lent.table.has_turn())
+                        && let Some(Lent { mut table, signal, .. }) = state.lent.take()
+                    {
+                        signal.make_way();
+                        table.leave_turn();
+                        if !is_inline {
+                            return (state, Some(table));
                         }
+                        self.inbox.give_back(table);
+                    }
+                    if is_inline {
+                        // What was to leave with the values of the step waits for an op that takes long after all.
+                        drop(state);
+                        self.flush();
+                        state = lock(&self.state);
                     }
                 }
                 Some(lent) => (seen, quiet) = (lent.turn, 0),

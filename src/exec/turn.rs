@@ -1,7 +1,7 @@
 //! How a step that has its turn is told to make way, or that it was given up; and how a kernel looks.
 //!
 //! A kernel that may take long calls [`look`] between its blocks, every few milliseconds of work. If its step was given
-//! up, that unwinds, as far as the device's thread, which ends the turn: nobody waits for what the kernel would have
+//! up, that unwinds, as far as where its thread runs the turn, which ends: nobody waits for what the kernel would have
 //! answered. An op that changes state is never left in the middle: it runs [`whole`].
 
 use std::any::Any;

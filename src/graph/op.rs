@@ -39,7 +39,7 @@ pub struct OpDef {
     pub is_fed: bool,
     /// Reads or writes files that its first string input names.
     pub uses_files: bool,
-    /// May take any time, whatever its inputs: runs a dataset for elements, or writes where somebody reads.
+    /// May take long though its inputs are small: runs a dataset, unpacks, or writes where somebody reads.
     pub takes_any_time: bool,
     /// Makes a variable.
     pub makes_variable: bool,
@@ -239,13 +239,17 @@ impl PartialEq for &'static OpDef {
 static OPS: LazyLock<HashMap<&'static str, OpDef>> = LazyLock::new(|| {
     let lines = include_str!("op/table.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut ops: HashMap<&str, OpDef> = lines.map(parse::op).map(|op| (op.name, op)).collect();
-    let rules: Vec<(&str, ShapeRule)> = ops
+    let newer: Vec<(&str, ShapeRule, bool)> = ops
         .values()
-        .filter(|op| op.shape == ShapeRule::OF_NEWER)
-        .filter_map(|op| Some((op.name, ops.get(op.newer?)?.shape)))
+        .filter_map(|op| ops.get(op.newer?).map(|newer| (op.name, newer.shape, newer.takes_any_time)))
         .collect();
-    for (name, rule) in rules {
-        ops.entry(name).and_modify(|op| op.shape = rule);
+    for (name, rule, takes_any_time) in newer {
+        ops.entry(name).and_modify(|op| {
+            op.takes_any_time |= takes_any_time;
+            if op.shape == ShapeRule::OF_NEWER {
+                op.shape = rule;
+            }
+        });
     }
     ops
 });

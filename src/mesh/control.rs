@@ -34,6 +34,9 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// Frames handled before other tasks get their turn.
 const FRAMES_A_TURN: usize = 256;
+/// So often it is looked whether those have taken [`LONG`]: an inbox may run short steps within.
+const FRAMES_A_LOOK: usize = 16;
+const LONG: Duration = Duration::from_millis(1);
 const READ_BYTES: usize = 16 << 10;
 
 /// Why a control stream is over.
@@ -236,7 +239,7 @@ impl Channel {
     }
 
     fn read(&mut self, cx: &mut Context<'_>, roster: &Arc<Roster>) -> Poll<End> {
-        let mut frames = 0;
+        let (mut frames, began) = (0, clock::now());
         while self.closing.is_none() {
             if let (Some((prefix, envelope)), Some(link)) = (self.held.take(), &self.link) {
                 if !roster.is_open() {
@@ -253,7 +256,8 @@ impl Channel {
                         return Poll::Ready(end);
                     }
                     frames += 1;
-                    if frames == FRAMES_A_TURN {
+                    let has_taken_long = frames % FRAMES_A_LOOK == 0 && clock::now() - began > LONG;
+                    if frames == FRAMES_A_TURN || has_taken_long {
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }

@@ -82,7 +82,7 @@ impl Host {
         Ok(info)
     }
 
-    /// Delivers a message; steps that are quick run within.
+    /// Delivers a message, and runs quick steps that follow from it.
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
         delivering(|| self.hand_over(from, envelope));
     }

@@ -1,7 +1,8 @@
 //! The worker of a node: holds the pieces that masters register, runs them on its devices, and pushes what they make
 //! to whoever waits for it.
 //!
-//! Knows no graph and no plan beyond its own pieces. Never blocks the thread that delivers a message.
+//! Knows no graph and no plan beyond its own pieces. Never blocks the thread that delivers a message; the host has it run a
+//! quick step when that is done.
 
 #[cfg(test)]
 mod by_hand;

@@ -1,14 +1,11 @@
 //! How large outputs are that are sized by the elements of an input: a shape, multiples, a depth.
 //!
-//! A turn that runs inline must be as short as the one before, so an op that would make much more than it did then ends the
-//! turn, and the device's thread runs it.
+//! A turn that runs inline must be as short as one before, so an op that would make more than it did then ends the turn, and
+//! the device's thread runs it.
 
 use crate::exec::engine::Value;
 use crate::exec::token::Token;
 use crate::tensor::DType;
-
-/// So much is little, whatever there was before.
-const LITTLE: u64 = 4096;
 
 /// By node: the product of those elements when the device's thread last ran it.
 #[derive(Default)]
@@ -24,10 +21,10 @@ impl Extents {
         self.0[node] = product(sizes).unwrap_or(0);
     }
 
-    /// Whether what a node is about to make is about as much as it was then.
+    /// Whether what a node is about to make is no more than it was then.
     pub fn fits(&self, node: u32, sizes: Option<&Token>) -> bool {
         let before = self.0.get(node as usize).copied().unwrap_or(0);
-        product(sizes).is_some_and(|product| product <= before.saturating_mul(2).max(LITTLE))
+        product(sizes).is_some_and(|product| product <= before)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Quick steps run on the thread that delivers what they need, and nothing else does.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
@@ -21,8 +20,8 @@ const A_WHILE: f32 = 1.0;
 const FOREVER: f32 = 2.0;
 
 struct Timed {
-    /// An endless kernel has begun.
-    has_begun: Arc<AtomicBool>,
+    /// Told on which thread an endless kernel has begun.
+    begun_on: Arc<Mutex<Option<ThreadId>>>,
 }
 
 impl Engine for Timed {
@@ -31,7 +30,7 @@ impl Engine for Timed {
     }
 
     fn compile(&self, node: &KernelNode) -> crate::Result<Option<EngineKernel>> {
-        let has_begun = Arc::clone(&self.has_begun);
+        let begun_on = Arc::clone(&self.begun_on);
         let run = move |inputs: Values| {
             let [Value::Host(tensor)] = inputs.as_slice() else { panic!("the test feeds one host tensor") };
             let how = tensor.slice::<f32>().unwrap()[0];
@@ -40,7 +39,7 @@ impl Engine for Timed {
                 thread::yield_now();
             }
             if how == FOREVER {
-                has_begun.store(true, Ordering::SeqCst);
+                *begun_on.lock().unwrap() = Some(thread::current().id());
                 loop {
                     turn::look();
                     thread::yield_now();
@@ -85,12 +84,13 @@ struct Fixture {
     ends: Receiver<Ended>,
     /// What the last step fetched that was waited for.
     fetched: Vec<Tensor>,
-    has_begun: Arc<AtomicBool>,
+    begun_on: Arc<Mutex<Option<ThreadId>>>,
     steps: u64,
 }
 
 const SESSION: SessionId = SessionId(7);
 const PIECE: PieceId = PieceId { session: SESSION, number: 0 };
+const OTHER: PieceId = PieceId { session: SESSION, number: 1 };
 
 fn planned(graph: &Graph, feeds: &[&str], fetch: &str) -> Piece {
     let device = Task::new("local", 0).device(DeviceKind::Cpu, 0);
@@ -108,13 +108,13 @@ impl Fixture {
 
     fn of(piece: &Piece) -> Fixture {
         let (sender, ends) = mpsc::channel();
-        let has_begun = Arc::new(AtomicBool::new(false));
-        let engine = Box::new(Timed { has_begun: Arc::clone(&has_begun) });
+        let begun_on = Arc::<Mutex<Option<ThreadId>>>::default();
+        let engine = Box::new(Timed { begun_on: Arc::clone(&begun_on) });
         let name = Task::new("local", 0).device(DeviceKind::Cpu, 0);
         let device =
             Device::open(name, engine, Arc::new(Resources::new()), Arc::new(Ends(Mutex::new(sender)))).unwrap();
         device.register(PIECE, piece.clone()).unwrap();
-        Fixture { device, ends, fetched: Vec::new(), has_begun, steps: 0 }
+        Fixture { device, ends, fetched: Vec::new(), begun_on, steps: 0 }
     }
 
     fn start(&mut self, feed: Tensor) -> u64 {
@@ -165,8 +165,8 @@ fn a_quick_step_runs_on_the_thread_that_delivers_it_once_it_was_quick() {
     // Outside of a delivery, the device's thread runs it.
     fixture.start(scalar(AT_ONCE));
     assert_ne!(fixture.ends.recv_timeout(PATIENCE).unwrap().1, thread::current().id());
-    // Much more data may take long.
-    assert!(!fixture.is_inline(Tensor::from_vec([1 << 16], vec![AT_ONCE; 1 << 16])));
+    // Other shapes may take longer.
+    assert!(!fixture.is_inline(Tensor::from_vec([2], vec![AT_ONCE; 2])));
     assert_eq!(fixture.device.holds().steps, 0);
 }
 
@@ -214,25 +214,50 @@ fn an_op_that_hangs_inline_keeps_nobody_else_waiting_and_ends_with_its_step() {
         return;
     }
     let mut fixture = Fixture::new();
-    let other = PieceId { session: SESSION, number: 1 };
-    fixture.device.register(other, planned(&graph("p = Placeholder dtype=float32"), &["p"], "p")).unwrap();
-    fixture.warm_up(|| scalar(AT_ONCE));
-    fixture.steps += 1;
-    let (hanging, device) = (fixture.steps, &fixture.device);
-    thread::scope(|scope| {
-        scope.spawn(|| delivering(|| device.start(PIECE, hanging, 1, vec![scalar(FOREVER)])));
-        until(|| fixture.has_begun.load(Ordering::SeqCst));
-        for step in hanging + 1..hanging + 4 {
-            device.start(other, step, 1, vec![scalar(AT_ONCE)]);
-            assert_eq!(fixture.ends.recv_timeout(PATIENCE).expect("others go on").0, step);
-        }
-        device.abort(StepId { session: SESSION, number: hanging });
+    fixture.device.register(OTHER, planned(&graph("p = Placeholder dtype=float32"), &["p"], "p")).unwrap();
+    // Whether the step that hangs runs inline hangs on how long the one before took, which a busy machine decides.
+    let was_inline = (0..100).any(|_| {
+        fixture.warm_up(|| scalar(AT_ONCE));
+        let hanging = fixture.steps + 1;
+        let device = &fixture.device;
+        let delivering_on = thread::scope(|scope| {
+            let delivers = scope.spawn(|| delivering(|| device.start(PIECE, hanging, 1, vec![scalar(FOREVER)])));
+            let id = delivers.thread().id();
+            until(|| fixture.begun_on.lock().unwrap().is_some());
+            for step in hanging + 1..hanging + 4 {
+                device.start(OTHER, step, 1, vec![scalar(AT_ONCE)]);
+                assert_eq!(fixture.ends.recv_timeout(PATIENCE).expect("others go on").0, step);
+            }
+            device.abort(StepId { session: SESSION, number: hanging });
+            id
+        });
+        fixture.steps += 4;
+        until(|| fixture.device.holds().steps == 0);
+        fixture.begun_on.lock().unwrap().take() == Some(delivering_on)
     });
-    until(|| fixture.device.holds().steps == 0);
-    fixture.steps += 3;
+    assert!(was_inline);
     fixture.warm_up(|| scalar(AT_ONCE));
     fixture.device.release(SESSION);
     assert_eq!(fixture.device.holds(), Holds::default());
+}
+
+#[test]
+fn nothing_runs_inline_while_a_slow_op_may_hold_what_it_needs() {
+    if !has_cores("steps beside a slow op") {
+        return;
+    }
+    let mut fixture = Fixture::of(&planned(&graph("p = Placeholder dtype=float32"), &["p"], "p"));
+    fixture.device.register(OTHER, planned(&graph("p = Placeholder dtype=float32\n x = Neg p"), &["p"], "x")).unwrap();
+    fixture.warm_up(|| scalar(AT_ONCE));
+    fixture.steps += 1;
+    let slow = StepId { session: SESSION, number: fixture.steps };
+    fixture.device.start(OTHER, slow.number, 1, vec![scalar(FOREVER)]);
+    until(|| fixture.begun_on.lock().unwrap().is_some());
+    for _ in 0..10 {
+        assert!(!fixture.is_inline(scalar(AT_ONCE)));
+    }
+    fixture.device.abort(slow);
+    fixture.warm_up(|| scalar(AT_ONCE));
 }
 
 #[test]
@@ -243,6 +268,7 @@ fn what_waits_loops_or_takes_as_long_as_a_file_never_runs_inline() {
         ("q = FIFOQueueV2 component_types=<int32>\n y = QueueDequeueV2 q component_types=<int32>", false),
         ("x = Const is=(1)\n t = Const is=(true)\n s = Switch x t\n y = Merge s s:1", false),
         ("p = Placeholder dtype=string\n y = DecodeRaw p out_type=uint8", false),
+        ("p = Placeholder dtype=string\n y = DecodeCompressed p", false),
         ("p = Placeholder dtype=int32\n x = Const is=(1)\n y = Fill p x", true),
         ("p = Placeholder dtype=float32\n y = Print p p", false),
         (

@@ -7,24 +7,24 @@ use crate::exec::outbox;
 impl Threads {
     pub fn by_hand(place: Arc<Inner>, inbox: DeviceInbox) -> Arc<Threads> {
         outbox::stop_time();
-        let driver = Driver { table: Box::new(Table::new(Arc::clone(&place))), inbox };
-        Threads::with(place, State { by_hand: Some(driver), ..State::default() })
+        let table = Box::new(Table::new(Arc::clone(&place)));
+        Threads::with(place, inbox, State { by_hand: Some(table), ..State::default() })
     }
 
     /// Whether there is a message to take or a turn to run.
     pub fn has_work(&self) -> bool {
         let state = lock(&self.state);
-        state.by_hand.as_ref().is_some_and(|driver| self.place.mailbox.is_waiting() || driver.table.has_turn())
+        state.by_hand.as_ref().is_some_and(|table| self.place.mailbox.is_waiting() || table.has_turn())
     }
 
     /// Takes the messages that wait.
     pub fn take_messages(&self) {
-        self.with_driver(|_| {});
+        self.with_table(|_| {});
     }
 
     /// Takes the messages that wait and runs a turn, if there is one.
     pub fn run_turn(&self) {
-        self.with_driver(|table| {
+        self.with_table(|table| {
             if let Some(mut turn) = table.next_turn() {
                 let result = self.place.run(&mut turn);
                 table.end(turn, result, Duration::ZERO);
@@ -33,13 +33,13 @@ impl Threads {
         self.flush();
     }
 
-    fn with_driver(&self, work: impl FnOnce(&mut Table)) {
+    fn with_table(&self, work: impl FnOnce(&mut Table)) {
         // Out of its place meanwhile: the sink may ask whether there is work.
-        let Some(mut driver) = lock(&self.state).by_hand.take() else { return };
-        while let Some(message) = driver.inbox.take() {
-            driver.table.take(message);
+        let Some(mut table) = lock(&self.state).by_hand.take() else { return };
+        while let Some(message) = self.inbox.take() {
+            table.take(message);
         }
-        work(&mut driver.table);
-        lock(&self.state).by_hand = Some(driver);
+        work(&mut table);
+        lock(&self.state).by_hand = Some(table);
     }
 }

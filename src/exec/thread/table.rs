@@ -1,12 +1,13 @@
 //! The pieces, sessions and steps of a device, and what each message does to them.
 //!
-//! Only the thread that drives the device works on this. The steps of one piece run in order, one after the other; a step
+//! Only the thread that has it works on this. The steps of one piece run in order, one after the other; a step
 //! that waits for a value or a resource costs nothing until that comes. While a piece has its turn its body is out of the
 //! table: what comes for it then is held until it is back.
 
 mod account;
 mod ended;
 mod lost;
+mod quick;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -15,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ended::{EndedSteps, GivenUpSteps};
+use quick::QuickTurns;
 
 use super::super::inner::Inner;
 use super::super::mailbox::DeviceMessage;
@@ -33,17 +35,14 @@ pub const MAX_PIECES: usize = 1 << 16;
 /// Most [`Device::start`](crate::exec::Device::start)s of one piece that wait for their turn.
 pub const MAX_RUNS: usize = 1 << 16;
 
-/// A turn is quick if it takes less than this.
-const QUICK: Duration = Duration::from_micros(100);
-/// So many bytes are few, whatever came when a piece was quick.
-const FEW_BYTES: usize = 4096;
-
-pub(super) struct Table {
+pub(in crate::exec) struct Table {
     place: Arc<Inner>,
     pieces: HashMap<PieceId, PieceState>,
     sessions: HashMap<SessionId, SessionState>,
     /// The pieces whose step can go on.
     runnable: VecDeque<PieceId>,
+    /// Turns that run while the table is elsewhere.
+    out: usize,
     /// Turns of steps that were given up, which have not ended.
     ending: usize,
     /// Why the device answers nothing but this any more.
@@ -59,10 +58,7 @@ struct PieceState {
     runs: VecDeque<StepRange>,
     /// Steps that it has run.
     ran: u64,
-    /// Bytes of the feeds and values that came for the step under way.
-    came: usize,
-    /// Its last turn took little time: the most bytes that came for a step while that was so.
-    quick: Option<usize>,
+    quick: QuickTurns,
     is_queued: bool,
     /// What came for the step while the body was out.
     held: Vec<Awaited>,
@@ -96,10 +92,17 @@ struct SessionState {
     given_up: GivenUpSteps,
 }
 
+/// Notes a value that came by a transfer: those are counted behind the feeds.
+fn note(quick: &mut QuickTurns, transfer: u32, value: &Option<Tensor>) {
+    if let Some(value) = value {
+        quick.came(1 << 32 | u64::from(transfer), value);
+    }
+}
+
 impl Table {
     pub fn new(place: Arc<Inner>) -> Table {
         let (pieces, sessions, runnable) = (HashMap::new(), HashMap::new(), VecDeque::new());
-        Table { place, pieces, sessions, runnable, ending: 0, lost: None }
+        Table { place, pieces, sessions, runnable, out: 0, ending: 0, lost: None }
     }
 
     /// Takes a message. If that panics, the step it was about fails and the rest goes on.
@@ -120,22 +123,16 @@ impl Table {
             | DeviceMessage::Release { .. }
             | DeviceMessage::Count { .. }
             | DeviceMessage::Largest { .. }
-            | DeviceMessage::GoOn
             | DeviceMessage::Close => None,
         };
         self.survive(about, |table| table.handle(message));
     }
 
-    /// Takes a turn back that has ended, on the thread that drives. If that panics, its step fails and the rest goes on.
+    /// Takes a turn back that has ended, on the thread that ran it. If that panics, its step fails and the rest goes on.
     /// `took` is how long it was.
     pub fn end(&mut self, turn: Turn, result: Result<TurnEnd>, took: Duration) {
         if let Some(piece) = self.pieces.get_mut(&turn.id) {
-            if took >= QUICK {
-                piece.quick = None;
-            } else if !matches!(result, Ok(TurnEnd::Yields)) {
-                // One that was cut short says nothing of its step.
-                piece.quick = Some(piece.came.max(piece.quick.unwrap_or(FEW_BYTES)));
-            }
+            piece.quick.end_turn(took, &result);
         }
         self.survive(Some(turn.step()), |table| table.back(turn, result));
     }
@@ -144,13 +141,18 @@ impl Table {
         !self.runnable.is_empty()
     }
 
-    /// Whether the next turn may run inline: the one before it was quick, and not much more has come for this one.
+    /// Whether the next turn may run inline: it is expected to be quick, and no turn is out that could hold something it needs.
     pub fn has_quick_turn(&self) -> bool {
-        let next = self.runnable.front().and_then(|id| self.pieces.get(id));
+        let next = self.runnable.front().and_then(|id| self.pieces.get(id)).filter(|_| self.out == 0);
         next.is_some_and(|piece| {
-            piece.quick.is_some_and(|most| piece.came <= 2 * most)
-                && piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline)
+            let may_run_inline = piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline);
+            may_run_inline && piece.quick.has_next()
         })
+    }
+
+    /// The turn under way goes on without the table, and comes back as a message.
+    pub fn leave_turn(&mut self) {
+        self.out += 1;
     }
 
     /// The next piece whose step can go on.
@@ -163,6 +165,7 @@ impl Table {
             let Some(number) = piece.current else { continue };
             let Some(body) = piece.body.take() else { continue };
             piece.signal.clear();
+            piece.quick.begin_turn();
             return Some(Turn { id, number, body, signal: Arc::clone(&piece.signal) });
         }
     }
@@ -195,14 +198,20 @@ impl Table {
             DeviceMessage::Forget { pieces } => pieces.into_iter().for_each(|piece| self.forget_piece(piece)),
             DeviceMessage::Release { session } => self.release(session),
             DeviceMessage::Wake { wait, result } => self.wake(wait, result),
-            DeviceMessage::Back { turn, result } => self.back(turn, result),
+            DeviceMessage::Back { turn, result } => {
+                self.out -= 1;
+                if let Some(piece) = self.pieces.get_mut(&turn.id) {
+                    piece.quick.end_turn(Duration::MAX, &result);
+                }
+                self.back(turn, result);
+            }
             DeviceMessage::Count { most, reply } => {
                 let _gone = reply.send(self.load(most));
             }
             DeviceMessage::Largest { reply } => {
                 let _gone = reply.send(self.most_held());
             }
-            DeviceMessage::GoOn | DeviceMessage::Close => {}
+            DeviceMessage::Close => {}
         }
     }
 
@@ -222,8 +231,7 @@ impl Table {
             current: None,
             runs: VecDeque::new(),
             ran: 0,
-            came: 0,
-            quick: None,
+            quick: QuickTurns::default(),
             is_queued: false,
             held: Vec::new(),
         };
@@ -274,8 +282,9 @@ impl Table {
         run.claim = None;
         let feeds = if run.next == run.end { std::mem::take(&mut run.feeds) } else { run.feeds.clone() };
         let early = session.early.remove(&number).unwrap_or_default();
-        let came = early.values().flatten().chain(&feeds).map(Tensor::byte_len);
-        piece.came = came.sum();
+        piece.quick.begin();
+        feeds.iter().enumerate().for_each(|(i, feed)| piece.quick.came(i as u64, feed));
+        early.iter().for_each(|(transfer, value)| note(&mut piece.quick, transfer.0, value));
         session.steps.insert(number, id);
         piece.current = Some(number);
         body.step.begin(&body.program.code, StepId { session: id.session, number }, feeds, early);
@@ -422,10 +431,10 @@ impl Table {
     /// Gives a step something that it waits for, and a turn.
     fn feed(&mut self, id: PieceId, awaited: Awaited) {
         let Some(piece) = self.pieces.get_mut(&id) else { return self.drop_awaited(awaited) };
-        if let Awaited::Pushed(Pushed { value: Some(value), .. }) = &awaited {
-            piece.came += value.byte_len();
-        }
         let Some(body) = &mut piece.body else { return piece.held.push(awaited) };
+        if let Awaited::Pushed(Pushed { transfer, value, .. }) = &awaited {
+            note(&mut piece.quick, *transfer, value);
+        }
         let near = self.place.surroundings(id, &piece.signal);
         let Body { program, step } = &mut **body;
         let fed = match awaited {

@@ -80,7 +80,6 @@ impl Table {
             | DeviceMessage::Forget { .. }
             | DeviceMessage::Wake { .. }
             | DeviceMessage::Largest { .. }
-            | DeviceMessage::GoOn
             | DeviceMessage::Close => {}
         };
         let _panicked = catch_unwind(AssertUnwindSafe(answer));
