@@ -465,11 +465,12 @@ mod tests {
             assert_eq!(got.len(), groups.len(), "{fold:?} {dims:?}");
             for (got, group) in got.into_iter().zip(&groups) {
                 let want = wanted(fold, group);
-                // Two roundings of float32, of the size of the terms, not of what is left of them.
-                let rounded = if matches!(fold, Fold::Sum | Fold::Mean) {
-                    1.2e-7 * wanted(fold, &group.iter().map(|x| x.abs()).collect::<Vec<_>>())
-                } else {
-                    1e-11 * want.abs()
+                let rounded = match fold {
+                    // Two roundings of float32, of the size of the terms, not of what is left of them.
+                    Fold::Sum | Fold::Mean => 1.2e-7 * wanted(fold, &group.iter().map(|x| x.abs()).collect::<Vec<_>>()),
+                    // And one of the squares.
+                    Fold::Norm | Fold::HalfSquares => 1.8e-7 * want,
+                    Fold::Product | Fold::Greatest | Fold::Least => 1e-11 * want.abs(),
                 };
                 let is_near = (f64::from(got) - want).abs() <= 6e-8 * want.abs() + rounded + 1e-44;
                 let is_same = f64::from(got) == want || got.is_nan() && want.is_nan() || got == want as f32;
