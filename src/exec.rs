@@ -56,5 +56,5 @@ pub use mailbox::{Holds, Load, MAX_MESSAGES};
 pub use parked::MAX_PARKED_BYTES;
 pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, ResourceInfo, ResourceKey, Resources, container_named};
 pub use sink::{Iterations, Pushed, Sink};
-pub use thread::inline::{delivering, has_inline_work};
+pub use thread::inline::{delivering, has_inline_work, without_inline};
 pub use thread::{MAX_PIECES, MAX_RUNS, MAX_THREADS};

@@ -19,7 +19,7 @@ use super::resource::Resources;
 use super::sink::{Pushed, Sink};
 use super::state::Site;
 use super::step::{Beside, Body};
-use super::thread::{Threads, inline};
+use super::thread::{Table, Threads, inline};
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -28,7 +28,8 @@ use crate::memory;
 use crate::plan::Piece;
 use crate::tensor::Tensor;
 
-/// A device: the handle of its threads. Dropping it ends them, once the ops under way have ended.
+/// A device: the handle of its threads. Dropping it ends them, once the ops under way on them have ended; one that another thread
+/// runs inline is given up.
 pub struct Device {
     place: Arc<Inner>,
     threads: Arc<Threads>,
@@ -79,7 +80,7 @@ impl Device {
         resources: Arc<Resources>,
         sink: Arc<dyn Sink>,
         beside: Beside,
-        start: impl FnOnce(Arc<Inner>, DeviceInbox) -> Result<Arc<Threads>, Failure>,
+        start: impl FnOnce(Arc<Inner>, DeviceInbox<Table>) -> Result<Arc<Threads>, Failure>,
     ) -> Result<Device, Failure> {
         let (mailbox, inbox) = mailbox::open();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -8,7 +8,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use super::parked::Claim;
 use super::sink::Pushed;
 use super::step::{Body, Turn, TurnEnd};
-use super::thread::Table;
 use super::waiting::{Answer, WaitId, Wake};
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -105,65 +104,51 @@ pub struct Load {
 
 /// The sending side.
 #[derive(Clone)]
-pub(super) struct Mailbox(Arc<State>);
+pub(super) struct Mailbox {
+    queue: Arc<dyn Post>,
+    is_waiting: Arc<AtomicBool>,
+}
 
-/// The receiving side, which also has a place for the device's table while nobody works on it.
-pub(super) struct DeviceInbox(Arc<State>);
+/// Takes messages.
+trait Post: Send + Sync {
+    /// Takes a message if fewer than `most` wait, and wakes who waits for one if it `rings`.
+    ///
+    /// # Errors
+    /// ResourceExhausted if there is no room, Unavailable if the device is closed.
+    fn pass(&self, most: usize, message: DeviceMessage, rings: bool) -> Result<()>;
+}
 
-#[derive(Default)]
-struct State {
-    queue: Mutex<Queue>,
+/// The receiving side, which also has a place for the device's table, a `T`, while nobody works on it.
+pub(super) struct DeviceInbox<T = ()>(Arc<State<T>>);
+
+struct State<T> {
+    queue: Mutex<Queue<T>>,
     /// A message waits, or turns, while the table lies here.
     bell: Condvar,
     /// As the queue says, for those who only want a hint.
-    is_waiting: AtomicBool,
+    is_waiting: Arc<AtomicBool>,
 }
 
-#[derive(Default)]
-struct Queue {
+struct Queue<T> {
     messages: VecDeque<DeviceMessage>,
     /// While a thread waits in [`DeviceInbox::wait`], unless another has it.
-    table: Option<Box<Table>>,
+    table: Option<Box<T>>,
     /// The table has turns to run.
     is_due: bool,
     is_closed: bool,
 }
 
-pub(super) fn open() -> (Mailbox, DeviceInbox) {
-    let state = Arc::new(State::default());
-    (Mailbox(Arc::clone(&state)), DeviceInbox(state))
+pub(super) fn open<T: Send + 'static>() -> (Mailbox, DeviceInbox<T>) {
+    let is_waiting = Arc::<AtomicBool>::default();
+    let queue = Queue { messages: VecDeque::new(), table: None, is_due: false, is_closed: false };
+    let state = State { queue: Mutex::new(queue), bell: Condvar::new(), is_waiting: Arc::clone(&is_waiting) };
+    let state = Arc::new(state);
+    (Mailbox { queue: Arc::clone(&state) as Arc<dyn Post>, is_waiting }, DeviceInbox(state))
 }
 
-impl Mailbox {
-    /// Sends what the device itself, or the node, has to say: it always finds room, since how much there is of it is bounded
-    /// where it begins (by `MAX_WAITERS` and `MAX_RUNS`). To a device that is closed, it says nothing.
-    pub fn send(&self, message: DeviceMessage) {
-        let _closed = self.pass(usize::MAX, message, true);
-    }
-
-    /// Sends what somebody else asks for, who could ask without end.
-    ///
-    /// # Errors
-    /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if the device is closed.
-    pub fn offer(&self, message: DeviceMessage) -> Result<()> {
-        self.pass(MAX_MESSAGES, message, true)
-    }
-
-    /// As [`Mailbox::offer`], without waking the device: the caller sees to the message, or rings.
-    ///
-    /// # Errors
-    /// As [`Mailbox::offer`].
-    pub fn offer_quietly(&self, message: DeviceMessage) -> Result<()> {
-        self.pass(MAX_MESSAGES, message, false)
-    }
-
-    /// Sends what follows from a refusal; for that a mailbox takes twice as many messages. Answers whether there was room.
-    pub fn follow_up(&self, message: DeviceMessage) -> bool {
-        self.pass(2 * MAX_MESSAGES, message, true).is_ok()
-    }
-
+impl<T: Send> Post for State<T> {
     fn pass(&self, most: usize, message: DeviceMessage, rings: bool) -> Result<()> {
-        let mut queue = lock(&self.0.queue);
+        let mut queue = lock(&self.queue);
         if queue.is_closed {
             return Err(Failure::new(Code::Unavailable, "the device is closed"));
         }
@@ -172,11 +157,40 @@ impl Mailbox {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         queue.messages.push_back(message);
-        self.0.is_waiting.store(true, Ordering::Relaxed);
+        self.is_waiting.store(true, Ordering::Relaxed);
         if rings && queue.table.is_some() {
-            self.0.bell.notify_one();
+            self.bell.notify_one();
         }
         Ok(())
+    }
+}
+
+impl Mailbox {
+    /// Sends what the device itself, or the node, has to say: it always finds room, since how much there is of it is bounded
+    /// where it begins (by `MAX_WAITERS` and `MAX_RUNS`). To a device that is closed, it says nothing.
+    pub fn send(&self, message: DeviceMessage) {
+        let _closed = self.queue.pass(usize::MAX, message, true);
+    }
+
+    /// Sends what somebody else asks for, who could ask without end.
+    ///
+    /// # Errors
+    /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if the device is closed.
+    pub fn offer(&self, message: DeviceMessage) -> Result<()> {
+        self.queue.pass(MAX_MESSAGES, message, true)
+    }
+
+    /// As [`Mailbox::offer`], without waking the device: the caller sees to the message, or rings.
+    ///
+    /// # Errors
+    /// As [`Mailbox::offer`].
+    pub fn offer_quietly(&self, message: DeviceMessage) -> Result<()> {
+        self.queue.pass(MAX_MESSAGES, message, false)
+    }
+
+    /// Sends what follows from a refusal; for that a mailbox takes twice as many messages. Answers whether there was room.
+    pub fn follow_up(&self, message: DeviceMessage) -> bool {
+        self.queue.pass(2 * MAX_MESSAGES, message, true).is_ok()
     }
 
     /// Whether a message may be waiting.
@@ -186,7 +200,7 @@ impl Mailbox {
 
     /// Set while a message may be waiting.
     pub fn has_message(&self) -> &AtomicBool {
-        &self.0.is_waiting
+        &self.is_waiting
     }
 }
 
@@ -196,7 +210,7 @@ impl Wake for Mailbox {
     }
 }
 
-impl DeviceInbox {
+impl<T> DeviceInbox<T> {
     /// The next message, if one is there.
     pub fn take(&self) -> Option<DeviceMessage> {
         self.take_if(|_| true)
@@ -211,14 +225,14 @@ impl DeviceInbox {
         self.next(&mut lock(&self.0.queue), is_wanted)
     }
 
-    fn next(&self, queue: &mut Queue, is_wanted: impl FnOnce(&DeviceMessage) -> bool) -> Option<DeviceMessage> {
+    fn next(&self, queue: &mut Queue<T>, is_wanted: impl FnOnce(&DeviceMessage) -> bool) -> Option<DeviceMessage> {
         let message = if queue.messages.front().is_some_and(is_wanted) { queue.messages.pop_front() } else { None };
         self.0.is_waiting.store(!queue.messages.is_empty(), Ordering::Relaxed);
         message
     }
 
     /// Waits for the next message, or for turns, and lets other threads have the table meanwhile.
-    pub fn wait(&self, table: Box<Table>) -> (Box<Table>, Option<DeviceMessage>) {
+    pub fn wait(&self, table: Box<T>) -> (Box<T>, Option<DeviceMessage>) {
         let mut queue = lock(&self.0.queue);
         queue.table = Some(table);
         loop {
@@ -232,15 +246,17 @@ impl DeviceInbox {
         }
     }
 
-    /// The table, if the device's own thread waits. Whoever has it sees to all messages, in their order.
-    pub fn take_table(&self) -> Option<Box<Table>> {
-        lock(&self.0.queue).table.take()
+    /// The table, if the device's own thread waits, and is not to go on with turns. Whoever has it sees to all messages, in
+    /// their order.
+    pub fn take_table(&self) -> Option<Box<T>> {
+        let mut queue = lock(&self.0.queue);
+        if queue.is_due { None } else { queue.table.take() }
     }
 
-    /// Gives the table back; the device's thread goes on if it has turns, or there are messages.
-    pub fn give_back(&self, table: Box<Table>) {
+    /// Gives the table back; the device's thread goes on if that `is_due`, since it has turns, or there are messages.
+    pub fn give_back(&self, table: Box<T>, is_due: bool) {
         let mut queue = lock(&self.0.queue);
-        queue.is_due = table.has_turn();
+        queue.is_due = is_due;
         queue.table = Some(table);
         if queue.is_due || !queue.messages.is_empty() {
             self.0.bell.notify_one();
@@ -266,7 +282,7 @@ impl DeviceInbox {
     }
 }
 
-impl Drop for DeviceInbox {
+impl<T> Drop for DeviceInbox<T> {
     fn drop(&mut self) {
         self.close();
     }
@@ -278,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_others_ask_for_is_refused_where_too_much_waits() {
-        let (mailbox, inbox) = open();
+        let (mailbox, inbox) = open::<()>();
         let abort = |number| DeviceMessage::Abort { step: StepId { session: SessionId(1), number } };
         for number in 0..MAX_MESSAGES as u64 {
             mailbox.offer(abort(number)).unwrap();

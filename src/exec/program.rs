@@ -66,7 +66,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
         && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act))
     {
         code.stages = stages::stages(piece, &code, &acts);
-        code.may_run_inline = code.stages.is_some() && piece.nodes.iter().all(takes_as_long_as_its_inputs_say);
+        code.may_run_inline = code.stages.is_some() && shapes_decide(piece);
     }
     Ok(CompiledPiece { code: Arc::new(code), acts, feeds: piece.feeds.clone(), fetches: piece.fetches.clone() })
 }
@@ -370,10 +370,20 @@ fn may_wait(node: &PieceNode, act: &Act) -> bool {
     }
 }
 
-/// Whether nothing but its inputs decides how long a node takes.
-fn takes_as_long_as_its_inputs_say(node: &PieceNode) -> bool {
-    let PieceOp::Op(op) = &node.op else { return true };
-    op::lookup(op).is_some_and(|op| !op.uses_files && !op.takes_any_time && op.shape.extent() != Extent::Unknown)
+/// Whether the shapes of what comes for a step decide how long each of its nodes takes, and nothing else.
+fn shapes_decide(piece: &Piece) -> bool {
+    // By node: whether those shapes decide its values, too.
+    let mut settled = vec![false; piece.nodes.len()];
+    piece.nodes.iter().enumerate().all(|(i, node)| {
+        let PieceOp::Op(name) = &node.op else { return true };
+        let Some(op) = op::lookup(name) else { return false };
+        let are_settled = |inputs: &[(u32, u32)]| inputs.iter().all(|&(from, _)| settled[from as usize]);
+        let (extent, inputs) = (op.shape.extent(), &node.inputs);
+        let is_computed = !op.stateful && !inputs.is_empty() && are_settled(inputs);
+        let is_sized = extent != Extent::Unknown && are_settled(&inputs[extent.elements_of(inputs.len())]);
+        settled[i] = op.role == Role::Const || op.uses_only_shape || is_computed;
+        (is_computed || is_sized) && !op.uses_files && !op.takes_any_time
+    })
 }
 
 fn role(node: &PieceNode) -> Role {

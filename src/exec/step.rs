@@ -6,7 +6,6 @@
 
 mod answer;
 mod beside;
-mod extents;
 mod frames;
 mod staged;
 mod trace;
@@ -19,7 +18,6 @@ use std::time::Instant;
 use answer::{answer, forward, take, to_send};
 pub(super) use beside::Beside;
 use beside::SideKernels;
-use extents::Extents;
 use frames::{Frames, NodeInstance, ReadyNodes};
 use staged::Course;
 use trace::Trace;
@@ -135,8 +133,6 @@ pub(super) struct Step {
     course: Course,
     /// What of it runs beside its thread.
     lanes: SideKernels,
-    /// How large the outputs of its nodes are whose sizes are elements of an input.
-    extents: Extents,
     /// The node that runs or ran last.
     current: u32,
 }
@@ -158,7 +154,6 @@ impl Step {
             waits: 0,
             course: Course::default(),
             lanes: SideKernels::new(code.nodes.len()),
-            extents: Extents::default(),
             current: 0,
         }
     }

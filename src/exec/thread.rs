@@ -43,7 +43,7 @@ pub const MAX_THREADS: usize = 16;
 /// The threads of a device.
 pub(super) struct Threads {
     place: Arc<Inner>,
-    inbox: DeviceInbox,
+    inbox: DeviceInbox<Table>,
     state: Mutex<State>,
     /// The watching thread is to look, or all are to end.
     watch: Condvar,
@@ -82,7 +82,7 @@ impl Threads {
     ///
     /// # Errors
     /// ResourceExhausted if the machine gives none.
-    pub fn start(place: Arc<Inner>, inbox: DeviceInbox) -> Result<Arc<Threads>> {
+    pub fn start(place: Arc<Inner>, inbox: DeviceInbox<Table>) -> Result<Arc<Threads>> {
         let table = Box::new(Table::new(Arc::clone(&place)));
         let threads = Threads::with(place, inbox, State::default());
         threads.spawn(Some(table))?;
@@ -93,7 +93,7 @@ impl Threads {
         Ok(threads)
     }
 
-    fn with(place: Arc<Inner>, inbox: DeviceInbox, state: State) -> Arc<Threads> {
+    fn with(place: Arc<Inner>, inbox: DeviceInbox<Table>, state: State) -> Arc<Threads> {
         Arc::new(Threads { place, inbox, state: Mutex::new(state), watch: Condvar::new(), reserve: Condvar::new() })
     }
 
@@ -255,7 +255,8 @@ impl Threads {
                         if !is_inline {
                             return (state, Some(table));
                         }
-                        self.inbox.give_back(table);
+                        let is_due = table.has_turn();
+                        self.inbox.give_back(table, is_due);
                     }
                     if is_inline {
                         // What was to leave with the values of the step waits for an op that takes long after all.

@@ -10,7 +10,7 @@ pub(super) use self::by_hand::Chore;
 
 use crate::device::Task;
 use crate::events::Events;
-use crate::exec::{Device, Offer, Resources, delivering};
+use crate::exec::{Device, Offer, Resources, delivering, without_inline};
 use crate::failure::{Failure, Result};
 use crate::ids::StepId;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
@@ -188,13 +188,16 @@ impl Host {
     }
 
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
-        if let Some(master) = &self.master {
-            master.down(peer, task, why);
-        }
-        if let Some(worker) = &self.worker {
-            worker.down(peer, task);
-        }
-        self.client.down(peer, task, why);
+        // Peers come and go one at a time: no step runs meanwhile.
+        without_inline(|| {
+            if let Some(master) = &self.master {
+                master.down(peer, task, why);
+            }
+            if let Some(worker) = &self.worker {
+                worker.down(peer, task);
+            }
+            self.client.down(peer, task, why);
+        });
     }
 }
 

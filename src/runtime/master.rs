@@ -21,7 +21,7 @@ use self::sessions::{Handle, Sessions};
 use self::traces::Traces;
 use crate::device::{DeviceKind, Task};
 use crate::events::Events;
-use crate::exec::has_inline_work;
+use crate::exec::{delivering, has_inline_work};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
@@ -338,7 +338,8 @@ impl State {
             (to_plan, sends)
         };
         if sends {
-            self.empty(handle);
+            // A step that follows runs when others may send for the session again.
+            delivering(|| self.empty(handle));
         }
         Some(to_plan)
     }

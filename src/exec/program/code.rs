@@ -185,8 +185,6 @@ pub(in crate::exec) struct Placed {
     pub is_pure: bool,
     /// A control edge says that it comes after a kernel.
     pub is_after: bool,
-    /// The input whose elements say how large its outputs are.
-    pub sized_by: Option<u32>,
 }
 
 pub(in crate::exec) struct Receive {

@@ -9,8 +9,7 @@ use std::collections::HashMap;
 
 use super::code::{Act, PieceCode, Placed, Receive, Route, Stage, Stages, op_name};
 use crate::graph::op;
-use crate::graph::shape::Extent;
-use crate::plan::{Mode, Piece, PieceNode};
+use crate::plan::{Mode, Piece};
 
 /// So many times the nodes of a piece, the receives of all stages together may be; beyond it, counting costs less.
 const MOST_WAITS_PER_NODE: usize = 16;
@@ -60,20 +59,12 @@ pub(super) fn stages(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Option<St
             stages.push(Stage { first: at, end: at, waits: members.len() as u32 });
         }
         let is_pure = is_pure(piece, acts, i as usize);
-        let sized_by = sized_by(&piece.nodes[i as usize]);
-        nodes.push(Placed { is_pure, is_after: after[i as usize], sized_by, ..routes.place(i) });
+        nodes.push(Placed { is_pure, is_after: after[i as usize], ..routes.place(i) });
         stages.last_mut()?.end += 1;
     }
     let placed = receives.into_iter().map(|i| routes.place(i)).zip(waiting);
     let receives = placed.map(|(placed, stages)| Receive { placed, stages }).collect();
     Some(Stages { stages, nodes, receives, routes: routes.all, by_transfer })
-}
-
-fn sized_by(node: &PieceNode) -> Option<u32> {
-    match op::lookup(op_name(&node.op))?.shape.extent() {
-        Extent::Elements(input) if (input as usize) < node.inputs.len() => Some(input),
-        _ => None,
-    }
 }
 
 /// Whether a node takes a turn of its own.
@@ -160,7 +151,7 @@ impl Routes {
             let is_last = own.get(k + 1).is_none_or(|next| next.0 != port);
             Route { port, slot, is_last }
         }));
-        Placed { node, first_route, end_route: self.all.len() as u32, is_pure: false, is_after: false, sized_by: None }
+        Placed { node, first_route, end_route: self.all.len() as u32, is_pure: false, is_after: false }
     }
 }
 

@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn an_iterator_that_asks_itself_fails_and_is_free_again() {
-        let (mailbox, _inbox) = mailbox::open();
+        let (mailbox, _inbox) = mailbox::open::<()>();
         let device: Arc<dyn Wake> = Arc::new(mailbox);
         let pull = Pull { engine: &HostEngine, device: &device, draws: None, statistics: None };
         let (first, second) = (iterator(), iterator());
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_step_that_waits_for_an_iterator_is_given_up() {
-        let (mailbox, _inbox) = mailbox::open();
+        let (mailbox, _inbox) = mailbox::open::<()>();
         let device: Arc<dyn Wake> = Arc::new(mailbox);
         let iterator = iterator();
         let _held = iterator.hold().unwrap();

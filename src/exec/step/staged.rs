@@ -178,14 +178,6 @@ impl Step {
             let node = &code.nodes[placed.node as usize];
             let own = node.first_input as usize..(node.first_input + node.inputs) as usize;
             let is_dead = self.course.is_dead(placed.node);
-            if let Some(input) = placed.sized_by.filter(|_| !is_dead) {
-                let sizes = self.frames.root_slots()[own.start + input as usize].as_ref();
-                if near.until.is_none() {
-                    self.extents.note(placed.node, sizes);
-                } else if !self.extents.fits(placed.node, sizes) {
-                    return Ok(TurnEnd::Yields);
-                }
-            }
             if is_open {
                 let has_to_wait = |slots: &[Option<Token>]| {
                     placed.is_after || is_dead || slots[own.clone()].iter().any(Option::is_none)

@@ -5,7 +5,7 @@ use super::*;
 use crate::exec::outbox;
 
 impl Threads {
-    pub fn by_hand(place: Arc<Inner>, inbox: DeviceInbox) -> Arc<Threads> {
+    pub fn by_hand(place: Arc<Inner>, inbox: DeviceInbox<Table>) -> Arc<Threads> {
         outbox::stop_time();
         let table = Box::new(Table::new(Arc::clone(&place)));
         Threads::with(place, inbox, State { by_hand: Some(table), ..State::default() })

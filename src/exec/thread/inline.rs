@@ -1,10 +1,9 @@
 //! Quick steps run on the thread that delivers what they need: it need not wake the device's thread, nor that thread the one
 //! that sends the answer. Each takes longer than a small step does.
 //!
-//! A turn is expected to be quick if the same came for it as for one that was, and no op is about to make more. What is
-//! delivered lies in the device's queue as always. When its message is seen to, the thread takes the device's table, if the
-//! device's own thread waits; sees to the queue, in its order; and runs turns for [`MOST`] at most. What it leaves, the
-//! device's own thread goes on with.
+//! A turn is expected to be quick if the same came for it as for one that was. What is delivered lies in the device's queue as
+//! always. When its message is seen to, the thread takes the device's table, if the device's own thread waits; sees to the
+//! queue, in its order; and runs turns for [`MOST`] at most. What it leaves, the device's own thread goes on with.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -58,6 +57,18 @@ pub fn delivering<T>(deliver: impl FnOnce() -> T) -> T {
     deliver()
 }
 
+/// Calls `work`: what it tells devices wakes their own threads.
+pub fn without_inline<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Here>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            self.0.take().into_iter().for_each(|here| HERE.set(here));
+        }
+    }
+    let _restore = Restore(Some(HERE.replace(Here::InATurn)));
+    work()
+}
+
 /// Whether something waits on this thread for the end of [`delivering`]. The device's [`Sink`](crate::exec::Sink) is flushed
 /// then, and with it what the caller sent, if it goes the same way.
 pub fn has_inline_work() -> bool {
@@ -102,9 +113,6 @@ impl Threads {
         while let Some(message) = self.inbox.take_unless_close() {
             table.take(message);
         }
-        if !table.has_quick_turn() {
-            self.flush();
-        }
         let mut since = Instant::now();
         let until = since + MOST;
         while since < until && table.has_quick_turn() {
@@ -116,15 +124,16 @@ impl Threads {
                 return self.place.mailbox.send(DeviceMessage::Back { turn, result });
             };
             table = back;
-            let now = Instant::now();
             let is_cut_short = matches!(result, Ok(TurnEnd::Yields));
-            table.end(turn, result, now - since);
-            since = now;
-            self.flush();
+            table.end(turn, result, since.elapsed());
             if is_cut_short {
                 break;
             }
+            self.flush();
+            since = Instant::now();
         }
-        self.inbox.give_back(table);
+        self.flush();
+        let is_due = table.has_turn();
+        self.inbox.give_back(table, is_due);
     }
 }

@@ -142,12 +142,12 @@ impl Table {
     }
 
     /// Whether the next turn may run inline: it is expected to be quick, and no turn is out that could hold something it needs.
-    pub fn has_quick_turn(&self) -> bool {
-        let next = self.runnable.front().and_then(|id| self.pieces.get(id)).filter(|_| self.out == 0);
-        next.is_some_and(|piece| {
-            let may_run_inline = piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline);
-            may_run_inline && piece.quick.has_next()
-        })
+    pub fn has_quick_turn(&mut self) -> bool {
+        self.out == 0
+            && self.next_piece().is_some_and(|(_, piece)| {
+                let may_run_inline = piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline);
+                may_run_inline && piece.quick.has_next()
+            })
     }
 
     /// The turn under way goes on without the table, and comes back as a message.
@@ -155,19 +155,32 @@ impl Table {
         self.out += 1;
     }
 
-    /// The next piece whose step can go on.
+    /// The next turn of a step that can go on.
     pub fn next_turn(&mut self) -> Option<Turn> {
-        loop {
-            let id = self.runnable.pop_front()?;
-            let Some(piece) = self.pieces.get_mut(&id) else { continue };
-            piece.is_queued = false;
-            // Its step may have been given up since; then the body stays for the next.
-            let Some(number) = piece.current else { continue };
-            let Some(body) = piece.body.take() else { continue };
-            piece.signal.clear();
-            piece.quick.begin_turn();
-            return Some(Turn { id, number, body, signal: Arc::clone(&piece.signal) });
+        let (id, piece) = self.next_piece()?;
+        let (number, body) = (piece.current?, piece.body.take()?);
+        piece.signal.clear();
+        piece.quick.begin_turn();
+        piece.is_queued = false;
+        let signal = Arc::clone(&piece.signal);
+        self.runnable.pop_front();
+        Some(Turn { id, number, body, signal })
+    }
+
+    /// The next piece whose step can go on, which stays in the queue.
+    fn next_piece(&mut self) -> Option<(PieceId, &mut PieceState)> {
+        // The step of one that was queued may have been given up since; then the body stays for the next.
+        let can_go_on = |piece: &PieceState| piece.current.is_some() && piece.body.is_some();
+        while let Some(id) = self.runnable.front()
+            && !self.pieces.get(id).is_some_and(can_go_on)
+        {
+            if let Some(piece) = self.pieces.get_mut(id) {
+                piece.is_queued = false;
+            }
+            self.runnable.pop_front();
         }
+        let id = *self.runnable.front()?;
+        self.pieces.get_mut(&id).map(|piece| (id, piece))
     }
 
     /// Forgets everything.

@@ -1,20 +1,36 @@
-//! What decides how large the outputs of an op are, and so how long it takes.
+//! What decides how large the outputs of an op are, and so how long it takes and those that use them.
 
 use super::ShapeRule;
 
-/// What decides how large the outputs of an op are.
+/// What decides the shapes of an op's outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// The shapes of its inputs: as they grow, so do the outputs, and what the op computes.
+    /// The shapes of its inputs.
     Shapes,
-    /// Beside those, the elements of this input, whose product counts: a shape, multiples, a depth.
-    Elements(u32),
+    /// Beside those, the elements of its first input: a shape, an axis.
+    First,
+    /// Beside those, the elements of its last input: an axis.
+    Last,
+    /// Beside those, the elements of all inputs but the first: axes, multiples, where a slice begins and ends.
+    AllButFirst,
     /// Something else, or nobody has said.
     Unknown,
 }
 
+impl Extent {
+    /// Of so many inputs, those whose elements count.
+    pub fn elements_of(self, inputs: usize) -> std::ops::Range<usize> {
+        match self {
+            Extent::Shapes | Extent::Unknown => 0..0,
+            Extent::First => 0..inputs.min(1),
+            Extent::Last => inputs.saturating_sub(1)..inputs,
+            Extent::AllButFirst => inputs.min(1)..inputs,
+        }
+    }
+}
+
 impl ShapeRule {
-    /// What decides how large the outputs are.
+    /// What decides the shapes of the outputs.
     pub(crate) fn extent(&self) -> Extent {
         match self.name {
             "none" | "scalar" | "const" | "placeholder" | "placeholder_with_default" => Extent::Shapes,
@@ -26,21 +42,19 @@ impl ShapeRule {
             "shape" | "shape_n" | "size" | "rank" | "broadcast_args" | "broadcast_gradient_args" | "concat_offset" => {
                 Extent::Shapes
             }
-            "reduce" | "prod" | "arg" | "matmul" | "batch_matmul" | "batch_matmul_v2" => Extent::Shapes,
-            "cross_entropy" | "sparse_cross_entropy" | "top_k" | "in_top_k" => Extent::Shapes,
-            "reshape" | "ensured" | "expand_dims" | "squeeze" | "transpose" | "bitcast" => Extent::Shapes,
-            "concat" | "concat_v2" | "pack" | "unpack" | "split" | "split_v" | "slice" | "strided_slice" => {
-                Extent::Shapes
-            }
-            "gather" | "gather_v2" | "gather_nd" | "resource_gather" | "resource_gather_nd" => Extent::Shapes,
-            "where" | "unique" | "list_diff" => Extent::Shapes,
+            "matmul" | "batch_matmul" | "batch_matmul_v2" => Extent::Shapes,
+            "cross_entropy" | "sparse_cross_entropy" | "in_top_k" => Extent::Shapes,
+            "ensured" | "squeeze" | "bitcast" | "pack" | "unpack" => Extent::Shapes,
+            "gather" | "gather_nd" | "resource_gather" | "resource_gather_nd" => Extent::Shapes,
             "conv2d" | "depthwise" | "pool2d" | "pool2d_twice" | "same_of_4" | "bias_gradient" => Extent::Shapes,
             "batch_norm" | "batch_norm_gradient" => Extent::Shapes,
             "recurrent_cell" | "lstm_cell_gradient" | "gru_cell_gradient" => Extent::Shapes,
             "variable" | "old_variable" | "handle" | "named_handle" | "variable_shape" => Extent::Shapes,
             "read" | "assign" | "merged_variable" | "update" => Extent::Shapes,
-            "fill" | "sized" => Extent::Elements(0),
-            "tile" | "broadcast_to" | "one_hot" => Extent::Elements(1),
+            "fill" | "sized" | "concat" | "split" => Extent::First,
+            "concat_v2" | "gather_v2" => Extent::Last,
+            "reduce" | "prod" | "arg" | "top_k" | "reshape" | "expand_dims" | "transpose" | "slice"
+            | "strided_slice" | "split_v" | "tile" | "broadcast_to" | "one_hot" => Extent::AllButFirst,
             _ => Extent::Unknown,
         }
     }
@@ -53,23 +67,36 @@ mod tests {
 
     #[test]
     fn what_decides_is_known_of_the_ops_that_train_small_models() {
-        let of_shapes = "Add AddN ApplyAdagrad ApplyAdam ArgMax Assign AssignAdd AssignVariableOp BiasAdd BiasAddGrad Cast ConcatV2 \
-            Const Conv2D Equal Exp GatherV2 Identity L2Loss MatMul MaxPool Mean Mul NoOp Placeholder ReadVariableOp Relu ReluGrad \
-            Reshape ResourceApplyAdam Shape Softmax SparseSoftmaxCrossEntropyWithLogits Squeeze StridedSlice Sum Tanh TanhGrad \
-            Transpose VariableV2";
-        for name in of_shapes.split_whitespace() {
-            assert_eq!(op::lookup(name).unwrap().shape.extent(), Extent::Shapes, "{name}");
-        }
-        for (name, expected) in [
-            ("Fill", Extent::Elements(0)),
-            ("RandomUniform", Extent::Elements(0)),
-            ("Tile", Extent::Elements(1)),
-            ("OneHot", Extent::Elements(1)),
-            ("Range", Extent::Unknown),
+        let of_shapes = "Add AddN ApplyAdagrad ApplyAdam Assign AssignAdd AssignVariableOp BiasAdd BiasAddGrad BroadcastGradientArgs Cast Const Conv2D \
+            Equal Exp Identity L2Loss MatMul MaxPool Mul NoOp Placeholder ReadVariableOp Relu ReluGrad ResourceApplyAdam Shape \
+            Softmax SparseSoftmaxCrossEntropyWithLogits Squeeze Tanh TanhGrad VariableV2";
+        let of_shapes = of_shapes.split_whitespace().map(|name| (name, Extent::Shapes));
+        let others = [
+            ("Fill", Extent::First),
+            ("RandomUniform", Extent::First),
+            ("Split", Extent::First),
+            ("ConcatV2", Extent::Last),
+            ("GatherV2", Extent::Last),
+            ("ArgMax", Extent::AllButFirst),
+            ("Mean", Extent::AllButFirst),
+            ("OneHot", Extent::AllButFirst),
+            ("Reshape", Extent::AllButFirst),
+            ("StridedSlice", Extent::AllButFirst),
+            ("Tile", Extent::AllButFirst),
+            ("Transpose", Extent::AllButFirst),
             ("DecodeJpeg", Extent::Unknown),
+            ("Range", Extent::Unknown),
             ("SegmentSum", Extent::Unknown),
-        ] {
+            ("Where", Extent::Unknown),
+        ];
+        for (name, expected) in of_shapes.chain(others) {
             assert_eq!(op::lookup(name).unwrap().shape.extent(), expected, "{name}");
         }
+        let inputs =
+            [Extent::Shapes, Extent::First, Extent::Last, Extent::AllButFirst].map(|extent| extent.elements_of(3));
+        assert_eq!(inputs, [0..0, 0..1, 2..3, 1..3]);
+        assert!(
+            [Extent::First, Extent::Last, Extent::AllButFirst].iter().all(|extent| extent.elements_of(0).is_empty())
+        );
     }
 }
