@@ -58,52 +58,40 @@ trait Folder<T>: Copy + Send + Sync {
     }
 }
 
-/// Four numbers are added as they are: widening each would take longer than adding it.
-#[derive(Clone, Copy)]
-struct Total;
+macro_rules! sums {
+    ($($name:ident: |$x:ident| $term:expr;)*) => {
+        $(
+            #[derive(Clone, Copy)]
+            struct $name;
 
-impl Folder<f32> for Total {
-    type Folded = f64;
-    const START: f64 = 0.0;
+            impl Folder<f32> for $name {
+                type Folded = f64;
+                const START: f64 = 0.0;
 
-    #[inline(always)]
-    fn load(self, x: f32) -> f64 {
-        f64::from(x)
-    }
+                #[inline(always)]
+                fn load(self, $x: f32) -> f64 {
+                    f64::from($term)
+                }
 
-    #[inline(always)]
-    fn join(self, x: f64, y: f64) -> f64 {
-        x + y
-    }
+                #[inline(always)]
+                fn join(self, x: f64, y: f64) -> f64 {
+                    x + y
+                }
 
-    #[inline(always)]
-    fn four(self, [a, b, c, d]: [f32; 4]) -> f64 {
-        f64::from((a + b) + (c + d))
-    }
+                /// Four terms are added as they are: widening each would take longer than adding it.
+                #[inline(always)]
+                fn four(self, [a, b, c, d]: [f32; 4]) -> f64 {
+                    let term = |$x: f32| $term;
+                    f64::from((term(a) + term(b)) + (term(c) + term(d)))
+                }
+            }
+        )*
+    };
 }
 
-/// As [`Total`], of the squares.
-#[derive(Clone, Copy)]
-struct Squares;
-
-impl Folder<f32> for Squares {
-    type Folded = f64;
-    const START: f64 = 0.0;
-
-    #[inline(always)]
-    fn load(self, x: f32) -> f64 {
-        f64::from(x * x)
-    }
-
-    #[inline(always)]
-    fn join(self, x: f64, y: f64) -> f64 {
-        x + y
-    }
-
-    #[inline(always)]
-    fn four(self, [a, b, c, d]: [f32; 4]) -> f64 {
-        f64::from((a * a + b * b) + (c * c + d * d))
-    }
+sums! {
+    Total: |x| x;
+    Squares: |x| x * x;
 }
 
 #[derive(Clone, Copy)]
