@@ -186,6 +186,12 @@ impl Threads {
         self.reserve.notify_all();
     }
 
+    /// Gives the table back to the device's own thread, which goes on with the turns that it has.
+    fn leave_to_driver(&self, table: Box<Table>) {
+        let is_due = table.has_turn();
+        self.inbox.give_back(table, is_due);
+    }
+
     /// Lays the table where the watching thread finds it while a turn runs.
     fn lend(&self, table: Box<Table>, is_inline: bool, turn: &Turn) -> u64 {
         let mut state = lock(&self.state);
@@ -255,8 +261,7 @@ impl Threads {
                         if !is_inline {
                             return (state, Some(table));
                         }
-                        let is_due = table.has_turn();
-                        self.inbox.give_back(table, is_due);
+                        self.leave_to_driver(table);
                     }
                     if is_inline {
                         // What was to leave with the values of the step waits for an op that takes long after all.

@@ -115,8 +115,9 @@ impl Threads {
         }
         let mut since = Instant::now();
         let until = since + MOST;
-        while since < until && table.has_quick_turn() {
-            let Some(mut turn) = table.next_turn() else { break };
+        while since < until
+            && let Some(mut turn) = table.next_quick_turn()
+        {
             let number = self.lend(table, true, &turn);
             let result = self.place.run_until(Some(until), &mut turn);
             let Some(back) = self.take_back(number) else {
@@ -133,7 +134,6 @@ impl Threads {
             since = Instant::now();
         }
         self.flush();
-        let is_due = table.has_turn();
-        self.inbox.give_back(table, is_due);
+        self.leave_to_driver(table);
     }
 }

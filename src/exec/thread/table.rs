@@ -141,13 +141,12 @@ impl Table {
         !self.runnable.is_empty()
     }
 
-    /// Whether the next turn may run inline: it is expected to be quick, and no turn is out that could hold something it needs.
-    pub fn has_quick_turn(&mut self) -> bool {
-        self.out == 0
-            && self.next_piece().is_some_and(|(_, piece)| {
-                let may_run_inline = piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline);
-                may_run_inline && piece.quick.has_next()
-            })
+    /// The next turn, if it may run inline: it is expected to be quick, and no turn is out that could hold something it needs.
+    pub fn next_quick_turn(&mut self) -> Option<Turn> {
+        let (_, piece) = self.next_piece()?;
+        let may_run_inline = piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline);
+        let is_expected = may_run_inline && piece.quick.has_next();
+        if is_expected && self.out == 0 { self.next_turn() } else { None }
     }
 
     /// The turn under way goes on without the table, and comes back as a message.
