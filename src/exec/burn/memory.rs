@@ -9,6 +9,7 @@ use burn_backend::{
 
 use super::array::{Array, Home, taken};
 use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
+use super::gemm::{matrix_of_flex, spread};
 use super::normalize::NormPass;
 use super::updates::{RATES, UpdateRule};
 use crate::exec::engine::{DeviceTensor, Memory};
@@ -53,6 +54,11 @@ pub(in crate::exec) trait Backing:
 
     /// How far neighbours in the last two dimensions lie apart in this process's memory.
     fn steps(_raw: &Self::Raw) -> Option<[isize; 2]> {
+        None
+    }
+
+    /// The product of two matrices, if it is computed here.
+    fn product(_x: &Self::Raw, _y: &Self::Raw) -> Option<Self::Raw> {
         None
     }
 
@@ -148,6 +154,12 @@ impl Backing for burn_flex::Flex {
 
     fn steps(raw: &Self::Raw) -> Option<[isize; 2]> {
         raw.layout().strides().last_chunk().copied()
+    }
+
+    fn product(x: &Self::Raw, y: &Self::Raw) -> Option<Self::Raw> {
+        let (x, y) = (matrix_of_flex(x)?, matrix_of_flex(y)?);
+        let dims = [x.dims[0], y.dims[1]];
+        Some(burn_flex::FlexTensor::from_data(TensorData::new(spread(x, y)?, dims)))
     }
 
     fn order(raw: &Self::Raw) -> Order {
