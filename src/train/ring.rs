@@ -1,9 +1,9 @@
 //! Gradients added up over tasks that each have a part of them: afterwards all have the same sums.
 //!
-//! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. As many buckets
-//! as there are tasks are the chunks of one round; a bucket that is left over is cut into as many. Each chunk goes around the
-//! ring of tasks, of which each adds its own, and once more, whole. So each task sends and receives 2 (n - 1) / n of the bytes,
-//! whatever their number, and adds up (n - 1) / n of them; no way of adding up takes less.
+//! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. Two tasks
+//! exchange them, and both add them up. Of more, as many buckets as there are tasks are the chunks of one round; a bucket that is
+//! left over is cut into as many. Each chunk goes around the ring of tasks, of which each adds its own, and once more, whole. So
+//! each task sends and receives 2 (n - 1) / n of the bytes, whatever their number; no way of adding up takes less.
 
 use crate::failure::Result;
 use crate::graph::gradient::{self, Gradient, Rows};
@@ -17,15 +17,17 @@ use super::clip::values;
 /// How gradients travel, by their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketLimits {
-    /// What travels together: gradients of small variables are joined up to this, and those of large ones are cut.
+    /// What travels together: small gradients are joined up to this, and large ones are cut.
     pub bucket: usize,
+    /// A gradient of up to this is small. To join a larger one, and to cut the sum, would take longer than to send it alone.
+    pub joined: usize,
     /// Up to this, each task sends its gradients to every other, so that they are there after one way and not after all around.
     pub direct: usize,
 }
 
 impl Default for BucketLimits {
     fn default() -> BucketLimits {
-        BucketLimits { bucket: 4 << 20, direct: 64 << 10 }
+        BucketLimits { bucket: 4 << 20, joined: 256 << 10, direct: 64 << 10 }
     }
 }
 
@@ -118,7 +120,7 @@ impl Dense<'_> {
         let width = self.dtype.size().unwrap_or(1);
         let elements: Vec<usize> =
             self.places.iter().map(|&place| self.variables[0][place].shape.elements().unwrap_or(0)).collect();
-        let buckets = buckets(&elements, width, self.limits.bucket);
+        let buckets = buckets(&elements, width, self.limits);
         // The pieces of each gradient, on each task, in the order in which buckets take them.
         let mut pieces = Vec::with_capacity(self.variables.len());
         for task in 0..self.variables.len() {
@@ -128,7 +130,8 @@ impl Dense<'_> {
         let (count, mut rest) = (pieces.len(), &buckets[..]);
         while !rest.is_empty() {
             let is_large = |bucket: &Bucket| bucket.bytes > self.limits.direct;
-            let is_group = rest.len() >= count && rest[..count].iter().all(is_large);
+            // Two tasks send as much if they exchange what they have, and do not wait for each other's sums.
+            let is_group = count > 2 && rest.len() >= count && rest[..count].iter().all(is_large);
             let (group, after) = rest.split_at(if is_group { count } else { 1 });
             rest = after;
             let mut joined = vec![Vec::with_capacity(group.len()); count];
@@ -213,13 +216,14 @@ impl Dense<'_> {
 }
 
 /// How gradients of a number of elements, each of a number of bytes, are sent.
-fn buckets(elements: &[usize], width: usize, limit: usize) -> Vec<Bucket> {
-    let most = (limit / width).max(1);
+fn buckets(elements: &[usize], width: usize, limits: BucketLimits) -> Vec<Bucket> {
+    let most = (limits.bucket / width).max(1);
     let mut buckets: Vec<Bucket> = Vec::new();
-    // The bucket that has room yet; a piece of a large gradient fills its own.
+    // The bucket that has room yet; a gradient that is not small, or a piece of it, fills its own.
     let mut open: Option<Bucket> = None;
     for (variable, &elements) in elements.iter().enumerate() {
-        if elements > most {
+        let bytes = elements * width;
+        if bytes > limits.joined {
             let count = elements.div_ceil(most);
             for part in 0..count {
                 let elements = share(elements, count, part);
@@ -227,8 +231,7 @@ fn buckets(elements: &[usize], width: usize, limit: usize) -> Vec<Bucket> {
             }
             continue;
         }
-        let bytes = elements * width;
-        if open.as_ref().is_some_and(|bucket| bucket.bytes + bytes > limit) {
+        if open.as_ref().is_some_and(|bucket| bucket.bytes + bytes > limits.bucket) {
             buckets.extend(open.take());
         }
         let bucket = open.get_or_insert(Bucket { bytes: 0, pieces: Vec::new() });
@@ -294,20 +297,22 @@ mod tests {
     #[test]
     fn gradients_travel_in_buckets() {
         let piece = |variable, elements| Piece { variable, elements };
-        let mega = 1usize << 20;
-        // Of 4 bytes each: two small ones together; a large one in three parts; one that has no room beside those before it.
-        let got = buckets(&[100, 28, 2 * mega + 2, mega - 127, 1], 4, 4 * mega);
-        let third = (2 * mega).div_ceil(3);
+        let limits = BucketLimits { bucket: 4 << 10, joined: 1 << 10, direct: 0 };
+        // Of 4 bytes each: two small ones together; one in three parts, another by itself; one that has no room beside the small
+        // ones before it.
+        let got = buckets(&[100, 156, 2050, 600, 256, 256, 257, 256, 1], 4, limits);
         let wanted = [
-            (4 * third + 4, vec![piece(2, third + 1)]),
-            (4 * third, vec![piece(2, third)]),
-            (4 * third, vec![piece(2, third)]),
-            (512, vec![piece(0, 100), piece(1, 28)]),
-            (4 * (mega - 126), vec![piece(3, mega - 127), piece(4, 1)]),
+            (4 * 684, vec![piece(2, 684)]),
+            (4 * 683, vec![piece(2, 683)]),
+            (4 * 683, vec![piece(2, 683)]),
+            (4 * 600, vec![piece(3, 600)]),
+            (4 * 257, vec![piece(6, 257)]),
+            (4096, vec![piece(0, 100), piece(1, 156), piece(4, 256), piece(5, 256), piece(7, 256)]),
+            (4, vec![piece(8, 1)]),
         ];
         let wanted: Vec<Bucket> = wanted.map(|(bytes, pieces)| Bucket { bytes, pieces }).into();
         assert_eq!(got, wanted);
-        assert_eq!(buckets(&[], 4, 64), []);
+        assert_eq!(buckets(&[], 4, limits), []);
     }
 
     #[test]

@@ -162,9 +162,11 @@ fn all_tasks_have_the_same_sums() {
         ("last", DType::F32, &[13]),
     ];
     for tasks in 1..5u32 {
-        for limits in
-            [BucketLimits::default(), BucketLimits { bucket: 64, direct: 0 }, BucketLimits { bucket: 100, direct: 30 }]
-        {
+        for limits in [
+            BucketLimits::default(),
+            BucketLimits { bucket: 64, joined: 64, direct: 0 },
+            BucketLimits { bucket: 100, joined: 20, direct: 30 },
+        ] {
             let mut g = GraphBuilder::new();
             let (mut variables, mut gradients) = (Vec::new(), Vec::new());
             for task in 0..tasks {
