@@ -37,7 +37,7 @@ pub use layout::{laid_out, repeated, rows, slices, tiled};
 pub use ops::{Binary, Comparison, Unary, binary, comparison, leaky, leaky_gradient, power_to, unary};
 pub use place::{Stretch, copied, joined, picked};
 pub use pool::Pool;
-pub use product::{MatrixView, by_transpose};
+pub use product::{MatrixView, by_transpose, is_small_product, small_products};
 pub use repeat::{Along, Repeat};
 pub use response::LocalResponse;
 pub use softmax::{

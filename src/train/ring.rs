@@ -1,9 +1,9 @@
 //! Gradients added up over tasks that each have a part of them: afterwards all have the same sums.
 //!
 //! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. Two tasks
-//! exchange them, and both add them up. Of more, as many buckets as there are tasks are the chunks of one round; a bucket that is
-//! left over is cut into as many. Each chunk goes around the ring of tasks, of which each adds its own, and once more, whole. So
-//! each task sends and receives 2 (n - 1) / n of the bytes, whatever their number; no way of adding up takes less.
+//! exchange them, and both add them up. With more tasks, as many buckets as there are tasks are the chunks of one round; a bucket
+//! that is left over is cut into as many. Each chunk goes around the ring of tasks, of which each adds its own, and once more,
+//! whole. So each task sends and receives 2 (n - 1) / n of the bytes, whatever their number; no way of adding up takes less.
 
 use crate::failure::Result;
 use crate::graph::gradient::{self, Gradient, Rows};
@@ -19,7 +19,8 @@ use super::clip::values;
 pub(crate) struct BucketLimits {
     /// What travels together: small gradients are joined up to this, and large ones are cut.
     pub bucket: usize,
-    /// A gradient of up to this is small. To join a larger one, and to cut the sum, would take longer than to send it alone.
+    /// A gradient of up to this is small for two tasks. To join a larger one, and to cut the sum, takes longer than to send it
+    /// alone.
     pub joined: usize,
     /// Up to this, each task sends its gradients to every other, so that they are there after one way and not after all around.
     pub direct: usize,
@@ -120,7 +121,9 @@ impl Dense<'_> {
         let width = self.dtype.size().unwrap_or(1);
         let elements: Vec<usize> =
             self.places.iter().map(|&place| self.variables[0][place].shape.elements().unwrap_or(0)).collect();
-        let buckets = buckets(&elements, width, self.limits);
+        // Buckets that go around together take as long as the largest of them.
+        let joined = if self.variables.len() == 2 { self.limits.joined } else { self.limits.bucket };
+        let buckets = buckets(&elements, width, BucketLimits { joined, ..self.limits });
         // The pieces of each gradient, on each task, in the order in which buckets take them.
         let mut pieces = Vec::with_capacity(self.variables.len());
         for task in 0..self.variables.len() {

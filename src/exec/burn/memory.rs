@@ -9,7 +9,7 @@ use burn_backend::{
 
 use super::array::{Array, Home, taken};
 use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
-use super::gemm::{matrix_of_flex, spread};
+use super::gemm::{matrix_of_flex, products_of_flex, spread};
 use super::normalize::NormPass;
 use super::updates::{RATES, UpdateRule};
 use crate::exec::engine::{DeviceTensor, Memory};
@@ -59,6 +59,11 @@ pub(in crate::exec) trait Backing:
 
     /// The product of two matrices, if it is computed here.
     fn product(_x: &Self::Raw, _y: &Self::Raw) -> Option<Self::Raw> {
+        None
+    }
+
+    /// The products of the matrices that two tensors of one rank are made of, if they are computed here.
+    fn products(_x: &Self::Raw, _y: &Self::Raw) -> Option<Self::Raw> {
         None
     }
 
@@ -160,6 +165,10 @@ impl Backing for burn_flex::Flex {
         let (x, y) = (matrix_of_flex(x)?, matrix_of_flex(y)?);
         let dims = [x.dims[0], y.dims[1]];
         Some(burn_flex::FlexTensor::from_data(TensorData::new(spread(x, y)?, dims)))
+    }
+
+    fn products(x: &Self::Raw, y: &Self::Raw) -> Option<Self::Raw> {
+        products_of_flex(x, y)
     }
 
     fn order(raw: &Self::Raw) -> Order {
