@@ -160,10 +160,12 @@ const TILES: usize = 2;
 /// If a matrix is not within its elements, or the sizes do not fit.
 pub(super) fn spread(x: MatrixView, y: MatrixView) -> Option<Vec<f32>> {
     let ([m, k], n) = (x.dims, y.dims[1]);
-    let is_large = m.saturating_mul(n).saturating_mul(k) >= SHARED && m.min(n) > 1;
-    let threads = lots::threads();
-    let count = tiles([m, k, n], if is_large && threads > 1 { TILES * threads } else { 1 });
-    (count != [1, 1] && count[0] * count[1] >= threads).then(|| by_tiles(x, y, count))
+    let (is_large, threads) = (m.saturating_mul(n).saturating_mul(k) >= SHARED, lots::threads());
+    if !is_large || m.min(n) == 1 || threads == 1 {
+        return None;
+    }
+    let [down, across] = tiles([m, k, n], TILES * threads);
+    (down * across >= threads).then(|| by_tiles(x, y, [down, across]))
 }
 
 /// The product of two matrices by so many tiles, down and across.
