@@ -3,6 +3,7 @@
 //!
 //! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
 
+mod angles;
 mod axis;
 pub mod channels;
 mod conv;

@@ -62,7 +62,7 @@ impl<T: To<R>, R: Copy> Work for Conversion<'_, '_, T, R> {
     #[inline(always)]
     fn run(self) {
         let from = self.from;
-        self.to.each(from.len(), |i| from[i].to());
+        self.to.map(from, |x| x.to());
     }
 }
 

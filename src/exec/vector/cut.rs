@@ -76,6 +76,25 @@ impl<R: Copy> Places<'_, R> {
         self.filled += count;
     }
 
+    /// Fills the next places with what is made of each of these.
+    #[inline(always)]
+    pub fn map<T: Copy>(&mut self, xs: &[T], of: impl Fn(T) -> R) {
+        let places = &mut self.all[self.filled..][..xs.len()];
+        places.iter_mut().zip(xs).for_each(|(place, &x)| _ = place.write(of(x)));
+        self.filled += xs.len();
+    }
+
+    /// Fills the next places with what is made of each of `xs` and its `y`.
+    ///
+    /// # Panics
+    /// If there are fewer `ys`.
+    #[inline(always)]
+    pub fn zip<T: Copy>(&mut self, xs: &[T], ys: &[T], of: impl Fn(T, T) -> R) {
+        let (places, ys) = (&mut self.all[self.filled..][..xs.len()], &ys[..xs.len()]);
+        places.iter_mut().zip(xs.iter().zip(ys)).for_each(|(place, (&x, &y))| _ = place.write(of(x, y)));
+        self.filled += xs.len();
+    }
+
     /// Fills the next places with copies of these.
     #[inline(always)]
     pub fn copy(&mut self, from: &[R]) {

@@ -9,10 +9,9 @@ use super::cut::Cut;
 use super::target::{Work, widest};
 use crate::exec::lots::in_lots;
 
-/// Numbers of a row that are folded side by side: some times what the widest registers hold.
-const LANES: usize = 64;
-/// Shorter rows are folded so many at a time, number by number.
-const SHORT: usize = 32;
+/// Numbers of a row that are folded side by side, four by four: what the widest registers hold.
+const LANES: usize = 16;
+/// Rows that are too short for that are folded so many at a time, number by number.
 const SIDE_BY_SIDE: usize = 8;
 /// Columns that are folded while a processor's nearest memory holds their results.
 const TILE: usize = 1 << 10;
@@ -48,6 +47,8 @@ pub enum Fold {
 trait Folder<T>: Copy + Send + Sync {
     type Folded: Copy + Send + Sync;
     const START: Self::Folded;
+    /// Fewest numbers of a row that are folded side by side.
+    const LEAST: usize = 2 * LANES;
 
     fn load(self, x: T) -> Self::Folded;
     fn join(self, x: Self::Folded, y: Self::Folded) -> Self::Folded;
@@ -67,6 +68,7 @@ macro_rules! sums {
             impl Folder<f32> for $name {
                 type Folded = f64;
                 const START: f64 = 0.0;
+                const LEAST: usize = LANES;
 
                 #[inline(always)]
                 fn load(self, $x: f32) -> f64 {
@@ -325,7 +327,7 @@ impl<T: Copy + Sync, F: Folder<T>> Work for Lot<'_, T, F> {
 /// Folds each row of `size` numbers.
 #[inline(always)]
 fn fold_rows<T: Copy, F: Folder<T>>(to: &mut [F::Folded], xs: &[T], size: usize, f: F) {
-    if size >= SHORT {
+    if size >= F::LEAST {
         for (to, row) in to.iter_mut().zip(xs.chunks_exact(size)) {
             *to = folded_row(row, f);
         }
@@ -351,18 +353,34 @@ fn fold_rows<T: Copy, F: Folder<T>>(to: &mut [F::Folded], xs: &[T], size: usize,
 #[inline(always)]
 fn folded_row<T: Copy, F: Folder<T>>(row: &[T], f: F) -> F::Folded {
     let mut lanes = [F::START; LANES];
-    let count = row.len() / LANES;
-    fold_columns(&mut lanes, row, count, LANES, f);
-    for (lane, &x) in lanes.iter_mut().zip(&row[count * LANES..]) {
-        *lane = f.join(*lane, f.load(x));
+    let (blocks, rest) = row.as_chunks::<{ 4 * LANES }>();
+    for block in blocks {
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *lane = f.join(*lane, f.four([0, 1, 2, 3].map(|k| block[k * LANES + i])));
+        }
     }
-    let mut left = &mut lanes[..];
-    while left.len() > 1 {
-        let (first, second) = left.split_at_mut(left.len() / 2);
-        first.iter_mut().zip(second).for_each(|(x, &mut y)| *x = f.join(*x, y));
-        left = first;
+    let (few, rest) = rest.as_chunks::<LANES>();
+    for xs in few {
+        for (lane, &x) in lanes.iter_mut().zip(xs) {
+            *lane = f.join(*lane, f.load(x));
+        }
     }
-    left[0]
+    // By itself: lanes that are reached by a number that is not constant would lie in memory.
+    let last = rest.iter().fold(F::START, |folded, &x| f.join(folded, f.load(x)));
+    let eight: [F::Folded; 8] = halved(&lanes, f);
+    let four: [F::Folded; 4] = halved(&eight, f);
+    let [first, second]: [F::Folded; 2] = halved(&four, f);
+    f.join(f.join(first, second), last)
+}
+
+/// Each of the first `H` with the one so many after it.
+#[inline(always)]
+fn halved<T, F: Folder<T>, const H: usize>(xs: &[F::Folded], f: F) -> [F::Folded; H] {
+    let mut half = [F::START; H];
+    for i in 0..H {
+        half[i] = f.join(xs[i], xs[i + H]);
+    }
+    half
 }
 
 /// Folds `count` rows, which begin `stride` apart, into `to`.

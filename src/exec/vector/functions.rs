@@ -1,5 +1,5 @@
-//! Exponential, logarithm, logistic function, hyperbolic tangent and error function of float32, without a branch or a table, so
-//! that a loop over them can be vectorised.
+//! Exponential, logarithm, logistic function, hyperbolic tangent, error function and rounding of float32, without a branch or a
+//! table, so that a loop over them can be vectorised. Those of angles are in `angles`.
 //!
 //! Each is a polynomial on a small interval, to which the argument is reduced. The bounds of the errors are those of the
 //! tests below, which compare with the same function in float64. The polynomials interpolate their functions at Chebyshev
@@ -36,6 +36,30 @@ fn limited(x: f32, low: f32, high: f32) -> f32 {
 #[inline(always)]
 fn signed_as(size: f32, x: f32) -> f32 {
     f32::from_bits(size.to_bits() & 0x7fff_ffff | x.to_bits() & 0x8000_0000)
+}
+
+/// The nearest whole number, and the even one of two.
+#[inline(always)]
+pub fn rint(x: f32) -> f32 {
+    // From here on, all floats are whole numbers.
+    const WHOLE: f32 = 8_388_608.0;
+    let size = (x.abs() + WHOLE) - WHOLE;
+    if x.abs() < WHOLE { signed_as(size, x) } else { x }
+}
+
+/// The greatest whole number that is not greater.
+#[inline(always)]
+pub fn floor(x: f32) -> f32 {
+    let near = rint(x);
+    if near > x { near - 1.0 } else { near }
+}
+
+/// The least whole number that is not less.
+#[inline(always)]
+pub fn ceil(x: f32) -> f32 {
+    let near = rint(x);
+    let up = signed_as(near + 1.0, x);
+    if near < x { up } else { near }
 }
 
 /// e^x as the product of a number near 1 and a power of two: what the number has beyond 1, and the exponent. If `x` is not
@@ -205,6 +229,22 @@ mod tests {
             |x| if x > 40.0 { x } else { x.exp().ln_1p() },
             8.0,
         );
+    }
+
+    #[test]
+    fn whole_numbers_are_those_of_the_standard_library() {
+        let halves = (-4000..4000).map(|i| i as f32 / 8.0);
+        let all = (0..=u32::MAX >> 12).map(|bits| f32::from_bits(bits << 12 | bits & 0xfff));
+        let near = [8_388_607.5f32, 8_388_608.0, 8_388_609.0, 4_194_303.5, 0.499_999_97, 1.0 - f32::EPSILON / 2.0];
+        let near = near.into_iter().flat_map(|x| [x, -x]);
+        for x in halves.chain(all).chain(near).filter(|x| !x.is_subnormal()) {
+            for (got, want, name) in
+                [(rint(x), x.round_ties_even(), "rint"), (floor(x), x.floor(), "floor"), (ceil(x), x.ceil(), "ceil")]
+            {
+                let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                assert!(same, "{name}({x:?}) = {got:?}, not {want:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The ops of float32 that are computed here, by their names, each as functions of slices.
 
-use super::functions::{erf, exp, exp_m1, ln, ln_1p, sigmoid, softplus, tanh};
+use super::angles::{LARGEST, atan, atan2, cos, sin, tan};
+use super::functions::{ceil, erf, exp, exp_m1, floor, ln, ln_1p, rint, sigmoid, softplus, tanh};
 use super::power::Power;
 use super::target::MulAdd;
 use super::walk::{One, Operand, Rows, Two, map, mapped, mapped_rows, zip, zipped};
@@ -81,11 +82,45 @@ functions! { One, 8,
     Exponential = |x| exp::<M>(x);
     Logarithm = |x| ln::<M>(x);
     Logistic = |x| sigmoid::<M>(x);
-    Tangent = |x| tanh::<M>(x);
+    InverseTangent = |x| atan(x);
+    HyperbolicTangent = |x| tanh::<M>(x);
+}
+
+/// Functions of angles: those that are too large here are computed by the standard library.
+macro_rules! of_angles {
+    ($($name:ident = $function:ident;)*) => {
+        $(
+            #[derive(Clone, Copy)]
+            struct $name;
+
+            impl One for $name {
+                const WORK: usize = 8;
+                const LARGEST: f32 = LARGEST;
+
+                #[inline(always)]
+                fn of<M: MulAdd>(self, x: f32) -> f32 {
+                    $function(x)
+                }
+
+                fn of_larger(self, x: f32) -> f32 {
+                    x.$function()
+                }
+            }
+        )*
+    };
+}
+
+of_angles! {
+    Cosine = cos;
+    Sine = sin;
+    Tangent = tan;
 }
 
 functions! { One, 1,
     Abs = |x| x.abs();
+    Ceiling = |x| ceil(x);
+    Floor = |x| floor(x);
+    Nearest = |x| rint(x);
     Negative = |x| -x;
     Reciprocal = |x| 1.0 / x;
     // A comparison that lets NaN stay NaN.
@@ -104,6 +139,7 @@ functions! { One, 1,
 }
 
 functions! { Two, 8,
+    Angle = |y, x| atan2(y, x);
     SoftplusGradient = |dy, x| dy / (exp::<M>(-x) + 1.0);
 }
 
@@ -217,25 +253,32 @@ macro_rules! pairs {
 pub fn unary(op: &str) -> Option<Unary> {
     Some(match op {
         "Abs" => unary!(Abs),
+        "Atan" => unary!(InverseTangent),
+        "Ceil" => unary!(Ceiling),
+        "Cos" => unary!(Cosine),
         "Elu" => unary!(Elu),
         "Erf" => unary!(ErrorFunction),
         "Exp" => unary!(Exponential),
         "Expm1" => unary!(ExponentialLessOne),
+        "Floor" => unary!(Floor),
         "Log" => unary!(Logarithm),
         "Log1p" => unary!(LogarithmOfOneMore),
         "Neg" => unary!(Negative),
         "Reciprocal" => unary!(Reciprocal),
         "Relu" => unary!(Rectified),
         "Relu6" => unary!(RectifiedToSix),
+        "Rint" | "Round" => unary!(Nearest),
         "Rsqrt" => unary!(RootBelow),
         "Selu" => unary!(Selu),
         "Sigmoid" => unary!(Logistic),
         "Sign" => unary!(Sign),
+        "Sin" => unary!(Sine),
         "Softplus" => unary!(Softplus),
         "Softsign" => unary!(Softsign),
         "Sqrt" => unary!(Root),
         "Square" => unary!(Square),
-        "Tanh" => unary!(Tangent),
+        "Tan" => unary!(Tangent),
+        "Tanh" => unary!(HyperbolicTangent),
         _ => return None,
     })
 }
@@ -265,6 +308,7 @@ pub fn binary(op: &str) -> Option<Binary> {
     }
     Some(match op {
         "Add" | "AddV2" => binary!(Add, either),
+        "Atan2" => binary!(Angle),
         "DivNoNan" => binary!(DivideUnlessZero),
         "EluGrad" => binary!(EluGradient),
         "Maximum" => binary!(Maximum),
@@ -350,6 +394,7 @@ mod tests {
         let (xs, ys) = ([1.5f32, -2.0, 0.0, f32::NAN], [4.0f32, 0.5, -1.0, 2.0]);
         for name in [
             "Add",
+            "Atan2",
             "DivNoNan",
             "EluGrad",
             "Maximum",

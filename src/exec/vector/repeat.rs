@@ -39,12 +39,33 @@ impl<'a, const N: usize> Walk<'a, N> {
     /// The offsets in the tensors here, and how many places of a row are next, of at most so many.
     #[inline(always)]
     pub(super) fn next(&mut self, most: usize) -> ([usize; N], usize) {
-        let now = self.offsets;
-        let mut step = 0;
-        for ((size, strides), index) in self.dims.iter().zip(&mut self.index).rev() {
-            // The row that is left, and then one row, plane and so on.
-            let by = if step == 0 { (size - *index).min(most) } else { 1 };
-            step = if step == 0 { by } else { step };
+        let (now, last) = (self.offsets, self.dims.len().wrapping_sub(1));
+        let step = self.dims.get(last).map_or(0, |(size, _)| (size - self.index[last]).min(most));
+        self.advance(self.dims.len(), step);
+        (now, step)
+    }
+
+    /// As [`Walk::next`], of whole rows at once, if the next place begins one: the offsets, how many rows, how far those lie
+    /// apart in each tensor, and how many places a row has. Otherwise, one part of a row.
+    #[inline(always)]
+    fn next_rows(&mut self, most: usize) -> ([usize; N], usize, [usize; N], usize) {
+        if let [.., (count, apart), (len, _)] = *self.dims
+            && let [.., row, 0] = *self.index
+            && most >= len
+        {
+            let (now, rows) = (self.offsets, (count - row).min(most / len));
+            self.advance(self.dims.len() - 1, rows);
+            return (now, rows, apart, len);
+        }
+        let (now, step) = self.next(most);
+        (now, 1, [0; N], step)
+    }
+
+    /// Goes on by so many steps along the last of the first `count` dimensions, but not beyond its end.
+    #[inline(always)]
+    fn advance(&mut self, count: usize, steps: usize) {
+        let mut by = steps;
+        for ((size, strides), index) in self.dims[..count].iter().zip(&mut self.index).rev() {
             *index += by;
             (0..N).for_each(|k| self.offsets[k] += by * strides[k]);
             if *index < *size {
@@ -52,8 +73,9 @@ impl<'a, const N: usize> Walk<'a, N> {
             }
             *index = 0;
             (0..N).for_each(|k| self.offsets[k] -= size * strides[k]);
+            // Then one row, plane and so on.
+            by = 1;
         }
-        (now, step)
     }
 
     /// How far each tensor's elements lie apart along a row: 1, or 0 if they are the same.
@@ -160,7 +182,17 @@ impl Repeat {
     }
 }
 
-/// The runs of some places of an answer: how many places, and which element of the tensor stands at the first.
+/// Rows of an answer that follow each other, each of which is a run.
+pub(super) struct Block {
+    pub rows: usize,
+    /// Places of a row.
+    pub len: usize,
+    /// Which element stands at the first place, and how far from there that of the next row is.
+    pub first: usize,
+    pub apart: usize,
+}
+
+/// The runs of some places of an answer.
 pub(super) struct Runs<'a> {
     walk: Walk<'a, 1>,
     /// How far the elements of a run lie apart.
@@ -170,14 +202,15 @@ pub(super) struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// The next run, or so many places of it.
-    fn up_to(&mut self, most: usize) -> Option<(usize, usize)> {
+    /// The next rows of the answer, or what is next of one, of at most so many places.
+    #[inline(always)]
+    pub(super) fn next_block(&mut self, most: usize) -> Option<Block> {
         if self.left == 0 {
             return None;
         }
-        let ([first], count) = self.walk.next(self.left.min(most));
-        self.left -= count;
-        Some((count, first))
+        let ([first], rows, [apart], len) = self.walk.next_rows(self.left.min(most));
+        self.left -= rows * len;
+        Some(Block { rows, len, first, apart })
     }
 
     /// Writes what stands at the next places, to all of `to`.
@@ -185,25 +218,19 @@ impl Runs<'_> {
     /// # Panics
     /// If there are fewer places.
     pub(super) fn write<T: Clone>(&mut self, elements: &[T], to: &mut [MaybeUninit<T>]) {
-        let mut done = 0;
-        while done < to.len() {
-            let (count, first) = self.up_to(to.len() - done).expect("there are as many places");
-            let to = &mut to[done..done + count];
-            if self.step == 1 {
-                to.iter_mut().zip(&elements[first..][..count]).for_each(|(to, element)| _ = to.write(element.clone()));
-            } else {
-                let element = &elements[first];
-                to.iter_mut().for_each(|to| _ = to.write(element.clone()));
+        let mut rest = to;
+        while !rest.is_empty() {
+            let Block { rows, len, first, apart } = self.next_block(rest.len()).expect("there are as many places");
+            let (own, others) = rest.split_at_mut(rows * len);
+            for (i, own) in own.chunks_exact_mut(len).enumerate() {
+                let from = &elements[first + i * apart..];
+                if self.step == 1 {
+                    own.iter_mut().zip(&from[..len]).for_each(|(to, element)| _ = to.write(element.clone()));
+                } else {
+                    own.iter_mut().for_each(|to| _ = to.write(from[0].clone()));
+                }
             }
-            done += count;
+            rest = others;
         }
-    }
-}
-
-impl Iterator for Runs<'_> {
-    type Item = (usize, usize);
-
-    fn next(&mut self) -> Option<(usize, usize)> {
-        self.up_to(usize::MAX)
     }
 }

@@ -5,15 +5,35 @@
 use std::mem::MaybeUninit;
 
 use super::cut::{Cut, NEAR, Places, anew, in_place, made, on_copy};
-use super::repeat::{Repeat, Runs};
+use super::repeat::{Block, Repeat, Runs};
 use super::target::{FusedWork, MulAdd, widest_fused};
 
 /// A function of one number. To be inlined always.
 pub trait One: Copy + Send + Sync {
     /// How much longer it takes than an addition.
     const WORK: usize = 1;
+    /// Greatest size of what [`One::of`] is given; if it is finite, neither infinities nor NaN are.
+    const LARGEST: f32 = f32::INFINITY;
 
     fn of<M: MulAdd>(self, x: f32) -> f32;
+
+    /// Of what [`One::of`] is not given. A loop over it is not vectorised.
+    fn of_larger(self, _x: f32) -> f32 {
+        unreachable!("a function with a limit says what it is beyond that")
+    }
+
+    /// Of any number.
+    #[inline(always)]
+    fn of_any<M: MulAdd>(self, x: f32) -> f32 {
+        if x.abs() <= Self::LARGEST { self.of::<M>(x) } else { self.of_larger(x) }
+    }
+
+    /// Whether [`One::of`] may be given all of these.
+    #[inline(always)]
+    fn takes(xs: &[f32]) -> bool {
+        // Without a way out: so the loop is vectorised.
+        Self::LARGEST == f32::INFINITY || xs.iter().fold(true, |all, x| all & (x.abs() <= Self::LARGEST))
+    }
 }
 
 /// A function of two numbers. To be inlined always.
@@ -42,8 +62,12 @@ struct Map<'a, F> {
 impl<F: One> FusedWork for Map<'_, F> {
     #[inline(always)]
     fn run<M: MulAdd>(self) {
-        for x in self.xs {
-            *x = self.f.of::<M>(*x);
+        for xs in self.xs.chunks_mut(NEAR) {
+            if F::takes(xs) {
+                xs.iter_mut().for_each(|x| *x = self.f.of::<M>(*x));
+            } else {
+                xs.iter_mut().for_each(|x| *x = self.f.of_any::<M>(*x));
+            }
         }
     }
 }
@@ -82,8 +106,13 @@ impl<F: One> FusedWork for MapRows<'_, '_, F> {
     fn run<M: MulAdd>(self) {
         let MapRows { to, mut xs, rows: Rows { len, apart, .. }, f } = self;
         while to.left() > 0 {
-            let row = &xs[..len];
-            to.each(len, |i| f.of::<M>(row[i]));
+            for near in xs[..len].chunks(NEAR) {
+                if F::takes(near) {
+                    to.map(near, |x| f.of::<M>(x));
+                } else {
+                    to.map(near, |x| f.of_any::<M>(x));
+                }
+            }
             xs = xs.get(apart..).unwrap_or_default();
         }
     }
@@ -135,16 +164,18 @@ impl<F: Two> FusedWork for Zip<'_, F> {
             return;
         }
         let mut rest = self.xs;
-        for (count, first) in runs {
-            let (own, others) = rest.split_at_mut(count);
-            if repeat.step() == 1 {
-                for (x, &y) in own.iter_mut().zip(&elements[first..first + count]) {
-                    *x = self.f.of::<M>(*x, y);
-                }
-            } else {
-                let y = elements[first];
-                for x in own {
-                    *x = self.f.of::<M>(*x, y);
+        while let Some(Block { rows, len, first, apart }) = runs.next_block(usize::MAX) {
+            let (own, others) = rest.split_at_mut(rows * len);
+            for (i, own) in own.chunks_exact_mut(len).enumerate() {
+                if repeat.step() == 1 {
+                    for (x, &y) in own.iter_mut().zip(&elements[first + i * apart..][..len]) {
+                        *x = self.f.of::<M>(*x, y);
+                    }
+                } else {
+                    let y = elements[first + i * apart];
+                    for x in own {
+                        *x = self.f.of::<M>(*x, y);
+                    }
                 }
             }
             rest = others;
@@ -175,19 +206,21 @@ impl<R: Copy, F: Two<R>> FusedWork for ZipAnew<'_, '_, R, F> {
             let mut places = [const { MaybeUninit::uninit() }; REPEATED];
             for xs in xs.chunks(REPEATED) {
                 let ys = &*spread(&mut runs, elements, &mut places[..xs.len()]);
-                to.each(xs.len(), |i| f.of::<M>(xs[i], ys[i]));
+                to.zip(xs, ys, |x, y| f.of::<M>(x, y));
             }
             return;
         }
         let mut rest = xs;
-        for (count, first) in runs {
-            let (xs, others) = rest.split_at(count);
-            if repeat.step() == 1 {
-                let ys = &elements[first..][..count];
-                to.each(count, |i| f.of::<M>(xs[i], ys[i]));
-            } else {
-                let y = elements[first];
-                to.each(count, |i| f.of::<M>(xs[i], y));
+        while let Some(Block { rows, len, first, apart }) = runs.next_block(usize::MAX) {
+            let (own, others) = rest.split_at(rows * len);
+            for (i, xs) in own.chunks_exact(len).enumerate() {
+                let at = first + i * apart;
+                if repeat.step() == 1 {
+                    to.zip(xs, &elements[at..][..len], |x, y| f.of::<M>(x, y));
+                } else {
+                    let y = elements[at];
+                    to.map(xs, |x| f.of::<M>(x, y));
+                }
             }
             rest = others;
         }
@@ -394,6 +427,41 @@ mod tests {
                 "{count} of {len}"
             );
         }
+    }
+
+    #[test]
+    fn numbers_too_large_for_a_function_are_computed_otherwise() {
+        /// Doubles up to 100; what is larger is halved, and the rest counts as 7.
+        #[derive(Clone, Copy)]
+        struct Doubled;
+
+        impl One for Doubled {
+            const LARGEST: f32 = 100.0;
+
+            #[inline(always)]
+            fn of<M: MulAdd>(self, x: f32) -> f32 {
+                2.0 * x
+            }
+
+            fn of_larger(self, x: f32) -> f32 {
+                if x.is_finite() { 0.5 * x } else { 7.0 }
+            }
+        }
+
+        let mut xs: Vec<f32> = (0..3 * NEAR).map(|i| (i % 90) as f32).collect();
+        (xs[NEAR + 3], xs[NEAR + 9], xs[2 * NEAR], xs[2 * NEAR - 1]) = (-300.0, f32::NAN, f32::INFINITY, 100.0);
+        let of = |x: f32| match x.abs() {
+            ..=100.0 => 2.0 * x,
+            size if size.is_finite() => 0.5 * x,
+            _ => 7.0,
+        };
+        let want: Vec<f32> = xs.iter().copied().map(of).collect();
+        assert!(mapped(&xs, Doubled) == want);
+        let rows = Rows { count: 3, len: NEAR - 1, apart: NEAR };
+        let of_rows = xs.chunks(NEAR).flat_map(|row| row[..NEAR - 1].iter().copied().map(of));
+        assert!(mapped_rows(&xs, rows, Doubled).into_iter().eq(of_rows));
+        map(&mut xs, Doubled);
+        assert!(xs == want);
     }
 
     #[test]
