@@ -34,6 +34,7 @@ mod select;
 mod tests;
 mod train;
 mod updates;
+mod volume_pools;
 mod volumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -181,7 +182,7 @@ fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(B
             return Ok(Some((body, true)));
         }
     }
-    for family in [matmul::body, einsum::body, conv::body, depthwise::body, volumes::body] {
+    for family in [matmul::body, einsum::body, conv::body, depthwise::body, volume_pools::body, volumes::body] {
         if let Some(body) = family(node)? {
             return Ok(Some((body, false)));
         }

@@ -42,7 +42,7 @@ pub use math::cast;
 #[cfg(feature = "exec")]
 pub(in crate::exec) use math::condition_shape;
 #[cfg(feature = "exec")]
-pub(in crate::exec) use nn::{Padding, Slide, local_response};
+pub(in crate::exec) use nn::{Padding, PoolAttrs, Slide, local_response};
 #[cfg(feature = "wgpu")]
 pub(in crate::exec) use nn::{SELU_SCALE, SELU_SCALE_ALPHA};
 pub use ragged::checked_splits;

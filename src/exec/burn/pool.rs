@@ -47,7 +47,8 @@ fn in_place<B: Backing>(window: &WindowAttrs, padding: Sides, image: &Shape, ans
         dilation: 1,
         before: padding[i].0,
     };
-    let pool = Pool { batch, height: axis(0, height, rows), width: axis(1, width, columns), channels };
+    let depth = Axis::ONE;
+    let pool = Pool { batch, depth, height: axis(0, height, rows), width: axis(1, width, columns), channels };
     pool.is_paced().then_some(pool)
 }
 

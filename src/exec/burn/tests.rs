@@ -499,6 +499,28 @@ fn convolutions_of_volumes_are_the_hosts() {
 }
 
 #[test]
+fn pools_of_volumes_are_the_hosts() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    // Means are divided by a power of two, so that they are exact on either side.
+    for (window, strides, padding, space) in [
+        ([2, 2, 2], [2, 2, 2], "SAME", [3, 5, 4]),
+        ([2, 4, 1], [1, 2, 3], "VALID", [5, 3, 3]),
+        ([1, 2, 2], [1, 1, 1], "SAME", [6, 9, 8]),
+        ([4, 1, 2], [3, 1, 2], "VALID", [1, 9, 4]),
+    ] {
+        let five = |[depth, height, width]: [usize; 3]| [1, depth, height, width, 1];
+        let attrs = serde_json::json!({"ksize": five(window), "strides": five(strides), "padding": padding});
+        let (volumes, gradient) =
+            (whole_numbers(&[2, 6, 9, 8, 5]), whole_numbers(&[2, space[0], space[1], space[2], 5]));
+        let check = |op: &str, inputs: &[Tensor]| same_as_the_host(&*engine, op, &attrs, inputs);
+        check("MaxPool3D", std::slice::from_ref(&volumes));
+        check("MaxPool3DGrad", &[volumes.clone(), gradient.clone(), gradient.clone()]);
+        check("AvgPool3D", std::slice::from_ref(&volumes));
+        check("AvgPool3DGrad", &[sizes_of(&volumes), gradient]);
+    }
+}
+
+#[test]
 fn what_is_padded_and_joined_is_the_hosts() {
     let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
     let none = serde_json::json!({});

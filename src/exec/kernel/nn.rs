@@ -29,6 +29,8 @@ pub(in crate::exec) use self::activation::{SELU_SCALE, SELU_SCALE_ALPHA};
 #[cfg(feature = "exec")]
 pub(in crate::exec) use self::norm::local_response;
 #[cfg(feature = "exec")]
+pub(in crate::exec) use self::pool::PoolAttrs;
+#[cfg(feature = "exec")]
 pub(in crate::exec) use self::window::{Padding, Slide};
 
 use super::{HostKernel, KernelNode};

@@ -13,6 +13,9 @@ pub struct Axis {
 }
 
 impl Axis {
+    /// A dimension of one element, under one window.
+    pub const ONE: Axis = Axis { input: 1, window: 1, output: 1, stride: 1, dilation: 1, before: 0 };
+
     /// The input position under element `k` of the window at `output`; `None` in the padding.
     #[inline(always)]
     pub fn position(&self, output: usize, k: usize) -> Option<usize> {

@@ -6,7 +6,7 @@
 
 use super::axis::Axis;
 use super::target::{Work, widest};
-use crate::exec::lots::{in_lots, lot};
+use crate::exec::lots::{even_lot, in_lots};
 use crate::exec::turn::BLOCK;
 
 /// A depthwise convolution with one filter for each channel. All sizes are at least 1.
@@ -75,7 +75,9 @@ impl Depthwise {
         let [rows, columns] = &taps;
         let row = columns.len() * self.channels;
         let mut sums = vec![0f32; self.batch * rows.len() * row];
-        let count = lot(self.height.window * self.width.window * row);
+        // A step for as many channels as most processors compute on at once.
+        let steps = self.height.window * self.width.window * columns.len() * self.channels.div_ceil(8);
+        let count = even_lot(self.batch * rows.len(), steps);
         in_lots(sums.chunks_mut(count * row).enumerate(), |(i, sums)| {
             widest(Sums { from, size: [high, wide], filter, conv: *self, taps: &taps, sums, first: i * count });
         });

@@ -1,4 +1,5 @@
-//! Registers of floats, for the few loops that a compiler does not keep in registers by itself: those of products.
+//! Registers of floats, for the few loops that a compiler does not keep in registers by itself: those of products, and of what
+//! goes back through the largest of several numbers.
 //!
 //! Like a [`FusedWork`](super::target::FusedWork), these fuse multiplication and addition if the processor does, as all products
 //! of matrices do: the last bit of an answer is the processor's.
@@ -7,9 +8,11 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_castpd_ps,
-    _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
-    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m256, __m512, _CMP_EQ_OQ, _CMP_EQ_UQ, _mm256_and_ps, _mm256_andnot_ps, _mm256_cmp_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_castpd_ps, _mm512_castps_pd,
+    _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_set1_ps,
+    _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 
 use super::transpose::TILE;
@@ -39,6 +42,19 @@ pub unsafe trait Lanes: Copy {
     /// # Safety
     /// See the trait.
     unsafe fn plus(self, x: Self, y: Self) -> Self;
+
+    /// The larger of each two numbers; this one's if one is NaN.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn larger(self, x: Self) -> Self;
+
+    /// These numbers where two others are equal, and these numbers elsewhere, with zeros in the other places. Where `OR_NAN`,
+    /// numbers are equal to NaN, too.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn parted<const OR_NAN: bool>(self, x: Self, y: Self) -> [Self; 2];
 
     /// Writes the columns of a tile, which begin `stride` floats apart, to rows that begin `step` apart.
     ///
@@ -131,29 +147,35 @@ impl Width {
     }
 }
 
-/// What a compiler puts into a register of the baseline.
+/// `N` floats, which a compiler puts into registers of the baseline.
 #[derive(Clone, Copy)]
-pub struct Four([f32; 4]);
+pub struct Floats<const N: usize>([f32; N]);
+
+/// A register of the baseline.
+pub type Four = Floats<4>;
+
+/// A float by itself.
+pub type Single = Floats<1>;
 
 // SAFETY: this is plain Rust.
-unsafe impl Lanes for Four {
-    const COUNT: usize = 4;
+unsafe impl<const N: usize> Lanes for Floats<N> {
+    const COUNT: usize = N;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
-        Four([x; 4])
+        Floats([x; N])
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: the caller's.
-        Four(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
+        Floats(unsafe { from.cast::<[f32; N]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's.
-        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
+        unsafe { to.cast::<[f32; N]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
@@ -161,15 +183,45 @@ unsafe impl Lanes for Four {
         // The baseline of x86-64 has no instruction for both at once, that of ARM has.
         let plus =
             |sum: f32, x: f32, y: f32| if cfg!(target_arch = "aarch64") { x.mul_add(y, sum) } else { sum + x * y };
-        Four(std::array::from_fn(|i| plus(self.0[i], x.0[i], y.0[i])))
+        Floats(std::array::from_fn(|i| plus(self.0[i], x.0[i], y.0[i])))
+    }
+
+    #[inline(always)]
+    unsafe fn larger(self, x: Self) -> Self {
+        let Floats(mut largest) = self;
+        for (largest, x) in largest.iter_mut().zip(x.0) {
+            *largest = if x > *largest { x } else { *largest };
+        }
+        Floats(largest)
+    }
+
+    #[inline(always)]
+    unsafe fn parted<const OR_NAN: bool>(self, x: Self, y: Self) -> [Self; 2] {
+        let (mut equal, mut other) = ([0f32; N], [0f32; N]);
+        for i in 0..N {
+            let is_equal = x.0[i] == y.0[i] || OR_NAN && (x.0[i].is_nan() || y.0[i].is_nan());
+            equal[i] = if is_equal { self.0[i] } else { 0.0 };
+            other[i] = if is_equal { 0.0 } else { self.0[i] };
+        }
+        [Floats(equal), Floats(other)]
     }
 }
 
 /// Implements [`Lanes`] by the processor's own instructions.
 #[cfg(target_arch = "x86_64")]
 macro_rules! lanes {
-    ($register:ty, $count:literal, $splat:ident, $load:ident, $store:ident, $plus:ident $(, $transpose:item)?) => {
-        // SAFETY: each function is one instruction, which a processor with such registers has.
+    (
+        $register:ty,
+        $count:literal,
+        $splat:ident,
+        $load:ident,
+        $store:ident,
+        $plus:ident,
+        $max:ident,
+        $parted:item
+        $(, $transpose:item)?
+    ) => {
+        // SAFETY: each function is instructions that a processor with such registers has.
         unsafe impl Lanes for $register {
             const COUNT: usize = $count;
 
@@ -194,6 +246,14 @@ macro_rules! lanes {
                 unsafe { $plus(x, y, self) }
             }
 
+            #[inline(always)]
+            unsafe fn larger(self, x: Self) -> Self {
+                // If one is NaN, the instruction answers its second operand.
+                unsafe { $max(x, self) }
+            }
+
+            $parted
+
             $($transpose)?
         }
     };
@@ -207,6 +267,16 @@ lanes!(
     _mm512_loadu_ps,
     _mm512_storeu_ps,
     _mm512_fmadd_ps,
+    _mm512_max_ps,
+    #[inline(always)]
+    unsafe fn parted<const OR_NAN: bool>(self, x: Self, y: Self) -> [Self; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let equal =
+                if OR_NAN { _mm512_cmp_ps_mask::<_CMP_EQ_UQ>(x, y) } else { _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(x, y) };
+            [_mm512_maskz_mov_ps(equal, self), _mm512_maskz_mov_ps(!equal, self)]
+        }
+    },
     // What a compiler makes of the loop takes four times as long.
     #[inline(always)]
     unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, step: usize) {
@@ -245,4 +315,20 @@ lanes!(
     }
 );
 #[cfg(target_arch = "x86_64")]
-lanes!(__m256, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
+lanes!(
+    __m256,
+    8,
+    _mm256_set1_ps,
+    _mm256_loadu_ps,
+    _mm256_storeu_ps,
+    _mm256_fmadd_ps,
+    _mm256_max_ps,
+    #[inline(always)]
+    unsafe fn parted<const OR_NAN: bool>(self, x: Self, y: Self) -> [Self; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let equal = if OR_NAN { _mm256_cmp_ps::<_CMP_EQ_UQ>(x, y) } else { _mm256_cmp_ps::<_CMP_EQ_OQ>(x, y) };
+            [_mm256_and_ps(equal, self), _mm256_andnot_ps(equal, self)]
+        }
+    }
+);

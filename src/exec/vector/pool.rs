@@ -1,18 +1,25 @@
-//! The largest number or the mean under each window of images, channels last, and the gradients of those.
+//! The largest number or the mean under each window of volumes, channels last, and the gradients of those. Images are volumes
+//! of one plane.
 //!
 //! A mean is over what lies in the image, without the padding. NaN is never the largest, as in the host kernels; under a window
 //! of nothing else, the answer is minus infinity.
 
+#![allow(unsafe_code, reason = "what a processor computes with is used only where that is the processor")]
+
+use std::ops::Range;
+
 use super::axis::Axis;
 use super::cut::summed;
+use super::lanes::{Four, Lanes, Registered, Single, Width};
 use super::target::{Work, widest};
-use crate::exec::lots::{in_lots, lot};
+use crate::exec::lots::{even_lot, in_lots};
 use crate::exec::turn::BLOCK;
 
-/// A pool over images of known size. No window is dilated.
+/// A pool over volumes of known size. No window is dilated.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     pub batch: usize,
+    pub depth: Axis,
     pub height: Axis,
     pub width: Axis,
     pub channels: usize,
@@ -26,24 +33,42 @@ impl Pool {
 
     /// What a row of the answer takes.
     fn row_of_windows(&self) -> usize {
-        let down = self.height.most().saturating_mul(self.width.input);
+        let rows = self.depth.most().saturating_mul(self.height.most());
         let across = self.width.output.saturating_mul(self.width.most());
-        down.saturating_add(across).saturating_mul(self.channels)
+        rows.saturating_mul(self.width.input).saturating_add(across).saturating_mul(self.work())
     }
 
     /// What a row of the gradient takes: all windows that it lies under, each of which is looked through twice.
     fn row_of_pixels(&self) -> usize {
-        let windows = self.height.window.div_ceil(self.height.stride).min(self.height.output);
-        let area = self.height.most().saturating_mul(self.width.most());
-        windows.saturating_mul(self.width.output).saturating_mul(area).saturating_mul(2 * self.channels)
+        let windows = |axis: &Axis| axis.window.div_ceil(axis.stride).min(axis.output);
+        let volume = [self.depth, self.height, self.width].iter().map(Axis::most).fold(2, usize::saturating_mul);
+        let windows = windows(&self.depth).saturating_mul(windows(&self.height)).saturating_mul(self.width.output);
+        windows.saturating_mul(volume).saturating_mul(self.work())
+    }
+
+    /// What a pixel takes: a step for as many channels as most processors compute on at once.
+    fn work(&self) -> usize {
+        self.channels.div_ceil(8)
+    }
+
+    /// Numbers of a row, and rows of a volume.
+    fn rows_of_volume(&self) -> (usize, usize) {
+        (self.width.input * self.channels, self.depth.input * self.height.input)
     }
 
     fn pixels(&self) -> usize {
-        self.batch * self.height.input * self.width.input * self.channels
+        let (row, rows) = self.rows_of_volume();
+        self.batch * rows * row
     }
 
     fn windows(&self) -> usize {
-        self.batch * self.height.output * self.width.output * self.channels
+        self.batch * self.depth.output * self.height.output * self.width.output * self.channels
+    }
+
+    /// The rows of a volume that a window lies on in each plane, given the window's place in depth and height.
+    fn under(&self, z: usize, y: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+        let (rows, height) = (self.height.under(y), self.height.input);
+        self.depth.under(z).map(move |plane| plane * height + rows.start..plane * height + rows.end)
     }
 
     /// The largest number under each window.
@@ -54,14 +79,19 @@ impl Pool {
         self.answer(pixels, f32::NEG_INFINITY, |first, answer| widest(Max { pool: *self, pixels, answer, first }))
     }
 
-    /// The gradient of [`Pool::max`]: that of a window goes to the first of the largest numbers under it.
+    /// The gradient of [`Pool::max`]: that of a window goes to the first of the largest numbers under it; to the first number, if
+    /// that is NaN.
     ///
     /// # Panics
     /// If there are not as many numbers as the pool says.
     pub fn max_gradient(&self, pixels: &[f32], gradient: &[f32]) -> Vec<f32> {
-        assert_eq!(pixels.len(), self.pixels(), "the images have the size of the pool");
-        self.back(gradient, |image, first, back| {
-            widest(Gradient { pool: *self, pixels, gradient, back, image, first });
+        self.max_gradient_by(Width::widest(), pixels, gradient)
+    }
+
+    fn max_gradient_by(&self, width: Width, pixels: &[f32], gradient: &[f32]) -> Vec<f32> {
+        assert_eq!(pixels.len(), self.pixels(), "the volumes have the size of the pool");
+        self.back(gradient, |volume, first, back| {
+            width.run(Gradient { pool: *self, pixels, gradient, back, volume, first });
         })
     }
 
@@ -78,50 +108,68 @@ impl Pool {
     /// # Panics
     /// If there are not as many numbers as the pool says.
     pub fn mean_gradient(&self, gradient: &[f32]) -> Vec<f32> {
-        self.back(gradient, |image, first, back| {
-            widest(MeanGradient { pool: *self, gradient, back, image, first });
+        self.back(gradient, |volume, first, back| {
+            widest(MeanGradient { pool: *self, gradient, back, volume, first });
         })
     }
 
-    /// A number for each window, in lots of rows: `rows` is told the first of them, counted through all images. Without pixels,
+    /// A number for each window, in lots of rows: `rows` is told the first of them, counted through all volumes. Without pixels,
     /// each is as given.
     fn answer(&self, pixels: &[f32], of_none: f32, rows: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
-        assert_eq!(pixels.len(), self.pixels(), "the images have the size of the pool");
+        assert_eq!(pixels.len(), self.pixels(), "the volumes have the size of the pool");
         let mut answer = vec![of_none; self.windows()];
         if answer.is_empty() || pixels.is_empty() {
             return answer;
         }
-        let (row, count) = (self.width.output * self.channels, lot(self.row_of_windows()));
+        let row = self.width.output * self.channels;
+        let count = even_lot(answer.len() / row, self.row_of_windows());
         in_lots(answer.chunks_mut(count * row).enumerate(), |(i, answer)| rows(i * count, answer));
         answer
     }
 
-    /// Rows of the answer, of which the first has this number, counted through all images: the image and the place in it of each.
+    /// Rows of the answer, of which the first has this number, counted through all volumes: the volume of each, and its place
+    /// there in depth and height.
     #[inline(always)]
     fn rows<'a>(
         &self,
         pixels: &'a [f32],
         answer: &'a mut [f32],
         first: usize,
-    ) -> impl Iterator<Item = (&'a [f32], usize, &'a mut [f32])> {
-        let (image, output) = (self.height.input * self.width.input * self.channels, self.height.output);
-        let rows = answer.chunks_exact_mut(self.width.output * self.channels).enumerate();
-        rows.map(move |(i, answer)| {
-            let (number, y) = ((first + i) / output, (first + i) % output);
-            (&pixels[number * image..][..image], y, answer)
+    ) -> impl Iterator<Item = (&'a [f32], [usize; 2], &'a mut [f32])> {
+        let (row, rows) = self.rows_of_volume();
+        let [deep, high] = [self.depth.output, self.height.output];
+        let answers = answer.chunks_exact_mut(self.width.output * self.channels).enumerate();
+        answers.map(move |(i, answer)| {
+            let (plane, y) = ((first + i) / high, (first + i) % high);
+            (&pixels[plane / deep * rows * row..][..rows * row], [plane % deep, y], answer)
         })
     }
 
-    /// A number for each pixel, in lots of rows: `rows` is told the image and the first of its rows, and adds to zeros.
+    /// A number for each pixel, in lots of rows: `rows` is told the volume and the first of its rows, and adds to zeros.
     fn back(&self, gradient: &[f32], rows: impl Fn(usize, usize, &mut [f32]) + Sync) -> Vec<f32> {
         assert_eq!(gradient.len(), self.windows(), "the gradient has the size of the pool");
-        let (row, height) = (self.width.input * self.channels, self.height.input);
-        // Whole strides, so that few windows lie on two lots and are looked through for each.
-        let count = lot(self.row_of_pixels()).next_multiple_of(self.height.stride).min(height);
-        let of_image = || (0..height).step_by(count.max(1)).map(|first| count.min(height - first) * row);
-        summed(self.pixels(), (0..self.batch).flat_map(|_| of_image()), |from, back| {
-            rows(from / row / height, from / row % height, back);
+        let ((row, all), height) = (self.rows_of_volume(), self.height.input);
+        let lot = even_lot(self.batch * all, self.row_of_pixels());
+        // Whole planes, or rows of one; whole strides, so that few windows lie on two lots and are looked through for each.
+        let (part, count) = if lot < height {
+            (height, lot.next_multiple_of(self.height.stride).min(height))
+        } else {
+            (all, ((lot / height.max(1)).next_multiple_of(self.depth.stride) * height).min(all))
+        };
+        let of_part = || (0..part).step_by(count.max(1)).map(|first| count.min(part - first) * row);
+        let parts = self.batch * all / part.max(1);
+        summed(self.pixels(), (0..parts).flat_map(|_| of_part()), |from, back| {
+            rows(from / row / all, from / row % all, back);
         })
+    }
+
+    /// The windows that lie on these rows of a volume, which are of one plane or whole planes: their places in depth and height.
+    fn over(&self, rows: &Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+        let height = self.height.input;
+        let planes = rows.start / height..rows.end.div_ceil(height);
+        let own = if planes.len() == 1 { rows.start % height..(rows.end - 1) % height + 1 } else { 0..height };
+        let (deep, high) = (self.depth.over(planes.start, planes.end), self.height.over(own.start, own.end));
+        deep.flat_map(move |z| high.clone().map(move |y| (z, y)))
     }
 }
 
@@ -130,19 +178,19 @@ struct Max<'a> {
     pool: Pool,
     pixels: &'a [f32],
     answer: &'a mut [f32],
-    /// The first of the rows, counted through all images.
+    /// The first of the rows, counted through all volumes.
     first: usize,
 }
 
 impl Work for Max<'_> {
     #[inline(always)]
     fn run(self) {
-        let Pool { height, width, channels, .. } = self.pool;
+        let Pool { width, channels, .. } = self.pool;
         let row = width.input * channels;
         // First down the columns, over whole rows, then along what is left.
         let mut down = vec![0f32; row];
-        for (image, y, answer) in self.pool.rows(self.pixels, self.answer, self.first) {
-            largest(&mut down, height.under(y).map(|under| &image[under * row..][..row]));
+        for (volume, [z, y], answer) in self.pool.rows(self.pixels, self.answer, self.first) {
+            largest(&mut down, self.pool.under(z, y).flatten().map(|at| &volume[at * row..][..row]));
             for (x, answer) in answer.chunks_exact_mut(channels).enumerate() {
                 largest(answer, width.under(x).map(|under| &down[under * channels..][..channels]));
             }
@@ -175,33 +223,42 @@ struct Mean<'a> {
     pool: Pool,
     pixels: &'a [f32],
     answer: &'a mut [f32],
-    /// The first of the rows, counted through all images.
+    /// The first of the rows, counted through all volumes.
     first: usize,
 }
 
 impl Work for Mean<'_> {
     #[inline(always)]
     fn run(self) {
-        let Pool { height, width, channels, .. } = self.pool;
+        let Pool { depth, height, width, channels, .. } = self.pool;
         let row = width.input * channels;
         // First down the columns, over whole rows, then along what is left.
         let mut down = vec![0f32; row];
-        for (image, y, answer) in self.pool.rows(self.pixels, self.answer, self.first) {
-            let rows = height.under(y);
-            down.fill(0.0);
-            for under in rows.clone() {
-                add(&mut down, &image[under * row..][..row]);
-            }
+        for (volume, [z, y], answer) in self.pool.rows(self.pixels, self.answer, self.first) {
+            let rows = depth.under(z).len() * height.under(y).len();
+            sum(&mut down, self.pool.under(z, y).flatten().map(|at| &volume[at * row..][..row]));
             for (x, answer) in answer.chunks_exact_mut(channels).enumerate() {
                 let columns = width.under(x);
-                let count = (rows.len() * columns.len()) as f32;
-                for under in columns {
-                    add(answer, &down[under * channels..][..channels]);
-                }
+                let count = (rows * columns.len()) as f32;
+                sum(answer, columns.map(|under| &down[under * channels..][..channels]));
                 answer.iter_mut().for_each(|sum| *sum /= count);
             }
         }
     }
+}
+
+/// The sum of the numbers in the same place, two rows at a time.
+#[inline(always)]
+fn sum<'a>(sums: &mut [f32], mut rows: impl Iterator<Item = &'a [f32]>) {
+    match (rows.next(), rows.next()) {
+        (None, _) => sums.fill(0.0),
+        // Sums begin with zero: so none is minus zero.
+        (Some(first), None) => sums.iter_mut().zip(first).for_each(|(sum, &x)| *sum = 0.0 + x),
+        (Some(first), Some(second)) => {
+            sums.iter_mut().zip(first).zip(second).for_each(|((sum, &x), &y)| *sum = 0.0 + x + y);
+        }
+    }
+    rows.for_each(|next| add(sums, next));
 }
 
 #[inline(always)]
@@ -211,117 +268,149 @@ fn add(sums: &mut [f32], xs: &[f32]) {
     }
 }
 
-/// Some rows of an image's gradient.
+/// Some rows of a volume's gradient, of one plane or whole planes.
 struct MeanGradient<'a> {
     pool: Pool,
     gradient: &'a [f32],
     back: &'a mut [f32],
-    image: usize,
+    volume: usize,
     first: usize,
 }
 
 impl Work for MeanGradient<'_> {
     #[inline(always)]
     fn run(self) {
-        let Pool { height, width, channels, .. } = self.pool;
+        let Pool { depth, height, width, channels, .. } = self.pool;
         let row = width.input * channels;
-        let end = self.first + self.back.len() / row;
+        let own = self.first..self.first + self.back.len() / row;
         // What each pixel of a row gets of one row of windows, and a window's part for a pixel.
         let (mut across, mut part) = (vec![0f32; row], vec![0f32; channels]);
-        for y in height.over(self.first, end) {
-            let rows = height.under(y);
-            let windows = (self.image * height.output + y) * width.output;
+        for (z, y) in self.pool.over(&own) {
+            let rows = depth.under(z).len() * height.under(y).len();
+            let windows = ((self.volume * depth.output + z) * height.output + y) * width.output;
             across.fill(0.0);
             for x in 0..width.output {
                 let columns = width.under(x);
-                let count = (rows.len() * columns.len()) as f32;
+                let count = (rows * columns.len()) as f32;
                 let gradient = &self.gradient[(windows + x) * channels..][..channels];
                 part.iter_mut().zip(gradient).for_each(|(part, g)| *part = g / count);
                 for column in columns {
                     add(&mut across[column * channels..][..channels], &part);
                 }
             }
-            for at in rows.start.max(self.first)..rows.end.min(end) {
-                add(&mut self.back[(at - self.first) * row..][..row], &across);
+            for at in self.pool.under(z, y).flatten().filter(|at| own.contains(at)) {
+                add(&mut self.back[(at - own.start) * row..][..row], &across);
             }
         }
     }
 }
 
-/// Some rows of an image's gradient.
+/// Some rows of a volume's gradient, of one plane or whole planes.
 struct Gradient<'a> {
     pool: Pool,
     pixels: &'a [f32],
     gradient: &'a [f32],
     back: &'a mut [f32],
-    image: usize,
+    volume: usize,
     first: usize,
 }
 
-impl Work for Gradient<'_> {
+impl Registered for Gradient<'_> {
     #[inline(always)]
-    fn run(self) {
-        let Pool { height, width, channels, .. } = self.pool;
-        let row = width.input * channels;
-        let end = self.first + self.back.len() / row;
-        let image = &self.pixels[self.image * height.input * row..][..height.input * row];
-        // For each channel, the largest number under the window and the place where it stands first.
-        let (mut largest, mut place) = (vec![0f32; channels], vec![0u32; channels]);
-        for y in height.over(self.first, end) {
-            let windows = (self.image * height.output + y) * width.output;
+    unsafe fn run<L: Lanes>(self) {
+        let Pool { depth, height, width, channels, .. } = self.pool;
+        let (row, all) = self.pool.rows_of_volume();
+        let own = self.first..self.first + self.back.len() / row;
+        let volume = &self.pixels[self.volume * all * row..][..all * row];
+        let mut places = Vec::with_capacity(depth.most() * height.most() * width.most());
+        for (z, y) in self.pool.over(&own) {
+            let windows = ((self.volume * depth.output + z) * height.output + y) * width.output;
+            let mut planes = self.pool.under(z, y);
+            let pair = planes.next().filter(|rows| rows.len() == 2 && planes.next().is_none());
+            let pair = pair.filter(|rows| rows.start >= own.start && rows.end <= own.end);
+            let mut listed = None;
             for x in 0..width.output {
                 let gradient = &self.gradient[(windows + x) * channels..][..channels];
-                let (rows, columns) = (height.under(y), width.under(x));
-                if rows.len() == 2 && columns.len() == 2 && rows.start >= self.first && rows.end <= end {
+                let columns = width.under(x);
+                if let Some(rows) = &pair
+                    && columns.len() == 2
+                {
                     let (across, wide) = (columns.start * channels, 2 * channels);
-                    let pixels = [rows.start, rows.start + 1].map(|at| &image[at * row + across..][..wide]);
-                    let (upper, lower) = self.back[(rows.start - self.first) * row..].split_at_mut(row);
+                    let pixels = [rows.start, rows.start + 1].map(|at| &volume[at * row + across..][..wide]);
+                    let (upper, lower) = self.back[(rows.start - own.start) * row..].split_at_mut(row);
                     give_to_one_of_four(pixels, gradient, [&mut upper[across..][..wide], &mut lower[across..][..wide]]);
                     continue;
                 }
-                let mut number = 0u32;
-                for at in rows.clone() {
-                    for pixel in image[at * row + columns.start * channels..at * row + columns.end * channels]
-                        .chunks_exact(channels)
-                    {
-                        find(&mut largest, &mut place, pixel, number);
-                        number += 1;
+                if listed != Some(columns.len()) {
+                    places.clear();
+                    for at in self.pool.under(z, y).flatten() {
+                        places.extend((0..columns.len()).map(|column| at * row + column * channels));
                     }
+                    listed = Some(columns.len());
                 }
-                let mut number = 0u32;
-                for at in rows {
-                    if at < self.first || at >= end {
-                        number += columns.len() as u32;
-                        continue;
+                let across = columns.start * channels;
+                let first = own.start * row;
+                let mut window = Window { volume, places: &places, across, gradient, first, back: self.back };
+                // SAFETY: the caller's: these are the processor's registers, and every one has the others.
+                unsafe {
+                    let mut channel = 0;
+                    while channel + L::COUNT <= channels {
+                        window.give::<L>(channel);
+                        channel += L::COUNT;
                     }
-                    let from = (at - self.first) * row;
-                    for back in self.back[from + columns.start * channels..from + columns.end * channels]
-                        .chunks_exact_mut(channels)
-                    {
-                        give(back, &place, gradient, number);
-                        number += 1;
+                    while channel + Four::COUNT <= channels {
+                        window.give::<Four>(channel);
+                        channel += Four::COUNT;
                     }
+                    (channel..channels).for_each(|channel| window.give::<Single>(channel));
                 }
             }
         }
     }
 }
 
-/// Takes a pixel, the one of this number under the window, for the largest so far if it is.
-#[inline(always)]
-fn find(largest: &mut [f32], place: &mut [u32], pixel: &[f32], number: u32) {
-    for ((largest, place), &x) in largest.iter_mut().zip(place).zip(pixel) {
-        let is_larger = number == 0 || x > *largest;
-        *largest = if is_larger { x } else { *largest };
-        *place = if is_larger { number } else { *place };
-    }
+/// The pixels under a window, with the gradient of the window's answer.
+struct Window<'a> {
+    volume: &'a [f32],
+    /// Where each pixel begins, but for what the window has moved across.
+    places: &'a [usize],
+    across: usize,
+    gradient: &'a [f32],
+    /// The numbers whose gradient is computed, from this one on; they need not be all that lie under the window.
+    first: usize,
+    back: &'a mut [f32],
 }
 
-/// Adds the gradient of a window to the pixel of this number if that is the largest.
-#[inline(always)]
-fn give(back: &mut [f32], place: &[u32], gradient: &[f32], number: u32) {
-    for ((back, &place), &g) in back.iter_mut().zip(place).zip(gradient) {
-        *back += if place == number { g } else { 0.0 };
+impl Window<'_> {
+    /// Adds the gradient of as many channels as a register holds to the first of the largest numbers; to the first number, if
+    /// that is NaN.
+    ///
+    /// # Safety
+    /// The processor has these registers.
+    #[inline(always)]
+    unsafe fn give<L: Lanes>(&mut self, channel: usize) {
+        let Some((&first, others)) = self.places.split_first() else { return };
+        let from_first = self.across + channel;
+        // SAFETY: the caller's, here and below; each slice has as many numbers.
+        let at = |place: usize| unsafe { L::load(self.volume[place + from_first..][..L::COUNT].as_ptr()) };
+        let mut largest = at(first);
+        for &place in others {
+            largest = unsafe { largest.larger(at(place)) };
+        }
+        let gradient = unsafe { L::load(self.gradient[channel..][..L::COUNT].as_ptr()) };
+        let [part, mut left] = unsafe { gradient.parted::<true>(at(first), largest) };
+        let mut add = |place: usize, part: L| {
+            let from = (place + from_first).checked_sub(self.first);
+            if let Some(back) = from.and_then(|from| self.back.get_mut(from..from + L::COUNT)) {
+                unsafe { L::load(back.as_ptr()).plus(part, L::splat(1.0)).store(back.as_mut_ptr()) };
+            }
+        };
+        add(first, part);
+        for &place in others {
+            let [part, rest] = unsafe { left.parted::<false>(at(place), largest) };
+            left = rest;
+            add(place, part);
+        }
     }
 }
 
@@ -376,100 +465,4 @@ fn parts_of_four<const N: usize>([a, b, c, d]: [[f32; N]; 4], gradient: [f32; N]
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One dimension of a pool with SAME or VALID padding, as TensorFlow pads.
-    fn axis(input: usize, window: usize, stride: usize, same: bool) -> Axis {
-        if same {
-            let output = input.div_ceil(stride);
-            let before = ((output - 1) * stride + window).saturating_sub(input) / 2;
-            return Axis { input, output, window, stride, dilation: 1, before };
-        }
-        Axis { input, output: (input + stride - window) / stride, window, stride, dilation: 1, before: 0 }
-    }
-
-    /// Pixel by pixel: the answers, and the gradients; of the largest, and of the means.
-    fn naive(pool: &Pool, pixels: &[f32], gradient: &[f32]) -> [(Vec<f32>, Vec<f32>); 2] {
-        let (mut answer, mut back) = (Vec::new(), vec![0f32; pixels.len()]);
-        let (mut means, mut mean_back) = (Vec::new(), vec![0f32; pixels.len()]);
-        let Pool { height: h, width: w, channels, .. } = *pool;
-        for window in 0..pool.batch * h.output * w.output {
-            let (image, y, x) = (window / (h.output * w.output), window / w.output % h.output, window % w.output);
-            for channel in 0..channels {
-                let mut best: Option<usize> = None;
-                let mut under = Vec::new();
-                for (dy, dx) in (0..h.window).flat_map(|dy| (0..w.window).map(move |dx| (dy, dx))) {
-                    let (row, column) = (y * h.stride + dy, x * w.stride + dx);
-                    let inside = |at: usize, axis: &Axis| at >= axis.before && at < axis.before + axis.input;
-                    if inside(row, &h) && inside(column, &w) {
-                        let at =
-                            ((image * h.input + row - h.before) * w.input + column - w.before) * channels + channel;
-                        under.push(at);
-                        if best.is_none_or(|best| pixels[at] > pixels[best]) {
-                            best = Some(at);
-                        }
-                    }
-                }
-                let best = best.expect("no window lies in the padding alone");
-                answer.push(pixels[best]);
-                back[best] += gradient[window * channels + channel];
-                let count = under.len() as f32;
-                means.push(under.iter().map(|&at| pixels[at]).sum::<f32>() / count);
-                under.iter().for_each(|&at| mean_back[at] += gradient[window * channels + channel] / count);
-            }
-        }
-        [(answer, back), (means, mean_back)]
-    }
-
-    fn check(pool: Pool) {
-        // Few different numbers, so that the largest is often there more than once.
-        let pixels: Vec<f32> = (0..pool.pixels()).map(|i| (i * 7919 % 23) as f32 - 17.0).collect();
-        let gradient: Vec<f32> = (0..pool.windows()).map(|i| (i % 13) as f32 - 4.0).collect();
-        let [(answer, back), (means, mean_back)] = naive(&pool, &pixels, &gradient);
-        assert!(pool.max(&pixels) == answer, "{pool:?}");
-        assert!(pool.max_gradient(&pixels, &gradient) == back, "{pool:?}");
-        let near = |got: &[f32], want: &[f32]| {
-            got.len() == want.len()
-                && got.iter().zip(want).all(|(got, want)| (got - want).abs() <= 1e-5 * want.abs().max(1.0))
-        };
-        assert!(near(&pool.mean(&pixels), &means), "{pool:?}");
-        assert!(near(&pool.mean_gradient(&gradient), &mean_back), "{pool:?}");
-    }
-
-    #[test]
-    fn pools_answer_as_pixel_by_pixel() {
-        for same in [false, true] {
-            for (window, stride) in [(1, 1), (2, 2), (3, 2), (3, 1), (2, 3), (5, 4), (1, 2)] {
-                for (height, width, channels) in [(5, 5, 1), (7, 9, 3), (11, 6, 16), (8, 8, 17), (5, 13, 40)] {
-                    let (h, w) = (axis(height, window, stride, same), axis(width, window, stride, same));
-                    check(Pool { batch: 3, height: h, width: w, channels });
-                }
-            }
-            // A window that is wider than high, and one as large as the image.
-            check(Pool { batch: 2, height: axis(9, 1, 2, same), width: axis(9, 4, 1, same), channels: 5 });
-            check(Pool { batch: 2, height: axis(6, 6, 6, same), width: axis(6, 6, 6, same), channels: 2 });
-        }
-        // Enough rows for several lots of one image.
-        check(Pool { batch: 2, height: axis(301, 3, 2, true), width: axis(40, 3, 2, true), channels: 33 });
-    }
-
-    #[test]
-    fn what_is_no_number_is_never_the_largest() {
-        let pool = Pool { batch: 1, height: axis(2, 2, 2, false), width: axis(4, 2, 2, false), channels: 1 };
-        let (nan, inf) = (f32::NAN, f32::INFINITY);
-        assert_eq!(pool.max(&[nan, 1.0, -inf, -inf, 3.0, nan, -inf, -inf]), [3.0, -inf]);
-        assert_eq!(pool.max(&[nan, nan, nan, nan, nan, nan, inf, nan]), [-inf, inf]);
-    }
-
-    #[test]
-    fn a_pool_whose_rows_take_long_is_left_to_others() {
-        let square = |input: usize, window: usize| {
-            let axis = axis(input, window, 1, true);
-            Pool { batch: 1, height: axis, width: axis, channels: 8 }
-        };
-        assert!(square(64, 3).is_paced());
-        assert!(!square(1024, 500).is_paced());
-        assert!(!square(64, usize::MAX / 4).is_paced());
-    }
-}
+mod tests;

@@ -81,13 +81,14 @@ pub(super) fn sized_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     })))
 }
 
-pub(super) struct PoolAttrs {
+/// How a pool's windows move, by its attributes.
+pub(in crate::exec) struct PoolAttrs {
     slide: Slide,
     window: [usize; 3],
 }
 
 /// A pool's windows over an input of known size.
-pub(super) struct Windows {
+pub(in crate::exec) struct Windows {
     pub batch: usize,
     pub channels: usize,
     pub axes: [Axis; 3],
@@ -118,6 +119,12 @@ impl PoolAttrs {
         let slide = Slide::of(&KernelNode { attrs: &attrs, ..*node }, spatial)?;
         let over_channels = (channels != 1 || channel_stride != 1).then_some((channels, channel_stride));
         Ok((PoolAttrs { slide, window }, over_channels))
+    }
+
+    /// Whether the channels are the last dimension.
+    #[cfg(feature = "exec")]
+    pub fn has_channels_last(&self) -> bool {
+        !self.slide.channels_first
     }
 
     /// The windows over an input of that shape, channels last.

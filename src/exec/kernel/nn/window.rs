@@ -66,7 +66,7 @@ impl Slide {
     /// # Errors
     /// InvalidArgument if no window fits.
     pub fn over(&self, input: [usize; 3], window: [usize; 3]) -> Result<[Axis; 3]> {
-        let mut axes = [Axis { input: 1, window: 1, output: 1, stride: 1, dilation: 1, before: 0 }; 3];
+        let mut axes = [Axis::ONE; 3];
         for i in 3 - self.spatial..3 {
             axes[i] = self.axis(i, input[i], window[i])?;
         }
