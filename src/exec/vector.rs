@@ -45,7 +45,7 @@ pub use softmax::{
     cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,
 };
 pub use target::{Work, widest};
-pub use walk::{Operand, Rows, one_hot, sum_over, sums};
+pub use walk::{Operand, Rows, one_hot, outer, sum_over, sums};
 
 #[cfg(test)]
 mod tests {

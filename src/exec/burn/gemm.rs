@@ -145,7 +145,7 @@ unsafe fn multiply_to(x: &MatrixView, y: &MatrixView, adds: bool, to: *mut f32, 
 
 /// So many multiplications, 0.13 milliseconds on one thread, are worth the way to another, as burn-flex has it too. Five million,
 /// one product after the other in a step that has nothing else for that thread, take a fifth longer with it.
-const SHARED: usize = 192 * 192 * 192;
+pub(super) const SHARED: usize = 192 * 192 * 192;
 
 /// Tiles for each thread, so that one that begins late leaves others to the rest.
 const TILES: usize = 2;

@@ -2,7 +2,7 @@
 //! of a product that is sliced only the part is computed.
 
 use super::dense::{floats, made, over};
-use super::gemm::{is_better_in_order, matrix, multiply};
+use super::gemm::{SHARED, is_better_in_order, matrix, multiply};
 use super::layout::sliced;
 use super::matmul::MOST_ALONE;
 use super::memory::Backing;
@@ -10,7 +10,7 @@ use super::{BurnEngine, SMALL, at_home, guarded};
 use crate::exec::engine::{Engine, EngineKernel, EngineOutcome, Value, Values};
 use crate::exec::kernel::{self, HostKernel, KernelNode};
 use crate::exec::lots;
-use crate::exec::vector::MatrixView;
+use crate::exec::vector::{self, MatrixView};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -18,8 +18,8 @@ use crate::tensor::{DType, Shape, Tensor};
 /// saved is little beside it.
 const MOST: usize = 1 << 25;
 
-/// So many multiplications, a quarter of a millisecond on one thread, are worth the way to another.
-const SHARED: usize = 1 << 24;
+/// Fewest columns of a product that is computed row by row.
+const LEAST_COLUMNS: usize = 16;
 
 /// The rows of a lot are a multiple of this, so that they fill the registers of gemm's kernels.
 const ROWS: usize = 12;
@@ -66,6 +66,18 @@ pub(super) fn with_transpose([x, y]: [&Value; 2], transposed: [bool; 2]) -> Resu
         (Some(x), Some(y)) if is_better_in_order(x.dims[0], &y) => alone([x, y]),
         _ => Ok(None),
     }
+}
+
+/// The product of a column and a row: each element takes one multiplication, for which nothing need be packed.
+pub(super) fn outer([x, y]: [&Value; 2], transposed: [bool; 2]) -> Result<Option<Value>> {
+    let (Some(x), Some(y)) = (matrix(x, transposed[0]), matrix(y, transposed[1])) else { return Ok(None) };
+    let ([rows, 1], [1, columns]) = (x.dims, y.dims) else { return Ok(None) };
+    if x.steps[0] != 1 || y.steps[1] != 1 || rows == 1 || columns < LEAST_COLUMNS {
+        return Ok(None);
+    }
+    let shape = Shape::from([rows, columns]);
+    shape.checked_elements(DType::F32)?;
+    Ok(Some(answer(shape, vector::outer(&x.elements[..rows], &y.elements[..columns]))))
 }
 
 /// A small product.

@@ -521,6 +521,19 @@ fn pools_of_volumes_are_the_hosts() {
 }
 
 #[test]
+fn the_product_of_a_column_and_a_row_is_the_hosts() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    for (rows, columns) in [(1, 600), (700, 1), (700, 5), (3, 16), (700, 300)] {
+        for (of_column, of_row) in [(false, false), (true, false), (false, true), (true, true)] {
+            let attrs = serde_json::json!({"transpose_a": of_column, "transpose_b": of_row});
+            let column = whole_numbers(&if of_column { [1, rows] } else { [rows, 1] });
+            let row = whole_numbers(&if of_row { [columns, 1] } else { [1, columns] });
+            same_as_the_host(&*engine, "MatMul", &attrs, &[column, row]);
+        }
+    }
+}
+
+#[test]
 fn what_is_padded_and_joined_is_the_hosts() {
     let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
     let none = serde_json::json!({});

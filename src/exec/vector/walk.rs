@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 
 use super::cut::{Cut, NEAR, Places, anew, in_place, made, on_copy};
 use super::repeat::{Block, Repeat, Runs};
-use super::target::{FusedWork, MulAdd, widest_fused};
+use super::target::{FusedWork, MulAdd, Work, widest, widest_fused};
 
 /// A function of one number. To be inlined always.
 pub trait One: Copy + Send + Sync {
@@ -247,6 +247,34 @@ pub fn zipped<R: Copy + Send, F: Two<R>>(xs: Operand, ys: Operand, len: usize, f
     })
 }
 
+/// Some places of a new matrix.
+struct Outer<'a, 'p> {
+    to: &'a mut Places<'p, f32>,
+    /// The first of the places.
+    at: usize,
+    column: &'a [f32],
+    row: &'a [f32],
+}
+
+impl Work for Outer<'_, '_> {
+    #[inline(always)]
+    fn run(self) {
+        let Outer { to, mut at, column, row } = self;
+        while to.left() > 0 {
+            let (x, from) = (column[at / row.len()], at % row.len());
+            let part = &row[from..row.len().min(from + to.left())];
+            // As a sum that begins with zero: so no zero is negative.
+            to.map(part, |y| x * y + 0.0);
+            at += part.len();
+        }
+    }
+}
+
+/// The matrix of the products of each number of a column and each of a row.
+pub fn outer(column: &[f32], row: &[f32]) -> Vec<f32> {
+    anew(column.len() * row.len(), Cut::ANYWHERE, |at, to| widest(Outer { to, at, column, row }))
+}
+
 /// A row of `depth` numbers for each index: `on` at the index, if the row has that place, and `off` elsewhere.
 pub fn one_hot(indices: &[i64], depth: usize, [on, off]: [f32; 2]) -> Vec<f32> {
     let len = indices.len() * depth;
@@ -426,6 +454,15 @@ mod tests {
                 mapped_rows(&xs[start..], Rows { count, len, apart }, Half).into_iter().eq(want),
                 "{count} of {len}"
             );
+        }
+    }
+
+    #[test]
+    fn outer_products_are_of_every_pair() {
+        for (rows, columns) in [(1, 1), (3, 0), (0, 3), (7, 16), (1000, 300), (3, MOST + 5)] {
+            let (column, row) = (numbers(rows, 4), numbers(columns, 1));
+            let want = column.iter().flat_map(|x| row.iter().map(move |y| x * y));
+            assert!(outer(&column, &row).into_iter().eq(want), "{rows} by {columns}");
         }
     }
 
