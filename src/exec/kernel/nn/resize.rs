@@ -211,15 +211,30 @@ impl Centers {
                     let (image, own) = (place / rows, place % rows);
                     for y in ys.partition_point(|&y| y < own)..ys.partition_point(|&y| y <= own) {
                         let from = &from[(image * height + y) * grad_row..][..grad_row];
-                        for (pixel, column) in from.chunks_exact(channels).zip(&xs) {
-                            let to = &mut back[column * channels..][..channels];
-                            to.iter_mut().zip(pixel).for_each(|(to, &g)| *to = T::add(*to, g));
-                        }
+                        widest(Gathered { back: &mut *back, from, channels, xs: &xs });
                     }
                 }
             });
         }
         Ok(Tensor::from_vec(shape, back))
+    }
+}
+
+/// A row of a gradient, of which each pixel goes back to one of a row of the input.
+struct Gathered<'a, T> {
+    back: &'a mut [T],
+    from: &'a [T],
+    channels: usize,
+    xs: &'a [usize],
+}
+
+impl<T: Numeric> Work for Gathered<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        for (pixel, column) in self.from.chunks_exact(self.channels).zip(self.xs) {
+            let to = &mut self.back[column * self.channels..][..self.channels];
+            to.iter_mut().zip(pixel).for_each(|(to, &g)| *to = T::add(*to, g));
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dt
 use super::super::math::{cast, wide};
 use super::super::{HostKernel, KernelNode};
 use crate::exec::lots::{in_lots, lot};
-use crate::exec::turn::Pace;
+use crate::exec::turn::{BLOCK, Pace};
+use crate::exec::vector::{Work, widest};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_type};
 
@@ -42,23 +43,27 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
     if !places.is_empty() {
         let blocks = lot(2 * size * inner);
         let lots = x.slice::<T>()?.chunks(blocks * size * inner).zip(places.chunks_mut(blocks * inner));
-        in_lots(lots, |(elements, places)| {
-            let mut best = vec![T::ZERO; inner];
-            let mut pace = Pace::new();
-            for (block, places) in elements.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
-                if inner == 1 {
-                    pace.go(size);
-                    places[0] = first(block, greatest) as i64;
-                    continue;
+        in_lots(lots, |(elements, places)| match inner {
+            1 => {
+                // Some rows at a time, so that a look is not far.
+                let rows = (BLOCK / size).max(1);
+                let mut pace = Pace::new();
+                for (rows, places) in elements.chunks(rows * size).zip(places.chunks_mut(rows)) {
+                    pace.go(rows.len());
+                    widest(Along { rows, size, greatest, places });
                 }
-                // Starts from the least value: neither NaN nor a tie replaces what was found first.
-                best.fill(start(greatest));
-                for (i, row) in block.chunks_exact(inner).enumerate() {
-                    pace.go(inner);
-                    for ((best, place), &x) in best.iter_mut().zip(&mut *places).zip(row) {
-                        if is_better(x, *best, greatest) {
-                            (*best, *place) = (x, i as i64);
-                        }
+            }
+            _ => {
+                let mut best = vec![T::ZERO; inner];
+                let mut pace = Pace::new();
+                for (block, places) in elements.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
+                    // As many rows at a time as there are between two looks.
+                    let rows = (BLOCK / inner).max(1);
+                    best.fill(start(greatest));
+                    for (i, rows_of) in block.chunks(rows * inner).enumerate() {
+                        pace.go(rows_of.len());
+                        let first = i * rows;
+                        widest(Across { rows: rows_of, first, greatest, best: &mut best, places });
                     }
                 }
             }
@@ -68,28 +73,83 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
 }
 
 /// Elements that are compared side by side.
-const LANES: usize = 16;
+const LANES: usize = 32;
 
 fn start<T: Numeric>(greatest: bool) -> T {
     if greatest { T::LOWEST } else { T::HIGHEST }
 }
 
+#[inline(always)]
 fn is_better<T: Numeric>(x: T, best: T, greatest: bool) -> bool {
     if greatest { x > best } else { x < best }
 }
 
-/// The first place of the greatest or least element, or of the row if no element is a number.
-fn first<T: Numeric>(row: &[T], greatest: bool) -> usize {
-    let mut lanes = [start::<T>(greatest); LANES];
-    let (parts, rest) = row.as_chunks::<LANES>();
-    for part in parts {
-        for (best, &x) in lanes.iter_mut().zip(part) {
-            *best = if is_better(x, *best, greatest) { x } else { *best };
+/// Takes each element of some rows, which are numbered from `first` on, for the best in its column so far if it is: neither NaN
+/// nor a tie replaces what was found first.
+struct Across<'a, T> {
+    rows: &'a [T],
+    first: usize,
+    greatest: bool,
+    best: &'a mut [T],
+    places: &'a mut [i64],
+}
+
+impl<T: Numeric> Work for Across<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        for (i, row) in self.rows.chunks_exact(self.best.len()).enumerate() {
+            let number = (self.first + i) as i64;
+            for ((best, place), &x) in self.best.iter_mut().zip(&mut *self.places).zip(row) {
+                let is_better = is_better(x, *best, self.greatest);
+                *best = if is_better { x } else { *best };
+                *place = if is_better { number } else { *place };
+            }
         }
     }
-    let better = |best: T, &x: &T| if is_better(x, best, greatest) { x } else { best };
-    let best = lanes.iter().chain(rest).fold(start(greatest), better);
-    row.iter().position(|&x| x == best).unwrap_or(0)
+}
+
+/// The first place of the greatest or least element of each row, or of the row if no element is a number.
+struct Along<'a, T> {
+    rows: &'a [T],
+    size: usize,
+    greatest: bool,
+    places: &'a mut [i64],
+}
+
+impl<T: Numeric> Work for Along<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        for (place, row) in self.places.iter_mut().zip(self.rows.chunks_exact(self.size)) {
+            *place = first(row, self.greatest) as i64;
+        }
+    }
+}
+
+#[inline(always)]
+fn first<T: Numeric>(row: &[T], greatest: bool) -> usize {
+    let better = |best: T, x: T| if is_better(x, best, greatest) { x } else { best };
+    let (parts, rest) = row.as_chunks::<LANES>();
+    let mut best = rest.iter().fold(start(greatest), |best, &x| better(best, x));
+    if !parts.is_empty() {
+        let mut lanes = [start::<T>(greatest); LANES];
+        for part in parts {
+            for (best, &x) in lanes.iter_mut().zip(part) {
+                *best = better(*best, x);
+            }
+        }
+        let mut count = LANES;
+        while count > 1 {
+            count /= 2;
+            for i in 0..count {
+                lanes[i] = better(lanes[i], lanes[i + count]);
+            }
+        }
+        best = better(best, lanes[0]);
+    }
+    // The part is found without a way out of it: so the loop is vectorised.
+    let has = |part: &&[T; LANES]| part.iter().fold(false, |any, &x| any | (x == best));
+    let from = parts.iter().take_while(|part| !has(part)).count() * LANES;
+    row[from..].iter().position(|&x| x == best).map_or(0, |place| from + place)
 }
 
 #[cfg(test)]
@@ -122,7 +182,8 @@ mod tests {
 
     #[test]
     fn places_along_any_axis_are_those_of_a_loop() {
-        for dims in [[700, 3, 900], [2, 1000, 300], [1, 1_000_000, 1], [5, 0, 3], [3, 7, 0]] {
+        for dims in [[700, 3, 900], [2, 1000, 300], [9, 10, 33], [3000, 70, 2], [1, 1_000_000, 1], [5, 0, 3], [3, 7, 0]]
+        {
             let xs: Vec<f32> = (0..dims.iter().product()).map(|i: usize| (i * 7919 % 1009) as f32).collect();
             let x = Tensor::from_vec(dims, xs.clone());
             for axis in (0..3).filter(|&axis| dims[axis] > 0) {
