@@ -138,7 +138,7 @@ bench: build ## the figures of the README, as a table
 		echo '  there is no Python or no network here: its column stays empty'
 	$(call say,building the benches)
 	@$(CARGO) bench $(JOBS_FLAG)
-	@if [ -x '$(TF_VENV)/bin/python' ]; then for bench in bench models kernels; do \
+	@if [ -x '$(TF_VENV)/bin/python' ]; then for bench in bench models others kernels; do \
 		MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' benches/tf/$$bench.py || exit 1; done; else \
 		echo '  TensorFlow is not measured beside: `make test-tf` installs it'; fi
 

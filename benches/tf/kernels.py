@@ -37,6 +37,10 @@ def matmul_of_an_lstm(tf, of):
     return tf.matmul(of(64, 156), of(156, 512))
 
 
+def matmul_to_one_column(tf, of):
+    return tf.matmul(of(2048, 1024), of(1024, 1))
+
+
 def batch_matmul(tf, of):
     return tf.matmul(of(64, 64, 32), of(64, 32, 64))
 
@@ -57,6 +61,22 @@ def average_pool(tf, of):
     return tf.nn.avg_pool2d(of(32, 28, 28, 32), 2, 2, "SAME")
 
 
+def max_pool_3x3(tf, of):
+    return tf.nn.max_pool2d(of(16, 32, 32, 32), 3, 2, "SAME")
+
+
+def average_pool_3x3(tf, of):
+    return tf.nn.avg_pool2d(of(16, 32, 32, 32), 3, 1, "SAME")
+
+
+def max_pool_of_volumes(tf, of):
+    return tf.nn.max_pool3d(of(2, 16, 32, 32, 16), 2, 2, "SAME")
+
+
+def depthwise_conv(tf, of):
+    return tf.nn.depthwise_conv2d(of(16, 32, 32, 32), of(3, 3, 32, 1), [1, 1, 1, 1], "SAME")
+
+
 def batch_norm(tf, of):
     return tf.nn.fused_batch_norm(of(32, 32, 32, 16), of(16), of(16))[0]
 
@@ -71,6 +91,10 @@ def softmax(tf, of):
     return tf.nn.softmax(of(1024, 1024))
 
 
+def softmax_of_short_rows(tf, of):
+    return tf.nn.softmax(of(32, 8, 64, 64))
+
+
 def cross_entropy(tf, of):
     return tf.nn.softmax_cross_entropy_with_logits_v2(labels=tf.nn.softmax(of(1024, 1000)), logits=of(1024, 1000))
 
@@ -79,12 +103,24 @@ def sum_of_rows(tf, of):
     return tf.reduce_sum(of(2048, 1024), 1)
 
 
+def sum_of_short_rows(tf, of):
+    return tf.reduce_sum(of(16_384, 64), 1)
+
+
 def sum_of_columns(tf, of):
     return tf.reduce_sum(of(2048, 1024), 0)
 
 
 def greatest(tf, of):
     return tf.reduce_max(of(2048, 1024), 1)
+
+
+def place_of_greatest(tf, of):
+    return tf.cast(tf.argmax(of(1024, 512), 1), tf.float32)
+
+
+def place_of_greatest_class(tf, of):
+    return tf.cast(tf.argmax(of(10_000, 10), 1), tf.float32)
 
 
 def transpose(tf, of):
@@ -116,6 +152,14 @@ def multiply(tf, of):
     return of(2048, 1024) * of(2048, 1024)
 
 
+def scaled_rows(tf, of):
+    return of(16_384, 64) * of(16_384, 1)
+
+
+def scaled_channels(tf, of):
+    return of(16, 32, 32, 64) * of(16, 1, 1, 64)
+
+
 def divide(tf, of):
     return of(2048, 1024) / (of(2048, 1024) + 3.0)
 
@@ -138,6 +182,18 @@ def tanh(tf, of):
 
 def sigmoid(tf, of):
     return tf.sigmoid(of(1024, 1024))
+
+
+def sine(tf, of):
+    return tf.sin(of(512, 1024))
+
+
+def angle(tf, of):
+    return tf.atan2(of(512, 512), of(512, 512) + 2)
+
+
+def floor(tf, of):
+    return tf.floor(10 * of(1024, 1024))
 
 
 def relu(tf, of):
@@ -210,14 +266,16 @@ def momentum(tf, of):
 
 
 FORWARD = [
-    matmul_256, matmul_512, matmul_1024, matmul_2048, matmul_of_an_lstm, batch_matmul, conv_3x3, conv_5x5, max_pool, average_pool,
-    batch_norm, layer_norm, softmax, cross_entropy, sum_of_rows, sum_of_columns, greatest, transpose, transpose_heads, concat,
-    slice_columns, gather, bias, multiply, divide, power, exp, log, tanh, sigmoid, relu, elu, square_root, select, select_rows,
-    leaky_relu, dropout, random_normal, masked_add, greatest_over_time, cast_ints, cast_images, embedding,
-    l2_loss, local_response,
+    matmul_256, matmul_512, matmul_1024, matmul_2048, matmul_of_an_lstm, matmul_to_one_column, batch_matmul,
+    conv_3x3, conv_5x5, depthwise_conv, max_pool, max_pool_3x3, max_pool_of_volumes, average_pool, average_pool_3x3,
+    batch_norm, layer_norm, softmax, softmax_of_short_rows, cross_entropy, sum_of_rows, sum_of_short_rows, sum_of_columns,
+    greatest, place_of_greatest, place_of_greatest_class, transpose, transpose_heads, concat, slice_columns, gather,
+    bias, multiply, scaled_rows, scaled_channels, divide, power, exp, log, tanh, sigmoid, sine, angle, floor, relu, elu,
+    square_root, select, select_rows, leaky_relu, dropout, random_normal, masked_add, greatest_over_time,
+    cast_ints, cast_images, embedding, l2_loss, local_response,
 ]  # fmt: skip
 # Kernels that nothing is differentiated by.
-CONSTANT = [random_normal, cast_ints, cast_images]
+CONSTANT = [place_of_greatest, place_of_greatest_class, floor, random_normal, cast_ints, cast_images]
 # Kernels that change their first input, and have no gradient.
 UPDATES = [momentum]
 # Kernels whose output, or that of their gradient, may be another view of the input: an add consumes it, on either side, so that

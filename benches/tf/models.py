@@ -187,10 +187,10 @@ def tiny(tf):
 MODELS = [mlp, cnn, residual, lstm, lstm_loop, gru, word2vec, transformer, autoencoder, vae, tiny]
 
 
-def main():
+def main(models):
     asked = turns.arguments()
     of_last = []
-    for model in turns.chosen(MODELS, asked):
+    for model in turns.chosen(models, asked):
         with turns.servers(asked) as (tf, clusters), turns.programs(tf, clusters, model, asked.device) as ones:
             quiet = turns.take(ones, asked)
             print(f"{model.__name__}: {model.__doc__} {quiet} quiet turns of {asked.rounds}", flush=True)
@@ -208,4 +208,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(MODELS)
