@@ -169,23 +169,137 @@ impl Work for Sums<'_> {
     fn run(self) {
         let ([rows, columns], channels) = (self.taps, self.conv.channels);
         let ([high, wide], window) = (self.size, self.conv.width.window);
-        for (i, row) in self.sums.chunks_exact_mut(columns.len() * channels).enumerate() {
+        let spans = spans(columns);
+        let are_long = spans.len() * LEAST_SPAN <= columns.len();
+        for (i, sums) in self.sums.chunks_exact_mut(columns.len() * channels).enumerate() {
             let (image, y) = ((self.first + i) / rows.len(), (self.first + i) % rows.len());
-            for (sums, columns) in row.chunks_exact_mut(channels).zip(columns) {
-                in_runs!(channels, first, N => {
-                    let mut sum = [0f32; N];
-                    for &(y, ky) in &rows[y] {
-                        for &(x, kx) in columns {
-                            let pixel = &self.from[((image * high + y) * wide + x) * channels + first..][..N];
-                            let weights = &self.filter[(ky * window + kx) * channels + first..][..N];
-                            for ((sum, pixel), weight) in sum.iter_mut().zip(pixel).zip(weights) {
-                                *sum += pixel * weight;
-                            }
+            let image = &self.from[image * high * wide * channels..][..high * wide * channels];
+            let row = Row { image, wide, filter: self.filter, window, channels, rows: &rows[y], columns };
+            if are_long { row.by_spans(&spans, sums) } else { row.one_by_one(sums) }
+        }
+    }
+}
+
+/// What a row of sums is made of.
+struct Row<'a> {
+    image: &'a [f32],
+    /// Pixels of a row of the image, and weights of one of the filter.
+    wide: usize,
+    window: usize,
+    filter: &'a [f32],
+    channels: usize,
+    /// The rows that are read.
+    rows: &'a Taps,
+    /// What is read of them for each place of the row.
+    columns: &'a [Taps],
+}
+
+impl Row<'_> {
+    /// All that lies under one window, and then under the next.
+    #[inline(always)]
+    fn one_by_one(&self, sums: &mut [f32]) {
+        let Row { image, wide, window, filter, channels, rows, columns } = *self;
+        for (sums, columns) in sums.chunks_exact_mut(channels).zip(columns) {
+            in_runs!(channels, first, N => {
+                let mut sum = [0f32; N];
+                for &(y, ky) in rows {
+                    for &(x, kx) in columns {
+                        let pixel = &image[(y * wide + x) * channels + first..][..N];
+                        let weights = &filter[(ky * window + kx) * channels + first..][..N];
+                        for ((sum, pixel), weight) in sum.iter_mut().zip(pixel).zip(weights) {
+                            *sum += pixel * weight;
                         }
                     }
-                    sums[first..first + N].copy_from_slice(&sum);
+                }
+                sums[first..first + N].copy_from_slice(&sum);
+            });
+        }
+    }
+
+    /// A row of all windows at a time: the weights stay in registers. The order of each sum is the same.
+    #[inline(always)]
+    fn by_spans(&self, spans: &[Span], sums: &mut [f32]) {
+        let Row { image, wide, window, filter, channels, rows, columns } = *self;
+        for &(y, ky) in rows {
+            let pixels = &image[y * wide * channels..][..wide * channels];
+            let weights = &filter[ky * window * channels..][..window * channels];
+            for Span { places, step } in spans {
+                let (taps, step) = (columns[places.start].as_slice(), step * channels);
+                let sums = &mut sums[places.start * channels..places.end * channels];
+                in_runs!(channels, first, N => {
+                    let mut products = Products::<N> { pixels, weights, channels, first, step, sums };
+                    match taps {
+                        &[a, b, c] => products.add([a, b, c]),
+                        &[a, b, c, d, e] => products.add([a, b, c, d, e]),
+                        taps => taps.iter().for_each(|&tap| products.add([tap])),
+                    }
                 });
             }
+        }
+    }
+}
+
+/// Fewest places of a span, of most, for which they are computed together.
+const LEAST_SPAN: usize = 4;
+
+/// Neighbours that read neighbours: from one to the next, what each reads lies `step` pixels on, and meets the same places of the
+/// filter.
+struct Span {
+    places: std::ops::Range<usize>,
+    step: usize,
+}
+
+fn spans(columns: &[Taps]) -> Vec<Span> {
+    let step = |left: &Taps, right: &Taps| -> Option<usize> {
+        let step = right.first()?.0.checked_sub(left.first()?.0)?;
+        let follows = |(&(x, k), &(next, same))| next == x + step && k == same;
+        (left.len() == right.len() && left.iter().zip(right).all(follows)).then_some(step)
+    };
+    let mut spans: Vec<Span> = Vec::new();
+    for (place, taps) in columns.iter().enumerate() {
+        let next = place.checked_sub(1).and_then(|before| step(&columns[before], taps));
+        match (spans.last_mut(), next) {
+            (Some(span), Some(next)) if span.places.len() == 1 || next == span.step => {
+                (span.places.end, span.step) = (place + 1, next);
+            }
+            _ => spans.push(Span { places: place..place + 1, step: 0 }),
+        }
+    }
+    spans
+}
+
+/// Sums of neighbours, in `N` of their channels.
+struct Products<'a, const N: usize> {
+    pixels: &'a [f32],
+    weights: &'a [f32],
+    channels: usize,
+    /// The first of the channels.
+    first: usize,
+    /// How far what the next sum reads lies from what one reads.
+    step: usize,
+    sums: &'a mut [f32],
+}
+
+impl<const N: usize> Products<'_, N> {
+    /// Adds the products of what the sums read at these places, in their order.
+    #[inline(always)]
+    fn add<const K: usize>(&mut self, taps: [(usize, usize); K]) {
+        let (channels, first) = (self.channels, self.first);
+        let mut weights = [[0f32; N]; K];
+        for (weights, (_, k)) in weights.iter_mut().zip(taps) {
+            weights.copy_from_slice(&self.weights[k * channels + first..][..N]);
+        }
+        for (place, sums) in self.sums.chunks_exact_mut(channels).enumerate() {
+            let sums = &mut sums[first..first + N];
+            let mut sum = [0f32; N];
+            sum.copy_from_slice(sums);
+            for (weights, (x, _)) in weights.iter().zip(taps) {
+                let pixel = &self.pixels[x * channels + place * self.step + first..][..N];
+                for i in 0..N {
+                    sum[i] += pixel[i] * weights[i];
+                }
+            }
+            sums.copy_from_slice(&sum);
         }
     }
 }
@@ -280,6 +394,8 @@ mod tests {
             (3, 1, 1, 1),
             (3, 2, 1, 1),
             (3, 2, 1, 0),
+            (4, 1, 1, 1),
+            (5, 1, 1, 2),
             (5, 3, 1, 2),
             (2, 1, 3, 2),
             (3, 2, 2, 2),
@@ -297,6 +413,20 @@ mod tests {
                 assert!(conv.image_gradient(&filter, &gradient) == by_image, "{conv:?}");
                 assert!(conv.filter_gradient(&image, &gradient) == by_filter, "{conv:?}");
             }
+        }
+    }
+
+    #[test]
+    fn sums_have_the_order_of_their_terms() {
+        let parts = |count: usize, seed: usize| whole(count, seed).into_iter().map(|x| x / 7.3).collect::<Vec<f32>>();
+        for (window, stride, before) in [(3, 1, 1), (5, 1, 2), (4, 1, 0), (3, 2, 1)] {
+            let [height, width] = [9, 40].map(|size| axis(size, window, stride, 1, before));
+            let conv = Depthwise { batch: 2, height, width, channels: 41 };
+            let (image, filter, gradient) =
+                (parts(conv.pixels(), 1), parts(conv.weights(), 2), parts(conv.answers(), 3));
+            let [answer, by_image, _] = naive(&conv, &image, &filter, &gradient);
+            assert!(conv.answer(&image, &filter) == answer, "{conv:?}");
+            assert!(conv.image_gradient(&filter, &gradient) == by_image, "{conv:?}");
         }
     }
 
