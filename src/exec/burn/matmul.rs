@@ -35,10 +35,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         }
         if B::IN_PLACE
             && let [x, y] = inputs.as_slice()
-            && let Some(answer) = match products::outer([x, y], [transpose_left, transpose_right])? {
-                None => products::with_transpose([x, y], [transpose_left, transpose_right])?,
-                outer => outer,
-            }
+            && let Some(answer) = products::faster_here([x, y], [transpose_left, transpose_right])?
         {
             return Ok(EngineOutcome::Done(Values::from_iter([answer])));
         }

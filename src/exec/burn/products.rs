@@ -59,25 +59,24 @@ pub(super) fn kernel<B: Backing>(
     Ok(Some(EngineKernel { run: Box::new(run), host_up_to: 0 }))
 }
 
-/// A product that is computed faster with the transpose put in order that it takes; `None` for others, or if it has work for all
-/// cores by itself.
-pub(super) fn with_transpose([x, y]: [&Value; 2], transposed: [bool; 2]) -> Result<Option<Value>> {
-    match (matrix(x, transposed[0]), matrix(y, transposed[1])) {
-        (Some(x), Some(y)) if is_better_in_order(x.dims[0], &y) => alone([x, y]),
+/// A product that is computed faster here than by the backend: of a column and a row, or a small one with the transpose put in
+/// order that it takes; `None` for others.
+pub(super) fn faster_here([x, y]: [&Value; 2], transposed: [bool; 2]) -> Result<Option<Value>> {
+    let (Some(x), Some(y)) = (matrix(x, transposed[0]), matrix(y, transposed[1])) else { return Ok(None) };
+    let has_gaps = x.steps[0] != 1 || y.steps[1] != 1;
+    match (x.dims, y.dims) {
+        ([rows, 1], [1, columns]) if rows > 1 && columns >= LEAST_COLUMNS && !has_gaps => outer(&x, &y).map(Some),
+        _ if is_better_in_order(x.dims[0], &y) => alone([x, y]),
         _ => Ok(None),
     }
 }
 
-/// The product of a column and a row: each element takes one multiplication, for which nothing need be packed.
-pub(super) fn outer([x, y]: [&Value; 2], transposed: [bool; 2]) -> Result<Option<Value>> {
-    let (Some(x), Some(y)) = (matrix(x, transposed[0]), matrix(y, transposed[1])) else { return Ok(None) };
-    let ([rows, 1], [1, columns]) = (x.dims, y.dims) else { return Ok(None) };
-    if x.steps[0] != 1 || y.steps[1] != 1 || rows == 1 || columns < LEAST_COLUMNS {
-        return Ok(None);
-    }
+/// The product of a column and a row without gaps: each element takes one multiplication, for which nothing need be packed.
+fn outer(x: &MatrixView, y: &MatrixView) -> Result<Value> {
+    let (rows, columns) = (x.dims[0], y.dims[1]);
     let shape = Shape::from([rows, columns]);
     shape.checked_elements(DType::F32)?;
-    Ok(Some(answer(shape, vector::outer(&x.elements[..rows], &y.elements[..columns]))))
+    Ok(answer(shape, vector::outer(&x.elements[..rows], &y.elements[..columns])))
 }
 
 /// A small product.

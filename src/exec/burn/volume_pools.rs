@@ -23,9 +23,9 @@ fn over(attrs: &PoolAttrs, volumes: &Shape) -> Option<(Pool, Shape)> {
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let function: fn(&PoolAttrs, &Values) -> Result<Option<EngineOutcome>> = match node.op {
-        "AvgPool3D" => mean,
+        "AvgPool3D" => |attrs, inputs| answer(attrs, inputs, Pool::mean),
         "AvgPool3DGrad" => mean_gradient,
-        "MaxPool3D" => greatest,
+        "MaxPool3D" => |attrs, inputs| answer(attrs, inputs, Pool::max),
         "MaxPool3DGrad" => greatest_gradient,
         _ => return Ok(None),
     };
@@ -40,12 +40,13 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     })))
 }
 
-fn greatest(attrs: &PoolAttrs, inputs: &Values) -> Result<Option<EngineOutcome>> {
+/// A number for each window.
+fn answer(attrs: &PoolAttrs, inputs: &Values, of: impl Fn(&Pool, &[f32]) -> Vec<f32>) -> Result<Option<EngineOutcome>> {
     let (Some((pool, answer)), Some(pixels)) = (over(attrs, inputs[0].shape()), floats(&inputs[0])) else {
         return Ok(None);
     };
     answer.checked_elements(DType::F32)?;
-    dense::done(&answer, pool.max(pixels)).map(Some)
+    dense::done(&answer, of(&pool, pixels)).map(Some)
 }
 
 fn greatest_gradient(attrs: &PoolAttrs, inputs: &Values) -> Result<Option<EngineOutcome>> {
@@ -57,14 +58,6 @@ fn greatest_gradient(attrs: &PoolAttrs, inputs: &Values) -> Result<Option<Engine
     }
     volumes.checked_elements(DType::F32)?;
     dense::done(volumes, pool.max_gradient(pixels, gradient)).map(Some)
-}
-
-fn mean(attrs: &PoolAttrs, inputs: &Values) -> Result<Option<EngineOutcome>> {
-    let (Some((pool, answer)), Some(pixels)) = (over(attrs, inputs[0].shape()), floats(&inputs[0])) else {
-        return Ok(None);
-    };
-    answer.checked_elements(DType::F32)?;
-    dense::done(&answer, pool.mean(pixels)).map(Some)
 }
 
 fn mean_gradient(attrs: &PoolAttrs, inputs: &Values) -> Result<Option<EngineOutcome>> {

@@ -6,6 +6,8 @@
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, FRAC_PI_4, PI};
 
+use super::functions::signed_as;
+
 /// Greatest size of an argument of [`sin`], [`cos`] and [`tan`]: their multiples of a right angle are exact up to here.
 pub const LARGEST: f32 = 1_048_576.0;
 
@@ -107,8 +109,7 @@ pub fn atan2(y: f32, x: f32) -> f32 {
     let low = tangent + tangent * square * beyond + if is_far { FRAC_PI_4 } else { 0.0 };
     let steep = if is_steep { FRAC_PI_2 - low } else { low };
     let angle = (if x.is_sign_negative() { PI - steep } else { steep }) as f32;
-    let signed = f32::from_bits(angle.to_bits() & 0x7fff_ffff | y.to_bits() & 0x8000_0000);
-    if x.is_nan() | y.is_nan() { f32::NAN } else { signed }
+    if x.is_nan() | y.is_nan() { f32::NAN } else { signed_as(angle, y) }
 }
 
 /// The angle between minus and plus a half of pi that has this tangent, within 0.51 units in the last place.

@@ -34,7 +34,7 @@ fn limited(x: f32, low: f32, high: f32) -> f32 {
 
 /// A number with the sign of another.
 #[inline(always)]
-fn signed_as(size: f32, x: f32) -> f32 {
+pub fn signed_as(size: f32, x: f32) -> f32 {
     f32::from_bits(size.to_bits() & 0x7fff_ffff | x.to_bits() & 0x8000_0000)
 }
 

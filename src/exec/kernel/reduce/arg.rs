@@ -4,7 +4,7 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dt
 use super::super::math::{cast, wide};
 use super::super::{HostKernel, KernelNode};
 use crate::exec::lots::{in_lots, lot};
-use crate::exec::turn::{BLOCK, Pace};
+use crate::exec::turn::{BLOCK, Pace, look};
 use crate::exec::vector::{Work, widest};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_type};
@@ -44,14 +44,10 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
         let blocks = lot(2 * size * inner);
         let lots = x.slice::<T>()?.chunks(blocks * size * inner).zip(places.chunks_mut(blocks * inner));
         in_lots(lots, |(elements, places)| match inner {
+            // A lot of several rows is short, and one row is looked through at once.
             1 => {
-                // Some rows at a time, so that a look is not far.
-                let rows = (BLOCK / size).max(1);
-                let mut pace = Pace::new();
-                for (rows, places) in elements.chunks(rows * size).zip(places.chunks_mut(rows)) {
-                    pace.go(rows.len());
-                    widest(Along { rows, size, greatest, places });
-                }
+                look();
+                widest(Along { rows: elements, size, greatest, places });
             }
             _ => {
                 let mut best = vec![T::ZERO; inner];
