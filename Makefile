@@ -14,8 +14,15 @@ TF_PYTHON ?= python3.11
 TF1_VENV := $(TARGET_DIR)/tf1-venv
 TF1_PYTHON ?= $(or $(shell PYENV_VERSION=$$(pyenv latest 3.7 2>/dev/null) pyenv which python3.7 2>/dev/null),python3.7)
 JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
-# Unit tests are a variant of the crate that nothing else runs: it is built quickly, on the same dependencies.
-QUICK := --config profile.release.package.meshtf.opt-level=0
+# Unit tests run on a quick build of the project's crates, with overflow checks and debug assertions, on the same dependencies.
+QUICK := --config tests/quick.toml
+# Features beyond the default ones: GPUs where there is one (GPU=yes or GPU=no says otherwise). FEATURES=ndarray,wgpu has all. What
+# is built, tested and measured has the same ones, so that each crate is built once.
+HAS_GPU = $(or $(GPU),$(if $(filter Darwin,$(shell uname))$(wildcard /dev/nvidia0 /dev/dri/render*),yes,no))
+FEATURES ?= $(if $(filter yes,$(HAS_GPU)),wgpu)
+FEATURES_FLAG := $(if $(FEATURES),--features $(FEATURES))
+# The crates of the project. The schema's validator is built apart: it asks dependencies for other features.
+WORKSPACE := --workspace --exclude meshtf-schema
 
 # Programs with burn's own client are a workspace of their own, which is built apart, and always whole: a part of it would ask for
 # other features of the crates below, and build those anew.
@@ -32,24 +39,17 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
 		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
-build: ## the release binary
-	$(call say,building meshtf: 20 to 30 minutes of a 2-core machine the first time; seconds after that)
-	@$(CARGO) build --release --bin meshtf $(JOBS_FLAG)
+build: ## the release binary (with GPUs: make build GPU=yes)
+	$(call say,building meshtf$(if $(FEATURES), with $(FEATURES)): the first time with all of its dependencies)
+	@$(CARGO) build --release --bin meshtf $(FEATURES_FLAG) $(JOBS_FLAG)
 	$(call say,built $(MESHTF))
 
 dist: ## what is given away, in target/dist: a small binary, an archive, a .deb, an image (without GPUs: make dist GPU=no)
-	$(call say,building meshtf to give away, and packing it: about half an hour of a 2-core machine the first time)
+	$(call say,building meshtf to give away, and packing it: every crate once more, optimised as a whole)
 	@CARGO='$(CARGO)' CARGO_TARGET_DIR='$(TARGET_DIR)' GPU='$(GPU)' JOBS='$(JOBS)' bash packaging/dist.sh '$(TARGET_DIR)/dist/packages'
 	$(call say,built $(TARGET_DIR)/dist/meshtf and what is in $(TARGET_DIR)/dist/packages)
 
-# The demo takes neither a GPU nor burn-ndarray. The crates for GPUs are most of a first build, and burn-ndarray is a quarter of the
-# rest: where there is no GPU, and those for GPUs are not built yet, it does without all of them, unless GPU=yes.
-DEMO_GPU = $(or $(GPU),$(if $(filter Darwin,$(shell uname))$(wildcard \
-	/dev/nvidia0 /dev/dri/render* $(TARGET_DIR)/release/deps/libburn_wgpu-*.rlib),yes,no))
-
-demo: ## two nodes as separate processes, one graph over both, the answer: 238 (built for burn-flex alone where there is no GPU)
-	$(call say,building meshtf$(if $(filter no,$(DEMO_GPU)), without GPUs and burn-ndarray (with them: make demo GPU=yes)): minutes the first time; seconds after that)
-	@$(CARGO) build --release --bin meshtf $(if $(filter no,$(DEMO_GPU)),--no-default-features --features node) $(JOBS_FLAG)
+demo: build ## two nodes as separate processes, one graph over both, the answer: 238
 	@MESHTF='$(MESHTF)' bash examples/demo.sh
 
 demo-tf: build $(TF_VENV)/ready ## the same with TensorFlow's own client: ten lines of Python print 238
@@ -58,15 +58,15 @@ demo-tf: build $(TF_VENV)/ready ## the same with TensorFlow's own client: ten li
 picture: build ## docs/top.svg, the picture of README, from a run of `meshtf top`; takes tmux
 	@MESHTF='$(MESHTF)' bash docs/top.sh
 
-test: ## every test: library, documentation, processes
-	$(call say,building and running every test; a line that begins with NOT RUN names what this machine lacks for one)
+test: ## unit tests, the optimised library against recorded values, documentation, processes
+	$(call say,building and running the tests; a line that begins with NOT RUN names what this machine lacks for one)
 	@$(CARGO) fetch --locked --quiet || echo '  crates of other platforms are not here: tests of the licences that a package lists will fail'
-	@$(CARGO) test --release $(QUICK) --lib $(JOBS_FLAG)
-	@$(CARGO) build --release --examples $(JOBS_FLAG)
-	@$(CARGO) test --release --bins --test '*' $(JOBS_FLAG)
-	@$(CARGO) test --release --doc $(JOBS_FLAG)
-	$(call say,the pure core by itself: no burn; no tokio; no libp2p)
-	@$(CARGO) test --release $(QUICK) --no-default-features --lib $(JOBS_FLAG)
+	$(call say,unit tests; on a quick build with overflow checks and debug assertions)
+	@$(CARGO) test --release $(QUICK) $(WORKSPACE) --lib $(FEATURES_FLAG) $(JOBS_FLAG)
+	$(call say,recorded values and processes; on the optimised build)
+	@$(CARGO) build --release --bin meshtf --examples $(FEATURES_FLAG) $(JOBS_FLAG)
+	@$(CARGO) test --release $(WORKSPACE) --test '*' $(FEATURES_FLAG) $(JOBS_FLAG)
+	@$(CARGO) test --release $(WORKSPACE) --doc $(FEATURES_FLAG) $(JOBS_FLAG)
 	$(call say,the schema of graphs)
 	@$(CARGO) test --release -p meshtf-schema $(JOBS_FLAG)
 
@@ -104,7 +104,7 @@ $(TF1_VENV)/ready: tests/tf/requirements_1_15.txt
 	$(call install,$(TF1_VENV),-r tests/tf/requirements_1_15.txt)
 	@touch '$@'
 
-test-burn: build burn-programs ## programs with burn's own client, against nodes (the first time, 15 minutes to build them)
+test-burn: build burn-programs ## programs with burn's own client, against nodes (the first time, they are built)
 	@$(BURN) test --release --workspace $(JOBS_FLAG)
 	$(call say,burn programs on the mesh)
 	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh test $(FILTER)
@@ -115,14 +115,15 @@ burn-programs:
 	$(call say,building programs with burn's own client)
 	@$(BURN) build --release --workspace $(JOBS_FLAG)
 
-check: ## formatting, lints with warnings denied, the structure of the source
+check: ## formatting, lints and documentation with warnings denied, the structure of the source
 	$(call say,formatting)
 	@$(CARGO) fmt --all -- --check
 	$(call say,lints)
-	@$(CARGO) clippy --release --all-targets $(JOBS_FLAG) -- -D warnings
-	@$(CARGO) clippy --release --no-default-features --lib $(JOBS_FLAG) -- -D warnings
-	@$(CARGO) clippy --release --no-default-features --features node --lib --bins $(JOBS_FLAG) -- -D warnings
+	@$(CARGO) clippy --release $(WORKSPACE) --all-targets $(FEATURES_FLAG) $(JOBS_FLAG) -- -D warnings
+	@$(if $(FEATURES),$(CARGO) clippy --release --lib --bins $(JOBS_FLAG) -- -D warnings)
 	@$(CARGO) clippy --release -p meshtf-schema --all-targets $(JOBS_FLAG) -- -D warnings
+	$(call say,documentation)
+	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --release --no-deps $(WORKSPACE) $(FEATURES_FLAG) $(JOBS_FLAG) --quiet
 	$(call say,that tests need no dependency built anew)
 	@features() { $(CARGO) tree --no-dedupe --prefix none --format '{p} {f}' --edges "$$1" | sort -u; }; \
 		if comm -23 <(features normal,build) <(features normal,build,dev) | grep .; then \
@@ -137,7 +138,7 @@ bench: build ## the figures of the README, as a table
 		'$(VENV)/bin/pip' install --quiet --retries 1 --timeout 20 'numpy>=2,<3'; } || \
 		echo '  there is no Python or no network here: its column stays empty'
 	$(call say,building the benches)
-	@$(CARGO) bench $(JOBS_FLAG)
+	@$(CARGO) bench --bench '*' $(FEATURES_FLAG) $(JOBS_FLAG)
 	@if [ -x '$(TF_VENV)/bin/python' ]; then for bench in bench models others kernels; do \
 		MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' benches/tf/$$bench.py || exit 1; done; else \
 		echo '  TensorFlow is not measured beside: `make test-tf` installs it'; fi

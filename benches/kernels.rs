@@ -3,8 +3,6 @@
 //! Prints tables; needs no harness. `cargo bench --bench kernels`, or with a word to run only what has it in its name.
 //! What is compared runs alternately, and the best of each counts, so that other load on the machine affects all alike.
 
-#![allow(deprecated)] // burn-ndarray is measured beside its successor.
-
 #[path = "kernels/allocations.rs"]
 mod allocations;
 #[path = "kernels/counted.rs"]
@@ -21,9 +19,8 @@ mod ops;
 use std::time::Instant;
 
 use burn_flex::Flex;
-use burn_ndarray::NdArray;
-use meshtf::exec::adapters::BackendChoice;
 use meshtf::tensor::Tensor;
+use meshtf_engine::adapters::BackendChoice;
 
 #[global_allocator]
 static ALLOCATOR: counted::Counting = counted::Counting;
@@ -44,7 +41,6 @@ fn main() {
     let table = ops::Table { wanted: wanted.clone(), numpy };
     table.head();
     table.backend::<Flex>(BackendChoice::Flex);
-    table.backend::<NdArray>(BackendChoice::NdArray);
     table.executor();
     table.foot();
     if "allocations".contains(&wanted) {

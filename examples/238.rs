@@ -5,8 +5,8 @@
 use std::error::Error;
 use std::time::Duration;
 
+use meshtf::BackendChoice;
 use meshtf::device::Task;
-use meshtf::exec::BackendChoice;
 use meshtf::graph::{Graph, GraphBuilder};
 use meshtf::protocol::SessionOptions;
 use meshtf::{LocalCluster, Node, NodeConfig};

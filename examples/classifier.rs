@@ -1,8 +1,8 @@
 //! A classifier of two layers, each on a task of its own: is a point inside of a circle or not?
 
+use meshtf::BackendChoice;
 use meshtf::LocalCluster;
 use meshtf::device::Task;
-use meshtf::exec::BackendChoice;
 use meshtf::model::Model;
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, Tensor};

@@ -1,9 +1,9 @@
 //! Three models of a text, each trained in seconds: a GRU that reads its characters, embeddings of its words, whose updates touch
 //! only the words of a batch, and a small transformer.
 
+use meshtf::BackendChoice;
 use meshtf::LocalCluster;
 use meshtf::device::Task;
-use meshtf::exec::BackendChoice;
 use meshtf::model::{Model, Value};
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, Tensor};

@@ -3,9 +3,9 @@
 
 use std::error::Error;
 
+use meshtf::BackendChoice;
 use meshtf::LocalCluster;
 use meshtf::device::Task;
-use meshtf::exec::BackendChoice;
 use meshtf::graph::{Graph, GraphBuilder};
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, PartialShape, Tensor};

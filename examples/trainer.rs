@@ -1,7 +1,7 @@
 //! A classifier of two layers, trained by two workers together: is a point inside of a circle or not? On two machines that have
 //! the nodes worker/0 and worker/1, a `meshtf::Node` stands in place of the cluster in this process.
+use meshtf::BackendChoice;
 use meshtf::data::Examples;
-use meshtf::exec::BackendChoice;
 use meshtf::model::Model;
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::DType;

@@ -4,7 +4,7 @@
 //! and fault it in again page by page. It keeps it for longer than is its default: a training takes and frees the same tensors
 //! in each step, and a fresh page costs more than what most ops do with it. Large tensors are placed on large pages if the
 //! system has them: a matrix product jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Allocations are
-//! counted for the process's [memory budget](crate::memory).
+//! counted for the process's [memory budget](meshtf_tensor::memory).
 
 #![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
 
@@ -12,9 +12,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use meshtf_tensor::memory;
 use mimalloc::MiMalloc;
-
-use crate::memory;
 
 /// For how many milliseconds free memory is kept, unless `MIMALLOC_PURGE_DELAY` says so.
 const KEPT_MS: c_long = 10_000;

@@ -248,7 +248,7 @@ fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(network_threads())
         .enable_all()
-        .on_thread_stop(crate::memory::tell_all)
+        .on_thread_stop(meshtf_tensor::memory::tell_all)
         .build()
         .map_err(|error| Trouble::mesh(format!("the async runtime failed to start: {error}")))?;
     let outcome = runtime.block_on(work);

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use meshtf_tensor::lock::lock;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use crate::lock::lock;
 use crate::protocol::event::{Event, Noted, Subject};
 
 /// Most events that are kept for those who ask what happened, and as many of steps.
@@ -259,7 +259,7 @@ impl Drop for Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{RequestId, SessionId};
+    use meshtf_tensor::ids::{RequestId, SessionId};
 
     fn limit(n: usize) -> Event {
         Event::LimitReached { what: n.to_string() }
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn failed_runs_are_counted() {
-        use crate::failure::Code;
+        use meshtf_tensor::failure::Code;
         let events = Events::new();
         let failed = |code| Event::RunFailed { session: SessionId(1), run: RequestId(1), code, why: "why".into() };
         for code in [Code::InvalidArgument, Code::Cancelled, Code::OutOfRange, Code::Unavailable] {

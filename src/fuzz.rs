@@ -5,9 +5,10 @@
 //! the bytes are. If they can be read, it also checks that the result survives being written and read again. It returns
 //! whether they could: an example of which nothing can be read any more is worthless.
 
-use crate::graph::{Graph, graphdef};
-use crate::tensor::{DType, literal, npy};
-use crate::{device, graph};
+use meshtf_graph as graph;
+use meshtf_graph::{Graph, graphdef};
+use meshtf_tensor::device;
+use meshtf_tensor::{DType, literal, npy};
 
 /// One kind of input.
 pub struct Target {
@@ -18,28 +19,21 @@ pub struct Target {
 
 /// All kinds of input, by their names in `fuzz/Cargo.toml` and `fuzz/seeds/`.
 pub const TARGETS: &[Target] = &[
-    #[cfg(feature = "node")]
     Target { name: "burn_message", run: crate::door::burn::fuzz::message },
-    Target { name: "checkpoint_index", run: crate::checkpoint::fuzz::index },
-    Target { name: "checkpoint_part", run: crate::checkpoint::fuzz::part },
-    Target { name: "checkpoint_pattern", run: |bytes| text(bytes, crate::checkpoint::fuzz::pattern) },
-    Target { name: "checkpoint_slice", run: |bytes| text(bytes, crate::checkpoint::fuzz::slice) },
+    Target { name: "checkpoint_index", run: meshtf_checkpoint::fuzz::index },
+    Target { name: "checkpoint_part", run: meshtf_checkpoint::fuzz::part },
+    Target { name: "checkpoint_pattern", run: |bytes| text(bytes, meshtf_checkpoint::fuzz::pattern) },
+    Target { name: "checkpoint_slice", run: |bytes| text(bytes, meshtf_checkpoint::fuzz::slice) },
     Target { name: "device", run: |bytes| text(bytes, names) },
-    #[cfg(feature = "node")]
     Target { name: "door_message", run: crate::door::tensorflow::fuzz::message },
-    #[cfg(feature = "node")]
     Target { name: "door_run_step", run: crate::door::tensorflow::fuzz::run_step },
-    #[cfg(feature = "node")]
     Target { name: "frame", run: crate::mesh::fuzz::frame },
     Target { name: "graph", run: program },
     Target { name: "graphdef", run: graph_def },
-    #[cfg(feature = "node")]
     Target { name: "handshake", run: crate::mesh::fuzz::handshake },
     Target { name: "literal", run: |bytes| text(bytes, literals) },
     Target { name: "npy", run: numpy },
-    #[cfg(feature = "exec")]
-    Target { name: "op", run: crate::exec::fuzz::op },
-    #[cfg(feature = "node")]
+    Target { name: "op", run: meshtf_exec::fuzz::op },
     Target { name: "ticket", run: |bytes| text(bytes, crate::mesh::fuzz::ticket) },
 ];
 

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::checkpoint::DataDir;
-use crate::device::Task;
+use meshtf_checkpoint::DataDir;
+use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
+use meshtf_exec::Resources;
+use meshtf_graph::Graph;
+use meshtf_graph::plan::{Plan, Signature};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::Incarnation;
+
 use crate::events::Follower;
-use crate::exec::{BackendChoice, Resources, cpu, gpus};
-use crate::failure::{Code, Failure, Result};
-use crate::graph::Graph;
-use crate::ids::Incarnation;
-use crate::plan::{Plan, Signature};
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::VariableName;
 use crate::protocol::status::{NodeStatus, ResourceStatus};
@@ -18,13 +21,12 @@ use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer, SessionOption
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
 use crate::session::{Session, explain, inquire};
-use crate::tensor::Tensor;
 
 /// A cluster in this process. Dropping it shuts its devices down.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use meshtf::{LocalCluster, exec::BackendChoice, graph::GraphBuilder, device::Task, protocol::SessionOptions};
+/// use meshtf::{LocalCluster, BackendChoice, graph::GraphBuilder, device::Task, protocol::SessionOptions};
 ///
 /// let mut graph = GraphBuilder::new();
 /// let x = graph.constant("x", 2)?;
@@ -132,7 +134,7 @@ impl LocalCluster {
     /// Plans a graph on the master `target` without running it.
     ///
     /// # Errors
-    /// As [`LocalCluster::session`] and [`plan`](crate::plan::plan).
+    /// As [`LocalCluster::session`] and [`plan`](meshtf_graph::plan::plan).
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the master plans to the end nonetheless, and its answer is dropped.
@@ -241,9 +243,9 @@ fn open_devices(task: &Task, backend: BackendChoice, host: &Host) -> Result<Vec<
 mod tests {
     use super::*;
     use crate::StepEvent;
-    use crate::graph::GraphBuilder;
     use crate::session::Steps;
-    use crate::tensor::Tensor;
+    use meshtf_graph::GraphBuilder;
+    use meshtf_tensor::Tensor;
 
     #[tokio::test]
     async fn a_watched_run_reports_progress_and_ends_with_its_future() {

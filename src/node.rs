@@ -9,17 +9,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use self::router::MeshRouter;
+use meshtf_checkpoint::DataDir;
+use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
+use meshtf_exec::Resources;
+use meshtf_graph::Graph;
+use meshtf_graph::plan::{Plan, Signature, meant};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
+use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 pub use spec::ClusterSpec;
 
-use self::router::MeshRouter;
-use crate::checkpoint::DataDir;
-use crate::device::{DeviceKind, DeviceSpec, Task};
 use crate::events::Follower;
-use crate::exec::{BackendChoice, Resources, cpu, gpus};
-use crate::failure::{Code, Failure, Reason, Result};
-use crate::graph::Graph;
 use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
-use crate::plan::{Plan, Signature, meant};
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::VariableName;
 use crate::protocol::look::SessionLook;
@@ -28,7 +30,6 @@ use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, SessionOptions, ToWo
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
 use crate::session::{Session, explain, inquire};
-use crate::tensor::Tensor;
 
 /// How often [`Node::wait_until`] looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -233,7 +234,7 @@ impl Node {
     /// Plans a graph on a master without running it.
     ///
     /// # Errors
-    /// As [`Node::session`] and [`plan`](crate::plan::plan).
+    /// As [`Node::session`] and [`plan`](meshtf_graph::plan::plan).
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the master plans to the end nonetheless, and its answer is dropped.

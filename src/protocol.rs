@@ -13,20 +13,19 @@ pub mod status;
 use std::fmt;
 use std::sync::Arc;
 
+use self::inquiry::{Answer, Inquiry};
+use self::look::Fetched;
 pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member};
 pub use constants::{Constants, Content};
 pub use flow::Flow;
+use meshtf_graph::NodeDef;
+use meshtf_graph::plan::{Piece, Signature, Summary};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::{DeviceName, DeviceSpec, Task};
+use meshtf_tensor::failure::Failure;
+pub use meshtf_tensor::ids::{Incarnation, PieceId, RequestId, SessionId, StepId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-
-use self::inquiry::{Answer, Inquiry};
-use self::look::Fetched;
-use crate::device::{DeviceName, DeviceSpec, Task};
-use crate::failure::Failure;
-use crate::graph::NodeDef;
-pub use crate::ids::{Incarnation, PieceId, RequestId, SessionId, StepId};
-use crate::plan::{Piece, Signature, Summary};
-use crate::tensor::Tensor;
 
 /// Version of this protocol. Nodes of different versions refuse each other and say so.
 pub const VERSION: u16 = 4;
@@ -165,7 +164,7 @@ impl From<ToHost> for Message {
 #[non_exhaustive]
 pub enum ToClient {
     /// Once per request; `Run` is answered after its last step. A run that is refused because its plan is gone
-    /// ([`Reason::PlanGone`](crate::Reason::PlanGone)) gives its feeds back: they are the tensors.
+    /// ([`Reason::PlanGone`](meshtf_tensor::failure::Reason::PlanGone)) gives its feeds back: they are the tensors.
     Reply { id: RequestId, result: Result<Reply, Failure> },
     /// What a step of a `Run` fetched; the tensors are the fetches, in order.
     Fetched { id: RequestId, step: u64 },
@@ -300,7 +299,7 @@ pub enum Reply {
     /// The session is closed.
     Closed,
     /// The plan.
-    Explained(Box<crate::plan::Plan>),
+    Explained(Box<meshtf_graph::plan::Plan>),
     /// To an inquiry; the tensor, for [`Answer::Variable`], is the value.
     Told(Answer),
     /// The session has the names, and no worker runs anything of those that had them.

@@ -14,17 +14,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::constants::SentConstants;
-use crate::failure::{Code, Failure, Reason, Result};
-use crate::graph::{Graph, NodeDef};
-use crate::ids::{RequestId, SessionId};
-use crate::lock::lock;
-use crate::plan::{Mode, Plan, Signature, Summary};
+pub(crate) use alone::AlonePlan;
+use meshtf_graph::plan::{Mode, Plan, Signature, Summary};
+use meshtf_graph::trace::DeviceTrace;
+use meshtf_graph::{Graph, NodeDef};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Reason, Result};
+use meshtf_tensor::ids::{RequestId, SessionId};
+use meshtf_tensor::lock::lock;
+pub(crate) use partial::PartialRun;
+
 use crate::protocol::{Peer, Reply, Request, SessionOptions};
 use crate::runtime::client::{Client, StepEvent};
-use crate::tensor::Tensor;
-use crate::trace::DeviceTrace;
-pub(crate) use alone::AlonePlan;
-pub(crate) use partial::PartialRun;
 
 /// A session on a master. Cheap steps: the plan of a (feeds, fetches, targets) signature is made once.
 pub struct Session {

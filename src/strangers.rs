@@ -14,10 +14,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use meshtf_tensor::lock::lock;
 use tokio::sync::Notify;
 
 use crate::descriptors;
-use crate::lock::lock;
 
 /// Fewest and most strangers of one port. Between them it is one place for so many descriptors: the others are left for peers
 /// that have proven the key, and for files.

@@ -10,7 +10,7 @@
 //! use meshtf::train::file::Sections;
 //! use meshtf::train::{Optimizer, Training};
 //! use meshtf::trainer::{Options, Trainer};
-//! use meshtf::{LocalCluster, exec::BackendChoice};
+//! use meshtf::{LocalCluster, BackendChoice};
 //!
 //! let m = Model::new();
 //! let x = m.placeholder("x", DType::F32, [None, Some(2)]);
@@ -50,25 +50,25 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use self::checkpoint::Folder;
+use self::constants::Constants;
 pub use self::evaluated::{Confusion, Evaluated};
+use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
+use self::held::Holders;
 pub use self::lookup::{Found, Lookup};
 pub use self::observer::{Error, Observed, Observer};
 pub use self::source::{Loaded, load};
-
-use self::checkpoint::Folder;
-use self::constants::Constants;
-use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
-use self::held::Holders;
 use self::weights::Weights;
+use meshtf_graph::Graph;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::Failure;
+use meshtf_train::Variable;
+use meshtf_train::data::{Examples, Order};
+use meshtf_train::file::Sections;
+use meshtf_train::job::{TrainingGraph, job};
+use meshtf_train::numerics::{Numerics, add_checks};
+
 use crate::Session;
-use crate::data::{Examples, Order};
-use crate::device::Task;
-use crate::failure::Failure;
-use crate::graph::Graph;
-use crate::train::Variable;
-use crate::train::file::Sections;
-use crate::train::job::{TrainingGraph, job};
-use crate::train::numerics::{Numerics, add_checks};
 
 /// Bytes of batches that are sent to the workers at a time, unless one is larger.
 const BLOCK_BYTES: usize = 4 << 20;

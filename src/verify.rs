@@ -1,11 +1,6 @@
-//! Recorded TensorFlow sessions: reads, replays and compares them. The recording decides what is right.
+//! Replays recorded TensorFlow sessions over a mesh, and compares the answers. The recording decides what is right.
 
-mod case;
-mod compare;
-#[cfg(feature = "node")]
 mod replay;
 
-pub use case::{Case, Check, Expected, Recorded, RecordedStep};
-pub use compare::{Mismatch, compare};
-#[cfg(feature = "node")]
+pub use meshtf_recorded::{Case, Check, Expected, Mismatch, Recorded, RecordedStep, compare};
 pub use replay::{Difference, replay};

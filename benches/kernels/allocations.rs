@@ -4,11 +4,10 @@ use std::hint::black_box;
 
 use burn_backend::{Backend, FloatDType, try_read_sync};
 use burn_flex::Flex;
-use burn_ndarray::NdArray;
-use meshtf::exec::adapters::{BackendChoice, cpu};
-use meshtf::exec::engine::Values;
 use meshtf::graph::Attrs;
 use meshtf::tensor::Tensor;
+use meshtf_engine::Values;
+use meshtf_engine::adapters::{BackendChoice, cpu};
 
 use crate::counted::{Count, counted};
 use crate::graphs::{Stepper, chain, training};
@@ -21,7 +20,6 @@ const TIMES: u64 = 1000;
 pub fn report() {
     println!("{:<52} {:>8} {:>12} {:>14}", "allocations", "backend", "an op", "bytes an op");
     backend::<Flex>(BackendChoice::Flex);
-    backend::<NdArray>(BackendChoice::NdArray);
     println!(
         "an output of matmul 256 is 262144 bytes, and as much again is where burn packs an operand; in a chain each op"
     );

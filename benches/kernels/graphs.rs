@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use meshtf::Failure;
 use meshtf::device::{DeviceKind, DeviceName, Task};
-use meshtf::exec::adapters::{BackendChoice, cpu};
-use meshtf::exec::{Device, Pushed, Resources, Sink};
 use meshtf::graph::{Attr, Attrs, Graph, NodeDef};
 use meshtf::ids::{PieceId, SessionId, StepId};
 use meshtf::plan::{PlanOptions, Signature, plan};
 use meshtf::tensor::{DType, PartialShape, Tensor};
+use meshtf_engine::adapters::{BackendChoice, cpu};
+use meshtf_exec::{Device, Pushed, Resources, Sink};
 
 /// A node, its attributes beside its inputs.
 pub fn node<const N: usize>(name: &str, op: &str, inputs: &[&str], attrs: [(&str, Attr); N]) -> NodeDef {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use meshtf::BackendChoice;
 use meshtf::device::Task;
-use meshtf::exec::BackendChoice;
 use meshtf::node::{Node, NodeConfig};
 
 /// A `meshtf node` in a process of its own.

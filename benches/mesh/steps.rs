@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use meshtf::BackendChoice;
 use meshtf::device::Task;
-use meshtf::exec::BackendChoice;
 use meshtf::graph::{Graph, GraphBuilder, Input};
 use meshtf::node::Node;
 use meshtf::protocol::SessionOptions;

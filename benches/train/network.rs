@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use meshtf::BackendChoice;
 use meshtf::device::Task;
-use meshtf::exec::BackendChoice;
 use meshtf::graph::{GraphBuilder, Input};
 use meshtf::node::{Node, NodeConfig};
 use meshtf::protocol::SessionOptions;

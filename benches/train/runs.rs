@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshtf::exec::BackendChoice;
+use meshtf::BackendChoice;
 use meshtf::node::Node;
 use meshtf::protocol::SessionOptions;
 use meshtf::{LocalCluster, Session, Steps};

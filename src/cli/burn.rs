@@ -8,15 +8,15 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_tensor::device::Task;
 use tokio::signal::unix::SignalKind;
 
 use super::memory::MemoryArgs;
 use super::reach::MeshArgs;
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble};
-use crate::device::Task;
 use crate::door::{self, DoorConfig};
-use crate::exec::BackendChoice;
 use crate::node::{Node, NodeConfig};
 
 /// How long it looks for a node before it starts one.

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
+use meshtf_graph::gradient::{NamedGradient, Unconnected, cut_off_at, of_graph};
+use meshtf_graph::{Graph, Program, graphdef, json as native};
+use meshtf_tensor::failure::Code;
 use serde_json::json;
 
 use super::inputs::read_graph;
 use super::paint::{Paint, Tone};
 use super::table::table;
 use super::{Exit, Outcome, Trouble, output};
-use crate::failure::Code;
-use crate::graph::gradient::{NamedGradient, Unconnected, cut_off_at, of_graph};
-use crate::graph::{Graph, Program, graphdef, json as native};
 
 /// Add gradients to a graph
 ///
@@ -128,7 +128,7 @@ fn as_text(graph: &Graph, gradients: &[NamedGradient]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph;
+    use meshtf_graph as graph;
 
     const LOSS: &str = r#"{"version": 1, "nodes": {
         "w": {"op": "VariableV2", "attrs": {"shape": [2], "dtype": "float32"}, "device": "/job:ps/task:0"},

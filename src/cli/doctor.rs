@@ -8,15 +8,15 @@ mod stages;
 
 use std::path::PathBuf;
 
+use self::finding::{Finding, Level, summary};
+use meshtf_engine::adapters::{BackendChoice, gpus};
+use meshtf_tensor::device::Task;
 use serde_json::json;
 
-use self::finding::{Finding, Level, summary};
 use super::config::Found;
 use super::paint::Paint;
 use super::reach::{MeshArgs, read_cluster_spec};
 use super::{Exit, Outcome, memory, output};
-use crate::device::Task;
-use crate::exec::{BackendChoice, gpus};
 use crate::mesh::{KeyError, MeshError, MeshKey, home, remembered_ports, running_at};
 use crate::node::NodeError;
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use meshtf_tensor::device::Task;
 use serde_json::json;
 
 use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, concluded};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble, output};
-use crate::device::Task;
 use crate::node::Node;
 use crate::protocol::event::{Event, Noted};
 

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use meshtf_tensor::safetensors::Contents;
+use meshtf_train::{AVERAGE, GLOBAL_STEP};
+
 use super::{Exit, Outcome, Trouble, output};
-use crate::tensor::safetensors::Contents;
-use crate::train::{AVERAGE, GLOBAL_STEP};
 use crate::trainer::stored::{IMPORTED, STEP, average, read, state, states, write};
 
 /// Write what a training saved as another kind of file

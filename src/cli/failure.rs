@@ -3,9 +3,10 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::device::NameError;
-use crate::failure::{Code, Failure, Reason};
-use crate::graph::GraphError;
+use meshtf_graph::GraphError;
+use meshtf_tensor::device::NameError;
+use meshtf_tensor::failure::{Code, Failure, Reason};
+
 use crate::node::NodeError;
 use crate::trainer;
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use meshtf_graph::{Graph, NodeDef, NodeId, Output};
+use meshtf_tensor::DType;
+
 use super::{Exit, Trouble};
 use crate::Session;
-use crate::graph::{Graph, NodeDef, NodeId, Output};
-use crate::tensor::DType;
 
 /// Most variables named in a message.
 const MAX_NAMED: usize = 8;
@@ -142,7 +143,7 @@ fn variable_of(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::read;
+    use meshtf_graph::read;
 
     #[test]
     fn variables_that_init_assigns_are_found() {

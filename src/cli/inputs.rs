@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use meshtf_graph::op::Role;
+use meshtf_graph::plan::{self, Signature};
+use meshtf_graph::{self as graph, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Output, Program};
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
+use meshtf_train::data::{FilePart, read_tensor};
+
 use super::Trouble;
-use crate::data::{FilePart, read_tensor};
-use crate::device::Task;
-use crate::failure::Failure;
-use crate::graph::op::Role;
-use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Output, Program};
-use crate::plan::{self, Signature};
-use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::memory::{self, Bytes};
+use meshtf_tensor::memory::{self, Bytes};
 
 /// The default share of the available memory, in percent: the rest is for code, stacks, what the allocator keeps
 /// between steps, and the machine's other programs.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_tensor::device::Task;
 use tokio::signal::unix::SignalKind;
 
 use super::diagnosis::{Conclusion, conclude};
@@ -13,9 +15,7 @@ use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, read_cluster_spec, tried};
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
-use crate::device::Task;
 use crate::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
-use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
 use crate::node::{Node, NodeConfig, NodeError};
 use crate::protocol::Peer;

@@ -4,15 +4,15 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use meshtf_graph::plan::{DeviceSummary, Summary};
+use meshtf_tensor::failure::counted;
+use meshtf_tensor::memory::Bytes;
+use meshtf_tensor::render::to_json;
+use meshtf_tensor::{DType, Tensor, npy};
 use serde_json::{Map, Value, json};
 
 use super::Trouble;
 use super::paint::{Paint, Tone};
-use crate::failure::counted;
-use crate::memory::Bytes;
-use crate::plan::{DeviceSummary, Summary};
-use crate::tensor::render::to_json;
-use crate::tensor::{DType, Tensor, npy};
 
 /// Whether this process was started with a standard output. Without one (`meshtf … >&-`) Rust puts /dev/null in its place
 /// before `main`, and results would vanish without a word.

@@ -6,18 +6,18 @@ mod totals;
 
 use std::collections::BTreeMap;
 
+use self::totals::{Total, totals};
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_graph::plan::{Plan, Why};
+use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::memory::Bytes;
 use serde_json::json;
 
-use self::totals::{Total, totals};
 use super::inputs::GraphArgs;
 use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
 use super::{Exit, Outcome, output};
-use crate::device::{DeviceName, Task};
-use crate::exec::BackendChoice;
-use crate::memory::Bytes;
-use crate::plan::{Plan, Why};
 use crate::protocol::SessionOptions;
 
 /// Rows of a table unless all are asked for.
@@ -220,9 +220,9 @@ fn left_out(paint: Paint, all: usize, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::DeviceKind;
-    use crate::graph::{Graph, read};
-    use crate::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::{Graph, read};
+    use meshtf_tensor::device::DeviceKind;
 
     #[test]
     fn a_device_is_told_by_its_totals() {

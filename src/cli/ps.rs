@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use meshtf_tensor::device::{DeviceName, Task};
 use serde_json::json;
 
 use super::diagnosis::{conclude_at_last, is_expecting, shown_place};
@@ -10,7 +11,6 @@ use super::paint::{Paint, Tone, complain, mention};
 use super::reach::{Deadline, MeshArgs};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
-use crate::device::{DeviceName, Task};
 use crate::mesh::{Attempt, Release, Speaks, is_loopback};
 use crate::protocol::{Cluster, Member, VERSION};
 

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use meshtf_checkpoint::DataDir;
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_graph::Graph;
+use meshtf_graph::plan::{Plan, Signature};
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::Failure;
+
 use super::paint::{Paint, mention};
 use super::{Outcome, Trouble, diagnosis};
-use crate::checkpoint::DataDir;
-use crate::device::Task;
-use crate::exec::BackendChoice;
-use crate::failure::Failure;
-use crate::graph::Graph;
 use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home};
 use crate::node::{ClusterSpec, DEFAULT_MESH, Node, NodeConfig, NodeError};
-use crate::plan::{Plan, Signature};
 use crate::protocol::SessionOptions;
 use crate::protocol::status::NodeStatus;
 use crate::{LocalCluster, Session};

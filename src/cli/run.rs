@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
+use meshtf_checkpoint::DataDir;
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_tensor::device::Task;
+
 use super::inputs::GraphArgs;
 use super::memory::MemoryArgs;
 use super::reach::{Deadline, Reached};
 use super::submit::StepArgs;
 use super::{Outcome, Trouble};
-use crate::checkpoint::DataDir;
-use crate::device::Task;
-use crate::exec::BackendChoice;
 
 /// Run a graph in this process, without a network
 ///

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_tensor::device::Task;
+
 use super::memory::MemoryArgs;
 use super::node::{Doors, Serving, read_token, refused, serve, socket_address};
 use super::reach::MeshArgs;
 use super::{Outcome, Trouble};
-use crate::device::Task;
 use crate::door::DoorConfig;
 use crate::door::tensorflow::{self, DEFAULT_MAX_MESSAGE_BYTES};
-use crate::exec::BackendChoice;
 use crate::mesh::home;
 use crate::node::{ClusterSpec, Node, NodeConfig, own_data};
 

@@ -1,19 +1,19 @@
 //! `meshtf status`: how nodes fare.
 
+use meshtf_tensor::PartialShape;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::memory::Bytes;
 use serde_json::{Value, json};
 
 use super::paint::{Paint, Tone, complain};
 use super::reach::AskArgs;
 use super::table::{TableRow, duration, place, short_peer, table};
 use super::{Exit, Outcome, Trouble, output};
-use crate::device::Task;
-use crate::memory::Bytes;
 use crate::node::Node;
 use crate::protocol::status::{
     DeviceStatus, LimitStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, PieceStatus, ResourceStatus,
     SessionStatus,
 };
-use crate::tensor::PartialShape;
 
 /// Show the state of nodes
 ///
@@ -152,7 +152,7 @@ pub(super) const RESOURCES: [&str; 6] = ["RESOURCE", "KIND", "DEVICE", "TYPE", "
 
 pub(super) fn resource_row(resource: &ResourceStatus) -> Vec<String> {
     let mut name = resource.name.clone();
-    if resource.container != crate::exec::DEFAULT_CONTAINER {
+    if resource.container != meshtf_exec::DEFAULT_CONTAINER {
         name = format!("{} in container {}", name, resource.container);
     }
     if resource.is_isolated {

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use meshtf_graph::plan::Summary;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::Task;
 use serde_json::{Map, json};
 
 use super::init::{Checks, Due};
@@ -15,11 +18,8 @@ use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::interrupted;
 use super::table::number;
 use super::{Exit, Outcome, Trouble, output, trace};
-use crate::device::Task;
-use crate::plan::Summary;
 use crate::protocol::SessionOptions;
 use crate::protocol::look::Fetched;
-use crate::tensor::Tensor;
 use crate::trainer::weights::Weights;
 use crate::{RunOutput, Session, StepEvent, Steps};
 

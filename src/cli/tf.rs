@@ -9,10 +9,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use meshtf_engine::adapters::BackendChoice;
+
 use super::memory::MemoryArgs;
 use super::reach::MeshArgs;
 use super::{Outcome, Trouble};
-use crate::exec::BackendChoice;
 use crate::mesh::home;
 
 /// The files on the program's Python path.

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use meshtf_graph::trace::{Costs, DeviceTrace, PathPart, Timeline};
+use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::memory::Bytes;
+
 use super::Trouble;
 use super::paint::{Paint, Tone};
 use super::table::table;
-use crate::device::DeviceName;
-use crate::memory::Bytes;
-use crate::trace::{Costs, DeviceTrace, PathPart, Timeline};
 
 /// Ops, and nodes of the critical path, that the report names.
 const MOST_OPS: usize = 10;
@@ -100,8 +101,8 @@ fn time(us: f64) -> String {
 mod tests {
     use super::*;
     use crate::cli::output::check_file;
-    use crate::device::{DeviceKind, Task};
-    use crate::trace::NodeTrace;
+    use meshtf_graph::trace::NodeTrace;
+    use meshtf_tensor::device::{DeviceKind, Task};
 
     #[test]
     fn a_report_names_devices_ops_and_the_critical_path() {

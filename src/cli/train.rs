@@ -9,13 +9,18 @@ mod summary;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::task::block_in_place;
-
 use self::curves::{Curve, Curves};
 use self::log::Log;
 use self::progress::{Plan, Progress};
 use self::summary::Usage;
+use meshtf_checkpoint::DataDir;
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_graph::Graph;
+use meshtf_tensor::device::Task;
+use meshtf_train::file::{self, Sections};
+use tokio::sync::oneshot;
+use tokio::task::block_in_place;
+
 use super::inputs::read_graph;
 use super::memory::MemoryArgs;
 use super::output::check_file;
@@ -23,12 +28,7 @@ use super::reach::{Deadline, MeshArgs, Reached};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble};
 use crate::Session;
-use crate::checkpoint::DataDir;
-use crate::device::Task;
-use crate::exec::BackendChoice;
-use crate::graph::Graph;
 use crate::protocol::SessionOptions;
-use crate::train::file::{self, Sections};
 use crate::trainer::stored::states;
 use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Options, Trainer, load};
 

@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use meshtf_exec::container_named;
+use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
+use meshtf_tensor::failure::{Code, Failure};
+use meshtf_tensor::npy;
 use serde_json::json;
 
 use super::inputs::fed;
@@ -11,12 +15,8 @@ use super::reach::AskArgs;
 use super::status::{RESOURCES, resource_json, resource_row};
 use super::table::table;
 use super::{Exit, Outcome, Trouble, output};
-use crate::device::{DeviceKind, DeviceSpec, Task};
-use crate::exec::container_named;
-use crate::failure::{Code, Failure};
 use crate::node::Node;
 use crate::protocol::inquiry::VariableName;
-use crate::tensor::npy;
 
 /// List, read and set the variables of a node
 ///

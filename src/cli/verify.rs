@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use meshtf_checkpoint::DataDir;
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_graph::{Graph, Output};
+use meshtf_tensor::DType;
+use meshtf_tensor::device::Task;
 use serde_json::json;
 
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::{Exit, Outcome, Trouble, output};
-use crate::checkpoint::DataDir;
-use crate::device::Task;
-use crate::exec::BackendChoice;
-use crate::graph::{Graph, Output};
 use crate::node::DEFAULT_MESH;
 use crate::protocol::SessionOptions;
-use crate::tensor::DType;
 use crate::verify::{Case, replay};
 
 /// Replay recorded TensorFlow sessions and compare the results

@@ -29,15 +29,15 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
-
 use self::message::TaskResponse;
 use self::process::Process;
 use self::program::SessionNo;
 use self::run::Running;
+use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::lock::lock;
+use tokio::sync::mpsc;
+
 use super::{Door, DoorConfig, DoorError, listen};
-use crate::device::DeviceName;
-use crate::lock::lock;
 use crate::node::Node;
 use crate::strangers::Strangers;
 

@@ -13,13 +13,13 @@ mod recent;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::looks::Looks;
+use self::recent::Recent;
+use meshtf_tensor::failure;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use self::looks::Looks;
-use self::recent::Recent;
 use super::{Door, DoorConfig, DoorError, listen};
-use crate::failure;
 use crate::node::Node;
 use crate::strangers::Strangers;
 

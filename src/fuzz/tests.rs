@@ -6,23 +6,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use meshtf_exec::fuzz::Reaction;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
-#[cfg(feature = "exec")]
-use crate::exec::fuzz::Reaction;
 
 /// Modified examples per target.
 const CASES: u32 = 4000;
 /// Cases per op.
-#[cfg(feature = "exec")]
 const CASES_OF_AN_OP: u32 = 24;
 /// Fewer than one op in this many may never answer: sparse tensors, whose parts must fit each other, seldom do.
-#[cfg(feature = "exec")]
 const MOST_NEVER_ANSWERED: usize = 7;
 /// Most bytes that choose an op's arguments.
-#[cfg(feature = "exec")]
 const CHOICES: usize = 160;
 
 fn folder(name: &str) -> PathBuf {
@@ -110,15 +106,13 @@ fn every_target_reads_an_example() {
 /// current one.
 #[test]
 fn examples_have_the_current_form() {
-    let mut all: Vec<_> = crate::checkpoint::fuzz::examples()
+    let mut all: Vec<_> = meshtf_checkpoint::fuzz::examples()
         .into_iter()
         .map(|(name, bytes)| ("checkpoint_part", name.to_string(), bytes))
         .collect();
-    #[cfg(feature = "node")]
     all.extend(
         crate::mesh::fuzz::examples().into_iter().map(|(target, name, bytes)| (target, name.to_string(), bytes)),
     );
-    #[cfg(feature = "node")]
     all.extend(crate::door::burn::fuzz::examples());
     for (target, name, bytes) in all.drain(..) {
         assert!(run(target, &bytes), "{target} cannot read its {name}");
@@ -152,20 +146,19 @@ fn every_decoder_survives_modified_examples() {
     }
 }
 
-#[cfg(feature = "exec")]
 #[test]
 fn every_op_answers_or_fails_whatever_its_arguments() {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     let strategy = proptest::collection::vec(any::<u8>(), 0..CHOICES);
-    let ops = crate::exec::fuzz::ops();
+    let ops = meshtf_exec::fuzz::ops();
     let (next, never) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let try_some = || {
         while let Some(op) = ops.get(next.fetch_add(1, Ordering::Relaxed)) {
             let answered = std::cell::Cell::new(0);
             let outcome = runner(CASES_OF_AN_OP).run(&strategy, |choices| {
-                let answers = crate::exec::fuzz::one(op, &choices) == Reaction::Answered;
+                let answers = meshtf_exec::fuzz::one(op, &choices) == Reaction::Answered;
                 answered.set(answered.get() + u32::from(answers));
                 Ok(())
             });
@@ -195,10 +188,5 @@ fn the_fuzzer_has_these_targets_and_no_others() {
     let seeded = fs::read_dir(folder("seeds")).unwrap().map(|entry| entry.unwrap().file_name());
     let seeded: BTreeSet<String> = seeded.map(|name| name.into_string().unwrap()).collect();
     let seeded: BTreeSet<&str> = seeded.iter().map(String::as_str).collect();
-    // Without the mesh and the engines there are fewer.
-    if cfg!(feature = "node") {
-        assert_eq!((&here, &here), (&there, &seeded));
-    } else {
-        assert!(here.is_subset(&there) && here.is_subset(&seeded));
-    }
+    assert_eq!((&here, &here), (&there, &seeded));
 }

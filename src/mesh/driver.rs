@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use self::mend::Mending;
 use futures::StreamExt;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::core::Multiaddr;
@@ -16,10 +17,10 @@ use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, NetworkBehaviour, Swarm, SwarmEvent};
 use libp2p::{PeerId, mdns};
+use meshtf_tensor::lock::lock;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
-use self::mend::Mending;
 use super::address::{self, local_name, resolved, without_peer};
 use super::callers::Callers;
 use super::cause::{self, find_cause, miss};
@@ -33,7 +34,6 @@ use super::port::HandedOver;
 use super::registry::Registry;
 use super::roster::{Roster, encode_small};
 use super::{Admission, MeshConfig, clock, unix_ms};
-use crate::lock::lock;
 use crate::protocol::{Message, Peer};
 
 /// Most connections of one peer: both sides dial, and broken ones may linger.

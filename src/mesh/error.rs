@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure};
 use serde::{Deserialize, Serialize};
 
-use crate::device::Task;
-use crate::failure::{Code, Failure};
 use crate::protocol::Peer;
 
 /// Who holds a task.

@@ -7,17 +7,17 @@
 #[cfg(test)]
 mod layout;
 
+use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
+use meshtf_tensor::{DType, Data, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Holder, MeshError};
-use crate::device::{DeviceName, Task};
-use crate::failure::Failure;
-use crate::ids::{PieceId, RequestId, SessionId, StepId};
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::{
     Constants, Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request, ToClient, ToHost, ToMaster, ToWorker,
 };
-use crate::tensor::{DType, Data, Shape, Tensor};
 
 /// Bytes of a prefix: kind, header length, payload length, number, after, behind, frames and bulk taken.
 pub const PREFIX_BYTES: usize = 1 + 4 + 8 + 8 + 8 + 8 + 8 + 8;
@@ -391,10 +391,10 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::device::DeviceKind;
-    use crate::plan::{Mode, Piece};
     use crate::protocol::PushedValue;
     use crate::protocol::inquiry::VariableName;
+    use meshtf_graph::plan::{Mode, Piece};
+    use meshtf_tensor::device::DeviceKind;
 
     pub fn whole(envelope: &Envelope) -> Vec<u8> {
         let (_, mut bytes) = encode_head(envelope).unwrap();

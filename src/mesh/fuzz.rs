@@ -39,13 +39,13 @@ pub fn ticket(line: &str) -> bool {
 pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use super::frame::tests::{example, whole};
     use super::frame::{LinkNumbers, Taken, empty_frame, encode_value, stamp};
-    use crate::device::Task;
-    use crate::failure::Failure;
-    use crate::ids::{PieceId, RequestId, SessionId, StepId};
     use crate::protocol::constants::{Constants, Content, Reference};
     use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
     use crate::protocol::{Envelope, Reply, Request, ToClient, ToHost, ToMaster, ToWorker};
-    use crate::tensor::Tensor;
+    use meshtf_tensor::Tensor;
+    use meshtf_tensor::device::Task;
+    use meshtf_tensor::failure::Failure;
+    use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 
     let stamped = |envelope: Envelope| {
         let mut bytes = whole(&envelope);

@@ -55,7 +55,7 @@ impl Worker {
         let run = move || {
             let _dropped = runtime.block_on(over);
             drop(runtime);
-            crate::memory::tell_all();
+            meshtf_tensor::memory::tell_all();
         };
         thread::Builder::new().name("meshtf-entry".to_owned()).spawn(run).inspect_err(cannot).ok()?;
         Some(Worker { runtime: handle, _stays: stays })

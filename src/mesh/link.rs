@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use libp2p::PeerId;
+use meshtf_tensor::lock::lock;
 use tokio::sync::watch;
 
 use super::address::Multiaddr;
@@ -20,7 +21,6 @@ use super::sent::Sent;
 use super::traffic::Traffic;
 use super::transfer::Outbound;
 use super::wire::Wire;
-use crate::lock::lock;
 use crate::protocol::status::{LinkState, PeerStatus};
 use crate::protocol::{Envelope, Hello, Peer};
 

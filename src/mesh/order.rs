@@ -173,8 +173,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ids::RequestId;
     use crate::protocol::{Message, ToClient};
+    use meshtf_tensor::ids::RequestId;
 
     fn message(number: u64) -> Envelope {
         ToClient::Fetched { id: RequestId(0), step: number }.into()

@@ -6,11 +6,12 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use meshtf_tensor::device::Task;
+
 use super::address::Multiaddr;
 use super::error::KeyError;
 use super::key::{check_mesh_name, overwrite};
 use super::transport::tcp::socket_address;
-use crate::device::Task;
 
 /// Most bytes of such a file that are read, most ports in it, and most files of a folder.
 const MAX_BYTES: u64 = 4096;

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use libp2p::PeerId;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::lock::lock;
 use tokio::sync::{Notify, watch};
 
 use super::address::is_reachable_from;
@@ -17,8 +19,6 @@ use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
 use super::link::{Condition, Connection, Link};
 use super::port::Port;
 use super::{Inbox, Mesh};
-use crate::device::Task;
-use crate::lock::lock;
 use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, VERSION};
 
 /// Most peers that are up at once.

@@ -11,15 +11,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::ids::{RequestId, SessionId, StepId};
 use smallvec::SmallVec;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::transport::tcp::socket_address;
 use super::*;
-use crate::device::DeviceKind;
-use crate::ids::{RequestId, SessionId, StepId};
 use crate::protocol::{Message, PushedValue, Reply, ToClient, ToMaster, ToWorker, VERSION};
-use crate::tensor::Tensor;
 
 /// Nothing here takes that long; a test that waits for it has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -127,7 +127,7 @@ fn address_of(someone: &Someone) -> Multiaddr {
 }
 
 fn number(number: u64) -> Envelope {
-    ToMaster::Done { piece: crate::ids::PieceId { session: SessionId(0), number: 0 }, step: number }.into()
+    ToMaster::Done { piece: meshtf_tensor::ids::PieceId { session: SessionId(0), number: 0 }, step: number }.into()
 }
 
 fn fetched(id: u64, elements: usize) -> Envelope {

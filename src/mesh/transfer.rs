@@ -16,10 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use self::receive::receive;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::lock::lock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use self::receive::receive;
 use super::address::{Multiaddr, is_same_host, local_name, resolved, without_peer};
 use super::admission::{Admitted, Purpose};
 use super::bulk_queue::{BulkQueue, MAX_BULK_MESSAGES};
@@ -30,9 +32,7 @@ use super::link::Link;
 use super::port::Port;
 use super::roster::Roster;
 use super::transport::PeerStream;
-use crate::lock::lock;
 use crate::protocol::{Envelope, Flow, Peer};
-use crate::tensor::Tensor;
 
 /// Most sockets that carry bulk to one peer at once.
 pub const MAX_SOCKETS: usize = 4;

@@ -13,11 +13,11 @@ use std::task::{Context, Poll, Waker, ready};
 use futures::task::AtomicWaker;
 use futures::{AsyncRead, AsyncWrite};
 use libp2p::Stream;
+use meshtf_tensor::lock::lock;
 use tokio::time::Instant;
 
 use super::frame::MAX_CONTROL_FRAME_BYTES;
 use super::sent::{MAX_UNACKNOWLEDGED_BYTES, RESERVED_BYTES};
-use crate::lock::lock;
 
 /// Most bytes that wait to be written on one connection: all that a link keeps, and what is sent once only.
 pub const MAX_QUEUED_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES + RESERVED_BYTES + (8 << 20);

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use crate::device::Task;
-use crate::exec::delivering;
-use crate::failure::{Code, Failure, Result};
-use crate::lock::lock;
+use meshtf_exec::delivering;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
+
 use crate::mesh::{Inbox, Mesh, MeshError, MeshKey};
 use crate::protocol::event::Event;
 use crate::protocol::status::NetworkStatus;

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::device::Task;
-use crate::failure::{Failure, Result};
-use crate::json::{self, Fault, Kind, Path, Value};
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::json::{self, Fault, Kind, Path, Value};
 
 /// Which task is at which `host:port`. Read from JSON: `{"worker": ["a:4001", "b:4001"], "ps": {"3": "c:4001"}}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use meshtf_tensor::device::{DeviceName, Task};
 use serde::{Deserialize, Serialize};
 
 use super::{Incarnation, Peer};
-use crate::device::{DeviceName, Task};
 
 /// A device as its node advertises it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,13 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
+use meshtf_graph::plan::{Piece, PieceNode};
+use meshtf_graph::{Attr, Attrs, NodeDef};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::PieceId;
 use serde::{Deserialize, Serialize};
-
-use crate::failure::{Code, Failure, Result};
-use crate::graph::{Attr, Attrs, NodeDef};
-use crate::ids::PieceId;
-use crate::plan::{Piece, PieceNode};
-use crate::tensor::Tensor;
 
 /// Most bytes of elements of a constant that stays in its node, and so in the header of every message that has the node.
 pub const MAX_INLINE_CONSTANT_BYTES: usize = 4 << 10;
@@ -208,7 +207,7 @@ impl HeldConstants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::SessionId;
+    use meshtf_tensor::ids::SessionId;
 
     fn content(number: usize) -> Content {
         let mut bytes = [0; 32];

@@ -4,12 +4,12 @@
 
 use std::fmt;
 
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::Code;
 use serde::{Deserialize, Serialize};
 
 use super::status::shorten;
 use super::{Peer, RequestId, SessionId};
-use crate::device::Task;
-use crate::failure::Code;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -116,10 +116,10 @@ impl ToWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Failure;
-    use crate::ids::{PieceId, RequestId, SessionId, StepId};
-    use crate::plan::Signature;
     use crate::protocol::{Constants, Reply, SessionOptions};
+    use meshtf_graph::plan::Signature;
+    use meshtf_tensor::failure::Failure;
+    use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 
     #[test]
     fn what_ends_something_does_not_overtake_what_begins_it() {

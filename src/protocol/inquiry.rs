@@ -1,13 +1,13 @@
 //! What every member of a mesh may ask a node, without a session: how the node fares, what outlives its steps, and what its
 //! variables hold.
 
+use meshtf_tensor::device::DeviceKind;
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
 use super::event::Noted;
 use super::look::SessionLook;
 use super::status::{NodeStatus, ResourceStatus};
-use crate::device::DeviceKind;
 
 /// Most resources of one [`Answer::Resources`].
 pub const MAX_PAGE: usize = 256;

@@ -1,12 +1,12 @@
 //! What a master tells of one of its sessions to who looks into it: the scalars that it fetched, the plan that it ran last, and
 //! the last of its steps that was traced. Pure data, and bounded.
 
+use meshtf_graph::plan::Picture;
+use meshtf_graph::trace::StepPicture;
+use meshtf_tensor::device::DeviceName;
 use serde::{Deserialize, Serialize};
 
 use super::status::shorten;
-use crate::device::DeviceName;
-use crate::plan::Picture;
-use crate::trace::StepPicture;
 
 /// Most scalars of a session that are kept: the first that it fetches.
 pub const MAX_CURVES: usize = 4;

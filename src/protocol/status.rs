@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
+use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::{DType, PartialShape};
 use serde::{Deserialize, Serialize};
 
 use super::look::Fetched;
 use super::{Incarnation, Peer, SessionId};
-use crate::device::{DeviceName, Task};
-use crate::tensor::{DType, PartialShape};
 
 /// Most entries of one list of an answer.
 pub const MAX_LISTED: usize = 64;

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::RequestId;
+use meshtf_tensor::lock::lock;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::device::Task;
-use crate::failure::{Code, Failure, Result};
-use crate::ids::RequestId;
-use crate::lock::lock;
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::look::Fetched;
 use crate::protocol::{Envelope, Message, Peer, Reply, Request, ToClient, ToHost, ToMaster};
 use crate::runtime::router::Router;
-use crate::tensor::Tensor;
 
 /// Most events of one run that wait for the client to take them.
 const EVENTS: usize = 1024;

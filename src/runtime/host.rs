@@ -7,19 +7,20 @@ use std::sync::Arc;
 
 #[cfg(test)]
 pub(super) use self::by_hand::Chore;
+use meshtf_engine::adapters::Offer;
+use meshtf_exec::{Device, Resources, delivering, without_inline};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::ids::StepId;
 
-use crate::device::Task;
 use crate::events::Events;
-use crate::exec::{Device, Offer, Resources, delivering, without_inline};
-use crate::failure::{Failure, Result};
-use crate::ids::StepId;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
 use crate::runtime::client::Client;
 use crate::runtime::inspect::Inspector;
 use crate::runtime::master::{Master, MasterLimits};
 use crate::runtime::router::Router;
 use crate::runtime::worker::Worker;
-use crate::tensor::Tensor;
 
 pub(crate) struct Host {
     pub client: Arc<Client>,
@@ -212,12 +213,12 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::device::DeviceKind;
-    use crate::failure::Code;
-    use crate::ids::{PieceId, RequestId, SessionId};
-    use crate::plan::{Mode, Piece};
     use crate::protocol::inquiry::{Inquiry, VariableName};
     use crate::protocol::{Cluster, Constants, Request, SessionOptions};
+    use meshtf_graph::plan::{Mode, Piece};
+    use meshtf_tensor::device::DeviceKind;
+    use meshtf_tensor::failure::Code;
+    use meshtf_tensor::ids::{PieceId, RequestId, SessionId};
 
     /// Keeps what is sent.
     #[derive(Default)]

@@ -10,13 +10,15 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::device::{DeviceName, Task};
+use meshtf_exec::{MAX_RESOURCES, ResourceInfo, Resources};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::RequestId;
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory;
+
 use crate::events::Events;
-use crate::exec::{MAX_RESOURCES, ResourceInfo, Resources};
-use crate::failure::{Code, Failure, Result};
-use crate::ids::RequestId;
-use crate::lock::lock;
-use crate::memory;
 use crate::protocol::inquiry::{Answer, Inquiry, MAX_EVENTS, MAX_PAGE, MAX_PAGE_BYTES, ResourceId};
 use crate::protocol::status::{
     Counters, Identity, LimitStatus, Listed, MAX_LISTED, NodeStatus, ResourceStatus, Totals,
@@ -25,7 +27,6 @@ use crate::protocol::{Envelope, Peer, Reply, ToClient};
 use crate::runtime::master::Master;
 use crate::runtime::router::Router;
 use crate::runtime::worker::Worker;
-use crate::tensor::Tensor;
 
 /// Most inquiries that are answered at a time.
 const MAX_INQUIRIES: usize = 16;
@@ -274,12 +275,12 @@ impl Inspector {
     }
 }
 
-fn of_exec(key: &ResourceId) -> crate::exec::ResourceKey {
+fn of_exec(key: &ResourceId) -> meshtf_exec::ResourceKey {
     let ResourceId { session, device, container, name } = key.clone();
-    crate::exec::ResourceKey { session, device, container, name }
+    meshtf_exec::ResourceKey { session, device, container, name }
 }
 
-fn of_protocol(key: &crate::exec::ResourceKey) -> ResourceId {
-    let crate::exec::ResourceKey { session, device, container, name } = key.clone();
+fn of_protocol(key: &meshtf_exec::ResourceKey) -> ResourceId {
+    let meshtf_exec::ResourceKey { session, device, container, name } = key.clone();
     ResourceId { session, device, container, name }
 }

@@ -19,19 +19,20 @@ use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionE
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use self::traces::Traces;
-use crate::device::{DeviceKind, Task};
+use meshtf_exec::{delivering, has_inline_work};
+use meshtf_graph::plan::{PieceOp, Plan, PlanOptions, Signature};
+use meshtf_graph::{Graph, NodeDef};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::{DeviceKind, Task};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::{RequestId, SessionId};
+
 use crate::events::Events;
-use crate::exec::{delivering, has_inline_work};
-use crate::failure::{Code, Failure, Result};
-use crate::graph::{Graph, NodeDef};
-use crate::ids::{RequestId, SessionId};
-use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
 use crate::protocol::event::Event;
 use crate::protocol::look::SessionLook;
 use crate::protocol::status::{LimitStatus, SessionStatus};
 use crate::protocol::{Cluster, Constants, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
 use crate::runtime::router::Router;
-use crate::tensor::Tensor;
 
 /// How much a master keeps. What is over it makes room by leaving out what was not used for longest.
 #[derive(Clone, Copy, Debug)]
@@ -499,7 +500,7 @@ impl State {
         devices.retain(|device| {
             filters.is_empty() || device.task == self.task || filters.iter().any(|filter| device.matches(filter))
         });
-        Ok(crate::plan::plan(graph, &devices, signature, &options)?)
+        Ok(meshtf_graph::plan::plan(graph, &devices, signature, &options)?)
     }
 
     /// Plans a signature, of the session's graph or of one of its own, and sends the pieces out; the session answers when they

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::failure::Result;
+use meshtf_tensor::failure::Result;
+
 use crate::protocol::status::NetworkStatus;
 use crate::protocol::{Cluster, Envelope, Peer};
 

@@ -17,17 +17,18 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
-use crate::device::{DeviceName, Task};
-use crate::exec::{Device, Pushed, Resources, Sink};
-use crate::failure::{Code, Failure, Result};
-use crate::ids::{PieceId, SessionId, StepId};
-use crate::lock::lock;
-use crate::plan::Piece;
+use meshtf_exec::{Device, Pushed, Resources, Sink};
+use meshtf_graph::plan::Piece;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::{PieceId, SessionId, StepId};
+use meshtf_tensor::lock::lock;
+pub use status::WorkerStatus;
+
 use crate::protocol::constants::HeldConstants;
 use crate::protocol::{DeviceInfo, Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
-use crate::tensor::Tensor;
-pub use status::WorkerStatus;
 
 /// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
 const REGISTRATIONS: usize = 1024;
@@ -220,7 +221,7 @@ impl Worker {
         let constants: usize = self.state.sessions().values().map(|session| session.constants.len()).sum();
         let sessions = self.state.sessions().len();
         let devices: Vec<_> = self.state.all_devices().iter().map(|device| device.holds()).collect();
-        let is_idle = sessions == 0 && devices.iter().all(|holds| *holds == crate::exec::Holds::default());
+        let is_idle = sessions == 0 && devices.iter().all(|holds| *holds == meshtf_exec::Holds::default());
         (!is_idle).then(|| format!("{sessions} sessions as a worker with {constants} constants, {devices:?}"))
     }
 

@@ -3,13 +3,14 @@
 //! For clients whose graph changes all the time, as a burn program's does: what is not run any more is forgotten, and planning
 //! costs what the graph has, however many were planned before.
 
+use meshtf_graph::NodeDef;
+use meshtf_graph::plan::Signature;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::Result;
+
 use super::constants::SentConstants;
 use super::{Session, Steps, unexpected};
-use crate::failure::Result;
-use crate::graph::NodeDef;
-use crate::plan::Signature;
 use crate::protocol::{Reply, Request};
-use crate::tensor::Tensor;
 
 /// A plan of a graph of its own.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +39,9 @@ impl Session {
     /// Runs one step of such a plan; returns what it fetches.
     ///
     /// # Errors
-    /// As [`Session::run`]. With the reason [`Reason::PlanGone`](crate::Reason::PlanGone), the master has dropped the plan for
-    /// others that are used more, or a task of it was restarted: no step has begun, and the plan is to be prepared again.
+    /// As [`Session::run`]. With the reason [`Reason::PlanGone`](meshtf_tensor::failure::Reason::PlanGone), the master has
+    /// dropped the plan for others that are used more, or a task of it was restarted: no step has begun, and the plan is to be
+    /// prepared again.
     ///
     /// # Cancellation
     /// As [`Session::run`].

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::graph::{Attr, Filled, Graph, NodeDef};
-use crate::lock::lock;
-use crate::plan::Plan;
+use meshtf_graph::plan::Plan;
+use meshtf_graph::{Attr, Filled, Graph, NodeDef};
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::{Data, Tensor};
+
 use crate::protocol::constants::{MAX_INLINE_CONSTANT_BYTES, TakenOut};
 use crate::protocol::{Constants, Content};
-use crate::tensor::{Data, Tensor};
 
 /// Goes into each hash first, so that no other use of the same hash function yields the same ones.
 const CONTEXT: &str = "meshtf 2026 constant";
@@ -86,12 +87,12 @@ pub fn put_back_elements(plan: &mut Plan, graph: &Graph) {
 mod tests {
     use super::*;
     use crate::LocalCluster;
-    use crate::device::{DeviceKind, Task};
-    use crate::exec::BackendChoice;
-    use crate::graph::{Attrs, read};
-    use crate::plan::{PlanOptions, Signature, plan};
     use crate::protocol::SessionOptions;
-    use crate::tensor::Element;
+    use meshtf_engine::adapters::BackendChoice;
+    use meshtf_graph::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::{Attrs, read};
+    use meshtf_tensor::Element;
+    use meshtf_tensor::device::{DeviceKind, Task};
 
     fn constant(name: &str, value: Tensor) -> NodeDef {
         let attrs = Attrs::from([("value", Attr::Tensor(value))]);

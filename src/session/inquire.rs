@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::SessionId;
+
 use super::unexpected;
-use crate::failure::{Code, Failure, Result};
-use crate::ids::SessionId;
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::look::SessionLook;
 use crate::protocol::status::{NodeStatus, ResourceStatus};
 use crate::protocol::{Peer, Reply};
 use crate::runtime::client::Client;
-use crate::tensor::Tensor;
 
 async fn ask(
     client: &Arc<Client>,
@@ -102,15 +103,16 @@ pub(crate) async fn write_variable(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{DeviceKind, Task};
-    use crate::exec::BackendChoice;
-    use crate::graph::{Graph, read};
+    use crate::LocalCluster;
     use crate::protocol::SessionOptions;
     use crate::protocol::event::Event;
     use crate::protocol::inquiry::MAX_EVENTS;
     use crate::protocol::status::Listed;
     use crate::session::{Session, Steps};
-    use crate::{LocalCluster, Reason};
+    use meshtf_engine::adapters::BackendChoice;
+    use meshtf_graph::{Graph, read};
+    use meshtf_tensor::device::{DeviceKind, Task};
+    use meshtf_tensor::failure::Reason;
 
     /// A variable of a thousand numbers and a counter, a queue of pairs.
     const GRAPH: &str = r#"{ "version": 1, "nodes": {

@@ -4,16 +4,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use meshtf_graph::plan::{Mode, Signature};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Reason, Result};
+use meshtf_tensor::ids::{RequestId, SessionId};
+use meshtf_tensor::lock::lock;
 use tokio::sync::{Mutex, mpsc};
 
 use super::{MAX_PREPARED_AGAIN, Session, prepare};
-use crate::failure::{Code, Failure, Reason, Result};
-use crate::ids::{RequestId, SessionId};
-use crate::lock::lock;
-use crate::plan::{Mode, Signature};
 use crate::protocol::{Peer, Reply, Request};
 use crate::runtime::client::{Client, StepEvent};
-use crate::tensor::Tensor;
 
 /// A step under way. Dropping it cancels what has not run.
 pub(crate) struct PartialRun {
@@ -247,13 +247,13 @@ mod tests {
 
     use super::*;
     use crate::LocalCluster;
-    use crate::device::Task;
-    use crate::exec::BackendChoice;
-    use crate::graph::{Attr, GraphBuilder};
-    use crate::plan::Summary;
     use crate::protocol::{Cluster, Envelope, Message, SessionOptions, ToClient, ToMaster};
     use crate::runtime::router::Router;
-    use crate::tensor::DType;
+    use meshtf_engine::adapters::BackendChoice;
+    use meshtf_graph::plan::Summary;
+    use meshtf_graph::{Attr, GraphBuilder};
+    use meshtf_tensor::DType;
+    use meshtf_tensor::device::Task;
 
     /// sum = a + b on task 1, product = sum * c on task 0.
     async fn session(cluster: &LocalCluster, task: &Task) -> Session {

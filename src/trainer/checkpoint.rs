@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use meshtf_tensor::Tensor;
+use meshtf_tensor::safetensors::Contents;
+use meshtf_train::file::Sections;
+
 use super::stored::{self, IMPORTED, STEP, states};
 use super::{Error, Observer};
-use crate::tensor::Tensor;
-use crate::tensor::safetensors::Contents;
-use crate::train::file::Sections;
 
 /// What the metadata of a file are named.
 const BATCH: &str = "meshtf.batch";
@@ -166,7 +167,7 @@ impl Saved {
     ///
     /// # Errors
     /// Which tensors differ, if it is of another model.
-    pub fn values(&self, variables: &[crate::train::Variable]) -> Result<Vec<Tensor>, Error> {
+    pub fn values(&self, variables: &[meshtf_train::Variable]) -> Result<Vec<Tensor>, Error> {
         stored::values(&self.tensors, variables, true)
             .map_err(|differ| Error::input(format!("{} is of another model: {differ}", self.file.display())))
     }

@@ -1,10 +1,11 @@
 //! What placeholders are fed with beside examples: the same in each step, and the same in each evaluation.
 
+use meshtf_graph::Graph;
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::{Tensor, literal};
+use meshtf_train::file::Sections;
+
 use super::Error;
-use crate::failure::Failure;
-use crate::graph::Graph;
-use crate::tensor::{Tensor, literal};
-use crate::train::file::Sections;
 
 /// What is fed beside examples.
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use meshtf_tensor::Tensor;
+
 use super::Error;
-use crate::tensor::Tensor;
 
 /// Most classes that are counted against each other.
 const MAX_CLASSES: i64 = 1000;

@@ -1,12 +1,13 @@
 //! Evaluates examples that are not trained with, and says whether the results still get better.
 
+use meshtf_tensor::Tensor;
+use meshtf_train::file::EvaluateSection;
+
 use super::constants::feeds;
 use super::evaluated::{Confusion, Evaluated, number};
 use super::state::blocking;
 use super::{Error, Observer, Trainer};
 use crate::Session;
-use crate::tensor::Tensor;
-use crate::train::file::EvaluateSection;
 
 /// Whether evaluations get better.
 pub(super) struct Watch {
@@ -176,7 +177,7 @@ impl Trainer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::train::file::Best;
+    use meshtf_train::file::Best;
 
     #[test]
     fn patience_ends() {

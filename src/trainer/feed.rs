@@ -3,17 +3,22 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use meshtf_tensor::Tensor;
+use meshtf_train::data::Examples;
+use meshtf_train::file::UpdateMode;
+use meshtf_train::job::Drain;
+
 use super::constants::feeds;
 use super::state::blocking;
 use super::{Error, Trainer};
 use crate::Session;
-use crate::data::Examples;
-use crate::tensor::Tensor;
-use crate::train::file::UpdateMode;
-use crate::train::job::Drain;
 
 /// As [`Examples::take`]. What is read from a file as it is taken is not waited for here.
-async fn take(examples: &Examples, places: Vec<usize>, outer: Vec<usize>) -> Result<crate::Result<Vec<Tensor>>, Error> {
+async fn take(
+    examples: &Examples,
+    places: Vec<usize>,
+    outer: Vec<usize>,
+) -> Result<meshtf_tensor::failure::Result<Vec<Tensor>>, Error> {
     if !examples.are_read() {
         return Ok(examples.take(&places, &outer));
     }

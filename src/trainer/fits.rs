@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
+use meshtf_graph::Graph;
+use meshtf_graph::op::Role;
+use meshtf_tensor::{DType, Shape, Tensor};
+use meshtf_train::data::{Examples, There};
+use meshtf_train::file::{ConfusionNodes, Sections};
+use meshtf_train::job::{FedPlaceholder, UPDATES};
+
 use super::constants::Constants;
 use super::{Error, TrainingData};
-use crate::data::{Examples, There};
-use crate::graph::Graph;
-use crate::graph::op::Role;
-use crate::tensor::{DType, Shape, Tensor};
-use crate::train::file::{ConfusionNodes, Sections};
-use crate::train::job::{FedPlaceholder, UPDATES};
 
 /// Refuses a placeholder that is needed and not fed, and one that is fed twice.
 pub(super) fn check_fed(

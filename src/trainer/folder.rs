@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use meshtf_tensor::Tensor;
+use meshtf_train::data::Images;
+
 use super::source::read;
-use crate::data::Images;
-use crate::tensor::Tensor;
 
 /// The endings of images' files.
 const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];

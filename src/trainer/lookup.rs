@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use meshtf_graph::{Attr, Attrs, Graph, NodeDef};
+use meshtf_tensor::device::Task;
+use meshtf_tensor::npy::Head;
+use meshtf_tensor::{DType, Shape, Tensor};
+use meshtf_train::file::{Sections, Take};
+use meshtf_train::job::homes;
+
 use super::Error;
 use crate::Session;
-use crate::device::Task;
-use crate::graph::{Attr, Attrs, Graph, NodeDef};
-use crate::tensor::npy::Head;
-use crate::tensor::{DType, Shape, Tensor};
-use crate::train::file::{Sections, Take};
-use crate::train::job::homes;
 
 /// Bytes in which the header of a file is looked for.
 const START: i64 = 1 << 17;

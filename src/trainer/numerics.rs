@@ -1,12 +1,13 @@
 //! What a step whose loss is NaN or infinite says: and which node was the first with such a value, if it was asked for.
 
+use meshtf_tensor::failure::{Failure, Stage};
+use meshtf_tensor::{Data, Tensor};
+use meshtf_train::job::{CHECK, CHECK_GRADIENT};
+use meshtf_train::numerics::FiniteCheck;
+
 use super::state::WITH;
 use super::{Error, Trainer};
 use crate::Session;
-use crate::failure::{Failure, Stage};
-use crate::tensor::{Data, Tensor};
-use crate::train::job::{CHECK, CHECK_GRADIENT};
-use crate::train::numerics::FiniteCheck;
 
 impl Trainer {
     /// What a failed run of steps means for the training: of the worker's kind of step, its first `number` done.

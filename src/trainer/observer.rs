@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use meshtf_graph::GraphError;
+use meshtf_graph::trace::DeviceTrace;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure};
+
 use super::Evaluated;
-use crate::failure::{Code, Failure};
-use crate::graph::GraphError;
-use crate::tensor::Tensor;
-use crate::trace::DeviceTrace;
 
 /// What an observer returns: an error of its own ends the training.
 pub type Observed = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;

@@ -13,11 +13,12 @@ pub(super) use self::file::DataFile;
 pub(super) use self::images::ImageRows;
 use self::lines::TextLines;
 use self::table::Table;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{DType, PartialShape, Tensor};
+use meshtf_train::data::{FilePart, Rows};
+use meshtf_train::file::DataSource;
+
 use super::source::{elements, fitted};
-use crate::data::{FilePart, Rows};
-use crate::failure::{Failure, Result};
-use crate::tensor::{DType, PartialShape, Tensor};
-use crate::train::file::DataSource;
 
 /// What takes at most this many bytes, unpacked, is held in memory.
 pub(super) const MAX_HELD: u64 = 64 << 20;

@@ -6,15 +6,16 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use meshtf_graph::Graph;
+use meshtf_graph::op::Role;
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
+use meshtf_train::data::{Column, Csv, Examples, FilePart, Lines, There, read_tensor, unpacked};
+use meshtf_train::file::{DataSource, Sections, Take};
+
 use super::folder::ImageFolder;
 use super::rows::{DataFile, FileRows, ImageRows, MAX_HELD, Takes};
 use super::{Error, Found, TrainingData};
-use crate::data::{Column, Csv, Examples, FilePart, Lines, There, read_tensor, unpacked};
-use crate::failure::Failure;
-use crate::graph::Graph;
-use crate::graph::op::Role;
-use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
-use crate::train::file::{DataSource, Sections, Take};
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
@@ -212,7 +213,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     if length > MAX_BYTES {
         return Err(format!("it exceeds the limit of {MAX_BYTES} bytes per file"));
     }
-    crate::memory::admit(length as usize).map_err(|failure| failure.message)?;
+    meshtf_tensor::memory::admit(length as usize).map_err(|failure| failure.message)?;
     let mut bytes = Vec::with_capacity(length as usize);
     file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)

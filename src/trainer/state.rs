@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure};
+use meshtf_train::{GLOBAL_STEP, Variable};
+
 use super::checkpoint::Folder;
 use super::{Error, Observer, Trainer};
 use crate::Session;
-use crate::failure::{Code, Failure};
-use crate::tensor::Tensor;
-use crate::train::{GLOBAL_STEP, Variable};
 
 /// Bytes of variables that are fetched or set in one step, unless one is larger.
 const STATE_BYTES: usize = 256 << 20;

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use meshtf_tensor::Tensor;
+use meshtf_train::job::StepNodes;
+
 use super::evaluated::number;
 use super::tracing::Traces;
 use super::{Error, Every, How, Observer, Trainer};
 use crate::Session;
 use crate::Steps;
-use crate::tensor::Tensor;
-use crate::train::job::StepNodes;
 
 /// How long steps run before it is looked whether somebody wants them to end.
 const SEGMENT: Duration = Duration::from_millis(500);

@@ -5,12 +5,13 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use meshtf_checkpoint::{Checkpoint, DataDir, Saved, save};
+use meshtf_tensor::safetensors::{self, Contents};
+use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
+use meshtf_train::AVERAGE;
+use meshtf_train::data::{read_npz_all, write_npz};
+
 use super::Error;
-use crate::checkpoint::{Checkpoint, DataDir, Saved, save};
-use crate::data::{read_npz_all, write_npz};
-use crate::tensor::safetensors::{self, Contents};
-use crate::tensor::{MAX_TENSOR_BYTES, Tensor};
-use crate::train::AVERAGE;
 
 /// The key of a state's metadata that says after how many steps it was saved.
 pub(crate) const STEP: &str = "meshtf.step";
@@ -61,7 +62,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, Error> {
     if length > MAX_FILE_BYTES {
         return Err(at(&format!("it exceeds the limit of {MAX_FILE_BYTES} bytes per file")));
     }
-    crate::memory::admit(length as usize)?;
+    meshtf_tensor::memory::admit(length as usize)?;
     fs::read(path).map_err(|error| at(&error))
 }
 
@@ -172,7 +173,7 @@ pub(crate) fn state(folder: &Path, step: u64) -> PathBuf {
 /// Which tensors differ, if they are of another model.
 pub(crate) fn values(
     tensors: &[(String, Tensor)],
-    variables: &[crate::train::Variable],
+    variables: &[meshtf_train::Variable],
     extra: bool,
 ) -> Result<Vec<Tensor>, String> {
     let saved: BTreeMap<&str, &Tensor> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();

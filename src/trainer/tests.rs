@@ -6,17 +6,17 @@ mod on_workers;
 
 use std::sync::Arc;
 
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_tensor::{DType, Tensor};
+use meshtf_train::data::{Column, Rows};
+use meshtf_train::file::{EvaluateSection, UpdateMode};
+use meshtf_train::model::Model;
+use meshtf_train::{Optimizer, Training};
 use temp_dir::TempDir;
 
 use super::*;
 use crate::LocalCluster;
-use crate::data::{Column, Rows};
-use crate::exec::BackendChoice;
-use crate::model::Model;
 use crate::protocol::SessionOptions;
-use crate::tensor::{DType, Tensor};
-use crate::train::file::{EvaluateSection, UpdateMode};
-use crate::train::{Optimizer, Training};
 
 /// Eight examples of two numbers.
 const X: [f32; 16] = [0.5, -1.0, 1.5, 2.0, -0.5, 3.0, 2.5, 0.0, 4.0, -2.0, 3.0, 1.0, 5.0, 2.0, 4.0, -1.0];
@@ -83,9 +83,9 @@ async fn running_averages_are_kept_and_evaluated_with() {
     let x = m.placeholder("x", DType::F32, [None, Some(2)]);
     let normed = x.batch_norm("norm");
     normed.mean().named("average");
-    (normed * m.variable("w", [2], crate::train::Initializer::Ones)).square().mean().named("loss");
+    (normed * m.variable("w", [2], meshtf_train::Initializer::Ones)).square().mean().named("loss");
     let mut sections = sections(2, 3);
-    (sections.data.hold_out, sections.train.training.rate) = (0.5, crate::train::Schedule::Constant(0.0));
+    (sections.data.hold_out, sections.train.training.rate) = (0.5, meshtf_train::Schedule::Constant(0.0));
     sections.evaluate = Some(EvaluateSection { metrics: vec!["average".to_owned()], ..EvaluateSection::default() });
     let x = Tensor::from_vec([8, 2], vec![100f32; 16]);
     let examples = Examples::new(vec![("x".to_owned(), x)]).unwrap();
@@ -125,7 +125,7 @@ async fn rows_are_averaged_where_some_workers_are_late() {
     let table = async |rate: f64| {
         let mut sections = sections(4, 3);
         (sections.train.workers, sections.train.ps, sections.train.backup) = (3, 1, 1);
-        sections.train.training.rate = crate::train::Schedule::Constant(rate);
+        sections.train.training.rate = meshtf_train::Schedule::Constant(rate);
         let rows = Tensor::vector([1i64, 3].repeat(6));
         let examples = Examples::new(vec![("rows".to_owned(), rows)]).unwrap();
         let trainer = Trainer::new(graph.clone(), sections, examples, &Options::default()).unwrap();
@@ -210,7 +210,7 @@ impl Observer for Told {
         Ok(())
     }
 
-    fn traced(&mut self, first: u64, steps: u64, traces: Vec<crate::trace::DeviceTrace>) -> Observed {
+    fn traced(&mut self, first: u64, steps: u64, traces: Vec<meshtf_graph::trace::DeviceTrace>) -> Observed {
         let runs = traces.iter().flat_map(|trace| &trace.nodes).filter(|node| node.name == "train/step").count();
         self.traced.push((first, steps, runs));
         Ok(())
@@ -360,13 +360,13 @@ impl Rows for Damaged {
         (DType::F32, &[2])
     }
 
-    fn read(&self, places: &[usize]) -> crate::Result<Tensor> {
+    fn read(&self, places: &[usize]) -> meshtf_tensor::failure::Result<Tensor> {
         let row = |&place: &usize| match self.value {
             _ if place != self.at => Ok([place as f32 / 100.0, 1.0]),
             Some(value) => Ok([value, 1.0]),
             None => Err(Failure::invalid(format!("x.npy: example {place}: it cannot be read"))),
         };
-        let rows: Vec<[f32; 2]> = places.iter().map(row).collect::<crate::Result<_>>()?;
+        let rows: Vec<[f32; 2]> = places.iter().map(row).collect::<meshtf_tensor::failure::Result<_>>()?;
         Ok(Tensor::from(rows))
     }
 }
@@ -462,7 +462,7 @@ impl Rows for Waits {
         (DType::F32, &[2])
     }
 
-    fn read(&self, places: &[usize]) -> crate::Result<Tensor> {
+    fn read(&self, places: &[usize]) -> meshtf_tensor::failure::Result<Tensor> {
         let gone = |_| Failure::invalid("nobody else had a turn");
         self.begun.send(()).map_err(|_| Failure::invalid("nobody is there"))?;
         self.may_end.lock().unwrap().recv_timeout(Duration::from_secs(20)).map_err(gone)?;

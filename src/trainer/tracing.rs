@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
+use meshtf_graph::trace::DeviceTrace;
+
 use super::evaluated::number;
 use super::{Error, Observer, Trainer};
 use crate::Session;
-use crate::trace::DeviceTrace;
 
 /// How many steps are traced: their traces are held until the last of them is done.
 const TRACED: u64 = 4;

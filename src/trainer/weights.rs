@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use meshtf_graph::{Graph, GraphBuilder};
+use meshtf_tensor::Tensor;
+use meshtf_train::job::{restore, variables};
+
 use super::Error;
 use super::stored::{average, read, values};
 use crate::Session;
-use crate::graph::{Graph, GraphBuilder};
-use crate::tensor::Tensor;
-use crate::train::job::{restore, variables};
 
 /// Bytes that are set in one step, unless one value is larger.
 const STEP_BYTES: usize = 256 << 20;
@@ -77,11 +78,11 @@ mod tests {
 
     use super::*;
     use crate::LocalCluster;
-    use crate::device::Task;
-    use crate::exec::BackendChoice;
-    use crate::graph;
     use crate::protocol::SessionOptions;
-    use crate::tensor::safetensors::{self, Contents};
+    use meshtf_engine::adapters::BackendChoice;
+    use meshtf_graph as graph;
+    use meshtf_tensor::device::Task;
+    use meshtf_tensor::safetensors::{self, Contents};
 
     const GRAPH: &str = r#"{"version": 1, "variables": {"w": {"shape": [2]}, "n": {"shape": [], "dtype": "int64"}},
         "nodes": {"y": {"op": "Mul", "inputs": ["w", 2]}}}"#;

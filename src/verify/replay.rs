@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Result};
+
 use super::{Case, Expected, Mismatch, RecordedStep, compare};
-use crate::failure::{Code, Failure, Result};
 use crate::session::Session;
-use crate::tensor::Tensor;
 
 /// How long one step may take before it counts as stuck.
 const STEP_LIMIT: Duration = Duration::from_secs(120);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::means::{Means, missing};
 use crate::sandbox::{Sandbox, wait_until};
+use meshtf_testing::means::{Means, missing};
 
 /// Far above what it takes: the machine may be busy.
 const SOON: Duration = Duration::from_secs(120);

@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use crate::means::{Means, missing};
 use crate::sandbox::{SPLIT_238, Sandbox};
+use meshtf_testing::means::{Means, missing};
 
 /// What begins a colour.
 const ESCAPE: &str = "\u{1b}[";

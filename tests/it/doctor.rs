@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::means::{Means, missing};
 use crate::network::Namespaces;
 use crate::sandbox::{SPLIT_238, Sandbox, wait_until};
+use meshtf_testing::means::{Means, missing};
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(60);
 

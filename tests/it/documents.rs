@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use meshtf::exec::{BackendChoice, gpus};
+use meshtf::BackendChoice;
+use meshtf_engine::adapters::gpus;
 use serde_json::Value;
 
-use crate::means::{Means, missing, recorded_sessions as cases};
 use crate::sandbox::{NodeProcess, Sandbox, project};
+use meshtf_testing::means::{Means, missing, recorded_sessions as cases};
 
 /// How long Mesa's software driver may take for half of the programs: it compiles each kernel on a machine that may be
 /// busy.

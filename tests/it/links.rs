@@ -7,9 +7,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::means::{Means, missing};
 use crate::network::{Namespaces, host_address};
 use crate::sandbox::{NodeProcess, Running, Sandbox, wait_until};
+use meshtf_testing::means::{Means, missing};
 
 /// The hosts at the switch; the client runs on the master's.
 const PS: usize = 0;

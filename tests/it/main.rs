@@ -19,7 +19,7 @@ mod grpc;
 mod inputs;
 mod links;
 mod load;
-mod means;
+mod lowering;
 mod memory;
 mod network;
 mod ops;

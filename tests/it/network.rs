@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::means::{Means, missing};
+use meshtf_testing::means::{Means, missing};
 
 /// Network namespaces that end with the test.
 pub struct Namespaces {

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::means::{Means, missing};
 use crate::network::Namespaces;
 use crate::sandbox::Sandbox;
+use meshtf_testing::means::{Means, missing};
 
 /// What is done with the package `$1` in a copy of this system, told line by line.
 const INSTALL: &str = r#"
@@ -210,7 +210,7 @@ fn targets_that_are_named_are_built_and_others_only_where_they_can_be() {
     let (is_done, told, asked) = dist(&sandbox, "out", None, &[("GPU", "no")]);
     let last = format!("no archive for {musl}: it needs `rustup target add {musl}`");
     assert!(is_done && told.lines().last() == Some(&last), "{told}");
-    let features = " --no-default-features --features node,ndarray ";
+    let features = " --features ndarray ";
     assert!(asked.len() == 2 && asked.iter().all(|line| line.contains(features)), "{asked:?}");
     assert!(!asked[0].contains("--target") && asked[1].contains(&format!("--target {arm}")), "{asked:?}");
     let sums = std::fs::read_to_string(sandbox.path("out/SHA256SUMS")).expect("a file");
@@ -349,7 +349,7 @@ fn the_crate_is_source_without_test_data() {
     };
     let files = list(&["package", "--list", "--offline", "--allow-dirty"]);
     let files: Vec<&str> = files.lines().collect();
-    for file in ["src/main.rs", "src/graph/op/table.txt", "src/cli/tf/sitecustomize.py", "README.md", "LICENSE-MIT"] {
+    for file in ["src/main.rs", "src/door/web/page.html", "src/cli/tf/sitecustomize.py", "README.md", "LICENSE-MIT"] {
         assert!(files.contains(&file), "{file} is not in the crate");
     }
     assert!(!files.iter().any(|file| file.starts_with("tests/") || file.starts_with("benches/")));

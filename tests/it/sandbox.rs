@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::means::{Means, missing};
+use meshtf_testing::means::{Means, missing};
 
 /// A node that serves later than this has failed. Far above what it takes: the machine may be busy.
 const SERVES_WITHIN: Duration = Duration::from_secs(60);

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::means::{Means, missing};
 use crate::sandbox::{Running, Sandbox, project, wait_until};
+use meshtf_testing::means::{Means, missing};
 
 /// A line of a training comes within this.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(60);

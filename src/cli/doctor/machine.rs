@@ -6,13 +6,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use meshtf_tensor::memory::Bytes;
 use socket2::{Domain, Socket, Type};
 
 use super::super::config::Found;
 use super::super::reach::{SERVICE_HOME, as_service};
 use super::finding::Finding;
 use super::interfaces::Interface;
-use crate::memory::Bytes;
 use crate::mesh::{KeyError, MeshKey, Multiaddr, keys_of, parse_address};
 
 /// Less than this is little for a node that holds a model.

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use meshtf_tensor::device::Task;
+
 use super::super::diagnosis::conclude_at_last;
 use super::super::reach::MeshArgs;
 use super::super::table::duration;
 use super::finding::Finding;
-use crate::device::Task;
 use crate::mesh::{Attempt, Verdict};
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 use crate::protocol::status::NodeStatus;
@@ -59,7 +60,7 @@ pub async fn look(mesh: &MeshArgs, cluster: Option<ClusterSpec>, is_quick: bool)
     let answered = node.statuses(QUICK_FOR).await;
     // As late as QUICK_FOR, if somebody did not answer.
     let now = unix_ms();
-    let answer = |(task, status): (Task, crate::Result<NodeStatus>)| {
+    let answer = |(task, status): (Task, meshtf_tensor::failure::Result<NodeStatus>)| {
         let told = status.map(|status| (status.identity.version, status.identity.up_ms, now));
         NodeAnswer { task, told: told.map_err(|failure| failure.message) }
     };

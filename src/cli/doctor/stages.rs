@@ -135,9 +135,9 @@ fn clock(seen: &Seen, member: Option<&Member>) -> (Level, String) {
 mod tests {
     use super::super::peers::NodeAnswer;
     use super::*;
-    use crate::device::Task;
     use crate::mesh::{Source, parse_address};
     use crate::protocol::{Cluster, Incarnation, Peer};
+    use meshtf_tensor::device::Task;
 
     fn attempt(source: Source, address: &str, verdict: Verdict, peer: Option<&str>) -> Attempt {
         Attempt {

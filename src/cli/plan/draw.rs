@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use crate::device::DeviceName;
-use crate::graph::Graph;
-use crate::memory::Bytes;
-use crate::plan::Plan;
+use meshtf_graph::Graph;
+use meshtf_graph::plan::Plan;
+use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::memory::Bytes;
 
 /// Most nodes that are drawn: Graphviz takes minutes for more.
 const MAX_NODES: usize = 2000;
@@ -78,9 +78,9 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{DeviceKind, Task};
-    use crate::graph::read;
-    use crate::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::read;
+    use meshtf_tensor::device::{DeviceKind, Task};
 
     #[test]
     fn a_split_graph_has_a_box_for_each_device_and_its_transfer() {

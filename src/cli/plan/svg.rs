@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-use crate::graph::op::{self, Role};
-use crate::memory::Bytes;
-use crate::plan::{Arrow, NodeBox, Picture};
+use meshtf_graph::op::{self, Role};
+use meshtf_graph::plan::{Arrow, NodeBox, Picture};
+use meshtf_tensor::memory::Bytes;
 
 /// How far apart columns and rows of boxes are, and the size of a box, in pixels.
 const COLUMN: usize = 164;
@@ -197,7 +197,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::DeviceName;
+    use meshtf_tensor::device::DeviceName;
 
     fn node(name: &str, op: &str, device: u32) -> NodeBox {
         NodeBox { name: name.into(), op: op.into(), nodes: 1, device }

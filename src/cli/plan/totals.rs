@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::device::DeviceName;
-use crate::graph::op::{Role, lookup};
-use crate::graph::{Attrs, Graph, Output};
-use crate::plan::{Piece, PieceOp, Plan};
-use crate::tensor::DType;
+use meshtf_graph::op::{Role, lookup};
+use meshtf_graph::plan::{Piece, PieceOp, Plan};
+use meshtf_graph::{Attrs, Graph, Output};
+use meshtf_tensor::DType;
+use meshtf_tensor::device::DeviceName;
 
 /// What one device has to do.
 #[derive(Debug, Default, PartialEq)]
@@ -140,9 +140,9 @@ fn outputs(piece: &Piece, at: usize, plan: &Plan, graph: &Graph) -> Vec<Option<u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{DeviceKind, Task};
-    use crate::graph::read;
-    use crate::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::read;
+    use meshtf_tensor::device::{DeviceKind, Task};
 
     #[test]
     fn values_are_there_until_their_last_use() {

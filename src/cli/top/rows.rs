@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 
+use meshtf_tensor::PartialShape;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::memory::Bytes;
+
 use super::super::table::{duration, number, place, short_peer};
 use super::session::Looked;
-use crate::device::Task;
-use crate::memory::Bytes;
 use crate::protocol::SessionId;
 use crate::protocol::status::{DeviceStatus, LinkState, NodeStatus, PeerStatus, ResourceStatus, SessionStatus};
-use crate::tensor::PartialShape;
 
 /// What one node told, or why it did not.
 pub struct Told {

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use meshtf_graph::plan::Picture;
+use meshtf_graph::trace::StepPicture;
+use meshtf_tensor::device::{DeviceName, Task};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -11,11 +14,8 @@ use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph};
 
 use super::super::table::number;
 use super::rows::bytes;
-use crate::device::{DeviceName, Task};
-use crate::plan::Picture;
 use crate::protocol::SessionId;
 use crate::protocol::look::{Curve, SessionLook};
-use crate::trace::StepPicture;
 
 /// A curve whose greatest value is so many times its median has a logarithmic scale: on another, half of it is the lower edge.
 /// The page has the same number.
@@ -177,8 +177,8 @@ fn time(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Arrow, NodeBox};
-    use crate::trace::Bar;
+    use meshtf_graph::plan::{Arrow, NodeBox};
+    use meshtf_graph::trace::Bar;
 
     fn key() -> Key {
         (Task::new("ps", 0), SessionId(1))

@@ -1,5 +1,6 @@
 //! What `meshtf top` shows, and what its keys do. Draws on any of ratatui's backends.
 
+use meshtf_tensor::device::Task;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,7 +10,6 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
 use super::rows::{Panel, Whole};
 use super::session::Key;
-use crate::device::Task;
 
 /// Cells of the bar that shows a share.
 const BAR: usize = 8;
@@ -200,13 +200,13 @@ mod tests {
     use super::super::rows::Told;
     use super::super::session::Looked;
     use super::*;
-    use crate::device::DeviceKind;
     use crate::protocol::look::{Curve, Fetched, Point, SessionLook};
     use crate::protocol::status::{
         DeviceStatus, Listed, MemoryStatus, NodeStatus, PeerStatus, ResourceStatus, SessionStatus,
     };
     use crate::protocol::{Peer, SessionId};
-    use crate::tensor::{DType, PartialShape};
+    use meshtf_tensor::device::DeviceKind;
+    use meshtf_tensor::{DType, PartialShape};
 
     /// A task whose numbers are made of `n`.
     fn told(job: &str, n: u64) -> Told {

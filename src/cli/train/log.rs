@@ -5,14 +5,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use meshtf_checkpoint::crc32c;
+use meshtf_graph::{Graph, graphdef};
+use meshtf_kernels::{Histogram, SummaryProto, SummaryValue, cast};
+use meshtf_tensor::{DType, Tensor};
 use prost::Message;
 use serde_json::Value;
 
-use crate::checkpoint::crc32c;
 use crate::cli::Trouble;
-use crate::exec::kernel::{Histogram, SummaryProto, SummaryValue, cast};
-use crate::graph::{Graph, graphdef};
-use crate::tensor::{DType, Tensor};
 
 /// What a file of events begins with.
 const VERSION: &str = "brain.Event:2";
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_log_has_events_and_lines() {
         let folder = temp_dir::TempDir::new().unwrap();
-        let nodes = crate::graph::read(br#"{"version": 1, "nodes": {"y": 2.5}}"#).unwrap().nodes;
+        let nodes = meshtf_graph::read(br#"{"version": 1, "nodes": {"y": 2.5}}"#).unwrap().nodes;
         let mut log = Log::begin(&folder.child("log"), &Graph::new(nodes).unwrap()).unwrap();
         log.numbers(7, "held_out/", &[("loss", 0.5)], &serde_json::json!({ "step": 7 })).unwrap();
         let w = Tensor::vector(vec![half::bf16::ONE, half::bf16::NAN, half::bf16::NEG_ONE]);
@@ -161,7 +161,7 @@ mod tests {
         }
         let [version, graph, numbers, weights] = &events[..] else { panic!("{events:?}") };
         assert_eq!(version.file_version.as_deref(), Some("brain.Event:2"));
-        assert!(graph.graph_def.as_ref().is_some_and(|graph| crate::graph::read(graph).unwrap().nodes.len() == 1));
+        assert!(graph.graph_def.as_ref().is_some_and(|graph| meshtf_graph::read(graph).unwrap().nodes.len() == 1));
         let values = |event: &Event| event.summary.clone().unwrap().value;
         assert_eq!((numbers.step, weights.step), (7, 7));
         let number = SummaryValue { tag: "held_out/loss".to_owned(), simple_value: Some(0.5), histo: None };

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use meshtf_graph::trace::DeviceTrace;
+use meshtf_tensor::Tensor;
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use super::curves::Curves;
 use super::log::Log;
 use crate::cli::{Trouble, output, trace};
-use crate::tensor::Tensor;
-use crate::trace::DeviceTrace;
 use crate::trainer::{Evaluated, Observed, Observer};
 
 /// Where a training is, and how fast.

@@ -4,10 +4,10 @@ mod data;
 mod watched;
 
 use clap::Parser;
+use meshtf_tensor::{DType, Tensor, npy, safetensors};
 use temp_dir::TempDir;
 
 use super::*;
-use crate::tensor::{DType, Tensor, npy, safetensors};
 
 /// `meshtf train` and its arguments.
 #[derive(Parser)]
@@ -290,8 +290,8 @@ async fn a_graphdef_is_trained_by_another_file() {
         "start": {"op": "NoOp", "control": ["w/first"]},
         "xw": {"op": "MatMul", "inputs": ["x", "w"]}, "off": {"op": "SquaredDifference", "inputs": ["xw", "y"]},
         "loss": {"op": "Mean", "inputs": ["off", [0, 1]]}}}"#;
-    let graph = crate::graph::Graph::new(crate::graph::read(text.as_bytes()).unwrap().nodes).unwrap();
-    std::fs::write(folder.child("graph.pb"), crate::graph::graphdef::to_binary(&graph.to_defs())).unwrap();
+    let graph = meshtf_graph::Graph::new(meshtf_graph::read(text.as_bytes()).unwrap().nodes).unwrap();
+    std::fs::write(folder.child("graph.pb"), meshtf_graph::graphdef::to_binary(&graph.to_defs())).unwrap();
     // y = 2 a - b + 0
     let mut csv = "a,b,y\n".to_owned();
     for i in 0..60 {

@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
 use foldhash::fast::FixedState;
+use meshtf_lowering as lowering;
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::{DType, Shape};
 use smallvec::SmallVec;
-
-use crate::failure::Failure;
-use crate::lowering;
-use crate::tensor::{DType, Shape};
 
 /// A tensor of an operation: its id, and whether this is its last use.
 pub(super) type Given = (u64, bool);

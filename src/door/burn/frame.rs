@@ -1,12 +1,12 @@
 //! What a frame says.
 
 use burn_std::id::StreamId;
+use meshtf_tensor::failure::Result;
 
 use super::form::Call;
 use super::known::Operations;
 use super::message::{self, RemoteMessage, SessionTask};
 use super::messagepack::{length, unsigned};
-use crate::failure::Result;
 
 /// How an operation begins: an array of the stream and the operation, in two maps with one entry each. The stream is an array of
 /// its number.

@@ -1,11 +1,12 @@
 //! What a burn program sends, as a function of bytes, for [`crate::fuzz`].
 
+use meshtf_graph::Graph;
+use meshtf_tensor::failure::Failure;
+
 use super::frame::{Frames, Said};
 use super::graph;
 use super::message;
 use super::program::Recorder;
-use crate::failure::Failure;
-use crate::graph::Graph;
 
 /// Most bytes of a frame that is looked at.
 const LONGEST: usize = 1 << 16;
@@ -64,9 +65,9 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
     const STREAM: StreamId = StreamId { value: 1 };
     let mut operations: Vec<OperationIr> = Vec::new();
     let mut seen = std::collections::BTreeSet::new();
-    for case in crate::lowering::tests::recorded() {
+    for case in recorded() {
         for operation in case {
-            if seen.insert(crate::lowering::name(&operation)) {
+            if seen.insert(meshtf_lowering::name(&operation)) {
                 operations.push(operation);
             }
         }
@@ -101,4 +102,17 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
 
     let frames = operations.chunks(TOGETHER).map(frame);
     frames.enumerate().map(|(i, bytes)| ("burn_message", format!("operations_{i:02}"), bytes)).collect()
+}
+
+/// The operations of each case that was recorded of burn.
+#[cfg(test)]
+fn recorded() -> Vec<Vec<burn_ir::OperationIr>> {
+    let folder = meshtf_testing::means::root().join("tests/data/burn");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let read = |file: &std::path::PathBuf| -> Vec<serde_json::Value> {
+        serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+    };
+    let operations = |case: serde_json::Value| serde_json::from_value(case["operations"].clone()).unwrap();
+    files.iter().flat_map(read).map(operations).collect()
 }

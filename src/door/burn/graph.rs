@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use burn_ir::{OperationIr, ScalarIr, TensorId};
+use meshtf_graph::plan::{Mode, Signature};
+use meshtf_graph::{GraphBuilder, NodeDef, Output};
+use meshtf_lowering::{Fed, FedValue, Lowering, Scalars, scalar_tensor};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::slots::{Kind, Slot, Slots};
 use super::step::{Part, ProgramStep, Recipe};
-use crate::failure::{Failure, Result};
-use crate::graph::{GraphBuilder, NodeDef, Output};
-use crate::lowering::{Fed, FedValue, Lowering, Scalars, scalar_tensor};
-use crate::plan::{Mode, Signature};
-use crate::tensor::{DType, PartialShape, Tensor};
 
 /// What a step runs.
 pub(super) struct Built {

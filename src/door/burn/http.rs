@@ -14,6 +14,7 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use meshtf_tensor::lock::lock;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -22,7 +23,6 @@ use super::super::accept;
 use super::message::{BURN, VERSION};
 use super::socket::Acknowledging;
 use super::{Serving, session};
-use crate::lock::lock;
 use crate::strangers::{Progress, Stranger};
 
 /// How long a client may take until it has opened a session.
@@ -119,8 +119,7 @@ fn answer(door: &Arc<Serving>, request: &Request<Incoming>) -> Response<Full<Byt
                 let why = "this door requires a token: the header `authorization: Bearer TOKEN`".to_owned();
                 return text(StatusCode::UNAUTHORIZED, why);
             }
-            let device =
-                |(index, name): (usize, &crate::device::DeviceName)| json!({"index": index, "name": name.to_string()});
+            let device = |(index, name): (usize, &meshtf_tensor::device::DeviceName)| json!({"index": index, "name": name.to_string()});
             let devices: Vec<_> = door.devices().iter().enumerate().map(device).collect();
             let mut response = text(StatusCode::OK, json!({"protocol": VERSION, "devices": devices}).to_string());
             let json = hyper::header::HeaderValue::from_static("application/json");

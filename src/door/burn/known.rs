@@ -256,7 +256,7 @@ mod tests {
     use super::super::fuzz;
     use super::super::message::{self, RemoteMessage, SessionTask};
     use super::*;
-    use crate::failure::Result;
+    use meshtf_tensor::failure::Result;
 
     const STREAM: StreamId = StreamId { value: 1 << 40 };
 

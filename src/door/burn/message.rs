@@ -6,9 +6,8 @@
 use burn_ir::{GraphBindings, GraphId, OperationIr, TensorId, TensorIr};
 use burn_std::id::StreamId;
 use burn_std::{BoolDType, DType, DeviceSettings, ExecutionError, FloatDType, IntDType, TensorData};
+use meshtf_tensor::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
-
-use crate::failure::{Failure, Result};
 
 /// The version of the protocol that is spoken here.
 pub(super) const VERSION: u16 = 2;

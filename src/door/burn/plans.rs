@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn_ir::ScalarIr;
+use meshtf_graph::plan::Signature;
+use meshtf_graph::{Graph, NodeDef};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 
 use super::graph::{self, Built};
 use super::step::{ProgramStep, Recipe};
-use crate::failure::{Code, Failure, Reason, Result};
-use crate::graph::{Graph, NodeDef};
 use crate::node::Node;
-use crate::plan::Signature;
 use crate::protocol::{Peer, SessionOptions};
 use crate::session::{AlonePlan, Session};
-use crate::tensor::Tensor;
 
 /// How often a plan is made anew because a scalar changed that had not changed before; after that, all its scalars are fed.
 const MAX_CHANGES: u32 = 4;

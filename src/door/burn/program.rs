@@ -16,23 +16,23 @@ mod value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use burn_ir::{DistributedOperationIr, GraphBindings, GraphId, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_std::id::StreamId;
-use foldhash::fast::RandomState;
-use smallvec::{SmallVec, smallvec};
-
 use self::cut::{Mark, Why};
 use self::queue::Stream;
 pub(super) use self::queue::{Item, Work};
 use self::value::Value;
 pub(super) use self::value::{Held, Key, Place, State};
+use burn_ir::{DistributedOperationIr, GraphBindings, GraphId, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_std::id::StreamId;
+use foldhash::fast::RandomState;
+use meshtf_lowering as lowering;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use smallvec::{SmallVec, smallvec};
+
 use super::form::{Call, Given};
 use super::message::{RequestId, SessionTask};
 use super::relative::Graphs;
 use super::slots::Slots;
 use super::step::{Answer, Answered};
-use crate::failure::{Code, Failure, Result};
-use crate::lowering;
 
 /// Most operations of one stream that are queued before they become a step without a reason of the program's.
 pub(super) const MAX_QUEUED: usize = 1 << 15;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use burn_ir::{GraphBindings, GraphId, IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr};
 use burn_std::Slice;
+use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::program::MAX_QUEUED;
-use crate::failure::{Code, Failure, Result};
 
 /// Most of a session's graphs.
 const MAX_GRAPHS: usize = 4096;

@@ -7,6 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use burn_ir::ScalarIr;
 use burn_std::ExecutionError;
+use meshtf_lowering as lowering;
+use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::Incarnation;
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::{self, Reservation};
 use tokio::sync::{Notify, mpsc};
 
 use super::frame::Said;
@@ -15,12 +21,6 @@ use super::message::{RequestId, SessionTask, TaskResponse, TaskResponseContent};
 use super::plans::{Plans, Ran};
 use super::program::{MAX_QUEUED, Recorder, SessionNo, WORTH_A_STEP};
 use super::step::{Answer, Answered, ProgramStep};
-use crate::device::{DeviceName, Task};
-use crate::failure::{Code, Failure, Result};
-use crate::ids::Incarnation;
-use crate::lock::lock;
-use crate::lowering;
-use crate::memory::{self, Reservation};
 use crate::node::Node;
 use crate::protocol::Cluster;
 

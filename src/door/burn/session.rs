@@ -6,6 +6,8 @@ use burn_std::ExecutionError;
 use bytes::Bytes;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory::{self, Reservation};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
@@ -18,8 +20,6 @@ use super::program::SessionNo;
 use super::run::Running;
 use super::websocket::{self, Incoming};
 use super::{Client, Serving, process};
-use crate::failure::{Code, Failure, Result};
-use crate::memory::{self, Reservation};
 
 /// Largest first message, which has a credential and a few numbers.
 const MAX_INIT: usize = 64 << 10;
@@ -245,7 +245,7 @@ fn at_once(task: &SessionTask) -> Option<TaskResponse> {
     const STORED_AND_COMPUTED: u32 = 0b011;
     let (content, id) = match task {
         SessionTask::DTypeUsage(id, dtype) => {
-            let uses = if crate::lowering::dtype(*dtype).is_ok() { STORED_AND_COMPUTED } else { 0 };
+            let uses = if meshtf_lowering::dtype(*dtype).is_ok() { STORED_AND_COMPUTED } else { 0 };
             (TaskResponseContent::DTypeUsage(uses), id)
         }
         // The client measures by itself if there is no window.

@@ -7,9 +7,8 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
+use meshtf_tensor::{DType, Shape};
 use smallvec::SmallVec;
-
-use crate::tensor::{DType, Shape};
 
 /// What the tensors of some slots have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use burn_ir::{ScalarIr, TensorIr};
 use burn_std::distributed::ReduceOperation;
 use foldhash::fast::FixedState;
+use meshtf_lowering as lowering;
+use meshtf_tensor::failure::{Code, Failure};
+use meshtf_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 use super::form::Form;
 use super::message::RequestId;
 use super::program::{Held, Item, Key, MAX_QUEUED, Place, Recorder, SessionNo, State, Work};
 use super::slots::{Kind, Slot};
-use crate::failure::{Code, Failure};
-use crate::lowering;
-use crate::tensor::{DType, Shape, Tensor};
 
 /// Largest value that the door has instead of a slot.
 const MAX_HELD_BYTES: usize = 4 << 10;

@@ -10,13 +10,13 @@ use burn_ir::{
 };
 use burn_std::id::StreamId;
 use burn_std::{DType, Shape, TensorData};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::Failure;
 use proptest::prelude::*;
 
 use super::message::SessionTask;
 use super::program::{Key, Recorder, SessionNo, State, WORTH_A_STEP};
 use super::step::{Answered, Part, ProgramStep, Recipe};
-use crate::failure::Failure;
-use crate::tensor::Tensor;
 
 const TRAINING: StreamId = StreamId { value: 7 };
 const LOADING: StreamId = StreamId { value: 3 };
@@ -284,7 +284,7 @@ fn what_depends_on_a_failure_fails_and_nothing_else() {
     let mut program = program(1);
     let first =
         steps(&mut program, 0, vec![upload(TRAINING, 1), upload(TRAINING, 2), exp(kept(1), 3), read(0, kept(3))]);
-    let failure = std::sync::Arc::new(crate::failure::Failure::invalid("no such row"));
+    let failure = std::sync::Arc::new(meshtf_tensor::failure::Failure::invalid("no such row"));
     // 2 was there before the step that fails.
     let failing = steps(&mut program, 0, vec![exp(kept(3), 4), read(1, kept(4))]);
     fail(&mut program, &failing[0], &failure);
@@ -475,7 +475,7 @@ fn what_is_in_slots_of_a_lost_device_is_lost() {
     let mut program = program(2);
     steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]);
     steps(&mut program, 1, vec![upload(TRAINING, 11), exp(kept(11), 12), read(1, kept(12)), exp(kept(11), 13)]);
-    let failure = std::sync::Arc::new(crate::failure::Failure::invalid("the task is gone"));
+    let failure = std::sync::Arc::new(meshtf_tensor::failure::Failure::invalid("the task is gone"));
     program.lost(|device| device == 1, &failure);
     let is_failed = |key| matches!(program.values[&key].state, State::Failed(_));
     // What was read, the door has.

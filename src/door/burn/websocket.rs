@@ -7,10 +7,9 @@
 use std::io;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory::{self, Reservation};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-
-use crate::failure::{Code, Failure, Result};
-use crate::memory::{self, Reservation};
 
 /// Bytes that a read makes room for: frames of half a kilobyte, which a client's system gathers to segments of up to 64 kB.
 const READ_AT_ONCE: usize = 64 << 10;

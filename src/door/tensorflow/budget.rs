@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_graph::graphdef::weigh::{MAX_GRAPH_BYTES, Schema, weigh};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pieces::{Pieces, malformed};
 use super::unproven::{MessagePlace, Unproven};
-use crate::failure::{Code, Failure, Result};
-use crate::graph::graphdef::weigh::{MAX_GRAPH_BYTES, Schema, weigh};
-use crate::memory;
 use crate::strangers::Origin;
 
 /// Most bytes of messages from clients that have not shown the door's token, of one and of all together: the token is

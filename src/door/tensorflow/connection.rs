@@ -14,10 +14,10 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
 
 use crate::descriptors;
-use crate::failure::{Code, Failure, Result};
-use crate::lock::lock;
 use crate::strangers::{Origin, Progress, Stranger, Strangers};
 
 /// Most connections of a door, strangers included; fewer if they would take more than half of the descriptors.

@@ -3,17 +3,17 @@
 //! What a few bytes would expand to is counted, and checked against the graph, before it is allocated.
 
 use bytes::BufMut;
+use meshtf_graph::graphdef::weigh::{Field, SHAPE, Schema, TENSOR as TENSOR_SCHEMA, weigh};
+use meshtf_graph::graphdef::{TensorProto, TensorShapeProto, tensor_from_proto};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 use prost::Message as _;
 
 use super::pieces::{append, malformed};
 use super::readers::Readers;
 use super::rope::Rope;
 use super::tensor::{CONTENT, Name, TENSOR};
-use crate::failure::{Failure, Result};
-use crate::graph::graphdef::weigh::{Field, SHAPE, Schema, TENSOR as TENSOR_SCHEMA, weigh};
-use crate::graph::graphdef::{TensorProto, TensorShapeProto, tensor_from_proto};
-use crate::memory;
-use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 
 /// Larger messages are decoded on threads that may block.
 const AT_ONCE: usize = 256 << 10;
@@ -208,8 +208,8 @@ mod tests {
     use super::super::rope::tests::rope;
     use super::super::tensor::tests::tensors;
     use super::*;
-    use crate::failure::Code;
-    use crate::graph::graphdef::{Dim, tensor_to_proto};
+    use meshtf_graph::graphdef::{Dim, tensor_to_proto};
+    use meshtf_tensor::failure::Code;
 
     fn anything(_: &str, _: DType, _: &Shape) -> Result<()> {
         Ok(())

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http_body::Frame;
 use http_body_util::StreamBody;
+use meshtf_tensor::failure::{Failure, Result};
 use prost::Message;
 use tonic::body::Body;
 
@@ -12,7 +13,6 @@ use super::feed::Reading;
 use super::message as msg;
 use super::readers::Readers;
 use super::rope::Rope;
-use crate::failure::{Failure, Result};
 
 /// The feeds of a RunStepRequest.
 const STEP_FEED: u32 = 2;

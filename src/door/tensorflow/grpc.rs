@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Frame;
+use meshtf_tensor::failure::{Code, Failure, Result};
 use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response, header};
 use tonic::codegen::{BoxFuture, Service};
 
@@ -22,7 +23,6 @@ use super::message::{Method, described};
 use super::rope::Rope;
 use super::service::MasterService;
 use super::tensor::Outgoing;
-use crate::failure::{Code, Failure, Result};
 
 /// The flag and the length before each message.
 const HEADER: usize = 5;

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::failure::Failure;
-use crate::graph::graphdef::GraphDef;
-use crate::graph::graphdef::weigh::{Field, GRAPH, Schema};
+use meshtf_graph::graphdef::GraphDef;
+use meshtf_graph::graphdef::weigh::{Field, GRAPH, Schema};
+use meshtf_tensor::failure::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {

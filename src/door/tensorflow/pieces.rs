@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory;
 use prost::encoding::{WireType, decode_key, decode_varint};
-
-use crate::failure::{Code, Failure, Result};
-use crate::memory;
 
 /// Pieces, read from the front; a piece is freed as soon as it has been read. Clones share the bytes.
 #[derive(Clone, Default)]

@@ -5,10 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory;
 use tokio::sync::Semaphore;
-
-use crate::failure::{Code, Failure, Result};
-use crate::memory;
 
 /// How long a message waits for its turn.
 const MAX_WAIT: Duration = Duration::from_secs(60);

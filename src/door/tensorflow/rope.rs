@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Buf;
 use http_body_util::BodyExt;
+use meshtf_tensor::failure::{Code, Failure, Result};
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
 use tokio::time::Instant;
 use tonic::body::Body;
@@ -15,7 +16,6 @@ use super::budget::Share;
 use super::connection::Call;
 use super::pieces::{Pieces, append, cut_off, find, has_group, malformed, within_names};
 use super::readers::Readers;
-use crate::failure::{Code, Failure, Result};
 
 /// The slowest rate at which a message may arrive, after the allowed silence, in bytes per second.
 const SLOWEST: u64 = 4 << 10;

@@ -5,6 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Buf;
+use meshtf_graph::{Graph, graphdef};
+use meshtf_tensor::Shape;
+use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
 use prost::Message as _;
 
 use super::budget::MessageBudget;
@@ -18,14 +24,8 @@ use super::session::{Callable, DoorSession, Placeholders, stated};
 use super::sessions::Sessions;
 use super::tensor::Outgoing;
 use super::trace::full_name;
-use crate::device::DeviceName;
-use crate::device::{DeviceKind, DeviceSpec, Task};
-use crate::failure::{Code, Failure, Result};
-use crate::graph::{Graph, graphdef};
-use crate::lock::lock;
 use crate::node::Node;
 use crate::protocol::{Cluster, Member, SessionOptions};
-use crate::tensor::Shape;
 
 /// How long a new session waits for the tasks that its graph names, if the client sets no limit.
 const TASKS_WAIT: Duration = Duration::from_secs(10);

@@ -5,19 +5,20 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use meshtf_graph::graphdef::{GraphDef, Growth, Library};
+use meshtf_graph::plan::{Mode, Signature};
+use meshtf_graph::{Attr, FROM_WORKING_FOLDER, Function, FunctionBody, NodeDef, op};
+use meshtf_tensor::device::DeviceSpec;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
+
 use super::connection::Connection;
 use super::message::{RunMetadata, RunOptions, RunStepRequest, milliseconds};
 use super::readers::Readers;
 use super::recent::{Full, RecentlyUsed};
 use super::trace::metadata;
-use crate::device::DeviceSpec;
-use crate::failure::{Code, Failure, Result};
-use crate::graph::graphdef::{GraphDef, Growth, Library};
-use crate::graph::{Attr, FROM_WORKING_FOLDER, Function, FunctionBody, NodeDef, op};
-use crate::lock::lock;
-use crate::plan::{Mode, Signature};
 use crate::session::{PartialRun, Session, Steps};
-use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most callables of one session.
 const MAX_CALLABLES: usize = 4096;

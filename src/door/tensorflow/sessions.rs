@@ -4,11 +4,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
+
 use super::connection::Connection;
 use super::recent::{Full, RecentlyUsed};
 use super::session::DoorSession;
-use crate::failure::{Code, Failure, Result};
-use crate::lock::lock;
 
 /// Most sessions that are open at once.
 const MAX_SESSIONS: usize = 1024;

@@ -1,12 +1,11 @@
 //! Tensors in the messages to a client: elements are sent from their tensor without a copy.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use meshtf_graph::graphdef::{TensorProto, tensor_to_proto};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{DType, Tensor};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
-
-use crate::failure::{Code, Failure, Result};
-use crate::graph::graphdef::{TensorProto, tensor_to_proto};
-use crate::tensor::{DType, Tensor};
 
 /// `tensor_content` of a TensorProto.
 pub(super) const CONTENT: u32 = 4;
@@ -118,7 +117,7 @@ impl Outgoing {
 fn head_of(tensor: &Tensor) -> TensorProto {
     TensorProto {
         dtype: tensor.dtype().proto_number(),
-        tensor_shape: Some(crate::graph::graphdef::shape_proto(&tensor.shape().into())),
+        tensor_shape: Some(meshtf_graph::graphdef::shape_proto(&tensor.shape().into())),
         ..TensorProto::default()
     }
 }
@@ -133,7 +132,7 @@ pub(super) mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::graph::graphdef::tensor_from_proto;
+    use meshtf_graph::graphdef::tensor_from_proto;
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Named {

@@ -4,6 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_graph::GraphBuilder;
+use meshtf_graph::graphdef::{graph_def, tensor_to_proto};
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::Code;
+use meshtf_tensor::{Shape, Tensor};
 use prost::Message;
 use tonic::codegen::Service;
 use tonic::codegen::http::{Request, Response};
@@ -12,13 +18,7 @@ use super::grpc::{Answer, Calls};
 use super::message::*;
 use super::tensor::tests::Named;
 use super::*;
-use crate::device::Task;
-use crate::exec::BackendChoice;
-use crate::failure::Code;
-use crate::graph::GraphBuilder;
-use crate::graph::graphdef::{graph_def, tensor_to_proto};
 use crate::node::NodeConfig;
-use crate::tensor::{Shape, Tensor};
 
 const LIMIT: usize = 64 << 10;
 
@@ -86,7 +86,7 @@ impl TestDoor {
     /// Opens a session of y = x + 1, where x is fed.
     async fn session(&self) -> String {
         let mut graph = GraphBuilder::new();
-        let dtype = crate::graph::Attr::Type(crate::tensor::DType::F32);
+        let dtype = meshtf_graph::Attr::Type(meshtf_tensor::DType::F32);
         let x = graph.op("Placeholder").name("x").attr("dtype", dtype).build().unwrap();
         let one = graph.constant("one", 1f32).unwrap();
         graph.op("AddV2").name("y").input(x).input(one).build().unwrap();
@@ -115,7 +115,7 @@ async fn a_session_runs_and_ends() {
     let feeds = [("x:0", Tensor::vector(vec![1f32, 2.0]))];
     let ran = door.run(&step, &feeds).await.unwrap();
     assert_eq!(ran.tensor[0].name, "y:0");
-    let y = crate::graph::graphdef::tensor_from_proto(ran.tensor[0].tensor.clone().unwrap()).unwrap();
+    let y = meshtf_graph::graphdef::tensor_from_proto(ran.tensor[0].tensor.clone().unwrap()).unwrap();
     assert_eq!(y, Tensor::vector(vec![2f32, 3.0]));
 
     // Errors are in the status, or in the body if the client asks for that.
@@ -134,8 +134,8 @@ async fn a_session_runs_and_ends() {
 async fn many_steps_are_taken_until_one_fails() {
     let door = TestDoor::new(None).await;
     let mut graph = GraphBuilder::new();
-    let int = || crate::graph::Attr::Type(crate::tensor::DType::I32);
-    let ints = || crate::graph::Attr::Types(vec![crate::tensor::DType::I32]);
+    let int = || meshtf_graph::Attr::Type(meshtf_tensor::DType::I32);
+    let ints = || meshtf_graph::Attr::Types(vec![meshtf_tensor::DType::I32]);
     let one = graph.constant("one", 1i32).unwrap();
     let none = graph.constant("none", 0i32).unwrap();
     let queue = graph.op("FIFOQueueV2").name("queue").attr("component_types", ints()).build().unwrap();
@@ -168,7 +168,7 @@ async fn many_steps_are_taken_until_one_fails() {
         let over = run(&["add"], &[], 1000).await.unwrap_err();
         assert_eq!(over.0, Code::OutOfRange, "{}", over.1);
         let fetched = run(&[], &["read:0"], 1).await.unwrap();
-        let read = crate::graph::graphdef::tensor_from_proto(fetched.tensor[0].tensor.clone().unwrap()).unwrap();
+        let read = meshtf_graph::graphdef::tensor_from_proto(fetched.tensor[0].tensor.clone().unwrap()).unwrap();
         assert_eq!(read, Tensor::scalar(40i32));
         let refused = run(&[], &["read:0"], 2).await.unwrap_err();
         assert_eq!(refused.0, Code::InvalidArgument);

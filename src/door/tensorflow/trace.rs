@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
+use meshtf_graph::NodeDef;
+use meshtf_graph::graphdef::graph_def;
+use meshtf_graph::trace::{DeviceTrace, NodeTrace};
+use meshtf_tensor::device::DeviceName;
+
 use super::message::{DeviceStepStats, NodeExecStats, RunMetadata, RunOptions, StepStats};
-use crate::device::DeviceName;
-use crate::graph::NodeDef;
-use crate::graph::graphdef::graph_def;
-use crate::trace::{DeviceTrace, NodeTrace};
 
 /// The metadata of a traced step.
 pub(super) fn metadata(traces: Vec<DeviceTrace>, options: &RunOptions) -> RunMetadata {
@@ -66,7 +67,7 @@ fn stats(run: NodeTrace) -> NodeExecStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{DeviceKind, Task};
+    use meshtf_tensor::device::{DeviceKind, Task};
 
     #[test]
     fn a_trace_becomes_step_stats() {

@@ -8,10 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
 use tokio::sync::Notify;
 
-use crate::failure::{Code, Failure, Result};
-use crate::lock::lock;
 use crate::strangers::Origin;
 
 /// The budget.

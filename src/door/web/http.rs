@@ -19,12 +19,12 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use meshtf_tensor::failure;
+use meshtf_tensor::lock::lock;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::accept;
 use super::{EVERY, MAX_FOLLOWERS, Serving, looks};
-use crate::failure;
-use crate::lock::lock;
 use crate::strangers::{Progress, Stranger};
 
 /// How long a request and its answer may take, unless it follows the mesh.

@@ -6,19 +6,19 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use meshtf_graph::plan::Picture;
+use meshtf_graph::trace::StepPicture;
+use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::lock::lock;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::picture::ANSWER_LIMIT;
 use super::recent::Recent;
-use crate::device::{DeviceName, Task};
-use crate::failure::{Code, Failure, Result};
-use crate::ids::SessionId;
-use crate::lock::lock;
 use crate::node::Node;
-use crate::plan::Picture;
 use crate::protocol::look::{Curve, PieceDone, Point, SessionLook};
-use crate::trace::StepPicture;
 
 /// A session, and the node that is its master.
 pub type Key = (Task, SessionId);

@@ -3,7 +3,8 @@
 
 use std::fmt::Write as _;
 
-use crate::device::Task;
+use meshtf_tensor::device::Task;
+
 use crate::protocol::status::{LinkState, NodeStatus};
 
 /// All metrics of a node.
@@ -187,12 +188,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::device::DeviceKind;
-    use crate::ids::SessionId;
     use crate::protocol::status::{
         DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, PeerStatus, ResourceStatus, Totals,
     };
-    use crate::tensor::{DType, PartialShape};
+    use meshtf_tensor::device::DeviceKind;
+    use meshtf_tensor::ids::SessionId;
+    use meshtf_tensor::{DType, PartialShape};
 
     fn status() -> NodeStatus {
         let task = Task::new("ps", 0);

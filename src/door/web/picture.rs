@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use meshtf_tensor::device::Task;
 use serde_json::{Value, json};
 
-use crate::device::Task;
 use crate::node::Node;
 use crate::protocol::Cluster;
 use crate::protocol::look::Fetched;

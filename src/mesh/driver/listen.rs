@@ -18,7 +18,7 @@ impl Driver {
     pub(super) async fn listen(&mut self, config: &MeshConfig) -> Result<(), MeshError> {
         let mut wanted = config.listen.clone();
         if let (Some(task), true, false) = (&config.task, wanted.is_empty(), config.fixed.is_empty()) {
-            let known = || config.fixed.keys().map(crate::device::Task::short).collect::<Vec<_>>().join(", ");
+            let known = || config.fixed.keys().map(meshtf_tensor::device::Task::short).collect::<Vec<_>>().join(", ");
             let own = config.fixed.get(task);
             wanted.extend(own.cloned());
             own.ok_or_else(|| MeshError::NotInClusterFile { task: task.clone(), known: known() })?;

@@ -1,7 +1,8 @@
 //! One frame of each kind, byte by byte, as docs/protocol.md defines them.
 
+use meshtf_tensor::device::DeviceKind;
+
 use super::*;
-use crate::device::DeviceKind;
 use crate::protocol::constants::Reference;
 use crate::protocol::inquiry::{Answer, VariableName};
 use crate::protocol::{Content, Reply, ToClient, ToMaster};

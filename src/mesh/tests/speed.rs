@@ -6,15 +6,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use libp2p::identity::Keypair;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::ids::{PieceId, RequestId, SessionId};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::ids::{PieceId, RequestId, SessionId};
 use crate::mesh::transport::tls::Tls;
 use crate::mesh::*;
 use crate::protocol::{Message, ToClient, ToMaster};
-use crate::tensor::Tensor;
 
 const ROUNDS: u64 = 20_000;
 const TENSOR_BYTES: usize = 64 << 20;

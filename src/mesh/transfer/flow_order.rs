@@ -1,10 +1,10 @@
 //! Small messages and bulk of one flow, from the queue of one side to the order of the other: they are delivered in the order
 //! in which they were sent, in whatever order they arrive and however late they are acknowledged.
 
+use meshtf_tensor::ids::RequestId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::RequestId;
 use crate::mesh::order::Arrivals;
 use crate::protocol::{MAX_MESSAGE_BYTES, Message, ToClient};
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use bytemuck::AnyBitPattern;
 use bytes::BufMut;
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, Element, Tensor, with_ring};
 use tokio::io::AsyncReadExt;
 
 use super::super::frame::{self, Kind, PREFIX_BYTES, Prefix, TensorHeader};
@@ -13,10 +16,7 @@ use super::super::incoming::Incoming;
 use super::super::link::Link;
 use super::super::roster::Roster;
 use super::super::transport::PeerStream;
-use crate::failure::Failure;
-use crate::memory;
 use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Peer};
-use crate::tensor::{DType, Element, Tensor, with_ring};
 
 /// How long an idle socket is kept: longer than its sender keeps it.
 const RECEIVER_IDLE_LIMIT: Duration = Duration::from_secs(45);

@@ -14,11 +14,11 @@ use futures::stream::{self, BoxStream, StreamExt};
 use libp2p::PeerId;
 use libp2p::core::Multiaddr;
 use libp2p::core::multiaddr::Protocol;
+use meshtf_tensor::lock::lock;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 use tokio::sync::{Barrier, mpsc, watch};
 
 use super::{Arrival, ByteStream, ListenEvent, Secured, Transport};
-use crate::lock::lock;
 
 /// Bytes of a pipe that are written and not read.
 const PIPE_BYTES: usize = 64 << 10;

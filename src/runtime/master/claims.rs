@@ -6,12 +6,13 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
 
+use meshtf_tensor::failure::{Code, Failure, Reason, Result};
+use meshtf_tensor::ids::{RequestId, SessionId};
+use meshtf_tensor::lock::lock;
+
 use super::machine::SessionEvent;
 use super::sessions::Claimed;
 use super::{Master, State};
-use crate::failure::{Code, Failure, Reason, Result};
-use crate::ids::{RequestId, SessionId};
-use crate::lock::lock;
 use crate::protocol::{Peer, Reply};
 
 /// Most names that a session claims, and most bytes of each.

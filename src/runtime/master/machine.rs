@@ -20,17 +20,18 @@ pub(super) use self::run::{Ask, Fed};
 use self::run::{MAX_RUNS, Runs};
 use self::seen::Seen;
 pub(super) use self::seen::Traced;
+use meshtf_graph::plan::{Mode, Picture, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
+use meshtf_graph::{Addition, Graph};
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::{Incarnation, PieceId, RequestId, SessionId};
+use meshtf_tensor::{PartialShape, Tensor};
+
 use super::MasterLimits;
-use crate::device::Task;
-use crate::failure::{Code, Failure, Result};
-use crate::graph::{Addition, Graph};
-use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
-use crate::plan::{Mode, Picture, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
 use crate::protocol::constants::TakenOut;
 use crate::protocol::event::Event;
 use crate::protocol::look::MAX_DRAWN;
 use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
-use crate::tensor::{PartialShape, Tensor};
 
 /// What is to be sent.
 pub(super) type Sends = Vec<(Peer, Envelope)>;

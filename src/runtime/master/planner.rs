@@ -8,11 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::failure::{Code, Failure, Result};
-use crate::ids::{RequestId, SessionId};
-use crate::lock::lock;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::{RequestId, SessionId};
+use meshtf_tensor::lock::lock;
+
 use crate::protocol::{Peer, Request};
-use crate::tensor::Tensor;
 
 /// Threads that plan. The first takes small graphs only, the others large ones before small ones.
 const PLANNERS: usize = 3;
@@ -294,8 +295,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::plan::Signature;
     use crate::protocol::SessionOptions;
+    use meshtf_graph::plan::Signature;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -6,12 +6,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Reason, Result};
+use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::lock::lock;
+
 use super::MasterLimits;
 use super::machine::{Machine, Nanos};
-use crate::device::Task;
-use crate::failure::{Code, Failure, Reason, Result};
-use crate::ids::SessionId;
-use crate::lock::lock;
 use crate::protocol::Peer;
 
 /// Most ended sessions that are remembered, so that a client that comes back hears why.

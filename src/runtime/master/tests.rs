@@ -7,14 +7,15 @@ use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex};
 
+use meshtf_graph::plan::Piece;
+use meshtf_graph::read;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::failure::Reason;
+use meshtf_tensor::ids::{Incarnation, PieceId};
+
 use super::*;
-use crate::device::DeviceName;
-use crate::failure::Reason;
-use crate::graph::read;
-use crate::ids::{Incarnation, PieceId};
-use crate::plan::Piece;
 use crate::protocol::{DeviceInfo, Envelope, Member, Message, ToWorker};
-use crate::tensor::Tensor;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -454,7 +455,7 @@ fn a_slow_way_to_one_worker_holds_up_no_other_session() {
         bench.master.deliver(&peer("client"), message, vec![Tensor::scalar(7i32)]);
         assert_eq!(bench.started(), ("t0.0".to_owned(), 1, 1));
         // What is decided of the slow one in the meantime waits for its turn and overtakes nothing.
-        let step = crate::ids::StepId { session: SessionId(1), number: 1 };
+        let step = meshtf_tensor::ids::StepId { session: SessionId(1), number: 1 };
         let failed = ToMaster::Failed { step, failure: Failure::invalid("no") };
         bench.master.deliver(&peer(&worker), failed, vec![]);
         bench.is_quiet();

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use meshtf_graph::trace::{DeviceTrace, StepPicture, Timeline};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::Result;
+use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::lock::lock;
+
 use super::machine::Traced;
-use crate::failure::Result;
-use crate::ids::SessionId;
-use crate::lock::lock;
-use crate::tensor::Tensor;
-use crate::trace::{DeviceTrace, StepPicture, Timeline};
 
 /// Most steps that are kept.
 const MAX_KEPT: usize = 8;

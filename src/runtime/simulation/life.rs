@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use meshtf_graph::{Attr, Graph, read};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Result, Stage};
+
 use super::net::{Net, client};
 use super::{Draw, Plot, RUNS, STEPS_MAX, TASKS};
-use crate::failure::{Code, Failure, Result, Stage};
-use crate::graph::{Attr, Graph, read};
 use crate::protocol::SessionOptions;
 use crate::session::{Session, Steps};
-use crate::tensor::Tensor;
 
 /// What is fetched in a run. With the initialiser these are more plans than a master keeps.
 const FETCHES: [&[&str]; 4] = [&["last", "read"], &["read", "last"], &["sum_3", "last"], &["last"]];

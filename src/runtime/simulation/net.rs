@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use meshtf_engine::adapters::{BackendChoice, cpu};
+use meshtf_exec::Resources;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::{Incarnation, SessionId};
+use meshtf_tensor::lock::lock;
+
 use super::{CLIENTS, Chore, Draw, Host, TASKS};
-use crate::device::Task;
-use crate::exec::{BackendChoice, Resources, cpu};
-use crate::failure::{Code, Failure, Result};
-use crate::ids::{Incarnation, SessionId};
-use crate::lock::lock;
 use crate::protocol::{Cluster, Envelope, Member, Peer};
 use crate::runtime::master::MasterLimits;
 use crate::runtime::router::Router;

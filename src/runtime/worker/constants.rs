@@ -1,13 +1,14 @@
 //! The large constants of the pieces that a worker holds: one that is here for a piece of a session does not come again with
 //! another. No session gets one of another's.
 
+use meshtf_graph::plan::Piece;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::Result;
+use meshtf_tensor::ids::{PieceId, SessionId};
+
 use super::State;
-use crate::failure::Result;
-use crate::ids::{PieceId, SessionId};
-use crate::plan::Piece;
 use crate::protocol::Constants;
 use crate::protocol::constants::{Reference, nodes_of};
-use crate::tensor::Tensor;
 
 impl State {
     /// Gives the pieces of a registration the constants that they lack, and keeps those for as long as it has the pieces.

@@ -3,10 +3,11 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use meshtf_exec::{Device, Load, MAX_PARKED_BYTES, MAX_PIECES};
+use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::memory;
+
 use super::{MAX_SESSIONS, Registered, State};
-use crate::device::DeviceKind;
-use crate::exec::{Device, Load, MAX_PARKED_BYTES, MAX_PIECES};
-use crate::memory;
 use crate::protocol::DeviceInfo;
 use crate::protocol::status::{DeviceStatus, LimitStatus, Listed, MAX_LISTED, MemoryStatus, PieceStatus};
 

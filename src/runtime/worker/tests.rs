@@ -6,12 +6,13 @@ use std::sync::Condvar;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use meshtf_engine::host::HostEngine;
+use meshtf_graph::plan::{PlanOptions, Signature, plan};
+use meshtf_graph::{Graph, read};
+use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::ids::Incarnation;
+
 use super::*;
-use crate::device::DeviceKind;
-use crate::exec::HostEngine;
-use crate::graph::{Graph, read};
-use crate::ids::Incarnation;
-use crate::plan::{PlanOptions, Signature, plan};
 use crate::protocol::{Cluster, Constants, DeviceInfo, Member, Message};
 
 const PATIENCE: Duration = Duration::from_secs(30);

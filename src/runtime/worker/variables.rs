@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use meshtf_exec::{Device, container_named};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Failure, Result};
+
 use super::{State, Worker};
-use crate::exec::{Device, container_named};
-use crate::failure::{Failure, Result};
 use crate::protocol::inquiry::VariableName;
-use crate::tensor::Tensor;
 
 impl Worker {
     /// The value of a variable, and its version.

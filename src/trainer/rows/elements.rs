@@ -1,11 +1,12 @@
 //! Examples of one size, one behind the other: .npy and .npz, safetensors, idx.
 
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::npy::Head;
+use meshtf_tensor::{Tensor, safetensors};
+use meshtf_train::data::{FilePart, Member, chosen, find_npz, idx_head};
+
 use super::{DataFile, Pieces};
-use crate::data::{FilePart, Member, chosen, find_npz, idx_head};
-use crate::failure::{Failure, Result};
-use crate::memory;
-use crate::tensor::npy::Head;
-use crate::tensor::{Tensor, safetensors};
 
 /// Bytes in which the header of an array is looked for.
 const START: u64 = 1 << 17;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use flate2::read::MultiGzDecoder;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_train::data::largest_in_npz;
 
-use crate::data::largest_in_npz;
-use crate::failure::{Failure, Result};
-use crate::memory;
 use crate::random;
 
 /// Most bytes that a file is unpacked to.

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_train::data::{Images, read_image};
+
 use super::super::source::read;
 use super::Pieces;
-use crate::data::{Images, read_image};
-use crate::failure::{Failure, Result};
-use crate::tensor::Tensor;
 
 #[derive(Debug)]
 pub(in super::super) struct ImageRows {

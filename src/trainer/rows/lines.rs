@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, Read};
 
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, Tensor};
+use meshtf_train::data::{Lines, MAX_LINE};
+
 use super::{DataFile, Pieces, Takes};
-use crate::data::{Lines, MAX_LINE};
-use crate::failure::{Failure, Result};
-use crate::memory;
-use crate::tensor::{DType, Tensor};
 
 /// Places that are asked memory for at a time.
 const MORE: usize = 1 << 16;

@@ -2,14 +2,15 @@
 
 use std::io::BufRead;
 
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{Data, Tensor};
+use meshtf_train::data::{Chosen, CsvRecords, EMPTY, names_of};
+use meshtf_train::file::DataSource;
+
 use super::super::source::columns;
 use super::lines::Starts;
 use super::{DataFile, Pieces};
-use crate::data::{Chosen, CsvRecords, EMPTY, names_of};
-use crate::failure::{Failure, Result};
-use crate::memory;
-use crate::tensor::{Data, Tensor};
-use crate::train::file::DataSource;
 
 #[derive(Debug)]
 pub(super) struct Table {

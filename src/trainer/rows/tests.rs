@@ -7,14 +7,14 @@ use std::time::SystemTime;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use meshtf_tensor::npy;
+use meshtf_tensor::safetensors::{self, Contents};
+use meshtf_train::data::{Column, Examples, FilePart, write_npz};
+use meshtf_train::file::Take;
 use temp_dir::TempDir;
 use zip::write::SimpleFileOptions;
 
 use super::*;
-use crate::data::{Column, Examples, FilePart, write_npz};
-use crate::tensor::npy;
-use crate::tensor::safetensors::{self, Contents};
-use crate::train::file::Take;
 
 const COUNT: usize = 40;
 /// What is held in memory here.

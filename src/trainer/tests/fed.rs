@@ -1,10 +1,11 @@
 //! What steps and evaluations are fed with beside batches, and what each worker draws for itself.
 
+use meshtf_graph::Attrs;
+use meshtf_tensor::Shape;
+use meshtf_train::Schedule;
+use meshtf_train::model::Value;
+
 use super::*;
-use crate::graph::Attrs;
-use crate::model::Value;
-use crate::tensor::Shape;
-use crate::train::Schedule;
 
 /// How many workers and tasks of job `ps` there are, how they work together, and how many workers may be late.
 const LAYOUTS: [(usize, usize, UpdateMode, usize); 5] = [
@@ -25,7 +26,7 @@ fn laid_out(mut sections: Sections, layout: (usize, usize, UpdateMode, usize)) -
 fn kept() -> Graph {
     let m = Model::new();
     let (x, keep) = (m.placeholder("x", DType::F32, [None, Some(2)]), m.placeholder("keep", DType::F32, [0usize; 0]));
-    let w = m.variable("w", [2], crate::train::Initializer::Ones);
+    let w = m.variable("w", [2], meshtf_train::Initializer::Ones);
     let loss = (x * w).square().mean() * &keep;
     loss.named("loss");
     (&keep * 1.0).named("seen");
@@ -85,7 +86,7 @@ async fn a_constant_takes_the_place_of_a_default_on_every_worker() {
         (m.placeholder("x", DType::F32, [None, Some(2)]), m.placeholder("other", DType::F32, [None::<usize>]));
     let attrs = Attrs::from([("shape", Shape::scalar().into()), ("dtype", DType::F32.into())]);
     let keep = m.op("PlaceholderWithDefault", &[&(x.mean() + other.mean())], attrs).named("kept");
-    let w = m.variable("w", [2], crate::train::Initializer::Ones);
+    let w = m.variable("w", [2], meshtf_train::Initializer::Ones);
     ((x * w).square().mean() * &keep).named("loss");
     let graph = m.finish().unwrap();
     let node = graph.nodes().find(|(_, node)| node.op.name == "PlaceholderWithDefault").unwrap().1.name.clone();
@@ -183,7 +184,7 @@ fn what_cannot_be_fed_is_refused() {
 async fn each_worker_draws_its_own_random_numbers() {
     let m = Model::new();
     let x = m.placeholder("x", DType::F32, [None, Some(2)]);
-    let w = m.variable("w", [2], crate::train::Initializer::Ones);
+    let w = m.variable("w", [2], meshtf_train::Initializer::Ones);
     let seeds =
         Attrs::from([("seed", 3.into()), ("seed2", 5.into()), ("dtype", DType::F32.into()), ("T", DType::I32.into())]);
     let noise: Value = m.op("RandomUniform", &[&m.constant([2i32, 2])], seeds);

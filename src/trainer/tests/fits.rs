@@ -1,8 +1,9 @@
 //! What is refused before the first step, or before a state is saved; and what is evaluated at a time.
 
+use meshtf_train as train;
+use meshtf_train::file::ConfusionNodes;
+
 use super::*;
-use crate::train;
-use crate::train::file::ConfusionNodes;
 
 /// The mean of a row in half precision.
 fn half_precision() -> Graph {
@@ -12,7 +13,7 @@ fn half_precision() -> Graph {
     let y = &x * m.variable_of(&w);
     y.square().mean().named("loss");
     let limit = m.constant(half::f16::from_f32(1.0));
-    m.op("Greater", &[&y.mean(), &limit], crate::graph::Attrs::default()).named("is_more");
+    m.op("Greater", &[&y.mean(), &limit], meshtf_graph::Attrs::default()).named("is_more");
     m.finish().unwrap()
 }
 
@@ -36,7 +37,7 @@ fn what_is_looked_at_is_checked_before_the_first_step() {
     let (x, z) = (m.placeholder("x", DType::F32, [None, Some(2)]), m.placeholder("z", DType::I32, [None]));
     x.dense("d", 2).square().mean().named("loss");
     z.named("class");
-    m.op("AsString", &[&x.mean()], crate::graph::Attrs::default()).named("text");
+    m.op("AsString", &[&x.mean()], meshtf_graph::Attrs::default()).named("text");
     let graph = m.finish().unwrap();
     let confused = |labels: &str| {
         let confusion = ConfusionNodes { labels: labels.to_owned(), predictions: "loss".to_owned() };

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use meshtf_checkpoint::DataDir;
+use meshtf_tensor::npy;
+use meshtf_train::file::{DataSource, Take};
+
 use super::*;
-use crate::checkpoint::DataDir;
-use crate::tensor::npy;
-use crate::train::file::{DataSource, Take};
 
 /// A training of files in a folder on two workers.
 struct Setup {

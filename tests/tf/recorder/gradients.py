@@ -8,7 +8,7 @@ in `outputs`, by the float and complex inputs, and what is neither is a constant
 `starts` are what the gradients begin with. `gradients` is what TensorFlow makes of these, in the order of the inputs, as dense
 tensors or null; `sparse` says which of them it states as rows. `second` are the gradients of `gradients` again, started by
 `second_starts`. Where TensorFlow has no gradient, or no kernel for it, `lacks` or `second_lacks` has its error in place of the
-answer; it is not asked where `ours` says why. See `src/exec/tests/gradients.rs`.
+answer; it is not asked where `ours` says why. See `crates/exec/tests/devices/gradients.rs`.
 """
 
 import json

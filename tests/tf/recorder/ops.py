@@ -2,7 +2,7 @@
 
 A case has `op`, `attrs` (only those that differ from the default and cannot be inferred) and `inputs`; one of an update
 has `variables`, too. What TensorFlow makes of it stands in `outputs` (of an update: the variables afterwards) or in `error`,
-the canonical class, with `message`, words that every implementation's error must have. See `src/exec/kernel/tests.rs`.
+the canonical class, with `message`, words that every implementation's error must have. See `crates/cases/src/lib.rs`.
 
 Three marks are for the recorder alone. `onednn: true`: only TensorFlow's oneDNN kernels take this on a CPU. `unset: [3]`:
 TensorFlow leaves this output as its memory was, so that what is recorded of it is our own choice. `ours: "why"`: TensorFlow is

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# How far an answer may be from a recorded one where the record does not say: as in src/exec/kernel/tests.rs.
+# How far an answer may be from a recorded one where the record does not say: as in crates/cases/src/lib.rs.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12}
 COMPLEX = {"complex64": 2e-6, "complex128": 1e-12}
 DIFFERENTIABLE = {*TOLERANCE, *COMPLEX}

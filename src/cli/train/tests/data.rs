@@ -76,7 +76,7 @@ async fn arrays_and_text_are_examples() {
     x.slice_mut::<f64>().unwrap()[12..24].fill(1.0);
     x.slice_mut::<f64>().unwrap()[36..48].fill(1.0);
     let mut file = std::fs::File::create(folder.child("d.npz")).unwrap();
-    crate::data::write_npz(&mut file, &[("x".to_owned(), x), ("labels".to_owned(), labels)]).unwrap();
+    meshtf_train::data::write_npz(&mut file, &[("x".to_owned(), x), ("labels".to_owned(), labels)]).unwrap();
     classifier(&folder, false, "[null, 12]", "[null]", r#"{"x": "d.npz:x", "y": "d.npz:labels"}"#);
     let learned = learned(&folder).await;
     assert!(learned.iter().all(|w| *w > 0.1), "{learned:?}");

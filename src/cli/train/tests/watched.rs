@@ -1,8 +1,9 @@
 //! What is kept of a training and said of it: the best weights, logs, pictures, the node that made a NaN.
 
+use meshtf_tensor::safetensors::Contents;
+
 use super::*;
 use crate::cli::export::{ExportArgs, ImportArgs, export, import};
-use crate::tensor::safetensors::Contents;
 use crate::trainer::stored;
 
 /// Replaces parts of the graph's file.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use burn_ir::{ScalarIr, TensorIr};
 use burn_std::distributed::ReduceOperation;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::Failure;
 use smallvec::SmallVec;
 
 use super::SessionNo;
 use super::value::Key;
 use crate::door::burn::form::Form;
 use crate::door::burn::message::RequestId;
-use crate::failure::Failure;
-use crate::tensor::Tensor;
 
 /// What is queued.
 #[derive(Debug)]

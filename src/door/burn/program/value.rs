@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::Failure;
+
 use super::SessionNo;
 use crate::door::burn::slots::Slot;
-use crate::failure::Failure;
-use crate::tensor::Tensor;
 
 /// A value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,6 +7,9 @@ use std::time::Duration;
 use burn_ir::{CustomOpIr, OperationIr};
 use burn_std::{ExecutionError, TensorData};
 use futures::{SinkExt, StreamExt};
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,9 +21,6 @@ use tokio_tungstenite::tungstenite::Message;
 use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusal, SessionTask};
 use super::super::{Serving, http};
 use super::{TRAINING, add, exp, kept, last, new, read, scale, upload};
-use crate::exec::BackendChoice;
-use crate::lock::lock;
-use crate::memory;
 use crate::node::{Node, NodeConfig};
 
 const TOKEN: &str = "0123456789abcdef";
@@ -82,7 +82,7 @@ impl Served {
 /// A node with task 0 of a job, that dials these addresses.
 async fn node(home: &temp_dir::TempDir, job: &str, peers: Vec<String>) -> Node {
     let config = NodeConfig {
-        task: Some(crate::device::Task::new(job, 0)),
+        task: Some(meshtf_tensor::device::Task::new(job, 0)),
         backend: BackendChoice::Flex,
         listen: vec!["127.0.0.1:0".into()],
         peers,

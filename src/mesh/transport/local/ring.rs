@@ -14,9 +14,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use meshtf_tensor::memory;
 use tokio::io::ReadBuf;
-
-use crate::memory;
 
 /// Bytes of a ring: little enough to stay in the processor's cache between writer and reader. Measured: more is not faster, and
 /// half of it is slower.

@@ -317,7 +317,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::memory;
+    use meshtf_tensor::memory;
 
     /// Two ends, the first of which will write bulk to the second; with shared memory or without.
     fn pair(shared: bool) -> (LocalStream, LocalStream) {

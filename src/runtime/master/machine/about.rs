@@ -1,6 +1,7 @@
 //! What a message of a master is about.
 
-use crate::ids::{PieceId, RequestId};
+use meshtf_tensor::ids::{PieceId, RequestId};
+
 use crate::protocol::{Message, ToClient, ToWorker};
 
 /// What a message is about, for when it cannot be sent.

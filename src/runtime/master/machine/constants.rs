@@ -4,14 +4,15 @@
 
 use std::collections::HashMap;
 
+use meshtf_graph::{Attr, NodeDef};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::Result;
+use meshtf_tensor::ids::PieceId;
+
 use super::plans::Part;
 use super::{Peer, Pieces};
-use crate::failure::Result;
-use crate::graph::{Attr, NodeDef};
-use crate::ids::PieceId;
 use crate::protocol::constants::{HeldConstants, TakenOut, nodes_of};
 use crate::protocol::{Constants, Content};
-use crate::tensor::Tensor;
 
 #[derive(Default)]
 pub(in super::super) struct Stock {

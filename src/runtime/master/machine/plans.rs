@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use meshtf_graph::plan::{Picture, Signature, Summary};
+use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::failure::{Code, Failure, Reason, Result, counted};
+use meshtf_tensor::ids::{Incarnation, PieceId, RequestId};
+use meshtf_tensor::{DType, PartialShape, Tensor};
+
 use super::super::MasterLimits;
-use crate::device::{DeviceName, Task};
-use crate::failure::{Code, Failure, Reason, Result, counted};
-use crate::ids::{Incarnation, PieceId, RequestId};
-use crate::plan::{Picture, Signature, Summary};
 use crate::protocol::{Cluster, Content, Peer};
-use crate::tensor::{DType, PartialShape, Tensor};
 
 /// Most requests that wait for one plan to be registered.
 const MAX_ASKING: usize = 64;

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use meshtf_graph::plan::Signature;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Reason, Result, Stage};
+use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 use smallvec::SmallVec;
 
 use super::plans::{FeedWay, Part, Prepared, gone};
 use super::seen::Seen;
 use super::{Machine, Nanos, Sends, lost};
-use crate::device::Task;
-use crate::failure::{Code, Failure, Reason, Result, Stage};
-use crate::ids::{PieceId, RequestId, SessionId, StepId};
-use crate::plan::Signature;
 use crate::protocol::event::Event;
 use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToWorker};
-use crate::tensor::Tensor;
 
 /// Steps of one run that the workers may be ahead of the slowest piece.
 const WINDOW: u64 = 32;

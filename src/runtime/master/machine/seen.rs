@@ -5,14 +5,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use meshtf_graph::plan::{Mode, Signature};
+use meshtf_tensor::ids::PieceId;
+use meshtf_tensor::{Data, Tensor};
+
 use super::{Machine, Nanos, Of, ToPlan};
-use crate::ids::PieceId;
-use crate::plan::{Mode, Signature};
 use crate::protocol::look::{
     Curve, Fetched, MAX_CURVES, MAX_DRAWN, MAX_LATELY, MAX_POINTS, PieceDone, Point, SessionLook,
 };
 use crate::protocol::status::SessionStatus;
-use crate::tensor::{Data, Tensor};
 
 /// A traced step: its number, and what each device says of it.
 pub(in super::super) type Traced = (u64, Vec<Tensor>);
@@ -200,7 +201,7 @@ fn number(tensor: &Tensor) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::SessionId;
+    use meshtf_tensor::ids::SessionId;
 
     #[test]
     fn only_numbers_are_kept_and_only_some_of_many() {

@@ -1,9 +1,10 @@
 //! The machine of a session by itself: events with invented times in, messages out. There is no lock, no clock and no thread.
 
+use meshtf_graph::plan::{PlanOptions, plan};
+use meshtf_graph::read;
+use meshtf_tensor::device::{DeviceKind, DeviceName};
+
 use super::*;
-use crate::device::{DeviceKind, DeviceName};
-use crate::graph::read;
-use crate::plan::{PlanOptions, plan};
 use crate::protocol::{DeviceInfo, Member, Message};
 
 const SECOND: Nanos = 1_000_000_000;

@@ -1,7 +1,8 @@
 //! Large constants: which go to whom, and how often.
 
+use meshtf_graph::{Attr, Attrs};
+
 use super::*;
-use crate::graph::{Attr, Attrs};
 use crate::protocol::Content;
 use crate::protocol::constants::TakenOut;
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 tf1 = tf.compat.v1
 N = None
-TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../src/graph/op/table.txt")
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../crates/graph/src/op/table.txt")
 
 
 class Raw:

@@ -1,0 +1,213 @@
+//! The engines: burn's backends behind [`Engine`].
+//!
+//! One generic implementation serves them all: in burn 0.22 every backend takes tensors whose rank and dtype are known
+//! at run time only. Burn answers a bad shape with a panic, so a kernel here looks before it calls, and declines what is
+//! wrong (the host kernel says so in TensorFlow's words), what burn would compute otherwise than TensorFlow does, and
+//! what has no elements. It never computes on whole numbers: those describe shapes, and stay with the host.
+
+mod array;
+mod batch_norm;
+mod bits;
+mod blocks;
+mod cast;
+mod channels_last;
+mod conv;
+mod dense;
+mod depthwise;
+mod einsum;
+mod elementwise;
+mod fold;
+mod gather;
+mod gemm;
+mod layout;
+mod local_response;
+mod losses;
+mod matmul;
+mod memory;
+mod mirror;
+mod normalize;
+mod pool;
+mod products;
+mod reduce;
+mod select;
+mod train;
+mod updates;
+mod volume_pools;
+mod volumes;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use array::Site;
+use burn_backend::DeviceOps;
+pub use memory::{Backing, download, is_handed_over};
+use meshtf_kernels::KernelNode;
+use meshtf_loops::turn;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory as budget;
+use meshtf_tensor::{DType, Tensor};
+
+use crate::{Engine, EngineKernel, EngineOutcome, Value, Values};
+
+/// A tensor of no more elements is small to a CPU: what lies around a kernel of its backend, from the tensor it is given
+/// to the one it answers, takes longer than the host kernel does.
+const SMALL: usize = 1024;
+
+/// A kernel before it knows its device.
+type Body<B> = Box<dyn FnMut(&Site<B>, Values) -> Result<EngineOutcome> + Send>;
+
+/// One backend on one of its devices.
+pub struct BurnEngine<B: Backing> {
+    name: String,
+    site: Site<B>,
+}
+
+impl<B: Backing> BurnEngine<B> {
+    /// The engine on `device`, which must be there.
+    pub fn new(name: impl Into<String>, device: B::Device) -> Self {
+        let floats = [DType::F16, DType::BF16, DType::F32, DType::F64]
+            .into_iter()
+            // GPUs say that they compute in float64, but their shading languages have no function of one: what they
+            // answer to exp is nonsense, and not even a comparison sees a NaN.
+            .filter(|&dtype| !(B::REMOTE && dtype == DType::F64))
+            // A CPU has no arithmetic of half floats to gain by, and the host's kernels know where TensorFlow rounds.
+            .filter(|&dtype| B::REMOTE || !matches!(dtype, DType::F16 | DType::BF16))
+            .filter(|&dtype| memory::burn_type(dtype).is_some_and(|dtype| B::supports_dtype(&device, dtype)))
+            .collect();
+        let bools = device.defaults().bool_dtype;
+        BurnEngine { name: name.into(), site: Site { device, bools, floats } }
+    }
+}
+
+impl<B: Backing> Engine for BurnEngine<B> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>> {
+        let Some((mut body, is_light)) = body::<B>(node, &self.site)? else { return Ok(None) };
+        let site = self.site.clone();
+        let name = self.name.clone();
+        let takes_empty = batch_norm::takes_empty(node.op);
+        let run = move |inputs: Values| {
+            let is_left = |input: &Value| !takes_empty && input.is_empty() || input.rank() > B::MAX_RANK;
+            if inputs.iter().any(|input| input.dtype().is_float() && is_left(input)) {
+                return Ok(EngineOutcome::Declined(inputs));
+            }
+            match guarded(&name, || body(&site, inputs))? {
+                EngineOutcome::Done(values) if !B::REMOTE => {
+                    values.into_iter().map(at_home).collect::<Result<_>>().map(EngineOutcome::Done)
+                }
+                ran => Ok(ran),
+            }
+        };
+        let host_up_to = if is_light { self.small() } else { 0 };
+        Ok(Some(EngineKernel { run: Box::new(run), host_up_to }))
+    }
+
+    fn computes_products_within(&self) -> bool {
+        B::IN_PLACE
+    }
+
+    fn compile_with_products(
+        &self,
+        node: &KernelNode,
+        products: &[Option<KernelNode>],
+    ) -> Result<Option<EngineKernel>> {
+        products::kernel(self, node, products)
+    }
+
+    fn small(&self) -> usize {
+        // A single number is worth more with the host even to a GPU: a kernel takes it without a tensor.
+        if B::REMOTE { 1 } else { SMALL }
+    }
+
+    fn computes_here(&self) -> bool {
+        !B::REMOTE
+    }
+
+    fn memory_in_use(&self) -> Option<u64> {
+        let tell = || Ok(B::memory_pool_usage(&self.site.device).map(|usage| usage.bytes_in_use));
+        guarded(&self.name, tell).ok().flatten().filter(|_| B::REMOTE)
+    }
+
+    fn upload(&self, tensor: Tensor) -> Result<Value> {
+        if tensor.is_empty() || tensor.rank() > B::MAX_RANK || !self.site.floats.contains(&tensor.dtype()) {
+            return Ok(Value::Host(tensor));
+        }
+        guarded(&self.name, || Ok(self.site.array(Value::Host(tensor))?.value()))
+    }
+}
+
+/// What a kernel of a CPU's backend returns, with the host if it is small.
+fn at_home(value: Value) -> Result<Value> {
+    if value.len() <= SMALL { value.into_host().map(Value::Host) } else { Ok(value) }
+}
+
+/// The kernel of a node, and whether it is light: no product. `None` if the host kernel has to do it.
+fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
+    let Some(mut direct) = dense::kernel::<B>(node)? else { return of_backend(node, site) };
+    let Some((mut other, is_light)) = of_backend(node, site)? else {
+        return Ok(Some((Box::new(move |_, inputs| direct(inputs)), true)));
+    };
+    let body: Body<B> = Box::new(move |site, inputs| match direct(inputs)? {
+        EngineOutcome::Declined(inputs) => other(site, inputs),
+        done => Ok(done),
+    });
+    Ok(Some((body, is_light)))
+}
+
+/// As [`body`], with the backend's own kernels alone.
+fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
+    let supported = |dtype: &DType| !dtype.is_differentiable() || site.floats.contains(dtype);
+    if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {
+        return Ok(None);
+    }
+    if let Some(body) = layout::body(node)? {
+        return Ok(Some((body, true)));
+    }
+    if !node.inputs.iter().any(|dtype| dtype.is_float()) {
+        return Ok(elementwise::logical(node).map(|body| (body, true)));
+    }
+    if let Some(mut body) = elementwise::body(node)? {
+        let body: Body<B> = Box::new(move |site, inputs| {
+            admit_answer(&inputs)?;
+            body(site, inputs)
+        });
+        return Ok(Some((body, true)));
+    }
+    for family in [reduce::body, normalize::body, train::body] {
+        if let Some(body) = family(node)? {
+            return Ok(Some((body, true)));
+        }
+    }
+    for family in [matmul::body, einsum::body, conv::body, depthwise::body, volume_pools::body, volumes::body] {
+        if let Some(body) = family(node)? {
+            return Ok(Some((body, false)));
+        }
+    }
+    Ok(None)
+}
+
+/// Lets a kernel make an answer of the size of its largest input, unless it can write over one of that size.
+fn admit_answer(inputs: &Values) -> Result<()> {
+    let largest = inputs.iter().map(Value::byte_len).max().unwrap_or(0);
+    if inputs.iter().any(|input| input.byte_len() == largest && input.is_unshared()) {
+        return Ok(());
+    }
+    budget::admit(largest)
+}
+
+/// Runs what calls burn, so that a panic there fails the step and not the node.
+fn guarded<T>(engine: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        if turn::is_stop(&*panic) {
+            resume_unwind(panic);
+        }
+        let what = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no reason given");
+        Err(Failure::new(Code::Internal, format!("the {engine} engine panicked: {what}")))
+    })
+}

@@ -1,0 +1,114 @@
+//! Depthwise convolutions of float32 that lies in this process's memory, and their gradients (`meshtf_loops::vector`). What does not fit
+//! is left to the host.
+//!
+//! A filter that makes several channels of one is that of as many convolutions of the same channel: the image is repeated for it.
+
+use meshtf_kernels::{KernelNode, Slide};
+use meshtf_loops::turn;
+use meshtf_loops::vector::Depthwise;
+use meshtf_tensor::failure::Result;
+use meshtf_tensor::memory as budget;
+use meshtf_tensor::{DType, Shape};
+
+use super::Body;
+use super::dense::{self, floats};
+use super::memory::Backing;
+use crate::{EngineOutcome, Value, Values};
+
+/// Which of the three is asked for.
+#[derive(Clone, Copy, PartialEq)]
+enum Wanted {
+    Answer,
+    ImageGradient,
+    FilterGradient,
+}
+
+pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
+    let wanted = match node.op {
+        "DepthwiseConv2dNative" => Wanted::Answer,
+        "DepthwiseConv2dNativeBackpropInput" => Wanted::ImageGradient,
+        "DepthwiseConv2dNativeBackpropFilter" => Wanted::FilterGradient,
+        _ => return Ok(None),
+    };
+    // What is wrong with the attributes is the host's to tell.
+    let Some(slide) = Slide::of(node, 2).ok().filter(|slide| !slide.channels_first) else { return Ok(None) };
+    if !B::IN_PLACE || node.outputs[0].dtype != DType::F32 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(move |_, inputs| computed(&slide, wanted, inputs))))
+}
+
+/// A convolution with as many channels as the answer has, of which each of the image's is `each`.
+fn fit(slide: &Slide, image: &Shape, filter: &Shape) -> Option<(Depthwise, usize)> {
+    let (&[batch, high, wide, channels], &[rows, columns, own, each]) = (image.dims(), filter.dims()) else {
+        return None;
+    };
+    let [_, height, width] = slide.over([1, high, wide], [1, rows, columns]).ok()?;
+    let made = channels.checked_mul(each)?;
+    let sizes = [batch, high, wide, height.output, width.output, made];
+    let convolution = Depthwise { batch, height, width, channels: made };
+    (own == channels && !sizes.contains(&0) && convolution.is_paced()).then_some((convolution, each))
+}
+
+fn computed(slide: &Slide, wanted: Wanted, inputs: Values) -> Result<EngineOutcome> {
+    let Some((convolution, each, shapes)) = fitting(slide, wanted, &inputs) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    let operands = match wanted {
+        Wanted::Answer => [0, 1],
+        Wanted::ImageGradient => [1, 2],
+        Wanted::FilterGradient => [0, 2],
+    };
+    let operands = operands.map(|i| dense::in_order(inputs[i].clone()));
+    let [first, second] = operands;
+    let (first, second) = (first?, second?);
+    let (Some(xs), Some(ys)) = (floats(&first), floats(&second)) else { return Ok(EngineOutcome::Declined(inputs)) };
+    let [image, filter, answer] = shapes;
+    let many =
+        answer.checked_elements(DType::F32)?.saturating_add(image.checked_elements(DType::F32)?.saturating_mul(each));
+    budget::admit(convolution.scratch_bytes().saturating_add(many.saturating_mul(size_of::<f32>())))?;
+    let repeated;
+    let xs = if each == 1 || wanted == Wanted::ImageGradient {
+        xs
+    } else {
+        repeated = repeat(xs, each);
+        &repeated
+    };
+    let (shape, made) = match wanted {
+        Wanted::Answer => (answer, convolution.answer(xs, ys)),
+        Wanted::FilterGradient => (filter, convolution.filter_gradient(xs, ys)),
+        Wanted::ImageGradient if each == 1 => (image, convolution.image_gradient(xs, ys)),
+        Wanted::ImageGradient => {
+            let all = convolution.image_gradient(xs, ys);
+            (image, all.chunks_exact(each).map(|own| own.iter().sum()).collect())
+        }
+    };
+    dense::done(&shape, made)
+}
+
+/// Which convolution fits the inputs, how many channels it makes of one, and the shapes of image, filter and answer.
+fn fitting(slide: &Slide, wanted: Wanted, inputs: &Values) -> Option<(Depthwise, usize, [Shape; 3])> {
+    let stated = |i: usize| inputs.get(i).and_then(sizes);
+    let shape = |i: usize| inputs.get(i).map(|value| value.shape().clone());
+    let (image, filter) = match wanted {
+        Wanted::Answer => (shape(0)?, shape(1)?),
+        Wanted::ImageGradient => (stated(0)?, shape(1)?),
+        Wanted::FilterGradient => (shape(0)?, stated(1)?),
+    };
+    let (convolution, each) = fit(slide, &image, &filter)?;
+    let answer = [convolution.batch, convolution.height.output, convolution.width.output, convolution.channels].into();
+    (wanted == Wanted::Answer || inputs[2].shape() == &answer).then_some((convolution, each, [image, filter, answer]))
+}
+
+/// The shape that a tensor of sizes states.
+pub(super) fn sizes(value: &Value) -> Option<Shape> {
+    let Value::Host(tensor) = value else { return None };
+    Shape::from_i64s(&tensor.to_i64s().ok().filter(|_| tensor.rank() == 1)?).ok()
+}
+
+/// Each element as many times in a row.
+fn repeat(xs: &[f32], each: usize) -> Vec<f32> {
+    let mut all = Vec::with_capacity(xs.len() * each);
+    turn::blocks(xs).for_each(|block| all.extend(block.iter().flat_map(|&x| std::iter::repeat_n(x, each))));
+    all
+}

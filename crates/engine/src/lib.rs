@@ -1,0 +1,259 @@
+//! What a backend is to a device: it keeps tensors in memory of its own and has kernels that compute on them.
+//!
+//! - **Is**: [`Engine`] and [`Value`]; `burn`, burn's backends behind them (flex; ndarray and wgpu as features); [`adapters`],
+//!   the devices of this machine; [`host`], the engine without a backend.
+//! - **Knows**: host kernels and their nodes, `meshtf-loops`, burn.
+//! - **Never** knows a step, a session or a resource. It computes as TensorFlow does, or declines: then the host kernel does.
+//!
+//! A device asks its engine first and the host kernels if the engine has nothing. Whether a value lies with the host or with the
+//! engine is visible only to the two: a [`Value`] is both, and moves only when a kernel needs it to.
+
+pub mod adapters;
+#[cfg_attr(
+    not(any(feature = "ndarray", feature = "wgpu")),
+    allow(irrefutable_let_patterns, unreachable_patterns, reason = "flex is the only engine then")
+)]
+mod burn;
+pub mod host;
+
+use std::sync::Arc;
+
+use meshtf_kernels::KernelNode;
+use meshtf_tensor::failure::Result;
+use meshtf_tensor::{DType, Shape, Tensor};
+use smallvec::SmallVec;
+
+/// A tensor, wherever it lies. Cloning is cheap and shares the elements.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// In the memory of this process.
+    Host(Tensor),
+    /// In the memory of an engine.
+    Device(DeviceTensor),
+}
+
+/// A tensor in an engine's memory: what it is to a graph, beside what it is to the engine.
+#[derive(Clone, Debug)]
+pub struct DeviceTensor {
+    pub dtype: DType,
+    /// The shape the graph sees. The engine's own differs for scalars, which it holds as `[1]`.
+    pub shape: Shape,
+    /// Behind a pointer, so that a value stays small on its way from kernel to kernel and is shared without a copy. It is
+    /// there but while a kernel has it: a kernel that nobody shares the value with leaves its answer in the same place.
+    pub memory: Arc<Option<Memory>>,
+}
+
+/// The engine's own tensor.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // A process has one engine, and the value is behind a pointer.
+pub enum Memory {
+    Flex(burn_flex::FlexTensor),
+    #[cfg(feature = "ndarray")]
+    #[allow(deprecated)]
+    NdArray(burn_ndarray::NdArrayTensor),
+    #[cfg(feature = "wgpu")]
+    Wgpu(Box<burn_wgpu::CubeTensor>),
+}
+
+/// Inputs or outputs of an engine's kernel.
+pub type Values = SmallVec<[Value; 4]>;
+
+/// What became of a call of an [`EngineKernel`].
+#[derive(Debug)]
+pub enum EngineOutcome {
+    /// One value for each output.
+    Done(Values),
+    /// The engine does not compute these inputs (their shapes, their size, a mode) exactly as TensorFlow does, or
+    /// not faster than the host: here they are back, for the host kernel.
+    Declined(Values),
+}
+
+/// A kernel compiled for one node.
+pub struct EngineKernel {
+    /// Runs it. Its inputs are its own: a value that is not shared is computed on in place. Fails as the host kernel of
+    /// the op does.
+    pub run: Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>,
+    /// Inputs that all lie with the host and have no more elements each are better left to the host kernel, which is done
+    /// with them before an engine has them. 0 if only empty ones are.
+    pub host_up_to: usize,
+}
+
+impl EngineKernel {
+    /// Whether these inputs are better left to the host kernel. `None` stands for an input that is not a value.
+    pub fn leaves<'a>(&self, inputs: impl IntoIterator<Item = Option<&'a Value>>) -> bool {
+        let most = self.host_up_to;
+        inputs.into_iter().all(|input| matches!(input, Some(Value::Host(tensor)) if tensor.len() <= most))
+    }
+}
+
+/// A backend on one device of this machine. Several threads may call it at a time: those that run the device's steps, and
+/// those that compile for it.
+pub trait Engine: Send + Sync {
+    /// What it is, for people: `flex`, `ndarray`, `wgpu (NVIDIA H200)`.
+    fn name(&self) -> &str;
+
+    /// Compiles the kernel of a node; `None` if the engine has none for this op and these dtypes, and the host
+    /// kernel has to do.
+    ///
+    /// # Errors
+    /// InvalidArgument if the attributes are such that no input could be right.
+    fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>>;
+
+    /// Whether [`Engine::compile_with_products`] is worth calling.
+    fn computes_products_within(&self) -> bool {
+        false
+    }
+
+    /// Compiles the kernel of a sum or a slice of matrices that computes some of its inputs itself: `products` has, by input, the
+    /// MatMul node of each such, in whose place the kernel takes the two factors. `None` if the engine has none.
+    ///
+    /// # Errors
+    /// As [`Engine::compile`].
+    fn compile_with_products(
+        &self,
+        _node: &KernelNode,
+        _products: &[Option<KernelNode>],
+    ) -> Result<Option<EngineKernel>> {
+        Ok(None)
+    }
+
+    /// The tensor in the engine's memory, or as it is if the engine does not take such tensors: whole numbers and
+    /// strings, which describe shapes and names, and dtypes it lacks.
+    ///
+    /// # Errors
+    /// ResourceExhausted or Internal if the engine fails.
+    fn upload(&self, tensor: Tensor) -> Result<Value>;
+
+    /// A tensor of no more elements than this is better off with the host.
+    fn small(&self) -> usize;
+
+    /// Whether its kernels compute on this machine's cores, and on host memory.
+    fn computes_here(&self) -> bool {
+        true
+    }
+
+    /// Bytes in use of the device's own memory; `None` if that is the process's, or nothing tells.
+    fn memory_in_use(&self) -> Option<u64> {
+        None
+    }
+
+    /// The tensor where it is best kept: for constants, variables and what comes from elsewhere. A kernel takes what lies
+    /// with the host as it comes.
+    ///
+    /// # Errors
+    /// As [`Engine::upload`].
+    fn keep(&self, tensor: Tensor) -> Result<Value> {
+        if tensor.len() <= self.small() { Ok(Value::Host(tensor)) } else { self.upload(tensor) }
+    }
+}
+
+impl Value {
+    /// The dtype of its elements.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Value::Host(tensor) => tensor.dtype(),
+            Value::Device(tensor) => tensor.dtype,
+        }
+    }
+
+    /// Its shape; `[]` for a scalar.
+    pub fn shape(&self) -> &Shape {
+        match self {
+            Value::Host(tensor) => tensor.shape(),
+            Value::Device(tensor) => &tensor.shape,
+        }
+    }
+
+    /// Number of dimensions; 0 for a scalar.
+    pub fn rank(&self) -> usize {
+        self.shape().rank()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape().dims().iter().product()
+    }
+
+    /// Whether it has no element: some dimension is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the elements, wherever they lie.
+    pub fn element_bytes(&self) -> usize {
+        match self {
+            Value::Host(tensor) => tensor.byte_len(),
+            Value::Device(tensor) => self.len() * tensor.dtype.size().unwrap_or(0),
+        }
+    }
+
+    /// Bytes of this process's memory that the elements take: none if they lie on a GPU.
+    pub fn byte_len(&self) -> usize {
+        match self {
+            #[cfg(feature = "wgpu")]
+            Value::Device(DeviceTensor { memory, .. }) if matches!(**memory, Some(Memory::Wgpu(_))) => 0,
+            _ => self.element_bytes(),
+        }
+    }
+
+    /// Bytes of this process's memory that it takes, with what surrounds the elements.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Value::Host(tensor) => tensor.heap_bytes(),
+            Value::Device(_) => size_of::<Option<Memory>>() + self.byte_len(),
+        }
+    }
+
+    /// Whether the elements are not shared, so that a kernel may write over them.
+    pub fn is_unshared(&self) -> bool {
+        match self {
+            Value::Host(tensor) => tensor.is_unique(),
+            Value::Device(DeviceTensor { memory, .. }) => {
+                Arc::strong_count(memory) == 1
+                    && match &**memory {
+                        // What shows other elements than lie there is not written over, but laid out anew.
+                        Some(Memory::Flex(raw)) => {
+                            raw.is_unique() && raw.is_contiguous() && raw.bytes().len() == self.byte_len()
+                        }
+                        _ => true,
+                    }
+            }
+        }
+    }
+
+    /// The tensor in the memory of this process; waits for the engine if that still computes it. Free if it lies
+    /// there already, and without a copy if it lies with a CPU engine and is not shared.
+    ///
+    /// # Errors
+    /// Internal if the engine failed to compute or to hand it over.
+    pub fn into_host(self) -> Result<Tensor> {
+        match self {
+            Value::Host(tensor) => Ok(tensor),
+            Value::Device(tensor) => crate::burn::download(tensor),
+        }
+    }
+}
+
+/// Takes a value out of its place, into the memory of this process: moved if it is not shared, else copied. If
+/// that fails, it stays in its place.
+///
+/// # Errors
+/// As [`Value::into_host`].
+pub fn take_to_host(place: &mut Option<Value>) -> Result<Option<Tensor>> {
+    let is_moved = match place {
+        None | Some(Value::Host(_)) => true,
+        Some(Value::Device(tensor)) => crate::burn::is_handed_over(tensor),
+    };
+    if is_moved {
+        return place.take().map(Value::into_host).transpose();
+    }
+    let copy = place.clone().map(Value::into_host).transpose()?;
+    *place = None;
+    Ok(copy)
+}
+
+impl From<Tensor> for Value {
+    fn from(tensor: Tensor) -> Self {
+        Value::Host(tensor)
+    }
+}

@@ -1,0 +1,49 @@
+//! Variables of a device as others than its graphs read and set them: by name, with their version.
+
+use std::sync::Arc;
+
+use meshtf_engine::Value;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+
+use super::super::resource::{Resource, Variable};
+use super::Device;
+
+impl Device {
+    /// The value that a variable which sessions share has now, with its version. Waits for an op that changes it.
+    ///
+    /// # Errors
+    /// NotFound; FailedPrecondition while it has none; PermissionDenied if it is an isolated session's;
+    /// ResourceExhausted if there is no memory for a copy.
+    pub fn read_variable(&self, container: &str, name: &str) -> Result<(Tensor, u64)> {
+        let variable = self.variable(container, name)?;
+        let (value, version) = variable.read_with_version()?;
+        if let Value::Device(_) = value {
+            memory::admit(value.element_bytes())?;
+        }
+        Ok((value.into_host()?, version))
+    }
+
+    /// Sets a variable that sessions share; if a version is `expected`, only if the variable has that version. Returns the
+    /// version that it has with the new value. Waits for an op that changes it.
+    ///
+    /// # Errors
+    /// As [`Device::read_variable`]; Aborted if the variable has another version; InvalidArgument if it takes no such
+    /// value.
+    pub fn write_variable(&self, container: &str, name: &str, value: Tensor, expected: Option<u64>) -> Result<u64> {
+        let variable = self.variable(container, name)?;
+        variable.check_dtype(value.dtype())?;
+        variable.check_shape(value.shape())?;
+        let value = self.place.engine.keep(value)?;
+        variable.set_if(expected, value)
+    }
+
+    fn variable(&self, container: &str, name: &str) -> Result<Arc<Variable>> {
+        let device = (self.place.name.kind, self.place.name.index);
+        match self.place.resources.shared(device, container, name)? {
+            Resource::Variable(variable) => Ok(variable),
+            other => Err(Failure::invalid(format!("'{name}' must be a variable, but is a {}", other.kind()))),
+        }
+    }
+}

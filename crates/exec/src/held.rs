@@ -1,0 +1,84 @@
+//! What the steps of a device hold: walked when the memory budget has refused something, so that it can be said who holds
+//! the most. Never on the way of a step that runs.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use meshtf_engine::Value;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::Held;
+
+use super::resource::Resource;
+use super::token::{Token, Tokens, Variant};
+
+/// Adds up what one step, or one session, holds. What several edges carry is counted once.
+#[derive(Default)]
+pub(super) struct Tally {
+    seen: HashSet<usize>,
+    /// Bytes of what has no name of its own.
+    bytes: usize,
+    /// The largest of those that have one.
+    named: Option<Held>,
+}
+
+impl Tally {
+    pub fn tensor(&mut self, tensor: &Tensor) {
+        if self.seen.insert(std::ptr::from_ref(tensor.data()) as usize) {
+            self.bytes += tensor.heap_bytes();
+        }
+    }
+
+    pub fn tensors<'a>(&mut self, tensors: impl IntoIterator<Item = &'a Option<Tensor>>) {
+        tensors.into_iter().flatten().for_each(|tensor| self.tensor(tensor));
+    }
+
+    pub fn all(&mut self, tokens: &Tokens) {
+        tokens.iter().flatten().for_each(|token| self.token(token));
+    }
+
+    pub fn value(&mut self, value: &Value) {
+        match value {
+            Value::Host(tensor) => self.tensor(tensor),
+            Value::Device(tensor) => {
+                if self.seen.insert(Arc::as_ptr(&tensor.memory) as usize) {
+                    self.bytes += value.heap_bytes();
+                }
+            }
+        }
+    }
+
+    pub fn token(&mut self, token: &Token) {
+        match token {
+            Token::Value(value) => self.value(value),
+            Token::Resource(resource @ Resource::TensorArray(array)) => {
+                self.name(resource, array.name(), Arc::as_ptr(array) as usize);
+            }
+            Token::Resource(resource @ Resource::Stack(stack)) => {
+                self.name(resource, stack.name(), Arc::as_ptr(stack) as usize);
+            }
+            // Those stand in the table of the task, which is asked by itself.
+            Token::Ref(_) | Token::Resource(_) => {}
+            Token::Variant(variant) => self.variant(variant),
+        }
+    }
+
+    /// Variants are nested less deep than their own limit.
+    fn variant(&mut self, variant: &Variant) {
+        if self.seen.insert(variant.address()) {
+            variant.values().into_iter().for_each(|token| self.token(token));
+        }
+    }
+
+    fn name(&mut self, resource: &Resource, name: &str, address: usize) {
+        if self.seen.insert(address) {
+            let held = Held { what: format!("{} '{name}'", resource.kind()), bytes: resource.bytes() };
+            self.named = self.named.take().into_iter().chain([held]).max_by_key(|held| held.bytes);
+        }
+    }
+
+    /// The most of it in one place: what has a name, or `rest`, which is what all else is called.
+    pub fn most(self, rest: &str) -> Held {
+        let rest = Held { what: rest.to_owned(), bytes: self.bytes };
+        self.named.into_iter().chain([rest]).max_by_key(|held| held.bytes).expect("there is one at least")
+    }
+}

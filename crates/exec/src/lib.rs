@@ -1,0 +1,45 @@
+//! Runs pieces of graphs: a device has a few threads that run compiled pieces, step after step, on one backend.
+//!
+//! - **Is**: `program`, which compiles a piece; `step`, one run of it; `thread`, which interleaves the steps of many sessions;
+//!   `resource`, state that outlives a step, and `state`, the ops on it; `dataset`, the elements of datasets; `function`, the
+//!   functions that ops call.
+//! - **Knows**: plans, kernels, an engine.
+//! - **Never** is async, and never knows the network: values leave a device through its [`Sink`], and arrive by
+//!   [`Device::arrive`].
+
+mod busy;
+mod dataset;
+mod device;
+mod function;
+#[doc(hidden)]
+pub mod fuzz;
+mod held;
+mod inner;
+mod mailbox;
+mod outbox;
+mod parked;
+mod program;
+mod resource;
+mod rows;
+mod sink;
+mod state;
+mod step;
+mod sums;
+mod thread;
+mod token;
+mod variant;
+mod waiting;
+
+#[cfg(test)]
+extern crate self as meshtf_exec;
+#[cfg(test)]
+mod tests;
+
+pub use device::Device;
+pub use mailbox::{Holds, Load, MAX_MESSAGES};
+pub use parked::MAX_PARKED_BYTES;
+pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, ResourceInfo, ResourceKey, Resources, container_named};
+pub use sink::{Iterations, Pushed, Sink};
+pub use step::Beside;
+pub use thread::inline::{delivering, has_inline_work, without_inline};
+pub use thread::{MAX_PIECES, MAX_RUNS, MAX_THREADS};

@@ -1,0 +1,282 @@
+//! What outlives a step: the resources of a task, by container and name.
+//!
+//! Sessions that name the same resource on the same task share it, as between-graph training needs; it lives until its
+//! container is cleared, or, in an isolated session, until that is released. Tensor arrays and stacks stand in no
+//! table: they live as long as a handle to them flows through their step.
+
+mod accumulator;
+mod aggregator;
+mod barrier;
+mod iterator;
+mod list;
+mod queue;
+mod reader;
+mod sparse_map;
+mod stack;
+mod staging;
+mod table;
+mod tensor_array;
+mod variable;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
+pub(super) use aggregator::Aggregator;
+pub(super) use barrier::Barrier;
+pub(super) use iterator::Iterator;
+pub use list::ResourceInfo;
+use meshtf_checkpoint::DataDir;
+use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::failure::{Code, Failure, Held, Result};
+use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::{self, Holder};
+pub(super) use queue::{How, Kind, Queue};
+pub(super) use reader::{Reader, Wanted};
+pub(super) use sparse_map::SparseMap;
+pub(super) use stack::{Kept, Stack};
+pub(super) use staging::{Keys, StageLimits, Staged, Staging, Which};
+pub(super) use table::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
+pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
+pub(super) use variable::{Content, Variable};
+
+use super::waiting::{WaitId, Waited};
+
+/// The container of resources that name none.
+pub const DEFAULT_CONTAINER: &str = "localhost";
+
+/// The container that a name stands for: the default one for an empty name.
+pub fn container_named(name: &str) -> &str {
+    if name.is_empty() { DEFAULT_CONTAINER } else { name }
+}
+
+/// Most resources a task holds.
+pub const MAX_RESOURCES: usize = 1 << 20;
+
+/// A handle to a resource.
+#[derive(Clone)]
+pub(super) enum Resource {
+    Variable(Arc<Variable>),
+    Queue(Arc<Queue>),
+    Barrier(Arc<Barrier>),
+    Accumulator(Arc<Accumulator>),
+    TensorArray(Arc<TensorArray>),
+    Stack(Arc<Stack>),
+    Staging(Arc<Staging>),
+    SparseMap(Arc<SparseMap>),
+    Iterator(Arc<Iterator>),
+    /// A handle that an op's signature demands and that no kernel uses.
+    Dummy,
+    Table(Arc<LookupTable>),
+    Reader(Arc<Reader>),
+    Aggregator(Arc<Aggregator>),
+}
+
+impl Resource {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Resource::Variable(_) => "variable",
+            Resource::Queue(_) => "queue",
+            Resource::Barrier(_) => "barrier",
+            Resource::Accumulator(_) => "accumulator",
+            Resource::TensorArray(_) => "tensor array",
+            Resource::Stack(_) => "stack",
+            Resource::Staging(_) => "staging area",
+            Resource::SparseMap(_) => "map of sparse tensors",
+            Resource::Iterator(_) => "iterator",
+            Resource::Dummy => "dummy",
+            Resource::Table(_) => "lookup table",
+            Resource::Reader(_) => "reader",
+            Resource::Aggregator(_) => "aggregator of statistics",
+        }
+    }
+
+    /// Bytes of what it holds; 0 if somebody is just changing it.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Resource::Variable(variable) => variable.bytes(),
+            Resource::Queue(queue) => queue.bytes(),
+            Resource::Barrier(barrier) => barrier.bytes(),
+            Resource::Accumulator(accumulator) => accumulator.bytes(),
+            Resource::TensorArray(array) => array.bytes(),
+            Resource::Stack(stack) => stack.bytes(),
+            Resource::Staging(area) => area.bytes(),
+            Resource::SparseMap(map) => map.bytes(),
+            Resource::Iterator(iterator) => iterator.bytes(),
+            Resource::Dummy => 0,
+            Resource::Table(table) => table.bytes(),
+            Resource::Reader(_) => 0,
+            Resource::Aggregator(aggregator) => aggregator.bytes(),
+        }
+    }
+
+    /// Forgets an op that waits for this: at once, or, if another works on it, as soon as that is done.
+    pub(super) fn cancel(&self, wait: WaitId) {
+        match self {
+            Resource::Queue(queue) => queue.give_up(wait),
+            Resource::Accumulator(accumulator) => accumulator.give_up(wait),
+            Resource::Reader(reader) => reader.give_up(wait),
+            Resource::Staging(area) => area.give_up(wait),
+            // Those wait in the barrier's queue.
+            Resource::Barrier(_)
+            | Resource::Variable(_)
+            | Resource::TensorArray(_)
+            | Resource::Stack(_)
+            | Resource::SparseMap(_)
+            | Resource::Iterator(_)
+            | Resource::Table(_)
+            | Resource::Aggregator(_)
+            | Resource::Dummy => {}
+        }
+    }
+}
+
+#[cfg(test)]
+impl Resource {
+    /// As an op that works on this for as long as the answer is kept.
+    pub(super) fn occupy(&self) -> Box<dyn Busy + '_> {
+        match self {
+            Resource::Queue(queue) => Box::new(queue.hold()),
+            Resource::Accumulator(accumulator) => Box::new(accumulator.hold()),
+            other => panic!("nobody waits in a {}", other.kind()),
+        }
+    }
+}
+
+/// See [`Resource::occupy`].
+#[cfg(test)]
+pub(super) trait Busy {}
+
+#[cfg(test)]
+impl<T> Busy for T {}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Resource({})", self.kind())
+    }
+}
+
+/// Names a resource in the table. The order of the fields is that of the table: those of one name are next to each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ResourceKey {
+    /// Its container; [`DEFAULT_CONTAINER`] for one that names none.
+    pub container: String,
+    /// Its name: the `shared_name` of its node, or the node's own.
+    pub name: String,
+    /// The one session that sees it, if there is only one: if that is isolated, or the node names no resource to be shared.
+    pub session: Option<SessionId>,
+    /// The device that it is on: kind and number.
+    pub device: (DeviceKind, u32),
+}
+
+/// The resources of a task, shared by its devices.
+#[derive(Default)]
+pub struct Resources {
+    table: Mutex<Table>,
+    /// Raised whenever a resource leaves the table, so that old handles are not used any longer.
+    generation: AtomicU64,
+    /// The folder below which the task's graphs may touch files.
+    data: Option<Arc<DataDir>>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Each with the session that made it.
+    resources: BTreeMap<ResourceKey, (Resource, SessionId)>,
+    isolated: HashSet<SessionId>,
+    /// Sessions that alone see some of their resources.
+    with_own: HashSet<SessionId>,
+}
+
+impl Resources {
+    /// None yet, of a task whose graphs may not touch files.
+    pub fn new() -> Resources {
+        Resources::default()
+    }
+
+    /// The resources of a task whose graphs may read and write files below a folder.
+    pub fn with_data(dir: DataDir) -> Resources {
+        Resources { data: Some(Arc::new(dir)), ..Resources::default() }
+    }
+
+    pub(super) fn data(&self) -> Option<Arc<DataDir>> {
+        self.data.clone()
+    }
+
+    /// Has these resources asked when the memory budget refuses something.
+    pub fn watched(self) -> Arc<Resources> {
+        let resources = Arc::new(self);
+        let holder: Arc<dyn Holder> = resources.clone();
+        memory::watch(Arc::downgrade(&holder));
+        resources
+    }
+
+    /// Isolates a session: it sees only its own resources, which end with it. To be called before it registers a piece.
+    pub fn isolate(&self, session: SessionId) {
+        lock(&self.table).isolated.insert(session);
+    }
+
+    /// Forgets every resource of a container; an empty name is the default container's.
+    pub fn clear(&self, container: &str) {
+        let container = container_named(container);
+        lock(&self.table).resources.retain(|key, _| key.container != container);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Forgets what only the session could see.
+    pub(super) fn release(&self, session: SessionId) {
+        let mut table = lock(&self.table);
+        if table.isolated.remove(&session) | table.with_own.remove(&session) {
+            table.resources.retain(|key, _| key.session != Some(session));
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Whether the session sees only resources of its own.
+    pub(super) fn is_isolated(&self, session: SessionId) -> bool {
+        lock(&self.table).isolated.contains(&session)
+    }
+
+    /// The resource of that name.
+    pub(super) fn find(&self, key: &ResourceKey) -> Option<Resource> {
+        lock(&self.table).resources.get(key).map(|(resource, _)| resource.clone())
+    }
+
+    /// The resource of that name, made for a session if there is none.
+    pub(super) fn find_or_make(
+        &self,
+        key: &ResourceKey,
+        session: SessionId,
+        make: impl FnOnce() -> Result<Resource>,
+    ) -> Result<Resource> {
+        let mut table = lock(&self.table);
+        if let Some((resource, _)) = table.resources.get(key) {
+            return Ok(resource.clone());
+        }
+        if table.resources.len() >= MAX_RESOURCES {
+            let why = format!("the task holds {MAX_RESOURCES} resources already, which is the limit");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        let resource = make()?;
+        table.with_own.extend(key.session);
+        table.resources.insert(key.clone(), (resource.clone(), session));
+        Ok(resource)
+    }
+}
+
+impl Holder for Resources {
+    fn most(&self) -> Option<Held> {
+        let table = self.table.try_lock().ok()?;
+        let held = table.resources.iter().map(|(key, (resource, session))| (resource.bytes(), key, resource, session));
+        let (bytes, key, resource, session) = held.max_by_key(|(bytes, ..)| *bytes)?;
+        let what = format!("{} '{}', which session {session} made", resource.kind(), key.name);
+        Some(Held { what, bytes })
+    }
+}

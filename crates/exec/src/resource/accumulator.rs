@@ -1,0 +1,225 @@
+//! Conditional accumulators: gradients are added up until somebody takes their mean, and those of an earlier global
+//! step are dropped. A take waits until there are enough.
+
+mod sparse;
+
+use std::collections::VecDeque;
+
+pub(crate) use self::sparse::Slices;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, PartialShape, Tensor};
+
+use super::super::sums::{add, divide};
+use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
+use super::list::Look;
+
+pub(crate) struct Accumulator {
+    name: String,
+    form: Form,
+    dtype: DType,
+    shape: PartialShape,
+    /// The mean is taken, else the sum.
+    is_mean: bool,
+    state: Shared<AccumulatorState>,
+}
+
+/// What the gradients of an accumulator are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Of a whole tensor.
+    Dense,
+    /// Of some of its rows.
+    Sparse,
+}
+
+/// One gradient, in one of these forms.
+pub(crate) enum Gradient {
+    Dense(Tensor),
+    Sparse(Slices),
+}
+
+enum Sum {
+    Dense(Tensor),
+    Sparse(sparse::Sum),
+}
+
+impl Sum {
+    fn bytes(&self) -> usize {
+        match self {
+            Sum::Dense(sum) => sum.byte_len(),
+            Sum::Sparse(sum) => sum.bytes(),
+        }
+    }
+
+    /// Makes it a mean: over all gradients, or, by row, over those that the row had. If that fails, nothing has changed.
+    fn divide(&mut self, count: u64) -> Result<()> {
+        match self {
+            Sum::Dense(sum) => divide(sum, count),
+            Sum::Sparse(sum) => sum.divide(),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct AccumulatorState {
+    global_step: i64,
+    count: u64,
+    sum: Option<Sum>,
+    /// In the order they came, with how many gradients each needs.
+    takes: VecDeque<(Waiter, u64)>,
+}
+
+impl Waited for Accumulator {
+    type State = AccumulatorState;
+
+    fn shared(&self) -> &Shared<AccumulatorState> {
+        &self.state
+    }
+
+    fn forget(&self, state: &mut AccumulatorState, wait: WaitId) -> Finished {
+        state.takes.retain(|(waiter, _)| waiter.wait != wait);
+        self.advance(state)
+    }
+}
+
+impl Accumulator {
+    pub fn new(name: String, form: Form, dtype: DType, shape: PartialShape, is_mean: bool) -> Accumulator {
+        Accumulator { name, form, dtype, shape, is_mean, state: Shared::default() }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// What it is, for those who ask from outside.
+    pub fn look(&self) -> Look {
+        let state = self.try_hold();
+        Look {
+            dtypes: vec![self.dtype],
+            shape: self.shape.clone(),
+            bytes: state.as_ref().map(|state| state.sum.as_ref().map_or(0, Sum::bytes)),
+            length: state.as_ref().map(|state| state.count as usize),
+            version: None,
+        }
+    }
+
+    /// How many gradients were added since the last take.
+    pub fn count(&self) -> u64 {
+        self.hold().count
+    }
+
+    pub fn set_global_step(&self, step: i64) {
+        self.hold().global_step = step;
+    }
+
+    /// Adds a gradient, unless it is of an earlier step than the global one.
+    ///
+    /// # Errors
+    /// InvalidArgument if it does not fit the accumulator, or what was added before.
+    pub fn apply(&self, local_step: i64, gradient: Gradient) -> Result<Finished> {
+        let state = &mut *self.hold();
+        if local_step < state.global_step {
+            return Ok(Vec::new());
+        }
+        match (gradient, self.form) {
+            (Gradient::Dense(gradient), Form::Dense) => self.add(&mut state.sum, gradient)?,
+            (Gradient::Sparse(slices), Form::Sparse) => self.add_slices(&mut state.sum, slices)?,
+            _ => return Err(self.of_other_form()),
+        }
+        state.count += 1;
+        Ok(self.advance(state))
+    }
+
+    /// Refuses an op on gradients of the other form.
+    pub fn of_other_form(&self) -> Failure {
+        let (has, wanted) = match self.form {
+            Form::Dense => ("dense", "AccumulatorApplyGradient and AccumulatorTakeGradient"),
+            Form::Sparse => ("sparse", "SparseAccumulatorApplyGradient and SparseAccumulatorTakeGradient"),
+        };
+        Failure::invalid(format!("accumulator {} is of {has} gradients, as {wanted} are", self.name))
+    }
+
+    fn add(&self, sum: &mut Option<Sum>, gradient: Tensor) -> Result<()> {
+        if gradient.dtype() != self.dtype {
+            let why = format!("Expected a gradient of {}, got {}", self.dtype, gradient.dtype());
+            return Err(Failure::invalid(why));
+        }
+        let sum_so_far = match sum {
+            Some(Sum::Dense(sum)) => Some(sum),
+            _ => None,
+        };
+        let wanted = sum_so_far.as_ref().map_or_else(|| self.shape.clone(), |sum| PartialShape::from(sum.shape()));
+        if !wanted.admits(gradient.shape()) {
+            let why = format!("Shape mismatch: expected {wanted}, got {}", gradient.shape());
+            return Err(Failure::invalid(why));
+        }
+        match sum_so_far {
+            Some(sum) => add(sum, &gradient)?,
+            None => {
+                memory::grow()?;
+                *sum = Some(Sum::Dense(gradient));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_slices(&self, sum: &mut Option<Sum>, slices: Slices) -> Result<()> {
+        let sum_so_far = match sum {
+            Some(Sum::Sparse(sum)) => Some(sum),
+            _ => None,
+        };
+        sparse::check(&slices, self.dtype, &self.shape, sum_so_far.as_deref())?;
+        match sum_so_far {
+            Some(sum) => sum.add(&slices)?,
+            None => {
+                memory::grow()?;
+                *sum = Some(Sum::Sparse(sparse::Sum::new(slices)?));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn take(&self, waiter: Waiter, required: u64) -> Result<Finished> {
+        let state = &mut *self.hold();
+        if state.takes.len() >= MAX_WAITERS {
+            return Err(too_many_waiters(&format!("accumulator {}", self.name)));
+        }
+        state.takes.push_back((waiter, required));
+        Ok(self.advance(state))
+    }
+
+    /// Bytes of the sum; 0 if somebody is just changing it.
+    pub fn bytes(&self) -> usize {
+        self.try_hold().and_then(|state| state.sum.as_ref().map(Sum::bytes)).unwrap_or(0)
+    }
+
+    fn advance(&self, state: &mut AccumulatorState) -> Finished {
+        let mut finished = Vec::new();
+        while state.takes.front().is_some_and(|&(_, required)| required <= state.count) {
+            let (Some((waiter, _)), Some(mut sum)) = (state.takes.pop_front(), state.sum.take()) else { break };
+            let result = if self.is_mean { sum.divide(state.count) } else { Ok(()) };
+            if let Err(failure) = result {
+                state.sum = Some(sum);
+                finished.push((waiter, Err(failure)));
+                continue;
+            }
+            state.count = 0;
+            state.global_step += 1;
+            let answer = match sum {
+                Sum::Dense(sum) => Answer::from_iter([sum]),
+                Sum::Sparse(sum) => Answer::from_iter(sum.into_parts(&self.shape)),
+            };
+            finished.push((waiter, Ok(answer)));
+        }
+        finished
+    }
+}

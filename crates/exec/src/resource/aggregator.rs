@@ -1,0 +1,94 @@
+//! Aggregators: what datasets say of the elements that they make, as histograms and numbers by name.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use meshtf_kernels::{OpenHistogram, SummaryProto, SummaryValue};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory;
+use prost::Message;
+
+use super::list::Look;
+
+/// Most names of one aggregator.
+const MAX_NAMES: usize = 4096;
+
+#[derive(Default)]
+pub(crate) struct Aggregator {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    histograms: BTreeMap<String, OpenHistogram>,
+    numbers: BTreeMap<String, f32>,
+}
+
+impl Kept {
+    /// # Errors
+    /// ResourceExhausted if a name is one too many.
+    fn admit(&self, is_new: bool) -> Result<()> {
+        if is_new && self.histograms.len() + self.numbers.len() >= MAX_NAMES {
+            let why = format!("an aggregator has statistics of {MAX_NAMES} names already, which is the limit");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        if is_new { memory::grow() } else { Ok(()) }
+    }
+
+    fn bytes(&self) -> usize {
+        let histograms = self.histograms.iter().map(|(name, open)| name.len() + open.bytes()).sum::<usize>();
+        histograms + self.numbers.keys().map(|name| name.len() + size_of::<f32>()).sum::<usize>()
+    }
+}
+
+impl Aggregator {
+    /// Adds a finite value to the histogram of that name.
+    ///
+    /// # Errors
+    /// ResourceExhausted over [`MAX_NAMES`], or over the memory budget.
+    pub fn add(&self, name: String, value: f64) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        kept.admit(!kept.histograms.contains_key(&name))?;
+        kept.histograms.entry(name).or_default().add(value);
+        Ok(())
+    }
+
+    /// Makes this the number of that name.
+    ///
+    /// # Errors
+    /// As [`Aggregator::add`].
+    pub fn set(&self, name: String, value: f32) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        kept.admit(!kept.numbers.contains_key(&name))?;
+        kept.numbers.insert(name, value);
+        Ok(())
+    }
+
+    /// All of it, as a serialised `tensorflow.Summary`.
+    pub fn summary(&self) -> Vec<u8> {
+        let kept = lock(&self.kept);
+        let histograms = kept.histograms.iter().map(|(name, open)| SummaryValue {
+            tag: name.clone(),
+            simple_value: None,
+            histo: Some(open.histogram()),
+        });
+        let numbers = kept.numbers.iter().map(|(name, &number)| SummaryValue {
+            tag: name.clone(),
+            simple_value: Some(number),
+            histo: None,
+        });
+        SummaryProto { value: histograms.chain(numbers).collect() }.encode_to_vec()
+    }
+
+    /// Bytes of what it holds; 0 if somebody is just changing it.
+    pub fn bytes(&self) -> usize {
+        self.kept.try_lock().map_or(0, |kept| kept.bytes())
+    }
+
+    /// What it is, for those who ask from outside.
+    pub fn look(&self) -> Look {
+        let kept = self.kept.try_lock().ok();
+        Look { bytes: kept.as_ref().map(|kept| kept.bytes()), ..Look::default() }
+    }
+}

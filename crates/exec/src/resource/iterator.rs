@@ -1,0 +1,299 @@
+//! Iterators: how far the elements of a dataset were asked for. One is saved as that, and as the seeds that its dataset has
+//! drawn: restored, it asks for as many elements again.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread;
+use std::time::Duration;
+
+use meshtf_loops::turn;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use prost::Message;
+
+use super::super::dataset::{Dataset, Draws, Element, Elements, Pull, Spec};
+use super::ResourceKey;
+use super::list::Look;
+
+/// Between two attempts at an iterator that another thread asks for an element.
+const WAIT: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// The iterators that this thread is asking for an element: functions that one of them calls may ask others.
+    static UNDER_WAY: RefCell<Vec<*const Iterator>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(crate) struct Iterator {
+    key: ResourceKey,
+    spec: Spec,
+    /// `None` until it is made one over a dataset.
+    elements: Mutex<Option<Begun>>,
+}
+
+/// How far it has come with a dataset.
+struct Begun {
+    dataset: Arc<Dataset>,
+    elements: Box<dyn Elements>,
+    /// How many elements it was asked for.
+    asked: u64,
+    draws: Draws,
+}
+
+impl Begun {
+    /// The first element is next, with the seeds that were drawn before.
+    fn new(dataset: Arc<Dataset>, draws: Draws, pull: &Pull) -> Result<Begun> {
+        let elements = dataset.iterate(&Pull { draws: Some(&draws), ..*pull })?;
+        Ok(Begun { dataset, elements, asked: 0, draws })
+    }
+
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+        self.asked += 1;
+        self.elements.next(&Pull { draws: Some(&self.draws), ..*pull })
+    }
+
+    fn bytes(&self) -> usize {
+        self.elements.bytes() + self.draws.bytes()
+    }
+}
+
+/// What is saved.
+#[derive(Clone, PartialEq, Message)]
+struct Progress {
+    #[prost(uint64, tag = "1")]
+    asked: u64,
+    /// Three numbers for each draw.
+    #[prost(uint64, repeated, tag = "2")]
+    draws: Vec<u64>,
+}
+
+/// An iterator's elements, for this thread alone.
+struct Held<'a>(MutexGuard<'a, Option<Begun>>);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        UNDER_WAY.with_borrow_mut(Vec::pop);
+    }
+}
+
+impl Iterator {
+    /// An iterator over no dataset yet.
+    pub fn new(key: ResourceKey, spec: Spec) -> Iterator {
+        Iterator { key, spec, elements: Mutex::default() }
+    }
+
+    /// What names it in the table.
+    pub fn key(&self) -> &ResourceKey {
+        &self.key
+    }
+
+    /// What its elements are like.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Waits for its elements; may be given up meanwhile.
+    ///
+    /// # Errors
+    /// FailedPrecondition if a function of its own dataset asks for them.
+    fn hold(&self) -> Result<Held<'_>> {
+        let own: *const Iterator = self;
+        if UNDER_WAY.with_borrow(|all| all.contains(&own)) {
+            let why =
+                "a function of an iterator's dataset cannot use the same iterator: its element would be made of itself";
+            return Err(Failure::new(Code::FailedPrecondition, why));
+        }
+        let elements = loop {
+            match self.elements.try_lock() {
+                Ok(elements) => break elements,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    turn::in_part(turn::look);
+                    thread::sleep(WAIT);
+                }
+            }
+        };
+        UNDER_WAY.with_borrow_mut(|all| all.push(own));
+        Ok(Held(elements))
+    }
+
+    /// Begins with the first element of a dataset.
+    ///
+    /// # Errors
+    /// InvalidArgument if its elements are others than the iterator's; FailedPrecondition if a function of its dataset calls
+    /// this; if a function that it calls cannot run.
+    pub fn begin(&self, dataset: Arc<Dataset>, pull: &Pull) -> Result<()> {
+        dataset.spec.check_against(&self.spec)?;
+        let begun = Begun::new(dataset, Draws::default(), pull)?;
+        *self.hold()?.0 = Some(begun);
+        Ok(())
+    }
+
+    /// Does so with a dataset that is made for it, unless it has begun.
+    ///
+    /// # Errors
+    /// What the making fails with; else as [`Iterator::begin`].
+    pub fn begin_once(&self, pull: &Pull, make: impl FnOnce() -> Result<Arc<Dataset>>) -> Result<()> {
+        let mut held = self.hold()?;
+        let elements = &mut *held.0;
+        if elements.is_none() {
+            let dataset = make()?;
+            dataset.spec.check_against(&self.spec)?;
+            *elements = Some(Begun::new(dataset, Draws::default(), pull)?);
+        }
+        Ok(())
+    }
+
+    /// The next element; `None` at the end. May be given up between two elements of what it reads.
+    ///
+    /// # Errors
+    /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; what the making of the element
+    /// failed with.
+    pub fn next(&self, pull: &Pull) -> Result<Option<Element>> {
+        let mut held = self.hold()?;
+        let Some(elements) = &mut *held.0 else {
+            let why = "GetNext() failed because the iterator has not been initialized. Ensure that you have run the initializer \
+                       operation for this iterator before getting the next element.";
+            return Err(Failure::new(Code::FailedPrecondition, why));
+        };
+        turn::in_part(|| elements.next(pull))
+    }
+
+    /// How far it has come, for [`Iterator::restore`].
+    ///
+    /// # Errors
+    /// FailedPrecondition if it is over no dataset, or over one that has other elements when it is asked again;
+    /// ResourceExhausted if its dataset has drawn too many seeds.
+    pub fn save(&self) -> Result<Vec<u8>> {
+        let held = self.hold()?;
+        let begun = held.0.as_ref().ok_or_else(|| not_begun("Save", "saving"))?;
+        begun.dataset.check_repeatable()?;
+        Ok(Progress { asked: begun.asked, draws: begun.draws.all()?.into_iter().flatten().collect() }.encode_to_vec())
+    }
+
+    /// Goes to where it, or one over the same dataset, was when that was saved: asks for as many elements from the first on.
+    ///
+    /// # Errors
+    /// FailedPrecondition if it is over no dataset; InvalidArgument if that was not saved so.
+    pub fn restore(&self, saved: &[u8], pull: &Pull) -> Result<()> {
+        let wrong = || Failure::invalid("what is to be restored is not the state of an iterator");
+        let progress = Progress::decode(saved).map_err(|_| wrong())?;
+        let (draws, rest) = progress.draws.as_chunks::<3>();
+        if !rest.is_empty() {
+            return Err(wrong());
+        }
+        let mut held = self.hold()?;
+        let begun = held.0.as_ref().ok_or_else(|| not_begun("Restore", "restoring"))?;
+        let mut again = Begun::new(Arc::clone(&begun.dataset), Draws::again(draws.to_vec()), pull)?;
+        turn::in_part(|| {
+            while again.asked < progress.asked {
+                turn::look();
+                match again.next(pull) {
+                    Ok(None) => again.asked = progress.asked,
+                    Err(failure) if failure.code == Code::Cancelled => return Err(failure),
+                    // What failed then had its turn, too.
+                    Ok(Some(_)) | Err(_) => {}
+                }
+            }
+            Ok(())
+        })?;
+        *held.0 = Some(again);
+        Ok(())
+    }
+
+    /// Bytes of the elements that it keeps; 0 if somebody is just asking for one.
+    pub fn bytes(&self) -> usize {
+        self.elements.try_lock().map_or(0, |elements| elements.as_ref().map_or(0, |elements| elements.bytes()))
+    }
+
+    pub(super) fn look(&self) -> Look {
+        let bytes = self.elements.try_lock().ok().map(|elements| elements.as_ref().map_or(0, |it| it.bytes()));
+        Look { dtypes: self.spec.types.clone(), bytes, ..Look::default() }
+    }
+}
+
+fn not_begun(what: &str, doing: &str) -> Failure {
+    let why = format!(
+        "{what}() failed because the iterator has not been initialized. Ensure that you have run the initializer operation for \
+         this iterator before {doing} it."
+    );
+    Failure::new(Code::FailedPrecondition, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::dataset::{Parts, Pull, UNKNOWN};
+    use super::super::super::mailbox;
+    use super::super::super::waiting::Wake;
+    use super::*;
+    use meshtf_engine::host::HostEngine;
+    use meshtf_tensor::device::DeviceKind;
+
+    /// Elements that are those of an iterator.
+    struct Of(Arc<Iterator>);
+
+    impl Elements for Of {
+        fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+            self.0.next(pull)
+        }
+    }
+
+    fn iterator() -> Arc<Iterator> {
+        let key =
+            ResourceKey { container: String::new(), name: String::new(), session: None, device: (DeviceKind::Cpu, 0) };
+        Arc::new(Iterator::new(key, Spec { types: Vec::new(), shapes: Vec::new() }))
+    }
+
+    fn over(of: &Arc<Iterator>) -> Arc<Dataset> {
+        let of = Arc::clone(of);
+        let parts = Parts::new(UNKNOWN, move |_| Ok(Box::new(Of(Arc::clone(&of))) as Box<dyn Elements>));
+        Arc::new(Dataset::new(Spec { types: Vec::new(), shapes: Vec::new() }, Vec::new(), parts).unwrap())
+    }
+
+    #[test]
+    fn an_iterator_that_asks_itself_fails_and_is_free_again() {
+        let (mailbox, _inbox) = mailbox::open::<()>();
+        let device: Arc<dyn Wake> = Arc::new(mailbox);
+        let pull = Pull { engine: &HostEngine, device: &device, draws: None, statistics: None };
+        let (first, second) = (iterator(), iterator());
+        first.begin(over(&second), &pull).unwrap();
+        second.begin(over(&first), &pull).unwrap();
+        for _ in 0..2 {
+            for asked in [&first, &second] {
+                let Err(failure) = asked.next(&pull) else { panic!("an element was made of itself") };
+                assert_eq!(failure.code, Code::FailedPrecondition, "{failure}");
+                assert!(failure.message.contains("the same iterator"), "{failure}");
+            }
+        }
+        let fails = first.begin_once(&pull, || unreachable!("it has begun"));
+        fails.unwrap();
+        let own = iterator();
+        let again = own
+            .begin_once(&pull, || own.begin_once(&pull, || unreachable!("it is under way")).map(|()| unreachable!()));
+        assert_eq!(again.unwrap_err().code, Code::FailedPrecondition);
+    }
+
+    #[test]
+    fn a_step_that_waits_for_an_iterator_is_given_up() {
+        let (mailbox, _inbox) = mailbox::open::<()>();
+        let device: Arc<dyn Wake> = Arc::new(mailbox);
+        let iterator = iterator();
+        let _held = iterator.hold().unwrap();
+        let ended = thread::scope(|scope| {
+            let wait = || {
+                let signal = Arc::new(turn::Signal::default());
+                signal.stop();
+                turn::within(&signal, || {
+                    turn::whole(|| {
+                        drop(iterator.next(&Pull {
+                            engine: &HostEngine,
+                            device: &device,
+                            draws: None,
+                            statistics: None,
+                        }))
+                    })
+                });
+            };
+            scope.spawn(wait).join()
+        });
+        assert!(ended.is_err_and(|panic| turn::is_stop(&*panic)));
+    }
+}

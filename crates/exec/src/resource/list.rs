@@ -1,0 +1,172 @@
+//! What the resources of a task are, for those who ask from outside of its graphs.
+
+use std::ops::Bound;
+
+use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::{DType, PartialShape};
+
+use super::{Resource, ResourceKey, Resources};
+
+/// A resource at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceInfo {
+    /// Its name in the table.
+    pub key: ResourceKey,
+    /// `variable`, `queue`, `accumulator`, `staging area`, `iterator`, `lookup table`, `reader` or `aggregator of statistics`.
+    pub kind: &'static str,
+    /// The session that made it.
+    pub session: SessionId,
+    /// Of a variable's value, of a queue's components, of a table's keys and values.
+    pub dtypes: Vec<DType>,
+    /// Of a variable's value, or of what the graph says if it has none; of what an accumulator takes, of a table's values.
+    pub shape: PartialShape,
+    /// Bytes of the elements that it holds, wherever they lie; `None` while an op changes it.
+    pub bytes: Option<usize>,
+    /// Elements of a queue, gradients of an accumulator, entries of a table; `None` while an op changes it.
+    pub length: Option<usize>,
+    /// How often a variable was changed; `None` while an op changes it.
+    pub version: Option<u64>,
+}
+
+/// What a resource says of itself; what is not known at the moment is `None`.
+#[derive(Default)]
+pub(crate) struct Look {
+    pub dtypes: Vec<DType>,
+    pub shape: PartialShape,
+    pub bytes: Option<usize>,
+    pub length: Option<usize>,
+    pub version: Option<u64>,
+}
+
+impl Resources {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        lock(&self.table).resources.len()
+    }
+
+    /// The `most` that take most memory, the largest first.
+    pub fn largest(&self, most: usize) -> Vec<ResourceInfo> {
+        let table = lock(&self.table);
+        let mut sizes: Vec<(usize, &ResourceKey)> =
+            table.resources.iter().map(|(key, (resource, _))| (resource.look().bytes.unwrap_or(0), key)).collect();
+        // The keys are in order, and stay so among those of one size.
+        sizes.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
+        sizes.into_iter().take(most).map(|(_, key)| info(key, &table.resources[key])).collect()
+    }
+
+    /// A resource that sessions share.
+    ///
+    /// # Errors
+    /// As [`Resources::devices_with`].
+    pub(crate) fn shared(&self, device: (DeviceKind, u32), container: &str, name: &str) -> Result<Resource> {
+        let key = ResourceKey { session: None, device, container: container.to_owned(), name: name.to_owned() };
+        let found = lock(&self.table).resources.get(&key).map(|(resource, _)| resource.clone());
+        found.ok_or_else(|| self.not_shared(container, name))
+    }
+
+    /// The devices that have a resource of that name which sessions share; one at least.
+    ///
+    /// # Errors
+    /// NotFound; PermissionDenied if isolated sessions alone have one.
+    pub fn devices_with(&self, container: &str, name: &str) -> Result<Vec<(DeviceKind, u32)>> {
+        let having: Vec<_> =
+            self.named(container, name).into_iter().filter(|key| key.session.is_none()).map(|key| key.device).collect();
+        if having.is_empty() { Err(self.not_shared(container, name)) } else { Ok(having) }
+    }
+
+    /// All resources of that name, those that sessions share first: nothing else of the table is looked at.
+    fn named(&self, container: &str, name: &str) -> Vec<ResourceKey> {
+        let (container, name) = (container.to_owned(), name.to_owned());
+        let first = ResourceKey { container, name, session: None, device: (DeviceKind::Cpu, 0) };
+        let table = lock(&self.table);
+        let following = table.resources.range(&first..).map(|(key, _)| key);
+        following.take_while(|key| key.container == first.container && key.name == first.name).cloned().collect()
+    }
+
+    fn not_shared(&self, container: &str, name: &str) -> Failure {
+        if self.named(container, name).iter().any(|key| key.session.is_some()) {
+            let why = format!("'{name}' is of an isolated session, which alone can see it");
+            return Failure::new(Code::PermissionDenied, why);
+        }
+        Failure::new(Code::NotFound, format!("there is no variable '{name}' in container '{container}'"))
+    }
+
+    /// Those that follow `after` in the order of their keys, `most` of them.
+    pub fn after(&self, after: Option<&ResourceKey>, most: usize) -> Vec<ResourceInfo> {
+        let table = lock(&self.table);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let following = table.resources.range::<ResourceKey, _>((from, Bound::Unbounded));
+        following.take(most).map(|(key, resource)| info(key, resource)).collect()
+    }
+}
+
+fn info(key: &ResourceKey, (resource, session): &(Resource, SessionId)) -> ResourceInfo {
+    let Look { dtypes, shape, bytes, length, version } = resource.look();
+    ResourceInfo { key: key.clone(), kind: resource.kind(), session: *session, dtypes, shape, bytes, length, version }
+}
+
+impl Resource {
+    /// Never waits.
+    fn look(&self) -> Look {
+        match self {
+            Resource::Variable(variable) => variable.look(),
+            Resource::Queue(queue) => queue.look(),
+            Resource::Barrier(barrier) => barrier.look(),
+            Resource::Accumulator(accumulator) => accumulator.look(),
+            Resource::Iterator(iterator) => iterator.look(),
+            Resource::Table(table) => table.look(),
+            Resource::Reader(reader) => reader.look(),
+            Resource::Staging(area) => area.look(),
+            Resource::SparseMap(map) => map.look(),
+            Resource::Aggregator(aggregator) => aggregator.look(),
+            // Those stand in no table.
+            Resource::TensorArray(_) | Resource::Stack(_) | Resource::Dummy => Look::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::Variable;
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_on_its_devices_and_nowhere_else() {
+        let resources = Resources::new();
+        let (cpu, gpu) = (DeviceKind::Cpu, DeviceKind::Gpu);
+        let isolated = Some(SessionId(3));
+        let all = [
+            (None, (gpu, 1), "localhost", "w"),
+            (None, (cpu, 0), "localhost", "w"),
+            (isolated, (cpu, 0), "localhost", "w"),
+            (isolated, (gpu, 0), "localhost", "own"),
+            // Neighbours of the name and of the container.
+            (None, (cpu, 2), "localhost", "v"),
+            (None, (cpu, 2), "localhost", "w2"),
+            (None, (cpu, 3), "other", "w"),
+            (None, (cpu, 4), "localhos", "w"),
+        ];
+        for (session, device, container, name) in all {
+            let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device };
+            let variable = Variable::new(name.to_owned(), DType::F32, PartialShape::UNKNOWN);
+            let made = resources.find_or_make(&key, SessionId(3), || Ok(Resource::Variable(Arc::new(variable))));
+            assert!(made.is_ok());
+        }
+        let devices = |container, name| resources.devices_with(container, name).map_err(|failure| failure.code);
+        assert_eq!(devices("localhost", "w"), Ok(vec![(cpu, 0), (gpu, 1)]));
+        assert_eq!(devices("other", "w"), Ok(vec![(cpu, 3)]));
+        assert_eq!(devices("localhost", "w2"), Ok(vec![(cpu, 2)]));
+        assert_eq!(devices("localhost", "own"), Err(Code::PermissionDenied));
+        assert_eq!(devices("localhost", "x"), Err(Code::NotFound));
+        assert_eq!(devices("localhost", ""), Err(Code::NotFound));
+        // They are listed by container and name.
+        let listed = resources.after(None, 99);
+        let names: Vec<_> = listed.iter().map(|info| (&*info.key.container, &*info.key.name)).collect();
+        assert!(names.is_sorted() && names.len() == all.len(), "{names:?}");
+    }
+}

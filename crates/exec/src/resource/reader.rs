@@ -1,0 +1,412 @@
+//! Readers: records of the files whose names a queue holds. An op that finds the queue empty waits in it; those after it wait
+//! in the reader, in the order they came.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use meshtf_kernels::files::{Folder, Format, Record, Records};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory;
+use meshtf_tensor::{Data, Tensor};
+use prost::Message;
+
+use super::super::waiting::{Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, too_many_waiters};
+use super::Queue;
+use super::list::Look;
+
+/// How often readers have asked queues for names.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) struct Reader {
+    name: String,
+    format: Format,
+    folder: Folder,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The file that is being read.
+    current: Option<Records>,
+    /// Its name.
+    work: Vec<u8>,
+    started: i64,
+    finished: i64,
+    produced: i64,
+    /// In the order they came. The first has its turn.
+    reads: VecDeque<Read>,
+    /// Somebody works for the first, or it waits in its queue.
+    is_busy: bool,
+    /// If the first waits in its queue: by what name.
+    in_queue: Option<WaitId>,
+    /// What the queue gave, until somebody takes it.
+    arrived: VecDeque<(WaitId, Result<Answer>)>,
+    /// Names that came for a read which was given up.
+    spare: VecDeque<Answer>,
+}
+
+struct Read {
+    waiter: Waiter,
+    queue: Arc<Queue>,
+    wanted: Wanted,
+}
+
+/// What became of a read that asked its queue for a name.
+enum Asked {
+    Named(Result<Answer>),
+    /// The name comes later, or the read was given up while it asked: somebody else goes on.
+    Later,
+    /// It was given up before it asked.
+    GivenUp,
+}
+
+/// How many records a read takes.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Wanted {
+    One,
+    /// So many, or what is left of the file.
+    UpTo(usize),
+}
+
+/// `tensorflow.ReaderBaseState`.
+#[derive(Clone, PartialEq, Message)]
+struct Saved {
+    #[prost(int64, tag = "1")]
+    started: i64,
+    #[prost(int64, tag = "2")]
+    finished: i64,
+    #[prost(int64, tag = "3")]
+    produced: i64,
+    #[prost(bytes = "vec", tag = "4")]
+    work: Vec<u8>,
+}
+
+/// Takes a name out of the queue for a reader, and reads on.
+struct Arrival(Arc<Reader>);
+
+impl Wake for Arrival {
+    fn wake(&self, wait: WaitId, result: Result<Answer>) {
+        self.0.hold().arrived.push_back((wait, result));
+        // The op that puts a name into the queue does not read its file. One such thread a reader: the others wait.
+        let reader = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("reader".to_owned());
+        if thread.spawn(move || reader.arrived()).is_err() {
+            self.0.arrived();
+        }
+    }
+}
+
+impl Reader {
+    pub fn new(name: String, format: Format, folder: Folder) -> Reader {
+        Reader { name, format, folder, state: Mutex::default() }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn format(&self) -> &Format {
+        &self.format
+    }
+
+    fn hold(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// What it is, for those who ask from outside.
+    pub fn look(&self) -> Look {
+        Look { bytes: Some(0), ..Look::default() }
+    }
+
+    /// Answers the waiter with the next records of the file under way, or of one whose name comes from the queue.
+    ///
+    /// # Errors
+    /// ResourceExhausted if too many wait already.
+    pub fn read(self: &Arc<Reader>, waiter: Waiter, queue: Arc<Queue>, wanted: Wanted) -> Result<()> {
+        let mut state = self.hold();
+        if state.reads.len() >= MAX_WAITERS {
+            return Err(too_many_waiters(&format!("reader '{}'", self.name)));
+        }
+        state.reads.push_back(Read { waiter, queue, wanted });
+        let is_next = !std::mem::replace(&mut state.is_busy, true);
+        drop(state);
+        if is_next {
+            self.go_on(None);
+        }
+        Ok(())
+    }
+
+    /// Reads on with what the queue gave.
+    fn arrived(self: &Arc<Reader>) {
+        let mut state = self.hold();
+        let Some((wait, result)) = state.arrived.pop_front() else { return };
+        match state.in_queue {
+            Some(asked) if asked == wait => {
+                state.in_queue = None;
+                drop(state);
+                self.go_on(Some(result));
+            }
+            // What came for a read that was given up is for the one that waits now.
+            Some(asked) if result.is_ok() => {
+                state.in_queue = None;
+                let queue = state.reads.front().map(|read| Arc::clone(&read.queue));
+                drop(state);
+                if let Some(queue) = queue {
+                    queue.give_up(asked);
+                }
+                self.go_on(Some(result));
+            }
+            _ => state.spare.extend(result),
+        }
+    }
+
+    /// Serves the reads in their order, until there is none or one has to wait. `name` is what the queue gave to the first.
+    fn go_on(self: &Arc<Reader>, mut name: Option<Result<Answer>>) {
+        loop {
+            let mut state = self.hold();
+            let Some((wait, queue, wanted)) =
+                state.reads.front().map(|read| (read.waiter.wait, Arc::clone(&read.queue), read.wanted))
+            else {
+                state.is_busy = false;
+                return;
+            };
+            let result = match name.take() {
+                Some(result) => result.and_then(|answer| self.start(&mut state, &answer)),
+                None => Ok(()),
+            };
+            let result = result.and_then(|()| self.records(&mut state, wanted));
+            drop(state);
+            match result {
+                Ok(Some(answer)) => self.answer(wait, Ok(answer)),
+                Err(failure) => self.answer(wait, Err(failure)),
+                Ok(None) => match self.ask(wait, &queue) {
+                    Asked::Named(got) => name = Some(got),
+                    Asked::Later => return,
+                    Asked::GivenUp => {}
+                },
+            }
+        }
+    }
+
+    /// Asks the queue for a name for the first read.
+    fn ask(self: &Arc<Reader>, wait: WaitId, queue: &Queue) -> Asked {
+        let mut state = self.hold();
+        if state.reads.front().is_none_or(|read| read.waiter.wait != wait) {
+            return Asked::GivenUp;
+        }
+        if let Some(name) = state.spare.pop_front() {
+            return Asked::Named(Ok(name));
+        }
+        // Each time by another name: what is given up is this, and not what the read asks next.
+        let asked = WaitId { step: wait.step, number: u64::MAX - ASKED.fetch_add(1, Ordering::Relaxed) };
+        state.in_queue = Some(asked);
+        drop(state);
+        let own = Waiter { device: Arc::new(Arrival(Arc::clone(self))), wait: asked };
+        let (mut got, mut others) = (None, Vec::new());
+        match queue.dequeue(own) {
+            Ok(finished) => {
+                for (waiter, result) in finished {
+                    if waiter.wait == asked { got = Some(result) } else { others.push((waiter, result)) }
+                }
+            }
+            Err(failure) => got = Some(Err(failure)),
+        }
+        let mut state = self.hold();
+        let is_wanted = state.in_queue == Some(asked);
+        let answer = match got {
+            Some(result) if is_wanted => {
+                state.in_queue = None;
+                Asked::Named(result)
+            }
+            late => {
+                state.arrived.extend(late.map(|result| (asked, result)));
+                Asked::Later
+            }
+        };
+        drop(state);
+        if !is_wanted {
+            queue.give_up(asked);
+        }
+        others.into_iter().for_each(|(waiter, result)| waiter.wake(result));
+        if !is_wanted {
+            self.arrived();
+        }
+        answer
+    }
+
+    /// Opens the file that the queue named.
+    fn start(&self, state: &mut State, answer: &Answer) -> Result<()> {
+        let [name] = &answer[..] else {
+            return Err(Failure::invalid("Expected to read filename from queue with one string component"));
+        };
+        let (Data::String(names), 0) = (name.data(), name.rank()) else {
+            return Err(Failure::invalid("Expected to read filename from queue with one string component"));
+        };
+        state.current = Some(Records::open(&self.format, &self.folder, names[0].clone())?);
+        state.work.clone_from(&names[0]);
+        state.started += 1;
+        Ok(())
+    }
+
+    /// The wanted records; `None` if a file has to be named first.
+    fn records(&self, state: &mut State, wanted: Wanted) -> Result<Option<Answer>> {
+        let most = if let Wanted::UpTo(most) = wanted { most } else { 1 };
+        let (mut records, mut bytes): (Vec<Record>, usize) = (Vec::new(), 0);
+        if state.current.is_none() && state.started > state.finished {
+            // As a restored state says.
+            state.current = Some(Records::open(&self.format, &self.folder, state.work.clone())?);
+        }
+        while records.len() < most {
+            let Some(current) = &mut state.current else { break };
+            match current.next()? {
+                Some(record) => {
+                    bytes += record.0.len() + record.1.len() + 2 * size_of::<Vec<u8>>();
+                    meshtf_kernels::call::check_text_bytes(bytes)?;
+                    memory::grow()?;
+                    records.push(record);
+                }
+                None => {
+                    state.current = None;
+                    state.finished = state.started;
+                }
+            }
+        }
+        if records.is_empty() && most > 0 {
+            return Ok(None);
+        }
+        if matches!(self.format, Format::Name | Format::Whole) {
+            // Read to its end with its one record.
+            state.current = None;
+            state.finished = state.started;
+        }
+        state.produced += records.len() as i64;
+        Ok(Some(match wanted {
+            Wanted::One => records.into_iter().flat_map(|(key, value)| [key, value]).map(Tensor::scalar).collect(),
+            Wanted::UpTo(_) => {
+                let (keys, values): (Vec<_>, Vec<_>) = records.into_iter().unzip();
+                Answer::from_iter([Tensor::vector(keys), Tensor::vector(values)])
+            }
+        }))
+    }
+
+    /// Answers the first read, if it has not been given up.
+    fn answer(&self, wait: WaitId, result: Result<Answer>) {
+        let mut state = self.hold();
+        let read = state.reads.pop_front_if(|read| read.waiter.wait == wait);
+        drop(state);
+        if let Some(read) = read {
+            read.waiter.wake(result);
+        }
+    }
+
+    /// Forgets a read that waits.
+    pub fn give_up(self: &Arc<Reader>, wait: WaitId) {
+        let mut state = self.hold();
+        let Some(at) = state.reads.iter().position(|read| read.waiter.wait == wait) else { return };
+        let Some(read) = state.reads.remove(at) else { return };
+        let asked = if at == 0 { state.in_queue.take() } else { None };
+        drop(state);
+        if let Some(asked) = asked {
+            read.queue.give_up(asked);
+            self.go_on(None);
+        }
+    }
+
+    /// How many records were read, and files.
+    pub fn counts(&self) -> (i64, i64) {
+        let state = self.hold();
+        (state.produced, state.finished)
+    }
+
+    /// Forgets the file under way and what was counted.
+    pub fn reset(&self) {
+        let state = &mut *self.hold();
+        (state.current, state.work) = (None, Vec::new());
+        (state.started, state.finished, state.produced) = (0, 0, 0);
+    }
+
+    /// # Errors
+    /// Unimplemented for a reader of files with several records.
+    pub fn save(&self) -> Result<Vec<u8>> {
+        self.check_saves("SerializeState")?;
+        let state = self.hold();
+        let (started, finished, produced) = (state.started, state.finished, state.produced);
+        Ok(Saved { started, finished, produced, work: state.work.clone() }.encode_to_vec())
+    }
+
+    /// # Errors
+    /// As [`Reader::save`]; InvalidArgument if the bytes are not such a state.
+    pub fn restore(&self, bytes: &[u8]) -> Result<()> {
+        self.check_saves("RestoreState")?;
+        let shown = || format!("Could not parse state for {}: {}", self.name, bytes.escape_ascii());
+        let Saved { started, finished, produced, work } =
+            Saved::decode(bytes).map_err(|_| Failure::invalid(shown()))?;
+        if started < 0 || finished < 0 || produced < 0 {
+            return Err(Failure::invalid(format!("Unexpected negative value when restoring in {}", self.name)));
+        }
+        if started > finished.saturating_add(1) || started < finished {
+            let why = format!(
+                "Inconsistent work started vs. finished when restoring in {}: {started} vs. {finished}",
+                self.name
+            );
+            return Err(Failure::invalid(why));
+        }
+        let state = &mut *self.hold();
+        (state.started, state.finished, state.produced) = (started, finished, produced);
+        state.current = None;
+        state.work = work;
+        Ok(())
+    }
+
+    fn check_saves(&self, what: &str) -> Result<()> {
+        if matches!(self.format, Format::Name | Format::Whole) {
+            return Ok(());
+        }
+        Err(Failure::new(meshtf_tensor::failure::Code::Unimplemented, format!("Reader {what}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::super::Kind;
+    use super::*;
+    use meshtf_tensor::DType;
+    use meshtf_tensor::ids::{SessionId, StepId};
+
+    /// Sends on what it is woken with.
+    struct Teller(mpsc::Sender<(u64, Result<Answer>)>);
+
+    impl Wake for Teller {
+        fn wake(&self, wait: WaitId, result: Result<Answer>) {
+            let _ = self.0.send((wait.number, result));
+        }
+    }
+
+    #[test]
+    fn a_name_for_a_read_that_was_given_up_goes_to_the_next() {
+        let (sender, answers) = mpsc::channel();
+        let device: Arc<dyn Wake> = Arc::new(Teller(sender));
+        let wait = |number: u64| WaitId { step: StepId { session: SessionId(1), number: 1 }, number };
+        let waiter = |number: u64| Waiter { device: Arc::clone(&device), wait: wait(number) };
+        let queue = Queue::new(String::new(), Kind::Fifo, vec![DType::String], Vec::new(), 10, None);
+        let queue = Arc::new(queue);
+        let folder = Folder::of("IdentityReaderV2", &Default::default(), None);
+        let reader = Arc::new(Reader::new(String::new(), Format::Name, folder));
+        reader.read(waiter(1), Arc::clone(&queue), Wanted::One).unwrap();
+        let served = queue.enqueue(waiter(2), vec![Tensor::scalar(b"a".to_vec())]).unwrap();
+        // The name is on its way when the first read is given up, and the next waits in the queue.
+        reader.give_up(wait(1));
+        reader.read(waiter(3), Arc::clone(&queue), Wanted::One).unwrap();
+        served
+            .into_iter()
+            .filter(|(waiter, _)| waiter.wait != wait(2))
+            .for_each(|(waiter, result)| waiter.wake(result));
+        let (number, answer) = answers.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!((number, &answer.unwrap()[0]), (3, &Tensor::scalar(b"a".to_vec())));
+    }
+}

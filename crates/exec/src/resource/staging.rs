@@ -1,0 +1,308 @@
+//! Staging areas: tuples that one step puts in and another takes out, in the order they came or by key; and the ops that wait
+//! for room or for a tuple. Any of those goes on as soon as it can, whichever came first.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, PartialShape, Tensor};
+
+use super::super::waiting::{Answer, Finished, Shared, WaitId, Waited, Waiter};
+use super::list::Look;
+use super::queue::MAX_QUEUE_BYTES;
+
+/// Most ops that wait for one staging area: each that goes on has all of them looked at.
+const MAX_STAGE_WAITERS: usize = 1 << 12;
+
+/// How the tuples of a staging area are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// By the order in which they came.
+    Order,
+    /// By keys; if an op names none, it takes any of the tuples.
+    Any,
+    /// By keys; the least goes next.
+    Least,
+}
+
+/// The limits that a node states; 0 is none.
+#[derive(Clone, Copy)]
+pub(crate) struct StageLimits {
+    /// Tuples.
+    pub capacity: usize,
+    /// Bytes of all tuples.
+    pub bytes: usize,
+}
+
+/// What an op asks of a staging area.
+pub(crate) enum Staged {
+    /// Stores values as the components of a tuple of `width`; `None` for the next number as its key.
+    Put { key: Option<i64>, width: usize, indices: Vec<i32>, values: Vec<Tensor> },
+    /// Returns components of a tuple, which stays if `stays`.
+    Get { which: Which, indices: Option<Vec<i32>>, types: Vec<DType>, stays: bool },
+}
+
+/// A tuple.
+#[derive(Clone, Copy)]
+pub(crate) enum Which {
+    /// That of a key.
+    Key(i64),
+    /// The one so many after the next.
+    At(usize),
+    /// The next, with its key.
+    Next,
+}
+
+type Tuple = Vec<Option<Tensor>>;
+
+pub(crate) struct Staging {
+    name: String,
+    keys: Keys,
+    limits: StageLimits,
+    state: Shared<StagingState>,
+}
+
+#[derive(Default)]
+pub(crate) struct StagingState {
+    /// Those of which no component is missing, or some were taken.
+    complete: BTreeMap<i64, Tuple>,
+    incomplete: BTreeMap<i64, Tuple>,
+    /// Components of a tuple, once one was put in; of those without keys, of the first.
+    width: Option<usize>,
+    bytes: usize,
+    /// The key of the next tuple that has none.
+    next: i64,
+    waiting: VecDeque<(Waiter, Staged)>,
+}
+
+impl Waited for Staging {
+    type State = StagingState;
+
+    fn shared(&self) -> &Shared<StagingState> {
+        &self.state
+    }
+
+    fn forget(&self, state: &mut StagingState, wait: WaitId) -> Finished {
+        state.waiting.retain(|(waiter, _)| waiter.wait != wait);
+        Finished::new()
+    }
+}
+
+fn bytes_of<'a>(values: impl IntoIterator<Item = &'a Tensor>) -> usize {
+    values.into_iter().map(Tensor::byte_len).sum()
+}
+
+impl Staging {
+    pub fn new(name: String, keys: Keys, limits: StageLimits) -> Staging {
+        Staging { name, keys, limits, state: Shared::default() }
+    }
+
+    pub fn keys(&self) -> Keys {
+        self.keys
+    }
+
+    /// What it is, for those who ask from outside.
+    pub fn look(&self) -> Look {
+        let state = self.try_hold();
+        Look {
+            dtypes: Vec::new(),
+            shape: PartialShape::UNKNOWN,
+            bytes: state.as_ref().map(|state| state.bytes),
+            length: state.as_ref().map(|state| state.complete.len()),
+            version: None,
+        }
+    }
+
+    /// Bytes of its tuples, and of those that wait to get in; 0 if somebody is just changing it.
+    pub fn bytes(&self) -> usize {
+        let Some(state) = self.try_hold() else { return 0 };
+        let waiting = state.waiting.iter().map(|(_, staged)| match staged {
+            Staged::Put { values, .. } => bytes_of(values),
+            Staged::Get { .. } => 0,
+        });
+        state.bytes + waiting.sum::<usize>()
+    }
+
+    /// Tuples of which no component is missing.
+    pub fn len(&self) -> usize {
+        self.hold().complete.len()
+    }
+
+    /// Tuples of which some components never came.
+    pub fn incomplete(&self) -> usize {
+        self.hold().incomplete.len()
+    }
+
+    /// Forgets all tuples; who waits for room goes on.
+    pub fn clear(&self) -> Finished {
+        let state = &mut *self.hold();
+        state.complete.clear();
+        state.incomplete.clear();
+        state.bytes = 0;
+        self.advance(state)
+    }
+
+    /// Does what an op asks for, at once or when it can be done.
+    ///
+    /// # Errors
+    /// ResourceExhausted if too many wait already.
+    pub fn ask(&self, waiter: Waiter, staged: Staged) -> Result<Finished> {
+        let state = &mut *self.hold();
+        if state.waiting.len() >= MAX_STAGE_WAITERS {
+            let why =
+                format!("{MAX_STAGE_WAITERS} ops wait for staging area '{}' already, which is the limit", self.name);
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        state.waiting.push_back((waiter, staged));
+        Ok(self.advance(state))
+    }
+
+    /// Lets those who wait go on, as far as they can.
+    fn advance(&self, state: &mut StagingState) -> Finished {
+        let mut finished = Finished::new();
+        loop {
+            let before = finished.len();
+            for (waiter, mut staged) in std::mem::take(&mut state.waiting) {
+                match self.attempt(state, &mut staged).transpose() {
+                    Some(result) => finished.push((waiter, result)),
+                    None => state.waiting.push_back((waiter, staged)),
+                }
+            }
+            if finished.len() == before || state.waiting.is_empty() {
+                return finished;
+            }
+        }
+    }
+
+    /// `None` if it has to wait.
+    fn attempt(&self, state: &mut StagingState, staged: &mut Staged) -> Result<Option<Answer>> {
+        match staged {
+            Staged::Put { key, width, indices, values } => self.put(state, *key, *width, indices, values),
+            Staged::Get { which, indices, types, stays } => {
+                let key = match *which {
+                    Which::Key(key) => Some(key).filter(|key| state.complete.contains_key(key)),
+                    Which::At(index) => state.complete.keys().nth(index).copied(),
+                    Which::Next => state.complete.keys().next().copied(),
+                };
+                let Some(key) = key else { return Ok(None) };
+                let values = state.get(key, indices.as_deref(), types, *stays)?;
+                // An op that takes the next tuple also outputs its key.
+                let named = (matches!(which, Which::Next) && self.keys != Keys::Order).then(|| Tensor::scalar(key));
+                Ok(Some(named.into_iter().chain(values).collect()))
+            }
+        }
+    }
+
+    fn put(
+        &self,
+        state: &mut StagingState,
+        key: Option<i64>,
+        width: usize,
+        indices: &[i32],
+        values: &mut Vec<Tensor>,
+    ) -> Result<Option<Answer>> {
+        let declared = *state.width.get_or_insert(width);
+        if declared != width && self.keys != Keys::Order {
+            return Err(Failure::invalid(format!(
+                "staging area '{}' has tuples of {declared} components, but this node says {width}",
+                self.name
+            )));
+        }
+        let (bytes, limit) = (bytes_of(&*values), self.limits.bytes);
+        if limit > 0 && bytes > limit {
+            let why = format!(
+                "Attempted to insert tensors with combined size of '{bytes}' bytes into Staging Area with a memory limit of \
+                 '{limit}'."
+            );
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        let is_whole = indices.len() == width;
+        let is_full = is_whole && self.limits.capacity > 0 && state.complete.len() >= self.limits.capacity;
+        if is_full || limit > 0 && state.bytes + bytes > limit {
+            return Ok(None);
+        }
+        if state.bytes + bytes > MAX_QUEUE_BYTES {
+            let why = format!("staging area '{}' exceeds the limit of {MAX_QUEUE_BYTES} bytes", self.name);
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        memory::grow()?;
+        let key = key.unwrap_or_else(|| {
+            state.next += 1;
+            state.next
+        });
+        state.insert(key, width, indices, std::mem::take(values))?;
+        Ok(Some(Answer::new()))
+    }
+}
+
+impl StagingState {
+    fn insert(&mut self, key: i64, width: usize, indices: &[i32], values: Vec<Tensor>) -> Result<()> {
+        let mut tuple = match indices.len() == width {
+            true => vec![None; width],
+            false => self.incomplete.get(&key).cloned().unwrap_or_else(|| vec![None; width]),
+        };
+        let bytes = bytes_of(&values);
+        for (&index, value) in indices.iter().zip(values) {
+            let place = component(&mut tuple, key, index)?;
+            if place.is_some() {
+                let why = format!("The tensor for index '{index}' for key '{key}' was already initialized '{width}'.");
+                return Err(Failure::invalid(why));
+            }
+            *place = Some(value);
+        }
+        if tuple.iter().any(Option::is_none) {
+            self.bytes += bytes;
+            self.incomplete.insert(key, tuple);
+            return Ok(());
+        }
+        if indices.len() < width
+            && let Some(before) = self.incomplete.remove(&key)
+        {
+            self.bytes -= bytes_of(before.iter().flatten());
+        }
+        // What is there under that key stays, and this one is dropped.
+        if let std::collections::btree_map::Entry::Vacant(entry) = self.complete.entry(key) {
+            self.bytes += bytes_of(tuple.iter().flatten());
+            entry.insert(tuple);
+        }
+        Ok(())
+    }
+
+    /// Some components of a tuple that is there, all if no indices say which. If that fails, nothing has changed.
+    fn get(&mut self, key: i64, indices: Option<&[i32]>, types: &[DType], stays: bool) -> Result<Vec<Tensor>> {
+        let Some(tuple) = self.complete.get_mut(&key) else { return Ok(Vec::new()) };
+        let all: Vec<i32> = (0..).take(tuple.len()).collect();
+        let indices = indices.unwrap_or(&all);
+        if indices.len() != types.len() {
+            let why = format!("Mismatch stage/unstage: {} vs. {}", indices.len(), types.len());
+            return Err(Failure::invalid(why));
+        }
+        let mut values = Vec::with_capacity(indices.len());
+        for (&index, &dtype) in indices.iter().zip(types) {
+            let Some(value) = component(tuple, key, index)? else {
+                let why = format!("Tensor at index '{index}' for key '{key}' has already been removed.");
+                return Err(Failure::invalid(why));
+            };
+            if value.dtype() != dtype {
+                let why = format!("component {index} for key {key} is {}, but the node says {dtype}", value.dtype());
+                return Err(Failure::invalid(why));
+            }
+            values.push(value.clone());
+        }
+        if !stays {
+            indices.iter().for_each(|&index| tuple[index as usize] = None);
+            if tuple.iter().all(Option::is_none) {
+                self.complete.remove(&key);
+            }
+            self.bytes -= bytes_of(&values);
+        }
+        Ok(values)
+    }
+}
+
+/// One component of a tuple.
+fn component(tuple: &mut Tuple, key: i64, index: i32) -> Result<&mut Option<Tensor>> {
+    let width = tuple.len();
+    let place = usize::try_from(index).ok().and_then(|index| tuple.get_mut(index));
+    place.ok_or_else(|| Failure::invalid(format!("Index '{index}' for key '{key}' was out of bounds '{width}'.")))
+}

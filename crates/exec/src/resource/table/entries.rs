@@ -1,0 +1,108 @@
+//! The entries of a lookup table: the row that each key's value has among the values.
+
+use std::collections::BTreeMap;
+
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, Data, Element, Tensor, with_type};
+
+use super::key::Key;
+
+/// Most bytes of keys and values in one table.
+const MAX_TABLE_BYTES: usize = 4 << 30;
+/// Bytes that an entry takes beside its key's and its value's own.
+const ENTRY_BYTES: usize = 64;
+
+/// What a table holds.
+pub(super) struct Entries {
+    pub is_filled: bool,
+    /// Where the value of each key lies among the values.
+    pub rows: BTreeMap<Key, usize>,
+    pub values: Data,
+    /// Rows of the values that no key has.
+    free: Vec<usize>,
+    /// Bytes of the keys, the strings and what an entry takes.
+    pub bytes: usize,
+    /// Of a dense table.
+    pub buckets: usize,
+}
+
+impl Entries {
+    /// None yet, with values of that dtype.
+    pub fn none(values: DType, buckets: usize) -> Entries {
+        let values = Data::zeros(values, 0);
+        Entries { is_filled: false, rows: BTreeMap::new(), values, free: Vec::new(), bytes: 0, buckets }
+    }
+
+    /// Admits entries before any is put in.
+    pub fn admit(&self, keys: &[Key], values: &Tensor, size: usize) -> Result<()> {
+        let more = keys.iter().map(|key| key.bytes() + ENTRY_BYTES).sum::<usize>()
+            + values.byte_len()
+            + values.len().min(keys.len() * size) * size_of::<Vec<u8>>();
+        if self.bytes.saturating_add(more) > MAX_TABLE_BYTES {
+            let why = format!("a table would exceed the limit of {MAX_TABLE_BYTES} bytes");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        memory::admit(more)
+    }
+
+    /// Row `i` of the values becomes the key's.
+    pub fn put(&mut self, key: Key, values: &Data, i: usize, size: usize) {
+        let (row, is_new) = match self.rows.get(&key) {
+            Some(&row) => (row, false),
+            None => (self.free.pop().unwrap_or_else(|| self.values.len() / size.max(1)), true),
+        };
+        if !is_new {
+            self.bytes = self.bytes.saturating_sub(self.clear(row, size));
+        }
+        let dtype = self.values.dtype();
+        let held = &mut self.values;
+        let _ = with_type!(dtype, T => {
+            if let (Some(held), Some(values)) = (T::vec_mut(held), T::slice(values)) {
+                if held.len() < (row + 1) * size {
+                    held.resize((row + 1) * size, T::default());
+                }
+                held[row * size..(row + 1) * size].clone_from_slice(&values[i * size..(i + 1) * size]);
+            }
+        });
+        self.bytes += self.row_bytes(row, size);
+        if is_new {
+            self.bytes += key.bytes() + ENTRY_BYTES;
+            self.rows.insert(key, row);
+        }
+    }
+
+    fn row_bytes(&self, row: usize, size: usize) -> usize {
+        match &self.values {
+            Data::String(texts) => {
+                texts[row * size..(row + 1) * size].iter().map(|text| text.len() + size_of::<Vec<u8>>()).sum()
+            }
+            other => other.dtype().size().unwrap_or(0) * size,
+        }
+    }
+
+    /// Takes an entry out, if it is there.
+    pub fn remove(&mut self, key: &Key, size: usize) {
+        if let Some(row) = self.rows.remove(key) {
+            self.bytes = self.bytes.saturating_sub(key.bytes() + ENTRY_BYTES + self.clear(row, size));
+            self.free.push(row);
+        }
+    }
+
+    /// Lets go of the strings of a row; how many bytes it had.
+    fn clear(&mut self, row: usize, size: usize) -> usize {
+        let bytes = self.row_bytes(row, size);
+        if let Data::String(texts) = &mut self.values {
+            texts[row * size..(row + 1) * size].fill(Vec::new());
+        }
+        bytes
+    }
+
+    /// Whether a row, which is one element, is element `i` of the values.
+    pub fn has(&self, row: usize, values: &Data, i: usize) -> bool {
+        let is_same = with_type!(self.values.dtype(), T => {
+            T::slice(&self.values).map(|held| &held[row]) == T::slice(values).map(|values| &values[i])
+        });
+        is_same.unwrap_or(false)
+    }
+}

@@ -1,0 +1,130 @@
+//! Variables: a place for one value, under a name. A reader of an earlier value keeps what it read.
+
+use std::sync::{Mutex, MutexGuard};
+
+use meshtf_engine::Value;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::{DType, PartialShape, Shape};
+
+use super::list::Look;
+
+/// A variable: a name, a type and the value it has now, if any.
+#[derive(Debug)]
+pub(crate) struct Variable {
+    pub name: String,
+    pub dtype: DType,
+    /// What the graph says of its shape.
+    pub shape: PartialShape,
+    content: Mutex<Content>,
+}
+
+/// What a variable holds.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    pub value: Option<Value>,
+    /// How often it was changed.
+    version: u64,
+}
+
+impl Content {
+    /// Puts another value there, or the changed one back.
+    pub fn set(&mut self, value: Value) {
+        self.value = Some(value);
+        self.version += 1;
+    }
+}
+
+impl Variable {
+    pub fn new(name: String, dtype: DType, shape: PartialShape) -> Variable {
+        Variable { name, dtype, shape, content: Mutex::default() }
+    }
+
+    /// The value it has now.
+    ///
+    /// # Errors
+    /// FailedPrecondition if it has none yet.
+    pub fn read(&self) -> Result<Value> {
+        self.hold().value.clone().ok_or_else(|| self.uninitialized())
+    }
+
+    pub fn is_initialized(&self) -> bool {
+        self.hold().value.is_some()
+    }
+
+    /// Bytes of its value; 0 if somebody is just changing it.
+    pub fn bytes(&self) -> usize {
+        self.content.try_lock().ok().and_then(|content| content.value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
+    }
+
+    /// Its content, for exclusive reading and writing.
+    pub fn hold(&self) -> MutexGuard<'_, Content> {
+        lock(&self.content)
+    }
+
+    /// The value it has now, and its version.
+    ///
+    /// # Errors
+    /// As [`Variable::read`].
+    pub fn read_with_version(&self) -> Result<(Value, u64)> {
+        let content = self.hold();
+        let value = content.value.clone().ok_or_else(|| self.uninitialized())?;
+        Ok((value, content.version))
+    }
+
+    /// Sets it, if it has the `expected` version; its version then.
+    ///
+    /// # Errors
+    /// Aborted if it has another version.
+    pub fn set_if(&self, expected: Option<u64>, value: Value) -> Result<u64> {
+        let mut content = self.hold();
+        if let Some(expected) = expected.filter(|&expected| expected != content.version) {
+            let why = format!("variable {} has version {}, and not {expected}", self.name, content.version);
+            return Err(Failure::new(Code::Aborted, why));
+        }
+        content.set(value);
+        Ok(content.version)
+    }
+
+    /// Whether a value of this type can be assigned to it.
+    ///
+    /// # Errors
+    /// InvalidArgument if it holds another type.
+    pub fn check_dtype(&self, dtype: DType) -> Result<()> {
+        if self.dtype == dtype {
+            return Ok(());
+        }
+        let why = format!("variable {} holds {}, which {dtype} cannot be assigned to", self.name, self.dtype);
+        Err(Failure::invalid(why))
+    }
+
+    /// Whether a value of this shape is one that the graph lets it have.
+    ///
+    /// # Errors
+    /// InvalidArgument if it is not.
+    pub fn check_shape(&self, shape: &Shape) -> Result<()> {
+        if self.shape.admits(shape) {
+            return Ok(());
+        }
+        let wanted = &self.shape;
+        let why = format!("Trying to assign to variable with tensor with wrong shape. Expected {wanted} got {shape}");
+        Err(Failure::invalid(why))
+    }
+
+    /// What it is, for those who ask from outside.
+    pub fn look(&self) -> Look {
+        let content = self.content.try_lock().ok();
+        let value = content.as_ref().and_then(|content| content.value.as_ref());
+        Look {
+            dtypes: vec![self.dtype],
+            shape: value.map_or_else(|| self.shape.clone(), |value| PartialShape::from(value.shape())),
+            bytes: content.as_ref().map(|_| value.map_or(0, Value::element_bytes)),
+            length: None,
+            version: content.as_ref().map(|content| content.version),
+        }
+    }
+
+    pub fn uninitialized(&self) -> Failure {
+        Failure::new(Code::FailedPrecondition, format!("Attempting to use uninitialized value {}", self.name))
+    }
+}

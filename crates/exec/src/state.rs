@@ -1,0 +1,89 @@
+//! The ops that touch what outlives a step (variables, queues, accumulators, staging areas, iterators, tables, readers, files),
+//! or what lives as long as it flows through one and is not a tensor (tensor arrays, stacks, lists, optionals, datasets).
+//!
+//! Each is compiled for its node once, and then finds its resources through the handles that flow in.
+
+mod accumulator;
+mod arrays;
+mod barrier;
+mod checkpoint;
+mod dataset;
+mod dataset_graph;
+mod dataset_more;
+mod file_dataset;
+mod files;
+mod iterator;
+mod list;
+mod named;
+mod op;
+mod optional;
+mod queue;
+mod ragged;
+mod reader;
+mod remap;
+mod sparse;
+mod sparse_map;
+mod stack;
+mod staging;
+mod statistics;
+mod table;
+mod temporary;
+mod tensor_array;
+mod variable;
+
+use meshtf_engine::Engine;
+use meshtf_kernels::KernelNode;
+use meshtf_tensor::failure::Result;
+pub(super) use named::Site;
+pub(super) use op::{OpContext, Outcome, StateOp, answered};
+
+/// Compiles an op that touches state; `None` for other ops.
+///
+/// # Errors
+/// InvalidArgument if the attributes are wrong.
+pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
+    for family in FAMILIES {
+        if let Some(op) = family(node, site, engine)? {
+            return Ok(Some(op));
+        }
+    }
+    Ok(None)
+}
+
+/// A family's function compiles the ops that are its own and returns `None` for all others.
+type Compile = fn(&KernelNode, &Site, &dyn Engine) -> Result<Option<StateOp>>;
+
+/// The families that have the op of a node, by their numbers.
+#[cfg(test)]
+pub(super) fn owners(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Vec<usize> {
+    let answers = FAMILIES.iter().map(|family| family(node, site, engine));
+    (0..).zip(answers).filter(|(_, answer)| !matches!(answer, Ok(None))).map(|(family, _)| family).collect()
+}
+
+const FAMILIES: &[Compile] = &[
+    variable::compile,
+    temporary::compile,
+    queue::compile,
+    barrier::compile,
+    accumulator::compile,
+    staging::compile,
+    arrays::compile,
+    tensor_array::compile,
+    stack::compile,
+    list::compile,
+    optional::compile,
+    checkpoint::compile,
+    dataset::compile,
+    dataset_graph::compile,
+    dataset_more::compile,
+    statistics::compile,
+    file_dataset::compile,
+    iterator::compile,
+    table::compile,
+    reader::compile,
+    files::compile,
+    remap::compile,
+    sparse::compile,
+    ragged::compile,
+    sparse_map::compile,
+];

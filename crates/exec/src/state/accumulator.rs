@@ -1,0 +1,96 @@
+//! The ops of conditional accumulators.
+
+use std::sync::Arc;
+
+use meshtf_engine::Engine;
+use meshtf_kernels::KernelNode;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{DType, Tensor};
+
+use super::super::resource::{Accumulator, Form, Gradient, Resource, Slices};
+use super::super::token::Token;
+use super::named::{Named, Site};
+use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple, wrong_kind};
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "ResourceConditionalAccumulator" => handle(node, site, Form::Dense),
+        "SparseConditionalAccumulator" => match node.attrs.dtype("dtype")? {
+            DType::F16 | DType::F32 | DType::F64 => handle(node, site, Form::Sparse),
+            other => Err(Failure::invalid(format!("{} takes float16, float32 or float64, not {other}", node.op))),
+        },
+        "ResourceAccumulatorApplyGradient" => apply(|inputs| Ok(Gradient::Dense(inputs.host(2)?))),
+        "SparseAccumulatorApplyGradient" => {
+            let has_shape = node.attrs.bool("has_known_shape")?;
+            apply(move |inputs| {
+                let shape = has_shape.then(|| inputs.host(4)).transpose()?;
+                Ok(Gradient::Sparse(Slices { indices: inputs.host(2)?, values: inputs.host(3)?, shape }))
+            })
+        }
+        "ResourceAccumulatorSetGlobalStep" => simple(|mut inputs, _| {
+            let accumulator = inputs.accumulator(0)?;
+            let step = inputs.host(1)?.to_i64()?;
+            accumulator.set_global_step(step);
+            Ok(nothing())
+        }),
+        "ResourceAccumulatorNumAccumulated" => simple(|mut inputs, _| {
+            let count = inputs.accumulator(0)?.count();
+            Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
+        }),
+        "ResourceAccumulatorTakeGradient" => take(Form::Dense),
+        "SparseAccumulatorTakeGradient" => take(Form::Sparse),
+        _ => Ok(None),
+    }
+}
+
+fn apply(mut gradient: impl FnMut(&mut StateInputs) -> Result<Gradient> + Send + 'static) -> Result<Option<StateOp>> {
+    simple(move |mut inputs, _| {
+        let accumulator = inputs.accumulator(0)?;
+        let local_step = inputs.host(1)?.to_i64()?;
+        for (waiter, result) in accumulator.apply(local_step, gradient(&mut inputs)?)? {
+            waiter.wake(result);
+        }
+        Ok(nothing())
+    })
+}
+
+fn take(form: Form) -> Result<Option<StateOp>> {
+    Ok(Some(Box::new(move |tokens, context| -> Result<Outcome> {
+        let mut inputs = StateInputs(tokens);
+        let accumulator = inputs.accumulator(0)?;
+        if accumulator.form() != form {
+            return Err(accumulator.of_other_form());
+        }
+        let required = inputs.host(1)?.to_i64()?;
+        let Some(required) = u64::try_from(required).ok().filter(|&required| required > 0) else {
+            return Err(Failure::invalid(format!("Argument num_required must be positive, but was {required}")));
+        };
+        let finished = accumulator.take(context.waiter(), required)?;
+        settle(finished, context.wait, || Resource::Accumulator(accumulator))
+    })))
+}
+
+fn handle(node: &KernelNode, site: &Site, form: Form) -> Result<Option<StateOp>> {
+    let dtype = node.attrs.dtype("dtype")?;
+    let shape = node.attrs.shape("shape")?.clone();
+    let is_mean = node.attrs.str("reduction_type")? == "MEAN";
+    let mut named = Named::new_own(node, site)?;
+    simple(move |_, _| {
+        let make = |name: &str| {
+            let accumulator = Accumulator::new(name.to_owned(), form, dtype, shape.clone(), is_mean);
+            Ok(Resource::Accumulator(Arc::new(accumulator)))
+        };
+        match named.find(make)? {
+            Resource::Accumulator(accumulator) if accumulator.form() != form => Err(accumulator.of_other_form()),
+            Resource::Accumulator(accumulator) if accumulator.dtype() == dtype => {
+                Ok(one(Token::Resource(Resource::Accumulator(accumulator))))
+            }
+            Resource::Accumulator(accumulator) => Err(Failure::invalid(format!(
+                "accumulator {} is shared and holds {}, but this node says {dtype}",
+                accumulator.name(),
+                accumulator.dtype()
+            ))),
+            other => Err(wrong_kind("conditional accumulator", &other)),
+        }
+    })
+}

@@ -1,0 +1,93 @@
+//! The ops of barriers. One that takes elements waits in the barrier's queue of those that are complete.
+
+use std::sync::Arc;
+
+use meshtf_engine::Engine;
+use meshtf_kernels::KernelNode;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Result};
+
+use super::super::resource::{Barrier, Resource};
+use super::super::token::Token;
+use super::super::waiting::Finished;
+use super::named::{Named, Site};
+use super::op::{StateInputs, StateOp, nothing, one, settle, simple, wrong_kind};
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "Barrier" => handle(node, site),
+        "BarrierInsertMany" => {
+            let index = usize::try_from(node.attrs.int("component_index")?)
+                .map_err(|_| Failure::invalid("component_index must not be negative"))?;
+            simple(move |mut inputs, _| {
+                let barrier = inputs.barrier(0)?;
+                wake(barrier.insert(index, &inputs.host(1)?, &inputs.host(2)?)?);
+                Ok(nothing())
+            })
+        }
+        "BarrierTakeMany" => {
+            if node.attrs.int("timeout_ms")? != -1 {
+                return Err(Failure::invalid("Timeout not supported yet."));
+            }
+            let may_be_fewer = node.attrs.bool("allow_small_batch")?;
+            Ok(Some(Box::new(move |tokens, context| {
+                let mut inputs = StateInputs(tokens);
+                let (barrier, wanted) = (inputs.barrier(0)?, inputs.host(1)?.to_i64()?);
+                let wanted = usize::try_from(wanted)
+                    .map_err(|_| Failure::invalid(format!("BarrierTakeMany requested {wanted} < 0 elements")))?;
+                let finished = barrier.take(context.waiter(), wanted, may_be_fewer)?;
+                settle(finished, context.wait, || Resource::Queue(barrier.ready()))
+            })))
+        }
+        "BarrierClose" => {
+            let cancels = node.attrs.bool("cancel_pending_enqueues")?;
+            simple(move |mut inputs, _| {
+                wake(inputs.barrier(0)?.close(cancels)?);
+                Ok(nothing())
+            })
+        }
+        "BarrierReadySize" => simple(|mut inputs, _| size(inputs.barrier(0)?.ready().len())),
+        "BarrierIncompleteSize" => simple(|mut inputs, _| size(inputs.barrier(0)?.incomplete())),
+        _ => Ok(None),
+    }
+}
+
+fn size(count: usize) -> Result<super::super::token::Tokens> {
+    Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
+}
+
+/// Hands out what became of those that waited.
+fn wake(finished: Finished) {
+    finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+}
+
+fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+    let types = node.attrs.dtypes("component_types")?.to_vec();
+    let shapes = node.attrs.shapes("shapes")?.to_vec();
+    if !shapes.is_empty() && shapes.len() != types.len() {
+        let why = format!("All of the component shapes must be specified: {} of {}", shapes.len(), types.len());
+        return Err(Failure::invalid(why));
+    }
+    if node.attrs.int("capacity")? != -1 {
+        let why = format!(
+            "Barrier only accepts capacity=-1.  Feed the inputs through a queue, got {}",
+            node.attrs.int("capacity")?
+        );
+        return Err(Failure::new(Code::InvalidArgument, why));
+    }
+    let mut named = Named::new(node, site)?;
+    simple(move |_, _| {
+        let make =
+            |name: &str| Ok(Resource::Barrier(Arc::new(Barrier::new(name.to_owned(), types.clone(), shapes.clone()))));
+        match named.find(make)? {
+            Resource::Barrier(barrier) if barrier.is_as(&types, &shapes) => {
+                Ok(one(Token::Resource(Resource::Barrier(barrier))))
+            }
+            Resource::Barrier(barrier) => Err(Failure::invalid(format!(
+                "Shared barrier '{}' has other component types or component shapes than this node says",
+                barrier.name()
+            ))),
+            other => Err(wrong_kind("barrier", &other)),
+        }
+    })
+}

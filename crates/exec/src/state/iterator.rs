@@ -1,0 +1,132 @@
+//! The ops of iterators: each is a resource that goes through a dataset, one element a call.
+
+use std::sync::Arc;
+
+use meshtf_engine::Engine;
+use meshtf_kernels::KernelNode;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{Shape, Tensor};
+
+use super::super::dataset::mapped::dataset_of;
+use super::super::dataset::{Element, Spec};
+use super::super::resource::{Iterator, Resource, ResourceKey};
+use super::super::token::{Boxed, Optional, Token, Variant};
+use super::dataset::spec;
+use super::named::{Named, Site};
+use super::op::{StateOp, nothing, one, simple, wrong_kind};
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "IteratorV2" => {
+            let spec = spec(node)?;
+            let mut named = Named::new_own(node, site)?;
+            simple(move |_, _| Ok(one(Token::Resource(Resource::Iterator(found(&mut named, &spec)?)))))
+        }
+        "OneShotIterator" => {
+            let spec = spec(node)?;
+            let factory = (site.callee)(node.attrs.function("dataset_factory")?, site);
+            let mut named = Named::new_own(node, site)?;
+            simple(move |_, context| {
+                let iterator = found(&mut named, &spec)?;
+                let pull = context.pull();
+                iterator.begin_once(&pull, || {
+                    dataset_of(Arc::clone(&factory).instance(Vec::new(), &pull)?.call(Vec::new(), &pull)?)
+                })?;
+                Ok(one(Token::Resource(Resource::Iterator(iterator))))
+            })
+        }
+        "MakeIterator" => simple(|mut inputs, context| {
+            let (dataset, iterator) = (inputs.dataset(0)?, inputs.iterator(1)?);
+            iterator.begin(dataset, &context.pull())?;
+            Ok(nothing())
+        }),
+        "IteratorGetNext" => {
+            let spec = spec(node)?;
+            simple(move |mut inputs, context| {
+                let element = inputs.iterator(0)?.next(&context.pull())?;
+                let element = element.ok_or_else(|| Failure::new(Code::OutOfRange, "End of sequence"))?;
+                spec.check(&element)?;
+                Ok(element.into_iter().map(Some).collect())
+            })
+        }
+        "IteratorGetNextAsOptional" => {
+            let spec = spec(node)?;
+            simple(move |mut inputs, context| {
+                let element: Option<Element> = inputs.iterator(0)?.next(&context.pull())?;
+                element.as_ref().map_or(Ok(()), |element| spec.check(element))?;
+                Ok(one(Optional::new(element)?))
+            })
+        }
+        "SerializeIterator" => simple(|mut inputs, _| {
+            let state = Tensor::scalar(inputs.iterator(0)?.save()?);
+            Ok(one(Boxed::new(Shape::scalar(), vec![state.into()])?))
+        }),
+        "DeserializeIterator" => simple(|mut inputs, context| {
+            let iterator = inputs.iterator(0)?;
+            let Token::Variant(Variant::Boxed(boxed)) = inputs.token(1)? else {
+                return Err(Failure::invalid("input 1 must be the state of an iterator, as SerializeIterator returns"));
+            };
+            let state = boxed.items().first().cloned().ok_or_else(|| Failure::invalid("the state of no iterator"))?;
+            iterator.restore(&state.host()?.item::<Vec<u8>>()?, &context.pull())?;
+            Ok(nothing())
+        }),
+        "IteratorToStringHandle" => {
+            simple(|mut inputs, _| Ok(one(Tensor::scalar(written(inputs.iterator(0)?.key()).into_bytes()))))
+        }
+        "IteratorFromStringHandleV2" => {
+            let spec = if node.attrs.dtypes("output_types")?.is_empty() { None } else { Some(spec(node)?) };
+            let (resources, session, device) = (Arc::clone(&site.resources), site.session, site.device);
+            simple(move |mut inputs, _| {
+                let text = inputs.host(0)?.item::<Vec<u8>>()?;
+                let (at, is_own, container, name) = read(&text).ok_or_else(|| {
+                    let text = String::from_utf8_lossy(&text).into_owned();
+                    Failure::invalid(format!(
+                        "'{text}' is not a handle of an iterator, as IteratorToStringHandle returns"
+                    ))
+                })?;
+                if at != format!("{}:{}", device.0.name(), device.1) {
+                    let here = format!("{}:{}", device.0.name(), device.1);
+                    return Err(Failure::invalid(format!(
+                        "Attempted create an iterator on device {here} from handle defined on device {at}"
+                    )));
+                }
+                let session = (is_own || resources.is_isolated(session)).then_some(session);
+                let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device };
+                let found = resources.find(&key);
+                let found = found.ok_or_else(|| {
+                    Failure::new(Code::NotFound, format!("there is no iterator '{name}' in container '{container}'"))
+                })?;
+                let Resource::Iterator(iterator) = found else { return Err(wrong_kind("iterator", &found)) };
+                spec.as_ref().map_or(Ok(()), |spec| iterator.spec().check_against(spec))?;
+                Ok(one(Token::Resource(Resource::Iterator(iterator))))
+            })
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The iterator that a node names, made if there is none.
+fn found(named: &mut Named, spec: &Spec) -> Result<Arc<Iterator>> {
+    let key = named.key().clone();
+    let make = |_: &str| Ok(Resource::Iterator(Arc::new(Iterator::new(key, spec.clone()))));
+    match named.find(make)? {
+        Resource::Iterator(iterator) => {
+            iterator.spec().check_against(spec)?;
+            Ok(iterator)
+        }
+        other => Err(wrong_kind("iterator", &other)),
+    }
+}
+
+/// A handle as text.
+fn written(key: &ResourceKey) -> String {
+    let own = if key.session.is_some() { "own" } else { "shared" };
+    format!("iterator\n{}:{}\n{own}\n{}\n{}", key.device.0.name(), key.device.1, key.container, key.name)
+}
+
+/// The device, whether its session alone sees it, the container and the name.
+fn read(text: &[u8]) -> Option<(&str, bool, &str, &str)> {
+    let mut parts = std::str::from_utf8(text).ok()?.splitn(5, '\n');
+    (parts.next()? == "iterator").then_some(())?;
+    Some((parts.next()?, parts.next()? == "own", parts.next()?, parts.next()?))
+}

@@ -1,0 +1,103 @@
+//! Which resource a node names, by container and name, and where it is looked up.
+
+use std::sync::Arc;
+
+use meshtf_graph::Function;
+use meshtf_kernels::{Generators, KernelNode};
+use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::ids::SessionId;
+
+use super::super::dataset::Callee;
+use super::super::resource::{Resource, ResourceKey, Resources, container_named};
+
+/// For whom a piece is compiled.
+pub(crate) struct Site {
+    pub session: SessionId,
+    pub device: (DeviceKind, u32),
+    pub resources: Arc<Resources>,
+    /// Where the random numbers of the session's nodes go on, on this device.
+    pub generators: Arc<Generators>,
+    /// Makes a function that a node holds one that its op can call.
+    pub callee: fn(&Function, &Site) -> Arc<dyn Callee>,
+}
+
+impl Site {
+    /// The same, with random numbers of its own.
+    pub fn apart(&self) -> Site {
+        Site {
+            session: self.session,
+            device: self.device,
+            resources: Arc::clone(&self.resources),
+            generators: Arc::default(),
+            callee: self.callee,
+        }
+    }
+}
+
+/// Refuses names that TensorFlow refuses, though not for the handle of a variable.
+fn check_names(container: &str, shared: &str) -> Result<()> {
+    let is_first = |c: char| c.is_ascii_alphanumeric() || c == '.';
+    let is_name = container.starts_with(is_first) && container.chars().all(|c| is_first(c) || c == '-' || c == '/');
+    if !(container.is_empty() || is_name) {
+        return Err(Failure::invalid(format!("container contains invalid characters: {container}")));
+    }
+    if shared.starts_with('_') {
+        return Err(Failure::invalid(format!("shared_name cannot start with '_':{shared}")));
+    }
+    Ok(())
+}
+
+/// A resource that a node names: looked up when it is first used, and again when something was taken out of the table.
+pub(super) struct Named {
+    key: ResourceKey,
+    session: SessionId,
+    resources: Arc<Resources>,
+    found: Option<(u64, Resource)>,
+}
+
+impl Named {
+    pub fn key(&self) -> &ResourceKey {
+        &self.key
+    }
+
+    pub fn new(node: &KernelNode, site: &Site) -> Result<Named> {
+        let text = |name: &str| node.attrs.get(name).map_or(Ok(""), |_| node.attrs.str(name));
+        if node.op != "VarHandleOp" {
+            check_names(text("container")?, text("shared_name")?)?;
+        }
+        let container = container_named(text("container")?);
+        let name = Some(text("shared_name")?).filter(|text| !text.is_empty()).unwrap_or(node.name);
+        let key = ResourceKey {
+            session: site.resources.is_isolated(site.session).then_some(site.session),
+            device: site.device,
+            container: container.to_owned(),
+            name: name.to_owned(),
+        };
+        Ok(Named { key, session: site.session, resources: site.resources.clone(), found: None })
+    }
+
+    /// As [`Named::new`]; if the node names no resource to be shared, its session alone sees it.
+    pub fn new_own(node: &KernelNode, site: &Site) -> Result<Named> {
+        let mut named = Named::new(node, site)?;
+        let says = |name: &str| node.attrs.get(name).is_some();
+        let is_named = says("shared_name") && !node.attrs.str("shared_name")?.is_empty();
+        let by_node = says("use_node_name_sharing") && node.attrs.bool("use_node_name_sharing")?;
+        if !is_named && !by_node {
+            named.key.session = Some(site.session);
+        }
+        Ok(named)
+    }
+
+    pub fn find(&mut self, make: impl FnOnce(&str) -> Result<Resource>) -> Result<Resource> {
+        let generation = self.resources.generation();
+        match &self.found {
+            Some((at, resource)) if *at == generation => Ok(resource.clone()),
+            _ => {
+                let resource = self.resources.find_or_make(&self.key, self.session, || make(&self.key.name))?;
+                self.found = Some((generation, resource.clone()));
+                Ok(resource)
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What an op that touches state is: how it is called, how it reads its inputs, and how it returns its outputs.
+
+use std::sync::Arc;
+
+use meshtf_engine::{Engine, Value};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Failure, Result};
+
+use super::super::dataset::{Dataset, Pull};
+use super::super::resource::{
+    Accumulator, Aggregator, Barrier, Iterator, LookupTable, Queue, Reader, Resource, Stack, TensorArray, Variable,
+};
+use super::super::token::{List, Optional, Token, Tokens, Variant};
+use super::super::waiting::{Answer, Finished, WaitId, Waiter, Wake};
+
+/// An op that touches state, compiled for one node.
+pub(crate) type StateOp = Box<dyn FnMut(Tokens, &mut OpContext) -> Result<Outcome> + Send>;
+
+/// What an op is called with, beside its inputs.
+pub(crate) struct OpContext<'a> {
+    pub engine: &'a dyn Engine,
+    /// Where the op's answer goes if it waits, under this id.
+    pub device: &'a Arc<dyn Wake>,
+    pub wait: WaitId,
+}
+
+impl OpContext<'_> {
+    /// A request for elements of a dataset.
+    pub fn pull(&self) -> Pull<'_> {
+        Pull { engine: self.engine, device: self.device, draws: None, statistics: None }
+    }
+
+    /// The op that was called, for a resource that it may have to wait for.
+    pub fn waiter(&self) -> Waiter {
+        Waiter { device: Arc::clone(self.device), wait: self.wait }
+    }
+}
+
+/// What became of a call.
+pub(crate) enum Outcome {
+    Done(Tokens),
+    /// The answer comes to the device, under the id of the wait; the resource can cancel it.
+    Waits(Resource),
+}
+
+impl Outcome {
+    pub fn done(self) -> Option<Tokens> {
+        match self {
+            Outcome::Done(tokens) => Some(tokens),
+            Outcome::Waits(_) => None,
+        }
+    }
+}
+
+/// An op that takes all its inputs and never waits.
+pub(super) fn simple(
+    mut f: impl FnMut(StateInputs, &mut OpContext) -> Result<Tokens> + Send + 'static,
+) -> Result<Option<StateOp>> {
+    Ok(Some(Box::new(move |tokens, context| f(StateInputs(tokens), context).map(Outcome::Done))))
+}
+
+/// No outputs.
+pub(super) fn nothing() -> Tokens {
+    Tokens::new()
+}
+
+pub(super) fn one(token: impl Into<Token>) -> Tokens {
+    Tokens::from_iter([Some(token.into())])
+}
+
+/// The inputs of an op.
+pub(super) struct StateInputs(pub Tokens);
+
+impl StateInputs {
+    pub fn token(&mut self, index: usize) -> Result<Token> {
+        let token = self.0.get_mut(index).and_then(Option::take);
+        token.ok_or_else(|| Failure::invalid(format!("input {index} is missing")))
+    }
+
+    pub fn host(&mut self, index: usize) -> Result<Tensor> {
+        self.token(index)?.host()
+    }
+
+    pub fn value(&mut self, index: usize) -> Result<Value> {
+        self.token(index)?.value()
+    }
+
+    /// The inputs from `first` on, as host tensors.
+    pub fn rest(&mut self, first: usize) -> Result<Vec<Tensor>> {
+        (first..self.0.len()).map(|index| self.host(index)).collect()
+    }
+
+    pub fn resource(&mut self, index: usize) -> Result<Resource> {
+        match self.token(index)? {
+            Token::Resource(resource) => Ok(resource),
+            Token::Ref(variable) => Ok(Resource::Variable(variable)),
+            Token::Value(_) | Token::Variant(_) => {
+                Err(Failure::invalid(format!("input {index} must be a handle to a resource")))
+            }
+        }
+    }
+}
+
+/// A resource of the wrong kind under a handle.
+pub(super) fn wrong_kind(wanted: &str, got: &Resource) -> Failure {
+    Failure::invalid(format!(
+        "Trying to access a resource of the wrong kind: expected a {wanted}, got a {}",
+        got.kind()
+    ))
+}
+
+macro_rules! handles {
+    ($($name:ident: $variant:ident, $type:ty, $what:literal;)*) => {
+        impl StateInputs {
+            $(pub fn $name(&mut self, index: usize) -> Result<Arc<$type>> {
+                match self.resource(index)? {
+                    Resource::$variant(it) => Ok(it),
+                    other => Err(wrong_kind($what, &other)),
+                }
+            })*
+        }
+    };
+}
+
+handles! {
+    variable: Variable, Variable, "variable";
+    queue: Queue, Queue, "queue";
+    barrier: Barrier, Barrier, "barrier";
+    accumulator: Accumulator, Accumulator, "conditional accumulator";
+    tensor_array: TensorArray, TensorArray, "tensor array";
+    stack: Stack, Stack, "stack";
+    iterator: Iterator, Iterator, "iterator";
+    table: Table, LookupTable, "lookup table";
+    reader: Reader, Reader, "reader";
+    aggregator: Aggregator, Aggregator, "aggregator of statistics";
+}
+
+impl StateInputs {
+    fn variant(&mut self, index: usize) -> Result<Variant> {
+        match self.token(index)? {
+            Token::Variant(variant) => Ok(variant),
+            _ => Err(Failure::invalid(format!("input {index} must be a variant"))),
+        }
+    }
+
+    pub fn list(&mut self, index: usize) -> Result<Arc<List>> {
+        match self.variant(index)? {
+            Variant::List(list) => Ok(list),
+            other => Err(Failure::invalid(format!("Input handle is not a list. Saw: '{}'", other.kind()))),
+        }
+    }
+
+    pub fn dataset(&mut self, index: usize) -> Result<Arc<Dataset>> {
+        match self.variant(index)? {
+            Variant::Dataset(dataset) => Ok(dataset),
+            other => Err(Failure::invalid(format!("input {index} must be a dataset, but is a {}", other.kind()))),
+        }
+    }
+
+    pub fn optional(&mut self, index: usize) -> Result<Arc<Optional>> {
+        match self.variant(index)? {
+            Variant::Optional(optional) => Ok(optional),
+            other => Err(Failure::invalid(format!("input {index} must be an optional, but is a {}", other.kind()))),
+        }
+    }
+}
+
+/// Hands out what became of those that waited; the caller's own answer is returned, or that it waits.
+pub(super) fn settle(finished: Finished, own: WaitId, resource: impl FnOnce() -> Resource) -> Result<Outcome> {
+    let mut answer = None;
+    for (waiter, result) in finished {
+        if waiter.wait == own {
+            answer = Some(result);
+        } else {
+            waiter.wake(result);
+        }
+    }
+    match answer {
+        Some(result) => result.map(|answer| Outcome::Done(answered(answer))),
+        None => Ok(Outcome::Waits(resource())),
+    }
+}
+
+/// The outputs of an op that could wait.
+pub(crate) fn answered(answer: Answer) -> Tokens {
+    answer.into_iter().map(|tensor| Some(tensor.into())).collect()
+}

@@ -1,0 +1,126 @@
+//! The ops of queues. One that finds its queue full or empty waits in it, in order, without holding a thread.
+
+use std::sync::Arc;
+
+use meshtf_engine::Engine;
+use meshtf_kernels::{Dice, KernelNode};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{DType, PartialShape, Tensor};
+
+use super::super::resource::{How, Kind, Queue, Resource};
+use super::super::token::Token;
+use super::super::waiting::{Finished, Waiter};
+use super::named::{Named, Site};
+use super::op::{Outcome, StateInputs, StateOp, one, settle, simple, wrong_kind};
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    if node.attrs.get("timeout_ms").is_some() && node.attrs.int("timeout_ms")? != -1 {
+        return Err(Failure::invalid("Timeout not supported yet."));
+    }
+    match node.op {
+        "FIFOQueueV2" | "PaddingFIFOQueueV2" | "RandomShuffleQueueV2" | "PriorityQueueV2" => handle(node, site),
+        "QueueEnqueueV2" => waiting(|mut inputs, waiter| {
+            let queue = inputs.queue(0)?;
+            let finished = queue.enqueue(waiter, inputs.rest(1)?)?;
+            Ok((queue, finished))
+        }),
+        "QueueEnqueueManyV2" => waiting(|mut inputs, waiter| {
+            let queue = inputs.queue(0)?;
+            let finished = queue.enqueue_many(waiter, &inputs.rest(1)?)?;
+            Ok((queue, finished))
+        }),
+        "QueueDequeueV2" => waiting(|mut inputs, waiter| {
+            let queue = inputs.queue(0)?;
+            let finished = queue.dequeue(waiter)?;
+            Ok((queue, finished))
+        }),
+        "QueueDequeueManyV2" => dequeue_many(How::Many),
+        "QueueDequeueUpToV2" => dequeue_many(How::UpTo),
+        "QueueCloseV2" => {
+            let cancels = node.attrs.bool("cancel_pending_enqueues")?;
+            waiting(move |mut inputs, waiter| {
+                let queue = inputs.queue(0)?;
+                let finished = queue.close(waiter, cancels)?;
+                Ok((queue, finished))
+            })
+        }
+        "QueueSizeV2" => simple(|mut inputs, _| {
+            let size = inputs.queue(0)?.len();
+            Ok(one(Tensor::scalar(i32::try_from(size).unwrap_or(i32::MAX))))
+        }),
+        "QueueIsClosedV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.queue(0)?.is_closed())))),
+        _ => Ok(None),
+    }
+}
+
+fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+    let kind = kind(node)?;
+    let mut types = node.attrs.dtypes("component_types")?.to_vec();
+    let mut shapes = node.attrs.shapes("shapes")?.to_vec();
+    if !shapes.is_empty() && shapes.len() != types.len() {
+        return Err(Failure::invalid(format!("{} component types, but {} shapes", types.len(), shapes.len())));
+    }
+    if kind == Kind::Priority {
+        // The priority itself, which the node does not list.
+        types.insert(0, DType::I64);
+        if shapes.is_empty() {
+            shapes = vec![PartialShape::UNKNOWN; types.len() - 1];
+        }
+        shapes.insert(0, PartialShape(Some(Vec::new())));
+    }
+    let capacity = usize::try_from(node.attrs.int("capacity")?).unwrap_or(usize::MAX);
+    let dice = matches!(kind, Kind::Shuffle { .. }).then(|| Dice::of(node)).transpose()?;
+    let mut named = Named::new_own(node, site)?;
+    simple(move |_, _| {
+        let make = |name: &str| {
+            let queue = Queue::new(name.to_owned(), kind, types.clone(), shapes.clone(), capacity, dice.clone());
+            Ok(Resource::Queue(Arc::new(queue)))
+        };
+        let queue = match named.find(make)? {
+            Resource::Queue(queue) => queue,
+            other => return Err(wrong_kind("queue", &other)),
+        };
+        queue.check_as(kind, &types, &shapes, capacity)?;
+        Ok(one(Token::Resource(Resource::Queue(queue))))
+    })
+}
+
+/// Which kind of queue a node asks for.
+fn kind(node: &KernelNode) -> Result<Kind> {
+    Ok(match node.op {
+        "PaddingFIFOQueueV2" => Kind::Padding,
+        "PriorityQueueV2" => Kind::Priority,
+        "RandomShuffleQueueV2" => {
+            let (keeps, capacity) = (node.attrs.int("min_after_dequeue")?, node.attrs.int("capacity")?);
+            let keeps = usize::try_from(keeps)
+                .map_err(|_| Failure::invalid(format!("min_after_dequeue {keeps} must be >= 0")))?;
+            if usize::try_from(capacity).is_ok_and(|capacity| keeps >= capacity) {
+                let why = format!("min_after_dequeue {keeps} must be < capacity {capacity}");
+                return Err(Failure::invalid(why));
+            }
+            Kind::Shuffle { keeps }
+        }
+        _ => Kind::Fifo,
+    })
+}
+
+fn dequeue_many(how: How) -> Result<Option<StateOp>> {
+    waiting(move |mut inputs, waiter| {
+        let queue = inputs.queue(0)?;
+        let wanted = inputs.host(1)?.to_i64()?;
+        let wanted = usize::try_from(wanted)
+            .map_err(|_| Failure::invalid(format!("DequeueMany requested {wanted} < 0 elements")))?;
+        let finished = queue.dequeue_many(waiter, wanted, how)?;
+        Ok((queue, finished))
+    })
+}
+
+/// An op that may have to wait in its queue.
+fn waiting(
+    mut f: impl FnMut(StateInputs, Waiter) -> Result<(Arc<Queue>, Finished)> + Send + 'static,
+) -> Result<Option<StateOp>> {
+    Ok(Some(Box::new(move |tokens, context| -> Result<Outcome> {
+        let (queue, finished) = f(StateInputs(tokens), context.waiter())?;
+        settle(finished, context.wait, || Resource::Queue(queue))
+    })))
+}

@@ -1,0 +1,54 @@
+//! The ops of statistics of datasets: aggregators, and the datasets that say something of their elements.
+
+use std::sync::Arc;
+
+use meshtf_engine::Engine;
+use meshtf_kernels::KernelNode;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Failure, Result};
+
+use super::super::dataset::statistics;
+use super::super::resource::{Aggregator, Resource};
+use super::super::token::Token;
+use super::dataset::described;
+use super::named::{Named, Site};
+use super::op::{StateInputs, StateOp, one, simple, wrong_kind};
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "StatsAggregatorHandle" => {
+            let mut named = Named::new(node, site)?;
+            simple(move |_, _| {
+                let found = named.find(|_| Ok(Resource::Aggregator(Arc::new(Aggregator::default()))))?;
+                match found {
+                    Resource::Aggregator(_) => Ok(one(Token::Resource(found))),
+                    other => Err(wrong_kind("aggregator of statistics", &other)),
+                }
+            })
+        }
+        "StatsAggregatorSummary" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.aggregator(0)?.summary())))),
+        "SetStatsAggregatorDataset" => described(node, |inputs| {
+            let (to, tag) = (inputs.aggregator(1)?, text(inputs, 2, "tag")?);
+            // It is of counters that a process of TensorFlow shows, and no op.
+            text(inputs, 3, "counter_prefix")?;
+            Ok(statistics::to_aggregator(inputs.dataset(0)?, to, tag))
+        }),
+        "LatencyStatsDataset" => described(node, |inputs| {
+            let tag = text(inputs, 1, "tag")?;
+            Ok(statistics::latency(inputs.dataset(0)?, tag))
+        }),
+        "BytesProducedStatsDataset" => described(node, |inputs| {
+            let tag = text(inputs, 1, "tag")?;
+            Ok(statistics::bytes(inputs.dataset(0)?, tag))
+        }),
+        _ => Ok(None),
+    }
+}
+
+fn text(inputs: &mut StateInputs, index: usize, name: &str) -> Result<String> {
+    let tensor = inputs.host(index)?;
+    if tensor.rank() != 0 {
+        return Err(Failure::invalid(format!("{name} must be a scalar")));
+    }
+    Ok(String::from_utf8_lossy(&tensor.item::<Vec<u8>>()?).into_owned())
+}

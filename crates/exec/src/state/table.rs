@@ -1,0 +1,337 @@
+//! The ops of lookup tables.
+
+use std::io::BufReader;
+use std::sync::Arc;
+
+use meshtf_engine::Engine;
+use meshtf_kernels::KernelNode;
+use meshtf_kernels::files::{Folder, Lines, failed};
+use meshtf_loops::turn;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, Data, Shape, Tensor};
+
+use super::super::resource::{LookupTable, MAX_BUCKETS, Resource, TableKind, TableSpec, keys_of};
+use super::super::token::{Token, Tokens};
+use super::named::{Named, Site};
+use super::op::{StateInputs, StateOp, nothing, one, simple, wrong_kind};
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "HashTableV2"
+        | "MutableHashTableV2"
+        | "MutableHashTableOfTensorsV2"
+        | "MutableDenseHashTable"
+        | "MutableDenseHashTableV2" => handle(node, site),
+        "InitializeTableV2" => simple(|mut inputs, _| {
+            inputs.table(0)?.fill(&inputs.host(1)?, &inputs.host(2)?)?;
+            Ok(nothing())
+        }),
+        "InitializeTableFromTextFileV2" => from_text_file(node, site),
+        "LookupTableFindV2" => simple(|mut inputs, _| {
+            let (table, keys, default) = (inputs.table(0)?, inputs.host(1)?, inputs.host(2)?);
+            Ok(one(turn::in_part(|| table.find(&keys, &default))?))
+        }),
+        "LookupTableInsertV2" => simple(|mut inputs, _| {
+            inputs.table(0)?.insert(&inputs.host(1)?, &inputs.host(2)?)?;
+            Ok(nothing())
+        }),
+        "LookupTableImportV2" => simple(|mut inputs, _| {
+            inputs.table(0)?.import(&inputs.host(1)?, &inputs.host(2)?)?;
+            Ok(nothing())
+        }),
+        "LookupTableRemoveV2" => simple(|mut inputs, _| {
+            inputs.table(0)?.remove(&inputs.host(1)?)?;
+            Ok(nothing())
+        }),
+        "LookupTableSizeV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.table(0)?.len() as i64)))),
+        "LookupTableExportV2" => {
+            let wanted: Vec<DType> = node.outputs.iter().map(|output| output.dtype).collect();
+            simple(move |mut inputs, _| {
+                let table = inputs.table(0)?;
+                let TableSpec { keys, values, .. } = *table.spec();
+                if wanted != [keys, values] {
+                    let why = format!("table '{}' has keys of {keys} and values of {values}", table.name());
+                    return Err(Failure::invalid(why));
+                }
+                let (keys, values) = table.export()?;
+                Ok(Tokens::from_iter([Some(keys.into()), Some(values.into())]))
+            })
+        }
+        _ => Ok(None),
+    }
+}
+
+fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+    let (keys, values) = (node.attrs.dtype("key_dtype")?, node.attrs.dtype("value_dtype")?);
+    let value_shape = match node.attrs.get("value_shape") {
+        None => Shape::scalar(),
+        Some(_) => {
+            let stated = node.attrs.shape("value_shape")?;
+            let unknown = || Failure::invalid(format!("value_shape must be fully defined, got {stated}"));
+            stated.known().ok_or_else(unknown)?
+        }
+    };
+    let least = usize::from(node.op == "MutableHashTableOfTensorsV2");
+    if value_shape.rank() > 1 || value_shape.rank() < least {
+        let wanted = if least == 1 { "a vector" } else { "a scalar or a vector" };
+        return Err(Failure::invalid(format!("Default value must be {wanted}, got shape {value_shape}")));
+    }
+    let kind = if node.op == "HashTableV2" { TableKind::Fixed } else { TableKind::Mutable };
+    let spec = TableSpec { kind, keys, values, key_shape: Shape::scalar(), value_shape };
+    let is_dense = node.op.starts_with("MutableDenseHashTable");
+    let buckets = if is_dense { Some(Buckets::of(node)?) } else { None };
+    let mut named = Named::new_own(node, site)?;
+    simple(move |mut inputs, _| {
+        let spec = match &buckets {
+            Some(buckets) => buckets.spec(&spec, &mut inputs)?,
+            None => spec.clone(),
+        };
+        let make = |name: &str| Ok(Resource::Table(Arc::new(LookupTable::new(name.to_owned(), spec.clone()))));
+        let table = match named.find(make)? {
+            Resource::Table(table) => table,
+            other => return Err(wrong_kind("lookup table", &other)),
+        };
+        if (table.spec().keys, table.spec().values) != (spec.keys, spec.values) {
+            let why = format!(
+                "Conflicting key/value dtypes {}->{} with {}-{} for table {}",
+                spec.keys,
+                spec.values,
+                table.spec().keys,
+                table.spec().values,
+                table.name()
+            );
+            return Err(Failure::invalid(why));
+        }
+        Ok(one(Token::Resource(Resource::Table(table))))
+    })
+}
+
+/// What the node of a dense table says of its buckets.
+struct Buckets {
+    initial: usize,
+    max_load: f32,
+}
+
+impl Buckets {
+    fn of(node: &KernelNode) -> Result<Buckets> {
+        let (stated, max_load) = (node.attrs.int("initial_num_buckets")?, node.attrs.float("max_load_factor")?);
+        let initial = usize::try_from(stated).ok().filter(|count| count.is_power_of_two());
+        let initial = initial
+            .ok_or_else(|| Failure::invalid(format!("Number of buckets must be a power of 2, got: {stated}")))?;
+        if initial > MAX_BUCKETS {
+            let why = format!("initial_num_buckets is {initial}; the limit is {MAX_BUCKETS}");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        if !(max_load > 0.0 && max_load < 1.0) {
+            return Err(Failure::invalid(format!("max_load_factor must be between 0 and 1, got: {max_load}")));
+        }
+        Ok(Buckets { initial, max_load })
+    }
+
+    fn spec(&self, of: &TableSpec, inputs: &mut StateInputs) -> Result<TableSpec> {
+        let keys = inputs.rest(0)?;
+        let [empty, rest @ ..] = &keys[..] else { return Err(Failure::invalid("a dense table needs an empty key")) };
+        if empty.rank() > 1 {
+            return Err(Failure::invalid(format!(
+                "Empty key must be a scalar or a vector, got shape {}",
+                empty.shape()
+            )));
+        }
+        let one = |tensor: &Tensor| {
+            let key = keys_of(tensor, empty.shape())?.pop();
+            key.ok_or_else(|| Failure::invalid("a dense table's empty key has no elements"))
+        };
+        let (empty_key, deleted) = (one(empty)?, rest.first());
+        if let Some(deleted) = deleted {
+            if deleted.shape() != empty.shape() {
+                let why = format!(
+                    "Empty and deleted keys must have same shape, got shapes: {} and {}",
+                    empty.shape(),
+                    deleted.shape()
+                );
+                return Err(Failure::invalid(why));
+            }
+            if one(deleted)? == empty_key {
+                return Err(Failure::invalid("Empty and deleted keys cannot be equal"));
+            }
+        }
+        let kind = TableKind::Dense {
+            empty: empty_key,
+            deleted: deleted.map(one).transpose()?,
+            buckets: self.initial,
+            max_load: self.max_load,
+        };
+        Ok(TableSpec { kind, key_shape: empty.shape().clone(), ..of.clone() })
+    }
+}
+
+/// Which part of a line is a key or a value.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    LineNumber,
+    WholeLine,
+    Column(usize),
+}
+
+impl Part {
+    fn of(node: &KernelNode, attr: &str) -> Result<Part> {
+        Ok(match node.attrs.int(attr)? {
+            -1 => Part::LineNumber,
+            -2 => Part::WholeLine,
+            column => Part::Column(usize::try_from(column).unwrap_or(usize::MAX)),
+        })
+    }
+
+    fn columns(self) -> usize {
+        if let Part::Column(column) = self { column.saturating_add(1) } else { 0 }
+    }
+
+    /// # Errors
+    /// InvalidArgument if keys or values of that dtype cannot be this part.
+    fn check(self, what: &str, dtype: DType) -> Result<()> {
+        let (wanted, fits) = match self {
+            Part::LineNumber => ("line number requires table {} dtype of int64", dtype == DType::I64),
+            Part::WholeLine => {
+                ("whole line requires string or integer table {}", !dtype.is_float() && dtype != DType::Bool)
+            }
+            Part::Column(_) => ("column requires a table {} that text can be read as", dtype != DType::Bool),
+        };
+        if fits {
+            return Ok(());
+        }
+        let lower = what.to_lowercase();
+        Err(Failure::invalid(format!("{what} index for {}, got {dtype}", wanted.replace("{}", &lower))))
+    }
+}
+
+/// Keys or values as they are read.
+struct Column {
+    part: Part,
+    data: Data,
+}
+
+impl Column {
+    fn push(&mut self, line: &[u8], parts: &[&[u8]], number: usize) -> Result<()> {
+        let text = match self.part {
+            Part::LineNumber => {
+                if let Data::I64(numbers) = &mut self.data {
+                    numbers.push(number as i64);
+                }
+                return Ok(());
+            }
+            Part::WholeLine => line,
+            Part::Column(column) => parts[column],
+        };
+        let field = String::from_utf8_lossy(text);
+        let trimmed = field.trim();
+        let is_read = match &mut self.data {
+            Data::String(texts) => {
+                texts.push(text.to_vec());
+                true
+            }
+            Data::I32(ints) => trimmed.parse().map(|int| ints.push(int)).is_ok(),
+            Data::I64(ints) => trimmed.parse().map(|int| ints.push(int)).is_ok(),
+            Data::F32(floats) => trimmed.parse().map(|float| floats.push(float)).is_ok(),
+            Data::F64(floats) => trimmed.parse().map(|float| floats.push(float)).is_ok(),
+            other => return Err(Failure::invalid(format!("Data type {} not supported.", other.dtype()))),
+        };
+        if is_read {
+            return Ok(());
+        }
+        Err(Failure::invalid(format!("Field {field} in line {number} is not a valid {}.", self.data.dtype())))
+    }
+
+    fn tensor(self) -> Result<Tensor> {
+        Tensor::new([self.data.len()], self.data)
+    }
+}
+
+fn from_text_file(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+    let folder = Folder::of(node.op, node.attrs, site.resources.data());
+    let (key, value) = (Part::of(node, "key_index")?, Part::of(node, "value_index")?);
+    let stated = node.attrs.int("vocab_size")?;
+    let limit = usize::try_from(stated).ok();
+    let offset = node.attrs.get("offset").map_or(Ok(0), |_| node.attrs.int("offset"))?;
+    let &[delimiter] = node.attrs.bytes("delimiter")? else {
+        return Err(Failure::invalid("delimiter should be only 1 char"));
+    };
+    simple(move |mut inputs, _| {
+        let (table, file) = (inputs.table(0)?, inputs.host(1)?);
+        if file.rank() != 0 {
+            let why = format!("filename should be a single string, but got {}", file.shape());
+            return Err(Failure::invalid(why));
+        }
+        let TableSpec { keys, values, .. } = *table.spec();
+        key.check("Key", keys)?;
+        value.check("Value", values)?;
+        let name = file.item::<Vec<u8>>()?;
+        if table.is_filled() {
+            // Of a table that is shared under the name of its file, the first filling counts.
+            return folder.open(&name).map(|_| nothing());
+        }
+        let read = || read(&folder, &name, [(key, keys), (value, values)], delimiter, limit, offset);
+        let (keys, values) = turn::in_part(read)?;
+        match table.fill(&keys, &values) {
+            // Another op has filled it in the meantime.
+            Err(failure) if failure.code == Code::FailedPrecondition && table.is_filled() => Ok(nothing()),
+            filled => filled.map(|()| nothing()),
+        }
+    })
+}
+
+/// The keys and values of a vocabulary file.
+fn read(
+    folder: &Folder,
+    name: &[u8],
+    columns: [(Part, DType); 2],
+    delimiter: u8,
+    limit: Option<usize>,
+    offset: i64,
+) -> Result<(Tensor, Tensor)> {
+    let shown = || String::from_utf8_lossy(name).into_owned();
+    let mut lines = Lines::new(BufReader::new(folder.open(name)?));
+    let mut columns = columns.map(|(part, dtype)| Column { part, data: Data::zeros(dtype, 0) });
+    let wanted = columns.iter().map(|column| column.part.columns()).max().unwrap_or(0);
+    let offset = usize::try_from(offset).unwrap_or(0);
+    let mut number = 0usize;
+    let mut is_short = false;
+    let mut skipped = 0;
+    while limit.is_none_or(|limit| number < limit) {
+        let Some(mut line) = lines.next(|error| failed(name, error))? else {
+            is_short = limit.is_some();
+            break;
+        };
+        if skipped < offset {
+            skipped += 1;
+            continue;
+        }
+        line.retain(|&byte| byte != b'\r');
+        if line.is_empty() {
+            return Err(Failure::invalid(format!(
+                "Invalid content in {}: empty line found at line {number}.",
+                shown()
+            )));
+        }
+        memory::grow()?;
+        let parts: Vec<&[u8]> = if wanted > 0 { line.split(|&byte| byte == delimiter).collect() } else { Vec::new() };
+        if parts.len() < wanted {
+            let (text, got) = (String::from_utf8_lossy(&line), parts.len());
+            let why = format!(
+                "Invalid number of columns in {} line {number} ({text}) : expected {wanted} got {got}",
+                shown()
+            );
+            return Err(Failure::invalid(why));
+        }
+        for column in &mut columns {
+            column.push(&line, &parts, number)?;
+        }
+        number += 1;
+    }
+    if let Some(limit) = limit.filter(|_| is_short) {
+        let why = format!("Invalid vocab_size in {}: expected {limit} but got {number}", shown());
+        return Err(Failure::invalid(why));
+    }
+    let [keys, values] = columns;
+    Ok((keys.tensor()?, values.tensor()?))
+}

@@ -1,0 +1,56 @@
+//! Temporary variables, which live as long as a reference to them flows through their step.
+
+use std::sync::Arc;
+
+use meshtf_engine::Engine;
+use meshtf_kernels::KernelNode;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{DType, Tensor};
+
+use super::super::resource::{Resource, Variable};
+use super::super::token::Token;
+use super::named::Site;
+use super::op::{StateOp, one, simple};
+
+pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "TemporaryVariable" => {
+            let stated = node.attrs.str("var_name")?;
+            let name = if stated.is_empty() { node.name } else { stated }.to_owned();
+            let (dtype, shape) = (node.attrs.dtype("dtype")?, node.attrs.shape("shape")?.clone());
+            if matches!(dtype, DType::Resource | DType::Variant) {
+                return Err(Failure::invalid(format!("a temporary variable holds a tensor, not a {dtype}")));
+            }
+            let whole = shape.known().ok_or_else(|| {
+                Failure::invalid(format!("a temporary variable has a shape that is known, not {shape}"))
+            })?;
+            simple(move |_, _| {
+                let variable = Variable::new(name.clone(), dtype, shape.clone());
+                // TensorFlow's has whatever was in its memory.
+                variable.hold().value = Some(Tensor::zeros(dtype, whole.clone())?.into());
+                Ok(one(Token::Ref(Arc::new(variable))))
+            })
+        }
+        "DestroyTemporaryVariable" => {
+            let name = node.attrs.str("var_name")?.to_owned();
+            if name.is_empty() {
+                return Err(Failure::invalid("Missing var_name attribute"));
+            }
+            simple(move |mut inputs, _| {
+                let Resource::Variable(variable) = inputs.resource(0)? else {
+                    return Err(Failure::invalid("lhs input needs to be a ref type"));
+                };
+                let value = if variable.name == name { variable.hold().value.take() } else { None };
+                match value {
+                    Some(value) => Ok(one(value)),
+                    None => {
+                        let why =
+                            format!("Resource {name} does not exist: there is no temporary variable of that name");
+                        Err(Failure::new(Code::NotFound, why))
+                    }
+                }
+            })
+        }
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,94 @@
+//! When each node of a traced step ran.
+
+use std::collections::HashMap;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use meshtf_graph::trace::{DeviceTrace, NodeTrace};
+use meshtf_tensor::device::DeviceName;
+
+use crate::program::{CONTROL, PieceCode};
+
+/// Most runs of nodes that one step records; a loop may go on without being written down.
+const MOST_RUNS: usize = 1 << 20;
+
+/// The notes of one step.
+pub(super) struct Trace {
+    /// One moment by both clocks.
+    began: (Instant, SystemTime),
+    runs: Vec<NodeRun>,
+    /// When each op began that waits, by the number of its wait.
+    waiting: HashMap<u64, Instant>,
+}
+
+/// One run of a node: when, and how many bytes it sent.
+struct NodeRun {
+    node: u32,
+    since: Instant,
+    until: Instant,
+    sent_bytes: usize,
+}
+
+impl Trace {
+    pub fn begin() -> Trace {
+        Trace { began: (Instant::now(), SystemTime::now()), runs: Vec::new(), waiting: HashMap::new() }
+    }
+
+    /// The node has run.
+    pub fn ran(&mut self, node: u32, since: Instant, until: Instant) {
+        self.add(NodeRun { node, since, until, sent_bytes: 0 });
+    }
+
+    /// The node has sent a value of so many bytes, or received one if there are none.
+    pub fn passed(&mut self, node: u32, sent_bytes: usize) {
+        let now = Instant::now();
+        self.add(NodeRun { node, since: now, until: now, sent_bytes });
+    }
+
+    fn add(&mut self, run: NodeRun) {
+        if self.runs.len() < MOST_RUNS {
+            self.runs.push(run);
+        }
+    }
+
+    /// An op waits.
+    pub fn waits(&mut self, wait: u64, since: Instant) {
+        self.waiting.insert(wait, since);
+    }
+
+    /// An op has what it waited for.
+    pub fn woke(&mut self, wait: u64, node: u32) {
+        if let Some(since) = self.waiting.remove(&wait) {
+            self.ran(node, since, Instant::now());
+        }
+    }
+
+    pub fn finish(mut self, code: &PieceCode, device: &DeviceName) -> DeviceTrace {
+        self.runs.sort_by_key(|run| run.until);
+        let mut inputs: Vec<Vec<(u32, u32)>> = vec![Vec::new(); code.nodes.len()];
+        for (from, node) in code.nodes.iter().enumerate() {
+            for edge in &code.edges[node.first_edge as usize..node.end_edge as usize] {
+                inputs[edge.to as usize].push((edge.input, from as u32));
+            }
+        }
+        inputs.iter_mut().for_each(|inputs| inputs.sort_unstable());
+        // Those that only order are the last.
+        let name = |&(input, from): &(u32, u32)| match (input, &code.nodes[from as usize].name) {
+            (CONTROL, name) => format!("^{name}"),
+            (_, name) => name.clone(),
+        };
+        let (instant, time) = self.began;
+        let began_ns = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let run = |NodeRun { node, since, until, sent_bytes }: NodeRun| {
+            let of = &code.nodes[node as usize];
+            NodeTrace {
+                name: of.name.clone(),
+                op: of.op.clone(),
+                inputs: inputs[node as usize].iter().map(name).collect(),
+                start_ns: began_ns + since.saturating_duration_since(instant).as_nanos() as u64,
+                took_ns: until.saturating_duration_since(since).as_nanos() as u64,
+                sent_bytes: sent_bytes as u64,
+            }
+        };
+        DeviceTrace { device: device.clone(), nodes: self.runs.into_iter().map(run).collect() }
+    }
+}

@@ -1,0 +1,42 @@
+//! Tests of what a user of this crate does not see: ops of state one by one, compiled pieces, turns. Those of whole devices are
+//! in `tests/devices`, and share their small master.
+
+#[path = "../tests/devices/cluster.rs"]
+mod cluster;
+mod datasets;
+mod inline;
+mod ops;
+mod owners;
+mod products;
+mod queues;
+mod refused;
+mod state;
+mod tables;
+mod together;
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cluster::*;
+use meshtf_engine::host::HostEngine;
+use meshtf_graph::plan::{PlanOptions, Signature, plan};
+use meshtf_graph::{Attr, Graph};
+use meshtf_tensor::device::{DeviceKind, DeviceName, Task};
+use meshtf_tensor::failure::{Code, Failure};
+use meshtf_tensor::ids::{PieceId, SessionId, StepId};
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
+
+use super::state::Site;
+use super::{Device, Pushed, Resources, Sink, function};
+
+/// Where ops are compiled for a CPU that is no device of a cluster.
+fn site(resources: Arc<Resources>) -> Site {
+    Site {
+        session: SessionId(1),
+        device: (DeviceKind::Cpu, 0),
+        resources,
+        generators: Arc::default(),
+        callee: function::callee,
+    }
+}

@@ -1,0 +1,87 @@
+//! Every op of the vocabulary belongs to one family of kernels, of host kernels or of state, or is structural and needs none.
+
+use std::collections::BTreeSet;
+
+use meshtf_graph::op::{self, ArgDef, ArgType, AttrDef, AttrKind, OpDef, Role};
+use meshtf_graph::{Attrs, OutputType};
+use meshtf_kernels::{self as kernel, KernelNode};
+
+use super::super::state;
+use super::*;
+
+#[test]
+fn every_op_belongs_to_one_family() {
+    let site = site(Arc::default());
+    let mut wrong = Vec::new();
+    for op in op::all() {
+        let mut owners = BTreeSet::new();
+        for (attrs, inputs, outputs) in nodes(op) {
+            let node = KernelNode { name: "node", op: op.name, attrs: &attrs, inputs: &inputs, outputs: &outputs };
+            owners.extend(kernel::owners(&node).into_iter().map(|family| ("host", family)));
+            owners.extend(state::owners(&node, &site, &HostEngine).into_iter().map(|family| ("state", family)));
+        }
+        // An older name runs as the op that it is a name of: a kernel of its own would never run.
+        let is_older = !std::ptr::eq(op.runs_as(), op);
+        let wanted = usize::from(op.role == Role::Compute && !is_older);
+        if owners.len() != wanted {
+            wrong.push(format!("{}: {owners:?}", op.name));
+        }
+    }
+    assert!(wrong.is_empty(), "not of one family each:\n{}", wrong.join("\n"));
+}
+
+/// A node's attributes, the dtypes of its inputs and the types of its outputs.
+type Node = (Attrs, Vec<DType>, Vec<OutputType>);
+
+/// A node of the op for each dtype that its elements may have.
+fn nodes(op: &'static OpDef) -> Vec<Node> {
+    let varying = op.attrs.iter().find(|attr| attr.kind == AttrKind::Type && !attr.is_list);
+    let dtypes = match varying {
+        None => vec![None],
+        Some(attr) if attr.types.is_empty() => vec![Some(DType::F32), Some(DType::I32), Some(DType::String)],
+        // What has no elements, state has.
+        Some(attr) => attr.types.iter().filter(|dtype| !dtype.is_handle()).copied().map(Some).collect(),
+    };
+    dtypes.into_iter().map(|dtype| of_type(op, varying.map(|attr| attr.name).zip(dtype))).collect()
+}
+
+fn of_type(op: &'static OpDef, varying: Option<(&str, DType)>) -> Node {
+    let value = |attr: &AttrDef| match varying {
+        Some((name, dtype)) if name == attr.name => Some(Attr::Type(dtype)),
+        _ => attr.default.clone().or_else(|| usual(attr)),
+    };
+    let attrs = op.attrs.iter().filter_map(|attr| Some((attr.name.to_owned(), value(attr)?)));
+    let attrs = Attrs(attrs.collect());
+    let types = |arg: &ArgDef| {
+        let count = |name: &str| attrs.int(name).unwrap_or(1).max(1) as usize;
+        let dtypes = match arg.ty {
+            ArgType::Fixed(dtype) => vec![dtype],
+            ArgType::Attr(name) => vec![attrs.dtype(name).unwrap()],
+            ArgType::Many(number, name) => vec![attrs.dtype(name).unwrap(); count(number)],
+            ArgType::ManyFixed(number, dtype) => vec![dtype; count(number)],
+            ArgType::List(name) => attrs.dtypes(name).unwrap().to_vec(),
+        };
+        dtypes.into_iter().map(|dtype| OutputType { dtype, is_ref: arg.is_ref }).collect::<Vec<_>>()
+    };
+    let inputs = op.inputs.iter().flat_map(types).map(|input| input.dtype).collect();
+    let outputs = op.outputs.iter().flat_map(types).collect();
+    (attrs, inputs, outputs)
+}
+
+/// A value for an attribute that has no default.
+fn usual(attr: &AttrDef) -> Option<Attr> {
+    let length = attr.minimum.unwrap_or(0).max(0) as usize;
+    Some(match (attr.kind, attr.is_list) {
+        (AttrKind::Type, false) => Attr::Type(attr.types.first().copied().unwrap_or(DType::F32)),
+        (AttrKind::Type, true) => Attr::Types(vec![DType::F32; length.max(1)]),
+        (AttrKind::Int, false) => Attr::Int(attr.minimum.unwrap_or(1)),
+        (AttrKind::Int, true) => Attr::Ints(vec![1; length.max(4)]),
+        (AttrKind::Float, false) => Attr::Float(1.0),
+        (AttrKind::Bool, false) => Attr::Bool(false),
+        (AttrKind::Str, false) => Attr::Str(attr.strings.first().copied().unwrap_or("i->i").as_bytes().to_vec()),
+        (AttrKind::Shape, false) => Attr::Shape(PartialShape::from([2usize, 2])),
+        (AttrKind::Shape, true) => Attr::Shapes(vec![PartialShape::from([2usize, 2]); length.max(1)]),
+        (AttrKind::Tensor, false) => Attr::Tensor(Tensor::scalar(1f32)),
+        _ => return None,
+    })
+}

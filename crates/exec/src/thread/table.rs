@@ -1,0 +1,541 @@
+//! The pieces, sessions and steps of a device, and what each message does to them.
+//!
+//! Only the thread that has it works on this. The steps of one piece run in order, one after the other; a step
+//! that waits for a value or a resource costs nothing until that comes. While a piece has its turn its body is out of the
+//! table: what comes for it then is held until it is back.
+
+mod account;
+mod ended;
+mod lost;
+mod quick;
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ended::{EndedSteps, GivenUpSteps};
+use meshtf_loops::turn::Signal;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Held, Result};
+use meshtf_tensor::ids::{PieceId, SessionId, StepId};
+use quick::QuickTurns;
+
+use super::super::inner::Inner;
+use super::super::mailbox::DeviceMessage;
+use super::super::parked::{self, Claim, Parked};
+use super::super::sink::Pushed;
+use super::super::step::{Body, Turn, TurnEnd};
+use super::super::waiting::{Answer, WaitId};
+
+/// Most pieces that one device holds.
+pub const MAX_PIECES: usize = 1 << 16;
+
+/// Most [`Device::start`](crate::Device::start)s of one piece that wait for their turn.
+pub const MAX_RUNS: usize = 1 << 16;
+
+pub(crate) struct Table {
+    place: Arc<Inner>,
+    pieces: HashMap<PieceId, PieceState>,
+    sessions: HashMap<SessionId, SessionState>,
+    /// The pieces whose step can go on.
+    runnable: VecDeque<PieceId>,
+    /// Turns that run while the table is elsewhere.
+    out: usize,
+    /// Turns of steps that were given up, which have not ended.
+    ending: usize,
+    /// Why the device answers nothing but this any more.
+    lost: Option<Failure>,
+}
+
+struct PieceState {
+    /// None while the piece has its turn.
+    body: Option<Box<Body>>,
+    signal: Arc<Signal>,
+    /// The step under way.
+    current: Option<u64>,
+    runs: VecDeque<StepRange>,
+    /// Steps that it has run.
+    ran: u64,
+    quick: QuickTurns,
+    is_queued: bool,
+    /// What came for the step while the body was out.
+    held: Vec<Awaited>,
+}
+
+/// What a step waits for.
+enum Awaited {
+    Pushed(Pushed),
+    Answer { wait: WaitId, result: Result<Answer> },
+}
+
+/// Steps to run, one after the other.
+struct StepRange {
+    first: u64,
+    next: u64,
+    end: u64,
+    feeds: Vec<Tensor>,
+    /// For the feeds, until the first of the steps begins.
+    claim: Option<Claim>,
+}
+
+#[derive(Default)]
+struct SessionState {
+    pieces: Vec<PieceId>,
+    /// The piece that each step under way belongs to.
+    steps: HashMap<u64, PieceId>,
+    /// Values that came before their step.
+    early: HashMap<u64, Parked>,
+    ended: EndedSteps,
+    /// Steps that were given up before their start came: it may travel longer than the word that they are not wanted.
+    given_up: GivenUpSteps,
+}
+
+/// Notes a value that came by a transfer: those are counted behind the feeds.
+fn note(quick: &mut QuickTurns, transfer: u32, value: &Option<Tensor>) {
+    if let Some(value) = value {
+        quick.came(1 << 32 | u64::from(transfer), value);
+    }
+}
+
+impl Table {
+    pub fn new(place: Arc<Inner>) -> Table {
+        let (pieces, sessions, runnable) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Table { place, pieces, sessions, runnable, out: 0, ending: 0, lost: None }
+    }
+
+    /// Takes a message. If that panics, the step it was about fails and the rest goes on.
+    pub fn take(&mut self, message: DeviceMessage) {
+        if self.lost.is_some() {
+            return self.refuse(message);
+        }
+        let about = match &message {
+            DeviceMessage::Start { id, first, .. } => Some(StepId { session: id.session, number: *first }),
+            DeviceMessage::Arrive { step, .. }
+            | DeviceMessage::Overflow { step, .. }
+            | DeviceMessage::Unwanted { step, .. }
+            | DeviceMessage::Abort { step } => Some(*step),
+            DeviceMessage::Wake { wait, .. } => Some(wait.step),
+            DeviceMessage::Back { turn, .. } => Some(turn.step()),
+            DeviceMessage::Register { .. }
+            | DeviceMessage::Forget { .. }
+            | DeviceMessage::Release { .. }
+            | DeviceMessage::Count { .. }
+            | DeviceMessage::Largest { .. }
+            | DeviceMessage::Close => None,
+        };
+        self.survive(about, |table| table.handle(message));
+    }
+
+    /// Takes a turn back that has ended, on the thread that ran it. If that panics, its step fails and the rest goes on.
+    /// `took` is how long it was.
+    pub fn end(&mut self, turn: Turn, result: Result<TurnEnd>, took: Duration) {
+        if let Some(piece) = self.pieces.get_mut(&turn.id) {
+            piece.quick.end_turn(took, &result);
+        }
+        self.survive(Some(turn.step()), |table| table.back(turn, result));
+    }
+
+    pub fn has_turn(&self) -> bool {
+        !self.runnable.is_empty()
+    }
+
+    /// The next turn, if it may run inline: it is expected to be quick, and no turn is out that could hold something it needs.
+    pub fn next_quick_turn(&mut self) -> Option<Turn> {
+        let (_, piece) = self.next_piece()?;
+        let may_run_inline = piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline);
+        let is_expected = may_run_inline && piece.quick.has_next();
+        if is_expected && self.out == 0 { self.next_turn() } else { None }
+    }
+
+    /// The turn under way goes on without the table, and comes back as a message.
+    pub fn leave_turn(&mut self) {
+        self.out += 1;
+    }
+
+    /// The next turn of a step that can go on.
+    pub fn next_turn(&mut self) -> Option<Turn> {
+        let (id, piece) = self.next_piece()?;
+        let (number, body) = (piece.current?, piece.body.take()?);
+        piece.signal.clear();
+        piece.quick.begin_turn();
+        piece.is_queued = false;
+        let signal = Arc::clone(&piece.signal);
+        self.runnable.pop_front();
+        Some(Turn { id, number, body, signal })
+    }
+
+    /// The next piece whose step can go on, which stays in the queue.
+    fn next_piece(&mut self) -> Option<(PieceId, &mut PieceState)> {
+        // The step of one that was queued may have been given up since; then the body stays for the next.
+        let can_go_on = |piece: &PieceState| piece.current.is_some() && piece.body.is_some();
+        while let Some(id) = self.runnable.front()
+            && !self.pieces.get(id).is_some_and(can_go_on)
+        {
+            if let Some(piece) = self.pieces.get_mut(id) {
+                piece.is_queued = false;
+            }
+            self.runnable.pop_front();
+        }
+        let id = *self.runnable.front()?;
+        self.pieces.get_mut(&id).map(|piece| (id, piece))
+    }
+
+    /// Forgets everything.
+    pub fn close(&mut self) {
+        for id in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.survive(None, |table| table.release(id));
+        }
+    }
+
+    fn handle(&mut self, message: DeviceMessage) {
+        match message {
+            DeviceMessage::Register { id, body, reply } => {
+                let result = self.register(id, body);
+                let _gone = reply.send(result);
+            }
+            DeviceMessage::Start { id, first, count, feeds, claim } => {
+                let run = StepRange { first, next: first, end: first.saturating_add(count), feeds, claim: Some(claim) };
+                self.start(id, run);
+            }
+            DeviceMessage::Arrive { step, values } => {
+                for pushed in values {
+                    self.arrive(step, pushed);
+                }
+            }
+            DeviceMessage::Overflow { step, count, failure } => self.overflow(step, count, failure),
+            DeviceMessage::Unwanted { step, count } => self.forget_start(step, count),
+            DeviceMessage::Abort { step } => self.abort(step),
+            DeviceMessage::Forget { pieces } => pieces.into_iter().for_each(|piece| self.forget_piece(piece)),
+            DeviceMessage::Release { session } => self.release(session),
+            DeviceMessage::Wake { wait, result } => self.wake(wait, result),
+            DeviceMessage::Back { turn, result } => {
+                self.out -= 1;
+                if let Some(piece) = self.pieces.get_mut(&turn.id) {
+                    piece.quick.end_turn(Duration::MAX, &result);
+                }
+                self.back(turn, result);
+            }
+            DeviceMessage::Count { most, reply } => {
+                let _gone = reply.send(self.load(most));
+            }
+            DeviceMessage::Largest { reply } => {
+                let _gone = reply.send(self.most_held());
+            }
+            DeviceMessage::Close => {}
+        }
+    }
+
+    fn register(&mut self, id: PieceId, body: Box<Body>) -> Result<()> {
+        if self.pieces.contains_key(&id) {
+            let why = format!("piece {} is registered already", id.number);
+            return Err(Failure::new(Code::AlreadyExists, why));
+        }
+        if self.pieces.len() >= MAX_PIECES {
+            let why =
+                format!("the device holds {MAX_PIECES} pieces already (MAX_PIECES); close sessions that are not used");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        let state = PieceState {
+            body: Some(body),
+            signal: Arc::default(),
+            current: None,
+            runs: VecDeque::new(),
+            ran: 0,
+            quick: QuickTurns::default(),
+            is_queued: false,
+            held: Vec::new(),
+        };
+        self.pieces.insert(id, state);
+        self.sessions.entry(id.session).or_default().pieces.push(id);
+        Ok(())
+    }
+
+    fn start(&mut self, id: PieceId, mut run: StepRange) {
+        let step = StepId { session: id.session, number: run.first };
+        let refused = match self.pieces.get(&id) {
+            None => {
+                let why = format!("piece {} is not registered here; its session may be over", id.number);
+                Some(Failure::new(Code::NotFound, why))
+            }
+            Some(piece) if piece.runs.len() >= MAX_RUNS => {
+                let why = format!("{MAX_RUNS} runs of piece {} wait for their turn already (MAX_RUNS)", id.number);
+                Some(Failure::new(Code::ResourceExhausted, why))
+            }
+            Some(_) => None,
+        };
+        if let Some(failure) = refused {
+            self.forget(id.session, run.first..run.end);
+            return self.report(step, failure);
+        }
+        let session = self.sessions.get(&id.session);
+        let end = run.end;
+        run.end = session.and_then(|session| session.given_up.first_of(run.first..end)).unwrap_or(end);
+        self.forget(id.session, run.end..end);
+        if let Some(piece) = self.pieces.get_mut(&id).filter(|_| run.next < run.end) {
+            piece.runs.push_back(run);
+            self.begin(id);
+        }
+    }
+
+    /// Begins the next step of a piece, if it is idle and has one.
+    fn begin(&mut self, id: PieceId) {
+        let (Some(piece), Some(session)) = (self.pieces.get_mut(&id), self.sessions.get_mut(&id.session)) else {
+            return;
+        };
+        let (None, Some(body)) = (piece.current, &mut piece.body) else { return };
+        while piece.runs.front().is_some_and(|run| run.next >= run.end) {
+            piece.runs.pop_front();
+        }
+        let Some(run) = piece.runs.front_mut() else { return };
+        let number = run.next;
+        run.next += 1;
+        run.claim = None;
+        let feeds = if run.next == run.end { std::mem::take(&mut run.feeds) } else { run.feeds.clone() };
+        let early = session.early.remove(&number).unwrap_or_default();
+        piece.quick.begin();
+        feeds.iter().enumerate().for_each(|(i, feed)| piece.quick.came(i as u64, feed));
+        early.iter().for_each(|(transfer, value)| note(&mut piece.quick, transfer.0, value));
+        session.steps.insert(number, id);
+        piece.current = Some(number);
+        body.step.begin(&body.program.code, StepId { session: id.session, number }, feeds, early);
+        self.queue(id);
+    }
+
+    fn queue(&mut self, id: PieceId) {
+        if let Some(piece) = self.pieces.get_mut(&id)
+            && !std::mem::replace(&mut piece.is_queued, true)
+        {
+            self.runnable.push_back(id);
+        }
+    }
+
+    /// Puts a piece back whose turn has ended, and goes on after it.
+    fn back(&mut self, turn: Turn, result: Result<TurnEnd>) {
+        let Turn { id, number, mut body, signal } = turn;
+        let Some(piece) = self.pieces.get_mut(&id).filter(|piece| Arc::ptr_eq(&piece.signal, &signal)) else {
+            // The session was released in the meantime.
+            self.ending -= 1;
+            return body.step.cancel(&body.program.code, &self.place.parked);
+        };
+        let body = piece.body.insert(body);
+        if piece.current != Some(number) {
+            // The step was given up in the meantime.
+            self.ending -= 1;
+            body.step.cancel(&body.program.code, &self.place.parked);
+            return self.begin(id);
+        }
+        let held = std::mem::take(&mut piece.held);
+        self.settle(id, result);
+        for awaited in held {
+            let is_current = self.pieces.get(&id).is_some_and(|piece| piece.current == Some(number));
+            if is_current {
+                self.feed(id, awaited);
+            } else {
+                self.drop_awaited(awaited);
+            }
+        }
+    }
+
+    /// Goes on after a step ran or took something in.
+    fn settle(&mut self, id: PieceId, result: Result<TurnEnd>) {
+        match result {
+            Ok(TurnEnd::Waits) => {}
+            Ok(TurnEnd::Yields) => self.queue(id),
+            Ok(TurnEnd::Done(fetches)) => {
+                if let Some(step) = self.end_step(id, true) {
+                    self.place.sink.done(id, step, fetches);
+                }
+                self.begin(id);
+            }
+            Err(failure) => {
+                let failure = failure.with_holder_among(|worked_on| {
+                    let held =
+                        worked_on.map(|held| Held { what: format!("{} of session {}", held.what, id.session), ..held });
+                    held.into_iter().chain(self.most_held()).max_by_key(|held| held.bytes)
+                });
+                if let Some(step) = self.end_run(id) {
+                    self.report(step, failure);
+                }
+                self.begin(id);
+            }
+        }
+    }
+
+    fn report(&self, step: StepId, failure: Failure) {
+        let Inner { name, sink, .. } = &*self.place;
+        sink.failed(step, failure.on_device(&name.to_string()).in_step(step.number));
+        sink.flush();
+    }
+
+    /// Forgets the step under way of a piece, which has run or is given up.
+    fn end_step(&mut self, id: PieceId, has_run: bool) -> Option<StepId> {
+        let piece = self.pieces.get_mut(&id)?;
+        let number = piece.current.take()?;
+        piece.ran += u64::from(has_run);
+        match &mut piece.body {
+            Some(body) => body.step.cancel(&body.program.code, &self.place.parked),
+            None => {
+                piece.signal.stop();
+                self.ending += 1;
+            }
+        }
+        let held = std::mem::take(&mut piece.held);
+        held.into_iter().for_each(|awaited| self.drop_awaited(awaited));
+        if let Some(session) = self.sessions.get_mut(&id.session) {
+            session.steps.remove(&number);
+            session.ended.insert(number, number);
+        }
+        Some(StepId { session: id.session, number })
+    }
+
+    /// Forgets the step under way of a piece and those that would have followed it.
+    fn end_run(&mut self, id: PieceId) -> Option<StepId> {
+        let step = self.end_step(id, false)?;
+        let run = self.pieces.get_mut(&id).and_then(|piece| piece.runs.pop_front());
+        if let Some(run) = run.filter(|run| run.next < run.end) {
+            self.forget(id.session, run.next..run.end);
+        }
+        Some(step)
+    }
+
+    /// Notes that steps are over which have not begun.
+    fn forget(&mut self, session: SessionId, steps: Range<u64>) {
+        let Some(session) = self.sessions.get_mut(&session).filter(|_| !steps.is_empty()) else { return };
+        session.ended.insert(steps.start, steps.end - 1);
+        session.early.retain(|number, early| {
+            let is_over = steps.contains(number);
+            if is_over {
+                let bytes: usize = early.values().map(parked::cost).sum();
+                self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            !is_over
+        });
+    }
+
+    fn arrive(&mut self, id: StepId, pushed: Pushed) {
+        let cost = parked::cost(&pushed.value);
+        let Some(session) = self.sessions.get_mut(&id.session) else {
+            self.place.parked.fetch_sub(cost, Ordering::Relaxed);
+            return;
+        };
+        let Some(&piece) = session.steps.get(&id.number) else {
+            let twice = if session.ended.contains(id.number) {
+                Some(cost)
+            } else {
+                let parked = session.early.entry(id.number).or_default();
+                let Pushed { transfer, iterations, value } = pushed;
+                parked.insert((transfer, iterations), value).map(|first| parked::cost(&first))
+            };
+            self.place.parked.fetch_sub(twice.unwrap_or(0), Ordering::Relaxed);
+            return;
+        };
+        self.feed(piece, Awaited::Pushed(pushed));
+    }
+
+    fn wake(&mut self, wait: WaitId, result: Result<Answer>) {
+        let session = self.sessions.get(&wait.step.session);
+        let Some(&piece) = session.and_then(|session| session.steps.get(&wait.step.number)) else { return };
+        self.feed(piece, Awaited::Answer { wait, result });
+    }
+
+    /// Gives a step something that it waits for, and a turn.
+    fn feed(&mut self, id: PieceId, awaited: Awaited) {
+        let Some(piece) = self.pieces.get_mut(&id) else { return self.drop_awaited(awaited) };
+        let Some(body) = &mut piece.body else { return piece.held.push(awaited) };
+        if let Awaited::Pushed(Pushed { transfer, value, .. }) = &awaited {
+            note(&mut piece.quick, *transfer, value);
+        }
+        let near = self.place.surroundings(id, &piece.signal);
+        let Body { program, step } = &mut **body;
+        let fed = match awaited {
+            Awaited::Pushed(pushed) => step.arrive(program, &near, pushed),
+            Awaited::Answer { wait, result } => step.wake(program, &near, wait, result),
+        };
+        match fed {
+            Ok(()) => self.queue(id),
+            Err(failure) => {
+                let failure = step.place(program, failure);
+                self.settle(id, Err(failure));
+            }
+        }
+    }
+
+    /// Drops what no step waits for any more.
+    fn drop_awaited(&self, awaited: Awaited) {
+        if let Awaited::Pushed(pushed) = awaited {
+            self.place.parked.fetch_sub(parked::cost(&pushed.value), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a step, and those of its start that were to follow, are over, none of which has begun.
+    fn forget_start(&mut self, id: StepId, count: u64) {
+        self.forget(id.session, id.number..id.number.saturating_add(count));
+    }
+
+    /// Fails a step, begun or not, that more values came for than may wait, and those of its start.
+    fn overflow(&mut self, id: StepId, count: u64, failure: Failure) {
+        let failure = failure.with_holder_among(|_| self.most_held());
+        self.abort(id);
+        self.forget_start(id, count);
+        self.report(id, failure);
+    }
+
+    fn abort(&mut self, id: StepId) {
+        let Some(session) = self.sessions.get_mut(&id.session) else { return };
+        let mut has_come = false;
+        for piece_id in session.pieces.clone() {
+            let Some(piece) = self.pieces.get_mut(&piece_id) else { continue };
+            let Some(place) = piece.runs.iter().position(|run| (run.first..run.end).contains(&id.number)) else {
+                continue;
+            };
+            has_come = true;
+            // A piece may be ahead of the step that failed elsewhere: what follows that is given up all the same.
+            if place == 0 && piece.current.is_some_and(|current| current >= id.number) {
+                self.end_run(piece_id);
+                self.begin(piece_id);
+            } else {
+                let end = std::mem::replace(&mut piece.runs[place].end, id.number);
+                self.forget(id.session, id.number..end);
+            }
+        }
+        self.forget_start(id, 1);
+        if let Some(session) = self.sessions.get_mut(&id.session).filter(|_| !has_come) {
+            session.given_up.insert(id.number);
+        }
+    }
+
+    fn forget_piece(&mut self, id: PieceId) {
+        while let Some(piece) = self.pieces.get_mut(&id).filter(|piece| !piece.runs.is_empty()) {
+            if piece.current.is_some() {
+                self.end_run(id);
+            } else if let Some(run) = piece.runs.pop_front().filter(|run| run.next < run.end) {
+                self.forget(id.session, run.next..run.end);
+            }
+        }
+        self.pieces.remove(&id);
+        if let Some(session) = self.sessions.get_mut(&id.session) {
+            session.pieces.retain(|&piece| piece != id);
+        }
+    }
+
+    fn release(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        for id in session.pieces {
+            let Some(mut piece) = self.pieces.remove(&id) else { continue };
+            match &mut piece.body {
+                Some(body) => body.step.cancel(&body.program.code, &self.place.parked),
+                None => {
+                    piece.signal.stop();
+                    // Otherwise it was given up before.
+                    self.ending += usize::from(piece.current.is_some());
+                }
+            }
+            piece.held.into_iter().for_each(|awaited| self.drop_awaited(awaited));
+        }
+        let bytes: usize = session.early.values().flat_map(Parked::values).map(parked::cost).sum();
+        self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
+        self.place.resources.release(id);
+    }
+}

@@ -1,0 +1,88 @@
+//! A panic of the table itself: the step it was about fails, or the device is lost.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+
+use meshtf_tensor::failure::{Code, Failure};
+use meshtf_tensor::ids::StepId;
+
+use super::super::super::mailbox::DeviceMessage;
+use super::super::super::parked;
+use super::Table;
+
+impl Table {
+    /// Does something to the table. If that panics, the step it was about fails; if nothing can be said of one, or
+    /// giving it up panics too, the device is lost.
+    pub(super) fn survive(&mut self, about: Option<StepId>, act: impl FnOnce(&mut Table)) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| act(self))) else { return };
+        let failure = Failure::panicked("the device's thread", &*panic);
+        let ended = about.map(|step| {
+            let fail = || {
+                self.abort(step);
+                self.report(step, failure.clone());
+            };
+            catch_unwind(AssertUnwindSafe(fail))
+        });
+        if !matches!(ended, Some(Ok(()))) {
+            self.lose(failure);
+        }
+    }
+
+    /// Fails every step, now and from now on: nothing is known of what the table holds.
+    fn lose(&mut self, failure: Failure) {
+        let message = format!("{} is lost until its node starts anew: {}", self.place.name, failure.message);
+        let failure = Failure::new(Code::Internal, message);
+        self.lost = Some(failure.clone());
+        self.runnable.clear();
+        self.ending = 0;
+        let mut steps: Vec<StepId> = Vec::new();
+        for (id, mut piece) in std::mem::take(&mut self.pieces) {
+            piece.signal.stop();
+            // Of each run the step that is under way, or the first to come; none of a run that is through.
+            steps.extend(piece.runs.iter().filter_map(|run| {
+                let current = piece.current.filter(|number| (run.first..run.end).contains(number));
+                let number = current.or_else(|| (run.next < run.end).then_some(run.next))?;
+                Some(StepId { session: id.session, number })
+            }));
+            // What is to be dropped may be what panics.
+            let _panicked = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(body) = &mut piece.body {
+                    body.step.cancel(&body.program.code, &self.place.parked);
+                }
+                drop(piece);
+            }));
+        }
+        self.sessions.clear();
+        for step in steps {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| self.report(step, failure.clone())));
+        }
+    }
+
+    /// Answers a message to a device that is lost.
+    pub(super) fn refuse(&mut self, message: DeviceMessage) {
+        let Some(lost) = self.lost.clone() else { return };
+        let answer = || match message {
+            DeviceMessage::Register { reply, .. } => {
+                let _gone = reply.send(Err(lost));
+            }
+            DeviceMessage::Start { id, first, .. } => self.report(StepId { session: id.session, number: first }, lost),
+            DeviceMessage::Arrive { values, .. } => {
+                let bytes: usize = values.iter().map(|pushed| parked::cost(&pushed.value)).sum();
+                self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            DeviceMessage::Release { session } => self.place.resources.release(session),
+            DeviceMessage::Count { most, reply } => {
+                let _gone = reply.send(self.load(most));
+            }
+            DeviceMessage::Back { mut turn, .. } => turn.body.step.cancel(&turn.body.program.code, &self.place.parked),
+            DeviceMessage::Overflow { .. }
+            | DeviceMessage::Unwanted { .. }
+            | DeviceMessage::Abort { .. }
+            | DeviceMessage::Forget { .. }
+            | DeviceMessage::Wake { .. }
+            | DeviceMessage::Largest { .. }
+            | DeviceMessage::Close => {}
+        };
+        let _panicked = catch_unwind(AssertUnwindSafe(answer));
+    }
+}

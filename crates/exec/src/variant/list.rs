@@ -1,0 +1,277 @@
+//! Lists of values, one dtype to a list: what loops keep for their gradients, and what they write and read by element.
+
+use meshtf_engine::Value;
+use meshtf_tensor::failure::{Failure, Held, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
+
+use super::super::held::Tally;
+use super::super::rows::{self, row, stack};
+use super::super::token::{List, Token, depth_over};
+
+/// Most elements of one list.
+pub(crate) const MAX_LIST: usize = 1 << 24;
+
+/// The number of elements that an op asks for.
+///
+/// # Errors
+/// InvalidArgument if a list cannot have so many.
+pub(crate) fn in_limit(size: i64) -> Result<usize> {
+    usize::try_from(size).ok().filter(|&size| size <= MAX_LIST).ok_or_else(|| {
+        Failure::invalid(format!("The num_elements to reserve must be between 0 and {MAX_LIST}, but got {size}"))
+    })
+}
+
+impl List {
+    pub fn new(dtype: DType, shape: PartialShape, size: usize) -> Result<List> {
+        memory::admit(size * size_of::<Option<Token>>())?;
+        Ok(List { dtype, shape, limit: MAX_LIST, items: vec![None; size], depth: depth_over([].into_iter())? })
+    }
+
+    /// What it holds, all the way down.
+    pub fn held(&self) -> Held {
+        let mut tally = Tally::default();
+        self.items.iter().flatten().for_each(|token| tally.token(token));
+        tally.most(&format!("a list of {} elements", self.items.len()))
+    }
+
+    pub fn check_dtype(&self, dtype: DType) -> Result<()> {
+        if dtype == self.dtype {
+            return Ok(());
+        }
+        let why = format!("Invalid data types; op elements {dtype} but list elements {}", self.dtype);
+        Err(Failure::invalid(why))
+    }
+
+    /// Refuses an element that does not go into the list.
+    pub fn check(&self, item: &Token, what: &str) -> Result<()> {
+        let Token::Value(value) = item else { return Ok(()) };
+        if self.shape.admits(value.shape()) {
+            return Ok(());
+        }
+        Err(Failure::invalid(format!("{what}: {} list shape: {}", value.shape(), self.shape)))
+    }
+
+    pub fn set(&mut self, index: i64, item: Token, may_grow: bool) -> Result<()> {
+        let size = self.items.len();
+        let at = match usize::try_from(index) {
+            Ok(at) if at < size => at,
+            Ok(at) if may_grow && at < MAX_LIST => {
+                memory::admit((at + 1) * size_of::<Option<Token>>())?;
+                self.items.resize(at + 1, None);
+                at
+            }
+            _ => {
+                let why = format!("Trying to modify element {index} in a list with {size} elements.");
+                return Err(Failure::invalid(why));
+            }
+        };
+        self.check(&item, "Tried to set a tensor with incompatible shape at a list index. Item element shape")?;
+        memory::grow().map_err(|failure| failure.held_by(|| self.held()))?;
+        self.depth = self.depth.max(depth_over([&item].into_iter())?);
+        self.items[at] = Some(item);
+        Ok(())
+    }
+
+    pub fn scatter(&mut self, whole: &Tensor, indices: &[i64], may_grow: bool) -> Result<()> {
+        let rows = whole.dims().first().copied().unwrap_or(0);
+        if rows != indices.len() {
+            let why = format!("Invalid number of rows in input tensor. Expected: {} Actual: {rows}", indices.len());
+            return Err(Failure::invalid(why));
+        }
+        for (i, &index) in indices.iter().enumerate() {
+            self.set(index, row(whole, i)?.into(), may_grow)?;
+        }
+        Ok(())
+    }
+
+    /// What an element that was never set reads as: zeros, of the shape that is stated, known, or that of other elements.
+    pub fn unset(&self, stated: &PartialShape) -> Result<Token> {
+        if self.dtype == DType::Variant {
+            return Err(Failure::invalid("Trying to read an element of a list of variants that was never set."));
+        }
+        let shape = self.shape_of_elements(stated)?.known().ok_or_else(|| {
+            Failure::invalid(format!(
+                "Trying to read an uninitialized tensor but element_shape is not fully defined: {stated} and no list \
+                 element is set."
+            ))
+        })?;
+        Ok(Tensor::zeros(self.dtype, shape)?.into())
+    }
+
+    /// All that is known of the elements' shape.
+    fn shape_of_elements(&self, stated: &PartialShape) -> Result<PartialShape> {
+        let mut shape = merged(stated, &self.shape)?;
+        if shape.known().is_none() {
+            for item in self.items.iter().flatten() {
+                if let Token::Value(value) = item {
+                    shape = merged(&shape, &value.shape().into())?;
+                }
+            }
+        }
+        Ok(shape)
+    }
+
+    /// The elements at some places as the rows of one tensor.
+    pub fn stack(&self, places: &[usize], stated: &PartialShape) -> Result<Tensor> {
+        let shape = self.shape_of_elements(stated)?.known().ok_or_else(|| {
+            Failure::invalid(format!(
+                "Tried to stack elements of {} list with non-fully-defined element_shape: {stated}",
+                if self.items.is_empty() { "an empty" } else { "a" }
+            ))
+        })?;
+        let mut zeros = None;
+        let mut rows = Vec::with_capacity(places.len());
+        for &place in places {
+            rows.push(match &self.items[place] {
+                Some(item) => item.clone().host()?,
+                None if zeros.is_none() => zeros.insert(Tensor::zeros(self.dtype, shape.clone())?).clone(),
+                None => zeros.clone().expect("just asked"),
+            });
+        }
+        stack(self.dtype, &shape, &rows.iter().collect::<Vec<_>>())
+    }
+
+    /// All elements one after the other along their first dimension, and how long each is. `leading` are the lengths of
+    /// those that were never set.
+    pub fn concat(&self, stated: &PartialShape, leading: &[i64]) -> Result<(Tensor, Tensor)> {
+        let but_first = |shape: &PartialShape| match &shape.0 {
+            Some(dims) if dims.is_empty() => {
+                Err(Failure::invalid("Concat requires elements to be at least vectors, found scalars instead."))
+            }
+            Some(dims) => Ok(PartialShape(Some(dims[1..].to_vec()))),
+            None => Ok(PartialShape::UNKNOWN),
+        };
+        let mut rest = merged(&but_first(&self.shape)?, &but_first(stated)?)?;
+        for item in self.items.iter().flatten() {
+            if let Token::Value(value) = item {
+                rest = merged(&rest, &but_first(&value.shape().into())?)?;
+            }
+        }
+        let rest = rest.known().ok_or_else(|| {
+            let why =
+                format!("All except the first dimension must be fully defined when concating a list, got {stated}");
+            Failure::invalid(why)
+        })?;
+        let mut parts: Vec<Tensor> = Vec::with_capacity(self.items.len());
+        let mut lengths = Vec::with_capacity(self.items.len());
+        for (i, item) in self.items.iter().enumerate() {
+            let part = match (item, leading.get(i).and_then(|&length| usize::try_from(length).ok())) {
+                (Some(item), _) => item.clone().host()?,
+                (None, Some(length)) => {
+                    let shape: Shape = std::iter::once(length).chain(rest.dims().iter().copied()).collect();
+                    Tensor::zeros(self.dtype, shape)?
+                }
+                (None, None) => {
+                    let why =
+                        format!("List contains uninitialized tensor at index {i} but leading_dims has no size for it");
+                    return Err(Failure::invalid(why));
+                }
+            };
+            lengths.push(part.dims()[0]);
+            parts.push(part);
+        }
+        let whole: Shape = std::iter::once(lengths.iter().sum()).chain(rest.dims().iter().copied()).collect();
+        let whole = rows::joined(self.dtype, whole, &parts.iter().collect::<Vec<_>>())?;
+        Ok((whole, Tensor::vector(lengths.into_iter().map(|length| length as i64).collect())))
+    }
+
+    /// Every element under `f`.
+    pub fn map(mut self, f: impl Fn(Token) -> Result<Token>) -> Result<List> {
+        for item in &mut self.items {
+            *item = item.take().map(&f).transpose()?;
+        }
+        Ok(self)
+    }
+
+    /// The sum with another list, element by element, each pair of which `sum` adds.
+    pub fn plus(mut self, other: List, sum: impl Fn(Token, Token) -> Result<Token>) -> Result<List> {
+        self.check_dtype(other.dtype)?;
+        if self.items.len() != other.items.len() {
+            let why = format!(
+                "Trying to add two lists of tensors with different lengths. One is {} and the other is {}",
+                self.items.len(),
+                other.items.len()
+            );
+            return Err(Failure::invalid(why));
+        }
+        self.shape = merged(&self.shape, &other.shape)?;
+        for (a, b) in self.items.iter_mut().zip(other.items) {
+            // What was never set counts as zeros.
+            *a = match (a.take(), b) {
+                (Some(a), Some(b)) => Some(sum(a, b)?),
+                (a, b) => a.or(b),
+            };
+        }
+        Ok(self)
+    }
+}
+
+/// A tensor cut along its first dimension into a list.
+pub(crate) fn split(dtype: DType, whole: &Tensor, shape: PartialShape, lengths: &Tensor) -> Result<List> {
+    if lengths.rank() != 1 {
+        let why = format!("Expected lengths to be a vector, received shape: {}", lengths.shape());
+        return Err(Failure::invalid(why));
+    }
+    let Some(&rows) = whole.dims().first() else {
+        return Err(Failure::invalid("Tensor must be at least a vector, but saw shape: []"));
+    };
+    match shape.0.as_ref().map(|dims| dims.split_first()) {
+        Some(None) => {
+            return Err(Failure::invalid(
+                "TensorListSplit requires element_shape to be at least of rank 1, but saw: []",
+            ));
+        }
+        Some(Some((_, rest))) if !PartialShape(Some(rest.to_vec())).admits(&whole.dims()[1..].into()) => {
+            let why = format!("tensor shape {} is not compatible with element_shape {shape}", whole.shape());
+            return Err(Failure::invalid(why));
+        }
+        _ => {}
+    }
+    let lengths = parts(&lengths.to_i64s()?, rows)?;
+    let mut list = List::new(dtype, shape, lengths.len())?;
+    let mut first = 0;
+    for (i, length) in lengths.into_iter().enumerate() {
+        let part = rows::between(whole, first, first + length)?;
+        // Whether a part is as long as the elements are said to be is not looked at.
+        list.items[i] = Some(Value::from(part).into());
+        first += length;
+    }
+    Ok(list)
+}
+
+/// The lengths of the parts that a tensor of so many rows is cut into.
+fn parts(lengths: &[i64], rows: usize) -> Result<Vec<usize>> {
+    let mut start = 0usize;
+    let mut parts = Vec::with_capacity(lengths.len());
+    for &length in lengths {
+        let part =
+            usize::try_from(length).map_err(|_| Failure::invalid(format!("Invalid value in lengths: {length}")))?;
+        let end = start.saturating_add(part);
+        if end > rows {
+            let why = format!("Attempting to slice [{start}, {end}] from tensor with length {rows}");
+            return Err(Failure::invalid(why));
+        }
+        parts.push(part);
+        start = end;
+    }
+    if start < rows {
+        let why = format!("Unused values in tensor. Length of tensor: {rows} Values used: {start}");
+        return Err(Failure::invalid(why));
+    }
+    Ok(parts)
+}
+
+/// What two statements of a shape say together.
+fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
+    let (Some(x), Some(y)) = (&a.0, &b.0) else { return Ok(if a.0.is_none() { b.clone() } else { a.clone() }) };
+    if x.len() != y.len() {
+        let why = format!("PartialTensorShape: Incompatible ranks during merge: {} vs. {}", x.len(), y.len());
+        return Err(Failure::invalid(why));
+    }
+    let same = x.iter().zip(y).all(|(x, y)| x.is_none() || y.is_none() || x == y);
+    if !same {
+        return Err(Failure::invalid(format!("PartialTensorShape: Incompatible shapes during merge: {a} vs. {b}")));
+    }
+    Ok(PartialShape(Some(x.iter().zip(y).map(|(x, y)| x.or(*y)).collect())))
+}

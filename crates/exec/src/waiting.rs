@@ -1,0 +1,146 @@
+//! What ops work on in turns and wait in: a queue, an accumulator. One may work on it for long; to give up another that waits
+//! there takes no time all the same.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::StepId;
+use meshtf_tensor::lock::lock;
+use smallvec::SmallVec;
+
+/// Most ops that wait for one resource.
+pub(super) const MAX_WAITERS: usize = 1 << 16;
+
+/// Refuses an op that would have to wait.
+pub(super) fn too_many_waiters(what: &str) -> Failure {
+    Failure::new(Code::ResourceExhausted, format!("{MAX_WAITERS} ops wait for {what} already, which is the limit"))
+}
+
+/// Names one op that waits, in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct WaitId {
+    pub step: StepId,
+    /// Counted within the step.
+    pub number: u64,
+}
+
+/// The outputs of an op that could wait.
+pub(super) type Answer = SmallVec<[Tensor; 2]>;
+
+/// Takes the answer of an op that waited; called on any thread, and must not block.
+pub(super) trait Wake: Send + Sync {
+    fn wake(&self, wait: WaitId, result: Result<Answer>);
+}
+
+/// One op that waits for a resource.
+pub(super) struct Waiter {
+    pub device: Arc<dyn Wake>,
+    pub wait: WaitId,
+}
+
+impl Waiter {
+    pub fn wake(self, result: Result<Answer>) {
+        self.device.wake(self.wait, result);
+    }
+}
+
+/// Ops that need not wait any longer, with their answers.
+pub(super) type Finished = Vec<(Waiter, Result<Answer>)>;
+
+/// The state of something that ops wait in.
+#[derive(Default)]
+pub(super) struct Shared<S> {
+    state: Mutex<S>,
+    /// Ops that were given up while another worked: the op that works then, or next, forgets them. No more than wait.
+    given_up: Mutex<Vec<WaitId>>,
+}
+
+impl<S> Shared<S> {
+    pub fn new(state: S) -> Shared<S> {
+        Shared { state: Mutex::new(state), given_up: Mutex::default() }
+    }
+
+    /// `None` while somebody works on it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, S>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Something that ops wait in.
+pub(super) trait Waited: Sized {
+    type State;
+
+    fn shared(&self) -> &Shared<Self::State>;
+
+    /// Forgets an op that waits; returns what became of others by that.
+    fn forget(&self, state: &mut Self::State, wait: WaitId) -> Finished;
+
+    /// Locks the state.
+    fn hold(&self) -> StateGuard<'_, Self> {
+        let mut held = StateGuard { state: lock(&self.shared().state), _after: CatchUp(self) };
+        forget_given_up(self, &mut held);
+        held
+    }
+
+    /// The state, unless somebody works on it.
+    fn try_hold(&self) -> Option<StateGuard<'_, Self>> {
+        self.shared().try_lock().map(|state| StateGuard { state, _after: CatchUp(self) })
+    }
+
+    /// Gives up an op that waits, without waiting for one that works.
+    fn give_up(&self, wait: WaitId) {
+        lock(&self.shared().given_up).push(wait);
+        catch_up(self);
+    }
+}
+
+/// The state of something that ops wait in, for one that works on it.
+pub(super) struct StateGuard<'a, W: Waited> {
+    state: MutexGuard<'a, W::State>,
+    /// Dropped after the lock.
+    _after: CatchUp<'a, W>,
+}
+
+impl<W: Waited> Deref for StateGuard<'_, W> {
+    type Target = W::State;
+
+    fn deref(&self) -> &W::State {
+        &self.state
+    }
+}
+
+impl<W: Waited> DerefMut for StateGuard<'_, W> {
+    fn deref_mut(&mut self) -> &mut W::State {
+        &mut self.state
+    }
+}
+
+struct CatchUp<'a, W: Waited>(&'a W);
+
+impl<W: Waited> Drop for CatchUp<'_, W> {
+    fn drop(&mut self) {
+        catch_up(self.0);
+    }
+}
+
+/// Forgets what was given up, unless somebody works: then that one does it afterwards.
+fn catch_up<W: Waited>(of: &W) {
+    let shared = of.shared();
+    while !lock(&shared.given_up).is_empty() {
+        let Some(mut state) = shared.try_lock() else { return };
+        forget_given_up(of, &mut state);
+    }
+}
+
+fn forget_given_up<W: Waited>(of: &W, state: &mut W::State) {
+    let given_up = std::mem::take(&mut *lock(&of.shared().given_up));
+    for (waiter, result) in given_up.into_iter().flat_map(|wait| of.forget(state, wait)) {
+        waiter.wake(result);
+    }
+}

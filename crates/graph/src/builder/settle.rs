@@ -1,0 +1,126 @@
+//! For code that adds to an existing graph, as gradients and training do: the nodes so far as a checked graph, with more
+//! to come.
+
+use meshtf_tensor::device::DeviceSpec;
+use meshtf_tensor::failure::Result;
+
+use super::GraphBuilder;
+use crate::{Graph, Output};
+
+impl GraphBuilder {
+    /// Checks and links the nodes that were added so far; the builder goes on with that graph. Ids stay as they are.
+    ///
+    /// # Errors
+    /// As [`Graph::new`]; the builder is then as it was.
+    pub fn settle(&mut self) -> Result<()> {
+        if !self.nodes.is_empty() {
+            self.base.extend(self.nodes.clone())?;
+            self.nodes.clear();
+        }
+        Ok(())
+    }
+
+    /// The graph as of the last [`settle`](GraphBuilder::settle).
+    pub fn settled(&self) -> &Graph {
+        &self.base
+    }
+
+    /// Takes back the nodes that were added since the last [`settle`](GraphBuilder::settle), all of them in this scope.
+    pub(crate) fn take_back(&mut self, scope: &str) {
+        self.nodes.clear();
+        let scope = format!("{}{scope}", self.scope).to_lowercase();
+        let is_inside =
+            |name: &str| name.strip_prefix(&scope).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        self.taken.retain(|name| !is_inside(name));
+        self.numbered.clear();
+    }
+
+    /// `wanted`, or `wanted_1` and so on: the first scope that is no node's name and that no node's name begins with.
+    pub fn free_scope(&self, wanted: &str) -> String {
+        let full = format!("{}{wanted}", self.scope).to_lowercase();
+        let prefix = |name: &str| -> Option<String> {
+            let rest = name.strip_prefix(&full)?;
+            Some(rest.split('/').next().unwrap_or(rest).to_owned())
+        };
+        let used: std::collections::HashSet<String> = self.taken.iter().filter_map(|name| prefix(name)).collect();
+        let suffixes = std::iter::once(String::new()).chain((1..).map(|n| format!("_{n}")));
+        let free = suffixes.into_iter().find(|suffix| !used.contains(suffix));
+        format!("{wanted}{}", free.unwrap_or_default())
+    }
+
+    /// Makes a node that was added since the last [`settle`](GraphBuilder::settle) wait for another.
+    ///
+    /// # Errors
+    /// InvalidArgument if one of them is of another graph, or the first was there before.
+    pub(crate) fn add_control(&mut self, node: Output, before: Output) -> Result<()> {
+        let name = format!("^{}", self.input_name(Output { node: before.node, port: 0 })?);
+        let added = node.node.index().checked_sub(self.base.len()).and_then(|added| self.nodes.get_mut(added));
+        added.ok_or_else(super::foreign)?.inputs.push(name);
+        Ok(())
+    }
+
+    /// Gives the `index`th of the nodes that were added since the last [`settle`](GraphBuilder::settle) another tensor as its
+    /// `input`th input.
+    ///
+    /// # Errors
+    /// InvalidArgument if there is no such node or input, or the tensor is of another graph.
+    pub(crate) fn replace_input(&mut self, index: usize, input: usize, with: Output) -> Result<()> {
+        let name = self.input_name(with)?;
+        let old = self.nodes.get_mut(index).and_then(|def| def.inputs.get_mut(input));
+        *old.ok_or_else(super::foreign)? = name;
+        Ok(())
+    }
+
+    /// The `index`th of the nodes that were added since the last [`settle`](GraphBuilder::settle).
+    pub(crate) fn nth_added(&self, index: usize) -> Output {
+        Output { node: crate::NodeId((self.base.len() + index) as u32), port: 0 }
+    }
+
+    /// The name that a node of this name has in the scope around.
+    pub fn full_name(&self, name: &str) -> String {
+        format!("{}{name}", self.scope)
+    }
+
+    /// Whether a node or a scope has this name.
+    pub fn is_taken(&self, full_name: &str) -> bool {
+        self.taken.contains(&full_name.to_lowercase())
+    }
+
+    /// The device that a node requests; nothing for one of another graph.
+    pub fn device_of(&self, output: Output) -> String {
+        match output.node.index().checked_sub(self.base.len()) {
+            None => self.base.node(output.node).device.clone(),
+            Some(added) => self.nodes.get(added).map(|node| node.device.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Begins what [`with_device`](GraphBuilder::with_device) does; returns what ends it.
+    ///
+    /// # Errors
+    /// InvalidArgument if it is not a device string.
+    pub fn enter_device(&mut self, device: &str) -> Result<DeviceSpec> {
+        let inner = super::over(&super::parse(device)?, &self.device);
+        Ok(std::mem::replace(&mut self.device, inner))
+    }
+
+    /// Ends [`enter_device`](GraphBuilder::enter_device).
+    pub fn leave_device(&mut self, outer: DeviceSpec) {
+        self.device = outer;
+    }
+
+    /// Begins what [`with_scope`](GraphBuilder::with_scope) does; returns what ends it.
+    pub fn enter_scope(&mut self, scope: &str) -> String {
+        let inner = format!("{}/", self.unique(&format!("{}{scope}", self.scope)));
+        std::mem::replace(&mut self.scope, inner)
+    }
+
+    /// Leaves all scopes for a while; returns what goes back.
+    pub fn enter_root(&mut self) -> String {
+        std::mem::take(&mut self.scope)
+    }
+
+    /// Ends [`enter_scope`](GraphBuilder::enter_scope) or [`enter_root`](GraphBuilder::enter_root).
+    pub fn leave_scope(&mut self, outer: String) {
+        self.scope = outer;
+    }
+}

@@ -1,0 +1,132 @@
+//! Gradients, graph to graph: adds the nodes that compute the derivatives of some tensors by others, as TensorFlow 1's
+//! `tf.gradients` does.
+//!
+//! The graph is walked from what is differentiated back to what it is differentiated by. At each node, the rule of its op
+//! (`rules`) adds what turns the gradients of its outputs into those of its inputs, in the scope `gradients/NODE_grad` and on
+//! the node's own device. If several paths meet, their gradients are added up. What the rules add are ops of the
+//! vocabulary, which have rules themselves, so that a gradient can be differentiated again. The gradient of a loop is a loop
+//! (`loops`): a rule adds the nodes of one iteration, as if it were the only one.
+
+mod call;
+mod context;
+mod error;
+mod loops;
+mod named;
+mod reach;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use meshtf_tensor::failure::Result;
+pub use named::{NamedGradient, of_graph};
+pub use reach::cut_off_at;
+
+use super::{GraphBuilder, Output};
+
+/// The derivative by a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gradient {
+    /// A tensor of the shape of what it is the gradient of.
+    Dense(Output),
+    /// Rows of it; all others are zero.
+    Sparse(Rows),
+}
+
+/// A gradient of which only some rows are stated: the gradient of a table by what was looked up in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// The rows, `[n, ...]`: of the gradient's dtype.
+    pub values: Output,
+    /// Which rows they are, `[n]`: int32 or int64. Rows that are stated more than once are to be added up.
+    pub indices: Output,
+    /// The shape of the whole gradient, a vector of int32 or int64.
+    pub dense_shape: Output,
+}
+
+/// What the gradient is with respect to a tensor that the differentiated tensors do not depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unconnected {
+    /// There is none.
+    #[default]
+    None,
+    /// Zeros.
+    Zero,
+}
+
+/// What else is to be known to differentiate.
+#[derive(Clone, Debug, Default)]
+pub struct Differentiation {
+    /// What the gradients start from: for each tensor that is differentiated a tensor of its shape and dtype, or `None` for
+    /// ones. Empty: ones for all.
+    pub starts: Vec<Option<Output>>,
+    /// Tensors that count as constants: nothing is differentiated through the nodes that compute them.
+    pub stops: Vec<Output>,
+    /// What the gradient is by a tensor that has none.
+    pub unconnected: Unconnected,
+}
+
+/// Adds the derivatives of the sum of `ys` by each of `xs`, in the order of these. A variable may be named by its reference or
+/// handle, by which the gradient then is as by its value.
+///
+/// ```
+/// use meshtf_graph::{GraphBuilder, gradient};
+///
+/// let mut g = GraphBuilder::new();
+/// let x = g.constant("x", [3.0f32, 4.0])?;
+/// let y = g.op("Square").name("y").input(x).build()?;
+/// let by_x = gradient::gradients(&mut g, &[y], &[x], &gradient::Differentiation::default())?;
+/// let Some(gradient::Gradient::Dense(twice_x)) = by_x[0] else { panic!("it is dense") };
+/// assert!(g.tensor_name(twice_x).starts_with("gradients/y_grad/"));
+/// # Ok::<(), meshtf_tensor::failure::Failure>(())
+/// ```
+///
+/// # Errors
+/// InvalidArgument if an output is not of this graph or inside of a loop, the nodes so far are not a valid graph, or `starts`
+/// does not fit `ys`. Unimplemented for a path through an op that has no gradient: the message has the node and the path. The
+/// builder is then as it was, but for its nodes having been checked, after which
+/// [`add_input`](GraphBuilder::add_input) does not take them any more.
+pub fn gradients(
+    g: &mut GraphBuilder,
+    ys: &[Output],
+    xs: &[Output],
+    options: &Differentiation,
+) -> Result<Vec<Option<Gradient>>> {
+    g.settle()?;
+    let scope = g.free_scope("gradients");
+    let added = walk::walk(g, &scope, ys, xs, options);
+    if added.is_err() {
+        g.take_back(&scope);
+    }
+    added
+}
+
+/// Adds what makes a dense tensor of a gradient, if it is not one.
+///
+/// # Errors
+/// InvalidArgument if it is of another graph.
+pub fn dense(g: &mut GraphBuilder, gradient: Gradient) -> Result<Output> {
+    match gradient {
+        Gradient::Dense(output) => Ok(output),
+        Gradient::Sparse(rows) => rows.dense(g),
+    }
+}
+
+impl Rows {
+    fn dense(self, g: &mut GraphBuilder) -> Result<Output> {
+        let rows = g
+            .op("StridedSlice")
+            .input(self.dense_shape)
+            .input([0])
+            .input([1])
+            .input([1])
+            .attr("shrink_axis_mask", 1)
+            .build()?;
+        g.op("UnsortedSegmentSum").input(self.values).input(self.indices).input(rows).build()
+    }
+}
+
+/// Whether gradients pass through an op of that name.
+pub fn has_rule(op: &str) -> bool {
+    matches!(rules::of(op), rules::Known::Rule(_))
+}

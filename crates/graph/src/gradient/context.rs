@@ -1,0 +1,223 @@
+//! In which branches of conditionals and in which loops the nodes of a graph are: what a Switch of a gradient is to be switched
+//! by, and which loop of the gradient its nodes belong to.
+
+use std::collections::HashMap;
+
+use crate::op::Role;
+use crate::{Graph, Node, NodeId, Output};
+
+/// A branch of a conditional or a loop, by its place in the list of all.
+pub(super) type Place = usize;
+
+/// A branch of a conditional or a loop, inside of those around it.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    kind: Kind,
+    /// What is directly around it.
+    outer: Option<Place>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Branch(Arrival),
+    /// What a frame runs again and again.
+    Loop,
+}
+
+/// What decides whether a tensor arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Arrival {
+    pub predicate: Output,
+    /// The output of a Switch by that predicate which has a value when it does: 1 if the predicate holds.
+    pub port: u32,
+}
+
+/// The branches and loops of a graph, and where its nodes are.
+#[derive(Default)]
+pub(super) struct Contexts {
+    all: Vec<Context>,
+    branches: HashMap<(Arrival, Option<Place>), Place>,
+    /// By the name of the frame and the loop around.
+    loops: HashMap<(String, Option<Place>), Place>,
+    /// The nodes that bring something into each loop.
+    enters: HashMap<Place, Vec<NodeId>>,
+    /// Where each node runs.
+    of_nodes: Vec<Option<Place>>,
+}
+
+impl Contexts {
+    pub fn of(graph: &Graph) -> Contexts {
+        let mut contexts = Contexts::default();
+        contexts.find_all(graph);
+        if !contexts.loops.is_empty() {
+            // Only now it is known of each loop which branches it is in, by all that enters it.
+            contexts.enters.clear();
+            contexts.find_all(graph);
+        }
+        contexts
+    }
+
+    fn find_all(&mut self, graph: &Graph) {
+        self.of_nodes = vec![None; graph.len()];
+        let mut is_done = vec![false; graph.len()];
+        let mut open = Vec::new();
+        for (id, _) in graph.nodes() {
+            open.push(id);
+            while let Some(&id) = open.last() {
+                let before = open.len();
+                if !is_done[id.index()] {
+                    open.extend(sources(graph, id).filter(|from| !is_done[from.index()]));
+                }
+                if open.len() == before {
+                    open.pop();
+                    if !std::mem::replace(&mut is_done[id.index()], true) {
+                        self.of_nodes[id.index()] = self.find(graph, id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// When a tensor that a Merge takes arrives: `None` if no conditional decides it.
+    pub fn arrival(&mut self, graph: &Graph, input: Output) -> Option<Arrival> {
+        let place = self.of_output(graph, input)?;
+        if let Kind::Branch(arrival) = self.all[place].kind { Some(arrival) } else { None }
+    }
+
+    /// The branches that a node is in and the tensor that it takes is not, from the innermost on.
+    pub fn left(&mut self, graph: &Graph, id: NodeId, input: Output) -> Vec<Arrival> {
+        let outer = self.of_output(graph, input);
+        let outer = self.depth(outer);
+        let mut at = self.of_node(id);
+        let mut left = Vec::new();
+        while let Some(place) = at.filter(|_| self.depth(at) > outer) {
+            let Kind::Branch(arrival) = self.all[place].kind else { break };
+            left.push(arrival);
+            at = self.all[place].outer;
+        }
+        left
+    }
+
+    /// Where a node runs: the innermost branch or loop that any of its inputs is in.
+    fn find(&mut self, graph: &Graph, id: NodeId) -> Option<Place> {
+        let node = graph.node(id);
+        let mut inner = None;
+        for &input in node.inputs.iter().filter(|input| !leads_back(graph, input.node, node)) {
+            let place = self.of_output(graph, input);
+            inner = self.inner(inner, place);
+        }
+        for &from in &node.control {
+            let place = self.of_output(graph, Output { node: from, port: 0 });
+            let place = if is_switch(graph, from) { self.of_nodes[from.index()] } else { place };
+            inner = self.inner(inner, place);
+        }
+        match node.op.role {
+            Role::Merge if !is_loop_merge(graph, node) => match self.all[inner?] {
+                Context { kind: Kind::Branch(_), outer } => outer,
+                Context { kind: Kind::Loop, .. } => inner,
+            },
+            Role::Enter => {
+                let place = self.entered(node, inner);
+                self.enters.entry(place).or_default().push(id);
+                inner
+            }
+            _ => inner,
+        }
+    }
+
+    /// The loop that a node enters that runs in `from`.
+    fn entered(&mut self, node: &Node, from: Option<Place>) -> Place {
+        let around = self.loop_of(from);
+        let frame = node.attrs.str("frame_name").unwrap_or("").to_owned();
+        let next = self.all.len();
+        let place = *self.loops.entry((frame, around)).or_insert(next);
+        if place == next {
+            self.all.push(Context { kind: Kind::Loop, outer: from });
+        } else {
+            self.all[place].outer = self.inner(self.all[place].outer, from);
+        }
+        place
+    }
+
+    /// Where an output is: where its node runs, or where a Switch, an Enter or an Exit brings it.
+    pub fn of_output(&mut self, graph: &Graph, output: Output) -> Option<Place> {
+        let outer = self.of_node(output.node);
+        let node = graph.node(output.node);
+        match node.op.role {
+            Role::Switch if !is_loop_switch(graph, node) => {
+                let arrival = Arrival { predicate: node.inputs[1], port: output.port };
+                let next = self.all.len();
+                let place = *self.branches.entry((arrival, outer)).or_insert(next);
+                if place == next {
+                    self.all.push(Context { kind: Kind::Branch(arrival), outer });
+                }
+                Some(place)
+            }
+            Role::Enter => Some(self.entered(node, outer)),
+            Role::Exit => self.all[self.loop_of(outer)?].outer,
+            _ => outer,
+        }
+    }
+
+    /// Where a node runs.
+    pub fn of_node(&self, id: NodeId) -> Option<Place> {
+        self.of_nodes.get(id.index()).copied().flatten()
+    }
+
+    /// The innermost loop around a place, which may be one itself.
+    pub fn loop_of(&self, place: Option<Place>) -> Option<Place> {
+        let mut at = place;
+        while let Some(place) = at.filter(|&place| self.all[place].kind != Kind::Loop) {
+            at = self.all[place].outer;
+        }
+        at
+    }
+
+    /// What is directly around a place.
+    pub fn outer(&self, place: Place) -> Option<Place> {
+        self.all[place].outer
+    }
+
+    pub fn kind(&self, place: Place) -> Kind {
+        self.all[place].kind
+    }
+
+    /// The nodes that bring something into a loop.
+    pub fn enters(&self, place: Place) -> &[NodeId] {
+        self.enters.get(&place).map_or(&[], Vec::as_slice)
+    }
+
+    fn depth(&self, place: Option<Place>) -> usize {
+        std::iter::successors(place, |&place| self.all[place].outer).count()
+    }
+
+    fn inner(&self, a: Option<Place>, b: Option<Place>) -> Option<Place> {
+        if a != b && self.depth(b) > self.depth(a) { b } else { a }
+    }
+}
+
+/// Whether a node decides of a loop variable whether it goes around again.
+pub(super) fn is_loop_switch(graph: &Graph, node: &Node) -> bool {
+    node.op.role == Role::Switch && graph.node(node.inputs[1].node).op.role == Role::LoopCond
+}
+
+/// Whether a node is where a loop variable comes from outside of the loop and from the iteration before.
+pub(super) fn is_loop_merge(graph: &Graph, node: &Node) -> bool {
+    node.op.role == Role::Merge && node.inputs.iter().any(|input| graph.node(input.node).op.role == Role::Enter)
+}
+
+fn is_switch(graph: &Graph, id: NodeId) -> bool {
+    graph.node(id).op.role == Role::Switch
+}
+
+/// Whether what a node takes from another is of the iteration before.
+pub(super) fn leads_back(graph: &Graph, from: NodeId, to: &Node) -> bool {
+    graph.node(from).op.role.leads_back(to.op.role)
+}
+
+/// The nodes that a node takes something of, but for what comes around a loop.
+fn sources(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
+    let node = graph.node(id);
+    let all = node.sources();
+    all.filter(move |&from| !leads_back(graph, from, node))
+}

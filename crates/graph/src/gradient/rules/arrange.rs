@@ -1,0 +1,77 @@
+//! What puts elements elsewhere, repeats them or puts others around them.
+
+use super::Rule;
+use crate::gradient::call::{Call, Grads, one};
+
+pub(super) fn named(op: &str) -> Option<Rule> {
+    Some(match op {
+        "Reshape" | "ExpandDims" | "Squeeze" => |c| {
+            let (x, dy) = (c.x(0), c.dy()?);
+            let shape = c.shape(x)?;
+            one(c.reshape(dy, shape)?)
+        },
+        "Transpose" => |c| {
+            let (order, dy) = (c.x(1), c.dy()?);
+            let inverse = c.un("InvertPermutation", order)?;
+            one(c.bin("Transpose", dy, inverse)?)
+        },
+        "ConjugateTranspose" => |c| {
+            let (order, dy) = (c.x(1), c.dy()?);
+            let inverse = c.un("InvertPermutation", order)?;
+            one(c.bin("ConjugateTranspose", dy, inverse)?)
+        },
+        "BroadcastTo" => |c| {
+            let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
+            one(c.reduced(dy, x, y)?)
+        },
+        "Tile" => |c| {
+            // Each axis becomes two: the repetitions, which are summed up, and the axis itself.
+            let (x, multiples, dy) = (c.x(0), c.x(1), c.dy()?);
+            let dtype = c.dtype(multiples);
+            let shape = c.shape_as(x, dtype)?;
+            let pairs = c.op("Pack").name("stack").input(multiples).input(shape).attr("axis", 1).build()?;
+            let split = c.reshape(pairs, [-1])?;
+            let size = c.un("Size", split)?;
+            let axes = c.op("Range").name("range").input(0).input(size).input(2).build()?;
+            let parts = c.reshape(dy, split)?;
+            one(c.sum(parts, axes, false)?)
+        },
+        "Pad" | "PadV2" => |c| {
+            let (x, paddings, dy) = (c.x(0), c.x(1), c.dy()?);
+            let dtype = c.dtype(paddings);
+            let before = c.op("StridedSlice").input(paddings).input([0, 0]).input([0, 1]).input([1, 1]);
+            let before = before.attr("begin_mask", 1).attr("end_mask", 1).attr("shrink_axis_mask", 2).build()?;
+            let shape = c.shape_as(x, dtype)?;
+            one(c.op("Slice").input(dy).input(before).input(shape).build()?)
+        },
+        "MirrorPad" => |c| opposite(c, "MirrorPadGrad", &["mode"]),
+        "MirrorPadGrad" => |c| opposite(c, "MirrorPad", &["mode"]),
+        "Reverse" | "ReverseV2" => |c| {
+            let (axes, dy) = (c.x(1), c.dy()?);
+            one(c.bin(c.node.op.name, dy, axes)?)
+        },
+        "ReverseSequence" => |c| {
+            let (lengths, dy) = (c.x(1), c.dy()?);
+            one(c.with_attrs("ReverseSequence", &[dy, lengths], &["seq_dim", "batch_dim"])?)
+        },
+        "Roll" => |c| {
+            let (shift, axis, dy) = (c.x(1), c.x(2), c.dy()?);
+            let back = c.neg(shift)?;
+            one(c.op("Roll").input(dy).input(back).input(axis).build()?)
+        },
+        "SpaceToBatch" => |c| opposite(c, "BatchToSpace", &["block_size"]),
+        "BatchToSpace" => |c| opposite(c, "SpaceToBatch", &["block_size"]),
+        "SpaceToBatchND" => |c| opposite(c, "BatchToSpaceND", &[]),
+        "BatchToSpaceND" => |c| opposite(c, "SpaceToBatchND", &[]),
+        "SpaceToDepth" => |c| opposite(c, "DepthToSpace", &["block_size", "data_format"]),
+        "DepthToSpace" => |c| opposite(c, "SpaceToDepth", &["block_size", "data_format"]),
+        _ => return None,
+    })
+}
+
+/// By the op that undoes this one, with the same other inputs and attributes.
+fn opposite(c: &mut Call, op: &str, attrs: &[&str]) -> Grads {
+    let mut inputs = vec![c.dy()?];
+    inputs.extend(&c.node.inputs[1..]);
+    one(c.with_attrs(op, &inputs, attrs)?)
+}

@@ -1,0 +1,68 @@
+//! What passes values on: identities, variables that are read, the branches of conditionals.
+
+use super::{Rule, Stop};
+use crate::gradient::Gradient;
+use crate::gradient::call::{Call, Grads, none, one};
+
+pub(super) fn named(op: &str) -> Option<Rule> {
+    Some(match op {
+        "Identity"
+        | "RefIdentity"
+        | "PlaceholderWithDefault"
+        | "Snapshot"
+        | "EnsureShape"
+        | "ReadVariableOp"
+        | "Print" => |c| Ok(vec![c.gradient(0)]),
+        "IdentityN" => |c| Ok((0..c.node.outputs.len()).map(|port| c.gradient(port)).collect()),
+        "CheckNumerics" => |c| {
+            let given = c.node.attrs.str("message").unwrap_or("").to_owned();
+            let message = format!("Not a number (NaN) or infinity (Inf) values detected in gradient. {given}");
+            let dy = c.dy()?;
+            one(c.op("CheckNumerics").input(dy).attr("message", message).build()?)
+        },
+        "PreventGradient" => |c| Err(Stop::Prevented(c.node.attrs.str("message").unwrap_or("").to_owned())),
+        "Switch" | "RefSwitch" => |c| {
+            let (off, on) = (c.d(0)?, c.d(1)?);
+            one(c.op("Merge").name("cond_grad").input(off).input(on).build()?)
+        },
+        "Merge" | "RefMerge" => merge,
+        // The walk passes through loops by itself.
+        "Enter" | "RefEnter" | "Exit" | "RefExit" | "NextIteration" | "RefNextIteration" | "LoopCond" => {
+            |_| Err(Stop::Loop)
+        }
+        "StackPopV2" => |_| Err(Stop::Unsupported("needs exactly one push and one pop for each stack".to_owned())),
+        "StackPushV2" => |c| Ok(vec![None, c.gradient(0)]),
+        "Fill" => |c| {
+            let dy = c.dy()?;
+            let flat = c.reshape(dy, [-1])?;
+            let sum = c.sum(flat, [0], false)?;
+            Ok(vec![None, Some(Gradient::Dense(sum))])
+        },
+        _ => return None,
+    })
+}
+
+/// The gradient goes to the input that arrived, by a Switch of the conditional that the Merge ends.
+fn merge(c: &mut Call) -> Grads {
+    let inputs = c.node.inputs.clone();
+    let [first, second] = inputs[..] else {
+        return Err(Stop::Unsupported(format!("is supported for two inputs, not {}", inputs.len())));
+    };
+    if c.gradient(0).is_none() {
+        return none();
+    }
+    let (on_first, on_second) = (c.arrival(first), c.arrival(second));
+    let (predicate, port) = match (&on_first, &on_second) {
+        (Some(first), Some(second)) if first.port == second.port => {
+            return Err(Stop::Unsupported(
+                "needs its inputs to come from the two branches of one conditional".to_owned(),
+            ));
+        }
+        (Some(first), _) => (first.predicate, first.port),
+        (None, Some(second)) => (second.predicate, 1 - second.port),
+        (None, None) => return Err(Stop::Unsupported("needs a conditional that its inputs come from".to_owned())),
+    };
+    let dy = c.dy()?;
+    let switch = c.op("Switch").name("cond_grad").input(dy).input(predicate).build()?;
+    Ok(vec![Some(Gradient::Dense(switch.port(port))), Some(Gradient::Dense(switch.port(1 - port)))])
+}

@@ -1,0 +1,92 @@
+//! Holds the parser against `docs/graph.schema.json`: what one takes the other takes, and what is wrong in form both
+//! refuse. What only reading can tell (a name that does not exist, ragged lists) is the parser's alone.
+//!
+//! The schema itself is applied in `examples/schema`, a package of its own: what a validator depends on would otherwise change
+//! how every dependency of meshtf is built.
+
+use meshtf_tensor::DType;
+use serde_json::{Value, json};
+
+use super::from_json;
+use crate::{Graph, op};
+
+fn schema() -> Value {
+    serde_json::from_str(include_str!("../../../../../docs/graph.schema.json")).unwrap()
+}
+
+/// `examples/schema` holds the schema against the same documents.
+#[test]
+fn the_parser_takes_what_is_right_in_form() {
+    let lines = include_str!("../../../../../tests/data/documents.txt").lines();
+    let (mut right, mut wrong) = (0, 0);
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (verdict, text) = line.split_once(' ').unwrap();
+        let read = from_json(text).map(|_| ());
+        match verdict {
+            "right" => right += 1,
+            "wrong" => wrong += 1,
+            _ => panic!("a line is right or wrong: {line}"),
+        }
+        assert_eq!(read.is_ok(), verdict == "right", "{read:?}: {text}");
+    }
+    assert!(right >= 20 && wrong >= 50, "only {right} and {wrong} documents");
+}
+
+#[test]
+fn the_schema_knows_every_op_and_dtype() {
+    let schema = schema();
+    let known: Vec<&str> = op::all().into_iter().map(|op| op.name).collect();
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        return update(&known);
+    }
+    let advice = "docs/graph.schema.json lists other ops than the vocabulary; run this test with UPDATE_SCHEMA=1";
+    assert!(schema["$defs"]["op"]["enum"] == json!(known), "{advice}");
+    for name in schema["$defs"]["dtype"]["enum"].as_array().unwrap() {
+        assert!(DType::from_name(name.as_str().unwrap()).is_some(), "{name}");
+    }
+    for dtype in DType::all() {
+        assert!(schema["$defs"]["dtype"]["enum"].as_array().unwrap().contains(&json!(dtype.name())), "{dtype}");
+    }
+}
+
+/// Writes the ops into the schema, in lines of at most 120 characters.
+fn update(ops: &[&str]) {
+    let path = meshtf_testing::means::root().join("docs/graph.schema.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let begin = "    \"op\": {\n      \"enum\": [\n";
+    let (before, rest) = text.split_once(begin).unwrap();
+    let (_, after) = rest.split_once("\n      ]").unwrap();
+    let mut lines = vec!["       ".to_owned()];
+    for (i, op) in ops.iter().enumerate() {
+        let item = format!(" \"{op}\"{}", if i + 1 < ops.len() { "," } else { "" });
+        if lines.last().is_some_and(|line| line.len() + item.len() > 120) {
+            lines.push("       ".to_owned());
+        }
+        lines.last_mut().unwrap().push_str(&item);
+    }
+    std::fs::write(path, format!("{before}{begin}{}\n      ]{after}", lines.join("\n"))).unwrap();
+}
+
+#[test]
+fn every_example_is_right() {
+    let root = meshtf_testing::means::root();
+    let mut seen = 0;
+    for entry in std::fs::read_dir(root.join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let program = from_json(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let graph = Graph::new(program.nodes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for tensor in program.fetch.iter().chain(program.feed.iter().map(|(name, _)| name)) {
+            graph.output(tensor).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+        for (name, value) in &program.feed {
+            let output = graph.output(name).unwrap();
+            assert_eq!(graph.output_type(output).dtype, value.dtype(), "{}: {name}", path.display());
+        }
+        seen += 1;
+    }
+    assert!(seen >= 9, "only {seen} examples");
+}

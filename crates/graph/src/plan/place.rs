@@ -1,0 +1,330 @@
+//! Where each node of a pruned graph runs, and why.
+//!
+//! Nodes that must share a device form a group, over the whole graph and not only what the step runs: so a variable is on
+//! the same device for every step of a session. A group's device satisfies the requests of all its members.
+//!
+//! Of several devices that satisfy a request, the first of these is taken: the default device, a device of the default
+//! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even if it has a GPU.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use meshtf_tensor::device::{DeviceName, DeviceSpec, Task};
+use meshtf_tensor::nearest::nearest;
+use meshtf_tensor::{DType, Shape, Tensor};
+
+use super::group::{GroupSpec, Groups};
+use super::prune::{Item, ItemOp, PrunedGraph};
+use super::{Placement, PlanError, PlanOptions, Why};
+use crate::op::Role;
+use crate::{Node, NodeId};
+
+/// Most bytes of a constant that is copied to each device that uses it.
+const MAX_COPIED_BYTES: usize = 64 << 10;
+
+/// The devices of the items.
+#[derive(Debug)]
+pub(super) struct Placed {
+    /// Every device of the cluster, in the order of their names, each once.
+    pub devices: Vec<DeviceName>,
+    /// The devices that each item runs on, as places in `devices`, ascending: one, but for an Enter, a NextIteration or a
+    /// small constant that is used on several.
+    pub of_item: Vec<Vec<usize>>,
+    /// Each node that runs, in the graph's order.
+    pub placements: Vec<Placement>,
+}
+
+/// Places every item.
+///
+/// # Errors
+/// NoDevices, NoSuchDevice, Apart, NoSuchColocation: for groups that have a node which runs.
+pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceName], options: &PlanOptions) -> Result<Placed, PlanError> {
+    let devices: Vec<DeviceName> = devices.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    if devices.is_empty() {
+        return Err(PlanError::NoDevices);
+    }
+    let groups = Groups::of(pruned.graph, options.soft_placement);
+    let mut placer = Placer { pruned, groups, devices: &devices, options, chosen: HashMap::new() };
+
+    let mut homes: Vec<Home> = Vec::with_capacity(pruned.items.len());
+    for item in 0..pruned.items.len() {
+        let home = match pruned.items[item].op {
+            ItemOp::Node(id) => {
+                let own = placer.home(id)?;
+                match followed(pruned, item).filter(|_| placer.groups.is_single(id)) {
+                    Some(with) => Home { device: homes[with].device, why: because_of(pruned, with) },
+                    None => own,
+                }
+            }
+            ItemOp::Feed(_, tensor) => placer.home(tensor.node).unwrap_or_else(|_| placer.default_home()),
+            ItemOp::Fetch(..) => homes[pruned.items[item].inputs[0].0].clone(),
+        };
+        homes.push(home);
+    }
+    let homes = follow_consumers(pruned, &placer, homes);
+
+    let mut placements: Vec<(NodeId, Placement)> = Vec::new();
+    for (item, homes) in homes.iter().enumerate() {
+        let ItemOp::Node(id) = pruned.items[item].op else { continue };
+        let node = pruned.graph.node(id);
+        placements.extend(homes.iter().map(|home| {
+            let (node, op) = (node.name.clone(), node.op.name.to_owned());
+            (id, Placement { node, op, device: devices[home.device].clone(), why: home.why.clone() })
+        }));
+    }
+    placements.sort_by_key(|&(id, _)| id);
+    let placements = placements.into_iter().map(|(_, placement)| placement).collect();
+    let of_item = homes.iter().map(|homes| homes.iter().map(|home| home.device).collect()).collect();
+    Ok(Placed { devices, of_item, placements })
+}
+
+/// Where an item runs, and why.
+#[derive(Clone, Debug)]
+struct Home {
+    device: usize,
+    why: Why,
+}
+
+/// The input whose device an item takes: that of an op which uses only its input's shape, unless it requests a device, and that
+/// of an Exit, whatever it requests.
+fn followed(pruned: &PrunedGraph, item: usize) -> Option<usize> {
+    let input = pruned.items[item].inputs.first()?.0;
+    let node = pruned.node(item)?;
+    // A constant has no device of its own: it follows its consumers.
+    let looks = node.op.uses_only_shape && node.device.is_empty() && !is_generator(pruned, input);
+    (node.op.role == Role::Exit || looks).then_some(input)
+}
+
+/// Whether the item is a constant that waits for nothing, and so may follow its consumers.
+fn is_generator(pruned: &PrunedGraph, item: usize) -> bool {
+    let Item { inputs, control, .. } = &pruned.items[item];
+    inputs.is_empty() && control.is_empty() && pruned.role(item) == Role::Const
+}
+
+/// Where every item runs once those that follow their consumers have moved there: Enter and NextIteration always, so that
+/// nothing crosses at the border of a loop or an iteration; a constant that nothing binds to a device, to several devices only
+/// if it is small; a feed, if it has consumers on one device only.
+fn follow_consumers(pruned: &PrunedGraph, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<Home>> {
+    let consumers = consumers(pruned);
+    let mut homes: Vec<Vec<Home>> = homes.into_iter().map(|home| vec![home]).collect();
+    // From the last to the first, so that consumers have moved before what they consume follows them.
+    for item in (0..pruned.items.len()).rev() {
+        let role = pruned.role(item);
+        let mut most_devices = match pruned.items[item].op {
+            ItemOp::Feed(..) => 1,
+            ItemOp::Fetch(..) => continue,
+            ItemOp::Node(id) => match role {
+                Role::Enter | Role::NextIteration => usize::MAX,
+                Role::Const if is_generator(pruned, item) && placer.is_free(id) => 1,
+                _ => continue,
+            },
+        };
+        if role == Role::Const && pruned.node(item).is_some_and(is_small) {
+            most_devices = usize::MAX;
+        }
+        // The first consumer on each device.
+        let mut users: BTreeMap<usize, usize> = BTreeMap::new();
+        for &to in &consumers[item] {
+            let counts = match role {
+                Role::NextIteration => role.leads_back(pruned.role(to)),
+                _ => !matches!(pruned.items[to].op, ItemOp::Fetch(..)),
+            };
+            for home in homes[to].iter().filter(|_| counts) {
+                users.entry(home.device).or_insert(to);
+            }
+        }
+        if !users.is_empty() && users.len() <= most_devices {
+            let own = homes[item][0].clone();
+            let follow = |(device, user): (usize, usize)| match device == own.device {
+                true => own.clone(),
+                false => Home { device, why: because_of(pruned, user) },
+            };
+            homes[item] = users.into_iter().map(follow).collect();
+        }
+    }
+    // A fetch is on the device of its value, which may have moved.
+    for item in 0..pruned.items.len() {
+        if let ItemOp::Fetch(..) = pruned.items[item].op {
+            homes[item] = vec![homes[pruned.items[item].inputs[0].0][0].clone()];
+        }
+    }
+    homes
+}
+
+fn because_of(pruned: &PrunedGraph, item: usize) -> Why {
+    Why::Colocated { with: pruned.tensor_name(item, 0) }
+}
+
+fn consumers(pruned: &PrunedGraph) -> Vec<Vec<usize>> {
+    let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); pruned.items.len()];
+    for (to, item) in pruned.items.iter().enumerate() {
+        for from in item.inputs.iter().map(|&(from, _)| from).chain(item.control.iter().copied()) {
+            if consumers[from].last() != Some(&to) {
+                consumers[from].push(to);
+            }
+        }
+    }
+    consumers
+}
+
+/// Whether a constant is small enough to be copied to each device that uses it, rather than sent in each step.
+fn is_small(node: &Node) -> bool {
+    let fixed = |(dtype, shape): (DType, &Shape)| shape.elements()?.checked_mul(dtype.size()?);
+    let bytes = node.attrs.tensor_type("value").ok().and_then(fixed);
+    let strings = || node.attrs.tensor("value").map_or(usize::MAX, Tensor::byte_len);
+    bytes.unwrap_or_else(strings) <= MAX_COPIED_BYTES
+}
+
+/// Chooses devices.
+struct Placer<'a> {
+    pruned: &'a PrunedGraph<'a>,
+    groups: Groups,
+    devices: &'a [DeviceName],
+    options: &'a PlanOptions,
+    /// What was chosen for a request.
+    chosen: HashMap<DeviceSpec, Option<Choice>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    device: usize,
+    is_soft: bool,
+}
+
+impl Placer<'_> {
+    /// Whether nothing binds the node to a device: no request, and no group.
+    fn is_free(&self, id: NodeId) -> bool {
+        self.groups.is_single(id) && self.groups.requests[id.index()].is_open()
+    }
+
+    fn default_home(&mut self) -> Home {
+        let device = self.choose(&DeviceSpec::default()).map_or(0, |choice| choice.device);
+        Home { device, why: Why::Default }
+    }
+
+    fn home(&mut self, id: NodeId) -> Result<Home, PlanError> {
+        let graph = self.pruned.graph;
+        let group = self.groups.find(id);
+        if let Some(fault) = self.groups.fault(graph, group) {
+            return Err(fault);
+        }
+        let own = self.groups.requests[id.index()].clone();
+        let whole = self.groups.specs[group.index()].clone();
+        let Some(Choice { device, is_soft }) = self.choose(&whole.spec) else {
+            return Err(self.no_such_device(id, &own, &whole));
+        };
+        let why = if self.groups.is_single(id) || !own.is_open() {
+            let has_own = self.devices[device].matches(&own);
+            // A node that takes a handle follows it, even to another task.
+            let is_moved = self.options.soft_placement && self.devices[device].matches(&own.task_only());
+            let follows = !is_soft && !has_own && !is_moved;
+            match (own.is_open(), is_soft || !has_own) {
+                (true, _) => Why::Default,
+                _ if follows => Why::Colocated { with: whole.decider(graph, id, group) },
+                (false, true) => Why::Soft { requested: own.to_string() },
+                (false, false) if self.choose(&own).is_some_and(|alone| alone.device == device) => Why::Requested,
+                (false, false) => Why::Colocated { with: whole.decider(graph, id, group) },
+            }
+        } else if whole.spec.is_open() {
+            Why::Default
+        } else {
+            Why::Colocated { with: whole.decider(graph, id, group) }
+        };
+        Ok(Home { device, why })
+    }
+
+    /// The device that satisfies a request best; with soft placement, one of its task if there is none.
+    fn choose(&mut self, spec: &DeviceSpec) -> Option<Choice> {
+        if let Some(&known) = self.chosen.get(spec) {
+            return known;
+        }
+        let exact = self.first_match(spec).map(|device| Choice { device, is_soft: false });
+        let choice = exact.or_else(|| {
+            let soft = spec.task_only();
+            let soft = if self.options.soft_placement { self.first_match(&soft) } else { None };
+            soft.map(|device| Choice { device, is_soft: true })
+        });
+        self.chosen.insert(spec.clone(), choice);
+        choice
+    }
+
+    fn first_match(&self, spec: &DeviceSpec) -> Option<usize> {
+        let default = &self.options.default_device;
+        let matching = self.devices.iter().enumerate().filter(|(_, device)| device.matches(spec));
+        matching
+            .min_by_key(|&(place, device)| {
+                (device != default, device.task != default.task, device.kind != default.kind, place)
+            })
+            .map(|(place, _)| place)
+    }
+
+    /// The node whose device string a user wrote: for the constant that stands for a literal input, its consumer, after which it
+    /// is named and whose device it has.
+    fn placed_by_user(&self, id: NodeId) -> NodeId {
+        let graph = self.pruned.graph;
+        let constant = graph.node(id);
+        let is_for = |node: &Node| {
+            constant.name.strip_prefix(&node.name).is_some_and(|rest| rest.starts_with('/'))
+                && node.device == constant.device
+                && node.inputs.iter().any(|input| input.node == id)
+        };
+        if constant.op.role != Role::Const {
+            return id;
+        }
+        graph.nodes().find(|(_, node)| is_for(node)).map_or(id, |(consumer, _)| consumer)
+    }
+
+    fn no_such_device(&mut self, id: NodeId, own: &DeviceSpec, whole: &GroupSpec) -> PlanError {
+        let node = self.pruned.graph.node(self.placed_by_user(id));
+        let requested = if !own.is_open() && self.choose(own).is_none() { own.clone() } else { whole.spec.clone() };
+        let (hint, is_task_down) = hint(&requested, self.devices);
+        PlanError::NoSuchDevice {
+            node: node.name.clone(),
+            op: node.op.name.to_owned(),
+            hint,
+            is_task_down,
+            requested,
+            devices: self.devices.to_vec(),
+        }
+    }
+}
+
+/// What would be right, for a request that no device satisfies; and whether it names a task that is down, rather than a device
+/// that its task does not have, or a misspelt name.
+fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
+    let place = requested.task_only();
+    if devices.iter().any(|device| device.matches(&place)) {
+        let what = match (requested.kind, requested.index) {
+            (Some(kind), Some(index)) => format!("{}:{index}", kind.name()),
+            (Some(kind), None) => kind.name().to_owned(),
+            (None, index) => format!("device {}", index.unwrap_or_default()),
+        };
+        let has = if place.is_open() { "No task has".to_owned() } else { format!("{place} has no") };
+        return (format!("{has} {what}; with soft placement the operation runs on a CPU instead."), false);
+    }
+    let tasks: BTreeSet<&Task> = devices.iter().map(|device| &device.task).collect();
+    let meant = meant(&place, tasks.iter().copied());
+    if meant.is_empty() {
+        let tasks: Vec<String> = tasks.iter().map(|task| task.short()).collect();
+        (format!("No node serves {place}; the tasks that are up: {}.", tasks.join(", ")), true)
+    } else {
+        (format!("No node serves {place}; did you mean {}?", meant.join(" or ")), false)
+    }
+}
+
+/// The names among `tasks` that a request for none of them may have misspelt; empty if it names another task of a job that
+/// is up: that task is down.
+pub fn meant<'a>(requested: &DeviceSpec, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<String> {
+    let tasks: Vec<&Task> = tasks.into_iter().collect();
+    let Some(job) = &requested.job else { return Vec::new() };
+    if tasks.iter().any(|task| task.job == *job) {
+        return Vec::new();
+    }
+    if let Some(task) = requested.task {
+        let others: Vec<String> = tasks.iter().map(|task| task.short()).collect();
+        let near = nearest(&format!("{job}/{task}"), others.iter().map(String::as_str));
+        near.into_iter().map(str::to_owned).collect()
+    } else {
+        let jobs: BTreeSet<&str> = tasks.iter().map(|task| task.job.as_str()).collect();
+        nearest(job, jobs).into_iter().map(|job| format!("/job:{job}")).collect()
+    }
+}

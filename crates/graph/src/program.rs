@@ -1,0 +1,169 @@
+//! A program: the nodes of a graph, and what to fetch, feed and run. [`read`] reads all three file formats.
+
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::json::{Kind, Path};
+use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
+
+use super::{FormatError, NodeDef, graphdef, json};
+
+/// The content of a graph file: its nodes, not yet validated, and what a step is to fetch, feed and run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// The nodes, in the order of the file.
+    pub nodes: Vec<NodeDef>,
+    /// Tensors to fetch (`name` or `name:port`); empty if the file names none. A GraphDef cannot name any.
+    pub fetch: Vec<String>,
+    /// Tensors to feed, each with its value.
+    pub feed: Vec<(String, Tensor)>,
+    /// Nodes to run without fetching their outputs.
+    pub targets: Vec<String>,
+    /// Nodes to run once, in a step of their own, before the first step.
+    pub init: Vec<String>,
+}
+
+/// The largest file that is read, in bytes: protobuf's own limit.
+const MAX_BYTES: usize = i32::MAX as usize;
+/// The largest JSON text that is read, in bytes: parsed, it takes several times its length.
+const MAX_JSON_BYTES: usize = 256 << 20;
+
+/// The memory that the constants of one file may still take. A constant of any size can be stated in a few bytes.
+pub(super) struct Budget {
+    /// Bytes left for all constants.
+    left: usize,
+    /// Bytes left for elements that the file does not list one by one.
+    expanded: usize,
+    /// Why the first constant was refused for which the process had no memory.
+    pub refused: Option<Failure>,
+}
+
+/// The most bytes that elements may take that are not in the file: those that repeat the last value of a list up to the size of
+/// its shape.
+const MAX_EXPANDED_BYTES: usize = 256 << 20;
+
+impl Budget {
+    pub fn new() -> Self {
+        Budget { left: MAX_TENSOR_BYTES, expanded: MAX_EXPANDED_BYTES, refused: None }
+    }
+
+    /// The number of elements of a constant of this shape, for which memory is then admitted.
+    ///
+    /// # Errors
+    /// Why the constant cannot be made. A lack of memory is also kept in `refused`.
+    pub fn elements(&mut self, shape: &Shape, dtype: DType) -> Result<usize, String> {
+        shape.checked_elements(dtype).map_err(|failure| {
+            let why = failure.message.clone();
+            if failure.refusal.is_some() {
+                self.refused.get_or_insert(failure);
+            }
+            why
+        })
+    }
+
+    /// Takes `bytes` from the budget.
+    ///
+    /// # Errors
+    /// That the limit is exceeded, and what to do instead.
+    pub fn take(&mut self, bytes: usize) -> Result<(), String> {
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
+            format!(
+                "brings the constants of this file to more than {MAX_TENSOR_BYTES} bytes in total; feed large values instead"
+            )
+        })?;
+        Ok(())
+    }
+
+    /// As [`Budget::take`], for elements that the file does not list one by one.
+    ///
+    /// # Errors
+    /// As [`Budget::take`].
+    pub fn expand(&mut self, bytes: usize) -> Result<(), String> {
+        self.expanded = self.expanded.checked_sub(bytes).ok_or_else(|| {
+            format!(
+                "brings the constants that the file states by fewer values than they have elements to more than \
+                 {MAX_EXPANDED_BYTES} bytes in total; state each value, or use Fill"
+            )
+        })?;
+        self.take(bytes)
+    }
+}
+
+/// Reads a file that stands beside a graph: from its name, relative to the graph's folder, to its bytes, or to a failure
+/// whose message names the file.
+pub type Beside<'b> = dyn FnMut(&str) -> meshtf_tensor::failure::Result<Vec<u8>> + 'b;
+
+/// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content decides
+/// which it is. No file is read beside it: see [`read_beside`].
+///
+/// # Errors
+/// What is wrong, where in the file, and what would be right: see [`FormatError`]. Only the format is checked here;
+/// [`Graph::new`](super::Graph::new) validates the graph.
+pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
+    let refuse = |file: &str| format!("{file:?} cannot be read: this graph was given without a folder");
+    read_beside(bytes, &mut |file| Err(Failure::invalid(refuse(file))))
+}
+
+/// As [`read`], with the files beside it in which a graph.json may have constants.
+///
+/// # Errors
+/// As of [`read`]; Content if such a file cannot be read, or holds a tensor of another shape or dtype.
+pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatError> {
+    let no_graph = |why: &str| Err(FormatError::NoGraph { why: why.to_owned() });
+    if bytes.is_empty() {
+        return no_graph("the file is empty");
+    }
+    within(bytes, "the file", MAX_BYTES)?;
+    // JSON is text without control characters; a binary GraphDef has one in every node, the tag of its op.
+    let is_text = !bytes.iter().any(|&b| b < b' ' && !b"\t\n\r".contains(&b));
+    let start = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
+    let is_json = start.starts_with(b"{");
+    match std::str::from_utf8(bytes) {
+        Ok(text) if is_text && is_json => read_json(text, beside),
+        Ok(_) if is_text && start.is_empty() => no_graph("the file is blank"),
+        Ok(_) if is_text && (start.starts_with(b"node") || start.starts_with(b"versions")) => {
+            no_graph("this looks like a GraphDef in protobuf's text format; write it as JSON or binary instead")
+        }
+        Ok(_) if is_text => no_graph("this is text, but not a graph: graph.json is a JSON object and begins with {"),
+        text => match graphdef::from_binary(bytes) {
+            Ok(nodes) => Ok(Program { nodes, ..Program::default() }),
+            // For JSON with a stray control character, the error of the JSON parser is the better one: it has the position.
+            Err(FormatError::NoGraph { .. }) if is_json && text.is_ok() => {
+                read_json(text.expect("just checked"), beside)
+            }
+            Err(FormatError::NoGraph { .. }) if is_json => no_graph("the file begins like JSON, but is not UTF-8"),
+            Err(FormatError::NoGraph { why }) => {
+                Err(FormatError::NoGraph { why: format!("neither graph.json nor GraphDef: {why}") })
+            }
+            Err(other) => Err(other),
+        },
+    }
+}
+
+/// The place of a node in a native graph.json: `$.nodes.y (line 6, column 5)`. `None` if the document has no such node, as for
+/// the constant made of a literal input, and for the other formats.
+pub fn place_of(bytes: &[u8], node: &str) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let value = meshtf_tensor::json::parse(text).ok()?;
+    let Kind::Object(members) = &value.get("nodes")?.kind else { return None };
+    let member = members.iter().find(|member| member.key == node)?;
+    let (line, column) = meshtf_tensor::json::position(text, member.at);
+    let nodes = Path::Root.key("nodes");
+    Some(format!("{} (line {line}, column {column})", nodes.key(node)))
+}
+
+fn within(bytes: &[u8], what: &str, limit: usize) -> Result<(), FormatError> {
+    if bytes.len() <= limit {
+        return Ok(());
+    }
+    Err(FormatError::TooLarge { what: what.to_owned(), bytes: bytes.len() as u64, limit: limit as u64 })
+}
+
+fn read_json(text: &str, beside: &mut Beside) -> Result<Program, FormatError> {
+    within(text.as_bytes(), "a graph as JSON", MAX_JSON_BYTES)?;
+    let value = meshtf_tensor::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
+    let has = |key: &str| matches!(&value.kind, Kind::Object(members) if members.iter().any(|m| m.key == key));
+    if has("node") && !has("nodes") {
+        let nodes = graphdef::from_json_value(text, &value)?;
+        return Ok(Program { nodes, ..Program::default() });
+    }
+    json::from_value(&value, beside).map_err(|fault| FormatError::of_json(text, fault))
+}

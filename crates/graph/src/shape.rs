@@ -1,0 +1,272 @@
+//! The shapes of a graph's tensors, as far as they are known without running it.
+//!
+//! Each op names a rule (`shape RULE` in `op/table.txt`), which computes what is known of its outputs from what is known of
+//! its inputs, as TensorFlow's shape functions do. A rank may be known though a size is not, and two sizes, or two whole
+//! shapes, may be known to be equal though neither is. The elements of small integer tensors are followed too, since those
+//! are the shapes, axes and sizes that other ops take.
+//!
+//! A graph infers its shapes once, when somebody first asks; a graph that is extended infers those of the new nodes only.
+
+mod call;
+mod extent;
+mod rules;
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::fmt;
+
+use call::Call;
+pub use extent::Extent;
+use meshtf_tensor::{PartialShape, Shape};
+
+use super::{Graph, Node, NodeId, Output};
+
+/// What an op makes of the shapes of its inputs.
+#[derive(Clone, Copy)]
+pub struct ShapeRule {
+    name: &'static str,
+    infer: rules::Rule,
+}
+
+impl ShapeRule {
+    /// Nothing is known of the outputs.
+    pub(super) const UNKNOWN: ShapeRule = ShapeRule { name: "unknown", infer: rules::nothing_known };
+    /// Stands for the rule of the newer op that an op runs as, while the table is read.
+    pub(super) const OF_NEWER: ShapeRule = ShapeRule { name: "", infer: rules::nothing_known };
+
+    /// The rule of a name in the table of ops.
+    pub(super) fn named(name: &'static str) -> Option<ShapeRule> {
+        Some(ShapeRule { name, infer: rules::named(name)? })
+    }
+
+    /// Its name in the table of ops.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl PartialEq for ShapeRule {
+    fn eq(&self, other: &ShapeRule) -> bool {
+        self.name == other.name
+    }
+}
+
+impl fmt::Debug for ShapeRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A size along one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    Known(usize),
+    /// An unknown size, by its number: two sizes of one number are equal.
+    Unknown(u32),
+}
+
+/// The sizes of a tensor whose rank is known.
+type Dims = Vec<Size>;
+
+/// An element of a small integer tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Element {
+    Known(i64),
+    /// The unknown size of this number.
+    Size(u32),
+    Unknown,
+}
+
+/// What is known of an output.
+#[derive(Clone, Debug, Default)]
+struct Fact {
+    dims: Option<Dims>,
+    /// The elements in row-major order, if the output is a small integer tensor.
+    elements: Option<Vec<Element>>,
+    /// The number of its shape: two outputs of one number have the same shape.
+    like: Option<u32>,
+    /// The output is itself a shape, written as a vector: that of this number.
+    shape_of: Option<u32>,
+    /// The output is a handle or reference to what this node made: a variable, a queue.
+    made_by: Option<NodeId>,
+}
+
+/// Whether the shapes that variables, queues and other state declare are relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Declarations {
+    /// They are, as TensorFlow's shape functions do.
+    Declared,
+    /// They are not: a program may assign a variable another shape than it declares.
+    Doubted,
+}
+
+/// What is known of the shapes of a graph's tensors without running it.
+#[derive(Clone, Debug)]
+pub struct Shapes {
+    state: Declarations,
+    /// By node and port; empty for nodes about which nothing is known.
+    facts: Vec<Vec<Fact>>,
+    /// If state is doubted: the nodes whose outputs may be references to it.
+    doubted: Vec<bool>,
+    /// How many unknown sizes and shapes have numbers.
+    numbers: u32,
+}
+
+impl Shapes {
+    /// The shape of an output, with what is unknown left open. Every tensor that a step computes for it has this shape, unless
+    /// the step feeds a tensor that is not a placeholder.
+    pub fn of(&self, output: Output) -> PartialShape {
+        let known = |dims: &Dims| dims.iter().map(|size| size.known()).collect();
+        PartialShape(self.fact(output).and_then(|fact| fact.dims.as_ref()).map(known))
+    }
+
+    /// The shape of an output if every size is known.
+    pub fn known(&self, output: Output) -> Option<Shape> {
+        self.dims(output)?.iter().map(|size| size.known()).collect()
+    }
+
+    /// Whether two outputs have the same shape, even if it is not known which.
+    pub fn are_same(&self, a: Output, b: Output) -> bool {
+        let like = |output: Output| self.fact(output)?.like;
+        self.dims(a).is_some_and(|dims| Some(dims) == self.dims(b))
+            || like(a).is_some_and(|number| Some(number) == like(b))
+    }
+
+    /// Whether an output is known to be an integer tensor without elements.
+    pub fn is_empty_list(&self, output: Output) -> bool {
+        self.fact(output).and_then(|fact| fact.elements.as_ref()).is_some_and(Vec::is_empty)
+    }
+
+    /// Infers the shapes of a whole graph.
+    pub(super) fn of_graph(nodes: &[Node], state: Declarations) -> Shapes {
+        let mut shapes = Shapes::new(state);
+        shapes.extend(nodes);
+        shapes
+    }
+
+    /// Infers the shapes of the nodes that were added to a graph since its shapes were inferred.
+    pub(super) fn extend(&mut self, nodes: &[Node]) {
+        let first = self.facts.len();
+        self.grow(nodes.len());
+        let mut is_done = vec![false; nodes.len() - first];
+        let mut open = Vec::new();
+        for id in first..nodes.len() {
+            open.push(id);
+            // Nodes may stand before their inputs.
+            while let Some(&id) = open.last() {
+                let before = open.len();
+                if !is_done[id - first] {
+                    let role = nodes[id].op.role;
+                    let inputs = nodes[id].inputs.iter().map(|input| input.node.index());
+                    let is_back = |from: usize| nodes[from].op.role.leads_back(role);
+                    open.extend(inputs.filter(|&from| from >= first && !is_done[from - first] && !is_back(from)));
+                }
+                if open.len() == before {
+                    open.pop();
+                    if !std::mem::replace(&mut is_done[id - first], true) {
+                        self.infer(nodes, NodeId(id as u32), &|_| false);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Infers the shapes of what one step runs, which feeds tensors in place of what nodes compute. `order` has the nodes that
+    /// run, and the placeholders that are fed, in topological order; nothing is known of the tensors that are `fed`.
+    pub fn of_step(
+        graph: &Graph,
+        order: impl IntoIterator<Item = NodeId>,
+        fed: &HashSet<Output>,
+        state: Declarations,
+    ) -> Shapes {
+        let mut shapes = Shapes::new(state);
+        shapes.grow(graph.len());
+        for &output in fed {
+            let facts = graph.node(output.node).outputs.iter().map(|_| shapes.unlike_others()).collect();
+            shapes.facts[output.node.index()] = facts;
+        }
+        for id in order {
+            shapes.infer(&graph.nodes, id, &|output| fed.contains(&output));
+        }
+        shapes
+    }
+
+    fn new(state: Declarations) -> Shapes {
+        Shapes { state, facts: Vec::new(), doubted: Vec::new(), numbers: 0 }
+    }
+
+    fn grow(&mut self, nodes: usize) {
+        self.facts.resize_with(nodes, Vec::new);
+        if self.state == Declarations::Doubted {
+            self.doubted.resize(nodes, true);
+        }
+    }
+
+    /// Infers the shapes of one node's outputs, except for those that are fed.
+    fn infer(&mut self, nodes: &[Node], id: NodeId, is_fed: &dyn Fn(Output) -> bool) {
+        let node = &nodes[id.index()];
+        if self.state == Declarations::Doubted {
+            // A node that forwards a reference outputs the same reference. What comes around a loop is doubted, since it is not
+            // known yet.
+            let forwards = || {
+                let is_doubted = |input: &Output| self.doubted[input.node.index()] && !is_fed(*input);
+                node.op.role.forwards() && node.inputs.iter().any(is_doubted)
+            };
+            let doubted = node.outputs.iter().any(|output| output.is_ref || output.dtype.is_handle()) || forwards();
+            self.doubted[id.index()] = doubted;
+            if doubted {
+                self.facts[id.index()].retain(|_| false);
+                return;
+            }
+        }
+        let numbers = Cell::new(self.numbers);
+        let call = Call { id, node, nodes, known: self, numbers: &numbers };
+        let mut facts = (node.op.shape.infer)(&call).unwrap_or_default();
+        facts.resize_with(node.outputs.len(), Fact::default);
+        for fact in &mut facts {
+            fact.like.get_or_insert_with(|| call.number());
+        }
+        for (port, fact) in (0..).zip(&mut facts) {
+            if is_fed(Output { node: id, port }) {
+                *fact = Fact { like: Some(call.number()), ..Fact::default() };
+            }
+        }
+        self.numbers = numbers.get();
+        self.facts[id.index()] = facts;
+    }
+
+    /// What is known of an output that has a shape, and no more.
+    fn unlike_others(&mut self) -> Fact {
+        self.numbers += 1;
+        Fact { like: Some(self.numbers), ..Fact::default() }
+    }
+
+    fn fact(&self, output: Output) -> Option<&Fact> {
+        self.facts.get(output.node.index())?.get(output.port as usize)
+    }
+
+    fn dims(&self, output: Output) -> Option<&Dims> {
+        self.fact(output)?.dims.as_ref()
+    }
+}
+
+impl Size {
+    fn known(self) -> Option<usize> {
+        match self {
+            Size::Known(size) => Some(size),
+            Size::Unknown(_) => None,
+        }
+    }
+}
+
+impl From<Dims> for Fact {
+    fn from(dims: Dims) -> Fact {
+        Fact { dims: Some(dims), ..Fact::default() }
+    }
+}
+
+impl From<Option<Dims>> for Fact {
+    fn from(dims: Option<Dims>) -> Fact {
+        Fact { dims, ..Fact::default() }
+    }
+}

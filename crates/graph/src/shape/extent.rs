@@ -1,0 +1,102 @@
+//! What decides how large the outputs of an op are, and so how long it takes and those that use them.
+
+use super::ShapeRule;
+
+/// What decides the shapes of an op's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// The shapes of its inputs.
+    Shapes,
+    /// Beside those, the elements of its first input: a shape, an axis.
+    First,
+    /// Beside those, the elements of its last input: an axis.
+    Last,
+    /// Beside those, the elements of all inputs but the first: axes, multiples, where a slice begins and ends.
+    AllButFirst,
+    /// Something else, or nobody has said.
+    Unknown,
+}
+
+impl Extent {
+    /// Of so many inputs, those whose elements count.
+    pub fn elements_of(self, inputs: usize) -> std::ops::Range<usize> {
+        match self {
+            Extent::Shapes | Extent::Unknown => 0..0,
+            Extent::First => 0..inputs.min(1),
+            Extent::Last => inputs.saturating_sub(1)..inputs,
+            Extent::AllButFirst => inputs.min(1)..inputs,
+        }
+    }
+}
+
+impl ShapeRule {
+    /// What decides the shapes of the outputs.
+    pub fn extent(&self) -> Extent {
+        match self.name {
+            "none" | "scalar" | "const" | "placeholder" | "placeholder_with_default" => Extent::Shapes,
+            "same" | "same_as_second" | "forward" | "forward_all" | "merged" | "gradient" | "sum" | "cast" | "bias" => {
+                Extent::Shapes
+            }
+            "broadcast" | "compare" | "select" | "alike_or_scalar" | "broadcast_all" => Extent::Shapes,
+            "add" | "sub" | "mul" | "floor_div" | "maximum" | "minimum" => Extent::Shapes,
+            "shape" | "shape_n" | "size" | "rank" | "broadcast_args" | "broadcast_gradient_args" | "concat_offset" => {
+                Extent::Shapes
+            }
+            "matmul" | "batch_matmul" | "batch_matmul_v2" => Extent::Shapes,
+            "cross_entropy" | "sparse_cross_entropy" | "in_top_k" => Extent::Shapes,
+            "ensured" | "squeeze" | "bitcast" | "pack" | "unpack" => Extent::Shapes,
+            "gather" | "gather_nd" | "resource_gather" | "resource_gather_nd" => Extent::Shapes,
+            "conv2d" | "depthwise" | "pool2d" | "pool2d_twice" | "same_of_4" | "bias_gradient" => Extent::Shapes,
+            "batch_norm" | "batch_norm_gradient" => Extent::Shapes,
+            "recurrent_cell" | "lstm_cell_gradient" | "gru_cell_gradient" => Extent::Shapes,
+            "variable" | "old_variable" | "handle" | "named_handle" | "variable_shape" => Extent::Shapes,
+            "read" | "assign" | "merged_variable" | "update" => Extent::Shapes,
+            "fill" | "sized" | "concat" | "split" => Extent::First,
+            "concat_v2" | "gather_v2" => Extent::Last,
+            "reduce" | "prod" | "arg" | "top_k" | "reshape" | "expand_dims" | "transpose" | "slice"
+            | "strided_slice" | "split_v" | "tile" | "broadcast_to" | "one_hot" => Extent::AllButFirst,
+            _ => Extent::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op;
+
+    #[test]
+    fn what_decides_is_known_of_the_ops_that_train_small_models() {
+        let of_shapes = "Add AddN ApplyAdagrad ApplyAdam Assign AssignAdd AssignVariableOp BiasAdd BiasAddGrad BroadcastGradientArgs Cast Const Conv2D \
+            Equal Exp Identity L2Loss MatMul MaxPool Mul NoOp Placeholder ReadVariableOp Relu ReluGrad ResourceApplyAdam Shape \
+            Softmax SparseSoftmaxCrossEntropyWithLogits Squeeze Tanh TanhGrad VariableV2";
+        let of_shapes = of_shapes.split_whitespace().map(|name| (name, Extent::Shapes));
+        let others = [
+            ("Fill", Extent::First),
+            ("RandomUniform", Extent::First),
+            ("Split", Extent::First),
+            ("ConcatV2", Extent::Last),
+            ("GatherV2", Extent::Last),
+            ("ArgMax", Extent::AllButFirst),
+            ("Mean", Extent::AllButFirst),
+            ("OneHot", Extent::AllButFirst),
+            ("Reshape", Extent::AllButFirst),
+            ("StridedSlice", Extent::AllButFirst),
+            ("Tile", Extent::AllButFirst),
+            ("Transpose", Extent::AllButFirst),
+            ("DecodeJpeg", Extent::Unknown),
+            ("Range", Extent::Unknown),
+            ("SegmentSum", Extent::Unknown),
+            ("Where", Extent::Unknown),
+        ];
+        for (name, expected) in of_shapes.chain(others) {
+            assert_eq!(op::lookup(name).unwrap().shape.extent(), expected, "{name}");
+        }
+        let inputs =
+            [Extent::Shapes, Extent::First, Extent::Last, Extent::AllButFirst].map(|extent| extent.elements_of(3));
+        assert_eq!(inputs, [0..0, 0..1, 2..3, 1..3]);
+        assert!(
+            [Extent::First, Extent::Last, Extent::AllButFirst].iter().all(|extent| extent.elements_of(0).is_empty())
+        );
+    }
+}

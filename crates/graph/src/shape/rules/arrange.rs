@@ -1,0 +1,342 @@
+//! Ops that give the same elements another shape or order, put tensors together or take them apart.
+
+use meshtf_tensor::Shape;
+
+use super::one;
+use crate::shape::call::{Call, MAX_RANK, axis, merge, merge_sizes, whole};
+use crate::shape::{Dims, Element, Fact, Size};
+
+pub(super) fn reshape(call: &Call) -> Option<Vec<Fact>> {
+    let elements = call.elements(0).map(<[Element]>::to_vec);
+    Some(vec![Fact { dims: reshaped(call), elements, like: call.shape_of(1), ..Fact::default() }])
+}
+
+fn reshaped(call: &Call) -> Option<Dims> {
+    let Some(wanted) = call.elements_of_rank(1, 1) else { return call.sizes(1) };
+    let is_open = |element: &Element| !matches!(element, Element::Known(size) if *size != -1);
+    // One that is open follows from the others and the number of elements.
+    let inferred = || {
+        let known =
+            |element: &Element| if let Element::Known(size) = element { usize::try_from(*size).ok() } else { None };
+        let rest: Shape = wanted.iter().filter(|element| !is_open(element)).map(known).collect::<Option<_>>()?;
+        whole(&call.dims(0)?)?.elements()?.checked_div(rest.elements()?)
+    };
+    let inferred = if wanted.iter().filter(|element| is_open(element)).count() == 1 { inferred() } else { None };
+    let size = |element: &Element| match *element {
+        Element::Size(number) if inferred.is_none() => Some(Size::Unknown(number)),
+        Element::Known(size) if size != -1 => Some(Size::Known(usize::try_from(size).ok()?)),
+        _ => Some(call.size(inferred)),
+    };
+    wanted.iter().map(size).collect()
+}
+
+pub(super) fn broadcast_to(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![Fact { dims: call.sizes(1), like: call.shape_of(1), ..Fact::default() }])
+}
+
+pub(super) fn expand_dims(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    dims.insert(axis(call.value(1)?, dims.len() + 1)?, Size::Known(1));
+    let elements = call.elements(0).map(<[Element]>::to_vec);
+    Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
+}
+
+pub(super) fn squeeze(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    let axes = call.node.attrs.ints("squeeze_dims").ok()?;
+    let axes: Vec<usize> = axes.iter().map(|&a| axis(a, dims.len())).collect::<Option<_>>()?;
+    if axes.is_empty() && dims.iter().any(|size| size.known().is_none()) {
+        return None;
+    }
+    let goes = |i: usize, size: Size| if axes.is_empty() { size == Size::Known(1) } else { axes.contains(&i) };
+    let kept = dims.iter().enumerate().filter(|&(i, &size)| !goes(i, size)).map(|(_, &size)| size).collect();
+    let elements = call.elements(0).map(<[Element]>::to_vec);
+    Some(vec![Fact { dims: Some(kept), elements, ..Fact::default() }])
+}
+
+pub(super) fn transpose(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0);
+    let Some(order) = call.values(1) else {
+        return one(call.unknown(dims.map(|dims| dims.len()).or_else(|| call.count(1))?));
+    };
+    let Some(dims) = dims else { return one(call.unknown(order.len())) };
+    one(order.iter().map(|&from| Some(dims[axis(from, dims.len())?])).collect::<Option<_>>()?)
+}
+
+pub(super) fn tile(call: &Call) -> Option<Vec<Fact>> {
+    let Some(times) = call.counts(1) else {
+        return one(call.unknown(call.dims(0).map(|dims| dims.len()).or_else(|| call.count(1))?));
+    };
+    let dims = call.of_rank(0, times.len())?;
+    let tiled = |(&size, times): (&Size, usize)| match times {
+        1 => size,
+        times => call.map(size, |size| size.checked_mul(times)),
+    };
+    one(dims.iter().zip(times).map(tiled).collect())
+}
+
+pub(super) fn pad(call: &Call) -> Option<Vec<Fact>> {
+    let Some(pads) = call.counts(1) else { return padded_by_unknown(call) };
+    let (pads, _) = pads.as_chunks::<2>();
+    let dims = call.of_rank(0, pads.len())?;
+    let padded = |(&size, pads): (&Size, &[usize; 2])| match pads {
+        [0, 0] => size,
+        [before, after] => call.map(size, |size| size.checked_add(*before)?.checked_add(*after)),
+    };
+    one(dims.iter().zip(pads).map(padded).collect())
+}
+
+/// Only the rank is known, by the tensor or by the rows of the paddings.
+fn padded_by_unknown(call: &Call) -> Option<Vec<Fact>> {
+    let rows = call.of_rank(1, 2)?[0].known().filter(|&rows| rows <= MAX_RANK);
+    one(call.unknown(call.dims(0).map(|dims| dims.len()).or(rows)?))
+}
+
+/// The opposite of [`pad`].
+pub(super) fn unpad(call: &Call) -> Option<Vec<Fact>> {
+    let Some(pads) = call.counts(1) else { return padded_by_unknown(call) };
+    let (pads, _) = pads.as_chunks::<2>();
+    let dims = call.of_rank(0, pads.len())?;
+    let less = |(&size, pads): (&Size, &[usize; 2])| match pads {
+        [0, 0] => size,
+        [before, after] => call.map(size, |size| size.checked_sub(*before)?.checked_sub(*after)),
+    };
+    one(dims.iter().zip(pads).map(less).collect())
+}
+
+pub(super) fn concat(call: &Call) -> Option<Vec<Fact>> {
+    concatenated(call, 1..call.len(), 0)
+}
+
+pub(super) fn concat_v2(call: &Call) -> Option<Vec<Fact>> {
+    concatenated(call, 0..call.len().checked_sub(1)?, call.len() - 1)
+}
+
+fn concatenated(call: &Call, parts: std::ops::Range<usize>, axis_in: usize) -> Option<Vec<Fact>> {
+    let all: Vec<Option<Dims>> = parts.clone().map(|input| call.dims(input)).collect();
+    let known_parts = all.iter().flatten();
+    let rank =
+        known_parts.clone().next().map(Vec::len).filter(|&rank| known_parts.clone().all(|it| it.len() == rank))?;
+    let Some(along) = call.value(axis_in) else { return one(call.unknown(rank)) };
+    let along = axis(along, rank)?;
+    let mut dims: Option<Dims> = None;
+    for part in known_parts {
+        let mut part = part.clone();
+        part[along] = Size::Known(0);
+        dims = Some(dims.map_or(Some(part.clone()), |dims| merge(&dims, &part))?);
+    }
+    let mut dims = dims?;
+    let length = |part: &Option<Dims>| part.as_ref()?[along].known();
+    dims[along] = call.size(all.iter().try_fold(0usize, |sum, part| sum.checked_add(length(part)?)));
+    let vectors = parts.map(|input| call.elements_of_rank(1, input));
+    let elements = vectors.collect::<Option<Vec<_>>>().map(|parts| parts.concat()).filter(|all| all.len() <= MAX_RANK);
+    Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
+}
+
+pub(super) fn pack(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.equal(0..call.len())?;
+    dims.insert(axis(call.int("axis")?, dims.len() + 1)?, Size::Known(call.len()));
+    // As TensorFlow, with what is known of some numbers.
+    let is_vector = dims.len() == 1 && call.len() <= MAX_RANK && call.node.outputs.first()?.dtype.is_integer();
+    let number = |input| call.elements(input).and_then(|all| all.first().copied()).unwrap_or(Element::Unknown);
+    let elements = is_vector.then(|| (0..call.len()).map(number).collect());
+    Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
+}
+
+fn of_each_output(call: &Call, dims: &Dims) -> Vec<Fact> {
+    call.node.outputs.iter().map(|_| dims.clone().into()).collect()
+}
+
+pub(super) fn unpack(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let along = axis(call.int("axis")?, dims.len())?;
+    merge_sizes(dims.remove(along), Size::Known(call.node.outputs.len()))?;
+    let mut facts = of_each_output(call, &dims);
+    if let (true, Some(elements)) = (dims.is_empty(), call.elements(0)) {
+        facts.iter_mut().zip(elements).for_each(|(fact, &element)| fact.elements = Some(vec![element]));
+    }
+    Some(facts)
+}
+
+pub(super) fn split(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(1)?;
+    match call.value(0) {
+        Some(along) => {
+            let along = axis(along, dims.len())?;
+            dims[along] = call.map(dims[along], |size| size.checked_div(call.node.outputs.len()));
+        }
+        None => dims = call.unknown(dims.len()),
+    }
+    Some(of_each_output(call, &dims))
+}
+
+/// Pieces of the sizes that the second input says, of which one may be -1: what is left.
+pub(super) fn split_v(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    if call.node.outputs.len() == 1 {
+        return one(dims);
+    }
+    let Some(along) = call.value(2) else { return Some(of_each_output(call, &call.unknown(dims.len()))) };
+    let along = axis(along, dims.len())?;
+    let sizes = call.values(1).filter(|sizes| sizes.len() == call.node.outputs.len());
+    let stated: i64 = sizes.iter().flatten().filter(|&&size| size >= 0).sum();
+    let left = dims[along].known().and_then(|whole| whole.checked_sub(usize::try_from(stated).ok()?));
+    let piece = |i: usize| {
+        let size = match sizes.as_ref().map(|sizes| sizes[i]) {
+            Some(-1) => call.size(left),
+            Some(size) => call.size(usize::try_from(size).ok()),
+            None => call.size(None),
+        };
+        let mut dims = dims.clone();
+        dims[along] = size;
+        dims.into()
+    };
+    Some((0..call.node.outputs.len()).map(piece).collect())
+}
+
+pub(super) fn parallel_concat(call: &Call) -> Option<Vec<Fact>> {
+    one(call.stated_in("shape")?)
+}
+
+/// A last axis more, or less, if the elements become smaller or larger.
+pub(super) fn bitcast(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let own = call.node.attrs.dtype("T").ok()?.size()?;
+    let new = call.node.attrs.dtype("type").ok()?.size()?;
+    if own > new {
+        dims.push(Size::Known(own / new));
+    } else if own < new {
+        dims.pop().filter(|size| size.known().is_none_or(|size| size == new / own))?;
+    }
+    one(dims)
+}
+
+/// A vector, as its input.
+pub(super) fn vector(call: &Call) -> Option<Vec<Fact>> {
+    one(call.of_rank(0, 1)?)
+}
+
+/// The sizes twice over.
+pub(super) fn diag(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    one([&dims[..], &dims[..]].concat())
+}
+
+pub(super) fn diag_part(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    let (first, second) = dims.split_at(dims.len() / 2);
+    one(merge(&first.to_vec(), &second.to_vec())?)
+}
+
+/// The diagonals that input `k` names: the lowest and the highest.
+fn diagonals(call: &Call, k: usize) -> Option<(i64, i64)> {
+    match call.values(k)?[..] {
+        [one] => Some((one, one)),
+        [low, high] if low <= high => Some((low, high)),
+        _ => None,
+    }
+}
+
+/// Matrices of which some diagonals, the second input, are set.
+pub(super) fn matrix_set_diag(call: &Call) -> Option<Vec<Fact>> {
+    let (low, high) = if call.len() == 2 { (0, 0) } else { diagonals(call, 2).unwrap_or((0, -1)) };
+    let batch = call.dims(1).filter(|_| low <= high).and_then(|mut dims| {
+        dims.pop()?;
+        (low == high || dims.pop().is_some()).then_some(dims)
+    });
+    let Some(batch) = batch else { return one(call.dims(0)?) };
+    let rest = |dims: Dims| dims.split_at_checked(dims.len().checked_sub(2)?).map(|(_, rest)| rest.to_vec());
+    let rest = call.dims(0).map_or_else(|| Some(call.unknown(2)), rest)?;
+    let of_batch: Dims = batch.into_iter().chain(rest).collect();
+    one(match call.dims(0) {
+        Some(dims) => merge(&dims, &of_batch)?,
+        None => of_batch,
+    })
+}
+
+/// Matrices with the given diagonals.
+pub(super) fn matrix_diag(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    if call.len() == 1 {
+        dims.push(*dims.last()?);
+        return one(dims);
+    }
+    let (low, high) = diagonals(call, 1)?;
+    let longest = dims.pop()?;
+    if low < high {
+        dims.pop()?;
+    }
+    let (rows, columns) = (call.value(2), call.value(3));
+    let (min_rows, min_columns) = match longest.known() {
+        Some(longest) => {
+            let longest = i64::try_from(longest).ok()?;
+            (Some(longest - high.min(0)), Some(longest + low.max(0)))
+        }
+        None => (None, None),
+    };
+    // What is not stated follows from the other, and is square if neither is.
+    let (rows, columns) = match (rows?, columns?) {
+        (-1, -1) => {
+            let side = min_rows.zip(min_columns).map(|(rows, columns)| rows.max(columns));
+            (side, side)
+        }
+        (-1, columns) => (min_rows, Some(columns)),
+        (rows, -1) => (Some(rows), min_columns),
+        (rows, columns) => (Some(rows), Some(columns)),
+    };
+    let size = |size: Option<i64>| call.size(size.and_then(|size| usize::try_from(size).ok()));
+    dims.extend([size(rows), size(columns)]);
+    one(dims)
+}
+
+/// Diagonals of matrices, the shorter ones padded.
+pub(super) fn matrix_diag_part(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let (columns, rows) = (dims.pop()?, dims.pop()?);
+    let (low, high) = if call.len() == 1 { (0, 0) } else { diagonals(call, 1)? };
+    let count = usize::try_from(high.checked_sub(low)?.checked_add(1)?).ok()?;
+    let longest = || {
+        let rows = i64::try_from(rows.known()?).ok()?.checked_add(high.min(0))?;
+        let columns = i64::try_from(columns.known()?).ok()?.checked_sub(low.max(0))?;
+        usize::try_from(rows.min(columns)).ok()
+    };
+    if count > 1 {
+        dims.push(Size::Known(count));
+    }
+    dims.push(call.size(longest()));
+    one(dims)
+}
+
+/// The elements that are taken of a vector, of which all are known.
+pub(super) fn elements_at(call: &Call, places: impl Iterator<Item = usize>) -> Option<Vec<Element>> {
+    call.values(0)?;
+    let from = call.elements_of_rank(1, 0)?;
+    places.map(|at| from.get(at).copied()).collect()
+}
+
+/// The shape that a tensor is held to, where it is known of either.
+pub(super) fn ensured(call: &Call) -> Option<Vec<Fact>> {
+    let stated = call.stated_in("shape");
+    match (call.dims(0), stated) {
+        (Some(own), Some(stated)) => one(merge(&own, &stated)?),
+        (own, stated) => one(own.or(stated)?),
+    }
+}
+
+/// As many coordinates as there are dimensions, of each index.
+pub(super) fn unravel(call: &Call) -> Option<Vec<Fact>> {
+    let (indices, dims) = (call.dims(0)?, call.of_rank(1, 1)?);
+    match indices[..] {
+        [] => one(dims),
+        [count] => one(vec![dims[0], count]),
+        _ => None,
+    }
+}
+
+/// One element for eight of the last axis.
+pub(super) fn packed_bits(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let last = dims.last_mut()?;
+    *last = call.map(*last, |size| Some(size / 8));
+    one(dims)
+}

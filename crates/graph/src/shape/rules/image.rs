@@ -1,0 +1,341 @@
+//! Ops on images: convolutions, pools, norms, resizing, blocks.
+
+use super::one;
+use crate::shape::call::{Call, merge_sizes};
+use crate::shape::{Dims, Fact, Size};
+
+/// A window that slides over an image, along one axis.
+#[derive(Clone, Copy)]
+struct Window {
+    size: Size,
+    stride: i64,
+    dilation: i64,
+    /// Before and after, of explicit padding.
+    padding: (i64, i64),
+}
+
+/// How many places a window has along an axis.
+fn places(call: &Call, size: Size, window: Window) -> Option<Size> {
+    let Window { size: window, stride, dilation, padding: (before, after) } = window;
+    let padding = call.node.attrs.str("padding").ok()?;
+    if stride <= 0 {
+        return None;
+    }
+    if padding == "SAME" && stride == 1 {
+        return Some(size);
+    }
+    let count = |size: usize| {
+        let size = i64::try_from(size).ok()?;
+        let span = |window: Size| {
+            let window = i64::try_from(window.known()?).ok()?;
+            window.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)
+        };
+        let count = match padding {
+            "SAME" => size.checked_add(stride - 1)? / stride,
+            "VALID" => size.checked_sub(span(window)?)?.checked_add(stride)? / stride,
+            _ => {
+                size.checked_add(before)?.checked_add(after)?.checked_sub(span(window)?)?.checked_add(stride)? / stride
+            }
+        };
+        usize::try_from(count).ok()
+    };
+    Some(call.map(size, count))
+}
+
+/// Where the channels stand, and the first of the other axes.
+fn layout(call: &Call, rank: usize) -> (usize, usize) {
+    let format = call.node.attrs.str("data_format").unwrap_or_default();
+    if format.starts_with("NC") { (1, 2) } else { (rank - 1, 1) }
+}
+
+/// An attribute with a number for each axis of an image.
+fn of_axes(call: &Call, attr: &str, rank: usize) -> Option<Vec<i64>> {
+    Some(call.node.attrs.ints(attr).ok()?.to_vec()).filter(|all| all.len() == rank)
+}
+
+/// The output image of a convolution; `channels` of its filter.
+fn convolved(call: &Call, rank: usize, channels: Option<Size>) -> Option<Vec<Fact>> {
+    let (mut dims, filter) = (call.of_rank(0, rank)?, call.of_rank(1, rank)?);
+    let strides = of_axes(call, "strides", rank)?;
+    let dilations = of_axes(call, "dilations", rank).unwrap_or_else(|| vec![1; rank]);
+    let paddings = call.node.attrs.ints("explicit_paddings").unwrap_or_default();
+    let (channel, first) = layout(call, rank);
+    for (at, &size) in (first..).zip(&filter[..rank - 2]) {
+        let padding = (paddings.get(2 * at).copied().unwrap_or(0), paddings.get(2 * at + 1).copied().unwrap_or(0));
+        let window = Window { size, stride: strides[at], dilation: dilations[at], padding };
+        dims[at] = places(call, dims[at], window)?;
+    }
+    dims[channel] = channels.unwrap_or(filter[rank - 1]);
+    one(dims)
+}
+
+pub(super) fn conv2d(call: &Call) -> Option<Vec<Fact>> {
+    convolved(call, 4, None)
+}
+
+pub(super) fn conv3d(call: &Call) -> Option<Vec<Fact>> {
+    convolved(call, 5, None)
+}
+
+/// Each channel by filters of its own.
+pub(super) fn depthwise(call: &Call) -> Option<Vec<Fact>> {
+    let (image, filter) = (call.of_rank(0, 4)?, call.of_rank(1, 4)?);
+    let own = merge_sizes(image[layout(call, 4).0], filter[2])?;
+    let channels = match (own.known(), filter[3].known()) {
+        (Some(own), Some(each)) => call.size(own.checked_mul(each)),
+        _ => call.size(None),
+    };
+    convolved(call, 4, Some(channels))
+}
+
+fn pooled(call: &Call, rank: usize) -> Option<Vec<Fact>> {
+    let mut dims = call.of_rank(0, rank)?;
+    let (windows, strides) = (of_axes(call, "ksize", rank)?, of_axes(call, "strides", rank)?);
+    let paddings = call.node.attrs.ints("explicit_paddings").unwrap_or_default();
+    for at in 0..rank {
+        if (windows[at], strides[at]) != (1, 1) {
+            let padding = (paddings.get(2 * at).copied().unwrap_or(0), paddings.get(2 * at + 1).copied().unwrap_or(0));
+            let size = Size::Known(usize::try_from(windows[at]).ok()?);
+            dims[at] = places(call, dims[at], Window { size, stride: strides[at], dilation: 1, padding })?;
+        }
+    }
+    one(dims)
+}
+
+pub(super) fn pool2d(call: &Call) -> Option<Vec<Fact>> {
+    pooled(call, 4)
+}
+
+pub(super) fn pool3d(call: &Call) -> Option<Vec<Fact>> {
+    pooled(call, 5)
+}
+
+/// The largest elements, and as many indices.
+pub(super) fn pool2d_twice(call: &Call) -> Option<Vec<Fact>> {
+    let mut facts = pool2d(call)?;
+    facts.extend_from_within(..);
+    Some(facts)
+}
+
+/// What lies under each window, as channels. TensorFlow says neither height nor width if one is unknown.
+pub(super) fn patches(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.of_rank(0, 4)?;
+    let (windows, strides) = (of_axes(call, "ksizes", 4)?, of_axes(call, "strides", 4)?);
+    let rates = of_axes(call, "rates", 4)?;
+    let sizes = [1, 2].map(|at| usize::try_from(windows[at]).ok());
+    let are_known = dims[1..3].iter().all(|size| size.known().is_some());
+    for at in [1, 2] {
+        let window =
+            Window { size: Size::Known(sizes[at - 1]?), stride: strides[at], dilation: rates[at], padding: (0, 0) };
+        dims[at] = if are_known { places(call, dims[at], window)? } else { call.size(None) };
+    }
+    dims[3] = call.map(dims[3], |channels| sizes[0]?.checked_mul(sizes[1]?)?.checked_mul(channels));
+    one(dims)
+}
+
+/// The shape that an input is, of a tensor of that rank.
+fn sizes(call: &Call, input: usize, rank: usize) -> Option<Vec<Fact>> {
+    match call.sizes(input) {
+        Some(dims) => one(dims).filter(|facts| facts[0].dims.as_ref().is_some_and(|dims| dims.len() == rank)),
+        None => one(call.unknown(rank)),
+    }
+}
+
+pub(super) fn sizes_of_4(call: &Call) -> Option<Vec<Fact>> {
+    sizes(call, 0, 4)
+}
+
+/// The same, of the images of a convolution: the third input has as many.
+pub(super) fn convolution_input(call: &Call) -> Option<Vec<Fact>> {
+    let mut facts = sizes(call, 0, 4)?;
+    if let (Some(dims), Some(answers), false) = (&mut facts[0].dims, call.dims(2), call.doubts_state()) {
+        dims[0] = merge_sizes(dims[0], *answers.first()?)?;
+    }
+    Some(facts)
+}
+
+/// The shape of all inputs, which have images.
+pub(super) fn merged_of_4(call: &Call) -> Option<Vec<Fact>> {
+    match call.merged(0..call.len()) {
+        Some(dims) => one(dims).filter(|facts| facts[0].dims.as_ref().is_some_and(|dims| dims.len() == 4)),
+        None => same_of_4(call),
+    }
+}
+
+pub(super) fn sizes_of_5(call: &Call) -> Option<Vec<Fact>> {
+    sizes(call, 0, 5)
+}
+
+pub(super) fn sizes_of_4_second(call: &Call) -> Option<Vec<Fact>> {
+    sizes(call, 1, 4)
+}
+
+pub(super) fn sizes_of_5_second(call: &Call) -> Option<Vec<Fact>> {
+    sizes(call, 1, 5)
+}
+
+pub(super) fn same_of_4(call: &Call) -> Option<Vec<Fact>> {
+    one(call.of_rank(0, 4)?)
+}
+
+pub(super) fn same_of_5(call: &Call) -> Option<Vec<Fact>> {
+    one(call.of_rank(0, 5)?)
+}
+
+pub(super) fn same_of_5_second(call: &Call) -> Option<Vec<Fact>> {
+    one(call.of_rank(1, 5)?)
+}
+
+/// The sums over all but the channels.
+pub(super) fn bias_gradient(call: &Call) -> Option<Vec<Fact>> {
+    let Some(dims) = call.dims(0) else { return one(call.unknown(1)) };
+    let channel = if call.node.attrs.str("data_format").ok()? == "NCHW" { dims.get(1) } else { dims.last() };
+    one(vec![*channel?])
+}
+
+/// How many axes images have, which the data format names.
+fn image_rank(call: &Call) -> usize {
+    if call.node.attrs.str("data_format").is_ok_and(|format| format.len() == 5) { 5 } else { 4 }
+}
+
+/// The normalised image, and the means and variances of its channels.
+pub(super) fn batch_norm(call: &Call) -> Option<Vec<Fact>> {
+    let rank = image_rank(call);
+    let mut dims = call.of_rank(0, rank)?;
+    let (channel, _) = layout(call, rank);
+    for input in 1..call.len().min(3) {
+        dims[channel] = merge_sizes(dims[channel], call.of_rank(input, 1)?[0])?;
+    }
+    let of_channels: Dims = vec![dims[channel]];
+    let mut facts: Vec<Fact> = vec![dims.into()];
+    facts.extend((0..4).map(|_| Fact::from(of_channels.clone())));
+    Some(facts)
+}
+
+/// The gradients with respect to the image, the scale and the offset; the others have no elements.
+pub(super) fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
+    let rank = image_rank(call);
+    let (by_output, image) = (call.of_rank(0, rank)?, call.of_rank(1, rank)?);
+    let (channel, _) = layout(call, rank);
+    let mut dims: Dims = by_output.clone();
+    for input in 2..call.len().min(5) {
+        dims[channel] = merge_sizes(dims[channel], call.of_rank(input, 1)?[0])?;
+    }
+    dims[channel] = merge_sizes(dims[channel], image[channel])?;
+    let of_channels: Dims = vec![dims[channel]];
+    let nothing: Dims = vec![Size::Known(0)];
+    Some(vec![dims.into(), of_channels.clone().into(), of_channels.into(), nothing.clone().into(), nothing.into()])
+}
+
+/// Images of the height and width that the second input says.
+pub(super) fn resize(call: &Call) -> Option<Vec<Fact>> {
+    let image = call.of_rank(0, 4)?;
+    let size = super::picture::stated_size(call, 1)?;
+    one(vec![image[0], size[0], size[1], image[3]])
+}
+
+/// How many of one axis go into blocks, or come of them.
+enum Blocks {
+    Into,
+    OutOf,
+}
+
+/// Blocks of the axes after the first, whose elements go into the first axis or come out of it.
+fn batched(call: &Call, block: Option<&[usize]>, edges_in: usize, blocks: &Blocks) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let Some(block) = block else {
+        let Some(count) = call.count(1) else { return one(call.unknown(dims.len())) };
+        dims.get_mut(..=count)?.fill_with(|| call.size(None));
+        return one(dims);
+    };
+    let edges = call.counts(edges_in);
+    let all = block.iter().try_fold(1usize, |all, &each| all.checked_mul(each))?;
+    dims[0] = call.map(*dims.first()?, |batch| match blocks {
+        Blocks::Into => batch.checked_mul(all),
+        Blocks::OutOf => batch.checked_div(all),
+    });
+    for (i, &each) in block.iter().enumerate() {
+        let edge = || edges.as_ref()?.get(2 * i)?.checked_add(*edges.as_ref()?.get(2 * i + 1)?);
+        let size = *dims.get(i + 1)?;
+        dims[i + 1] = call.map(size, |size| match blocks {
+            Blocks::Into => size.checked_add(edge()?)?.checked_div(each),
+            Blocks::OutOf => size.checked_mul(each)?.checked_sub(edge()?),
+        });
+    }
+    one(dims)
+}
+
+fn block_size(call: &Call) -> Option<usize> {
+    usize::try_from(call.int("block_size")?).ok()
+}
+
+pub(super) fn space_to_batch(call: &Call) -> Option<Vec<Fact>> {
+    of_images(call, &Blocks::Into)
+}
+
+pub(super) fn batch_to_space(call: &Call) -> Option<Vec<Fact>> {
+    of_images(call, &Blocks::OutOf)
+}
+
+fn of_images(call: &Call, blocks: &Blocks) -> Option<Vec<Fact>> {
+    let size = block_size(call)?;
+    match call.dims(0) {
+        Some(dims) if dims.len() == 4 => batched(call, Some(&[size, size]), 1, blocks),
+        Some(_) => None,
+        None => one(call.unknown(4)),
+    }
+}
+
+pub(super) fn space_to_batch_nd(call: &Call) -> Option<Vec<Fact>> {
+    batched(call, call.counts(1).as_deref(), 2, &Blocks::Into)
+}
+
+pub(super) fn batch_to_space_nd(call: &Call) -> Option<Vec<Fact>> {
+    batched(call, call.counts(1).as_deref(), 2, &Blocks::OutOf)
+}
+
+pub(super) fn space_to_depth(call: &Call) -> Option<Vec<Fact>> {
+    deepened(call, &Blocks::Into)
+}
+
+pub(super) fn depth_to_space(call: &Call) -> Option<Vec<Fact>> {
+    deepened(call, &Blocks::OutOf)
+}
+
+/// Blocks of pixels, whose elements go into the channels or come out of them.
+fn deepened(call: &Call, blocks: &Blocks) -> Option<Vec<Fact>> {
+    let mut dims = call.of_rank(0, 4)?;
+    let size = block_size(call)?;
+    let (channel, first) = layout(call, 4);
+    let (into_channels, out_of_axes) = (size.checked_mul(size)?, size);
+    for size in &mut dims[first..first + 2] {
+        *size = call.map(*size, |own| match blocks {
+            Blocks::Into => own.checked_div(out_of_axes),
+            Blocks::OutOf => own.checked_mul(out_of_axes),
+        });
+    }
+    dims[channel] = call.map(dims[channel], |own| match blocks {
+        Blocks::Into => own.checked_mul(into_channels),
+        Blocks::OutOf => own.checked_div(into_channels),
+    });
+    one(dims)
+}
+
+/// Images and vectors with one element for each of their channels: the shape of the images, with all that is known of these.
+fn normalized(call: &Call, images: &[usize], vectors: std::ops::Range<usize>) -> Option<Dims> {
+    let mut dims = call.merged(images.iter().copied()).unwrap_or_else(|| call.unknown(4));
+    let channels = dims.get(3).copied().filter(|_| dims.len() == 4)?;
+    let mut own = vectors.map(|input| call.of_rank(input, 1));
+    dims[3] = own.try_fold(channels, |channels, own| merge_sizes(channels, own?[0]))?;
+    Some(dims)
+}
+
+pub(super) fn global_norm(call: &Call) -> Option<Vec<Fact>> {
+    one(normalized(call, &[0], 1..5)?)
+}
+
+pub(super) fn global_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
+    let dims = normalized(call, &[0, 4], 1..4)?;
+    let channels = dims[3];
+    Some(std::iter::once(dims).chain((0..4).map(|_| vec![channels])).map(Fact::from).collect())
+}

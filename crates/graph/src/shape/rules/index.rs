@@ -1,0 +1,196 @@
+//! Ops that take parts of a tensor: slices, gathers, partitions.
+
+use super::arrange::elements_at;
+use super::one;
+use crate::shape::call::{Call, axis, merge};
+use crate::shape::{Dims, Fact, Size};
+
+pub(super) fn slice(call: &Call) -> Option<Vec<Fact>> {
+    let (dims, begins) = (call.dims(0), call.counts(1));
+    let Some(sizes) = call.values(2) else {
+        return one(call.unknown(dims.map(|dims| dims.len()).or_else(|| call.count(1)).or_else(|| call.count(2))?));
+    };
+    let rest = |i: usize| {
+        let (size, begin) = (*dims.as_ref()?.get(i)?, *begins.as_ref()?.get(i)?);
+        if begin == 0 { Some(size) } else { Some(call.size(Some(size.known()?.checked_sub(begin)?))) }
+    };
+    let size = |(i, &size): (usize, &i64)| match size {
+        -1 => rest(i).unwrap_or_else(|| call.size(None)),
+        size => call.size(usize::try_from(size).ok()),
+    };
+    let taken: Dims = sizes.iter().enumerate().map(size).collect();
+    let elements = match (begins.as_deref(), taken.as_slice()) {
+        (Some(&[begin]), &[Size::Known(count)]) => elements_at(call, begin..begin.checked_add(count)?),
+        _ => None,
+    };
+    Some(vec![Fact { dims: Some(taken), elements, ..Fact::default() }])
+}
+
+/// `x[a:b:c, d]`; of those with `...` or new axes, that whose specification is known.
+pub(super) fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    let mask = |name: &str| call.int(name);
+    let (begin_mask, end_mask, shrink_mask) = (mask("begin_mask")?, mask("end_mask")?, mask("shrink_axis_mask")?);
+    let (ellipsis_mask, new_mask) = (mask("ellipsis_mask")?, mask("new_axis_mask")?);
+    let bit = |mask: i64, i: usize| i < 64 && mask >> i & 1 == 1;
+    let strides = call.values(3)?;
+    let count = strides.len();
+    let (begins, ends) = (call.values(1), call.values(2));
+    // How many of the tensor's axes the specification speaks of, `...` apart.
+    let is_ellipsis = |i: usize| bit(ellipsis_mask, i);
+    let spoken = (0..count).filter(|&i| !is_ellipsis(i) && !bit(new_mask, i)).count();
+    let left = dims.len().checked_sub(spoken)?;
+    let mut kept = Dims::new();
+    let mut places = None;
+    let mut at = 0;
+    for (i, &stride) in strides.iter().enumerate() {
+        if is_ellipsis(i) {
+            kept.extend(dims.get(at..at + left)?);
+            at += left;
+        } else if bit(new_mask, i) {
+            kept.push(Size::Known(1));
+        } else {
+            let size = *dims.get(at)?;
+            at += 1;
+            let value = |of: &Option<Vec<i64>>| of.as_ref().and_then(|of| of.get(i).copied());
+            let (own_begin, end) = (value(&begins), value(&ends));
+            if bit(shrink_mask, i) {
+                places = own_begin.map(|begin| (begin, 1, 1));
+                continue;
+            }
+            let masked = |value: Option<i64>, is_masked: bool| if is_masked { Some(None) } else { value.map(Some) };
+            let begin = masked(own_begin, bit(begin_mask, i));
+            let end = masked(end, bit(end_mask, i));
+            kept.push(match (begin, end, stride) {
+                (Some(None | Some(0)), Some(None), 1) => size,
+                (Some(begin), Some(end), stride) => {
+                    let taken = |size: usize| strides_taken(size, begin, end, stride);
+                    places = size.known().and_then(taken).map(|(first, count)| (first, stride, count));
+                    call.map(size, |size| Some(taken(size)?.1))
+                }
+                _ => call.size(None),
+            });
+        }
+    }
+    kept.extend(&dims[at.min(dims.len())..]);
+    let size = dims.first().and_then(|size| size.known());
+    let elements = match (places, size, dims.len() == 1 && count == 1) {
+        (Some((first, step, count)), Some(size), true) => {
+            let first = if first < 0 { first + i64::try_from(size).ok()? } else { first };
+            let place = |k: i64| usize::try_from(first + k * step).ok();
+            (0..i64::try_from(count).ok()?).map(place).collect::<Option<Vec<_>>>()
+        }
+        _ => None,
+    };
+    let from = call.elements(0);
+    let elements =
+        elements.zip(from).and_then(|(places, from)| places.iter().map(|&at| from.get(at).copied()).collect());
+    Some(vec![Fact { dims: Some(kept), elements, ..Fact::default() }])
+}
+
+/// The first element that `begin:end:stride` takes of `size`, and how many.
+fn strides_taken(size: usize, begin: Option<i64>, end: Option<i64>, stride: i64) -> Option<(i64, usize)> {
+    let size = i64::try_from(size).ok()?;
+    let (first, last) = if stride > 0 { (0, size) } else { (size - 1, -1) };
+    let place = |at: i64| (if at < 0 { at.saturating_add(size) } else { at }).clamp(first.min(last), first.max(last));
+    let (begin, end) = (begin.map_or(first, place), end.map_or(last, place));
+    let count = (end - begin).checked_add(stride)?.checked_sub(stride.signum())?.checked_div(stride)?;
+    Some((begin, usize::try_from(count.max(0)).ok()?))
+}
+
+pub(super) fn gather(call: &Call) -> Option<Vec<Fact>> {
+    let (params, indices) = (call.dims(0)?, call.dims(1)?);
+    one([&indices[..], params.get(1..)?].concat())
+}
+
+pub(super) fn gather_v2(call: &Call) -> Option<Vec<Fact>> {
+    let (params, indices) = (call.dims(0)?, call.dims(1)?);
+    let batch = usize::try_from(call.int("batch_dims")?).ok()?;
+    let Some(along) = call.value(2) else {
+        return one(call.unknown((params.len() + indices.len()).checked_sub(1 + batch)?));
+    };
+    let along = axis(along, params.len())?;
+    let rest = indices.get(batch..)?;
+    let dims: Dims = [params.get(..batch)?, params.get(batch..along)?, rest, &params[along + 1..]].concat();
+    let elements = match (call.counts(1), params.len(), along) {
+        (Some(at), 1, 0) if indices.len() <= 1 => elements_at(call, at.into_iter()),
+        _ => None,
+    };
+    Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
+}
+
+pub(super) fn gather_nd(call: &Call) -> Option<Vec<Fact>> {
+    slices(&call.dims(0)?, &call.dims(1)?)
+}
+
+/// Slices of a variable.
+pub(super) fn resource_gather_nd(call: &Call) -> Option<Vec<Fact>> {
+    slices(&call.stated(call.maker(0)?.attrs.shape("shape").ok()?)?, &call.dims(1)?)
+}
+
+/// The slices of what has some dimensions, by indices whose last dimension has an index for each of its first ones.
+fn slices(params: &[Size], indices: &[Size]) -> Option<Vec<Fact>> {
+    let (&depth, outer) = indices.split_last()?;
+    one([outer, params.get(depth.known()?..)?].concat())
+}
+
+/// Rows of a variable.
+pub(super) fn resource_gather(call: &Call) -> Option<Vec<Fact>> {
+    let params = call.stated(call.maker(0)?.attrs.shape("shape").ok()?)?;
+    let indices = call.dims(1)?;
+    let batch = usize::try_from(call.int("batch_dims")?).ok()?;
+    let own = merge(&params.get(..batch)?.to_vec(), &indices.get(..batch)?.to_vec())?;
+    one([&own[..], &indices[batch..], params.get(batch + 1..)?].concat())
+}
+
+/// The places of what is not zero.
+pub(super) fn indices_of(call: &Call) -> Option<Vec<Fact>> {
+    let rank = call.dims(0).map(|dims| dims.len());
+    one(vec![call.size(None), call.size(rank)])
+}
+
+/// What a vector holds, each once; where each element is in that, and how often it comes.
+pub(super) fn unique(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size(None);
+    let all = [vec![count].into(), call.dims(0).into(), vec![count].into()];
+    Some(all.into_iter().take(call.node.outputs.len()).collect())
+}
+
+/// Fewer slices of the same rank, and numbers of them.
+pub(super) fn unique_slices(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size(None);
+    let slices = call.dims(0).map(|dims| call.unknown(dims.len()));
+    let all = [slices.into(), vec![call.size(None)].into(), vec![count].into()];
+    Some(all.into_iter().take(call.node.outputs.len()).collect())
+}
+
+pub(super) fn list_diff(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size(None);
+    Some(vec![vec![count].into(), vec![count].into()])
+}
+
+/// Parts of as many rows as go there.
+pub(super) fn dynamic_partition(call: &Call) -> Option<Vec<Fact>> {
+    let (data, places) = (call.dims(0)?, call.dims(1)?);
+    merge(&data.get(..places.len())?.to_vec(), &places)?;
+    let part = |_| [&[call.size(None)], &data[places.len()..]].concat().into();
+    Some(call.node.outputs.iter().map(part).collect())
+}
+
+/// As many rows as the largest index says.
+pub(super) fn dynamic_stitch(call: &Call) -> Option<Vec<Fact>> {
+    let parts = call.len() / 2;
+    let mut row: Option<Dims> = None;
+    let mut largest = Some(-1);
+    for part in 0..parts {
+        let (indices, data) = (call.dims(part), call.dims(parts + part));
+        let values = call.values(part);
+        largest = largest.zip(values).map(|(largest, values)| values.into_iter().fold(largest, i64::max));
+        if let (Some(indices), Some(data)) = (indices, data) {
+            let own = data.get(indices.len()..)?.to_vec();
+            row = Some(row.map_or(Some(own.clone()), |row| merge(&row, &own))?);
+        }
+    }
+    let rows = call.size(largest.and_then(|largest| usize::try_from(largest + 1).ok()));
+    one([&[rows], &row?[..]].concat())
+}

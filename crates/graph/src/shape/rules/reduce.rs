@@ -1,0 +1,268 @@
+//! Ops that sum, compare or multiply along axes: reductions, segments, products, linear algebra, losses.
+
+use super::elementwise::broadcast;
+use super::one;
+use crate::shape::call::{Call, axis, merge, merge_sizes};
+use crate::shape::{Dims, Element, Fact, Size};
+
+/// The axes of the second input are gone, or of size 1.
+pub(super) fn reduced(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    let keep = call.bool("keep_dims")?;
+    let Some(axes) = call.values(1) else {
+        return one(call.unknown(dims.len())).filter(|_| keep);
+    };
+    let axes: Vec<usize> = axes.iter().map(|&a| axis(a, dims.len())).collect::<Option<_>>()?;
+    let kept = dims.iter().enumerate().filter_map(|(i, &size)| match (axes.contains(&i), keep) {
+        (false, _) => Some(size),
+        (true, true) => Some(Size::Known(1)),
+        (true, false) => None,
+    });
+    one(kept.collect())
+}
+
+/// The same, of products: how many elements a tensor of a shape has.
+pub(super) fn product(call: &Call) -> Option<Vec<Fact>> {
+    let mut facts = reduced(call)?;
+    if facts[0].dims.as_ref().is_some_and(Vec::is_empty) {
+        let product = call.values(0).and_then(|sizes| sizes.into_iter().try_fold(1i64, i64::checked_mul));
+        let product = product.filter(|product| i32::try_from(*product).is_ok());
+        facts[0].elements = product.map(|product| vec![Element::Known(product)]);
+    }
+    Some(facts)
+}
+
+/// The axis of the second input is gone.
+pub(super) fn arg(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    match call.value(1) {
+        _ if dims.len() <= 1 => one(Dims::new()),
+        Some(at) => {
+            dims.remove(axis(at, dims.len())?);
+            one(dims)
+        }
+        None => one(call.unknown(dims.len() - 1)),
+    }
+}
+
+/// As many rows as there are segments.
+pub(super) fn segment(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    *dims.first_mut()? = call.size(None);
+    one(dims)
+}
+
+/// As many rows as the third input says; a row is what one segment id stands for.
+pub(super) fn unsorted_segment(call: &Call) -> Option<Vec<Fact>> {
+    let (data, ids) = (call.dims(0)?, call.dims(1)?);
+    merge(&data.get(..ids.len())?.to_vec(), &ids)?;
+    let rows = call.size_in(2)?;
+    one([rows].into_iter().chain(data[ids.len()..].iter().copied()).collect())
+}
+
+pub(super) fn matmul(call: &Call) -> Option<Vec<Fact>> {
+    let (a, b) = (call.of_rank(0, 2)?, call.of_rank(1, 2)?);
+    let (across_a, across_b) = (call.bool("transpose_a")?, call.bool("transpose_b")?);
+    merge_sizes(a[usize::from(!across_a)], b[usize::from(across_b)])?;
+    one(vec![a[usize::from(across_a)], b[usize::from(!across_b)]])
+}
+
+/// Products of the matrices in the last two axes; the other axes are the same in both.
+pub(super) fn batch_matmul(call: &Call) -> Option<Vec<Fact>> {
+    let b = call.dims(1)?;
+    let of_same_rank = || {
+        let mut dims = b.clone();
+        let rows = dims.len().checked_sub(2)?;
+        dims[rows..].fill_with(|| call.size(None));
+        Some(dims)
+    };
+    let a = call.dims(0).or_else(of_same_rank)?;
+    multiplied(call, &a, &b)
+}
+
+/// The same, with other axes that broadcast.
+pub(super) fn batch_matmul_v2(call: &Call) -> Option<Vec<Fact>> {
+    multiplied(call, &call.dims(0)?, &call.dims(1)?)
+}
+
+fn multiplied(call: &Call, a: &Dims, b: &Dims) -> Option<Vec<Fact>> {
+    let (batch_a, a) = a.split_at_checked(a.len().checked_sub(2)?)?;
+    let (batch_b, b) = b.split_at_checked(b.len().checked_sub(2)?)?;
+    let (adj_a, adj_b) = (call.bool("adj_x")?, call.bool("adj_y")?);
+    merge_sizes(a[usize::from(!adj_a)], b[usize::from(adj_b)])?;
+    let mut dims = broadcast(call, &batch_a.to_vec(), &batch_b.to_vec())?;
+    dims.extend([a[usize::from(adj_a)], b[usize::from(!adj_b)]]);
+    one(dims)
+}
+
+/// `ij,jk->ik`, without `...`.
+pub(super) fn einsum(call: &Call) -> Option<Vec<Fact>> {
+    let equation: String = call.node.attrs.str("equation").ok()?.chars().filter(|c| *c != ' ').collect();
+    let (inputs, output) = equation.split_once("->")?;
+    let labels: Vec<&str> = inputs.split(',').collect();
+    if labels.len() != call.len() || equation.contains('.') {
+        return None;
+    }
+    let mut sizes: Vec<(char, Size)> = Vec::new();
+    for (input, labels) in labels.iter().enumerate() {
+        let dims = call.of_rank(input, labels.chars().count())?;
+        for (label, size) in labels.chars().zip(dims) {
+            match sizes.iter_mut().find(|(own, _)| *own == label) {
+                Some((_, known)) => *known = merge_sizes(*known, size)?,
+                None => sizes.push((label, size)),
+            }
+        }
+    }
+    let size = |label| sizes.iter().find(|(own, _)| *own == label).map(|(_, size)| *size);
+    one(output.chars().map(size).collect::<Option<_>>()?)
+}
+
+/// Square matrices in the last two axes.
+pub(super) fn square(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let rows = dims.len().checked_sub(2)?;
+    let side = merge_sizes(dims[rows], dims[rows + 1])?;
+    dims[rows..].fill(side);
+    one(dims)
+}
+
+/// Eigenvalues in place of the matrices, and the matrices of eigenvectors, if they are wanted.
+pub(super) fn eigen(call: &Call) -> Option<Vec<Fact>> {
+    let vectors = square(call).map(|mut facts| facts.remove(0)).unwrap_or_default();
+    let mut values = vectors.dims.clone();
+    values.as_mut().and_then(Vec::pop);
+    let vectors = if call.bool("compute_v")? { vectors } else { vec![Size::Known(0)].into() };
+    Some(vec![values.into(), vectors])
+}
+
+/// The factors of square matrices in one, and the order of their rows.
+pub(super) fn lu(call: &Call) -> Option<Vec<Fact>> {
+    let factors = square(call)?.remove(0);
+    let mut rows = factors.dims.clone()?;
+    rows.pop();
+    Some(vec![factors, rows.into()])
+}
+
+/// Rows, columns and the lesser of both, of matrices in the last two axes of which the others are `batch`.
+fn sides(call: &Call) -> Option<(Dims, Size, Size, Size)> {
+    let mut batch = call.dims(0)?;
+    let (columns, rows) = (batch.pop()?, batch.pop()?);
+    let lesser = match (rows.known(), columns.known()) {
+        (Some(rows), Some(columns)) => Size::Known(rows.min(columns)),
+        _ => call.size(None),
+    };
+    Some((batch, rows, columns, lesser))
+}
+
+pub(super) fn qr(call: &Call) -> Option<Vec<Fact>> {
+    let (batch, rows, columns, lesser) = sides(call)?;
+    let between = if call.bool("full_matrices")? { rows } else { lesser };
+    let with = |sizes: [Size; 2]| batch.iter().copied().chain(sizes).collect::<Dims>();
+    Some(vec![with([rows, between]).into(), with([between, columns]).into()])
+}
+
+pub(super) fn svd(call: &Call) -> Option<Vec<Fact>> {
+    let none = || Fact::from(vec![Size::Known(0)]);
+    let (full, wants_vectors) = (call.bool("full_matrices")?, call.bool("compute_uv")?);
+    let Some((batch, rows, columns, lesser)) = sides(call) else {
+        return (!wants_vectors).then(|| vec![Fact::default(), none(), none()]);
+    };
+    let with = |sizes: &[Size]| Fact::from(batch.iter().chain(sizes).copied().collect::<Dims>());
+    let (left, right) = if full { (rows, columns) } else { (lesser, lesser) };
+    Some(match wants_vectors {
+        true => vec![with(&[lesser]), with(&[rows, left]), with(&[columns, right])],
+        false => vec![with(&[lesser]), none(), none()],
+    })
+}
+
+/// One element in place of the last axis.
+pub(super) fn nth(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    dims.pop()?;
+    one(dims)
+}
+
+/// Numbers, in place of square matrices in the last two axes.
+pub(super) fn determinant(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    let rest = dims.len().checked_sub(2)?;
+    merge_sizes(dims[rest], dims[rest + 1])?;
+    let dims = dims[..rest].to_vec();
+    Some(call.node.outputs.iter().map(|_| dims.clone().into()).collect())
+}
+
+/// The unknowns of linear equations: as the right sides, of which there are as many as the matrix has rows.
+pub(super) fn solve(call: &Call) -> Option<Vec<Fact>> {
+    let (matrix, right) = match (call.dims(0), call.dims(1)) {
+        (Some(matrix), Some(right)) => (matrix, right),
+        (Some(mut matrix), None) => {
+            *matrix.last_mut()? = call.size(None);
+            return one(matrix);
+        }
+        (None, right) => return one(right?),
+    };
+    let (batch, matrix) = matrix.split_at_checked(matrix.len().checked_sub(2)?)?;
+    let (batch_right, right) = right.split_at_checked(right.len().checked_sub(2)?)?;
+    let mut dims = merge(&batch.to_vec(), &batch_right.to_vec())?;
+    let side = merge_sizes(matrix[0], matrix[1])?;
+    dims.extend([merge_sizes(side, right[0])?, right[1]]);
+    one(dims)
+}
+
+/// As many rows as the matrix has columns.
+pub(super) fn solve_ls(call: &Call) -> Option<Vec<Fact>> {
+    let (matrix, right) = (call.dims(0)?, call.dims(1)?);
+    let (batch, matrix) = matrix.split_at_checked(matrix.len().checked_sub(2)?)?;
+    let (batch_right, right) = right.split_at_checked(right.len().checked_sub(2)?)?;
+    let mut dims = merge(&batch.to_vec(), &batch_right.to_vec())?;
+    merge_sizes(matrix[0], right[0])?;
+    dims.extend([matrix[1], right[1]]);
+    one(dims)
+}
+
+/// The same, with batches that broadcast.
+pub(super) fn triangular_solve(call: &Call) -> Option<Vec<Fact>> {
+    let (matrix, right) = (call.dims(0)?, call.dims(1)?);
+    let (batch, matrix) = matrix.split_at_checked(matrix.len().checked_sub(2)?)?;
+    let (batch_right, right) = right.split_at_checked(right.len().checked_sub(2)?)?;
+    let mut dims = broadcast(call, &batch.to_vec(), &batch_right.to_vec())?;
+    let side = merge_sizes(matrix[0], matrix[1])?;
+    dims.extend([merge_sizes(side, right[0])?, right[1]]);
+    one(dims)
+}
+
+/// A loss for each row, and its gradient.
+pub(super) fn cross_entropy(call: &Call) -> Option<Vec<Fact>> {
+    // TensorFlow takes sizes that may broadcast for the same.
+    let merged = call.equal([0, 1]).filter(|_| !call.doubts_state());
+    let both = match (call.dims(0), call.dims(1)) {
+        (Some(a), Some(b)) => merged.or_else(|| broadcast(call, &a, &b))?,
+        _ => merged.unwrap_or_else(|| call.unknown(2)),
+    };
+    if both.len() != 2 {
+        return None;
+    }
+    Some(vec![vec![both[0]].into(), both.into()])
+}
+
+pub(super) fn sparse_cross_entropy(call: &Call) -> Option<Vec<Fact>> {
+    let mut logits = call.of_rank(0, 2)?;
+    let labels = call.of_rank(1, 1)?;
+    logits[0] = merge_sizes(logits[0], labels[0])?;
+    Some(vec![vec![logits[0]].into(), logits.into()])
+}
+
+/// The largest of the last axis, and their places.
+pub(super) fn top_k(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    *dims.last_mut()? = match call.int("k") {
+        Some(k) => Size::Known(usize::try_from(k).ok()?),
+        None => call.size_in(1)?,
+    };
+    Some(vec![dims.clone().into(), dims.into()])
+}
+
+pub(super) fn in_top_k(call: &Call) -> Option<Vec<Fact>> {
+    let (predictions, targets) = (call.of_rank(0, 2)?, call.of_rank(1, 1)?);
+    one(vec![merge_sizes(predictions[0], targets[0])?])
+}

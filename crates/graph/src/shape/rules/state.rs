@@ -1,0 +1,166 @@
+//! Ops on state: a handle is known by the node that made it, whose attributes declare the shapes of what it holds.
+
+use meshtf_tensor::PartialShape;
+
+use super::one;
+use crate::Node;
+use crate::shape::call::{Call, known};
+use crate::shape::{Dims, Fact, Size};
+
+/// A reference to a variable, which has the variable's shape.
+pub(super) fn variable(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![Fact { dims: call.stated_in("shape"), made_by: Some(call.id), ..Fact::default() }])
+}
+
+/// The same of clients so old that a scalar's shape stands for an unknown one.
+pub(super) fn old_variable(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.stated_in("shape").filter(|dims| !dims.is_empty());
+    Some(vec![Fact { dims, made_by: Some(call.id), ..Fact::default() }])
+}
+
+/// A new handle.
+pub(super) fn handle(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![Fact { made_by: Some(call.id), ..Dims::new().into() }])
+}
+
+/// A new handle of two names: a container and its own.
+pub(super) fn named_handle(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![Fact { made_by: Some(call.id), ..known(&[2]).into() }])
+}
+
+/// A handle of two names, and a number that orders what is done with it; the handle of a gradient is that of its array.
+pub(super) fn array_handle(call: &Call) -> Option<Vec<Fact>> {
+    let made_by = call.fact(0).and_then(|fact| fact.made_by).unwrap_or(call.id);
+    Some(vec![Fact { made_by: Some(made_by), ..known(&[2]).into() }, Dims::new().into()])
+}
+
+/// What a variable holds.
+pub(super) fn read(call: &Call) -> Option<Vec<Fact>> {
+    one(held(call)?)
+}
+
+fn held(call: &Call) -> Option<Dims> {
+    call.stated(call.maker(0)?.attrs.shape("shape").ok()?)
+}
+
+/// A variable, after it was assigned a value; its shape is the value's if that is not checked against it.
+pub(super) fn assign(call: &Call) -> Option<Vec<Fact>> {
+    let dims = if call.bool("validate_shape")? { call.merged([0, 1]) } else { call.dims(1) };
+    Some(vec![Fact { dims, made_by: call.fact(0).and_then(|fact| fact.made_by), ..Fact::default() }])
+}
+
+/// A variable, after a value of its shape was added to it.
+pub(super) fn merged(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![Fact {
+        dims: call.merged([0, 1]),
+        made_by: call.fact(0).and_then(|fact| fact.made_by),
+        ..Fact::default()
+    }])
+}
+
+/// A variable, after it was updated.
+pub(super) fn update(call: &Call) -> Option<Vec<Fact>> {
+    let made_by = call.fact(0).and_then(|fact| fact.made_by);
+    Some(vec![Fact { dims: call.dims(0), made_by, ..Fact::default() }])
+}
+
+/// The shape of what a variable holds.
+pub(super) fn variable_shape(call: &Call) -> Option<Vec<Fact>> {
+    one(vec![call.size(held(call).map(|dims| dims.len()))])
+}
+
+/// The shapes that a queue declares for its elements, by output.
+fn components(call: &Call) -> Option<Vec<PartialShape>> {
+    let queue = call.maker(0)?;
+    let mut shapes = queue.attrs.shapes("shapes").ok()?.to_vec();
+    let outputs = call.node.outputs.len();
+    if shapes.len() + 1 == outputs && outputs > 1 {
+        // The priority of an element comes before what the queue declares.
+        shapes.insert(0, PartialShape(Some(Vec::new())));
+    }
+    (shapes.len() == outputs).then_some(shapes)
+}
+
+/// An element of a queue.
+pub(super) fn dequeue(call: &Call) -> Option<Vec<Fact>> {
+    Some(components(call)?.iter().map(|shape| call.stated(shape).into()).collect())
+}
+
+/// As many elements as the second input says.
+pub(super) fn dequeue_many(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size_in(1)?;
+    rows_of(call, count)
+}
+
+/// That many elements, or fewer.
+pub(super) fn dequeue_up_to(call: &Call) -> Option<Vec<Fact>> {
+    rows_of(call, call.size(None))
+}
+
+fn rows_of(call: &Call, count: Size) -> Option<Vec<Fact>> {
+    let rows = |shape: &PartialShape| call.stated(shape).map(|dims| [&[count], &dims[..]].concat()).into();
+    Some(components(call)?.iter().map(rows).collect())
+}
+
+/// Whether all elements of a tensor array must have the shape that it declares.
+fn is_checked(array: &Node) -> bool {
+    array.attrs.bool("identical_element_shapes").unwrap_or(false)
+}
+
+/// The shape that a tensor array declares for its elements, if all of them must have it.
+fn element(call: &Call) -> Option<Dims> {
+    call.stated(call.maker(0).filter(|array| is_checked(array))?.attrs.shape("element_shape").ok()?)
+}
+
+pub(super) fn array_read(call: &Call) -> Option<Vec<Fact>> {
+    one(element(call)?)
+}
+
+/// An element for each index.
+pub(super) fn array_gather(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.of_rank(1, 1)?[0];
+    // What the op itself states counts for arrays that need not hold elements of one shape.
+    let element = match call.maker(0)? {
+        array if is_checked(array) => element(call)?,
+        _ => call.stated_in("element_shape")?,
+    };
+    one([&[count], &element[..]].concat())
+}
+
+/// Elements of several rows each, one after the other; and how many rows each has.
+pub(super) fn array_concat(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![Fact::default(), call.unknown(1).into()])
+}
+
+/// All elements, of the shape that the op states.
+pub(super) fn array_pack(call: &Call) -> Option<Vec<Fact>> {
+    one([&[call.size(None)], &call.stated_in("element_shape")?[..]].concat())
+}
+
+/// The shapes of one key and one value of the mutable table that made the handle.
+fn entry(call: &Call) -> Option<(Dims, Dims)> {
+    let table = call.maker(0)?;
+    let key = match table.inputs.first() {
+        // A dense table's keys are as its empty key.
+        Some(&empty) => call.known.fact(empty)?.dims.clone()?,
+        None => Dims::new(),
+    };
+    let value = match table.attrs.shape("value_shape") {
+        Ok(shape) => call.stated(shape)?,
+        Err(_) => Dims::new(),
+    };
+    (table.op.name != "HashTableV2").then_some((key, value))
+}
+
+/// The values of the keys that are looked for.
+pub(super) fn table_find(call: &Call) -> Option<Vec<Fact>> {
+    let (key, value) = entry(call)?;
+    let keys = call.dims(1)?;
+    let prefix = keys.len().checked_sub(key.len())?;
+    one([&keys[..prefix], &value[..]].concat())
+}
+
+/// All keys, and values of which nothing is known.
+pub(super) fn table_keys(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![call.unknown(1).into(), Fact::default()])
+}

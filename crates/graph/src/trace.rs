@@ -1,0 +1,69 @@
+//! What a device ran in a traced step, and when.
+
+mod chrome;
+mod picture;
+mod timeline;
+
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::failure::{Code, Failure, Result};
+pub use picture::{Bar, DrawnWay, StepPicture};
+use serde::{Deserialize, Serialize};
+pub use timeline::{Costs, DeviceTime, LinkBytes, OpTime, PathPart, Timeline, Way};
+
+/// The nodes that one device ran in one step, in the order in which they ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceTrace {
+    /// The device that ran them.
+    pub device: DeviceName,
+    /// The nodes, in the order in which they ended.
+    pub nodes: Vec<NodeTrace>,
+}
+
+/// One run of a node; in a loop, there is one for each iteration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTrace {
+    /// Its name; what planning added has a name that begins with `_`.
+    pub name: String,
+    /// Its op.
+    pub op: String,
+    /// The names of the nodes that its inputs come from, as this device has them; then, as `^name`, of those that it only had
+    /// to run after.
+    pub inputs: Vec<String>,
+    /// When it began, in nanoseconds since 1970 by the clock of its device's machine.
+    pub start_ns: u64,
+    /// How long it took, waiting for a queue included.
+    pub took_ns: u64,
+    /// Bytes of the value that it sent to another device; 0 of a node that sends none.
+    pub sent_bytes: u64,
+}
+
+impl DeviceTrace {
+    /// As a scalar of dtype string, to travel beside what the device fetched.
+    pub fn to_tensor(&self) -> Tensor {
+        Tensor::scalar(postcard::to_allocvec(self).unwrap_or_default())
+    }
+
+    /// # Errors
+    /// Internal if the tensor is not a trace.
+    pub fn from_tensor(tensor: &Tensor) -> Result<DeviceTrace> {
+        let no_trace = |why: String| Failure::new(Code::Internal, format!("a device returned no trace: {why}"));
+        let bytes = tensor.item::<Vec<u8>>().map_err(|failure| no_trace(failure.message))?;
+        postcard::from_bytes(&bytes).map_err(|error| no_trace(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshtf_tensor::device::{DeviceKind, Task};
+
+    #[test]
+    fn a_trace_travels_as_a_tensor() {
+        let (name, op, inputs) = ("y".into(), "Add".into(), vec!["x".into()]);
+        let node = NodeTrace { name, op, inputs, start_ns: 7, took_ns: 9, sent_bytes: 4 };
+        let trace = DeviceTrace { device: Task::new("local", 0).device(DeviceKind::Cpu, 0), nodes: vec![node] };
+        assert_eq!(DeviceTrace::from_tensor(&trace.to_tensor()).unwrap(), trace);
+        assert!(DeviceTrace::from_tensor(&Tensor::scalar(1i32)).is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! Shapes of a graph that has nodes of every op, as TensorFlow infers them: `tests/data/shapes/shapes.json`, which
+//! `tests/tf/record.py` records.
+
+use std::collections::BTreeSet;
+
+use meshtf_tensor::PartialShape;
+use serde_json::{Value, json};
+
+use meshtf_graph::{Graph, NodeDef, Output, op, read};
+
+/// Ops of which less is known than TensorFlow says: those of windows and files that few programs have, an Einsum with `...`, and
+/// what it says of pieces along an unknown axis, of diagonals of unknown length and of variants of rows that are not ragged,
+/// which is wrong.
+const LESS_KNOWN: &[&str] = &[
+    "Dilation2D",
+    "Einsum",
+    "ExtractVolumePatches",
+    "FractionalAvgPool",
+    "FractionalMaxPool",
+    "GenerateVocabRemapping",
+    "LoadAndRemapMatrix",
+    "MatrixDiagV2",
+    "MatrixDiagV3",
+    "MaxPoolGradGradV2",
+    "MaxPoolV2",
+    "RaggedTensorToVariant",
+    "SerializeIterator",
+    "SplitV",
+];
+
+/// Ops of which none are recorded: TensorFlow makes no new nodes of them, or they hold functions.
+const NOT_RECORDED: &[&str] = &[
+    "AudioSummary",
+    "BatchNormWithGlobalNormalization",
+    "BatchNormWithGlobalNormalizationGrad",
+    "ChooseFastestBranchDataset",
+    "CompareAndBitpack",
+    "Conv3DBackpropFilter",
+    "Conv3DBackpropInput",
+    "FilterDataset",
+    "FixedLengthRecordReader",
+    "FlatMapDataset",
+    "GroupByReducerDataset",
+    "GroupByWindowDataset",
+    "IdentityReader",
+    "InterleaveDataset",
+    "LegacyParallelInterleaveDatasetV2",
+    "MapAndBatchDataset",
+    "MapDataset",
+    "MapDefun",
+    "OneShotIterator",
+    "ParallelFilterDataset",
+    "ParallelInterleaveDataset",
+    "ParallelInterleaveDatasetV2",
+    "ParallelInterleaveDatasetV3",
+    "ParallelInterleaveDatasetV4",
+    "ParallelMapDataset",
+    "ParallelMapDatasetV2",
+    "QuantizeAndDequantize",
+    "ReduceDataset",
+    "ScanDataset",
+    "TFRecordReader",
+    "TakeWhileDataset",
+    "TensorArray",
+    "TensorArrayGrad",
+    "TensorArrayGradV2",
+    "TensorArrayPack",
+    "TensorArrayUnpack",
+    "TensorArrayV2",
+    "TextLineReader",
+    "TopK",
+];
+
+fn recorded() -> Vec<Value> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/shapes/shapes.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn definitions(cases: &[Value]) -> Vec<NodeDef> {
+    let nodes: Vec<&Value> = cases.iter().map(|case| &case["node"]).collect();
+    let graph = json!({ "node": nodes, "versions": { "producer": 1087 } });
+    read(graph.to_string().as_bytes()).unwrap().nodes
+}
+
+fn shape(value: &Value) -> PartialShape {
+    let size = |size: &Value| size.as_u64().map(|size| size as usize);
+    PartialShape(value.as_array().map(|dims| dims.iter().map(size).collect()))
+}
+
+/// Whether all that `less` says is what `more` says.
+fn says_no_more(less: &PartialShape, more: &PartialShape) -> bool {
+    match (&less.0, &more.0) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(less), Some(more)) => {
+            less.len() == more.len() && less.iter().zip(more).all(|(less, more)| less.is_none() || less == more)
+        }
+    }
+}
+
+#[test]
+fn shapes_are_as_tensorflow_infers_them() {
+    let cases = recorded();
+    let graph = Graph::new(definitions(&cases)).unwrap();
+    assert!(!graph.has_refused());
+    let mut wrong = Vec::new();
+    for (case, (id, node)) in cases.iter().zip(graph.nodes()) {
+        for (port, wanted) in (0..).zip(case["shapes"].as_array().unwrap()) {
+            let wanted = shape(wanted);
+            let got = graph.shapes().of(Output { node: id, port });
+            // TensorFlow's Python infers a loop before it has its back edges.
+            let is_less_known = LESS_KNOWN.contains(&node.op.name) || node.name.starts_with("while/");
+            let is_right = got == wanted || (is_less_known && says_no_more(&got, &wanted));
+            if !is_right {
+                let claims = if says_no_more(&got, &wanted) { "says less" } else { "CLAIMS" };
+                let input = |&input: &Output| format!("{}", graph.shapes().of(input));
+                let inputs: Vec<String> = node.inputs.iter().map(input).collect();
+                wrong.push(format!(
+                    "{} {}:{port}({}) {claims} {got}, not {wanted}",
+                    node.op.name,
+                    node.name,
+                    inputs.join(" ")
+                ));
+            }
+        }
+    }
+    let ops: BTreeSet<&str> = wrong.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert!(wrong.is_empty(), "{} of {} nodes, of {ops:?}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// Every op whose outputs can have a known shape is among the recorded nodes, the newer form in place of an older.
+#[test]
+fn every_shape_rule_is_recorded() {
+    let cases = recorded();
+    let recorded: BTreeSet<&str> = cases.iter().filter_map(|case| case["node"]["op"].as_str()).collect();
+    let missing = op::all().into_iter().filter(|op| {
+        let own = op.runs_as();
+        let is_alias = !std::ptr::eq(own, *op) && own.shape == op.shape;
+        !is_alias && op.shape.name() != "none" && !recorded.contains(op.name)
+    });
+    let missing: Vec<&str> = missing.map(|op| op.name).collect();
+    assert_eq!(missing, NOT_RECORDED);
+}
+
+/// What is certain is not more than what TensorFlow infers.
+#[test]
+fn what_is_certain_is_known_to_tensorflow() {
+    let cases = recorded();
+    let graph = Graph::new(definitions(&cases)).unwrap();
+    for (case, (id, node)) in cases.iter().zip(graph.nodes()) {
+        for (port, wanted) in (0..).zip(case["shapes"].as_array().unwrap()) {
+            let got = graph.certain_shapes().of(Output { node: id, port });
+            assert!(says_no_more(&got, &shape(wanted)), "{} {}:{port}: {got}", node.op.name, node.name);
+        }
+    }
+}
+
+/// A graph that is extended knows the same shapes as one that is made at once.
+#[test]
+fn shapes_are_inferred_as_a_graph_grows() {
+    let definitions = definitions(&recorded());
+    let whole = Graph::new(definitions.clone()).unwrap();
+    let mut grown = Graph::default();
+    let mut pending = Vec::new();
+    for part in definitions.chunks(100) {
+        let _ = (grown.shapes(), grown.certain_shapes());
+        pending.extend_from_slice(part);
+        // Loops cannot be cut; what cannot be added leaves nothing behind.
+        if grown.extend(pending.clone()).is_ok() {
+            pending.clear();
+        }
+    }
+    assert!(pending.is_empty());
+    for (id, node) in whole.nodes() {
+        for port in 0..node.outputs.len() as u32 {
+            let output = Output { node: id, port };
+            assert_eq!(grown.shapes().of(output), whole.shapes().of(output), "{}", node.name);
+            assert_eq!(grown.certain_shapes().of(output), whole.certain_shapes().of(output), "{}", node.name);
+        }
+    }
+}

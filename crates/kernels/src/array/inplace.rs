@@ -1,0 +1,196 @@
+//! InplaceUpdate, InplaceAdd and InplaceSub, which change rows of a tensor; DeepCopy; Empty; EnsureShape; UnravelIndex;
+//! DataFormatDimMap and DataFormatVecPermute.
+
+use meshtf_loops::turn::paced;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{Ring, Shape, Tensor, with_moved, with_ring};
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype, vector};
+use super::super::math::cast;
+use super::super::{HostKernel, KernelNode};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let dtype = || input_dtype(node, 0);
+    let found = match node.op {
+        "InplaceUpdate" => {
+            with_moved!(dtype()?, T => call(|inputs| {
+                rows(inputs, |x, v, rows| change(x.moved_mut::<T>(), v.moved(), rows, T::clone_from))
+            }))
+        }
+        "InplaceAdd" => {
+            with_ring!(dtype()?, T => call(|inputs| {
+                rows(inputs, |x, v, rows| change(x.slice_mut::<T>(), v.slice(), rows, |old, new| *old = old.add(*new)))
+            }))
+        }
+        "InplaceSub" => {
+            with_ring!(dtype()?, T => call(|inputs| {
+                rows(inputs, |x, v, rows| change(x.slice_mut::<T>(), v.slice(), rows, |old, new| *old = old.sub(*new)))
+            }))
+        }
+        "DeepCopy" => Some(call(|[x]: [Tensor; 1]| Ok(x))),
+        "Empty" => {
+            let dtype = output_dtype(node, 0)?;
+            Some(call(move |[shape]: [Tensor; 1]| {
+                Tensor::zeros(dtype, Shape::from_i64s(&vector(&shape, "shape", false)?)?)
+            }))
+        }
+        "EnsureShape" => {
+            let wanted = node.attrs.shape("shape")?.clone();
+            Some(call(move |[x]: [Tensor; 1]| match wanted.admits(x.shape()) {
+                true => Ok(x),
+                false => {
+                    let got = x.shape();
+                    Err(Failure::invalid(format!(
+                        "Shape of tensor {got} is not compatible with expected shape {wanted}."
+                    )))
+                }
+            }))
+        }
+        "UnravelIndex" => {
+            let dtype = dtype()?;
+            Some(call(move |[indices, dims]: [Tensor; 2]| cast(unravel(&indices, &dims)?, dtype)))
+        }
+        "DataFormatDimMap" | "DataFormatVecPermute" => {
+            let dtype = dtype()?;
+            let format = |name: &str| node.attrs.str(name).map(|format| format.as_bytes().to_vec());
+            let (from, to) = (format("src_format")?, format("dst_format")?);
+            let places = permutation(&from, &to)?;
+            let is_map = node.op == "DataFormatDimMap";
+            Some(call(move |[x]: [Tensor; 1]| {
+                let moved = if is_map { mapped(&x, &places) } else { permuted(&x, &from, &to) };
+                cast(moved?, dtype)
+            }))
+        }
+        _ => return Ok(None),
+    };
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// Rows of a tensor by their places, and how many elements each has.
+struct NamedRows {
+    places: Vec<usize>,
+    width: usize,
+}
+
+/// Has the rows of the first input that the second names changed by those of the third: `change` is called with the first and
+/// the third.
+fn rows([x, i, v]: [Tensor; 3], change: fn(&mut Tensor, &Tensor, &NamedRows) -> Result<()>) -> Result<Tensor> {
+    let wrong = |why: String| Err(Failure::invalid(why));
+    let (own, given) = (x.shape(), v.shape());
+    if i.rank() != 1 {
+        return wrong(format!("i must be a vector. {}", i.shape()));
+    }
+    if own.rank() == 0 || own.rank() != given.rank() {
+        return wrong(format!("x and v shape doesn't match (ranks differ): {own} vs. {given}"));
+    }
+    if let Some(axis) = (1..own.rank()).find(|&axis| own.dims()[axis] != given.dims()[axis]) {
+        return wrong(format!("x and v shape doesn't match at index {axis} : {own} vs. {given}"));
+    }
+    if i.len() != given.dims()[0] {
+        return wrong(format!("i and x shape doesn't match at index 0: {} vs. {given}", i.shape()));
+    }
+    let (count, width) = (own.dims()[0] as i64, call::product(&own.dims()[1..]));
+    if width == 0 || i.is_empty() {
+        return Ok(x);
+    }
+    if count == 0 {
+        return wrong(format!("there are no rows to change in x of shape {own}"));
+    }
+    let mut x = call::owned(x)?;
+    // They are counted around from its end.
+    let places = i.to_i64s()?.into_iter().map(|row| row.rem_euclid(count) as usize).collect();
+    change(&mut x, &v, &NamedRows { places, width })?;
+    Ok(x)
+}
+
+/// Changes each element of the rows by the next of `new`.
+fn change<T>(
+    old: Result<&mut [T]>,
+    new: Result<&[T]>,
+    NamedRows { places, width }: &NamedRows,
+    change: impl Fn(&mut T, &T),
+) -> Result<()> {
+    let (old, new) = (old?, new?);
+    for (row, new) in paced(places.iter().zip(new.chunks_exact(*width)), *width) {
+        old[row * width..][..*width].iter_mut().zip(new).for_each(|(old, new)| change(old, new));
+    }
+    Ok(())
+}
+
+/// The coordinates, a row for each dimension, of places in a tensor of these sizes.
+fn unravel(indices: &Tensor, dims: &Tensor) -> Result<Tensor> {
+    if indices.rank() > 1 {
+        return Err(Failure::invalid(format!("The indices can only be scalar or vector, got \"{}\"", indices.shape())));
+    }
+    if dims.rank() != 1 {
+        return Err(Failure::invalid(format!("The indices can only be 1-D, got \"{}\"", dims.shape())));
+    }
+    let sizes = Shape::from_i64s(&dims.to_i64s()?)?;
+    let places = indices.to_i64s()?;
+    let count = sizes.elements().and_then(|count| i64::try_from(count).ok()).unwrap_or(i64::MAX);
+    if let Some(outside) = places.iter().find(|&&place| !(0..count).contains(&place)) {
+        return Err(Failure::invalid(format!("index is out of bound as with dims: {outside} and {sizes}")));
+    }
+    let strides = sizes.strides();
+    let shape = if indices.rank() == 0 { Shape::from([sizes.rank()]) } else { [sizes.rank(), places.len()].into() };
+    let mut out = Vec::with_capacity(shape.checked_elements(meshtf_tensor::DType::I64)?);
+    for (&size, &stride) in sizes.dims().iter().zip(&strides) {
+        out.extend(paced(places.iter(), 8).map(|&place| place / stride as i64 % size as i64));
+    }
+    Ok(Tensor::from_vec(shape, out))
+}
+
+/// Where each dimension of one format stands in another.
+fn permutation(from: &[u8], to: &[u8]) -> Result<Vec<usize>> {
+    let wrong = || {
+        let [from, to] = [from, to].map(String::from_utf8_lossy);
+        Failure::invalid(format!("Destination and source format must determine a permutation, got {from} and {to}"))
+    };
+    if from.len() != 4 && from.len() != 5 {
+        return Err(wrong());
+    }
+    let is_permutation = to.len() == from.len() && to.iter().all(|name| from.contains(name));
+    let places = from.iter().map(|name| to.iter().position(|other| other == name));
+    places.collect::<Option<Vec<_>>>().filter(|_| is_permutation).ok_or_else(wrong)
+}
+
+/// Where the dimensions with these numbers stand; negative ones count from the end.
+fn mapped(x: &Tensor, places: &[usize]) -> Result<Tensor> {
+    let rank = places.len() as i64;
+    let place = |dim: i64| {
+        let at = if dim < 0 { dim + rank } else { dim };
+        usize::try_from(at)
+            .ok()
+            .and_then(|at| places.get(at))
+            .map(|&at| at as i64)
+            .ok_or_else(|| Failure::invalid(format!("Dimension index must be in [-{rank}, {rank}), got {dim}")))
+    };
+    let out = x.to_i64s()?.into_iter().map(place).collect::<Result<Vec<i64>>>()?;
+    Ok(Tensor::from_vec(x.shape().clone(), out))
+}
+
+/// A number, or a pair of them, for each dimension (or each spatial one, if there are two less), in the order of the other
+/// format.
+fn permuted(x: &Tensor, from: &[u8], to: &[u8]) -> Result<Tensor> {
+    let (all, space) = (from.len(), from.len() - 2);
+    let shape = x.shape();
+    if shape.rank() != 1 && shape.rank() != 2 {
+        return Err(Failure::invalid(format!("input must be a vector or 2D tensor, but got shape {shape}")));
+    }
+    let count = shape.dims()[0];
+    if count != all && count != space {
+        let what = if shape.rank() == 1 { "1D input" } else { "First dimension of 2D input" };
+        return Err(Failure::invalid(format!("{what} must be of size {space} or {all}, but got shape {shape}")));
+    }
+    if shape.rank() == 2 && shape.dims()[1] != 2 {
+        return Err(Failure::invalid(format!("Second dimension of 2D input must be of size 2, but got shape {shape}")));
+    }
+    let is_kept = |name: &&u8| count == all || !matches!(name, b'N' | b'C');
+    let named: Vec<&u8> = from.iter().filter(is_kept).collect();
+    let order = to.iter().filter(is_kept).map(|name| named.iter().position(|other| *other == name));
+    let order = order.collect::<Option<Vec<usize>>>().filter(|order| order.len() == count);
+    let order = order.ok_or_else(|| Failure::invalid("the formats name different spatial dimensions"))?;
+    let (values, width) = (x.to_i64s()?, if shape.rank() == 2 { 2 } else { 1 });
+    let out = order.iter().flat_map(|&at| &values[at * width..][..width]).copied().collect();
+    Ok(Tensor::from_vec(shape.clone(), out))
+}

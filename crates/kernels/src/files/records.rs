@@ -1,0 +1,256 @@
+//! The records of a file, one after another: lines, TFRecords, records of one length, or the whole file.
+
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read};
+
+use meshtf_checkpoint::crc32c;
+use meshtf_loops::turn::Pace;
+use meshtf_tensor::MAX_TENSOR_BYTES;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory;
+
+use super::{Compression, Folder, Lines, failed};
+
+/// How a file is read as records.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Format {
+    /// The file's name, and nothing of the file.
+    Name,
+    Whole,
+    Lines {
+        /// How many lines at the beginning are not records.
+        header: usize,
+        compression: Compression,
+    },
+    TfRecord(Compression),
+    Fixed {
+        header: usize,
+        record: usize,
+        footer: usize,
+        /// The distance from the beginning of one record to that of the next.
+        hop: usize,
+        compression: Compression,
+    },
+}
+
+/// A record: the name of its file with its place, and what it holds.
+pub type Record = (Vec<u8>, Vec<u8>);
+
+/// A file that is being read.
+pub struct Records {
+    name: Vec<u8>,
+    source: Source,
+    /// How many records were read, or lines.
+    count: u64,
+    /// Bytes of TFRecords that were read.
+    offset: u64,
+    pace: Pace,
+}
+
+type Bytes = Box<dyn Read + Send>;
+
+enum Source {
+    /// Gives its one record once.
+    Name,
+    Whole(Option<File>),
+    Lines(Lines<BufReader<Bytes>>),
+    TfRecord(Bytes),
+    Fixed {
+        bytes: Bytes,
+        record: usize,
+        footer: usize,
+        hop: usize,
+        ahead: Vec<u8>,
+    },
+}
+
+impl Records {
+    /// Opens a file below the folder.
+    ///
+    /// # Errors
+    /// As [`Folder::open`]; DataLoss if it is shorter than its header.
+    pub fn open(format: &Format, folder: &Folder, name: Vec<u8>) -> Result<Records> {
+        let mut count = 0;
+        let plain = |compression: Compression| -> Result<Bytes> {
+            Ok(compression.reader(BufReader::with_capacity(256 << 10, folder.open(&name)?)))
+        };
+        let source = match *format {
+            Format::Name => Source::Name,
+            Format::Whole => Source::Whole(Some(folder.open(&name)?)),
+            Format::Lines { header, compression } => {
+                let mut lines = Lines::new(BufReader::with_capacity(256 << 10, plain(compression)?));
+                while count < header as u64 && lines.next(|error| failed(&name, error))?.is_some() {
+                    count += 1;
+                }
+                Source::Lines(lines)
+            }
+            Format::TfRecord(compression) => Source::TfRecord(plain(compression)?),
+            Format::Fixed { header, record, footer, hop, compression } => {
+                let mut bytes = plain(compression)?;
+                skip(&mut bytes, header, &mut Pace::new()).map_err(|error| failed(&name, &error))?;
+                Source::Fixed { bytes, record, footer, hop, ahead: Vec::new() }
+            }
+        };
+        Ok(Records { name, source, count, offset: 0, pace: Pace::new() })
+    }
+
+    /// Goes past the first bytes of a file of TFRecords of which nothing was read yet.
+    ///
+    /// # Errors
+    /// The system's. A file that ends before has no records.
+    pub fn skip_to(&mut self, offset: u64) -> Result<()> {
+        let Source::TfRecord(bytes) = &mut self.source else { return Ok(()) };
+        let count = usize::try_from(offset).unwrap_or(usize::MAX);
+        match skip(bytes, count, &mut self.pace) {
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(failed(&self.name, &error)),
+            _ => self.offset = offset,
+        }
+        Ok(())
+    }
+
+    /// At the end of a file of records of one length: the bytes between its header and its footer.
+    pub fn body(&self) -> i64 {
+        match &self.source {
+            Source::Fixed { ahead, footer, record, .. } => {
+                (self.count as i64).saturating_mul(*record as i64) + ahead.len() as i64 - *footer as i64
+            }
+            _ => 0,
+        }
+    }
+
+    /// The next record; `None` at the end of the file.
+    ///
+    /// # Errors
+    /// DataLoss if the file is corrupt; ResourceExhausted if the record is too large; the system's.
+    pub fn next(&mut self) -> Result<Option<Record>> {
+        let Records { name, source, count, offset, pace } = self;
+        let failing = |error: &io::Error| failed(name, error);
+        let at = |place: u64| [name, b":".as_slice(), place.to_string().as_bytes()].concat();
+        let record = match source {
+            Source::Name if *count == 0 => Some((name.clone(), name.clone())),
+            Source::Name => None,
+            Source::Whole(file) => match file.take() {
+                None => None,
+                Some(mut file) => {
+                    let length = file.metadata().map_err(|error| failing(&error))?.len();
+                    let length = sized(length, name)?;
+                    let whole = read_up_to(&mut file, length, pace).map_err(|error| failing(&error))?;
+                    Some((name.clone(), whole))
+                }
+            },
+            Source::Lines(lines) => lines.next(failing)?.map(|mut line| {
+                line.retain(|&byte| byte != b'\r');
+                (at(*count + 1), line)
+            }),
+            Source::TfRecord(bytes) => tf_record(bytes, name, offset, pace)?.map(|(place, record)| (at(place), record)),
+            Source::Fixed { bytes, record, footer, hop, ahead } => {
+                if *count > 0 {
+                    let from_ahead = (*hop).min(ahead.len());
+                    ahead.drain(..from_ahead);
+                    match skip(bytes, *hop - from_ahead, pace) {
+                        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+                        skipped => skipped.map_err(|error| failing(&error))?,
+                    }
+                }
+                let missing = sized((*record + *footer) as u64, name)? - ahead.len();
+                let more = read_up_to(bytes, missing, pace).map_err(|error| failing(&error))?;
+                let is_whole = more.len() == missing;
+                ahead.extend(more);
+                is_whole.then(|| (at(*count), ahead[..*record].to_vec()))
+            }
+        };
+        *count += u64::from(record.is_some());
+        Ok(record)
+    }
+}
+
+/// The TFRecord that begins at `offset`, and where that is.
+fn tf_record(bytes: &mut Bytes, name: &[u8], offset: &mut u64, pace: &mut Pace) -> Result<Option<(u64, Vec<u8>)>> {
+    let place = *offset;
+    let shown = || String::from_utf8_lossy(name).into_owned();
+    let lost = |what: &str| Failure::new(Code::DataLoss, format!("{what} record at {place} of {}", shown()));
+    let mut read = |count: usize| -> Result<Vec<u8>> {
+        let part = read_up_to(bytes, count, pace).map_err(|error| match error.kind() {
+            // Compressed data that is cut off, or none.
+            ErrorKind::UnexpectedEof => lost("truncated"),
+            ErrorKind::InvalidData | ErrorKind::InvalidInput => lost("corrupted"),
+            _ => failed(name, &error),
+        })?;
+        Ok(part)
+    };
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+    let is_right = |data: &[u8], sum: &[u8]| u64::from(crc32c::mask(crc32c::extend(0, data))) == number(sum);
+    let head = read(12)?;
+    // As in TensorFlow, a file may end within a record's length.
+    if head.len() < 12 {
+        return Ok(None);
+    }
+    if !is_right(&head[..8], &head[8..]) {
+        return Err(lost("corrupted"));
+    }
+    let length = sized(number(&head[..8]), name)?;
+    let data = read(length)?;
+    let sum = read(4)?;
+    if data.len() < length || sum.len() < 4 {
+        return Err(lost("truncated"));
+    }
+    if !is_right(&data, &sum) {
+        return Err(lost("corrupted"));
+    }
+    *offset += 16 + length as u64;
+    Ok(Some((place, data)))
+}
+
+/// Writes a TFRecord: its length and a checksum of that, what it holds and a checksum of that.
+///
+/// # Errors
+/// What `write` fails with.
+pub fn write_record(mut write: impl FnMut(&[u8]) -> Result<()>, data: &[u8]) -> Result<()> {
+    let length = (data.len() as u64).to_le_bytes();
+    let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
+    let parts: [&[u8]; 4] = [&length, &sum(&length), data, &sum(data)];
+    parts.into_iter().try_for_each(&mut write)
+}
+
+/// A length that a tensor and the memory budget have room for.
+fn sized(length: u64, name: &[u8]) -> Result<usize> {
+    let fits = usize::try_from(length).ok().filter(|&length| length <= MAX_TENSOR_BYTES);
+    let length = fits.ok_or_else(|| {
+        let shown = String::from_utf8_lossy(name);
+        let why = format!("{length} bytes of {shown} exceed the limit of {MAX_TENSOR_BYTES} bytes per tensor");
+        Failure::new(Code::ResourceExhausted, why)
+    })?;
+    memory::admit(length)?;
+    Ok(length)
+}
+
+/// Bytes that are read between two looks.
+const PART: usize = 1 << 20;
+
+/// As many bytes as there are, `most` of them. Memory is taken as they come.
+fn read_up_to(bytes: &mut impl Read, most: usize, pace: &mut Pace) -> io::Result<Vec<u8>> {
+    let mut whole = Vec::with_capacity(most.min(PART));
+    while whole.len() < most {
+        let part = (most - whole.len()).min(PART);
+        pace.go(100 + part);
+        let got = bytes.by_ref().take(part as u64).read_to_end(&mut whole)?;
+        if got < part {
+            break;
+        }
+    }
+    Ok(whole)
+}
+
+/// Skips bytes, reading a part at a time.
+fn skip(bytes: &mut impl Read, count: usize, pace: &mut Pace) -> io::Result<()> {
+    let mut left = count;
+    while left > 0 {
+        let part = left.min(PART);
+        pace.go(100 + part);
+        if io::copy(&mut bytes.by_ref().take(part as u64), &mut io::sink())? < part as u64 {
+            return Err(io::Error::from(ErrorKind::UnexpectedEof));
+        }
+        left -= part;
+    }
+    Ok(())
+}

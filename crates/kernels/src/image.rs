@@ -1,0 +1,53 @@
+//! Images: their colours, sizes, parts and boxes, and the files that they come in.
+
+mod boxes;
+pub(crate) mod coded;
+mod color;
+mod crop;
+mod glimpse;
+mod resize;
+mod suppression;
+
+use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Failure, Result};
+
+use super::{HostKernel, KernelNode};
+
+/// The kernel of a node whose op works on images.
+///
+/// # Errors
+/// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
+pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    super::first(
+        &[
+            color::kernel,
+            resize::kernel,
+            crop::kernel,
+            glimpse::kernel,
+            boxes::kernel,
+            suppression::kernel,
+            coded::kernel,
+        ],
+        node,
+    )
+}
+
+/// Batch, height, width and channels.
+fn sizes_of(images: &Tensor, what: &str) -> Result<[usize; 4]> {
+    match *images.dims() {
+        [batch, height, width, channels] => Ok([batch, height, width, channels]),
+        _ => Err(Failure::invalid(format!("{what} must be 4-dimensional, got shape {}", images.shape()))),
+    }
+}
+
+/// A height and a width, both positive.
+fn size_of(size: &Tensor, what: &str) -> Result<[usize; 2]> {
+    let sizes = size.to_i64s()?;
+    let (1, &[height, width]) = (size.rank(), &sizes[..]) else {
+        return Err(Failure::invalid(format!("{what} must be 1-D and have 2 elements, got shape {}", size.shape())));
+    };
+    match (usize::try_from(height), usize::try_from(width)) {
+        (Ok(height @ 1..), Ok(width @ 1..)) => Ok([height, width]),
+        _ => Err(Failure::invalid(format!("{what}: dimensions must be positive, got {height} and {width}"))),
+    }
+}

@@ -1,0 +1,279 @@
+//! Elementwise ops on complex numbers, and those that make and take apart such numbers.
+//!
+//! Functions are computed in float64 parts and rounded once, so that each is written once.
+
+use meshtf_tensor::failure::Result;
+use meshtf_tensor::{Complex, DType, Element, Ring, with_complex};
+
+use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::{HostKernel, KernelNode};
+use super::binary::zip_same;
+use super::{map, map_to, zip, zip_to};
+
+type Number = Complex<f64>;
+
+/// A complex element type.
+pub(crate) trait Pair: Ring {
+    /// The type of its parts.
+    type Part: Element + Copy;
+    fn wide(self) -> Number;
+    fn from_wide(value: Number) -> Self;
+    fn new(re: Self::Part, im: Self::Part) -> Self;
+    fn parts(self) -> [Self::Part; 2];
+    /// The nearest number that a part can be.
+    fn part(value: f64) -> Self::Part;
+
+    fn conjugate(self) -> Self {
+        Self::from_wide(self.wide().conj())
+    }
+
+    fn over(self, other: Self) -> Self {
+        Self::from_wide(quotient(self.wide(), other.wide()))
+    }
+}
+
+macro_rules! pair {
+    ($($part:ty),*) => {
+        $(impl Pair for Complex<$part> {
+            type Part = $part;
+            fn wide(self) -> Number { Complex::new(self.re.into(), self.im.into()) }
+            fn from_wide(value: Number) -> Self { Complex::new(value.re as $part, value.im as $part) }
+            fn new(re: $part, im: $part) -> Self { Complex::new(re, im) }
+            fn parts(self) -> [$part; 2] { [self.re, self.im] }
+            fn part(value: f64) -> $part { value as $part }
+        })*
+    };
+}
+
+pair!(f32, f64);
+
+/// The ops that make complex numbers of their parts, and parts of them.
+const OPS: &[&str] = &["Angle", "Complex", "ComplexAbs", "Conj", "Imag", "Real"];
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if !OPS.contains(&node.op) {
+        return Ok(None);
+    }
+    let (input, output) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+    let whole = if node.op == "Complex" { output } else { input };
+    let found = match node.op {
+        "Conj" if input == DType::Variant => Some(call(|[x]| Ok(x))),
+        "Conj" => with_complex!(whole, T => call(|[x]| map(x, <T as Pair>::conjugate))),
+        // Each has parts of its own.
+        _ if input.real() != output.real() => None,
+        "Complex" => with_complex!(whole, T => call(|[re, im]| {
+            zip_to(&re, &im, |&re: &<T as Pair>::Part, &im| <T as Pair>::new(re, im))
+        })),
+        "Real" => with_complex!(whole, T => call(|[x]| map_to(&x, |x: &T| x.parts()[0]))),
+        "Imag" => with_complex!(whole, T => call(|[x]| map_to(&x, |x: &T| x.parts()[1]))),
+        "ComplexAbs" => {
+            with_complex!(whole, T => call(|[x]| map_to(&x, |x: &T| <T as Pair>::part(size(x.wide())))))
+        }
+        _ => with_complex!(whole, T => call(|[x]| map_to(&x, |x: &T| <T as Pair>::part(angle(x.wide()))))),
+    };
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The kernel of an op of one input that is complex.
+pub(super) fn unary(op: &str, dtype: DType) -> Option<HostKernel> {
+    with_complex!(dtype, T => {
+        let function: fn(Number) -> Number = match op {
+            "Neg" => return Some(call(|[x]| map(x, <T as Ring>::neg))),
+            "Square" => return Some(call(|[x]| map(x, |x: T| x * x))),
+            "Acos" => acos,
+            "Acosh" => acosh,
+            "Asin" => asin,
+            "Asinh" => asinh,
+            "Atan" => |z| turned_back(atanh(turned(z))),
+            "Atanh" => atanh,
+            "Cos" => |z| cosh(turned(z)),
+            "Cosh" => cosh,
+            "Exp" => exp,
+            "Expm1" => exp_m1,
+            "Log" => ln,
+            "Log1p" => ln_1p,
+            "Reciprocal" => |z| quotient(ONE, z),
+            "Rsqrt" => |z| quotient(ONE, sqrt(z)),
+            "Sigmoid" => |z| quotient(ONE, ONE + exp(-z)),
+            "Sign" => |z| if z == ZERO { ZERO } else { z / size(z) },
+            "Sin" => |z| turned_back(sinh(turned(z))),
+            "Sinh" => sinh,
+            "Sqrt" => sqrt,
+            "Tan" => |z| turned_back(tanh(turned(z))),
+            "Tanh" => tanh,
+            _ => return None,
+        };
+        call(move |[x]| map(x, move |x: T| <T as Pair>::from_wide(function(x.wide()))))
+    })
+}
+
+/// The kernel of an op of two complex inputs that are broadcast; of a gradient, whose inputs have one shape.
+pub(crate) fn binary(op: &str, dtype: DType) -> Option<HostKernel> {
+    with_complex!(dtype, T => {
+        let function: fn(Number, Number) -> Number = match op {
+            "Add" | "AddV2" => return Some(call(|[x, y]| zip(x, y, <T as Ring>::add))),
+            "Sub" => return Some(call(|[x, y]| zip(x, y, <T as Ring>::sub))),
+            "Mul" => return Some(call(|[x, y]| zip(x, y, <T as Ring>::mul))),
+            "Div" | "RealDiv" => quotient,
+            "DivNoNan" => |x, y| if y == ZERO { ZERO } else { quotient(x, y) },
+            "MulNoNan" => |x, y| if y == ZERO { ZERO } else { x * y },
+            "Pow" => pow,
+            "SquaredDifference" => |x, y| (x - y) * (x - y).conj(),
+            "Xdivy" => |x, y| if x == ZERO { ZERO } else { quotient(x, y) },
+            "Xlog1py" => |x, y| if x == ZERO { ZERO } else { x * ln_1p(y) },
+            "Xlogy" => |x, y| if x == ZERO { ZERO } else { x * ln(y) },
+            // Of the op's result and the incoming gradient. As in TensorFlow, those of Sigmoid and Tanh take no conjugate.
+            "InvGrad" | "ReciprocalGrad" => return Some(gradient::<T>(|y, dy| -dy * y * y)),
+            "RsqrtGrad" => return Some(gradient::<T>(|y, dy| dy * y * y * y * -0.5)),
+            "SigmoidGrad" => return Some(gradient::<T>(|y, dy| dy * y.conj() * (ONE - y.conj()))),
+            "SqrtGrad" => return Some(gradient::<T>(|y, dy| quotient(dy * 0.5, y))),
+            "TanhGrad" => return Some(gradient::<T>(|y, dy| dy * (ONE - y.conj() * y.conj()))),
+            _ => return None,
+        };
+        call(move |[x, y]| zip(x, y, move |x: T, y: T| <T as Pair>::from_wide(function(x.wide(), y.wide()))))
+    })
+}
+
+/// A gradient as a function of the conjugate of the op's result and of the incoming gradient.
+fn gradient<T: Pair>(f: fn(Number, Number) -> Number) -> HostKernel {
+    call(move |[y, dy]| zip_same(y, dy, move |y: T, dy: T| T::from_wide(f(y.wide().conj(), dy.wide()))))
+}
+
+const ZERO: Number = Complex::new(0.0, 0.0);
+const ONE: Number = Complex::new(1.0, 0.0);
+
+/// i z
+fn turned(z: Number) -> Number {
+    Complex::new(-z.im, z.re)
+}
+
+/// -i z
+fn turned_back(z: Number) -> Number {
+    Complex::new(z.im, -z.re)
+}
+
+fn size(z: Number) -> f64 {
+    z.re.hypot(z.im)
+}
+
+fn angle(z: Number) -> f64 {
+    z.im.atan2(z.re)
+}
+
+/// The quotient, scaled so that no part overflows before it has to; by 0, what C has.
+pub(super) fn quotient(x: Number, y: Number) -> Number {
+    let largest = y.re.abs().max(y.im.abs());
+    if largest == 0.0 {
+        let infinite = f64::INFINITY.copysign(y.re);
+        return Complex::new(infinite * x.re, infinite * x.im);
+    }
+    if largest.is_infinite() && x.re.is_finite() && x.im.is_finite() {
+        let unit = |part: f64| if part.is_infinite() { 1f64.copysign(part) } else { 0f64.copysign(part) };
+        let product = x * Complex::new(unit(y.re), -unit(y.im));
+        return Complex::new(0.0 * product.re, 0.0 * product.im);
+    }
+    if !largest.is_finite() {
+        return x / y;
+    }
+    let scale = 2f64.powi(-(libm::ilogb(largest)).clamp(-1022, 1022));
+    let y = y * scale;
+    let product = x * y.conj();
+    product / (y.re * y.re + y.im * y.im) * scale
+}
+
+fn exp(z: Number) -> Number {
+    if z.im == 0.0 {
+        return Complex::new(z.re.exp(), z.im);
+    }
+    let size = z.re.exp();
+    if size == 0.0 { ZERO } else { Complex::new(size * z.im.cos(), size * z.im.sin()) }
+}
+
+fn exp_m1(z: Number) -> Number {
+    let half = (z.im / 2.0).sin();
+    Complex::new(z.re.exp_m1() * z.im.cos() - 2.0 * half * half, z.re.exp() * z.im.sin())
+}
+
+fn ln(z: Number) -> Number {
+    let (more, less) = (z.re.abs().max(z.im.abs()), z.re.abs().min(z.im.abs()));
+    let near_one = (0.5..2.0).contains(&more) && less < 2.0;
+    let size = if near_one { ((more - 1.0) * (more + 1.0) + less * less).ln_1p() / 2.0 } else { size(z).ln() };
+    Complex::new(size, angle(z))
+}
+
+fn ln_1p(z: Number) -> Number {
+    if size(z) > 0.5 {
+        return ln(ONE + z);
+    }
+    Complex::new((z.re * (2.0 + z.re) + z.im * z.im).ln_1p() / 2.0, z.im.atan2(1.0 + z.re))
+}
+
+fn sqrt(z: Number) -> Number {
+    if z == ZERO {
+        return Complex::new(0.0, z.im);
+    }
+    if z.im.is_infinite() {
+        return Complex::new(f64::INFINITY, z.im);
+    }
+    // Halves, so that the sum of two large numbers is finite.
+    let root = ((z.re / 2.0).abs() + (z.re / 2.0).hypot(z.im / 2.0)).sqrt();
+    if z.re >= 0.0 {
+        Complex::new(root, z.im / (2.0 * root))
+    } else {
+        Complex::new(z.im.abs() / (2.0 * root), root.copysign(z.im))
+    }
+}
+
+fn pow(x: Number, y: Number) -> Number {
+    if y == ZERO {
+        return ONE;
+    }
+    if x == ZERO {
+        return if y.re > 0.0 { ZERO } else { Complex::new(f64::NAN, f64::NAN) };
+    }
+    exp(y * ln(x))
+}
+
+fn sinh(z: Number) -> Number {
+    Complex::new(z.re.sinh() * z.im.cos(), z.re.cosh() * z.im.sin())
+}
+
+fn cosh(z: Number) -> Number {
+    Complex::new(z.re.cosh() * z.im.cos(), z.re.sinh() * z.im.sin())
+}
+
+/// Kahan's formula, which no part of overflows.
+fn tanh(z: Number) -> Number {
+    /// From here on, e to the -2 |re| is lost beside 1.
+    const FAR: f64 = 20.0;
+    if z.re.abs() > FAR {
+        let rest = 4.0 * z.im.sin() * z.im.cos() * (-2.0 * z.re.abs()).exp();
+        return Complex::new(1f64.copysign(z.re), rest);
+    }
+    let (tan, sinh) = (z.im.tan(), z.re.sinh());
+    let beta = 1.0 + tan * tan;
+    let below = 1.0 + beta * sinh * sinh;
+    Complex::new(beta * (1.0 + sinh * sinh).sqrt() * sinh / below, tan / below)
+}
+
+fn asinh(z: Number) -> Number {
+    // Odd: computed where no digits cancel.
+    if z.re.is_sign_negative() { -asinh(-z) } else { ln(z + sqrt(z * z + ONE)) }
+}
+
+fn acosh(z: Number) -> Number {
+    ln(z + sqrt(z + ONE) * sqrt(z - ONE))
+}
+
+fn asin(z: Number) -> Number {
+    turned_back(asinh(turned(z)))
+}
+
+fn acos(z: Number) -> Number {
+    let asin = asin(z);
+    Complex::new(std::f64::consts::FRAC_PI_2 - asin.re, -asin.im)
+}
+
+fn atanh(z: Number) -> Number {
+    (ln_1p(z) - ln_1p(-z)) / 2.0
+}

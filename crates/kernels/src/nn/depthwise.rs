@@ -1,0 +1,151 @@
+//! Depthwise convolutions: every channel has filters of its own, `[height, width, channels, multiplier]`.
+
+use meshtf_loops::turn::Pace;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{Float, Shape, Tensor};
+
+use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::real::{widened, with_real};
+use super::super::{HostKernel, KernelNode};
+use super::conv::{from_channels_last, to_channels_last};
+use super::window::{Axis, Slide, spread};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let by_input = match node.op {
+        "DepthwiseConv2dNative" | "DepthwiseConv2dNativeBackpropFilter" => false,
+        "DepthwiseConv2dNativeBackpropInput" => true,
+        _ => return Ok(None),
+    };
+    let slide = Slide::of(node, 2)?;
+    let dtype = input_dtype(node, usize::from(by_input))?;
+    let kernel = with_real!(dtype, T => match node.op {
+        "DepthwiseConv2dNative" => call(move |[input, filter]| forward::<T>(&slide, input, &filter)),
+        "DepthwiseConv2dNativeBackpropInput" => {
+            call(move |[sizes, filter, gradient]| backprop_input::<T>(&slide, &sizes, &filter, gradient))
+        }
+        _ => call(move |[input, sizes, gradient]| backprop_filter::<T>(&slide, input, &sizes, gradient)),
+    });
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(widened(node, kernel))))
+}
+
+struct Depthwise {
+    batch: usize,
+    axes: [Axis; 3],
+    channels: usize,
+    multiplier: usize,
+}
+
+impl Depthwise {
+    fn new(slide: &Slide, input: &Shape, filter: &Shape) -> Result<Depthwise> {
+        let (&[batch, height, width, channels], &[rows, columns, filter_channels, multiplier]) =
+            (input.dims(), filter.dims())
+        else {
+            return Err(Failure::invalid(format!("input and filter must be 4-dimensional: {input} and {filter}")));
+        };
+        if channels != filter_channels {
+            return Err(Failure::invalid(format!(
+                "input and filter must have the same depth: {channels} vs {filter_channels}"
+            )));
+        }
+        let axes = slide.over(spread(&[height, width]), spread(&[rows, columns]))?;
+        Ok(Depthwise { batch, axes, channels, multiplier })
+    }
+
+    fn output_shape(&self) -> Shape {
+        Shape::from([self.batch, self.axes[1].output, self.axes[2].output, self.channels * self.multiplier])
+    }
+
+    /// Calls `f(place in the input, place in the filter, place in the output)` for every pixel under every window; each
+    /// place is that of the first channel.
+    fn for_each_pixel(&self, mut f: impl FnMut(usize, usize, usize)) {
+        let [_, h, w] = &self.axes;
+        let out_channels = self.channels * self.multiplier;
+        let mut pace = Pace::new();
+        for image in 0..self.batch {
+            for (y, x) in (0..h.output).flat_map(|y| (0..w.output).map(move |x| (y, x))) {
+                let to = ((image * h.output + y) * w.output + x) * out_channels;
+                for ky in 0..h.window {
+                    let Some(row) = h.position(y, ky) else { continue };
+                    for kx in 0..w.window {
+                        let Some(column) = w.position(x, kx) else { continue };
+                        let from = ((image * h.input + row) * w.input + column) * self.channels;
+                        pace.go(out_channels);
+                        f(from, (ky * w.window + kx) * out_channels, to);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn forward<T: Float>(slide: &Slide, input: Tensor, filter: &Tensor) -> Result<Tensor> {
+    let input = to_channels_last::<T>(slide, input)?;
+    let conv = Depthwise::new(slide, input.shape(), filter.shape())?;
+    let shape = conv.output_shape();
+    let mut output = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    let (input, filter) = (input.slice::<T>()?, filter.slice::<T>()?);
+    let (channels, many) = (conv.channels, conv.multiplier);
+    conv.for_each_pixel(|from, weight, to| {
+        let input = &input[from..from + channels];
+        let filter = &filter[weight..weight + channels * many];
+        let output = &mut output[to..to + channels * many];
+        if many == 1 {
+            for ((out, &x), &k) in output.iter_mut().zip(input).zip(filter) {
+                *out = *out + x * k;
+            }
+        } else if many > 1 {
+            for ((out, &x), k) in output.chunks_exact_mut(many).zip(input).zip(filter.chunks_exact(many)) {
+                out.iter_mut().zip(k).for_each(|(out, &k)| *out = *out + x * k);
+            }
+        }
+    });
+    from_channels_last::<T>(slide, Tensor::from_vec(shape, output))
+}
+
+fn backprop_input<T: Float>(slide: &Slide, sizes: &Tensor, filter: &Tensor, gradient: Tensor) -> Result<Tensor> {
+    let gradient = to_channels_last::<T>(slide, gradient)?;
+    let mut dims = Shape::from_i64s(&sizes.to_i64s()?)?.dims().to_vec();
+    if slide.channels_first && dims.len() == 4 {
+        dims[1..].rotate_left(1);
+    }
+    let shape = Shape::from(dims);
+    let conv = Depthwise::new(slide, &shape, filter.shape())?;
+    check_gradient(&conv, gradient.shape())?;
+    let mut input = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    let (filter, gradient) = (filter.slice::<T>()?, gradient.slice::<T>()?);
+    let many = conv.multiplier;
+    conv.for_each_pixel(|to, weight, from| {
+        for (c, x) in input[to..to + conv.channels].iter_mut().enumerate() {
+            let pairs = filter[weight + c * many..][..many].iter().zip(&gradient[from + c * many..][..many]);
+            *x = pairs.fold(*x, |x, (&k, &g)| x + k * g);
+        }
+    });
+    from_channels_last::<T>(slide, Tensor::from_vec(shape, input))
+}
+
+fn backprop_filter<T: Float>(slide: &Slide, input: Tensor, sizes: &Tensor, gradient: Tensor) -> Result<Tensor> {
+    let (input, gradient) = (to_channels_last::<T>(slide, input)?, to_channels_last::<T>(slide, gradient)?);
+    let shape = Shape::from_i64s(&sizes.to_i64s()?)?;
+    let conv = Depthwise::new(slide, input.shape(), &shape)?;
+    check_gradient(&conv, gradient.shape())?;
+    let mut filter = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    let (input, gradient) = (input.slice::<T>()?, gradient.slice::<T>()?);
+    let many = conv.multiplier;
+    conv.for_each_pixel(|at, weight, from| {
+        for (c, &x) in input[at..at + conv.channels].iter().enumerate() {
+            let pairs = filter[weight + c * many..][..many].iter_mut().zip(&gradient[from + c * many..][..many]);
+            pairs.for_each(|(k, &g)| *k = *k + x * g);
+        }
+    });
+    Ok(Tensor::from_vec(shape, filter))
+}
+
+fn check_gradient(conv: &Depthwise, got: &Shape) -> Result<()> {
+    let want = conv.output_shape();
+    if want == *got {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "out_backprop does not fit the other inputs: a convolution of those sizes has the shape {want}, got {got}"
+    )))
+}

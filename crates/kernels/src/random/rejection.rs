@@ -1,0 +1,355 @@
+//! Numbers that are drawn until one is accepted: Poisson's, gamma's, and normal ones between bounds.
+
+use meshtf_loops::turn::Pace;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{DType, Float, Numeric, Shape, Tensor, with_float, with_number, with_type};
+
+use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::{HostKernel, KernelNode};
+use super::distribution::{DRAW, Distribution, normal2_f64, uniform_f64};
+use super::philox::Philox;
+use super::stateful::{COUNTS_PER_NUMBER, Generator, Generators, shape_of};
+
+/// How often a bounded normal number may be refused.
+const MAX_TRIES: usize = 1000;
+/// Numbers that are drawn from one position if all have the same bounds.
+const BATCH: usize = 100;
+/// So many deviations of a side within the bounds, normal numbers are drawn until one is within.
+const MOSTLY_WITHIN: f64 = 1.3;
+
+pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
+    if !matches!(node.op, "RandomPoissonV2" | "RandomGamma" | "ParameterizedTruncatedNormal") {
+        return Ok(None);
+    }
+    let generator = generators.of(node)?;
+    let dtype = output_dtype(node, 0)?;
+    let kernel = match node.op {
+        "RandomPoissonV2" => {
+            with_number!(dtype, T => of_parameters(generator, dtype, poisson, <T as Numeric>::from_f64))
+        }
+        "RandomGamma" => {
+            with_float!(input_dtype(node, 1)?, T => of_parameters(generator, dtype, gamma, <T as Numeric>::from_f64))
+        }
+        _ => with_type!(dtype, T => call(move |[shape, means, deviations, lows, highs]| {
+            bounded::<T>(&shape, [means, deviations, lows, highs], &generator)
+        }); F16 half::f16, F32 f32, F64 f64),
+    };
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// Numbers of a shape for each parameter: `draw` draws one from a position of its own.
+fn of_parameters<T: Numeric>(
+    generator: Generator,
+    dtype: DType,
+    draw: fn(f64, &mut Draws, &mut Pace) -> f64,
+    number: fn(f64) -> T,
+) -> HostKernel {
+    call(move |[shape, parameters]| {
+        let each = shape_of(&shape)?;
+        let of_each = each.checked_elements(dtype)?;
+        let whole: Shape = each.dims().iter().chain(parameters.dims()).copied().collect();
+        let all = whole.checked_elements(dtype)?;
+        let philox = generator.reserve((all as u64).saturating_mul(COUNTS_PER_NUMBER));
+        let parameters = numbers_of(&parameters)?;
+        let mut numbers = vec![T::ZERO; all];
+        let mut pace = Pace::new();
+        for (i, &parameter) in parameters.iter().enumerate() {
+            for sample in 0..of_each {
+                pace.go(4 * DRAW);
+                let mut draws = Draws::new(philox, (i * of_each + sample) as u64 * COUNTS_PER_NUMBER);
+                numbers[sample * parameters.len() + i] = number(draw(parameter, &mut draws, &mut pace));
+            }
+        }
+        Ok(Tensor::from_vec(whole, numbers))
+    })
+}
+
+/// Uniform and normal numbers of 64 bits, each kind in pairs of which the second is used first.
+struct Draws {
+    philox: Philox,
+    uniform: Option<f64>,
+    normal: Option<f64>,
+}
+
+impl Draws {
+    fn new(mut philox: Philox, skipped: u64) -> Draws {
+        philox.skip(skipped);
+        Draws { philox, uniform: None, normal: None }
+    }
+
+    fn uniform(&mut self) -> f64 {
+        self.uniform.take().unwrap_or_else(|| {
+            let [a, b, c, d] = self.philox.draw();
+            self.uniform = Some(uniform_f64([a, b]));
+            uniform_f64([c, d])
+        })
+    }
+
+    fn normal(&mut self) -> f64 {
+        self.normal.take().unwrap_or_else(|| {
+            let [first, second] = normal2_f64(self.philox.draw());
+            self.normal = Some(first);
+            second
+        })
+    }
+}
+
+/// How often something happens that happens `rate` times on average.
+fn poisson(rate: f64, draws: &mut Draws, pace: &mut Pace) -> f64 {
+    if rate.is_nan() || rate == f64::INFINITY {
+        return rate;
+    }
+    if rate < 10.0 {
+        // Knuth 1969: waiting times between what happens.
+        let (least, mut product, mut count) = ((-rate).exp(), 1.0, 0.0);
+        loop {
+            product *= draws.uniform();
+            if product <= least {
+                return count;
+            }
+            count += 1.0;
+        }
+    }
+    // Hörmann 1993: transformed rejection.
+    let b = 0.931 + 2.53 * rate.sqrt();
+    let a = -0.059 + 0.02483 * b;
+    let over_acceptance = 1.1239 + 1.1328 / (b - 3.4);
+    loop {
+        pace.go(DRAW);
+        let u = draws.uniform() - 0.5;
+        let v = draws.uniform();
+        let near = 0.5 - u.abs();
+        let count = ((2.0 * a / near + b) * u + rate + 0.43).floor();
+        if near >= 0.07 && v <= 0.9277 - 3.6224 / (b - 2.0) {
+            return count;
+        }
+        if count < 0.0 || near < 0.013 && v > near {
+            continue;
+        }
+        let drawn = (v * over_acceptance / (a / (near * near) + b)).ln();
+        if drawn <= -rate + count * rate.ln() - libm::lgamma(count + 1.0) {
+            return count;
+        }
+    }
+}
+
+/// A number of the gamma distribution of a shape, with scale 1 (Marsaglia and Tsang 2000).
+fn gamma(alpha: f64, draws: &mut Draws, pace: &mut Pace) -> f64 {
+    if alpha == 1.0 {
+        return -(-draws.uniform()).ln_1p();
+    }
+    let is_small = alpha < 1.0;
+    let d = alpha + if is_small { 2.0 / 3.0 } else { -1.0 / 3.0 };
+    let c = 1.0 / 3.0 / d.sqrt();
+    if d.is_nan() || c.is_nan() {
+        return f64::NAN;
+    }
+    loop {
+        pace.go(DRAW);
+        let x = draws.normal();
+        let v = 1.0 + c * x;
+        if v <= 0.0 {
+            continue;
+        }
+        let v = v * v * v;
+        let u = draws.uniform();
+        let is_surely_within = u < 1.0 - 0.0331 * (x * x) * (x * x);
+        if is_surely_within || u.ln() < 0.5 * x * x + d * (1.0 - v + v.ln()) {
+            return if is_small { d * v * draws.uniform().powf(1.0 / alpha) } else { d * v };
+        }
+    }
+}
+
+/// Normal numbers between bounds; a mean, a deviation and bounds for each row, or for all.
+fn bounded<T: Float>(shape: &Tensor, parameters: [Tensor; 4], generator: &Generator) -> Result<Tensor> {
+    if shape.rank() != 1 {
+        let why = format!("Input shape should be a vector, got shape: {}", shape.shape());
+        return Err(Failure::invalid(why));
+    }
+    let whole = shape_of(shape)?;
+    let Some((&rows, rest)) = whole.dims().split_first() else {
+        return Err(Failure::invalid("Shape tensor must not be empty"));
+    };
+    let all = whole.checked_elements(T::DTYPE)?;
+    let names = ["means", "stddevs", "minvals", "maxvals"];
+    for (name, parameter) in names.iter().zip(&parameters) {
+        if parameter.rank() > 1 {
+            let why = format!("Input {name} should be a scalar or vector, got shape: {}", parameter.shape());
+            return Err(Failure::invalid(why));
+        }
+    }
+    let [means, deviations, lows, highs] = &parameters;
+    let is_one = |tensor: &Tensor| tensor.len() == 1;
+    let (rows, of_each) = if is_one(means) && is_one(deviations) && lows.rank() == 0 && highs.rank() == 0 {
+        (all.div_ceil(BATCH), BATCH)
+    } else {
+        for (name, parameter) in names.iter().zip(&parameters) {
+            if parameter.rank() == 1 && parameter.len() != 1 && parameter.len() != rows {
+                let why = format!("Input {name} should have length 1 or shape[0], got shape: {}", parameter.shape());
+                return Err(Failure::invalid(why));
+            }
+        }
+        (rows, rest.iter().product())
+    };
+    let counts = (rows as u64).saturating_mul(2 * MAX_TRIES as u64).saturating_mul(of_each as u64 + 3) / 4;
+    let mut bits = generator.reserve(counts);
+    let values = parameters.map(|parameter| numbers_of(&parameter));
+    let [means, deviations, lows, highs] = values;
+    let (means, deviations, lows, highs) = (means?, deviations?, lows?, highs?);
+    let at = |values: &[f64], row: usize| if values.len() == 1 { values[0] } else { values[row] };
+    let mut numbers = Vec::with_capacity(all);
+    let mut pace = Pace::new();
+    for row in 0..rows {
+        let end = all.min((row + 1) * of_each);
+        let normal = Bounded::<T>::new(at(&means, row), at(&deviations, row), at(&lows, row), at(&highs, row))?;
+        normal.draw(&mut numbers, end, &mut bits, &mut pace)?;
+    }
+    Ok(Tensor::from_vec(whole, numbers))
+}
+
+/// A normal distribution between bounds. Each step is rounded to the dtype.
+struct Bounded<T> {
+    mean: f64,
+    deviation: f64,
+    /// The bounds of a number of mean 0 and deviation 1.
+    low: f64,
+    high: f64,
+    dtype: std::marker::PhantomData<T>,
+}
+
+impl<T: Float> Bounded<T> {
+    fn new(mean: f64, mut deviation: f64, mut low: f64, mut high: f64) -> Result<Bounded<T>> {
+        if !(deviation > 0.0 && low < high && (low.is_finite() || high.is_finite())) {
+            return Err(Failure::invalid("Invalid parameters"));
+        }
+        if low == f64::NEG_INFINITY || high < mean {
+            (low, high) = (high, low);
+            deviation = -deviation;
+        }
+        let normal = |bound: f64| round::<T>(round::<T>(bound - mean) / deviation);
+        Ok(Bounded { mean, deviation, low: normal(low), high: normal(high), dtype: std::marker::PhantomData })
+    }
+
+    /// Adds numbers until there are `end`.
+    fn draw(&self, numbers: &mut Vec<T>, end: usize, bits: &mut Philox, pace: &mut Pace) -> Result<()> {
+        let Bounded { low, high, .. } = *self;
+        let within = round::<T>(MOSTLY_WITHIN);
+        if low < -within && high >= 0.0 || high > within && low <= 0.0 {
+            return self.normal(numbers, end, bits, pace);
+        }
+        let r = round::<T>;
+        let root = r(r(r(low * low) + 4.0).sqrt());
+        let exponent = r(0.5 + r(r(low * r(low - root)) / 4.0));
+        let cutoff = r(r(2.0 * r(exponent.exp())) / r(low + root));
+        if r(high - low) < cutoff {
+            self.even(numbers, end, bits, pace)
+        } else {
+            self.exponential(numbers, end, bits, pace)
+        }
+    }
+
+    fn made(&self, z: f64) -> T {
+        T::from_f64(round::<T>(z * self.deviation) + self.mean)
+    }
+
+    fn normal(&self, numbers: &mut Vec<T>, end: usize, bits: &mut Philox, pace: &mut Pace) -> Result<()> {
+        let way = Rejection { cost: 4 * DRAW, most_rejected: MAX_TRIES, what: "randn rejection" };
+        self.accepted(numbers, end, pace, way, || {
+            let all = drawn::<T>(Distribution::Normal, bits)?.into_iter();
+            Ok(all.map(|z| (z, z >= self.low && z <= self.high)))
+        })
+    }
+
+    fn even(&self, numbers: &mut Vec<T>, end: usize, bits: &mut Philox, pace: &mut Pace) -> Result<()> {
+        let r = round::<T>;
+        let width = r(self.high - self.low);
+        let most = if self.low < 0.0 { 0.0 } else { r(self.low * self.low) };
+        let way = Rejection { cost: 8 * DRAW, most_rejected: MAX_TRIES - 1, what: "uniform rejection" };
+        self.accepted(numbers, end, pace, way, || {
+            let places = drawn::<T>(Distribution::Uniform, bits)?;
+            let all = places.into_iter().zip(drawn::<T>(Distribution::Uniform, bits)?);
+            Ok(all.map(move |(place, u)| {
+                let z = r(r(place * width) + self.low);
+                (z, u <= r(r(r(most - r(z * z)) / 2.0).exp()))
+            }))
+        })
+    }
+
+    fn exponential(&self, numbers: &mut Vec<T>, end: usize, bits: &mut Philox, pace: &mut Pace) -> Result<()> {
+        let r = round::<T>;
+        let alpha = r(r(self.low + r(r(r(self.low * self.low) + 4.0).sqrt())) / 2.0);
+        let way =
+            Rejection { cost: 8 * DRAW, most_rejected: MAX_TRIES - 1, what: "exponential distribution rejection" };
+        self.accepted(numbers, end, pace, way, || {
+            let mut all = drawn::<T>(Distribution::Uniform, bits)?.into_iter();
+            let pairs = std::iter::from_fn(move || Some((all.next()?, all.next()?)));
+            Ok(pairs.map(move |(place, u)| {
+                let z = r(r(-r(place.ln()) / alpha) + self.low);
+                let x = if self.low < alpha { r(alpha - z) } else { r(self.low - alpha) };
+                (z, u <= r(r(r(-x * x) / 2.0).exp()) && z < self.high)
+            }))
+        })
+    }
+
+    /// Draws until there are `end` numbers: of each draw, those that are accepted.
+    fn accepted<Draw: Iterator<Item = (f64, bool)>>(
+        &self,
+        numbers: &mut Vec<T>,
+        end: usize,
+        pace: &mut Pace,
+        Rejection { cost, most_rejected, what }: Rejection,
+        mut draw: impl FnMut() -> Result<Draw>,
+    ) -> Result<()> {
+        let mut rejected = 0;
+        while numbers.len() < end {
+            pace.go(cost);
+            for (z, is_accepted) in draw()? {
+                if is_accepted {
+                    rejected = 0;
+                    numbers.push(self.made(z));
+                    if numbers.len() == end {
+                        break;
+                    }
+                } else {
+                    rejected += 1;
+                    if rejected > most_rejected {
+                        return Err(out_of_tries(what));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A way of drawing: what a draw costs, how many numbers in a row may be rejected, and its name.
+struct Rejection {
+    cost: usize,
+    most_rejected: usize,
+    what: &'static str,
+}
+
+fn round<T: Float>(x: f64) -> f64 {
+    T::from_f64(x).to_f64()
+}
+
+/// The numbers of the dtype that the bits of one count give.
+fn drawn<T: Float>(distribution: Distribution, bits: &mut Philox) -> Result<Vec<f64>> {
+    let count = if T::DTYPE == DType::F64 { 2 } else { 4 };
+    let now = *bits;
+    bits.skip(1);
+    let numbers = distribution.draw(T::DTYPE, Shape::from([count]), now);
+    let numbers = numbers.unwrap_or_else(|| Err(Failure::invalid("random numbers are floats")))?;
+    numbers_of(&numbers)
+}
+
+/// The elements of a tensor as they are, or the nearest of 64 bits.
+fn numbers_of(tensor: &Tensor) -> Result<Vec<f64>> {
+    let all = with_number!(tensor.dtype(), T => tensor.slice::<T>()?.iter().map(|x| Numeric::to_f64(*x)).collect());
+    all.ok_or_else(|| Failure::invalid(format!("expected numbers, got {}", tensor.dtype())))
+}
+
+fn out_of_tries(sampler: &str) -> Failure {
+    let why = format!("TruncatedNormal {sampler} sampler failed to accept a sample.");
+    Failure::new(Code::Internal, why)
+}

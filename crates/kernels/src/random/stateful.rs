@@ -1,0 +1,297 @@
+//! Random ops with state: the node's generator, which every step advances, whichever plan it belongs to.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Mutex};
+
+use meshtf_loops::turn::{Pace, paced};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
+
+use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::{HostKernel, KernelNode};
+use super::distribution::{DRAW, Distribution, groups, uniform_f64};
+use super::philox::{Philox, Words};
+use super::unigrams::Learned;
+
+/// Counts that TensorFlow reserves for each number, drawn or not.
+pub(super) const COUNTS_PER_NUMBER: u64 = 256;
+
+pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
+    if !matches!(
+        node.op,
+        "RandomUniform"
+            | "RandomStandardNormal"
+            | "TruncatedNormal"
+            | "RandomUniformInt"
+            | "Multinomial"
+            | "RandomShuffle"
+    ) {
+        return Ok(None);
+    }
+    let generator = generators.of(node)?;
+    let kernel = match node.op {
+        "RandomUniform" => floats(node, generator, Distribution::Uniform)?,
+        "RandomStandardNormal" => floats(node, generator, Distribution::Normal)?,
+        "TruncatedNormal" => floats(node, generator, Distribution::TruncatedNormal)?,
+        "RandomUniformInt" => integers(node, generator)?,
+        "Multinomial" => multinomial(node, generator)?,
+        _ => with_type!(input_dtype(node, 0)?, T => shuffle::<T>(generator)),
+    };
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// Draws one number after another from a node's seeds, for callers other than kernels.
+#[derive(Clone)]
+pub struct Dice(Words);
+
+impl Dice {
+    /// # Errors
+    /// InvalidArgument if the node has no seeds.
+    pub fn of(node: &KernelNode) -> Result<Dice> {
+        Ok(Dice(start(node)?.words()))
+    }
+
+    /// As TensorFlow's of these seeds.
+    pub fn seeded(seed: u64, seed2: u64) -> Dice {
+        Dice(Philox::from_seeds(seed, seed2).words())
+    }
+
+    /// As [`seeded`](Dice::seeded), after the first `blocks` of four numbers.
+    pub fn seeded_after(seed: u64, seed2: u64, blocks: u64) -> Dice {
+        let mut philox = Philox::from_seeds(seed, seed2);
+        philox.skip(blocks);
+        Dice(philox.words())
+    }
+
+    /// Seeds that cannot be predicted.
+    pub fn unpredictable_seeds() -> (u64, u64) {
+        (entropy(), entropy())
+    }
+
+    /// The next 32 bits.
+    pub fn draw(&mut self) -> u32 {
+        self.0.draw()
+    }
+
+    /// A number from 0 up to 1.
+    pub fn fraction(&mut self) -> f64 {
+        let [first, second] = [self.draw(), self.draw()];
+        uniform_f64([first, second])
+    }
+
+    /// A number below `sides`, which is not 0.
+    pub fn throw(&mut self, sides: usize) -> usize {
+        self.0.draw() as usize % sides
+    }
+}
+
+/// The generators of one session's nodes on one device, by node name. A node has one for all plans, so that evaluating
+/// a model between two training steps continues the sequence.
+#[derive(Default)]
+pub struct Generators {
+    positions: Mutex<HashMap<String, Generator>>,
+    learned: Mutex<HashMap<String, Arc<Mutex<Learned>>>>,
+}
+
+impl Generators {
+    /// The node's generator, in the state in which the session's plans left it.
+    pub(super) fn of(&self, node: &KernelNode) -> Result<Generator> {
+        let mut generators = lock(&self.positions);
+        if let Some(known) = generators.get(node.name) {
+            return Ok(known.clone());
+        }
+        let generator = Generator(Arc::new(Mutex::new(start(node)?)));
+        generators.insert(node.name.to_owned(), generator.clone());
+        Ok(generator)
+    }
+
+    /// What the node has learned of its classes.
+    pub(super) fn learned(
+        &self,
+        node: &KernelNode,
+        make: impl FnOnce() -> Result<Learned>,
+    ) -> Result<Arc<Mutex<Learned>>> {
+        let mut learned = lock(&self.learned);
+        if let Some(known) = learned.get(node.name) {
+            return Ok(Arc::clone(known));
+        }
+        let made = Arc::new(Mutex::new(make()?));
+        learned.insert(node.name.to_owned(), Arc::clone(&made));
+        Ok(made)
+    }
+}
+
+/// Where a node's random numbers begin.
+fn start(node: &KernelNode) -> Result<Philox> {
+    let (seed, seed2) = (node.attrs.int("seed")? as u64, node.attrs.int("seed2")? as u64);
+    Ok(match (seed, seed2) {
+        (0, 0) => Philox::from_seeds(entropy(), entropy()),
+        _ => Philox::from_seeds(seed, seed2),
+    })
+}
+
+/// A node's position in its random numbers.
+#[derive(Clone)]
+pub(super) struct Generator(Arc<Mutex<Philox>>);
+
+impl Generator {
+    /// The generator for this step, with `counts` reserved for it.
+    pub(super) fn reserve(&self, counts: u64) -> Philox {
+        let mut next = lock(&self.0);
+        let now = *next;
+        next.skip(counts);
+        now
+    }
+
+    fn reserve_numbers(&self, numbers: usize) -> Philox {
+        self.reserve(numbers as u64 * COUNTS_PER_NUMBER)
+    }
+}
+
+/// An unpredictable number: the standard library keys its hash maps with the system's entropy.
+fn entropy() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// The shape that a shape tensor states.
+///
+/// # Errors
+/// InvalidArgument if it is not a vector or has a negative size.
+pub(super) fn shape_of(tensor: &Tensor) -> Result<Shape> {
+    if tensor.rank() != 1 {
+        return Err(Failure::invalid(format!(
+            "shape must be a vector of {{int32,int64}}, got shape {}",
+            tensor.shape()
+        )));
+    }
+    let sizes = tensor.to_i64s()?;
+    if let Some((i, size)) = sizes.iter().enumerate().find(|(_, size)| **size < 0) {
+        return Err(Failure::invalid(format!("Dimension {size} must be >= 0 (size {i} of the shape)")));
+    }
+    Shape::from_i64s(&sizes)
+}
+
+fn floats(node: &KernelNode, generator: Generator, distribution: Distribution) -> Result<Option<HostKernel>> {
+    let dtype = output_dtype(node, 0)?;
+    if !dtype.is_float() {
+        return Ok(None);
+    }
+    Ok(Some(call(move |[shape]| {
+        let shape = shape_of(&shape)?;
+        let philox = generator.reserve_numbers(shape.checked_elements(dtype)?);
+        distribution.draw(dtype, shape, philox).unwrap_or_else(|| Err(Failure::invalid("random numbers are floats")))
+    })))
+}
+
+fn integers(node: &KernelNode, generator: Generator) -> Result<Option<HostKernel>> {
+    let dtype = output_dtype(node, 0)?;
+    if !matches!(dtype, DType::I32 | DType::I64) {
+        return Ok(None);
+    }
+    Ok(Some(call(move |[shape, low, high]| {
+        let shape = shape_of(&shape)?;
+        for (name, bound) in [("minval", &low), ("maxval", &high)] {
+            if bound.rank() != 0 {
+                return Err(Failure::invalid(format!("{name} must be 0-D, got shape {}", bound.shape())));
+            }
+        }
+        let n = shape.checked_elements(dtype)?;
+        if n == 0 {
+            return Tensor::zeros(dtype, shape);
+        }
+        let (low, high) = (low.to_i64()?, high.to_i64()?);
+        if low >= high {
+            return Err(Failure::invalid(format!("Need minval < maxval, got {low} >= {high}")));
+        }
+        let philox = generator.reserve_numbers(n);
+        Ok(integers_between(dtype, shape, n, philox, low, high.wrapping_sub(low) as u64))
+    })))
+}
+
+/// `n` int32 or int64 from `low` on, within `range`: taken modulo the range, as in TensorFlow.
+pub(super) fn integers_between(dtype: DType, shape: Shape, n: usize, philox: Philox, low: i64, range: u64) -> Tensor {
+    if dtype == DType::I32 {
+        let (low, range) = (low as i32, range as u32);
+        return Tensor::from_vec(
+            shape,
+            groups(n, philox, |bits| bits.map(|word| low.wrapping_add_unsigned(word % range))),
+        );
+    }
+    let number = |bits: [u32; 2]| low.wrapping_add_unsigned((u64::from(bits[1]) << 32 | u64::from(bits[0])) % range);
+    Tensor::from_vec(shape, groups(n, philox, |[a, b, c, d]| [number([a, b]), number([c, d])]))
+}
+
+fn multinomial(node: &KernelNode, generator: Generator) -> Result<Option<HostKernel>> {
+    let wide = output_dtype(node, 0)? == DType::I64;
+    Ok(with_float!(input_dtype(node, 0)?, T => call(move |[logits, samples]| {
+        let &[batch, classes] = logits.dims() else {
+            return Err(Failure::invalid(format!("logits should be a matrix, got shape {}", logits.shape())));
+        };
+        if samples.rank() != 0 {
+            return Err(Failure::invalid(format!("num_samples should be a scalar, got shape {}", samples.shape())));
+        }
+        let samples = samples.to_i64()?;
+        let Ok(samples) = usize::try_from(samples) else {
+            return Err(Failure::invalid(format!("num_samples should be non-negative, got {samples}")));
+        };
+        if classes == 0 && batch > 0 {
+            return Err(Failure::invalid(format!("num_classes should be positive, got {classes}")));
+        }
+        let shape = Shape::from([batch, samples]);
+        shape.checked_elements(DType::I64)?;
+        let philox = generator.reserve_numbers(batch * samples.next_multiple_of(4) * 2);
+        let classes = draw_classes::<T>(logits.slice()?, classes, samples, philox);
+        Ok(if wide {
+            Tensor::from_vec(shape, classes)
+        } else {
+            Tensor::from_vec::<i32>(shape, classes.into_iter().map(|class| class as i32).collect())
+        })
+    })))
+}
+
+/// `samples` classes for each row of `logits`, with the probabilities of its softmax.
+pub(super) fn draw_classes<T: Float>(logits: &[T], classes: usize, samples: usize, philox: Philox) -> Vec<i64> {
+    let mut words = philox.words();
+    let mut drawn = Vec::new();
+    let mut cumulative = Vec::with_capacity(classes);
+    let mut pace = Pace::new();
+    for row in logits.chunks_exact(classes.max(1)) {
+        pace.go(DRAW * classes);
+        let finite = |x: &T| Some(x.to_f64()).filter(|x| x.is_finite());
+        let max = row.iter().filter_map(finite).fold(f64::MIN, f64::max);
+        let mut total = 0.0;
+        cumulative.clear();
+        cumulative.extend(row.iter().map(|x| {
+            total += finite(x).map_or(0.0, |x| (x - max).exp());
+            total
+        }));
+        for _ in 0..samples {
+            pace.go(4 * DRAW);
+            let at = uniform_f64([words.draw(), words.draw()]) * total;
+            drawn.push(cumulative.partition_point(|&sum| sum <= at) as i64);
+        }
+    }
+    drawn
+}
+
+fn shuffle<T: Element>(generator: Generator) -> HostKernel {
+    call(move |[mut value]| {
+        let rows = value.dims().first().copied().unwrap_or(1);
+        if rows <= 1 || value.len() <= 1 {
+            return Ok(value);
+        }
+        let mut words = generator.reserve((rows as u64 - 1).div_ceil(4)).words();
+        let width = value.len() / rows;
+        let elements = value.slice_mut::<T>()?;
+        for row in paced(0..rows - 1, width + DRAW) {
+            let other = row + words.draw() as usize % (rows - row);
+            if other != row {
+                let (before, from) = elements.split_at_mut(other * width);
+                before[row * width..][..width].swap_with_slice(&mut from[..width]);
+            }
+        }
+        Ok(value)
+    })
+}

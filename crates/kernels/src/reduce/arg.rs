@@ -1,0 +1,201 @@
+//! ArgMax and ArgMin: the first position of the greatest or least element along an axis.
+
+use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::turn::{BLOCK, Pace, look};
+use meshtf_loops::vector::{Work, widest};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_type};
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::math::{cast, wide};
+use super::super::{HostKernel, KernelNode};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let greatest = match node.op {
+        "ArgMax" => true,
+        "ArgMin" => false,
+        _ => return Ok(None),
+    };
+    let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+    // False sorts before true.
+    let wide = if dtype == DType::Bool { DType::I32 } else { wide(dtype) };
+    let found = with_type!(wide, T => call(move |[x, axis]| place::<T>(&cast(x, wide)?, &axis, greatest, to));
+        F32 f32, F64 f64, I32 i32, I64 i64, U64 u64);
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DType) -> Result<Tensor> {
+    let axis = match axis.data() {
+        Data::I16(values) if values.len() == 1 => i64::from(values[0]),
+        _ => axis.to_i64()?,
+    };
+    let rank = x.rank() as i64;
+    let at = call::axis(axis, x.rank()).map_err(|_| {
+        Failure::invalid(format!("Expected dimension in the range [{}, {rank}), but got {axis}", -rank))
+    })?;
+    let size = x.dims()[at];
+    if size == 0 {
+        return Err(Failure::invalid(format!("Reduction axis {at} is empty in shape {}", x.shape())));
+    }
+    let inner = call::product(&x.dims()[at + 1..]);
+    let mut dims = x.dims().to_vec();
+    dims.remove(at);
+    let mut places = vec![0i64; Shape::from(dims.as_slice()).checked_elements(DType::I64)?];
+    if !places.is_empty() {
+        let blocks = lot(2 * size * inner);
+        let lots = x.slice::<T>()?.chunks(blocks * size * inner).zip(places.chunks_mut(blocks * inner));
+        in_lots(lots, |(elements, places)| match inner {
+            // A lot of several rows is short, and one row is looked through at once.
+            1 => {
+                look();
+                widest(Along { rows: elements, size, greatest, places });
+            }
+            _ => {
+                let mut best = vec![T::ZERO; inner];
+                let mut pace = Pace::new();
+                for (block, places) in elements.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
+                    // As many rows at a time as there are between two looks.
+                    let rows = (BLOCK / inner).max(1);
+                    best.fill(start(greatest));
+                    for (i, rows_of) in block.chunks(rows * inner).enumerate() {
+                        pace.go(rows_of.len());
+                        let first = i * rows;
+                        widest(Across { rows: rows_of, first, greatest, best: &mut best, places });
+                    }
+                }
+            }
+        });
+    }
+    cast(Tensor::from_vec(Shape::from(dims), places), to)
+}
+
+/// Elements that are compared side by side.
+const LANES: usize = 32;
+
+fn start<T: Numeric>(greatest: bool) -> T {
+    if greatest { T::LOWEST } else { T::HIGHEST }
+}
+
+#[inline(always)]
+fn is_better<T: Numeric>(x: T, best: T, greatest: bool) -> bool {
+    if greatest { x > best } else { x < best }
+}
+
+/// Takes each element of some rows, which are numbered from `first` on, for the best in its column so far if it is: neither NaN
+/// nor a tie replaces what was found first.
+struct Across<'a, T> {
+    rows: &'a [T],
+    first: usize,
+    greatest: bool,
+    best: &'a mut [T],
+    places: &'a mut [i64],
+}
+
+impl<T: Numeric> Work for Across<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        for (i, row) in self.rows.chunks_exact(self.best.len()).enumerate() {
+            let number = (self.first + i) as i64;
+            for ((best, place), &x) in self.best.iter_mut().zip(&mut *self.places).zip(row) {
+                let is_better = is_better(x, *best, self.greatest);
+                *best = if is_better { x } else { *best };
+                *place = if is_better { number } else { *place };
+            }
+        }
+    }
+}
+
+/// The first place of the greatest or least element of each row, or of the row if no element is a number.
+struct Along<'a, T> {
+    rows: &'a [T],
+    size: usize,
+    greatest: bool,
+    places: &'a mut [i64],
+}
+
+impl<T: Numeric> Work for Along<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        for (place, row) in self.places.iter_mut().zip(self.rows.chunks_exact(self.size)) {
+            *place = first(row, self.greatest) as i64;
+        }
+    }
+}
+
+#[inline(always)]
+fn first<T: Numeric>(row: &[T], greatest: bool) -> usize {
+    let better = |best: T, x: T| if is_better(x, best, greatest) { x } else { best };
+    let (parts, rest) = row.as_chunks::<LANES>();
+    let mut best = rest.iter().fold(start(greatest), |best, &x| better(best, x));
+    if !parts.is_empty() {
+        let mut lanes = [start::<T>(greatest); LANES];
+        for part in parts {
+            for (best, &x) in lanes.iter_mut().zip(part) {
+                *best = better(*best, x);
+            }
+        }
+        let mut count = LANES;
+        while count > 1 {
+            count /= 2;
+            for i in 0..count {
+                lanes[i] = better(lanes[i], lanes[i + count]);
+            }
+        }
+        best = better(best, lanes[0]);
+    }
+    // The part is found without a way out of it: so the loop is vectorised.
+    let has = |part: &&[T; LANES]| part.iter().fold(false, |any, &x| any | (x == best));
+    let from = parts.iter().take_while(|part| !has(part)).count() * LANES;
+    row[from..].iter().position(|&x| x == best).map_or(0, |place| from + place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_best_counts_and_nothing_that_is_no_number() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        for (row, greatest, least) in [
+            (vec![1.0, 3.0, 3.0, -2.0, -2.0], 1, 3),
+            (vec![nan, 1.0, nan, 2.0], 3, 1),
+            (vec![nan, nan], 0, 0),
+            (vec![-0.0, 0.0], 0, 0),
+            (vec![nan, -inf, 5.0], 2, 1),
+            (vec![inf, nan, inf], 0, 0),
+            (vec![-inf, -inf], 0, 0),
+        ] {
+            assert_eq!((first(&row, true), first(&row, false)), (greatest, least), "{row:?}");
+            // The same among many others between them, and at the end.
+            for others in [20, 100] {
+                let mut long = vec![nan; others];
+                long.extend(&row);
+                long.extend(vec![nan; others]);
+                let moved = |place: usize| if row.iter().all(|x| x.is_nan()) { 0 } else { place + others };
+                assert_eq!((first(&long, true), first(&long, false)), (moved(greatest), moved(least)), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn places_along_any_axis_are_those_of_a_loop() {
+        for dims in [[700, 3, 900], [2, 1000, 300], [9, 10, 33], [3000, 70, 2], [1, 1_000_000, 1], [5, 0, 3], [3, 7, 0]]
+        {
+            let xs: Vec<f32> = (0..dims.iter().product()).map(|i: usize| (i * 7919 % 1009) as f32).collect();
+            let x = Tensor::from_vec(dims, xs.clone());
+            for axis in (0..3).filter(|&axis| dims[axis] > 0) {
+                let inner: usize = dims[axis + 1..].iter().product();
+                for greatest in [true, false] {
+                    let got = place::<f32>(&x, &Tensor::scalar(axis as i32), greatest, DType::I64).unwrap();
+                    for (i, &got) in got.slice::<i64>().unwrap().iter().enumerate() {
+                        let from = i / inner * dims[axis] * inner + i % inner;
+                        let row = || xs[from..].iter().step_by(inner).take(dims[axis]);
+                        let best =
+                            if greatest { row().copied().reduce(f32::max) } else { row().copied().reduce(f32::min) };
+                        assert_eq!(Some(got as usize), row().position(|&x| Some(x) == best), "{dims:?} {axis} {i}");
+                    }
+                }
+            }
+        }
+    }
+}

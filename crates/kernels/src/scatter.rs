@@ -1,0 +1,140 @@
+//! Scatters into a variable: rows of the updates change the rows that the indices name, in that order.
+
+use meshtf_loops::vector::{Work, widest};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{
+    DType, Element, Float, Ring, Tensor, with_complex, with_float, with_integer, with_ring, with_type,
+};
+
+use super::call::no_kernel;
+use super::math::Pair;
+use super::named::{RowRange, in_ranges};
+use super::update::Update;
+use super::{KernelNode, array};
+
+/// The dtypes for which TensorFlow has ScatterMin and ScatterMax.
+macro_rules! with_extremes {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        with_type!($dtype, $t => $body; F16 half::f16, BF16 half::bf16, F32 f32, F64 f64, I32 i32, I64 i64)
+    };
+}
+
+pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
+    let name = node.op.strip_prefix("Resource").unwrap_or(node.op);
+    if name == "StridedSliceAssign" {
+        return array::strided_slice_assign(node).map(Some);
+    }
+    let Some(op) = name.strip_prefix("Scatter") else { return Ok(None) };
+    let dtype = match node.attrs.get("T") {
+        Some(_) => node.attrs.dtype("T")?,
+        None => node.attrs.dtype("dtype")?,
+    };
+    if op.starts_with("Nd") {
+        return array::scatter_nd(node, op, dtype);
+    }
+    let update = match op {
+        "Update" => with_type!(dtype, T => scatter(|at: &mut T, with: &T| at.clone_from(with))),
+        "Add" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::add(*at, with))),
+        "Sub" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::sub(*at, with))),
+        "Mul" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::mul(*at, with))),
+        "Min" => with_extremes!(dtype, T => scatter(|at: &mut T, &with| if with < *at { *at = with })),
+        "Max" => with_extremes!(dtype, T => scatter(|at: &mut T, &with| if with > *at { *at = with })),
+        "Div" => scatter_div(dtype),
+        _ => return Ok(None),
+    };
+    update.map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
+}
+
+fn scatter_div(dtype: DType) -> Option<Update> {
+    let complex = || with_complex!(dtype, T => scatter(|at: &mut T, &with| *at = at.over(with)));
+    with_float!(dtype, T => scatter(divide::<T>)).or_else(complex).or_else(|| {
+        with_integer!(dtype, T => {
+            let update = scatter(|at: &mut T, &with| *at = at.wrapping_div(with));
+            Update::new(1, move |variables, rest| {
+                if rest.get(1).and_then(|updates| updates.slice::<T>().ok()).is_some_and(|u| u.contains(&0)) {
+                    return Err(Failure::invalid("Integer division by zero"));
+                }
+                update.apply(variables, rest)
+            })
+        })
+    })
+}
+
+fn divide<T: Float>(at: &mut T, with: &T) {
+    *at = *at / *with;
+}
+
+/// Calls `combine(element of the variable, element of the updates)` for every element of every row named.
+fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + Sync + 'static) -> Update {
+    Update::new(1, move |variables, rest| {
+        let ([var], [indices, updates]) = (variables, rest) else {
+            return Err(Failure::invalid("a scatter takes a variable, indices and updates"));
+        };
+        let rows = check(var, indices, updates)?;
+        let width = var.dims()[1..].iter().product::<usize>();
+        let updates = updates.slice::<T>()?;
+        let var = var.slice_mut::<T>()?;
+        in_ranges([var], &rows, width, WORK, |part| widest(Rows { part, updates, combine: &combine }));
+        Ok(())
+    })
+}
+
+/// What an element of a scatter takes, counted as for `lots::lot`.
+const WORK: usize = 2;
+
+struct Rows<'a, T, F> {
+    part: RowRange<'a, T, 1>,
+    updates: &'a [T],
+    combine: &'a F,
+}
+
+impl<T, F: Fn(&mut T, &T)> Work for Rows<'_, T, F> {
+    #[inline(always)]
+    fn run(self) {
+        let width = self.part.width;
+        self.part.each(|i, [row]| match self.updates {
+            // One value for every element: `check` admits a longer row only with a scalar.
+            [one] => row.iter_mut().for_each(|at| (self.combine)(at, one)),
+            updates => {
+                let updates = &updates[i * width..][..width];
+                row.iter_mut().zip(updates).for_each(|(at, with)| (self.combine)(at, with));
+            }
+        });
+    }
+}
+
+/// The rows that `indices` names.
+fn check(var: &Tensor, indices: &Tensor, updates: &Tensor) -> Result<Vec<usize>> {
+    if var.rank() == 0 {
+        return Err(Failure::invalid(format!("params must be at least 1-D, got shape {}", var.shape())));
+    }
+    let fits = updates.rank() == 0 || {
+        let want = indices.dims().iter().chain(&var.dims()[1..]);
+        updates.dims().iter().eq(want)
+    };
+    if !fits {
+        return Err(Failure::invalid(format!(
+            "Must have updates.shape = indices.shape + params.shape[1:] or updates.shape = [], got updates.shape {}, \
+             indices.shape {}, params.shape {}",
+            updates.shape(),
+            indices.shape(),
+            var.shape()
+        )));
+    }
+    let limit = var.dims()[0];
+    let row = |(i, index): (usize, i64)| {
+        usize::try_from(index).ok().filter(|&row| row < limit).ok_or_else(|| {
+            Failure::invalid(format!("indices{} = {index} is not in [0, {limit})", position(indices, i)))
+        })
+    };
+    indices.to_i64s()?.into_iter().enumerate().map(row).collect()
+}
+
+/// The position of element `i` in `tensor`: `[2,0]`; empty for a scalar.
+fn position(tensor: &Tensor, i: usize) -> String {
+    if tensor.rank() == 0 {
+        return String::new();
+    }
+    let places = tensor.shape().strides().into_iter().zip(tensor.dims()).map(|(stride, size)| i / stride % size);
+    format!("[{}]", places.map(|place| place.to_string()).collect::<Vec<_>>().join(","))
+}

@@ -1,0 +1,105 @@
+//! Sparse tensors, each in three: the indices of its elements (a row each), the elements, and the shape.
+
+mod arrange;
+mod cross;
+mod math;
+mod rows;
+mod segment;
+
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{Element, Shape, Tensor, with_type};
+
+use super::call::vector;
+use super::{HostKernel, KernelNode, first};
+
+/// The kernel of a node with an op of sparse tensors.
+///
+/// # Errors
+/// InvalidArgument if the op has no kernel for the dtypes.
+pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    first(&[arrange::kernel, rows::kernel, math::kernel, segment::kernel, cross::kernel], node)
+}
+
+/// A sparse tensor that a kernel is given.
+struct Sparse {
+    indices: Vec<i64>,
+    values: Tensor,
+    dims: Vec<i64>,
+}
+
+impl Sparse {
+    /// Of the three tensors, whose shapes must fit each other. Where its indices lie is not looked at.
+    fn of(indices: &Tensor, values: Tensor, shape: &Tensor) -> Result<Sparse> {
+        let dims = vector(shape, "the shape of a sparse tensor", false)?;
+        let ([rows, width], [count]) = (indices.dims(), values.dims()) else {
+            return Err(Failure::invalid(format!(
+                "Input indices should be a matrix but received shape: {}, with values of shape {}",
+                indices.shape(),
+                values.shape()
+            )));
+        };
+        if rows != count || *width != dims.len() {
+            return Err(Failure::invalid(format!(
+                "Number of values must match first dimension of indices, and their width the rank: got {count} values, \
+                 indices of shape {} and rank {}",
+                indices.shape(),
+                dims.len()
+            )));
+        }
+        Ok(Sparse { indices: indices.to_i64s()?, values, dims })
+    }
+
+    /// The same; every index must lie within the shape, too.
+    fn within(indices: &Tensor, values: Tensor, shape: &Tensor) -> Result<Sparse> {
+        let sparse = Sparse::of(indices, values, shape)?;
+        for (i, row) in sparse.rows().enumerate() {
+            if row.iter().zip(&sparse.dims).any(|(at, size)| !(0..*size).contains(at)) {
+                let shape = Shape::from_i64s(&sparse.dims)?;
+                return Err(Failure::invalid(format!(
+                    "indices[{i}] = {row:?} is out of bounds: need 0 <= index < {shape}"
+                )));
+            }
+        }
+        Ok(sparse)
+    }
+
+    fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The index of each element. Of a scalar, each is empty.
+    fn rows(&self) -> impl Iterator<Item = &[i64]> {
+        (0..self.len()).map(|i| self.row(i))
+    }
+
+    fn row(&self, i: usize) -> &[i64] {
+        &self.indices[i * self.rank()..][..self.rank()]
+    }
+
+    /// The elements in the order of their indices, those of equal indices as they come.
+    fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.len()).collect();
+        order.sort_by(|&i, &j| self.row(i).cmp(self.row(j)));
+        order
+    }
+}
+
+/// The values at some places.
+fn picked(values: &Tensor, places: &[usize]) -> Result<Tensor> {
+    fn pick<T: Element>(values: &Tensor, places: &[usize]) -> Result<Tensor> {
+        let values = values.slice::<T>()?;
+        Shape::from([places.len()]).checked_elements(T::DTYPE)?;
+        Ok(Tensor::vector(places.iter().map(|&place| values[place].clone()).collect::<Vec<T>>()))
+    }
+    let dtype = values.dtype();
+    with_type!(dtype, T => pick::<T>(values, places)).unwrap_or_else(|| super::array::not_held(dtype))
+}
+
+/// Indices as a matrix of that width.
+fn matrix(indices: Vec<i64>, rows: usize, width: usize) -> Tensor {
+    Tensor::from_vec([rows, width], indices)
+}

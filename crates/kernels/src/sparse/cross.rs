@@ -1,0 +1,203 @@
+//! SparseCross: the products of the features that each row of some columns has, as strings or as numbers.
+
+use meshtf_loops::turn::Pace;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, Data, Shape, Tensor};
+use smallvec::smallvec;
+
+use super::super::{HostKernel, Inputs, KernelNode};
+use super::{Sparse, matrix};
+use crate::call::check_text_bytes;
+use crate::text::fingerprint64;
+
+/// What stands between the features of a product.
+const BETWEEN: &[u8] = b"_X_";
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if node.op != "SparseCross" {
+        return Ok(None);
+    }
+    let sparse = usize::try_from(node.attrs.int("N")?).unwrap_or(0);
+    let hashing = Hashing { buckets: node.attrs.int("num_buckets")? as u64, key: node.attrs.int("hash_key")? as u64 };
+    let is_number = node.attrs.dtype("out_type")? == DType::I64;
+    let internal = node.attrs.dtype("internal_type")?;
+    Ok(Some(Box::new(move |inputs| {
+        let columns = columns(inputs, sparse, internal)?;
+        let rows = columns.first().map_or(0, |column| column.ends.len());
+        let counts: Vec<usize> = (0..rows)
+            .map(|row| columns.iter().fold(1usize, |count, column| count.saturating_mul(column.features(row).len())))
+            .collect();
+        let total = counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
+        let elements = Shape::from([total, 2]).checked_elements(DType::I64)?;
+        memory::admit(elements * size_of::<i64>() + total.saturating_mul(size_of::<Vec<u8>>()))?;
+        let mut indices = Vec::with_capacity(elements);
+        for (row, &count) in counts.iter().enumerate() {
+            (0..count).for_each(|place| indices.extend([row as i64, place as i64]));
+        }
+        let values = if is_number { numbers(&columns, &counts, &hashing) } else { texts(&columns, &counts)? };
+        let shape = vec![rows as i64, counts.iter().copied().max().unwrap_or(0) as i64];
+        Ok(smallvec![matrix(indices, total, 2), values, Tensor::vector(shape)])
+    })))
+}
+
+struct Hashing {
+    /// How many numbers there are; 0 for all of an int64's that are not negative.
+    buckets: u64,
+    key: u64,
+}
+
+/// The features of a column: those of each row, one after the other.
+struct Column {
+    values: Tensor,
+    /// Where the features of each row end.
+    ends: Vec<usize>,
+}
+
+impl Column {
+    fn features(&self, row: usize) -> std::ops::Range<usize> {
+        row.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[row]
+    }
+
+    /// A feature as a number: a string's fingerprint.
+    fn number(&self, place: usize) -> u64 {
+        match self.values.data() {
+            Data::I64(all) => all[place] as u64,
+            Data::String(all) => fingerprint64(&all[place]),
+            _ => 0,
+        }
+    }
+
+    fn text(&self, place: usize, text: &mut Vec<u8>) {
+        match self.values.data() {
+            Data::I64(all) => text.extend(all[place].to_string().as_bytes()),
+            Data::String(all) => text.extend(&all[place]),
+            _ => {}
+        }
+    }
+}
+
+/// The columns: first those that are sparse, by their indices, their values and their shapes, then the dense ones. They hold
+/// strings, or what is `internal`.
+fn columns(inputs: Inputs, sparse: usize, internal: DType) -> Result<Vec<Column>> {
+    let check = |what: &str, values: &Tensor| {
+        if values.dtype() == DType::String || values.dtype() == internal {
+            return Ok(());
+        }
+        let (wanted, got) = (internal.proto_number(), values.dtype().proto_number());
+        Err(Failure::invalid(format!("{what} should be of internal type {wanted} but received {got}")))
+    };
+    let mut inputs: Vec<Tensor> = inputs.into_iter().collect();
+    if inputs.len() < 3 * sparse {
+        let why = format!(
+            "SparseCross takes indices, values and a shape of each of N = {sparse} columns, got {} inputs",
+            inputs.len()
+        );
+        return Err(Failure::invalid(why));
+    }
+    let dense = inputs.split_off(3 * sparse);
+    let shapes = inputs.split_off(2 * sparse);
+    let values = inputs.split_off(sparse);
+    let mut columns = Vec::with_capacity(sparse + dense.len());
+    for ((indices, values), shape) in inputs.into_iter().zip(values).zip(shapes) {
+        check("Input values", &values)?;
+        columns.push(sparse_column(&Sparse::within(&indices, values, &shape)?)?);
+    }
+    for values in dense {
+        check("Dense inputs", &values)?;
+        let &[rows, width] = values.dims() else {
+            let why = format!("Dense inputs should be a matrix but received shape {}", values.shape());
+            return Err(Failure::invalid(why));
+        };
+        columns.push(Column { values, ends: (1..=rows).map(|row| row * width).collect() });
+    }
+    let rows = columns.first().map_or(0, |column| column.ends.len());
+    if let Some(at) = columns.iter().position(|column| column.ends.len() != rows) {
+        let got = columns[at].ends.len();
+        let place = if at < sparse { format!("position {at}") } else { format!("dense tensor {}", at - sparse) };
+        let why = format!("Expected batch size {rows} got {got} at {place}");
+        return Err(Failure::invalid(why));
+    }
+    Ok(columns)
+}
+
+fn sparse_column(sparse: &Sparse) -> Result<Column> {
+    let &[rows, _] = &sparse.dims[..] else {
+        return Err(Failure::invalid(format!("Expected a matrix as input, but got one of rank {}", sparse.rank())));
+    };
+    let rows = usize::try_from(rows).unwrap_or(0);
+    memory::admit(rows.saturating_mul(size_of::<usize>()))?;
+    let mut ends = vec![0; rows];
+    let mut before = 0;
+    for (place, index) in sparse.rows().enumerate() {
+        if index[0] < before {
+            return Err(Failure::invalid(format!("indices[{place}] = {index:?} is out of order")));
+        }
+        before = index[0];
+        ends[index[0] as usize] = place + 1;
+    }
+    let mut last = 0;
+    for end in &mut ends {
+        last = last.max(*end);
+        *end = last;
+    }
+    Ok(Column { values: sparse.values.clone(), ends })
+}
+
+/// Calls `each` with the features of each product, the last column's first to change.
+fn products(columns: &[Column], counts: &[usize], mut each: impl FnMut(&[usize]) -> Result<()>) -> Result<()> {
+    let mut pace = Pace::new();
+    for (row, &count) in counts.iter().enumerate() {
+        let mut places: Vec<usize> = columns.iter().map(|column| column.features(row).start).collect();
+        for _ in 0..count {
+            pace.go(20 * columns.len());
+            each(&places)?;
+            for (place, column) in places.iter_mut().zip(columns).rev() {
+                *place += 1;
+                if *place < column.features(row).end {
+                    break;
+                }
+                *place = column.features(row).start;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn texts(columns: &[Column], counts: &[usize]) -> Result<Tensor> {
+    let (mut all, mut bytes) = (Vec::new(), 0usize);
+    products(columns, counts, |places| {
+        let mut text = Vec::new();
+        for (i, (column, &place)) in columns.iter().zip(places).enumerate() {
+            text.extend(if i > 0 { BETWEEN } else { b"" });
+            column.text(place, &mut text);
+        }
+        bytes += text.len();
+        if bytes >> 20 != (bytes - text.len()) >> 20 {
+            check_text_bytes(bytes)?;
+        }
+        all.push(text);
+        Ok(())
+    })?;
+    Ok(Tensor::vector(all))
+}
+
+fn numbers(columns: &[Column], counts: &[usize], hashing: &Hashing) -> Tensor {
+    let mut all: Vec<i64> = Vec::new();
+    let modulus = if hashing.buckets > 0 { hashing.buckets } else { i64::MAX as u64 };
+    // It fails for no product.
+    _ = products(columns, counts, |places| {
+        let join = |hash, (column, &place): (&Column, &usize)| joined(hash, column.number(place));
+        all.push((columns.iter().zip(places).fold(hashing.key, join) % modulus) as i64);
+        Ok(())
+    });
+    Tensor::vector(all)
+}
+
+/// The fingerprint of two (TensorFlow's FingerprintCat64).
+fn joined(one: u64, other: u64) -> u64 {
+    const FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
+    let mix = |x: u64| x ^ x >> 47;
+    let all = one ^ FACTOR ^ mix(other.wrapping_mul(FACTOR)).wrapping_mul(FACTOR);
+    mix(mix(all.wrapping_mul(FACTOR)).wrapping_mul(FACTOR))
+}

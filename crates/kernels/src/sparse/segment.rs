@@ -1,0 +1,168 @@
+//! SparseSegmentSum, -Mean and -SqrtN with their gradients: rows of a table, named by indices, folded by segment.
+
+use meshtf_loops::turn::Pace;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{Numeric, Shape, Tensor, with_type};
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel, vector};
+use super::super::real::{self, with_real};
+use super::super::{HostKernel, KernelNode};
+use crate::math::widened;
+
+/// What a sum is divided by.
+#[derive(Clone, Copy, PartialEq)]
+enum Divisor {
+    One,
+    Count,
+    RootOfCount,
+}
+
+impl Divisor {
+    fn of<T: Numeric>(self, count: usize) -> T {
+        T::from_f64(match self {
+            Divisor::One => 1.0,
+            Divisor::Count => count as f64,
+            Divisor::RootOfCount => (count as f64).sqrt(),
+        })
+    }
+}
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let Some(op) = node.op.strip_prefix("SparseSegment") else { return Ok(None) };
+    let divisors = [("Sum", Divisor::One), ("Mean", Divisor::Count), ("SqrtN", Divisor::RootOfCount)];
+    let found = divisors.iter().find_map(|(name, divisor)| Some((op.strip_prefix(name)?, *divisor)));
+    let Some((form, divisor)) = found else { return Ok(None) };
+    let dtype = input_dtype(node, 0)?;
+    let kernel = match form {
+        "" => folded(node, divisor, |[data, indices, ids]: [Tensor; 3]| (data, indices, ids, None)),
+        "WithNumSegments" => {
+            folded(node, divisor, |[data, indices, ids, n]: [Tensor; 4]| (data, indices, ids, Some(n)))
+        }
+        "Grad" => with_real!(dtype, T => real::widened(node, call(move |[gradient, indices, ids, rows]| {
+            spread::<T>(&gradient, &indices, &ids, &rows, divisor)
+        }))),
+        _ => return Ok(None),
+    };
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+type Parts = (Tensor, Tensor, Tensor, Option<Tensor>);
+
+fn folded<const N: usize>(node: &KernelNode, divisor: Divisor, parts: fn([Tensor; N]) -> Parts) -> Option<HostKernel> {
+    let dtype = node.inputs.first().copied()?;
+    if dtype.is_float() {
+        return with_real!(dtype, T => real::widened(node, call(move |inputs| {
+            let (data, indices, ids, segments) = parts(inputs);
+            fold::<T>(&data, &indices, &ids, segments.as_ref(), divisor)
+        })));
+    }
+    widened(dtype, |wide| {
+        with_type!(wide, T => call(move |inputs| {
+            let (data, indices, ids, segments) = parts(inputs);
+            fold::<T>(&data, &indices, &ids, segments.as_ref(), divisor)
+        }); I32 i32, I64 i64, U64 u64)
+    })
+}
+
+/// The segment of each index, checked.
+fn segments(indices: &Tensor, ids: &Tensor) -> Result<(Vec<i64>, Vec<i64>)> {
+    let (indices, ids) = (vector(indices, "indices", false)?, vector(ids, "segment_ids", false)?);
+    if indices.len() != ids.len() {
+        return Err(Failure::invalid(format!(
+            "segment_ids and indices should have same size: {} and {}",
+            ids.len(),
+            indices.len()
+        )));
+    }
+    Ok((indices, ids))
+}
+
+fn fold<T: Numeric>(
+    data: &Tensor,
+    indices: &Tensor,
+    ids: &Tensor,
+    count: Option<&Tensor>,
+    divisor: Divisor,
+) -> Result<Tensor> {
+    let (indices, ids) = segments(indices, ids)?;
+    let Some(&rows) = data.dims().first() else {
+        return Err(Failure::invalid("data must be at least rank 1, got a scalar"));
+    };
+    let count = count.map(|count| call::size(count, "num_segments")).transpose()?;
+    if let Some(&id) = ids.first().filter(|&&id| id < 0) {
+        let rows = ids.last().map_or(0, |&last| last.saturating_add(1));
+        return Err(Failure::invalid(format!(
+            "segment ids must be >= 0: Segment id {id} out of range [0, {rows}), possibly because 'segment_ids' input is not sorted."
+        )));
+    }
+    if !ids.is_sorted() {
+        return Err(Failure::invalid("segment ids are not increasing"));
+    }
+    let needed = ids.last().map_or(0, |&last| (last as usize).saturating_add(1));
+    if count.is_some_and(|count| count < needed) {
+        return Err(Failure::invalid(format!("segment ids must be < num_segments, got {}", needed - 1)));
+    }
+    let mut dims = data.dims().to_vec();
+    dims[0] = count.unwrap_or(needed);
+    let shape = Shape::from(dims);
+    let mut out = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    let width = call::product(&data.dims()[1..]);
+    let (data, mut pace, mut first) = (data.slice::<T>()?, Pace::new(), 0);
+    for same in ids.chunk_by(|a, b| a == b) {
+        let to = &mut out[same[0] as usize * width..][..width];
+        for (i, &row) in indices[first..first + same.len()].iter().enumerate() {
+            pace.go(width + 4);
+            let row = usize::try_from(row).ok().filter(|&row| row < rows).ok_or_else(|| {
+                Failure::invalid(format!("Bad: indices[{}] == {row} out of range [0, {rows})", first + i))
+            })?;
+            to.iter_mut().zip(&data[row * width..]).for_each(|(sum, &x)| *sum = sum.add(x));
+        }
+        if divisor != Divisor::One {
+            let by = divisor.of::<T>(same.len()).to_f64();
+            to.iter_mut().for_each(|sum| *sum = T::from_f64(sum.to_f64() / by));
+        }
+        first += same.len();
+    }
+    Ok(Tensor::from_vec(shape, out))
+}
+
+/// The gradient: to each row that an index names goes that of its segment.
+fn spread<T: Numeric>(
+    gradient: &Tensor,
+    indices: &Tensor,
+    ids: &Tensor,
+    rows: &Tensor,
+    divisor: Divisor,
+) -> Result<Tensor> {
+    let (indices, ids) = segments(indices, ids)?;
+    let rows = call::size(rows, "output_dim0")?;
+    let Some(&segments) = gradient.dims().first() else {
+        return Err(Failure::invalid("grad must be at least rank 1, got a scalar"));
+    };
+    let mut dims = gradient.dims().to_vec();
+    dims[0] = rows;
+    let shape = Shape::from(dims);
+    let mut out = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    let width = call::product(&gradient.dims()[1..]);
+    let inside = |at: i64, size: usize, what: &str| {
+        usize::try_from(at)
+            .ok()
+            .filter(|&at| at < size)
+            .ok_or_else(|| Failure::invalid(format!("{what} {at} out of range [0, {size})")))
+    };
+    let mut counts = vec![0usize; segments];
+    for &id in &ids {
+        counts[inside(id, segments, "Segment id")?] += 1;
+    }
+    let (gradient, mut pace) = (gradient.slice::<T>()?, Pace::new());
+    for (&row, &id) in indices.iter().zip(&ids) {
+        pace.go(width + 4);
+        let (row, id) = (inside(row, rows, "Index")?, id as usize);
+        let by = divisor.of::<T>(counts[id]).to_f64();
+        let from = &gradient[id * width..][..width];
+        for (sum, &x) in out[row * width..][..width].iter_mut().zip(from) {
+            *sum = sum.add(if divisor == Divisor::One { x } else { T::from_f64(x.to_f64() / by) });
+        }
+    }
+    Ok(Tensor::from_vec(shape, out))
+}

@@ -1,0 +1,308 @@
+//! Strings of characters in an encoding: transcoded, decoded to code points, and encoded from them.
+
+use meshtf_loops::turn::Pace;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{DType, Tensor};
+
+use super::super::call::{check_text_bytes, kernel as call, take};
+use super::super::{HostKernel, KernelNode, Outputs};
+
+/// The largest code point.
+const LAST: i64 = 0x10_ffff;
+/// What replaces bytes that are not a character.
+const REPLACEMENT: u32 = 0xfffd;
+
+pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
+    let rules = Rules::of(node)?;
+    match node.op {
+        "UnicodeTranscode" => {
+            let (from, to) = (Encoding::named(node.attrs.str("input_encoding")?)?, Encoding::of_output(node)?);
+            Ok(call(move |[texts]| {
+                let all = texts.slice::<Vec<u8>>()?;
+                check_text_bytes(all.iter().map(|text| text.len().saturating_mul(4) + size_of::<Vec<u8>>()).sum())?;
+                let mut made = Vec::with_capacity(all.len());
+                let (mut is_wrong, mut pace) = (false, Pace::new());
+                for text in all {
+                    pace.go(32 + 8 * text.len());
+                    let mut one = Vec::with_capacity(text.len());
+                    for character in from.characters(text) {
+                        is_wrong |= rules.is_wrong(&character);
+                        if let Some(code) = rules.replaced(&character) {
+                            to.push(code, &mut one);
+                        }
+                    }
+                    made.push(one);
+                }
+                rules.check(is_wrong)?;
+                Ok(Tensor::from_vec(texts.shape().clone(), made))
+            }))
+        }
+        "UnicodeEncode" => {
+            let to = Encoding::of_output(node)?;
+            Ok(Box::new(move |inputs| {
+                let [codes, splits] = take(inputs)?;
+                Ok(Outputs::from_iter([encoded(&codes, &splits, to, rules)?]))
+            }))
+        }
+        _ => {
+            let from = Encoding::named(node.attrs.str("input_encoding")?)?;
+            let (with_places, wide) =
+                (node.op == "UnicodeDecodeWithOffsets", node.attrs.dtype("Tsplits")? == DType::I64);
+            Ok(Box::new(move |inputs| {
+                let [texts] = take(inputs)?;
+                decoded(&texts, from, rules, with_places, wide)
+            }))
+        }
+    }
+}
+
+/// What to do with bytes that are not a character.
+#[derive(Clone, Copy)]
+struct Rules {
+    replacement: u32,
+    fails: bool,
+    leaves_out: bool,
+    replaces_controls: bool,
+}
+
+impl Rules {
+    fn of(node: &KernelNode) -> Result<Rules> {
+        let replacement = node.attrs.int("replacement_char")?;
+        if !(0..=LAST).contains(&replacement) {
+            return Err(Failure::invalid("replacement_char out of unicode codepoint range"));
+        }
+        let errors = node.attrs.str("errors")?;
+        let controls = "replace_control_characters";
+        Ok(Rules {
+            replacement: replacement as u32,
+            fails: errors == "strict",
+            leaves_out: errors == "ignore",
+            replaces_controls: node.attrs.get(controls).is_some() && node.attrs.bool(controls)?,
+        })
+    }
+
+    fn is_wrong(&self, character: &Character) -> bool {
+        character.is_wrong || self.replaces_controls && character.code <= 0x1f
+    }
+
+    /// The character, or what stands for it, if anything does.
+    fn replaced(&self, character: &Character) -> Option<u32> {
+        match self.is_wrong(character) {
+            false => Some(character.code),
+            true => (!self.leaves_out).then_some(self.replacement),
+        }
+    }
+
+    fn check(&self, is_wrong: bool) -> Result<()> {
+        let why = "Invalid formatting on input string";
+        if is_wrong && self.fails { Err(Failure::invalid(why)) } else { Ok(()) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Encoding {
+    Ascii,
+    Latin1,
+    Utf8,
+    Utf16 {
+        is_big: bool,
+    },
+    Utf32 {
+        is_big: bool,
+    },
+    /// Big unless a mark at the beginning says otherwise.
+    Utf16Marked,
+    Utf32Marked,
+}
+
+/// A character of a text, and how many bytes it took.
+struct Character {
+    code: u32,
+    bytes: usize,
+    is_wrong: bool,
+}
+
+impl Encoding {
+    fn named(name: &str) -> Result<Encoding> {
+        let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_uppercase();
+        Ok(match &*plain {
+            "UTF8" => Encoding::Utf8,
+            "USASCII" | "ASCII" => Encoding::Ascii,
+            "LATIN1" | "ISO88591" => Encoding::Latin1,
+            "UTF16" => Encoding::Utf16Marked,
+            "UTF16BE" => Encoding::Utf16 { is_big: true },
+            "UTF16LE" => Encoding::Utf16 { is_big: false },
+            "UTF32" => Encoding::Utf32Marked,
+            "UTF32BE" => Encoding::Utf32 { is_big: true },
+            "UTF32LE" => Encoding::Utf32 { is_big: false },
+            _ => {
+                let why = format!(
+                    "Could not create converter for input encoding: {name}; there are UTF-8, UTF-16, UTF-32 (with BE or LE), \
+                     US-ASCII and ISO-8859-1"
+                );
+                return Err(Failure::invalid(why));
+            }
+        })
+    }
+
+    fn of_output(node: &KernelNode) -> Result<Encoding> {
+        Encoding::named(node.attrs.str("output_encoding")?)
+    }
+
+    fn push(self, code: u32, into: &mut Vec<u8>) {
+        let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+        match self {
+            Encoding::Utf16 { .. } | Encoding::Utf16Marked => {
+                let mut units = [0; 2];
+                character.encode_utf16(&mut units).iter().for_each(|unit| into.extend(unit.to_be_bytes()));
+            }
+            Encoding::Utf32 { .. } | Encoding::Utf32Marked => into.extend(u32::from(character).to_be_bytes()),
+            _ => into.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+
+    fn characters(self, text: &[u8]) -> Characters<'_> {
+        let mut characters = Characters { encoding: self, left: text, skipped: 0 };
+        let (mark, encoding, width) = match (self, text) {
+            (Encoding::Utf32Marked, [0xff, 0xfe, 0, 0, ..]) => (true, Encoding::Utf32 { is_big: false }, 4),
+            (Encoding::Utf32Marked, [0, 0, 0xfe, 0xff, ..]) => (true, Encoding::Utf32 { is_big: true }, 4),
+            (Encoding::Utf32Marked, _) => (false, Encoding::Utf32 { is_big: true }, 4),
+            (Encoding::Utf16Marked, [0xff, 0xfe, ..]) => (true, Encoding::Utf16 { is_big: false }, 2),
+            (Encoding::Utf16Marked, [0xfe, 0xff, ..]) => (true, Encoding::Utf16 { is_big: true }, 2),
+            (Encoding::Utf16Marked, _) => (false, Encoding::Utf16 { is_big: true }, 2),
+            (other, _) => (false, other, 0),
+        };
+        characters.encoding = encoding;
+        if mark {
+            (characters.left, characters.skipped) = (&text[width..], width);
+        }
+        characters
+    }
+}
+
+struct Characters<'a> {
+    encoding: Encoding,
+    left: &'a [u8],
+    /// Bytes of a mark, which count with the first character.
+    skipped: usize,
+}
+
+impl Iterator for Characters<'_> {
+    type Item = Character;
+
+    fn next(&mut self) -> Option<Character> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let (code, bytes) = match self.encoding {
+            Encoding::Ascii => (Some(u32::from(self.left[0])).filter(|&code| code < 0x80), 1),
+            Encoding::Latin1 => (Some(u32::from(self.left[0])), 1),
+            Encoding::Utf8 => utf8(self.left),
+            Encoding::Utf16 { is_big } => utf16(self.left, is_big),
+            Encoding::Utf32 { is_big } => utf32(self.left, is_big),
+            Encoding::Utf16Marked => utf16(self.left, true),
+            Encoding::Utf32Marked => utf32(self.left, true),
+        };
+        self.left = &self.left[bytes..];
+        let bytes = bytes + std::mem::take(&mut self.skipped);
+        Some(Character { code: code.unwrap_or(REPLACEMENT), bytes, is_wrong: code.is_none() })
+    }
+}
+
+/// A character, if there is one at the beginning, and how many bytes it takes. Of a broken one, those that could belong to one.
+fn utf8(text: &[u8]) -> (Option<u32>, usize) {
+    let part = &text[..text.len().min(4)];
+    let (valid, broken) = match std::str::from_utf8(part) {
+        Ok(valid) => (valid, 0),
+        Err(error) => {
+            let valid = std::str::from_utf8(&part[..error.valid_up_to()]).unwrap_or_default();
+            (valid, error.error_len().unwrap_or(part.len() - error.valid_up_to()))
+        }
+    };
+    match valid.chars().next() {
+        Some(first) => (Some(u32::from(first)), first.len_utf8()),
+        None => (None, broken.max(1)),
+    }
+}
+
+fn utf16(text: &[u8], is_big: bool) -> (Option<u32>, usize) {
+    let unit = |at: usize| {
+        let pair: [u8; 2] = text.get(at..at + 2)?.try_into().ok()?;
+        Some(if is_big { u16::from_be_bytes(pair) } else { u16::from_le_bytes(pair) })
+    };
+    let Some(first) = unit(0) else { return (None, text.len()) };
+    match (first, unit(2)) {
+        (0xd800..=0xdbff, Some(second @ 0xdc00..=0xdfff)) => {
+            (Some(0x1_0000 + ((u32::from(first) - 0xd800) << 10) + (u32::from(second) - 0xdc00)), 4)
+        }
+        (0xd800..=0xdbff, None) => (None, text.len()),
+        (0xd800..=0xdfff, _) => (None, 2),
+        _ => (Some(u32::from(first)), 2),
+    }
+}
+
+fn utf32(text: &[u8], is_big: bool) -> (Option<u32>, usize) {
+    let Some(four) = text.get(..4).and_then(|four| <[u8; 4]>::try_from(four).ok()) else { return (None, text.len()) };
+    let code = if is_big { u32::from_be_bytes(four) } else { u32::from_le_bytes(four) };
+    (char::from_u32(code).map(u32::from), 4)
+}
+
+/// The code points of each string, as a ragged tensor, and perhaps at which byte each begins.
+fn decoded(texts: &Tensor, from: Encoding, rules: Rules, with_places: bool, wide: bool) -> Result<Outputs> {
+    let texts = texts.slice::<Vec<u8>>()?;
+    check_text_bytes(texts.iter().map(|text| text.len().saturating_mul(12)).sum())?;
+    let (mut splits, mut codes, mut places) = (vec![0i64], Vec::new(), Vec::new());
+    let mut pace = Pace::new();
+    for text in texts {
+        pace.go(32 + 8 * text.len());
+        let mut place = 0;
+        for character in from.characters(text) {
+            rules.check(character.is_wrong)?;
+            if let Some(code) = rules.replaced(&character) {
+                codes.push(code as i32);
+                places.push(place);
+            }
+            place += character.bytes as i64;
+        }
+        splits.push(codes.len() as i64);
+    }
+    let splits = match wide {
+        true => Tensor::vector(splits),
+        false => Tensor::vector(splits.into_iter().map(|end| end as i32).collect::<Vec<i32>>()),
+    };
+    let places = with_places.then(|| Tensor::vector(places));
+    Ok([splits, Tensor::vector(codes)].into_iter().chain(places).collect())
+}
+
+/// A string for each row of code points.
+fn encoded(codes: &Tensor, splits: &Tensor, to: Encoding, rules: Rules) -> Result<Tensor> {
+    if splits.rank() != 1 || splits.is_empty() {
+        let why = format!("input_splits must be a vector of one element at least, got shape {}", splits.shape());
+        return Err(Failure::invalid(why));
+    }
+    let (codes, splits) = (codes.slice::<i32>()?, splits.to_i64s()?);
+    check_text_bytes(codes.len().saturating_mul(4).saturating_add(splits.len().saturating_mul(size_of::<Vec<u8>>())))?;
+    let mut texts = Vec::with_capacity(splits.len() - 1);
+    let mut pace = Pace::new();
+    for row in splits.windows(2) {
+        let own = usize::try_from(row[0]).ok().zip(usize::try_from(row[1]).ok());
+        let own = own.and_then(|(from, to)| codes.get(from..to)).ok_or_else(|| {
+            let why = format!("input_splits must rise from 0 to {}, got {} before {}", codes.len(), row[0], row[1]);
+            Failure::new(Code::InvalidArgument, why)
+        })?;
+        pace.go(32 + 8 * own.len());
+        let mut text = Vec::with_capacity(own.len());
+        for &code in own {
+            match u32::try_from(code).ok().and_then(char::from_u32) {
+                Some(character) => to.push(u32::from(character), &mut text),
+                None if rules.fails => {
+                    return Err(Failure::invalid("Code point is out of range for Unicode, or is a surrogate."));
+                }
+                None if rules.leaves_out => {}
+                None => to.push(rules.replacement, &mut text),
+            }
+        }
+        texts.push(text);
+    }
+    Ok(Tensor::vector(texts))
+}

@@ -1,0 +1,106 @@
+//! Updates by a dense gradient, of the variable's shape.
+
+use meshtf_tensor::{Ring, with_complex};
+
+use super::rules::*;
+use super::slots::{Slots, change_all};
+use super::*;
+use crate::update;
+
+pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
+    let nesterov = flag(node, "use_nesterov", false)?;
+    let update_slots = flag(node, "update_slots", true)?;
+    let by_lr = flag(node, "multiply_linear_by_lr", false)?;
+    let roles = Roles::of(node)?;
+    with_dtype(node, |dtype| {
+        if op == "ApplyGradientDescent" && dtype.is_complex() {
+            return with_complex!(dtype, T => complex_descent::<T>(roles));
+        }
+        with_float!(dtype, T => Some(match op {
+            "ApplyGradientDescent" => dense(roles, gradient_descent::<T>),
+            "ApplyProximalGradientDescent" => dense(roles, proximal_gradient_descent::<T>),
+            "ApplyMomentum" => dense(roles, move |r: [T; 2]| momentum(r, nesterov)),
+            "ApplyKerasMomentum" => dense(roles, move |r: [T; 2]| keras_momentum(r, nesterov)),
+            "ApplyAdagrad" => dense(roles, move |r: [T; 1]| adagrad(r, update_slots)),
+            "ApplyAdagradV2" => dense(roles, move |r: [T; 2]| adagrad_v2(r, update_slots)),
+            "ApplyProximalAdagrad" => dense(roles, proximal_adagrad::<T>),
+            "ApplyAdagradDA" => dense(roles, adagrad_da::<T>),
+            "ApplyAdadelta" => dense(roles, adadelta::<T>),
+            "ApplyAdam" => dense(roles, move |r: [T; 6]| adam(r, nesterov)),
+            "ApplyAdamWithAmsgrad" => dense(roles, adam_with_amsgrad::<T>),
+            "ApplyAdaMax" => dense(roles, ada_max::<T>),
+            "ApplyRMSProp" => dense(roles, rms_prop::<T>),
+            "ApplyCenteredRMSProp" => dense(roles, centered_rms_prop::<T>),
+            "ApplyFtrl" => checked(roles, move |v, g: &[T], [lr, l1, l2, power]| {
+                change_by_ftrl(v, g, [lr, l1, l2, T::ZERO, power], by_lr);
+            }),
+            "ApplyFtrlV2" => checked(roles, move |v, g: &[T], r| change_by_ftrl(v, g, r, by_lr)),
+            "ApplyAddSign" => dense(roles, add_sign::<T>),
+            "ApplyPowerSign" => dense(roles, power_sign::<T>),
+            _ => return None,
+        }))
+        .flatten()
+    })
+}
+
+/// An update by the rule that `with_rates` makes of the rates.
+fn dense<T: Float, R: Rule<T, V>, const V: usize, const S: usize>(
+    roles: Roles,
+    with_rates: impl Fn([T; S]) -> R + Send + 'static,
+) -> Update
+where
+    for<'a> [&'a mut [T]; V]: Slots<T, V>,
+{
+    checked(roles, move |variables, grad, rates| change_all(variables, grad, with_rates(rates)))
+}
+
+/// Wraps `change(variables, gradient, rates)` in the checks that every dense update needs.
+fn checked<T: Float, const V: usize, const S: usize>(
+    roles: Roles,
+    change: impl Fn([&mut [T]; V], &[T], [T; S]) + Send + 'static,
+) -> Update {
+    Update::new(V, move |variables, rest| {
+        let rates = roles.rates(rest)?;
+        let grad = roles.grad(rest)?;
+        if let Some(var) = variables.first()
+            && var.shape() != grad.shape()
+        {
+            return Err(Failure::invalid(format!(
+                "{} and {} do not have the same shape {} {}",
+                roles.variables[0],
+                roles.grad.0,
+                var.shape(),
+                grad.shape()
+            )));
+        }
+        change(update::slots(variables, &roles.variables)?, grad.slice()?, rates);
+        Ok(())
+    })
+}
+
+/// Gradient descent of complex variables.
+fn complex_descent<T: Ring>(roles: Roles) -> Update {
+    Update::new(1, move |variables, rest| {
+        let (grad, rate) = (roles.grad(rest)?, input(rest, 0, "alpha")?);
+        let [var] = variables else { return Err(Failure::invalid("expected one variable")) };
+        if rate.rank() != 0 {
+            return Err(Failure::invalid(format!("alpha is not a scalar: {}", rate.shape())));
+        }
+        if var.shape() != grad.shape() {
+            let why = format!("var and delta do not have the same shape {} {}", var.shape(), grad.shape());
+            return Err(Failure::invalid(why));
+        }
+        let rate = rate.item::<T>()?;
+        let grad = grad.slice::<T>()?;
+        var.slice_mut::<T>()?.iter_mut().zip(grad).for_each(|(var, &g)| *var = var.sub(g.mul(rate)));
+        Ok(())
+    })
+}
+
+fn change_by_ftrl<T: Float>(variables: [&mut [T]; 3], grad: &[T], rates: [T; 5], by_lr: bool) {
+    if takes_roots(rates) {
+        change_all(variables, grad, ftrl::<T, true>(rates, by_lr));
+    } else {
+        change_all(variables, grad, ftrl::<T, false>(rates, by_lr));
+    }
+}

@@ -1,0 +1,75 @@
+//! Changes of variables in place: the math of every optimizer and every scatter, as functions of tensors.
+//!
+//! The forms that take references (`ApplyAdam`, `ScatterAdd`) and those that take resources (`ResourceApplyAdam`,
+//! `ResourceScatterAdd`) work alike: the executor finds the variables that the node's first inputs name, holds them,
+//! and calls [`Update::apply`]. Nothing here knows where a variable lives or who else reads it.
+
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{Element, Tensor};
+
+use super::{KernelNode, scatter, train};
+
+type Apply = Box<dyn Fn(&mut [Tensor], &[Tensor]) -> Result<()> + Send>;
+
+/// A change of variables, compiled for one node.
+pub struct Update {
+    /// How many of the node's first inputs are variables: the variable, then its slots.
+    pub variables: usize,
+    apply: Apply,
+}
+
+impl Update {
+    pub(super) fn new(
+        variables: usize,
+        apply: impl Fn(&mut [Tensor], &[Tensor]) -> Result<()> + Send + 'static,
+    ) -> Update {
+        Update { variables, apply: Box::new(apply) }
+    }
+
+    /// Changes `variables` in place; `rest` has the node's other inputs in order.
+    ///
+    /// The elements of a variable are copied first if somebody else (a reader of an earlier value) still holds them.
+    /// On an error nothing has changed.
+    ///
+    /// # Errors
+    /// InvalidArgument if shapes do not match, a rate is not a scalar or an index is out of bounds.
+    pub fn apply(&self, variables: &mut [Tensor], rest: &[Tensor]) -> Result<()> {
+        (self.apply)(variables, rest)
+    }
+}
+
+/// Compiles a node's update; `None` if its op is not one.
+///
+/// # Errors
+/// InvalidArgument if the op has no kernel for the node's dtype.
+pub fn update(node: &KernelNode) -> Result<Option<Update>> {
+    match train::update(node)? {
+        None => scatter::update(node),
+        update => Ok(update),
+    }
+}
+
+/// The elements of exactly `N` variables of one shape, for writing.
+///
+/// # Errors
+/// InvalidArgument naming two variables of different shape.
+pub(super) fn slots<'a, T: Element, const N: usize>(
+    variables: &'a mut [Tensor],
+    names: &[&str],
+) -> Result<[&'a mut [T]; N]> {
+    let count = variables.len();
+    let wrong = || Failure::invalid(format!("expected {N} variables, got {count}"));
+    let [first, others @ ..] = &*variables else { return Err(wrong()) };
+    for (other, name) in others.iter().zip(&names[1..]) {
+        if other.shape() != first.shape() {
+            return Err(Failure::invalid(format!(
+                "{} and {name} do not have the same shape {} {}",
+                names[0],
+                first.shape(),
+                other.shape()
+            )));
+        }
+    }
+    let slices: Vec<&mut [T]> = variables.iter_mut().map(Tensor::slice_mut).collect::<Result<_>>()?;
+    slices.try_into().map_err(|_| wrong())
+}

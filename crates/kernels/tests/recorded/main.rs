@@ -1,0 +1,5 @@
+//! Kernels against what was recorded of TensorFlow. These tests run the library as it is shipped: optimised.
+
+mod kernels;
+mod large;
+mod updates;

@@ -1,0 +1,78 @@
+//! Answers whose places are computed alike and apart: in lots, side by side if there are threads for it.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::turn::{BLOCK, apart, look};
+
+/// Lots per thread between two looks, so that no thread waits long for the others.
+const LOTS: usize = 4;
+
+/// How many places make a lot if each takes so much work, counted as for [`BLOCK`].
+pub fn lot(work: usize) -> usize {
+    (BLOCK / LOTS / work.max(1)).max(1)
+}
+
+/// Least work of a lot for which it pays to wake another thread.
+const LEAST: usize = BLOCK / 64;
+
+/// As [`lot`], of so many places: no larger than that each thread gets some lots of all, if those pay.
+pub fn even_lot(places: usize, work: usize) -> usize {
+    evenly(places, work, threads())
+}
+
+fn evenly(places: usize, work: usize, threads: usize) -> usize {
+    let even = places.div_ceil(threads * LOTS).max(LEAST / work.max(1));
+    lot(work).min(even).max(1)
+}
+
+/// Computes all lots, and looks now and then whether the step was given up. A single lot stays on this thread.
+pub fn in_lots<L: Send>(mut lots: impl Iterator<Item = L>, compute: impl Fn(L) + Sync) {
+    loop {
+        look();
+        let some: Vec<Mutex<Option<L>>> =
+            lots.by_ref().take(threads() * LOTS).map(|lot| Mutex::new(Some(lot))).collect();
+        let compute = |index: usize| {
+            let lot = some[index].lock().unwrap_or_else(PoisonError::into_inner).take();
+            lot.into_iter().for_each(&compute);
+        };
+        match some.len() {
+            0 => return,
+            1 => compute(0),
+            count => side_by_side(count, &compute),
+        }
+    }
+}
+
+/// How many threads share the work.
+pub fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
+/// Not generic, so that the pool's code is compiled once: made for each kind of lot, it was a third of this crate and an eighth
+/// of the host kernels.
+fn side_by_side(count: usize, compute: &(dyn Fn(usize) + Sync)) {
+    use rayon::prelude::*;
+
+    (0..count).into_par_iter().with_max_len(1).for_each(|index| apart(|| compute(index)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lots_are_even_unless_they_are_too_small_or_too_large() {
+        // Places, what each takes, threads, and the lot.
+        for (places, work, threads, want) in [
+            (800, LEAST, 2, 16),
+            (800, LEAST / 10, 2, 100),
+            (800, LEAST / 1024, 2, 1024),
+            (8, LEAST, 64, 1),
+            (0, 0, 1, LEAST),
+            (1_000_000, LEAST, 1, BLOCK / LOTS / LEAST),
+            (1_000_000, usize::MAX, 1, 1),
+        ] {
+            assert_eq!(evenly(places, work, threads), want, "{places} of {work} on {threads}");
+        }
+    }
+}

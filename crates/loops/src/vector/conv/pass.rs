@@ -1,0 +1,261 @@
+//! From images to images of other channels: the answer of a convolution, and the gradient of its image, for which the
+//! answer's gradient is the image, and the filter is read backwards.
+
+use std::ops::Range;
+
+use super::super::lanes::Width;
+use super::super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
+use super::source::{Source, Tap};
+use super::{MOST_SCRATCH, MOST_WORK, even_parts};
+use crate::lots::{in_lots, threads};
+
+/// Floats of the images that are padded at once: they stay in a core's cache.
+const SCRATCH: usize = 64 << 10;
+/// Weights for each column that are read at once, for the same reason.
+const DEPTH: usize = 2048;
+/// Fewest multiplications of a lot, which take about a tenth of a millisecond.
+const WORK: usize = 4 << 20;
+/// Lots per thread, so that none waits long for the others.
+const LOTS: usize = 8;
+
+pub struct Pass {
+    pub width: Width,
+    pub batch: usize,
+    /// Height, width and channels of the images that are read, and of those that are made.
+    pub source: [usize; 2],
+    pub depth: usize,
+    pub target: [usize; 2],
+    pub made: usize,
+    /// Height and width of the filter.
+    pub window: [usize; 2],
+    /// Whether the filter's last dimension is read, and the one before it made.
+    pub is_transposed: bool,
+}
+
+/// Those pixels of the images that are made which lie alike under windows.
+pub struct Grid {
+    /// The first of them, how far they lie apart, and how many they are, down and across.
+    pub first: [usize; 2],
+    pub apart: [usize; 2],
+    pub count: [usize; 2],
+    /// How far their windows lie apart, and what the windows cover.
+    pub step: [usize; 2],
+    pub taps: [Vec<Tap>; 2],
+    /// Whether others make the same pixels, and all of it is added up.
+    pub is_added: bool,
+}
+
+/// A grid, and all that is the same for each part of it.
+struct Ready {
+    grid: Grid,
+    source: Source,
+    groups: Vec<Group>,
+    /// The weights: for as many columns as a tile has, one row after the other, and then for the next columns.
+    weights: Vec<f32>,
+}
+
+/// Runs under a window, of at most [`DEPTH`] weights for each column, and the row of taps that each belongs to.
+#[derive(Default)]
+struct Group {
+    runs: Vec<ColumnRun>,
+    rows: Vec<usize>,
+    /// Weights for each column.
+    depth: usize,
+}
+
+impl Group {
+    /// The runs of some rows of taps.
+    fn of(&self, rows: &Range<usize>) -> &[ColumnRun] {
+        let before = |row: usize| self.rows.partition_point(|&own| own < row);
+        &self.runs[before(rows.start)..before(rows.end)]
+    }
+}
+
+/// Most taps of a window that are computed each by itself.
+const MOST_SINGLE: usize = 4096;
+
+impl Pass {
+    /// The images; `None` if a row takes too long, or too much memory.
+    pub fn carry_out(&self, grids: Vec<Grid>, images: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
+        let row = self.target[1] * self.made;
+        let taps = |grid: &Grid| grid.taps[0].len().saturating_mul(grid.taps[1].len());
+        let grids = if filter.iter().all(|weight| weight.is_finite()) {
+            grids
+        } else if grids.iter().map(taps).fold(0, usize::saturating_add) <= MOST_SINGLE {
+            self.inside(grids)
+        } else {
+            return None;
+        };
+        let grids: Vec<Ready> = grids.into_iter().map(|grid| self.ready(grid, filter)).collect::<Option<_>>()?;
+        let work = grids.iter().map(|ready| self.row_work(&ready.grid)).fold(0, usize::saturating_add);
+        if work > MOST_WORK {
+            return None;
+        }
+        let mut answer = vec![0f32; self.batch * self.target[0] * row];
+        let fair = (self.batch * self.target[0]).div_ceil(threads() * LOTS);
+        // Whole strides, so that the padding is copied once.
+        let apart = grids.first().map_or(1, |ready| ready.grid.apart[0]);
+        let rows = fair.clamp(1, (MOST_WORK / work.max(1)).max(1)).max(WORK / work.max(1)).next_multiple_of(apart);
+        in_lots(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
+            let mut scratch = Vec::new();
+            let (mut from, end) = (i * rows, i * rows + answer.len() / row);
+            while from < end {
+                let (image, y) = (from / self.target[0], from % self.target[0]);
+                let high = (self.target[0] - y).min(end - from);
+                let answer = &mut answer[(from - i * rows) * row..][..high * row];
+                for ready in &grids {
+                    self.rows(ready, (images, image), y, answer, &mut scratch);
+                }
+                from += high;
+            }
+        });
+        Some(answer)
+    }
+
+    /// Grids of the same answers without a window over the padding, whose zeros must not be multiplied with what is endless:
+    /// each tap by itself.
+    fn inside(&self, grids: Vec<Grid>) -> Vec<Grid> {
+        let mut single = Vec::new();
+        for grid in grids {
+            for (row, column) in
+                grid.taps[0].iter().flat_map(|row| grid.taps[1].iter().map(move |column| (row, column)))
+            {
+                let taps = [row, column];
+                let inside = [0, 1].map(|i| taps[i].inside(grid.step[i], self.source[i], grid.count[i]));
+                if inside.iter().all(|inside| !inside.is_empty()) {
+                    single.push(Grid {
+                        first: [0, 1].map(|i| grid.first[i] + inside[i].start * grid.apart[i]),
+                        count: [0, 1].map(|i| inside[i].len()),
+                        taps: [0, 1].map(|i| vec![taps[i].from(inside[i].start, grid.step[i])]),
+                        is_added: true,
+                        ..grid
+                    });
+                }
+            }
+        }
+        single
+    }
+
+    /// Most floats that a pass takes beside its answer.
+    pub fn scratch(&self, made: usize) -> usize {
+        let weights = self.window[0] * self.window[1] * self.depth * made.next_multiple_of(self.width.lanes());
+        weights + threads() * MOST_SCRATCH.min(self.source[0] * self.source[1] * self.depth + SCRATCH)
+    }
+
+    /// How many multiplications a row of the answer takes.
+    fn row_work(&self, grid: &Grid) -> usize {
+        let sizes = [grid.count[1], grid.taps[0].len(), grid.taps[1].len(), self.depth, self.made];
+        sizes.into_iter().fold(1, usize::saturating_mul)
+    }
+
+    fn ready(&self, grid: Grid, filter: &[f32]) -> Option<Ready> {
+        let source = Source::new(self.source, self.depth, grid.step, &grid.taps, grid.count);
+        if self.row_work(&grid) > MOST_WORK || source.scratch(1) > MOST_SCRATCH {
+            return None;
+        }
+        let groups = grouped(&source.runs(), grid.taps[1].len() * self.depth);
+        let weights = self.packed(&grid.taps, filter);
+        Some(Ready { grid, source, groups, weights })
+    }
+
+    /// The weights of these taps as tiles read them, with zeros in the columns beyond the last.
+    fn packed(&self, taps: &[Vec<Tap>; 2], filter: &[f32]) -> Vec<f32> {
+        let (depth, made, wide) = (self.depth, self.made, most_columns(self.width));
+        let rows = taps[0].len() * taps[1].len() * depth;
+        let mut weights = vec![0f32; rows * made.next_multiple_of(self.width.lanes())];
+        in_lots(weights.chunks_mut(rows * wide).enumerate(), |(i, weights)| {
+            let width = weights.len() / rows;
+            let columns = (made - i * wide).min(width);
+            let taps = taps[0].iter().flat_map(|row| taps[1].iter().map(move |column| (row.index, column.index)));
+            for ((row, column), weights) in taps.zip(weights.chunks_exact_mut(depth * width)) {
+                let filter = &filter[(row * self.window[1] + column) * depth * made..][..depth * made];
+                if !self.is_transposed {
+                    for (weights, filter) in weights.chunks_exact_mut(width).zip(filter.chunks_exact(made)) {
+                        weights[..columns].copy_from_slice(&filter[i * wide..][..columns]);
+                    }
+                    continue;
+                }
+                for (j, filter) in filter.chunks_exact(depth).skip(i * wide).take(columns).enumerate() {
+                    for (weights, &weight) in weights.chunks_exact_mut(width).zip(filter) {
+                        weights[j] = weight;
+                    }
+                }
+            }
+        });
+        weights
+    }
+
+    /// Makes what a grid has of some rows of an image, from row `y` on.
+    fn rows(
+        &self,
+        ready: &Ready,
+        (images, image): (&[f32], usize),
+        y: usize,
+        answer: &mut [f32],
+        scratch: &mut Vec<f32>,
+    ) {
+        let Ready { grid, source, .. } = ready;
+        let row = self.target[1] * self.made;
+        let before = |y: usize| y.saturating_sub(grid.first[0]).div_ceil(grid.apart[0]).min(grid.count[0]);
+        let (mut from, end) = (before(y), before(y + answer.len() / row));
+        let most = source.rows_within(SCRATCH);
+        while from < end {
+            let rows = most.min(end - from);
+            let band = source.band(images, image, from, rows, scratch);
+            self.band(ready, band, from..from + rows, y, answer);
+            from += rows;
+        }
+    }
+
+    /// Makes the pixels of some rows of a grid, over a band; the answer begins with row `y`.
+    fn band(&self, ready: &Ready, band: &[f32], rows: Range<usize>, y: usize, answer: &mut [f32]) {
+        let Ready { grid, source, groups, weights } = ready;
+        let [next, along] = source.steps();
+        let wide = most_columns(self.width);
+        let depth = grid.taps[0].len() * grid.taps[1].len() * self.depth;
+        let mut above = 0;
+        for (number, group) in groups.iter().enumerate() {
+            for (block, weights) in weights.chunks(depth * wide).enumerate() {
+                let own = weights.len() / depth;
+                let columns = (self.made - block * wide).min(own);
+                let right = Right { from: &weights[above * own..(above + group.depth) * own], down: own };
+                for (i, row) in rows.clone().enumerate() {
+                    // What lies over the padding adds nothing.
+                    let runs = group.of(&source.rows_inside(row));
+                    let first = (row * grid.apart[0] + grid.first[0] - y) * self.target[1] + grid.first[1];
+                    for part in even_parts(grid.count[1], most_rows(self.width)) {
+                        let pixel = first + part.start * grid.apart[1];
+                        let left = Left { from: &band[i * next + part.start * along..], runs, along: 1, down: along };
+                        let product = Product {
+                            to: &mut answer[pixel * self.made + block * wide..],
+                            down: grid.apart[1] * self.made,
+                            rows: part.len(),
+                            columns,
+                            is_added: grid.is_added || number > 0,
+                        };
+                        multiply(self.width, left, right, product);
+                    }
+                }
+            }
+            above += group.depth;
+        }
+    }
+}
+
+/// The runs in groups; a row of taps has so many weights for each column.
+fn grouped(runs: &[ColumnRun], row: usize) -> Vec<Group> {
+    let mut groups = vec![Group::default()];
+    for &ColumnRun { mut at, mut len, right } in runs {
+        while len > 0 {
+            if groups.last().is_some_and(|group| group.depth == DEPTH) {
+                groups.push(Group::default());
+            }
+            let group = groups.last_mut().expect("there is a group");
+            let own = len.min(DEPTH - group.depth);
+            group.runs.push(ColumnRun { at, len: own, right: group.depth });
+            group.rows.push(right / row);
+            (at, len, group.depth) = (at + own, len - own, group.depth + own);
+        }
+    }
+    groups
+}

@@ -1,0 +1,199 @@
+//! Element types, with TensorFlow's names and numbers for them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DType {
+    /// float16, IEEE 754's binary16: 2 bytes.
+    F16,
+    /// bfloat16, a float32 without its lower 16 bits: 2 bytes.
+    BF16,
+    /// float32: 4 bytes.
+    F32,
+    /// float64: 8 bytes.
+    F64,
+    /// int8: 1 byte.
+    I8,
+    /// int16: 2 bytes.
+    I16,
+    /// int32: 4 bytes.
+    I32,
+    /// int64: 8 bytes.
+    I64,
+    /// uint8: 1 byte.
+    U8,
+    /// uint16: 2 bytes.
+    U16,
+    /// uint32: 4 bytes.
+    U32,
+    /// uint64: 8 bytes.
+    U64,
+    /// bool: 1 byte, 0 or 1.
+    Bool,
+    /// string: bytes, as many as each element has.
+    String,
+    /// A handle to state on a device; it never leaves its device.
+    Resource,
+    /// A list of values, or an optional value, which only ops make and read; it never leaves its device.
+    Variant,
+    // Messages count the dtypes in this order: a new one goes last.
+    /// complex64, a float32 for the real part and one for the imaginary part: 8 bytes.
+    C64,
+    /// complex128, a float64 for the real part and one for the imaginary part: 16 bytes.
+    C128,
+}
+
+/// dtype, NumPy-like name, suffix in GraphDef JSON (`DT_…`), number in protobuf, bytes per element.
+const TABLE: [(DType, &str, &str, i32, Option<usize>); 18] = [
+    (DType::F16, "float16", "HALF", 19, Some(2)),
+    (DType::BF16, "bfloat16", "BFLOAT16", 14, Some(2)),
+    (DType::F32, "float32", "FLOAT", 1, Some(4)),
+    (DType::F64, "float64", "DOUBLE", 2, Some(8)),
+    (DType::C64, "complex64", "COMPLEX64", 8, Some(8)),
+    (DType::C128, "complex128", "COMPLEX128", 18, Some(16)),
+    (DType::I8, "int8", "INT8", 6, Some(1)),
+    (DType::I16, "int16", "INT16", 5, Some(2)),
+    (DType::I32, "int32", "INT32", 3, Some(4)),
+    (DType::I64, "int64", "INT64", 9, Some(8)),
+    (DType::U8, "uint8", "UINT8", 4, Some(1)),
+    (DType::U16, "uint16", "UINT16", 17, Some(2)),
+    (DType::U32, "uint32", "UINT32", 22, Some(4)),
+    (DType::U64, "uint64", "UINT64", 23, Some(8)),
+    (DType::Bool, "bool", "BOOL", 10, Some(1)),
+    (DType::String, "string", "STRING", 7, None),
+    (DType::Resource, "resource", "RESOURCE", 20, None),
+    (DType::Variant, "variant", "VARIANT", 21, None),
+];
+
+impl DType {
+    /// Every dtype.
+    pub fn all() -> impl Iterator<Item = DType> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    fn row(self) -> &'static (DType, &'static str, &'static str, i32, Option<usize>) {
+        TABLE.iter().find(|row| row.0 == self).expect("the table has every dtype")
+    }
+
+    /// The name users read and write: `float32`.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The name in GraphDef JSON without its `DT_`: `FLOAT`.
+    pub fn proto_name(self) -> &'static str {
+        self.row().2
+    }
+
+    /// The number of `tensorflow.DataType`.
+    pub fn proto_number(self) -> i32 {
+        self.row().3
+    }
+
+    /// By the name that users write; aliases such as `float` and `double` are accepted.
+    pub fn from_name(name: &str) -> Option<DType> {
+        let long = match name {
+            "half" => "float16",
+            "float" => "float32",
+            "double" => "float64",
+            "int" => "int32",
+            other => other,
+        };
+        TABLE.iter().find(|row| row.1 == long).map(|row| row.0)
+    }
+
+    /// By `tensorflow.DataType`'s number, and whether it is a reference to a variable (whose number is greater by 100).
+    pub fn from_proto(number: i32) -> Option<(DType, bool)> {
+        let (plain, is_ref) = if number > 100 { (number - 100, true) } else { (number, false) };
+        TABLE.iter().find(|row| row.3 == plain).map(|row| (row.0, is_ref))
+    }
+
+    /// Whether its values stay on the device that made them.
+    pub fn is_handle(self) -> bool {
+        matches!(self, DType::Resource | DType::Variant)
+    }
+
+    /// Bytes per element; `None` for strings, resources and variants.
+    pub fn size(self) -> Option<usize> {
+        match self {
+            DType::C128 => Some(16),
+            DType::F64 | DType::I64 | DType::U64 | DType::C64 => Some(8),
+            DType::F32 | DType::I32 | DType::U32 => Some(4),
+            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => Some(2),
+            DType::I8 | DType::U8 | DType::Bool => Some(1),
+            DType::String | DType::Resource | DType::Variant => None,
+        }
+    }
+
+    /// Its name with an article, for messages: `an int32`, `a uint8`.
+    pub fn with_article(self) -> String {
+        let article = if self.name().starts_with('i') { "an" } else { "a" };
+        format!("{article} {}", self.name())
+    }
+
+    /// Whether it is one of the four floats.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+    }
+
+    /// complex64 or complex128.
+    pub fn is_complex(self) -> bool {
+        matches!(self, DType::C64 | DType::C128)
+    }
+
+    /// Whether values of it have gradients: floats and complex numbers.
+    pub fn is_differentiable(self) -> bool {
+        self.is_float() || self.is_complex()
+    }
+
+    /// The dtype of the parts of a complex number; every other dtype is its own.
+    pub fn real(self) -> DType {
+        match self {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => other,
+        }
+    }
+
+    /// Signed and unsigned integers; not bool.
+    pub fn is_integer(self) -> bool {
+        self.is_signed_integer() || self.is_unsigned_integer()
+    }
+
+    /// int8, int16, int32 or int64.
+    pub fn is_signed_integer(self) -> bool {
+        matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+    }
+
+    /// uint8, uint16, uint32 or uint64.
+    pub fn is_unsigned_integer(self) -> bool {
+        matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_round_trip() {
+        for dtype in DType::all() {
+            assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+            assert_eq!(DType::from_proto(dtype.proto_number()), Some((dtype, false)));
+            assert_eq!(DType::from_proto(dtype.proto_number() + 100), Some((dtype, true)));
+            assert_eq!(dtype.size(), dtype.row().4);
+        }
+        assert_eq!(DType::from_proto(0), None);
+        assert_eq!(DType::from_name("float"), Some(DType::F32));
+        assert_eq!(DType::from_proto(118), Some((DType::C128, true)));
+    }
+}

@@ -1,0 +1,285 @@
+//! What went wrong, in the canonical classes every client of TensorFlow knows, and where.
+//!
+//! A [`Failure`] is the one error that crosses a boundary of the mesh: planning, a kernel, a worker and
+//! the master all answer with it. It never holds a backtrace or an address of this process.
+
+use std::any::Any;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The canonical gRPC codes, with TensorFlow's names for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Code {
+    /// Its client gave it up, or what it was part of has ended.
+    Cancelled = 1,
+    /// Of a class that is not known.
+    Unknown = 2,
+    /// An argument, a graph or a name is wrong, whatever the state of the system.
+    InvalidArgument = 3,
+    /// It took longer than it may.
+    DeadlineExceeded = 4,
+    /// Something that is named does not exist.
+    NotFound = 5,
+    /// What was to be made exists.
+    AlreadyExists = 6,
+    /// The caller may not do it.
+    PermissionDenied = 7,
+    /// A limit is reached: memory, a queue, a count.
+    ResourceExhausted = 8,
+    /// The system is not in the state that it takes: a variable has no value, say.
+    FailedPrecondition = 9,
+    /// It was given up because of something else that happened meanwhile; trying again from an earlier point may help.
+    Aborted = 10,
+    /// It went past a valid range: a queue is closed and empty, say.
+    OutOfRange = 11,
+    /// There is no implementation of it here.
+    Unimplemented = 12,
+    /// Something that must hold does not: a bug.
+    Internal = 13,
+    /// A task cannot be reached. Trying again may help.
+    Unavailable = 14,
+    /// Data is lost or damaged.
+    DataLoss = 15,
+    /// The caller has not shown who it is.
+    Unauthenticated = 16,
+}
+
+/// A count with its noun: `1 input`, `2 inputs`.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+impl Code {
+    /// The canonical number, as gRPC writes it.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The code of that number; `None` for 0, which is success, and for numbers that are not codes.
+    pub const fn from_number(number: u8) -> Option<Code> {
+        Some(match number {
+            1 => Code::Cancelled,
+            2 => Code::Unknown,
+            3 => Code::InvalidArgument,
+            4 => Code::DeadlineExceeded,
+            5 => Code::NotFound,
+            6 => Code::AlreadyExists,
+            7 => Code::PermissionDenied,
+            8 => Code::ResourceExhausted,
+            9 => Code::FailedPrecondition,
+            10 => Code::Aborted,
+            11 => Code::OutOfRange,
+            12 => Code::Unimplemented,
+            13 => Code::Internal,
+            14 => Code::Unavailable,
+            15 => Code::DataLoss,
+            16 => Code::Unauthenticated,
+            _ => return None,
+        })
+    }
+
+    /// The name of the exception class that TensorFlow's Python client raises for this code.
+    pub const fn class(self) -> &'static str {
+        match self {
+            Code::Cancelled => "CancelledError",
+            Code::Unknown => "UnknownError",
+            Code::InvalidArgument => "InvalidArgumentError",
+            Code::DeadlineExceeded => "DeadlineExceededError",
+            Code::NotFound => "NotFoundError",
+            Code::AlreadyExists => "AlreadyExistsError",
+            Code::PermissionDenied => "PermissionDeniedError",
+            Code::ResourceExhausted => "ResourceExhaustedError",
+            Code::FailedPrecondition => "FailedPreconditionError",
+            Code::Aborted => "AbortedError",
+            Code::OutOfRange => "OutOfRangeError",
+            Code::Unimplemented => "UnimplementedError",
+            Code::Internal => "InternalError",
+            Code::Unavailable => "UnavailableError",
+            Code::DataLoss => "DataLossError",
+            Code::Unauthenticated => "UnauthenticatedError",
+        }
+    }
+}
+
+/// What the class leaves open and somebody acts on: a client that tries again, a command that chooses its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reason {
+    /// A task that is named is not up; its name does not look like a typo of one that is.
+    TaskDown,
+    /// The plan that was to run is not kept any more, or a task of it is another process now: it is to be prepared again.
+    /// No step has begun, and the feeds come back with the answer.
+    PlanGone,
+    /// The partial run that was to be fed is not under way (any more). The answer to the run itself says why.
+    RunOver,
+    /// The session has ended for another one, which has claimed a name that it had.
+    Superseded,
+}
+
+/// How far a request had come when it failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stage {
+    /// No step failed: the request was refused before one began, or ended from outside, since its client cancelled it or a task
+    /// was lost, say.
+    #[default]
+    Refused,
+    /// This step failed. Steps count from 1: to a client, those of its run; between nodes, those of its session.
+    InStep(u64),
+}
+
+/// A failed request: its class, a message for a person, and where it happened, as far as that is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Canonical class.
+    pub code: Code,
+    /// One sentence or two: what, and what would be right. Names no place; the fields below do.
+    pub message: String,
+    /// Name of the node that failed.
+    pub node: Option<String>,
+    /// Its op type.
+    pub op: Option<String>,
+    /// Full name of the device it ran on, e.g. `/job:local/task:1/device:CPU:0`.
+    pub device: Option<String>,
+    /// Full name of the task, e.g. `/job:local/task:1`, if no single device is to blame.
+    pub task: Option<String>,
+    /// Whether a step failed, or the request as a whole.
+    pub stage: Stage,
+    /// Why, for a program; the message says it to a person.
+    pub reason: Option<Reason>,
+    /// The memory budget of this process refused it, and it does not say yet who holds the most. Stays in this process.
+    #[serde(skip)]
+    pub refusal: Option<Refusal>,
+}
+
+/// What is known of a refusal where it happens: the largest of what was being worked on there, if that is large.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal(pub Option<Held>);
+
+/// Something that holds memory, and the bytes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// In words: what it is, and whose.
+    pub what: String,
+    pub bytes: usize,
+}
+
+/// The result of everything that can fail with a [`Failure`].
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// A failure of class `code` that does not know its place yet.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Failure {
+            code,
+            message: message.into(),
+            node: None,
+            op: None,
+            device: None,
+            task: None,
+            stage: Stage::Refused,
+            reason: None,
+            refusal: None,
+        }
+    }
+
+    /// What a panic of `who` says, caught with `catch_unwind`.
+    pub fn panicked(who: &str, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Failure::new(Code::Internal, format!("{who} panicked: {}", text.unwrap_or("no message")))
+    }
+
+    /// Shorthand for the commonest class: the caller's graph, feed or argument is wrong.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Failure::new(Code::InvalidArgument, message)
+    }
+
+    /// Names the node and its op type, unless an inner call already did.
+    #[must_use]
+    pub fn at_node(mut self, node: &str, op: &str) -> Self {
+        if self.node.is_none() {
+            self.node = Some(node.to_owned());
+            self.op = Some(op.to_owned());
+        }
+        self
+    }
+
+    /// Names the device, unless an inner call already did.
+    #[must_use]
+    pub fn on_device(mut self, device: &str) -> Self {
+        self.device.get_or_insert_with(|| device.to_owned());
+        self
+    }
+
+    /// Names the task, unless an inner call already did.
+    #[must_use]
+    pub fn on_task(mut self, task: &str) -> Self {
+        self.task.get_or_insert_with(|| task.to_owned());
+        self
+    }
+
+    /// Says why, for a program.
+    #[must_use]
+    pub fn because(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+
+    /// Names the step, unless an inner call already did.
+    #[must_use]
+    pub fn in_step(mut self, step: u64) -> Self {
+        if self.stage == Stage::Refused {
+            self.stage = Stage::InStep(step);
+        }
+        self
+    }
+
+    /// Whether a step failed, and not the request as a whole.
+    pub fn is_in_step(&self) -> bool {
+        matches!(self.stage, Stage::InStep(_))
+    }
+}
+
+impl fmt::Display for Failure {
+    /// `InvalidArgument: Incompatible shapes: [2,3] vs. [4,5] (node add, op AddV2, on /job:…/device:CPU:0, step 3)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.class().trim_end_matches("Error"), self.message)?;
+        let mut place = Vec::new();
+        if let Some(node) = &self.node {
+            place.push(format!("node {node}"));
+        }
+        if let Some(op) = &self.op {
+            place.push(format!("op {op}"));
+        }
+        match (&self.device, &self.task) {
+            (Some(device), _) => place.push(format!("on {device}")),
+            (None, Some(task)) => place.push(format!("on {task}")),
+            (None, None) => {}
+        }
+        if let Stage::InStep(step) = self.stage {
+            place.push(format!("step {step}"));
+        }
+        if place.is_empty() { Ok(()) } else { write!(f, " ({})", place.join(", ")) }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inner_place_is_kept_and_shown() {
+        let failure = Failure::invalid("Incompatible shapes: [2,3] vs. [4,5]")
+            .at_node("add", "AddV2")
+            .at_node("outer", "While")
+            .on_device("/job:local/task:1/device:CPU:0")
+            .in_step(3);
+        assert_eq!(
+            failure.to_string(),
+            "InvalidArgument: Incompatible shapes: [2,3] vs. [4,5] \
+             (node add, op AddV2, on /job:local/task:1/device:CPU:0, step 3)"
+        );
+    }
+}

@@ -1,0 +1,576 @@
+//! NumPy's .npy: a header that is a Python dict of dtype, order and shape, then the elements as they lie in memory.
+//!
+//! Read: every dtype a tensor has, in either byte order and in C or Fortran order; `S` and `U` strings of fixed width.
+//! bfloat16, which NumPy itself lacks, is `V2`, as its extension modules save it. Written: little-endian, C order.
+//! Nothing is allocated by what a header says before the file's length has been held against it. Pickles are never
+//! opened.
+//!
+//! Not npyz nor ndarray-npy: both leave the header to py_literal, whose time doubles with every brace that one opens (twenty
+//! take most of an hour), take the 4 GiB that a header may claim to be long, and have no bfloat16.
+
+use std::borrow::Cow;
+
+use super::{DType, Data, Shape, Tensor};
+use crate::failure::{Failure, Result};
+use crate::memory;
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+/// Longest header that is read; NumPy reads 10,000 bytes.
+const MAX_HEADER: usize = 1 << 16;
+
+/// Reads the bytes of a .npy file.
+///
+/// # Errors
+/// InvalidArgument if they are not a .npy file, are cut off or longer than their header says, or hold what tensors cannot;
+/// ResourceExhausted if the tensor would exceed the limit.
+pub fn read(bytes: &[u8]) -> Result<Tensor> {
+    let (header, data) = split(bytes).map_err(bad)?;
+    let Header { descr, fortran_order, shape } = Header::parse(header).map_err(bad)?;
+    tensor(&descr, fortran_order, Shape::from(shape), data)
+}
+
+/// The tensor of elements as they lie in a file.
+fn tensor(descr: &str, fortran_order: bool, shape: Shape, data: &[u8]) -> Result<Tensor> {
+    let item = Item::parse(descr).map_err(bad)?;
+    let n = shape.checked_elements(item.dtype)?;
+    let wanted = n.checked_mul(item.size);
+    if wanted != Some(data.len()) {
+        let wanted = wanted.map_or_else(|| "more than memory holds".to_owned(), |n| n.to_string());
+        return Err(bad(format!(
+            "shape {shape} of {descr} takes {wanted} bytes, but {} follow the header",
+            data.len()
+        )));
+    }
+    let data = in_our_order(data, &item, fortran_order, shape.dims())?;
+    match item.text {
+        None => Tensor::from_bytes(item.dtype, shape, &data).map_err(|failure| bad(failure.message)),
+        Some(text) => {
+            let strings = data.chunks_exact(item.size).map(|element| text.string(element)).collect::<Result<_, _>>();
+            Tensor::new(shape, Data::String(strings.map_err(bad)?))
+        }
+    }
+}
+
+/// What the header of a file says whose examples, along the first dimension, lie one behind the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Head {
+    descr: String,
+    shape: Vec<usize>,
+    /// Where the elements begin.
+    begin: u64,
+    example_bytes: usize,
+}
+
+impl Head {
+    /// Reads the beginning of a file of `length` bytes; `None` if it is not a .npy file, or not in C order.
+    ///
+    /// # Errors
+    /// InvalidArgument if the header is damaged, or the file is not as long as it says.
+    pub fn read(start: &[u8], length: u64) -> Result<Option<Head>> {
+        if !start.starts_with(MAGIC) {
+            return Ok(None);
+        }
+        let (header, data) = split(start).map_err(bad)?;
+        let Header { descr, fortran_order, shape } = Header::parse(header).map_err(bad)?;
+        let item = Item::parse(&descr).map_err(bad)?;
+        let Some((&count, example)) = shape.split_first() else { return Ok(None) };
+        if fortran_order && shape.len() > 1 {
+            return Ok(None);
+        }
+        let too_much = || bad(format!("shape {} of {descr} takes more than memory holds", Shape::from(shape.clone())));
+        let example_bytes = example.iter().try_fold(item.size, |bytes, &size| bytes.checked_mul(size));
+        let example_bytes = example_bytes.ok_or_else(too_much)?;
+        let wanted = example_bytes.checked_mul(count).ok_or_else(too_much)? as u64;
+        let begin = (start.len() - data.len()) as u64;
+        if length.checked_sub(begin) != Some(wanted) {
+            return Err(bad(format!(
+                "shape {} of {descr} takes {wanted} bytes, but {} follow the header",
+                Shape::from(shape.clone()),
+                length.saturating_sub(begin)
+            )));
+        }
+        Ok(Some(Head { descr, shape, begin, example_bytes }))
+    }
+
+    /// That of a file of another kind, whose elements begin at this byte; `None` if they are one value, or more than can be
+    /// counted.
+    pub fn of(dtype: DType, is_big_endian: bool, shape: &[usize], begin: u64) -> Option<Head> {
+        let (&count, example) = shape.split_first()?;
+        let example_bytes = example.iter().try_fold(dtype.size()?, |bytes, &size| bytes.checked_mul(size))?;
+        example_bytes.checked_mul(count)?;
+        let descr = descr(dtype).replace('<', if is_big_endian { ">" } else { "<" });
+        Some(Head { descr, shape: shape.to_vec(), begin, example_bytes })
+    }
+
+    /// The same, if the file lies this many bytes within another.
+    pub fn behind(self, bytes: u64) -> Head {
+        Head { begin: self.begin + bytes, ..self }
+    }
+
+    /// How many examples there are.
+    pub fn count(&self) -> usize {
+        self.shape[0]
+    }
+
+    /// The bytes of an example.
+    pub fn example_bytes(&self) -> usize {
+        self.example_bytes
+    }
+
+    /// The shape of the whole; its first size is the number of examples.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The dtype of the elements, and whether they lie with the least byte first; `None` for strings.
+    pub fn elements(&self) -> Option<(DType, bool)> {
+        let item = Item::parse(&self.descr).ok()?;
+        item.text.is_none().then_some((item.dtype, !item.big_endian))
+    }
+
+    /// Where an example begins in the file.
+    pub fn offset(&self, place: usize) -> u64 {
+        self.begin + place as u64 * self.example_bytes as u64
+    }
+
+    /// A tensor of some examples, of their bytes in the file.
+    ///
+    /// # Errors
+    /// InvalidArgument if the bytes are not those of so many; ResourceExhausted if there is no memory for it.
+    pub fn examples(&self, count: usize, data: &[u8]) -> Result<Tensor> {
+        let shape = Shape::from([&[count][..], &self.shape[1..]].concat());
+        tensor(&self.descr, false, shape, data)
+    }
+}
+
+/// Writes a .npy file.
+///
+/// # Errors
+/// InvalidArgument for strings.
+pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
+    let Some(bytes) = tensor.bytes() else {
+        return Err(Failure::invalid("strings are not written as .npy; ask for them as JSON"));
+    };
+    let descr = descr(tensor.dtype());
+    let dims: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
+    let dims = if tensor.rank() == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
+    // Spaces and a line feed, so that the elements begin at a multiple of 64.
+    let before = MAGIC.len() + 4;
+    let padded = (before + header.len() + 1).next_multiple_of(64) - before;
+    header.extend(std::iter::repeat_n(' ', padded - header.len() - 1));
+    header.push('\n');
+    // A rank that makes the header pass 65,535 bytes is beyond any real tensor's.
+    let length = u16::try_from(header.len()).map_err(|_| Failure::invalid("the shape does not fit a .npy header"))?;
+    let mut file = Vec::with_capacity(before + header.len() + bytes.len());
+    file.extend_from_slice(MAGIC);
+    file.extend_from_slice(&[1, 0]);
+    file.extend_from_slice(&length.to_le_bytes());
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(bytes);
+    Ok(file)
+}
+
+/// How a header names the elements of a dtype, with the least byte first.
+fn descr(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "|b1",
+        DType::I8 => "|i1",
+        DType::U8 => "|u1",
+        DType::I16 => "<i2",
+        DType::U16 => "<u2",
+        DType::I32 => "<i4",
+        DType::U32 => "<u4",
+        DType::I64 => "<i8",
+        DType::U64 => "<u8",
+        DType::F16 => "<f2",
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::BF16 => "<V2",
+        DType::C64 => "<c8",
+        DType::C128 => "<c16",
+        DType::String | DType::Resource | DType::Variant => unreachable!("handles have no bytes"),
+    }
+}
+
+fn bad(why: impl std::fmt::Display) -> Failure {
+    Failure::invalid(format!("bad .npy: {why}"))
+}
+
+/// The header's text, and the elements' bytes.
+fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or("it does not begin with \\x93NUMPY")?;
+    let cut_off = || "it is cut off within its header".to_owned();
+    let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(cut_off)?;
+    let (length, rest) = match version {
+        [1, 0] => {
+            let (length, rest) = rest.split_first_chunk::<2>().ok_or_else(cut_off)?;
+            (usize::from(u16::from_le_bytes(*length)), rest)
+        }
+        [2 | 3, 0] => {
+            let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(cut_off)?;
+            (u32::from_le_bytes(*length) as usize, rest)
+        }
+        [major, minor] => return Err(format!("its version is {major}.{minor}; 1.0, 2.0 and 3.0 are known")),
+    };
+    if length > MAX_HEADER {
+        return Err(format!("its header is {length} bytes long; the limit is {MAX_HEADER}"));
+    }
+    let (header, data) = rest.split_at_checked(length).ok_or_else(cut_off)?;
+    let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
+    Ok((header, data))
+}
+
+#[derive(Debug, PartialEq)]
+struct Header {
+    descr: String,
+    fortran_order: bool,
+    shape: Vec<usize>,
+}
+
+impl Header {
+    /// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, the keys in any order.
+    fn parse(text: &str) -> Result<Header, String> {
+        let (mut descr, mut order, mut shape) = (None, None, None);
+        let mut rest = text.trim().strip_prefix('{').ok_or("its header is not a dict")?.trim_start();
+        while !rest.starts_with('}') {
+            let (key, after) =
+                quoted(rest).ok_or("its header is not a dict of 'descr', 'fortran_order' and 'shape'")?;
+            let value = after.trim_start().strip_prefix(':').ok_or("a key of its header has no value")?.trim_start();
+            rest = match key {
+                "descr" => {
+                    let (text, rest) = quoted(value).ok_or("its elements are records, which tensors cannot hold")?;
+                    descr = Some(text.to_owned());
+                    rest
+                }
+                "fortran_order" => {
+                    let (value, rest) = value
+                        .strip_prefix("True")
+                        .map(|rest| (true, rest))
+                        .or_else(|| value.strip_prefix("False").map(|rest| (false, rest)))
+                        .ok_or("'fortran_order' is neither True nor False")?;
+                    order = Some(value);
+                    rest
+                }
+                "shape" => {
+                    let (sizes, rest) = value
+                        .strip_prefix('(')
+                        .and_then(|value| value.split_once(')'))
+                        .ok_or("'shape' is not a tuple of sizes")?;
+                    shape = Some(sizes_of(sizes)?);
+                    rest
+                }
+                other => return Err(format!("its header has an unknown key {other:?}")),
+            }
+            .trim_start();
+            rest = match rest.strip_prefix(',') {
+                Some(after) => after.trim_start(),
+                None if rest.starts_with('}') => rest,
+                None => return Err("its header does not end".into()),
+            };
+        }
+        match (descr, order, shape, rest) {
+            (Some(descr), Some(fortran_order), Some(shape), "}") => Ok(Header { descr, fortran_order, shape }),
+            (_, _, _, "}") => Err("its header lacks one of 'descr', 'fortran_order' and 'shape'".into()),
+            _ => Err("something follows the dict in its header".into()),
+        }
+    }
+}
+
+/// The text of the Python string at the beginning, which has no escapes, and what follows it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    let (inside, rest) = text[1..].split_once(quote)?;
+    (!inside.contains('\\')).then_some((inside, rest))
+}
+
+fn sizes_of(text: &str) -> Result<Vec<usize>, String> {
+    let text = text.trim();
+    let items = text.strip_suffix(',').unwrap_or(text);
+    if items.is_empty() {
+        return if text.is_empty() { Ok(Vec::new()) } else { Err("'shape' is not a tuple of sizes".into()) };
+    }
+    items
+        .split(',')
+        // Python 2 wrote long integers as 3L.
+        .map(|size| {
+            size.trim().trim_end_matches('L').parse().map_err(|_| format!("{:?} in 'shape' is not a size", size.trim()))
+        })
+        .collect()
+}
+
+/// How one element lies in the file.
+struct Item {
+    dtype: DType,
+    /// Bytes an element.
+    size: usize,
+    /// Bytes that are reversed together in the other byte order.
+    unit: usize,
+    big_endian: bool,
+    text: Option<Text>,
+}
+
+/// How a string of fixed width lies in the file; zeros fill it up.
+#[derive(Clone, Copy)]
+enum Text {
+    Bytes,
+    Ucs4,
+}
+
+impl Item {
+    fn parse(descr: &str) -> Result<Item, String> {
+        let no_tensor = |why: &str| Err(format!("its elements are {descr:?}{why}"));
+        let (order, rest) = match descr.split_at_checked(1) {
+            Some((order @ ("<" | ">" | "=" | "|"), rest)) => (order, rest),
+            _ => ("=", descr),
+        };
+        let Some((kind, Ok(width))) = rest.split_at_checked(1).map(|(kind, width)| (kind, width.parse::<usize>()))
+        else {
+            let why =
+                if rest == "O" { ", pickled Python objects, which are never opened" } else { ", which is not a dtype" };
+            return no_tensor(why);
+        };
+        let fixed = |dtype: DType| Item { dtype, size: width, unit: width, big_endian: order == ">", text: None };
+        let item = match (kind, width) {
+            ("b", 1) => fixed(DType::Bool),
+            ("i", 1) => fixed(DType::I8),
+            ("i", 2) => fixed(DType::I16),
+            ("i", 4) => fixed(DType::I32),
+            ("i", 8) => fixed(DType::I64),
+            ("u", 1) => fixed(DType::U8),
+            ("u", 2) => fixed(DType::U16),
+            ("u", 4) => fixed(DType::U32),
+            ("u", 8) => fixed(DType::U64),
+            ("f", 2) => fixed(DType::F16),
+            ("f", 4) => fixed(DType::F32),
+            ("f", 8) => fixed(DType::F64),
+            ("c", 8) => Item { unit: 4, ..fixed(DType::C64) },
+            ("c", 16) => Item { unit: 8, ..fixed(DType::C128) },
+            ("V", 2) => fixed(DType::BF16),
+            ("S" | "a" | "U", 0) => return no_tensor(", strings of width 0"),
+            ("S" | "a", size) => {
+                Item { dtype: DType::String, size, unit: 1, big_endian: false, text: Some(Text::Bytes) }
+            }
+            ("U", letters) => {
+                let size = letters.checked_mul(4).ok_or("its strings are wider than memory")?;
+                Item { dtype: DType::String, size, unit: 4, big_endian: order == ">", text: Some(Text::Ucs4) }
+            }
+            ("c", _) => return no_tensor(", complex numbers that are neither complex64 nor complex128"),
+            ("m" | "M", _) => return no_tensor(", times, for which meshtf has no dtype"),
+            _ => return no_tensor(", for which meshtf has no dtype"),
+        };
+        Ok(item)
+    }
+}
+
+impl Text {
+    /// The string in an element, its bytes in little-endian order.
+    fn string(self, element: &[u8]) -> Result<Vec<u8>, String> {
+        match self {
+            Text::Bytes => {
+                let end = element.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+                Ok(element[..end].to_vec())
+            }
+            Text::Ucs4 => {
+                let (codes, _) = element.as_chunks::<4>();
+                let text: Option<String> = codes.iter().map(|code| char::from_u32(u32::from_le_bytes(*code))).collect();
+                let text = text.ok_or("a string holds a code that is not a character")?;
+                Ok(text.trim_end_matches('\0').as_bytes().to_vec())
+            }
+        }
+    }
+}
+
+/// The elements little-endian and in C order: those of the file, or a copy if they lie otherwise there.
+fn in_our_order<'a>(data: &'a [u8], item: &Item, fortran_order: bool, dims: &[usize]) -> Result<Cow<'a, [u8]>> {
+    let (swapped, turned) = (item.big_endian && item.unit > 1, fortran_order && dims.len() > 1);
+    if !swapped && !turned {
+        return Ok(Cow::Borrowed(data));
+    }
+    memory::admit(data.len())?;
+    let mut data = if turned { to_c_order(data, dims, item.size) } else { data.to_vec() };
+    if swapped {
+        data.chunks_exact_mut(item.unit).for_each(<[u8]>::reverse);
+    }
+    Ok(Cow::Owned(data))
+}
+
+/// Elements whose first index runs fastest, laid out so that the last does.
+fn to_c_order(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len());
+    let mut strides = Vec::with_capacity(dims.len());
+    dims.iter().fold(size, |stride, &d| {
+        strides.push(stride);
+        stride * d
+    });
+    let mut index = vec![0; dims.len()];
+    while out.len() < data.len() {
+        let at: usize = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+        out.extend_from_slice(&data[at..at + size]);
+        for axis in (0..dims.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < dims[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Complex;
+
+    /// A version 1.0 file with this header and these bytes.
+    fn file(header: &str, data: &[u8]) -> Vec<u8> {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend_from_slice(&(header.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    fn plain(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+        file(&format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n"), data)
+    }
+
+    #[test]
+    fn every_layout_is_read() {
+        let check = |bytes: Vec<u8>, want: Tensor| assert_eq!(read(&bytes).unwrap(), want);
+        check(plain("<i4", "()", &[2, 0, 0, 0]), Tensor::scalar(2i32));
+        check(plain(">i4", "(2,)", &[0, 0, 0, 2, 255, 255, 255, 255]), Tensor::vector(vec![2i32, -1]));
+        check(plain("|b1", "(2,)", &[1, 0]), Tensor::vector(vec![true, false]));
+        check(plain("<f2", "(1, 1)", &[0, 0x3c]), Tensor::from_vec([1, 1], vec![f16::ONE]));
+        check(plain("<V2", "(1,)", &[0x80, 0x3f]), Tensor::vector(vec![bf16::ONE]));
+        check(plain(">u2", "(1L,)", &[1, 2]), Tensor::vector(vec![0x102u16]));
+        check(plain("<f8", "(0, 3)", &[]), Tensor::zeros(DType::F64, [0, 3]).unwrap());
+        check(plain("|S3", "(2,)", b"ab\0\0\0c"), Tensor::vector(vec![b"ab".to_vec(), b"\0\0c".to_vec()]));
+        check(plain("<U2", "(1,)", &[0xe9, 0, 0, 0, 0, 0, 0, 0]), Tensor::vector(vec!["é".as_bytes().to_vec()]));
+        check(plain(">U1", "()", &[0, 0, 0, b'a']), Tensor::scalar(b"a".to_vec()));
+        let fortran = |descr: &str, data: &[u8]| {
+            file(&format!("{{'shape': (2, 3), 'fortran_order': True, 'descr': \"{descr}\"}}"), data)
+        };
+        check(fortran("|u1", &[1, 4, 2, 5, 3, 6]), Tensor::from_vec([2, 3], vec![1u8, 2, 3, 4, 5, 6]));
+        let halves = [0x3c00u16, 0x4400, 0x4000, 0x4500, 0x4200, 0x4600].map(u16::to_be_bytes).concat();
+        check(
+            fortran(">f2", &halves),
+            Tensor::from_vec([2, 3], [1f32, 2., 3., 4., 5., 6.].map(f16::from_f32).to_vec()),
+        );
+        let letters = ["a", "d", "b", "e", "c", "f"];
+        let wide: Vec<u8> = letters.iter().flat_map(|letter| [0, 0, 0, letter.as_bytes()[0]]).collect();
+        let strings = ["a", "b", "c", "d", "e", "f"].map(|letter| letter.as_bytes().to_vec()).to_vec();
+        check(fortran(">U1", &wide), Tensor::from_vec([2, 3], strings));
+        check(plain(">V2", "(2,)", &[0x3f, 0x80, 0xbf, 0x80]), Tensor::vector(vec![bf16::ONE, -bf16::ONE]));
+        check(plain(">f8", "(1,)", &(-2.5f64).to_be_bytes()), Tensor::vector(vec![-2.5f64]));
+        let parts = [1.5f32, -2.0];
+        let complex = Tensor::vector(vec![Complex::new(1.5f32, -2.0)]);
+        check(plain("<c8", "(1,)", &parts.map(f32::to_le_bytes).concat()), complex.clone());
+        check(plain(">c8", "(1,)", &parts.map(f32::to_be_bytes).concat()), complex);
+        check(
+            plain(">c16", "()", &[0.5f64, 3.0].map(f64::to_be_bytes).concat()),
+            Tensor::scalar(Complex::new(0.5, 3.0)),
+        );
+        check(plain("f4", "(1,)", &1.5f32.to_le_bytes()), Tensor::vector(vec![1.5f32]));
+        check(plain("=i2", "(1,)", &[1, 2]), Tensor::vector(vec![0x201i16]));
+        // Versions 2.0 and 3.0 differ in the width of the header's length.
+        for version in [2, 3] {
+            let mut bytes = plain("|i1", "(2,)", &[1, 255]);
+            bytes[6] = version;
+            bytes.splice(10..10, [0, 0]);
+            check(bytes, Tensor::vector(vec![1i8, -1]));
+        }
+    }
+
+    #[test]
+    fn what_a_header_claims_takes_no_memory() {
+        let check = |bytes: &[u8], part: &str| {
+            let failure = memory::with_limit(1 << 20, || read(bytes)).unwrap_err();
+            assert!(failure.message.contains(part), "{failure}");
+        };
+        // Petabytes, then what a tensor may have but this process may not hold.
+        check(&plain("<f8", "(1000000000000000,)", &[]), "exceeds the limit");
+        check(&plain("<f8", "(33554432, 33554432, 33554432)", &[]), "exceeds the limit");
+        check(&plain("|S1000000000000000", "(1,)", &[]), "takes 1000000000000000 bytes, but 0 follow");
+        check(&plain("<f8", "(100000000,)", &[]), "OOM");
+        // Nesting costs neither time nor stack.
+        for nested in ["{", "(", "[", "{'descr': {", "{'shape': ("] {
+            let header = nested.repeat(MAX_HEADER / 2 / nested.len());
+            assert!(read(&file(&header, &[])).is_err(), "{nested}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_lies_is_refused() {
+        let check = |bytes: &[u8], part: &str| {
+            let failure = read(bytes).unwrap_err();
+            assert!(failure.message.contains(part), "{failure}");
+        };
+        let good = plain("<i4", "(2,)", &[0; 8]);
+        check(b"", "begin with");
+        check(&good[..9], "cut off within its header");
+        check(&good[..30], "cut off within its header");
+        check(&good[..good.len() - 1], "takes 8 bytes, but 7 follow");
+        check(&plain("<i4", "(2,)", &[0; 9]), "takes 8 bytes, but 9 follow");
+        check(&plain("<i4", "(1000000000000,)", &[]), "exceeds the limit");
+        check(&plain("<i4", "(9223372036854775807, 4)", &[]), "exceeds the limit");
+        check(&plain("<U9223372036854775807", "(2,)", &[]), "wider than memory");
+        check(&plain("|S9223372036854775807", "(4,)", &[]), "more than memory holds");
+        check(&plain("<i4", "(-1,)", &[]), "\"-1\" in 'shape' is not a size");
+        check(&plain("|O", "(1,)", &[0]), "pickled");
+        check(&plain("|S0", "(2000000000,)", &[]), "width 0");
+        check(&plain("<c32", "(1,)", &[0; 32]), "complex");
+        check(&plain("<f3", "(1,)", &[0; 3]), "no dtype");
+        check(&plain("|b1", "(1,)", &[2]), "0 or 1");
+        check(&file("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,)}", &[0; 4]), "records");
+        check(&file("{'descr': '<i4', 'shape': (1,)}", &[0; 4]), "lacks one of");
+        check(&file("[[[[", &[]), "not a dict");
+        check(b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "the limit is 65536");
+        check(b"\x93NUMPY\x09\x00", "version is 9.0");
+    }
+
+    #[test]
+    fn what_is_written_is_numpys_own() {
+        // The bytes numpy.save makes of np.array([[1, 2, 3]], '<i4').
+        let mut want = b"\x93NUMPY\x01\x00v\x00{'descr': '<i4', 'fortran_order': False, 'shape': (1, 3), }".to_vec();
+        want.resize(127, b' ');
+        want.extend_from_slice(b"\n\x01\0\0\0\x02\0\0\0\x03\0\0\0");
+        assert_eq!(write(&Tensor::from_vec([1, 3], vec![1i32, 2, 3])).unwrap(), want);
+        assert!(write(&Tensor::scalar(b"a".to_vec())).unwrap_err().message.contains("as JSON"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(values in proptest::collection::vec(any::<i16>(), 0..8)) {
+            for dtype in DType::all().filter(|dtype| dtype.size().is_some()) {
+                let bytes: Vec<u8> = values.iter().flat_map(|&v| {
+                    let mut bytes = i128::from(v).to_le_bytes()[..dtype.size().unwrap()].to_vec();
+                    if dtype == DType::Bool { bytes[0] &= 1; }
+                    bytes
+                }).collect();
+                let tensor = Tensor::from_bytes(dtype, [values.len(), 1], &bytes).unwrap();
+                let read = read(&write(&tensor).unwrap()).unwrap();
+                prop_assert_eq!((read.dtype(), read.shape(), read.bytes()), (dtype, tensor.shape(), tensor.bytes()));
+            }
+        }
+
+        #[test]
+        fn no_damaged_file_panics(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+            for mut bytes in [plain(">U2", "(2, 1)", &[0; 16]), plain("<f8", "(3,)", &[0; 24])] {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+                if cut { bytes.truncate(at); }
+                let _ = read(&bytes);
+            }
+        }
+
+        #[test]
+        fn no_header_panics(header in r#"\{('descr'|'shape'|'fortran_order'|: |, |\(|\)|[0-9]{1,21}|True|'<[a-z][0-9]{1,2}'|"|\}){0,12}"#) {
+            let _ = read(&file(&header, &[0; 8]));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Tensors by name in one file, in the form of safetensors: the length of a header in 8 bytes, the header as JSON, the elements.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde_json::Value;
+
+use super::npy::Head;
+use super::{DType, Shape, Tensor};
+use crate::failure::{Failure, Result};
+
+/// Bytes before the header: its length.
+const LENGTH: usize = 8;
+/// Most bytes of a header, as the format has it.
+const MAX_HEADER: u64 = 100_000_000;
+/// The header's key that does not name a tensor.
+const METADATA: &str = "__metadata__";
+
+/// The dtypes that the format and tensors have.
+const DTYPES: &[(Dtype, DType)] = &[
+    (Dtype::F64, DType::F64),
+    (Dtype::F32, DType::F32),
+    (Dtype::F16, DType::F16),
+    (Dtype::BF16, DType::BF16),
+    (Dtype::C64, DType::C64),
+    (Dtype::I64, DType::I64),
+    (Dtype::I32, DType::I32),
+    (Dtype::I16, DType::I16),
+    (Dtype::I8, DType::I8),
+    (Dtype::U64, DType::U64),
+    (Dtype::U32, DType::U32),
+    (Dtype::U16, DType::U16),
+    (Dtype::U8, DType::U8),
+    (Dtype::BOOL, DType::Bool),
+];
+
+/// What a file has: tensors, in the order of their elements, and texts by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contents {
+    /// The tensors and their names.
+    pub tensors: Vec<(String, Tensor)>,
+    /// What else is said of them.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// Writes a file: the same bytes for the same contents.
+///
+/// # Errors
+/// InvalidInput for strings and complex128, which the format does not have, and for two tensors of one name; those of `to`.
+pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
+    let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let mut infos: Vec<(String, TensorInfo)> = Vec::with_capacity(contents.tensors.len());
+    let mut names: Vec<&str> = contents.tensors.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(refused(format!("two tensors are named {}", pair[0])));
+    }
+    let mut end = 0;
+    for (name, tensor) in &contents.tensors {
+        let known = DTYPES.iter().find(|(_, dtype)| *dtype == tensor.dtype());
+        let Some(&(dtype, _)) = known.filter(|_| name != METADATA) else {
+            return Err(refused(format!("{name} is {}, which safetensors cannot hold", tensor.dtype())));
+        };
+        let begin = end;
+        end += tensor.byte_len();
+        infos.push((name.clone(), TensorInfo { dtype, shape: tensor.dims().to_vec(), data_offsets: (begin, end) }));
+    }
+    let texts = (!contents.metadata.is_empty()).then(|| contents.metadata.clone().into_iter().collect());
+    let header = Metadata::new(texts, infos).map_err(|error| refused(error.to_string()))?;
+    // As a value, whose keys are in order: the crate's own maps have another one each time.
+    let mut text = serde_json::to_value(&header).map(|header: Value| header.to_string())?.into_bytes();
+    // Elements begin at a multiple of 8 bytes.
+    text.resize(text.len().next_multiple_of(LENGTH), b' ');
+    to.write_all(&(text.len() as u64).to_le_bytes())?;
+    to.write_all(&text)?;
+    for (_, tensor) in &contents.tensors {
+        to.write_all(tensor.bytes().unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// InvalidArgument with what is wrong with it: a malformed header, or a tensor that is not where the header says.
+pub fn read(bytes: &[u8]) -> Result<Contents> {
+    let (length, header) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(error.to_string()))?;
+    let elements = bytes.get(LENGTH + length..).unwrap_or_default();
+    let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
+    let mut contents = Contents { tensors: Vec::new(), metadata };
+    for (name, info) in tensors(&header) {
+        let at = |why: String| wrong(format!("tensor {name}: {why}"));
+        let (begin, end) = info.data_offsets;
+        let own = elements.get(begin..end).ok_or_else(|| at(format!("{begin} to {end} is not in the file")))?;
+        let shape: Shape = info.shape.iter().copied().collect();
+        let tensor = Tensor::from_bytes(dtype(info).map_err(at)?, shape, own).map_err(|failure| at(failure.message))?;
+        contents.tensors.push((name, tensor));
+    }
+    Ok(contents)
+}
+
+/// How many bytes come before the elements of a file with this beginning.
+///
+/// # Errors
+/// InvalidArgument if they are cut off, or more than any file has.
+pub fn header_bytes(start: &[u8]) -> Result<usize> {
+    let length = start.first_chunk::<LENGTH>().ok_or_else(|| wrong("its header is cut off".to_owned()))?;
+    let length = u64::from_le_bytes(*length);
+    match length <= MAX_HEADER {
+        true => Ok(LENGTH + length as usize),
+        false => Err(wrong(format!("its header has {length} bytes; the limit is {MAX_HEADER}"))),
+    }
+}
+
+/// The tensors of a file of `length` bytes that begins with this whole header, in the order of their elements, each with where
+/// its examples lie; `None` for one value.
+///
+/// # Errors
+/// InvalidArgument with what is wrong with the header, or if the file is not as long as it says.
+pub fn heads(header: &[u8], length: u64) -> Result<Vec<(String, Option<Head>)>> {
+    let begin = header_bytes(header)?;
+    let text = header.get(LENGTH..begin).ok_or_else(|| wrong("its header is cut off".to_owned()))?;
+    let header: Metadata = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
+    let end = tensors(&header).map(|(_, info)| info.data_offsets.1).max().unwrap_or(0) as u64;
+    let follow = length.saturating_sub(begin as u64);
+    if end != follow {
+        return Err(wrong(format!("its tensors take {end} bytes, but {follow} follow the header")));
+    }
+    let head = |(name, info): (String, &TensorInfo)| -> Result<(String, Option<Head>)> {
+        let dtype = dtype(info).map_err(|why| wrong(format!("tensor {name}: {why}")))?;
+        let head = Head::of(dtype, false, &info.shape, begin as u64 + info.data_offsets.0 as u64);
+        Ok((name, head))
+    };
+    tensors(&header).map(head).collect()
+}
+
+/// The tensors of a header, in the order of their elements.
+fn tensors(header: &Metadata) -> impl Iterator<Item = (String, &TensorInfo)> {
+    header.offset_keys().into_iter().filter_map(|name| header.info(&name).map(|info| (name, info)))
+}
+
+fn dtype(info: &TensorInfo) -> Result<DType, String> {
+    let known = DTYPES.iter().find(|(known, _)| *known == info.dtype);
+    known.map(|(_, dtype)| *dtype).ok_or_else(|| format!("its dtype is {}, for which meshtf has none", info.dtype))
+}
+
+fn wrong(why: String) -> Failure {
+    Failure::invalid(format!("not a valid safetensors file: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Complex;
+
+    fn file(contents: &Contents) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write(&mut bytes, contents).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let tensors = vec![
+            ("w".to_owned(), Tensor::from_vec([2, 2], vec![1f32, -2.5, f32::INFINITY, 0.0])),
+            ("step".to_owned(), Tensor::scalar(7i64)),
+            ("empty".to_owned(), Tensor::from_vec([0, 3], Vec::<f64>::new())),
+            ("mask".to_owned(), Tensor::vector(vec![true, false])),
+            ("wave".to_owned(), Tensor::vector(vec![Complex::new(1f32, -2.0), Complex::new(0.5, f32::NEG_INFINITY)])),
+            ("half".to_owned(), Tensor::scalar(half::bf16::from_f32(1.5))),
+        ];
+        let metadata = BTreeMap::from([("model".to_owned(), "a \"b\"".to_owned())]);
+        let contents = Contents { tensors, metadata };
+        assert_eq!(read(&file(&contents)).unwrap(), contents);
+        assert_eq!(read(&file(&Contents::default())).unwrap(), Contents::default());
+        let strings = vec![("s".to_owned(), Tensor::from("text"))];
+        let mut nowhere = Vec::new();
+        assert!(write(&mut nowhere, &Contents { tensors: strings, ..Contents::default() }).is_err());
+        let wide = vec![("s".to_owned(), Tensor::scalar(Complex::new(1f64, 2.0)))];
+        let refused = write(&mut nowhere, &Contents { tensors: wide, ..Contents::default() }).unwrap_err();
+        assert_eq!(refused.to_string(), "s is complex128, which safetensors cannot hold");
+        let twice = vec![("a".to_owned(), Tensor::scalar(1)), ("a".to_owned(), Tensor::scalar(2))];
+        assert!(write(&mut nowhere, &Contents { tensors: twice, ..Contents::default() }).is_err());
+    }
+
+    /// The example of the format's description: a header, a float16 of shape [1, 16] and another.
+    #[test]
+    fn the_bytes_are_those_of_the_format() {
+        let header = br#"{"a":{"dtype":"I32","shape":[2],"data_offsets":[0,8]}}  "#;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        bytes.extend([1, 0, 0, 0, 255, 255, 255, 255]);
+        let contents = read(&bytes).unwrap();
+        assert_eq!(contents.tensors, [("a".to_owned(), Tensor::vector(vec![1i32, -1]))]);
+        assert_eq!(file(&contents)[8 + header.len()..], bytes[8 + header.len()..]);
+    }
+
+    #[test]
+    fn what_is_no_such_file_is_refused() {
+        let with = |header: &str, elements: usize| {
+            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+            bytes.extend(header.as_bytes());
+            bytes.resize(bytes.len() + elements, 0);
+            read(&bytes).unwrap_err().message
+        };
+        let a = |dtype: &str, shape: &str, place: &str| {
+            format!(r#"{{"a":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{place}}}}}"#)
+        };
+        for (header, elements, why) in [
+            (a("F32", "[2]", "[0,8]"), 4, "incomplete metadata"),
+            (a("F32", "[2]", "[0,8]"), 9, "incomplete metadata"),
+            (a("F32", "[3]", "[0,8]"), 8, "invalid shape, data type, or offset"),
+            (a("F32", "[18446744073709551615,2]", "[0,8]"), 8, "overflow"),
+            (a("F33", "[2]", "[0,8]"), 8, "F33"),
+            (a("F8_E4M3", "[8]", "[0,8]"), 8, "its dtype is F8_E4M3"),
+            (a("F32", "[2]", "[8,0]"), 8, "invalid offset for tensor"),
+            (a("F32", "[1]", "[4,8]"), 8, "invalid offset for tensor"),
+            (a("F32", "[-1]", "[0,4]"), 4, "-1"),
+            ("[]".to_owned(), 0, "invalid JSON"),
+        ] {
+            let message = with(&header, elements);
+            assert!(message.contains(why), "{header}: {message}");
+        }
+        for bytes in [&b""[..], b"1234567", &u64::MAX.to_le_bytes(), &9u64.to_le_bytes()] {
+            assert!(read(bytes).unwrap_err().message.contains("not a valid safetensors file: "));
+        }
+    }
+}

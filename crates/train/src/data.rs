@@ -1,0 +1,257 @@
+//! Data to train with: examples in tensors, in an order that a seed says, cut into batches; and the files that they come from.
+
+mod csv;
+mod file;
+mod idx;
+mod images;
+mod npz;
+mod order;
+mod text;
+mod there;
+
+use std::sync::Arc;
+
+pub use csv::Csv;
+pub use csv::{Chosen, CsvRecords, EMPTY, names_of};
+pub use file::chosen;
+pub use file::{FilePart, read_tensor, unpacked};
+pub use idx::head as idx_head;
+pub use idx::read as read_idx;
+pub use images::{Images, read_image};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
+pub use npz::{Member, find as find_npz, largest as largest_in_npz};
+pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
+pub use order::Order;
+pub use text::Lines;
+pub use there::There;
+
+/// Most bytes that the pieces of a text may take: its lines or its fields, with what holds each of them.
+const MAX_PIECES_BYTES: usize = MAX_TENSOR_BYTES.saturating_mul(4);
+
+/// Most bytes of a line of a text or a table.
+pub const MAX_LINE: usize = 1 << 26;
+
+/// Examples of one kind that are read when they are taken.
+pub trait Rows: std::fmt::Debug + Send + Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// What one is: its dtype, and its shape.
+    fn example(&self) -> (DType, &[usize]);
+
+    /// Some of them, by their places: `[places, ...]`.
+    ///
+    /// # Errors
+    /// Those of reading; InvalidArgument for what cannot be fed.
+    fn read(&self, places: &[usize]) -> Result<Tensor>;
+}
+
+/// The values that all examples have for one placeholder.
+#[derive(Clone, Debug)]
+pub enum Column {
+    /// A tensor whose first dimension is the examples.
+    Held(Tensor),
+    /// Read when they are used.
+    Elsewhere(Arc<dyn Rows>),
+    /// In files of the workers: what is fed is the positions of the examples.
+    There(Arc<There>),
+}
+
+impl Column {
+    /// How many examples it has; `None` if it is one value.
+    fn count(&self) -> Option<usize> {
+        match self {
+            Column::Held(tensor) => tensor.dims().first().copied(),
+            Column::Elsewhere(rows) => Some(rows.count()),
+            Column::There(there) => Some(there.count()),
+        }
+    }
+
+    /// The dtype of its elements, and the shape of an example.
+    fn example(&self) -> (DType, &[usize]) {
+        match self {
+            Column::Held(tensor) => (tensor.dtype(), tensor.dims().get(1..).unwrap_or_default()),
+            Column::Elsewhere(rows) => rows.example(),
+            Column::There(there) => (there.takes, &there.example),
+        }
+    }
+}
+
+/// Examples: what has as many of them as all others, by the name of what it is fed to.
+#[derive(Clone, Debug)]
+pub struct Examples {
+    columns: Vec<(String, Column)>,
+    /// The positions in the columns that these are; `None`: all.
+    chosen: Option<Arc<[usize]>>,
+    count: usize,
+}
+
+impl Examples {
+    /// Of tensors whose first dimension is the examples.
+    ///
+    /// # Errors
+    /// Those of [`of`](Examples::of).
+    pub fn new(columns: Vec<(String, Tensor)>) -> Result<Examples> {
+        Examples::of(columns.into_iter().map(|(name, tensor)| (name, Column::Held(tensor))).collect())
+    }
+
+    /// Of what is held in memory, or read when it is taken.
+    ///
+    /// # Errors
+    /// InvalidArgument if there is none, one has no dimension, or not all have as many examples.
+    pub fn of(columns: Vec<(String, Column)>) -> Result<Examples> {
+        let Some(((first, column), rest)) = columns.split_first() else {
+            return Err(Failure::invalid("there is no data"));
+        };
+        let count = |name: &str, column: &Column| {
+            let one = || Failure::invalid(format!("the data for {name} is one value; expected a tensor of examples"));
+            column.count().ok_or_else(one)
+        };
+        let examples = count(first, column)?;
+        for (name, column) in rest {
+            let own = count(name, column)?;
+            if own != examples {
+                return Err(Failure::invalid(format!(
+                    "there are {examples} examples for {first}, and {own} for {name}"
+                )));
+            }
+        }
+        Ok(Examples { columns, chosen: None, count: examples })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// What they are fed to.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// What they are fed to, the dtype of the elements, and the shape of an example.
+    pub fn columns(&self) -> impl Iterator<Item = (&str, DType, &[usize])> {
+        self.columns.iter().map(|(name, column)| {
+            let (dtype, example) = column.example();
+            (name.as_str(), dtype, example)
+        })
+    }
+
+    /// Whether a column is read when it is taken.
+    pub fn are_read(&self) -> bool {
+        self.columns.iter().any(|(_, column)| matches!(column, Column::Elsewhere(_)))
+    }
+
+    /// Those of them that lie on the workers, column by column, as [`columns`](Examples::columns) has them.
+    pub fn there(&self) -> impl Iterator<Item = Option<&There>> {
+        self.columns.iter().map(|(_, column)| match column {
+            Column::There(there) => Some(&**there),
+            _ => None,
+        })
+    }
+
+    /// The bytes of one, but for those of text.
+    ///
+    /// # Errors
+    /// ResourceExhausted if they are beyond what can be counted.
+    pub fn example_bytes(&self) -> Result<usize> {
+        let bytes = |(_, column): &(String, Column)| {
+            let (dtype, shape) = column.example();
+            shape.iter().try_fold(dtype.size().unwrap_or(0), |bytes, &size| bytes.checked_mul(size))
+        };
+        let all = self.columns.iter().try_fold(0usize, |all, column| all.checked_add(bytes(column)?));
+        all.ok_or_else(|| Failure::new(Code::ResourceExhausted, "an example has more bytes than can be counted"))
+    }
+
+    /// Some of the examples, by their places, for each column a tensor of this outer shape and then an example's own. The outer
+    /// shape has as many elements as there are places. Of a column that lies on the workers, it is their places in the file,
+    /// int64, of the outer shape.
+    ///
+    /// # Errors
+    /// InvalidArgument if a place is beyond the end; ResourceExhausted if there is no memory for it; those of [`Rows::read`].
+    pub fn take(&self, places: &[usize], outer: &[usize]) -> Result<Vec<Tensor>> {
+        if let Some(beyond) = places.iter().find(|&&place| place >= self.count) {
+            return Err(Failure::invalid(format!("there is no example {beyond}; there are {}", self.count)));
+        }
+        let chosen: Option<Vec<usize>> =
+            self.chosen.as_ref().map(|chosen| places.iter().map(|&place| chosen[place]).collect());
+        let places = chosen.as_deref().unwrap_or(places);
+        let take = |column: &Column| {
+            let (dtype, example) = column.example();
+            let shape: Shape = outer.iter().chain(example).copied().collect();
+            shape.checked_elements(dtype)?;
+            match column {
+                Column::Held(tensor) => taken(tensor, places, shape),
+                Column::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
+                Column::There(_) => {
+                    let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
+                    Tensor::vector(places).reshaped(outer)
+                }
+            }
+        };
+        self.columns.iter().map(|(_, column)| take(column)).collect()
+    }
+
+    /// Two sets: some of the examples, drawn by a seed, held out of the first. `share` of them, rounded down.
+    ///
+    /// # Errors
+    /// InvalidArgument if the share is not within 0 and 1; those of [`take`](Examples::take).
+    pub fn split(&self, share: f64, seed: u64) -> Result<(Examples, Examples)> {
+        if !(0.0..1.0).contains(&share) {
+            return Err(Failure::invalid(format!("the share held out is {share}; expected 0 to below 1")));
+        }
+        let places = order::shuffled(self.count, seed, u64::MAX);
+        let (held, kept) = places.split_at((self.count as f64 * share) as usize);
+        // Each in the order of the files.
+        let some = |places: &[usize]| {
+            let mut places = places.to_vec();
+            places.sort_unstable();
+            if self.columns.iter().any(|(_, column)| !matches!(column, Column::Held(_))) {
+                let own = |place: usize| self.chosen.as_ref().map_or(place, |chosen| chosen[place]);
+                let (count, chosen) = (places.len(), places.into_iter().map(own).collect());
+                return Ok(Examples { columns: self.columns.clone(), chosen: Some(chosen), count });
+            }
+            let tensors = self.take(&places, &[places.len()])?;
+            Examples::new(self.columns.iter().map(|(name, _)| name.clone()).zip(tensors).collect())
+        };
+        Ok((some(kept)?, some(held)?))
+    }
+}
+
+/// Asks for the memory of `count` pieces of a text, each held in `each` bytes: a short file can be packed that
+/// has very many.
+fn admit_pieces(what: &str, count: usize, each: usize, bytes: usize) -> Result<()> {
+    let all = count.saturating_mul(each).saturating_add(bytes);
+    if all > MAX_PIECES_BYTES {
+        let why = format!("it has up to {count} {what}, which take more than {MAX_PIECES_BYTES} bytes, the limit");
+        return Err(Failure::new(Code::ResourceExhausted, why));
+    }
+    memory::admit(all)
+}
+
+/// Some of the examples of a tensor.
+fn taken(tensor: &Tensor, places: &[usize], shape: Shape) -> Result<Tensor> {
+    let count = tensor.dims().first().copied().unwrap_or(0);
+    if let Data::String(all) = tensor.data() {
+        let size = all.len().checked_div(count).unwrap_or(0);
+        let taken = places.iter().flat_map(|&place| all[place * size..(place + 1) * size].iter().cloned());
+        return Tensor::new(shape, Data::String(taken.collect()));
+    }
+    let all = tensor.bytes().unwrap_or_default();
+    let size = all.len().checked_div(count).unwrap_or(0);
+    let mut bytes = Vec::with_capacity(places.len() * size);
+    for &place in places {
+        bytes.extend_from_slice(&all[place * size..(place + 1) * size]);
+    }
+    Tensor::from_bytes(tensor.dtype(), shape, &bytes)
+}
+
+#[cfg(test)]
+mod tests;

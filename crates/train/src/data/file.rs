@@ -1,0 +1,153 @@
+//! A file of data by its name, `digits.csv.gz` or `digits.npz:images`, and the tensor that its bytes are.
+
+use std::io::Read;
+
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::memory;
+use meshtf_tensor::nearest::nearest;
+use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor, npy, safetensors};
+
+use super::{Csv, Lines, read_idx, read_npz};
+
+/// Bytes that are unpacked at a time.
+const CHUNK: usize = 1 << 20;
+
+/// A file, and which part of it is meant: an array of a .npz file, a tensor of a .safetensors file, columns of a .csv file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FilePart {
+    /// The path of the file.
+    pub file: String,
+    /// The name of the part, what stands behind a colon.
+    pub part: Option<String>,
+}
+
+impl FilePart {
+    /// The endings of files that have parts.
+    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".safetensors.gz", ".csv", ".csv.gz"];
+
+    /// Splits `FILE` or `FILE:PART`.
+    pub fn of(text: &str) -> FilePart {
+        let parts = text.match_indices(':').map(|(at, _)| (&text[..at], &text[at + 1..]));
+        let has_parts = |file: &str| FilePart::WITH_PARTS.iter().any(|ending| file.ends_with(ending));
+        match parts.into_iter().find(|(file, _)| has_parts(file)) {
+            Some((file, part)) => FilePart { file: file.to_owned(), part: Some(part.to_owned()) },
+            None => FilePart { file: text.to_owned(), part: None },
+        }
+    }
+
+    /// Whether it is a table, whose parts are columns.
+    pub fn is_table(&self) -> bool {
+        self.ends_with(".csv")
+    }
+
+    /// Whether it is a text, whose lines are examples.
+    pub fn is_text(&self) -> bool {
+        self.ends_with(".txt")
+    }
+
+    /// Whether the file's name ends so, but for the ending of what is packed.
+    pub fn ends_with(&self, ending: &str) -> bool {
+        self.file.strip_suffix(".gz").unwrap_or(&self.file).ends_with(ending)
+    }
+}
+
+/// The bytes of a file, unpacked if it is one of gzip.
+///
+/// # Errors
+/// InvalidArgument if it is cut off or damaged; ResourceExhausted if what it unpacks to is beyond the limit of a tensor.
+pub fn unpacked(bytes: Vec<u8>) -> Result<Vec<u8>> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let from = flate2::read::MultiGzDecoder::new(&bytes[..]);
+    all_of(from).map_err(|failure| Failure { message: format!("gzip: {}", failure.message), ..failure })
+}
+
+/// All that a reader yields, within the limit of a tensor.
+pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        // A vector grows by what it has.
+        memory::admit(bytes.len().max(CHUNK))?;
+        let before = bytes.len();
+        let read = from.by_ref().take(CHUNK as u64).read_to_end(&mut bytes);
+        read.map_err(|error| Failure::invalid(error.to_string()))?;
+        if bytes.len() == before {
+            return Ok(bytes);
+        }
+        if bytes.len() > MAX_TENSOR_BYTES {
+            let why = format!("it unpacks to more than {MAX_TENSOR_BYTES} bytes, which is the limit");
+            return Err(Failure::new(meshtf_tensor::failure::Code::ResourceExhausted, why));
+        }
+    }
+}
+
+/// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, text or idx, packed by gzip or not.
+///
+/// Of a table, one column that is named is a vector; several, or all if none is named, are a matrix `[lines, columns]` of
+/// float64. Of a text, it is a vector of strings.
+///
+/// # Errors
+/// InvalidArgument if the bytes are of no such file, or have no such part.
+pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
+    let bytes = unpacked(bytes)?;
+    let part = named.part.as_deref();
+    if named.is_table() {
+        let table = Csv::read(&bytes)?;
+        let columns = match part {
+            Some(part) => part.split(',').map(|name| name.trim().to_owned()).collect(),
+            None => table.columns().to_vec(),
+        };
+        let numbers = table.numbers(&columns)?;
+        let lines = numbers.dims()[0];
+        return if columns.len() == 1 && part.is_some() { numbers.reshaped([lines]) } else { Ok(numbers) };
+    }
+    if bytes.starts_with(b"PK") || named.ends_with(".npz") {
+        return read_npz(&bytes, part);
+    }
+    if named.ends_with(".safetensors") {
+        return tensor_of(safetensors::read(&bytes)?.tensors, part);
+    }
+    if let Some(part) = part {
+        return Err(Failure::invalid(format!("this kind of file has no parts, so there is no {part} in it")));
+    }
+    match bytes.starts_with(b"\x93NUMPY") || named.ends_with(".npy") {
+        true => npy::read(&bytes),
+        false if named.is_text() => Ok(Lines::read(&bytes)?.into_tensor()),
+        false => read_idx(&bytes),
+    }
+}
+
+fn tensor_of(tensors: Vec<(String, Tensor)>, part: Option<&str>) -> Result<Tensor> {
+    let names: Vec<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
+    let place = chosen(&names, part, "tensor")?;
+    Ok(tensors.into_iter().nth(place).map(|(_, tensor)| tensor).expect("it is one of them"))
+}
+
+/// The place of the part that is meant: the one of that name, or the only one.
+///
+/// # Errors
+/// InvalidArgument with the names that there are.
+pub fn chosen(names: &[&str], part: Option<&str>, what: &str) -> Result<usize> {
+    /// Most names in a message.
+    const MAX_NAMES: usize = 8;
+    let all = || {
+        let more = names.len().saturating_sub(MAX_NAMES);
+        let shown = names[..names.len() - more].join(", ");
+        if more > 0 { format!("{shown} and {more} more") } else { shown }
+    };
+    match (part, names) {
+        (_, []) => Err(Failure::invalid(format!("there is no {what} in it"))),
+        (None, [_]) => Ok(0),
+        (None, [first, ..]) => {
+            Err(Failure::invalid(format!("say which {what} is meant, as in FILE:{first}; there are {}", all())))
+        }
+        (Some(part), _) => names.iter().position(|name| *name == part).ok_or_else(|| {
+            let hint = match nearest(part, names.iter().copied()).first() {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("there are {}", all()),
+            };
+            Failure::invalid(format!("there is no {what} {part} in it; {hint}"))
+        }),
+    }
+}

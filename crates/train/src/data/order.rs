@@ -1,0 +1,62 @@
+//! In which order examples are trained with: the same one for the same seed, on every node and from any step on.
+
+use meshtf_tensor::failure::{Failure, Result};
+
+/// The examples of each step, epoch after epoch. An epoch goes through all of them once, but for what does not fill a batch.
+#[derive(Clone, Debug)]
+pub struct Order {
+    count: usize,
+    batch: usize,
+    /// Of the order of each epoch; `None`: as they are.
+    seed: Option<u64>,
+    /// The order of the epoch that was asked for last.
+    epoch: Option<(u64, Vec<usize>)>,
+}
+
+impl Order {
+    /// # Errors
+    /// InvalidArgument if the examples do not fill a batch.
+    pub fn new(count: usize, batch: usize, seed: Option<u64>) -> Result<Order> {
+        if batch == 0 || count < batch {
+            return Err(Failure::invalid(format!("a batch is {batch}, and there are {count} examples to train with")));
+        }
+        Ok(Order { count, batch, seed, epoch: None })
+    }
+
+    /// How many steps an epoch takes.
+    pub fn steps_per_epoch(&self) -> u64 {
+        (self.count / self.batch) as u64
+    }
+
+    /// The places of the examples of a step, counted from 0.
+    pub fn of_step(&mut self, step: u64) -> Vec<usize> {
+        let steps = self.steps_per_epoch();
+        let (epoch, batch) = (step / steps, (step % steps) as usize);
+        let within = batch * self.batch..(batch + 1) * self.batch;
+        let Some(seed) = self.seed else { return within.collect() };
+        if self.epoch.as_ref().is_none_or(|(known, _)| *known != epoch) {
+            self.epoch = Some((epoch, shuffled(self.count, seed, epoch)));
+        }
+        self.epoch.as_ref().map(|(_, places)| places[within].to_vec()).unwrap_or_default()
+    }
+}
+
+/// The numbers below `count` in an order that the seed and the epoch say.
+pub(super) fn shuffled(count: usize, seed: u64, epoch: u64) -> Vec<usize> {
+    let mut state = mixed(seed ^ mixed(epoch.wrapping_add(1)));
+    let mut places: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        // The high half of a product is evenly below its factor, but for a share of count / 2^64.
+        let place = (u128::from(mixed(state)) * (last as u128 + 1)) >> 64;
+        places.swap(last, place as usize);
+    }
+    places
+}
+
+/// SplitMix64's mixing of a number.
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}

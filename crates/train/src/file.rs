@@ -1,0 +1,403 @@
+//! What a graph.json says of training: its sections `data`, `train` and `evaluate`. `docs/graph.md` is their specification.
+
+mod data;
+mod evaluate;
+
+pub use data::{DataSection, DataSource, Take};
+pub use evaluate::{Best, ConfusionNodes, EvaluateSection};
+use meshtf_graph::json::ROOT_KEYS;
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
+use meshtf_tensor::nearest::nearest;
+
+use super::clip::Clip;
+use super::minimize::Training;
+use super::optimizer::Optimizer;
+use super::schedule::{Schedule, WarmUp};
+
+/// How a model is trained, and with what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sections {
+    /// The examples, and how they are cut into batches.
+    pub data: DataSection,
+    /// What is minimized, and how.
+    pub train: TrainSection,
+    /// What is looked at on examples that are not trained with.
+    pub evaluate: Option<EvaluateSection>,
+    /// The nodes that give the graph's variables their first values, if the file says them.
+    pub init: Vec<String>,
+}
+
+impl Sections {
+    /// For a loss and how to minimize it, in batches of `batch` examples, without an evaluation. The node `init` gives the
+    /// variables their first values, as that of a `Model` does. The number of steps or epochs is still to be said.
+    pub fn new(loss: &str, training: Training, batch: usize) -> Sections {
+        Sections {
+            data: DataSection { batch, ..DataSection::default() },
+            train: TrainSection::new(loss, training),
+            evaluate: None,
+            init: vec!["init".to_owned()],
+        }
+    }
+}
+
+/// Why sections cannot be read, and where: `$.train.rate (line 3, column 5): …`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path} (line {line}, column {column}): {why}")]
+pub struct SectionsError {
+    /// The value, as a path from the root `$`.
+    pub path: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Its column, from 1, in characters.
+    pub column: usize,
+    /// What is wrong, and what would be right.
+    pub why: String,
+}
+
+/// The section `train`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainSection {
+    /// The tensor that is minimized.
+    pub loss: String,
+    /// How.
+    pub training: Training,
+    /// The variables that are trained; empty: all that are trainable.
+    pub variables: Vec<String>,
+    /// How many steps; else `epochs`.
+    pub steps: Option<u64>,
+    /// How often all examples are gone through; else `steps`.
+    pub epochs: Option<u64>,
+    /// Tensors that are printed beside the loss.
+    pub metrics: Vec<String>,
+    /// On how many tasks of job `worker` the model is, each with its part of a batch; 0: it is where its devices say.
+    pub workers: usize,
+    /// Over how many tasks of job `ps` the variables are spread; 0: they are where their devices say.
+    pub ps: usize,
+    /// How workers work together.
+    pub mode: UpdateMode,
+    /// How many of the workers an update in mode sync does not wait for: those that are last.
+    pub backup: usize,
+    /// Nodes of the model that each step runs, too, once its update is made: those that keep running averages, say. Empty: the
+    /// node [`UPDATES`](super::job::UPDATES), if there is one.
+    pub updates: Vec<String>,
+}
+
+/// How the gradients of several workers change the variables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpdateMode {
+    /// All workers share a batch, and the mean of their gradients makes one update of variables that they share.
+    #[default]
+    Sync,
+    /// Each worker takes whole batches, and changes the variables, which all share, by its own gradients when it has them.
+    Async,
+    /// As in [`Sync`](UpdateMode::Sync), but each worker has all variables, and makes the update of its own.
+    Mirrored,
+}
+
+impl UpdateMode {
+    const NAMES: [(&str, UpdateMode); 3] =
+        [("sync", UpdateMode::Sync), ("async", UpdateMode::Async), ("mirrored", UpdateMode::Mirrored)];
+}
+
+impl TrainSection {
+    /// For a loss and how to minimize it, on the devices that the model names. The number of steps or epochs must still be set.
+    pub fn new(loss: &str, training: Training) -> TrainSection {
+        TrainSection {
+            loss: loss.to_owned(),
+            training,
+            variables: Vec::new(),
+            steps: None,
+            epochs: None,
+            metrics: Vec::new(),
+            workers: 0,
+            ps: 0,
+            mode: UpdateMode::Sync,
+            backup: 0,
+            updates: Vec::new(),
+        }
+    }
+
+    /// How many workers an update waits for, if they make it together.
+    pub fn needed(&self) -> usize {
+        self.workers.saturating_sub(self.backup).max(1)
+    }
+
+    /// How many examples a step takes from the data, of which an update in mode sync counts a batch of this many.
+    ///
+    /// # Errors
+    /// Those of [`rows`](TrainSection::rows).
+    pub fn drawn(&self, batch: usize) -> Result<usize, Failure> {
+        match self.mode {
+            UpdateMode::Async => Ok(batch),
+            UpdateMode::Sync | UpdateMode::Mirrored => Ok(self.rows(batch)?.saturating_mul(self.workers.max(1))),
+        }
+    }
+
+    /// How many examples a worker takes at a time, of a batch of this many.
+    ///
+    /// # Errors
+    /// InvalidArgument if the workers cannot share it equally.
+    pub fn rows(&self, batch: usize) -> Result<usize, Failure> {
+        let workers = self.needed();
+        match self.mode {
+            UpdateMode::Async => Ok(batch),
+            _ if batch.is_multiple_of(workers) => Ok(batch / workers),
+            _ => {
+                let why = format!("a batch of {batch} examples cannot be divided equally among {workers} workers");
+                Err(Failure::invalid(why))
+            }
+        }
+    }
+}
+
+type Read<T> = Result<T, Fault>;
+
+/// Reads the sections of a graph.json, or of a file that has them alone.
+///
+/// # Errors
+/// [`SectionsError`].
+pub fn read(text: &str) -> Result<Sections, SectionsError> {
+    let sections = parse(text).and_then(|value| sections(&value));
+    sections.map_err(|fault| {
+        let (line, column) = position(text, fault.at);
+        let path = fault.path.as_deref().unwrap_or("$").to_owned();
+        SectionsError { path, line, column, why: fault.why }
+    })
+}
+
+fn sections(value: &Value) -> Read<Sections> {
+    let root = Path::Root;
+    // A file that has the sections alone may lie beside the graph, or be a graph.json with nodes of its own.
+    for Member { key, at, .. } in value.object(root, "a file of a graph is an object")? {
+        if !ROOT_KEYS.contains(&&**key) {
+            return Err(unknown(key, *at, root.key(key), ROOT_KEYS));
+        }
+    }
+    let missing = |key: &str| Fault::content(value, root, format!("\"{key}\" is missing, which says how to train"));
+    let data = data::data(value.get("data").ok_or_else(|| missing("data"))?, root.key("data"))?;
+    let train = train(value.get("train").ok_or_else(|| missing("train"))?, root.key("train"))?;
+    let evaluate = value.get("evaluate").map(|value| evaluate::evaluate(value, root.key("evaluate"))).transpose()?;
+    let init = value.get("init").map_or(Ok(Vec::new()), |value| names(value, root.key("init")))?;
+    Ok(Sections { data, train, evaluate, init })
+}
+
+fn train(value: &Value, path: Path) -> Read<TrainSection> {
+    let (mut optimizer, mut rate, mut warm_up, mut loss) = (None, None, None, None);
+    let mut section = TrainSection::new("", Training::new(Optimizer::Sgd, 0.0));
+    for Member { key, at, value } in value.object(path, "train is an object")? {
+        let path = path.key(key);
+        match &**key {
+            "loss" => loss = Some(value.text(path)?.to_owned()),
+            "optimizer" => optimizer = Some(self::optimizer(value, path)?),
+            "rate" => rate = Some(schedule(value, path)?),
+            "warm_up" => warm_up = Some(count(value, path)?),
+            "clip_value" | "clip_norm" if section.training.clip.is_some() => {
+                return Err(Fault::content(value, path, "use \"clip_value\" or \"clip_norm\", not both"));
+            }
+            "clip_value" => section.training.clip = Some(Clip::Value(number(value, path)?)),
+            "clip_norm" => section.training.clip = Some(Clip::GlobalNorm(number(value, path)?)),
+            "weight_decay" => section.training.weight_decay = number(value, path)?,
+            "average" => section.training.average = Some(share(value, path)?),
+            "variables" => section.variables = names(value, path)?,
+            "metrics" => section.metrics = names(value, path)?,
+            "steps" => section.steps = Some(count(value, path)?),
+            "epochs" => section.epochs = Some(count(value, path)?),
+            "workers" => section.workers = tasks(value, path)?,
+            "ps" => section.ps = tasks(value, path)?,
+            "mode" => section.mode = mode(value, path)?,
+            "backup" => section.backup = tasks(value, path)?,
+            "updates" => section.updates = names(value, path)?,
+            _ => return Err(unknown(key, *at, path, KEYS)),
+        }
+    }
+    let missing = |what: &str| Fault::content(value, path, what.to_owned());
+    section.loss = loss.ok_or_else(|| missing("\"loss\" is missing: the tensor to minimize"))?;
+    let rate = rate.ok_or_else(|| missing("\"rate\" is missing: the learning rate"))?;
+    section.training.rate = match warm_up {
+        None => rate,
+        Some(steps) => Schedule::WarmUp(WarmUp { steps, then: Box::new(rate) }),
+    };
+    section.training.optimizer = optimizer.ok_or_else(|| missing("\"optimizer\" is missing"))?;
+    if section.steps.is_some() == section.epochs.is_some() {
+        return Err(missing("use either \"steps\" or \"epochs\" to say how long"));
+    }
+    if section.mode == UpdateMode::Mirrored && section.ps > 0 {
+        return Err(missing("in mode mirrored each worker has all variables: leave \"ps\" out"));
+    }
+    if section.backup > 0 && (section.mode != UpdateMode::Sync || section.backup >= section.workers) {
+        return Err(missing(
+            "\"backup\" is how many of the \"workers\" an update in mode sync does not wait for, fewer than all",
+        ));
+    }
+    if section.mode == UpdateMode::Mirrored && section.workers == 0 {
+        return Err(missing("mode mirrored needs \"workers\": on how many tasks the model is"));
+    }
+    Ok(section)
+}
+
+fn mode(value: &Value, path: Path) -> Read<UpdateMode> {
+    let text = value.text(path)?;
+    let found = UpdateMode::NAMES.iter().find(|(name, _)| *name == text);
+    found.map(|(_, mode)| *mode).ok_or_else(|| {
+        let why =
+            format!("unknown mode {text:?}; expected one of {}", UpdateMode::NAMES.map(|(name, _)| name).join(", "));
+        Fault::content(value, path, why)
+    })
+}
+
+/// Most tasks of a job.
+const MAX_TASKS: usize = 4096;
+
+const KEYS: &[&str] = &[
+    "loss",
+    "optimizer",
+    "rate",
+    "warm_up",
+    "clip_value",
+    "clip_norm",
+    "weight_decay",
+    "average",
+    "variables",
+    "metrics",
+    "steps",
+    "epochs",
+    "workers",
+    "ps",
+    "mode",
+    "backup",
+    "updates",
+];
+
+fn optimizer(value: &Value, path: Path) -> Read<Optimizer> {
+    let name = match &value.kind {
+        Kind::Object(_) => value.get("name").ok_or_else(|| Fault::content(value, path, "\"name\" is missing"))?,
+        _ => value,
+    };
+    let text = name.text(path)?;
+    let mut optimizer = Optimizer::of_name(text).ok_or_else(|| {
+        let near = nearest(text, Optimizer::NAMES.iter().copied());
+        let hint = near.first().map_or_else(
+            || format!("there are {}", Optimizer::NAMES.join(", ")),
+            |near| format!("did you mean {near}?"),
+        );
+        Fault::content(name, path, format!("unknown optimizer {text:?}; {hint}"))
+    })?;
+    if let Kind::Object(members) = &value.kind {
+        for member in members.iter().filter(|member| member.key != "name") {
+            let path = path.key(&member.key);
+            let number = match member.value.kind {
+                Kind::Bool(truth) => f64::from(truth),
+                _ => number(&member.value, path)?,
+            };
+            let set = optimizer.set(&member.key, number);
+            set.map_err(|failure| Fault::of_content(member.at, path, failure.message))?;
+        }
+    }
+    Ok(optimizer)
+}
+
+fn schedule(value: &Value, path: Path) -> Read<Schedule> {
+    let Kind::Object(members) = &value.kind else { return number(value, path).map(Schedule::Constant) };
+    let [Member { key, at, value }] = &members[..] else {
+        return Err(Fault::content(
+            value,
+            path,
+            "a rate is a number, or an object with one key: steps, exponential or cosine",
+        ));
+    };
+    let path = path.key(key);
+    let known: &[&str] = match &**key {
+        "steps" => &["after", "rates"],
+        "exponential" => &["rate", "factor", "every", "staircase"],
+        "cosine" => &["rate", "steps", "last"],
+        _ => return Err(unknown(key, *at, path, &["steps", "exponential", "cosine"])),
+    };
+    for member in value.object(path, "this is an object")? {
+        if !known.contains(&&*member.key) {
+            return Err(unknown(&member.key, member.at, path.key(&member.key), known));
+        }
+    }
+    let part = |name: &str| value.get(name).ok_or_else(|| Fault::content(value, path, format!("{name:?} is missing")));
+    Ok(match &**key {
+        "steps" => Schedule::Steps {
+            after: list(part("after")?, path.key("after"), whole)?,
+            rates: list(part("rates")?, path.key("rates"), number)?,
+        },
+        "exponential" => Schedule::Exponential {
+            rate: number(part("rate")?, path.key("rate"))?,
+            factor: number(part("factor")?, path.key("factor"))?,
+            every: count(part("every")?, path.key("every"))?,
+            staircase: match value.get("staircase").map(|value| (value, &value.kind)) {
+                None => false,
+                Some((_, Kind::Bool(staircase))) => *staircase,
+                Some((value, _)) => {
+                    return Err(Fault::content(value, path.key("staircase"), "expected true or false"));
+                }
+            },
+        },
+        _ => Schedule::Cosine {
+            rate: number(part("rate")?, path.key("rate"))?,
+            steps: count(part("steps")?, path.key("steps"))?,
+            last: value.get("last").map_or(Ok(0.0), |value| number(value, path.key("last")))?,
+        },
+    })
+}
+
+fn list<T>(value: &Value, path: Path, read: impl Fn(&Value, Path) -> Read<T>) -> Read<Vec<T>> {
+    let items = value.list(path, "this is a list")?;
+    items.iter().enumerate().map(|(i, item)| read(item, path.index(i))).collect()
+}
+
+fn names(value: &Value, path: Path) -> Read<Vec<String>> {
+    list(value, path, |item, path| item.text(path).map(str::to_owned))
+}
+
+fn number(value: &Value, path: Path) -> Read<f64> {
+    let number = if let Kind::Number(number) = value.kind { number.parse::<f64>().ok() } else { None };
+    number.ok_or_else(|| Fault::content(value, path, format!("expected a number, found {}", value.describe())))
+}
+
+/// How many tasks of a job.
+fn tasks(value: &Value, path: Path) -> Read<usize> {
+    let count = count(value, path)?;
+    usize::try_from(count).ok().filter(|&count| count <= MAX_TASKS).ok_or_else(|| {
+        Fault::content(value, path, format!("{count} tasks are more than {MAX_TASKS}, which is the limit"))
+    })
+}
+
+fn share(value: &Value, path: Path) -> Read<f64> {
+    let share = number(value, path)?;
+    match (0.0..1.0).contains(&share) {
+        true => Ok(share),
+        false => Err(Fault::content(value, path, format!("the share is {share}; expected a number from 0 to below 1"))),
+    }
+}
+
+fn whole(value: &Value, path: Path) -> Read<u64> {
+    let number = match value.kind {
+        Kind::Number(number) if is_whole(number) => number.parse().ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| Fault::content(value, path, "expected a whole number of at least 0"))
+}
+
+fn count(value: &Value, path: Path) -> Read<u64> {
+    match whole(value, path)? {
+        0 => Err(Fault::content(value, path, "expected a whole number of at least 1")),
+        // A count of steps is an int64 in the graph.
+        count => Ok(count.min(i64::MAX as u64)),
+    }
+}
+
+fn unknown(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {
+    let near = nearest(key, known.iter().copied());
+    let hint = match near.first() {
+        Some(name) => format!("did you mean {name:?}?"),
+        None => format!("there are {}", known.join(", ")),
+    };
+    Fault::of_content(at, path, format!("unknown key {key:?}; {hint}"))
+}
+
+#[cfg(test)]
+mod tests;

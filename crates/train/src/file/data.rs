@@ -1,0 +1,190 @@
+//! The section `data`: the examples, and how they are cut into batches.
+
+use meshtf_graph::json::{is_beside, wide_literal};
+use meshtf_tensor::Tensor;
+use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
+
+use super::{Read, count, list, names, number, share, unknown, whole};
+
+/// The files that placeholders are fed from, and the constants that others are fed with.
+pub(super) type Fed = (Vec<(String, DataSource)>, Vec<(String, Tensor)>);
+
+/// The section `data`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DataSection {
+    /// What each placeholder is fed with that takes examples.
+    pub feed: Vec<(String, DataSource)>,
+    /// What other placeholders are fed with in each step and, unless the section `evaluate` says otherwise, in evaluations.
+    /// Numbers are converted to the placeholder's dtype if none of them changes but by a float's rounding.
+    pub constants: Vec<(String, Tensor)>,
+    /// How many examples a step takes, on all workers together.
+    pub batch: usize,
+    /// The seed of the order of each epoch; without it, examples are taken as they are in the files.
+    pub shuffle: Option<u64>,
+    /// The share of the examples that is held out.
+    pub hold_out: f64,
+}
+
+/// Where the values of one placeholder come from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DataSource {
+    /// The file or folder, by its path from the folder of the graph's file.
+    pub file: String,
+    /// The array of a .npz file, or the tensor of a .safetensors file: what stands behind the file's name and a colon.
+    pub part: Option<String>,
+    /// What is taken.
+    pub take: Take,
+    /// The height and width that images are interpolated to.
+    pub size: Option<[usize; 2]>,
+    /// The columns of a .csv file.
+    pub columns: Vec<String>,
+    /// The columns that are not taken, if all others are.
+    pub except: Vec<String>,
+    /// What numbers are multiplied with.
+    pub scale: Option<f64>,
+}
+
+/// What is taken of a file, or of a folder of images with a folder for each class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Take {
+    /// The numbers or the text of a file.
+    #[default]
+    Values,
+    /// The images of a folder.
+    Images,
+    /// The classes of the images of a folder: the places of their folders' names in alphabetical order.
+    Classes,
+    /// The numbers of a .npy file that lies on each worker, below the folder whose files graphs may use there.
+    There,
+}
+
+pub(super) fn data(value: &Value, path: Path) -> Read<DataSection> {
+    let mut section = DataSection::default();
+    for Member { key, at, value } in value.object(path, "data is an object")? {
+        let path = path.key(key);
+        match &**key {
+            "feed" => (section.feed, section.constants) = feed(value, path)?,
+            "batch" => section.batch = count(value, path)? as usize,
+            "shuffle" => section.shuffle = Some(whole(value, path)?),
+            "hold_out" => section.hold_out = share(value, path)?,
+            _ => return Err(unknown(key, *at, path, &["feed", "batch", "shuffle", "hold_out"])),
+        }
+    }
+    match (section.feed.is_empty(), section.constants.is_empty()) {
+        (true, true) => return Err(Fault::content(value, path, "\"feed\" is missing: the file of each placeholder")),
+        (true, false) => {
+            return Err(Fault::content(
+                value,
+                path,
+                "\"feed\" has no file: examples come from files, constants do not change",
+            ));
+        }
+        _ => {}
+    }
+    if section.batch == 0 {
+        return Err(Fault::content(value, path, "\"batch\" is missing: how many examples a step takes"));
+    }
+    Ok(section)
+}
+
+/// What placeholders are fed with: examples, and constants.
+pub(super) fn feed(value: &Value, path: Path) -> Read<Fed> {
+    let (mut files, mut constants) = (Vec::new(), Vec::new());
+    for Member { key, value, .. } in
+        value.object(path, "feed is an object of files and values by the names of placeholders")?
+    {
+        let path = path.key(key);
+        let is_constant = match &value.kind {
+            Kind::Object(_) => value.get("value").is_some(),
+            kind => !matches!(kind, Kind::String(_)),
+        };
+        match is_constant {
+            true => constants.push((key.to_string(), wide_literal(value, path)?)),
+            false => files.push((key.to_string(), source(value, path)?)),
+        }
+    }
+    Ok((files, constants))
+}
+
+fn source(value: &Value, path: Path) -> Read<DataSource> {
+    let mut source = DataSource::default();
+    if let Kind::String(file) = &value.kind {
+        named(&mut source, file, value, path)?;
+        return Ok(source);
+    }
+    for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
+        let path = path.key(key);
+        match &**key {
+            "file" | "images" | "classes" | "on_workers" if !source.file.is_empty() => {
+                return Err(Fault::content(
+                    value,
+                    path,
+                    "use only one of \"file\", \"images\", \"classes\" and \"on_workers\"",
+                ));
+            }
+            "file" => named(&mut source, value.text(path)?, value, path)?,
+            "images" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Images),
+            "classes" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Classes),
+            "on_workers" => (source.file, source.take) = (below(value.text(path)?, value, path)?, Take::There),
+            "size" => {
+                let sides = list(value, path, count)?;
+                let [height, width] = sides[..] else {
+                    return Err(Fault::content(value, path, "expected [HEIGHT, WIDTH], in pixels"));
+                };
+                source.size = Some([height as usize, width as usize]);
+            }
+            "columns" => source.columns = names(value, path)?,
+            "except" => source.except = names(value, path)?,
+            "scale" => source.scale = Some(number(value, path)?),
+            _ => {
+                let known = ["file", "columns", "except", "scale", "images", "classes", "on_workers", "size"];
+                return Err(unknown(key, *at, path, &known));
+            }
+        }
+    }
+    let wrong = |why: &str| Err(Fault::content(value, path, why));
+    if source.file.is_empty() {
+        return wrong(
+            "\"file\" is missing, or \"on_workers\", or \"images\" or \"classes\" for a folder, or \"value\" for a constant",
+        );
+    }
+    if !source.columns.is_empty() && !source.except.is_empty() {
+        return wrong("use \"columns\" for those to take or \"except\" for those to leave out, not both");
+    }
+    if source.size.is_some() && source.take != Take::Images {
+        return wrong("\"size\" is only for \"images\"");
+    }
+    if source.take != Take::Values && !(source.columns.is_empty() && source.except.is_empty()) {
+        return wrong("only a .csv file has columns");
+    }
+    Ok(source)
+}
+
+/// `FILE` or `FILE:PART`.
+fn named(source: &mut DataSource, text: &str, value: &Value, path: Path) -> Read<()> {
+    let (file, part) = text.split_once(':').map_or((text, None), |(file, part)| (file, Some(part.to_owned())));
+    source.file = beside(file, value, path)?;
+    source.part = part;
+    Ok(())
+}
+
+/// A file below the folder of each worker.
+fn below(file: &str, value: &Value, path: Path) -> Read<String> {
+    match is_beside(file) && file.ends_with(".npy") {
+        true => Ok(file.to_owned()),
+        false => {
+            let why = "a .npy file on the workers is named from their folder (meshtf node --data), in it or below it: \"data/x.npy\"";
+            Err(Fault::content(value, path, why))
+        }
+    }
+}
+
+fn beside(file: &str, value: &Value, path: Path) -> Read<String> {
+    match is_beside(file) {
+        true => Ok(file.to_owned()),
+        false => {
+            let why = "a file is named from the folder of this one, in that folder or below it: \"data/x.npy\"";
+            Err(Fault::content(value, path, why))
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Sections that are right, with what they say; and wrong, with where and why.
+
+use meshtf_tensor::Tensor;
+
+use super::*;
+
+#[test]
+fn what_is_said_is_read() {
+    let text = r#"{
+        "data": {"feed": {"x": {"file": "a.csv", "except": ["label"], "scale": 0.5}, "y": "y.npy"},
+                 "batch": 32, "shuffle": 7, "hold_out": 0.25},
+        "train": {"loss": "loss", "optimizer": {"name": "rmsprop", "momentum": 0.5, "centered": true},
+                  "rate": {"cosine": {"rate": 0.1, "steps": 100}}, "warm_up": 10, "clip_norm": 2, "weight_decay": 0.01,
+                  "average": 0.99, "epochs": 3, "metrics": ["accuracy"], "workers": 2, "ps": 1, "mode": "async", "variables": ["w"]},
+        "evaluate": {"every": 50, "metrics": ["accuracy"]}, "init": ["start"]}"#;
+    let Sections { data, train, evaluate, init } = read(text).unwrap();
+    let except = vec!["label".to_owned()];
+    let x = DataSource { file: "a.csv".to_owned(), except, scale: Some(0.5), ..DataSource::default() };
+    let y = DataSource { file: "y.npy".to_owned(), ..DataSource::default() };
+    assert_eq!(data.feed, [("x".to_owned(), x), ("y".to_owned(), y)]);
+    assert_eq!((data.batch, data.shuffle, data.hold_out), (32, Some(7), 0.25));
+    let mut optimizer = Optimizer::of_name("rmsprop").unwrap();
+    optimizer.set("momentum", 0.5).and(Ok(())).unwrap();
+    optimizer.set("centered", 1.0).unwrap();
+    let cosine = Schedule::Cosine { rate: 0.1, steps: 100, last: 0.0 };
+    let wanted = Training {
+        clip: Some(Clip::GlobalNorm(2.0)),
+        weight_decay: 0.01,
+        average: Some(0.99),
+        ..Training::new(optimizer, Schedule::WarmUp(WarmUp { steps: 10, then: Box::new(cosine) }))
+    };
+    assert_eq!(train.training, wanted);
+    assert_eq!((train.steps, train.epochs, train.workers, train.ps), (None, Some(3), 2, 1));
+    assert!(train.mode == UpdateMode::Async && init == ["start"]);
+    let wanted = EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()], ..EvaluateSection::default() };
+    assert_eq!(evaluate.unwrap(), wanted);
+}
+
+#[test]
+fn files_have_parts_and_folders_have_images() {
+    let text = r#"{"data": {"feed": {"x": {"images": "photos", "size": [28, 32]}, "y": {"classes": "photos"}, "z": "a/z.npz:z/0",
+            "w": {"file": "w.csv:a,b", "scale": 2}}, "batch": 1},
+        "train": {"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1}}"#;
+    let feed = read(text).unwrap().data.feed;
+    let source = |file: &str, part: Option<&str>, take: Take| DataSource {
+        file: file.to_owned(),
+        part: part.map(str::to_owned),
+        take,
+        ..DataSource::default()
+    };
+    let images = DataSource { size: Some([28, 32]), ..source("photos", None, Take::Images) };
+    let columns = DataSource { scale: Some(2.0), ..source("w.csv", Some("a,b"), Take::Values) };
+    let wanted = [images, source("photos", None, Take::Classes), source("a/z.npz", Some("z/0"), Take::Values), columns];
+    assert_eq!(feed.into_iter().map(|(_, source)| source).collect::<Vec<_>>(), wanted);
+}
+
+#[test]
+fn constants_are_as_wide_as_they_need() {
+    let text = r#"{"data": {"feed": {"x": "x.npy", "keep": 0.1, "flag": true, "n": [1, 2],
+            "half": {"value": 0.5, "dtype": "float16", "shape": [2]}, "text": {"value": "a"}}, "batch": 1},
+        "train": {"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1},
+        "evaluate": {"every": 5, "feed": {"keep": 1, "x": "test.npy"}}}"#;
+    let Sections { data, evaluate, .. } = read(text).unwrap();
+    let half = Tensor::from_vec([2], vec![half::f16::from_f32(0.5); 2]);
+    let wanted = [
+        ("keep", Tensor::scalar(0.1f64)),
+        ("flag", Tensor::scalar(true)),
+        ("n", Tensor::vector(vec![1i64, 2])),
+        ("half", half),
+        ("text", Tensor::scalar(b"a".to_vec())),
+    ];
+    assert_eq!(data.constants, wanted.map(|(name, value)| (name.to_owned(), value)));
+    let evaluate = evaluate.unwrap();
+    assert_eq!(evaluate.constants, [("keep".to_owned(), Tensor::scalar(1i64))]);
+    let test = DataSource { file: "test.npy".to_owned(), ..DataSource::default() };
+    assert_eq!(evaluate.feed, [("x".to_owned(), test)]);
+}
+
+#[test]
+fn every_fault_says_where_and_what_would_be_right() {
+    let data = r#""data": {"feed": {"x": "x.npy"}, "batch": 2}"#;
+    let good = r#""train": {"loss": "l", "optimizer": "sgd", "rate": 0.1, "steps": 5}"#;
+    read(&format!("{{{data}, {good}}}")).unwrap();
+    let check = |text: String, path: &str, part: &str| {
+        let why = read(&text).expect_err(&text).to_string();
+        assert!(why.starts_with(&format!("{path} (line 1, column ")) && why.contains(part), "{text}: {why}");
+    };
+    check(format!("{{{data}}}"), "$", "\"train\" is missing");
+    check(format!("{{{data}, {good}, \"evalute\": {{\"every\": 1}}}}"), "$.evalute", "did you mean \"evaluate\"?");
+    for (section, path, part) in [
+        (r#"{"batch": 2}"#, "$.data", "\"feed\" is missing"),
+        (r#"{"feed": {"x": "x.npy"}}"#, "$.data", "\"batch\" is missing"),
+        (r#"{"feed": {"x": 1}, "batch": 2}"#, "$.data", "\"feed\" has no file"),
+        (r#"{"feed": {"x": null}, "batch": 2}"#, "$.data.feed.x", "null"),
+        (r#"{"feed": {"x": [1, "a"]}, "batch": 2}"#, "$.data.feed.x", "a string in a list of int32s"),
+        (r#"{"feed": {"x": {"value": 1, "file": "f"}}, "batch": 2}"#, "$.data.feed.x.file", "unknown key \"file\""),
+        (r#"{"feed": {"x": {}}, "batch": 2}"#, "$.data.feed.x", "\"file\" is missing"),
+        (
+            r#"{"feed": {"x": {"file": "f", "colums": []}}, "batch": 2}"#,
+            "$.data.feed.x.colums",
+            "did you mean \"columns\"?",
+        ),
+        (r#"{"feed": {"x": "/etc/f.csv"}, "batch": 1}"#, "$.data.feed.x", "in that folder or below it"),
+        (r#"{"feed": {"x": {"file": "../f.csv"}}, "batch": 1}"#, "$.data.feed.x.file", "in that folder or below it"),
+        (r#"{"feed": {"x": "../x.npz:a"}, "batch": 1}"#, "$.data.feed.x", "in that folder or below it"),
+        (r#"{"feed": {"x": {"file": "f", "images": "g"}}, "batch": 1}"#, "$.data.feed.x.images", "one of \"file\""),
+        (
+            r#"{"feed": {"x": {"file": "f", "size": [1, 2]}}, "batch": 1}"#,
+            "$.data.feed.x",
+            "\"size\" is only for \"images\"",
+        ),
+        (r#"{"feed": {"x": {"images": "f", "size": [1]}}, "batch": 1}"#, "$.data.feed.x.size", "[HEIGHT, WIDTH]"),
+        (r#"{"feed": {"x": {"classes": "f", "columns": ["a"]}}, "batch": 1}"#, "$.data.feed.x", "only a .csv file"),
+        (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "of at least 1"),
+        (r#"{"feed": {"x": "f"}, "batch": 1, "hold_out": 1}"#, "$.data.hold_out", "the share is 1"),
+    ] {
+        check(format!("{{\"data\": {section}, {good}}}"), path, part);
+    }
+    for (section, path, part) in [
+        (r#"{"optimizer": "sgd", "rate": 1, "steps": 5}"#, "$.train", "\"loss\" is missing"),
+        (r#"{"loss": "l", "rate": 1, "steps": 5}"#, "$.train", "\"optimizer\" is missing"),
+        (r#"{"loss": "l", "optimizer": "sgd", "steps": 5}"#, "$.train", "\"rate\" is missing"),
+        (r#"{"loss": "l", "optimizer": "sgd", "rate": 1}"#, "$.train", "\"steps\" or \"epochs\""),
+        (r#"{"optimizer": "adaam"}"#, "$.train.optimizer", "did you mean adam"),
+        (r#"{"optimizer": {"name": "adam", "beta3": 1}}"#, "$.train.optimizer.beta3", "it has beta1, beta2, epsilon"),
+        (r#"{"rate": "fast"}"#, "$.train.rate", "expected a number"),
+        (r#"{"rate": {"cosin": {}}}"#, "$.train.rate.cosin", "did you mean \"cosine\"?"),
+        (r#"{"rate": {"cosine": {"rate": 1}}}"#, "$.train.rate.cosine", "\"steps\" is missing"),
+        (r#"{"mode": "mirror"}"#, "$.train.mode", "expected one of sync, async, mirrored"),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "ps": 1, "mode": "mirrored"}"#,
+            "$.train",
+            "leave \"ps\" out",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "mode": "mirrored"}"#,
+            "$.train",
+            "mode mirrored needs \"workers\"",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "backup": 2}"#,
+            "$.train",
+            "fewer than all",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "mode": "async", "backup": 1}"#,
+            "$.train",
+            "in mode sync",
+        ),
+        (r#"{"clip_norm": 1, "clip_value": 1}"#, "$.train.clip_value", "not both"),
+        (r#"{"workers": 5000}"#, "$.train.workers", "more than 4096"),
+        (
+            r#"{"rate": {"exponential": {"rate": 1, "factor": 0.5, "every": 9, "staircase": 1}}}"#,
+            "$.train.rate.exponential.staircase",
+            "true or false",
+        ),
+        (r#"{"lossy": "l"}"#, "$.train.lossy", "did you mean \"loss\"?"),
+        (r#"{"steps": 1.5}"#, "$.train.steps", "whole number"),
+    ] {
+        check(format!("{{{data}, \"train\": {section}}}"), path, part);
+    }
+    for (section, path, part) in [
+        ("{}", "$.evaluate", "\"every\", in steps, or \"epochs\""),
+        (r#"{"every": 1, "epochs": 2}"#, "$.evaluate", "\"every\", in steps, or \"epochs\""),
+        (r#"{"every": 1, "best": {"greatest": "a"}}"#, "$.evaluate.best", "a is not among \"metrics\""),
+        (r#"{"every": 1, "best": {"greatest": "a", "least": "a"}}"#, "$.evaluate.best.least", "not both"),
+        (r#"{"every": 1, "best": {}}"#, "$.evaluate.best", "\"greatest\" or \"least\""),
+        (r#"{"every": 1, "confusion": {"labels": "y"}}"#, "$.evaluate.confusion", "\"predictions\""),
+        (r#"{"every": 1, "patience": 0}"#, "$.evaluate.patience", "of at least 1"),
+        (r#"{"every": 1, "feed": {}}"#, "$.evaluate.feed", "it is empty"),
+        (r#"{"every": 1, "feed": {"x": {"on_workers": "x.npy"}}}"#, "$.evaluate.feed", "x is on_workers"),
+    ] {
+        check(format!("{{{data}, {good}, \"evaluate\": {section}}}"), path, part);
+    }
+    let text = r#"{"epochs": 2, "metrics": ["a"], "best": {"greatest": "a"}, "patience": 3,
+        "confusion": {"labels": "y", "predictions": "p"}}"#;
+    let evaluate = read(&format!("{{{data}, {good}, \"evaluate\": {text}}}")).unwrap().evaluate.unwrap();
+    let wanted = EvaluateSection {
+        every: 0,
+        epochs: Some(2),
+        metrics: vec!["a".to_owned()],
+        confusion: Some(ConfusionNodes { labels: "y".to_owned(), predictions: "p".to_owned() }),
+        best: Best { of: Some("a".to_owned()), is_greatest: true },
+        patience: Some(3),
+        ..EvaluateSection::default()
+    };
+    assert_eq!(evaluate, wanted);
+}

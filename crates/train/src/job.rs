@@ -1,0 +1,405 @@
+//! A model with all that training it takes: replicas on workers, queues of batches, the update, and what saves and restores it.
+
+mod accumulator;
+mod backup;
+mod mirrored;
+mod queue;
+mod replicas;
+mod there;
+mod updates;
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use self::queue::QUEUE;
+pub use self::queue::QueueNodes;
+pub(crate) use self::queue::name_of_next;
+use self::replicas::{Filled, Replicas};
+pub use self::there::Held;
+use meshtf_graph::gradient::Gradient;
+use meshtf_graph::op::Role;
+use meshtf_graph::variable::ops::{cast, on};
+use meshtf_graph::variable::{Variable, add_init, variable_of};
+use meshtf_graph::{Graph, GraphBuilder, Node, NodeId, Output};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{DType, PartialShape};
+
+use super::file::{Sections, TrainSection, UpdateMode};
+use super::minimize::{apply_each, gradients};
+use super::{Trained, clip};
+use crate::data::There;
+
+/// A placeholder that the training feeds, and what an example of it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FedPlaceholder {
+    /// The placeholder.
+    pub name: String,
+    /// The dtype of its elements.
+    pub dtype: DType,
+    /// The shape of one example.
+    pub example: Vec<usize>,
+    /// If it lies on the workers, where: then what is fed are places in it.
+    pub there: Option<There>,
+}
+
+/// The graph of a training, and the names of its nodes.
+#[derive(Clone, Debug)]
+pub struct TrainingGraph {
+    /// All nodes.
+    pub graph: Graph,
+    /// Runs once the model's own variables have values: gives theirs to what the optimizer keeps.
+    pub init: String,
+    /// What steps run: one for all workers together, or one for each worker.
+    pub steps: Vec<StepNodes>,
+    /// The loss and the metrics of one replica, for evaluating: the data is then fed to the placeholders.
+    pub evaluated: Vec<String>,
+    /// What runs beside the steps, as often as they do: the workers, if an update does not wait for all of them.
+    pub beside: Vec<String>,
+    /// Run before the first step, in this order, whether the variables have first values or others.
+    pub begin: Vec<String>,
+    /// Run before that: each has a worker read a file that lies on it.
+    pub loads: Vec<String>,
+    /// Run once the steps are over: each has a worker let go of such a file.
+    pub unloads: Vec<String>,
+    /// A queue of batches for each replica.
+    pub queues: Vec<QueueNodes>,
+    /// Of the first replica, part by part, what takes examples of those that lie on the workers.
+    pub held: Vec<Option<Held>>,
+    /// What a training that was killed may have left behind.
+    pub drains: Vec<Drain>,
+    /// All variables.
+    pub variables: Vec<Variable>,
+    /// For each variable, what is fed to give it a value, and what is run then.
+    pub restores: Vec<(String, String)>,
+    /// The placeholder that steps which train feed with true, if there is one.
+    pub training: Option<String>,
+}
+
+/// What a step runs and may fetch.
+#[derive(Clone, Debug)]
+pub struct StepNodes {
+    /// Runs it.
+    pub run: String,
+    /// The mean loss of its batch: a float32.
+    pub loss: String,
+    /// The means of the metrics over its replicas, in their order.
+    pub metrics: Vec<String>,
+}
+
+impl StepNodes {
+    /// What a step fetches to report it: the loss, and the metrics.
+    pub fn fetches(&self) -> Vec<&str> {
+        std::iter::once(&self.loss).chain(&self.metrics).map(String::as_str).collect()
+    }
+}
+
+/// Where something may lie that no step is to take.
+#[derive(Clone, Debug)]
+pub struct Drain {
+    /// How much it is, an int32.
+    pub size: String,
+    /// Runs to drop it, if there is any.
+    pub drop: String,
+}
+
+/// Begins the names of the nodes that fail a step whose loss is not finite.
+pub const CHECK: &str = "train/loss_is_a_number";
+
+/// Begins the names of the nodes that fail a step with a gradient that is not finite, where that is asked for.
+pub const CHECK_GRADIENT: &str = "train/gradient_is_a_number";
+
+/// The node of a model that runs what each step is to run beside the update, unless the section `train` names others.
+pub const UPDATES: &str = "train/updates";
+
+/// The node of a model whose value is the number of the replica, a constant, from 0: what is random there goes by it.
+pub const REPLICA: &str = "train/replica";
+
+/// Puts a training together. A queue holds `capacity` batches. `checks`: whether gradients that are not finite fail a step, as
+/// a loss does.
+///
+/// # Errors
+/// InvalidArgument for what does not fit: a name that does not exist, a batch that the workers cannot share equally; those of
+/// [`gradients`] and [`apply`](super::apply).
+pub fn job(
+    graph: Graph,
+    sections: &Sections,
+    parts: &[FedPlaceholder],
+    capacity: usize,
+    checks: bool,
+) -> Result<TrainingGraph> {
+    let train = &sections.train;
+    let looked_at = sections.evaluate.iter().flat_map(|section| &section.metrics);
+    let metrics = train.metrics.iter().chain(looked_at.clone()).map(|name| ("metric", name));
+    for (what, name) in std::iter::once(("loss", &train.loss)).chain(metrics) {
+        graph.output(name).map_err(|error| Failure::invalid(format!("{what} {name}: {error}")))?;
+    }
+    let constants: Vec<&str> = sections.data.constants.iter().map(|(name, _)| name.as_str()).collect();
+    let replicas = Replicas::of(&graph, train, parts, &constants);
+    let Filled { defs, queues, mut drains, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
+    let mut g = GraphBuilder::from(Graph::new(defs)?);
+    for name in train.metrics.iter().chain(looked_at.clone()) {
+        check_metric(&g, name, replicas.outputs(&g, name, &[0])?[0])?;
+    }
+    let mut made = match train.mode {
+        UpdateMode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
+        UpdateMode::Sync | UpdateMode::Async => shared(&mut g, &replicas, train, checks)?,
+        UpdateMode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train, checks)?,
+    };
+    let also = updates::add(&mut g, &replicas, train, &mut made.teams)?;
+    let names = |g: &GraphBuilder, outputs: &[Output]| outputs.iter().map(|&output| g.tensor_name(output)).collect();
+    let steps = made.teams.iter().map(|Team { loss, metrics, run }| StepNodes {
+        run: g.tensor_name(*run),
+        loss: g.tensor_name(*loss),
+        metrics: names(&g, metrics),
+    });
+    let steps = steps.collect();
+    let mut restores = Vec::with_capacity(made.variables.len());
+    for (i, variable) in made.variables.iter().enumerate() {
+        let copies = made.copies.iter().map(|of_replica| &of_replica[i]);
+        restores.push(restore(&mut g, variable, copies)?);
+    }
+    let is_flag =
+        |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
+    let flag = graph.find("training").filter(|&id| is_flag(graph.node(id)));
+    let init = g.tensor_name(made.init);
+    let Beside { begin, drains: others, workers, gates, after } = made.beside;
+    drains.extend(others);
+    let whole = updates::after(backup::gated(g.finish()?, &gates)?, &[also, after].concat())?;
+    let (whole, places) = mirrored::sooner(whole, &made.early)?;
+    let moved = |output: Output| Output { node: places[output.node.index()], ..output };
+    let moved = |variable: Variable| Variable {
+        value: moved(variable.value),
+        handle: moved(variable.handle),
+        assign: variable.assign.map(moved),
+        ..variable
+    };
+    let of_held = |of: fn(&Held) -> &String| held.iter().flatten().flatten().map(of).cloned();
+    Ok(TrainingGraph {
+        init,
+        steps,
+        beside: workers,
+        begin: begin.into_iter().collect(),
+        loads: of_held(|held| &held.load).collect(),
+        unloads: of_held(|held| &held.unload).collect(),
+        held: held.first().cloned().unwrap_or_default(),
+        drains,
+        evaluated: std::iter::once(&train.loss).chain(looked_at).cloned().collect(),
+        queues,
+        variables: made.variables.into_iter().map(moved).collect(),
+        restores,
+        training: flag.map(|_| "training".to_owned()),
+        graph: whole,
+    })
+}
+
+/// The device of each worker's queue, if `first` is the first placeholder that is fed.
+///
+/// # Errors
+/// InvalidArgument for a device that cannot be read.
+pub fn homes(graph: &Graph, train: &TrainSection, first: &str) -> Result<Vec<String>> {
+    let first = graph.find(first).map(|id| graph.node(id).device.clone()).unwrap_or_default();
+    let home = |i: usize| if train.workers > 0 { replicas::within(&first, "worker", i) } else { Ok(first.clone()) };
+    (0..train.workers.max(1)).map(home).collect()
+}
+
+/// What was added to the replicas of a model.
+struct Made {
+    /// Gives what was added its first value.
+    init: Output,
+    teams: Vec<Team>,
+    /// The variables that make up the state of the training.
+    variables: Vec<Variable>,
+    /// For each other replica that has variables of its own, these, in the order of `variables`.
+    copies: Vec<Vec<Variable>>,
+    /// The nodes, by their places, that are to come as soon as what they take.
+    early: Range<usize>,
+    beside: Beside,
+}
+
+/// Replicas of which the batches together make one update.
+struct Team {
+    /// The means of the loss and the metrics over them.
+    loss: Output,
+    metrics: Vec<Output>,
+    /// Runs a step of it.
+    run: Output,
+}
+
+/// What there is beside the updates.
+#[derive(Default)]
+struct Beside {
+    begin: Option<String>,
+    drains: Vec<Drain>,
+    workers: Vec<String>,
+    /// Nodes that are to take another first input, by its name.
+    gates: Vec<(String, String)>,
+    /// Nodes that are to wait for others, by their names.
+    after: Vec<(String, String)>,
+}
+
+/// Adds updates of variables that all replicas share: one by all of them together, or one by each.
+fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection, checks: bool) -> Result<Made> {
+    let variables = variables(g)?;
+    let trained = trained_of(train, &variables)?;
+    let teams: Vec<Vec<usize>> = match train.mode {
+        UpdateMode::Async => (0..replicas.count()).map(|i| vec![i]).collect(),
+        _ => vec![(0..replicas.count()).collect()],
+    };
+    let (mut sets, mut losses) = (Vec::with_capacity(teams.len()), Vec::with_capacity(teams.len()));
+    for team in &teams {
+        let own = replicas.outputs(g, &train.loss, team)?;
+        let found = gradients(g, &own, &trained)?;
+        let loss = mean(g, "train/loss", &own)?;
+        sets.push(held(g, loss, &found, checks)?);
+        losses.push(loss);
+    }
+    let (Trained { variables: added, .. }, runs) = apply_each(g, &trained, &sets, &train.training, &[], "")?;
+    let added = without(added, &variables);
+    let init = add_init(g, "train/init", &added)?;
+    let mut made = Vec::with_capacity(teams.len());
+    for ((team, loss), run) in teams.iter().zip(losses).zip(runs) {
+        made.push(Team { loss, metrics: metrics(g, replicas, train, team)?, run });
+    }
+    let (variables, beside) = ([variables, added].concat(), Beside::default());
+    Ok(Made { init, teams: made, variables, copies: Vec::new(), early: 0..0, beside })
+}
+
+/// Refuses a metric of which the first replica shows that it is not one number.
+fn check_metric(g: &GraphBuilder, name: &str, metric: Output) -> Result<()> {
+    let (graph, dtype) = (g.settled(), g.settled().output_type(metric).dtype);
+    let shape = graph.shapes().known(metric);
+    let is_number = dtype.is_float() || dtype.is_integer() || dtype == DType::Bool;
+    if is_number && shape.as_ref().is_none_or(|shape| shape.elements() == Some(1)) {
+        return Ok(());
+    }
+    let shape = shape.map_or_else(String::new, |shape| shape.to_string());
+    Err(Failure::invalid(format!("metric {name} is {dtype}{shape}; it must be one number, so take its mean")))
+}
+
+/// The means of the metrics over some replicas.
+fn metrics(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection, team: &[usize]) -> Result<Vec<Output>> {
+    let mut means = Vec::with_capacity(train.metrics.len());
+    for name in &train.metrics {
+        let of_each = replicas.outputs(g, name, team)?;
+        means.push(mean(g, "train/metric", &of_each)?);
+    }
+    Ok(means)
+}
+
+/// What was added, without the variables that were there.
+fn without(added: Vec<Variable>, known: &[Variable]) -> Vec<Variable> {
+    let known: HashSet<&str> = known.iter().map(|variable| variable.name.as_str()).collect();
+    added.into_iter().filter(|variable| !known.contains(variable.name.as_str())).collect()
+}
+
+/// Gradients that exist only if the loss is finite, and with `checks`, all of them are.
+fn held(g: &mut GraphBuilder, loss: Output, gradients: &[Gradient], checks: bool) -> Result<Vec<Gradient>> {
+    let home = g.device_of(loss);
+    let message = "the loss is not finite";
+    let mut check = on(g, &home, |g| g.op("CheckNumerics").name(CHECK).input(loss).attr("message", message).build())?;
+    if checks {
+        g.settle()?;
+        let all: Vec<Output> = gradients.iter().map(clip::values).collect();
+        let floats = all.into_iter().filter(|&one| g.settled().output_type(one).dtype.is_float());
+        let mut checked = vec![check];
+        for gradient in floats.collect::<Vec<Output>>() {
+            let (device, message) = (g.device_of(gradient), "a gradient is not finite");
+            checked.push(on(g, &device, |g| {
+                g.op("CheckNumerics")
+                    .name(CHECK_GRADIENT)
+                    .input(gradient)
+                    .control(check)
+                    .attr("message", message)
+                    .build()
+            })?);
+        }
+        check = on(g, &home, |g| {
+            let all = g.op("NoOp").name("train/gradients_are_numbers");
+            checked.into_iter().fold(all, |all, one| all.control(one)).build()
+        })?;
+    }
+    // In the order in which they are computed, which whatever takes them can go by.
+    let mut order: Vec<usize> = (0..gradients.len()).collect();
+    order.sort_by_key(|&place| clip::values(&gradients[place]).node);
+    let mut held = gradients.to_vec();
+    for place in order {
+        let values = clip::values(&gradients[place]);
+        let device = g.device_of(values);
+        let kept = on(g, &device, |g| g.op("Identity").name("train/held").input(values).control(check).build())?;
+        held[place] = clip::with_values(&gradients[place], kept);
+    }
+    Ok(held)
+}
+
+/// Every variable of a graph.
+pub fn variables(g: &mut GraphBuilder) -> Result<Vec<Variable>> {
+    g.settle()?;
+    names_of_variables(g.settled()).iter().map(|name| variable_of(g, name)).collect()
+}
+
+/// The names by which [`variable_of`] finds every variable of a graph.
+pub fn names_of_variables(graph: &Graph) -> Vec<String> {
+    let reads = |handle: NodeId| {
+        let read = graph
+            .nodes()
+            .find(|(_, node)| node.op.reads_variable && node.inputs[0].node == handle && node.control.is_empty());
+        read.map(|(_, node)| node.name.clone())
+    };
+    let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable && !node.name.starts_with(QUEUE));
+    makes.map(|(id, node)| reads(id).unwrap_or_else(|| node.name.clone())).collect()
+}
+
+/// The variables that are trained: those that are named, or all that can be.
+fn trained_of(train: &TrainSection, variables: &[Variable]) -> Result<Vec<Variable>> {
+    if train.variables.is_empty() {
+        let can = |variable: &&Variable| variable.trainable && variable.dtype.is_float();
+        return Ok(variables.iter().filter(can).cloned().collect());
+    }
+    let find = |name: &String| {
+        variables.iter().find(|variable| variable.name == *name).cloned().ok_or_else(|| {
+            let near = meshtf_tensor::nearest::nearest(name, variables.iter().map(|variable| variable.name.as_str()));
+            let hint = near.first().map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            Failure::invalid(format!("there is no variable {name}{hint}"))
+        })
+    };
+    let mut names = train.variables.iter();
+    if let Some(twice) = names.find(|name| train.variables.iter().filter(|other| other == name).count() > 1) {
+        return Err(Failure::invalid(format!("train.variables names {twice} twice")));
+    }
+    train.variables.iter().map(find).collect()
+}
+
+/// The mean of some scalars as a float32, where the first is.
+fn mean(g: &mut GraphBuilder, name: &str, all: &[Output]) -> Result<Output> {
+    let device = g.device_of(all[0]);
+    on(g, &device, |g| {
+        let floats = all.iter().map(|&one| cast(g, one, DType::F32)).collect::<Result<Vec<_>>>()?;
+        let sum = g.op("AddN").inputs(floats).build()?;
+        g.op("Mul").name(name).input(sum).input(1.0 / all.len() as f32).build()
+    })
+}
+
+/// Adds what gives a variable another value, and its copies the same one: what is fed, and what is run then.
+pub fn restore<'v>(
+    g: &mut GraphBuilder,
+    variable: &'v Variable,
+    copies: impl Iterator<Item = &'v Variable>,
+) -> Result<(String, String)> {
+    g.with_scope("train/restore", |g| {
+        let value =
+            on(g, &variable.device, |g| g.placeholder("value", variable.dtype, PartialShape::from(&variable.shape)))?;
+        let mut assigned = Vec::new();
+        for one in std::iter::once(variable).chain(copies) {
+            let op = if one.is_ref { "Assign" } else { "AssignVariableOp" };
+            assigned.push(on(g, &one.device, |g| g.op(op).name("assign").input(one.handle).input(value).build())?);
+        }
+        let run = match assigned[..] {
+            [one] => one,
+            _ => assigned.iter().fold(g.op("NoOp").name("assigned"), |all, &one| all.control(one)).build()?,
+        };
+        Ok((g.tensor_name(value), g.tensor_name(run)))
+    })
+}
+
+#[cfg(test)]
+mod tests;

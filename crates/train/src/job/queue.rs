@@ -1,0 +1,107 @@
+//! The queue on a worker from which its replica takes batches.
+
+use meshtf_graph::{Attr, Attrs, NodeDef};
+use meshtf_tensor::{DType, PartialShape, Shape};
+
+use super::there::{self, Held};
+use super::{Drain, FedPlaceholder};
+
+/// So many updates a worker may be late; then the others wait for it.
+const MOST_LATE: i64 = 4096;
+
+/// What the name of the node that takes a batch ends in.
+const NEXT: &str = "/next";
+
+/// The name of the node that takes a batch from a replica's queue, part by part.
+pub(crate) fn name_of_next(replica: usize) -> String {
+    format!("train/queue_{replica}{NEXT}")
+}
+
+/// What fills the queue of one replica.
+#[derive(Clone, Debug)]
+pub struct QueueNodes {
+    /// What is fed with batches, `[batches, ...]`, part by part.
+    pub feeds: Vec<String>,
+    /// Runs to take what is fed.
+    pub enqueue: String,
+}
+
+/// Begins the names of what belongs to the queues.
+pub(super) const QUEUE: &str = "train/queue_";
+
+/// The nodes of a queue of batches.
+pub(super) fn queue(
+    i: usize,
+    device: &str,
+    parts: &[FedPlaceholder],
+    rows: usize,
+    capacity: usize,
+) -> (Vec<NodeDef>, QueueNodes, Drain, Vec<Option<Held>>) {
+    let types: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
+    let shapes: Vec<Shape> =
+        parts.iter().map(|part| std::iter::once(rows).chain(part.example.iter().copied()).collect()).collect();
+    // Another model's batches are of another queue, and so are those of a training that sends more or fewer at a time.
+    let kind: Vec<String> = types.iter().zip(&shapes).map(|(dtype, shape)| format!("{dtype}{shape}")).collect();
+    let own = format!("{QUEUE}{i}");
+    let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| {
+        NodeDef::on(device, format!("{own}{name}"), op, inputs, attrs)
+    };
+    let whole = Attrs::from([
+        ("component_types", types.clone().into()),
+        ("shapes", Attr::Shapes(shapes.iter().map(PartialShape::from).collect())),
+        ("capacity", (capacity as i64).into()),
+        ("shared_name", format!("train/queue_{i}/{capacity}/{}", kind.join(",")).into()),
+    ]);
+    let of_types = || Attrs::from([("component_types", types.clone().into())]);
+    let mut nodes = vec![
+        node("", "FIFOQueueV2", vec![], whole),
+        node(NEXT, "QueueDequeueV2", vec![own.clone()], of_types()),
+        node("/size", "QueueSizeV2", vec![own.clone()], Attrs::default()),
+        node("/drain", "QueueDequeueManyV2", vec![own.clone(), format!("{own}/size")], of_types()),
+    ];
+    let mut inputs = vec![own.clone()];
+    let (mut feeds, mut all) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
+    for (k, (part, shape)) in parts.iter().zip(&shapes).enumerate() {
+        let (dtype, sizes) = match &part.there {
+            Some(_) => (DType::I64, &shape.dims()[..1]),
+            None => (part.dtype, shape.dims()),
+        };
+        let sizes = std::iter::once(None).chain(sizes.iter().copied().map(Some)).collect();
+        let attrs = Attrs::from([("dtype", dtype.into()), ("shape", Attr::Shape(PartialShape(Some(sizes))))]);
+        nodes.push(node(&format!("/feed_{k}"), "Placeholder", vec![], attrs));
+        let feed = format!("{own}/feed_{k}");
+        let held = part.there.as_ref().map(|there| {
+            let (read, held) = there::nodes(&own, k, device, rows, there);
+            nodes.extend(read);
+            held
+        });
+        inputs.push(held.as_ref().map_or_else(|| feed.clone(), |held| held.taken.clone()));
+        feeds.push(feed);
+        all.push(held);
+    }
+    nodes.push(node("/enqueue", "QueueEnqueueManyV2", inputs, Attrs::from([("Tcomponents", types.into())])));
+    let (enqueue, size, drop) = (format!("{own}/enqueue"), format!("{own}/size"), format!("{own}/drain"));
+    (nodes, QueueNodes { feeds, enqueue }, Drain { size, drop }, all)
+}
+
+/// The nodes of a queue of tokens, each the number of an update that a step of a worker is for. The node of that name takes one.
+pub(super) fn tokens(name: &str, device: &str) -> Vec<NodeDef> {
+    let types = || Attr::from(vec![DType::I64]);
+    let queue = format!("{name}/queue");
+    let whole = Attrs::from([
+        ("component_types", types()),
+        ("shapes", Attr::Shapes(vec![PartialShape::from(&Shape::scalar())])),
+        ("capacity", MOST_LATE.into()),
+        ("shared_name", queue.as_str().into()),
+    ]);
+    let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| {
+        NodeDef::on(device, name.to_owned(), op, inputs, attrs)
+    };
+    let of_types = || Attrs::from([("component_types", types())]);
+    vec![
+        node(&queue, "FIFOQueueV2", vec![], whole),
+        node(name, "QueueDequeueV2", vec![queue.clone()], of_types()),
+        node(&format!("{name}/size"), "QueueSizeV2", vec![queue.clone()], Attrs::default()),
+        node(&format!("{name}/drain"), "QueueDequeueManyV2", vec![queue, format!("{name}/size")], of_types()),
+    ]
+}

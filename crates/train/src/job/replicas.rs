@@ -1,0 +1,290 @@
+//! A model's nodes on the workers: which of them each worker has for itself, where they run and how they are named.
+
+use meshtf_graph::op::Role;
+use meshtf_graph::variable::ops::on;
+use meshtf_graph::{Attr, Attrs, Graph, GraphBuilder, Node, NodeDef, NodeId, Output, split_tensor_name};
+use meshtf_tensor::device::DeviceSpec;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::literal::convert_feed;
+use meshtf_tensor::{DType, Tensor};
+
+use super::queue::{QueueNodes, name_of_next, queue, tokens};
+use super::there::Held;
+use super::{Drain, FedPlaceholder, REPLICA, homes};
+use crate::file::{TrainSection, UpdateMode};
+
+/// How far apart the seeds of two replicas are: an odd number, far from the distance of two seeds of one graph.
+const APART: i64 = 0x5851_F42D_4C95_7F2D;
+
+/// What begins the name that a node is placed with.
+const COLOCATED: &[u8] = b"loc:@";
+
+/// A model of which each worker has a replica.
+pub(super) struct Replicas<'a> {
+    pub graph: &'a Graph,
+    train: &'a TrainSection,
+    parts: &'a [FedPlaceholder],
+    /// By node: whether each replica has its own.
+    is_copied: Vec<bool>,
+    /// By node: whether it is random, and other replicas are to have others.
+    is_drawn: Vec<bool>,
+    /// Whether the graph's own nodes stay beside those of the replicas.
+    stays: bool,
+}
+
+/// The nodes of all replicas, and what fills their queues.
+pub(super) struct Filled {
+    pub defs: Vec<NodeDef>,
+    pub queues: Vec<QueueNodes>,
+    pub drains: Vec<Drain>,
+    /// Of each replica, part by part, the examples that lie on its worker.
+    pub held: Vec<Vec<Option<Held>>>,
+}
+
+impl<'a> Replicas<'a> {
+    /// `constants` are fed with the same in all replicas, so no replica has its own of those.
+    pub fn of(
+        graph: &'a Graph,
+        train: &'a TrainSection,
+        parts: &'a [FedPlaceholder],
+        constants: &[&str],
+    ) -> Replicas<'a> {
+        let dependent = |on: Vec<NodeId>| dependent(graph, constants, on);
+        let is_drawn = drawn(graph, train);
+        let drawn = graph.nodes().map(|(id, _)| id).filter(|id| is_drawn[id.index()]);
+        let own: Vec<NodeId> = parts.iter().filter_map(|part| graph.find(&part.name)).chain(drawn).collect();
+        let stays = train.backup > 0;
+        let is_copied = match train.mode {
+            UpdateMode::Sync if stays => {
+                // Each worker reads the variables when its step begins.
+                let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable).map(|(id, _)| id);
+                let with_variables = own.iter().copied().chain(makes).collect();
+                let (by_data, mut depends) = (dependent(own), dependent(with_variables));
+                for (id, _) in graph.nodes().filter(|(_, node)| node.op.makes_variable || node.op.assigns) {
+                    depends[id.index()] = by_data[id.index()];
+                }
+                depends
+            }
+            UpdateMode::Sync | UpdateMode::Async => dependent(own),
+            UpdateMode::Mirrored => {
+                // What a step feeds beside the data, it feeds once.
+                let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);
+                graph.nodes().map(|(_, node)| !is_fed(node)).collect()
+            }
+        };
+        Replicas { graph, train, parts, is_copied, is_drawn, stays }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.train.workers.max(1)
+    }
+
+    /// The name of a tensor, or of a node, in a replica.
+    pub fn named(&self, tensor: &str, replica: usize) -> String {
+        let (name, port) = split_tensor_name(tensor);
+        let name = if self.is_copied(name) { self.prefix(replica) + name } else { name.to_owned() };
+        if port == 0 { name } else { format!("{name}:{port}") }
+    }
+
+    /// Whether each replica has its own node of this name.
+    pub fn is_copied(&self, name: &str) -> bool {
+        self.graph.find(name).is_some_and(|id| self.is_copied[id.index()])
+    }
+
+    /// What begins the names of a replica's own nodes: nothing in the first, unless the graph's own nodes stay.
+    pub fn prefix(&self, replica: usize) -> String {
+        match replica + usize::from(self.stays) {
+            0 => String::new(),
+            number => format!("replica_{number}/"),
+        }
+    }
+
+    /// A tensor of some replicas.
+    pub fn outputs(&self, g: &GraphBuilder, tensor: &str, replicas: &[usize]) -> Result<Vec<Output>> {
+        replicas.iter().map(|&replica| Ok(g.settled().output(&self.named(tensor, replica))?)).collect()
+    }
+
+    /// Adds switches that keep a replica's batches from it if `late` holds; returns the nodes that are to take them, with the
+    /// name of what they take then.
+    pub fn gates(&self, g: &mut GraphBuilder, replica: usize, late: Output) -> Result<Vec<(String, String)>> {
+        g.settle()?;
+        let next = g.settled().output(&name_of_next(replica))?;
+        let device = g.device_of(next);
+        let mut gates = Vec::with_capacity(self.parts.len());
+        for (k, part) in (0..).zip(self.parts) {
+            let name = format!("train/queue_{replica}/gate");
+            let gate = on(g, &device, |g| g.op("Switch").name(&name).input(next.port(k)).input(late).build())?;
+            gates.push((self.named(&part.name, replica), g.tensor_name(gate)));
+        }
+        Ok(gates)
+    }
+
+    /// The nodes of all replicas, each of which takes batches of so many rows from a queue of its own that holds `capacity` of
+    /// them.
+    pub fn nodes(&self, rows: usize, capacity: usize) -> Result<Filled> {
+        let all = self.graph.to_defs();
+        let mut loads = vec![0usize; self.train.ps];
+        let mut defs = Vec::with_capacity(all.len());
+        let stay = |id: NodeId| self.stays || !self.is_copied[id.index()];
+        for ((id, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| stay(*id)) {
+            let mut def = def.clone();
+            if node.op.makes_variable {
+                def.device = self.device_of_variable(node, &mut loads)?;
+            } else if self.is_copied[id.index()] {
+                def.device = within(&def.device, "worker", 0)?;
+            }
+            defs.push(def);
+        }
+        let (mut queues, mut drains) = (Vec::with_capacity(self.count()), Vec::with_capacity(self.count()));
+        let mut held = Vec::with_capacity(self.count());
+        let homes = homes(self.graph, self.train, &self.parts[0].name)?;
+        for (i, device) in homes.iter().enumerate() {
+            for ((id, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| self.is_copied[id.index()]) {
+                let copy = self.copy(node, def, i)?;
+                defs.push(if self.is_drawn[id.index()] { drawn_for(i, node, copy)? } else { copy });
+            }
+            let (nodes, queue, drain, own) = queue(i, device, self.parts, rows, capacity);
+            held.push(own);
+            defs.extend(nodes);
+            queues.push(queue);
+            drains.push(drain);
+            if self.stays {
+                let first = defs.iter().zip(self.graph.nodes()).find(|(_, (_, node))| node.op.makes_variable);
+                let home = first.map(|(def, _)| def.device.clone()).unwrap_or_default();
+                defs.extend(tokens(&token(i), &home));
+            }
+        }
+        Ok(Filled { defs, queues, drains, held })
+    }
+
+    /// Where a variable is that all replicas share: on the task of `ps` with the fewest bytes, unless it names a job itself.
+    fn device_of_variable(&self, node: &Node, loads: &mut [usize]) -> Result<String> {
+        let shape = node.attrs.shape("shape").ok().and_then(|shape| shape.known());
+        let elements = shape.and_then(|shape| shape.elements()).unwrap_or(1);
+        let width = node.attrs.dtype("dtype").ok().and_then(DType::size).unwrap_or(1);
+        let least = loads.iter().enumerate().min_by_key(|(_, load)| **load).map(|(task, _)| task);
+        match least {
+            Some(task) if spec(&node.device)?.job.is_none() => {
+                loads[task] = loads[task].saturating_add(elements.saturating_mul(width));
+                within(&node.device, "ps", task)
+            }
+            None if self.train.workers > 0 => within(&node.device, "worker", 0),
+            _ => Ok(node.device.clone()),
+        }
+    }
+
+    /// A node in a replica.
+    fn copy(&self, node: &Node, def: &NodeDef, replica: usize) -> Result<NodeDef> {
+        let mut def = NodeDef { name: self.prefix(replica) + &def.name, ..def.clone() };
+        let shared = node.attrs.str("shared_name").unwrap_or_default();
+        if self.train.workers > 0 {
+            if node.op.makes_variable && spec(&def.device)?.job.is_some() {
+                let name = if shared.is_empty() { node.name.as_str() } else { shared };
+                return Err(Failure::invalid(format!(
+                    "variable {name} is on {}; in mode mirrored each worker has its own, so its device names no job",
+                    node.device
+                )));
+            }
+            // A small constant without a device is on each device that uses it.
+            if node.op.role != Role::Const || !def.device.is_empty() {
+                def.device = within(&def.device, "worker", replica)?;
+            }
+        }
+        if let Some(part) = self.parts.iter().position(|part| part.name == node.name) {
+            let port = if part == 0 { String::new() } else { format!(":{part}") };
+            def.op = "Identity".to_owned();
+            def.inputs = vec![format!("{}{port}", name_of_next(replica))];
+            def.attrs = Attrs::from([("T", self.parts[part].dtype.into())]);
+            return Ok(def);
+        }
+        for input in &mut def.inputs {
+            let (control, tensor) = input.strip_prefix('^').map_or(("", input.as_str()), |name| ("^", name));
+            *input = format!("{control}{}", self.named(tensor, replica));
+        }
+        // What a variable has is what it has when the worker's step may begin.
+        let is_variable = |id: NodeId| self.graph.node(id).op.makes_variable;
+        if self.stays && node.inputs.iter().any(|input| is_variable(input.node)) {
+            def.inputs.push(format!("^{}", token(replica)));
+        }
+        if let Some(Attr::Strs(classes)) = def.attrs.get("_class") {
+            let renamed = classes.iter().map(|class| {
+                let with = class.strip_prefix(COLOCATED).and_then(|name| std::str::from_utf8(name).ok());
+                with.map_or_else(|| class.clone(), |with| [COLOCATED, self.named(with, replica).as_bytes()].concat())
+            });
+            let renamed = Attr::Strs(renamed.collect());
+            def.attrs.set("_class", renamed);
+        }
+        if node.op.makes_variable && !shared.is_empty() {
+            let own = self.prefix(replica) + shared;
+            def.attrs.set("shared_name", own.into());
+        }
+        Ok(def)
+    }
+}
+
+/// The node that lets a step of a worker begin, if workers may be late.
+pub(super) fn token(replica: usize) -> String {
+    format!("train/token_{replica}")
+}
+
+/// By node: whether it is random, or the number of the replica, and what a step computes from a batch depends on it.
+fn drawn(graph: &Graph, train: &TrainSection) -> Vec<bool> {
+    let (mut is_drawn, mut seen) = (vec![false; graph.len()], vec![false; graph.len()]);
+    let names = std::iter::once(&train.loss).chain(&train.metrics);
+    let mut open: Vec<NodeId> = names.filter_map(|name| Some(graph.output(name).ok()?.node)).collect();
+    while let Some(id) = open.pop() {
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        let node = graph.node(id);
+        is_drawn[id.index()] = node.op.draws() || node.name == REPLICA && node.op.role == Role::Const;
+        open.extend(node.sources());
+    }
+    is_drawn
+}
+
+/// A random node of a replica, with seeds of its own if it states any; or the replica's number.
+fn drawn_for(replica: usize, node: &Node, mut def: NodeDef) -> Result<NodeDef> {
+    if node.op.role == Role::Const {
+        def.attrs.set("value", Attr::Tensor(convert_feed(Tensor::scalar(replica as i64), node.outputs[0].dtype)?));
+        return Ok(def);
+    }
+    let (seed, seed2) = (node.attrs.int("seed")?, node.attrs.int("seed2")?);
+    if (seed, seed2) != (0, 0) {
+        def.attrs.set("seed2", seed2.wrapping_add((replica as i64).wrapping_mul(APART)).into());
+    }
+    Ok(def)
+}
+
+/// Which nodes depend on some, these among them; what is fed with a constant depends on nothing.
+fn dependent(graph: &Graph, constants: &[&str], on: Vec<NodeId>) -> Vec<bool> {
+    let mut depends = vec![false; graph.len()];
+    let is_constant = |id: NodeId| constants.contains(&graph.node(id).name.as_str());
+    let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];
+    for (id, node) in graph.nodes() {
+        for from in node.sources() {
+            users[from.index()].push(id);
+        }
+    }
+    let mut open = on;
+    while let Some(id) = open.pop() {
+        if !is_constant(id) && !std::mem::replace(&mut depends[id.index()], true) {
+            open.extend(&users[id.index()]);
+        }
+    }
+    depends
+}
+
+/// The device on a task, unless it names a job itself.
+pub(super) fn within(device: &str, job: &str, task: usize) -> Result<String> {
+    let spec = spec(device)?;
+    if spec.job.is_some() {
+        return Ok(device.to_owned());
+    }
+    Ok(DeviceSpec { job: Some(job.to_owned()), task: Some(task as u32), ..spec }.to_string())
+}
+
+fn spec(device: &str) -> Result<DeviceSpec> {
+    device.parse().map_err(|error: meshtf_tensor::device::NameError| Failure::invalid(error.to_string()))
+}

@@ -1,0 +1,114 @@
+//! Where the nodes of a training are, and what is refused. What it computes is tested in `src/exec/tests/train.rs`.
+
+use super::*;
+use crate::file;
+
+const GRAPH: &str = r#"{"version": 1,
+    "variables": {
+        "large": {"shape": [4, 100], "initial": "glorot_uniform"},
+        "small": {"shape": [100]},
+        "w": {"shape": [100, 2], "initial": "glorot_uniform"},
+        "fixed": {"shape": [2], "trainable": false, "device": "/job:other/task:3"}},
+    "nodes": {
+        "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 4]}},
+        "y": {"op": "Placeholder", "attrs": {"dtype": "int32", "shape": [null]}},
+        "a": {"op": "MatMul", "inputs": ["x", "large"]},
+        "b": {"op": "Tanh", "inputs": ["sum"]}, "sum": {"op": "AddV2", "inputs": ["a", "small"]},
+        "scaled": {"op": "Mul", "inputs": ["w", 2]},
+        "logits": {"op": "MatMul", "inputs": ["b", "scaled"]}, "out": {"op": "AddV2", "inputs": ["logits", "fixed"]},
+        "each": {"op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["out", "y"]},
+        "loss": {"op": "Mean", "inputs": ["each", 0]}}}"#;
+
+fn put_together(batch: usize, train: &str) -> Result<TrainingGraph> {
+    put_together_of(GRAPH, batch, train)
+}
+
+fn put_together_of(graph: &str, batch: usize, train: &str) -> Result<TrainingGraph> {
+    let text = format!(
+        r#"{{"data": {{"feed": {{"x": "x.npy", "y": "y.npy"}}, "batch": {batch}}},
+            "train": {{"optimizer": "adam", "rate": 0.1, "steps": 5, {train}}}}}"#
+    );
+    let sections = file::read(&text).unwrap();
+    let graph = Graph::new(meshtf_graph::read(graph.as_bytes()).unwrap().nodes).unwrap();
+    let parts = [
+        FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![4], there: None },
+        FedPlaceholder { name: "y".to_owned(), dtype: DType::I32, example: vec![], there: None },
+    ];
+    job(graph, &sections, &parts, 8, false)
+}
+
+#[test]
+fn replicas_are_on_workers_and_variables_are_spread_by_bytes() {
+    let job = put_together(6, r#""loss": "loss", "workers": 2, "ps": 2"#).unwrap();
+    let device = |name: &str| {
+        let id = job.graph.find(name).unwrap_or_else(|| panic!("no {name}"));
+        job.graph.node(id).device.clone()
+    };
+    for (name, wanted) in [
+        // The large one alone, and then the others until they weigh as much.
+        ("large/variable", "/job:ps/task:0"),
+        ("small/variable", "/job:ps/task:1"),
+        ("w/variable", "/job:ps/task:1"),
+        ("w/Adam/variable", "/job:ps/task:1"),
+        ("fixed/variable", "/job:other/task:3"),
+        ("x", "/job:worker/task:0"),
+        ("replica_1/x", "/job:worker/task:1"),
+        ("replica_1/loss", "/job:worker/task:1"),
+        ("train/queue_1", "/job:worker/task:1"),
+        // What does not depend on the data is there once.
+        ("scaled", ""),
+    ] {
+        assert_eq!(device(name), wanted, "{name}");
+    }
+    assert!(job.graph.find("replica_1/scaled").is_none());
+    let node = |name: &str| job.graph.node(job.graph.find(name).unwrap());
+    assert_eq!(job.graph.shapes().of(Output { node: job.graph.find("replica_1/x").unwrap(), port: 0 }), [3, 4].into());
+    assert_eq!(node("replica_1/x").op.name, "Identity");
+    let names: Vec<&str> = job.variables.iter().map(|variable| variable.name.as_str()).collect();
+    assert_eq!(names[..4], ["large", "small", "w", "fixed"]);
+    assert!(names.contains(&"small/Adam_1") && names.contains(&"global_step") && !names.contains(&"fixed/Adam"));
+    assert_eq!(job.restores.len(), job.variables.len());
+    assert_eq!(job.queues.len(), 2);
+}
+
+#[test]
+fn one_worker_is_where_its_devices_say() {
+    let job = put_together(6, r#""loss": "loss""#).unwrap();
+    assert!(job.graph.nodes().all(|(_, node)| node.device.is_empty() || node.device == "/job:other/task:3"));
+    assert_eq!(job.queues.len(), 1);
+}
+
+/// A variable may be a metric, too, and so may the loss.
+#[test]
+fn no_two_means_share_an_accumulator() {
+    let train = r#""loss": "loss", "metrics": ["scale", "loss"], "workers": 3, "ps": 1, "backup": 1"#;
+    let scale = GRAPH.replace(r#""variables": {"#, r#""variables": {"scale": {"shape": []},"#);
+    let graph = scale.replace(r#"["w", 2]"#, r#"["w", "scale"]"#);
+    let job = put_together_of(&graph, 6, train).unwrap();
+    let accumulators = job.graph.nodes().filter(|(_, node)| node.op.name == "ResourceConditionalAccumulator");
+    let mut names: Vec<&str> = accumulators.map(|(_, node)| node.attrs.str("shared_name").unwrap()).collect();
+    names.sort_unstable();
+    names.dedup();
+    // Of four gradients, the loss and two metrics.
+    assert_eq!(names.len(), 7, "{names:?}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    for (batch, train, why) in [
+        (5, r#""loss": "loss", "workers": 2"#, "a batch of 5 examples cannot be divided equally among 2 workers"),
+        (
+            4,
+            r#""loss": "loss", "workers": 2, "mode": "mirrored""#,
+            "variable fixed is on /job:other/task:3; in mode mirrored",
+        ),
+        (4, r#""loss": "los""#, "loss los: "),
+        (4, r#""loss": "each""#, "the loss each has shape"),
+        (4, r#""loss": "loss", "variables": ["smal"]"#, "there is no variable smal; did you mean small?"),
+        (4, r#""loss": "loss", "metrics": ["accuracy"]"#, "metric accuracy: "),
+        (4, r#""loss": "loss", "variables": ["fixed", "global"]"#, "there is no variable global"),
+    ] {
+        let failure = put_together(batch, train).unwrap_err();
+        assert!(failure.message.contains(why), "{failure}");
+    }
+}

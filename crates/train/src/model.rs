@@ -1,0 +1,471 @@
+//! Models as they are written down: values with operators, layers, and an optimizer that minimizes a loss.
+//!
+//! ```
+//! use meshtf_train::model::Model;
+//! use meshtf_tensor::DType;
+//! use meshtf_train::{Optimizer, Training};
+//!
+//! let m = Model::new();
+//! let x = m.placeholder("x", DType::F32, [None, Some(2)]);
+//! let y = m.placeholder("y", DType::I32, [None]);
+//! let logits = m.on("/job:worker/task:0", || x.dense("hidden", 8).tanh().dense("out", 3));
+//! let loss = logits.sparse_cross_entropy(&y).mean().named("loss");
+//! m.minimize(&loss, &Training::new(Optimizer::ADAM, 0.01));
+//! let graph = m.finish()?;
+//! // A session runs `init` once, and then `train/step` with x and y fed.
+//! assert!(graph.find("init").is_some() && graph.find("train/step").is_some());
+//! # Ok::<(), meshtf_tensor::failure::Failure>(())
+//! ```
+//!
+//! Nothing between these lines fails: what cannot be is remembered, with what it was about, and [`Model::finish`] answers the
+//! first of it.
+
+mod attention;
+mod layers;
+mod math;
+mod recurrent;
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+pub use math::{Operand, Padding};
+use meshtf_graph::op::Role;
+use meshtf_graph::variable::variable_of;
+use meshtf_graph::{Attrs, Graph, GraphBuilder, Input, Node, NodeId, Output};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
+
+use crate::job::{REPLICA, UPDATES, names_of_variables};
+use crate::{self as train, GLOBAL_STEP, Initializer, Trained, Training, Variable, VariableSpec};
+
+/// A graph that is being written. Its clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Model(Rc<RefCell<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    g: GraphBuilder,
+    variables: Vec<Variable>,
+    /// Whether the graph was read, and may have more.
+    has_more: bool,
+    /// What a training step does beside the optimizer's update: layers that keep averages.
+    updates: Vec<Output>,
+    /// Whether a step of the model's own runs these.
+    is_minimized: bool,
+    global_step: Option<Variable>,
+    /// Whether a step trains: fed by those that do.
+    training: Option<Output>,
+    /// The number of the replica, once something asked for it.
+    replica: Option<Output>,
+    seed: i64,
+    /// The first thing that went wrong. What comes after it is not added.
+    failed: Option<Failure>,
+}
+
+/// A tensor of a model.
+#[derive(Clone, Debug)]
+pub struct Value {
+    model: Model,
+    /// None after a failure.
+    output: Option<Output>,
+}
+
+/// The name of the scalar bool that steps which train feed with true, if a layer asks for it. It is false by default.
+pub const TRAINING: &str = "training";
+
+impl Model {
+    /// A model without nodes.
+    pub fn new() -> Model {
+        Model::default()
+    }
+
+    /// Goes on with a graph, whose nodes stay as they are. Its variables are the model's, too, but for those of an unknown shape;
+    /// its own nodes give them their first values.
+    pub fn from_graph(graph: Graph) -> Model {
+        let model = Model::new();
+        {
+            let mut state = model.0.borrow_mut();
+            (state.g, state.has_more) = (GraphBuilder::from(graph), true);
+        }
+        model
+    }
+
+    /// The seed of first values and of dropout from now on; 0 without this.
+    pub fn seed(&self, seed: i64) {
+        self.0.borrow_mut().seed = seed;
+    }
+
+    /// A tensor that steps feed.
+    pub fn placeholder(&self, name: &str, dtype: DType, shape: impl Into<PartialShape>) -> Value {
+        self.add(|state| state.g.placeholder(name, dtype, shape))
+    }
+
+    /// A constant.
+    pub fn constant(&self, value: impl Into<Tensor>) -> Value {
+        self.add(|state| state.g.constant("Const", value))
+    }
+
+    /// A tensor of the graph by its name.
+    pub fn tensor(&self, name: &str) -> Value {
+        self.add(|state| {
+            state.g.settle()?;
+            Ok(state.g.settled().output(name)?)
+        })
+    }
+
+    /// A new variable of float32 that is trained; its value.
+    pub fn variable(&self, name: &str, shape: impl Into<Shape>, initial: Initializer) -> Value {
+        self.variable_of(&VariableSpec::new(name, shape, initial))
+    }
+
+    /// A new variable; its value. The model's seed is added to its own.
+    pub fn variable_of(&self, spec: &VariableSpec) -> Value {
+        self.add(|state| Ok(state.variable(spec)?.value))
+    }
+
+    /// Adds a node of any op, of which the first output is answered.
+    pub fn op(&self, op: &str, inputs: &[&Value], attrs: Attrs) -> Value {
+        let inputs: Vec<Option<Output>> = inputs.iter().map(|value| value.output).collect();
+        self.add(|state| {
+            let mut node = state.g.op(op);
+            for input in inputs {
+                node = node.input(input.ok_or_else(after)?);
+            }
+            for (name, value) in attrs.0 {
+                node = node.attr(&name, value);
+            }
+            node.build()
+        })
+    }
+
+    /// Requests a device for what `add` adds; see [`GraphBuilder::with_device`].
+    pub fn on<T>(&self, device: &str, add: impl FnOnce() -> T) -> T {
+        let outer = self.0.borrow_mut().g.enter_device(device);
+        match outer {
+            Ok(outer) => {
+                let made = add();
+                self.0.borrow_mut().g.leave_device(outer);
+                made
+            }
+            Err(failure) => {
+                self.fail(failure);
+                add()
+            }
+        }
+    }
+
+    /// Puts `scope/` before the names of what `add` adds; see [`GraphBuilder::with_scope`].
+    pub fn scope<T>(&self, scope: &str, add: impl FnOnce() -> T) -> T {
+        let outer = self.0.borrow_mut().g.enter_scope(scope);
+        let made = add();
+        self.0.borrow_mut().g.leave_scope(outer);
+        made
+    }
+
+    /// Adds what trains the model's trainable variables by the gradients of a loss: the node `train/step`. Of those of a graph
+    /// that was read, those that the loss depends on are trained.
+    pub fn minimize(&self, loss: &Value, training: &Training) {
+        let variables = self.variables();
+        let needed = self.0.borrow().before(loss.output);
+        let is_trained = |variable: &Variable| match variable.assign {
+            Some(_) => variable.trainable,
+            None => variable.trainable && variable.dtype.is_float() && needed.contains(&variable.handle.node),
+        };
+        let trained: Vec<Variable> = variables.into_iter().filter(is_trained).collect();
+        self.minimize_by(loss, &trained, training);
+    }
+
+    /// As [`minimize`](Model::minimize), for these variables only. Returns what was added, unless something failed.
+    pub fn minimize_by(&self, loss: &Value, variables: &[Variable], training: &Training) -> Option<Trained> {
+        let output = loss.output;
+        let mut state = self.0.borrow_mut();
+        if state.failed.is_some() {
+            return None;
+        }
+        match state.minimize(output, variables, training) {
+            Ok(trained) => Some(trained),
+            Err(failure) => {
+                state.failed = Some(failure);
+                None
+            }
+        }
+    }
+
+    /// The variables so far.
+    pub fn variables(&self) -> Vec<Variable> {
+        let mut state = self.0.borrow_mut();
+        if state.failed.is_none()
+            && let Err(failure) = state.find_more()
+        {
+            state.failed = Some(failure);
+        }
+        state.variables.clone()
+    }
+
+    /// The number of updates so far, before the step: an int64.
+    pub fn global_step(&self) -> Value {
+        self.add(State::global_step)
+    }
+
+    /// Whether the step trains, a bool: steps that do feed [`TRAINING`] with true.
+    pub fn is_training(&self) -> Value {
+        self.add(State::is_training)
+    }
+
+    /// The number of the worker's replica in a training with several, an int64; 0 otherwise. Add it to a seed to have other
+    /// random numbers on each worker.
+    pub fn replica(&self) -> Value {
+        self.add(State::replica)
+    }
+
+    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), but for those
+    /// of a graph that was read; it is not there if there is no other. If layers keep running averages and the model was not
+    /// minimized, the node [`UPDATES`] brings those up to date, and a training of the graph runs it in each step. The model goes
+    /// on with that graph as with one that was read.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since the model was begun.
+    pub fn finish(&self) -> Result<Graph> {
+        let mut state = self.0.borrow_mut();
+        if let Some(failure) = &state.failed {
+            return Err(failure.clone());
+        }
+        let mut g = std::mem::take(&mut state.g);
+        if state.variables.iter().any(|variable| variable.assign.is_some()) {
+            train::add_init(&mut g, "init", &state.variables)?;
+        }
+        if !state.updates.is_empty() && !state.is_minimized {
+            let outer = g.enter_root();
+            let updates = state.updates.iter().fold(g.op("NoOp").name(UPDATES), |all, &one| all.control(one));
+            let added = updates.build();
+            g.leave_scope(outer);
+            added?;
+        }
+        let graph = g.finish()?;
+        // Values keep their names, and the model may go on.
+        state.g = GraphBuilder::from(graph.clone());
+        state.variables.clear();
+        state.has_more = true;
+        state.updates.clear();
+        state.is_minimized = false;
+        Ok(graph)
+    }
+
+    /// Adds something, unless something failed before.
+    fn add(&self, add: impl FnOnce(&mut State) -> Result<Output>) -> Value {
+        let mut state = self.0.borrow_mut();
+        let output = match state.failed {
+            Some(_) => None,
+            None => match add(&mut state).and_then(|output| state.g.settle().map(|()| output)) {
+                Ok(output) => Some(output),
+                Err(failure) => {
+                    state.failed = Some(failure);
+                    None
+                }
+            },
+        };
+        drop(state);
+        Value { model: self.clone(), output }
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.0.borrow_mut().failed.get_or_insert(failure);
+    }
+
+    /// A value that cannot be, and why.
+    fn refuse(&self, why: String) -> Value {
+        self.fail(Failure::invalid(why));
+        Value { model: self.clone(), output: None }
+    }
+}
+
+impl State {
+    fn variable(&mut self, spec: &VariableSpec) -> Result<Variable> {
+        let spec = VariableSpec { seed: spec.seed.wrapping_add(self.seed), ..spec.clone() };
+        let variable = train::add_variable(&mut self.g, &spec)?;
+        self.variables.push(variable.clone());
+        Ok(variable)
+    }
+
+    /// Adds the variables of the graph that was read.
+    fn find_more(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.has_more) {
+            return Ok(());
+        }
+        self.g.settle()?;
+        let outer = self.g.enter_root();
+        for name in names_of_variables(self.g.settled()) {
+            // One of an unknown shape can be used, but not trained or saved.
+            let found = variable_of(&mut self.g, &name).ok();
+            let is_new = |one: &Variable| self.variables.iter().all(|known| known.handle != one.handle);
+            self.variables.extend(found.filter(is_new));
+        }
+        self.g.leave_scope(outer);
+        self.g.settle()
+    }
+
+    /// The nodes that an output depends on.
+    fn before(&self, output: Option<Output>) -> HashSet<NodeId> {
+        let (mut open, mut seen) = (Vec::from_iter(output.map(|output| output.node)), HashSet::new());
+        while let Some(id) = open.pop() {
+            if seen.insert(id) {
+                open.extend(self.g.settled().node(id).inputs.iter().map(|input| input.node));
+            }
+        }
+        seen
+    }
+
+    fn global_step(&mut self) -> Result<Output> {
+        if let Some(step) = &self.global_step {
+            return Ok(step.value);
+        }
+        if self.g.is_taken(GLOBAL_STEP) {
+            let outer = self.g.enter_root();
+            let own = variable_of(&mut self.g, GLOBAL_STEP);
+            self.g.leave_scope(outer);
+            let own = own?;
+            if own.dtype != DType::I64 || own.shape.rank() > 0 {
+                let why = format!("{GLOBAL_STEP} is {}{}; a count of steps is int64[]", own.dtype, own.shape);
+                return Err(Failure::invalid(why));
+            }
+            return Ok(self.global_step.insert(own).value);
+        }
+        let spec = VariableSpec {
+            dtype: DType::I64,
+            trainable: false,
+            ..VariableSpec::new(GLOBAL_STEP, Shape::scalar(), Initializer::Zeros)
+        };
+        let outer = self.g.enter_root();
+        let step = self.variable(&spec);
+        self.g.leave_scope(outer);
+        let step = step?;
+        self.global_step = Some(step.clone());
+        Ok(step.value)
+    }
+
+    fn is_training(&mut self) -> Result<Output> {
+        if let Some(training) = self.training {
+            return Ok(training);
+        }
+        let is_flag =
+            |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
+        let training = self.find_or_add(TRAINING, is_flag, |g| {
+            g.op("PlaceholderWithDefault").name(TRAINING).input(false).attr("shape", Shape::scalar()).build()
+        })?;
+        Ok(*self.training.insert(training))
+    }
+
+    /// The number of the replica, an int64.
+    fn replica(&mut self) -> Result<Output> {
+        if let Some(replica) = self.replica {
+            return Ok(replica);
+        }
+        let is_number = |node: &Node| node.op.role == Role::Const && node.outputs[0].dtype == DType::I64;
+        let replica = self.find_or_add(REPLICA, is_number, |g| g.constant(REPLICA, 0i64))?;
+        Ok(*self.replica.insert(replica))
+    }
+
+    /// The output of the node of this name, if it is such a one; else adds it, outside of all scopes.
+    fn find_or_add(
+        &mut self,
+        name: &str,
+        is_it: impl Fn(&Node) -> bool,
+        add: impl FnOnce(&mut GraphBuilder) -> Result<Output>,
+    ) -> Result<Output> {
+        self.g.settle()?;
+        let graph = self.g.settled();
+        if let Some(node) = graph.find(name).filter(|&id| is_it(graph.node(id))) {
+            return Ok(Output { node, port: 0 });
+        }
+        let outer = self.g.enter_root();
+        let added = add(&mut self.g);
+        self.g.leave_scope(outer);
+        added
+    }
+
+    fn minimize(&mut self, loss: Option<Output>, variables: &[Variable], training: &Training) -> Result<Trained> {
+        let loss = loss.ok_or_else(after)?;
+        let gradients = train::gradients(&mut self.g, &[loss], variables)?;
+        let updates = self.updates.clone();
+        self.is_minimized = true;
+        let mut trained = train::apply_with(&mut self.g, variables, &gradients, training, &updates)?;
+        // The step count may have been there before, with what begins it.
+        trained.variables.retain(|variable| self.variables.iter().all(|known| known.name != variable.name));
+        self.variables.extend(trained.variables.clone());
+        Ok(trained)
+    }
+}
+
+impl Value {
+    /// The name by which steps fetch or feed it; empty after a failure.
+    pub fn name(&self) -> String {
+        self.output.map(|output| self.model.0.borrow().g.tensor_name(output)).unwrap_or_default()
+    }
+
+    /// The same value under a name; if another node has it, in whatever case of letters, a number is appended, as for all nodes.
+    pub fn named(&self, name: &str) -> Value {
+        let output = self.output;
+        self.model.add(|state| state.g.op("Identity").name(name).input(output.ok_or_else(after)?).build())
+    }
+
+    /// Its dtype; float32 after a failure.
+    pub fn dtype(&self) -> DType {
+        self.output.map_or(DType::F32, |output| self.model.0.borrow().g.settled().output_type(output).dtype)
+    }
+
+    /// What is known of its shape.
+    pub fn shape(&self) -> PartialShape {
+        self.output.map_or(PartialShape::UNKNOWN, |output| self.model.0.borrow().g.settled().shapes().of(output))
+    }
+
+    /// Adds a node that takes this value and others.
+    fn with(&self, op: &str, others: impl IntoIterator<Item = Input>) -> Value {
+        self.with_attrs(op, others, Attrs::default())
+    }
+
+    fn with_attrs(&self, op: &str, others: impl IntoIterator<Item = Input>, attrs: Attrs) -> Value {
+        let output = self.output;
+        self.model.add(|state| {
+            let mut node = state.g.op(op).input(output.ok_or_else(after)?).inputs(others);
+            for (name, value) in attrs.0 {
+                node = node.attr(&name, value);
+            }
+            node.build()
+        })
+    }
+
+    /// This as an input, if there was no failure; then it does not matter.
+    fn input(&self) -> Input {
+        self.output.map_or_else(|| Input::Value(Tensor::scalar(0f32)), Input::Output)
+    }
+
+    fn port(&self, port: u32) -> Value {
+        Value { model: self.model.clone(), output: self.output.map(|output| output.port(port)) }
+    }
+
+    /// Its sizes, at least `least` of them, of which only the first may be unknown.
+    fn sizes(&self, what: &str, least: usize) -> Option<Vec<Option<usize>>> {
+        self.output?;
+        let shape = self.shape();
+        match &shape.0 {
+            Some(sizes) if sizes.len() >= least && sizes[1..].iter().all(Option::is_some) => Some(sizes.clone()),
+            _ => {
+                let name = self.name();
+                self.model.fail(Failure::invalid(format!(
+                    "{what}: {name} has shape {shape}; expected at least {least} dimensions, of which only the first may \
+                     be unknown"
+                )));
+                None
+            }
+        }
+    }
+}
+
+/// What is not added after a failure: nobody sees it.
+fn after() -> Failure {
+    Failure::invalid("an earlier call failed")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! What a model's graph is. What it computes is tested in `src/exec/tests/models.rs`.
+
+use meshtf_tensor::failure::Code;
+
+use super::*;
+use crate::Optimizer;
+
+#[test]
+fn names_devices_and_shapes_are_those_of_what_was_written() {
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(8), Some(8), Some(3)]);
+    let logits = m.on("/job:worker/task:1", || {
+        m.scope("net", || x.conv("first", 4, 3, 2, math::Padding::Same).relu().flatten().dense("out", 5))
+    });
+    assert_eq!(logits.shape(), [None, Some(5)].into());
+    assert_eq!(logits.dtype(), DType::F32);
+    let names: Vec<String> = m.variables().iter().map(|variable| variable.name.clone()).collect();
+    assert_eq!(names, ["net/first/kernel", "net/first/bias", "net/out/kernel", "net/out/bias"]);
+    assert_eq!(m.variables()[2].shape, Shape::from([64, 5]));
+    let loss = logits.square().mean();
+    m.minimize(&loss, &Training::new(Optimizer::of_name("momentum").unwrap(), 0.1));
+    let graph = m.finish().unwrap();
+    for name in ["net/out/kernel/variable", "net/out/kernel/Momentum/variable", "net/out/kernel/initial/Mul"] {
+        let node = graph.node(graph.find(name).unwrap_or_else(|| panic!("no {name}")));
+        assert_eq!(node.device, "/job:worker/task:1", "{name}");
+    }
+    assert!(graph.find("init").is_some());
+    // Values have their names still.
+    assert_eq!(logits.name(), "net/out/AddV2");
+    assert!(m.finish().unwrap().find("init_1").is_none());
+}
+
+/// What is written that is wrong, and why it is.
+type Mistake<'a> = (&'a dyn Fn(&Model, &Value), &'a str);
+
+#[test]
+fn the_first_mistake_is_what_finish_says() {
+    let of = |write: &dyn Fn(&Model, &Value)| {
+        let m = Model::new();
+        let x = m.placeholder("x", DType::F32, [None, Some(4)]);
+        write(&m, &x);
+        // What follows does no harm.
+        let loss = (x.dense("later", 2) * 2.0).mean();
+        m.minimize(&loss, &Training::new(Optimizer::Sgd, 0.1));
+        let failure = m.finish().unwrap_err();
+        assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
+        failure.message
+    };
+    let cases: [Mistake; 6] = [
+        (&|_, x| drop(x.lstm("l", 3)), "lstm: x has shape [?,4]; expected at least 3 dimensions"),
+        (&|_, x| drop(x.dropout("d", 1.5)), "the share is 1.5"),
+        (&|m, x| m.on("/job:", || drop(x.exp())), "/job:"),
+        (&|m, x| drop(x + m.constant(1i32)), "int32"),
+        (&|_, x| drop(x.cast(DType::I32) * 0.5), "is int32, which cannot hold 0.5"),
+        (&|m, _| m.variable("w", [2], Initializer::Zeros).named("a").tensor_twice(), "there is a node w already"),
+    ];
+    for (write, why) in cases {
+        let message = of(write);
+        assert!(message.contains(why), "{message}\nwanted {why}");
+    }
+}
+
+impl Value {
+    fn tensor_twice(&self) {
+        self.model.variable("w", [2], Initializer::Zeros);
+    }
+}
+
+#[test]
+fn a_graph_that_was_read_goes_on() {
+    let m = Model::new();
+    m.placeholder("x", DType::F32, [None, Some(4)]).dense("layer", 2).named("y");
+    let m = Model::from_graph(m.finish().unwrap());
+    let loss = m.tensor("y").square().mean();
+    let kernel = {
+        let mut state = m.0.borrow_mut();
+        train::variable_of(&mut state.g, "layer/kernel").unwrap()
+    };
+    assert_eq!((kernel.name.as_str(), kernel.shape.dims()), ("layer/kernel", &[4, 2][..]));
+    let trained = m.minimize_by(&loss, &[kernel], &Training::new(Optimizer::ADAM, 0.1)).unwrap();
+    let mut names: Vec<&str> = trained.variables.iter().map(|variable| variable.name.as_str()).collect();
+    names.sort_unstable();
+    let slots =
+        ["beta1_power", "beta2_power", "global_step", "layer/kernel", "layer/kernel/Adam", "layer/kernel/Adam_1"];
+    assert_eq!(names, slots);
+    m.finish().unwrap();
+}
+
+#[test]
+fn a_graph_that_was_read_is_trained() {
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(3)]);
+    let seen = x.dropout("less", 0.5).dense("out", 1).square().mean().named("loss");
+    m.variable("unused", [2], Initializer::Ones);
+    assert_eq!(seen.name(), "loss");
+    let graph = m.finish().unwrap();
+    let m = Model::from_graph(graph.clone());
+    let names: Vec<String> = m.variables().into_iter().map(|variable| variable.name).collect();
+    assert_eq!(names, ["global_step", "out/kernel", "out/bias", "unused"]);
+    // Layers that ask for the step and whether it trains take those that are there.
+    let loss = m.tensor("loss").reshape(&[1, 1]).dropout("more", 0.5).mean();
+    m.minimize(&loss, &Training::new(Optimizer::Sgd, 0.1));
+    let trained = m.finish().unwrap();
+    for name in ["training_1", "global_step_1", "init_1"] {
+        assert!(trained.find(name).is_none(), "{name}");
+    }
+    let changed = |name: &str| {
+        let handle = trained.find(name).unwrap();
+        let uses = |node: &Node| !node.op.reads_variable && node.inputs.iter().any(|input| input.node == handle);
+        trained.nodes().filter(|(_, node)| uses(node)).count()
+    };
+    // Each once by its first value, and those that the loss depends on once by the step.
+    let of = ["out/kernel/variable", "out/bias/variable", "unused/variable", "global_step/variable"].map(changed);
+    assert_eq!(of, [2, 2, 1, 2]);
+    // What is new begins with a node of its own, and a model that was finished goes on as one that was read.
+    let m = Model::from_graph(graph);
+    m.minimize(&m.tensor("loss"), &Training::new(Optimizer::ADAM, 0.1));
+    let graph = m.finish().unwrap();
+    let begins = &graph.node(graph.find("init_1").unwrap()).control;
+    assert!(begins.iter().all(|&id| graph.node(id).name.contains("Adam") || graph.node(id).name.contains("beta")));
+    assert!(m.variables().iter().any(|variable| variable.name == "out/kernel/Adam_1"));
+}
