@@ -132,16 +132,19 @@ check: ## formatting, lints and documentation with warnings denied, the structur
 	@mkdir -p '$(TARGET_DIR)' && CARGO_MANIFEST_DIR='$(CURDIR)' rustc --edition 2024 --test tests/tidy.rs -o '$(TARGET_DIR)/tidy'
 	@'$(TARGET_DIR)/tidy' --quiet
 
-bench: build ## the figures of the README, as a table
+# Each bench prints its figures; benches/report.py puts them into the tables of the page.
+bench: build ## every bench; its figures go into docs/benchmarks.md
 	$(call say,numpy to be measured beside (in $(VENV)))
 	@$(VENV)/bin/python -c 'import numpy' 2>/dev/null || { python3 -m venv '$(VENV)' && \
 		'$(VENV)/bin/pip' install --quiet --retries 1 --timeout 20 'numpy>=2,<3'; } || \
 		echo '  there is no Python or no network here: its column stays empty'
-	$(call say,building the benches)
-	@$(CARGO) bench --bench '*' $(FEATURES_FLAG) $(JOBS_FLAG)
-	@if [ -x '$(TF_VENV)/bin/python' ]; then for bench in bench models others kernels; do \
+	$(call say,building and running the benches)
+	@set -o pipefail; { $(CARGO) bench --bench '*' $(FEATURES_FLAG) $(JOBS_FLAG) && \
+		if [ -x '$(TF_VENV)/bin/python' ]; then for bench in bench models others kernels; do \
 		MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' benches/tf/$$bench.py || exit 1; done; else \
-		echo '  TensorFlow is not measured beside: `make test-tf` installs it'; fi
+		echo '  TensorFlow is not measured beside: `make tensorflow` installs it'; fi; } | tee '$(TARGET_DIR)/bench.txt'
+	$(call say,docs/benchmarks.md)
+	@python3 benches/report.py <'$(TARGET_DIR)/bench.txt'
 
 bench-burn: build burn-programs ## burn programs on the mesh, beside burn's own remote server and flex in the program itself
 	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh bench $(FILTER)
