@@ -65,8 +65,8 @@ pub struct Args {
     /// Folder in which graphs may save and restore files; they can access nothing else [default: a folder of its own]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Also serve TensorFlow clients at this address: tf.Session("grpc://HOST:PORT"); port 0 picks a free one. Anything
-    /// but a loopback address requires --grpc-token-file
+    /// Also serve TensorFlow clients at this address: tf.Session("grpc://HOST:PORT"); port 0 picks a free one. Not
+    /// encrypted; anything but a loopback address requires --grpc-token-file
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     grpc: Option<SocketAddr>,
     /// File with the token that TensorFlow clients must present, as `authorization: Bearer TOKEN` or as
@@ -76,16 +76,16 @@ pub struct Args {
     /// Largest message accepted from a TensorFlow client, in bytes
     #[arg(long, value_name = "BYTES", requires = "grpc", default_value_t = tensorflow::DEFAULT_MAX_MESSAGE_BYTES)]
     grpc_limit: usize,
-    /// Also serve burn programs at this address, whose device is ws://HOST:PORT; port 0 picks a free one. Anything but a
-    /// loopback address requires --burn-token-file
+    /// Also serve burn programs at this address, whose device is ws://HOST:PORT; port 0 picks a free one. Not encrypted;
+    /// anything but a loopback address requires --burn-token-file
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     burn: Option<SocketAddr>,
     /// File with the token that burn programs must present as their credential. It must be readable by its owner only
     /// (chmod 600)
     #[arg(long, value_name = "FILE", requires = "burn")]
     burn_token_file: Option<PathBuf>,
-    /// Also serve a page that shows the mesh, at http://HOST:PORT, and /metrics for Prometheus; port 0 picks a free one. Anything
-    /// but a loopback address requires --web-token-file
+    /// Also serve a page that shows the mesh, at http://HOST:PORT, and /metrics for Prometheus; port 0 picks a free one.
+    /// Not encrypted; anything but a loopback address requires --web-token-file
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     web: Option<SocketAddr>,
     /// File with the token that readers of --web must present: `authorization: Bearer TOKEN`, or ?token=TOKEN in a browser. It

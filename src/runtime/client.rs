@@ -19,6 +19,9 @@ use crate::runtime::router::Router;
 /// Most events of one run that wait for the client to take them.
 const EVENTS: usize = 1024;
 
+/// Most requests of one client that wait for their answers at a time.
+const MAX_PENDING: usize = 1 << 16;
+
 /// What a run of many steps tells while it is under way. Steps are counted from 1.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -101,7 +104,14 @@ impl Client {
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, answer) = oneshot::channel();
         let pending = Pending { by: to.clone(), answer: sender, events };
-        lock(&self.pending).insert(id, pending);
+        {
+            let mut waiting = lock(&self.pending);
+            if waiting.len() >= MAX_PENDING {
+                let why = format!("{MAX_PENDING} requests of this client wait for their answers; send fewer at a time");
+                return Err(Failure::new(Code::ResourceExhausted, why));
+            }
+            waiting.insert(id, pending);
+        }
         // Made before sending, so that a send that fails takes the request back.
         let asked = Asked { id, client: Arc::clone(self), answer };
         self.router.send(to, Envelope::new(message(id), tensors))?;
@@ -204,5 +214,37 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         lock(&self.client.pending).remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Cluster;
+
+    /// Sends nothing, so that no request is ever answered.
+    struct Silent;
+
+    impl Router for Silent {
+        fn send(&self, _: &Peer, _: Envelope) -> Result<()> {
+            Ok(())
+        }
+
+        fn cluster(&self) -> Arc<Cluster> {
+            Arc::default()
+        }
+    }
+
+    #[test]
+    fn requests_that_wait_have_a_limit_and_make_room_when_they_are_dropped() {
+        let client = Client::new(Arc::new(Silent));
+        let node = Peer::from("a node".to_owned());
+        let ask = || client.inquire(&node, Inquiry::Status, Vec::new());
+        let mut asked: Vec<Asked> = (0..MAX_PENDING).map(|_| ask().expect("there is room")).collect();
+        let failure = ask().err().expect("there is no room");
+        assert_eq!(failure.code, Code::ResourceExhausted);
+        assert!(failure.message.contains("65536 requests"), "{failure}");
+        asked.pop();
+        assert!(ask().is_ok());
     }
 }

@@ -11,7 +11,7 @@ use libp2p::PeerId;
 use libp2p::identity::Keypair;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::ring::{self, cipher_suite};
+use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -42,7 +42,7 @@ impl Tls {
     }
 
     fn with(certificate: CertificateDer<'static>, key: &PrivateKeyDer<'_>) -> Result<Self, MeshError> {
-        let mut provider = ring::default_provider();
+        let mut provider = aws_lc_rs::default_provider();
         // libp2p-tls prefers ChaCha20; with AES in the processor GCM takes three quarters of its time.
         provider.cipher_suites = vec![
             cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -50,7 +50,7 @@ impl Tls {
             cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
         ];
         // Taken as it is: rustls's own check of a certificate stumbles over libp2p's extension.
-        let signer = ring::sign::any_ecdsa_type(key).map_err(|error| MeshError::Certificate(error.to_string()))?;
+        let signer = aws_lc_rs::sign::any_ecdsa_type(key).map_err(|error| MeshError::Certificate(error.to_string()))?;
         let certified = Arc::new(SingleCertAndKey::from(CertifiedKey::new(vec![certificate], signer)));
         Ok(Tls { provider: Arc::new(provider), certified })
     }
