@@ -248,6 +248,17 @@ fn every_dependency_is_used_by_name() {
     assert_none(complaints);
 }
 
+/// A crate that tests/quick.toml does not name would have its unit tests built with optimisation, and run without checks.
+#[test]
+fn the_quick_build_names_every_crate() {
+    let quick = fs::read_to_string(root().join("tests/quick.toml")).expect("there is a quick build");
+    let manifests = files(&["crates"], "toml");
+    let names = manifests.iter().filter_map(|source| source.text.lines().find_map(|line| line.strip_prefix("name = ")));
+    let is_named = |name: &str| quick.contains(&format!("[profile.release.package.{}]", name.trim_matches('"')));
+    let unnamed = names.chain(["meshtf"]).filter(|name| !is_named(name));
+    assert_none(unnamed.map(|name| format!("tests/quick.toml does not name {name}")).collect());
+}
+
 /// Every crate has a head that says what it is, what it knows and what it never does, and the map names it.
 #[test]
 fn every_crate_has_a_head_and_a_place_on_the_map() {

@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn every_number_is_converted_however_many_there_are() {
         for count in [0, 1, 33, (1 << 18) - 1, (1 << 18) + 1, (1 << 20) + 77] {
-            let ints: Vec<i32> = (0..count).map(|i| i * 7919 % 100_003 - 50_000).collect();
+            let ints: Vec<i32> = (0..count).map(|i: i32| i.wrapping_mul(7919) % 100_003 - 50_000).collect();
             let floats = converted::<i32, f32>(&ints);
             assert!(floats.iter().zip(&ints).all(|(x, &i)| f64::from(*x) == f64::from(i)), "{count}");
             assert!(converted::<f32, i32>(&floats) == ints && floats.len() == ints.len(), "{count}");
