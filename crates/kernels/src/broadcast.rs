@@ -1,17 +1,17 @@
-//! Walks operands of different shapes together, row by row, as broadcasting pairs their elements.
+//! A row-by-row walk over operands of different shapes, which pairs their elements as broadcasting does.
 //!
-//! Dimensions that are contiguous in every operand are merged, so that equal shapes, a scalar operand and a bias row
-//! all become a few long rows. This file handles offsets only, never elements.
+//! Dimensions that are contiguous in every operand are merged, so that equal shapes, a scalar operand and a bias row all
+//! become a few long rows. This file handles offsets only, never elements.
 
 use meshtf_loops::turn::{ELEMENTS, Pace, look};
 use meshtf_tensor::Shape;
 use smallvec::SmallVec;
 
-/// How `K` row-major operands, each broadcast to one shape, are walked together.
+/// A joint walk over `K` row-major operands, each broadcast to one shape.
 pub struct Broadcast<const K: usize> {
     /// Sizes of the walk's dimensions, outermost first; the last is the length of a row.
     dims: SmallVec<[usize; 4]>,
-    /// How far each operand moves along each of them; 0 if it is broadcast there.
+    /// The stride of each operand along each dimension; 0 if it is broadcast there.
     strides: SmallVec<[[usize; K]; 4]>,
     elements: usize,
 }
@@ -56,22 +56,22 @@ impl<const K: usize> Broadcast<K> {
         walk
     }
 
-    /// A walk over operands that all have these `elements`.
+    /// A walk over operands that all have this number of elements.
     pub fn flat(elements: usize) -> Self {
         Broadcast { dims: smallvec::smallvec![elements], strides: smallvec::smallvec![[1; K]], elements }
     }
 
-    /// The dimensions, outermost first: the size of each, and how far each operand moves along it.
+    /// The dimensions, outermost first: the size of each, and the stride of each operand along it.
     pub fn dims(&self) -> impl Iterator<Item = (usize, [usize; K])> {
         self.dims.iter().copied().zip(self.strides.iter().copied())
     }
 
-    /// Elements in a row.
+    /// The number of elements in a row.
     pub fn row(&self) -> usize {
         self.dims[self.dims.len() - 1]
     }
 
-    /// How far each operand moves along a row: 1, or 0 if it stays.
+    /// The stride of each operand along a row: 1, or 0 if it is broadcast.
     pub fn steps(&self) -> [usize; K] {
         self.strides[self.strides.len() - 1]
     }
@@ -90,7 +90,7 @@ impl<const K: usize> Broadcast<K> {
     }
 }
 
-/// The rows of a [`Broadcast`]; checks now and then whether the step was given up.
+/// The rows of a [`Broadcast`]; checks periodically whether the step was cancelled.
 pub struct BroadcastRows<'a, const K: usize> {
     walk: &'a Broadcast<K>,
     /// The next row's index in each dimension but the last.
@@ -130,12 +130,12 @@ impl<const K: usize> BroadcastRows<'_, K> {
     }
 }
 
-/// The rows of a [`Broadcast`] in blocks; checks between them whether the step was given up.
+/// The rows of a [`Broadcast`] in blocks; checks between blocks whether the step was cancelled.
 pub struct BroadcastBlocks<'a, const K: usize> {
     rows: BroadcastRows<'a, K>,
-    /// Where the next block of this row begins.
+    /// The offsets at which the next block of this row begins.
     at: [usize; K],
-    /// Elements of this row that no block has had yet.
+    /// The number of elements of this row after that offset.
     left: usize,
 }
 

@@ -1,6 +1,6 @@
-//! Helpers for kernels: taking inputs apart, resolving axes, refusing dtypes.
+//! Helpers for kernels: unpacking inputs, resolving axes, rejecting dtypes.
 //!
-//! Nothing here computes on elements.
+//! This module does not compute on elements.
 
 use meshtf_loops::turn;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -12,7 +12,7 @@ use super::{HostKernel, Inputs, KernelNode, Outputs};
 /// The inputs by name: `let [x, y] = take(inputs)?`.
 ///
 /// # Errors
-/// Internal if there are not exactly `N`. The graph has checked that, so only a bug in the caller causes it.
+/// Internal if there are not exactly `N`. The graph has checked the count, so only a bug in the caller causes this error.
 pub fn take<const N: usize>(inputs: Inputs) -> Result<[Tensor; N]> {
     if inputs.len() != N {
         return Err(Failure::new(Code::Internal, format!("the kernel takes {N} inputs, got {}", inputs.len())));
@@ -21,7 +21,7 @@ pub fn take<const N: usize>(inputs: Inputs) -> Result<[Tensor; N]> {
     Ok(std::array::from_fn(|_| inputs.next().expect("counted above")))
 }
 
-/// The outputs of a kernel that has one.
+/// The outputs of a kernel with a single output.
 pub fn one(output: Tensor) -> Outputs {
     smallvec::smallvec![output]
 }
@@ -32,7 +32,7 @@ pub fn kernel<const N: usize>(f: impl FnMut([Tensor; N]) -> Result<Tensor> + Sen
     Box::new(move |inputs| f(take(inputs)?).map(one))
 }
 
-/// The answer of a kernel family for one of its ops that has no kernel for these dtypes.
+/// The failure of a kernel family for one of its ops that has no kernel for these dtypes.
 ///
 /// # Errors
 /// Always InvalidArgument, as in TensorFlow.
@@ -64,7 +64,7 @@ pub fn output_dtype(node: &KernelNode, index: usize) -> Result<DType> {
         .ok_or_else(|| Failure::new(Code::Internal, format!("{} has no output {index}", node.op)))
 }
 
-/// An axis, counted from the end if it is negative.
+/// The index of an axis, which counts from the end if it is negative.
 ///
 /// # Errors
 /// InvalidArgument if `rank` dimensions have no such axis.
@@ -104,7 +104,7 @@ pub fn vector(tensor: &Tensor, what: &str, or_scalar: bool) -> Result<Vec<i64>> 
     }
 }
 
-/// The product of some sizes. It saturates: the total is checked elsewhere.
+/// The product of some sizes. It saturates; the caller's shape check rejects a total that is too large.
 pub fn product(dims: &[usize]) -> usize {
     dims.iter().fold(1usize, |n, &d| n.saturating_mul(d))
 }
@@ -121,7 +121,8 @@ pub fn check_text_bytes(bytes: usize) -> Result<()> {
     Err(Failure::new(Code::ResourceExhausted, message))
 }
 
-/// Admits `count` copies of the longest of some strings; other elements are counted with their tensor.
+/// Admits `count` copies of the longest of some strings. The memory of elements other than strings is admitted with their
+/// tensor.
 ///
 /// # Errors
 /// As [`check_text_bytes`].
@@ -134,7 +135,7 @@ pub fn check_copies(of: &Tensor, count: usize) -> Result<()> {
     }
 }
 
-/// The tensor with elements of its own, ready to be written: a copy if it shares them.
+/// The tensor, not shared and ready for writing; a copy if its elements are shared.
 ///
 /// # Errors
 /// ResourceExhausted if there is not enough memory for the copy.
@@ -149,7 +150,7 @@ pub fn owned(tensor: Tensor) -> Result<Tensor> {
     copied.unwrap_or(Ok(tensor))
 }
 
-/// Sizes as int32 or int64 elements, as `dtype` says.
+/// Sizes as int32 or int64 elements, as `dtype` specifies.
 ///
 /// # Errors
 /// InvalidArgument if one does not fit int32.

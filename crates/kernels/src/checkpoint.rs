@@ -1,6 +1,6 @@
 //! The ops of checkpoints: saving, restoring, merging, and the names of shards.
 //!
-//! All but the last access the disk and are compiled with the one folder that graphs may access.
+//! All but the last access the disk. They are compiled with the only folder that graphs may access.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::call::{one, output_dtype, take};
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::files::Folder;
 
-/// The kernel of a node whose op computes file names without accessing files.
+/// The kernel of a node whose op computes file names without file access.
 ///
 /// # Errors
 /// Never.
@@ -63,7 +63,7 @@ pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<Ho
             Box::new(move |dir, inputs| {
                 let [prefix, names, parts] = take(inputs)?;
                 let (prefix, named) = (prefix.item::<Vec<u8>>()?, named(&names, &parts, dtypes.len())?);
-                // Stopping before the last tensor loses nothing.
+                // Restoring may be cancelled between tensors: nothing is lost.
                 let wanted = named.iter().zip(&dtypes).inspect(|_| turn::in_part(turn::look));
                 match Checkpoint::open(dir, &prefix) {
                     Err(failure) if failure.code == Code::NotFound => {
@@ -108,7 +108,7 @@ fn save_v2(dir: &DataDir, inputs: &Inputs, dtypes: &[DType]) -> Result<Outputs> 
     Ok(Outputs::new())
 }
 
-/// Saves in the format of clients before 1.0; `has_parts` says whether the op names parts.
+/// Saves in the format of clients before 1.0; `has_parts` specifies whether the op names parts of tensors.
 fn save_v1(op: &str, has_parts: bool, dir: &DataDir, inputs: Inputs) -> Result<Outputs> {
     let few = || Failure::invalid(format!("{op} takes a file name, names and tensors"));
     let [file, names, rest @ ..] = inputs.as_slice() else { return Err(few()) };
@@ -121,7 +121,7 @@ fn save_v1(op: &str, has_parts: bool, dir: &DataDir, inputs: Inputs) -> Result<O
     Ok(Outputs::new())
 }
 
-/// A tensor's name, and which part of which whole it is.
+/// A tensor's name and, if only a part of a whole tensor is meant, the shape of the whole and the part.
 type Named<'a> = (&'a [u8], Option<(Shape, Slice)>);
 
 fn named<'a>(names: &'a Tensor, parts: &Tensor, count: usize) -> Result<Vec<Named<'a>>> {
@@ -137,7 +137,7 @@ fn named<'a>(names: &'a Tensor, parts: &Tensor, count: usize) -> Result<Vec<Name
     names.zip(parts.slice::<Vec<u8>>()?).map(|(name, text)| Ok((name, part(text)?))).collect()
 }
 
-/// The part of a tensor that a shape_and_slice states.
+/// The part of a tensor that a shape_and_slice specifies.
 fn part(text: &[u8]) -> Result<Option<(Shape, Slice)>> {
     let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("a shape_and_slice is not UTF-8"))?;
     Slice::parse(text)

@@ -1,4 +1,4 @@
-//! What k-means is made of: the centres nearest to points, and points that are chosen as first centres.
+//! The ops of k-means: the nearest centres of points, and the choice of points as initial centres.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use super::{HostKernel, KernelNode, Outputs, random};
 /// The kernel of a node with an op of clusters.
 ///
 /// # Errors
-/// None: they have one dtype.
+/// Never: these ops have one dtype.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(match node.op {
         "NearestNeighbors" => Some(Box::new(|inputs| {
@@ -28,7 +28,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     })
 }
 
-/// The rows of a matrix and half of the square of each one's length.
+/// The rows of a matrix, and half of each row's squared length.
 struct Points<'a> {
     rows: &'a [f32],
     count: usize,
@@ -62,7 +62,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Of each point the nearest `k` centres, nearest first, and the squares of their distances.
+/// The nearest `k` centres of each point, nearest first, and their squared distances.
 fn nearest(points: &Tensor, centers: &Tensor, k: &Tensor) -> Result<Outputs> {
     if k.rank() > 0 {
         return Err(Failure::invalid("Input k should be a scalar."));
@@ -106,7 +106,7 @@ fn generator(seed: &Tensor) -> Result<random::Simple> {
     Ok(random::Simple::new(seed.to_i64()? as u64))
 }
 
-/// A point that a chain of candidates ends with, each of which is taken the more likely the farther it is.
+/// The last point of a chain of candidates. The probability of a candidate grows with its distance.
 fn chain(distances: &Tensor, seed: &Tensor) -> Result<Tensor> {
     if distances.rank() != 1 {
         return Err(Failure::invalid("Input distances should be a vector."));
@@ -127,10 +127,10 @@ fn chain(distances: &Tensor, seed: &Tensor) -> Result<Tensor> {
     Ok(Tensor::scalar(selected))
 }
 
-/// As often as this a point is drawn that was drawn before, until one is taken as it comes.
+/// Most draws that repeat a chosen point; after them the first point not yet chosen is taken.
 const MAX_DRAWS: usize = 1 << 16;
 
-/// Some of the points, each drawn the more likely the farther it is from those before.
+/// Some of the points. The probability of each grows with its distance from the points drawn before.
 fn plus_plus([points, count, seed, retries]: &[Tensor; 4]) -> Result<Tensor> {
     let points = Points::of(points, "points")?;
     for (input, name) in [(count, "num_to_sample"), (retries, "num_retries_per_sample")] {
@@ -181,9 +181,9 @@ fn plus_plus([points, count, seed, retries]: &[Tensor; 4]) -> Result<Tensor> {
 
 struct Chosen<'a> {
     points: &'a Points<'a>,
-    /// Of each point, half of the square of the distance to the nearest that is chosen.
+    /// For each point, half of the squared distance to the nearest chosen point.
     nearest: Vec<f32>,
-    /// The sums of these up to each point.
+    /// The partial sums of `nearest` up to each point.
     sums: Vec<f32>,
     taken: HashSet<usize>,
     pace: Pace,
@@ -214,7 +214,7 @@ impl Chosen<'_> {
         (0..last).find(|index| !self.taken.contains(index)).unwrap_or(last)
     }
 
-    /// The distances once a point is chosen, too.
+    /// The distances to the nearest chosen point if the point `index` were chosen, too.
     fn with(&mut self, index: usize) -> Vec<f32> {
         let (own, half) = (self.points.row(index), self.points.half_squares[index]);
         let mut nearest = Vec::with_capacity(self.points.count);

@@ -11,7 +11,7 @@ use meshtf_tensor::{DType, Data, Float, Shape, Tensor, with_type};
 use super::call::{input_dtype, no_kernel};
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 
-/// The kernel of a node whose op is one of these.
+/// The kernel of a node with a CTC op.
 ///
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtype, or an attribute is invalid.
@@ -41,7 +41,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Scores and how many steps of each example count.
+/// Scores, and the number of valid steps of each example.
 struct Scores<'a, T> {
     batch: usize,
     classes: usize,
@@ -81,7 +81,8 @@ impl<'a, T: Float> Scores<'a, T> {
     }
 }
 
-/// The logarithm of the sum of what two are the logarithms of. As in TensorFlow, the part that is added is of 32 bits.
+/// The logarithm of the sum of two numbers given by their logarithms. As in TensorFlow, the added term is computed in 32
+/// bits.
 fn log_sum<T: Float>(a: T, b: T) -> T {
     let (high, low) = if a > b { (a, b) } else { (b, a) };
     if low == T::LOWEST || high == T::LOWEST {

@@ -1,4 +1,5 @@
-//! Serialised `tensorflow.Example` and `tensorflow.SequenceExample` messages, parsed into tensors: a batch of them or one.
+//! Serialised `tensorflow.Example` and `tensorflow.SequenceExample` messages, parsed into tensors: a batch or a single
+//! one.
 
 mod columns;
 mod parse;
@@ -9,10 +10,10 @@ use meshtf_tensor::failure::Result;
 
 use super::{HostKernel, KernelNode};
 
-/// The kernel of a node whose op parses examples.
+/// The kernel of a node with an op that parses examples.
 ///
 /// # Errors
-/// InvalidArgument if the attributes do not fit each other.
+/// InvalidArgument if the attributes contradict each other.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
         "ParseExample" | "ParseExampleV2" | "ParseSingleExample" => parse::kernel(node)?,
@@ -22,10 +23,10 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// How many features an example has, and how many values those of them that `is_wanted`.
+/// The number of features of an example, and the number of values of those for which `is_wanted` holds.
 ///
 /// # Errors
-/// As for parsing it.
+/// The errors of parsing the example.
 pub fn count(example: &[u8], is_wanted: impl Fn(&[u8]) -> bool) -> Result<[usize; 2]> {
     let features = proto::decode::<proto::Example>(example)?.features.unwrap_or_default().feature;
     let wanted = features.iter().filter(|(key, _)| is_wanted(key.as_bytes()));

@@ -1,8 +1,8 @@
-//! Fourier transforms over the last one, two or three dimensions: FFT, IFFT, RFFT, IRFFT and their forms for planes and spaces.
+//! Fourier transforms over the last one, two or three dimensions: FFT, IFFT, RFFT, IRFFT and their 2D and 3D forms.
 //!
-//! Not rustfft: it turns on features of crates that the matrix library shares, which would then be built twice. A length that is
-//! a power of two is halved until it is 1; any other is a convolution of such a length (Bluestein's algorithm). All is computed
-//! in float64 and rounded once.
+//! Not rustfft: it enables features of crates that the matrix library shares, which would then be built twice. A length
+//! that is a power of two takes the radix-2 algorithm; any other length is a convolution of such a length (Bluestein's
+//! algorithm). Everything is computed in float64 and rounded once.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -44,13 +44,13 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Which transform an op is.
+/// The transform that an op computes.
 #[derive(Clone, Copy)]
 struct Transform {
-    /// Over how many dimensions.
+    /// The number of dimensions.
     rank: usize,
     is_inverse: bool,
-    /// From real numbers, or to them.
+    /// Whether the input or, of an inverse, the output is real.
     is_real: bool,
 }
 
@@ -96,7 +96,8 @@ fn rounded<T: Pair>(shape: Shape, numbers: &[Number]) -> Result<Tensor> {
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// The lengths of a transform, which the input must have at least: of its last dimension `least` of the length.
+/// The lengths of a transform. The input must have at least these sizes; in its last dimension, at least `least` of the
+/// length.
 fn lengths(op: Transform, x: &Tensor, length: &Tensor, least: impl Fn(usize) -> usize) -> Result<Vec<usize>> {
     let dims = innermost(x, op.rank)?;
     let lengths = vector(length, "fft_length", false)?;
@@ -118,17 +119,17 @@ fn lengths(op: Transform, x: &Tensor, length: &Tensor, least: impl Fn(usize) -> 
     Ok(sizes)
 }
 
-/// How many frequencies a real signal of that length has.
+/// The number of frequencies of a real signal of that length.
 fn frequencies(length: usize) -> usize {
     if length == 0 { 0 } else { length / 2 + 1 }
 }
 
-/// The input's shape with other sizes of the last dimensions.
+/// The input's shape with its last dimensions replaced by `sizes`.
 fn resized(x: &Tensor, sizes: &[usize]) -> Shape {
     x.dims()[..x.rank() - sizes.len()].iter().chain(sizes).copied().collect()
 }
 
-/// The elements of `x` that lie within `sizes` of the last dimensions.
+/// The elements of `x` whose indices in the last dimensions are within `sizes`.
 fn beginning<T: Copy>(x: &[T], dims: &[usize], sizes: &[usize], wide: impl Fn(T) -> Number) -> Result<Vec<Number>> {
     let (each, kept) = (product(dims), product(sizes));
     let count = x.len().checked_div(each).unwrap_or(0).saturating_mul(kept);
@@ -137,7 +138,7 @@ fn beginning<T: Copy>(x: &[T], dims: &[usize], sizes: &[usize], wide: impl Fn(T)
     let mut pace = Pace::new();
     let (&[.., columns], &[.., width]) = (dims, sizes) else { return Ok(out) };
     for block in x.chunks_exact(each.max(1)) {
-        // The rows of a block, by their places in the outer dimensions.
+        // The rows of a block, by their indices in the outer dimensions.
         for row in 0..kept.checked_div(width).unwrap_or(0) {
             pace.go(width + 4);
             let (mut rest, mut at, mut stride) = (row, 0, 1);
@@ -182,7 +183,7 @@ fn to_real<T: Pair>(op: Transform, x: &Tensor, length: &Tensor) -> Result<Tensor
     let elements = shape.checked_elements(T::DTYPE.real())?;
     let stated = [outer, &[frequencies(last)]].concat();
     let mut numbers = beginning(x.slice::<T>()?, &innermost(x, op.rank)?, &stated, |x| x.wide())?;
-    // The outer dimensions first: what is left is a spectrum of a real signal in each row.
+    // The outer dimensions first, which leaves in each row the spectrum of a real signal.
     transform_axes(&mut numbers, &stated, outer.len(), true)?;
     let plan = Plan::of(last)?;
     let mut line = vec![ZERO; last];
@@ -191,7 +192,7 @@ fn to_real<T: Pair>(op: Transform, x: &Tensor, length: &Tensor) -> Result<Tensor
     for row in numbers.chunks_exact(stated[outer.len()]) {
         pace.go(4 * last);
         line[..row.len()].copy_from_slice(row);
-        // A real signal's spectrum is that of its conjugate; what cannot be so is not part of it.
+        // The spectrum of a real signal is conjugate-symmetric. Parts of the input that contradict this are ignored.
         line[0].im = 0.0;
         for (k, to) in line.iter_mut().enumerate().skip(row.len()) {
             *to = row[last - k].conj();
@@ -205,12 +206,12 @@ fn to_real<T: Pair>(op: Transform, x: &Tensor, length: &Tensor) -> Result<Tensor
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// Transforms over all of these dimensions, the last of the numbers'.
+/// Transforms over all of `dims`, the last dimensions of the numbers.
 fn transform(numbers: &mut [Number], dims: &[usize], is_inverse: bool) -> Result<()> {
     transform_axes(numbers, dims, dims.len(), is_inverse)
 }
 
-/// Transforms over the first `axes` of the last dimensions.
+/// Transforms over the first `axes` of `dims`, the last dimensions of the numbers.
 fn transform_axes(numbers: &mut [Number], dims: &[usize], axes: usize, is_inverse: bool) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());
@@ -237,7 +238,7 @@ fn transform_axes(numbers: &mut [Number], dims: &[usize], axes: usize, is_invers
     Ok(())
 }
 
-/// How lines of one length are transformed.
+/// The algorithm for lines of one length.
 enum Plan {
     Halved(Halved),
     Convolved(Box<Convolved>),
@@ -254,7 +255,7 @@ impl Plan {
 
     /// Transforms a line; the inverse divides by the length.
     fn apply(&self, line: &mut [Number], is_inverse: bool, pace: &mut Pace) {
-        // The inverse is the transform of the conjugate, conjugated.
+        // The inverse transform is the conjugate of the transform of the conjugate.
         let turn = |line: &mut [Number], scale: f64| {
             line.iter_mut().for_each(|x| *x = Complex { re: x.re * scale, im: -x.im * scale });
         };
@@ -271,7 +272,7 @@ impl Plan {
     }
 }
 
-/// A length that is a power of two.
+/// A length that is a power of two: the radix-2 algorithm.
 struct Halved {
     /// The first half of the roots of unity, clockwise.
     roots: Vec<Number>,
@@ -322,18 +323,18 @@ impl Halved {
     }
 }
 
-/// Any other length: a convolution with numbers that turn faster and faster.
+/// Any other length: a convolution with a chirp (Bluestein's algorithm).
 struct Convolved {
     inner: Halved,
     chirp: Vec<Number>,
-    /// The transform of what is convolved with, divided by its length.
+    /// The transform of the conjugate chirp, divided by its length.
     spectrum: Vec<Number>,
 }
 
 impl Convolved {
     fn of(length: usize) -> Result<Convolved> {
         let inner_length = (2 * length).next_power_of_two();
-        // The roots, the spectrum and the line of each application.
+        // Memory for the roots, the spectrum and the line of each application.
         memory::admit(inner_length.saturating_mul(3).saturating_mul(size_of::<Number>()))?;
         let mut pace = Pace::new();
         let chirp: Vec<Number> = (0..length)
@@ -362,7 +363,7 @@ impl Convolved {
             *to = from * chirp;
         }
         self.inner.apply(&mut longer, pace);
-        // Conjugated, so that the same transform goes back.
+        // Conjugated, so that the same transform is the inverse.
         longer.iter_mut().zip(&self.spectrum).for_each(|(x, &by)| *x = (*x * by).conj());
         self.inner.apply(&mut longer, pace);
         for ((to, &from), &chirp) in line.iter_mut().zip(&longer).zip(&self.chirp) {
@@ -375,7 +376,7 @@ impl Convolved {
 mod tests {
     use super::*;
 
-    /// By the definition: a sum over all elements for each frequency.
+    /// The transform by definition: a sum over all elements for each frequency.
     fn directly(line: &[Number]) -> Vec<Number> {
         let n = line.len();
         let at = |k: usize| (0..n).fold(ZERO, |sum, j| sum + line[j] * root((j * k % n) as f64 / n as f64));

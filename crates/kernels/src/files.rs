@@ -1,4 +1,5 @@
-//! Files that graphs name, below the folder that the task was given: found there, opened, and read record by record.
+//! Access to the files that graphs name, below the task's data folder: resolving a name, opening a file, reading it
+//! record by record.
 
 mod inflate;
 mod lines;
@@ -20,7 +21,7 @@ pub use pattern::{MAX_ENTRIES, is_match};
 pub use records::{Format, Record, Records, write_record};
 pub use whole::Whole;
 
-/// The folder below which the files of one node lie.
+/// The folder that contains the files of one node.
 #[derive(Clone)]
 pub struct Folder {
     op: String,
@@ -28,12 +29,12 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// That of a node with this op and these attributes, of a task whose folder is `dir`, if it has one.
+    /// The folder of a node with this op and these attributes; `dir` is that of the task, if it has one.
     pub fn of(op: &str, attrs: &Attrs, dir: Option<Arc<DataDir>>) -> Folder {
         let dir = match attrs.get(FROM_WORKING_FOLDER) {
             None => dir,
             Some(_) => {
-                // If the working folder was deleted, no folder is its parent.
+                // Without a working folder (it was deleted), names are relative to the root.
                 let base = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
                 dir.map(|dir| Arc::new(DataDir::clone(&dir).from_base(base)))
             }
@@ -42,7 +43,7 @@ impl Folder {
     }
 
     /// # Errors
-    /// PermissionDenied if the task's graphs may not touch files.
+    /// PermissionDenied if the task's graphs must not access files.
     pub fn get(&self) -> Result<&DataDir> {
         self.dir.as_deref().ok_or_else(|| {
             let message = format!("{} needs a data folder, but this node was started without one", self.op);
@@ -53,10 +54,10 @@ impl Folder {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// As [`DataDir::resolve`]; NotFound and others if the system cannot open it.
+    /// As [`DataDir::resolve`]; NotFound or another code if the system cannot open it.
     pub fn open(&self, name: &[u8]) -> Result<File> {
         let path = self.get()?.resolve(name)?;
-        // A pipe would keep the device's thread until somebody writes to it.
+        // Opening a pipe would block the device's thread until another process opens it for writing.
         let file = if path.is_file() || !path.exists() {
             File::open(&path)
         } else {
@@ -66,7 +67,7 @@ impl Folder {
     }
 }
 
-/// The failure for an error of the file system, in TensorFlow's words.
+/// The failure for an error of the file system, with TensorFlow's code and wording.
 pub fn failed(name: &[u8], error: &io::Error) -> Failure {
     use io::ErrorKind;
     let (code, why) = match error.kind() {

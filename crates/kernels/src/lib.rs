@@ -1,10 +1,11 @@
 //! Host kernels: the computation of each op, on host tensors, in plain Rust.
 //!
-//! - **Is**: a kernel for every op that computes, for every dtype that TensorFlow's CPU kernels take; [`update`], the arithmetic
-//!   of optimizers; [`files`], records of files that graphs name.
-//! - **Knows**: the vocabulary of ops, tensors, `meshtf-loops` for float32, checkpoints for the ops that read and write them.
-//! - **Never** knows a device, a step, a resource, a backend or the network. A backend may have a second, faster kernel for an op
-//!   (`meshtf-engine`); this one defines the answer.
+//! - **Is**: a kernel for every op that computes, for every dtype of TensorFlow's CPU kernels; [`update`], the arithmetic
+//!   of optimizers; [`files`], the records of files that graphs name.
+//! - **Knows**: the vocabulary of ops, tensors, `meshtf-loops` for float32, checkpoints for the ops that read and write
+//!   them.
+//! - **Never** knows a device, a step, a resource, a backend or the network. A backend may have a second, faster kernel
+//!   for an op (`meshtf-engine`); the host kernel defines the answer.
 //!
 //! A kernel is compiled once for a node (attributes read, dtypes known, bad ones refused) and then called once a step.
 
@@ -52,9 +53,9 @@ pub use text::Histogram;
 pub use text::{OpenHistogram, SummaryProto, SummaryValue};
 pub use text::{check_defaults, push_default, push_field};
 
-/// What a kernel is given: its inputs, its own to keep, change and hand on.
+/// The inputs of a kernel, which owns them: it may keep them, change them and pass them on.
 pub type Inputs = SmallVec<[Tensor; 4]>;
-/// What a kernel returns: one tensor for each output.
+/// The results of a kernel: one tensor for each output.
 pub type Outputs = SmallVec<[Tensor; 1]>;
 
 /// A kernel compiled for one node.
@@ -68,22 +69,22 @@ pub struct KernelNode<'a> {
     pub op: &'a str,
     /// Its attributes, complete.
     pub attrs: &'a Attrs,
-    /// dtype of each input.
+    /// The dtype of each input.
     pub inputs: &'a [DType],
     /// The type of each output.
     pub outputs: &'a [OutputType],
 }
 
-/// Compiles the host kernel of a node; `None` if the op has none (it is one of the executor's own: state, control
-/// flow, queues).
+/// Compiles the host kernel of a node; `None` if the op has none because the executor implements it (state, control flow,
+/// queues).
 ///
 /// # Errors
-/// InvalidArgument or Unimplemented if the attributes or dtypes are such that no input could be right.
+/// InvalidArgument or Unimplemented if no input could be valid for these attributes or dtypes.
 pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
     compile_with(node, &Generators::default())
 }
 
-/// As [`compile`], for a node whose random numbers, if it draws any, go on where other pieces of its session left them.
+/// As [`compile`], for a node whose random numbers, if it draws any, continue where other parts of its session stopped.
 ///
 /// # Errors
 /// As [`compile`].
@@ -94,7 +95,7 @@ pub fn compile_with(node: &KernelNode, generators: &Generators) -> Result<Option
     }
 }
 
-/// A family's function compiles the ops that are its own and returns `None` for all others.
+/// A family's function compiles the ops of that family and returns `None` for any other op.
 type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
 /// The kernel from the first family that has the op.
@@ -107,7 +108,7 @@ fn first(families: &[Compile], node: &KernelNode) -> Result<Option<HostKernel>> 
     Ok(None)
 }
 
-/// The families that have the op of a node, by their numbers: one, or none if the op has no host kernel.
+/// The numbers of the families that have the op of a node: one, or none if the op has no host kernel.
 pub fn owners(node: &KernelNode) -> Vec<usize> {
     let mut answers: Vec<_> = FAMILIES.iter().map(|family| family(node)).collect();
     answers.push(random::kernel(node, &Generators::default()));

@@ -1,4 +1,4 @@
-//! MatMul, BatchMatMul and Einsum on the host, for every dtype; the burn backends have faster ones.
+//! MatMul, BatchMatMul and Einsum on the host, for every dtype; the burn backends have faster versions.
 
 mod einsum;
 
@@ -11,13 +11,13 @@ use super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::math::{cast, map, wide};
 use super::{HostKernel, KernelNode};
 
-/// Rows of the product computed together, so that each row of the right matrix is read once for all of them.
+/// Rows of the product that are computed together, so that each row of the right matrix is read once for all of them.
 const BLOCK_ROWS: usize = 8;
 
 /// The kernel of a node whose op multiplies matrices.
 ///
 /// # Errors
-/// InvalidArgument if the op has no kernel for the dtype, or an equation has no meaning.
+/// InvalidArgument if the op has no kernel for the dtype, or an equation is invalid.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let (adjoint_x, adjoint_y, broadcasts) = match node.op {
         "MatMul" => (node.attrs.bool("transpose_a")?, node.attrs.bool("transpose_b")?, None),
@@ -44,7 +44,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 y.shape()
             )))
         }
-        // MatMul transposes; the others conjugate, too.
+        // MatMul's adjoint is the transpose only; the other ops conjugate, too.
         Some(_) => matmul(&x, &y, adjoint_x, adjoint_y),
         None => matmul(&conjugated(x, adjoint_x)?, &conjugated(y, adjoint_y)?, adjoint_x, adjoint_y),
     })))
@@ -54,7 +54,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// other dimensions are broadcast.
 ///
 /// # Errors
-/// InvalidArgument if the sizes do not fit, ResourceExhausted if the product would be too large.
+/// InvalidArgument if the sizes do not match, ResourceExhausted if the product would be too large.
 pub fn matmul(x: &Tensor, y: &Tensor, adjoint_x: bool, adjoint_y: bool) -> Result<Tensor> {
     let (Some(x_batch), Some(y_batch)) = (x.rank().checked_sub(2), y.rank().checked_sub(2)) else {
         return Err(Failure::invalid(format!("In[0] and In[1] ndims must be >= 2: {} vs. {}", x.shape(), y.shape())));
@@ -96,7 +96,7 @@ pub fn matmul(x: &Tensor, y: &Tensor, adjoint_x: bool, adjoint_y: bool) -> Resul
     .and_then(|product| cast(product, x.dtype()))
 }
 
-/// The conjugates, if they are asked for, of complex numbers; all else as it is.
+/// The conjugates of complex numbers, if `wanted`; any other tensor unchanged.
 fn conjugated(x: Tensor, wanted: bool) -> Result<Tensor> {
     if !wanted {
         return Ok(x);
@@ -127,7 +127,7 @@ fn by_rows<T: Ring>(
     let mut loaded = None;
     let mut pace = Pace::new();
     for &(i, j) in pairs {
-        // The right matrix by rows, kept while consecutive left ones use it.
+        // The right matrix in row order, kept while consecutive left matrices use it.
         if loaded != Some(j) {
             let matrix = &ys[j * k * n..(j + 1) * k * n];
             right.clear();

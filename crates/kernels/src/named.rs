@@ -1,31 +1,32 @@
-//! Rows that indices name, changed one after the other: on several threads, each of which has a range of the rows and takes what
-//! is for it in order. So each element changes as it does on one thread.
+//! Updates of the rows that indices name, in order, on several threads. Each thread has a range of rows and applies the
+//! updates for that range in order, so that each element changes as it would on one thread.
 
 use meshtf_loops::lots::{in_lots, lot, threads};
 
-/// Lots of work per thread between two looks.
+/// Chunks of work per thread between two cancellation checks.
 const LOTS: usize = 4;
-/// Shorter rows take no longer than it takes a thread to see whether they are its own.
+/// Least width of a row for several threads. Shorter rows take no longer than the check whether a row is in a thread's
+/// range.
 const LEAST_WIDTH: usize = 8;
-/// Parts of the rows of which it is counted how often they are named, so that each thread has as much to do.
+/// Most parts of the rows whose names are counted, so that each thread gets the same amount of work.
 const COUNTED: usize = 1024;
 
-/// A range of the rows, and what is to be done to it.
+/// A range of the rows, and the names to apply to it.
 pub struct RowRange<'a, T, const V: usize> {
-    /// Elements of a row.
+    /// The number of elements in a row.
     pub width: usize,
-    /// The rows' elements, of each slot.
+    /// The elements of the rows, for each slot.
     slots: [&'a mut [T]; V],
-    /// The first of the rows, and how many there are.
+    /// The index of the first row, and the number of rows.
     first: usize,
     count: usize,
-    /// Names of these rows and of others, of which the first is at `from` among all.
+    /// The names to apply, also of rows outside the range; the first has index `from` among all names.
     names: &'a [usize],
     from: usize,
 }
 
 impl<'a, T, const V: usize> RowRange<'a, T, V> {
-    /// Calls `act` with the place of each name among all, and the row that it names, in order. To be inlined always.
+    /// Calls `act` with the index of each name among all names and the row that it names, in order. To be inlined always.
     #[inline(always)]
     pub fn each(mut self, mut act: impl FnMut(usize, [&mut [T]; V])) {
         for (i, name) in self.names.iter().enumerate() {
@@ -38,8 +39,8 @@ impl<'a, T, const V: usize> RowRange<'a, T, V> {
     }
 }
 
-/// Calls `act` with parts of the rows until all that `names` has are done, of which each element takes so much `work`, counted as
-/// for [`lot`]. A name beyond the last row is passed over.
+/// Calls `act` with ranges of the rows until every name in `names` is applied. `work` is the work per element, in the
+/// unit of [`lot`]. Skips a name beyond the last row.
 pub fn in_ranges<T: Send, const V: usize>(
     mut slots: [&mut [T]; V],
     names: &[usize],
@@ -69,7 +70,7 @@ pub fn in_ranges<T: Send, const V: usize>(
     }
 }
 
-/// Where each of `parts` ranges of the rows ends, such that they are named about equally often.
+/// The end of each of `parts` ranges of the rows, such that the ranges are named about equally often.
 fn ranges(names: &[usize], rows: usize, parts: usize) -> Vec<usize> {
     let size = rows.div_ceil(COUNTED);
     let mut counts = [0usize; COUNTED];
@@ -97,7 +98,7 @@ mod tests {
     fn ranges_end_with_the_last_row_and_share_the_names() {
         assert_eq!(ranges(&[0, 1, 2, 3], 4, 1), [4]);
         assert_eq!(ranges(&[0, 1, 2, 3], 4, 2), [2, 4]);
-        // Half of the names are one row's, which is not divided.
+        // Half of the names name one row, which is not divided.
         assert_eq!(ranges(&[5, 5, 5, 5, 0, 7, 6, 9], 10, 4), [6, 8, 10]);
         assert_eq!(ranges(&[9, usize::MAX, 9, 9], 10, 2), [10]);
         let names: Vec<usize> = (0..100_000).map(|i| i * 7919 % 65_536).collect();
@@ -114,7 +115,7 @@ mod tests {
             [(1, 1, 5), (7, 3, 1000), (300, 64, 9000), (5000, 16, 40_001), (3, 1000, 2000), (90_000, 8, 70_000)]
         {
             let names: Vec<usize> = (0..count).map(|i| i * i % (rows + rows / 5)).collect();
-            // Which name changed each element last, and how many did so.
+            // The last name that changed each element, and the number of changes.
             let (mut last, mut times) = (vec![0usize; rows * width], vec![0usize; rows * width]);
             in_ranges([&mut last, &mut times], &names, width, 4, |part| {
                 part.each(|i, [last, times]| {

@@ -1,5 +1,5 @@
-//! Older ops that state in another way what a newer op states: each runs the newer op's kernel with its inputs
-//! rearranged. Ops that take the newer op's inputs as they are need nothing here: see `graph::op::OpDef::runs_as`.
+//! Kernels of older ops that a newer op replaces: each runs the newer op's kernel with its inputs rearranged. Ops that
+//! take the newer op's inputs unchanged are not in this module: see `graph::op::OpDef::runs_as`.
 
 use meshtf_graph::{Attr, OutputType};
 use meshtf_tensor::failure::{Failure, Result};
@@ -9,13 +9,13 @@ use super::call::{input_dtype, no_kernel};
 use super::real::widen;
 use super::{HostKernel, Inputs, KernelNode};
 
-/// How a node of an older op becomes one of a newer op.
+/// The translation of a node of an older op to one of a newer op.
 struct Newer {
     op: &'static str,
-    /// Attributes that the older op lacks.
+    /// The attributes that the older op lacks.
     attrs: Vec<(&'static str, Attr)>,
     inputs: Vec<DType>,
-    /// Outputs after its own.
+    /// The outputs that the newer op has after those of the older op.
     more_outputs: Vec<DType>,
     arrange: Box<dyn FnMut(Inputs) -> Result<Inputs> + Send>,
 }
@@ -115,7 +115,7 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
             };
             let mut dtypes = own();
             dtypes[place] = DType::I32;
-            // The newer op takes the sizes of the tensor that its gradient is for, not the tensor.
+            // The newer op takes the sizes of the tensor whose gradient it computes, not the tensor.
             (
                 op,
                 dtypes,
@@ -148,7 +148,7 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
                 "DenseBincount",
                 own(),
                 Box::new(|mut inputs| {
-                    // One count, whatever the dimensions.
+                    // One count for any number of dimensions.
                     for place in [0, 2] {
                         let flat = Shape::from([inputs[place].len()]);
                         inputs[place] = inputs[place].clone().reshaped(flat)?;
@@ -162,7 +162,7 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
     Ok(Some(Newer { op, attrs, inputs, more_outputs, arrange }))
 }
 
-/// Appends more inputs.
+/// Appends `more` to the inputs.
 fn push(more: &[Tensor]) -> Box<dyn FnMut(Inputs) -> Result<Inputs> + Send> {
     let more = more.to_vec();
     Box::new(move |mut inputs| {
@@ -171,7 +171,7 @@ fn push(more: &[Tensor]) -> Box<dyn FnMut(Inputs) -> Result<Inputs> + Send> {
     })
 }
 
-/// The axes to reverse, for which the older op has a bool each.
+/// The axes to reverse; the older op has a bool for each axis.
 fn reversed_axes(mut inputs: Inputs) -> Result<Inputs> {
     let [x, dims] = &inputs[..] else { return Err(Failure::invalid("Reverse takes two inputs")) };
     if dims.rank() != 1 {

@@ -1,13 +1,13 @@
-//! Kernels for real numbers, f32 and f64. Half floats are widened on the way in and rounded once on the way out. Also
-//! the elementary functions of every float type.
+//! Helpers of kernels for real numbers, f32 and f64, and the elementary functions of every float type. Half floats are
+//! widened before the computation and rounded once after it.
 
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Data, Float, Tensor};
 
 use super::{HostKernel, KernelNode};
 
-/// `with_real!(dtype, T => body)`: `Some(body)` with `T` the type that floats of this dtype are computed in (f32, or
-/// f64 for float64), `None` for any other dtype.
+/// `with_real!(dtype, T => body)`: `Some(body)` with `T` the type in which floats of this dtype are computed (f32, or f64
+/// for float64), `None` for any other dtype.
 macro_rules! with_real {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
@@ -42,7 +42,7 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// A half-float tensor as f32; any other as it is.
+/// A half-float tensor as f32; any other tensor unchanged.
 pub fn widen(tensor: Tensor) -> Tensor {
     let wide = match tensor.data() {
         Data::F16(v) => v.iter().map(|x| x.to_f32()).collect(),
@@ -52,10 +52,10 @@ pub fn widen(tensor: Tensor) -> Tensor {
     Tensor::from_vec::<f32>(tensor.shape().clone(), wide)
 }
 
-/// An f32 tensor as `dtype` if that is a half float; any other tensor as it is.
+/// An f32 tensor as `dtype` if that is a half float; any other tensor unchanged.
 ///
 /// # Errors
-/// Never for tensors of f32.
+/// Never for f32 tensors.
 pub fn narrow(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     if tensor.dtype() != DType::F32 || !is_half(dtype) {
         return Ok(tensor);
@@ -68,8 +68,8 @@ pub fn narrow(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     Tensor::new(tensor.shape().clone(), data)
 }
 
-/// Zero for a denormal, which kernel threads treat as zero; for C library functions that look at a number's bits. The
-/// check looks at the bits too, since the compiler, unaware of the threads' mode, would drop a comparison with zero.
+/// Zero for a denormal, as kernel threads treat it; for C library functions that examine a number's bits. The check
+/// examines the bits too: the compiler is unaware of the threads' mode and would remove a comparison with zero.
 pub fn flushed<T: Float>(x: T) -> T {
     x.map(
         |x| if x.is_subnormal() { 0f32.copysign(x) } else { x },
@@ -81,7 +81,7 @@ pub fn sqrt<T: Float>(x: T) -> T {
     x.map(f32::sqrt, f64::sqrt)
 }
 
-/// In two steps, each of which rounds a half float.
+/// The reciprocal square root, in two steps, each of which rounds a half float.
 pub fn rsqrt<T: Float>(x: T) -> T {
     T::ONE / sqrt(x)
 }
@@ -111,7 +111,7 @@ pub fn abs<T: Float>(x: T) -> T {
     x.map(f32::abs, f64::abs)
 }
 
-/// The order of two numbers, with NaN last: a total one, as sorting needs it.
+/// The order of two numbers with NaN last, which is total, as sorting requires.
 pub fn order<T: PartialOrd>(a: &T, b: &T) -> std::cmp::Ordering {
     let is_none = |x: &T| x.partial_cmp(x).is_none();
     a.partial_cmp(b).unwrap_or_else(|| is_none(a).cmp(&is_none(b)))

@@ -1,4 +1,4 @@
-//! Many elements to few: reductions over axes, scans, segments and counts.
+//! Ops from many elements to few: reductions over axes, scans, segments and counts.
 
 mod arg;
 mod bins;
@@ -12,7 +12,7 @@ use meshtf_tensor::failure::Result;
 
 use super::{HostKernel, KernelNode, first};
 
-/// The kernel of a node with a reducing op.
+/// The kernel of a node with a reduction op.
 ///
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes.

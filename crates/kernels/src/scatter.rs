@@ -1,4 +1,4 @@
-//! Scatters into a variable: rows of the updates change the rows that the indices name, in that order.
+//! Scatters into a variable: rows of the updates change the rows that the indices name, in the order of the indices.
 
 use meshtf_loops::vector::{Work, widest};
 use meshtf_tensor::failure::{Failure, Result};
@@ -79,7 +79,7 @@ fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + Sync + 'static) -> 
     })
 }
 
-/// What an element of a scatter takes, counted as for `lots::lot`.
+/// The work per element of a scatter, in the unit of `lots::lot`.
 const WORK: usize = 2;
 
 struct Rows<'a, T, F> {
@@ -103,7 +103,7 @@ impl<T, F: Fn(&mut T, &T)> Work for Rows<'_, T, F> {
     }
 }
 
-/// The rows that `indices` names.
+/// The rows that `indices` names, after a check of the shapes and of the range of each index.
 fn check(var: &Tensor, indices: &Tensor, updates: &Tensor) -> Result<Vec<usize>> {
     if var.rank() == 0 {
         return Err(Failure::invalid(format!("params must be at least 1-D, got shape {}", var.shape())));

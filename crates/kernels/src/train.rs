@@ -1,7 +1,8 @@
-//! The optimizers' updates: TensorFlow's formulas, element by element, evaluated in the same order.
+//! The updates of optimizers: TensorFlow's formulas, element by element, evaluated in the same order.
 //!
-//! In place, and on several threads if there is enough for them; half floats are rounded at every step of a formula, as in
-//! TensorFlow. Which input is a variable, the gradient or a rate follows from the op's signature.
+//! Updates change the variables in place, on several threads if there is enough work for them. Half floats are rounded at
+//! every step of a formula, as in TensorFlow. The op's signature determines which input is a variable, the gradient or a
+//! rate.
 
 mod dense;
 mod rules;
@@ -60,7 +61,7 @@ impl Roles {
             if rate.rank() != 0 {
                 return Err(Failure::invalid(format!("{name} is not a scalar: {}", rate.shape())));
             }
-            // A step, which is counted.
+            // An int64 rate is a count of steps.
             let is_count = rate.dtype() == DType::I64;
             rates.push(if is_count { T::from_i64(rate.to_i64()?) } else { rate.item::<T>()? });
         }
@@ -76,8 +77,8 @@ fn input<'a>(rest: &'a [Tensor], i: usize, name: &str) -> Result<&'a Tensor> {
     rest.get(i).ok_or_else(|| Failure::invalid(format!("input {name} is missing")))
 }
 
-/// Checks the rates of a sparse FTRL: `[lr, l1, l2, l2_shrinkage, lr_power]`. TensorFlow does not check those of a
-/// dense one.
+/// Checks the rates of a sparse FTRL: `[lr, l1, l2, l2_shrinkage, lr_power]`. TensorFlow does not check those of a dense
+/// FTRL.
 fn check_ftrl<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -> Result<()> {
     let demand = |holds: bool, what: &str, value: T| {
         holds.then_some(()).ok_or_else(|| Failure::invalid(format!("{what}: {}", value.to_f64())))
@@ -95,7 +96,7 @@ fn with_dtype(node: &KernelNode, update: impl FnOnce(DType) -> Option<Update>) -
     update(dtype).map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
 }
 
-/// An attribute that only some forms of an op have.
+/// An attribute that only some forms of an op have; `otherwise` for the rest.
 fn flag(node: &KernelNode, name: &str, otherwise: bool) -> Result<bool> {
     if node.attrs.get(name).is_some() { node.attrs.bool(name) } else { Ok(otherwise) }
 }

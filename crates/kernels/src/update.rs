@@ -1,8 +1,8 @@
-//! Changes of variables in place: the math of every optimizer and every scatter, as functions of tensors.
+//! In-place changes of variables: the arithmetic of every optimizer and every scatter, as functions of tensors.
 //!
 //! The forms that take references (`ApplyAdam`, `ScatterAdd`) and those that take resources (`ResourceApplyAdam`,
-//! `ResourceScatterAdd`) work alike: the executor finds the variables that the node's first inputs name, holds them,
-//! and calls [`Update::apply`]. Nothing here knows where a variable lives or who else reads it.
+//! `ResourceScatterAdd`) share one implementation: the executor finds the variables that the node's first inputs name,
+//! locks them, and calls [`Update::apply`]. This module does not know where a variable is stored or which readers it has.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Element, Tensor};
@@ -13,7 +13,7 @@ type Apply = Box<dyn Fn(&mut [Tensor], &[Tensor]) -> Result<()> + Send>;
 
 /// A change of variables, compiled for one node.
 pub struct Update {
-    /// How many of the node's first inputs are variables: the variable, then its slots.
+    /// The number of the node's first inputs that are variables: the variable, then its slots.
     pub variables: usize,
     apply: Apply,
 }
@@ -28,8 +28,8 @@ impl Update {
 
     /// Changes `variables` in place; `rest` has the node's other inputs in order.
     ///
-    /// The elements of a variable are copied first if somebody else (a reader of an earlier value) still holds them.
-    /// On an error nothing has changed.
+    /// The elements of a variable are copied first if a reader of an earlier value still holds them. On an error nothing
+    /// has changed.
     ///
     /// # Errors
     /// InvalidArgument if shapes do not match, a rate is not a scalar or an index is out of bounds.
@@ -38,7 +38,7 @@ impl Update {
     }
 }
 
-/// Compiles a node's update; `None` if its op is not one.
+/// Compiles the update of a node; `None` if its op is not an update.
 ///
 /// # Errors
 /// InvalidArgument if the op has no kernel for the node's dtype.

@@ -1,4 +1,4 @@
-//! The beam search: at each step only the most likely beginnings are kept.
+//! The beam search, which keeps only the most likely prefixes at each step.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ pub(super) fn decode<T: Float>(inputs: &Inputs, width: usize, paths: usize, merg
     Ok(parts.into_iter().flatten().chain([Tensor::from_vec(shape, sums)]).collect())
 }
 
-/// How likely a beginning is, as logarithms: in all, with a blank as its last step, with a label.
+/// The log likelihoods of a prefix: in total, with a blank as its last step, with a label as its last step.
 #[derive(Clone, Copy)]
 struct Likely<T> {
     total: T,
@@ -52,7 +52,7 @@ struct Likely<T> {
     label: T,
 }
 
-/// A beginning: one label more than its parent.
+/// A prefix: one label more than its parent.
 struct Prefix<T> {
     parent: Option<usize>,
     label: usize,
@@ -63,12 +63,12 @@ struct Prefix<T> {
 struct Search<T> {
     nodes: Vec<Prefix<T>>,
     children: HashMap<(usize, usize), usize>,
-    /// The beginnings that are kept.
+    /// The prefixes in the beam.
     beam: Vec<usize>,
     width: usize,
 }
 
-/// Stands for the label of the empty beginning.
+/// The label of the empty prefix.
 const NONE: usize = usize::MAX;
 
 impl<T: Float> Search<T> {
@@ -83,7 +83,7 @@ impl<T: Float> Search<T> {
         Likely { total: T::LOWEST, blank: T::LOWEST, label: T::LOWEST }
     }
 
-    /// The most likely first.
+    /// Sorts the beam, the most likely prefix first.
     fn sort(&mut self) {
         let nodes = &self.nodes;
         let order = |&a: &usize, &b: &usize| {
@@ -148,7 +148,7 @@ impl<T: Float> Search<T> {
         child
     }
 
-    /// The least likely of the beam, by its place there.
+    /// The index in the beam of the least likely prefix.
     fn bottom(&self) -> Option<usize> {
         let total = |place: &usize| self.nodes[self.beam[*place]].new.total;
         (0..self.beam.len()).reduce(|a, b| if total(&b) <= total(&a) { b } else { a })
@@ -159,7 +159,7 @@ impl<T: Float> Search<T> {
         total > T::LOWEST && (self.beam.len() < self.width || is_better())
     }
 
-    /// Adds a beginning to the beam, in place of the least likely if that is full.
+    /// Adds a prefix to the beam; it replaces the least likely if the beam is full.
     fn keep(&mut self, node: usize) {
         if self.beam.len() >= self.width
             && let Some(place) = self.bottom()
@@ -170,7 +170,7 @@ impl<T: Float> Search<T> {
         self.beam.push(node);
     }
 
-    /// The labels of a beginning.
+    /// The labels of a prefix.
     fn labels(&self, leaf: usize, merges: bool) -> Vec<i64> {
         let (mut labels, mut at, mut last) = (Vec::new(), leaf, NONE);
         while let Some(parent) = self.nodes[at].parent {

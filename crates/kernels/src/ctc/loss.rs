@@ -1,4 +1,4 @@
-//! The loss of labels, and its gradient with respect to the scores, from all ways to align them, forwards and backwards.
+//! The loss of labels and its gradient with respect to the scores, by the forward-backward algorithm over all alignments.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -9,14 +9,14 @@ use super::super::call::take;
 use super::super::{Inputs, KernelNode, Outputs};
 use super::{Scores, log_sum, norm};
 
-/// How labels are compared with steps.
+/// The rules that match labels with steps.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    /// Labels that follow each other are one, before anything else.
+    /// Equal consecutive labels are one label, before any other rule.
     collapses: bool,
-    /// Steps of one class that follow each other are one label.
+    /// Consecutive steps of one class are one label.
     merges: bool,
-    /// Examples with more labels than steps are left out.
+    /// Examples with more labels than steps are skipped.
     ignores_longer: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn loss<T: Float>(inputs: Inputs, rules: Rules) -> Result<Outputs> {
     Ok(Outputs::from_iter([Tensor::vector(losses), Tensor::from_vec(shape, gradient)]))
 }
 
-/// The labels of each example; `None` if it is left out.
+/// The labels of each example; `None` if it is skipped.
 fn labels_of<T: Float>(
     indices: &Tensor,
     values: &Tensor,
@@ -71,9 +71,9 @@ fn labels_of<T: Float>(
     }
     let blank = scores.classes - 1;
     let mut labels: Vec<Vec<usize>> = vec![Vec::new(); scores.batch];
-    // What follows an invalid label.
+    // Whether an example's null label (the blank or above) was seen; no other label may follow it.
     let mut finished = vec![false; scores.batch];
-    // How many labels are stated, and the last of them.
+    // The number of labels stated for each example, and the last of them.
     let mut stated: Vec<(usize, Option<usize>)> = vec![(0, None); scores.batch];
     for (place, label) in indices.to_i64s()?.chunks_exact(2).zip(values.to_i64s()?) {
         let Some(own) = usize::try_from(place[0]).ok().and_then(|b| labels.get_mut(b)) else {
@@ -122,14 +122,14 @@ fn labels_of<T: Float>(
     kept.collect()
 }
 
-/// One example: its labels with blanks around each.
+/// One example: its labels with a blank around each.
 struct Example<'a, T> {
     scores: &'a Scores<'a, T>,
     b: usize,
     path: Vec<usize>,
     rules: Rules,
     norms: Vec<T>,
-    /// By step and place in the path: how likely what came before is, and what follows, as logarithms.
+    /// By step and position in the path: the log likelihoods of the steps before and of the steps after.
     before: Vec<T>,
     after: Vec<T>,
     whole: T,
@@ -148,7 +148,7 @@ impl<'a, T: Float> Example<'a, T> {
         Ok(Example { scores, b, path, rules, norms, before, after, whole: T::LOWEST })
     }
 
-    /// The logarithm of how likely a place of the path is at a step.
+    /// The log likelihood of a position of the path at a step.
     fn likely(&self, t: usize, u: usize) -> T {
         self.scores.at(t, self.b)[self.path[u]] - self.norms[t]
     }
@@ -157,23 +157,23 @@ impl<'a, T: Float> Example<'a, T> {
         u.is_multiple_of(2)
     }
 
-    /// Whether a way may stay at a place for another step.
+    /// Whether an alignment may stay at a position for another step.
     fn stays(&self, u: usize) -> bool {
         self.rules.merges || self.is_blank(u)
     }
 
-    /// Whether a way may go from the label at `u` to the next without a blank between.
+    /// Whether an alignment may move from the label at `u` to the label at `next` without a blank between.
     fn skips(&self, u: usize, next: usize) -> bool {
         !(self.is_blank(u) || self.rules.merges && self.path[u] == self.path[next])
     }
 
-    /// The places that can be reached at a step, and from which the end can be.
+    /// The positions that can be reached at a step and from which the end can be reached.
     fn reach(&self, t: usize) -> std::ops::Range<usize> {
         let (steps, places) = (self.norms.len(), self.path.len());
         places.saturating_sub(2 * (steps - t))..places.min(2 * (t + 1))
     }
 
-    /// The logarithm of how likely the labels are.
+    /// Runs both passes. Returns the log likelihood of the labels.
     fn align(&mut self, pace: &mut Pace) -> T {
         let (steps, places) = (self.norms.len(), self.path.len());
         for u in 0..places.min(2) {
@@ -214,7 +214,7 @@ impl<'a, T: Float> Example<'a, T> {
         self.whole
     }
 
-    /// How likely each class is at each step, less how likely it is among all ways to align the labels.
+    /// Adds, for each class and step, its likelihood less its likelihood among all alignments of the labels.
     fn add_gradient(&self, gradient: &mut [T], pace: &mut Pace) {
         let (places, classes) = (self.path.len(), self.scores.classes);
         if self.whole == T::LOWEST {
@@ -231,7 +231,7 @@ impl<'a, T: Float> Example<'a, T> {
             let row = self.scores.at(t, self.b);
             let from = (t * self.scores.batch + self.b) * classes;
             for ((into, &x), sum) in gradient[from..from + classes].iter_mut().zip(row).zip(sums) {
-                // As in TensorFlow, this part is of 32 bits.
+                // As in TensorFlow, this term is computed in 32 bits.
                 let among = (sum - self.whole).map(f32::exp, |x| f64::from((x as f32).exp()));
                 *into = exp(x - norm) - among;
             }

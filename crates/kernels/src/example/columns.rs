@@ -1,4 +1,4 @@
-//! What is wanted of each example: sparse, dense and ragged features, and how they become tensors.
+//! The features requested of each example (sparse, dense and ragged), and their conversion to tensors.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
@@ -12,19 +12,20 @@ pub(super) struct Sparse {
     pub dtype: DType,
 }
 
-/// A feature with as many values as its shape holds; if the first size is unknown, any number of rows of the rest.
+/// A feature with a fixed number of values, that of its shape. If the first size is unknown: any number of rows of the
+/// other sizes.
 pub(super) struct Dense {
     pub key: String,
     pub dtype: DType,
     shape: PartialShape,
-    /// Of a row, if the number of rows is unknown.
+    /// The shape of a row, if the number of rows is unknown.
     row: Option<Shape>,
     default: Tensor,
 }
 
 impl Dense {
     /// # Errors
-    /// InvalidArgument if the shape is not known but for its first size, or the default does not fit it.
+    /// InvalidArgument if a size other than the first is unknown, or the default does not fit the shape.
     pub fn new(key: String, dtype: DType, shape: PartialShape, default: Tensor) -> Result<Dense> {
         let is_open = matches!(shape.0.as_deref(), Some([None, ..]));
         let row = is_open.then(|| PartialShape(shape.0.as_ref().map(|dims| dims[1..].to_vec())));
@@ -58,7 +59,7 @@ impl Dense {
         Ok(Dense { key, dtype, shape, row: is_open.then_some(defined), default })
     }
 
-    /// How many values an example must have; `None` for any number of rows.
+    /// The number of values that an example must have; `None` for any number of rows.
     fn count(&self) -> Option<usize> {
         self.shape.known().and_then(|shape| shape.elements())
     }
@@ -75,11 +76,11 @@ pub(super) struct Ragged {
     pub splits: DType,
 }
 
-/// Where an error is.
+/// The position of an error.
 pub(super) struct At<'a> {
     /// The example's name, if it has one.
     pub name: Option<String>,
-    /// What a feature is called: `Key`, `Context feature`.
+    /// The kind of feature in messages: `Key`, `Context feature`.
     pub what: &'a str,
     pub index: usize,
 }
@@ -91,7 +92,7 @@ impl At<'_> {
     }
 
     /// # Errors
-    /// InvalidArgument if the values are of another dtype.
+    /// InvalidArgument if the values have another dtype.
     pub fn check(&self, key: &str, kind: &Kind, wanted: DType) -> Result<()> {
         if kind.dtype() == wanted {
             return Ok(());
@@ -101,7 +102,7 @@ impl At<'_> {
     }
 
     /// # Errors
-    /// InvalidArgument if there are not as many values as the shape holds.
+    /// InvalidArgument if the number of values is not that of the shape.
     pub fn check_count(&self, key: &str, kind: &Kind, shape: &Shape) -> Result<()> {
         if shape.elements() == Some(kind.len()) {
             return Ok(());
@@ -112,7 +113,7 @@ impl At<'_> {
     }
 }
 
-/// What an example calls its values of a dtype.
+/// The name of the list in an example that holds values of a dtype.
 fn list_of(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float",
@@ -124,7 +125,7 @@ fn list_of(dtype: DType) -> &'static str {
 /// The values of one sparse or ragged feature, example by example.
 pub(super) struct FeatureValues {
     pub data: Data,
-    /// How many values each example has.
+    /// The number of values of each example.
     pub counts: Vec<usize>,
 }
 
@@ -134,7 +135,7 @@ impl FeatureValues {
     }
 
     /// # Errors
-    /// ResourceExhausted if all of them exceed the limit of a tensor, or the memory budget.
+    /// ResourceExhausted if all values together exceed the limit of a tensor, or the memory budget.
     pub fn push(&mut self, kind: Option<Kind>) -> Result<()> {
         self.reserve(kind.as_ref().map_or(0, Kind::len))?;
         self.counts.push(kind.as_ref().map_or(0, Kind::len));
@@ -144,7 +145,7 @@ impl FeatureValues {
         Ok(())
     }
 
-    /// Asks for the memory of more values, including those that move to make room.
+    /// Requests memory for more values, including the copy that growing makes.
     fn reserve(&mut self, more: usize) -> Result<()> {
         memory::grow()?;
         let dtype = self.data.dtype();
@@ -156,7 +157,7 @@ impl FeatureValues {
         memory::admit(taken.unwrap_or(0))
     }
 
-    /// Indices, values and the dense shape; of one example without its row.
+    /// Indices, values and the dense shape; for a single example without the batch dimension.
     pub fn sparse(self, is_single: bool) -> Result<[Tensor; 3]> {
         let total = self.data.len();
         let rank = if is_single { 1 } else { 2 };
@@ -176,7 +177,7 @@ impl FeatureValues {
         Ok([Tensor::new(shape, Data::I64(indices))?, Tensor::new([total], self.data)?, Tensor::vector(dense)])
     }
 
-    /// Values, and where each row begins and ends.
+    /// The values, and the splits of the rows.
     pub fn ragged(self, splits: DType) -> Result<[Tensor; 2]> {
         let mut ends = vec![0i64];
         let mut end = 0;
@@ -196,7 +197,7 @@ pub(super) struct DenseRows<'a> {
 }
 
 impl<'a> DenseRows<'a> {
-    /// For `count` examples.
+    /// An empty column for `count` examples.
     ///
     /// # Errors
     /// ResourceExhausted if their values, of a known shape, exceed the limit of a tensor, or the memory budget.
@@ -209,7 +210,7 @@ impl<'a> DenseRows<'a> {
     }
 
     /// # Errors
-    /// InvalidArgument if the values do not fit, or there are none and no default.
+    /// InvalidArgument if the values do not fit, or if there are no values and no default.
     pub fn push(&mut self, kind: Option<Kind>, at: &At) -> Result<()> {
         let Dense { key, dtype, default, .. } = self.of;
         let Some(kind) = kind else {
@@ -248,7 +249,7 @@ impl<'a> DenseRows<'a> {
         self.values.push(Some(kind))
     }
 
-    /// All examples' values, each filled up to the longest; of one example without its row.
+    /// The values of all examples, each padded to the longest; for a single example without the batch dimension.
     pub fn tensor(self, is_single: bool) -> Result<Tensor> {
         let FeatureValues { data, counts } = self.values;
         let batch = if is_single { Vec::new() } else { vec![counts.len()] };
@@ -262,7 +263,7 @@ impl<'a> DenseRows<'a> {
     }
 }
 
-/// Rows of different lengths as one tensor, filled up with the one value of `filler`, or zeros.
+/// Rows of different lengths as one tensor, padded with the one value of `filler`, or with zeros.
 pub(super) fn padded(data: Data, counts: &[usize], most: usize, shape: Shape, filler: &Tensor) -> Result<Tensor> {
     let total = shape.checked_elements(data.dtype())?;
     super::super::call::check_copies(filler, total)?;

@@ -1,4 +1,4 @@
-//! ParseExample, ParseExampleV2 and ParseSingleExample.
+//! The ops ParseExample, ParseExampleV2 and ParseSingleExample.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -8,14 +8,14 @@ use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::columns::{At, Dense, DenseRows, FeatureValues, Ragged, Sparse};
 use super::proto::{Example, decode};
 
-/// What a node says of its features, but for keys and defaults that come with each step.
+/// A node's specification of its features, except the keys and defaults, which are inputs.
 struct Types {
     op: &'static str,
     sparse: Vec<DType>,
     dense: Vec<DType>,
     shapes: Vec<PartialShape>,
     ragged: Vec<(DType, DType)>,
-    /// Of ParseSingleExample, which states them.
+    /// The sparse and dense keys of ParseSingleExample, which states them as attributes.
     keys: Option<(Vec<String>, Vec<String>)>,
 }
 

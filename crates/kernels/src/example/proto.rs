@@ -1,4 +1,4 @@
-//! The messages, with TensorFlow's field numbers.
+//! The messages of examples, with TensorFlow's field numbers.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// Adds its values to those of its dtype.
+    /// Appends the values to those of the same dtype.
     pub fn append_to(self, data: &mut Data) {
         match (self, data) {
             (Kind::Bytes(mut list), Data::String(all)) => all.append(&mut list.value),
@@ -104,9 +104,9 @@ impl Kind {
 /// Reads a message.
 ///
 /// # Errors
-/// InvalidArgument if it is not an example; ResourceExhausted if what it holds exceeds the memory budget.
+/// InvalidArgument if the bytes are not an example; ResourceExhausted if its contents exceed the memory budget.
 pub fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M> {
-    // An empty string takes two bytes, and 24 as a value.
+    // An empty string takes two bytes in the message and 24 in memory.
     memory::admit(bytes.len().saturating_mul(16))?;
     M::decode(bytes).map_err(|_| {
         let shown = bytes[..bytes.len().min(200)].escape_ascii();

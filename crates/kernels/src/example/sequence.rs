@@ -1,4 +1,4 @@
-//! ParseSingleSequenceExample and ParseSequenceExample: features of the whole, and lists of features step by step.
+//! The ops ParseSingleSequenceExample and ParseSequenceExample: context features, and lists of features step by step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::columns::{At, Dense, DenseRows, FeatureValues, Sparse, padded};
 use super::proto::{FeatureList, SequenceExample, decode};
 
-/// What a node says of its features, but for what comes with each step.
+/// A node's specification of its features, except those parts that are inputs.
 struct Types {
     context_sparse: Vec<DType>,
     context_dense: Vec<DType>,
@@ -53,7 +53,7 @@ impl Types {
     }
 }
 
-/// Keys of context and list features, sparse and dense, and the lists that may be missing.
+/// The keys of context and list features, sparse and dense, and the lists that may be missing.
 struct Keys {
     context_sparse: Vec<String>,
     context_dense: Vec<String>,
@@ -210,7 +210,7 @@ impl Types {
 /// The list of a dense feature.
 ///
 /// # Errors
-/// InvalidArgument if there is none, and there has to be.
+/// InvalidArgument if the list is missing and must exist.
 fn dense_list<'a>(
     lists: &'a BTreeMap<String, FeatureList>,
     key: &str,
@@ -232,9 +232,9 @@ fn dense_list<'a>(
 
 /// The values of one list of features, step by step.
 struct Steps {
-    /// Each step is a row.
+    /// The values, one row per step.
     values: FeatureValues,
-    /// How many steps each example has.
+    /// The number of steps of each example.
     lengths: Vec<usize>,
 }
 
@@ -243,7 +243,7 @@ impl Steps {
         Steps { values: FeatureValues::new(dtype), lengths: Vec::new() }
     }
 
-    /// Takes a list of one example in; each step must have as many values as a shape holds, if there is one.
+    /// Appends the list of one example; with a shape, each step must have as many values as that holds.
     fn push(
         &mut self,
         list: Option<&FeatureList>,
@@ -273,7 +273,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Indices (example, step, value), values and the dense shape; of one example without that.
+    /// Indices (example, step, value), values and the dense shape; for a single example without the batch dimension.
     fn sparse(self, is_single: bool) -> Result<[Tensor; 3]> {
         let total = self.values.data.len();
         let rank = if is_single { 2 } else { 3 };
@@ -300,7 +300,7 @@ impl Steps {
         Ok([Tensor::new(shape, Data::I64(indices))?, values, Tensor::vector(dense)])
     }
 
-    /// All examples' steps, filled up with zeros to the longest list, and how many each has.
+    /// The steps of all examples, padded with zeros to the longest list, and the number of steps of each.
     fn dense(self, one: &Shape, is_single: bool) -> Result<(Tensor, Tensor)> {
         let most = self.lengths.iter().copied().max().unwrap_or(0);
         let batch = if is_single { Vec::new() } else { vec![self.lengths.len()] };

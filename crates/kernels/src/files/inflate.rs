@@ -1,4 +1,4 @@
-//! Files and strings compressed by GZIP or ZLIB.
+//! Compression of files and decompression of files and strings, by GZIP or ZLIB.
 
 use std::io::{BufRead, ErrorKind, Read, Write};
 
@@ -11,7 +11,7 @@ use meshtf_tensor::memory;
 
 use super::{Whole, failed};
 
-/// How bytes are compressed.
+/// The compression of a file or a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     None,
@@ -21,7 +21,7 @@ pub enum Compression {
 
 impl Compression {
     /// # Errors
-    /// InvalidArgument for a name that TensorFlow does not have either.
+    /// InvalidArgument for a name that TensorFlow does not know either.
     pub fn named(name: &str) -> Result<Compression> {
         Ok(match name {
             "" => Compression::None,
@@ -34,7 +34,7 @@ impl Compression {
         })
     }
 
-    /// What the reader's bytes are, decompressed.
+    /// A reader of the decompressed bytes of `from`.
     pub fn reader<'a>(self, from: impl BufRead + Send + 'a) -> Box<dyn Read + Send + 'a> {
         match self {
             Compression::None => Box::new(from),
@@ -43,7 +43,7 @@ impl Compression {
         }
     }
 
-    /// What is written, compressed, as a file.
+    /// A writer that compresses into the file `to`.
     pub fn writer(self, to: Whole) -> Compressed {
         let name = to.name().to_vec();
         let to = match self {
@@ -55,7 +55,7 @@ impl Compression {
     }
 }
 
-/// A file that is written, compressed, and complete at its end alone.
+/// A compressed file that is being written. It is complete only at its [`end`](Compressed::end).
 pub struct Compressed {
     to: Encoder,
     name: Vec<u8>,
@@ -69,7 +69,7 @@ enum Encoder {
 
 impl Compressed {
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let to: &mut dyn Write = match &mut self.to {
             Encoder::None(file) => file,
@@ -82,7 +82,7 @@ impl Compressed {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// What the system says; the file is gone then.
+    /// The system's error; the file is deleted then.
     pub fn end(self) -> Result<()> {
         let file = match self.to {
             Encoder::None(file) => Ok(file),
@@ -93,10 +93,11 @@ impl Compressed {
     }
 }
 
-/// A string, decompressed.
+/// Decompresses a string.
 ///
 /// # Errors
-/// DataLoss if it is not compressed so; ResourceExhausted if it would be larger than a tensor or the memory budget.
+/// DataLoss if the string is not in this format; ResourceExhausted if the result would be larger than a tensor or the
+/// memory budget.
 pub fn inflate(bytes: &[u8], compression: Compression) -> Result<Vec<u8>> {
     let mut reader = compression.reader(bytes);
     let mut whole = Vec::new();
@@ -105,7 +106,7 @@ pub fn inflate(bytes: &[u8], compression: Compression) -> Result<Vec<u8>> {
     loop {
         let count = match reader.read(&mut part) {
             Ok(count) => count,
-            // What is cut off is decompressed as far as it goes, as in TensorFlow.
+            // Truncated data is decompressed up to its end, as in TensorFlow.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof && !whole.is_empty() => 0,
             Err(error) => {
                 let why = format!("cannot decompress {} bytes: {error}", bytes.len());

@@ -21,7 +21,7 @@ impl<R: BufRead> Lines<R> {
     /// The next line, without its end; `None` at the end of the file.
     ///
     /// # Errors
-    /// ResourceExhausted if the line is too long for a tensor or the memory budget; what `failed` makes of the system's.
+    /// ResourceExhausted if the line is too long for a tensor or the memory budget; `failed` of an error of the system.
     pub fn next(&mut self, failed: impl Fn(&io::Error) -> Failure) -> Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         loop {

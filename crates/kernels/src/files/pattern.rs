@@ -1,15 +1,15 @@
 //! Patterns of file names.
 
-/// Most entries of folders that one pattern is held against.
+/// Most folder entries that are matched against one pattern.
 pub const MAX_ENTRIES: usize = 1 << 22;
 
-/// Whether a name is one that a pattern stands for, by the rules of TensorFlow, whose sets and escapes are not those of the usual
-/// libraries: `*` is any text, `?` any character, `[a-z]` one of a set, and `\` takes the
-/// character after it as it is. Takes time in proportion to the product of their lengths.
+/// Whether a name matches a pattern by TensorFlow's rules, whose sets and escapes differ from those of the usual
+/// libraries: `*` is any text, `?` any character, `[a-z]` one of a set, and `\` takes the character after it literally.
+/// Takes time in proportion to the product of both lengths.
 pub fn is_match(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Where the last star stands, and how far it reaches.
+    // The position of the last star, and the position in the name up to which it reaches.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         if pattern.get(p) == Some(&'*') {
@@ -27,7 +27,7 @@ pub fn is_match(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// Where the pattern goes on after its part at `p`, if that matches the character.
+/// The position in the pattern after its part at `p`, if that part matches the character.
 fn one_matches(pattern: &[char], p: usize, c: char) -> Option<usize> {
     match pattern.get(p)? {
         '?' => Some(p + 1),

@@ -11,14 +11,14 @@ use meshtf_tensor::memory;
 
 use super::{Compression, Folder, Lines, failed};
 
-/// How a file is read as records.
+/// The record format of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Format {
-    /// The file's name, and nothing of the file.
+    /// One record, the file's name; the file is not read.
     Name,
     Whole,
     Lines {
-        /// How many lines at the beginning are not records.
+        /// The number of lines at the beginning that are not records.
         header: usize,
         compression: Compression,
     },
@@ -33,16 +33,16 @@ pub enum Format {
     },
 }
 
-/// A record: the name of its file with its place, and what it holds.
+/// A record: the name of its file with the record's position, and its contents.
 pub type Record = (Vec<u8>, Vec<u8>);
 
-/// A file that is being read.
+/// A file that is being read record by record.
 pub struct Records {
     name: Vec<u8>,
     source: Source,
-    /// How many records were read, or lines.
+    /// The number of records, or lines, read so far.
     count: u64,
-    /// Bytes of TFRecords that were read.
+    /// The number of bytes of TFRecords read so far.
     offset: u64,
     pace: Pace,
 }
@@ -50,7 +50,7 @@ pub struct Records {
 type Bytes = Box<dyn Read + Send>;
 
 enum Source {
-    /// Gives its one record once.
+    /// Yields its one record once.
     Name,
     Whole(Option<File>),
     Lines(Lines<BufReader<Bytes>>),
@@ -94,10 +94,10 @@ impl Records {
         Ok(Records { name, source, count, offset: 0, pace: Pace::new() })
     }
 
-    /// Goes past the first bytes of a file of TFRecords of which nothing was read yet.
+    /// Skips the first `offset` bytes of a file of TFRecords that has not been read yet.
     ///
     /// # Errors
-    /// The system's. A file that ends before has no records.
+    /// The system's errors. A file that ends before `offset` has no records.
     pub fn skip_to(&mut self, offset: u64) -> Result<()> {
         let Source::TfRecord(bytes) = &mut self.source else { return Ok(()) };
         let count = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -108,7 +108,7 @@ impl Records {
         Ok(())
     }
 
-    /// At the end of a file of records of one length: the bytes between its header and its footer.
+    /// The number of bytes between header and footer, for a file of records of one length that has been read to its end.
     pub fn body(&self) -> i64 {
         match &self.source {
             Source::Fixed { ahead, footer, record, .. } => {
@@ -121,7 +121,7 @@ impl Records {
     /// The next record; `None` at the end of the file.
     ///
     /// # Errors
-    /// DataLoss if the file is corrupt; ResourceExhausted if the record is too large; the system's.
+    /// DataLoss if the file is corrupt; ResourceExhausted if the record is too large; the system's errors.
     pub fn next(&mut self) -> Result<Option<Record>> {
         let Records { name, source, count, offset, pace } = self;
         let failing = |error: &io::Error| failed(name, error);
@@ -164,14 +164,14 @@ impl Records {
     }
 }
 
-/// The TFRecord that begins at `offset`, and where that is.
+/// The TFRecord that begins at `offset`, and that offset.
 fn tf_record(bytes: &mut Bytes, name: &[u8], offset: &mut u64, pace: &mut Pace) -> Result<Option<(u64, Vec<u8>)>> {
     let place = *offset;
     let shown = || String::from_utf8_lossy(name).into_owned();
     let lost = |what: &str| Failure::new(Code::DataLoss, format!("{what} record at {place} of {}", shown()));
     let mut read = |count: usize| -> Result<Vec<u8>> {
         let part = read_up_to(bytes, count, pace).map_err(|error| match error.kind() {
-            // Compressed data that is cut off, or none.
+            // Compressed data that is truncated or missing.
             ErrorKind::UnexpectedEof => lost("truncated"),
             ErrorKind::InvalidData | ErrorKind::InvalidInput => lost("corrupted"),
             _ => failed(name, &error),
@@ -201,10 +201,10 @@ fn tf_record(bytes: &mut Bytes, name: &[u8], offset: &mut u64, pace: &mut Pace) 
     Ok(Some((place, data)))
 }
 
-/// Writes a TFRecord: its length and a checksum of that, what it holds and a checksum of that.
+/// Writes a TFRecord: the length and its checksum, the data and its checksum.
 ///
 /// # Errors
-/// What `write` fails with.
+/// The errors of `write`.
 pub fn write_record(mut write: impl FnMut(&[u8]) -> Result<()>, data: &[u8]) -> Result<()> {
     let length = (data.len() as u64).to_le_bytes();
     let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
@@ -212,7 +212,7 @@ pub fn write_record(mut write: impl FnMut(&[u8]) -> Result<()>, data: &[u8]) -> 
     parts.into_iter().try_for_each(&mut write)
 }
 
-/// A length that a tensor and the memory budget have room for.
+/// A length that fits a tensor and the memory budget.
 fn sized(length: u64, name: &[u8]) -> Result<usize> {
     let fits = usize::try_from(length).ok().filter(|&length| length <= MAX_TENSOR_BYTES);
     let length = fits.ok_or_else(|| {
@@ -224,10 +224,10 @@ fn sized(length: u64, name: &[u8]) -> Result<usize> {
     Ok(length)
 }
 
-/// Bytes that are read between two looks.
+/// Bytes read between two cancellation checks.
 const PART: usize = 1 << 20;
 
-/// As many bytes as there are, `most` of them. Memory is taken as they come.
+/// Reads up to `most` bytes, or up to the end. Memory is allocated as bytes arrive.
 fn read_up_to(bytes: &mut impl Read, most: usize, pace: &mut Pace) -> io::Result<Vec<u8>> {
     let mut whole = Vec::with_capacity(most.min(PART));
     while whole.len() < most {

@@ -1,4 +1,4 @@
-//! Files that are written as a whole: whatever had the name has it until then.
+//! Files that are written atomically: an existing file of the same name stays until the new one is complete.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -9,10 +9,10 @@ use meshtf_tensor::failure::Result;
 
 use super::failed;
 
-/// How many such files this process has begun: no two share a temporary file.
+/// The number of such files begun by this process, so that no two share a temporary file.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
-/// A file under a name of its own until it is complete; gone if it never is.
+/// A file under a temporary name until it is complete. It is deleted if it is never completed.
 pub struct Whole {
     file: BufWriter<File>,
     temporary: PathBuf,
@@ -22,10 +22,10 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// Begins the file at `path`, and the folders that it lies in. Failures call it `name`.
+    /// Begins the file at `path` and creates its parent folders. Failures contain `name`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn begin(path: PathBuf, name: Vec<u8>) -> Result<Whole> {
         let failing = |error: io::Error| failed(&name, &error);
         let parent = path.parent().unwrap_or(&path);
@@ -38,13 +38,13 @@ impl Whole {
         Ok(Whole { file, temporary, path, name, is_complete: false })
     }
 
-    /// What failures call it.
+    /// The file's name in failures.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).map_err(|error| failed(&self.name, &error))
     }
@@ -52,7 +52,7 @@ impl Whole {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// What the system says; the file is gone then.
+    /// The system's error; the file is deleted then.
     pub fn end(mut self) -> Result<()> {
         let written = self.file.flush().and_then(|()| fs::rename(&self.temporary, &self.path));
         self.is_complete = written.is_ok();
@@ -73,7 +73,7 @@ impl Write for Whole {
 impl Drop for Whole {
     fn drop(&mut self) {
         if !self.is_complete {
-            // It is gone already, or its folder is.
+            // An error means that the file or its folder was already deleted.
             _ = fs::remove_file(&self.temporary);
         }
     }

@@ -102,7 +102,7 @@ impl Equation {
         let mut operands = operands.into_iter();
         let (left_labels, left) = operands.next().ok_or_else(|| Failure::invalid("Einsum takes at least one input"))?;
         let Some((right_labels, right)) = operands.next() else {
-            // A sum is a product with ones, over the axes that the output lacks.
+            // A single operand is multiplied by one, which sums over the axes that the output lacks.
             let unit = super::super::math::cast(Tensor::scalar(1i32), left.dtype())?;
             return inflated(&distinct, product(&left_labels, left, &[], unit, &distinct, size)?, &output);
         };
@@ -159,7 +159,7 @@ fn product(
     let contracted = of_kind(true, true, false);
     let (left_sum, right_sum) = (of_kind(true, false, false), of_kind(false, true, false));
     let count = |labels: &[char]| labels.iter().fold(1usize, |n, &label| n.saturating_mul(size(label)));
-    // An axis that only one side has and the output lacks is summed there first, by a product with ones.
+    // An axis that only one operand has and the output lacks is summed in that operand first, by a product with ones.
     let left = arranged(left_labels, left, &[&batch, &rows, &contracted, &left_sum], &size)?;
     let left = summed(left, [count(&batch), count(&rows), count(&contracted)], count(&left_sum))?;
     let right = arranged(right_labels, right, &[&batch, &contracted, &columns, &right_sum], &size)?;

@@ -45,7 +45,7 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
         let blocks = lot(2 * size * inner);
         let lots = x.slice::<T>()?.chunks(blocks * size * inner).zip(places.chunks_mut(blocks * inner));
         in_lots(lots, |(elements, places)| match inner {
-            // A lot of several rows is short, and one row is looked through at once.
+            // A chunk of several rows is short; a single long row is processed after one cancellation check.
             1 => {
                 look();
                 widest(Along { rows: elements, size, greatest, places });
@@ -54,7 +54,7 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
                 let mut best = vec![T::ZERO; inner];
                 let mut pace = Pace::new();
                 for (block, places) in elements.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
-                    // As many rows at a time as there are between two looks.
+                    // The most rows that may be processed between two cancellation checks.
                     let rows = (BLOCK / inner).max(1);
                     best.fill(start(greatest));
                     for (i, rows_of) in block.chunks(rows * inner).enumerate() {
@@ -69,7 +69,7 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
     cast(Tensor::from_vec(Shape::from(dims), places), to)
 }
 
-/// Elements that are compared side by side.
+/// Elements that are compared in parallel.
 const LANES: usize = 32;
 
 fn start<T: Numeric>(greatest: bool) -> T {
@@ -81,8 +81,8 @@ fn is_better<T: Numeric>(x: T, best: T, greatest: bool) -> bool {
     if greatest { x > best } else { x < best }
 }
 
-/// Takes each element of some rows, which are numbered from `first` on, for the best in its column so far if it is: neither NaN
-/// nor a tie replaces what was found first.
+/// Updates the best element of each column so far, and its row, by some rows, the first of which has index `first`.
+/// Neither a NaN nor a tie replaces an earlier element.
 struct Across<'a, T> {
     rows: &'a [T],
     first: usize,
@@ -105,7 +105,7 @@ impl<T: Numeric> Work for Across<'_, T> {
     }
 }
 
-/// The first place of the greatest or least element of each row, or of the row if no element is a number.
+/// The index of the first greatest or least element of each row; 0 if no element is a number.
 struct Along<'a, T> {
     rows: &'a [T],
     size: usize,
@@ -143,7 +143,7 @@ fn first<T: Numeric>(row: &[T], greatest: bool) -> usize {
         }
         best = better(best, lanes[0]);
     }
-    // The part is found without a way out of it: so the loop is vectorised.
+    // The fold has no early exit, so that the loop is vectorised.
     let has = |part: &&[T; LANES]| part.iter().fold(false, |any, &x| any | (x == best));
     let from = parts.iter().take_while(|part| !has(part)).count() * LANES;
     row[from..].iter().position(|&x| x == best).map_or(0, |place| from + place)
@@ -166,7 +166,7 @@ mod tests {
             (vec![-inf, -inf], 0, 0),
         ] {
             assert_eq!((first(&row, true), first(&row, false)), (greatest, least), "{row:?}");
-            // The same among many others between them, and at the end.
+            // The same, among many elements between the two and at the end.
             for others in [20, 100] {
                 let mut long = vec![nan; others];
                 long.extend(&row);

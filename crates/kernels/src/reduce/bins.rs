@@ -23,7 +23,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             }
             with_type!(input_dtype(node, 0)?, T => call(move |[x]: [Tensor; 1]| {
                 map_to(&x, |x: &T| {
-                    // NaN comes last.
+                    // NaN belongs to the last bin.
                     let is_above = |boundary: &f32| x.to_f64() < f64::from(*boundary);
                     boundaries.partition_point(|boundary| !is_above(boundary)) as i32
                 })
@@ -39,7 +39,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Counts (or, with weights, sums) for each value below `size`; row by row if the input has two dimensions.
+/// Counts (or, with weights, sums) of each value below `size`; row by row if the input has two dimensions.
 fn bincount<T: Numeric>(input: &Tensor, size: &Tensor, weights: &Tensor, binary: bool) -> Result<Tensor> {
     let bins = call::size(size, "size")?;
     if input.rank() > 2 {
@@ -88,7 +88,7 @@ fn histogram<T: Numeric>(values: &Tensor, range: &Tensor, bins: &Tensor, to: DTy
     let step = (high.to_f64() - low.to_f64()) / bins as f64;
     let mut counts = vec![0i64; bins];
     for &value in paced(values.slice::<T>()?.iter(), 8) {
-        // Values outside the range count for the outermost bins.
+        // Values outside the range are counted in the outermost bins.
         let bin = if value < low { 0.0 } else { ((value.to_f64() - low.to_f64()) / step).floor() };
         counts[(bin as usize).min(bins - 1)] += 1;
     }

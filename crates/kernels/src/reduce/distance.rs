@@ -1,4 +1,4 @@
-//! EditDistance: how many elements must be put in, left out or replaced to make one sequence of another.
+//! EditDistance: the number of insertions, deletions and replacements that turn one sequence into another.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -21,11 +21,11 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The rows of a sparse tensor: its elements in order, by all but the last index.
+/// The rows of a sparse tensor: its elements in order, grouped by all but the last index.
 struct Sequences<'a, T> {
-    /// Row and elements of each row that has some.
+    /// The index and the elements of each row that is not empty.
     rows: Vec<(Vec<usize>, &'a [T])>,
-    /// The shape of what has a row for each element.
+    /// The dense shape without its last dimension.
     groups: Vec<usize>,
 }
 
@@ -83,7 +83,7 @@ fn distances<T: Element>(hypothesis: &Sequences<T>, truth: &Sequences<T>, normal
     let dims: Vec<usize> = hypothesis.groups.iter().zip(&truth.groups).map(|(&a, &b)| a.max(b)).collect();
     let shape = Shape::from(dims.as_slice());
     let mut out = vec![0f32; shape.checked_elements(DType::F32)?];
-    // If neither has a row, nothing is to be done.
+    // If neither has a row, the distance is 0.
     let mut pace = Pace::new();
     for (group, _) in hypothesis.rows.iter().chain(&truth.rows) {
         let (own, wanted) = (hypothesis.row(group), truth.row(group));
@@ -99,7 +99,7 @@ fn distances<T: Element>(hypothesis: &Sequences<T>, truth: &Sequences<T>, normal
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// Row by row of the table of the distances between the beginnings of both.
+/// The Levenshtein distance. Keeps one row of the table of the distances between prefixes of both.
 fn levenshtein<T: PartialEq>(from: &[T], to: &[T], pace: &mut Pace) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (i, a) in from.iter().enumerate() {

@@ -11,7 +11,7 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::{Pair, widened};
 use super::super::{HostKernel, KernelNode};
 
-/// Longer rows are folded in this many independent lanes.
+/// Independent lanes in which longer rows are folded.
 const LANES: usize = 8;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -41,7 +41,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// In f64, so that neither the order nor the number of elements costs precision.
+/// Reductions of floats, in f64, so that neither the order nor the number of elements costs precision.
 fn of_floats<T: Float>(op: &str, keep_dims: bool) -> HostKernel {
     match op {
         "Sum" => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, _| T::from_f64(sum)),
@@ -56,7 +56,7 @@ fn euclidean_norm<T: Numeric>(keep_dims: bool) -> HostKernel {
     reduction(keep_dims, 0.0, square, |x, y| x + y, |sum: f64, _| T::from_f64(sum.sqrt()))
 }
 
-/// Their mean of nothing is 0, as in TensorFlow.
+/// The mean of no elements is 0, as in TensorFlow.
 fn of_complex<T: Pair>(op: &str, keep_dims: bool) -> HostKernel {
     let zero = Complex { re: 0.0, im: 0.0 };
     match op {
@@ -74,7 +74,7 @@ fn of_complex<T: Pair>(op: &str, keep_dims: bool) -> HostKernel {
     }
 }
 
-/// In i64, whose low bits are those of any narrower sum.
+/// Reductions of integers, in i64, whose low bits are those of any narrower sum.
 fn of_integers<T: Integer>(op: &str, keep_dims: bool) -> HostKernel {
     match op {
         "Sum" => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, _| T::from_i64(sum)),
@@ -87,10 +87,10 @@ fn of_integers<T: Integer>(op: &str, keep_dims: bool) -> HostKernel {
     }
 }
 
-/// The greatest or least element; NaN if there is one among them.
+/// The greatest or least element; NaN if an element is NaN.
 fn extreme<T: Numeric>(greatest: bool, dtype: DType, keep_dims: bool) -> HostKernel {
     let is_nan = |x: &T| x.partial_cmp(x).is_none();
-    // The start value is a limit of the narrow dtype, not of the one computed in.
+    // The start value is a limit of the node's dtype, not of the wider one of the computation.
     let (lowest, highest) = limits::<T>(dtype);
     if greatest {
         reduction(keep_dims, lowest, |x| x, move |x: T, y: T| if y > x || is_nan(&y) { y } else { x }, |x, _| x)
@@ -105,7 +105,7 @@ fn limits<T: Numeric>(dtype: DType) -> (T, T) {
         .unwrap_or((T::LOWEST, T::HIGHEST))
 }
 
-/// A reduction over the axes that the second input names: folds what `load` makes of the elements, beginning with
+/// A reduction over the axes that the second input names: folds the results of `load` for the elements, beginning with
 /// `start`, then calls `store` with the number of elements in each result.
 fn reduction<T: Element + Copy, A: Copy + Send + 'static, R: Element>(
     keep_dims: bool,
@@ -140,7 +140,7 @@ fn reduction<T: Element + Copy, A: Copy + Send + 'static, R: Element>(
 fn fold_row<T: Copy, A: Copy>(row: &[T], start: A, load: impl Fn(T) -> A, fold: impl Fn(A, A) -> A) -> A {
     let mut lanes = [start; LANES];
     let rest = &row[row.len() / LANES * LANES..];
-    // A block is a multiple of the lanes.
+    // A block is a multiple of `LANES`.
     for block in blocks(row) {
         for chunk in block.chunks_exact(LANES) {
             for (lane, &x) in lanes.iter_mut().zip(chunk) {
@@ -152,11 +152,11 @@ fn fold_row<T: Copy, A: Copy>(row: &[T], start: A, load: impl Fn(T) -> A, fold: 
     rest.iter().fold(all, |all, &x| fold(all, load(x)))
 }
 
-/// The shapes that a reduction leaves.
+/// The shapes of a reduction's result.
 struct Reduced {
-    /// With reduced dimensions of size 1.
+    /// With the reduced dimensions as size 1.
     kept: Shape,
-    /// Without them.
+    /// Without the reduced dimensions.
     dropped: Shape,
 }
 

@@ -1,4 +1,4 @@
-//! NthElement: the element that would be at a place if the last axis were sorted.
+//! NthElement: the element at an index of the last axis if that were sorted.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};

@@ -1,4 +1,4 @@
-//! Segments: rows with the same id are summed, averaged, multiplied, or reduced to their extremes.
+//! Segments: rows with the same id are summed, averaged, multiplied, or reduced to their minimum or maximum.
 
 use meshtf_loops::turn::Pace;
 use meshtf_loops::vector::{Work, widest};
@@ -81,7 +81,8 @@ fn greatest<T: Numeric>(dtype: DType) -> T {
     }
 }
 
-/// Sorted segments, one id for each row; one without rows is `empty`. `mean` divides a sum by the number of its rows.
+/// Sorted segments, one id for each row; a segment without rows is `empty`. `mean` divides a sum by the number of its
+/// rows.
 fn sorted<T: Ring>(
     data: &Tensor,
     ids: &Tensor,
@@ -174,7 +175,7 @@ fn unsorted<T: Ring>(
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// What an element of a segment takes, counted as for `lots::lot`.
+/// The work per element of a segment, in the unit of `lots::lot`.
 const WORK: usize = 2;
 
 struct Rows<'a, T, F> {
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn many_rows_add_up_to_their_segments() {
-        // Whole numbers, whose sums are exact: row i is i % 5 + its column, and some rows are dropped.
+        // Integers, whose sums are exact: row i is i % 5 + its column, and some rows are dropped.
         let (rows, width, segments) = (9001, 33, 700);
         let id = |i: usize| (i * 7919 % (segments + 40)) as i64 - 40;
         let data: Vec<f32> = (0..rows * width).map(|k| (k / width % 5 + k % width) as f32).collect();

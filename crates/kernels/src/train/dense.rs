@@ -1,4 +1,4 @@
-//! Updates by a dense gradient, of the variable's shape.
+//! Updates by a dense gradient, which has the variable's shape.
 
 use meshtf_tensor::{Ring, with_complex};
 
@@ -43,7 +43,7 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     })
 }
 
-/// An update by the rule that `with_rates` makes of the rates.
+/// An update by the rule that `with_rates` returns for the rates.
 fn dense<T: Float, R: Rule<T, V>, const V: usize, const S: usize>(
     roles: Roles,
     with_rates: impl Fn([T; S]) -> R + Send + 'static,

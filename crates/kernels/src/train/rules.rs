@@ -1,11 +1,11 @@
-//! The optimizers' rules: what an element of each slot becomes, by that of the gradient. TensorFlow's formulas, evaluated in the
-//! same order.
+//! The rules of optimizers: the new element of each slot, from its old element and that of the gradient. TensorFlow's
+//! formulas, evaluated in the same order.
 
 use meshtf_tensor::Float;
 
 use super::super::real::{abs, exp, max, pow, rsqrt, sign, sqrt};
 
-/// From the elements of the variable and its slots, in the op's order, and that of the gradient, the new elements.
+/// The new elements of the variable and its slots, in the op's order, from their old elements and that of the gradient.
 pub trait Rule<T, const V: usize>: Fn([T; V], T) -> [T; V] + Copy + Send + Sync {}
 
 impl<T, const V: usize, R: Fn([T; V], T) -> [T; V] + Copy + Send + Sync> Rule<T, V> for R {}
@@ -54,7 +54,7 @@ pub fn proximal_adagrad<T: Float>([lr, l1, l2]: [T; 3]) -> impl Rule<T, 2> {
     }
 }
 
-/// Dual averaging: the variable is made anew from the sum of the gradients and that of their squares.
+/// Dual averaging: the variable is recomputed from the sum of the gradients and the sum of their squares.
 pub fn adagrad_da<T: Float>([lr, l1, l2, step]: [T; 4]) -> impl Rule<T, 3> {
     move |[_, sum, squares], g| {
         let (sum, squares) = (sum + g, squares + g * g);
@@ -134,7 +134,8 @@ pub fn sparse_centered_rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) 
     }
 }
 
-/// Without shrinkage its rate is 0. `IS_ROOT` is what [`takes_roots`] says: a loop over square roots can be vectorised.
+/// FTRL; `l2_shrinkage` is 0 in the forms without shrinkage. `IS_ROOT` is the result of [`takes_roots`]: a loop over
+/// square roots can be vectorised.
 pub fn ftrl<T: Float, const IS_ROOT: bool>(rates: [T; 5], by_lr: bool) -> impl Rule<T, 3> {
     let [lr, l1, l2, l2_shrinkage, power] = rates;
     let two = T::ONE + T::ONE;
@@ -153,7 +154,7 @@ pub fn ftrl<T: Float, const IS_ROOT: bool>(rates: [T; 5], by_lr: bool) -> impl R
     }
 }
 
-/// Whether FTRL with these rates raises to the power of a half.
+/// Whether FTRL with these rates raises to the power 0.5.
 pub fn takes_roots<T: Float>([.., power]: [T; 5]) -> bool {
     power.to_f64() == -0.5
 }
@@ -166,7 +167,7 @@ pub fn add_sign<T: Float>([lr, alpha, sign_decay, beta]: [T; 4]) -> impl Rule<T,
 }
 
 pub fn power_sign<T: Float>([lr, log_base, sign_decay, beta]: [T; 4]) -> impl Rule<T, 2> {
-    // The product of two signs is one of three numbers, or none.
+    // The product of two signs is one of three numbers or NaN.
     let power = |signs: T| exp(log_base * sign_decay * signs);
     let (of_equal, of_opposite, of_zero) = (power(T::ONE), power(-T::ONE), power(T::ZERO));
     move |[var, m], g| {

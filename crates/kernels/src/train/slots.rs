@@ -1,4 +1,4 @@
-//! A rule applied to whole slices, those of a variable and its slots: vectorised, and spread over the cores.
+//! A rule applied to whole slices, those of a variable and its slots: vectorised and multithreaded.
 
 use meshtf_loops::lots::{in_lots, lot};
 use meshtf_loops::vector::{Work, widest};
@@ -6,12 +6,12 @@ use meshtf_tensor::Float;
 
 use super::rules::Rule;
 
-/// What an element of an update takes, counted as for [`lot`].
+/// The work per element of an update, in the unit of [`lot`].
 pub const WORK: usize = 4;
 
 /// The elements of a variable and its slots, as many of each as of the gradient.
 pub trait Slots<T, const V: usize> {
-    /// Changes an element of each after the other. To be inlined always.
+    /// Changes the elements one after the other. To be inlined always.
     fn change(self, grad: &[T], rule: impl Rule<T, V>);
 }
 
@@ -20,7 +20,7 @@ macro_rules! slots {
         $(impl<T: Float> Slots<T, $count> for [&mut [T]; $count] {
             #[inline(always)]
             fn change(self, grad: &[T], rule: impl Rule<T, $count>) {
-                // With an argument for each slice: of those alone the compiler knows that they do not overlap.
+                // One parameter per slice: only for parameters does the compiler know that they do not overlap.
                 #[inline(always)]
                 fn change<T: Float>($($slot: &mut [T],)+ grad: &[T], rule: impl Rule<T, $count>) {
                     $(let $slot = &mut $slot[..grad.len()];)+

@@ -35,7 +35,7 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     })
 }
 
-/// An update by the rule that `with_rates` makes of the rates.
+/// An update by the rule that `with_rates` returns for the rates.
 fn sparse<T: Float, R: Rule<T, V> + 'static, const V: usize, const S: usize>(
     roles: Roles,
     with_rates: impl Fn([T; S]) -> R + Send + 'static,
@@ -46,7 +46,7 @@ where
     checked(roles, move |rates| Ok(with_rates(rates)), |targets: Targets<T, V>, rule| targets.change(rule))
 }
 
-/// An update by FTRL, of which `all` makes all five rates.
+/// An update by FTRL; `all` returns all five rates for those of the op.
 fn ftrl_of<T: Float, const S: usize>(
     roles: Roles,
     by_lr: bool,
@@ -62,7 +62,7 @@ fn ftrl_of<T: Float, const S: usize>(
     })
 }
 
-/// Wraps `change(targets, what `with_rates` makes of the rates)` in the checks of every sparse update.
+/// Wraps `change(targets, with_rates(rates))` in the checks of every sparse update.
 fn checked<T: Float, R, const V: usize, const S: usize>(
     roles: Roles,
     with_rates: impl Fn([T; S]) -> Result<R> + Send + 'static,
@@ -79,7 +79,7 @@ fn checked<T: Float, R, const V: usize, const S: usize>(
     })
 }
 
-/// What a sparse update changes, and by what: a row of the gradient for each that is named.
+/// The targets of a sparse update, and a row of the gradient for each row that is named.
 struct Targets<'a, T, const V: usize> {
     slots: [&'a mut [T]; V],
     rows: &'a [usize],
@@ -114,7 +114,7 @@ where
     }
 }
 
-/// The rows that `indices` names. Checks them, and that `grad` has one row for each.
+/// The rows that `indices` names, after a check of each, and that `grad` has one row for each.
 fn check_rows(variables: &[Tensor], grad: &Tensor, indices: &Tensor) -> Result<Vec<usize>> {
     let Some(var) = variables.first() else { return Err(Failure::invalid("no variable to update")) };
     if var.rank() == 0 {
