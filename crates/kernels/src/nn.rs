@@ -1,7 +1,7 @@
-//! Neural networks: activations, softmax and its losses, biases, convolutions, pooling, normalization, resizing.
+//! Neural network ops: activations, softmax and its losses, biases, convolutions, pooling, normalization, resizing.
 //!
-//! Everything is computed channels-last; a channels-first node is transposed on the way in and out. Half floats are
-//! computed in f32 and rounded once (`real`).
+//! Everything is computed channels-last; the tensors of a channels-first node are transposed before and after. Half
+//! floats are computed in f32 and rounded once (`real`).
 
 mod activation;
 mod argmax;
@@ -37,7 +37,7 @@ type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 /// The kernel of a node with a neural network op.
 ///
 /// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
+/// InvalidArgument if the op has no kernel for the dtypes, or if no input could be valid for the attributes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let families: [Compile; 17] = [
         activation::kernel,

@@ -1,5 +1,5 @@
-//! Activations and their gradients, element by element, in place if the input is not shared. Half floats are
-//! rounded at every step of a formula, as in TensorFlow.
+//! Activations and their gradients, element by element, in place if the input is not shared. Half floats are rounded at
+//! every step of a formula, as in TensorFlow.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Element, Float, Numeric, Tensor, with_float, with_number};
@@ -60,7 +60,7 @@ fn rectifier<T: Numeric>(op: &str) -> Option<HostKernel> {
                 x
             }
         }),
-        // A factor, not a choice: infinity times zero is NaN.
+        // A factor rather than a selection: infinity times zero is NaN.
         "ReluGrad" => binary(|dy: T, x| dy.mul(if x > T::ZERO { T::ONE } else { T::ZERO })),
         "Relu6Grad" => binary(move |dy: T, x| dy.mul(if x > T::ZERO && x < six { T::ONE } else { T::ZERO })),
         _ => return None,

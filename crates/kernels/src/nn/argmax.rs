@@ -1,4 +1,4 @@
-//! MaxPoolWithArgmax and its gradient: the largest element under each window, and where in the image it stands.
+//! MaxPoolWithArgmax and its gradient: the largest element under each window, and its index in the image.
 
 use meshtf_loops::lots::{in_lots, lot};
 use meshtf_loops::turn::{BLOCK, look};
@@ -61,7 +61,7 @@ fn largest<T: Numeric, I: Integer>(pool: &PoolAttrs, in_batch: bool, input: &Ten
     let mut values = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
     let mut indices = vec![I::ZERO; shape.checked_elements(I::DTYPE)?];
     let from = input.slice::<T>()?;
-    // A window costs something, however small it is.
+    // The constant is the overhead of a window, even of a small one.
     let lot = lot(windows.largest() * windows.channels + 8);
     let lots = values.chunks_mut(lot * windows.channels).zip(indices.chunks_mut(lot * windows.channels));
     in_lots(lots.enumerate(), |(i, (values, indices))| {
@@ -94,7 +94,7 @@ fn largest_from<T: Numeric, I: Integer>(
                     indices.fill(index);
                     continue;
                 }
-                // Both are assigned in any case, so that the loop has no branch.
+                // Both are assigned in either case, so that the loop has no branch.
                 for ((max, at), &value) in values.iter_mut().zip(indices.iter_mut()).zip(from) {
                     let is_larger = value > *max;
                     *max = if is_larger { value } else { *max };
@@ -137,7 +137,7 @@ fn gradient_of<T: Numeric, I: Integer>(
         for (gradient, indices) in gradient.chunks(BLOCK).zip(indices.chunks(BLOCK)) {
             look();
             for (&gradient, index) in gradient.iter().zip(indices) {
-                // A negative index becomes one that is too large.
+                // A negative index becomes one that is out of range.
                 let Some(sum) = back.get_mut(index.to_i64() as usize) else {
                     let what = if in_batch { "batch" } else { "image" };
                     return Err(Failure::invalid(format!(

@@ -1,4 +1,4 @@
-//! Biases: one number per channel, added at every position, and the gradient, summed over them.
+//! Biases: one number per channel, added at every position, and their gradient, summed over all positions.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
@@ -11,7 +11,7 @@ use super::super::{HostKernel, KernelNode};
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let (dtype, channels_first) = match node.op {
         "BiasAdd" | "BiasAddGrad" => (input_dtype(node, 0)?, node.attrs.str("data_format")? == "NCHW"),
-        // The older op, without a layout.
+        // The older op, which has no layout.
         "BiasAddV1" => (input_dtype(node, 0)?, false),
         _ => return Ok(None),
     };
@@ -26,7 +26,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// How many channels a tensor has, and how many elements of one channel lie side by side.
+/// The number of channels of a tensor, and the number of contiguous elements of one channel.
 fn channels(tensor: &Tensor, channels_first: bool) -> Result<(usize, usize)> {
     let dims = tensor.dims();
     match (dims, channels_first) {

@@ -1,9 +1,9 @@
-//! What recurrent cells have in common: their sizes, and inputs beside what came out before.
+//! The common parts of recurrent cells: their sizes, and the concatenation of inputs and previous outputs.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor};
 
-/// The sizes of a cell: examples, numbers of an input, numbers of an output, and gates.
+/// The sizes of a cell: the number of examples, of elements of an input, of elements of an output, and of gates.
 pub(super) struct CellSizes {
     pub batch: usize,
     pub inputs: usize,
@@ -12,10 +12,11 @@ pub(super) struct CellSizes {
 }
 
 impl CellSizes {
-    /// Of an input `[batch, inputs]`, of what was there before, `[batch, cells]`, with its name, and of so many gates.
+    /// The sizes from an input `[batch, inputs]`, the previous output or state `[batch, cells]` with its name, and the
+    /// number of gates.
     ///
     /// # Errors
-    /// InvalidArgument if they do not fit each other.
+    /// InvalidArgument if the shapes do not match.
     pub fn of(x: &Shape, (name, before): (&str, &Shape), gates: usize) -> Result<CellSizes> {
         let (&[batch, inputs], &[rows, cells]) = (x.dims(), before.dims()) else {
             return Err(Failure::invalid(format!("x and {name} must be matrices, got {x} and {before}")));
@@ -26,7 +27,7 @@ impl CellSizes {
         Ok(CellSizes { batch, inputs, cells, gates })
     }
 
-    /// Holds the weights and biases of the gates against the sizes.
+    /// Checks the shapes of the weights and biases of the gates.
     pub fn check_weights(&self, (w_name, w): (&str, &Tensor), (b_name, b): (&str, &Tensor)) -> Result<()> {
         let columns = format!("cell_size * {}", self.gates);
         let columns = (&columns[..], self.gates * self.cells);
@@ -34,13 +35,13 @@ impl CellSizes {
         check(b_name, b, &[columns])
     }
 
-    /// Refuses what is not `[batch, cells]`.
+    /// Checks that the shape is `[batch, cells]`.
     pub fn check(&self, name: &str, value: &Tensor) -> Result<()> {
         check(name, value, &[("batch_size", self.batch), ("cell_size", self.cells)])
     }
 }
 
-/// Refuses a tensor of another shape than these sizes, which have names.
+/// Checks that a tensor has the `wanted` sizes, each of which has a name for messages.
 pub(super) fn check(name: &str, tensor: &Tensor, wanted: &[(&str, usize)]) -> Result<()> {
     if tensor.rank() != wanted.len() {
         let why = format!("{name} must be rank {} but is rank {}", wanted.len(), tensor.rank());
@@ -58,7 +59,7 @@ pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Inputs and what came out before as one matrix `[batch, inputs + cells]`.
+/// Inputs and previous outputs, concatenated to one matrix `[batch, inputs + cells]`.
 pub(super) fn beside(sizes: &CellSizes, x: &[f32], h: &[f32]) -> Result<Tensor> {
     let shape = Shape::from([sizes.batch, sizes.inputs + sizes.cells]);
     let mut both = Vec::with_capacity(shape.checked_elements(DType::F32)?);
@@ -69,7 +70,7 @@ pub(super) fn beside(sizes: &CellSizes, x: &[f32], h: &[f32]) -> Result<Tensor> 
     Ok(Tensor::from_vec(shape, both))
 }
 
-/// Some columns of a matrix, from `first` on, as many as `into` has.
+/// Copies columns of a matrix, from `first` on, as many as fit `into`.
 pub(super) fn narrow_rows(matrix: &Tensor, first: usize, into: &mut [f32]) -> Result<()> {
     let &[rows, columns] = matrix.dims() else { return Ok(()) };
     let wanted = into.len().checked_div(rows).unwrap_or(0);

@@ -1,8 +1,8 @@
 //! Convolutions in two and three dimensions, and their gradients with respect to the input and the filter.
 //!
-//! The patches under a run of windows are gathered into rows of a matrix, which is multiplied by the filter; gradients
-//! take the same way back. Filters are laid out `[space…, in, out]`; if they have fewer input channels than the
-//! input, the channels are convolved in groups.
+//! The patches under a run of windows are gathered into the rows of a matrix, which is multiplied by the filter; the
+//! gradients apply the same steps in reverse. Filters have the layout `[space…, in, out]`; if they have fewer input
+//! channels than the input, the channels are convolved in groups.
 
 use meshtf_loops::turn::look;
 use meshtf_tensor::failure::{Failure, Result};
@@ -26,7 +26,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     };
     let slide = Slide::of(node, spatial)?;
     let op = node.op;
-    // The first input of a gradient with respect to the input holds sizes.
+    // The first input of a gradient with respect to the input contains sizes.
     let dtype = input_dtype(node, 1 - usize::from(!op.contains("BackpropInput")))?;
     let computed_in = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
     let kernel = with_type!(computed_in, T => match op {
@@ -39,7 +39,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(widened(node, kernel))))
 }
 
-/// A convolution whose shapes are known to fit.
+/// A convolution whose shapes have been checked.
 struct Convolution {
     batch: usize,
     axes: [Axis; 3],
@@ -81,12 +81,12 @@ impl Convolution {
         [self.batch].into_iter().chain(space).chain([self.out_channels]).collect()
     }
 
-    /// Windows in the whole batch.
+    /// The number of windows in the whole batch.
     fn windows(&self) -> usize {
         self.batch * self.axes.iter().map(|axis| axis.output).product::<usize>()
     }
 
-    /// Elements of one group's channels under a window.
+    /// The number of elements of one group's channels under a window.
     fn patch(&self) -> usize {
         self.axes.iter().map(|axis| axis.window).product::<usize>() * self.group_in()
     }
@@ -99,7 +99,7 @@ impl Convolution {
         self.out_channels / self.groups
     }
 
-    /// Whether the patches are the input as it is.
+    /// Whether the patches equal the input.
     fn is_pointwise(&self) -> bool {
         self.groups == 1
             && self.axes.iter().all(|axis| axis.window == 1 && axis.stride == 1 && axis.before == 0)
@@ -118,8 +118,8 @@ impl Convolution {
         }
     }
 
-    /// Calls `f(place in the patch, place in the input)` for each run of one group's channels under `window`; the
-    /// place in the input is `None` in the padding.
+    /// Calls `f(offset in the patch, offset in the input)` for each run of one group's channels under `window`; the
+    /// offset in the input is `None` in the padding.
     fn for_each_place(&self, window: usize, channel: usize, mut f: impl FnMut(usize, Option<usize>)) {
         let [d, h, w] = &self.axes;
         let (rest, x) = (window / w.output, window % w.output);
@@ -196,7 +196,7 @@ fn backprop_input<T: Term>(slide: &Slide, sizes: &Tensor, filter: &Tensor, gradi
     let gradient = to_channels_last::<T>(slide, gradient)?;
     let stated = stated_shape(slide, sizes, "input_sizes")?;
     let shape = match *stated.dims() {
-        // TensorFlow accepts the spatial sizes alone; the others follow from the other inputs.
+        // TensorFlow accepts the spatial sizes alone; the other sizes follow from the other inputs.
         [height, width] if slide.spatial == 2 && filter.rank() == 4 && gradient.rank() == 4 => {
             Shape::from([gradient.dims()[0], height, width, filter.dims()[2]])
         }
@@ -271,7 +271,7 @@ fn check_gradient(want: &Shape, got: &Shape) -> Result<()> {
     )))
 }
 
-/// `[batch, channels, places…]` as `[batch, places…, channels]`.
+/// The shape `[batch, channels, space…]` as `[batch, space…, channels]`.
 fn rotate_left(shape: &Shape) -> Shape {
     let mut dims = shape.dims().to_vec();
     dims[1..].rotate_left(1);

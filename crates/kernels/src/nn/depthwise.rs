@@ -1,4 +1,4 @@
-//! Depthwise convolutions: every channel has filters of its own, `[height, width, channels, multiplier]`.
+//! Depthwise convolutions: every channel has separate filters, `[height, width, channels, multiplier]`.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -55,8 +55,8 @@ impl Depthwise {
         Shape::from([self.batch, self.axes[1].output, self.axes[2].output, self.channels * self.multiplier])
     }
 
-    /// Calls `f(place in the input, place in the filter, place in the output)` for every pixel under every window; each
-    /// place is that of the first channel.
+    /// Calls `f(offset in the input, offset in the filter, offset in the output)` for every pixel under every window;
+    /// each offset is that of the first channel.
     fn for_each_pixel(&self, mut f: impl FnMut(usize, usize, usize)) {
         let [_, h, w] = &self.axes;
         let out_channels = self.channels * self.multiplier;

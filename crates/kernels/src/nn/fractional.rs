@@ -1,4 +1,4 @@
-//! Fractional pools, whose windows have one of two sizes, and their gradients.
+//! Fractional pooling, whose windows have one of two sizes, and its gradients.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -41,11 +41,11 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// How the windows of a pool are drawn.
+/// The random choice of a pool's windows.
 struct Draws {
     ratio: [f32; 2],
     pseudo_random: bool,
-    /// The same in each step, if the pool is to be deterministic.
+    /// The seeds, if every step is to draw the same windows.
     seeds: Option<(u64, u64)>,
 }
 
@@ -75,7 +75,7 @@ impl Draws {
         Ok(Draws { ratio: [height, width], pseudo_random: node.attrs.bool("pseudo_random")?, seeds })
     }
 
-    /// Where the windows over each of the two axes begin, and where the last ends.
+    /// The first positions of the windows on each of the two axes, each followed by the end of the last window.
     fn starts(&mut self, sizes: [usize; 2]) -> Result<[Vec<i64>; 2]> {
         let (seed, seed2) = self.seeds.unwrap_or_else(Dice::unpredictable_seeds);
         let mut blocks = 0;
@@ -91,7 +91,7 @@ impl Draws {
                 at += length;
                 starts.push(at);
             }
-            // As many as TensorFlow takes for this axis.
+            // The number of random blocks that TensorFlow consumes for this axis.
             blocks += match (size.is_multiple_of(count), self.pseudo_random) {
                 (true, _) => 0,
                 (false, true) => 1,
@@ -101,14 +101,15 @@ impl Draws {
         Ok(all)
     }
 
-    /// The lengths of so many windows, which differ by one at most.
+    /// The lengths of `count` windows, which differ by at most one.
     fn lengths(&self, size: usize, count: usize, dice: &mut Dice) -> Vec<i64> {
         let shorter = size / count;
         if size.is_multiple_of(count) {
             return vec![shorter as i64; count];
         }
         if self.pseudo_random {
-            // Graham, Fractional Max-Pooling: ends at the ceiling of alpha (i + u), with u such that all lengths are right.
+            // Graham, Fractional Max-Pooling: ends at the ceiling of alpha (i + u), with u such that all lengths are
+            // valid.
             let alpha = size as f64 / count as f64;
             let limit =
                 ((shorter + 2) as f64 / alpha - 1.0).min((size + 1 - shorter) as f64 / alpha - (count as f64 - 1.0));
@@ -132,7 +133,7 @@ impl Draws {
 /// The windows over images.
 struct Windows {
     dims: [usize; 4],
-    /// Where each begins and ends, of both axes.
+    /// The begin and end of each window, for both axes.
     ranges: [Vec<(usize, usize)>; 2],
 }
 

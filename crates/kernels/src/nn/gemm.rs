@@ -1,19 +1,20 @@
 //! Matrix products for convolutions, packed into panels that stay in the cache, in loops that the compiler vectorises.
 //!
-//! The crate gemm sums f32 in f32 and has no integers; and a product computed here can be given up between its blocks.
+//! The crate gemm sums f32 in f32 and does not support integers. A product of this module can also be cancelled between
+//! its blocks.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::{Numeric, Ring};
 
-/// Rows and columns of the result's block that is kept in registers.
+/// Rows and columns of the block of the result that is kept in registers.
 const ROWS: usize = 4;
 const COLUMNS: usize = 8;
 /// Depth and columns of the right matrix's panel that is packed at once: 256 KiB of f32.
 const DEPTH: usize = 256;
 const WIDTH: usize = 256;
 
-/// An element of a product, and the type of its sums: single precision is summed in double, so that the answer is
-/// within one rounding of the exact one, whatever the order.
+/// An element of a product, and the type of its sums. Single precision is summed in double precision, so that the result
+/// is within one rounding of the exact one in any order of summation.
 pub trait Term: Numeric {
     type Sum: Numeric;
     fn widen(self) -> Self::Sum;
@@ -50,7 +51,7 @@ macro_rules! sums_itself {
 
 sums_itself!(f64, i32, i64);
 
-/// A matrix inside a slice: element (i, j) lies at `i * step[0] + j * step[1]`.
+/// A matrix inside a slice: element (i, j) is at `i * step[0] + j * step[1]`.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a, T> {
     pub data: &'a [T],
@@ -58,7 +59,7 @@ pub struct Matrix<'a, T> {
 }
 
 impl<'a, T: Copy> Matrix<'a, T> {
-    /// Consecutive rows of `step` elements.
+    /// A matrix of consecutive rows of `step` elements.
     pub fn rows(data: &'a [T], step: usize) -> Self {
         Matrix { data, step: [step, 1] }
     }
@@ -104,7 +105,7 @@ pub fn add_product<T: Term>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, c
     }
 }
 
-/// Fills `panel` with groups of `size` elements, the first `used` of them from `at(group, place)`, the others zero.
+/// Fills `panel` with groups of `size` elements: the first `used` of each from `at(group, index)`, the rest zero.
 fn pack<T: Numeric>(panel: &mut [T], size: usize, used: usize, at: impl Fn(usize, usize) -> T) {
     for (p, group) in panel.chunks_exact_mut(size).enumerate() {
         for (j, to) in group.iter_mut().enumerate() {

@@ -1,4 +1,5 @@
-//! BatchNormWithGlobalNormalization and its gradient: the first form of batch normalization, by a given mean and variance.
+//! BatchNormWithGlobalNormalization and its gradient: the earliest form of batch normalization, with a given mean and
+//! variance.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -27,11 +28,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 #[derive(Clone, Copy)]
 struct Norm {
     epsilon: f32,
-    /// Whether what is normalized is multiplied by gamma.
+    /// Whether the normalized values are multiplied by gamma.
     scales: bool,
 }
 
-/// The number of channels of a `[batch, height, width, channels]` tensor, if the vectors have as many elements.
+/// The number of channels of a `[batch, height, width, channels]` tensor, after a check that each vector has as many
+/// elements.
 fn channels(input: &Tensor, vectors: &[(&Tensor, &str)]) -> Result<usize> {
     let &[_, _, _, channels] = input.dims() else {
         return Err(Failure::invalid(format!("input must be 4-dimensional, got shape {}", input.shape())));
@@ -50,7 +52,7 @@ fn channels(input: &Tensor, vectors: &[(&Tensor, &str)]) -> Result<usize> {
 }
 
 impl Norm {
-    /// What each channel is multiplied by, without gamma.
+    /// The factor of each channel, without gamma.
     fn factors<T: Float>(&self, variance: &Tensor) -> Result<Vec<T>> {
         let epsilon = T::from_f64(self.epsilon.into());
         Ok(variance.slice::<T>()?.iter().map(|&variance| rsqrt(variance + epsilon)).collect())
@@ -86,7 +88,7 @@ impl Norm {
         let scale: Vec<T> =
             (0..channels).map(|c| if self.scales { factors[c] * gamma[c] } else { factors[c] }).collect();
         let mut by_input = Vec::with_capacity(input.shape().checked_elements(T::DTYPE)?);
-        // Of each channel the sums of the gradients, and of their products with what the input is off the mean.
+        // For each channel the sum of the gradients, and of their products with the input's deviation from the mean.
         let (mut sums, mut products) = (vec![T::ZERO; channels], vec![T::ZERO; channels]);
         let rows = input.slice::<T>()?.chunks_exact(channels.max(1));
         let mut pace = Pace::new();

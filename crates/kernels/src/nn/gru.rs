@@ -19,7 +19,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if node.attrs.dtype("T")? == DType::F32 { Ok(Some(kernel)) } else { no_kernel(node) }
 }
 
-/// The sizes; those of the weights of the two gates and of the candidate are held against them.
+/// The sizes, after a check of the weights of the two gates and of the candidate.
 fn sizes([x, h_prev, w_ru, w_c, b_ru, b_c]: [&Tensor; 6]) -> Result<CellSizes> {
     let sizes = CellSizes::of(x.shape(), ("h_prev", h_prev.shape()), 2)?;
     sizes.check_weights(("w_ru", w_ru), ("b_ru", b_ru))?;
@@ -28,7 +28,7 @@ fn sizes([x, h_prev, w_ru, w_c, b_ru, b_c]: [&Tensor; 6]) -> Result<CellSizes> {
     Ok(sizes)
 }
 
-/// What is left of the values before, the update, the candidate, and what comes out; `[batch, cells]` each.
+/// The reset gate, the update gate, the candidate and the output; `[batch, cells]` each.
 fn forward([x, h_prev, w_ru, w_c, b_ru, b_c]: [Tensor; 6]) -> Result<Outputs> {
     let sizes = sizes([&x, &h_prev, &w_ru, &w_c, &b_ru, &b_c])?;
     let (batch, cells) = (sizes.batch, sizes.cells);
@@ -54,7 +54,8 @@ fn forward([x, h_prev, w_ru, w_c, b_ru, b_c]: [Tensor; 6]) -> Result<Outputs> {
     Ok(smallvec![of_batch(r), of_batch(u), of_batch(c), of_batch(h)])
 }
 
-/// The gradients of the input and of the values before, and those of the candidate and of the gates before their functions.
+/// The gradients of the input and of the previous output, and those of the candidate and of the gates before their
+/// activations.
 fn backward([x, h_prev, w_ru, w_c, b_ru, b_c, r, u, c, d_h]: [Tensor; 10]) -> Result<Outputs> {
     let sizes = sizes([&x, &h_prev, &w_ru, &w_c, &b_ru, &b_c])?;
     let (batch, cells) = (sizes.batch, sizes.cells);

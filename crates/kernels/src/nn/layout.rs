@@ -1,17 +1,17 @@
-//! Converts tensors between channels-first and channels-last.
+//! Conversion of tensors between channels-first and channels-last.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{Element, Shape, Tensor};
 
-/// `[batch, channels, places…]` as `[batch, places…, channels]`.
+/// Converts `[batch, channels, space…]` to `[batch, space…, channels]`.
 pub fn channels_last<T: Element + Copy>(tensor: &Tensor) -> Result<Tensor> {
     let &[batch, channels, ref places @ ..] = tensor.dims() else { return Ok(tensor.clone()) };
     let shape: Shape = [batch].into_iter().chain(places.iter().copied()).chain([channels]).collect();
     transposed::<T>(tensor, shape, channels, places.iter().product())
 }
 
-/// `[batch, places…, channels]` as `[batch, channels, places…]`.
+/// Converts `[batch, space…, channels]` to `[batch, channels, space…]`.
 pub fn channels_first<T: Element + Copy>(tensor: &Tensor) -> Result<Tensor> {
     let &[batch, ref places @ .., channels] = tensor.dims() else { return Ok(tensor.clone()) };
     let shape: Shape = [batch, channels].into_iter().chain(places.iter().copied()).collect();

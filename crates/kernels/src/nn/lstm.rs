@@ -1,7 +1,7 @@
 //! Cells of long short-term memory: one step, all steps of a sequence, and the gradients of both.
 //!
-//! The products of a step with the weights are those of its input and of the output before it, side by side, with one matrix
-//! `[inputs + cells, 4 * cells]`, whose columns are the gates.
+//! A step multiplies the concatenation of its input and the previous output by one matrix `[inputs + cells, 4 * cells]`,
+//! whose columns are the gates.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
@@ -42,33 +42,34 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 
 struct Lstm {
     forget_bias: f32,
-    /// Most that a cell holds, if above 0.
+    /// The limit on the absolute value of a cell's state, if above 0.
     clip: f32,
-    /// Whether the gates see what the cells hold.
+    /// Whether the gates have peepholes to the cell states.
     peephole: bool,
-    /// The place of the cells' input and of the forget gate among the gates; the input gate is first, the output gate last.
+    /// The indices among the gates of the cell input and of the forget gate; the input gate is first, the output gate
+    /// last.
     input_at: usize,
     forget_at: usize,
 }
 
-/// The weights by which gates see the cells: of the input, the forget and the output gate.
+/// The peephole weights: of the input, the forget and the output gate.
 struct Peep<'a>([&'a [f32]; 3]);
 
 impl Peep<'_> {
-    /// What a gate sees of the cell with this number.
+    /// The contribution of a cell's state to a gate.
     fn of(&self, gate: usize, cell: usize, holds: f32) -> f32 {
         self.0[gate].get(cell).map_or(0.0, |weight| weight * holds)
     }
 }
 
-/// What a step computes, `[batch, cells]` each: the input gate, what the cells hold, the forget and the output gate, the cells'
-/// input, their output before its gate, and after it.
+/// The results of a step, `[batch, cells]` each: input gate, cell state, forget gate, output gate, cell input, and the
+/// output before and after the output gate.
 #[derive(Default)]
 struct CellStep {
     parts: [Vec<f32>; 7],
 }
 
-/// What a step took and computed, as its gradient needs it.
+/// The inputs and results of a step that its gradient needs.
 struct Past<'a> {
     cs_prev: &'a [f32],
     i: &'a [f32],
@@ -79,7 +80,7 @@ struct Past<'a> {
     co: &'a [f32],
 }
 
-/// The gradients of the weights by which gates see the cells.
+/// The gradients of the peephole weights.
 struct PeepGrad([Vec<f32>; 3]);
 
 impl Lstm {
@@ -198,7 +199,7 @@ impl Lstm {
         let mut outputs: Outputs = SmallVec::new();
         outputs.push(Tensor::from_vec([sizes.batch, sizes.cells], before));
         outputs.push(gates);
-        // Without peepholes the weights, which may have any size then, have no influence.
+        // Without peepholes the weights may have any size, and their gradients are zero.
         for (sum, weight) in sums.0.into_iter().zip([wci, wcf, wco]) {
             outputs.push(if self.peephole {
                 Tensor::vector(sum)
@@ -209,7 +210,7 @@ impl Lstm {
         Ok(outputs)
     }
 
-    /// The gradients of the gates before their functions, `[batch, 4 * cells]`, and of what the cells held before a step.
+    /// The gradients of the gates before their activations, `[batch, 4 * cells]`, and of the cell states before the step.
     fn back(
         &self,
         sizes: &CellSizes,
@@ -319,7 +320,7 @@ impl PeepGrad {
     }
 }
 
-/// How many steps a sequence `[steps, batch, inputs]` has, and the shape of one.
+/// The number of steps of a sequence `[steps, batch, inputs]`, and the shape of one step.
 fn sequence(x: &Tensor) -> Result<(usize, Shape)> {
     let &[steps, batch, inputs] = x.dims() else {
         return Err(Failure::invalid(format!("x must have the shape [steps, batch, inputs], got {}", x.shape())));
@@ -327,7 +328,7 @@ fn sequence(x: &Tensor) -> Result<(usize, Shape)> {
     Ok((steps, [batch, inputs].into()))
 }
 
-/// How many of the steps are computed.
+/// The number of steps to compute.
 fn steps_to_do(count: &Tensor, steps: usize) -> Result<usize> {
     let count = super::super::call::size(count, "seq_len_max")?;
     if count > steps {

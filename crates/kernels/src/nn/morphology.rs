@@ -1,4 +1,5 @@
-//! Dilation2D and its gradients: the largest sum of an element under a window and the filter's element above it.
+//! Dilation2D and its gradients: the largest sum of an element under a window and the corresponding element of the
+//! filter.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -39,7 +40,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Windows laid over images.
+/// Sliding windows over images.
 struct Over {
     batch: usize,
     channels: usize,
@@ -66,8 +67,8 @@ impl Over {
         [self.batch, self.axes[0].output, self.axes[1].output, self.channels].into()
     }
 
-    /// Calls `f(output, largest, its element of the input, its element of the filter)` for each output under whose window there
-    /// is an element of the input.
+    /// Calls `f(output, largest, its element of the input, its element of the filter)` for each output whose window
+    /// covers an element of the input.
     fn for_each<T: Numeric>(&self, input: &[T], filter: &[T], mut f: impl FnMut(usize, T, usize, usize)) {
         let ([h, w], channels) = (&self.axes, self.channels);
         let (mut pace, mut output) = (Pace::new(), 0);
@@ -105,7 +106,7 @@ fn dilated<T: Numeric>(slide: &Slide, input: &Tensor, filter: &Tensor) -> Result
     Ok(Tensor::from_vec(over.output(), answer))
 }
 
-/// The gradient goes to the first of the elements that have the largest sum: of the filter, or of the input.
+/// The gradient goes to the first of the elements with the largest sum, in the filter or in the input.
 fn back<T: Numeric>(
     slide: &Slide,
     input: &Tensor,

@@ -40,7 +40,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 
 struct BatchNorm {
     epsilon: f32,
-    /// Weight of this batch in the running averages; with 1 they are not read.
+    /// The weight of this batch in the running averages; if it is 1, they are not read.
     factor: f32,
     is_training: bool,
     channels_first: bool,
@@ -70,7 +70,7 @@ impl BatchNorm {
         if self.channels_first { channels_first::<f32>(&x) } else { Ok(x) }
     }
 
-    /// One f32 for each channel.
+    /// The elements of `tensor`, one f32 for each channel.
     fn channel<'a>(&self, name: &str, tensor: &'a Tensor, channels: usize) -> Result<&'a [f32]> {
         if tensor.rank() != 1 {
             return Err(Failure::invalid(format!("{name} must be 1-dimensional, got {}", tensor.shape())));
@@ -184,7 +184,7 @@ impl BatchNorm {
     }
 }
 
-/// Mean and variance of each channel, summed in f64.
+/// The mean and variance of each channel, summed in f64.
 fn moments(x: &[f32], channels: usize) -> (Vec<f32>, Vec<f32>) {
     let places = (x.len() / channels) as f64;
     let mut mean = vec![0f64; channels];
@@ -201,7 +201,7 @@ fn moments(x: &[f32], channels: usize) -> (Vec<f32>, Vec<f32>) {
     (mean.iter().map(|&x| x as f32).collect(), variance.iter().map(|&sum| (sum / places) as f32).collect())
 }
 
-/// The normalisation that a node asks for.
+/// The local response normalization of a node.
 pub fn local_response(node: &KernelNode) -> Result<LocalResponse> {
     let radius = node.attrs.int("depth_radius")?;
     Ok(LocalResponse {

@@ -46,7 +46,7 @@ fn volume_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The elements under each window over volumes; those outside of a volume are zeros.
+/// The elements under each window over volumes; those outside a volume are zeros.
 fn boxes<T: Numeric>(slide: &Slide, window: [usize; 3], volumes: &Tensor) -> Result<Tensor> {
     let &[batch, planes, height, width, channels] = volumes.dims() else {
         return Err(Failure::invalid(format!("input must be 5-dimensional, got shape {}", volumes.shape())));
@@ -74,7 +74,7 @@ fn boxes<T: Numeric>(slide: &Slide, window: [usize; 3], volumes: &Tensor) -> Res
     Ok(Tensor::from_vec(shape, answer))
 }
 
-/// An attribute with a number for each dimension, of which the first and the last must be 1.
+/// An attribute with a number for each dimension, the first and the last of which must be 1.
 fn over_space(node: &KernelNode, name: &str) -> Result<[usize; 3]> {
     let &[1, height, width, 1] = node.attrs.ints(name)? else {
         let given = node.attrs.ints(name)?.len();
@@ -118,7 +118,7 @@ fn patches<T: Numeric>(slide: &Slide, window: [usize; 3], images: &Tensor) -> Re
     Ok(Tensor::from_vec(shape, answer))
 }
 
-/// Copies what lies under a row of the window at `x`; what lies outside the image stays as it is.
+/// Copies the elements under a row of the window at `x`; those outside the image stay unchanged.
 fn copy_row<T: Copy>(w: &Axis, x: usize, line: &[T], answer: &mut [T]) {
     let channels = answer.len() / w.window;
     if w.dilation > 1 {

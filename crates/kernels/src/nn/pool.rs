@@ -48,7 +48,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// MaxPoolV2 and its gradients, whose windows and strides are inputs: the kernel of the older op is made for those that come.
+/// MaxPoolV2 and its gradients, whose windows and strides are inputs: the kernel of the older op is compiled for each
+/// step's values.
 pub(super) fn sized_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let (op, count) = match node.op {
         "MaxPoolV2" => ("MaxPool", 1),
@@ -81,7 +82,7 @@ pub(super) fn sized_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     })))
 }
 
-/// How a pool's windows move, by its attributes.
+/// A pool's windows and strides, from its attributes.
 pub struct PoolAttrs {
     slide: Slide,
     window: [usize; 3],
@@ -95,7 +96,7 @@ pub struct Windows {
 }
 
 impl PoolAttrs {
-    /// The pool, and the window and stride over the channels unless both are 1.
+    /// The pool's attributes, and the window and stride over the channels unless both are 1.
     ///
     /// # Errors
     /// InvalidArgument if the attributes have the wrong length or sign; Unimplemented for windows over the batch.
@@ -108,7 +109,7 @@ impl PoolAttrs {
             return Err(Failure::new(Code::Unimplemented, "Pooling is not yet supported on the batch dimension."));
         }
         let mut attrs = node.attrs.clone();
-        // The stride over channels is checked here, not by the slide.
+        // The stride over channels is checked in this function, not in the slide.
         let ones = |space: &[usize]| {
             let mut all = vec![1; spatial + 2];
             let from = if channels_first { 2 } else { 1 };
@@ -126,10 +127,10 @@ impl PoolAttrs {
         !self.slide.channels_first
     }
 
-    /// The windows over an input of that shape, channels last.
+    /// The windows over an input of that shape, which is channels-last.
     ///
     /// # Errors
-    /// InvalidArgument if the shape has another rank, or no window fits.
+    /// InvalidArgument if the shape has another rank, or if no window fits.
     pub fn over(&self, input: &Shape) -> Result<Windows> {
         let rank = self.slide.spatial + 2;
         if input.rank() != rank {
@@ -140,7 +141,8 @@ impl PoolAttrs {
     }
 
     /// # Errors
-    /// InvalidArgument if what has an element for each window is of another shape; `what` names it in the message.
+    /// InvalidArgument if `got` is not the shape with one element for each window; `what` names the tensor in the
+    /// message.
     pub fn check(&self, windows: &Windows, what: &str, got: &Shape) -> Result<()> {
         let want = windows.output_shape(self.slide.spatial);
         if want == *got {
@@ -156,13 +158,13 @@ impl Windows {
         [self.batch].into_iter().chain(space).chain([self.channels]).collect()
     }
 
-    /// The most pixels that lie under a window.
+    /// The largest number of pixels under a window.
     pub fn largest(&self) -> usize {
         self.axes.iter().map(|axis| axis.window.min(axis.input)).product()
     }
 
-    /// Calls `f(window, pixels)` for every window, with the pixels of the input under it. Windows and pixels are
-    /// numbered through the whole batch.
+    /// Calls `f(window, pixels)` for every window, with the pixels of the input under it. The indices of windows and
+    /// pixels count through the whole batch.
     fn for_each(&self, f: &mut dyn FnMut(usize, &[usize])) {
         let [d, h, w] = &self.axes;
         let mut pixels = Vec::with_capacity(self.largest());
@@ -224,7 +226,7 @@ fn max_pool_grad<T: Numeric>(pool: &PoolAttrs, input: Tensor, output: &Tensor, g
     from_channels_last::<T>(&pool.slide, Tensor::from_vec(input.shape().clone(), back))
 }
 
-/// The place of the first of the largest elements under a window.
+/// The index of the first of the largest elements under a window.
 fn largest<T: Numeric>(from: &[T], pixels: &[usize], channels: usize, channel: usize) -> Option<usize> {
     let (&first, others) = pixels.split_first()?;
     let mut largest = first * channels + channel;
@@ -237,7 +239,7 @@ fn largest<T: Numeric>(from: &[T], pixels: &[usize], channels: usize, channel: u
     Some(largest)
 }
 
-/// The gradient of that: what came to the first of the largest elements goes to its window.
+/// The gradient of [`max_pool_grad`]: the gradient of the first of the largest elements goes to its window.
 fn max_pool_grad_grad<T: Numeric>(
     pool: &PoolAttrs,
     input: Tensor,

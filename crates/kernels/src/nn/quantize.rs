@@ -1,4 +1,4 @@
-//! Numbers as they would be after quantization and back: rounded to the nearest of those that so many bits tell apart.
+//! Fake quantization: numbers as they would be after quantization to a number of bits and dequantization.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
@@ -47,14 +47,15 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if input_dtype(node, 0)? == DType::F32 { Ok(Some(kernel)) } else { no_kernel(node) }
 }
 
-/// The numbers by which values stand that are quantized.
+/// The least and the greatest quantized integer.
 #[derive(Clone, Copy)]
 struct Levels {
     least: f32,
     greatest: f32,
 }
 
-/// What quantized values stand for: the least and the greatest, moved so that 0 is among them, and how far each is from the next.
+/// The range of the dequantized values, shifted so that it contains 0 exactly, and the distance between neighbouring
+/// values.
 #[derive(Clone, Copy)]
 struct Scale {
     min: f32,
@@ -85,7 +86,7 @@ impl Levels {
         Scale { min: (self.least - zero) * step, max: (self.greatest - zero) * step, step }
     }
 
-    /// One for each channel, the last dimension, or one for all; none where both ends are 0.
+    /// One scale for each channel (the last dimension), or one for all; `None` where both ends are 0.
     fn scales(self, x: &Tensor, min: &Tensor, max: &Tensor, by_channel: bool) -> Result<Vec<Option<Scale>>> {
         let depth = match by_channel {
             true => x.dims().last().copied().ok_or_else(|| Failure::invalid("inputs must have channels"))?,
@@ -106,7 +107,7 @@ impl Levels {
     }
 }
 
-/// That of the attributes `min` and `max`.
+/// The scale of the attributes `min` and `max`.
 fn of_attrs(node: &KernelNode) -> Result<Scale> {
     let (min, max) = (node.attrs.float("min")?, node.attrs.float("max")?);
     if min >= max {
@@ -124,12 +125,12 @@ impl Scale {
     }
 }
 
-/// How many elements are looked at together: a multiple of the number of channels.
+/// The number of elements processed together: a multiple of the number of channels.
 fn width(scales: &[Option<Scale>]) -> usize {
     if scales.len() < 2 { 4096 } else { scales.len() }
 }
 
-/// Each element by the scale of its channel; one scale is of all.
+/// Applies `f` to each element with the scale of its channel; a single scale applies to all elements.
 fn channels(x: &Tensor, scales: &[Option<Scale>], f: impl Fn(Option<Scale>, f32) -> f32) -> Result<Tensor> {
     let mut all = Vec::with_capacity(x.shape().checked_elements(DType::F32)?);
     for row in paced(x.slice::<f32>()?.chunks(width(scales)), 10 * width(scales)) {
@@ -138,7 +139,7 @@ fn channels(x: &Tensor, scales: &[Option<Scale>], f: impl Fn(Option<Scale>, f32)
     Ok(Tensor::from_vec(x.shape().clone(), all))
 }
 
-/// The gradients of the values, and for each scale those of its least and its greatest.
+/// The gradients of the values, and those of the minimum and the maximum of each scale.
 fn back(gradient: &Tensor, x: &Tensor, scales: &[Option<Scale>]) -> Result<[Tensor; 3]> {
     if gradient.shape() != x.shape() {
         return Err(Failure::invalid("gradient and input must be the same size"));
@@ -151,7 +152,7 @@ fn back(gradient: &Tensor, x: &Tensor, scales: &[Option<Scale>]) -> Result<[Tens
         for (i, (&x, &gradient)) in row.iter().zip(gradients).enumerate() {
             let channel = i % scales.len();
             let (below, above) = scales[channel].map_or((false, false), |scale| (x < scale.min, x > scale.max));
-            // Neither holds of NaN, which is not within the range either.
+            // Both are false for NaN, which is not within the range either.
             let within = scales[channel].is_none_or(|scale| x >= scale.min && x <= scale.max);
             by_x.push(gradient * f32::from(u8::from(within)));
             by_min[channel] += gradient * f32::from(u8::from(below));
@@ -161,14 +162,14 @@ fn back(gradient: &Tensor, x: &Tensor, scales: &[Option<Scale>]) -> Result<[Tens
     Ok([Tensor::from_vec(x.shape().clone(), by_x), Tensor::vector(by_min), Tensor::vector(by_max)])
 }
 
-/// How values are rounded to integers of so many bits, and back.
+/// The rounding of values to integers of a number of bits, and back.
 #[derive(Clone, Copy)]
 struct Rounding {
     is_signed: bool,
     is_narrow: bool,
     is_given: bool,
     half_up: bool,
-    /// The dimension of the channels that have ranges of their own.
+    /// The dimension of the channels, if each channel has a range.
     axis: Option<i64>,
 }
 
@@ -210,7 +211,7 @@ fn there_and_back(node: &KernelNode) -> Result<Option<HostKernel>> {
 }
 
 impl Rounding {
-    /// A number of bits that integers may have.
+    /// The number of bits, checked against the limits of the integers.
     fn bits(self, bits: i64) -> Result<u32> {
         let most = if self.is_signed { 62 } else { 63 };
         let fits = u32::try_from(bits).ok().filter(|bits| (1..most).contains(bits));
@@ -220,7 +221,7 @@ impl Rounding {
         })
     }
 
-    /// One end of the range that is given; of one that is not, nothing is asked.
+    /// One end of the range. It must be a scalar if the range is given.
     fn end<T: Float>(self, end: Tensor, name: &str) -> Result<Vec<T>> {
         if self.is_given && end.rank() != 0 {
             return Err(Failure::invalid(format!("{name} must be a scalar.")));
@@ -270,7 +271,7 @@ impl Rounding {
         Ok(Tensor::from_vec(shape, all))
     }
 
-    /// The range that the integers stand for, which has 0 where it was, by how much they are multiplied, and the inverse.
+    /// The range that the integers represent, with 0 at 0; the factor from values to integers, and its inverse.
     fn scale<T: Float>(self, min: T, max: T, bits: u32) -> [T; 4] {
         let (least, greatest) = match self.is_signed {
             true => (-(1i64 << (bits - 1)) + i64::from(self.is_narrow), (1i64 << (bits - 1)) - 1),

@@ -1,4 +1,4 @@
-//! Resizes images to the nearest pixel, or to the four nearest mixed by distance, and computes the gradients of both.
+//! The resizing of images by nearest neighbour or bilinear interpolation, and the gradients of both.
 
 use meshtf_loops::lots::{in_lots, lot};
 use meshtf_loops::vector::{Work, widest};
@@ -20,7 +20,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let centers = Centers::of(node)?;
     let dtype = input_dtype(node, 0)?;
     let kernel = match node.op {
-        // Whatever the images' dtype, they are mixed in f32.
+        // Images of every dtype are interpolated in f32.
         "ResizeBilinear" => with_number!(dtype, T => {
             call(move |[images, size]| centers.bilinear(&as_f32::<T>(images)?, &size))
         }),
@@ -44,18 +44,18 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// How a pixel of the output is located in the input.
+/// The mapping of a pixel of the output to a position in the input.
 #[derive(Clone, Copy, PartialEq)]
 enum Centers {
     /// The corner pixels coincide.
     Aligned,
     /// A pixel is a square around its centre.
     Half,
-    /// TensorFlow's original way: positions are scaled from the upper left corner.
+    /// TensorFlow's original mapping: positions are scaled from the upper left corner.
     Legacy,
 }
 
-/// The two input pixels next to an output pixel, and the weight of the second.
+/// The two input pixels adjacent to an output pixel, and the weight of the second.
 struct Between {
     lower: usize,
     upper: usize,
@@ -156,7 +156,7 @@ impl Centers {
                 for (back, place) in back.chunks_exact_mut(row).zip(i * many..) {
                     let (image, own) = (place / rows, place % rows);
                     sums.fill(0.0);
-                    // Both neighbours of a pixel move on with it.
+                    // Both neighbours increase monotonically with the output pixel.
                     let over = ys.partition_point(|y| y.upper < own)..ys.partition_point(|y| y.lower <= own);
                     for y in over {
                         let from = &from[(image * height + y) * grad_row..][..grad_row];
@@ -220,7 +220,7 @@ impl Centers {
     }
 }
 
-/// A row of a gradient, of which each pixel goes back to one of a row of the input.
+/// A row of a gradient; each pixel is added to the nearest pixel in a row of the input.
 struct Gathered<'a, T> {
     back: &'a mut [T],
     from: &'a [T],
@@ -238,7 +238,7 @@ impl<T: Numeric> Work for Gathered<'_, T> {
     }
 }
 
-/// Some rows of images that are mixed of others, of which the first is row `first` of all.
+/// Rows of interpolated images, the first of which has index `first` among the rows of all images.
 struct Mixed<'a> {
     to: &'a mut [f32],
     first: usize,
@@ -282,7 +282,7 @@ impl Work for Mixed<'_> {
     }
 }
 
-/// Mixes the pixels of one row.
+/// Interpolates the pixels of one row.
 #[inline(always)]
 fn mix_row(to: &mut [f32], from: &[f32], xs: &[Between], channels: usize) {
     for (to, x) in to.chunks_exact_mut(channels).zip(xs) {
@@ -293,7 +293,7 @@ fn mix_row(to: &mut [f32], from: &[f32], xs: &[Between], channels: usize) {
     }
 }
 
-/// A row of a gradient, of which each pixel goes back to both of its neighbours in a row of the input: once for each share.
+/// A row of a gradient; each pixel is added to both of its neighbours in a row of the input, once for each row share.
 struct Returned<'a> {
     sums: &'a mut [f64],
     from: &'a [f32],
@@ -355,7 +355,7 @@ mod tests {
 
     const ALL: [Centers; 3] = [Centers::Aligned, Centers::Half, Centers::Legacy];
 
-    /// Sizes of images, and of what they are resized to.
+    /// Sizes of images, and the sizes to which they are resized.
     const SIZES: [([usize; 4], [usize; 2]); 7] = [
         ([1, 1, 1, 1], [3, 2]),
         ([2, 4, 5, 3], [8, 10]),
@@ -375,7 +375,7 @@ mod tests {
         Tensor::vector(size.map(|size| size as i32).to_vec())
     }
 
-    /// Calls `act` with each place of the resized images, channel by channel: image, row, column, channel.
+    /// Calls `act` with each position in the resized images, channel by channel: image, row, column, channel.
     fn each_place([batch, _, _, channels]: [usize; 4], [height, width]: [usize; 2], mut act: impl FnMut([usize; 4])) {
         for place in 0..batch * height * width * channels {
             let (c, pixel) = (place % channels, place / channels);

@@ -1,4 +1,4 @@
-//! Softmax along the last dimension, its logarithm, and the cross entropies computed with it.
+//! Softmax along the last dimension, its logarithm, and the cross entropies based on it.
 //!
 //! Every row is shifted by its maximum first, so that no exponential overflows.
 
@@ -15,7 +15,7 @@ use super::super::{HostKernel, KernelNode, Outputs};
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0);
     let kernel = match node.op {
-        // Half floats are rounded once here, and at every step in the other ops, as in TensorFlow.
+        // Half floats are rounded once in this op and at every step in the other ops, as in TensorFlow.
         "Softmax" if dtype.as_ref() == Ok(&DType::F32) => Some(rows(vector::softmax)),
         "Softmax" => with_real!(dtype?, T => rows(each(softmax::<T>))).map(|kernel| widened(node, kernel)),
         "LogSoftmax" if dtype.as_ref() == Ok(&DType::F32) => Some(rows(vector::log_softmax)),
@@ -40,7 +40,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// A kernel that changes every row (along the last dimension) independently; `f` is given all rows and the length of one.
+/// A kernel that changes every row (along the last dimension) independently; `f` receives all rows and the length of a
+/// row.
 fn rows<T: Float>(f: impl Fn(&mut [T], usize) + Send + 'static) -> HostKernel {
     call(move |[mut logits]: [Tensor; 1]| {
         let Some(&classes) = logits.dims().last() else {
@@ -53,7 +54,7 @@ fn rows<T: Float>(f: impl Fn(&mut [T], usize) + Send + 'static) -> HostKernel {
     })
 }
 
-/// A function of all rows, from one of a row.
+/// A function of all rows, from a function of one row.
 fn each<T: Float>(f: fn(&mut [T])) -> impl Fn(&mut [T], usize) {
     move |all, classes| paced(all.chunks_exact_mut(classes), 8 * classes).for_each(f)
 }
@@ -81,7 +82,8 @@ fn log_softmax<T: Float>(row: &mut [T]) {
     row.iter_mut().for_each(|x| *x = *x - log_sum);
 }
 
-/// `losses` is given the rows, the length of one, as many labels, and a place for the loss of each row; it leaves the gradient.
+/// `losses` receives the rows, the length of a row, the labels of each row, and a slot for the loss of each row. It
+/// replaces the rows by the gradient.
 fn cross_entropy<T: Float>(
     [logits, labels]: [Tensor; 2],
     losses: fn(&mut [T], usize, &[T], &mut [T]),
@@ -123,7 +125,7 @@ fn losses<T: Float>(all: &mut [T], classes: usize, labels: &[T], losses: &mut [T
     }
 }
 
-/// The tensor broadcast to a matrix; itself if it has that shape.
+/// The tensor broadcast to a matrix; unchanged if it has that shape.
 fn rows_of<T: Float>(tensor: Tensor, shape: &Shape) -> Result<Tensor> {
     let &[rows, columns] = shape.dims() else { return Ok(tensor) };
     if tensor.shape() == shape {
@@ -142,7 +144,8 @@ fn rows_of<T: Float>(tensor: Tensor, shape: &Shape) -> Result<Tensor> {
     Ok(Tensor::from_vec(shape.clone(), all))
 }
 
-/// `losses` is given the rows, the length of one, and a label and a place for the loss of each; it leaves the gradient.
+/// `losses` receives the rows, the length of a row, and a label and a slot for the loss of each. It replaces the rows by
+/// the gradient.
 fn sparse_cross_entropy<T: Float>(
     [mut logits, labels]: [Tensor; 2],
     losses: fn(&mut [T], usize, &[i64], &mut [T]),
@@ -189,5 +192,5 @@ fn sparse_losses<T: Float>(all: &mut [T], classes: usize, labels: &[i64], losses
     }
 }
 
-/// Labels shown in the message about a bad one.
+/// The maximum number of labels in the message about an invalid one.
 const MAX_LABELS_SHOWN: usize = 32;

@@ -1,25 +1,25 @@
-//! Sliding windows: sizes, strides, dilations and paddings, as convolutions and pools state them.
+//! Sliding windows: sizes, strides, dilations and paddings, as specified by the attributes of convolutions and pools.
 //!
-//! Two spatial dimensions are computed as three, the first of size 1, so that everything is written once.
+//! Two spatial dimensions are computed as three, the first of size 1, so that one implementation serves both.
 
 pub use meshtf_loops::vector::Axis;
 use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::super::KernelNode;
 
-/// How elements outside the input are treated.
+/// The treatment of elements outside the input.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Padding {
     Same,
     Valid,
-    /// Before and after, for each spatial dimension.
+    /// The padding before and after, for each spatial dimension.
     Explicit([[usize; 2]; 3]),
 }
 
-/// What a node's attributes state about its windows: all but the sizes.
+/// The attributes of a node's windows: all but the sizes.
 #[derive(Clone, Debug)]
 pub struct Slide {
-    /// 2 or 3.
+    /// The number of spatial dimensions, 2 or 3.
     pub spatial: usize,
     pub channels_first: bool,
     pub strides: [usize; 3],
@@ -106,9 +106,9 @@ pub fn channels_first(node: &KernelNode) -> Result<bool> {
     Ok(node.attrs.get("data_format").is_some() && node.attrs.str("data_format")?.starts_with("NC"))
 }
 
-/// How many windows that span `reach` elements fit into `input`.
+/// The number of windows spanning `reach` elements that fit into `input`.
 fn placed(input: usize, reach: usize, stride: usize) -> Result<usize> {
-    // As TensorFlow counts: an input up to a stride too short gives no output, a shorter one fails.
+    // As in TensorFlow: an input up to a stride too short gives no output, a shorter one is an error.
     let output = (input as i64 - reach as i64 + stride as i64) / stride as i64;
     usize::try_from(output).map_err(|_| {
         Failure::invalid(format!(
@@ -121,7 +121,7 @@ fn placed(input: usize, reach: usize, stride: usize) -> Result<usize> {
 /// The values of a list with one for each dimension: the spatial ones, and those of batch and channels.
 ///
 /// # Errors
-/// InvalidArgument if their number is wrong or one is not positive.
+/// InvalidArgument if the number of values is wrong or one is not positive.
 pub fn per_dimension(
     name: &str,
     values: &[i64],
@@ -172,7 +172,7 @@ fn explicit(values: &[i64], spatial: usize, channels_first: bool) -> Result<[[us
     Ok(all)
 }
 
-/// One to three spatial sizes as three, with ones in front.
+/// One to three spatial sizes as three, padded with ones in front.
 pub fn spread(sizes: &[usize]) -> [usize; 3] {
     let mut all = [1; 3];
     all[3 - sizes.len()..].copy_from_slice(sizes);
