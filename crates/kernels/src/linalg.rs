@@ -1,7 +1,7 @@
-//! Linear algebra on the two innermost dimensions, for every matrix of a batch: factors, determinants, inverses.
+//! Linear algebra on the two innermost dimensions, for every matrix of a batch: factorizations, determinants, inverses.
 //!
-//! The textbook's methods, not a library's (faer, nalgebra): each can be given up between its rows, asks the memory budget for
-//! its copies, and refuses what TensorFlow refuses in its words.
+//! Textbook methods rather than a library (faer, nalgebra): each can be cancelled between rows, requests its copies from
+//! the memory budget, and reports TensorFlow's errors in TensorFlow's words.
 
 mod function;
 mod least;
@@ -21,20 +21,21 @@ use super::call::{input_dtype, ints, kernel as call, no_kernel, output_dtype, pr
 use super::real::{ln, sqrt};
 use super::{HostKernel, KernelNode, Outputs};
 
-/// A number of which there are quotients: a float32, a float64 or a complex number.
+/// A number with division: a float32, a float64 or a complex number.
 trait Scalar:
     Ring + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {
-    /// What its parts are.
+    /// The type of its parts.
     type Real: Float + Scalar<Real = Self::Real>;
-    /// Its absolute value, to compare it with others.
+    /// The absolute value, for comparisons.
     fn size(self) -> f64;
     fn conj(self) -> Self;
     fn re(self) -> Self::Real;
     fn of(re: Self::Real) -> Self;
-    /// The square of its absolute value.
+    /// The square of the absolute value.
     fn square(self) -> Self::Real;
-    /// A number of absolute value one and a real one whose product it is: one and itself if it is real.
+    /// The polar form: a number of absolute value one and a real number, whose product is the number. For a real number:
+    /// one and the number.
     fn turned(self) -> (Self, Self::Real);
 }
 
@@ -192,19 +193,19 @@ fn square(tensor: &Tensor) -> Result<(&[usize], usize)> {
     }
 }
 
-/// The matrices of a batch; none if they have no elements.
+/// The matrices of a batch; none if the matrices have no elements.
 fn matrices<T>(elements: &[T], size: usize) -> impl Iterator<Item = &[T]> {
     elements.chunks_exact((size * size).max(1))
 }
 
-/// Admits the answer and, for the time of the computation, `matrices` more matrices of the input's size.
+/// Admits the memory of the answer and, during the computation, of `matrices` more matrices of the input's size.
 fn admit_beside<T: Scalar>(answer: &Shape, matrices: usize, input: &Tensor) -> Result<()> {
     let elements = answer.checked_elements(T::DTYPE)?;
     let each = if input.is_empty() { 0 } else { input.dims()[input.rank() - 2..].iter().product() };
     memory::admit((elements + matrices * each) * size_of::<T>())
 }
 
-/// The transpose, of complex numbers conjugated.
+/// The transpose, conjugated if complex.
 fn adjoint_of<T: Scalar>(matrix: &[T], rows: usize, columns: usize) -> Vec<T> {
     let mut turned = transposed(matrix, rows, columns);
     turned.iter_mut().for_each(|x| *x = x.conj());
@@ -219,7 +220,8 @@ fn transposed<T: Copy>(matrix: &[T], rows: usize, columns: usize) -> Vec<T> {
     turned
 }
 
-/// The lower factor, computed from the lower half alone. As in TensorFlow, a matrix that has none gives NaN, no error.
+/// The lower Cholesky factor, computed from the lower half alone. As in TensorFlow, a matrix without one gives NaN, not
+/// an error.
 fn cholesky<T: Scalar>(mut input: Tensor) -> Result<Tensor> {
     let (_, n) = square(&input)?;
     for a in paced(input.slice_mut::<T>()?.chunks_exact_mut((n * n).max(1)), n * n) {
@@ -234,7 +236,7 @@ fn cholesky<T: Scalar>(mut input: Tensor) -> Result<Tensor> {
     Ok(input)
 }
 
-/// Overwrites the lower half of the matrix with its lower factor; false if the matrix is not positive definite.
+/// Overwrites the lower half of the matrix with its lower Cholesky factor; false if the matrix is not positive definite.
 fn factor<T: Scalar>(a: &mut [T], n: usize) -> bool {
     let mut pace = Pace::new();
     for j in 0..n {
@@ -258,12 +260,12 @@ fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
     a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum + a * b.conj())
 }
 
-/// A matrix factored into lower and upper triangles; rows are exchanged so that each pivot is its column's largest.
+/// An LU factorization with partial pivoting.
 struct Lu<T> {
     n: usize,
-    /// The lower factor below the diagonal (its own diagonal is all ones), the upper factor elsewhere.
+    /// The lower factor below the diagonal (its diagonal is all ones), the upper factor elsewhere.
     factors: Vec<T>,
-    /// The row of the matrix that each row of the factors stands for.
+    /// The row of the matrix that corresponds to each row of the factors.
     rows: Vec<usize>,
     is_odd: bool,
 }
@@ -306,7 +308,7 @@ impl<T: Scalar> Lu<T> {
         self.diagonal().any(|pivot| pivot == T::ZERO)
     }
 
-    /// Solves for the `width` columns of `rhs`, row by row.
+    /// Solves for the `width` columns of `rhs`, which is stored by rows.
     fn solve(&self, rhs: &[T], width: usize) -> Vec<T> {
         let mut x: Vec<T> = self.rows.iter().flat_map(|&row| &rhs[row * width..][..width]).copied().collect();
         eliminate(&self.factors, self.n, &mut x, width, true, true);
@@ -315,7 +317,7 @@ impl<T: Scalar> Lu<T> {
     }
 }
 
-/// Solves with one triangle of `a` in place.
+/// Solves with one triangle of `a`, in place.
 fn eliminate<T: Scalar>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: bool, unit_diagonal: bool) {
     let mut pace = Pace::new();
     let mut step = |x: &mut [T], i: usize| {
@@ -334,7 +336,7 @@ fn eliminate<T: Scalar>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: 
     if is_lower { (0..n).for_each(|i| step(x, i)) } else { (0..n).rev().for_each(|i| step(x, i)) }
 }
 
-/// One number for each matrix. A matrix without elements has determinant 1.
+/// The determinant of each matrix; 1 for a matrix without elements.
 fn determinant<T: Scalar>(input: &Tensor) -> Result<Tensor> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
@@ -351,7 +353,8 @@ fn determinant<T: Scalar>(input: &Tensor) -> Result<Tensor> {
     Ok(Tensor::from_vec(shape, values))
 }
 
-/// Sign, of complex numbers a number of absolute value one, and logarithm of the absolute value of each determinant.
+/// The sign of each determinant (of a complex one: a number of absolute value one), and the logarithm of its absolute
+/// value.
 fn log_determinant<T: Scalar>(input: &Tensor) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
@@ -372,7 +375,7 @@ fn log_determinant<T: Scalar>(input: &Tensor) -> Result<Outputs> {
     Ok(smallvec![Tensor::from_vec(shape.clone(), signs), Tensor::from_vec(shape, logs)])
 }
 
-/// The factors of each matrix in one, and the row that each row of them stands for, as `rows` says: int32 or int64.
+/// The factors of each matrix in one matrix, and the permutation of its rows, with the dtype `rows`: int32 or int64.
 fn factors<T: Scalar>(input: &Tensor, rows: DType) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     admit_beside::<T>(input.shape(), 1, input)?;
@@ -395,7 +398,7 @@ fn inverse<T: Scalar>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     if input.is_empty() {
         return Ok(input.clone());
     }
-    // The identity, the factored matrix, perhaps its transpose, and the solution.
+    // The identity, the factored matrix, its transpose if that is needed, and the solution.
     admit_beside::<T>(input.shape(), 4, input)?;
     let mut identity = vec![T::ZERO; n * n];
     (0..n).for_each(|i| identity[i * n + i] = T::ONE);
@@ -410,7 +413,7 @@ fn inverse<T: Scalar>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     Ok(Tensor::from_vec(input.shape().clone(), all))
 }
 
-/// The size of the matrices and the width of the right-hand sides, which must fit them.
+/// The size of the matrices and the width of the right-hand sides, after a check that they match.
 fn check_sides(matrix: &Tensor, rhs: &Tensor) -> Result<(usize, usize)> {
     let (batch, n) = square(matrix)?;
     match rhs.dims() {

@@ -1,6 +1,7 @@
-//! Strings: joined, split, cut, measured, hashed, converted from and to numbers and bytes; and summaries, which are strings too.
+//! String ops: joining, splitting, cutting, measuring, hashing, conversion from and to numbers and bytes; and summaries,
+//! which are strings too.
 //!
-//! A string is bytes. Only ops that ask for UTF-8 by name work on characters.
+//! A string is a sequence of bytes. Only ops that specify UTF-8 by name work on characters.
 
 mod assert;
 mod csv;
@@ -33,7 +34,7 @@ use super::call::kernel as call;
 use super::math::map_to;
 use super::{HostKernel, KernelNode};
 
-/// The kernel of a node whose op works on strings.
+/// The kernel of a node with a string op.
 ///
 /// # Errors
 /// InvalidArgument if an attribute is invalid, or the op has no kernel for the dtypes.

@@ -1,5 +1,5 @@
-//! Square roots and logarithms of matrices, by their Schur form: a unitary matrix and an upper triangular one, of which a
-//! function is computed. All in complex128, whatever the dtype.
+//! Square roots and logarithms of matrices, by the Schur form: a unitary matrix and an upper triangular one, to which the
+//! function is applied. Everything is computed in complex128 for every dtype.
 
 use std::iter::successors;
 
@@ -19,7 +19,7 @@ fn length(x: C) -> f64 {
     x.re.hypot(x.im)
 }
 
-/// The square root whose real part is not negative.
+/// The square root with a non-negative real part.
 fn square_root(x: C) -> C {
     if x == ZERO {
         return ZERO;
@@ -29,7 +29,7 @@ fn square_root(x: C) -> C {
     if x.re >= 0.0 { C::new(greater, other) } else { C::new(other.abs(), greater.copysign(x.im)) }
 }
 
-/// A number that is computed with as a complex128.
+/// A number that is converted to complex128 for the computation.
 pub(super) trait Wide: Scalar {
     fn widened(self) -> C;
     fn narrowed(wide: C) -> Self;
@@ -59,7 +59,7 @@ macro_rules! wide {
 
 wide!(f32 f64);
 
-/// The principal square root of each matrix; NaN if it has none that is real and the matrix is.
+/// The principal square root of each matrix; NaN for a real matrix without a real root.
 pub(super) fn sqrt<T: Wide>(input: &Tensor) -> Result<Tensor> {
     each::<T>(input, |form| {
         let has_real = |i: usize| {
@@ -76,7 +76,7 @@ pub(super) fn log<T: Wide>(input: &Tensor) -> Result<Tensor> {
     each::<T>(input, |form| log_of(&form.t, form.n))
 }
 
-/// Applies a function of the triangular factor to each matrix; `None` stands for NaN.
+/// Applies a function of the triangular factor to each matrix; a result of `None` becomes NaN.
 fn each<T: Wide>(input: &Tensor, f: impl Fn(&Schur) -> Option<Vec<C>>) -> Result<Tensor> {
     let (batch, n) = square(input)?;
     let elements = input.shape().checked_elements(T::DTYPE)?;
@@ -100,14 +100,14 @@ fn each<T: Wide>(input: &Tensor, f: impl Fn(&Schur) -> Option<Vec<C>>) -> Result
     Ok(Tensor::from_vec(input.shape().clone(), out))
 }
 
-/// A matrix as q t qᴴ.
+/// The Schur form of a matrix: q t qᴴ.
 struct Schur {
     n: usize,
     t: Vec<C>,
     q: Vec<C>,
 }
 
-/// A rotation of two neighbouring rows that makes a pair of numbers `[r, 0]`.
+/// A rotation of two neighbouring rows that maps a pair of numbers to `[r, 0]`.
 struct Rotation {
     a: C,
     b: C,
@@ -119,7 +119,7 @@ impl Rotation {
         if size == 0.0 { Rotation { a: ONE, b: ZERO } } else { Rotation { a: a / size, b: b / size } }
     }
 
-    /// On rows `k` and `k + 1`, from a column on.
+    /// Applies the rotation to rows `k` and `k + 1`, from column `from` on.
     fn rows(&self, matrix: &mut [C], n: usize, k: usize, from: usize) {
         for j in from..n {
             let (x, y) = (matrix[k * n + j], matrix[(k + 1) * n + j]);
@@ -128,7 +128,7 @@ impl Rotation {
         }
     }
 
-    /// Its inverse on columns `k` and `k + 1` of the rows before `to`.
+    /// Applies the inverse to columns `k` and `k + 1`, in the rows before `to`.
     fn columns(&self, matrix: &mut [C], n: usize, k: usize, to: usize) {
         for row in matrix.chunks_exact_mut(n).take(to) {
             let (x, y) = (row[k], row[k + 1]);
@@ -139,7 +139,7 @@ impl Rotation {
 }
 
 impl Schur {
-    /// By Householder reflections to a Hessenberg form, and by shifted QR steps from there.
+    /// The Schur form of a matrix: reduction to Hessenberg form by Householder reflections, then shifted QR steps.
     fn of(matrix: Vec<C>, n: usize) -> Result<Schur> {
         let mut q = vec![ZERO; n * n];
         (0..n).for_each(|i| q[i * n + i] = ONE);
@@ -197,21 +197,21 @@ impl Schur {
         Ok(())
     }
 
-    /// Whether the element below the diagonal in column `k - 1` is as good as zero.
+    /// Whether the subdiagonal element in column `k - 1` is negligible.
     fn is_split(&self, k: usize) -> bool {
         let at = |i: usize, j: usize| length(self.t[i * self.n + j]);
         let beside = at(k, k) + at(k - 1, k - 1);
         at(k, k - 1) <= f64::EPSILON * if beside == 0.0 { f64::MIN_POSITIVE } else { beside }
     }
 
-    /// One QR step on the rows and columns from `low` to `high`.
+    /// One QR step on rows and columns `low` to `high`.
     fn step(&mut self, low: usize, high: usize, is_stuck: bool) {
         let n = self.n;
         let at = |i: usize, j: usize| self.t[i * n + j];
         let shift = if is_stuck {
             at(high, high) + length(at(high, high - 1))
         } else {
-            // The eigenvalue of the last four elements that is nearer to the last.
+            // The eigenvalue of the trailing 2 x 2 block that is closer to its last element.
             let (a, b, c, d) = (at(high - 1, high - 1), at(high - 1, high), at(high, high - 1), at(high, high));
             let (half, middle) = ((a - d) / 2.0, (a + d) / 2.0);
             let apart = square_root(half * half + b * c);
@@ -232,7 +232,7 @@ impl Schur {
         }
     }
 
-    /// The matrix of which `t` is the triangular factor.
+    /// The matrix whose triangular factor is `t`.
     fn turned_back(&self, t: &[C]) -> Vec<C> {
         let n = self.n;
         let left = multiplied(&self.q, t, n);
@@ -268,8 +268,8 @@ fn root(t: &[C], n: usize) -> Vec<C> {
     r
 }
 
-/// The logarithm of an upper triangular matrix: of its root so often that it is near one, that many times doubled. `None` if
-/// the matrix is singular.
+/// The logarithm of an upper triangular matrix: takes square roots until the matrix is near one, and doubles the
+/// logarithm as many times. `None` if the matrix is singular.
 fn log_of(t: &[C], n: usize) -> Option<Vec<C>> {
     let from_one = |t: &[C]| {
         let off = |(i, x): (usize, &C)| if i % n == i / n { length(*x - ONE) } else { length(*x) };

@@ -1,4 +1,4 @@
-//! MatrixSolveLs: the solutions of linear equations in the sense of least squares.
+//! MatrixSolveLs: least-squares solutions of systems of linear equations.
 
 use meshtf_loops::turn::{look, paced};
 use meshtf_tensor::failure::{Failure, Result};
@@ -7,9 +7,8 @@ use meshtf_tensor::{Numeric as _, Shape, Tensor};
 use super::spectral::epsilon;
 use super::{Lu, Scalar, adjoint_of, admit_beside, dot, product, rectangles, transposed};
 
-/// `[..., m, n]` and right-hand sides of `[..., m, k]` give `[..., n, k]`: what makes the squares of the differences least, and
-/// of several such the shortest. If `fast`, what makes them and `l2` times the squares of the solution least, by normal
-/// equations.
+/// `[..., m, n]` and right-hand sides `[..., m, k]` give `[..., n, k]`, the least-squares solution of least norm. If
+/// `fast`, the minimum of the squared residuals plus `l2` times the squared solution, by normal equations.
 pub(super) fn solve<T: Scalar>(matrix: &Tensor, rhs: &Tensor, l2: f64, fast: bool) -> Result<Tensor> {
     let (batch, m, n) = rectangles(matrix)?;
     let (rhs_batch, rhs_rows, k) = rectangles(rhs)?;
@@ -39,7 +38,7 @@ pub(super) fn solve<T: Scalar>(matrix: &Tensor, rhs: &Tensor, l2: f64, fast: boo
     Ok(Tensor::from_vec(shape, answer))
 }
 
-/// A matrix, row by row.
+/// A matrix, stored by rows.
 struct Matrix<T> {
     rows: usize,
     columns: usize,
@@ -47,7 +46,7 @@ struct Matrix<T> {
 }
 
 impl<T: Scalar> Matrix<T> {
-    /// Of at least one column.
+    /// A matrix with at least one column.
     fn new(elements: Vec<T>, columns: usize) -> Matrix<T> {
         Matrix { rows: elements.len() / columns.max(1), columns, elements }
     }
@@ -77,7 +76,7 @@ impl<T: Scalar> Matrix<T> {
     }
 }
 
-/// A† (A A† + l2)⁻¹ b, or (A† A + l2)⁻¹ A† b if there are no fewer rows than columns.
+/// A† (A A† + l2)⁻¹ b, or (A† A + l2)⁻¹ A† b if there are at least as many rows as columns.
 fn by_normal_equations<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>, l2: f64) -> Result<Matrix<T>> {
     let adjoint = a.adjoint();
     let is_long = a.rows >= a.columns;
@@ -97,14 +96,14 @@ fn by_normal_equations<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>, l2: f64) -> Resu
     })
 }
 
-/// The shortest solution: with A = Q R and R† = Z S, both Q and Z of orthonormal columns, it is Z (S†)⁻¹ Q† b.
+/// The solution of least norm, Z (S†)⁻¹ Q† b, where A = Q R, R† = Z S, and Q and Z have orthonormal columns.
 fn shortest<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>) -> Matrix<T> {
     let (q, r) = factored(a);
     if q.rows == 0 {
         return Matrix::new(vec![T::ZERO; a.columns * b.columns], b.columns);
     }
     let (z, s) = factored(&r.adjoint());
-    // Where rounding makes R lose a rank that A has, what is lost is nothing.
+    // If rounding gives R a lower rank than A, the lost part is negligible.
     let rank = z.rows;
     let right = Matrix::new(conjugated(&q).times(b).elements, b.columns);
     let solved = Lu::of(&s.adjoint().elements, rank).solve(&right.elements[..rank * b.columns], b.columns);
@@ -120,8 +119,9 @@ fn real<T: Scalar>(value: f64) -> T {
     T::of(T::Real::from_f64(value))
 }
 
-/// Orthonormal vectors, a row each, and for each of them its shares in the columns of the matrix. There are as many as the matrix
-/// has ranks: each is what is left of the column of which most is left (Gram and Schmidt, each column twice).
+/// Orthonormal vectors, one per row, and the coefficients of the matrix's columns for each of them. Their number is the
+/// rank of the matrix. Each is the largest remainder of a column (Gram-Schmidt with column pivoting, each column
+/// orthogonalized twice).
 fn factored<T: Scalar>(a: &Matrix<T>) -> (Matrix<T>, Matrix<T>) {
     let (m, n) = (a.rows, a.columns);
     let mut left = a.transposed().elements;

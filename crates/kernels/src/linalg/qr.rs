@@ -1,4 +1,4 @@
-//! Qr: a matrix as the product of an orthogonal (unitary, if it is complex) and an upper triangular one, by Householder
+//! Qr: the factorization of a matrix into an orthogonal (unitary, if complex) and an upper triangular one, by Householder
 //! reflections.
 
 use meshtf_loops::turn::{look, paced};
@@ -11,7 +11,8 @@ use super::{Scalar, product, rectangles};
 use crate::Outputs;
 use crate::real::sqrt;
 
-/// `[..., m, n]` as q of `[..., m, k]` and r of `[..., k, n]`, where k is the smaller of m and n, or m if `full`.
+/// Factors `[..., m, n]` into q of `[..., m, k]` and r of `[..., k, n]`, where k is the smaller of m and n, or m if
+/// `full`.
 pub(super) fn qr<T: Scalar>(input: &Tensor, full: bool) -> Result<Outputs> {
     let (batch, m, n) = rectangles(input)?;
     let k = if full { m } else { m.min(n) };
@@ -33,13 +34,13 @@ pub(super) fn qr<T: Scalar>(input: &Tensor, full: bool) -> Result<Outputs> {
     Ok(smallvec![Tensor::from_vec(q_shape, q), Tensor::from_vec(r_shape, r)])
 }
 
-/// A matrix that reflections have made upper triangular.
+/// A matrix reduced to upper triangular form by reflections.
 ///
-/// Reflection j is 1 - tau v vᴴ, where v is zero before element j, one there, and what stands below the diagonal of column j
-/// after it. Its sign is that of LAPACK and Eigen: the diagonal of r has the sign opposite to that of the element it
-/// replaces.
+/// Reflection j is 1 - tau v vᴴ, where v is zero before element j, one at it, and equal to the part of column j below the
+/// diagonal after it. The sign is that of LAPACK and Eigen: a diagonal element of r has the sign opposite to that of the
+/// element it replaces.
 pub(super) struct Reflections<T> {
-    /// `m` rows of `n`.
+    /// `m` rows of `n` elements.
     pub a: Vec<T>,
     m: usize,
     n: usize,
@@ -67,7 +68,7 @@ impl<T: Scalar> Reflections<T> {
         Reflections { a, m, n, taus }
     }
 
-    /// The first `k` columns of their product, `m` rows.
+    /// The first `k` columns of the product of the reflections, `m` rows.
     pub fn orthogonal(&self, k: usize) -> Vec<T> {
         let (m, n) = (self.m, self.n);
         let mut q = vec![T::ZERO; m * k];
@@ -91,8 +92,9 @@ impl<T: Scalar> Reflections<T> {
     }
 }
 
-/// The reflection of a vector onto its first axis: what becomes of its first element `head`, which is real then, the factor tau,
-/// and what the other elements, whose squares sum up to `tail`, are to be divided by to get those of v.
+/// The reflection of a vector onto its first axis. `head` is its first element, `tail` the sum of the squares of the
+/// other elements. Returns the new first element, which is real, the factor tau, and the divisor that turns the other
+/// elements into those of v.
 pub(super) fn reflection<T: Scalar>(head: T, tail: T::Real) -> (T, T, T) {
     if tail == T::Real::ZERO && head == T::of(head.re()) {
         return (head, T::ZERO, T::ONE);
@@ -102,8 +104,8 @@ pub(super) fn reflection<T: Scalar>(head: T, tail: T::Real) -> (T, T, T) {
     (beta, ((beta - head) / beta).conj(), head - beta)
 }
 
-/// Applies reflection `j`, whose vector stands in column `j` of the rows `below`, to the columns after it: `row` is what row j
-/// has there.
+/// Applies reflection `j`, whose vector is stored in column `j` of the rows `below`, to the columns after it; `row` is
+/// the part of row j in those columns.
 fn reflect<T: Scalar>(row: &mut [T], below: &mut [T], n: usize, j: usize, tau: T, sums: &mut [T]) {
     sums.copy_from_slice(row);
     for own in paced(below.chunks_exact(n), n - j) {

@@ -1,4 +1,4 @@
-//! Eigenvalues of symmetric and Hermitian matrices, and singular values.
+//! Eigenvalues and eigenvectors of symmetric and Hermitian matrices, and singular value decompositions.
 
 use meshtf_loops::turn::{look, paced};
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -11,11 +11,11 @@ use super::{Scalar, adjoint_of, matrices, product, rectangles, square};
 use crate::Outputs;
 use crate::real::{self, abs, max, sqrt};
 
-/// Most rounds of a search that halves what is left, at the least, in nearly every one.
+/// The most rounds of an iteration in which nearly every round at least halves the remainder.
 const MOST_ROUNDS: usize = 60;
 
-/// The eigenvalues of each matrix in ascending order, and its eigenvectors as columns; these are of shape `[0]` if they are not
-/// wanted. Only the lower half of a matrix is read.
+/// The eigenvalues of each matrix in ascending order, and its eigenvectors as columns; without `wants_vectors` these have
+/// shape `[0]`. Only the lower half of a matrix is read.
 pub(super) fn eigen<T: Scalar>(input: &Tensor, wants_vectors: bool) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     let values_shape: Shape = batch.iter().copied().chain([n]).collect();
@@ -37,8 +37,9 @@ pub(super) fn eigen<T: Scalar>(input: &Tensor, wants_vectors: bool) -> Result<Ou
     Ok(smallvec![Tensor::from_vec(values_shape, values), Tensor::from_vec(vectors_shape, vectors)])
 }
 
-/// The eigenvalues of a symmetric or Hermitian matrix, and its eigenvectors as rows: it is made real and tridiagonal by
-/// reflections, and diagonal by the implicit QR algorithm with Wilkinson's shifts (Golub and Van Loan, Matrix Computations, 8.3).
+/// The eigenvalues of a symmetric or Hermitian matrix, and its eigenvectors as rows: reflections make the matrix real and
+/// tridiagonal, and the implicit QR algorithm with Wilkinson's shifts makes it diagonal (Golub and Van Loan, Matrix
+/// Computations, 8.3).
 fn symmetric<T: Scalar>(mut a: Vec<T>, n: usize, wants_vectors: bool) -> Result<(Vec<T::Real>, Vec<T>)> {
     let zero = T::Real::ZERO;
     let size = |x: T| T::Real::from_f64(x.size());
@@ -61,9 +62,9 @@ fn symmetric<T: Scalar>(mut a: Vec<T>, n: usize, wants_vectors: bool) -> Result<
     Ok((diagonal, rows))
 }
 
-/// Makes a symmetric or Hermitian matrix, whose lower half is given, tridiagonal: its diagonal and what stands beside that, which
-/// are real. The vector of reflection k, which is one at element k + 1, stays below the subdiagonal of column k; with it goes its
-/// factor.
+/// Reduces a symmetric or Hermitian matrix, given by its lower half, to tridiagonal form. Returns the diagonal and the
+/// subdiagonal, which are real, and the factors of the reflections. The vector of reflection k, whose element k + 1 is
+/// one, is stored below the subdiagonal of column k.
 fn tridiagonal<T: Scalar>(a: &mut [T], n: usize) -> (Vec<T::Real>, Vec<T::Real>, Vec<T>) {
     let (mut beside, mut taus) = (Vec::new(), Vec::new());
     let (mut v, mut w) = (vec![T::ZERO; n], vec![T::ZERO; n]);
@@ -101,7 +102,7 @@ fn tridiagonal<T: Scalar>(a: &mut [T], n: usize) -> (Vec<T::Real>, Vec<T::Real>,
     ((0..n).map(|i| a[i * n + i].re()).collect(), beside, taus)
 }
 
-/// The transpose of the product of the reflections that [`tridiagonal`] left behind.
+/// The transpose of the product of the reflections that [`tridiagonal`] stored in `a`.
 fn product_of_reflections<T: Scalar>(a: &[T], taus: &[T], n: usize) -> Vec<T> {
     let mut rows = vec![T::ZERO; n * n];
     rows.iter_mut().step_by(n + 1).for_each(|x| *x = T::ONE);
@@ -117,7 +118,7 @@ fn product_of_reflections<T: Scalar>(a: &[T], taus: &[T], n: usize) -> Vec<T> {
     rows
 }
 
-/// Makes a symmetric tridiagonal matrix diagonal; `rotate(k, c, s)` is told of each rotation of the axes k and k + 1.
+/// Makes a symmetric tridiagonal matrix diagonal; calls `rotate(k, c, s)` for each rotation of the axes k and k + 1.
 fn diagonalize<T: Float>(d: &mut [T], e: &mut [T], mut rotate: impl FnMut(usize, T, T)) -> Result<()> {
     let (two, epsilon) = (T::ONE + T::ONE, epsilon::<T>());
     let mut end = d.len().saturating_sub(1);
@@ -180,14 +181,16 @@ pub(super) fn epsilon<T: Float>() -> T {
 }
 
 /// The singular values of each matrix in descending order, and the left and right singular vectors as columns: as many as
-/// there are values, or, if `full`, all of an orthogonal matrix. The vectors are of shape `[0]` if they are not wanted.
+/// there are values or, if `full`, those of a whole orthogonal matrix. Without `wants_vectors` the vectors have shape
+/// `[0]`.
 pub(super) fn svd<T: Scalar>(input: &Tensor, wants_vectors: bool, full: bool) -> Result<Outputs> {
     let (batch, m, n) = rectangles(input)?;
     let count = m.min(n);
     let (left, right) = if full { (m, n) } else { (count, count) };
     let shape = |dims: &[usize]| batch.iter().chain(dims).copied().collect::<Shape>();
     let shapes = [shape(&[count]), shape(&[m, left]), shape(&[n, right])];
-    // The last is what completes the vectors of one matrix, of as many elements as the larger of its answers.
+    // The last term is the memory for completing the vectors of one matrix: as many elements as the larger of its two
+    // results.
     let each = if input.is_empty() { 0 } else { (4 * m * n).saturating_add(2 * (m * left).max(n * right)) };
     let mut elements = each;
     for shape in &shapes[..if wants_vectors { 3 } else { 1 }] {
@@ -199,8 +202,8 @@ pub(super) fn svd<T: Scalar>(input: &Tensor, wants_vectors: bool, full: bool) ->
     let batches = if is_empty { 0 } else { product(batch) };
     for i in paced(0..batches, 16) {
         let a = &input.slice::<T>()?[i * m * n..][..m * n];
-        // At least as many rows as columns: the vectors of the transposed matrix, of complex numbers conjugated, are those of
-        // this one, the other way round.
+        // At least as many rows as columns. Otherwise the adjoint matrix is decomposed, whose left and right vectors are
+        // exchanged.
         let svd = if m < n { Orthogonal::of(a, m, n) } else { Orthogonal::of(&adjoint_of(a, m, n), n, m) };
         values.extend(svd.values.iter().map(|&value| T::of(value)));
         if wants_vectors {
@@ -215,20 +218,20 @@ pub(super) fn svd<T: Scalar>(input: &Tensor, wants_vectors: bool, full: bool) ->
     Ok(smallvec![Tensor::from_vec(s, values), Tensor::from_vec(u, lefts), Tensor::from_vec(v, rights)])
 }
 
-/// `count` vectors of `length` elements made orthogonal to each other by rotations of pairs of them (Hestenes' method).
+/// `count` vectors of `length` elements, orthogonalized by rotations of pairs of them (Hestenes' method).
 struct Orthogonal<T: Scalar> {
     count: usize,
     length: usize,
-    /// Their lengths, the greatest first.
+    /// The lengths of the vectors, in descending order.
     values: Vec<T::Real>,
-    /// The vectors in that order, a row each, of length one if they were not zero.
+    /// The vectors in that order, one per row, normalized if they are not zero.
     vectors: Vec<T>,
-    /// What was rotated into them: row i gives the shares of the vectors that there were in vector i.
+    /// The accumulated rotations: row i contains the coefficients of the original vectors in vector i.
     turned: Vec<T>,
 }
 
 impl<T: Scalar> Orthogonal<T> {
-    /// Of the rows of a matrix.
+    /// Orthogonalizes the rows of a matrix.
     fn of(rows: &[T], count: usize, length: usize) -> Orthogonal<T> {
         let zero = T::Real::ZERO;
         let largest = rows.iter().fold(zero, |largest, &x| max(largest, T::Real::from_f64(x.size())));
@@ -265,11 +268,12 @@ impl<T: Scalar> Orthogonal<T> {
         }
     }
 
-    /// The first `wanted` columns of an orthogonal (unitary) matrix whose first columns are the vectors, conjugated.
+    /// The first `wanted` columns of an orthogonal (unitary) matrix whose first columns are the conjugated vectors.
     fn long(&self, wanted: usize) -> Vec<T> {
         let length = self.length;
         let mut columns = adjoint_of(&self.vectors, self.count, length);
-        // A value that vanishes beside the greatest has no vector of its own: any that is orthogonal to the others will do.
+        // A value that is negligible compared to the greatest has no definite vector: any that is orthogonal to the other
+        // vectors will do.
         let room = epsilon::<T::Real>() * T::Real::from_f64(length as f64);
         let least = self.values.first().map_or(T::Real::ZERO, |&first| first * room);
         let known = self.values.iter().take_while(|&&value| value > least).count();
@@ -293,7 +297,7 @@ impl<T: Scalar> Orthogonal<T> {
     }
 }
 
-/// Rotates rows `p` and `q` so that they are orthogonal; whether they were not.
+/// Rotates rows `p` and `q` so that they are orthogonal. Returns whether they were not.
 fn rotate<T: Scalar>(a: &mut [T], turned: &mut [T], length: usize, count: usize, p: usize, q: usize) -> bool {
     let pair = |rows: &mut [T], width: usize, with: &mut dyn FnMut(&mut T, &mut T)| {
         let (before, from) = rows.split_at_mut(q * width);
@@ -329,7 +333,7 @@ mod tests {
     use super::*;
     use meshtf_tensor::Complex;
 
-    /// Numbers that look random.
+    /// Pseudo-random numbers.
     fn numbers(count: usize) -> Vec<f64> {
         (0..count as u64)
             .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / (1 << 23) as f64 - 1.0)
@@ -382,7 +386,7 @@ mod tests {
         let none = Tensor::zeros(DType::F64, [1 << 60, 0, 3]).unwrap();
         assert_eq!(svd::<f64>(&none, true, false).unwrap()[0].dims(), [1 << 60, 0]);
         assert_eq!(super::super::qr::qr::<f64>(&none, false).unwrap()[1].dims(), [1 << 60, 0, 3]);
-        // A square of as many rows would be 80 GB.
+        // A square matrix of as many rows would be 80 GB.
         let tall = Tensor::zeros(DType::F64, [100_000, 1]).unwrap();
         let outputs = svd::<f64>(&tall, true, false).unwrap();
         assert_eq!((outputs[0].slice::<f64>().unwrap(), outputs[1].dims()), (&[0.0][..], &[100_000, 1][..]));

@@ -1,4 +1,4 @@
-//! Systems whose matrices have three diagonals, solved and multiplied.
+//! Tridiagonal systems of linear equations and tridiagonal products.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::Tensor;
@@ -9,8 +9,8 @@ use super::{Scalar, product, rectangles};
 
 const NOT_INVERTIBLE: &str = "The matrix is not invertible.";
 
-/// Solves for each column of `[..., n, k]`; `[..., 3, n]` are the diagonals, the upper one first. The last of that and the first
-/// of the lower one stand for nothing.
+/// Solves for each column of `[..., n, k]`. `[..., 3, n]` contains the diagonals, the upper one first; the last element
+/// of the upper and the first of the lower one are ignored.
 pub(super) fn solve<T: Scalar>(diagonals: &Tensor, rhs: &Tensor, pivots: bool) -> Result<Tensor> {
     let (batch, three, n) = rectangles(diagonals)?;
     let (batch_rhs, rows, width) = rectangles(rhs)?;
@@ -53,7 +53,7 @@ struct System<'a, T> {
     upper: &'a [T],
     middle: &'a [T],
     lower: &'a [T],
-    /// Columns of the right-hand side.
+    /// The number of columns of the right-hand side.
     width: usize,
 }
 
@@ -62,7 +62,7 @@ impl<T: Scalar> System<'_, T> {
     fn pivoted(&self, x: &mut [T]) -> Result<()> {
         let (n, width) = (self.middle.len(), self.width);
         let mut pace = Pace::new();
-        // The diagonal of the upper factor and the two above it.
+        // The diagonal of the upper factor and the two superdiagonals.
         let mut u = vec![[T::ZERO; 3]; n];
         u[0] = [self.middle[0], self.upper[0], T::ZERO];
         for i in 0..n - 1 {
@@ -102,7 +102,7 @@ impl<T: Scalar> System<'_, T> {
         Ok(())
     }
 
-    /// Elimination without exchanges.
+    /// Elimination without row exchanges (the Thomas algorithm).
     fn thomas(&self, x: &mut [T]) -> Result<()> {
         let (n, width) = (self.middle.len(), self.width);
         let failed = "The matrix is either not invertible, or requires pivoting. Try setting partial_pivoting = True.";
@@ -131,7 +131,7 @@ impl<T: Scalar> System<'_, T> {
     }
 }
 
-/// `[..., 1, n]` above, on and below the diagonal, times `[..., n, k]`.
+/// The product of the diagonals `[..., 1, n]` above, on and below the main one with `[..., n, k]`.
 pub(super) fn multiply<T: Scalar>([upper, middle, lower, rhs]: &[Tensor; 4]) -> Result<Tensor> {
     let (batch, n, width) = rectangles(rhs)?;
     for (diagonal, name) in [(upper, "superdiagonal"), (middle, "main diagonal"), (lower, "subdiagonal")] {

@@ -1,4 +1,4 @@
-//! Assert: fails its step with the values it was given, if the condition does not hold.
+//! Assert: fails its step with the values of its inputs if the condition is false.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Data, Tensor};
@@ -19,7 +19,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     }))
 }
 
-/// The first elements, each row of a matrix in brackets, as TensorFlow writes them: `[1 2][3 4]...`.
+/// The first elements, with each row of a matrix in brackets, as TensorFlow formats them: `[1 2][3 4]...`.
 fn summary(tensor: &Tensor, most: usize) -> String {
     let shown = tensor.len().min(most);
     let mut text = String::new();

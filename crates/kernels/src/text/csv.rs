@@ -1,5 +1,5 @@
-//! DecodeCSV: the fields of comma-separated records, each field an output. By hand, since csv-core reads whatever it is given,
-//! and TensorFlow refuses quotes within a field, and what follows a field in quotes.
+//! DecodeCSV: the fields of comma-separated records, one output per field. Without csv-core, which accepts any input:
+//! TensorFlow rejects quotes within a field, and text after a quoted field.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -8,13 +8,13 @@ use meshtf_tensor::{DType, Data, Tensor};
 use super::super::call::check_text_bytes;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 
-/// How records are written.
+/// The format of records.
 struct Format {
     delimiter: u8,
     quotes: bool,
-    /// Stands for a field without a value.
+    /// The representation of a field without a value.
     missing: Vec<u8>,
-    /// Which fields are wanted, in order; all if empty.
+    /// The requested fields, in order; all if empty.
     columns: Vec<usize>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     Ok(Box::new(move |inputs| decode(&inputs, &types, &format)))
 }
 
-/// Refuses what cannot stand for the fields without a value.
+/// Checks that each default can replace a field without a value.
 ///
 /// # Errors
 /// InvalidArgument.
@@ -96,7 +96,7 @@ fn decode(inputs: &Inputs, types: &[DType], format: &Format) -> Result<Outputs> 
     outputs.into_iter().map(|data| Tensor::new(records.shape().clone(), data)).collect()
 }
 
-/// Whether the field can be read as an element of that dtype, which is added then.
+/// Appends the field as an element of `output`'s dtype. False if it cannot be parsed as that dtype.
 pub fn push_field(output: &mut Data, field: &[u8]) -> bool {
     let text = || std::str::from_utf8(field).map_or("", str::trim);
     match output {
@@ -112,10 +112,10 @@ pub fn push_field(output: &mut Data, field: &[u8]) -> bool {
     }
 }
 
-/// Adds the one element of a field's default.
+/// Appends the one element of a field's default.
 ///
 /// # Errors
-/// InvalidArgument if it has another dtype.
+/// InvalidArgument if the default has another dtype.
 pub fn push_default(output: &mut Data, default: &Tensor) -> Result<()> {
     match (output, default.data()) {
         (Data::String(all), Data::String(one)) => all.push(one[0].clone()),
@@ -132,7 +132,7 @@ pub fn push_default(output: &mut Data, default: &Tensor) -> Result<()> {
 }
 
 impl Format {
-    /// The wanted fields of a record.
+    /// The requested fields of a record.
     fn fields(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut fields = Vec::new();
         let (mut at, mut number) = (0, 0);
@@ -163,7 +163,7 @@ impl Format {
         Ok(fields)
     }
 
-    /// The field at `at`, which goes on to the one after it.
+    /// The unquoted field at `at`, which is advanced to the next field.
     fn bare(&self, record: &[u8], at: &mut usize) -> Result<Vec<u8>> {
         let rest = &record[*at..];
         let field = &rest[..rest.iter().position(|&byte| byte == self.delimiter).unwrap_or(rest.len())];
@@ -174,7 +174,7 @@ impl Format {
         Ok(field.to_vec())
     }
 
-    /// The same of a field whose opening quote was before `at`.
+    /// As [`bare`](Format::bare), for a field whose opening quote is just before `at`.
     fn quoted(&self, record: &[u8], at: &mut usize) -> Result<Vec<u8>> {
         let mut field = Vec::new();
         while *at + 1 < record.len() && (record[*at] != b'"' || record[*at + 1] != self.delimiter) {

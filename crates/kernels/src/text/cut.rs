@@ -23,7 +23,7 @@ fn starts(text: &[u8]) -> impl Iterator<Item = usize> {
     text.iter().enumerate().filter(|(_, byte)| **byte & 0xc0 != 0x80).map(|(at, _)| at)
 }
 
-/// `len` units of each string from `pos` on (counted from the end if negative), or as many as there are.
+/// `len` units of each string from `pos` on (counted from the end if negative), or up to the end of the string.
 fn substr(x: &Tensor, pos: &Tensor, len: &Tensor, characters: bool) -> Result<Tensor> {
     if pos.shape() != len.shape() {
         return Err(Failure::invalid(format!(
@@ -61,7 +61,7 @@ fn substr(x: &Tensor, pos: &Tensor, len: &Tensor, characters: bool) -> Result<Te
     }
 }
 
-/// `None` if the text has no such position.
+/// A part of the text; `None` if the text has no such position.
 fn part(text: &[u8], pos: i64, len: i64, characters: bool) -> Option<&[u8]> {
     let units = if characters { starts(text).count() } else { text.len() };
     let from = usize::try_from(if pos < 0 { pos.checked_add(units as i64)? } else { pos })

@@ -1,7 +1,8 @@
-//! FarmHash's Fingerprint64: a hash that is the same on every machine and for ever, so that it can name buckets.
+//! FarmHash's Fingerprint64, a stable hash: it never changes and is the same on every machine, so that it can identify
+//! buckets.
 //!
-//! Written from the published algorithm (farmhash, `farmhashna::Hash64`). Not for secrets. The crate farmhash 1.1 answers
-//! otherwise than TensorFlow for 128 bytes, and each greater multiple of 64.
+//! Implements the published algorithm (farmhash, `farmhashna::Hash64`). Not for secrets. The crate farmhash 1.1 differs
+//! from TensorFlow for 128 bytes and every greater multiple of 64.
 
 const K0: u64 = 0xc3a5_c85c_97cb_3127;
 const K1: u64 = 0xb492_b66f_be98_f273;
@@ -61,7 +62,7 @@ fn up_to_16(s: &[u8]) -> u64 {
     }
 }
 
-/// The first and last 16 bytes, with which lengths from 17 to 64 begin: `a`, and the two halves of the hash.
+/// The computation for 17 to 64 bytes from the first and last 16 bytes: `a`, and the two halves of the hash.
 fn ends(s: &[u8], first: u64) -> (u64, u64, u64) {
     let (length, mul) = (s.len(), multiplier(s.len()));
     let a = word(s, 0).wrapping_mul(first);
@@ -111,7 +112,7 @@ struct State {
 }
 
 impl State {
-    /// Takes in the 64 bytes at `at`. The last block has a weight of 9 for part of the state.
+    /// Mixes in the 64 bytes at `at`. The last block has a weight of 9 for part of the state.
     fn round(&mut self, s: &[u8], at: usize, mul: u64, weight: u64) {
         let State { x, y, z, v, w } = self;
         *x = x.wrapping_add(*y).wrapping_add(v.0).wrapping_add(word(s, at + 8)).rotate_right(37).wrapping_mul(mul);
@@ -135,7 +136,7 @@ fn long(s: &[u8]) -> u64 {
     for block in 0..blocks {
         state.round(s, block * 64, K1, 1);
     }
-    // The last 64 bytes, some of them a second time.
+    // The last 64 bytes, which overlap the block before.
     let mul = K1.wrapping_add((state.z & 0xff) << 1);
     state.w.0 = state.w.0.wrapping_add(((s.len() - 1) & 63) as u64);
     state.v.0 = state.v.0.wrapping_add(state.w.0);

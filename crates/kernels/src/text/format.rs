@@ -1,5 +1,5 @@
-//! AsString: numbers and bools as text, in the formats of C's printf, which Rust's differ from in width,
-//! precision and exponents, so that they are written here.
+//! AsString: numbers and bools as text, in the formats of C's printf. Rust's formats differ in width, precision and
+//! exponents.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Numeric, with_complex, with_float, with_integer};
@@ -8,10 +8,10 @@ use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::math::map_to;
 use super::super::{HostKernel, KernelNode};
 
-/// The largest width and precision that a node may ask for.
+/// The largest width and precision of a node.
 const MOST: i64 = 4096;
 
-/// A number of either precision.
+/// A float of either precision as f64.
 fn wide(number: impl Into<f64>) -> f64 {
     number.into()
 }
@@ -53,7 +53,7 @@ enum Notation {
 #[derive(Clone, Copy)]
 struct Format {
     notation: Notation,
-    /// Digits after the point (in the shortest form: significant digits).
+    /// The digits after the point (in the shortest form: the significant digits).
     precision: usize,
     width: usize,
     fill: Option<u8>,
@@ -152,7 +152,7 @@ fn scientific(x: f64, precision: usize) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// `%g`: fixed or scientific, whichever the exponent asks for, without trailing zeros.
+/// `%g`: fixed or scientific, depending on the exponent, without trailing zeros.
 pub(super) fn shortest(x: f64, precision: usize) -> String {
     let precision = precision.max(1);
     let rounded = scientific(x, precision - 1);

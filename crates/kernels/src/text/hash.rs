@@ -1,5 +1,5 @@
-//! StringToHashBucket, StringToHashBucketFast, StringToHashBucketStrong and Fingerprint: hashes that are the same on every
-//! machine, so that they can name buckets.
+//! StringToHashBucket, StringToHashBucketFast, StringToHashBucketStrong and Fingerprint: hashes that are the same on
+//! every machine, so that they can identify buckets.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Data, Shape, Tensor};
@@ -29,7 +29,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     })
 }
 
-/// TensorFlow's Hash64: MurmurHash64A with a seed of its own.
+/// TensorFlow's Hash64: MurmurHash64A with a fixed seed.
 fn hash64(text: &[u8]) -> u64 {
     const M: u64 = 0xc6a4_a793_5bd1_e995;
     let mix = |k: u64| (k ^ k >> 47).wrapping_mul(M);
@@ -46,12 +46,12 @@ fn hash64(text: &[u8]) -> u64 {
     hash ^ hash >> 47
 }
 
-/// Fewer than eight bytes as a number.
+/// Fewer than eight bytes as a little-endian number.
 fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// SipHash-2-4 with a key of the caller's: that of std is SipHash-1-3.
+/// SipHash-2-4 with the caller's key; std has SipHash-1-3 only.
 fn sip_hash(text: &[u8], key: [u64; 2]) -> u64 {
     let mut v = [
         key[0] ^ 0x736f_6d65_7073_6575,
@@ -84,7 +84,7 @@ fn sip_round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
-/// The fingerprint of each row, as eight bytes; of strings, that of the fingerprints of the row's strings.
+/// The fingerprint of each row, as eight bytes; for strings, that of the fingerprints of the row's strings.
 fn fingerprint(data: &Tensor, method: &Tensor) -> Result<Tensor> {
     if method.rank() != 0 || method.slice::<Vec<u8>>()?[0] != b"farmhash64" {
         return Err(Failure::invalid("Unsupported fingerprint method: only farmhash64 is supported"));

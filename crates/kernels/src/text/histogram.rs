@@ -1,4 +1,4 @@
-//! TensorFlow's histograms: buckets whose limits grow by a tenth, from 1e-12 to 1e20 on both sides of 0.
+//! TensorFlow's histograms: buckets whose limits grow by 10 %, from 1e-12 to 1e20 on both sides of 0.
 
 use std::sync::LazyLock;
 
@@ -38,9 +38,9 @@ impl Histogram {
     }
 }
 
-/// A histogram that grows.
+/// A histogram to which values can be added.
 pub struct OpenHistogram {
-    /// Without its buckets.
+    /// The histogram without its buckets.
     whole: Histogram,
     counts: Vec<f64>,
 }
@@ -66,7 +66,7 @@ impl OpenHistogram {
         whole.sum_squares += value * value;
     }
 
-    /// What was counted. Consecutive empty buckets are merged into one with the last one's limit.
+    /// The histogram so far. Consecutive empty buckets are merged into one with the last one's limit.
     pub fn histogram(&self) -> Histogram {
         let (mut histogram, mut was_empty) = (self.whole.clone(), false);
         for (&limit, &count) in LIMITS.iter().zip(&self.counts) {

@@ -1,4 +1,4 @@
-//! StringJoin, ReduceJoin and UnsortedSegmentJoin.
+//! The ops StringJoin, ReduceJoin and UnsortedSegmentJoin.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -20,10 +20,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     Ok(call(move |[inputs, axes]| reduce_join(&inputs, &axes, keep_dims, &separator)))
 }
 
-/// The work of making a string, in elements.
+/// The work of creating a string, in elements.
 const STRING: usize = 64;
 
-/// Element by element; a scalar is joined with every element of the others.
+/// Joins element by element; a scalar is joined with every element of the other inputs.
 fn join(inputs: &Inputs, separator: &[u8]) -> Result<Outputs> {
     let shape = inputs.iter().map(Tensor::shape).find(|shape| shape.rank() > 0).cloned().unwrap_or_default();
     if let Some(other) = inputs.iter().find(|input| input.rank() > 0 && *input.shape() != shape) {
@@ -46,7 +46,7 @@ fn join(inputs: &Inputs, separator: &[u8]) -> Result<Outputs> {
     Ok(one(Tensor::from_vec(shape, strings)))
 }
 
-/// Along axes; the first of those named varies fastest.
+/// Joins along axes; the first of the named axes varies fastest.
 fn reduce_join(inputs: &Tensor, axes: &Tensor, keep_dims: bool, separator: &[u8]) -> Result<Tensor> {
     let rank = inputs.rank();
     let mut over = Vec::new();
@@ -79,7 +79,7 @@ fn reduce_join(inputs: &Tensor, axes: &Tensor, keep_dims: bool, separator: &[u8]
     Ok(Tensor::from_vec(shape, joined))
 }
 
-/// The strings of each segment, joined in their order.
+/// The strings of each segment, joined in order.
 fn segment_join(inputs: &Tensor, ids: &Tensor, count: &Tensor, separator: &[u8]) -> Result<Tensor> {
     let count = call::size(count, "num_segments")?;
     let Some(rest) = inputs.dims().strip_prefix(ids.dims()) else {

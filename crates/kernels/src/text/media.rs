@@ -1,5 +1,5 @@
-//! AudioSummary, AudioSummaryV2, TensorSummary, TensorSummaryV2 and, where pictures can be encoded, ImageSummary: summaries of
-//! more than numbers.
+//! Summaries of sounds, images and tensors: AudioSummary, AudioSummaryV2, TensorSummary, TensorSummaryV2 and, if images
+//! can be encoded, ImageSummary.
 
 use meshtf_graph::graphdef::{TensorProto, tensor_to_proto};
 use meshtf_loops::turn::Pace;
@@ -10,7 +10,7 @@ use prost::Message;
 use super::super::call::{check_text_bytes, kernel as call};
 use super::super::{HostKernel, KernelNode};
 
-/// `tensorflow.Summary`, the fields used here.
+/// `tensorflow.Summary`, the fields used in this module.
 #[derive(Clone, PartialEq, Message)]
 struct MediaSummary {
     #[prost(message, repeated, tag = "1")]
@@ -30,7 +30,7 @@ struct MediaValue {
     node_name: String,
     #[prost(message, optional, tag = "8")]
     tensor: Option<TensorProto>,
-    /// `SummaryMetadata`, whose bytes are passed on as they are.
+    /// `SummaryMetadata`, whose bytes are passed on unchanged.
     #[prost(message, optional, tag = "9")]
     metadata: Option<Metadata>,
 }
@@ -82,7 +82,7 @@ struct Plugin {
     content: Vec<u8>,
 }
 
-/// The kernel of a node whose op summarizes sounds, pictures or whole tensors.
+/// The kernel of a node whose op summarizes sounds, images or whole tensors.
 ///
 /// # Errors
 /// InvalidArgument if an attribute is invalid.
@@ -122,10 +122,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// A tensor as it is serialised: its elements as bytes, or one by one if they are strings.
+/// The serialised form of a tensor: its elements as bytes, or one by one if they are strings.
 ///
 /// # Errors
-/// ResourceExhausted if there is no memory for that.
+/// ResourceExhausted if there is not enough memory for it.
 pub(super) fn proto(tensor: &Tensor) -> Result<TensorProto> {
     check_text_bytes(tensor.byte_len().saturating_add(64))?;
     let Some(bytes) = tensor.bytes() else { return Ok(tensor_to_proto(tensor)) };
@@ -174,7 +174,7 @@ fn audio(tag: &Tensor, tensor: &Tensor, rate: f32, most: usize) -> Result<Tensor
     Ok(Tensor::scalar(MediaSummary { value }.encode_to_vec()))
 }
 
-/// A WAV file of samples of 16 bits.
+/// A WAV file of 16-bit samples.
 fn wave(samples: &[f32], rate: u32, channels: usize) -> Result<Vec<u8>> {
     let too_large =
         |_| Failure::invalid(format!("{} samples of {channels} channels are too many for a WAV file", samples.len()));
@@ -245,8 +245,8 @@ fn images(tag: &Tensor, tensor: &Tensor, most: usize, bad: &[u8]) -> Result<Tens
     Ok(Tensor::scalar(MediaSummary { value }.encode_to_vec()))
 }
 
-/// Floats scaled to bytes, with a colour for pixels that are not finite. `scaled` multiplies, adds and cuts off, in the
-/// precision of the floats, as TensorFlow does.
+/// Floats scaled to bytes, with a given colour for pixels that are not finite. `scaled` multiplies, adds and truncates in
+/// the precision of the floats, as TensorFlow does.
 fn visible<T: Copy>(
     floats: &[T],
     depth: usize,
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn floats_are_scaled_in_their_own_precision() {
-        // What float32 makes of -3.55 * (127 / 3.55) + 128 by numpy; in float64 it is a little less than 1.
+        // The float32 result of -3.55 * (127 / 3.55) + 128, by numpy; in float64 it is a little less than 1.
         let bytes =
             visible(&[0.62f32, 1.51, -3.55], 3, &[255; 3], |x| x, |x, scale, offset| (x * scale + offset) as u8);
         assert_eq!(bytes, [150, 182, 1]);

@@ -13,7 +13,7 @@ struct Rules {
     widths: Vec<i64>,
     left: Vec<u8>,
     right: Vec<u8>,
-    /// How many pads there may be at each end; negative for as many as fit.
+    /// The maximum number of pads at each end; negative for as many as fit.
     pads: i64,
     keeps_short: bool,
 }
@@ -78,7 +78,7 @@ impl Rules {
         if self.pads < 0 { width - 1 } else { self.pads.min(width - 1) }
     }
 
-    /// The run at place `at` of `count`, with the pads that it takes at both ends.
+    /// The run with index `at` of `count`, with its pads at both ends.
     fn one(
         &self,
         row: &[Vec<u8>],
@@ -119,7 +119,7 @@ impl Rules {
     }
 }
 
-/// Where rows begin, and the last ends.
+/// The start of each row and the end of the last, after a check.
 fn checked(splits: &[i64], count: usize) -> Result<Vec<usize>> {
     let (Some(first), Some(last)) = (splits.first(), splits.last()) else { return Ok(Vec::new()) };
     if *first != 0 {

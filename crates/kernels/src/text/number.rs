@@ -1,4 +1,4 @@
-//! StringToNumber: text parsed as a number, spaces around it allowed.
+//! StringToNumber: text parsed as a number, with optional spaces around it.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Element, Tensor};
@@ -18,14 +18,14 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     })
 }
 
-/// A whole number in hexadecimal digits, as C's strtod takes it, of at most 64 bits.
+/// A hexadecimal integer of at most 64 bits, in the syntax of C's strtod.
 fn hexadecimal(text: &str) -> Option<f64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1.0, digits),
         None => (1.0, text.strip_prefix('+').unwrap_or(text)),
     };
     let digits = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"))?;
-    // Rust would take a second sign.
+    // Rust would accept a second sign.
     let is_plain = digits.starts_with(|digit: char| digit.is_ascii_hexdigit());
     u64::from_str_radix(digits, 16).ok().filter(|_| is_plain).map(|value| sign * value as f64)
 }

@@ -1,5 +1,5 @@
-//! RegexFullMatch and StaticRegexFullMatch: whether a pattern matches a whole string; RegexReplace and StaticRegexReplace: its
-//! matches replaced.
+//! RegexFullMatch and StaticRegexFullMatch, which match whole strings against a pattern, and RegexReplace and
+//! StaticRegexReplace, which replace matches.
 //!
 //! Patterns have RE2's syntax; as with RE2, matching takes time linear in the string.
 
@@ -15,9 +15,9 @@ use super::super::call::{check_text_bytes, kernel as call};
 use super::super::math::map_to;
 use super::super::{HostKernel, KernelNode};
 
-/// Most bytes that a compiled pattern may take.
+/// The maximum size of a compiled pattern, in bytes.
 const MOST_BYTES: usize = 8 << 20;
-/// Most nested groups.
+/// The maximum nesting of groups.
 const MOST_NESTED: u32 = 100;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
@@ -66,10 +66,10 @@ fn matches(input: &Tensor, pattern: &Regex) -> Result<Tensor> {
     map_to(input, |text: &Vec<u8>| pattern.is_match(text.as_slice()))
 }
 
-/// Where a match must begin and end.
+/// The anchoring of a match.
 #[derive(Clone, Copy)]
 enum Anchored {
-    /// Where the string does.
+    /// At both ends of the string.
     Whole,
     Nowhere,
 }
@@ -80,7 +80,7 @@ fn compiled(pattern: &[u8], anchored: Anchored) -> Result<Regex> {
     let invalid =
         |why: String| Failure::invalid(format!("Invalid pattern: {}, error: {why}", String::from_utf8_lossy(pattern)));
     let text = std::str::from_utf8(pattern).map_err(|error| invalid(error.to_string()))?;
-    // Parsed by itself first: `)(` would be valid between the brackets added below.
+    // Parsed separately first: `)(` would be valid between the brackets added below.
     let syntax = syntax::Config::new().nest_limit(MOST_NESTED).utf8(false);
     syntax::parse_with(text, &syntax).map_err(|error| invalid(error.to_string()))?;
     let limits = Config::new().utf8_empty(false).nfa_size_limit(Some(MOST_BYTES));
@@ -94,10 +94,10 @@ fn compiled(pattern: &[u8], anchored: Anchored) -> Result<Regex> {
         .map_err(|error| invalid(error.to_string()))
 }
 
-/// What takes the place of a match: text, and what groups matched.
+/// The replacement of a match: literal text and the text of groups.
 struct Rewrite {
     pieces: Vec<Piece>,
-    /// Else there is no more of it than what stands before the mistake, and a single match is not replaced, as in RE2.
+    /// If false, the pieces end before the error, and a single match is not replaced, as in RE2.
     is_valid: bool,
 }
 
@@ -149,7 +149,7 @@ impl Rewrite {
     }
 }
 
-/// Each string with the first match, or all, replaced.
+/// Each string with its first match, or all matches, replaced.
 fn replaced(input: &Tensor, pattern: &Regex, rewrite: &Rewrite, all: bool) -> Result<Tensor> {
     let fits = rewrite.groups() < pattern.captures_len() && (all || rewrite.is_valid);
     let rewrite = Some(rewrite).filter(|_| fits);
@@ -192,7 +192,7 @@ fn replaced_in(
         }
         out.extend_from_slice(&text[at..span.start]);
         if span.is_empty() && last_end == Some(span.start) {
-            // Not where a match has just ended: the search goes on after the next character.
+            // An empty match directly after a match is skipped: the search continues after the next character.
             let next = &text[span.start..(span.start + character(&text[span.start..])).min(text.len())];
             out.extend_from_slice(next);
             at = span.start + next.len().max(1);
@@ -209,7 +209,7 @@ fn replaced_in(
     Ok(out)
 }
 
-/// Bytes of the UTF-8 character that a text begins with; 1 if it does not begin with one.
+/// The number of bytes of the UTF-8 character at the beginning of the text; 1 if there is none.
 fn character(text: &[u8]) -> usize {
     let count = match text.first() {
         Some(0xc2..=0xdf) => 2,

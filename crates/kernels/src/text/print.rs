@@ -1,4 +1,4 @@
-//! Print: values on the standard error of the node that runs the op.
+//! Print: writes values to the standard error of the node that runs the op.
 
 use std::io::Write;
 
@@ -33,14 +33,14 @@ fn summary(tensor: &Tensor, most: usize) -> String {
 
 fn element(tensor: &Tensor, i: usize) -> String {
     let element = tensor.element(i);
-    // TensorFlow prints a bool as a number here.
+    // TensorFlow's Print writes a bool as a number.
     match tensor.dtype() {
         DType::Bool => u8::from(element.item::<bool>().unwrap_or_default()).to_string(),
         _ => element.to_string(),
     }
 }
 
-/// Ignores errors: a closed standard error must not fail a step.
+/// Writes to the standard error. Ignores errors: a closed standard error must not fail a step.
 pub(super) fn write(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

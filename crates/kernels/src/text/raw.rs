@@ -1,5 +1,5 @@
-//! Elements as bytes in strings: DecodeRaw, DecodePaddedRaw, EncodeBase64, DecodeBase64, ParseTensor, SerializeTensor, and
-//! DecodeCompressed.
+//! Conversion between elements and strings of their bytes: DecodeRaw, DecodePaddedRaw, EncodeBase64, DecodeBase64,
+//! ParseTensor, SerializeTensor, and DecodeCompressed.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -67,7 +67,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// What a function makes of each string; `size` estimates the bytes of one result by those of its string.
+/// The result of `f` for each string; `size` estimates the bytes of one result from those of its string.
 fn each(texts: &Tensor, f: impl Fn(&Vec<u8>) -> Result<Vec<u8>>, size: impl Fn(usize) -> usize) -> Result<Tensor> {
     let all = texts.slice::<Vec<u8>>()?;
     texts.shape().checked_elements(DType::String)?;
@@ -87,7 +87,7 @@ fn each(texts: &Tensor, f: impl Fn(&Vec<u8>) -> Result<Vec<u8>>, size: impl Fn(u
     Ok(Tensor::from_vec(texts.shape().clone(), done))
 }
 
-/// Base64 with the alphabet that is safe in URLs; read with or without padding.
+/// Base64 with the URL-safe alphabet; padding is optional when decoding.
 fn engine(pads: bool) -> GeneralPurpose {
     let config = GeneralPurposeConfig::new()
         .with_encode_padding(pads)
@@ -96,7 +96,7 @@ fn engine(pads: bool) -> GeneralPurpose {
     GeneralPurpose::new(&URL_SAFE, config)
 }
 
-/// The elements of each string; all strings are of one length.
+/// The elements of each string; all strings have the same length.
 fn decode_raw(texts: &Tensor, dtype: DType, size: usize, is_little: bool) -> Result<Tensor> {
     let all = texts.slice::<Vec<u8>>()?;
     let length = all.first().map_or(0, Vec::len);
@@ -115,7 +115,7 @@ fn decode_raw(texts: &Tensor, dtype: DType, size: usize, is_little: bool) -> Res
     elements(texts, length / size, dtype, size, is_little)
 }
 
-/// The first `width` bytes of each string as elements, with zeros after those that are shorter.
+/// The first `width` bytes of each string as elements; shorter strings are padded with zeros.
 fn decode_padded(texts: &Tensor, width: i64, dtype: DType, size: usize, is_little: bool) -> Result<Tensor> {
     let positive = usize::try_from(width).ok().filter(|&width| width > 0);
     let width =
@@ -142,7 +142,7 @@ fn elements(texts: &Tensor, count: usize, dtype: DType, size: usize, is_little: 
         bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
     }
     if dtype == DType::Bool {
-        // Every byte that is not 0 is true.
+        // Every byte except 0 is true.
         bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
     }
     Tensor::from_bytes(dtype, shape, &bytes)
@@ -154,7 +154,7 @@ fn parse_tensor(serialized: &Tensor, wanted: DType) -> Result<Tensor> {
         return Err(Failure::invalid(why));
     }
     let bytes = &serialized.slice::<Vec<u8>>()?[0];
-    // The lists of a message take more memory than it.
+    // The lists of a message take more memory than the message.
     check_text_bytes(bytes.len().saturating_mul(8))?;
     let invalid = |why: String| Failure::invalid(format!("Could not parse `serialized` as TensorProto: {why}"));
     let proto = TensorProto::decode(bytes.as_slice()).map_err(|error| invalid(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! UnicodeScript: the scripts that characters belong to.
+//! UnicodeScript: the scripts of characters.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use super::super::HostKernel;
 use super::super::call::kernel as call;
 use super::super::math::map_to;
 
-/// The first code point of each run of one script, and the script's number.
+/// The first code point of each run of one script, and the number of the script.
 static RUNS: LazyLock<Vec<(u32, i32)>> = LazyLock::new(|| {
     let lines = include_str!("scripts.txt").lines().filter(|line| !line.starts_with('#'));
     let run = |line: &str| {
@@ -20,7 +20,7 @@ pub(super) fn kernel() -> HostKernel {
     call(|[codes]| map_to(&codes, |&code: &i32| script(code)))
 }
 
-/// ICU's number of the script of a code point; -1 for a number that is none.
+/// ICU's number of the script of a code point; -1 for an invalid code point.
 fn script(code: i32) -> i32 {
     let Some(code) = u32::try_from(code).ok().filter(|&code| code <= char::MAX.into()) else { return -1 };
     let after = RUNS.partition_point(|(first, _)| *first <= code);

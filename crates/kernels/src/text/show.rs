@@ -1,4 +1,5 @@
-//! StringFormat and PrintV2: values as TensorFlow shows them, within a text, and texts on the standard error of the node.
+//! StringFormat and PrintV2: values formatted as in TensorFlow, within a text, and texts on the standard error of the
+//! node.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -9,14 +10,14 @@ use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::format::shortest;
 use super::print::write;
 
-/// What a number is held in.
+/// The type of a number.
 #[derive(Clone, Copy)]
 enum Shown {
     F32,
     F64,
 }
 
-/// The streams that PrintV2 knows.
+/// The streams that PrintV2 accepts.
 const STREAMS: &[&str] = &["stdout", "stderr", "log(info)", "log(warning)", "log(error)"];
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
@@ -25,7 +26,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     }
     let (template, placeholder) = (node.attrs.bytes("template")?, node.attrs.bytes("placeholder")?);
     let pieces = split(template, placeholder);
-    // A negative number means all of them.
+    // A negative number means all elements.
     let most = usize::try_from(node.attrs.int("summarize")?).unwrap_or(usize::MAX);
     if node.inputs.len() + 1 != pieces.len() {
         return Err(Failure::invalid(format!(
@@ -65,7 +66,7 @@ fn printed(node: &KernelNode) -> Result<HostKernel> {
     }))
 }
 
-/// What stands before, between and after the placeholders.
+/// The parts of the template before, between and after the placeholders.
 fn split(template: &[u8], placeholder: &[u8]) -> Vec<Vec<u8>> {
     if placeholder.is_empty() {
         return template.chunks(1).map(<[u8]>::to_vec).collect();
@@ -79,7 +80,7 @@ fn split(template: &[u8], placeholder: &[u8]) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// The elements of a tensor in brackets: in each dimension, `ends` from both ends.
+/// The elements of a tensor in brackets: in each dimension, the first and the last `ends`.
 struct Abridged<'a> {
     tensor: &'a Tensor,
     ends: usize,
@@ -87,11 +88,11 @@ struct Abridged<'a> {
 }
 
 impl Abridged<'_> {
-    /// Writes what is below a dimension, from the element at `first` on.
+    /// Writes the elements of a dimension, from the element at `first` on.
     fn dimension(&mut self, dimension: usize, first: usize, text: &mut Vec<u8>) -> Result<()> {
         let dims = self.tensor.dims();
         let Some(&count) = dims.get(dimension) else {
-            // A scalar of which nothing is to be shown.
+            // A scalar with no elements to show.
             if self.ends == 0 && dims.is_empty() {
                 text.extend_from_slice(b"...");
                 return Ok(());
@@ -147,7 +148,7 @@ fn element(tensor: &Tensor, i: usize, text: &mut Vec<u8>) {
     }
 }
 
-/// As few digits as TensorFlow shows: 6 (15 of 64 bits) if they are enough, or 9 (17).
+/// The number with the precision that TensorFlow shows: 6 digits (15 for 64 bits) if they identify it, otherwise 9 (17).
 fn number(x: f64, shown: Shown) -> String {
     if !x.is_finite() {
         let sign = if x < 0.0 { "-" } else { "" };
@@ -167,7 +168,7 @@ fn number(x: f64, shown: Shown) -> String {
     format!("{sign}{digits}")
 }
 
-/// As in C, with UTF-8 as it is.
+/// Escapes as in C; UTF-8 is unchanged.
 fn escaped(bytes: &[u8], text: &mut Vec<u8>) {
     for &byte in bytes {
         match byte {

@@ -25,7 +25,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     }))
 }
 
-/// Indices `[n, 2]`, values `[n]`, and the dense shape: as many rows as strings, as many columns as the most parts.
+/// Indices `[n, 2]`, values `[n]`, and the dense shape: a row per string, and as many columns as the largest number of
+/// parts.
 fn sparse(inputs: Inputs, what: &str, split: impl for<'a> Fn(&'a [u8], &[u8]) -> Parts<'a>) -> Result<Outputs> {
     let [input, by] = take(inputs)?;
     if input.rank() != 1 {
@@ -67,7 +68,7 @@ fn at_any<'a>(text: &'a [u8], delimiters: &[u8], skips_empty: bool) -> Parts<'a>
     text.split(|byte| delimiters.contains(byte)).filter(|part| !skips_empty || !part.is_empty()).collect()
 }
 
-/// Splits at runs of white space, at most `most` times; after that the rest follows, even if it is empty.
+/// Splits at runs of white space, at most `most` times. Then the remainder is the last part, even if it is empty.
 fn at_space(text: &[u8], most: usize) -> Parts<'_> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
     let trimmed = |text: &'_ [u8]| text.iter().take_while(|byte| is_space(byte)).count();

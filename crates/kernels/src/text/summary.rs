@@ -10,7 +10,7 @@ use super::super::call::{kernel as call, one};
 use super::super::{HostKernel, Inputs, KernelNode};
 use super::histogram::Histogram;
 
-/// `tensorflow.Summary`, the fields used here.
+/// `tensorflow.Summary`, the fields used in this module.
 #[derive(Clone, PartialEq, Message)]
 pub struct SummaryProto {
     #[prost(message, repeated, tag = "1")]
@@ -77,7 +77,7 @@ fn histogram_summary(name: &str, tag: &Tensor, values: Tensor) -> Result<Tensor>
 }
 
 /// All values of all summaries. Concatenated messages decode as one message with the values of both, so that unknown
-/// kinds of value pass through unchanged.
+/// kinds of values are passed on unchanged.
 fn merge(inputs: &[Tensor]) -> Result<Tensor> {
     let mut tags = HashSet::new();
     let mut merged = Vec::new();
@@ -86,7 +86,7 @@ fn merge(inputs: &[Tensor]) -> Result<Tensor> {
             let summary = SummaryProto::decode(bytes.as_slice())
                 .map_err(|_| Failure::invalid(format!("Could not parse one of the summary inputs (input {i})")))?;
             for value in summary.value {
-                // A value without a tag is named by its node, which is unique.
+                // A value without a tag is identified by its node, whose name is unique.
                 if !value.tag.is_empty() && !tags.insert(value.tag.clone()) {
                     return Err(Failure::invalid(format!("Duplicate tag {} found in summary inputs", value.tag)));
                 }

@@ -1,4 +1,4 @@
-//! Strings of characters in an encoding: transcoded, decoded to code points, and encoded from them.
+//! Strings of characters in an encoding: transcoding, decoding to code points, and encoding of code points.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -9,7 +9,7 @@ use super::super::{HostKernel, KernelNode, Outputs};
 
 /// The largest code point.
 const LAST: i64 = 0x10_ffff;
-/// What replaces bytes that are not a character.
+/// The replacement for bytes that are not a character.
 const REPLACEMENT: u32 = 0xfffd;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
@@ -56,7 +56,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     }
 }
 
-/// What to do with bytes that are not a character.
+/// The treatment of bytes that are not a character.
 #[derive(Clone, Copy)]
 struct Rules {
     replacement: u32,
@@ -85,7 +85,7 @@ impl Rules {
         character.is_wrong || self.replaces_controls && character.code <= 0x1f
     }
 
-    /// The character, or what stands for it, if anything does.
+    /// The character or its replacement; `None` if it is omitted.
     fn replaced(&self, character: &Character) -> Option<u32> {
         match self.is_wrong(character) {
             false => Some(character.code),
@@ -110,12 +110,12 @@ enum Encoding {
     Utf32 {
         is_big: bool,
     },
-    /// Big unless a mark at the beginning says otherwise.
+    /// Big-endian unless a byte order mark at the beginning states otherwise.
     Utf16Marked,
     Utf32Marked,
 }
 
-/// A character of a text, and how many bytes it took.
+/// A character of a text, and the number of its bytes.
 struct Character {
     code: u32,
     bytes: usize,
@@ -183,7 +183,7 @@ impl Encoding {
 struct Characters<'a> {
     encoding: Encoding,
     left: &'a [u8],
-    /// Bytes of a mark, which count with the first character.
+    /// The bytes of a byte order mark, which count as part of the first character.
     skipped: usize,
 }
 
@@ -209,7 +209,8 @@ impl Iterator for Characters<'_> {
     }
 }
 
-/// A character, if there is one at the beginning, and how many bytes it takes. Of a broken one, those that could belong to one.
+/// The character at the beginning, if there is one, and the number of its bytes. For an invalid character, the number of
+/// bytes that could belong to one.
 fn utf8(text: &[u8]) -> (Option<u32>, usize) {
     let part = &text[..text.len().min(4)];
     let (valid, broken) = match std::str::from_utf8(part) {
@@ -247,7 +248,7 @@ fn utf32(text: &[u8], is_big: bool) -> (Option<u32>, usize) {
     (char::from_u32(code).map(u32::from), 4)
 }
 
-/// The code points of each string, as a ragged tensor, and perhaps at which byte each begins.
+/// The code points of each string, as a ragged tensor, and, if requested, the byte offset of each.
 fn decoded(texts: &Tensor, from: Encoding, rules: Rules, with_places: bool, wide: bool) -> Result<Outputs> {
     let texts = texts.slice::<Vec<u8>>()?;
     check_text_bytes(texts.iter().map(|text| text.len().saturating_mul(12)).sum())?;
