@@ -1,4 +1,4 @@
-//! Shapes and positions: ops that describe, change or move elements and never compute with them.
+//! Array ops: ops that describe, change or move elements and never compute with them.
 
 mod block;
 mod diag;
@@ -29,7 +29,7 @@ use super::{Compile, HostKernel, KernelNode, first};
 /// The kernel of a node whose op moves or describes elements.
 ///
 /// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes, or an attribute has no meaning.
+/// InvalidArgument if the op has no kernel for the dtypes, or an attribute is invalid.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let files: &[Compile] = &[
         shape::kernel,

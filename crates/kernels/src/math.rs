@@ -1,7 +1,7 @@
-//! Element by element: arithmetic, comparison, logic, bits, casts and selection.
+//! Elementwise ops: arithmetic, comparison, logic, bits, casts and selection.
 //!
-//! Each op is one row of a table in a function generic over the element type. The walk over the elements is written
-//! once for each number of operands, in `zip`.
+//! Each op is one row of a table in a function generic over the element type. The loop over the elements exists once for
+//! each number of operands, in `zip`.
 
 mod binary;
 mod cast;

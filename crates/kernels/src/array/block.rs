@@ -1,4 +1,4 @@
-//! SpaceToBatchND and back, SpaceToDepth and DepthToSpace: blocks of an image moved between its dimensions.
+//! SpaceToBatchND, BatchToSpaceND, SpaceToDepth and DepthToSpace: blocks of an image moved between its dimensions.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Shape, Tensor};
@@ -27,7 +27,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             return Err(Failure::invalid(format!("Input rank should be: 4 instead of: {}", x.rank())));
         };
         let (h, w, c) = if channels_last { (a, b, c) } else { (b, c, a) };
-        // A size of 0 is divisible by any block; the shape that the other sizes give is checked below.
+        // A size of 0 is divisible by any block; the shape that follows from the other sizes is checked below.
         let squared = block.checked_mul(block);
         let fits =
             if to_depth { h % block == 0 && w % block == 0 } else { squared.is_some_and(|squared| c % squared == 0) };
@@ -51,7 +51,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         let (oh, ow, oc) = answer.ok_or_else(|| {
             Failure::invalid(format!("block_size {block} makes a shape out of {} that exceeds every limit", x.shape()))
         })?;
-        // Split the blocked dimensions, order them anew, and merge them.
+        // Split the blocked dimensions, reorder them, and merge them.
         let (split, order) = match (to_depth, channels_last) {
             (true, true) => (vec![n, oh, block, ow, block, c], [0, 1, 3, 2, 4, 5]),
             (true, false) => (vec![n, c, oh, block, ow, block], [0, 3, 5, 1, 2, 4]),
@@ -63,7 +63,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     })))
 }
 
-/// The elements of `x` split into dimensions `split`, which are taken in `order`, as a tensor of `shape`.
+/// The elements of `x` split into dimensions `split`, which are reordered by `order`, as a tensor of `shape`.
 fn reordered(x: &Tensor, split: &[usize], order: &[usize], shape: Shape) -> Result<Tensor> {
     if x.is_empty() {
         shape.checked_elements(x.dtype())?;
@@ -144,7 +144,7 @@ fn space_to_batch(x: Tensor, block: &Tensor, paddings: &Tensor) -> Result<Tensor
             paddings.shape()
         )));
     }
-    // Every dimension has a row of paddings here, zero for the batch and the dimensions after the blocked ones.
+    // In `all_paddings` every dimension has a row, zero for the batch and the dimensions after the blocked ones.
     let mut all_paddings = vec![0; x.rank() * 2];
     all_paddings[2..2 + 2 * blocked].copy_from_slice(&paddings.to_i64s()?);
     let zero = Tensor::zeros(x.dtype(), Shape::scalar())?;

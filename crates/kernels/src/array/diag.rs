@@ -65,7 +65,7 @@ fn diag_part([x]: [Tensor; 1]) -> Result<Tensor> {
     View { offset: 0, dims: vec![(n, n as isize + 1)] }.read(&x, first.into())
 }
 
-/// Rows and columns of the matrices in a tensor's last two dimensions.
+/// The rows and columns of the matrices in a tensor's last two dimensions.
 fn matrix_size(x: &Tensor) -> Result<(usize, usize)> {
     match x.dims() {
         [.., rows, columns] => Ok((*rows, *columns)),
@@ -73,7 +73,8 @@ fn matrix_size(x: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// Zero outside the band of `lower` subdiagonals and `upper` superdiagonals; a negative number keeps them all.
+/// Zeroes the elements outside the band of `lower` subdiagonals and `upper` superdiagonals; a negative number keeps all
+/// of them.
 fn band_part<T: Moved>(mut x: Tensor, lower: &Tensor, upper: &Tensor) -> Result<Tensor> {
     let (rows, columns) = matrix_size(&x)?;
     let width = |tensor: &Tensor, what: &str, most: usize, of: &str| -> Result<i64> {
@@ -114,7 +115,7 @@ impl Align {
     }
 }
 
-/// The diagonals `lower` to `upper` of a matrix, and their layout in a table with a row of `longest` for each.
+/// The diagonals `lower` to `upper` of a matrix, and their layout in a table with a row of `longest` elements for each.
 struct Diagonals {
     lower: i64,
     upper: i64,
@@ -125,7 +126,7 @@ struct Diagonals {
 }
 
 impl Diagonals {
-    /// The range that `k` states: one number, or two.
+    /// The range that `k` specifies: one number, or two.
     fn range(k: &Tensor) -> Result<(i64, i64)> {
         let (lower, upper) = match k.to_i64s()?.as_slice() {
             &[k] => (k, k),
@@ -168,7 +169,7 @@ impl Diagonals {
         Ok(Diagonals { lower, upper, rows, columns, longest, align })
     }
 
-    /// The dimensions of the tables, one for each matrix of a batch.
+    /// The dimensions of the tables, with one table for each matrix of a batch.
     fn table_dims(&self, batch: &[usize]) -> Vec<usize> {
         let mut dims = batch.to_vec();
         if self.lower != self.upper {
@@ -178,7 +179,7 @@ impl Diagonals {
         dims
     }
 
-    /// For each element on one of the diagonals: its place in a matrix, and its place in the table.
+    /// Calls `f` for each element on one of the diagonals, with its index in a matrix and its index in the table.
     fn for_each(&self, mut f: impl FnMut(usize, usize)) {
         for (row, d) in (self.lower..=self.upper).rev().enumerate() {
             let length = Self::length(self.rows, self.columns, d) as usize;
@@ -207,7 +208,7 @@ fn matrix_diag_part<T: Moved>(x: &Tensor, k: &Tensor, padding: &Tensor, align: A
     Ok(Tensor::from_moved(x.dtype(), shape, out))
 }
 
-/// `x` with other elements on some of its diagonals.
+/// `x` with some of its diagonals replaced.
 fn matrix_set_diag<T: Moved>(mut x: Tensor, diagonal: &Tensor, k: &Tensor, align: Align) -> Result<Tensor> {
     let (rows, columns) = matrix_size(&x)?;
     let diagonals = Diagonals::of(k, rows, columns, align)?;

@@ -47,25 +47,25 @@ pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> 
     .unwrap_or_else(|| not_held(params.dtype()))
 }
 
-/// Which slices are read, and what they make.
+/// The slices that a gather reads, and the shape of its result.
 pub struct Gather {
     batches: usize,
     outer: usize,
-    /// Size of the axis.
+    /// The size of the axis.
     limit: usize,
-    /// The indices, checked.
+    /// The indices, after a check.
     places: Vec<usize>,
-    /// Elements of a slice.
+    /// The number of elements of a slice.
     pub inner: usize,
     /// The shape of the answer.
     pub shape: Shape,
 }
 
 impl Gather {
-    /// What [`gather`] reads of a tensor of this shape.
+    /// The slices that [`gather`] reads from a tensor of this shape.
     ///
     /// # Errors
-    /// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, or, in TensorFlow's words, if the shapes do not fit.
+    /// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, or, in TensorFlow's words, if the shapes do not match.
     pub fn new(params: &Shape, indices: &Tensor, axis: i64, batch_dims: i64) -> Result<Gather> {
         if params.rank() == 0 {
             return Err(Failure::invalid("params must be at least 1 dimensional"));
@@ -108,12 +108,12 @@ impl Gather {
         })
     }
 
-    /// How many slices are read, if each has elements.
+    /// The number of slices to read, if each has elements.
     pub fn slices(&self) -> usize {
         self.places.len() * self.outer
     }
 
-    /// Where a slice begins.
+    /// The offset of a slice.
     pub fn offset(&self, slice: usize) -> usize {
         if self.outer * self.batches == 1 {
             return self.places[slice] * self.inner;
@@ -145,7 +145,7 @@ impl Gather {
     }
 }
 
-/// How many leading dimensions of `params` and `indices` are paired.
+/// The number of leading dimensions in which `params` and `indices` are paired.
 fn batches(params: &Shape, indices: &Tensor, batch_dims: i64) -> Result<usize> {
     let rank = indices.rank() as i64;
     if batch_dims.unsigned_abs() > rank.unsigned_abs() {
@@ -160,7 +160,7 @@ fn batches(params: &Shape, indices: &Tensor, batch_dims: i64) -> Result<usize> {
     Ok(batch)
 }
 
-/// Indices of any integer dtype that indices can have.
+/// The indices, from any integer dtype that indices can have.
 pub(super) fn indices_of(indices: &Tensor) -> Result<Vec<i64>> {
     match indices.data() {
         Data::I16(values) => Ok(values.iter().map(|&x| i64::from(x)).collect()),
@@ -178,8 +178,8 @@ pub fn ignores_bad_indices(node: &KernelNode) -> Result<bool> {
     }
 }
 
-/// The slices of a tensor of `dims` that rows of coordinates name: the offset of each (`None` for a bad one that is
-/// ignored) and the number of elements in a slice.
+/// The slices of a tensor of `dims` that rows of coordinates name: the offset of each (`None` for an ignored invalid one)
+/// and the number of elements in a slice.
 pub(super) fn slices(
     indices: &Tensor,
     dims: &[usize],
@@ -197,7 +197,7 @@ pub(super) fn slices(
     }
     let inner = call::product(&dims[depth..]);
     if depth == 0 {
-        // Rows of no coordinates take no memory themselves.
+        // Rows without coordinates take no memory themselves.
         Shape::from([call::product(prefix), 2]).checked_elements(DType::I64)?;
         return Ok((vec![Some(0); call::product(prefix)], inner));
     }
@@ -221,11 +221,11 @@ pub(super) fn slices(
     Ok((offsets, inner))
 }
 
-/// The slices of a tensor of this shape that GatherNd reads: the offset of each (`None` for a bad one that is ignored), how many
-/// elements a slice has, and the shape of the answer.
+/// The slices that GatherNd reads from a tensor of this shape: the offset of each (`None` for an ignored invalid one),
+/// the number of elements of a slice, and the shape of the answer.
 ///
 /// # Errors
-/// InvalidArgument if the indices do not fit.
+/// InvalidArgument if the indices do not fit the shape.
 pub fn nd_slices(params: &Shape, indices: &Tensor, ignore: bool) -> Result<(Vec<Option<usize>>, usize, Shape)> {
     let (offsets, inner) = slices(indices, params.dims(), "param", ignore)?;
     let depth = indices.dims()[indices.rank() - 1];
@@ -237,7 +237,7 @@ fn gather_nd<T: Moved>(params: &Tensor, indices: &Tensor, ignore: bool) -> Resul
     let (offsets, inner, shape) = nd_slices(params.shape(), indices, ignore)?;
     let mut out = Vec::with_capacity(shape.checked_elements(params.dtype())?);
     let elements = params.moved::<T>()?;
-    // Ignored indices read as zeros.
+    // Ignored indices give zeros.
     let zeros = vec![T::default(); inner];
     for offset in paced(offsets.into_iter(), inner + 4) {
         out.extend_from_slice(offset.map_or(&zeros, |offset| &elements[offset..offset + inner]));

@@ -1,5 +1,5 @@
-//! InplaceUpdate, InplaceAdd and InplaceSub, which change rows of a tensor; DeepCopy; Empty; EnsureShape; UnravelIndex;
-//! DataFormatDimMap and DataFormatVecPermute.
+//! The ops InplaceUpdate, InplaceAdd and InplaceSub, which change rows of a tensor; DeepCopy; Empty; EnsureShape;
+//! UnravelIndex; DataFormatDimMap and DataFormatVecPermute.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
@@ -66,13 +66,13 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Rows of a tensor by their places, and how many elements each has.
+/// The indices of rows of a tensor, and the number of elements of each.
 struct NamedRows {
     places: Vec<usize>,
     width: usize,
 }
 
-/// Has the rows of the first input that the second names changed by those of the third: `change` is called with the first and
+/// Changes the rows of the first input that the second names by the rows of the third; `change` receives the first and
 /// the third.
 fn rows([x, i, v]: [Tensor; 3], change: fn(&mut Tensor, &Tensor, &NamedRows) -> Result<()>) -> Result<Tensor> {
     let wrong = |why: String| Err(Failure::invalid(why));
@@ -97,13 +97,13 @@ fn rows([x, i, v]: [Tensor; 3], change: fn(&mut Tensor, &Tensor, &NamedRows) -> 
         return wrong(format!("there are no rows to change in x of shape {own}"));
     }
     let mut x = call::owned(x)?;
-    // They are counted around from its end.
+    // The indices wrap around at the number of rows.
     let places = i.to_i64s()?.into_iter().map(|row| row.rem_euclid(count) as usize).collect();
     change(&mut x, &v, &NamedRows { places, width })?;
     Ok(x)
 }
 
-/// Changes each element of the rows by the next of `new`.
+/// Changes each element of the rows by the corresponding element of `new`.
 fn change<T>(
     old: Result<&mut [T]>,
     new: Result<&[T]>,
@@ -117,7 +117,7 @@ fn change<T>(
     Ok(())
 }
 
-/// The coordinates, a row for each dimension, of places in a tensor of these sizes.
+/// The coordinates, a row for each dimension, of flat indices into a tensor of these sizes.
 fn unravel(indices: &Tensor, dims: &Tensor) -> Result<Tensor> {
     if indices.rank() > 1 {
         return Err(Failure::invalid(format!("The indices can only be scalar or vector, got \"{}\"", indices.shape())));
@@ -140,7 +140,7 @@ fn unravel(indices: &Tensor, dims: &Tensor) -> Result<Tensor> {
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// Where each dimension of one format stands in another.
+/// The position of each dimension of one format in the other.
 fn permutation(from: &[u8], to: &[u8]) -> Result<Vec<usize>> {
     let wrong = || {
         let [from, to] = [from, to].map(String::from_utf8_lossy);
@@ -154,7 +154,7 @@ fn permutation(from: &[u8], to: &[u8]) -> Result<Vec<usize>> {
     places.collect::<Option<Vec<_>>>().filter(|_| is_permutation).ok_or_else(wrong)
 }
 
-/// Where the dimensions with these numbers stand; negative ones count from the end.
+/// The new positions of the dimensions with these numbers; negative numbers count from the end.
 fn mapped(x: &Tensor, places: &[usize]) -> Result<Tensor> {
     let rank = places.len() as i64;
     let place = |dim: i64| {
@@ -169,7 +169,7 @@ fn mapped(x: &Tensor, places: &[usize]) -> Result<Tensor> {
     Ok(Tensor::from_vec(x.shape().clone(), out))
 }
 
-/// A number, or a pair of them, for each dimension (or each spatial one, if there are two less), in the order of the other
+/// A number, or a pair, for each dimension (or for each spatial one, if there are two fewer), reordered for the other
 /// format.
 fn permuted(x: &Tensor, from: &[u8], to: &[u8]) -> Result<Tensor> {
     let (all, space) = (from.len(), from.len() - 2);

@@ -1,4 +1,4 @@
-//! ConcatV2, Pack and ParallelConcat: several tensors as one.
+//! ConcatV2, Pack and ParallelConcat: the concatenation of several tensors.
 
 use meshtf_loops::turn::Pace;
 use meshtf_loops::vector;
@@ -97,7 +97,7 @@ pub(crate) fn join(inputs: &[Tensor], axis: usize, shape: Shape) -> Result<Outpu
         return Tensor::zeros(dtype, shape).map(one);
     }
     let outer = call::product(&shape.dims()[..axis]);
-    // What models join, and the sizes and places beside it.
+    // The common case: elements of 32 bits, that is floats, sizes and positions.
     if let Ok(parts) = inputs.iter().map(Tensor::moved::<u32>).collect::<Result<Vec<_>>>() {
         return Ok(one(Tensor::from_moved(dtype, shape, vector::joined(&parts, outer))));
     }

@@ -1,4 +1,4 @@
-//! Fill, ZerosLike, Range, LinSpace, OneHot and Tile: tensors made from a few values.
+//! Fill, ZerosLike, Range, LinSpace, OneHot and Tile: tensors generated from a few values.
 
 use meshtf_loops::turn::paced;
 use meshtf_loops::vector::one_hot as one_hot_floats;
@@ -82,7 +82,7 @@ fn range<T: Numeric>(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<T
         )));
     }
     let n = if T::DTYPE.is_float() {
-        // Saturating, so that a number that is too large is refused below; NaN gives no elements.
+        // Saturating, so that a number that is too large is rejected below; NaN gives no elements.
         ((limit.to_f64() - start.to_f64()) / delta.to_f64()).abs().ceil() as usize
     } else {
         let exact = |x: T| if T::DTYPE == DType::U64 { i128::from(x.to_i64() as u64) } else { i128::from(x.to_i64()) };
@@ -95,7 +95,7 @@ fn range<T: Numeric>(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<T
     Ok(Tensor::from_vec(shape, elements))
 }
 
-/// `count` numbers at equal distances, both ends among them.
+/// `count` equidistant numbers, including both ends.
 fn lin_space<T: Float>(start: &Tensor, stop: &Tensor, count: &Tensor) -> Result<Tensor> {
     for (input, name) in [(start, "start"), (stop, "stop"), (count, "num")] {
         if input.rank() > 0 {

@@ -45,7 +45,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// How much to add before and after each dimension.
+/// The number of elements to add before and after each dimension.
 fn paddings_of(paddings: &Tensor, rank: usize) -> Result<Vec<(usize, usize)>> {
     if paddings.dims() != [rank, 2] && !(rank == 0 && paddings.is_empty()) {
         return Err(Failure::invalid(format!(
@@ -94,7 +94,7 @@ fn mirror_pad(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor>
     }
     for (axis, (before, after)) in paddings.into_iter().enumerate().filter(|(_, padding)| *padding != (0, 0)) {
         let size = x.dims()[axis];
-        // Element `first` and those before it, in reverse.
+        // The elements from `first` backwards.
         let mirrored = |first: usize, count: usize| {
             let mut view = View::all(x.shape());
             let stride = view.dims[axis].1;
@@ -113,12 +113,12 @@ fn mirror_pad(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor>
     Ok(x)
 }
 
-/// How many elements at an edge are not mirrored.
+/// The number of elements at an edge that are not mirrored.
 fn border_of(node: &KernelNode) -> Result<usize> {
     Ok(if node.attrs.str("mode")? == "SYMMETRIC" { 0 } else { 1 })
 }
 
-/// The gradient of [`mirror_pad`]: what was mirrored is added to what it was mirrored from, one axis after another.
+/// The gradient of [`mirror_pad`]: mirrored elements are added to their sources, one axis after another.
 fn folded<T: Ring>(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor> {
     let paddings = paddings_of(paddings, x.rank())?;
     for (axis, (before, after)) in paddings.into_iter().enumerate().filter(|(_, padding)| *padding != (0, 0)) {
@@ -140,7 +140,7 @@ fn folded<T: Ring>(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Te
                 let at = out.len();
                 out.extend_from_slice(row(before + i));
                 let mut add = |from: usize| out[at..].iter_mut().zip(row(from)).for_each(|(sum, &x)| *sum = sum.add(x));
-                // Element i stands again `i + 1 - border` before the first and after the last.
+                // Element i appears again `i + 1 - border` before the first and after the last.
                 if (border..before + border).contains(&i) {
                     add(before + border - 1 - i);
                 }
@@ -170,7 +170,7 @@ fn reverse(x: Tensor, axes: &Tensor) -> Result<Tensor> {
     if x.is_empty() { Ok(x) } else { view.read(&x, x.shape().clone()) }
 }
 
-/// Reverses the first elements along one axis, as many as `lengths` states for each batch entry.
+/// Reverses the first elements along one axis; `lengths` contains their number for each batch entry.
 fn reverse_sequence(x: Tensor, lengths: &Tensor, sequence: i64, batch: i64) -> Result<Tensor> {
     let (sequence, batch) = (call::axis(sequence, x.rank())?, call::axis(batch, x.rank())?);
     if sequence == batch {

@@ -1,4 +1,4 @@
-//! DynamicPartition and DynamicStitch: slices distributed by number, and put together again.
+//! DynamicPartition and DynamicStitch: slices distributed by number, and reassembled.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};

@@ -1,4 +1,4 @@
-//! ScatterNd, TensorScatterAdd and its kin, ScatterNdUpdate and its kin, SparseToDense: slices written by index.
+//! ScatterNd, the TensorScatter and ScatterNdUpdate families, SparseToDense: slices written by index.
 
 use std::slice::from_mut;
 
@@ -40,7 +40,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The change that an op of the name `ScatterNd...` makes to a variable.
+/// The change of a variable by an op named `ScatterNd...`.
 pub(crate) fn change(node: &KernelNode, op: &str, dtype: DType) -> Result<Option<Update>> {
     let ignore = ignores_bad_indices(node)?;
     let found = match op {
@@ -61,8 +61,8 @@ fn changing<T: Element>(ignore: bool, combine: impl Fn(&mut T, &T) + Send + 'sta
     })
 }
 
-/// A tensor of `shape` that is `otherwise` except at the indices, rows of `indices`, that have a value. With `checks`, the
-/// indices must increase from row to row.
+/// A tensor of `shape` that is `otherwise` except at the indices, rows of `indices`, that have a value. With `checks`,
+/// the indices must increase from row to row.
 fn dense<T: Moved>(
     indices: &Tensor,
     shape: &Tensor,
@@ -109,7 +109,7 @@ fn dense<T: Moved>(
     Ok(Tensor::from_moved(dtype, shape, out))
 }
 
-/// The scatter that adds to a tensor: numbers are summed, bools combined with or, strings concatenated.
+/// The scatter that adds to a tensor: numbers are summed, bools combined by or, strings concatenated.
 fn adding(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
     let ignore = ignores_bad_indices(node)?;
     match dtype {
@@ -119,7 +119,7 @@ fn adding(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
     }
 }
 
-/// The first input, changed by the others.
+/// The first input, changed by the indices and updates.
 fn changed(update: &Update, [mut x, indices, updates]: [Tensor; 3]) -> Result<Tensor> {
     update.apply(from_mut(&mut x), &[indices, updates])?;
     Ok(x)
@@ -147,7 +147,7 @@ fn scatter_into<T: Element>(
     Ok(())
 }
 
-/// Where each slice of the updates goes in `x`, and the number of its elements.
+/// The offset in `x` of each slice of the updates, and the number of its elements.
 fn places(x: &Tensor, indices: &Tensor, updates: &Tensor, ignore: bool) -> Result<(Vec<Option<usize>>, usize)> {
     let depth = indices.dims().last().copied().unwrap_or(0);
     let (offsets, inner) = slices(indices, x.dims(), "", ignore).map_err(|mut failure| {

@@ -26,7 +26,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "InTopKV2" => Some(call(|[predictions, targets, k]| in_top_k(&predictions, &targets, &k))),
         "LowerBound" | "UpperBound" => {
             let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-            // What does not compare, as NaN does not, is not less for the one, and not greater for the other.
+            // An unordered pair, with a NaN, is not less for LowerBound, and not greater for UpperBound.
             let is_before: Before = match node.op {
                 "LowerBound" => |order| order == Some(Ordering::Less),
                 _ => |order| order != Some(Ordering::Greater),
@@ -49,13 +49,13 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// From the greatest down; NaN is less than every number.
+/// Descending order; NaN is less than every number.
 fn descending<T: Numeric>(x: &T, y: &T) -> Ordering {
     let is_nan = |x: &T| x.partial_cmp(x).is_none();
     y.partial_cmp(x).unwrap_or_else(|| is_nan(x).cmp(&is_nan(y)))
 }
 
-/// The work of comparing two elements that lie apart, in elements.
+/// The work of comparing two elements that are apart in memory, in elements.
 const COMPARISON: usize = 8;
 
 fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
@@ -86,7 +86,7 @@ fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
     Ok([Tensor::from_vec(dims.as_slice(), values), Tensor::from_vec(dims, places)])
 }
 
-/// Writes the greatest `k` elements of each row, and their places.
+/// Writes the greatest `k` elements of each row, and their indices.
 fn top_k_of_rows<T: Numeric>(rows: &[T], columns: usize, values: &mut [T], places: &mut [i64], k: usize) {
     let mut order: Vec<usize> = Vec::with_capacity(columns);
     let mut pace = Pace::new();
@@ -133,10 +133,10 @@ fn in_top_k(predictions: &Tensor, targets: &Tensor, k: &Tensor) -> Result<Tensor
     Ok(Tensor::vector(within.collect()))
 }
 
-/// Whether an element that compares so to a value comes before it.
+/// Whether an element with this order relative to a value comes before it.
 type Before = fn(Option<Ordering>) -> bool;
 
-/// For each value, how many elements of its sorted row come before it.
+/// For each value, the number of elements of its sorted row that come before it.
 fn bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType, is_before: Before) -> Result<Tensor> {
     let (&[rows, columns], &[value_rows, value_columns]) = (sorted.dims(), values.dims()) else {
         return Err(Failure::invalid(format!(
@@ -162,7 +162,7 @@ fn bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType, is_before: 
     call::ints(index, values.shape().clone(), &places)
 }
 
-/// The coordinates of every element that is true, in order.
+/// The coordinates of every true element, in order.
 fn places_where(x: &Tensor) -> Result<Tensor> {
     if x.rank() == 0 {
         return Err(Failure::invalid("WhereOp : Unhandled input dimensions: 0; the input must not be a scalar"));

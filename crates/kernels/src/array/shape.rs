@@ -1,4 +1,4 @@
-//! Ops on shapes, and ops that give the same elements another shape or order.
+//! Ops on shapes, and ops that change the shape or order of elements.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_complex, with_float};
@@ -62,7 +62,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// The shape that a shape tensor holds.
+/// The shape that a shape tensor contains.
 fn shape_of(tensor: &Tensor) -> Result<Shape> {
     Shape::from_i64s(&vector(tensor, "shape", false)?)
 }
@@ -85,7 +85,8 @@ fn reshape(x: Tensor, shape: &Tensor) -> Result<Tensor> {
         }
     }
     if let Some(unknown) = unknown {
-        // If a size of 0 is stated, sizes of 0 are matched with one another and the rest is inferred.
+        // If the shape has a size of 0, sizes of 0 are matched with one another and the unknown size is inferred from the
+        // rest.
         let zero = dims.contains(&0);
         let count = |sizes: &[usize]| {
             sizes.iter().filter(|&&size| size > 0 || !zero).fold(1usize, |n, &size| n.saturating_mul(size))
@@ -141,7 +142,7 @@ fn transpose(x: Tensor, perm: &Tensor) -> Result<Tensor> {
         return Err(Failure::invalid(format!("{missing} is missing from {perm:?}")));
     }
     let shape: Shape = order.iter().map(|&axis| x.dims()[axis]).collect();
-    // If only dimensions of size 1 move, the elements stay in place.
+    // If only dimensions of size 1 move, the order of the elements is unchanged.
     if order.iter().filter(|&&axis| x.dims()[axis] != 1).is_sorted() {
         return x.reshaped(shape);
     }
@@ -165,10 +166,10 @@ fn invert_permutation(x: &Tensor) -> Result<Tensor> {
     call::ints(x.dtype(), [perm.len()], &inverse)
 }
 
-/// `x` with its elements repeated until it has the shape `shape`.
+/// `x` with its elements repeated to fill `shape`.
 ///
 /// # Errors
-/// InvalidArgument if it cannot be broadcast to it, ResourceExhausted if the result would be too large.
+/// InvalidArgument if `x` cannot be broadcast to `shape`, ResourceExhausted if the result would be too large.
 pub fn broadcast_to(x: Tensor, shape: Shape) -> Result<Tensor> {
     if *x.shape() == shape {
         return Ok(x);
@@ -208,7 +209,7 @@ fn broadcast_gradient_args(inputs: Inputs) -> Result<Outputs> {
     axes.iter().map(|axes| call::ints(a.dtype(), [axes.len()], axes)).collect()
 }
 
-/// Where each input of a concatenation begins in its result.
+/// The offset of each input of a concatenation in the result.
 fn concat_offset(inputs: Inputs) -> Result<Outputs> {
     let (dim, shapes) = inputs.split_first().ok_or_else(|| Failure::invalid("ConcatOffset takes an axis"))?;
     let first = shapes.first().map(|shape| vector(shape, "input 0", false)).transpose()?.unwrap_or_default();

@@ -54,7 +54,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// The change that StridedSliceAssign makes to a variable.
+/// The change of a variable by StridedSliceAssign.
 pub(crate) fn assign(node: &KernelNode) -> Result<Update> {
     let masks = Masks::of(node)?;
     Ok(Update::new(1, move |variables, rest| match (variables, rest) {
@@ -195,15 +195,15 @@ impl Masks {
         Ok((view, result.into()))
     }
 
-    /// The tensor, with the value in the part that begin, end and strides select. The value is broadcast to the part's
-    /// shape; it may have more dimensions if those in front are 1.
+    /// The tensor with `value` written to the part that begin, end and strides select. The value is broadcast to the
+    /// part's shape; it may have more dimensions if the leading ones are 1.
     fn update(&self, x: Tensor, places: &[Tensor; 3], value: &Tensor) -> Result<Tensor> {
         let mut x = call::owned(x)?;
         self.assign(&mut x, places, value)?;
         Ok(x)
     }
 
-    /// Puts the value into the part. On an error nothing has changed.
+    /// Writes the value to the part. On an error nothing has changed.
     fn assign(&self, x: &mut Tensor, [begin, end, strides]: &[Tensor; 3], value: &Tensor) -> Result<()> {
         let (view, part) = self.resolve(x.shape(), begin, end, strides)?;
         if part.dims().contains(&0) {
@@ -223,8 +223,8 @@ impl Masks {
             let longest = strings.iter().map(Vec::len).max().unwrap_or(0);
             call::check_text_bytes(longest.saturating_mul(count))?;
         }
-        // The strides of the value, 0 in a dimension in which it is repeated. Dimensions of 1 have no say in where an element
-        // lies, so those that the view lacks or has beyond the part's are left out of both.
+        // The strides of the value, 0 in a dimension in which it is repeated. Dimensions of size 1 do not affect an
+        // element's position, so those that only the view or only the part has are left out of both.
         let mut repeated: Vec<(usize, isize)> =
             part.dims()[..part.rank() - own.len()].iter().map(|&size| (size, 0)).collect();
         let strides = &value.shape().strides()[extra..];
@@ -237,7 +237,7 @@ impl Masks {
     }
 }
 
-/// Like [`vector`], but for int16 too.
+/// Like [`vector`], but accepts int16, too.
 fn indices(tensor: &Tensor) -> Result<Vec<i64>> {
     match tensor.data() {
         Data::I16(values) if tensor.rank() == 1 => Ok(values.iter().map(|&x| i64::from(x)).collect()),
@@ -304,7 +304,7 @@ fn split_axis(axis: &Tensor, x: &Tensor) -> Result<usize> {
     })
 }
 
-/// `x` cut along an axis into parts of these sizes, which add up to the axis's size.
+/// `x` cut along an axis into parts of these sizes, whose sum is the size of the axis.
 fn parts(x: Tensor, axis: usize, sizes: &[usize]) -> Result<Outputs> {
     if sizes.len() == 1 {
         return Ok(call::one(x));

@@ -1,4 +1,4 @@
-//! Unique, UniqueWithCounts, of a vector or of what stands along an axis, and ListDiff: distinct values.
+//! Unique and UniqueWithCounts, of a vector or of slices along an axis, and ListDiff: distinct values.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -56,14 +56,14 @@ fn along_kernel(node: &KernelNode, counts: bool) -> Result<Option<HostKernel>> {
     })))
 }
 
-/// As [`unique`], of the slices across an axis.
+/// As [`unique`], for the slices across an axis.
 fn unique_along(x: &Tensor, axis: usize, index: DType, counts: bool) -> Result<Outputs> {
     memory::admit(x.len() * KEY_BYTES)?;
     let (size, inner) = (x.dims()[axis], call::product(&x.dims()[axis + 1..]));
     let outer = call::product(&x.dims()[..axis]);
     let places = |i: usize| (0..outer).flat_map(move |o| (0..inner).map(move |k| (o * size + i) * inner + k));
     let (firsts, at, numbers) = match Keys::of(x)? {
-        // A slice with a NaN equals no other.
+        // A slice with a NaN is equal to no other slice.
         Keys::Numbers(keys) => {
             first_places((0..size).map(|i| places(i).map(|at| keys[at]).collect::<Option<Vec<_>>>()))
         }
@@ -72,7 +72,7 @@ fn unique_along(x: &Tensor, axis: usize, index: DType, counts: bool) -> Result<O
     distinct(gather(x, &Tensor::vector(firsts), axis as i64, 0)?, index, &at, counts.then_some(&numbers[..]))
 }
 
-/// The outputs of an op of distinct values.
+/// The outputs of an op for distinct values.
 fn distinct(values: Tensor, index: DType, places: &[usize], numbers: Option<&[usize]>) -> Result<Outputs> {
     let mut outputs: Outputs = [values, call::ints(index, [places.len()], places)?].into_iter().collect();
     if let Some(numbers) = numbers {
@@ -81,7 +81,7 @@ fn distinct(values: Tensor, index: DType, places: &[usize], numbers: Option<&[us
     Ok(outputs)
 }
 
-/// Elements as a hash table can hold them: equal keys for equal elements, `None` for NaN, which equals nothing.
+/// Elements as keys of a hash table: equal keys for equal elements, `None` for NaN, which is equal to nothing.
 enum Keys<'a> {
     Numbers(Vec<Option<u64>>),
     Strings(&'a [Vec<u8>]),
@@ -107,18 +107,19 @@ fn keyed<T: Element + Copy>(x: &Tensor, key: impl Fn(T) -> Option<u64>) -> Resul
     Ok(keys)
 }
 
-/// The work of looking a key up, which may lie anywhere in memory, in elements.
+/// The work of a lookup, in elements: a key may be anywhere in memory.
 const LOOKUP: usize = 128;
 
-/// Both zeros have one key.
+/// The bits of a number; both zeros have the same key.
 fn bits(x: f64) -> u64 {
     if x == 0.0 { 0 } else { x.to_bits() }
 }
 
-/// What a lookup keeps of each element: its key, its place in a hash table that is half empty, and its numbers.
+/// Memory of a lookup per element: its key, its slot in a half-empty hash table, and its numbers.
 const KEY_BYTES: usize = 96;
 
-/// Each value once, in the order of first occurrence; the index of each element's value; how often each value occurs.
+/// Each value once, in the order of first occurrence; the index of each element's value; the number of occurrences of
+/// each value.
 fn unique(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
     if x.rank() != 1 {
         return Err(Failure::invalid(format!("unique expects a 1D vector, got shape {}", x.shape())));
@@ -132,7 +133,7 @@ fn unique(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
     distinct(values, index, &places, counts.then_some(&numbers[..]))
 }
 
-/// The first position of each distinct key; the index of each key among these; how often each occurs.
+/// The first position of each distinct key; the index of each key among these; the number of occurrences of each.
 fn first_places<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<i64>, Vec<usize>, Vec<usize>) {
     let mut seen = HashMap::new();
     let (mut firsts, mut places, mut numbers) = (Vec::new(), Vec::new(), Vec::new());

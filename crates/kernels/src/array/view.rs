@@ -1,7 +1,8 @@
-//! Moving elements: a view says where each element of a tensor lies in another, and reads or writes through it.
+//! Views, which move elements: a view maps each element of one tensor to a position in another, and reads or writes
+//! through this map.
 //!
-//! Slices, transposes, reversals, tiles, diagonals and broadcasts are all views, so that only the read and the write
-//! are compiled for every size of elements.
+//! Slices, transposes, reversals, tiles, diagonals and broadcasts are all views, so that only the read and the write are
+//! compiled for every size of elements.
 
 use meshtf_loops::lots::{in_lots, lot};
 use meshtf_loops::turn::{BLOCK, Pace};
@@ -11,23 +12,23 @@ use meshtf_tensor::{DType, Data, Moved, Shape, Tensor, with_moved};
 
 use super::super::call::check_text_bytes;
 
-/// A window on row-major elements: for each dimension, its size and stride.
+/// A strided window of row-major elements.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Position of the first element.
+    /// The position of the first element.
     pub offset: isize,
-    /// Size and stride of each dimension, outermost first.
+    /// The size and stride of each dimension, outermost first.
     pub dims: Vec<(usize, isize)>,
 }
 
 impl View {
-    /// All of a tensor of this shape.
+    /// The view of all elements of a tensor of this shape.
     pub fn all(shape: &Shape) -> Self {
         let dims = shape.dims().iter().zip(shape.strides()).map(|(&size, stride)| (size, stride as isize)).collect();
         View { offset: 0, dims }
     }
 
-    /// The block of `sizes` that begins at `begin`, which must lie inside `shape`.
+    /// The block of `sizes` that begins at `begin`, which must be inside `shape`.
     pub fn block(shape: &Shape, begin: &[usize], sizes: &[usize]) -> Self {
         let mut view = View::all(shape);
         for (axis, (&begin, &size)) in begin.iter().zip(sizes).enumerate() {
@@ -51,7 +52,7 @@ impl View {
         let repeat = if n > 0 { walk.repeat() } else { None };
         with_moved!(source.dtype(), T => {
             let elements = source.moved::<T>()?;
-            // Strings are copied one after the other: those of a copy that is given up are dropped then.
+            // Strings are copied sequentially, so that those of a cancelled copy are dropped.
             if let Some(repeat) = repeat.as_ref().filter(|_| !std::mem::needs_drop::<T>()) {
                 let out = vector::repeated(&elements[self.offset as usize..], repeat);
                 return Ok(Tensor::from_moved(source.dtype(), shape, out));
@@ -74,8 +75,8 @@ impl View {
         self.write_from(target, source, &View::all(&sizes))
     }
 
-    /// Writes the elements of `source` that `from` selects to those of `target` that this view does. Both views have the
-    /// same sizes.
+    /// Writes the elements of `source` that the view `from` selects to those of `target` that this view selects. Both
+    /// views have the same sizes.
     ///
     /// # Errors
     /// InvalidArgument if the dtypes differ.
@@ -103,7 +104,7 @@ impl View {
         View { offset: self.offset, dims: dims.into_iter().map(|(size, [stride])| (size, stride)).collect() }
     }
 
-    /// As runs of neighbours or of one element, if it has such and they are long.
+    /// The view as runs of contiguous elements or of one repeated element, if it has long ones.
     fn repeat(&self) -> Option<Repeat> {
         let &(_, 0..=1) = self.dims.last()? else { return None };
         let dims = self.dims.iter().rev().map(|&(size, stride)| Some((size, [usize::try_from(stride).ok()?])));
@@ -158,14 +159,14 @@ impl View {
         });
     }
 
-    /// Calls `f` with the start of each part made of the last `inner` dimensions, in order. No dimension may be empty.
+    /// Calls `f` with the start of each part that the last `inner` dimensions form, in order. No dimension may be empty.
     fn for_each(&self, inner: usize, mut f: impl FnMut(isize)) {
         let outer = &self.dims[..self.dims.len() - inner];
         for_each_of(outer.iter().map(|&(size, stride)| (size, [stride])).collect(), [self.offset], |[at]| f(at));
     }
 }
 
-/// Sizes, and the strides of each of so many tensors, with as few dimensions as possible.
+/// Sizes, and the strides of each of `N` tensors, with as few dimensions as possible.
 fn merged<const N: usize>(dims: impl Iterator<Item = (usize, [isize; N])>) -> Vec<(usize, [isize; N])> {
     let mut merged: Vec<(usize, [isize; N])> = Vec::new();
     for (size, strides) in dims.filter(|(size, _)| *size != 1) {
@@ -179,7 +180,7 @@ fn merged<const N: usize>(dims: impl Iterator<Item = (usize, [isize; N])>) -> Ve
     merged
 }
 
-/// Calls `f` with the places in each tensor, from those at `start` on, in order. No dimension may be empty.
+/// Calls `f` with the positions in each tensor, from `start` on, in order. No dimension may be empty.
 fn for_each_of<const N: usize>(dims: Vec<(usize, [isize; N])>, start: [isize; N], mut f: impl FnMut([isize; N])) {
     let mut index = vec![0; dims.len()];
     let mut at = start;
@@ -203,7 +204,7 @@ fn for_each_of<const N: usize>(dims: Vec<(usize, [isize; N])>, start: [isize; N]
     }
 }
 
-/// As [`copy_rows`]; side by side if the places of the outermost dimension have a part of `target` each.
+/// As [`copy_rows`]; on several threads if the indices of the outermost dimension have disjoint parts of `target`.
 fn copy_in_lots<T: Moved>(dims: &[(usize, [isize; 2])], start: [isize; 2], source: &[T], target: &mut [T]) {
     let Some((&(size, [to_step, from_step]), inner)) = dims.split_first() else {
         return copy_rows(dims, start, source, target);
@@ -229,8 +230,8 @@ fn copy_in_lots<T: Moved>(dims: &[(usize, [isize; 2])], start: [isize; 2], sourc
     });
 }
 
-/// Copies elements from places of `source` to places of `target`, which begin at `start` and have the strides of `dims`, the
-/// target's first.
+/// Copies elements from positions of `source` to positions of `target`, which begin at `start` and have the strides of
+/// `dims`, the target's first.
 fn copy_rows<T: Moved>(dims: &[(usize, [isize; 2])], start: [isize; 2], source: &[T], target: &mut [T]) {
     let Some((&(row, [to_step, from_step]), outer)) = dims.split_last() else {
         target[start[0] as usize].clone_from(&source[start[1] as usize]);
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_part_is_written_wherever_it_lies() {
-        // Where each dimension begins, how many of its places are written, and how far they lie apart.
+        // The begin of the part in each dimension, its size, and its stride.
         let check = |dims: [usize; 3], parts: [(usize, usize, isize); 3]| {
             let strides = [dims[1] * dims[2], dims[2], 1];
             let view = View {
@@ -345,7 +346,7 @@ mod tests {
             Tensor::vector((0..count).map(|i| i as f32).collect::<Vec<f32>>()),
             Tensor::new([count], Data::String((0..count).map(|i| i.to_string().into_bytes()).collect())).unwrap(),
         ] {
-            // A column that is repeated, rows that are, a part of each row, and what is backwards, short, strided, or nothing.
+            // A repeated column, repeated rows, a part of each row, and reversed, short, strided and empty parts.
             check(&from, 7, &[(3, 100), (40, 1), (50, 0)]);
             check(&from, 100, &[(5, 0), (20, 30), (20, 1)]);
             check(&from, 90, &[(4, 0), (2, 500), (30, 1), (1, 1)]);
@@ -354,7 +355,7 @@ mod tests {
             check(&from, 1, &[(10, 100), (40, 2)]);
             check(&from, 3, &[(1, 1), (1, 0)]);
             check(&from, 0, &[(3, 1), (0, 0), (20, 1)]);
-            // More than one lot.
+            // More than one chunk.
             check(&from, 0, &[(2000, 1), (170, 0)]);
             check(&from, 500, &[(300, 0), (1000, 1)]);
         }

@@ -52,7 +52,7 @@ const OPS: &[&str] = &[
     "Zeta",
 ];
 
-/// Ops of several steps; half floats are rounded after each step, as in TensorFlow.
+/// Ops whose formulas have several steps; half floats are rounded after each step, as in TensorFlow.
 const STEPS: &[&str] =
     &["FloorDiv", "InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad", "SquaredDifference", "TruncateDiv"];
 
@@ -78,7 +78,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The neighbour of `x` on the way to `y`.
+/// The neighbour of `x` in the direction of `y`.
 macro_rules! next_after {
     ($t:ty) => {
         |x: $t, y: $t| match x.partial_cmp(&y) {
@@ -90,7 +90,7 @@ macro_rules! next_after {
     };
 }
 
-/// A function of float64, for every float type. It takes long enough to be called by a pointer.
+/// A function of float64, for every float type. It is slow enough that a call through a pointer does not matter.
 fn wide<T: Float>(f: fn(f64, f64) -> f64) -> HostKernel {
     binary(move |x: T, y: T| T::from_f64(f(x.to_f64(), y.to_f64())))
 }
@@ -115,7 +115,7 @@ fn gradient<T: Element + Copy>(f: impl Fn(T, T) -> T + Copy + Send + 'static) ->
     call(move |[y, dy]| zip_same(y, dy, f))
 }
 
-/// As [`zip`], of two that have as many elements; the result has the shape of the first.
+/// As [`zip`], of two tensors with the same number of elements; the result has the shape of the first.
 pub(super) fn zip_same<T: Element + Copy>(
     y: Tensor,
     dy: Tensor,
@@ -207,7 +207,7 @@ fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
         "BitwiseOr" => binary(T::or),
         "BitwiseXor" => binary(T::xor),
         "RightShift" => {
-            // An arithmetic shift rounds down; a large one leaves only the sign.
+            // An arithmetic shift rounds down; a large one leaves the sign only.
             binary(move |x: T, y| {
                 let places = shift(y);
                 if T::DTYPE == DType::U64 {
@@ -222,7 +222,7 @@ fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
     })
 }
 
-/// An integer division, which fails if a divisor is zero.
+/// An integer division; it fails if a divisor is zero.
 fn division<T: Integer>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKernel {
     call(move |[x, y]: [Tensor; 2]| {
         if !x.is_empty() && y.slice::<T>()?.contains(&T::ZERO) {
@@ -233,7 +233,7 @@ fn division<T: Integer>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKe
 }
 
 fn power<T: Integer>(mut base: T, exponent: T) -> T {
-    // At most 63 squarings, whatever the exponent.
+    // At most 63 squarings for any exponent.
     let (mut exponent, mut power) = (exponent.to_i64() as u64, T::ONE);
     while exponent > 0 {
         if exponent & 1 == 1 {
@@ -250,7 +250,7 @@ fn remainder<T: Float>(x: T, y: T) -> T {
     with_both(x, flushed(y), |x, y| x % y, |x, y| x % y)
 }
 
-/// A function of two floats, computed in whichever of f32 and f64 holds the type exactly.
+/// A function of two floats, computed in f32 or f64, whichever represents the type exactly.
 fn with_both<T: Float>(x: T, y: T, narrow: impl Fn(f32, f32) -> f32, wide: impl Fn(f64, f64) -> f64) -> T {
     let other = y.to_f64();
     x.map(|x| narrow(x, other as f32), |x| wide(x, other))

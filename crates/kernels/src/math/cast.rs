@@ -1,6 +1,6 @@
-//! Cast, from every dtype to every other, and the few wide dtypes that narrow ones are computed in.
+//! Cast, between any two dtypes, and the wide dtypes in which narrow ones are computed.
 //!
-//! A narrow dtype is converted through its wide one, so that code is compiled for each dtype, not for each pair.
+//! A narrow dtype is converted through its wide one, so that code is compiled for each dtype rather than for each pair.
 
 use meshtf_loops::vector::{To, converted};
 use meshtf_tensor::failure::{Failure, Result};
@@ -24,7 +24,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(call(move |[x]| cast(x, to))))
 }
 
-/// Floats without the fraction bits that a narrower float cannot hold, so that they are cut, not rounded.
+/// Floats without the fraction bits that a narrower float lacks, so that the conversion truncates them instead of
+/// rounding.
 fn truncated(mut x: Tensor, to: DType) -> Result<Tensor> {
     let kept = match to {
         DType::F16 => 10,
@@ -48,9 +49,9 @@ fn truncated(mut x: Tensor, to: DType) -> Result<Tensor> {
     Ok(x)
 }
 
-/// The dtype that kernels compute `dtype` in, which holds all its values: float32 for the halves; int64 for integers
-/// narrower than int32 and for uint32. A result cast back is rounded or wrapped once, as if it had been computed in
-/// the narrow dtype.
+/// The dtype in which kernels compute `dtype`; it represents all its values: float32 for the halves; int64 for integers
+/// narrower than int32 and for uint32. A result that is cast back is rounded or wrapped once, as if it had been computed
+/// in the narrow dtype.
 pub fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
@@ -59,8 +60,8 @@ pub fn wide(dtype: DType) -> DType {
     }
 }
 
-/// A kernel for `dtype` made of one for its wide dtype: inputs of `dtype` are widened, and wide outputs cast back. The
-/// op's other inputs and outputs must have dtypes other than the wide one.
+/// A kernel for `dtype` from one for its wide dtype: inputs of `dtype` are widened, and wide outputs cast back. The op's
+/// other inputs and outputs must have dtypes other than the wide one.
 pub fn widened(dtype: DType, compile: impl FnOnce(DType) -> Option<HostKernel>) -> Option<HostKernel> {
     let wide = wide(dtype);
     let mut kernel = compile(wide)?;
@@ -74,8 +75,9 @@ pub fn widened(dtype: DType, compile: impl FnOnce(DType) -> Option<HostKernel>) 
     }))
 }
 
-/// `x` as `to`. A float is truncated towards zero; one that does not fit gives what the processor's conversion gives
-/// (and so TensorFlow): the least integer for int32 and int64. Of a complex number as a real one its imaginary part is dropped.
+/// `x` as `to`. A float is truncated towards zero; one that is out of range gives the result of the processor's
+/// conversion (as in TensorFlow): the least integer for int32 and int64. A complex number as a real one loses its
+/// imaginary part.
 ///
 /// # Errors
 /// InvalidArgument between strings and numbers.
@@ -86,7 +88,7 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
     }
     let found = match (from, to) {
         (DType::Bool, DType::I32) => Some(map_to(&x, |&x: &bool| i32::from(x))),
-        // What models cast most goes side by side.
+        // The most frequent casts of models are vectorised and multithreaded.
         (DType::Bool, DType::F32) => Some(spread::<bool, f32>(&x)),
         (DType::U8, DType::F32) => Some(spread::<u8, f32>(&x)),
         (DType::I32, DType::F32) => Some(spread::<i32, f32>(&x)),
@@ -106,7 +108,7 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
                 (None, _) => Some(map_to(&x, |x: &Complex<f32>| Complex { re: f64::from(x.re), im: f64::from(x.im) })),
             }
         }
-        // The imaginary part is lost.
+        // The imaginary part is dropped.
         (DType::C64, _) => return cast(map_to(&x, |x: &Complex<f32>| x.re)?, to),
         (DType::C128, _) => return cast(map_to(&x, |x: &Complex<f64>| x.re)?, to),
         (DType::Bool, _) => return cast(cast(x, DType::I32)?, to),
@@ -121,7 +123,7 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
         (DType::I64, _) if wide(to) == DType::I64 && to != DType::I64 => {
             with_type!(to, R => map_to(&x, |&x: &i64| x as R); I8 i8, I16 i16, U8 u8, U16 u16, U32 u32)
         }
-        // The processor converts to narrow integers by way of int32.
+        // The processor converts to narrow integers through int32.
         (DType::F32 | DType::F64, DType::I8 | DType::I16 | DType::U8 | DType::U16) => {
             return cast(cast(x, DType::I32)?, to);
         }
@@ -143,7 +145,7 @@ fn from_integer<S: Integer>(x: &Tensor, to: DType) -> Result<Tensor> {
     let unsigned = S::DTYPE == DType::U64;
     match to {
         DType::Bool => map_to(x, |&x: &S| x != S::ZERO),
-        // Rounded once: through float64 a 64-bit integer would be rounded twice.
+        // Rounded once: a conversion through float64 would round a 64-bit integer twice.
         DType::F32 if unsigned => map_to(x, |x: &S| x.to_i64() as u64 as f32),
         DType::F32 => map_to(x, |x: &S| x.to_i64() as f32),
         DType::F64 if unsigned => map_to(x, |x: &S| x.to_i64() as u64 as f64),

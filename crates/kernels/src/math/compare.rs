@@ -1,4 +1,4 @@
-//! Comparisons: two inputs of one dtype, a bool for each pair.
+//! Comparisons: two inputs of one dtype, a bool for each pair of elements.
 
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{Complex, Element, Tensor, with_type};
@@ -27,7 +27,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Equal or NotEqual. Unless `strict`, shapes that do not fit are not an error but count as unequal.
+/// Equal or NotEqual. Unless `strict`, incompatible shapes are not an error but count as unequal.
 fn equality<T: Element>(equal: bool, strict: bool) -> HostKernel {
     call(move |[x, y]: [Tensor; 2]| {
         if !strict && x.shape().broadcast(y.shape()).is_err() {

@@ -1,6 +1,6 @@
-//! Elementwise ops on complex numbers, and those that make and take apart such numbers.
+//! Elementwise ops on complex numbers, their construction, and the extraction of their parts.
 //!
-//! Functions are computed in float64 parts and rounded once, so that each is written once.
+//! Functions are computed with float64 parts and rounded once, so that one implementation serves both dtypes.
 
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{Complex, DType, Element, Ring, with_complex};
@@ -20,7 +20,7 @@ pub(crate) trait Pair: Ring {
     fn from_wide(value: Number) -> Self;
     fn new(re: Self::Part, im: Self::Part) -> Self;
     fn parts(self) -> [Self::Part; 2];
-    /// The nearest number that a part can be.
+    /// The value of a part that is nearest to `value`.
     fn part(value: f64) -> Self::Part;
 
     fn conjugate(self) -> Self {
@@ -47,7 +47,7 @@ macro_rules! pair {
 
 pair!(f32, f64);
 
-/// The ops that make complex numbers of their parts, and parts of them.
+/// The ops that combine parts to complex numbers, and those that extract parts.
 const OPS: &[&str] = &["Angle", "Complex", "ComplexAbs", "Conj", "Imag", "Real"];
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -59,7 +59,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {
         "Conj" if input == DType::Variant => Some(call(|[x]| Ok(x))),
         "Conj" => with_complex!(whole, T => call(|[x]| map(x, <T as Pair>::conjugate))),
-        // Each has parts of its own.
+        // The dtype of the parts must match.
         _ if input.real() != output.real() => None,
         "Complex" => with_complex!(whole, T => call(|[re, im]| {
             zip_to(&re, &im, |&re: &<T as Pair>::Part, &im| <T as Pair>::new(re, im))
@@ -74,7 +74,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The kernel of an op of one input that is complex.
+/// The kernel of an op with one complex input.
 pub(super) fn unary(op: &str, dtype: DType) -> Option<HostKernel> {
     with_complex!(dtype, T => {
         let function: fn(Number) -> Number = match op {
@@ -107,7 +107,7 @@ pub(super) fn unary(op: &str, dtype: DType) -> Option<HostKernel> {
     })
 }
 
-/// The kernel of an op of two complex inputs that are broadcast; of a gradient, whose inputs have one shape.
+/// The kernel of an op with two complex inputs: broadcast, or, for a gradient, of one shape.
 pub(crate) fn binary(op: &str, dtype: DType) -> Option<HostKernel> {
     with_complex!(dtype, T => {
         let function: fn(Number, Number) -> Number = match op {
@@ -122,7 +122,8 @@ pub(crate) fn binary(op: &str, dtype: DType) -> Option<HostKernel> {
             "Xdivy" => |x, y| if x == ZERO { ZERO } else { quotient(x, y) },
             "Xlog1py" => |x, y| if x == ZERO { ZERO } else { x * ln_1p(y) },
             "Xlogy" => |x, y| if x == ZERO { ZERO } else { x * ln(y) },
-            // Of the op's result and the incoming gradient. As in TensorFlow, those of Sigmoid and Tanh take no conjugate.
+            // Of the op's result and the incoming gradient. As in TensorFlow, the gradients of Sigmoid and Tanh do not
+            // use the conjugate.
             "InvGrad" | "ReciprocalGrad" => return Some(gradient::<T>(|y, dy| -dy * y * y)),
             "RsqrtGrad" => return Some(gradient::<T>(|y, dy| dy * y * y * y * -0.5)),
             "SigmoidGrad" => return Some(gradient::<T>(|y, dy| dy * y.conj() * (ONE - y.conj()))),
@@ -160,7 +161,7 @@ fn angle(z: Number) -> f64 {
     z.im.atan2(z.re)
 }
 
-/// The quotient, scaled so that no part overflows before it has to; by 0, what C has.
+/// The quotient, scaled to avoid premature overflow; a quotient by 0 is that of C.
 pub(super) fn quotient(x: Number, y: Number) -> Number {
     let largest = y.re.abs().max(y.im.abs());
     if largest == 0.0 {
@@ -215,7 +216,7 @@ fn sqrt(z: Number) -> Number {
     if z.im.is_infinite() {
         return Complex::new(f64::INFINITY, z.im);
     }
-    // Halves, so that the sum of two large numbers is finite.
+    // Halved, so that the sum of two large numbers is finite.
     let root = ((z.re / 2.0).abs() + (z.re / 2.0).hypot(z.im / 2.0)).sqrt();
     if z.re >= 0.0 {
         Complex::new(root, z.im / (2.0 * root))
@@ -242,9 +243,9 @@ fn cosh(z: Number) -> Number {
     Complex::new(z.re.cosh() * z.im.cos(), z.re.sinh() * z.im.sin())
 }
 
-/// Kahan's formula, which no part of overflows.
+/// Kahan's formula, which does not overflow.
 fn tanh(z: Number) -> Number {
-    /// From here on, e to the -2 |re| is lost beside 1.
+    /// From this value on, e to the -2 |re| is negligible compared to 1.
     const FAR: f64 = 20.0;
     if z.re.abs() > FAR {
         let rest = 4.0 * z.im.sin() * z.im.cos() * (-2.0 * z.re.abs()).exp();
@@ -257,7 +258,7 @@ fn tanh(z: Number) -> Number {
 }
 
 fn asinh(z: Number) -> Number {
-    // Odd: computed where no digits cancel.
+    // An odd function: computed on the side where no digits cancel.
     if z.re.is_sign_negative() { -asinh(-z) } else { ln(z + sqrt(z * z + ONE)) }
 }
 

@@ -1,43 +1,44 @@
-//! Derivatives of the incomplete gamma functions, and of random numbers of the gamma distribution, by its parameter.
+//! Derivatives with respect to the shape parameter: of the incomplete gamma function, and of samples of the gamma
+//! distribution.
 //!
-//! Both are those of a power series below the mean and of a continued fraction beyond it, differentiated term by term as Eigen
-//! does it for TensorFlow, in float64.
+//! Both are derivatives of a power series below the mean and of a continued fraction above it, differentiated term by
+//! term in float64, as in TensorFlow's Eigen.
 
 use libm::lgamma;
 
 use super::special::digamma;
 
-/// Terms after which a series or a fraction ends, converged or not.
+/// The number of terms after which a series or a fraction ends, converged or not.
 const MOST_TERMS: usize = 2000;
 
-/// Beyond it, the numerators and denominators of a fraction are all divided by it.
+/// The bound beyond which the numerators and denominators of a fraction are all divided by it.
 const BIG: f64 = 1.0 / f64::EPSILON;
 
-/// A function that is `scale * value`, where `scale` is `x^a e^-x / gamma(a)`, or that over `a`.
+/// A function `scale * value`, where `scale` is `x^a e^-x / gamma(a)` for the fraction and that over `a` for the series.
 struct Scaled {
     scale: f64,
-    /// The derivative of the logarithm of `scale` by `a`.
+    /// The derivative of the logarithm of `scale` with respect to `a`.
     scale_slope: f64,
     value: f64,
-    /// The derivative of `value` by `a`.
+    /// The derivative of `value` with respect to `a`.
     slope: f64,
 }
 
-/// The derivative of the regularized lower incomplete gamma function by `a`.
+/// The derivative of the regularized lower incomplete gamma function with respect to `a`.
 pub fn igamma_by_a(a: f64, x: f64) -> f64 {
     by_a(a, x, |it| it.scale * (it.value * it.scale_slope + it.slope))
 }
 
-/// The derivative of a sample of the gamma distribution by its parameter `alpha`, by implicit differentiation: that of its
-/// probability by `alpha`, over its density, negative.
+/// The derivative of a sample of the gamma distribution with respect to its parameter `alpha`, by implicit
+/// differentiation: the derivative of its cumulative probability with respect to `alpha`, over its density, negated.
 pub fn gamma_sample_by_alpha(alpha: f64, sample: f64) -> f64 {
-    // The density is `scale * alpha / sample` of a series, `scale / sample` of a fraction.
+    // The density is `scale * alpha / sample` for the series, and `scale / sample` for the fraction.
     let is_above = sample > 1.0 && sample > alpha;
     let by = if is_above { sample } else { sample / alpha };
     by_a(alpha, sample, |it| -(it.value * it.scale_slope + it.slope) * by)
 }
 
-/// The derivative that `of` makes of the lower function's series, or less that of the upper function's fraction.
+/// `of` applied to the series of the lower function or, negated, to the fraction of the upper function.
 fn by_a(a: f64, x: f64, of: impl Fn(Scaled) -> f64) -> f64 {
     if a.is_nan() || x.is_nan() {
         return f64::NAN;
@@ -62,7 +63,7 @@ fn by_a(a: f64, x: f64, of: impl Fn(Scaled) -> f64) -> f64 {
     }
 }
 
-/// The lower function.
+/// The power series of the lower function.
 fn series(a: f64, x: f64, scale: f64) -> Scaled {
     let (mut at, mut term, mut value) = (a, 1.0, 1.0);
     let (mut term_slope, mut slope) = (0.0f64, 0.0f64);
@@ -80,9 +81,9 @@ fn series(a: f64, x: f64, scale: f64) -> Scaled {
     Scaled { scale: scale / a, scale_slope: x.ln() - digamma(a + 1.0), value, slope }
 }
 
-/// The upper function.
+/// The continued fraction of the upper function.
 fn fraction(a: f64, x: f64, scale: f64) -> Scaled {
-    // The numerators and denominators of the last two approximations, and their derivatives.
+    // The numerators and denominators of the last two convergents, and their derivatives.
     let (mut before, mut last) = ([1.0, x, 0.0, 0.0], [x + 1.0, (x + 2.0 - a) * x, 0.0, -x]);
     let mut value = last[0] / last[1];
     let mut slope = (last[2] - value * last[3]) / last[1];

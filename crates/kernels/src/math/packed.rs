@@ -1,4 +1,4 @@
-//! CompareAndBitpack, eight comparisons in a byte; ApproximateEqual; ClipByValue.
+//! CompareAndBitpack (eight comparisons in a byte), ApproximateEqual and ClipByValue.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
@@ -11,7 +11,7 @@ use super::zip_to;
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = || input_dtype(node, 0);
     let found = match node.op {
-        // Whatever the threshold is, what is true is above it.
+        // For any threshold, true is above it.
         "CompareAndBitpack" if dtype()? == DType::Bool => {
             Some(call(|[x, threshold]| packed(&x, &threshold, |x: &bool, _| *x)))
         }
@@ -34,7 +34,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Whether elements are above a threshold, of which the first is the highest bit.
+/// Eight comparisons with a threshold per byte; the first is the highest bit.
 fn packed<T: Element>(x: &Tensor, threshold: &Tensor, is_above: impl Fn(&T, &T) -> bool) -> Result<Tensor> {
     let Some(&last) = x.dims().last() else {
         return Err(Failure::invalid("input should be at least a vector, got a scalar"));
@@ -55,7 +55,7 @@ fn packed<T: Element>(x: &Tensor, threshold: &Tensor, is_above: impl Fn(&T, &T) 
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// Elements between two others, which are numbers or of the same shape.
+/// Elements clamped between two bounds, which are scalars or have the same shape.
 fn clipped<T: Numeric>([x, low, high]: [Tensor; 3]) -> Result<Tensor> {
     for limit in [&low, &high] {
         if limit.len() != 1 && limit.shape() != x.shape() {

@@ -1,4 +1,4 @@
-//! Betainc, whose three inputs are alike or scalars, and Cross, the product of vectors of three.
+//! Betainc, whose three inputs have one shape or are scalars, and Cross, the product of vectors of three elements.
 
 use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Code, Failure, Result};

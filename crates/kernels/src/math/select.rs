@@ -33,11 +33,11 @@ fn select<T: Moved>([condition, t, e]: [Tensor; 3]) -> Result<Tensor> {
     choose::<T>(t.shape().clone(), condition.reshaped(dims)?, t, e)
 }
 
-/// The shape of Select's condition, as it is broadcast to that of the two values, which have one shape: the condition has that
-/// shape, is a scalar, or has one element for each row.
+/// The shape to which Select's condition is reshaped for broadcasting to the two values, which have one shape. The
+/// condition has that shape, is a scalar, or has one element for each row.
 ///
 /// # Errors
-/// InvalidArgument if the shapes do not fit.
+/// InvalidArgument if the shapes are incompatible.
 pub fn condition_shape(condition: &Shape, [t, e]: [&Shape; 2]) -> Result<Shape> {
     if t != e {
         return Err(Failure::invalid(format!("'then' and 'else' must have the same size, but received: {t} vs. {e}")));
@@ -66,7 +66,8 @@ fn choose<T: Moved>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> Re
     let walk = Broadcast::new(&shape, [condition.shape(), t.shape(), e.shape()]);
     let (row, [step_c, step_t, step_e]) = (walk.row(), walk.steps());
     for [c, t, e] in walk.rows() {
-        // The common cases: a condition an element, and whole rows of values or one for all of a row.
+        // The common cases: one condition per element, or one for a whole row; each value a whole row or one element for
+        // all of a row.
         if step_c == 1 {
             for (i, conditions) in blocks(&conditions[c..c + row]).enumerate() {
                 let (t, e) = (t + i * ELEMENTS * step_t, e + i * ELEMENTS * step_e);
@@ -84,7 +85,7 @@ fn choose<T: Moved>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> Re
     Ok(Tensor::from_moved(dtype, shape, out))
 }
 
-/// As many choices as there are conditions.
+/// The choice for each condition.
 fn choices<'a, T: Moved>(
     conditions: &'a [bool],
     t: impl IntoIterator<Item = &'a T>,
@@ -93,7 +94,8 @@ fn choices<'a, T: Moved>(
     conditions.iter().zip(t).zip(e).map(|((&condition, t), e)| choice(condition, t, e))
 }
 
-/// One of two. Both numbers are read, so that the compiler needs no branch: a processor would predict few of these.
+/// The choice between two numbers. Both are read, so that the compiler needs no branch: a processor would predict few of
+/// them.
 #[inline(always)]
 fn choice<T: Moved>(condition: bool, t: &T, e: &T) -> T {
     if std::mem::needs_drop::<T>() {

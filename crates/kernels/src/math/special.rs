@@ -1,4 +1,4 @@
-//! The special functions that libm does not have, in float64.
+//! Special functions that libm lacks, in float64.
 //!
 //! The formulas are those of the NIST Digital Library of Mathematical Functions (<https://dlmf.nist.gov>), by section.
 
@@ -6,10 +6,10 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use libm::{erfc, lgamma};
 
-/// Terms of a series or a continued fraction after which it ends, converged or not.
+/// The number of terms after which a series or a continued fraction ends, converged or not.
 const MOST_TERMS: usize = 5000;
 
-/// The derivative of the logarithm of gamma, to about 1e-14: NaN at zero and the negative integers.
+/// The derivative of the logarithm of gamma, to about 1e-14; NaN at zero and the negative integers.
 pub fn digamma(x: f64) -> f64 {
     if x.is_nan() || x == f64::NEG_INFINITY || (x <= 0.0 && x.fract() == 0.0) {
         return f64::NAN;
@@ -31,7 +31,7 @@ pub fn digamma(x: f64) -> f64 {
     x.ln() - 0.5 / x - series - below
 }
 
-/// The number below which a normal variable lies with probability `p`; NaN outside of `[0, 1]`.
+/// The quantile of the normal distribution for probability `p`; NaN outside `[0, 1]`.
 pub fn ndtri(p: f64) -> f64 {
     if !(0.0..=1.0).contains(&p) {
         return f64::NAN;
@@ -56,12 +56,12 @@ fn lower_tail(p: f64) -> f64 {
     })
 }
 
-/// The inverse of the error function; NaN outside of `[-1, 1]`.
+/// The inverse of the error function; NaN outside `[-1, 1]`.
 pub fn erfinv(y: f64) -> f64 {
     if y == 0.0 {
         return y;
     }
-    // Of the smaller tail, so that nothing is lost near either end; near zero by the first terms of the series.
+    // From the smaller tail, so that no digits are lost near either end; near zero from the first terms of the series.
     if y.abs() < 1e-3 {
         let z = PI * y * y;
         return 0.5 * PI.sqrt() * y * polynomial(&[1.0, 1.0 / 12.0, 7.0 / 480.0, 127.0 / 40_320.0], z);
@@ -94,7 +94,7 @@ pub fn igamma(a: f64, x: f64, upper: bool) -> f64 {
         }
         return other(sum * front, false);
     }
-    // 8.9.2, in its even part.
+    // 8.9.2, the even part.
     let fraction = continued_fraction(|n| {
         let n = n as f64;
         (if n == 0.0 { 1.0 } else { -n * (n - a) }, x + 2.0 * n + 1.0 - a)
@@ -110,7 +110,7 @@ pub fn betainc(a: f64, b: f64, x: f64) -> f64 {
     if x == 0.0 || x == 1.0 {
         return x;
     }
-    // The fraction converges quickly below the mean; beyond, by symmetry (8.17.4).
+    // The fraction converges quickly below the mean; above it, by symmetry (8.17.4).
     if x > (a + 1.0) / (a + b + 2.0) {
         return 1.0 - betainc_below(b, a, 1.0 - x, x);
     }
@@ -136,7 +136,7 @@ fn betainc_below(a: f64, b: f64, x: f64, rest: f64) -> f64 {
 fn continued_fraction(terms: impl Fn(usize) -> (f64, f64)) -> f64 {
     let not_zero = |x: f64| if x.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { x };
     let (a, b) = terms(0);
-    // Of the denominator alone; c and d are the ratios of successive numerators and denominators.
+    // For the denominator only; c and d are the ratios of successive numerators and denominators.
     let (mut c, mut d) = (not_zero(b), 0.0);
     let mut denominator = c;
     for n in 1..MOST_TERMS {
@@ -151,7 +151,7 @@ fn continued_fraction(terms: impl Fn(usize) -> (f64, f64)) -> f64 {
     a / denominator
 }
 
-/// The Hurwitz zeta function of `x > 1` (25.11): the sum of `(n + q)^-x`, of which the tail is taken by Euler and Maclaurin.
+/// The Hurwitz zeta function of `x > 1` (25.11): the sum of `(n + q)^-x`, with its tail by the Euler-Maclaurin formula.
 pub fn zeta(x: f64, q: f64) -> f64 {
     if x == 1.0 {
         return f64::INFINITY;
@@ -164,8 +164,8 @@ pub fn zeta(x: f64, q: f64) -> f64 {
         return f64::INFINITY;
     }
     if q < 0.0 {
-        // Far below zero it has many terms; those up to the first above zero are of another sum, which begins above zero. The
-        // exponent is a whole number here.
+        // Far below zero the sum has many terms. Those with a negative base are the difference of two sums that begin
+        // above zero. The exponent is an integer in this case.
         let above = q - q.floor();
         let sign = if is_even { 1.0 } else { -1.0 };
         return zeta(x, above) + sign * (zeta(x, 1.0 - above) - zeta(x, 1.0 - q));
@@ -176,7 +176,7 @@ pub fn zeta(x: f64, q: f64) -> f64 {
         at += 1.0;
     }
     sum += at.powf(1.0 - x) / (x - 1.0) + 0.5 * at.powf(-x);
-    // Bernoulli numbers over factorials: B2 / 2!, B4 / 4!, and so on.
+    // The Bernoulli numbers over factorials: B2 / 2!, B4 / 4!, and so on.
     const TERMS: [f64; 8] = [
         1.0 / 12.0,
         -1.0 / 720.0,
@@ -196,7 +196,7 @@ pub fn zeta(x: f64, q: f64) -> f64 {
     sum
 }
 
-/// The derivative number `n + 1` of the logarithm of gamma; NaN if `n` is not a whole number (5.15.1).
+/// Derivative `n + 1` of the logarithm of gamma; NaN if `n` is not an integer (5.15.1).
 pub fn polygamma(n: f64, x: f64) -> f64 {
     if n < 0.0 || n != n.floor() {
         return f64::NAN;
@@ -217,7 +217,7 @@ pub fn bessel_ie(order: u32, x: f64) -> f64 {
     }
     let order = f64::from(order);
     if size > 30.0 {
-        // 10.40.1: the terms fall as long as they matter.
+        // 10.40.1: the terms decrease as long as they matter.
         let (mut term, mut sum) = (1.0, 1.0);
         for k in 1..40 {
             let odd = 2.0 * f64::from(k) - 1.0;
@@ -241,7 +241,7 @@ pub fn bessel_ie(order: u32, x: f64) -> f64 {
     sign * (sum + term) * (-size).exp()
 }
 
-/// A polynomial in `x`, its coefficients from the constant one on.
+/// A polynomial in `x`; the coefficients begin with the constant.
 fn polynomial(coefficients: &[f64], x: f64) -> f64 {
     coefficients.iter().rev().fold(0.0, |sum, coefficient| sum * x + coefficient)
 }
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn known_values() {
         let check = |got: f64, want: f64| assert!((got - want).abs() <= 1e-14 * want.abs().max(1.0), "{got} {want}");
-        // The harmonic numbers less Euler's constant, and by reflection.
+        // The harmonic numbers less Euler's constant, and reflection.
         const EULER: f64 = 0.577_215_664_901_532_9;
         check(digamma(1.0), -EULER);
         check(digamma(3.0), 1.5 - EULER);
@@ -273,7 +273,7 @@ mod tests {
         check(polygamma(2.0, 1.0), -2.0 * 1.202_056_903_159_594_2);
         check(bessel_ie(0, 1.0), 1.266_065_877_752_008_3 * (-1f64).exp());
         check(bessel_ie(1, -1.0), -0.565_159_103_992_485 * (-1f64).exp());
-        // Both forms, on either side of where they meet.
+        // Both forms, on either side of their boundary.
         check(bessel_ie(0, 30.0), bessel_ie(0, 30.0 + 1e-12));
         check(bessel_ie(1, 30.0), bessel_ie(1, 30.0 + 1e-12));
         check(ndtri(0.975), 1.959_963_984_540_054);
@@ -283,7 +283,7 @@ mod tests {
     fn inverses_lead_back() {
         for p in [1e-300, 1e-20, 1e-5, 0.02, 0.3, 0.5, 0.7, 0.999] {
             let back = 0.5 * erfc(-ndtri(p) * FRAC_1_SQRT_2);
-            // A tail multiplies an error by the square of its quantile.
+            // In the tail, an error is multiplied by the square of the quantile.
             assert!((back / p - 1.0).abs() < 1e-12, "{p} {back}");
         }
         for y in [1e-20, 1e-6, 9.99e-4, 1.001e-3, 0.1, 0.5, 0.9, 0.9999] {

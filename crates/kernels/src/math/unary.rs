@@ -96,7 +96,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// TensorFlow's formula, with every step rounded.
+/// TensorFlow's formula, with each step rounded.
 fn sigmoid_of_half<T: Float>(x: T) -> T {
     let e = exp(x);
     if e == T::HIGHEST { T::ONE } else { e / (T::ONE + e) }
@@ -142,8 +142,8 @@ macro_rules! functions {
     };
 }
 
-/// Denormals count as zero here, but the C library recognizes a zero by its bits: for every denormal it, and so
-/// TensorFlow, answers the logarithm of half the smallest one.
+/// TensorFlow flushes denormals to zero, but the C library recognizes a zero by its bits: for every denormal it, and so
+/// TensorFlow, returns the logarithm of half the smallest one.
 fn lgamma_of_f32(x: f32) -> f32 {
     if x.is_subnormal() { 150.0 * std::f32::consts::LN_2 } else { lgamma(f64::from(x)) as f32 }
 }
@@ -161,7 +161,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
             } else if x < T::ZERO {
                 -T::ONE
             } else {
-                // Zero for either zero, NaN for NaN.
+                // Zero for zeros of either sign, NaN for NaN.
                 x + T::ZERO
             }
         }),

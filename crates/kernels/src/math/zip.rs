@@ -1,7 +1,7 @@
-//! The walks of elementwise kernels: over one operand, and over two that are broadcast.
+//! The loops of elementwise kernels: over one operand, and over two that are broadcast.
 //!
-//! The result overwrites an input that is not shared if it has the result's dtype and shape. Code generic over the
-//! function is kept short, since it is compiled for every op and dtype.
+//! The result overwrites an input that is not shared and has the result's dtype and shape. Code generic over the function
+//! is kept short, since it is compiled for every op and dtype.
 
 use meshtf_loops::turn::{blocks, blocks_mut};
 use meshtf_tensor::failure::Result;
@@ -11,7 +11,7 @@ use super::super::array::broadcast_to;
 use super::super::broadcast::Broadcast;
 use super::super::call::owned;
 
-/// `f` of each element, in place if possible.
+/// `f` of each element, in place if the tensor is not shared.
 pub fn map<T: Element + Copy>(x: Tensor, f: impl Fn(T) -> T) -> Result<Tensor> {
     let mut x = owned(x)?;
     for block in blocks_mut(x.slice_mut::<T>()?) {
@@ -29,7 +29,7 @@ pub fn map_to<T: Element, R: Element>(x: &Tensor, f: impl Fn(&T) -> R) -> Result
     Ok(Tensor::from_vec(x.shape().clone(), out))
 }
 
-/// `f` of each pair of elements, in place if possible.
+/// `f` of each pair of elements, in place if an operand is not shared and has the result's shape.
 ///
 /// # Errors
 /// InvalidArgument if the shapes cannot be broadcast together; ResourceExhausted if the result would be too large.
@@ -57,12 +57,12 @@ pub fn zip<T: Element + Copy>(x: Tensor, y: Tensor, f: impl Fn(T, T) -> T) -> Re
     Ok(over)
 }
 
-/// Two operands, of which one is overwritten by the result.
+/// Two operands, one of which is overwritten by the result.
 struct Operands {
-    /// It has the shape of the result, and elements of its own.
+    /// The operand that is overwritten. It has the shape of the result and is not shared.
     over: Tensor,
     other: Tensor,
-    /// The second operand is overwritten, not the first.
+    /// Whether the second operand, not the first, is overwritten.
     is_second: bool,
     walk: Broadcast<2>,
 }
@@ -96,7 +96,7 @@ pub fn zip_to<T: Element, R: Element>(x: &Tensor, y: &Tensor, f: impl Fn(&T, &T)
         match walk.steps() {
             [1, 1] => out.extend(xs[a..a + count].iter().zip(&ys[b..b + count]).map(|(x, y)| f(x, y))),
             [1, _] => out.extend(xs[a..a + count].iter().map(|x| f(x, &ys[b]))),
-            // One of them at least goes along every row of the shape that both make.
+            // At least one of them is contiguous in every row of the common shape.
             [_, _] => out.extend(ys[b..b + count].iter().map(|y| f(&xs[a], y))),
         }
     }
