@@ -1,4 +1,4 @@
-//! Images: their colours, sizes, parts and boxes, and the files that they come in.
+//! Image ops: colours, sizes, parts and boxes, and the decoding and encoding of image files.
 
 mod boxes;
 pub(crate) mod coded;
@@ -13,10 +13,10 @@ use meshtf_tensor::failure::{Failure, Result};
 
 use super::{HostKernel, KernelNode};
 
-/// The kernel of a node whose op works on images.
+/// The kernel of a node with an image op.
 ///
 /// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
+/// InvalidArgument if the op has no kernel for the dtypes, or if no input could be valid for the attributes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     super::first(
         &[
@@ -32,7 +32,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     )
 }
 
-/// Batch, height, width and channels.
+/// The batch, height, width and channels of images.
 fn sizes_of(images: &Tensor, what: &str) -> Result<[usize; 4]> {
     match *images.dims() {
         [batch, height, width, channels] => Ok([batch, height, width, channels]),
@@ -40,7 +40,7 @@ fn sizes_of(images: &Tensor, what: &str) -> Result<[usize; 4]> {
     }
 }
 
-/// A height and a width, both positive.
+/// A height and a width, after a check that both are positive.
 fn size_of(size: &Tensor, what: &str) -> Result<[usize; 2]> {
     let sizes = size.to_i64s()?;
     let (1, &[height, width]) = (size.rank(), &sizes[..]) else {

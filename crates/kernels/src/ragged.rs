@@ -1,4 +1,5 @@
-//! Ragged tensors: their values, and for each ragged dimension where its rows begin and the last ends (its splits).
+//! Ragged tensors: their values, and for each ragged dimension its splits, which are the begin of each row and the end of
+//! the last.
 
 mod dense;
 mod gather;
@@ -13,10 +14,10 @@ pub use sparse::checked as checked_splits;
 use super::call::{input_dtype, no_kernel, output_dtype, take};
 use super::{HostKernel, KernelNode, Outputs, first};
 
-/// The kernel of a node with an op of ragged tensors.
+/// The kernel of a node with an op on ragged tensors.
 ///
 /// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes, or an attribute has no meaning.
+/// InvalidArgument if the op has no kernel for the dtypes, or an attribute is invalid.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     first(&[ranges, gather::kernel, sparse::kernel, dense::kernel], node)
 }
@@ -32,7 +33,7 @@ fn ranges(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// A row of numbers for each start, limit and delta, of which those that are scalars hold for all rows.
+/// A row of numbers for each start, limit and delta; scalars apply to all rows.
 fn range<T: Numeric>(ends: &[Tensor; 3], dtype: DType) -> Result<Outputs> {
     let mut rows = None;
     for (input, name) in ends.iter().zip(["starts", "limits", "deltas"]) {
@@ -73,7 +74,7 @@ fn range<T: Numeric>(ends: &[Tensor; 3], dtype: DType) -> Result<Outputs> {
     Ok(smallvec![super::call::ints(dtype, [rows + 1], &splits)?, Tensor::vector(values)])
 }
 
-/// How many numbers lie from `start` on below `limit`, or above it if `delta` is negative.
+/// The number of values from `start` on below `limit`, or above it if `delta` is negative.
 fn range_size<T: Numeric>(start: T, limit: T, delta: T) -> Result<u128> {
     if delta == T::ZERO {
         return Err(Failure::invalid("Requires delta != 0"));
@@ -85,7 +86,7 @@ fn range_size<T: Numeric>(start: T, limit: T, delta: T) -> Result<u128> {
         let exact = |x: T| i128::from(x.to_i64());
         return Ok((exact(limit) - exact(start)).unsigned_abs().div_ceil(exact(delta).unsigned_abs()));
     }
-    // Rounded as the dtype rounds.
+    // Rounded to the dtype.
     let quotient = T::from_f64(limit.sub(start).to_f64() / delta.to_f64()).to_f64().abs().ceil();
     if quotient <= i64::MAX as f64 {
         Ok(quotient as u128)
@@ -94,7 +95,7 @@ fn range_size<T: Numeric>(start: T, limit: T, delta: T) -> Result<u128> {
     }
 }
 
-/// Splits of rows as indices into what they split; `None` if one of them is negative.
+/// The splits of rows as indices; `None` if one of them is negative.
 fn places(splits: &[i64]) -> Option<Vec<usize>> {
     splits.iter().map(|&split| usize::try_from(split).ok()).collect()
 }

@@ -1,7 +1,7 @@
-//! Random numbers, the same as TensorFlow's to the last bit: Philox counters, conversions from bits, seeds.
+//! Random numbers, identical to TensorFlow's to the last bit: Philox counters, conversions from bits, seeds.
 //!
-//! A stateless op's numbers follow from its inputs. A stateful node continues from where the last step of its session
-//! that ran it stopped. With both seeds 0 it starts at random, otherwise its first numbers follow from the seeds.
+//! A stateless op's numbers follow from its inputs. A stateful node continues where it stopped in the last step of its
+//! session that ran it. With both seeds 0 its first position is random, otherwise it follows from the seeds.
 
 mod candidates;
 mod distribution;

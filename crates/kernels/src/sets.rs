@@ -1,5 +1,5 @@
-//! Sets: the last axis of a tensor, dense or sparse, has the elements of one set. SetSize, DenseToDenseSetOperation,
-//! DenseToSparseSetOperation and SparseToSparseSetOperation.
+//! Sets: the last axis of a dense or sparse tensor contains the elements of one set. The ops SetSize,
+//! DenseToDenseSetOperation, DenseToSparseSetOperation and SparseToSparseSetOperation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use meshtf_tensor::{DType, Data, Element, Shape, Tensor, with_type};
 use super::call::{input_dtype, no_kernel};
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 
-/// The kernel of a node whose op works on sets.
+/// The kernel of a node with a set op.
 ///
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes, or an attribute is invalid.
@@ -56,15 +56,15 @@ enum Operation {
     Union,
 }
 
-/// Sets by their positions; those that are empty may be left out.
+/// Sets by their positions; empty ones may be missing.
 struct Sets<T> {
-    /// Of the positions.
+    /// The shape of the positions.
     groups: Vec<usize>,
     sets: BTreeMap<Vec<i64>, BTreeSet<T>>,
 }
 
 impl<T: Element + Ord> Sets<T> {
-    /// Takes the inputs of one operand: a dense tensor, or indices, values and shape of a sparse one.
+    /// Reads the inputs of one operand: a dense tensor, or indices, values and shape of a sparse one.
     fn read(inputs: &mut impl Iterator<Item = Tensor>, is_sparse: bool, validates: bool) -> Result<Sets<T>> {
         let mut next = || inputs.next().ok_or_else(|| Failure::invalid("an input is missing"));
         if is_sparse {
@@ -129,7 +129,7 @@ fn position(mut i: usize, groups: &[usize]) -> Vec<i64> {
     position
 }
 
-/// How many elements each set has.
+/// The number of elements of each set.
 fn sizes<T: Element + Ord>(sets: &Sets<T>) -> Result<Outputs> {
     let shape = Shape::from(&sets.groups[..]);
     let mut sizes = vec![0i32; shape.checked_elements(DType::I32)?];
@@ -142,7 +142,7 @@ fn sizes<T: Element + Ord>(sets: &Sets<T>) -> Result<Outputs> {
 }
 
 impl Operation {
-    /// Indices, values and the shape of the results.
+    /// The indices, values and shape of the results.
     fn of<T: Element + Ord>(self, mut a: Sets<T>, mut b: Sets<T>) -> Result<Outputs> {
         if a.groups != b.groups {
             let (a, b) = (Shape::from(&a.groups[..]), Shape::from(&b.groups[..]));

@@ -1,4 +1,4 @@
-//! Sparse tensors, each in three: the indices of its elements (a row each), the elements, and the shape.
+//! Sparse tensors, each of three tensors: the indices of its elements (a row each), the elements, and the shape.
 
 mod arrange;
 mod cross;
@@ -12,7 +12,7 @@ use meshtf_tensor::{Element, Shape, Tensor, with_type};
 use super::call::vector;
 use super::{HostKernel, KernelNode, first};
 
-/// The kernel of a node with an op of sparse tensors.
+/// The kernel of a node with an op on sparse tensors.
 ///
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes.
@@ -20,7 +20,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     first(&[arrange::kernel, rows::kernel, math::kernel, segment::kernel, cross::kernel], node)
 }
 
-/// A sparse tensor that a kernel is given.
+/// A sparse tensor among the inputs of a kernel.
 struct Sparse {
     indices: Vec<i64>,
     values: Tensor,
@@ -28,7 +28,7 @@ struct Sparse {
 }
 
 impl Sparse {
-    /// Of the three tensors, whose shapes must fit each other. Where its indices lie is not looked at.
+    /// Assembles the three tensors, whose shapes must match. The range of the indices is not checked.
     fn of(indices: &Tensor, values: Tensor, shape: &Tensor) -> Result<Sparse> {
         let dims = vector(shape, "the shape of a sparse tensor", false)?;
         let ([rows, width], [count]) = (indices.dims(), values.dims()) else {
@@ -49,7 +49,7 @@ impl Sparse {
         Ok(Sparse { indices: indices.to_i64s()?, values, dims })
     }
 
-    /// The same; every index must lie within the shape, too.
+    /// As [`of`](Sparse::of), with a check that every index is within the shape.
     fn within(indices: &Tensor, values: Tensor, shape: &Tensor) -> Result<Sparse> {
         let sparse = Sparse::of(indices, values, shape)?;
         for (i, row) in sparse.rows().enumerate() {
@@ -71,7 +71,7 @@ impl Sparse {
         self.values.len()
     }
 
-    /// The index of each element. Of a scalar, each is empty.
+    /// The index of each element. For a scalar, each is empty.
     fn rows(&self) -> impl Iterator<Item = &[i64]> {
         (0..self.len()).map(|i| self.row(i))
     }
@@ -80,7 +80,7 @@ impl Sparse {
         &self.indices[i * self.rank()..][..self.rank()]
     }
 
-    /// The elements in the order of their indices, those of equal indices as they come.
+    /// The elements in the order of their indices; those of equal indices keep their order.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         order.sort_by(|&i, &j| self.row(i).cmp(self.row(j)));
@@ -88,7 +88,7 @@ impl Sparse {
     }
 }
 
-/// The values at some places.
+/// The values at some positions.
 fn picked(values: &Tensor, places: &[usize]) -> Result<Tensor> {
     fn pick<T: Element>(values: &Tensor, places: &[usize]) -> Result<Tensor> {
         let values = values.slice::<T>()?;

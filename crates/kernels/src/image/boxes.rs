@@ -9,7 +9,7 @@ use super::super::real::{narrow, widen};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::sizes_of;
 
-/// The colours of boxes if the graph states none: yellow, blue, red, lime, purple, olive, maroon, navy, aqua, fuchsia.
+/// The colours of boxes if the graph specifies none: yellow, blue, red, lime, purple, olive, maroon, navy, aqua, fuchsia.
 const COLORS: [[f32; 4]; 10] = [
     [1.0, 1.0, 0.0, 1.0],
     [0.0, 0.0, 1.0, 1.0],
@@ -81,7 +81,7 @@ fn draw(inputs: Inputs, dtype: DType) -> Result<Outputs> {
     Ok(one(narrow(images, dtype)?))
 }
 
-/// The colours that a node is given, or those that it has by itself.
+/// The given colours, or else the default ones.
 fn colors(given: Option<Tensor>, depth: usize) -> Result<Vec<[f32; 4]>> {
     let mut colors = COLORS.to_vec();
     if let Some(given) = given.filter(|given| !given.is_empty()) {

@@ -1,4 +1,4 @@
-//! Images as the bytes of PNG, JPEG, GIF and BMP files: decoded and encoded.
+//! The decoding and encoding of images as PNG, JPEG, GIF and BMP files.
 
 mod bmp;
 pub(crate) mod encode;
@@ -15,14 +15,14 @@ use meshtf_tensor::{DType, Shape, Tensor};
 use super::super::call::{kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
 
-/// What a node wants of an image.
+/// The output that a node requests.
 #[derive(Clone, Copy)]
 struct Wanted {
     op: &'static str,
-    /// 0: as many as the file has.
+    /// The number of channels; 0 for that of the file.
     channels: usize,
     dtype: DType,
-    /// Of a JPEG, in how many times fewer pixels a side.
+    /// For a JPEG, the factor by which each side is reduced.
     ratio: usize,
     /// Whether a GIF may have several frames.
     animations: bool,
@@ -79,7 +79,7 @@ fn bytes_of(contents: &Tensor) -> Result<&[u8]> {
     Ok(&contents.slice::<Vec<u8>>()?[0])
 }
 
-/// The format that bytes begin as.
+/// The format that the first bytes indicate.
 fn format(bytes: &[u8]) -> Option<ImageFormat> {
     match bytes {
         [0xff, 0xd8, 0xff, ..] => Some(ImageFormat::Jpeg),
@@ -98,13 +98,13 @@ fn invalid(format: ImageFormat, error: &ImageError) -> Failure {
     }
 }
 
-/// A decoder of an image that a tensor has room for.
+/// A decoder, after a check that a tensor has room for the image.
 fn decoder(bytes: &[u8], format: ImageFormat) -> Result<impl ImageDecoder + '_> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     reader.limits(limits());
     let decoder = reader.into_decoder().map_err(|error| invalid(format, &error))?;
     let (width, height) = decoder.dimensions();
-    // As the largest of the dtypes; the decoder has as much again.
+    // Memory for the largest dtype, and as much again for the decoder.
     let elements = Shape::from([height as usize, width as usize, 4]).checked_elements(DType::F32)?;
     memory::admit(2 * elements)?;
     Ok(decoder)
@@ -116,7 +116,7 @@ fn limits() -> Limits {
     limits
 }
 
-/// The elements of an image: bytes, or 16 bits each.
+/// The elements of an image, of 8 or 16 bits each.
 enum Pixels {
     Bytes(Vec<u8>),
     Words(Vec<u16>),
@@ -127,7 +127,7 @@ impl Wanted {
         let bytes = bytes_of(contents)?;
         let unknown = || Failure::invalid("Unknown image file format. One of JPEG, PNG, GIF, BMP required.");
         let format = format(bytes).ok_or_else(unknown)?;
-        // Only the newest of the ops takes a BMP for anything else.
+        // Only the newest of the ops accepts a BMP in place of another format.
         let is_allowed = match self.op {
             "DecodeBmp" => format == ImageFormat::Bmp,
             "DecodeAndCropJpeg" => format == ImageFormat::Jpeg,
@@ -158,7 +158,7 @@ impl Wanted {
         }
     }
 
-    /// A PNG or a JPEG.
+    /// The tensor of a PNG or a JPEG.
     fn picture(&self, image: DynamicImage, format: ImageFormat) -> Result<Tensor> {
         let (height, width) = (image.height() as usize, image.width() as usize);
         let own = usize::from(image.color().channel_count());
@@ -191,7 +191,7 @@ impl Wanted {
         }
     }
 
-    /// The frames of a GIF, each as it is seen.
+    /// The frames of a GIF, each fully composed.
     fn frames(&self, bytes: &[u8]) -> Result<Tensor> {
         let broken = |error: ImageError| invalid(ImageFormat::Gif, &error);
         let mut decoder = GifDecoder::new(Cursor::new(bytes)).map_err(broken)?;
@@ -203,7 +203,7 @@ impl Wanted {
         }
         let channels = 3;
         let size = Shape::from([height, width, channels]).checked_elements(self.dtype)?;
-        // A frame, the one that it is drawn over, and it as the wanted elements.
+        // Memory for a frame, the one it is drawn over, and its elements in the requested dtype.
         let drawn = 3 * 4 * width * height;
         memory::admit(drawn)?;
         let (mut all, mut count): (Vec<u8>, usize) = (Vec::new(), 0);
@@ -234,8 +234,8 @@ impl Wanted {
         self.tensor(shape, Pixels::Bytes(all), ImageFormat::Gif)
     }
 
-    /// The elements in the wanted dtype, from 0 to its greatest, or to 1. As TensorFlow does, uint16 elements of 8 bits are
-    /// widened in a PNG, which has such elements too, and only multiplied by 256 in the other formats.
+    /// The elements in the requested dtype, from 0 to its maximum, or to 1. As in TensorFlow, 8-bit elements become
+    /// uint16 by widening in a PNG, which also supports 16 bits, and by multiplication by 256 in the other formats.
     fn tensor(&self, shape: Shape, pixels: Pixels, format: ImageFormat) -> Result<Tensor> {
         shape.checked_elements(self.dtype)?;
         let is_png = format == ImageFormat::Png;
@@ -262,13 +262,13 @@ impl Wanted {
     }
 }
 
-/// How bright each pixel is, as JPEG files state it.
+/// The luminance of each pixel, as JPEG files define it.
 fn luminance(image: &image::RgbImage) -> Vec<u8> {
     let one = |[r, g, b]: [u8; 3]| (19595 * u32::from(r) + 38470 * u32::from(g) + 7471 * u32::from(b) + 32768) >> 16;
     image.pixels().map(|pixel| one(pixel.0) as u8).collect()
 }
 
-/// The means of squares of that many pixels a side.
+/// The means of squares of `ratio` pixels a side.
 fn shrunk(pixels: &[u8], [height, width, channels]: [usize; 3], ratio: usize) -> (Shape, Vec<u8>) {
     let (rows, columns) = (height.div_ceil(ratio), width.div_ceil(ratio));
     let mut means = Vec::with_capacity(rows * columns * channels);
@@ -287,7 +287,7 @@ fn shrunk(pixels: &[u8], [height, width, channels]: [usize; 3], ratio: usize) ->
     (Shape::from([rows, columns, channels]), means)
 }
 
-/// The part of an image that a window (y, x, height, width) shows.
+/// The part of an image inside a window (y, x, height, width).
 fn cropped(image: Tensor, window: &Tensor) -> Result<Tensor> {
     let sizes = window.to_i64s()?;
     let (1, &[y, x, height, width]) = (window.rank(), &sizes[..]) else {

@@ -13,7 +13,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "RGBToHSV" | "HSVToRGB" | "AdjustContrastv2" | "AdjustHue" | "AdjustSaturation" => input_dtype(node, 0)?,
         _ => return Ok(None),
     };
-    // TensorFlow's code for pixels that have not three channels.
+    // TensorFlow's error code for pixels without three channels.
     let unfit = Code::FailedPrecondition;
     let kernel = match node.op {
         "RGBToHSV" => with_real!(dtype, T => call(move |[images]| each_pixel::<T>(images, unfit, to_hsv))),
@@ -50,7 +50,8 @@ fn at_least_3d(images: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Replaces each pixel, in place if possible; `code` is that of the error for pixels that have not three channels.
+/// Replaces each pixel, in place if the images are not shared; `code` is the error code for pixels without three
+/// channels.
 fn each_pixel<T: Float>(images: Tensor, code: Code, f: impl Fn([T; 3]) -> [T; 3]) -> Result<Tensor> {
     match images.dims() {
         [.., 3] => {}
@@ -109,7 +110,7 @@ fn from_hsv<T: Float>([h, s, v]: [T; 3]) -> [T; 3] {
     [r, g, b].map(|x| (without + s * x) * v)
 }
 
-/// Each channel of each image moves away from its mean.
+/// Scales each channel of each image about its mean.
 fn contrast(images: Tensor, factor: f32) -> Result<Tensor> {
     at_least_3d(&images)?;
     let rank = images.rank();
@@ -136,7 +137,8 @@ fn contrast(images: Tensor, factor: f32) -> Result<Tensor> {
     Ok(images)
 }
 
-/// Hues are from 0 to 6 here: six sections, in each of which one channel is the largest and one the smallest.
+/// Adds to the hue. Hues are from 0 to 6 in this function: six sections, in each of which one channel is the largest and
+/// one the smallest.
 fn turned(pixel: [f32; 3], delta: f32) -> [f32; 3] {
     let [r, g, b] = pixel;
     let (high, middle, low, section) = match (r < g, b) {
@@ -154,7 +156,7 @@ fn turned(pixel: [f32; 3], delta: f32) -> [f32; 3] {
         (_, false) => section as f32 + (1.0 - share),
     };
     let hue = hue + delta * 6.0;
-    // What is not finite stays so.
+    // A hue that is not finite stays so.
     let hue = if (0.0..6.0).contains(&hue) { hue } else { hue - 6.0 * (hue / 6.0).floor() };
     let hue = if hue >= 6.0 { 0.0 } else { hue };
     let section = hue as usize;

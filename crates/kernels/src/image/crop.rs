@@ -1,4 +1,4 @@
-//! CropAndResize: parts of images, each in one size; and its gradients with respect to the images and the boxes.
+//! CropAndResize, which resizes parts of images to one size, and its gradients with respect to the images and the boxes.
 
 use std::mem;
 
@@ -38,7 +38,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The boxes (y1, x1, y2, x2), and the image that each is of.
+/// The boxes (y1, x1, y2, x2), and the index of each box's image.
 fn boxes_of(boxes: &Tensor, indices: &Tensor, batch: usize) -> Result<Vec<([f32; 4], usize)>> {
     let &[count, 4] = boxes.dims() else {
         return Err(Failure::invalid(format!("boxes must be 2-D with 4 columns, got shape {}", boxes.shape())));
@@ -55,7 +55,7 @@ fn boxes_of(boxes: &Tensor, indices: &Tensor, batch: usize) -> Result<Vec<([f32;
     boxes.slice::<f32>()?.as_chunks::<4>().0.iter().zip(images).map(|(&sides, image)| Ok((sides, image?))).collect()
 }
 
-/// Where the pixels of one axis of a crop lie in the image; `None` beside it.
+/// The positions in the image of the pixels of one axis of a crop; `None` outside the image.
 fn places(from: f32, to: f32, input: usize, output: usize) -> Vec<Option<f32>> {
     let last = input as f32 - 1.0;
     let scale = if output > 1 { (to - from) * last / (output - 1) as f32 } else { 0.0 };
@@ -66,12 +66,12 @@ fn places(from: f32, to: f32, input: usize, output: usize) -> Vec<Option<f32>> {
     (0..output).map(one).collect()
 }
 
-/// Admits the places of one crop's pixels.
+/// Admits the memory of the positions of one crop's pixels.
 fn admit_places(height: usize, width: usize) -> Result<()> {
     memory::admit((height + width) * mem::size_of::<Option<f32>>())
 }
 
-/// The two pixels around a place, and the share of the second.
+/// The two pixels adjacent to a position, and the weight of the second.
 fn around(place: f32) -> (usize, usize, f32) {
     (place.floor() as usize, place.ceil() as usize, place - place.floor())
 }
@@ -202,7 +202,7 @@ fn by_boxes<T: Numeric>(gradient: &Tensor, images: &Tensor, boxes: &Tensor, indi
     let mut pixels = gradient.slice::<f32>()?.chunks_exact(channels.max(1));
     let mut sums = Vec::with_capacity(4 * count);
     let mut pace = Pace::new();
-    // How a side moves a place: of the sides of one axis, the first by what the second does not.
+    // The derivatives of a position with respect to the first and the second side on one axis.
     let moved = |i: usize, input: usize, output: usize| {
         let last = input as f32 - 1.0;
         if output > 1 {

@@ -1,4 +1,4 @@
-//! ExtractGlimpse: a window of each image, with noise where it reaches beyond it.
+//! ExtractGlimpse: a window of each image, with noise in the part outside the image.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -27,13 +27,13 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     })))
 }
 
-/// What a window holds where it reaches beyond its image.
+/// The contents of a window outside its image.
 #[derive(Clone, Copy)]
 enum Noise {
     Zero,
-    /// Between the least and the greatest number of the image.
+    /// Uniform between the least and the greatest number of the image.
     Uniform,
-    /// As the image's channel is distributed.
+    /// Normal, with the mean and deviation of the image's channel.
     Gaussian,
 }
 
@@ -50,17 +50,17 @@ fn noise(node: &KernelNode) -> Result<Noise> {
     }
 }
 
-/// How offsets say where the windows are.
+/// The interpretation of offsets as positions of windows.
 struct Places {
-    /// Whether the centres are meant in any case, as the first version of the op has it.
+    /// Whether offsets always mean the centres of windows, as in the first version of the op.
     is_first: bool,
-    /// Whether an image is 1 wide and high, or from its centre to its edge if they are centered.
+    /// Whether the unit of offsets is the size of the image or, if they are centered, half of it.
     are_normalized: bool,
     are_centered: bool,
 }
 
 impl Places {
-    /// Where a window of a size begins, along an axis of an image.
+    /// The start of a window of a given size, along an axis of an image.
     fn start(&self, offset: f32, image: usize, window: usize) -> i64 {
         let (image, window) = (image as f32, window as f32);
         let at = if self.are_normalized { offset * image } else { offset };
@@ -74,9 +74,9 @@ impl Places {
     }
 }
 
-/// What of a window lies on its image, along one axis.
+/// The overlap of a window with its image, along one axis.
 struct Overlap {
-    /// Where it begins on the image, and in the window.
+    /// Its start in the image, and in the window.
     from: usize,
     to: usize,
     size: usize,
@@ -173,7 +173,7 @@ fn fill(window: &mut [f32], image: &[f32], channels: usize, noise: Noise, dice: 
     }
 }
 
-/// A number of the normal distribution, by Box and Muller.
+/// A number of the normal distribution, by the Box-Muller method.
 fn normal(dice: &mut Dice) -> f32 {
     let (length, turn) = (1.0 - dice.fraction(), dice.fraction());
     ((-2.0 * length.ln()).sqrt() * (std::f64::consts::TAU * turn).cos()) as f32
@@ -183,7 +183,7 @@ fn normal(dice: &mut Dice) -> f32 {
 mod tests {
     use super::*;
 
-    /// A window that begins above and left of its image.
+    /// The contents of a window that begins above and left of its image.
     fn filled(noise: Noise) -> Vec<f32> {
         let pixels: Vec<f32> = (0..32).map(|i| i as f32 + 1.0).collect();
         let images = Tensor::from_vec([1, 4, 4, 2], pixels);

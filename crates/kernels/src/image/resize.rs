@@ -1,5 +1,5 @@
-//! ResizeArea: each pixel is the mean of those that it covers. ResizeBicubic: of the sixteen nearest, by distance; and its
-//! gradient.
+//! ResizeArea, which averages the pixels that an output pixel covers, and ResizeBicubic, which weights the nearest
+//! sixteen by distance, with its gradient.
 
 use std::mem;
 
@@ -41,7 +41,7 @@ fn scale(input: usize, output: usize, aligned: bool) -> f32 {
     if aligned && output > 1 { (input - 1) as f32 / (output - 1) as f32 } else { input as f32 / output as f32 }
 }
 
-/// The sizes of the images, which have pixels, and of the output.
+/// The sizes of the images, which must not be empty, and of the output.
 fn both_sizes(images: &Tensor, size: &Tensor) -> Result<([usize; 4], [usize; 2])> {
     let (sizes, size) = (sizes_of(images, "input")?, size_of(size, "shape_t")?);
     if sizes[1] == 0 || sizes[2] == 0 || sizes[3] == 0 {
@@ -50,7 +50,7 @@ fn both_sizes(images: &Tensor, size: &Tensor) -> Result<([usize; 4], [usize; 2])
     Ok((sizes, size))
 }
 
-/// Which pixels of one axis an output pixel covers, and how much of each.
+/// The pixels of one axis that each output pixel covers, and the covered length of each.
 fn covered(input: usize, output: usize, scale: f32) -> Vec<Vec<(usize, f32)>> {
     let one = |i: usize| {
         let (begin, end) = (i as f32 * scale, (i + 1) as f32 * scale);
@@ -71,7 +71,7 @@ fn area<T: Numeric>(images: &Tensor, size: &Tensor, aligned: bool) -> Result<Ten
     if shape.elements() == Some(0) {
         return Ok(Tensor::from_vec(shape, output));
     }
-    // Each pixel covers at most two more than those that are its own.
+    // Each output pixel covers at most two partial pixels in addition to its whole ones.
     let entries = (rows + columns).saturating_add(3 * (height + width));
     memory::admit(
         entries.saturating_mul(mem::size_of::<(usize, f32)>()) + (height + width) * mem::size_of::<Vec<(usize, f32)>>(),
@@ -102,13 +102,13 @@ fn area<T: Numeric>(images: &Tensor, size: &Tensor, aligned: bool) -> Result<Ten
     Ok(Tensor::from_vec(shape, output))
 }
 
-/// The weights of four pixels in a row come from a table of so many steps between two pixels.
+/// The number of steps between two pixels in the table of weights for four pixels in a row.
 const STEPS: usize = 1 << 10;
 
-/// Four pixels of one axis, each with its weight.
+/// Four pixels of one axis, with their weights.
 type Four = [(usize, f32); 4];
 
-/// The weights of a pixel by its distance: less than one, and one to two.
+/// The weights of a pixel by its distance: below one, and from one to two.
 fn weights(a: f64) -> Vec<[f32; 2]> {
     (0..=STEPS)
         .map(|i| {
@@ -133,7 +133,7 @@ fn fours(input: usize, output: usize, aligned: bool, half: bool) -> Vec<Four> {
         let mut four: Four = std::array::from_fn(|k| {
             let at = first - 1 + k as i64;
             let inside = at.clamp(0, input as i64 - 1);
-            // With pixels as squares, what lies beside the image has no weight.
+            // With half-pixel centres, pixels outside the image have no weight.
             let counts = !half || inside == at;
             (inside as usize, if counts { weight[k] } else { 0.0 })
         });

@@ -1,4 +1,4 @@
-//! NonMaxSuppression and its versions: of boxes that overlap, those with the best scores.
+//! NonMaxSuppression and its versions: the boxes with the best scores among those that overlap.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -11,16 +11,16 @@ use super::super::call::{no_kernel, size};
 use super::super::real::{narrow, widen};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 
-/// Which version of the op a node has.
+/// The version of a node's op.
 #[derive(Clone, Copy)]
 struct Form {
-    /// Whether the first input is how much each box overlaps each other.
+    /// Whether the first input contains the overlap of each pair of boxes.
     of_overlaps: bool,
     /// The threshold of the overlap, if it is not an input.
     overlap: Option<f32>,
     has_score_threshold: bool,
     has_sigma: bool,
-    /// Whether the outputs are as long as was asked for, and their number an output.
+    /// Whether the outputs are padded to the requested size, and whether their number is an output.
     pads: bool,
     counts: bool,
 }
@@ -56,16 +56,16 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(Box::new(move |inputs| form.suppress(inputs, dtype))))
 }
 
-/// A box that may be chosen.
+/// A box that has not been chosen yet.
 struct Candidate {
     score: f32,
     index: usize,
-    /// Those chosen before this one are known not to suppress it.
+    /// The number of chosen boxes already compared with this one.
     checked: usize,
 }
 
 impl Ord for Candidate {
-    /// The best score first, of the same the first box.
+    /// The highest score first; among equal scores, the first box.
     fn cmp(&self, other: &Candidate) -> Ordering {
         self.score.total_cmp(&other.score).then(other.index.cmp(&self.index))
     }
@@ -154,7 +154,8 @@ impl Form {
     }
 }
 
-/// The chosen boxes with their scores, best first. Without `sigma` an overlapping box goes, else its score becomes less.
+/// The chosen boxes with their scores, best first. Without `sigma` an overlapping box is dropped; with it, the box's
+/// score is reduced.
 fn choose(
     scores: &[f32],
     most: usize,
@@ -199,7 +200,7 @@ fn choose(
     chosen
 }
 
-/// The area that two boxes share, of that which they cover together.
+/// The intersection of two boxes over their union.
 fn shared(a: &[f32], b: &[f32]) -> f32 {
     let sides = |x: &[f32]| [x[0].min(x[2]), x[1].min(x[3]), x[0].max(x[2]), x[1].max(x[3])];
     let (a, b) = (sides(a), sides(b));

@@ -1,4 +1,4 @@
-//! RaggedTensorToTensor: a ragged tensor as a dense one, filled up with a default value.
+//! RaggedTensorToTensor: conversion of a ragged tensor to a dense one, padded with a default value.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -16,10 +16,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(Box::new(move |inputs| to_dense(inputs, &forms).map(one))))
 }
 
-/// What a partition is: where the rows of a ragged dimension begin and end.
+/// The form of a partition, which states the begin and end of the rows of a ragged dimension.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
-    /// How many rows the first dimension has.
+    /// The number of rows of the first dimension.
     First,
     /// The row of each value.
     RowIds,
@@ -65,7 +65,7 @@ struct Partition {
 }
 
 impl Partition {
-    /// How many values the longest row has.
+    /// The number of values of the longest row.
     fn width(&self) -> i64 {
         match self.form {
             Form::Splits => self.at.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0).max(0),
@@ -73,8 +73,8 @@ impl Partition {
         }
     }
 
-    /// Where each value goes, given where each row does: `None` for what has no place. A row has room for `room` values, which
-    /// are `step` elements each.
+    /// The offset of each value, from those of the rows: `None` for a value that is dropped. A row has room for `room`
+    /// values of `step` elements each.
     fn places(&self, rows: &[Option<usize>], step: usize, room: usize) -> Result<Vec<Option<usize>>> {
         if self.form == Form::Splits { self.by_splits(rows, step, room) } else { self.by_rows(rows, step, room) }
     }
@@ -164,7 +164,7 @@ fn to_dense(inputs: Inputs, forms: &[Form]) -> Result<Tensor> {
     with_type!(values.dtype(), T => placed::<T>(whole, values, &places)).unwrap_or_else(|| not_held(values.dtype()))
 }
 
-/// Whether the default has the shape of one value or of the end of it.
+/// Checks that the default has the shape of a value or of a suffix of it.
 fn check_default(default: &Tensor, values: &Tensor) -> Result<()> {
     let (own, of_values) = (default.dims(), values.dims());
     if own.len() > of_values.len() || (own.len() == 1 && of_values.len() == 1) {
@@ -190,7 +190,7 @@ fn check_default(default: &Tensor, values: &Tensor) -> Result<()> {
     )))
 }
 
-/// The shape of the output: what the first input leaves open is what the values need.
+/// The shape of the output: sizes that the first input leaves open are those that the values need.
 fn output_shape(shape: &Tensor, values: &Tensor, rows: usize, partitions: &[Partition]) -> Result<Shape> {
     let Some((_, inner)) = values.dims().split_first() else {
         return Err(Failure::invalid("the values must be at least a vector, got a scalar"));
@@ -236,13 +236,13 @@ fn output_shape(shape: &Tensor, values: &Tensor, rows: usize, partitions: &[Part
     Shape::from_i64s(&sizes)
 }
 
-/// `[2,?]`
+/// The sizes in messages: `[2,?]`.
 fn listed(sizes: &[i64]) -> String {
     let text = |size: &i64| if *size < 0 { "?".to_owned() } else { size.to_string() };
     format!("[{}]", sizes.iter().map(text).collect::<Vec<_>>().join(","))
 }
 
-/// Where each value goes, as the element that it begins at.
+/// The offset of each value's first element.
 fn places(shape: &Shape, rows: usize, partitions: &[Partition]) -> Result<Vec<Option<usize>>> {
     let strides = shape.strides();
     let room = shape.dims()[0];

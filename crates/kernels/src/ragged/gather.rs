@@ -53,13 +53,14 @@ fn gather(inputs: Inputs, nested: usize, ragged: usize, dtype: DType) -> Result<
     Ok(outputs)
 }
 
-/// The splits of so many rows of one size each.
+/// The splits of `rows` rows of one size.
 fn every(rows: usize, size: usize) -> Result<Vec<usize>> {
     Shape::from([rows.saturating_add(1)]).checked_elements(DType::I64)?;
     Ok((0..=rows).map(|row| row * size).collect())
 }
 
-/// The splits of each dimension, which must point into the next and in the end at rows of values.
+/// The splits of each dimension, after a check that they are in range of the next dimension's rows and, at last, of the
+/// values.
 fn checked(nested: &[Tensor], rows: usize) -> Result<Vec<Vec<usize>>> {
     let ends = nested[1..].iter().map(|next| next.len().saturating_sub(1)).chain([rows]);
     let mut all = Vec::with_capacity(nested.len());
@@ -80,10 +81,10 @@ fn checked(nested: &[Tensor], rows: usize) -> Result<Vec<Vec<usize>>> {
     Ok(all)
 }
 
-/// Rows of values, from the first to before the last.
+/// A range of rows of values: the first, and the end.
 type Slice = (usize, usize);
 
-/// The splits of the chosen rows, and the slices of values that they are. Of one row alone, the outermost are left out.
+/// The splits of the chosen rows, and their ranges of values. For a single row, the outermost splits are omitted.
 fn copied(splits: &[Vec<usize>], chosen: &[usize], is_one: bool) -> Result<(Vec<Vec<usize>>, Vec<Slice>)> {
     let mut sizes = vec![1usize; splits.len()];
     let mut pace = Pace::new();

@@ -1,4 +1,4 @@
-//! RaggedTensorToSparse: each value with its place in all dimensions.
+//! RaggedTensorToSparse: each value with its index in all dimensions.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -25,7 +25,7 @@ fn to_sparse(mut inputs: Inputs) -> Result<Outputs> {
     let mut indices: Vec<i64> = Vec::with_capacity(elements);
     let mut pace = Pace::new();
     let last = splits.len() - 1;
-    // Of each ragged dimension, the row that is under way.
+    // The current row of each ragged dimension.
     let mut at = vec![0; splits.len()];
     for row in 0..splits[last].len() - 1 {
         at[last] = row;
@@ -58,10 +58,11 @@ fn to_sparse(mut inputs: Inputs) -> Result<Outputs> {
     Ok(smallvec![Tensor::from_vec([count, depth], indices), values.reshaped([count])?, Tensor::vector(shape)])
 }
 
-/// The splits of each dimension, which must have as many rows as the one before says, and the last as many as there are values.
+/// The splits of each dimension. Each must have as many rows as the previous one specifies, and the last must end at the
+/// number of values.
 ///
 /// # Errors
-/// InvalidArgument if they do not.
+/// InvalidArgument if one does not.
 pub fn checked(nested: &[Tensor], rows: usize) -> Result<Vec<Vec<usize>>> {
     let no_match =
         || Failure::invalid("Final value of ragged splits must match the length the corresponding ragged values.");

@@ -1,4 +1,4 @@
-//! Candidate samplers, and ComputeAccidentalHits.
+//! Candidate samplers and ComputeAccidentalHits.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -18,25 +18,25 @@ use super::unigrams::{Learned, Unigrams, Weighted};
 /// Counts that TensorFlow reserves for each candidate.
 const COUNTS_PER_CANDIDATE: u64 = 512;
 
-/// How often a class may be drawn until enough differ.
+/// The maximum number of draws to find enough distinct classes.
 const MAX_TRIES: usize = i32::MAX as usize;
 
-/// How likely each class is.
+/// The distribution of the classes.
 #[derive(Clone)]
 enum Classes {
-    /// All are alike.
+    /// All classes are equally likely.
     Uniform,
-    /// The earlier, the likelier.
+    /// The lower the class, the likelier.
     Log,
     /// Each is drawn once, in order.
     All,
-    /// As their weights say.
+    /// In proportion to weights.
     Weighted(Arc<Weighted>),
-    /// As often as they were seen.
+    /// In proportion to how often each class was seen.
     Learned(Arc<Mutex<Learned>>),
 }
 
-/// What a node wants.
+/// A node's candidate sampler.
 struct Sampler {
     classes: Classes,
     range: usize,
@@ -75,10 +75,10 @@ pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Optio
     Sampler::of(node, classes, generators).map(Some)
 }
 
-/// Candidates by weights.
+/// The kernel of a sampler of candidates in proportion to weights.
 ///
 /// # Errors
-/// InvalidArgument if the node wants more of them than there are.
+/// InvalidArgument if the node requests more candidates than there are classes.
 pub fn fixed(node: &KernelNode, weights: Weighted, generators: &Generators) -> Result<HostKernel> {
     Sampler::of(node, Classes::Weighted(Arc::new(weights)), generators)
 }
@@ -137,7 +137,7 @@ impl Sampler {
         }
     }
 
-    /// The candidates, and how often one was drawn for them.
+    /// The candidates, and the number of draws.
     fn draw(&self, philox: Philox) -> Result<(Vec<i64>, usize)> {
         if let Classes::All = self.classes {
             return Ok(((0..self.count as i64).collect(), self.count));
@@ -174,7 +174,7 @@ impl Sampler {
         Ok((picked, tries))
     }
 
-    /// How often a class is expected among the candidates.
+    /// The expected count of a class among the candidates.
     fn expected(&self, class: i64, tries: usize) -> f32 {
         let likely = match &self.classes {
             Classes::Weighted(weighted) => weighted.likely(class),
@@ -193,7 +193,7 @@ impl Sampler {
     }
 }
 
-/// A number below a bound, each as likely as the others.
+/// A uniformly distributed number below a bound.
 fn below(words: &mut Words, bound: u64) -> u64 {
     let mut draw = || u64::from(words.draw()) | u64::from(words.draw()) << 32;
     if bound.is_power_of_two() {
@@ -208,7 +208,8 @@ fn below(words: &mut Words, bound: u64) -> u64 {
     }
 }
 
-/// Where the candidates are among the true classes: rows, places, and a weight that outweighs every score.
+/// The true classes that are candidates: the row of each, the candidate's position, and a weight that outweighs every
+/// score.
 fn hits(classes: &Tensor, sampled: &Tensor, of_each: usize) -> Result<Outputs> {
     let &[rows, columns] = classes.dims() else {
         let why = format!("true_candidates must be a batch_size * num_true matrix, got shape {}", classes.shape());

@@ -1,4 +1,4 @@
-//! From random bits to numbers, as in TensorFlow: which bits make up a number, and how.
+//! The conversion of random bits to numbers, as in TensorFlow: the bits that a number consumes, and the computation.
 
 use half::{bf16, f16};
 use meshtf_loops::vector::{Cut, Places, Work, anew, widest};
@@ -7,24 +7,25 @@ use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::philox::{ABREAST, Bits, Philox, Words};
 
-/// How numbers are distributed.
+/// The distribution of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// Evenly over [0, 1).
+    /// Uniform over [0, 1).
     Uniform,
     /// Mean 0, variance 1.
     Normal,
-    /// Like normal, but drawn again until within 2 of 0.
+    /// Like normal, but drawn again unless within 2 of 0.
     TruncatedNormal,
 }
 
 /// Counts reserved for each group of a truncated normal's numbers, which may take many draws.
 const COUNTS_PER_TRUNCATED_NUMBER: u64 = 64;
 
-/// The work of drawing a number by itself, in elements.
+/// The work of drawing a single number, in elements.
 pub const DRAW: usize = 16;
 
-/// The work of drawing one of many numbers that are their bits, and one of many that a logarithm or a sine is taken for.
+/// The work per number of a large draw: for numbers made of their bits alone, and for numbers that take a logarithm or a
+/// sine.
 const BITS: usize = 2;
 const FUNCTION: usize = 32;
 
@@ -32,7 +33,7 @@ const FUNCTION: usize = 32;
 const TRUNCATED_AT: f64 = 2.0;
 
 impl Distribution {
-    /// A tensor of numbers; `None` if TensorFlow draws no such numbers of this dtype.
+    /// A tensor of numbers; `None` if TensorFlow has no such numbers of this dtype.
     ///
     /// # Errors
     /// As [`Shape::checked_elements`].
@@ -73,7 +74,7 @@ impl Distribution {
     }
 }
 
-/// `n` numbers that are their bits; each count gives `G` of them.
+/// `n` numbers made of their bits alone; each count gives `G` of them.
 pub fn groups<T: Copy + Default + Send, const G: usize>(
     n: usize,
     philox: Philox,
@@ -82,7 +83,7 @@ pub fn groups<T: Copy + Default + Send, const G: usize>(
     groups_of(BITS, n, philox, numbers)
 }
 
-/// As [`groups`], of which each number takes so much work.
+/// As [`groups`], with `work` per number.
 fn groups_of<T: Copy + Default + Send, const G: usize>(
     work: usize,
     n: usize,
@@ -96,7 +97,7 @@ fn groups_of<T: Copy + Default + Send, const G: usize>(
     })
 }
 
-/// Numbers from the next count on.
+/// A run of numbers, from the next count on.
 struct Groups<'a, 'p, T, F> {
     philox: Philox,
     to: &'a mut Places<'p, T>,
@@ -124,7 +125,7 @@ impl<T: Copy + Default, const G: usize, F: Fn(Bits) -> [T; G]> Work for Groups<'
 
 /// The element type of a truncated normal, drawn in pairs.
 trait Normal: Copy + Send + Into<f64> {
-    /// Numbers per group: as many as the bits of one count give.
+    /// The numbers per group: as many as the bits of one count give.
     const GROUP: usize;
 }
 
@@ -136,7 +137,7 @@ impl Normal for f64 {
     const GROUP: usize = 2;
 }
 
-/// `n` numbers near 0, of which `pair` draws two; each group starts at a count of its own.
+/// `n` numbers near 0; `pair` draws two. Each group starts at a separate count.
 fn truncated<T: Normal>(n: usize, philox: Philox, pair: impl Fn(&mut Words) -> [T; 2] + Sync) -> Vec<T> {
     anew(n, Cut { period: T::GROUP, work: 2 * FUNCTION }, |mut at, to| {
         while to.left() > 0 {
@@ -211,8 +212,8 @@ mod tests {
 
     #[test]
     fn many_numbers_are_those_of_tensorflow() {
-        // `tf.raw_ops.RandomUniform(shape=[1_500_003], dtype=tf.float32, seed=12, seed2=34)` and its like have these at
-        // these places.
+        // `tf.raw_ops.RandomUniform(shape=[1_500_003], dtype=tf.float32, seed=12, seed2=34)` and similar calls return
+        // these numbers at these indices.
         let places =
             [0, 255, 256, 131_071, 131_072, 262_144, 393_221, 786_432, 1_000_001, 1_499_999, 1_500_000, 1_500_002];
         let recorded: [(Distribution, [u32; 12]); 3] = [

@@ -1,12 +1,12 @@
 //! Philox 4x32-10 (Salmon et al. 2011): random bits as a function of a key and a counter.
 //!
-//! Ten rounds of a dozen operations. What is more than those is TensorFlow's: how seeds become a key and a counter, how far a
-//! draw moves the counter. The traits of rand know streams only.
+//! Ten rounds of a dozen operations. The rest is TensorFlow's: the derivation of a key and a counter from seeds, and the
+//! advance of the counter by a draw. The traits of rand support streams only.
 
 /// The bits of one count.
 pub type Bits = [u32; 4];
 
-/// Counts whose bits are computed side by side, in a loop that the compiler vectorises.
+/// Counts whose bits are computed in parallel, in a loop that the compiler vectorises.
 pub const ABREAST: usize = 64;
 
 /// A key and the next count.
@@ -21,7 +21,7 @@ impl Philox {
         Philox { key: [key as u32, (key >> 32) as u32], counter }
     }
 
-    /// The generator that a node's two seed attributes start.
+    /// The generator seeded by a node's two seed attributes.
     pub fn from_seeds(seed: u64, seed2: u64) -> Philox {
         Philox::new(seed, u128::from(seed2) << 64)
     }
@@ -66,7 +66,7 @@ impl Philox {
         [c as u32, (c >> 32) as u32, (c >> 64) as u32, (c >> 96) as u32]
     }
 
-    /// The bits one word at a time.
+    /// The bits as a sequence of words.
     pub fn words(self) -> Words {
         Words { philox: self, bits: [0; 4], used: 4 }
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn counts_abreast_have_the_bits_of_one_after_the_other() {
-        // Where no word of the counter overflows, and where one, two, three and all four of them do.
+        // A counter in which no word overflows, and counters in which one, two, three and all four words do.
         for (counter, below) in [(5, 0), (1 << 32, 3), (7 << 96 | 1 << 64, 60), (9 << 96, 1), (0, 17)] {
             let mut together = Philox::new(0x0123_4567_89ab_cdef, u128::wrapping_sub(counter, below));
             let mut alone = together;

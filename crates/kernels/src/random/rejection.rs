@@ -1,4 +1,4 @@
-//! Numbers that are drawn until one is accepted: Poisson's, gamma's, and normal ones between bounds.
+//! Numbers drawn by rejection: Poisson, gamma, and truncated normal ones.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -10,11 +10,12 @@ use super::distribution::{DRAW, Distribution, normal2_f64, uniform_f64};
 use super::philox::Philox;
 use super::stateful::{COUNTS_PER_NUMBER, Generator, Generators, shape_of};
 
-/// How often a bounded normal number may be refused.
+/// The maximum number of consecutive rejections of a truncated normal number.
 const MAX_TRIES: usize = 1000;
-/// Numbers that are drawn from one position if all have the same bounds.
+/// The numbers drawn from one position if all have the same bounds.
 const BATCH: usize = 100;
-/// So many deviations of a side within the bounds, normal numbers are drawn until one is within.
+/// If the bounds contain the mean and reach beyond this many deviations from it on one side, normal numbers are drawn
+/// until one is within the bounds.
 const MOSTLY_WITHIN: f64 = 1.3;
 
 pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
@@ -37,7 +38,7 @@ pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Optio
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Numbers of a shape for each parameter: `draw` draws one from a position of its own.
+/// Numbers of a shape for each parameter: `draw` draws each from a separate position.
 fn of_parameters<T: Numeric>(
     generator: Generator,
     dtype: DType,
@@ -64,7 +65,7 @@ fn of_parameters<T: Numeric>(
     })
 }
 
-/// Uniform and normal numbers of 64 bits, each kind in pairs of which the second is used first.
+/// Uniform and normal numbers of 64 bits, each kind in pairs whose second number is used first.
 struct Draws {
     philox: Philox,
     uniform: Option<f64>,
@@ -94,13 +95,13 @@ impl Draws {
     }
 }
 
-/// How often something happens that happens `rate` times on average.
+/// A Poisson-distributed count with mean `rate`.
 fn poisson(rate: f64, draws: &mut Draws, pace: &mut Pace) -> f64 {
     if rate.is_nan() || rate == f64::INFINITY {
         return rate;
     }
     if rate < 10.0 {
-        // Knuth 1969: waiting times between what happens.
+        // Knuth 1969: waiting times between events.
         let (least, mut product, mut count) = ((-rate).exp(), 1.0, 0.0);
         loop {
             product *= draws.uniform();
@@ -133,7 +134,7 @@ fn poisson(rate: f64, draws: &mut Draws, pace: &mut Pace) -> f64 {
     }
 }
 
-/// A number of the gamma distribution of a shape, with scale 1 (Marsaglia and Tsang 2000).
+/// A number of the gamma distribution with shape `alpha` and scale 1 (Marsaglia and Tsang 2000).
 fn gamma(alpha: f64, draws: &mut Draws, pace: &mut Pace) -> f64 {
     if alpha == 1.0 {
         return -(-draws.uniform()).ln_1p();
@@ -160,7 +161,7 @@ fn gamma(alpha: f64, draws: &mut Draws, pace: &mut Pace) -> f64 {
     }
 }
 
-/// Normal numbers between bounds; a mean, a deviation and bounds for each row, or for all.
+/// Truncated normal numbers, with a mean, a deviation and bounds for each row or for all.
 fn bounded<T: Float>(shape: &Tensor, parameters: [Tensor; 4], generator: &Generator) -> Result<Tensor> {
     if shape.rank() != 1 {
         let why = format!("Input shape should be a vector, got shape: {}", shape.shape());
@@ -207,11 +208,11 @@ fn bounded<T: Float>(shape: &Tensor, parameters: [Tensor; 4], generator: &Genera
     Ok(Tensor::from_vec(whole, numbers))
 }
 
-/// A normal distribution between bounds. Each step is rounded to the dtype.
+/// A truncated normal distribution. Each step is rounded to the dtype.
 struct Bounded<T> {
     mean: f64,
     deviation: f64,
-    /// The bounds of a number of mean 0 and deviation 1.
+    /// The bounds, normalized to mean 0 and deviation 1.
     low: f64,
     high: f64,
     dtype: std::marker::PhantomData<T>,
@@ -230,7 +231,7 @@ impl<T: Float> Bounded<T> {
         Ok(Bounded { mean, deviation, low: normal(low), high: normal(high), dtype: std::marker::PhantomData })
     }
 
-    /// Adds numbers until there are `end`.
+    /// Appends numbers until there are `end`.
     fn draw(&self, numbers: &mut Vec<T>, end: usize, bits: &mut Philox, pace: &mut Pace) -> Result<()> {
         let Bounded { low, high, .. } = *self;
         let within = round::<T>(MOSTLY_WITHIN);
@@ -291,7 +292,7 @@ impl<T: Float> Bounded<T> {
         })
     }
 
-    /// Draws until there are `end` numbers: of each draw, those that are accepted.
+    /// Appends the accepted numbers of each draw until there are `end`.
     fn accepted<Draw: Iterator<Item = (f64, bool)>>(
         &self,
         numbers: &mut Vec<T>,
@@ -322,7 +323,7 @@ impl<T: Float> Bounded<T> {
     }
 }
 
-/// A way of drawing: what a draw costs, how many numbers in a row may be rejected, and its name.
+/// The parameters of a rejection sampler: the work of a draw, the maximum number of consecutive rejections, and its name.
 struct Rejection {
     cost: usize,
     most_rejected: usize,
@@ -333,7 +334,7 @@ fn round<T: Float>(x: f64) -> f64 {
     T::from_f64(x).to_f64()
 }
 
-/// The numbers of the dtype that the bits of one count give.
+/// The numbers of the dtype from the bits of one count.
 fn drawn<T: Float>(distribution: Distribution, bits: &mut Philox) -> Result<Vec<f64>> {
     let count = if T::DTYPE == DType::F64 { 2 } else { 4 };
     let now = *bits;
@@ -343,7 +344,7 @@ fn drawn<T: Float>(distribution: Distribution, bits: &mut Philox) -> Result<Vec<
     numbers_of(&numbers)
 }
 
-/// The elements of a tensor as they are, or the nearest of 64 bits.
+/// The elements of a tensor as float64, rounded if necessary.
 fn numbers_of(tensor: &Tensor) -> Result<Vec<f64>> {
     let all = with_number!(tensor.dtype(), T => tensor.slice::<T>()?.iter().map(|x| Numeric::to_f64(*x)).collect());
     all.ok_or_else(|| Failure::invalid(format!("expected numbers, got {}", tensor.dtype())))

@@ -1,4 +1,4 @@
-//! Random ops with state: the node's generator, which every step advances, whichever plan it belongs to.
+//! Random ops with state: the node's generator, which every step advances, regardless of its plan.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -15,7 +15,7 @@ use super::distribution::{DRAW, Distribution, groups, uniform_f64};
 use super::philox::{Philox, Words};
 use super::unigrams::Learned;
 
-/// Counts that TensorFlow reserves for each number, drawn or not.
+/// Counts that TensorFlow reserves for each number, whether or not they are used.
 pub(super) const COUNTS_PER_NUMBER: u64 = 256;
 
 pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
@@ -42,7 +42,7 @@ pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Optio
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Draws one number after another from a node's seeds, for callers other than kernels.
+/// A sequence of random numbers from a node's seeds, for callers other than kernels.
 #[derive(Clone)]
 pub struct Dice(Words);
 
@@ -53,7 +53,7 @@ impl Dice {
         Ok(Dice(start(node)?.words()))
     }
 
-    /// As TensorFlow's of these seeds.
+    /// TensorFlow's sequence for these seeds.
     pub fn seeded(seed: u64, seed2: u64) -> Dice {
         Dice(Philox::from_seeds(seed, seed2).words())
     }
@@ -65,7 +65,7 @@ impl Dice {
         Dice(philox.words())
     }
 
-    /// Seeds that cannot be predicted.
+    /// Unpredictable seeds.
     pub fn unpredictable_seeds() -> (u64, u64) {
         (entropy(), entropy())
     }
@@ -75,20 +75,20 @@ impl Dice {
         self.0.draw()
     }
 
-    /// A number from 0 up to 1.
+    /// A number in [0, 1).
     pub fn fraction(&mut self) -> f64 {
         let [first, second] = [self.draw(), self.draw()];
         uniform_f64([first, second])
     }
 
-    /// A number below `sides`, which is not 0.
+    /// A number below `sides`, which must not be 0.
     pub fn throw(&mut self, sides: usize) -> usize {
         self.0.draw() as usize % sides
     }
 }
 
-/// The generators of one session's nodes on one device, by node name. A node has one for all plans, so that evaluating
-/// a model between two training steps continues the sequence.
+/// The generators of one session's nodes on one device, by node name. A node has one generator for all plans, so that an
+/// evaluation of a model between two training steps continues the sequence.
 #[derive(Default)]
 pub struct Generators {
     positions: Mutex<HashMap<String, Generator>>,
@@ -107,7 +107,7 @@ impl Generators {
         Ok(generator)
     }
 
-    /// What the node has learned of its classes.
+    /// The node's counts of its classes.
     pub(super) fn learned(
         &self,
         node: &KernelNode,
@@ -123,7 +123,7 @@ impl Generators {
     }
 }
 
-/// Where a node's random numbers begin.
+/// The first position of a node's random numbers.
 fn start(node: &KernelNode) -> Result<Philox> {
     let (seed, seed2) = (node.attrs.int("seed")? as u64, node.attrs.int("seed2")? as u64);
     Ok(match (seed, seed2) {
@@ -155,10 +155,10 @@ fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The shape that a shape tensor states.
+/// The shape that a shape tensor specifies.
 ///
 /// # Errors
-/// InvalidArgument if it is not a vector or has a negative size.
+/// InvalidArgument if the tensor is not a vector or has a negative size.
 pub(super) fn shape_of(tensor: &Tensor) -> Result<Shape> {
     if tensor.rank() != 1 {
         return Err(Failure::invalid(format!(
@@ -210,7 +210,7 @@ fn integers(node: &KernelNode, generator: Generator) -> Result<Option<HostKernel
     })))
 }
 
-/// `n` int32 or int64 from `low` on, within `range`: taken modulo the range, as in TensorFlow.
+/// `n` int32 or int64 from `low` on, within `range`: the bits modulo the range, as in TensorFlow.
 pub(super) fn integers_between(dtype: DType, shape: Shape, n: usize, philox: Philox, low: i64, range: u64) -> Tensor {
     if dtype == DType::I32 {
         let (low, range) = (low as i32, range as u32);
@@ -251,7 +251,7 @@ fn multinomial(node: &KernelNode, generator: Generator) -> Result<Option<HostKer
     })))
 }
 
-/// `samples` classes for each row of `logits`, with the probabilities of its softmax.
+/// `samples` classes for each row of `logits`, with the probabilities of the row's softmax.
 pub(super) fn draw_classes<T: Float>(logits: &[T], classes: usize, samples: usize, philox: Philox) -> Vec<i64> {
     let mut words = philox.words();
     let mut drawn = Vec::new();

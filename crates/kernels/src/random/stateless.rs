@@ -1,4 +1,4 @@
-//! Random ops without state: the numbers follow from a key and a counter, or from a seed that both are derived from.
+//! Random ops without state: their numbers follow from a key and a counter, or from a seed that determines both.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor, with_float};
@@ -10,7 +10,7 @@ use super::distribution::{Distribution, groups};
 use super::philox::Philox;
 use super::stateful::{draw_classes, integers_between, shape_of};
 
-/// Algorithm ids, as graphs state them.
+/// The algorithm ids in graphs.
 const PHILOX: i64 = 1;
 const AUTO_SELECT: i64 = 3;
 
@@ -34,7 +34,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// How many inputs specify the generator: one seed, or key, counter and algorithm.
+/// The number of inputs that specify the generator: one seed, or key, counter and algorithm.
 fn source_inputs(node: &KernelNode) -> usize {
     if node.op.ends_with("V2") { 3 } else { 1 }
 }
@@ -112,7 +112,7 @@ fn integers(node: &KernelNode) -> Result<Option<HostKernel>> {
         if low >= high {
             return Err(Failure::invalid(format!("Need minval < maxval, got {low} >= {high}")));
         }
-        // Unsigned numbers are those of the signed type with the same bits.
+        // Unsigned numbers have the same bits as those of the signed type.
         let signed = if matches!(dtype, DType::I32 | DType::U32) { DType::I32 } else { DType::I64 };
         let drawn = integers_between(signed, shape, n, philox, low as i64, (high - low) as u64);
         Ok(smallvec![as_dtype(drawn, dtype)?])

@@ -1,4 +1,4 @@
-//! Classes that are drawn by weights: stated ones, or how often each was seen.
+//! Classes drawn in proportion to weights: fixed ones, or the number of times that each was seen.
 
 use meshtf_graph::Attrs;
 use meshtf_loops::turn::Pace;
@@ -8,7 +8,7 @@ use meshtf_tensor::memory;
 use super::distribution::uniform_f32;
 use super::philox::Words;
 
-/// Which weights a node takes, and how it bends them.
+/// The weights that a node uses, and their distortion.
 #[derive(Clone, Copy)]
 pub struct Unigrams {
     range: usize,
@@ -32,12 +32,12 @@ impl Unigrams {
         })
     }
 
-    /// Whether the weight at this place after the reserved ones counts: others are of other shards.
+    /// Whether the weight with this index after the reserved ones belongs to this shard.
     pub fn takes(&self, place: usize) -> bool {
         (self.before() + place) % self.shards == self.shard
     }
 
-    /// How many reserved classes this shard has. The next one has that number.
+    /// The number of reserved classes of this shard, which is also the number of its next class.
     fn before(&self) -> usize {
         let own = |count: usize| {
             if self.shard < self.shards { (count + self.shards - 1 - self.shard) / self.shards } else { 0 }
@@ -45,10 +45,11 @@ impl Unigrams {
         own(self.reserved)
     }
 
-    /// Draws by those weights, which are the ones that count.
+    /// The sampler for these weights, which are those of this shard.
     ///
     /// # Errors
-    /// InvalidArgument if there are not as many as classes; ResourceExhausted without memory for them.
+    /// InvalidArgument if the number of weights is not that of classes; ResourceExhausted if there is not enough memory
+    /// for them.
     pub fn weighted(&self, weights: impl IntoIterator<Item = f32>) -> Result<Weighted> {
         let count = self.before();
         memory::admit(count.saturating_mul(size_of::<f32>()))?;
@@ -62,11 +63,11 @@ impl Unigrams {
     }
 }
 
-/// Classes of fixed weights, drawn with Walker's aliases.
+/// Classes of fixed weights, drawn by Walker's alias method.
 pub struct Weighted {
     weights: Vec<f32>,
     total: f32,
-    /// How likely a place stands for its own class, and which it stands for otherwise.
+    /// For each slot, the probability of the slot's class, and the class drawn otherwise.
     places: Vec<(f32, usize)>,
 }
 
@@ -85,7 +86,7 @@ impl Weighted {
             likely[h] -= 1.0 - likely[l];
             if likely[h] < 1.0 { &mut low } else { &mut high }.push(h);
         }
-        // What is left over are errors of rounding.
+        // The remainder is due to rounding errors.
         for i in low.into_iter().chain(high) {
             (likely[i], other[i]) = (1.0, i);
         }
@@ -106,15 +107,16 @@ impl Weighted {
     }
 }
 
-/// Classes that are the likelier the more often they were seen; each counts once from the start.
+/// Classes with probabilities in proportion to how often they were seen; each starts with a count of one.
 pub struct Learned {
-    /// Sums of counts: of all, of each half, of each quarter, and so on. The last are those of single classes.
+    /// Sums of counts: of all classes, of each half, of each quarter, and so on. The last level has the counts of single
+    /// classes.
     levels: Vec<Vec<i32>>,
 }
 
 impl Learned {
     /// # Errors
-    /// InvalidArgument for more classes than can be counted; ResourceExhausted without memory for them.
+    /// InvalidArgument for more classes than can be counted; ResourceExhausted if there is not enough memory for them.
     pub fn new(range: usize) -> Result<Learned> {
         if range >= i32::MAX as usize {
             let why = format!("the range of a learned sampler must be below {}, got {range}", i32::MAX);
@@ -158,7 +160,7 @@ impl Learned {
         count.unwrap_or(0) as f32 / self.total() as f32
     }
 
-    /// Counts classes, which it has, once more.
+    /// Increments the counts of some classes, which must be in range.
     pub fn see(&mut self, classes: &[i64]) {
         let most = (i32::MAX - self.total()) as usize;
         for &class in classes.iter().take(most) {
@@ -173,7 +175,7 @@ impl Learned {
     }
 }
 
-/// A number below a bound, each as likely as the others.
+/// A uniformly distributed number below a bound.
 fn below(words: &mut Words, bound: u32) -> u32 {
     if bound.is_power_of_two() {
         return words.draw() & (bound - 1);

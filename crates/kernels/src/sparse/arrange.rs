@@ -47,7 +47,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// Some elements, their indices moved along.
+/// Some of the elements, with `moved` applied to their indices.
 fn part(sparse: &Sparse, places: &[usize], moved: impl Fn(i64) -> i64) -> Result<(Tensor, Tensor)> {
     let indices = places.iter().flat_map(|&i| sparse.row(i)).map(|&at| moved(at)).collect();
     Ok((matrix(indices, places.len(), sparse.rank()), picked(&sparse.values, places)?))
@@ -144,7 +144,7 @@ fn concat(inputs: Inputs, axis: i64) -> Result<Outputs> {
     Ok(smallvec![at, values, Tensor::vector(joined.dims)])
 }
 
-/// Where an axis of that size is cut: the first parts have one more if it does not come out even.
+/// The boundaries of `parts` parts of an axis of that size: if the sizes are uneven, the first parts have one more.
 fn bounds(size: i64, parts: i64) -> Vec<i64> {
     let (least, more) = (size / parts, size % parts);
     (0..=parts).map(|i| i * least + i.min(more)).collect()
@@ -207,7 +207,7 @@ fn slice(sparse: &Sparse, start: &[i64], size: &[i64]) -> Result<Outputs> {
     Ok(smallvec![matrix(moved, places.len(), sparse.rank()), picked(&sparse.values, &places)?, Tensor::vector(dims)])
 }
 
-/// The gradient of each element that was kept, and zero for the others. Both indices are in order.
+/// The gradient of each element that was kept, and zero for the rest. Both lists of indices are in order.
 fn slice_gradient<T: Numeric>(gradient: &Tensor, indices: &Tensor, start: &Tensor, outputs: &Tensor) -> Result<Tensor> {
     let start = vector(start, "input_start", false)?;
     let ([rows, width], [kept, kept_width]) = (indices.dims(), outputs.dims()) else {

@@ -1,4 +1,4 @@
-//! SparseCross: the products of the features that each row of some columns has, as strings or as numbers.
+//! SparseCross: the products of the features of each row of several columns, as strings or as numbers.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
@@ -11,7 +11,7 @@ use super::{Sparse, matrix};
 use crate::call::check_text_bytes;
 use crate::text::fingerprint64;
 
-/// What stands between the features of a product.
+/// The separator between the features of a product.
 const BETWEEN: &[u8] = b"_X_";
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -42,15 +42,15 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 }
 
 struct Hashing {
-    /// How many numbers there are; 0 for all of an int64's that are not negative.
+    /// The number of buckets; if 0, the greatest int64 is the number.
     buckets: u64,
     key: u64,
 }
 
-/// The features of a column: those of each row, one after the other.
+/// The features of a column, row by row.
 struct Column {
     values: Tensor,
-    /// Where the features of each row end.
+    /// The end of each row's features.
     ends: Vec<usize>,
 }
 
@@ -59,7 +59,7 @@ impl Column {
         row.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[row]
     }
 
-    /// A feature as a number: a string's fingerprint.
+    /// A feature as a number; for a string, its fingerprint.
     fn number(&self, place: usize) -> u64 {
         match self.values.data() {
             Data::I64(all) => all[place] as u64,
@@ -77,8 +77,8 @@ impl Column {
     }
 }
 
-/// The columns: first those that are sparse, by their indices, their values and their shapes, then the dense ones. They hold
-/// strings, or what is `internal`.
+/// The columns: first the sparse ones, by their indices, their values and their shapes, then the dense ones. They contain
+/// strings, or numbers of the dtype `internal`.
 fn columns(inputs: Inputs, sparse: usize, internal: DType) -> Result<Vec<Column>> {
     let check = |what: &str, values: &Tensor| {
         if values.dtype() == DType::String || values.dtype() == internal {
@@ -144,7 +144,7 @@ fn sparse_column(sparse: &Sparse) -> Result<Column> {
     Ok(Column { values: sparse.values.clone(), ends })
 }
 
-/// Calls `each` with the features of each product, the last column's first to change.
+/// Calls `each` with the features of each product; the last column's feature varies fastest.
 fn products(columns: &[Column], counts: &[usize], mut each: impl FnMut(&[usize]) -> Result<()>) -> Result<()> {
     let mut pace = Pace::new();
     for (row, &count) in counts.iter().enumerate() {
@@ -185,7 +185,7 @@ fn texts(columns: &[Column], counts: &[usize]) -> Result<Tensor> {
 fn numbers(columns: &[Column], counts: &[usize], hashing: &Hashing) -> Tensor {
     let mut all: Vec<i64> = Vec::new();
     let modulus = if hashing.buckets > 0 { hashing.buckets } else { i64::MAX as u64 };
-    // It fails for no product.
+    // The closure never fails.
     _ = products(columns, counts, |places| {
         let join = |hash, (column, &place): (&Column, &usize)| joined(hash, column.number(place));
         all.push((columns.iter().zip(places).fold(hashing.key, join) % modulus) as i64);
@@ -194,7 +194,7 @@ fn numbers(columns: &[Column], counts: &[usize], hashing: &Hashing) -> Tensor {
     Tensor::vector(all)
 }
 
-/// The fingerprint of two (TensorFlow's FingerprintCat64).
+/// The combination of two fingerprints (TensorFlow's FingerprintCat64).
 fn joined(one: u64, other: u64) -> u64 {
     const FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
     let mix = |x: u64| x ^ x >> 47;

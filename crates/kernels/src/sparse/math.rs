@@ -65,8 +65,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The elements of two tensors of one shape, which are in order. Those that both have are summed, and left out if the sum is
-/// nearer to zero than `threshold`.
+/// The sum of two tensors of one shape, whose elements are in order. Elements of both are added, and omitted if the sum
+/// is nearer to zero than `threshold`.
 fn add<T: Numeric>(a: &Sparse, b: &Sparse, threshold: f64) -> Result<Outputs> {
     if a.dims != b.dims {
         return Err(Failure::invalid(format!("Operands' shapes do not match: got {:?} and {:?}", a.dims, b.dims)));
@@ -85,7 +85,7 @@ fn add<T: Numeric>(a: &Sparse, b: &Sparse, threshold: f64) -> Result<Outputs> {
             std::cmp::Ordering::Equal => (a.row(i), own[i].add(other[j])),
             std::cmp::Ordering::Greater => (b.row(j), other[j]),
         };
-        // NaN is not: it stays.
+        // False for NaN, which is kept.
         let is_near_zero = value.to_f64().abs() < threshold;
         if order.is_ne() || !is_near_zero {
             at.extend_from_slice(row);
@@ -97,7 +97,8 @@ fn add<T: Numeric>(a: &Sparse, b: &Sparse, threshold: f64) -> Result<Outputs> {
     Ok(smallvec![matrix(at, values.len(), a.rank()), Tensor::vector(values), Tensor::vector(a.dims.clone())])
 }
 
-/// The gradient of each element of a summand: that of the sum with its index, if there is one. All are in order.
+/// The gradient of each element of a summand: that of the sum's element with the same index, if there is one. All
+/// elements are in order.
 fn add_gradient<T: Numeric>(gradient: &Tensor, of: &Tensor, sum: &Tensor) -> Result<Tensor> {
     let ([rows, width], [sums_count, sum_width]) = (of.dims(), sum.dims()) else {
         return Err(Failure::invalid("the indices of summands and sum must be matrices"));
@@ -147,7 +148,7 @@ fn multiply<T: Numeric>(a: &Sparse, b: &Tensor, adjoint_a: bool, adjoint_b: bool
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// The place of an index in a dense tensor of that shape.
+/// The flat position of an index in a dense tensor of that shape.
 fn place(row: &[i64], dims: &[usize]) -> usize {
     row.iter().zip(dims).fold(0, |place, (&at, &size)| place * size + at as usize)
 }
@@ -167,7 +168,7 @@ fn add_to<T: Ring>(sparse: &Sparse, b: Tensor) -> Result<Tensor> {
     Ok(b)
 }
 
-/// Each element with the dense one at its index; the dense tensor is broadcast to the sparse one's shape.
+/// Combines each element with the dense one at its index; the dense tensor is broadcast to the sparse one's shape.
 fn with_dense<T: Numeric>(sparse: &Sparse, dense: &Tensor, fold: impl Fn(T, T) -> Result<T>) -> Result<Tensor> {
     let extra = sparse.rank().checked_sub(dense.rank());
     let fits = |extra: &usize| {

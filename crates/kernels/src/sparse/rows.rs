@@ -1,5 +1,5 @@
-//! SparseFillEmptyRows with its gradient, SparseSoftmax, SparseReduceSum and SparseReduceMax: what elements of one row have in
-//! common.
+//! SparseFillEmptyRows with its gradient, SparseSoftmax, SparseReduceSum and SparseReduceMax: ops over the elements of
+//! each row.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Float, Numeric, Ring, Shape, Tensor, with_number, with_type};
@@ -41,7 +41,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Gives each row without an element one, `default`, in its first place.
+/// Inserts `default` into each empty row, at its first position.
 fn fill_empty_rows(indices: &Tensor, values: Tensor, shape: &Tensor, default: &Tensor) -> Result<Outputs> {
     let sparse = Sparse::of(indices, values, shape)?;
     if default.rank() > 0 {
@@ -51,7 +51,7 @@ fn fill_empty_rows(indices: &Tensor, values: Tensor, shape: &Tensor, default: &T
         return Err(Failure::invalid("Dense shape cannot be empty."));
     };
     let rows = Shape::from_i64s(&[size])?.dims()[0];
-    // Of each row how many elements it has, and where they begin; of each element where it goes.
+    // For each row the number of its elements and its first position; for each element its new position.
     Shape::from([rows.saturating_add(sparse.len()), 4]).checked_elements(DType::I64)?;
     let mut count = vec![0usize; rows];
     for (i, row) in sparse.rows().enumerate() {
@@ -60,7 +60,7 @@ fn fill_empty_rows(indices: &Tensor, values: Tensor, shape: &Tensor, default: &T
             row.ok_or_else(|| Failure::invalid(format!("indices({i}, 0) is invalid: {} >= {rows}", sparse.row(i)[0])))?;
         count[row] += 1;
     }
-    // Where the next element of each row goes; elements keep their order within it.
+    // The position of the next element of each row; elements keep their order within it.
     let mut next = Vec::with_capacity(rows);
     let mut total = 0;
     for &count in &count {
@@ -119,7 +119,7 @@ fn fill_empty_rows_gradient<T: Numeric>(places: &Tensor, gradients: &Tensor) -> 
     Ok(smallvec![Tensor::vector(by_values), Tensor::scalar(rest)])
 }
 
-/// Softmax over the elements of each row of the last axis; what is not there counts as minus infinity.
+/// Softmax over the elements of each row of the last axis; missing elements count as minus infinity.
 fn softmax<T: Float>(sparse: &Sparse) -> Result<Tensor> {
     if sparse.rank() < 2 {
         return Err(Failure::invalid(format!("Input should have rank >= 2, not {}", sparse.rank())));
@@ -136,7 +136,7 @@ fn softmax<T: Float>(sparse: &Sparse) -> Result<Tensor> {
     Ok(Tensor::vector(out))
 }
 
-/// Elements folded over axes; zero if there are none.
+/// Elements folded over axes; zero where there are none.
 fn reduce<T: Numeric>(sparse: &Sparse, axes: &Tensor, keeps: bool, fold: impl Fn(T, T) -> T) -> Result<Tensor> {
     let axes = vector(axes, "reduction_axes", true)?;
     let axes = axes.into_iter().map(|axis| {
@@ -152,7 +152,7 @@ fn reduce<T: Numeric>(sparse: &Sparse, axes: &Tensor, keeps: bool, fold: impl Fn
     let sizes = Shape::from_i64s(&sizes)?;
     let mut out = vec![None; sizes.checked_elements(T::DTYPE)?];
     let values = sparse.values.slice::<T>()?;
-    // In the order of the indices, so that sums are rounded alike however the elements come.
+    // In the order of the indices, so that the rounding of sums does not depend on the order of the input.
     for i in sparse.order() {
         let row = sparse.row(i);
         let place = kept.iter().zip(sizes.dims()).fold(0, |place, (&axis, &size)| place * size + row[axis] as usize);

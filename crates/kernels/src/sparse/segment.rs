@@ -9,7 +9,7 @@ use super::super::real::{self, with_real};
 use super::super::{HostKernel, KernelNode};
 use crate::math::widened;
 
-/// What a sum is divided by.
+/// The divisor of a sum.
 #[derive(Clone, Copy, PartialEq)]
 enum Divisor {
     One,
@@ -64,7 +64,7 @@ fn folded<const N: usize>(node: &KernelNode, divisor: Divisor, parts: fn([Tensor
     })
 }
 
-/// The segment of each index, checked.
+/// The segment of each index, after a check.
 fn segments(indices: &Tensor, ids: &Tensor) -> Result<(Vec<i64>, Vec<i64>)> {
     let (indices, ids) = (vector(indices, "indices", false)?, vector(ids, "segment_ids", false)?);
     if indices.len() != ids.len() {
@@ -126,7 +126,7 @@ fn fold<T: Numeric>(
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// The gradient: to each row that an index names goes that of its segment.
+/// The gradient: each row that an index names receives the gradient of its segment.
 fn spread<T: Numeric>(
     gradient: &Tensor,
     indices: &Tensor,

@@ -1,5 +1,5 @@
-//! Every kernel against TensorFlow's answers: the cases of `tests/data/kernels/*.json` (`meshtf_cases` says how they are
-//! written).
+//! Every kernel against TensorFlow's answers: the cases of `tests/data/kernels/*.json` (see `meshtf_cases` for their
+//! format).
 
 use meshtf_cases::{cases, list, same, tensor, with_node};
 use meshtf_graph::op;
@@ -54,7 +54,7 @@ fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
     let op = case["op"].as_str().unwrap();
     let compiled = with_node(case, &inputs, compile)?;
     let mut kernel = compiled.ok_or_else(|| Failure::invalid(format!("{op} has no kernel")))?;
-    // Once with shared inputs and once with inputs of its own, which it may overwrite.
+    // Once with shared inputs and once with inputs that the kernel may overwrite.
     let shared = kernel(inputs.clone());
     let own = inputs
         .into_iter()

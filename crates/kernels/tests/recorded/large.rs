@@ -1,4 +1,4 @@
-//! Inputs so large that their work is cut into chunks, held against the definition of the op.
+//! Inputs so large that their work is split into chunks, compared with the definition of the op.
 
 use meshtf_cases::with_node;
 use meshtf_kernels::compile;
@@ -24,7 +24,7 @@ fn an_update_writes_over_an_input_of_its_own_and_copies_one_that_others_hold() {
     assert_eq!((own.slice::<f32>().unwrap(), own.slice::<f32>().unwrap().as_ptr()), (&wanted[..], elements));
 }
 
-/// Large enough for several lots: by the definition, window by window.
+/// Large enough for several chunks: by the definition, window by window.
 #[test]
 fn lots_of_windows_are_computed_as_one_would_be() {
     let (batch, height, width, channels) = (3, 157, 161, 9);
@@ -39,7 +39,7 @@ fn lots_of_windows_are_computed_as_one_would_be() {
         let mut kernel = with_node(&case, std::slice::from_ref(&input), compile).unwrap().unwrap();
         let outputs = kernel(smallvec![input.clone()]).unwrap();
         let (values, indices) = (outputs[0].slice::<f32>().unwrap(), outputs[1].slice::<i64>().unwrap());
-        // One is added above and two below; the columns have one on the right.
+        // One row of padding above and two below; the columns have one on the right.
         let columns = width.div_ceil(2);
         assert_eq!(outputs[0].dims(), [batch, height, columns, channels]);
         for (at, (&got, &index)) in values.iter().zip(indices).enumerate() {
@@ -60,7 +60,7 @@ fn lots_of_windows_are_computed_as_one_would_be() {
     }
 }
 
-/// Large enough for several lots: by the definition, element by element.
+/// Large enough for several chunks: by the definition, element by element.
 #[test]
 fn lots_of_patches_are_computed_as_one_would_be() {
     let (batch, height, width, channels) = (2, 97, 101, 5);
@@ -76,7 +76,7 @@ fn lots_of_patches_are_computed_as_one_would_be() {
         for (at, &got) in answer.slice::<i32>().unwrap().iter().enumerate() {
             let (channel, k, place) = (at % channels, at / channels % 9, at / channels / 9);
             let (x, y, image) = (place % width, place / width % height, place / width / height);
-            // The middle of the window is the pixel itself.
+            // The window is centred on the pixel.
             let row = (y + k / 3 * rate).checked_sub(rate).filter(|&row| row < height);
             let column = (x + k % 3 * rate).checked_sub(rate).filter(|&column| column < width);
             let pixel = |(row, column)| ((image * height + row) * width + column) * channels + channel + 1;

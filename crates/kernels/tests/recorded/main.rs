@@ -1,4 +1,4 @@
-//! Kernels against what was recorded of TensorFlow. These tests run the library as it is shipped: optimised.
+//! Kernels against recordings of TensorFlow. These tests run the library as it is shipped: optimised.
 
 mod kernels;
 mod large;

@@ -1,7 +1,7 @@
 //! Every update against TensorFlow's result for the same variables: the cases of `tests/data/updates/*.json`.
 //!
-//! A case is like those of kernels, with `variables` beside `inputs`; `outputs` are the variables
-//! afterwards. It applies to both forms of the op: with references and with resources.
+//! A case is like those of kernels, with `variables` as well as `inputs`; `outputs` are the variables after the update.
+//! It applies to both forms of the op: with references and with resources.
 
 use meshtf_cases::{list, same, tensor, updates as cases, with_update};
 use meshtf_graph::op;
@@ -68,7 +68,7 @@ fn variables_change_alike_whatever_their_size() {
         if !(is_dense || is_by_row) || first.dtype() != DType::F32 || first.is_empty() || !case["error"].is_null() {
             continue;
         }
-        // Rows are made longer, and what is dense is: enough for several threads, and a few more.
+        // Rows, or all of a dense update, are made longer: enough for several threads, and a few elements more.
         let width = first.dims()[usize::from(is_by_row)..].iter().product::<usize>();
         let times = if is_dense { 140_003 } else { 70_003 } / width;
         let larger = |tensor: Tensor| match tensor.slice::<f32>() {
@@ -80,7 +80,8 @@ fn variables_change_alike_whatever_their_size() {
             _ => tensor,
         };
         let rest: Vec<Tensor> = list(&case["inputs"]).iter().map(tensor).collect();
-        // Rows of updates lie as the indices do.
+        // The updates have the shape of the indices followed by that of a row, so only a vector of indices fits the
+        // longer rows.
         if is_by_row && rest.iter().any(|input| input.dtype().is_integer() && input.rank() != 1) {
             continue;
         }

@@ -1,13 +1,13 @@
-//! BMP files without compression, of 8, 24 or 32 bits a pixel: what TensorFlow's op reads, with its errors. The library `image`,
-//! which reads pictures to train with (`data/images.rs`), takes and makes more than the op does.
+//! Uncompressed BMP files of 8, 24 or 32 bits per pixel, with the range and the errors of TensorFlow's op. The library
+//! `image`, which reads training images (`data/images.rs` of `meshtf-train`), reads and writes more than the op does.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape};
 
-/// The image's shape and its elements, from the upper left corner on.
+/// The shape and the elements of an image, from the upper left corner on.
 ///
 /// # Errors
-/// InvalidArgument if it is not a BMP file, or has another number of channels than is wanted.
+/// InvalidArgument if the bytes are not a BMP file, or if it has another number of channels than `wanted`.
 pub(super) fn decode(bytes: &[u8], wanted: usize) -> Result<(Shape, Vec<u8>)> {
     if wanted == 1 {
         return Err(Failure::invalid("`channels` must be 0, 3 or 4 for BMP, but got 1"));

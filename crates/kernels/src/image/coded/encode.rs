@@ -1,4 +1,4 @@
-//! EncodePng and EncodeJpeg.
+//! The ops EncodePng and EncodeJpeg.
 
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
@@ -60,10 +60,10 @@ fn encode_pngs(images: &Tensor, level: i64) -> Result<Tensor> {
     Ok(Tensor::from_vec(Shape::from(batch), files))
 }
 
-/// A PNG file of an image of bytes, or of 16 bits an element.
+/// A PNG file of an image of 8-bit or, if `wide`, 16-bit elements.
 ///
 /// # Errors
-/// InvalidArgument if there is no such image; ResourceExhausted.
+/// InvalidArgument for an unsupported number of channels or invalid sizes; ResourceExhausted if memory is short.
 pub(crate) fn png(bytes: &[u8], [height, width, channels]: [usize; 3], wide: bool, level: i64) -> Result<Vec<u8>> {
     let color = match (channels, wide) {
         (1, false) => ExtendedColorType::L8,
