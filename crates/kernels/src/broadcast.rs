@@ -83,8 +83,8 @@ impl<const K: usize> Broadcast<K> {
         BroadcastRows { walk: self, index: SmallVec::from_elem(0, outer), next, pace: Pace::new() }
     }
 
-    /// The rows in blocks of at most [`ELEMENTS`]: for each block, the offset of each operand's first element, and the number of
-    /// elements.
+    /// The rows in blocks of at most [`ELEMENTS`]: for each block, the offset of each operand's first element, and the
+    /// number of elements.
     pub fn blocks(&self) -> BroadcastBlocks<'_, K> {
         BroadcastBlocks { rows: self.rows(), at: [0; K], left: 0 }
     }

@@ -1,8 +1,8 @@
 //! Fourier transforms over the last one, two or three dimensions: FFT, IFFT, RFFT, IRFFT and their 2D and 3D forms.
 //!
-//! Not rustfft: it enables features of crates that the matrix library shares, which would then be built twice. A length
-//! that is a power of two takes the radix-2 algorithm; any other length is a convolution of such a length (Bluestein's
-//! algorithm). Everything is computed in float64 and rounded once.
+//! The crate rustfft is not used: it enables features of crates that the matrix library shares, and these would be built
+//! twice. A length that is a power of two takes the radix-2 algorithm; any other length is a convolution of such a length
+//! (Bluestein's algorithm). Everything is computed in float64 and rounded once.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};

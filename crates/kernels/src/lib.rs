@@ -7,7 +7,8 @@
 //! - **Never** knows a device, a step, a resource, a backend or the network. A backend may have a second, faster kernel
 //!   for an op (`meshtf-engine`); the host kernel defines the answer.
 //!
-//! A kernel is compiled once for a node (attributes read, dtypes known, bad ones refused) and then called once a step.
+//! A kernel is compiled once for a node (attributes read, dtypes known, invalid ones rejected) and then called once a
+//! step.
 
 mod array;
 mod broadcast;

@@ -26,7 +26,7 @@ impl Update {
         Update { variables, apply: Box::new(apply) }
     }
 
-    /// Changes `variables` in place; `rest` has the node's other inputs in order.
+    /// Changes `variables` in place; `rest` contains the node's other inputs in order.
     ///
     /// The elements of a variable are copied first if a reader of an earlier value still holds them. On an error nothing
     /// has changed.

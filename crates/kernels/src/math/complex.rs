@@ -122,8 +122,8 @@ pub(crate) fn binary(op: &str, dtype: DType) -> Option<HostKernel> {
             "Xdivy" => |x, y| if x == ZERO { ZERO } else { quotient(x, y) },
             "Xlog1py" => |x, y| if x == ZERO { ZERO } else { x * ln_1p(y) },
             "Xlogy" => |x, y| if x == ZERO { ZERO } else { x * ln(y) },
-            // Of the op's result and the incoming gradient. As in TensorFlow, the gradients of Sigmoid and Tanh do not
-            // use the conjugate.
+            // The inputs are the op's result and the incoming gradient. As in TensorFlow, the gradients of Sigmoid and
+            // Tanh do not use the conjugate.
             "InvGrad" | "ReciprocalGrad" => return Some(gradient::<T>(|y, dy| -dy * y * y)),
             "RsqrtGrad" => return Some(gradient::<T>(|y, dy| dy * y * y * y * -0.5)),
             "SigmoidGrad" => return Some(gradient::<T>(|y, dy| dy * y.conj() * (ONE - y.conj()))),
