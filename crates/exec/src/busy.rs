@@ -1,23 +1,23 @@
-//! How long a device has had something to do.
+//! The time for which a device has had work.
 //!
-//! The clock is read when a thread of the device falls asleep or wakes up, which takes far longer than reading it, and when
-//! another begins or ends to work for it; not from turn to turn.
+//! The clock is read when a thread of the device falls asleep or wakes up, which takes far longer than the reading, and when
+//! another thread begins or ends work for it; not from turn to turn.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use meshtf_tensor::lock::lock;
 
-/// How many threads are at work for a device, and how long one at least was.
+/// The number of threads at work for a device, and how long at least one was.
 #[derive(Default)]
 pub(super) struct Busy(Mutex<Work>);
 
 #[derive(Default)]
 struct Work {
     threads: usize,
-    /// Since when one at least is at work; `None` while none is.
+    /// Since when at least one is at work; `None` while none is.
     since: Option<Instant>,
-    /// Up to then.
+    /// The time before `since`.
     total: Duration,
 }
 
@@ -30,7 +30,7 @@ impl Busy {
         AtWork(self)
     }
 
-    /// How long one thread at least was at work.
+    /// How long at least one thread was at work.
     pub fn total(&self) -> Duration {
         let work = self.work();
         work.total + work.since.map_or(Duration::ZERO, |since| since.elapsed())
@@ -82,7 +82,7 @@ impl Drop for AtWork<'_> {
 mod tests {
     use super::*;
 
-    /// Waits until the clock has gone on, and returns by how much at least.
+    /// Waits until the clock has advanced, and returns by how much at least.
     fn pass() -> Duration {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(2) {
@@ -105,7 +105,7 @@ mod tests {
             busy.total() - before
         });
         assert_eq!(paused, Duration::ZERO);
-        // Two at once are one device at work.
+        // Two threads at work at once count as one device at work.
         let second = busy.begin();
         least += pass();
         drop(first);

@@ -1,4 +1,4 @@
-//! A device, as its owner sees it: pieces go in, steps are started, values arrive.
+//! A device as its owner sees it: pieces are registered, steps are started, values arrive.
 
 mod variable;
 
@@ -29,8 +29,8 @@ use super::state::Site;
 use super::step::{Beside, Body};
 use super::thread::{Table, Threads, inline};
 
-/// A device: the handle of its threads. Dropping it ends them, once the ops under way on them have ended; one that another thread
-/// runs inline is given up.
+/// A device: the handle of its threads. Dropping it ends them, once the ops under way on them have ended. An op that another
+/// thread runs inline is cancelled.
 pub struct Device {
     place: Arc<Inner>,
     threads: Arc<Threads>,
@@ -40,7 +40,7 @@ impl Device {
     /// Starts the threads of a device. `resources` are its task's, shared by the task's devices.
     ///
     /// # Errors
-    /// ResourceExhausted if the machine gives no thread.
+    /// ResourceExhausted if the system refuses a thread.
     pub fn open(
         name: DeviceName,
         engine: Box<dyn Engine>,
@@ -51,7 +51,7 @@ impl Device {
         Device::with(name, engine, resources, sink, beside, Threads::start)
     }
 
-    /// As [`Device::open`], with kernels beside each other as `beside` says.
+    /// As [`Device::open`], with kernels in parallel as `beside` specifies.
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -65,8 +65,8 @@ impl Device {
         Device::with(name, engine, resources, sink, beside, Threads::start)
     }
 
-    /// A device without threads, for a program that runs it step by step ([`Device::run_turn`]) on its own thread and by its
-    /// own clock: a simulation. It never runs a kernel beside another.
+    /// A device without threads, for a program that runs it turn by turn ([`Device::run_turn`]) on its own thread and by its
+    /// own clock: a simulation. It never runs kernels in parallel.
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -117,7 +117,7 @@ impl Device {
         self.threads.run_turn();
     }
 
-    /// Asks the thread that drives the device; `None` if the device is closed.
+    /// Queries the thread that drives the device; `None` if the device is closed.
     fn query<T>(&self, message: impl FnOnce(SyncSender<T>) -> DeviceMessage) -> Option<T> {
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
         self.place.mailbox.send(message(reply));
@@ -129,8 +129,8 @@ impl Device {
     /// device.
     ///
     /// # Errors
-    /// What the first node that cannot be compiled is wrong about; AlreadyExists if the id is taken, ResourceExhausted
-    /// if the device holds [`MAX_PIECES`].
+    /// The failure of the first node that cannot be compiled; AlreadyExists if the id is taken, ResourceExhausted if the device
+    /// holds [`MAX_PIECES`].
     pub fn register(&self, id: PieceId, piece: Piece) -> Result<(), Failure> {
         let Inner { name, engine, resources, .. } = &*self.place;
         let site = Site {
@@ -152,8 +152,8 @@ impl Device {
         result.map_err(|failure| failure.with_holder_among(|_| largest()).on_device(&name.to_string()))
     }
 
-    /// Runs the piece for the steps `first..first + count`, each when the one before it has run here. `feeds` come in
-    /// the piece's order and are the same for each. If more than [`MAX_PARKED_BYTES`] of them and of other values would
+    /// Runs the piece for the steps `first..first + count`, each when the one before it has run on this device. `feeds` come in
+    /// the piece's order and are the same for each step. If more than [`MAX_PARKED_BYTES`] of them and of other values would
     /// wait, the step fails with ResourceExhausted.
     pub fn start(&self, id: PieceId, first: u64, count: u64, feeds: Vec<Tensor>) {
         let step = StepId { session: id.session, number: first };
@@ -163,13 +163,13 @@ impl Device {
             None => self.ask(step, DeviceMessage::Overflow { step, count, failure: self.too_much() }),
         };
         if !is_asked {
-            // If not even that finds room, what came for those steps goes as its master gives each of them up.
+            // If this finds no room either, the values for those steps are dropped as the master gives up each of them.
             self.place.mailbox.follow_up(DeviceMessage::Unwanted { step, count });
         }
     }
 
-    /// Values that another device pushed. May come before their step has started. If more than [`MAX_PARKED_BYTES`]
-    /// would wait for the nodes that take them, or what waits fills the memory budget, the step fails with
+    /// Takes values that another device pushed. They may come before their step has started. If more than [`MAX_PARKED_BYTES`]
+    /// would wait for the nodes that take them, or the waiting values fill the memory budget, the step fails with
     /// ResourceExhausted.
     pub fn arrive(&self, step: StepId, values: Vec<Pushed>) {
         let parked = &self.place.parked;
@@ -202,7 +202,7 @@ impl Device {
         Failure::new(Code::ResourceExhausted, why)
     }
 
-    /// Asks something for a step, which fails if the device is closed or has [`MAX_MESSAGES`] to see to.
+    /// Sends a request for a step, which fails if the device is closed or has [`MAX_MESSAGES`] waiting.
     fn ask(&self, step: StepId, message: DeviceMessage) -> bool {
         let Inner { name, sink, mailbox, runs_inline, .. } = &*self.place;
         let asked = if *runs_inline && inline::will_visit(&self.threads) {
@@ -218,31 +218,31 @@ impl Device {
         is_asked
     }
 
-    /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink. It may come before that start,
-    /// which is cut short by it all the same.
+    /// Forgets a step, and the later ones of its [`Device::start`], without notifying the sink. It may come before that start,
+    /// and still cuts it short.
     pub fn abort(&self, step: StepId) {
         self.place.mailbox.send(DeviceMessage::Abort { step });
     }
 
-    /// Forgets these pieces and the steps of theirs, without a word to the sink.
+    /// Forgets these pieces and their steps, without notifying the sink.
     pub fn forget(&self, pieces: Vec<PieceId>) {
         self.place.mailbox.send(DeviceMessage::Forget { pieces });
     }
 
     /// Forgets the session's pieces, steps, parked values and private resources.
     pub fn release(&self, session: SessionId) {
-        // At once, as pieces are compiled: what is registered from now on draws anew.
+        // At once, as pieces are compiled: pieces registered from now on get new generators.
         lock(&self.place.generators).remove(&session);
         self.place.mailbox.send(DeviceMessage::Release { session });
     }
 
-    /// What the device holds, after everything it was told before. Waits for its threads; zero when those have ended.
+    /// The device's counts, after every message sent to it before. Waits for its threads; zero when those have ended.
     pub fn holds(&self) -> Holds {
         self.query(|reply| DeviceMessage::Count { most: 0, reply }).unwrap_or_default().holds
     }
 
-    /// What the device does and holds, with the `most` pieces that ran most steps. Waits for its threads, up to `limit`:
-    /// `None` if they do not answer by then.
+    /// The device's counts and work, with the `most` pieces that ran most steps. Waits for its threads, up to `limit`: `None`
+    /// if they do not answer by then.
     pub fn load(&self, most: usize, limit: Duration) -> Option<Load> {
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
         self.place.mailbox.send(DeviceMessage::Count { most, reply });
@@ -250,12 +250,12 @@ impl Device {
         answer.recv_timeout(limit).ok()
     }
 
-    /// How long the device has had something to do since it was opened.
+    /// How long the device has had work since it was opened.
     pub fn busy(&self) -> Duration {
         self.place.busy.total()
     }
 
-    /// Bytes in use of the device's own memory; `None` if that is the process's, or nothing tells.
+    /// Bytes in use of the device's own memory; `None` if that is the process's, or is not known.
     pub fn memory_in_use(&self) -> Option<u64> {
         self.place.engine.memory_in_use()
     }

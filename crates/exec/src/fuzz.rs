@@ -1,6 +1,6 @@
-//! One op at a time on a device, with attributes, dtypes, shapes and values that bytes choose: what a stranger's graph can
-//! ask of a kernel. Whatever the bytes are, the op answers or refuses; it never panics, never hangs, and never takes
-//! memory by what a number claims.
+//! Runs single ops on a device, with attributes, dtypes, shapes and values chosen by bytes: all that an unauthenticated
+//! client's graph can ask of a kernel. Whatever the bytes are, the op answers or refuses. It never panics, never hangs, and
+//! never allocates memory because a number claims so.
 //!
 //! Sizes are a few elements or beyond every limit, so that nothing large is really computed.
 
@@ -26,9 +26,9 @@ use super::device::Device;
 use super::resource::Resources;
 use super::sink::{Pushed, Sink};
 
-/// An op that returns nothing for this long while its device is idle is waiting forever, as a dequeue does.
+/// An op that returns nothing for this long while its device is idle waits forever, as a dequeue does.
 const QUIET: Duration = Duration::from_millis(5);
-/// A device that does not answer for this long is stuck.
+/// A device that does not answer for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Ops that make no sense as a single node: their frames begin and end at other nodes.
 const NOT_ALONE: &[&str] = &[
@@ -43,7 +43,8 @@ const NOT_ALONE: &[&str] = &[
     "RefNextIteration",
 ];
 
-/// The op that the first line names, or that its first two bytes are the number of, made and run as the other bytes say.
+/// Makes an op and runs it, with choices from the remaining bytes. The first line names the op, or the first two bytes are its
+/// number.
 pub fn op(bytes: &[u8]) -> bool {
     if let Some(end) = bytes.iter().position(|&byte| byte == b'\n')
         && let Some(op) = std::str::from_utf8(&bytes[..end]).ok().and_then(op::lookup)
@@ -55,13 +56,13 @@ pub fn op(bytes: &[u8]) -> bool {
     one(ops[usize::from(u16::from_le_bytes([number[0], number[1]])) % ops.len()], rest) == Reaction::Answered
 }
 
-/// The ops that can be asked for by themselves.
+/// The ops that can run alone.
 pub fn ops() -> Vec<&'static OpDef> {
     let holds_function = |op: &OpDef| op.attrs.iter().any(|attr| attr.kind == AttrKind::Func);
     op::all().into_iter().filter(|op| !NOT_ALONE.contains(&op.name) && !holds_function(op)).collect()
 }
 
-/// Arguments that are single numbers wherever they stand.
+/// Arguments that are single numbers in every op.
 const SCALARS: &[&str] = &[
     "alg",
     "alpha",
@@ -111,7 +112,7 @@ const SCALARS: &[&str] = &[
     "tag",
 ];
 
-/// What became of an op.
+/// The outcome of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// The graph was invalid and reached no device.
@@ -120,23 +121,24 @@ pub enum Reaction {
     Answered,
 }
 
-/// Runs one op twice, the second time with what the first left behind.
+/// Runs one op twice, the second time with the state that the first run left.
 ///
 /// # Panics
-/// How the op breaks its promise.
+/// If the op breaks its promise, with the reason.
 pub fn one(op: &'static OpDef, bytes: &[u8]) -> Reaction {
     let mut case = Case::new(op, Choices::new(bytes));
     let name = case.node();
     let Ok(graph) = Graph::new(std::mem::take(&mut case.nodes)) else { return Reaction::NoGraph };
     let bench = Bench::new();
-    // Variables that an initializer sets are there for the op; whether they could be set, it will see.
+    // Variables get their values from an initializer before the op runs. If that fails, the op finds them unset.
     if !case.init.is_empty() {
         let _ = bench.run(&graph, &case.feeds, &[], &case.init, op);
     }
     let outputs = graph.find(&name).map_or(0, |node| graph.node(node).outputs.len());
     let is_value = |port: &usize| {
         let node = graph.node(graph.find(&name).expect("counted above"));
-        // Of what a variable holds its other users tell; and one side of a switch has no value.
+        // The value of a variable is checked with other ops than the one that returns its handle. One output of a Switch is
+        // dead.
         let is_handle = op.outputs.get(*port).is_some_and(|output| output.name.ends_with("handle"));
         let has_no_value = node.outputs[*port].dtype.is_handle() || op.inputs.is_empty() && node.outputs[*port].is_ref;
         !has_no_value && !is_handle && !op.name.ends_with("Switch")
@@ -160,15 +162,15 @@ struct Case<'a> {
     op: &'static OpDef,
     choices: Choices<'a>,
     nodes: Vec<NodeDef>,
-    /// Names of placeholders with what they are fed.
+    /// Names of placeholders, with the values fed to them.
     feeds: Vec<(String, Tensor)>,
     /// Nodes that give variables their values.
     init: Vec<String>,
-    /// The shape of the first value, which others are often made to fit.
+    /// The shape of the first value. Other values are often made to fit it.
     shape: Option<Vec<usize>>,
-    /// The handle that the next node takes, instead of one of its own.
+    /// A handle for the next node, which then makes no new one.
     given: Option<String>,
-    /// What has to have run before the next node does.
+    /// Names of the nodes that run before the next node.
     before: Vec<String>,
 }
 
@@ -186,7 +188,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The node, after what it takes; its name.
+    /// Adds the node after its inputs; returns its name.
     fn node(&mut self) -> String {
         let fitting = Fitting::of(self.op).filter(|_| self.choices.below(2) == 0);
         let mut attrs = Attrs::default();
@@ -238,7 +240,7 @@ impl<'a> Case<'a> {
         name
     }
 
-    /// The dtypes of the tensors that an argument stands for, by attributes that are set for it if they were not.
+    /// The dtypes of the tensors of an argument, from attributes, which are chosen if they are not set yet.
     fn dtypes(&mut self, arg: &ArgDef, attrs: &mut Attrs) -> Vec<DType> {
         let mut count = |attrs: &mut Attrs, name: &'static str| match attrs.get(name) {
             Some(Attr::Int(n)) => usize::try_from(*n).unwrap_or(0).min(4),
@@ -275,7 +277,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// What makes an input of that dtype.
+    /// Adds a node that makes an input of that dtype.
     fn input(&mut self, dtype: DType, is_ref: bool, like: Option<&Like>) -> String {
         match dtype {
             DType::Resource => self.variable(like),
@@ -343,7 +345,7 @@ impl<'a> Case<'a> {
             return None;
         };
         let family = if self.choices.below(16) == 1 { queues[self.choices.below(queues.len())] } else { family };
-        // The same things in the forms of the clients of three times: a reference, a string, a resource.
+        // The same resources in the forms of three generations of clients: a reference, a string, a resource.
         let maker = match (family, form) {
             ("TensorArray", form) => ["TensorArray", "TensorArrayV2", "TensorArrayV3"][form].to_owned(),
             ("ConditionalAccumulator", 2) => format!("Resource{family}"),
@@ -368,7 +370,7 @@ impl<'a> Case<'a> {
         Some(handle)
     }
 
-    /// A node of that op, with inputs of its own.
+    /// A node of that op, with new inputs.
     fn made_by(&mut self, op: &str) -> String {
         let maker = op::lookup(op).expect("it is in the vocabulary");
         let own = std::mem::replace(&mut self.op, maker);
@@ -420,7 +422,7 @@ struct Bench {
     events: mpsc::Receiver<(StepId, Result<(), Failure>)>,
 }
 
-/// Tells what became of a step.
+/// Sends on the outcome of a step.
 struct Teller(Sender<(StepId, Result<(), Failure>)>);
 
 impl Sink for Teller {
@@ -448,7 +450,7 @@ impl Bench {
         Bench { device: device.expect("there is a thread for it"), events }
     }
 
-    /// Runs one step of the graph; an error is what the op answers, or what refuses the graph before it runs.
+    /// Runs one step of the graph. The error is the op's answer, or the refusal of the graph before it runs.
     fn run(
         &self,
         graph: &Graph,
@@ -479,10 +481,10 @@ impl Bench {
         Ok(())
     }
 
-    /// What became of the step; nothing if it waits for what another step would have to do.
+    /// The outcome of the step; `Ok` if it waits for something that only another step would do.
     fn wait(&self, step: StepId, op: &OpDef) -> Result<(), Failure> {
         for _ in 0..3 {
-            // An answer to this comes between two ops: the device is at none that goes on for ever.
+            // The device answers `idle` between two ops, so no op runs forever.
             self.idle(op);
             match self.events.recv_timeout(QUIET) {
                 Ok((told, outcome)) if told == step => return outcome,

@@ -1,5 +1,5 @@
-//! What the steps of a device hold: walked when the memory budget has refused something, so that it can be said who holds
-//! the most. Never on the way of a step that runs.
+//! The memory that the steps of a device hold. It is walked when the memory budget has refused something, to name the largest
+//! holder, and never while a step runs.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use meshtf_tensor::failure::Held;
 use super::resource::Resource;
 use super::token::{Token, Tokens, Variant};
 
-/// Adds up what one step, or one session, holds. What several edges carry is counted once.
+/// Adds up the memory of one step, or of one session. A value that several edges carry is counted once.
 #[derive(Default)]
 pub(super) struct Tally {
     seen: HashSet<usize>,
-    /// Bytes of what has no name of its own.
+    /// Bytes of everything without a name.
     bytes: usize,
-    /// The largest of those that have one.
+    /// The largest of those with a name.
     named: Option<Held>,
 }
 
@@ -56,13 +56,13 @@ impl Tally {
             Token::Resource(resource @ Resource::Stack(stack)) => {
                 self.name(resource, stack.name(), Arc::as_ptr(stack) as usize);
             }
-            // Those stand in the table of the task, which is asked by itself.
+            // These are in the resource table of the task, which is asked separately.
             Token::Ref(_) | Token::Resource(_) => {}
             Token::Variant(variant) => self.variant(variant),
         }
     }
 
-    /// Variants are nested less deep than their own limit.
+    /// The limit on the nesting of variants bounds the recursion.
     fn variant(&mut self, variant: &Variant) {
         if self.seen.insert(variant.address()) {
             variant.values().into_iter().for_each(|token| self.token(token));
@@ -76,7 +76,7 @@ impl Tally {
         }
     }
 
-    /// The most of it in one place: what has a name, or `rest`, which is what all else is called.
+    /// The largest holder: the largest with a name, or all that has none, which is called `rest`.
     pub fn most(self, rest: &str) -> Held {
         let rest = Held { what: rest.to_owned(), bytes: self.bytes };
         self.named.into_iter().chain([rest]).max_by_key(|held| held.bytes).expect("there is one at least")

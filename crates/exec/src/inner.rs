@@ -1,4 +1,4 @@
-//! What the parts of a device share: its engine, its resources, where its values go, and its mailbox.
+//! State shared by the parts of a device: its engine, its resources, its sink, and its mailbox.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,14 +21,14 @@ use super::sink::Sink;
 use super::step::{Beside, Body, Surroundings, Turn, TurnEnd};
 use super::waiting::Wake;
 
-/// What the threads of a device, and its handle, share.
+/// State shared by the threads of a device and its handle.
 pub(super) struct Inner {
     pub name: DeviceName,
     pub engine: Box<dyn Engine>,
     pub resources: Arc<Resources>,
     pub sink: Arc<dyn Sink>,
     pub mailbox: Mailbox,
-    /// The mailbox, as ops that wait know it.
+    /// The mailbox, for ops that wait.
     pub wake: Arc<dyn Wake>,
     /// Bytes of the values that arrived and that no node has taken yet.
     pub parked: Arc<AtomicUsize>,
@@ -36,13 +36,13 @@ pub(super) struct Inner {
     pub generators: Mutex<HashMap<SessionId, Arc<Generators>>>,
     pub busy: Busy,
     pub beside: Beside,
-    /// Quick steps may run on the threads that deliver messages: its kernels compute on this machine's cores, of which there are
-    /// at least two.
+    /// Quick steps may run on the threads that deliver messages: the device's kernels compute on this machine's cores, and it
+    /// has at least two.
     pub runs_inline: bool,
 }
 
 impl Inner {
-    /// What a step of a piece needs of its device.
+    /// The surroundings of a step: all that it needs of its device.
     pub fn surroundings<'a>(&'a self, piece: PieceId, signal: &'a Signal) -> Surroundings<'a> {
         Surroundings {
             device: &self.name,
@@ -58,12 +58,12 @@ impl Inner {
         }
     }
 
-    /// Lets the step of a turn run until it waits, is done, fails, has had its turn or is told to make way.
+    /// Runs the step of a turn until it waits, is done, fails, has used up its turn, or is asked to make way.
     pub fn run(&self, turn: &mut Turn) -> Result<TurnEnd> {
         self.run_until(None, turn)
     }
 
-    /// As [`Inner::run`], to this time at most, and the op that is under way then.
+    /// As [`Inner::run`], until `until` at most. An op that is under way then is completed.
     pub fn run_until(&self, until: Option<Instant>, turn: &mut Turn) -> Result<TurnEnd> {
         let Turn { id, body, signal, .. } = turn;
         let near = Surroundings { until, ..self.surroundings(*id, signal) };

@@ -1,7 +1,7 @@
 //! Runs pieces of graphs: a device has a few threads that run compiled pieces, step after step, on one backend.
 //!
 //! - **Is**: `program`, which compiles a piece; `step`, one run of it; `thread`, which interleaves the steps of many sessions;
-//!   `resource`, state that outlives a step, and `state`, the ops on it; `dataset`, the elements of datasets; `function`, the
+//!   `resource`, the resources of a task, and `state`, the ops on them; `dataset`, the elements of datasets; `function`, the
 //!   functions that ops call.
 //! - **Knows**: plans, kernels, an engine.
 //! - **Never** is async, and never knows the network: values leave a device through its [`Sink`], and arrive by

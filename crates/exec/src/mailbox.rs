@@ -1,4 +1,4 @@
-//! How the threads of a device are spoken to: a queue of messages, and a flag that a running step looks at between two ops.
+//! The mailbox of a device: a queue of messages to its threads, and a flag that a running step looks at between two ops.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use super::sink::Pushed;
 use super::step::{Body, Turn, TurnEnd};
 use super::waiting::{Answer, WaitId, Wake};
 
-/// Most messages that wait for a device: what others ask of it beyond that is refused.
+/// Most messages that wait for a device. Requests from outside of it beyond that are refused.
 pub const MAX_MESSAGES: usize = 1 << 16;
 
 pub(super) enum DeviceMessage {
@@ -30,20 +30,21 @@ pub(super) enum DeviceMessage {
         first: u64,
         count: u64,
         feeds: Vec<Tensor>,
-        /// For the feeds, while they wait.
+        /// Accounts for the feeds while they wait.
         claim: Claim,
     },
     Arrive {
         step: StepId,
         values: Vec<Pushed>,
     },
-    /// More values wait than may: the step that one more came for fails, and those of its start that were to follow.
+    /// More values wait than the limit allows: the step of the value that exceeded it fails, and so do the steps that its start
+    /// had still to run.
     Overflow {
         step: StepId,
         count: u64,
         failure: Failure,
     },
-    /// A start was refused, and that was said: nothing is to wait for its steps.
+    /// A start was refused and the failure was reported. Nothing may wait for its steps.
     Unwanted {
         step: StepId,
         count: u64,
@@ -57,47 +58,47 @@ pub(super) enum DeviceMessage {
     Release {
         session: SessionId,
     },
-    /// What an op that waited (a dequeue) got.
+    /// The outcome of an op that waited (a dequeue).
     Wake {
         wait: WaitId,
         result: Result<Answer>,
     },
-    /// A turn that took long, and that others were not kept waiting for, is over.
+    /// A turn that took long, and that other turns did not wait for, is over.
     Back {
         turn: Turn,
         result: Result<TurnEnd>,
     },
-    /// Asks for what the device holds, and for the pieces, `most` of them, that ran most steps.
+    /// Asks for the device's counts, and for the pieces, `most` of them, that ran most steps.
     Count {
         most: usize,
         reply: SyncSender<Load>,
     },
-    /// Asks what takes the most memory.
+    /// Asks for the largest holder of memory.
     Largest {
         reply: SyncSender<Option<Held>>,
     },
     Close,
 }
 
-/// What a device holds at one moment; all zero if it serves no session.
+/// The counts of a device at one moment; all zero if it serves no session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
-    /// Sessions that it knows.
+    /// Sessions that the device knows.
     pub sessions: usize,
     /// Pieces of all sessions.
     pub pieces: usize,
     /// Steps under way, waiting to begin, or known only from values that came early.
     pub steps: usize,
-    /// Values that came from elsewhere and wait for their step or their Recv.
+    /// Values that came from other devices and wait for their step or their Recv.
     pub parked_values: usize,
-    /// Bytes of these and of the feeds of steps that wait, with what keeping each costs.
+    /// Bytes of these and of the feeds of steps that wait, with the overhead of keeping each.
     pub parked_bytes: usize,
 }
 
-/// What a device does and holds at one moment.
+/// The counts and the work of a device at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// What it holds.
+    /// The counts.
     pub holds: Holds,
     /// Some of its pieces, and how many steps each has run.
     pub ran: Vec<(PieceId, u64)>,
@@ -112,27 +113,27 @@ pub(super) struct Mailbox {
 
 /// Takes messages.
 trait Post: Send + Sync {
-    /// Takes a message if fewer than `most` wait, and wakes who waits for one if it `rings`.
+    /// Takes a message if fewer than `most` wait, and wakes the waiting thread if it `rings`.
     ///
     /// # Errors
     /// ResourceExhausted if there is no room, Unavailable if the device is closed.
     fn pass(&self, most: usize, message: DeviceMessage, rings: bool) -> Result<()>;
 }
 
-/// The receiving side, which also has a place for the device's table, a `T`, while nobody works on it.
+/// The receiving side. It also holds the device's table, a `T`, while no thread works on it.
 pub(super) struct DeviceInbox<T = ()>(Arc<State<T>>);
 
 struct State<T> {
     queue: Mutex<Queue<T>>,
-    /// A message waits, or turns, while the table lies here.
+    /// Signals a message, or a turn to run, while the table is in the queue.
     bell: Condvar,
-    /// As the queue says, for those who only want a hint.
+    /// Whether messages wait, as a hint that needs no lock.
     is_waiting: Arc<AtomicBool>,
 }
 
 struct Queue<T> {
     messages: VecDeque<DeviceMessage>,
-    /// While a thread waits in [`DeviceInbox::wait`], unless another has it.
+    /// Here while a thread waits in [`DeviceInbox::wait`], unless another thread has it.
     table: Option<Box<T>>,
     /// The table has turns to run.
     is_due: bool,
@@ -167,13 +168,13 @@ impl<T: Send> Post for State<T> {
 }
 
 impl Mailbox {
-    /// Sends what the device itself, or the node, has to say: it always finds room, since how much there is of it is bounded
-    /// where it begins (by `MAX_WAITERS` and `MAX_RUNS`). To a device that is closed, it says nothing.
+    /// Sends a message of the device itself, or of the node. It always finds room: the number of such messages is bounded where
+    /// they begin (by `MAX_WAITERS` and `MAX_RUNS`). A closed device receives nothing.
     pub fn send(&self, message: DeviceMessage) {
         let _closed = self.queue.pass(usize::MAX, message, true);
     }
 
-    /// Sends what somebody else asks for, who could ask without end.
+    /// Sends a request from outside, where requests could be without end.
     ///
     /// # Errors
     /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if the device is closed.
@@ -181,7 +182,7 @@ impl Mailbox {
         self.queue.pass(MAX_MESSAGES, message, true)
     }
 
-    /// As [`Mailbox::offer`], without waking the device: the caller sees to the message, or rings.
+    /// As [`Mailbox::offer`], without waking the device: the caller handles the message, or rings.
     ///
     /// # Errors
     /// As [`Mailbox::offer`].
@@ -189,7 +190,8 @@ impl Mailbox {
         self.queue.pass(MAX_MESSAGES, message, false)
     }
 
-    /// Sends what follows from a refusal; for that a mailbox takes twice as many messages. Answers whether there was room.
+    /// Sends a message that follows from a refusal; for these a mailbox takes twice as many messages. Returns whether there was
+    /// room.
     pub fn follow_up(&self, message: DeviceMessage) -> bool {
         self.queue.pass(2 * MAX_MESSAGES, message, true).is_ok()
     }
@@ -212,12 +214,12 @@ impl Wake for Mailbox {
 }
 
 impl<T> DeviceInbox<T> {
-    /// The next message, if one is there.
+    /// The next message, if there is one.
     pub fn take(&self) -> Option<DeviceMessage> {
         self.take_if(|_| true)
     }
 
-    /// The next message, if one is there that is not the last.
+    /// The next message, if there is one and it is not the last.
     pub fn take_unless_close(&self) -> Option<DeviceMessage> {
         self.take_if(|message| !matches!(message, DeviceMessage::Close))
     }
@@ -232,7 +234,7 @@ impl<T> DeviceInbox<T> {
         message
     }
 
-    /// Waits for the next message, or for turns, and lets other threads have the table meanwhile.
+    /// Waits for the next message, or for turns to run. Other threads can take the table meanwhile.
     pub fn wait(&self, table: Box<T>) -> (Box<T>, Option<DeviceMessage>) {
         let mut queue = lock(&self.0.queue);
         queue.table = Some(table);
@@ -247,14 +249,14 @@ impl<T> DeviceInbox<T> {
         }
     }
 
-    /// The table, if the device's own thread waits, and is not to go on with turns. Whoever has it sees to all messages, in
-    /// their order.
+    /// The table, if the device's own thread waits and has no turns to continue with. The thread that takes the table handles
+    /// all messages, in their order.
     pub fn take_table(&self) -> Option<Box<T>> {
         let mut queue = lock(&self.0.queue);
         if queue.is_due { None } else { queue.table.take() }
     }
 
-    /// Gives the table back; the device's thread goes on if that `is_due`, since it has turns, or there are messages.
+    /// Gives the table back. The device's thread continues if `is_due` (it has turns to run) or there are messages.
     pub fn give_back(&self, table: Box<T>, is_due: bool) {
         let mut queue = lock(&self.0.queue);
         queue.is_due = is_due;
@@ -264,7 +266,7 @@ impl<T> DeviceInbox<T> {
         }
     }
 
-    /// Wakes the device's thread, if it sleeps though there are messages.
+    /// Wakes the device's thread if it sleeps although there are messages.
     pub fn ring(&self) {
         let queue = lock(&self.0.queue);
         if queue.table.is_some() && !queue.messages.is_empty() {

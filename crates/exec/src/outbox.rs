@@ -1,7 +1,8 @@
-//! What a step pushes, gathered by receiver: one message carries what one turn made for one device.
+//! The outbox of a step: values it pushes, gathered by receiver, so that one message carries the values of one turn for one
+//! device.
 //!
-//! A training step sends each worker every variable; a message each would cost more than the step. Nothing is held back
-//! for long: what waits goes out with the turn, when it is much, and before an op that may take its time.
+//! A training step sends each worker every variable; a message each would cost more than the step. Nothing is held back for
+//! long: waiting values are sent with the end of the turn, when they are many, and before an op that may take long.
 
 use std::time::{Duration, Instant};
 
@@ -12,19 +13,19 @@ use super::sink::{Pushed, Sink};
 
 /// Most bytes of values that are gathered for one device: together they are still one small message.
 const MOST_BYTES: usize = 32 << 10;
-/// Most devices that are gathered for.
+/// Most devices that values are gathered for.
 const MOST_DEVICES: usize = 64;
 /// An op that took longer than this when it last ran is not waited for.
 const QUICK: Duration = Duration::from_micros(100);
-/// Longest that anything waits for ops that are quick.
+/// Longest time that a value waits for ops that are quick.
 const PATIENCE: Duration = Duration::from_micros(300);
 
 /// The outbox of one piece.
 pub(super) struct Outbox {
     batches: Vec<Batch>,
-    /// When it was first seen that something waits.
+    /// When a value was first seen to wait.
     since: Option<Instant>,
-    /// By node: whether it was quick when it last ran while something waited.
+    /// By node: whether it was quick when it last ran while a value waited.
     is_quick: Vec<bool>,
 }
 
@@ -62,8 +63,8 @@ impl Outbox {
         self.batches.push(Batch { to: to.clone(), values: vec![value], bytes });
     }
 
-    /// To be called before a node runs that may compute: sends what waits, unless the node is known to be quick. If
-    /// something waited, returns the time, for [`Outbox::ran`].
+    /// To be called before a node runs that may compute. Sends the waiting values, unless the node is known to be quick. If
+    /// values were waiting, returns the time, for [`Outbox::ran`].
     pub fn before(&mut self, sink: &dyn Sink, step: StepId, node: u32) -> Option<Instant> {
         if self.batches.is_empty() {
             return None;
@@ -75,27 +76,27 @@ impl Outbox {
         Some(now)
     }
 
-    /// The node has run.
+    /// To be called after the node has run.
     pub fn ran(&mut self, node: u32, since: Option<Instant>) {
         if let Some(since) = since {
             self.is_quick[node as usize] = now() - since < QUICK;
         }
     }
 
-    /// To be called before the thread waits for kernels that run beside it: sends what waits.
+    /// To be called before the thread waits for kernels that run in parallel with it: sends the waiting values.
     pub fn empty(&mut self, sink: &dyn Sink, step: StepId) {
         if !self.batches.is_empty() {
             self.send(sink, step);
         }
     }
 
-    /// Sends what waits.
+    /// Sends the waiting values.
     fn send(&mut self, sink: &dyn Sink, step: StepId) {
         self.hand_over(sink, step);
         sink.flush();
     }
 
-    /// Hands over what waits, to leave when the sink is told.
+    /// Passes the waiting values to the sink, which sends them when it is flushed.
     pub fn hand_over(&mut self, sink: &dyn Sink, step: StepId) {
         self.since = None;
         for batch in self.batches.drain(..) {
@@ -103,7 +104,7 @@ impl Outbox {
         }
     }
 
-    /// Forgets what waits: its step has failed, and nothing waits for it.
+    /// Drops the waiting values: their step has failed, and nothing waits for it.
     pub fn clear(&mut self) {
         self.since = None;
         self.batches.clear();
@@ -135,7 +136,7 @@ mod tests {
     use meshtf_tensor::failure::Failure;
     use meshtf_tensor::ids::{PieceId, SessionId};
 
-    /// Remembers who was sent which transfers in one message.
+    /// Records which transfers each device was sent in one message.
     #[derive(Default)]
     struct Sent(Mutex<Vec<(u32, Vec<u32>)>>);
 
@@ -190,10 +191,10 @@ mod tests {
         let (mut outbox, sent) = (Outbox::new(2), Sent::default());
         assert_eq!(outbox.before(&sent, STEP, 0), None);
         push(&mut outbox, &sent, 0, 0, 8);
-        // It has never run.
+        // The node has never run.
         let since = outbox.before(&sent, STEP, 0);
         assert!(since.is_some() && outbox.batches.is_empty());
-        // As if it had begun long ago, and as if it had ended as it began.
+        // The first node seems to have begun long ago, the second to have ended as soon as it began.
         outbox.ran(0, since.and_then(|since| since.checked_sub(QUICK)));
         outbox.ran(1, since.map(|since| since + 1000 * QUICK));
         push(&mut outbox, &sent, 0, 1, 8);

@@ -1,4 +1,4 @@
-//! Values that came before somebody asked for them: how much of them a device keeps.
+//! Parked values, which came before a node asked for them, and how many of them a device keeps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::sink::Iterations;
 /// Most bytes of values that wait on one device for their step or their Recv.
 pub const MAX_PARKED_BYTES: usize = 4 << 30;
 
-/// Pushed values that no node has asked for yet, by transfer and iterations: in that order a step takes those that came before
-/// it began.
+/// Pushed values that no node has asked for yet, by transfer and iterations. A step takes the values that came before it began
+/// in this order.
 pub(super) type Parked = BTreeMap<(u32, Iterations), Option<Tensor>>;
 
 /// Bytes that a parked value counts for.
@@ -28,7 +28,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Counts bytes among those that are parked on a device; `None` if those are more than may wait.
+    /// Counts bytes as parked on a device; `None` if that would exceed the limit.
     pub fn of(parked: &Arc<AtomicUsize>, bytes: usize) -> Option<Claim> {
         let claim = Claim { parked: Arc::clone(parked), bytes };
         (parked.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_PARKED_BYTES).then_some(claim)

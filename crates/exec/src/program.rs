@@ -1,6 +1,6 @@
-//! A piece made ready to run: what each node does, where its outputs go, and what each frame of it starts from.
+//! Compiled pieces: the action of each node, the targets of its outputs, and the initial state of each frame.
 //!
-//! Everything that a step would have to look up is settled here, once: names, ops, attributes, kernels, positions.
+//! Names, ops, attributes, kernels and positions, all that a step would have to look up, are settled once, at compile time.
 
 mod code;
 mod products;
@@ -22,7 +22,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::state::{self, Site};
 
-/// Most iterations of one loop that a device has under way, whatever the graph says.
+/// Most iterations of one loop that a device has under way, whatever the graph specifies.
 const MAX_PARALLEL_ITERATIONS: u32 = 1024;
 
 /// Most inputs of a node that takes references.
@@ -31,8 +31,8 @@ const MAX_REF_INPUTS: usize = 64;
 /// Compiles a piece for the device that `site` names.
 ///
 /// # Errors
-/// Unimplemented if an op has no kernel here, InvalidArgument if attributes are wrong or the piece does not
-/// hang together; with node and op.
+/// Unimplemented if an op has no kernel on this device, InvalidArgument if attributes are wrong or the piece is inconsistent;
+/// with node and op.
 pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result<CompiledPiece> {
     let mut roles: Vec<Role> = piece.nodes.iter().map(role).collect();
     check(piece, &roles)?;
@@ -59,7 +59,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
         }
     }
     keep(&code, &mut acts, engine)?;
-    // What a partial run fetches goes out as it comes: that counts.
+    // A partial run's fetches are sent as they come, so when they come matters.
     if !piece.mode.is_partial()
         && code.frames.len() == 1
         && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act))
@@ -70,7 +70,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
     Ok(CompiledPiece { code: Arc::new(code), acts, feeds: piece.feeds.clone(), fetches: piece.fetches.clone() })
 }
 
-/// Refuses what would lead out of the piece's own tables.
+/// Refuses indices outside the piece's own tables.
 fn check(piece: &Piece, roles: &[Role]) -> Result<()> {
     let wrong = |node: &PieceNode, why: &str| Err(Failure::invalid(why).at_node(&node.name, op_name(&node.op)));
     if piece.frames.is_empty() || piece.frames.iter().enumerate().skip(1).any(|(i, frame)| frame.parent as usize >= i) {
@@ -135,7 +135,7 @@ fn check(piece: &Piece, roles: &[Role]) -> Result<()> {
     Ok(())
 }
 
-/// Gives every node and input its place.
+/// Gives every node and input its index.
 fn lay_out(piece: &Piece, roles: &[Role]) -> PieceCode {
     let mut frames: Vec<FrameCode> = Vec::with_capacity(piece.frames.len());
     for (i, frame) in piece.frames.iter().enumerate() {
@@ -241,7 +241,7 @@ fn connect(piece: &Piece, roles: &[Role], code: &mut PieceCode) {
     }
 }
 
-/// Finds what runs first in each frame.
+/// Finds the nodes that run first in each frame.
 fn find_starts(piece: &Piece, code: &mut PieceCode) -> Result<()> {
     for (i, node) in code.nodes.iter().enumerate() {
         let frame = &mut code.frames[node.frame as usize];
@@ -262,7 +262,7 @@ fn find_starts(piece: &Piece, code: &mut PieceCode) -> Result<()> {
     Ok(())
 }
 
-/// Compiles what a node does.
+/// Compiles the action of a node.
 fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn Engine) -> Result<Act> {
     let op = match &node.op {
         PieceOp::Feed(place) if (*place as usize) < piece.feeds.len() => {
@@ -302,7 +302,7 @@ fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn En
             }
             let on_engine = engine.compile(&kernel_node)?;
             let host = match kernel::compile_with(&kernel_node, &site.generators) {
-                // What the engine does not take in the end is refused as the host would have.
+                // A call that the engine declines at run time fails as the host's kernel does.
                 Err(failure) if on_engine.is_some() => {
                     Some(Box::new(move |_: kernel::Inputs| Err(failure.clone())) as HostKernel)
                 }
@@ -316,7 +316,7 @@ fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn En
     })
 }
 
-/// Sees to it that what an engine's kernel may take goes to the engine's memory once, not for each who takes it.
+/// Makes values that an engine's kernel may take be copied to the engine's memory once, not once for each consumer.
 fn keep(code: &PieceCode, acts: &mut [Act], engine: &dyn Engine) -> Result<()> {
     for (i, node) in code.nodes.iter().enumerate() {
         let consumers = &code.edges[node.first_edge as usize..node.control_edges as usize];
@@ -359,8 +359,8 @@ fn unfed(name: &str, attrs: &Attrs) -> Failure {
     Failure::invalid(format!("You must feed a value for placeholder tensor '{name}' with dtype {dtype}{shape}"))
 }
 
-/// Whether a node can wait for more than a value to arrive, or can tell live from dead, so that a piece with it does not run
-/// by stages.
+/// Whether a node can wait for more than the arrival of a value, or distinguishes live from dead. A piece with such a node does
+/// not run by stages.
 fn may_wait(node: &PieceNode, act: &Act) -> bool {
     match act {
         Act::Switch | Act::Merge | Act::Enter | Act::Exit | Act::NextIteration | Act::ControlTrigger => true,
@@ -369,9 +369,9 @@ fn may_wait(node: &PieceNode, act: &Act) -> bool {
     }
 }
 
-/// Whether the shapes of what comes for a step decide how long each of its nodes takes, and nothing else.
+/// Whether the shapes of a step's incoming values decide how long each of its nodes takes, and nothing else does.
 fn shapes_decide(piece: &Piece) -> bool {
-    // By node: whether those shapes decide its values, too.
+    // By node: whether those shapes decide its values as well.
     let mut settled = vec![false; piece.nodes.len()];
     piece.nodes.iter().enumerate().all(|(i, node)| {
         let PieceOp::Op(name) = &node.op else { return true };

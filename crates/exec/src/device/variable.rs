@@ -1,4 +1,4 @@
-//! Variables of a device as others than its graphs read and set them: by name, with their version.
+//! Access to the variables of a device from outside of its graphs: by name, with their version.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::super::resource::{Resource, Variable};
 use super::Device;
 
 impl Device {
-    /// The value that a variable which sessions share has now, with its version. Waits for an op that changes it.
+    /// The current value of a variable that sessions share, with its version. Waits for an op that changes it.
     ///
     /// # Errors
-    /// NotFound; FailedPrecondition while it has none; PermissionDenied if it is an isolated session's;
+    /// NotFound if there is none; FailedPrecondition while it has no value; PermissionDenied if it is an isolated session's;
     /// ResourceExhausted if there is no memory for a copy.
     pub fn read_variable(&self, container: &str, name: &str) -> Result<(Tensor, u64)> {
         let variable = self.variable(container, name)?;
@@ -26,10 +26,10 @@ impl Device {
     }
 
     /// Sets a variable that sessions share; if a version is `expected`, only if the variable has that version. Returns the
-    /// version that it has with the new value. Waits for an op that changes it.
+    /// version of the new value. Waits for an op that changes it.
     ///
     /// # Errors
-    /// As [`Device::read_variable`]; Aborted if the variable has another version; InvalidArgument if it takes no such
+    /// As [`Device::read_variable`]; Aborted if the variable has another version; InvalidArgument if it does not take such a
     /// value.
     pub fn write_variable(&self, container: &str, name: &str, value: Tensor, expected: Option<u64>) -> Result<u64> {
         let variable = self.variable(container, name)?;

@@ -1,10 +1,10 @@
-//! Attributes and tensors that bytes choose; if those are used up, the first of everything.
+//! Attributes and tensors chosen by bytes; once the bytes are used up, the first of each list.
 
 use meshtf_graph::Attr;
 use meshtf_graph::op::{AttrDef, AttrKind};
 use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Tensor, with_float, with_integer};
 
-/// Few or beyond every limit, and what lies at the ends of their types.
+/// Small numbers, numbers beyond every limit, and the ends of integer types.
 const INTS: [i64; 24] = [
     0,
     1,
@@ -95,9 +95,10 @@ const DTYPES: [DType; 18] = [
 
 pub(super) struct Choices<'a> {
     bytes: &'a [u8],
-    /// The first dtype that was chosen, which the others mostly have to be.
+    /// The first dtype that was chosen. The other dtypes mostly have to match it.
     wanted: Option<DType>,
-    /// The largest int32: if elements have one byte, so many of them would be within the limit, and really made.
+    /// The largest int32 to choose. It is small if elements have one byte: `i32::MAX` of those would be within the limit, and
+    /// really be allocated.
     pub most: i32,
 }
 
@@ -122,7 +123,7 @@ impl<'a> Choices<'a> {
         if allowed.is_empty() { DTYPES[self.below(DTYPES.len())] } else { allowed[self.below(allowed.len())] }
     }
 
-    /// Mostly one that a well-meaning program has.
+    /// Mostly a number that a well-meaning program has.
     fn int(&mut self) -> i64 {
         let most = if self.below(4) == 0 { INTS.len() } else { SMALL_INTS };
         INTS[self.below(most)]
@@ -146,10 +147,10 @@ impl<'a> Choices<'a> {
         PartialShape(Some((0..self.below(4)).map(|_| dim(self)).collect()))
     }
 
-    /// `None` for what is inferred, or has a default.
+    /// `None` for an attribute that is inferred or has a default.
     pub fn attr(&mut self, def: &AttrDef) -> Option<Attr> {
         if def.kind == AttrKind::Type && self.below(8) != 0 {
-            // A dtype that kernels are mostly for, so that many ops get as far as computing.
+            // A dtype that most kernels support, so that many ops get as far as computing.
             let allowed = |dtype: &DType| def.types.is_empty() || def.types.contains(dtype);
             let common: Vec<DType> = DTYPES[..4].iter().copied().filter(allowed).collect();
             let dtype = match self.wanted.filter(allowed) {
@@ -197,7 +198,7 @@ impl<'a> Choices<'a> {
         })
     }
 
-    /// A few elements. Mostly of the shape of those beside it, or as many numbers as that has dimensions.
+    /// A few elements. Mostly of the shape `beside` (the shape of another input), or as many numbers as it has dimensions.
     pub fn tensor(&mut self, dtype: DType, beside: Option<&[usize]>) -> Tensor {
         let dims = match (self.below(12), beside) {
             (0..=5, Some(dims)) => dims.to_vec(),

@@ -1,4 +1,4 @@
-//! Inputs and attributes that an op answers with values, as `fitting.txt` has them.
+//! Inputs and attributes that ops answer with values, from `fitting.txt`.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Tensor, with_fl
 /// A line of the file.
 pub(super) struct Fitting {
     ops: Vec<&'static str>,
-    /// By the input's or attribute's name.
+    /// By the name of the input or the attribute.
     given: Vec<(&'static str, &'static str)>,
 }
 
@@ -23,7 +23,7 @@ static ALL: LazyLock<Vec<Fitting>> = LazyLock::new(|| {
     lines.map(fitting).collect()
 });
 
-/// What an input is like.
+/// The description of an input.
 #[derive(Clone, Debug)]
 pub(super) struct Like {
     pub dims: Vec<usize>,
@@ -67,7 +67,7 @@ impl Fitting {
 }
 
 impl Like {
-    /// The values that are given; `None` if they are to be chosen.
+    /// The given values; `None` if they are to be chosen.
     pub fn tensor(&self, dtype: DType) -> Option<Tensor> {
         let values = self.values?;
         let data = match dtype {
@@ -99,7 +99,7 @@ fn numbers(list: &str) -> Vec<i64> {
     list.split(',').filter(|number| !number.is_empty()).map(|number| number.parse().expect("a number")).collect()
 }
 
-/// Whether a name is one that a pattern of this file stands for: `?` is any one byte, `*` any number of them.
+/// Whether a name matches a pattern of `fitting.txt`: `?` is any one byte, `*` any number of them.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,

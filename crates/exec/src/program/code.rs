@@ -1,4 +1,4 @@
-//! A compiled piece as data: its nodes with what each does and where its outputs go, its frames, its stages.
+//! A compiled piece as data: its nodes with the action of each and the targets of its outputs, its frames, its stages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::state::StateOp;
 
 /// A compiled piece. Its steps run one after the other, so that one set of kernels serves them all.
 pub(crate) struct CompiledPiece {
-    /// Shared with the kernels that run beside the step's own thread.
+    /// Shared with the kernels that run in parallel with the step's own thread.
     pub code: Arc<PieceCode>,
-    /// What each node does.
+    /// The action of each node.
     pub acts: Vec<Act>,
-    /// The piece's feeds and fetches: which of the signature's each is.
+    /// The piece's feeds and fetches, as indices into those of the signature.
     pub feeds: Vec<u32>,
     pub fetches: Vec<u32>,
 }
 
 impl CompiledPiece {
-    /// The values that its nodes have from the graph.
+    /// The values that the graph gives its nodes.
     pub fn constants(&self) -> impl Iterator<Item = &Value> {
         self.acts.iter().filter_map(|act| match act {
             Act::Const(value) => Some(value),
@@ -32,7 +32,7 @@ impl CompiledPiece {
     }
 }
 
-/// What stays the same for every step.
+/// The part that is the same for every step.
 pub(crate) struct PieceCode {
     pub nodes: Vec<CompiledNode>,
     pub edges: Vec<Edge>,
@@ -41,7 +41,8 @@ pub(crate) struct PieceCode {
     pub recvs: HashMap<u32, u32>,
     pub fetches: usize,
     pub mode: Mode,
-    /// No loops and branches, and only receives wait: the order of the nodes, by what they wait for.
+    /// The nodes in the order of the receives that they wait for. `None` if there are loops or branches, or if nodes other than
+    /// receives wait.
     pub stages: Option<Stages>,
     /// A step that was quick may run inline the next time: nothing in it waits, and its inputs alone decide how long it takes.
     pub may_run_inline: bool,
@@ -54,33 +55,34 @@ pub(crate) struct CompiledNode {
     pub frame: u32,
     /// The frame its outputs are in.
     pub output_frame: u32,
-    /// Its place among the nodes of its frame.
+    /// Its index among the nodes of its frame.
     pub local: u32,
-    /// Its inputs' places among the input slots of its frame.
+    /// The index of its first input among the input slots of its frame.
     pub first_input: u32,
     pub inputs: u32,
     pub outputs: u32,
     /// Bit i: input i is taken as a reference.
     pub input_refs: u64,
-    /// Its part of [`PieceCode::edges`]: first those of the outputs, in the order of their ports, then the control edges.
+    /// The start of its part of [`PieceCode::edges`]: first the edges of the outputs, in the order of their ports, then the
+    /// control edges.
     pub first_edge: u32,
     pub control_edges: u32,
     pub end_edge: u32,
-    /// It says whether the loop of its frame goes on.
+    /// It decides whether the loop of its frame continues.
     pub is_pred: bool,
-    /// For a Merge: how many of its inputs come in a first and in a later iteration.
+    /// For a Merge: the number of its inputs that come in a first and in a later iteration.
     pub merges: Option<(u32, u32)>,
 }
 
-/// One way from an output, or from the end of a node, to an input.
+/// One edge from an output, or from the end of a node, to an input.
 pub(crate) struct Edge {
     pub port: u32,
     pub to: u32,
-    /// Which input of the consumer; [`CONTROL`] if only the order matters.
+    /// The index of the consumer's input; [`CONTROL`] if only the order matters.
     pub input: u32,
     /// The input's slot in the consumer's frame.
     pub slot: u32,
-    /// No later edge takes the same output, so that the value is handed over, not shared.
+    /// No later edge takes the same output, so that the value is moved, not shared.
     pub is_last: bool,
     /// From an Enter: the value goes to every iteration, not only to the first.
     pub is_invariant: bool,
@@ -91,34 +93,34 @@ pub(crate) const CONTROL: u32 = u32::MAX;
 
 /// A frame of the piece.
 pub(crate) struct FrameCode {
-    /// The frame around it; the root's is itself.
+    /// The enclosing frame; the root's is itself.
     pub parent: u32,
-    /// How many loops lead to it; 0 for the root.
+    /// The number of loops around it; 0 for the root.
     pub depth: u32,
-    /// Its place among its parent's children.
+    /// Its index among its parent's children.
     pub place: u32,
     pub children: Vec<u32>,
     pub parallel_iterations: u32,
     pub has_pred: bool,
     pub slots: u32,
-    /// What each node of the frame waits for when an iteration starts.
+    /// The initial wait counts of the frame's nodes when an iteration starts.
     pub waits: Vec<Wait>,
     /// The nodes that are ready at once.
     pub sources: Vec<u32>,
 }
 
-/// What a node of one iteration still waits for.
+/// The state of a node of one iteration that still waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wait {
     /// Inputs and control inputs to come; for a Merge the control inputs, and one for the data.
     pub pending: u32,
-    /// For a Merge that has its data: which input; before, how many dead ones came.
+    /// For a Merge that has its data: the index of that input. Before: the number of dead inputs so far.
     pub merged: u32,
     pub is_open: bool,
     pub is_dead: bool,
 }
 
-/// What a node does. `is_kept`: the value goes to the engine's memory at once, for all those who take it.
+/// The action of a node. `is_kept`: the value is copied to the engine's memory at once, for all its consumers.
 pub(crate) enum Act {
     Feed {
         place: u32,
@@ -135,8 +137,8 @@ pub(crate) enum Act {
     },
     Const(Value),
     Nothing,
-    /// Does nothing either, and is alive even if all it waited for is dead: how the gradient of a branch within a loop
-    /// knows that the branch is settled.
+    /// Does nothing either, and is alive even if all its inputs are dead: the gradient of a branch within a loop uses it to
+    /// know that the branch is settled.
     ControlTrigger,
     /// Identity and its kin.
     Forward,
@@ -152,19 +154,19 @@ pub(crate) enum Act {
         host: Option<HostKernel>,
     },
     State(StateOp),
-    /// A placeholder that nothing was fed to.
+    /// A placeholder without a feed.
     Unfed(Failure),
 }
 
 /// The stages of a piece.
 pub(crate) struct Stages {
-    /// A stage comes after those it takes values of.
+    /// A stage comes after those whose values it takes.
     pub stages: Vec<Stage>,
     /// The nodes that run, stage by stage.
     pub nodes: Vec<Placed>,
     pub receives: Vec<Receive>,
     pub routes: Vec<Route>,
-    /// The place in `receives` of each transfer.
+    /// The index in `receives` of each transfer.
     pub by_transfer: HashMap<u32, u32>,
 }
 
@@ -172,19 +174,19 @@ pub(crate) struct Stage {
     /// Its part of [`Stages::nodes`].
     pub first: u32,
     pub end: u32,
-    /// How many receives it waits for.
+    /// The number of receives that it waits for.
     pub waits: u32,
 }
 
 /// A node in its stage.
 pub(crate) struct Placed {
     pub node: u32,
-    /// Where its outputs go: its part of [`Stages::routes`], in the order of the ports.
+    /// The targets of its outputs: its part of [`Stages::routes`], in the order of the ports.
     pub first_route: u32,
     pub end_route: u32,
-    /// A kernel that touches nothing but its inputs, so that it may run beside others.
+    /// A kernel that touches nothing but its inputs, so that it may run in parallel with other kernels.
     pub is_pure: bool,
-    /// A control edge says that it comes after a kernel.
+    /// A control edge orders it after a kernel.
     pub is_after: bool,
 }
 
@@ -194,16 +196,17 @@ pub(crate) struct Receive {
     pub stages: Vec<u32>,
 }
 
-/// One way from an output to an input.
+/// One route from an output to an input.
 pub(crate) struct Route {
     pub port: u32,
     pub slot: u32,
-    /// No later route takes the same output, so that the value is handed over, not shared.
+    /// No later route takes the same output, so that the value is moved, not shared.
     pub is_last: bool,
 }
 
 impl CompiledNode {
-    /// Names this node, for a failure that does not say: a fetch by what it fetches, since nobody wrote a node for it.
+    /// Names this node in a failure that names none. A fetch is named by the output it fetches, since no client wrote a node
+    /// for it.
     pub fn blamed(&self, failure: Failure) -> Failure {
         match self.name.strip_prefix("_Fetch/") {
             Some(tensor) if failure.node.is_none() => Failure { node: Some(tensor.to_owned()), ..failure },

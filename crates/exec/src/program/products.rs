@@ -1,13 +1,13 @@
-//! Nodes that compute the products they take.
+//! Products of matrices that their consumers compute.
 //!
-//! The gradient of a weight that is used many times, in each step of a recurrent network say, is a sum of products of matrices.
-//! If nothing else takes a product, the sum takes its factors instead, and adds one product to the next where the sum lies: no
-//! product is written and read again, and the cores share several where one is too small for that. A sum of many is computed in
-//! parts, each as soon as its factors are there, so that few of them are kept for it. In a loop, where the sum so far comes from
-//! the iteration before, a product is added to that.
+//! The gradient of a weight that is used many times, in each step of a recurrent network for example, is a sum of products of
+//! matrices. If nothing else takes a product, the sum takes its factors instead, and accumulates each product in its own
+//! buffer. No product is written and read again, and the cores share several products where one is too small for that. A sum of
+//! many is computed in parts, each as soon as its factors exist, so that few of them are kept. In a loop, where the sum so far
+//! comes from the iteration before, a product is added to that.
 //!
-//! A slice of a product that is not large computes only what it takes: the gradient of a matrix that was joined with another is
-//! such a slice.
+//! A slice of a small product computes only the elements that it takes: the gradient of a matrix that was concatenated with
+//! another is such a slice.
 
 use std::collections::HashMap;
 
@@ -23,20 +23,20 @@ use super::code::{Act, op_name};
 /// Most products that are computed at once, and so keep their factors until then.
 const MOST_AT_ONCE: usize = 8;
 
-/// What a node takes, by places in the piece as it was.
+/// An input of a node, by indices in the original piece.
 #[derive(Clone, Copy)]
 pub(super) enum Taken {
     /// An output of a node.
     Value(u32, u32),
-    /// A product, of which the node takes both factors.
+    /// A product; the node takes both of its factors.
     Product(u32),
 }
 
-/// By place in the folded piece: what a node that computes products itself takes, in the order of its inputs.
+/// The inputs of each node that computes products itself, in their order, by its index in the folded piece.
 pub(super) type Folded = HashMap<u32, Vec<Taken>>;
 
-/// The piece with the products left out that other nodes compute themselves, and those nodes; `None` if there are none. A traced
-/// piece stays as it is, since it tells of every op of the graph.
+/// The piece without the products that other nodes compute themselves, and those nodes; `None` if there are none. A traced
+/// piece stays as it is, since its trace has every op of the graph.
 pub(super) fn folded(piece: &Piece, engine: &dyn Engine) -> Option<(Piece, Folded)> {
     if piece.mode == Mode::Traced || !engine.computes_products_within() {
         return None;
@@ -51,7 +51,7 @@ pub(super) fn folded(piece: &Piece, engine: &dyn Engine) -> Option<(Piece, Folde
     let mut stand_ins = HashMap::new();
     for (at, slice) in piece.nodes.iter().enumerate().filter(|(_, node)| is_op(node, &["Slice"])) {
         let Some((&(product, _), others)) = slice.inputs.split_first() else { continue };
-        // What waits for the product can wait for the slice, which comes before it.
+        // Nodes that wait for the product can wait for the slice if it comes before them.
         let is_first = takers[product as usize].first_waiting.is_none_or(|waiting| at < waiting as usize);
         if !is_own(slice, product) || !is_first {
             continue;
@@ -70,7 +70,7 @@ pub(super) fn folded(piece: &Piece, engine: &dyn Engine) -> Option<(Piece, Folde
         let Some(last) = products.len().checked_sub(1) else { continue };
         let (parts, own) = products.split_at(last / MOST_AT_ONCE * MOST_AT_ONCE);
         products.iter().for_each(|&product| is_left_out[product as usize] = true);
-        // A part stands where the last of its products stood.
+        // A part takes the position of the last of its products.
         let mut so_far = None;
         for part in parts.chunks(MOST_AT_ONCE) {
             let place = part[MOST_AT_ONCE - 1];
@@ -95,12 +95,12 @@ pub(super) fn folded(piece: &Piece, engine: &dyn Engine) -> Option<(Piece, Folde
     Some(without(piece, nodes, &is_left_out, &stand_ins))
 }
 
-/// Who takes a node.
+/// The consumers of a node.
 #[derive(Clone, Default)]
 struct Takers {
-    /// How many inputs take its values.
+    /// The number of inputs that take its values.
     values: u32,
-    /// The first of those that only wait for it.
+    /// The first of the nodes that only wait for it.
     first_waiting: Option<u32>,
 }
 
@@ -115,7 +115,7 @@ fn takers(piece: &Piece) -> Vec<Takers> {
     takers
 }
 
-/// Whether it is a product of matrices that waits for nothing but them.
+/// Whether it is a product of matrices that waits for nothing but its factors.
 fn is_product(node: &PieceNode) -> bool {
     is_op(node, &["MatMul"]) && node.control.is_empty() && node.inputs.len() == 2
 }
@@ -132,7 +132,7 @@ fn is_op(node: &PieceNode, ops: &[&str]) -> bool {
         && !node.input_refs.contains(&true)
 }
 
-/// The node, or a part of a sum, with these terms for inputs; without its control inputs.
+/// The node, or a part of a sum, with these terms as inputs and without its control inputs.
 fn taking(piece: &Piece, node: &PieceNode, terms: impl Iterator<Item = Taken>) -> (PieceNode, Vec<Taken>) {
     let terms: Vec<Taken> = terms.collect();
     let mut inputs = Vec::with_capacity(2 * terms.len());
@@ -146,7 +146,7 @@ fn taking(piece: &Piece, node: &PieceNode, terms: impl Iterator<Item = Taken>) -
     (PieceNode { inputs, input_refs, control: Vec::new(), ..node.clone() }, terms)
 }
 
-/// The piece with some nodes written anew, and others left out, for which others stand in where they were waited for.
+/// The piece with some nodes replaced and others left out. Nodes that waited for one that is left out wait for its stand-in.
 fn without(
     piece: &Piece,
     anew: Vec<Option<(PieceNode, Vec<Taken>)>>,
@@ -186,7 +186,7 @@ fn without(
     (piece, takers)
 }
 
-/// Compiles a node that computes products of `piece`, which has them still.
+/// Compiles a node that computes products of `piece`, which still contains them.
 pub(super) fn act(piece: &Piece, node: &PieceNode, terms: &[Taken], engine: &dyn Engine) -> Result<Act> {
     let dtype = |&term: &Taken| match term {
         Taken::Value(from, port) => piece.nodes[from as usize].outputs[port as usize].dtype,
@@ -207,7 +207,7 @@ fn kernel_node<'a>(node: &'a PieceNode, inputs: &'a [DType]) -> KernelNode<'a> {
     KernelNode { name: &node.name, op: op_name(&node.op), attrs: &node.attrs, inputs, outputs: &node.outputs }
 }
 
-/// One kernel after the other, on the host: for what an engine declines, which the right one of them refuses.
+/// The kernels one after the other, on the host, for calls that the engine declines: the kernel that is at fault refuses.
 fn host_kernel(node: &KernelNode, products: &[Option<KernelNode>]) -> Result<HostKernel> {
     let compiled = |node: &KernelNode| {
         let missing = || Failure::new(Code::Internal, "it has no kernel on the host");

@@ -1,9 +1,8 @@
-//! The order in which a piece without loops and branches runs: by stages, each of the nodes that wait for the same
-//! receives.
+//! The stages of a piece without loops and branches: each has the nodes that wait for the same receives.
 //!
-//! What has arrived settles what can run, so nothing is counted per node: once all that a stage waits for is there, its
-//! nodes run one after the other. Nodes that do nothing are left out, and those that only hand on are passed by, except in
-//! a step that is traced, of which every node is told.
+//! The values that have arrived decide which nodes can run, so nothing is counted per node: once all receives of a stage have
+//! their values, its nodes run one after the other. Nodes that do nothing are left out, and nodes that only pass a value on are
+//! bypassed, except in a step that is traced, whose trace has every node.
 
 use std::collections::HashMap;
 
@@ -12,7 +11,7 @@ use meshtf_graph::plan::{Mode, Piece};
 
 use super::code::{Act, PieceCode, Placed, Receive, Route, Stage, Stages, op_name};
 
-/// So many times the nodes of a piece, the receives of all stages together may be; beyond it, counting costs less.
+/// Most receives of all stages together, as a multiple of the nodes of the piece. Beyond it, counting per node costs less.
 const MOST_WAITS_PER_NODE: usize = 16;
 
 /// The stages of a piece in which only receives can wait; `None` if there would be too many.
@@ -68,7 +67,7 @@ pub(super) fn stages(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Option<St
     Some(Stages { stages, nodes, receives, routes: routes.all, by_transfer })
 }
 
-/// Whether a node takes a turn of its own.
+/// Whether a node runs by itself.
 fn runs(code: &PieceCode, acts: &[Act], sources: &[Source], i: u32) -> bool {
     match acts[i as usize] {
         Act::Recv { .. } => false,
@@ -83,13 +82,13 @@ fn is_pure(piece: &Piece, acts: &[Act], i: usize) -> bool {
     matches!(acts[i], Act::Kernel { .. }) && !is_stateful()
 }
 
-/// By node: whether a control edge says that it comes after a kernel, directly or by nodes that only hand on. A kernel
-/// itself keeps its place among those that it names, but not among those that somebody named on the way of its inputs:
-/// nobody can tell.
+/// By node: whether a control edge orders it after a kernel, directly or through nodes that only pass a value on. A pure kernel
+/// keeps the order that its own control edges state, but not the order stated by control edges of pass-through nodes on the way
+/// of its inputs: no one can observe it.
 fn after_kernels(piece: &Piece, acts: &[Act], hands_on: impl Fn(usize) -> bool) -> Vec<bool> {
     let mut after = Vec::with_capacity(piece.nodes.len());
     // By node: whether a kernel has answered once it is done; and whether that follows from control edges of nodes that only
-    // hand on.
+    // pass a value on.
     let (mut follows, mut is_ordered): (Vec<bool>, Vec<bool>) = (Vec::new(), Vec::new());
     for (i, node) in piece.nodes.iter().enumerate() {
         let of = |known: &[bool], from: u32| known.get(from as usize).is_some_and(|&known| known);
@@ -104,14 +103,14 @@ fn after_kernels(piece: &Piece, acts: &[Act], hands_on: impl Fn(usize) -> bool) 
     after
 }
 
-/// For a node that hands its input on as it is: the output of a node that runs which that is in the end.
+/// For a node that passes its input on as it is: the output that this is in the end, of a node that runs.
 type Source = Option<(u32, u32)>;
 
-/// The source of every node. None if the input may be a reference, which is looked at on its way.
+/// The source of every node. `None` if the input may be a reference, which is resolved on its way.
 fn sources(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Vec<Source> {
     let mut sources: Vec<Source> = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {
-        // An input comes before the node: only a loop leads back, and there are none here.
+        // An input comes before the node: only a loop leads back, and a piece with stages has none.
         let source = match (&acts[i], node.inputs.first()) {
             (Act::Forward, Some(&(from, port))) if code.nodes[i].input_refs == 0 => match acts[from as usize] {
                 Act::Kernel { .. } | Act::Recv { .. } | Act::Feed { .. } | Act::Const(_) => Some((from, port)),
@@ -125,7 +124,7 @@ fn sources(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Vec<Source> {
     sources
 }
 
-/// Where every node's outputs go.
+/// The targets of every node's outputs.
 struct Routes {
     /// By node: port and slot, in the order of the ports.
     of: Vec<Vec<(u32, u32)>>,
@@ -161,7 +160,7 @@ struct Sets {
     members: Vec<Vec<u32>>,
     numbers: HashMap<Vec<u32>, u32>,
     unions: HashMap<(u32, u32), u32>,
-    /// Members that may still be looked at.
+    /// The number of members that may still be examined.
     budget: usize,
 }
 
