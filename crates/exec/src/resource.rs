@@ -1,8 +1,8 @@
-//! What outlives a step: the resources of a task, by container and name.
+//! The resources of a task, which keep state from one step to the next, by container and name.
 //!
-//! Sessions that name the same resource on the same task share it, as between-graph training needs; it lives until its
-//! container is cleared, or, in an isolated session, until that is released. Tensor arrays and stacks stand in no
-//! table: they live as long as a handle to them flows through their step.
+//! Sessions that name the same resource on the same task share it, as between-graph training needs. It lives until its
+//! container is cleared, or, in an isolated session, until that is released. Tensor arrays and stacks are in no table: they
+//! live as long as a handle to them flows through their step.
 
 mod accumulator;
 mod aggregator;
@@ -53,7 +53,7 @@ pub fn container_named(name: &str) -> &str {
     if name.is_empty() { DEFAULT_CONTAINER } else { name }
 }
 
-/// Most resources a task holds.
+/// Most resources of a task.
 pub const MAX_RESOURCES: usize = 1 << 20;
 
 /// A handle to a resource.
@@ -94,7 +94,7 @@ impl Resource {
         }
     }
 
-    /// Bytes of what it holds; 0 if somebody is just changing it.
+    /// Bytes of its contents; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         match self {
             Resource::Variable(variable) => variable.bytes(),
@@ -113,14 +113,14 @@ impl Resource {
         }
     }
 
-    /// Forgets an op that waits for this: at once, or, if another works on it, as soon as that is done.
+    /// Forgets an op that waits for this resource: at once, or, if another op works on it, as soon as that is done.
     pub(super) fn cancel(&self, wait: WaitId) {
         match self {
             Resource::Queue(queue) => queue.give_up(wait),
             Resource::Accumulator(accumulator) => accumulator.give_up(wait),
             Resource::Reader(reader) => reader.give_up(wait),
             Resource::Staging(area) => area.give_up(wait),
-            // Those wait in the barrier's queue.
+            // Ops on a barrier wait in its queue.
             Resource::Barrier(_)
             | Resource::Variable(_)
             | Resource::TensorArray(_)
@@ -136,7 +136,7 @@ impl Resource {
 
 #[cfg(test)]
 impl Resource {
-    /// As an op that works on this for as long as the answer is kept.
+    /// Holds the resource, as an op that works on it does, until the answer is dropped.
     pub(super) fn occupy(&self) -> Box<dyn Busy + '_> {
         match self {
             Resource::Queue(queue) => Box::new(queue.hold()),
@@ -159,14 +159,15 @@ impl fmt::Debug for Resource {
     }
 }
 
-/// Names a resource in the table. The order of the fields is that of the table: those of one name are next to each other.
+/// The key of a resource in the table. The order of the fields is that of the table: resources of one name are next to each
+/// other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ResourceKey {
     /// Its container; [`DEFAULT_CONTAINER`] for one that names none.
     pub container: String,
     /// Its name: the `shared_name` of its node, or the node's own.
     pub name: String,
-    /// The one session that sees it, if there is only one: if that is isolated, or the node names no resource to be shared.
+    /// The session that sees it, if only one does: the session is isolated, or the node names no resource to be shared.
     pub session: Option<SessionId>,
     /// The device that it is on: kind and number.
     pub device: (DeviceKind, u32),
@@ -176,7 +177,7 @@ pub struct ResourceKey {
 #[derive(Default)]
 pub struct Resources {
     table: Mutex<Table>,
-    /// Raised whenever a resource leaves the table, so that old handles are not used any longer.
+    /// Incremented whenever a resource leaves the table, so that old handles are not used any longer.
     generation: AtomicU64,
     /// The folder below which the task's graphs may touch files.
     data: Option<Arc<DataDir>>,
@@ -184,15 +185,15 @@ pub struct Resources {
 
 #[derive(Default)]
 struct Table {
-    /// Each with the session that made it.
+    /// Each resource with the session that made it.
     resources: BTreeMap<ResourceKey, (Resource, SessionId)>,
     isolated: HashSet<SessionId>,
-    /// Sessions that alone see some of their resources.
+    /// Sessions with resources that no other session sees.
     with_own: HashSet<SessionId>,
 }
 
 impl Resources {
-    /// None yet, of a task whose graphs may not touch files.
+    /// No resources yet, for a task whose graphs may not touch files.
     pub fn new() -> Resources {
         Resources::default()
     }
@@ -206,7 +207,7 @@ impl Resources {
         self.data.clone()
     }
 
-    /// Has these resources asked when the memory budget refuses something.
+    /// Registers these resources with the memory budget, which queries them when it refuses something.
     pub fn watched(self) -> Arc<Resources> {
         let resources = Arc::new(self);
         let holder: Arc<dyn Holder> = resources.clone();
@@ -226,7 +227,7 @@ impl Resources {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Forgets what only the session could see.
+    /// Forgets the resources that only the session could see.
     pub(super) fn release(&self, session: SessionId) {
         let mut table = lock(&self.table);
         if table.isolated.remove(&session) | table.with_own.remove(&session) {
@@ -239,7 +240,7 @@ impl Resources {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Whether the session sees only resources of its own.
+    /// Whether the session sees only its own resources.
     pub(super) fn is_isolated(&self, session: SessionId) -> bool {
         lock(&self.table).isolated.contains(&session)
     }

@@ -1,5 +1,5 @@
-//! Conditional accumulators: gradients are added up until somebody takes their mean, and those of an earlier global
-//! step are dropped. A take waits until there are enough.
+//! Conditional accumulators, which add gradients up until an op takes their mean, and drop those of an earlier global step. A
+//! take waits until there are enough.
 
 mod sparse;
 
@@ -19,17 +19,17 @@ pub(crate) struct Accumulator {
     form: Form,
     dtype: DType,
     shape: PartialShape,
-    /// The mean is taken, else the sum.
+    /// A take returns the mean; else the sum.
     is_mean: bool,
     state: Shared<AccumulatorState>,
 }
 
-/// What the gradients of an accumulator are.
+/// The form of an accumulator's gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Of a whole tensor.
+    /// Gradients of a whole tensor.
     Dense,
-    /// Of some of its rows.
+    /// Gradients of some of its rows.
     Sparse,
 }
 
@@ -52,7 +52,7 @@ impl Sum {
         }
     }
 
-    /// Makes it a mean: over all gradients, or, by row, over those that the row had. If that fails, nothing has changed.
+    /// Makes it a mean: over all gradients, or, by row, over the gradients of that row. If that fails, nothing has changed.
     fn divide(&mut self, count: u64) -> Result<()> {
         match self {
             Sum::Dense(sum) => divide(sum, count),
@@ -66,7 +66,7 @@ pub(crate) struct AccumulatorState {
     global_step: i64,
     count: u64,
     sum: Option<Sum>,
-    /// In the order they came, with how many gradients each needs.
+    /// In the order they came, with the number of gradients that each needs.
     takes: VecDeque<(Waiter, u64)>,
 }
 
@@ -100,7 +100,7 @@ impl Accumulator {
         self.dtype
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         let state = self.try_hold();
         Look {
@@ -112,7 +112,7 @@ impl Accumulator {
         }
     }
 
-    /// How many gradients were added since the last take.
+    /// The number of gradients added since the last take.
     pub fn count(&self) -> u64 {
         self.hold().count
     }
@@ -124,7 +124,7 @@ impl Accumulator {
     /// Adds a gradient, unless it is of an earlier step than the global one.
     ///
     /// # Errors
-    /// InvalidArgument if it does not fit the accumulator, or what was added before.
+    /// InvalidArgument if it does not fit the accumulator, or the gradients added before.
     pub fn apply(&self, local_step: i64, gradient: Gradient) -> Result<Finished> {
         let state = &mut *self.hold();
         if local_step < state.global_step {
@@ -197,7 +197,7 @@ impl Accumulator {
         Ok(self.advance(state))
     }
 
-    /// Bytes of the sum; 0 if somebody is just changing it.
+    /// Bytes of the sum; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         self.try_hold().and_then(|state| state.sum.as_ref().map(Sum::bytes)).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Aggregators: what datasets say of the elements that they make, as histograms and numbers by name.
+//! Aggregators of the statistics that datasets report about their elements, as histograms and numbers by name.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -27,7 +27,7 @@ struct Kept {
 
 impl Kept {
     /// # Errors
-    /// ResourceExhausted if a name is one too many.
+    /// ResourceExhausted if the name exceeds [`MAX_NAMES`].
     fn admit(&self, is_new: bool) -> Result<()> {
         if is_new && self.histograms.len() + self.numbers.len() >= MAX_NAMES {
             let why = format!("an aggregator has statistics of {MAX_NAMES} names already, which is the limit");
@@ -54,7 +54,7 @@ impl Aggregator {
         Ok(())
     }
 
-    /// Makes this the number of that name.
+    /// Sets the number of that name.
     ///
     /// # Errors
     /// As [`Aggregator::add`].
@@ -65,7 +65,7 @@ impl Aggregator {
         Ok(())
     }
 
-    /// All of it, as a serialised `tensorflow.Summary`.
+    /// The contents, as a serialised `tensorflow.Summary`.
     pub fn summary(&self) -> Vec<u8> {
         let kept = lock(&self.kept);
         let histograms = kept.histograms.iter().map(|(name, open)| SummaryValue {
@@ -81,12 +81,12 @@ impl Aggregator {
         SummaryProto { value: histograms.chain(numbers).collect() }.encode_to_vec()
     }
 
-    /// Bytes of what it holds; 0 if somebody is just changing it.
+    /// Bytes of its contents; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         self.kept.try_lock().map_or(0, |kept| kept.bytes())
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         let kept = self.kept.try_lock().ok();
         Look { bytes: kept.as_ref().map(|kept| kept.bytes()), ..Look::default() }

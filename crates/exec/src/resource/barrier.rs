@@ -1,5 +1,5 @@
-//! Barriers: elements by key, whose components come one by one; those that are complete are taken in the order in which their
-//! keys came.
+//! Barriers: elements by key, whose components come one by one. Complete elements are taken in the order in which their keys
+//! came.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ pub(crate) struct Barrier {
 struct State {
     incomplete: HashMap<Vec<u8>, Incomplete>,
     bytes: usize,
-    /// The number of the next keys that come together.
+    /// The number of the next insertion that brings new keys.
     next: i64,
     is_closed: bool,
     cancels: bool,
@@ -38,7 +38,7 @@ struct Incomplete {
 }
 
 impl Barrier {
-    /// An empty barrier. `shapes` may be empty, if nothing is known of them.
+    /// An empty barrier. `shapes` may be empty, if they are not known.
     pub fn new(name: String, types: Vec<DType>, shapes: Vec<PartialShape>) -> Barrier {
         let scalar = || PartialShape(Some(Vec::new()));
         let ready_types = [DType::I64, DType::String].into_iter().chain(types.iter().copied()).collect();
@@ -55,12 +55,12 @@ impl Barrier {
         &self.name
     }
 
-    /// Whether a node that names this barrier describes it as it is.
+    /// Whether the barrier is as a node that names it describes it.
     pub fn is_as(&self, types: &[DType], shapes: &[PartialShape]) -> bool {
         (&self.types[..], &self.shapes[..]) == (types, shapes)
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         let state = self.state.try_lock().ok();
         Look {
@@ -72,26 +72,26 @@ impl Barrier {
         }
     }
 
-    /// Bytes of what it holds; 0 if somebody is just changing it.
+    /// Bytes of its contents; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         self.state.try_lock().map_or(0, |state| state.bytes) + self.ready.bytes()
     }
 
-    /// In which those wait who take elements.
+    /// The queue in which ops wait that take elements.
     pub fn ready(&self) -> Arc<Queue> {
         Arc::clone(&self.ready)
     }
 
-    /// Keys of which components are missing.
+    /// The number of keys with missing components.
     pub fn incomplete(&self) -> usize {
         lock(&self.state).incomplete.len()
     }
 
-    /// Gives each key the row of `values` beside it, as its component with that index; those who take elements may go on.
+    /// Gives each key the row of `values` at its index, as its component `index`. Ops that wait for elements may continue.
     ///
     /// # Errors
     /// InvalidArgument if the shapes do not fit, or a key has this component; Cancelled for a new key if the barrier is closed,
-    /// and for any if it was closed with what was pending. Keys before the one that fails have their components.
+    /// and for any key if closing it cancelled the pending ones. Keys before the one that fails have their components.
     pub fn insert(&self, index: usize, keys: &Tensor, values: &Tensor) -> Result<Finished> {
         self.check(index, keys, values)?;
         let mut state = lock(&self.state);
@@ -185,7 +185,8 @@ impl Barrier {
         Ok(())
     }
 
-    /// Takes so many elements, stacked, or waits for them; if the barrier is closed and `may_be_fewer`, what there is.
+    /// Takes `wanted` elements, stacked, or waits for them; if the barrier is closed and `may_be_fewer`, takes the remaining
+    /// ones.
     ///
     /// # Errors
     /// OutOfRange if the barrier is closed and has too few.
@@ -210,10 +211,10 @@ impl Barrier {
         self.ready.dequeue_many(waiter, wanted, if may_be_fewer { How::UpTo } else { How::Many })
     }
 
-    /// Closes the barrier: no new key comes in, and, if `cancels`, no component of one that is there.
+    /// Closes the barrier: no new key is accepted, and, if it `cancels`, no component of an incomplete key.
     ///
     /// # Errors
-    /// Cancelled if it was closed before, unless this cancels and that did not.
+    /// Cancelled if it was closed before, unless this call cancels and that one did not.
     pub fn close(&self, cancels: bool) -> Result<Finished> {
         let mut state = lock(&self.state);
         if state.is_closed && (state.cancels || !cancels) {

@@ -1,5 +1,5 @@
-//! Iterators: how far the elements of a dataset were asked for. One is saved as that, and as the seeds that its dataset has
-//! drawn: restored, it asks for as many elements again.
+//! Iterators: positions in the elements of datasets. The saved state is the number of elements asked for, and the seeds that
+//! the dataset has drawn. A restored iterator asks for as many elements again.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -14,7 +14,7 @@ use super::super::dataset::{Dataset, Draws, Element, Elements, Pull, Spec};
 use super::ResourceKey;
 use super::list::Look;
 
-/// Between two attempts at an iterator that another thread asks for an element.
+/// The pause between two attempts at an iterator that another thread asks for an element.
 const WAIT: Duration = Duration::from_micros(100);
 
 thread_local! {
@@ -25,21 +25,21 @@ thread_local! {
 pub(crate) struct Iterator {
     key: ResourceKey,
     spec: Spec,
-    /// `None` until it is made one over a dataset.
+    /// `None` until it is begun over a dataset.
     elements: Mutex<Option<Begun>>,
 }
 
-/// How far it has come with a dataset.
+/// The position in a dataset.
 struct Begun {
     dataset: Arc<Dataset>,
     elements: Box<dyn Elements>,
-    /// How many elements it was asked for.
+    /// The number of elements asked for.
     asked: u64,
     draws: Draws,
 }
 
 impl Begun {
-    /// The first element is next, with the seeds that were drawn before.
+    /// The position before the first element, with the seeds that were drawn before.
     fn new(dataset: Arc<Dataset>, draws: Draws, pull: &Pull) -> Result<Begun> {
         let elements = dataset.iterate(&Pull { draws: Some(&draws), ..*pull })?;
         Ok(Begun { dataset, elements, asked: 0, draws })
@@ -55,7 +55,7 @@ impl Begun {
     }
 }
 
-/// What is saved.
+/// The saved state.
 #[derive(Clone, PartialEq, Message)]
 struct Progress {
     #[prost(uint64, tag = "1")]
@@ -65,7 +65,7 @@ struct Progress {
     draws: Vec<u64>,
 }
 
-/// An iterator's elements, for this thread alone.
+/// An iterator's elements, held exclusively by this thread.
 struct Held<'a>(MutexGuard<'a, Option<Begun>>);
 
 impl Drop for Held<'_> {
@@ -80,17 +80,17 @@ impl Iterator {
         Iterator { key, spec, elements: Mutex::default() }
     }
 
-    /// What names it in the table.
+    /// Its key in the resource table.
     pub fn key(&self) -> &ResourceKey {
         &self.key
     }
 
-    /// What its elements are like.
+    /// The dtypes and shapes of its elements.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Waits for its elements; may be given up meanwhile.
+    /// Waits for exclusive access to its elements; may be cancelled meanwhile.
     ///
     /// # Errors
     /// FailedPrecondition if a function of its own dataset asks for them.
@@ -118,8 +118,8 @@ impl Iterator {
     /// Begins with the first element of a dataset.
     ///
     /// # Errors
-    /// InvalidArgument if its elements are others than the iterator's; FailedPrecondition if a function of its dataset calls
-    /// this; if a function that it calls cannot run.
+    /// InvalidArgument if its elements differ from the iterator's in dtypes or shapes; FailedPrecondition if a function of its
+    /// dataset calls this; an error if a function that it calls cannot run.
     pub fn begin(&self, dataset: Arc<Dataset>, pull: &Pull) -> Result<()> {
         dataset.spec.check_against(&self.spec)?;
         let begun = Begun::new(dataset, Draws::default(), pull)?;
@@ -127,10 +127,10 @@ impl Iterator {
         Ok(())
     }
 
-    /// Does so with a dataset that is made for it, unless it has begun.
+    /// Begins with the first element of a dataset that `make` makes, unless the iterator has begun.
     ///
     /// # Errors
-    /// What the making fails with; else as [`Iterator::begin`].
+    /// The failure of `make`; else as [`Iterator::begin`].
     pub fn begin_once(&self, pull: &Pull, make: impl FnOnce() -> Result<Arc<Dataset>>) -> Result<()> {
         let mut held = self.hold()?;
         let elements = &mut *held.0;
@@ -142,11 +142,10 @@ impl Iterator {
         Ok(())
     }
 
-    /// The next element; `None` at the end. May be given up between two elements of what it reads.
+    /// The next element; `None` at the end. May be cancelled between two elements that it reads.
     ///
     /// # Errors
-    /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; what the making of the element
-    /// failed with.
+    /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; the failure of the element.
     pub fn next(&self, pull: &Pull) -> Result<Option<Element>> {
         let mut held = self.hold()?;
         let Some(elements) = &mut *held.0 else {
@@ -157,10 +156,10 @@ impl Iterator {
         turn::in_part(|| elements.next(pull))
     }
 
-    /// How far it has come, for [`Iterator::restore`].
+    /// The position, for [`Iterator::restore`].
     ///
     /// # Errors
-    /// FailedPrecondition if it is over no dataset, or over one that has other elements when it is asked again;
+    /// FailedPrecondition if it is over no dataset, or over one that gives other elements when it is read again;
     /// ResourceExhausted if its dataset has drawn too many seeds.
     pub fn save(&self) -> Result<Vec<u8>> {
         let held = self.hold()?;
@@ -169,10 +168,11 @@ impl Iterator {
         Ok(Progress { asked: begun.asked, draws: begun.draws.all()?.into_iter().flatten().collect() }.encode_to_vec())
     }
 
-    /// Goes to where it, or one over the same dataset, was when that was saved: asks for as many elements from the first on.
+    /// Restores the position of this iterator, or of another over the same dataset, by asking for as many elements from the
+    /// first on.
     ///
     /// # Errors
-    /// FailedPrecondition if it is over no dataset; InvalidArgument if that was not saved so.
+    /// FailedPrecondition if it is over no dataset; InvalidArgument if `saved` is not such a state.
     pub fn restore(&self, saved: &[u8], pull: &Pull) -> Result<()> {
         let wrong = || Failure::invalid("what is to be restored is not the state of an iterator");
         let progress = Progress::decode(saved).map_err(|_| wrong())?;
@@ -189,7 +189,7 @@ impl Iterator {
                 match again.next(pull) {
                     Ok(None) => again.asked = progress.asked,
                     Err(failure) if failure.code == Code::Cancelled => return Err(failure),
-                    // What failed then had its turn, too.
+                    // An element that failed counts as asked for.
                     Ok(Some(_)) | Err(_) => {}
                 }
             }
@@ -199,7 +199,7 @@ impl Iterator {
         Ok(())
     }
 
-    /// Bytes of the elements that it keeps; 0 if somebody is just asking for one.
+    /// Bytes of the elements that it keeps; 0 while another thread asks for one.
     pub fn bytes(&self) -> usize {
         self.elements.try_lock().map_or(0, |elements| elements.as_ref().map_or(0, |elements| elements.bytes()))
     }
@@ -227,7 +227,7 @@ mod tests {
     use meshtf_engine::host::HostEngine;
     use meshtf_tensor::device::DeviceKind;
 
-    /// Elements that are those of an iterator.
+    /// A dataset with the elements of an iterator.
     struct Of(Arc<Iterator>);
 
     impl Elements for Of {

@@ -1,4 +1,4 @@
-//! What the resources of a task are, for those who ask from outside of its graphs.
+//! Descriptions of a task's resources, for queries from outside of its graphs.
 
 use std::ops::Bound;
 
@@ -13,17 +13,18 @@ use super::{Resource, ResourceKey, Resources};
 /// A resource at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceInfo {
-    /// Its name in the table.
+    /// Its key in the table.
     pub key: ResourceKey,
-    /// `variable`, `queue`, `accumulator`, `staging area`, `iterator`, `lookup table`, `reader` or `aggregator of statistics`.
+    /// `variable`, `queue`, `barrier`, `accumulator`, `staging area`, `map of sparse tensors`, `iterator`, `lookup table`,
+    /// `reader` or `aggregator of statistics`.
     pub kind: &'static str,
     /// The session that made it.
     pub session: SessionId,
     /// Of a variable's value, of a queue's components, of a table's keys and values.
     pub dtypes: Vec<DType>,
-    /// Of a variable's value, or of what the graph says if it has none; of what an accumulator takes, of a table's values.
+    /// Of a variable's value, or as the graph states if it has none; of an accumulator's gradients, of a table's values.
     pub shape: PartialShape,
-    /// Bytes of the elements that it holds, wherever they lie; `None` while an op changes it.
+    /// Bytes of the elements that it holds, in the memory of any device; `None` while an op changes it.
     pub bytes: Option<usize>,
     /// Elements of a queue, gradients of an accumulator, entries of a table; `None` while an op changes it.
     pub length: Option<usize>,
@@ -31,7 +32,7 @@ pub struct ResourceInfo {
     pub version: Option<u64>,
 }
 
-/// What a resource says of itself; what is not known at the moment is `None`.
+/// The description that a resource gives of itself; fields not known at the moment are `None`.
 #[derive(Default)]
 pub(crate) struct Look {
     pub dtypes: Vec<DType>,
@@ -42,17 +43,17 @@ pub(crate) struct Look {
 }
 
 impl Resources {
-    /// How many there are.
+    /// The number of resources.
     pub fn count(&self) -> usize {
         lock(&self.table).resources.len()
     }
 
-    /// The `most` that take most memory, the largest first.
+    /// The `most` resources that take most memory, the largest first.
     pub fn largest(&self, most: usize) -> Vec<ResourceInfo> {
         let table = lock(&self.table);
         let mut sizes: Vec<(usize, &ResourceKey)> =
             table.resources.iter().map(|(key, (resource, _))| (resource.look().bytes.unwrap_or(0), key)).collect();
-        // The keys are in order, and stay so among those of one size.
+        // The keys are in order, and stay so among resources of one size.
         sizes.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
         sizes.into_iter().take(most).map(|(_, key)| info(key, &table.resources[key])).collect()
     }
@@ -70,14 +71,14 @@ impl Resources {
     /// The devices that have a resource of that name which sessions share; one at least.
     ///
     /// # Errors
-    /// NotFound; PermissionDenied if isolated sessions alone have one.
+    /// NotFound; PermissionDenied if only isolated sessions have one.
     pub fn devices_with(&self, container: &str, name: &str) -> Result<Vec<(DeviceKind, u32)>> {
         let having: Vec<_> =
             self.named(container, name).into_iter().filter(|key| key.session.is_none()).map(|key| key.device).collect();
         if having.is_empty() { Err(self.not_shared(container, name)) } else { Ok(having) }
     }
 
-    /// All resources of that name, those that sessions share first: nothing else of the table is looked at.
+    /// All resources of that name, those that sessions share first. No other part of the table is read.
     fn named(&self, container: &str, name: &str) -> Vec<ResourceKey> {
         let (container, name) = (container.to_owned(), name.to_owned());
         let first = ResourceKey { container, name, session: None, device: (DeviceKind::Cpu, 0) };
@@ -94,7 +95,7 @@ impl Resources {
         Failure::new(Code::NotFound, format!("there is no variable '{name}' in container '{container}'"))
     }
 
-    /// Those that follow `after` in the order of their keys, `most` of them.
+    /// The `most` resources that follow `after` in the order of their keys.
     pub fn after(&self, after: Option<&ResourceKey>, most: usize) -> Vec<ResourceInfo> {
         let table = lock(&self.table);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -122,7 +123,7 @@ impl Resource {
             Resource::Staging(area) => area.look(),
             Resource::SparseMap(map) => map.look(),
             Resource::Aggregator(aggregator) => aggregator.look(),
-            // Those stand in no table.
+            // These are in no table.
             Resource::TensorArray(_) | Resource::Stack(_) | Resource::Dummy => Look::default(),
         }
     }

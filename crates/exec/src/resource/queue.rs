@@ -1,5 +1,5 @@
-//! Queues: elements in an order, and the ops that wait to put one in or to take one out, in the order they came. An op that
-//! waits holds no thread.
+//! Queues: ordered elements, and the ops that wait to put one in or to take one out, in the order they came. An op that waits
+//! holds no thread.
 
 mod elements;
 
@@ -32,7 +32,7 @@ pub(crate) struct Queue {
 pub(crate) struct QueueState {
     elements: QueueElements,
     is_closed: bool,
-    /// In the order they came; only the first of each may go on.
+    /// In the order they came; only the first enqueue and the first dequeue may continue.
     enqueues: VecDeque<Enqueue>,
     dequeues: VecDeque<Dequeue>,
 }
@@ -43,16 +43,16 @@ struct Enqueue {
 }
 
 enum Entering {
-    /// What is not in the queue yet.
+    /// The elements that are not in the queue yet.
     Elements(VecDeque<QueueElement>),
-    /// Closes when those before it are in.
+    /// Closes the queue when the elements of earlier ops are in it.
     Close,
 }
 
 struct Dequeue {
     waiter: Waiter,
     wanted: usize,
-    /// Taken out, and held until there are enough.
+    /// Elements taken out, and held until there are enough.
     taken: Vec<QueueElement>,
     how: How,
 }
@@ -61,9 +61,9 @@ struct Dequeue {
 pub(crate) enum How {
     /// One element as it is.
     One,
-    /// So many, stacked.
+    /// The wanted number, stacked.
     Many,
-    /// So many, or what is left when the queue is closed, stacked.
+    /// The wanted number, or the remainder when the queue is closed, stacked.
     UpTo,
 }
 impl Waited for Queue {
@@ -73,7 +73,7 @@ impl Waited for Queue {
         &self.state
     }
 
-    /// What a dequeue has taken goes back to the front.
+    /// Elements that a dequeue has taken return to the front.
     fn forget(&self, state: &mut QueueState, wait: WaitId) -> Finished {
         state.enqueues.retain(|enqueue| enqueue.waiter.wait != wait);
         let waits = state.dequeues.iter().position(|dequeue| dequeue.waiter.wait == wait);
@@ -85,7 +85,7 @@ impl Waited for Queue {
 }
 
 impl Queue {
-    /// An empty queue. `shapes` may be empty, if nothing is known of them; `dice` are for a queue that shuffles.
+    /// An empty queue. `shapes` may be empty, if they are not known; `dice` are for a queue that shuffles.
     pub fn new(
         name: String,
         kind: Kind,
@@ -104,7 +104,7 @@ impl Queue {
         Queue { name, kind, types, shapes, capacity, state }
     }
 
-    /// Refuses a node that names this queue and describes another, in TensorFlow's words.
+    /// Refuses a node that names this queue and describes another one, with TensorFlow's message.
     ///
     /// # Errors
     /// InvalidArgument.
@@ -143,7 +143,7 @@ impl Queue {
         Ok(())
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         let state = self.try_hold();
         Look {
@@ -155,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Elements in the queue.
+    /// The number of elements in the queue.
     pub fn len(&self) -> usize {
         self.hold().elements.len()
     }
@@ -185,7 +185,7 @@ impl Queue {
         Ok(self.advance(state))
     }
 
-    /// Puts elements in that have its components, of a queue that has room for any number.
+    /// Puts elements in that have the queue's components. For a queue without a limit on the number of elements.
     ///
     /// # Errors
     /// ResourceExhausted over the limit of a queue or the memory budget.
@@ -206,7 +206,7 @@ impl Queue {
         memory::grow()
     }
 
-    /// Closes the queue, of which nobody waits to get in.
+    /// Closes a queue that no op waits to put an element in.
     pub fn end(&self) -> Finished {
         let state = &mut *self.hold();
         state.is_closed = true;
@@ -245,7 +245,7 @@ impl Queue {
         Ok(self.advance(state))
     }
 
-    /// Closes the queue: once what waits to get in is in, or, if `cancels`, at once.
+    /// Closes the queue: once the waiting elements are in it, or, if it `cancels`, at once.
     pub fn close(&self, waiter: Waiter, cancels: bool) -> Result<Finished> {
         let state = &mut *self.hold();
         if !cancels {
@@ -265,7 +265,7 @@ impl Queue {
         Ok(finished)
     }
 
-    /// Bytes of its elements, and of those that wait to get in; 0 if somebody is just changing it.
+    /// Bytes of its elements, and of those that wait to get in; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         let Some(state) = self.try_hold() else { return 0 };
         let waiting = state.enqueues.iter().filter_map(|enqueue| match &enqueue.what {
@@ -276,14 +276,14 @@ impl Queue {
         waiting.flatten().chain(taken).map(heap_bytes).sum::<usize>() + state.elements.heap_bytes()
     }
 
-    /// Lets those who wait go on, as far as they can.
+    /// Lets waiting ops continue, as far as they can.
     fn advance(&self, state: &mut QueueState) -> Finished {
         let mut finished = Vec::new();
         while self.advance_enqueue(state, &mut finished) | self.advance_dequeue(state, &mut finished) {}
         finished
     }
 
-    /// Whether the first enqueue came to its end.
+    /// Whether the first enqueue finished.
     fn advance_enqueue(&self, state: &mut QueueState, finished: &mut Finished) -> bool {
         let Some(Enqueue { waiter, what }) = state.enqueues.pop_front() else { return false };
         let result = match what {
@@ -313,11 +313,12 @@ impl Queue {
         true
     }
 
-    /// Whether the first dequeue came to its end, or took something that an enqueue waits for the place of.
+    /// Whether the first dequeue finished, or made room that an enqueue may wait for.
     fn advance_dequeue(&self, state: &mut QueueState, finished: &mut Finished) -> bool {
         let Some(mut dequeue) = state.dequeues.pop_front() else { return false };
         let before = dequeue.taken.len();
-        // What a queue sorts is taken once enough of it is there, as in TensorFlow: taken as it comes, it would not be in order.
+        // A dequeue from a priority queue takes its elements once there are enough, as in TensorFlow: taken as they come, they
+        // would not be in order.
         let is_short = self.kind == Kind::Priority && !state.is_closed && state.elements.len() < dequeue.wanted;
         while !is_short && dequeue.taken.len() < dequeue.wanted {
             let Some(element) = state.elements.pop(state.is_closed) else { break };
@@ -348,7 +349,7 @@ impl Queue {
         true
     }
 
-    /// What a dequeue returns. If that cannot be made, what it has taken is left as it is.
+    /// The output of a dequeue. If that cannot be made, `taken` is unchanged.
     fn gather(&self, taken: &mut Vec<QueueElement>, how: How) -> Result<Answer> {
         if how == How::One {
             let element = taken.pop().unwrap_or_default();
@@ -365,7 +366,7 @@ impl Queue {
         (0..self.types.len()).map(component).collect()
     }
 
-    /// Holds an element, or many stacked, against the queue's component types and shapes.
+    /// Checks an element, or `rows` stacked ones, against the queue's component types and shapes.
     fn check(&self, components: &[Tensor], rows: Option<usize>) -> Result<()> {
         if components.len() != self.types.len() {
             let why =
@@ -390,7 +391,7 @@ impl Queue {
         Ok(())
     }
 
-    /// How many elements lie stacked in these components.
+    /// The number of elements stacked in these components.
     fn rows(&self, components: &[Tensor]) -> Result<usize> {
         let Some(&rows) = components.first().and_then(|tensor| tensor.dims().first()) else {
             return Err(Failure::invalid("EnqueueMany takes components with a dimension of elements, not scalars"));

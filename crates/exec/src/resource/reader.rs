@@ -1,5 +1,5 @@
-//! Readers: records of the files whose names a queue holds. An op that finds the queue empty waits in it; those after it wait
-//! in the reader, in the order they came.
+//! Readers: records of the files whose names a queue holds. An op that finds the queue empty waits in it; later ops wait in the
+//! reader, in the order they came.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::super::waiting::{Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, t
 use super::Queue;
 use super::list::Look;
 
-/// How often readers have asked queues for names.
+/// The number of times that readers have asked queues for names, over all readers.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Reader {
@@ -35,15 +35,15 @@ struct State {
     started: i64,
     finished: i64,
     produced: i64,
-    /// In the order they came. The first has its turn.
+    /// In the order they came. The first is served.
     reads: VecDeque<Read>,
-    /// Somebody works for the first, or it waits in its queue.
+    /// A thread serves the first read, or it waits in its queue.
     is_busy: bool,
-    /// If the first waits in its queue: by what name.
+    /// If the first read waits in its queue: the id under which it waits.
     in_queue: Option<WaitId>,
-    /// What the queue gave, until somebody takes it.
+    /// Answers of the queue that no thread has taken yet.
     arrived: VecDeque<(WaitId, Result<Answer>)>,
-    /// Names that came for a read which was given up.
+    /// Names that came for a read which was cancelled.
     spare: VecDeque<Answer>,
 }
 
@@ -53,20 +53,20 @@ struct Read {
     wanted: Wanted,
 }
 
-/// What became of a read that asked its queue for a name.
+/// The outcome of asking a queue for a name.
 enum Asked {
     Named(Result<Answer>),
-    /// The name comes later, or the read was given up while it asked: somebody else goes on.
+    /// The name comes later, or the read was cancelled while it asked: another thread continues.
     Later,
-    /// It was given up before it asked.
+    /// The read was cancelled before it asked.
     GivenUp,
 }
 
-/// How many records a read takes.
+/// The number of records that a read takes.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Wanted {
     One,
-    /// So many, or what is left of the file.
+    /// At most this number: fewer at the end of the file.
     UpTo(usize),
 }
 
@@ -83,13 +83,13 @@ struct Saved {
     work: Vec<u8>,
 }
 
-/// Takes a name out of the queue for a reader, and reads on.
+/// Receives a name from the queue for a reader, and continues the read.
 struct Arrival(Arc<Reader>);
 
 impl Wake for Arrival {
     fn wake(&self, wait: WaitId, result: Result<Answer>) {
         self.0.hold().arrived.push_back((wait, result));
-        // The op that puts a name into the queue does not read its file. One such thread a reader: the others wait.
+        // The op that puts a name into the queue does not read its file. A reader has one such thread: its other reads wait.
         let reader = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("reader".to_owned());
         if thread.spawn(move || reader.arrived()).is_err() {
@@ -115,12 +115,12 @@ impl Reader {
         lock(&self.state)
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         Look { bytes: Some(0), ..Look::default() }
     }
 
-    /// Answers the waiter with the next records of the file under way, or of one whose name comes from the queue.
+    /// Wakes the waiter with the next records of the file under way, or of one whose name comes from the queue.
     ///
     /// # Errors
     /// ResourceExhausted if too many wait already.
@@ -138,7 +138,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads on with what the queue gave.
+    /// Continues with an answer of the queue.
     fn arrived(self: &Arc<Reader>) {
         let mut state = self.hold();
         let Some((wait, result)) = state.arrived.pop_front() else { return };
@@ -148,7 +148,7 @@ impl Reader {
                 drop(state);
                 self.go_on(Some(result));
             }
-            // What came for a read that was given up is for the one that waits now.
+            // A name that came for a cancelled read goes to the read that waits now.
             Some(asked) if result.is_ok() => {
                 state.in_queue = None;
                 let queue = state.reads.front().map(|read| Arc::clone(&read.queue));
@@ -162,7 +162,7 @@ impl Reader {
         }
     }
 
-    /// Serves the reads in their order, until there is none or one has to wait. `name` is what the queue gave to the first.
+    /// Serves the reads in their order, until there is none or one has to wait. `name` is the queue's answer to the first.
     fn go_on(self: &Arc<Reader>, mut name: Option<Result<Answer>>) {
         loop {
             let mut state = self.hold();
@@ -199,7 +199,7 @@ impl Reader {
         if let Some(name) = state.spare.pop_front() {
             return Asked::Named(Ok(name));
         }
-        // Each time by another name: what is given up is this, and not what the read asks next.
+        // Each request has a new id, so that cancelling it cancels no later request of the read.
         let asked = WaitId { step: wait.step, number: u64::MAX - ASKED.fetch_add(1, Ordering::Relaxed) };
         state.in_queue = Some(asked);
         drop(state);
@@ -236,7 +236,7 @@ impl Reader {
         answer
     }
 
-    /// Opens the file that the queue named.
+    /// Opens the file that the queue's answer names.
     fn start(&self, state: &mut State, answer: &Answer) -> Result<()> {
         let [name] = &answer[..] else {
             return Err(Failure::invalid("Expected to read filename from queue with one string component"));
@@ -250,12 +250,12 @@ impl Reader {
         Ok(())
     }
 
-    /// The wanted records; `None` if a file has to be named first.
+    /// The wanted records; `None` if the queue has to name a file first.
     fn records(&self, state: &mut State, wanted: Wanted) -> Result<Option<Answer>> {
         let most = if let Wanted::UpTo(most) = wanted { most } else { 1 };
         let (mut records, mut bytes): (Vec<Record>, usize) = (Vec::new(), 0);
         if state.current.is_none() && state.started > state.finished {
-            // As a restored state says.
+            // The file of a restored state.
             state.current = Some(Records::open(&self.format, &self.folder, state.work.clone())?);
         }
         while records.len() < most {
@@ -277,7 +277,7 @@ impl Reader {
             return Ok(None);
         }
         if matches!(self.format, Format::Name | Format::Whole) {
-            // Read to its end with its one record.
+            // Such a file ends with its one record.
             state.current = None;
             state.finished = state.started;
         }
@@ -291,7 +291,7 @@ impl Reader {
         }))
     }
 
-    /// Answers the first read, if it has not been given up.
+    /// Answers the first read, if it has not been cancelled.
     fn answer(&self, wait: WaitId, result: Result<Answer>) {
         let mut state = self.hold();
         let read = state.reads.pop_front_if(|read| read.waiter.wait == wait);
@@ -301,7 +301,7 @@ impl Reader {
         }
     }
 
-    /// Forgets a read that waits.
+    /// Cancels a read that waits.
     pub fn give_up(self: &Arc<Reader>, wait: WaitId) {
         let mut state = self.hold();
         let Some(at) = state.reads.iter().position(|read| read.waiter.wait == wait) else { return };
@@ -314,13 +314,13 @@ impl Reader {
         }
     }
 
-    /// How many records were read, and files.
+    /// The number of records read, and of files finished.
     pub fn counts(&self) -> (i64, i64) {
         let state = self.hold();
         (state.produced, state.finished)
     }
 
-    /// Forgets the file under way and what was counted.
+    /// Forgets the file under way and the counts.
     pub fn reset(&self) {
         let state = &mut *self.hold();
         (state.current, state.work) = (None, Vec::new());
@@ -378,7 +378,7 @@ mod tests {
     use meshtf_tensor::DType;
     use meshtf_tensor::ids::{SessionId, StepId};
 
-    /// Sends on what it is woken with.
+    /// Sends on the answers that it is woken with.
     struct Teller(mpsc::Sender<(u64, Result<Answer>)>);
 
     impl Wake for Teller {
@@ -399,7 +399,7 @@ mod tests {
         let reader = Arc::new(Reader::new(String::new(), Format::Name, folder));
         reader.read(waiter(1), Arc::clone(&queue), Wanted::One).unwrap();
         let served = queue.enqueue(waiter(2), vec![Tensor::scalar(b"a".to_vec())]).unwrap();
-        // The name is on its way when the first read is given up, and the next waits in the queue.
+        // The name is on its way when the first read is cancelled, and the next read waits in the queue.
         reader.give_up(wait(1));
         reader.read(waiter(3), Arc::clone(&queue), Wanted::One).unwrap();
         served

@@ -1,4 +1,4 @@
-//! Sparse tensors by number: what puts one in learns its number, and what takes some out names theirs.
+//! Maps of sparse tensors by number: an op that adds one returns its number, and an op that takes some is given theirs.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use meshtf_tensor::{PartialShape, Tensor};
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
 
-/// The indices, the values and the sizes of a sparse tensor.
+/// The indices, the values and the dimensions of a sparse tensor.
 type Parts = [Tensor; 3];
 
 pub(crate) struct SparseMap {
@@ -23,7 +23,7 @@ pub(crate) struct SparseMap {
 struct State {
     tensors: HashMap<i64, Parts>,
     bytes: usize,
-    /// The number of the next that comes.
+    /// The number of the next tensor.
     next: i64,
 }
 
@@ -36,7 +36,7 @@ impl SparseMap {
         SparseMap { name, state: Mutex::default() }
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         let state = self.state.try_lock().ok();
         Look {
@@ -48,15 +48,15 @@ impl SparseMap {
         }
     }
 
-    /// Bytes of what it holds; 0 if somebody is just changing it.
+    /// Bytes of its contents; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         self.state.try_lock().map_or(0, |state| state.bytes)
     }
 
-    /// Keeps sparse tensors, and returns their numbers, each one more than that before it.
+    /// Adds sparse tensors, and returns their numbers, which are consecutive.
     ///
     /// # Errors
-    /// ResourceExhausted over the limit of a queue or the memory budget; then none is kept.
+    /// ResourceExhausted over the limit of a queue or the memory budget; then none is added.
     pub fn add(&self, tensors: Vec<Parts>) -> Result<Vec<i64>> {
         let bytes = tensors.iter().map(|parts| bytes_of(parts)).sum::<usize>();
         let mut state = lock(&self.state);
@@ -75,7 +75,7 @@ impl SparseMap {
     /// Takes the sparse tensors of these numbers out: the parts of each, one after the other.
     ///
     /// # Errors
-    /// InvalidArgument if one is not there, or named twice; those named before it are gone, as in TensorFlow.
+    /// InvalidArgument if a number has no tensor, or is named twice; tensors named before it are removed, as in TensorFlow.
     pub fn take(&self, numbers: &[i64]) -> Result<Vec<Tensor>> {
         memory::admit(numbers.len().saturating_mul(size_of::<Parts>()))?;
         let state = &mut *lock(&self.state);

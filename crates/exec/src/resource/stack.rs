@@ -1,4 +1,4 @@
-//! Stacks: what a loop keeps for its gradient. They live as long as a handle to them flows through their step.
+//! Stacks of the values that a loop keeps for its gradient. They live as long as a handle to them flows through their step.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ pub(crate) struct Stack {
     values: Mutex<Vec<Kept>>,
 }
 
-/// What lies on a stack.
+/// An entry of a stack.
 #[derive(Clone)]
 pub(crate) enum Kept {
     Value(Value),
@@ -33,7 +33,7 @@ impl Stack {
         Stack { name, limit: limit.min(MAX_STACK), values: Mutex::default() }
     }
 
-    /// Puts a value on it, a list of values, or a handle to something else than a stack: stacks that held each other would never
+    /// Pushes a value, a list of values, or a handle to something other than a stack: stacks that held each other would never
     /// be freed.
     pub fn push(&self, kept: Kept) -> Result<()> {
         match &kept {
@@ -69,7 +69,7 @@ impl Stack {
         &self.name
     }
 
-    /// Bytes of its values; 0 if somebody is just changing it.
+    /// Bytes of its values; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         let of_token = |token: &Token| if let Token::Value(value) = token { value.heap_bytes() } else { 0 };
         let bytes = |kept: &Kept| match kept {

@@ -1,5 +1,5 @@
 //! Staging areas: tuples that one step puts in and another takes out, in the order they came or by key; and the ops that wait
-//! for room or for a tuple. Any of those goes on as soon as it can, whichever came first.
+//! for room or for a tuple. Each of those continues as soon as it can, whichever came first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,45 +11,45 @@ use super::super::waiting::{Answer, Finished, Shared, WaitId, Waited, Waiter};
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
 
-/// Most ops that wait for one staging area: each that goes on has all of them looked at.
+/// Most ops that wait for one staging area: each op that continues causes all of them to be examined.
 const MAX_STAGE_WAITERS: usize = 1 << 12;
 
-/// How the tuples of a staging area are named.
+/// The naming of a staging area's tuples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
     /// By the order in which they came.
     Order,
     /// By keys; if an op names none, it takes any of the tuples.
     Any,
-    /// By keys; the least goes next.
+    /// By keys; the least is next.
     Least,
 }
 
 /// The limits that a node states; 0 is none.
 #[derive(Clone, Copy)]
 pub(crate) struct StageLimits {
-    /// Tuples.
+    /// Most tuples.
     pub capacity: usize,
-    /// Bytes of all tuples.
+    /// Most bytes of all tuples.
     pub bytes: usize,
 }
 
-/// What an op asks of a staging area.
+/// The request of an op.
 pub(crate) enum Staged {
-    /// Stores values as the components of a tuple of `width`; `None` for the next number as its key.
+    /// Stores values as the components of a tuple of `width`; if the key is `None`, it is the next number.
     Put { key: Option<i64>, width: usize, indices: Vec<i32>, values: Vec<Tensor> },
     /// Returns components of a tuple, which stays if `stays`.
     Get { which: Which, indices: Option<Vec<i32>>, types: Vec<DType>, stays: bool },
 }
 
-/// A tuple.
+/// The choice of a tuple.
 #[derive(Clone, Copy)]
 pub(crate) enum Which {
-    /// That of a key.
+    /// The tuple of a key.
     Key(i64),
-    /// The one so many after the next.
+    /// The tuple at this index, counted from the next.
     At(usize),
-    /// The next, with its key.
+    /// The next tuple, with its key.
     Next,
 }
 
@@ -64,13 +64,13 @@ pub(crate) struct Staging {
 
 #[derive(Default)]
 pub(crate) struct StagingState {
-    /// Those of which no component is missing, or some were taken.
+    /// Tuples that were completed; some components may have been taken since.
     complete: BTreeMap<i64, Tuple>,
     incomplete: BTreeMap<i64, Tuple>,
-    /// Components of a tuple, once one was put in; of those without keys, of the first.
+    /// The number of components of a tuple, once one was put in; without keys, that of the first tuple.
     width: Option<usize>,
     bytes: usize,
-    /// The key of the next tuple that has none.
+    /// The key of the next tuple without one.
     next: i64,
     waiting: VecDeque<(Waiter, Staged)>,
 }
@@ -101,7 +101,7 @@ impl Staging {
         self.keys
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         let state = self.try_hold();
         Look {
@@ -113,7 +113,7 @@ impl Staging {
         }
     }
 
-    /// Bytes of its tuples, and of those that wait to get in; 0 if somebody is just changing it.
+    /// Bytes of its tuples, and of those that wait to get in; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         let Some(state) = self.try_hold() else { return 0 };
         let waiting = state.waiting.iter().map(|(_, staged)| match staged {
@@ -123,17 +123,17 @@ impl Staging {
         state.bytes + waiting.sum::<usize>()
     }
 
-    /// Tuples of which no component is missing.
+    /// The number of complete tuples.
     pub fn len(&self) -> usize {
         self.hold().complete.len()
     }
 
-    /// Tuples of which some components never came.
+    /// The number of tuples some of whose components never came.
     pub fn incomplete(&self) -> usize {
         self.hold().incomplete.len()
     }
 
-    /// Forgets all tuples; who waits for room goes on.
+    /// Drops all tuples; ops that wait for room continue.
     pub fn clear(&self) -> Finished {
         let state = &mut *self.hold();
         state.complete.clear();
@@ -142,7 +142,7 @@ impl Staging {
         self.advance(state)
     }
 
-    /// Does what an op asks for, at once or when it can be done.
+    /// Carries out an op's request, at once or when it becomes possible.
     ///
     /// # Errors
     /// ResourceExhausted if too many wait already.
@@ -157,7 +157,7 @@ impl Staging {
         Ok(self.advance(state))
     }
 
-    /// Lets those who wait go on, as far as they can.
+    /// Lets waiting ops continue, as far as they can.
     fn advance(&self, state: &mut StagingState) -> Finished {
         let mut finished = Finished::new();
         loop {
@@ -174,7 +174,7 @@ impl Staging {
         }
     }
 
-    /// `None` if it has to wait.
+    /// Attempts a request; `None` if it has to wait.
     fn attempt(&self, state: &mut StagingState, staged: &mut Staged) -> Result<Option<Answer>> {
         match staged {
             Staged::Put { key, width, indices, values } => self.put(state, *key, *width, indices, values),
@@ -260,7 +260,7 @@ impl StagingState {
         {
             self.bytes -= bytes_of(before.iter().flatten());
         }
-        // What is there under that key stays, and this one is dropped.
+        // A tuple that exists under that key stays, and this one is dropped.
         if let std::collections::btree_map::Entry::Vacant(entry) = self.complete.entry(key) {
             self.bytes += bytes_of(tuple.iter().flatten());
             entry.insert(tuple);
@@ -268,7 +268,7 @@ impl StagingState {
         Ok(())
     }
 
-    /// Some components of a tuple that is there, all if no indices say which. If that fails, nothing has changed.
+    /// Some components of a tuple, all if there are no indices. If that fails, nothing has changed.
     fn get(&mut self, key: i64, indices: Option<&[i32]>, types: &[DType], stays: bool) -> Result<Vec<Tensor>> {
         let Some(tuple) = self.complete.get_mut(&key) else { return Ok(Vec::new()) };
         let all: Vec<i32> = (0..).take(tuple.len()).collect();

@@ -1,5 +1,5 @@
-//! Lookup tables: keys, each with a value of one shape. A table of the first kind is filled once and read from then on; the
-//! others change all the time.
+//! Lookup tables: keys, each with a value of one shape. A fixed table is filled once and only read after that; a mutable one
+//! changes at any time.
 
 mod entries;
 mod key;
@@ -21,15 +21,15 @@ use super::list::Look;
 /// Most buckets of a dense table: one with more could not be exported, not even with the smallest keys.
 pub(crate) const MAX_BUCKETS: usize = 1 << 29;
 
-/// What a table is, as its node says.
+/// The description of a table in its node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TableSpec {
     pub kind: TableKind,
     pub keys: DType,
     pub values: DType,
-    /// Of one key: a scalar, or a vector in a dense table.
+    /// The shape of one key: a scalar, or a vector in a dense table.
     pub key_shape: Shape,
-    /// Of one value.
+    /// The shape of one value.
     pub value_shape: Shape,
 }
 
@@ -73,7 +73,7 @@ impl LookupTable {
         lock(&self.entries)
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         let entries = self.entries.try_lock().ok();
         Look {
@@ -85,26 +85,26 @@ impl LookupTable {
         }
     }
 
-    /// Bytes of its entries; 0 if somebody is just changing it.
+    /// Bytes of its entries; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         self.entries.try_lock().map_or(0, |entries| entries.bytes)
     }
 
-    /// How many entries it has.
+    /// The number of its entries.
     pub fn len(&self) -> usize {
         self.hold().rows.len()
     }
 
-    /// Whether a table that is filled once has been.
+    /// Whether a fixed table has been filled.
     pub fn is_filled(&self) -> bool {
         self.hold().is_filled
     }
 
-    /// Fills a table of the first kind. One that was filled already stays as it is, if it has that many entries.
+    /// Fills a fixed table. One that was filled already stays as it is, if it has that number of entries.
     ///
     /// # Errors
     /// FailedPrecondition if it has another number of entries, or one key comes with two values; InvalidArgument if the table
-    /// is of another kind, or keys or values are not vectors of the table's dtypes and of one length.
+    /// is not fixed, or keys or values are not vectors of the table's dtypes and of one length.
     pub fn fill(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         if self.spec.kind != TableKind::Fixed {
             let why = format!("Table '{}' is mutable: it cannot be initialized, but values can be inserted", self.name);
@@ -149,8 +149,8 @@ impl LookupTable {
     /// The value of each key, or the default: one for all, or one for each key.
     ///
     /// # Errors
-    /// FailedPrecondition if the table waits to be filled; InvalidArgument if dtypes or shapes do not fit the table, or a key is
-    /// one that a dense table may not hold.
+    /// FailedPrecondition if the table waits to be filled; InvalidArgument if dtypes or shapes do not fit the table, or a key
+    /// is one that a dense table may not hold.
     pub fn find(&self, keys: &Tensor, default: &Tensor) -> Result<Tensor> {
         self.check_dtypes(keys.dtype(), default.dtype())?;
         let shape = self.values_shape(keys.shape())?;
@@ -197,10 +197,10 @@ impl LookupTable {
         Tensor::new(shape, found.ok_or_else(|| Failure::invalid("the values are handles"))?)
     }
 
-    /// Puts entries in, and replaces the values of keys that are there.
+    /// Inserts entries, and replaces the values of keys that exist.
     ///
     /// # Errors
-    /// Unimplemented for a table that is filled once; InvalidArgument as for [`LookupTable::find`]; ResourceExhausted.
+    /// Unimplemented for a fixed table; InvalidArgument as for [`LookupTable::find`]; ResourceExhausted.
     pub fn insert(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         self.check_mutable("Insert")?;
         let keys = self.entries(keys, values)?;
@@ -209,17 +209,17 @@ impl LookupTable {
         self.put_all(entries, keys, values)
     }
 
-    /// Holds what is exported from another table, and nothing else.
+    /// Replaces the contents with the export of another table.
     ///
     /// # Errors
     /// As [`LookupTable::insert`], or for a fixed table as [`LookupTable::fill`].
     pub fn import(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         if matches!(self.spec.kind, TableKind::Fixed) {
-            // TensorFlow 2 fills its fixed tables so.
+            // TensorFlow 2 fills its fixed tables this way.
             return self.fill(keys, values);
         }
         let keys = match (keys.dims(), values.dims()) {
-            // As such a table is exported.
+            // The form in which such a table is exported.
             (&[count, 1], &[rows, size]) if self.is_dense() && count == rows && size == self.row_size() => {
                 self.check_dtypes(keys.dtype(), values.dtype())?;
                 keys_of(keys, &self.spec.key_shape)?
@@ -242,7 +242,7 @@ impl LookupTable {
             entries.buckets = buckets_for(entries.rows.len() + keys.len(), entries.buckets, max_load)?;
         }
         for (i, key) in keys.into_iter().enumerate() {
-            // A dense table that was exported has buckets without an entry.
+            // The export of a dense table contains buckets without an entry.
             if !self.is_reserved(&key) {
                 entries.put(key, values.data(), i, size);
             }
@@ -250,7 +250,7 @@ impl LookupTable {
         Ok(())
     }
 
-    /// Forgets entries. Keys that are not there are ignored.
+    /// Removes entries. Keys that do not exist are ignored.
     ///
     /// # Errors
     /// As [`LookupTable::insert`], or for a fixed table as [`LookupTable::fill`].
@@ -268,7 +268,7 @@ impl LookupTable {
         Ok(())
     }
 
-    /// All keys, in their order, and their values. A dense table says all its buckets, those without an entry last.
+    /// All keys, in their order, and their values. A dense table exports all its buckets, those without an entry last.
     ///
     /// # Errors
     /// ResourceExhausted if they exceed the limit of a tensor, or there is not enough memory for them.
@@ -379,7 +379,7 @@ impl LookupTable {
         }
     }
 
-    /// The keys of entries to be put in.
+    /// The keys of entries to be inserted.
     fn entries(&self, keys: &Tensor, values: &Tensor) -> Result<Vec<Key>> {
         self.check_dtypes(keys.dtype(), values.dtype())?;
         let wanted = self.values_shape(keys.shape())?;
@@ -390,7 +390,7 @@ impl LookupTable {
     }
 }
 
-/// How many buckets a dense table of `now` has with so many entries: so many that no more than their share of `max_load` is full.
+/// The number of buckets of a dense table, which has `now` of them, for `entries`: at most their share `max_load` is full.
 fn buckets_for(entries: usize, now: usize, max_load: f32) -> Result<usize> {
     let mut buckets = now;
     while entries as f64 > buckets as f64 * f64::from(max_load) {

@@ -1,5 +1,5 @@
-//! Tensor arrays: what a loop writes and reads element by element. They live as long as a handle to them flows
-//! through their step.
+//! Tensor arrays, which a loop writes and reads element by element. They live as long as a handle to them flows through their
+//! step.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,17 +26,17 @@ pub(crate) struct TensorArray {
     clears_after_read: bool,
     /// All elements have one shape, which the first one sets.
     is_uniform: bool,
-    /// It gathers the gradients of another: what is written twice is added up.
+    /// It gathers the gradients of another array: repeated writes of an element are added up.
     adds_up: bool,
     state: Mutex<State>,
-    /// Those that gather its gradients, by who asked for them.
+    /// The arrays that gather its gradients, by the source that asked for them.
     gradients: Mutex<BTreeMap<String, Arc<TensorArray>>>,
 }
 
 struct State {
     shape: PartialShape,
     elements: Vec<Element>,
-    /// The shape of each element that has, or had, one.
+    /// The shape of each element that has, or had, a value.
     shapes: Vec<Option<Shape>>,
 }
 
@@ -47,22 +47,22 @@ impl State {
     }
 }
 
-/// What an element takes before there is one.
+/// Bytes of an element without a value.
 const ELEMENT_BYTES: usize = size_of::<Element>() + size_of::<Option<Shape>>();
 
 #[derive(Clone)]
 enum Element {
     Unwritten,
     Written(Value),
-    /// Read, and cleared by that.
+    /// Read, and cleared by the read.
     Read,
 }
 
-/// What a node says of the array that it makes.
+/// The description of an array in the node that makes it.
 pub(crate) struct ArraySpec {
     pub name: String,
     pub dtype: DType,
-    /// What is known of the shape of every element.
+    /// The known part of the shape of every element.
     pub shape: PartialShape,
     pub is_dynamic: bool,
     pub clears_after_read: bool,
@@ -71,7 +71,7 @@ pub(crate) struct ArraySpec {
 
 impl TensorArray {
     /// # Errors
-    /// ResourceExhausted if there is no memory for so many elements.
+    /// ResourceExhausted if there is no memory for `size` elements.
     pub fn new(spec: ArraySpec, size: usize) -> Result<TensorArray> {
         let ArraySpec { name, dtype, shape, is_dynamic, clears_after_read, is_uniform } = spec;
         memory::admit(size * ELEMENT_BYTES)?;
@@ -81,7 +81,7 @@ impl TensorArray {
         Ok(TensorArray { name, dtype, is_dynamic, clears_after_read, is_uniform, adds_up: false, state, gradients })
     }
 
-    /// Number of elements.
+    /// The number of elements.
     pub fn size(&self) -> usize {
         lock(&self.state).elements.len()
     }
@@ -169,7 +169,7 @@ impl TensorArray {
         &self.name
     }
 
-    /// Bytes of its elements and of its gradients; 0 if somebody is just changing it.
+    /// Bytes of its elements and of its gradients; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         let elements = self.state.try_lock().map_or(0, |state| {
             let written = state.elements.iter().map(|element| match element {
@@ -182,7 +182,7 @@ impl TensorArray {
         elements + gradients
     }
 
-    /// The place of an index; the array grows to hold it if it may.
+    /// The position of an index; the array grows to contain it if it may.
     fn place(&self, state: &mut State, index: i64) -> Result<usize> {
         let size = state.elements.len();
         match usize::try_from(index) {
@@ -230,7 +230,7 @@ impl TensorArray {
         }
     }
 
-    /// The array that gathers the gradients that `source` asks for: as many elements, of the shapes that are here now.
+    /// The array of the gradients that `source` asks for: as many elements as this array has now, of the same shapes.
     pub fn gradients_for(&self, source: &str) -> Result<Arc<TensorArray>> {
         let gradients = &mut *lock(&self.gradients);
         if let Some(known) = gradients.get(source) {
@@ -259,7 +259,7 @@ impl TensorArray {
         Ok(array)
     }
 
-    /// All elements one after the other along their first dimension, and how long each was.
+    /// All elements concatenated along their first dimension, and the length of each.
     pub fn concat(&self, stated: &PartialShape) -> Result<(Tensor, Tensor)> {
         let size = self.size();
         let parts: Vec<Tensor> = (0..size as i64).map(|i| self.read(i)?.into_host()).collect::<Result<_>>()?;
@@ -341,7 +341,7 @@ impl TensorArray {
         Ok(rows)
     }
 
-    /// One tensor of rows that [`TensorArray::rows`] returned; `stated` is what the op says of their shape.
+    /// One tensor of rows that [`TensorArray::rows`] returned; `stated` is their shape as the op states it.
     pub fn packed(&self, rows: Vec<Value>, stated: &PartialShape) -> Result<Tensor> {
         let rows: Vec<Tensor> = rows.into_iter().map(Value::into_host).collect::<Result<_>>()?;
         if let Some(first) = rows.first() {
@@ -357,7 +357,8 @@ impl TensorArray {
         }
     }
 
-    /// Writes the rows of `values` to the elements at these indices. `cut` makes rows of what lies with an engine, if it can.
+    /// Writes the rows of `values` to the elements at these indices. `cut` splits a value in an engine's memory into rows, if
+    /// it can.
     pub fn scatter(
         &self,
         indices: &Tensor,

@@ -1,4 +1,4 @@
-//! Variables: a place for one value, under a name. A reader of an earlier value keeps what it read.
+//! Variables: one value each, under a name. A reader of an earlier value keeps the value it read.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -9,26 +9,26 @@ use meshtf_tensor::{DType, PartialShape, Shape};
 
 use super::list::Look;
 
-/// A variable: a name, a type and the value it has now, if any.
+/// A variable: a name, a type and the current value, if any.
 #[derive(Debug)]
 pub(crate) struct Variable {
     pub name: String,
     pub dtype: DType,
-    /// What the graph says of its shape.
+    /// Its shape as the graph states it.
     pub shape: PartialShape,
     content: Mutex<Content>,
 }
 
-/// What a variable holds.
+/// The contents of a variable.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     pub value: Option<Value>,
-    /// How often it was changed.
+    /// The number of changes.
     version: u64,
 }
 
 impl Content {
-    /// Puts another value there, or the changed one back.
+    /// Stores another value, or puts the changed one back.
     pub fn set(&mut self, value: Value) {
         self.value = Some(value);
         self.version += 1;
@@ -40,7 +40,7 @@ impl Variable {
         Variable { name, dtype, shape, content: Mutex::default() }
     }
 
-    /// The value it has now.
+    /// The current value.
     ///
     /// # Errors
     /// FailedPrecondition if it has none yet.
@@ -52,17 +52,17 @@ impl Variable {
         self.hold().value.is_some()
     }
 
-    /// Bytes of its value; 0 if somebody is just changing it.
+    /// Bytes of its value; 0 while another thread changes it.
     pub fn bytes(&self) -> usize {
         self.content.try_lock().ok().and_then(|content| content.value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
     }
 
-    /// Its content, for exclusive reading and writing.
+    /// Its contents, for exclusive reading and writing.
     pub fn hold(&self) -> MutexGuard<'_, Content> {
         lock(&self.content)
     }
 
-    /// The value it has now, and its version.
+    /// The current value, and its version.
     ///
     /// # Errors
     /// As [`Variable::read`].
@@ -72,7 +72,7 @@ impl Variable {
         Ok((value, content.version))
     }
 
-    /// Sets it, if it has the `expected` version; its version then.
+    /// Sets it, if it has the `expected` version; returns the new version.
     ///
     /// # Errors
     /// Aborted if it has another version.
@@ -98,7 +98,7 @@ impl Variable {
         Err(Failure::invalid(why))
     }
 
-    /// Whether a value of this shape is one that the graph lets it have.
+    /// Whether the graph allows it a value of this shape.
     ///
     /// # Errors
     /// InvalidArgument if it is not.
@@ -111,7 +111,7 @@ impl Variable {
         Err(Failure::invalid(why))
     }
 
-    /// What it is, for those who ask from outside.
+    /// Its description for queries from outside of the graphs.
     pub fn look(&self) -> Look {
         let content = self.content.try_lock().ok();
         let value = content.as_ref().and_then(|content| content.value.as_ref());

@@ -1,4 +1,4 @@
-//! The sum of gradients of some rows: for each row that has one, the sum of its gradients and how many they are.
+//! The sum of gradients of some rows: for each row that has any, the sum of its gradients and their number.
 
 use std::cmp::Ordering;
 use std::ops::Div;
@@ -13,7 +13,7 @@ pub(crate) struct Slices {
     pub indices: Tensor,
     /// `[rows, ...]`.
     pub values: Tensor,
-    /// The sizes of the whole, int64, if they are known.
+    /// The dimensions of the whole tensor, int64, if they are known.
     pub shape: Option<Tensor>,
 }
 
@@ -24,10 +24,10 @@ pub(super) struct Sum {
     values: Tensor,
 }
 
-/// Holds a gradient against what an accumulator of that shape takes, and, if there is a sum, what that is of.
+/// Checks a gradient against the shape of the accumulator, and, if there is a sum, against the sum.
 ///
 /// # Errors
-/// InvalidArgument, with what TensorFlow says.
+/// InvalidArgument, with TensorFlow's message.
 pub(super) fn check(slices: &Slices, dtype: DType, declared: &PartialShape, sum: Option<&Sum>) -> Result<()> {
     let Slices { indices, values, shape } = slices;
     if values.dtype() != dtype {
@@ -86,7 +86,7 @@ fn check_shape(sizes: &[i64], declared: &[Option<usize>]) -> Result<()> {
 }
 
 impl Sum {
-    /// Of one gradient, which was checked.
+    /// The sum of one gradient, which was checked.
     pub fn new(slices: Slices) -> Result<Sum> {
         let indices = slices.indices.into_vec::<i64>()?;
         Ok(Sum { counts: vec![1; indices.len()], indices, values: slices.values })
@@ -103,7 +103,7 @@ impl Sum {
         Ok(())
     }
 
-    /// Both are merged by their indices, as they stand.
+    /// Merges both by their indices, in the order of each.
     fn plus<T: Ring>(&self, slices: &Slices) -> Result<Sum> {
         let (ours, theirs) = (self.values.slice::<T>()?, slices.values.slice::<T>()?);
         let rows = slices.indices.slice::<i64>()?;
@@ -137,7 +137,7 @@ impl Sum {
         Ok(Sum { values: Tensor::from_vec(whole(indices.len()), values), indices, counts })
     }
 
-    /// Divides each row by how many gradients it had. If that fails, nothing has changed.
+    /// Divides each row by the number of its gradients. If that fails, nothing has changed.
     pub fn divide(&mut self) -> Result<()> {
         let width = self.values.dims()[1..].iter().product::<usize>().max(1);
         let counts = &self.counts;
@@ -152,7 +152,7 @@ impl Sum {
         done.unwrap_or_else(|| Err(Failure::invalid("the values are not floats")))
     }
 
-    /// The rows, their values, and the sizes of the whole, of which the first is -1 if nobody has declared it.
+    /// The rows, their values, and the dimensions of the whole tensor, of which the first is -1 if it is not declared.
     pub fn into_parts(self, declared: &PartialShape) -> [Tensor; 3] {
         let first = declared.0.as_ref().and_then(|dims| *dims.first()?).map_or(-1, |size| size as i64);
         let inner = self.values.dims()[1..].iter().map(|&size| size as i64);

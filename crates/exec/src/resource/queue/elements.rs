@@ -1,4 +1,4 @@
-//! What lies in a queue, and which element goes next: the first, any, or the one of the least priority.
+//! The elements of a queue, and the choice of the next one: the first, any, or the one of the least priority.
 
 use std::collections::VecDeque;
 use std::fmt::{Display, Formatter, Result as Formatted};
@@ -9,17 +9,17 @@ use meshtf_tensor::Tensor;
 /// One element: a tensor for each component.
 pub(super) type QueueElement = Vec<Tensor>;
 
-/// Which element of a queue goes next.
+/// The choice of a queue's next element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Fifo,
-    /// First in, first out; what is stacked is filled up to one size.
+    /// First in, first out; stacked elements are padded to one size.
     Padding,
-    /// Any element, as long as more than `keeps` are there or the queue is closed.
+    /// Any element, as long as there are more than `keeps` or the queue is closed.
     Shuffle {
         keeps: usize,
     },
-    /// The least of the first component, which is an int64; among equals the one that came first.
+    /// The least by the first component, which is an int64; among equals the one that came first.
     Priority,
 }
 
@@ -39,12 +39,12 @@ pub(super) struct QueueElements {
     kind: Kind,
     list: VecDeque<QueueElement>,
     bytes: usize,
-    /// Chooses the element, in a queue that shuffles.
+    /// The random choice of a queue that shuffles.
     dice: Option<Dice>,
 }
 
 impl QueueElements {
-    /// None yet. `dice` are for a queue that gives any.
+    /// No elements yet. `dice` are for a queue that shuffles.
     pub fn new(kind: Kind, dice: Option<Dice>) -> QueueElements {
         QueueElements { kind, list: VecDeque::new(), bytes: 0, dice }
     }
@@ -53,12 +53,12 @@ impl QueueElements {
         self.list.len()
     }
 
-    /// Of all components of all elements.
+    /// Bytes of all components of all elements.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// As [`QueueElements::bytes`], with what surrounds each.
+    /// As [`QueueElements::bytes`], with the overhead of each.
     pub fn heap_bytes(&self) -> usize {
         self.list.iter().map(heap_bytes).sum()
     }
@@ -90,7 +90,7 @@ impl QueueElements {
         Some(element)
     }
 
-    /// What was taken in this order and is not wanted after all.
+    /// Returns elements that were taken in this order and are not wanted after all.
     pub fn put_back(&mut self, taken: Vec<QueueElement>) {
         for element in taken.into_iter().rev() {
             if matches!(self.kind, Kind::Fifo | Kind::Padding) {

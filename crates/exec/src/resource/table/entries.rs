@@ -1,4 +1,4 @@
-//! The entries of a lookup table: the row that each key's value has among the values.
+//! The entries of a lookup table: for each key, the row of its value among the values.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +10,31 @@ use super::key::Key;
 
 /// Most bytes of keys and values in one table.
 const MAX_TABLE_BYTES: usize = 4 << 30;
-/// Bytes that an entry takes beside its key's and its value's own.
+/// Bytes that an entry takes in addition to its key and its value.
 const ENTRY_BYTES: usize = 64;
 
-/// What a table holds.
+/// The contents of a table.
 pub(super) struct Entries {
     pub is_filled: bool,
-    /// Where the value of each key lies among the values.
+    /// The row of each key's value among the values.
     pub rows: BTreeMap<Key, usize>,
     pub values: Data,
-    /// Rows of the values that no key has.
+    /// Rows of the values without a key.
     free: Vec<usize>,
-    /// Bytes of the keys, the strings and what an entry takes.
+    /// Bytes of the keys, of the strings and of the overhead of entries.
     pub bytes: usize,
-    /// Of a dense table.
+    /// The number of buckets of a dense table.
     pub buckets: usize,
 }
 
 impl Entries {
-    /// None yet, with values of that dtype.
+    /// No entries yet, with values of that dtype.
     pub fn none(values: DType, buckets: usize) -> Entries {
         let values = Data::zeros(values, 0);
         Entries { is_filled: false, rows: BTreeMap::new(), values, free: Vec::new(), bytes: 0, buckets }
     }
 
-    /// Admits entries before any is put in.
+    /// Admits entries before any is inserted.
     pub fn admit(&self, keys: &[Key], values: &Tensor, size: usize) -> Result<()> {
         let more = keys.iter().map(|key| key.bytes() + ENTRY_BYTES).sum::<usize>()
             + values.byte_len()
@@ -46,7 +46,7 @@ impl Entries {
         memory::admit(more)
     }
 
-    /// Row `i` of the values becomes the key's.
+    /// Makes row `i` of the values the value of the key.
     pub fn put(&mut self, key: Key, values: &Data, i: usize, size: usize) {
         let (row, is_new) = match self.rows.get(&key) {
             Some(&row) => (row, false),
@@ -81,7 +81,7 @@ impl Entries {
         }
     }
 
-    /// Takes an entry out, if it is there.
+    /// Removes an entry, if it exists.
     pub fn remove(&mut self, key: &Key, size: usize) {
         if let Some(row) = self.rows.remove(key) {
             self.bytes = self.bytes.saturating_sub(key.bytes() + ENTRY_BYTES + self.clear(row, size));
@@ -89,7 +89,7 @@ impl Entries {
         }
     }
 
-    /// Lets go of the strings of a row; how many bytes it had.
+    /// Frees the strings of a row; returns the bytes that it had.
     fn clear(&mut self, row: usize, size: usize) -> usize {
         let bytes = self.row_bytes(row, size);
         if let Data::String(texts) = &mut self.values {

@@ -42,7 +42,7 @@ impl std::fmt::Display for Key {
 /// The keys that a tensor lists, each of that shape.
 ///
 /// # Errors
-/// InvalidArgument if its elements can be no keys.
+/// InvalidArgument if its elements cannot be keys.
 pub(crate) fn keys_of(tensor: &Tensor, one: &Shape) -> Result<Vec<Key>> {
     let size = one.elements().unwrap_or(0);
     if !tensor.is_empty() && size == 0 {
