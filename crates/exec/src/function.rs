@@ -1,7 +1,6 @@
-//! Functions that ops call by themselves: those of datasets, for each element.
+//! Functions that ops call themselves: those of datasets, for each element.
 //!
-//! A function is compiled as a piece of one device is, and run in the same way, to its end, on the thread of the op that calls
-//! it.
+//! A function is compiled as a piece of one device, and runs like one, to its end, on the thread of the op that calls it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -31,7 +30,7 @@ const MAX_SPARE: usize = 16;
 const MAX_DEPTH: usize = 32;
 
 thread_local! {
-    /// How many calls are under way on this thread.
+    /// The number of calls under way on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -66,11 +65,11 @@ pub(super) fn callee(function: &Function, site: &Site) -> Arc<dyn dataset::Calle
 struct Callee {
     function: Function,
     site: Site,
-    /// Compiled before, and not in use.
+    /// Bodies compiled before and not in use.
     spare: Mutex<Vec<Body>>,
 }
 
-/// A function with a state of its own, and with what it captured.
+/// A function with its state and its captured values.
 struct Instance {
     callee: Arc<Callee>,
     body: Option<Body>,
@@ -98,7 +97,7 @@ impl Callee {
             ..failure
         };
         let mut nodes = self.function.nodes.clone();
-        // All of it runs on the calling device.
+        // The whole function runs on the calling device.
         nodes.iter_mut().for_each(|node| node.device.clear());
         let graph = Graph::new(nodes).map_err(|error| named(Failure::invalid(error.to_string())))?;
         let signature = Signature {
@@ -117,7 +116,7 @@ impl Callee {
                 format!("node {} may have to wait for another step, which a function of a dataset cannot", node.name);
             return Err(named(Failure::new(Code::Unimplemented, why)));
         }
-        // Random numbers are those of this body alone.
+        // The random numbers are those of this body alone.
         program::compile(&piece, &self.site.apart(), engine).map(Body::new).map_err(named)
     }
 }
@@ -139,7 +138,7 @@ impl dataset::Instance for Instance {
         }
         let Some(body) = &mut self.body else { return Err(Failure::new(Code::Internal, "the function has no body")) };
         let Body { program, step } = body;
-        // Feeds stand in the order of the piece.
+        // Feeds are in the order of the piece.
         let mut given: Vec<Option<Token>> = args.into_iter().map(Some).collect();
         let args = program.feeds.iter().map(|&place| given.get_mut(place as usize).and_then(Option::take));
         let args: Option<Vec<Token>> = args.collect();
@@ -181,12 +180,12 @@ impl Drop for Instance {
     }
 }
 
-/// The device that a function's plan names: it is the only one.
+/// The only device that a function's plan names.
 fn here() -> DeviceName {
     DeviceName { task: Task::new("local".to_owned(), 0), kind: meshtf_tensor::device::DeviceKind::Cpu, index: 0 }
 }
 
-/// Nothing leaves a function on its way.
+/// A sink that receives nothing: no value leaves a function while it runs.
 struct Nowhere;
 
 impl Sink for Nowhere {

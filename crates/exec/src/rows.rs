@@ -5,7 +5,7 @@ use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Data, Moved, Shape, Tensor, with_moved};
 
-/// Bytes of the strings among some elements, beside what each element takes.
+/// Bytes of the strings among some elements, without the fixed size of each element.
 fn text_bytes(data: &Data, from: usize, count: usize) -> usize {
     match data {
         Data::String(texts) => texts[from..from + count].iter().map(Vec::len).sum(),
@@ -35,7 +35,7 @@ pub(super) fn between(tensor: &Tensor, first: usize, end: usize) -> Result<Tenso
     part(tensor, shape, first * tensor.dims()[1..].iter().product::<usize>())
 }
 
-/// The elements of a tensor from one on, as a tensor of that shape.
+/// The elements of a tensor from `first` on, as a tensor of that shape.
 fn part(tensor: &Tensor, shape: Shape, first: usize) -> Result<Tensor> {
     let dtype = tensor.dtype();
     let count = shape.checked_elements(dtype)?;
@@ -58,7 +58,7 @@ pub(super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Ten
     joined(dtype, std::iter::once(rows.len()).chain(shape.dims().iter().copied()).collect(), rows)
 }
 
-/// The elements of tensors of one dtype one after the other, as a tensor of that shape.
+/// The elements of tensors of one dtype concatenated, as a tensor of that shape.
 pub(super) fn joined(dtype: DType, shape: Shape, parts: &[&Tensor]) -> Result<Tensor> {
     check_dtype(dtype, parts)?;
     let elements = shape.checked_elements(dtype)?;
@@ -80,7 +80,7 @@ fn check_dtype(dtype: DType, parts: &[&Tensor]) -> Result<()> {
     }
 }
 
-/// The same of tensors of one rank whose sizes differ: each is filled up at the end with zeros or empty strings, to the
+/// As [`stack`], for tensors of one rank whose sizes differ: each is padded at the end with zeros or empty strings, to the
 /// largest size of each dimension. `least` is the shape if there is none.
 pub(super) fn stack_padded(dtype: DType, least: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
     let mut dims = least.dims().to_vec();

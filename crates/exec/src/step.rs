@@ -1,8 +1,8 @@
-//! One step of a piece: the nodes that are ready run, and their outputs make others ready, until none is left.
+//! One step of a piece: the nodes that are ready run, and their outputs make other nodes ready, until none is left.
 //!
-//! A piece without loops and branches, of which only receives wait, runs by stages (`staged`). Any other runs by counting:
-//! each node of each iteration of each frame runs exactly once, on values or, if an input is dead, dead; `frames` keeps
-//! the iterations. The step is done when every node that will ever run has run.
+//! A piece without loops and branches, in which only receives wait, runs by stages (`staged`). Any other runs by counting: each
+//! node of each iteration of each frame runs exactly once, on values or, if an input is dead, dead; `frames` keeps the
+//! iterations. The step is done when every node that will ever run has run.
 
 mod answer;
 mod beside;
@@ -39,31 +39,32 @@ use super::state::{self, OpContext, Outcome};
 use super::token::{Token, Tokens};
 use super::waiting::{Answer, WaitId, Wake};
 
-/// Most nodes that a step runs before others get their turn.
+/// Most nodes that a step runs before other steps get their turn.
 const TURN: usize = 4096;
 
-/// What a step needs of its device.
+/// The parts of its device that a step needs.
 pub(super) struct Surroundings<'a> {
     pub device: &'a DeviceName,
-    /// The piece whose step it is.
+    /// The piece that the step runs.
     pub piece: PieceId,
     pub engine: &'a dyn Engine,
     pub sink: &'a dyn Sink,
     /// A message may be waiting for the device.
     pub has_message: &'a AtomicBool,
-    /// Where the results of ops that wait go.
+    /// The receiver of the results of ops that wait.
     pub wake: &'a Arc<dyn Wake>,
-    /// What the turn is told from outside.
+    /// Requests to the turn from other threads.
     pub signal: &'a Signal,
     /// Bytes of all the values that are parked on the device.
     pub parked: &'a AtomicUsize,
     pub beside: Beside,
-    /// When the turn is to end, if it runs inline.
+    /// When the turn has to end, if it runs inline.
     pub until: Option<Instant>,
 }
 
 impl Surroundings<'_> {
-    /// Whether the turn is to end after the op under way: somebody has something to say to the device, or to it.
+    /// Whether the turn has to end after the op under way: a message waits for the device, the turn is signalled, or its time
+    /// is over.
     fn are_wanted(&self) -> bool {
         self.has_message.load(Ordering::Relaxed)
             || self.signal.is_set()
@@ -71,7 +72,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// A piece that can run: what it does, and the state of its step.
+/// A piece that can run: its compiled code, and the state of its step.
 pub(super) struct Body {
     pub program: CompiledPiece,
     pub step: Step,
@@ -84,10 +85,10 @@ impl Body {
     }
 }
 
-/// The turn of a piece: its body, which is taken out of the device's table meanwhile.
+/// The turn of a piece: its body, which is out of the device's table meanwhile.
 pub(super) struct Turn {
     pub id: PieceId,
-    /// Of the step.
+    /// The number of the step.
     pub number: u64,
     pub body: Box<Body>,
     pub signal: Arc<Signal>,
@@ -102,25 +103,25 @@ impl Turn {
 /// How a turn of a step ended.
 #[derive(Debug)]
 pub(super) enum TurnEnd {
-    /// It has run; what it fetched.
+    /// The step has run; its fetches.
     Done(Vec<Tensor>),
-    /// It goes on when something comes.
+    /// The step continues when a value or an answer comes.
     Waits,
-    /// It can go on at once.
+    /// The step can continue at once.
     Yields,
 }
 
-/// The state of one step. Kept from step to step, so that nothing is allocated anew.
+/// The state of one step. Kept from step to step, so that nothing is allocated again.
 pub(super) struct Step {
     id: StepId,
-    /// Each until the node takes it that answers it.
+    /// Each until the node that returns it takes it.
     feeds: Vec<Option<Token>>,
     fetches: Vec<Option<Token>>,
-    /// What is fetched stays here as it is, for the caller to take.
+    /// Fetches stay in the step as tokens, for the caller to take.
     keeps_fetches: bool,
     frames: Frames,
     ready: ReadyNodes,
-    /// Receives that wait, by count.
+    /// The number of receives that wait, in a piece that runs by counting.
     awaited: usize,
     parked: Parked,
     outbox: Outbox,
@@ -129,9 +130,9 @@ pub(super) struct Step {
     /// Ops that wait for a resource, by the number of their wait.
     blocked: HashMap<u64, (NodeInstance, Resource)>,
     waits: u64,
-    /// In a piece that runs by stages: how far it is.
+    /// The progress of a piece that runs by stages.
     course: Course,
-    /// What of it runs beside its thread.
+    /// The kernels that run in parallel with the step's thread.
     lanes: SideKernels,
     /// The node that runs or ran last.
     current: u32,
@@ -176,10 +177,10 @@ impl Step {
         }
     }
 
-    /// Runs the body of a function once, to its end, on this thread; returns what it fetches as it is.
+    /// Runs the body of a function once, to its end, on this thread; returns its fetches as tokens.
     ///
     /// # Errors
-    /// What a node failed with; Unimplemented if one would have to wait.
+    /// The failure of a node; Unimplemented if a node would have to wait.
     pub fn call(&mut self, program: &mut CompiledPiece, near: &Surroundings, args: Vec<Token>) -> Result<Vec<Token>> {
         self.cancel(&program.code, near.parked);
         self.keeps_fetches = true;
@@ -203,15 +204,15 @@ impl Step {
         fetches.ok_or_else(|| Failure::new(Code::Internal, "the function ran without answering a result"))
     }
 
-    /// Values that came and that no node asks for yet.
+    /// The number of values that came and that no node asks for yet.
     pub fn parked_values(&self) -> usize {
         self.parked.len()
     }
 
-    /// Takes a value that another device pushed, and that is counted as parked; it stays parked until a node asks for it.
+    /// Takes a value that another device pushed and that is counted as parked; it stays parked until a node asks for it.
     ///
     /// # Errors
-    /// InvalidArgument if the piece receives no such transfer, or has it already.
+    /// InvalidArgument if the piece receives no such transfer, or already has the value.
     pub fn arrive(&mut self, program: &mut CompiledPiece, near: &Surroundings, pushed: Pushed) -> Result<()> {
         let code = &program.code;
         let Pushed { transfer, iterations, value } = pushed;
@@ -238,10 +239,10 @@ impl Step {
         }
     }
 
-    /// Takes what an op that waited got.
+    /// Takes the answer of an op that waited.
     ///
     /// # Errors
-    /// What the op failed with.
+    /// The failure of the op.
     pub fn wake(
         &mut self,
         program: &mut CompiledPiece,
@@ -259,10 +260,10 @@ impl Step {
         self.finish(program, near, at, Some(state::answered(answer)))
     }
 
-    /// Runs what is ready, for one turn at most.
+    /// Runs the nodes that are ready, for one turn at most.
     ///
     /// # Errors
-    /// What the first node that failed did.
+    /// The failure of the first node that failed.
     pub fn run(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<TurnEnd> {
         let progress = match &program.code.stages {
             Some(_) => self.unpark(program, near).and_then(|()| self.run_staged(program, near)),
@@ -277,7 +278,7 @@ impl Step {
         }
     }
 
-    /// Names the node that runs, for a failure that does not say.
+    /// Names the node that runs in a failure that names none.
     pub fn place(&self, program: &CompiledPiece, failure: Failure) -> Failure {
         match program.code.nodes.get(self.current as usize) {
             Some(node) => node.blamed(failure),
@@ -285,7 +286,7 @@ impl Step {
         }
     }
 
-    /// Lets go of everything the step holds and waits for.
+    /// Drops everything that the step holds and waits for.
     pub fn cancel(&mut self, code: &PieceCode, parked: &AtomicUsize) {
         for (number, (_, resource)) in self.blocked.drain() {
             resource.cancel(WaitId { step: self.id, number });
@@ -302,7 +303,7 @@ impl Step {
         self.awaited = 0;
     }
 
-    /// Adds up the values it holds.
+    /// Adds up the values that it holds.
     pub fn tally(&self, tally: &mut Tally) {
         self.feeds.iter().flatten().for_each(|token| tally.token(token));
         tally.tensors(self.parked.values());
@@ -338,7 +339,7 @@ impl Step {
         if code.mode.is_partial() || self.keeps_fetches {
             return Ok(TurnEnd::Done(Vec::new()));
         }
-        // Only now: a fetched reference shows what the whole step did to its variable, and a GPU is waited for once.
+        // Only now: a fetched reference shows the variable after the whole step, and a GPU is waited for once.
         let host = |token: Option<Token>| match token {
             Some(token) => token.host(),
             None => Err(Failure::new(Code::Internal, "the piece ran without answering a fetch")),
@@ -350,14 +351,14 @@ impl Step {
         Ok(TurnEnd::Done(fetches))
     }
 
-    /// Notes that a value leaves for another device or comes from one, if anybody wants to know.
+    /// Records in the trace, if there is one, that a value leaves for another device or comes from one.
     fn passed(&mut self, node: u32, sent_bytes: usize) {
         if let Some(trace) = &mut self.trace {
             trace.passed(node, sent_bytes);
         }
     }
 
-    /// Runs one node of a piece that counts.
+    /// Runs one node of a piece that runs by counting.
     fn run_node(&mut self, program: &mut CompiledPiece, near: &Surroundings, at: NodeInstance) -> Result<()> {
         let CompiledPiece { code, acts, .. } = &mut *program;
         let node = &code.nodes[at.node as usize];
@@ -456,7 +457,7 @@ impl Step {
         let is_kept = matches!(program.acts[at.node as usize], Act::Recv { is_kept: true, .. });
         let tokens = match value {
             None => None,
-            // Only the order crossed.
+            // The transfer is a control edge.
             Some(_) if program.code.nodes[at.node as usize].outputs == 0 => Some(Tokens::new()),
             Some(tensor) if is_kept => Some(Tokens::from_iter([Some(near.engine.keep(tensor)?.into())])),
             Some(tensor) => Some(Tokens::from_iter([Some(tensor.into())])),
@@ -464,7 +465,7 @@ impl Step {
         self.finish(program, near, at, tokens)
     }
 
-    /// Hands on what a node answered, or that it is dead, and counts it.
+    /// Passes the outputs of a node on, or that it is dead, and counts it.
     fn finish(
         &mut self,
         program: &CompiledPiece,

@@ -1,13 +1,12 @@
 //! The threads of a device: steps of many sessions take turns, and no step waits long for another's op.
 //!
-//! One thread drives: it takes the messages, and runs the turns one after the other. While it runs a turn, the device's
-//! table lies where another thread can take it. That thread watches: if a turn has run for [`TICK`] and something
-//! else waits for the device, it takes the table and drives on, and the turn ends beside it, at the latest after the op
-//! under way. So an op that takes long delays its own step alone, whatever it computes, and short ones pay nothing for
-//! it.
+//! One thread drives: it takes the messages, and runs the turns one after the other. While it runs a turn, another thread can
+//! take the device's table. That thread watches: if a turn has run for [`TICK`] and something else waits for the device, it
+//! takes the table and drives from then on. The turn ends in parallel, at the latest after the op under way. So an op that
+//! takes long delays only its own step, whatever it computes, and short ops pay nothing for it.
 //!
-//! While the driving thread waits for a message, the table lies in the inbox, where the thread that brings one can take it; see
-//! [`inline`].
+//! While the driving thread waits for a message, the table is in the inbox, where the thread that brings a message can take it;
+//! see [`inline`].
 
 mod by_hand;
 pub(super) mod inline;
@@ -44,9 +43,9 @@ pub(super) struct Threads {
     place: Arc<Inner>,
     inbox: DeviceInbox<Table>,
     state: Mutex<State>,
-    /// The watching thread is to look, or all are to end.
+    /// Wakes the watching thread to look, or to end.
     watch: Condvar,
-    /// A thread in reserve is to watch, or all are to end.
+    /// Wakes a thread in reserve to watch, or all of them to end.
     reserve: Condvar,
 }
 
@@ -79,7 +78,7 @@ impl Threads {
     /// Starts the threads of a device.
     ///
     /// # Errors
-    /// ResourceExhausted if the machine gives none.
+    /// ResourceExhausted if the system refuses one.
     pub fn start(place: Arc<Inner>, inbox: DeviceInbox<Table>) -> Result<Arc<Threads>> {
         let table = Box::new(Table::new(Arc::clone(&place)));
         let threads = Threads::with(place, inbox, State::default());
@@ -95,8 +94,8 @@ impl Threads {
         Arc::new(Threads { place, inbox, state: Mutex::new(state), watch: Condvar::new(), reserve: Condvar::new() })
     }
 
-    /// Waits for the threads to end, which the driving one was told. Not on a thread of a device, or on one that runs a turn
-    /// inline, which could wait for itself.
+    /// Waits for the threads to end; the driving one must have been sent `Close`. Does nothing on a thread of a device, or on
+    /// one that runs a turn inline, which could wait for itself.
     pub fn join(&self) {
         if inline::is_in_a_turn() {
             return;
@@ -121,7 +120,7 @@ impl Threads {
         Ok(())
     }
 
-    /// What every thread of a device does until the device is closed.
+    /// The work of every thread of a device until the device is closed.
     fn work(self: &Arc<Threads>, mut table: Option<Box<Table>>) {
         denormals::flush();
         inline::never();
@@ -135,7 +134,7 @@ impl Threads {
     fn drive(self: &Arc<Threads>, mut table: Box<Table>) {
         let at_work = self.place.busy.begin();
         loop {
-            // The values of a turn and the word that its step is done go out together.
+            // The values of a turn and the notice that its step is done are sent together.
             self.flush();
             if !table.has_turn() {
                 let message;
@@ -170,7 +169,7 @@ impl Threads {
         }
     }
 
-    /// A sink that panics must not end the thread.
+    /// Flushes the sink. A sink that panics must not end the thread.
     fn flush(&self) {
         let _panicked = catch_unwind(AssertUnwindSafe(|| self.place.sink.flush()));
     }
@@ -184,13 +183,13 @@ impl Threads {
         self.reserve.notify_all();
     }
 
-    /// Gives the table back to the device's own thread, which goes on with the turns that it has.
+    /// Gives the table back to the device's own thread, which continues with the turns that it has.
     fn leave_to_driver(&self, table: Box<Table>) {
         let is_due = table.has_turn();
         self.inbox.give_back(table, is_due);
     }
 
-    /// Lays the table where the watching thread finds it while a turn runs.
+    /// Puts the table where the watching thread finds it while a turn runs.
     fn lend(&self, table: Box<Table>, is_inline: bool, turn: &Turn) -> u64 {
         let mut state = lock(&self.state);
         state.turns += 1;
@@ -211,8 +210,8 @@ impl Threads {
         state.lent.take().map(|lent| lent.table)
     }
 
-    /// In reserve and then on watch, until this thread is to drive. `None` if it is to end: the device is closed, or enough
-    /// others are there.
+    /// In reserve and then on watch, until this thread has to drive. `None` if it has to end: the device is closed, or there
+    /// are enough other threads.
     fn wait_to_drive(self: &Arc<Threads>) -> Option<Box<Table>> {
         let mut state = lock(&self.state);
         if state.is_watched {
@@ -236,15 +235,15 @@ impl Threads {
             let may_spawn = state.handles.len() < MAX_THREADS;
             drop(state);
             if may_spawn {
-                // Without one, nobody watches until a turn that takes long ends; the device works all the same.
+                // Without a new thread, none watches until a turn that takes long ends; the device still works.
                 let _none_given = self.spawn(None);
             }
         }
         driver
     }
 
-    /// Looks at the turns until one takes long while something else waits; returns the driver then, and `None` once the
-    /// device is closed.
+    /// Watches the turns until one takes long while something else waits, and returns the table then; `None` once the device is
+    /// closed.
     fn watch_turns<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Option<Box<Table>>) {
         let (mut seen, mut quiet) = (0, 0);
         while !state.is_closed {
@@ -262,7 +261,8 @@ impl Threads {
                         self.leave_to_driver(table);
                     }
                     if is_inline {
-                        // What was to leave with the values of the step waits for an op that takes long after all.
+                        // Messages that waited to be sent with the values of the step would otherwise wait for an op that takes
+                        // long.
                         drop(state);
                         self.flush();
                         state = lock(&self.state);

@@ -1,4 +1,4 @@
-//! What flows between the nodes of a piece: tensors, handles to resources, and variants, which hold tokens in their turn.
+//! Tokens, the values on the edges of a piece: tensors, handles to resources, and variants, which contain tokens in turn.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use smallvec::SmallVec;
 use super::dataset::Dataset;
 use super::resource::{Resource, Variable};
 
-/// What a live edge carries; a dead one carries nothing.
+/// The content of a live edge; a dead one has none.
 #[derive(Clone, Debug)]
 pub(super) enum Token {
     Value(Value),
-    /// A reference: an op that computes with it sees what the variable holds at that time.
+    /// A reference: an op that computes with it sees the value that the variable has at that time.
     Ref(Arc<Variable>),
     Resource(Resource),
     Variant(Variant),
@@ -25,7 +25,7 @@ pub(super) enum Token {
 pub(super) type Tokens = SmallVec<[Option<Token>; 2]>;
 
 impl Token {
-    /// The value: for a reference, what the variable holds now.
+    /// The value: for a reference, the current value of the variable.
     pub fn value(self) -> Result<Value> {
         match self {
             Token::Value(value) => Ok(value),
@@ -37,9 +37,9 @@ impl Token {
         }
     }
 
-    /// What goes on through an op that only hands on. A reference goes on as one, though the graph takes it for a
-    /// value there: what TensorFlow hands on shares the variable's buffer, so that a later update shows in it, and
-    /// programs rely on that (a moving average reads the variable before, and uses what it read after, the update).
+    /// The output of an op that only passes its input on. A reference stays one, although the graph considers it a value there:
+    /// in TensorFlow the output shares the variable's buffer, so that a later update shows in it, and programs rely on that (a
+    /// moving average reads the variable before the update, and uses that value after it).
     ///
     /// # Errors
     /// FailedPrecondition if a variable has no value yet.
@@ -50,7 +50,7 @@ impl Token {
         }
     }
 
-    /// What a variant holds of it: of a reference, the value that the variable has now.
+    /// The content of a variant made of it: for a reference, the current value of the variable.
     ///
     /// # Errors
     /// FailedPrecondition if the variable has no value yet.
@@ -82,7 +82,7 @@ impl From<Tensor> for Token {
     }
 }
 
-/// How deep variants may be nested.
+/// Most levels of nested variants.
 const MAX_NESTED: usize = 64;
 
 /// A variant. Cheap to clone.
@@ -95,8 +95,8 @@ pub(super) enum Variant {
     Ragged(Arc<RaggedValue>),
 }
 
-/// Variants in an array, each of which holds a tensor or a ragged tensor: what sparse and ragged tensors are as components of
-/// elements.
+/// An array of variants, each of which contains a tensor or a ragged tensor: the form of sparse and ragged tensors as
+/// components of elements.
 #[derive(Clone)]
 pub(super) struct Boxed {
     pub shape: Shape,
@@ -105,7 +105,7 @@ pub(super) struct Boxed {
 
 impl Boxed {
     /// # Errors
-    /// InvalidArgument if these are not as many as the shape has elements.
+    /// InvalidArgument if the number of items is not that of the shape's elements.
     pub fn new(shape: Shape, items: Vec<Token>) -> Result<Boxed> {
         if shape.elements() != Some(items.len()) {
             return Err(Failure::invalid(format!("{} variants do not have the shape {shape}", items.len())));
@@ -123,7 +123,7 @@ impl Boxed {
     }
 }
 
-/// A ragged tensor: the splits of each ragged dimension, and the values. They lie in the memory of this process.
+/// A ragged tensor: the splits of each ragged dimension, and the values, all in the memory of this process.
 pub(super) struct RaggedValue {
     parts: Vec<Token>,
 }
@@ -159,17 +159,17 @@ impl From<RaggedValue> for Token {
 #[derive(Clone)]
 pub(super) struct List {
     pub dtype: DType,
-    /// What is known of the shape of every element.
+    /// The known part of the shape of every element.
     pub shape: PartialShape,
-    /// Most elements that a push may lead to.
+    /// Most elements of the list after a push.
     pub limit: usize,
     /// `None` for an element that was never set.
     pub items: Vec<Option<Token>>,
-    /// How many variants lie within each other, this one included.
+    /// The number of levels of nested variants, this one included.
     pub depth: usize,
 }
 
-/// Some values, or nothing.
+/// Some values, or none.
 pub(super) struct Optional {
     pub values: Option<Vec<Token>>,
     depth: usize,
@@ -196,7 +196,7 @@ impl Variant {
         }
     }
 
-    /// Where it lies: the same for all that share it.
+    /// Its address: the same for all that share it.
     pub fn address(&self) -> usize {
         match self {
             Variant::List(list) => Arc::as_ptr(list) as usize,
@@ -222,7 +222,7 @@ impl Variant {
             Variant::List(list) => list.depth,
             Variant::Optional(optional) => optional.depth,
             Variant::Dataset(dataset) => dataset.depth(),
-            // It holds tensors, or ragged tensors.
+            // It contains tensors, or ragged tensors.
             Variant::Boxed(_) => 2,
             Variant::Ragged(_) => 1,
         }
@@ -259,7 +259,7 @@ impl From<Optional> for Token {
     }
 }
 
-/// How deep the variants are that some values hold, themselves included.
+/// The number of levels of nested variants in some values, themselves included.
 ///
 /// # Errors
 /// ResourceExhausted if that exceeds the limit, so that dropping one never recurses too deep.

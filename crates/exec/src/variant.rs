@@ -1,5 +1,4 @@
-//! Values that are not tensors: lists, optionals, which hold some values or nothing, and ragged tensors. Zeros and sums of them,
-//! all the way down.
+//! Values that are not tensors: lists, optionals (some values or none) and ragged tensors; with recursive zeros and sums.
 
 pub(super) mod list;
 
@@ -12,7 +11,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use super::sums::add;
 use super::token::{Boxed, Optional, RaggedValue, Token, Variant};
 
-/// Zeros of the same shape, all the way down.
+/// Zeros of the same shape, recursively.
 pub(super) fn zeros(token: Token) -> Result<Token> {
     match token {
         Token::Variant(Variant::List(list)) => Arc::unwrap_or_clone(list).map(zeros).map(Token::from),
@@ -39,7 +38,7 @@ pub(super) fn zeros(token: Token) -> Result<Token> {
     }
 }
 
-/// The sum of two values of one form, all the way down.
+/// The sum of two values of one form, recursively.
 pub(super) fn sum(a: Token, b: Token) -> Result<Token> {
     match (a, b) {
         (Token::Variant(Variant::List(a)), Token::Variant(Variant::List(b))) => {

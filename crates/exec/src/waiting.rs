@@ -1,5 +1,5 @@
-//! What ops work on in turns and wait in: a queue, an accumulator. One may work on it for long; to give up another that waits
-//! there takes no time all the same.
+//! Resources that ops take turns on and wait in: a queue, an accumulator. One op may work on it for long; another that waits
+//! there can be cancelled without waiting for it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -18,7 +18,7 @@ pub(super) fn too_many_waiters(what: &str) -> Failure {
     Failure::new(Code::ResourceExhausted, format!("{MAX_WAITERS} ops wait for {what} already, which is the limit"))
 }
 
-/// Names one op that waits, in one step.
+/// Identifies one op that waits, in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct WaitId {
     pub step: StepId,
@@ -49,11 +49,12 @@ impl Waiter {
 /// Ops that need not wait any longer, with their answers.
 pub(super) type Finished = Vec<(Waiter, Result<Answer>)>;
 
-/// The state of something that ops wait in.
+/// The state of a resource that ops wait in.
 #[derive(Default)]
 pub(super) struct Shared<S> {
     state: Mutex<S>,
-    /// Ops that were given up while another worked: the op that works then, or next, forgets them. No more than wait.
+    /// Ops that were cancelled while another worked: the op that works then, or next, forgets them. There are no more of them
+    /// than ops that wait.
     given_up: Mutex<Vec<WaitId>>,
 }
 
@@ -62,7 +63,7 @@ impl<S> Shared<S> {
         Shared { state: Mutex::new(state), given_up: Mutex::default() }
     }
 
-    /// `None` while somebody works on it.
+    /// `None` while an op works on it.
     fn try_lock(&self) -> Option<MutexGuard<'_, S>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -72,13 +73,13 @@ impl<S> Shared<S> {
     }
 }
 
-/// Something that ops wait in.
+/// A resource that ops wait in.
 pub(super) trait Waited: Sized {
     type State;
 
     fn shared(&self) -> &Shared<Self::State>;
 
-    /// Forgets an op that waits; returns what became of others by that.
+    /// Forgets an op that waits; returns the ops that could finish thereby.
     fn forget(&self, state: &mut Self::State, wait: WaitId) -> Finished;
 
     /// Locks the state.
@@ -88,19 +89,19 @@ pub(super) trait Waited: Sized {
         held
     }
 
-    /// The state, unless somebody works on it.
+    /// The state, unless an op works on it.
     fn try_hold(&self) -> Option<StateGuard<'_, Self>> {
         self.shared().try_lock().map(|state| StateGuard { state, _after: CatchUp(self) })
     }
 
-    /// Gives up an op that waits, without waiting for one that works.
+    /// Cancels an op that waits, without waiting for one that works.
     fn give_up(&self, wait: WaitId) {
         lock(&self.shared().given_up).push(wait);
         catch_up(self);
     }
 }
 
-/// The state of something that ops wait in, for one that works on it.
+/// The state of a resource that ops wait in, for the op that works on it.
 pub(super) struct StateGuard<'a, W: Waited> {
     state: MutexGuard<'a, W::State>,
     /// Dropped after the lock.
@@ -129,7 +130,7 @@ impl<W: Waited> Drop for CatchUp<'_, W> {
     }
 }
 
-/// Forgets what was given up, unless somebody works: then that one does it afterwards.
+/// Forgets cancelled ops, unless an op works on the resource: that op then does so afterwards.
 fn catch_up<W: Waited>(of: &W) {
     let shared = of.shared();
     while !lock(&shared.given_up).is_empty() {

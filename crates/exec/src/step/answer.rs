@@ -1,4 +1,4 @@
-//! What a node returns once its inputs are there: from its kernel, on the engine or on the host, or from an input.
+//! The outputs of a node once its inputs exist: from its kernel, on the engine or on the host, or from an input.
 
 use meshtf_engine::{EngineOutcome, Value, Values};
 use meshtf_kernels::Inputs;
@@ -11,7 +11,7 @@ use super::super::program::{Act, CompiledNode};
 use super::super::state::{OpContext, Outcome};
 use super::super::token::{Token, Tokens};
 
-/// What a node with live inputs returns.
+/// The outputs of a node with live inputs.
 pub(super) fn answer(
     act: &mut Act,
     node: &CompiledNode,
@@ -33,7 +33,7 @@ pub(super) fn answer(
             inputs.fill(None);
             Ok(Outcome::Done(Tokens::new()))
         }
-        // What it does to its state, it does as a whole.
+        // An op changes its state as a whole, or not at all.
         Act::State(op) => match turn::whole(|| op(inputs.iter_mut().map(Option::take).collect(), context))? {
             Outcome::Done(tokens) if tokens.len() == node.outputs as usize => Ok(Outcome::Done(tokens)),
             Outcome::Done(tokens) => Err(miscounted(node, tokens.len())),
@@ -41,7 +41,7 @@ pub(super) fn answer(
         },
         Act::Feed { place, is_kept } => {
             let feed = feeds.get_mut(*place as usize);
-            // In a loop it is needed again.
+            // In a loop the feed is needed again.
             let feed = if node.frame == 0 { feed.and_then(Option::take) } else { feed.and_then(|feed| feed.clone()) };
             let missing = || Failure::invalid("the step came without a value for this feed");
             one(match feed.ok_or_else(missing)? {
@@ -64,14 +64,14 @@ pub(super) fn answer(
     }
 }
 
-/// What a kernel returns.
+/// The outputs of a kernel.
 pub(super) fn compute(act: &mut Act, node: &CompiledNode, inputs: &mut [Option<Token>]) -> Result<Outcome> {
     let Act::Kernel { engine, host } = act else { return Err(Failure::new(Code::Internal, "it is not a kernel")) };
     memory::go_on()?;
     let declined = match engine {
         Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {
             let values = values(inputs)?;
-            // What a reference stands for is known only now.
+            // The value of a reference is known only now.
             if host.is_some() && kernel.leaves(values.iter().map(Some)) {
                 Some(values)
             } else {
@@ -94,7 +94,7 @@ pub(super) fn compute(act: &mut Act, node: &CompiledNode, inputs: &mut [Option<T
     complete(node, kernel(inputs)?)
 }
 
-/// The value in a slot, if it is one and no reference.
+/// The value in a slot; `None` for other tokens, references among them.
 fn value(slot: &Option<Token>) -> Option<&Value> {
     match slot {
         Some(Token::Value(value)) => Some(value),
@@ -102,7 +102,7 @@ fn value(slot: &Option<Token>) -> Option<&Value> {
     }
 }
 
-/// The inputs of an engine's kernel. A loop, because a value moves through it a few times less than through adapters.
+/// The inputs of an engine's kernel. A loop, because adapters would move each value a few times more.
 fn values(inputs: &mut [Option<Token>]) -> Result<Values> {
     let mut values = Values::new();
     for slot in inputs {
@@ -126,7 +126,7 @@ fn tensors(inputs: &mut [Option<Token>]) -> Result<Inputs> {
     Ok(tensors)
 }
 
-/// What a kernel answered, held against the number of outputs.
+/// The outputs of a kernel, checked against their number.
 fn complete<T: Into<Token>>(node: &CompiledNode, answers: impl IntoIterator<Item = T>) -> Result<Outcome> {
     let mut tokens = Tokens::new();
     for answer in answers {
@@ -147,13 +147,13 @@ fn missing(token: Option<Token>) -> Result<Token> {
     token.ok_or_else(|| Failure::new(Code::Internal, "an input is missing"))
 }
 
-/// The input as it goes on. A node that takes a reference takes a variable that has no value yet, too.
+/// The input as an output. A node that takes a reference takes a variable without a value, too.
 pub(super) fn forward(node: &CompiledNode, inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
     let token = take(inputs, index)?;
     if node.input_refs >> index & 1 == 1 { Ok(token) } else { token.handed_on() }
 }
 
-/// The value that a Send pushes; if only the order crosses, one that means nothing.
+/// The value that a Send pushes; for a control edge, one without meaning.
 pub(super) fn to_send(inputs: &mut [Option<Token>]) -> Result<Tensor> {
     if inputs.is_empty() { Ok(Tensor::scalar(true)) } else { take(inputs, 0)?.host() }
 }

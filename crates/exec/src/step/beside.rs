@@ -1,11 +1,11 @@
-//! Kernels that take long, beside each other: on the pool of threads over which kernels spread their work, while the step's
-//! own thread waits. So there are never more threads that compute than cores, and a kernel that spreads its work shares
-//! them with those beside it.
+//! Kernels that take long, in parallel: on the pool of threads over which kernels spread their work, while the step's own
+//! thread waits. So there are never more threads that compute than cores, and a kernel that spreads its work shares them with
+//! the kernels in parallel with it.
 //!
-//! What takes long is known from earlier steps, of which a few are measured. A kernel that does is held back until another
-//! one is ready, and then both go to the pool; if the step needs its answer before, it runs where it always did. It gets its
-//! inputs in its own turn, so what a reference shows to it does not depend on when it runs; and all that touches state runs
-//! on the step's thread, in its order.
+//! Kernels that take long are known from earlier steps, some of which are measured. Such a kernel is held back until another
+//! one is ready, and then both go to the pool. If the step needs its answer before, it runs on the step's thread. It gets its
+//! inputs in its turn, so the value of a reference does not depend on when it runs. All ops that touch state run on the step's
+//! thread, in its order.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,11 +24,11 @@ use crate::program::{Act, CompiledPiece, PieceCode};
 use crate::state::Outcome;
 use crate::token::{Token, Tokens};
 
-/// What is done sooner is not worth the way to another thread and back: some 20 µs if the machine is idle, and a multiple
-/// of that if it is not.
+/// A shorter kernel is not worth the way to another thread and back: some 20 µs if the machine is idle, and a multiple of that
+/// if it is not.
 const HEAVY: Duration = Duration::from_micros(250);
 
-/// What takes longer keeps the pool from others for too long. It has work for all threads by itself, as a rule.
+/// A longer kernel would occupy the pool for too long. As a rule, it has work for all threads by itself.
 const LONGEST: Duration = Duration::from_millis(30);
 
 /// Most kernels of all devices in the pool at a time: a thread that waits for a part of one may begin another, within it.
@@ -37,30 +37,30 @@ const MOST_IN_POOL: usize = 16;
 /// Kernels in the pool.
 static IN_POOL: AtomicUsize = AtomicUsize::new(0);
 
-/// One step in this many is measured, and the second and third; the first is not typical.
+/// One step in this many is measured, and also the second and third; the first is not typical.
 const MEASURED: u32 = 64;
 
-/// Which kernels of a device may run beside each other.
+/// The kernels of a device that may run in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// None.
+    /// No kernel.
     Never,
-    /// Those that pay for it.
+    /// Kernels for which it pays.
     IfHeavy,
-    /// All that can.
+    /// All kernels that can.
     Always,
 }
 
 impl Beside {
-    /// What is best on this machine, for a device whose kernels compute on its cores, or do not.
+    /// The best choice on this machine, for a device whose kernels compute on its cores, or do not.
     pub fn by_cores(computes_here: bool) -> Beside {
         if computes_here && threads() > 1 { Beside::IfHeavy } else { Beside::Never }
     }
 }
 
-/// The kernels of one piece that are held back or run beside its thread.
+/// The kernels of one piece that are held back or run in parallel with its thread.
 pub(super) struct SideKernels {
-    /// By node: how many microseconds it takes; 0 if that is not known.
+    /// By node: its duration in microseconds; 0 if it is not known.
     costs: Vec<u32>,
     /// Steps that have begun.
     steps: u32,
@@ -68,7 +68,7 @@ pub(super) struct SideKernels {
     pub measures: bool,
     /// Some kernels can be held back.
     pays: bool,
-    /// Only while none is in the pool.
+    /// A kernel that is held back, only while none is in the pool.
     held: Option<Ready>,
     in_pool: usize,
     done: (Sender<Done>, Receiver<Done>),
@@ -76,19 +76,19 @@ pub(super) struct SideKernels {
 
 /// A kernel with its inputs.
 pub(super) struct Ready {
-    /// Its place among the placed nodes.
+    /// Its index among the placed nodes.
     pub at: u32,
     pub inputs: Tokens,
 }
 
-/// A kernel that comes back from the pool.
+/// A kernel that returns from the pool.
 pub(super) struct Done {
     pub at: u32,
     pub node: u32,
     act: Act,
     pub began: Instant,
     pub ended: Instant,
-    /// What it answered, or what it panicked with.
+    /// Its answer, or its panic.
     pub answer: std::result::Result<Result<Outcome>, Box<dyn Any + Send>>,
 }
 
@@ -103,7 +103,7 @@ impl SideKernels {
         self.measures = matches!(self.steps, 2 | 3) || self.steps.is_multiple_of(MEASURED);
     }
 
-    /// The step has run; finds out whether the next are to hold kernels back.
+    /// To be called when the step has run; decides whether the next steps hold kernels back.
     pub fn end(&mut self, code: &PieceCode) {
         if std::mem::take(&mut self.measures) {
             let placed = code.stages.iter().flat_map(|stages| &stages.nodes);
@@ -120,7 +120,7 @@ impl SideKernels {
         }
     }
 
-    /// Whether a kernel is to be held back, if any is.
+    /// Whether this kernel is to be held back, if any is.
     pub fn take(&self, beside: Beside, node: u32) -> bool {
         match beside {
             Beside::Never => false,
@@ -134,7 +134,7 @@ impl SideKernels {
         (HEAVY..=LONGEST).contains(&cost)
     }
 
-    /// Notes how long a kernel took. One slow run may be the machine's fault, a quick one never is.
+    /// Records the duration of a kernel. One slow run may be the machine's fault, a quick one never is.
     pub fn took(&mut self, node: u32, time: Duration) {
         let now = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         let cost = &mut self.costs[node as usize];
@@ -166,7 +166,7 @@ impl SideKernels {
 
     /// Whether another kernel may go to the pool.
     pub fn have_free_thread(&self) -> bool {
-        // Two at once if one was held back.
+        // Two go to the pool at once if one was held back.
         self.in_pool < threads() && IN_POOL.load(Ordering::Relaxed) + 2 <= MOST_IN_POOL
     }
 
@@ -175,7 +175,7 @@ impl SideKernels {
         self.held.take()
     }
 
-    /// A kernel that is back from the pool, with its act in its place again; waits for it if `waits`. `None` if there is none.
+    /// A kernel that is back from the pool, with its act put back in `acts`; waits for it if `waits`. `None` if there is none.
     pub fn back(&mut self, acts: &mut [Act], waits: bool) -> Option<Done> {
         if self.in_pool == 0 {
             return None;
@@ -190,7 +190,7 @@ impl SideKernels {
         self.held.iter().for_each(|ready| tally.all(&ready.inputs));
     }
 
-    /// Lets go of what it holds; nothing is in the pool between two turns.
+    /// Drops the kernel that is held back; no kernel is in the pool between two turns.
     pub fn clear(&mut self) {
         self.held = None;
     }
@@ -207,7 +207,7 @@ impl SideKernels {
             let began = Instant::now();
             let run = || {
                 let _turn = memory::Turn::begin();
-                // This thread may be in the middle of another kernel, for a part of which it waits.
+                // This thread may be within another kernel, and wait for a part of it.
                 let compute = || compute(&mut act, &code.nodes[node as usize], &mut inputs);
                 turn::within(&signal, || turn::in_part(compute))
             };
@@ -220,7 +220,7 @@ impl SideKernels {
     }
 }
 
-/// The inputs of a kernel as they are now: of a reference, the value that the variable has.
+/// The inputs of a kernel as they are now: for a reference, the current value of the variable.
 pub(super) fn taken(inputs: &mut [Option<Token>]) -> Result<Tokens> {
     let now = |slot: &mut Option<Token>| match slot.take() {
         Some(Token::Ref(variable)) => variable.read().map(|value| Some(Token::Value(value))),
@@ -255,7 +255,7 @@ mod tests {
         check(&[heavy], true);
         check(&[longest], true);
         check(&[longest + 1], false);
-        // Once slow, because the machine was; and slow from now on.
+        // Slow once, because of the machine; then slow from now on.
         check(&[heavy / 2, 2 * heavy], false);
         check(&[heavy / 2, 2 * heavy, 2 * heavy, 2 * heavy], true);
         check(&[2 * heavy, heavy / 2], false);

@@ -1,8 +1,8 @@
 //! The iterations of the loops of one step.
 //!
-//! A frame runs anew for each iteration of its parent, and with iteration 0 at once. There is a next iteration if the
-//! loop's condition says so. An iteration is over when each of its nodes has run, alive or dead, and each frame
-//! within is over; a frame is over with its last iteration, and the step with the root's only one.
+//! A frame runs anew for each iteration of its parent, and starts with iteration 0 at once. The loop's condition decides
+//! whether there is a next iteration. An iteration is over when each of its nodes has run, alive or dead, and each frame within
+//! it is over; a frame is over with its last iteration, and the step with the root's only one.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -22,12 +22,13 @@ pub(super) struct NodeInstance {
     pub node: u32,
 }
 
-/// The nodes that are ready to run. Those that wait for nothing are the first; of the others, in a piece without loops, the one
-/// that stands first in the piece is the next: what is to be sent goes before others are computed. In loops, they take turns.
+/// The nodes that are ready to run. Nodes that wait for nothing come first. Of the others, in a piece without loops, the first
+/// in the order of the piece is next, so that values are sent before other nodes compute. In a piece with loops, they take
+/// turns.
 pub(super) struct ReadyNodes {
     has_loops: bool,
     in_turn: VecDeque<NodeInstance>,
-    /// By node; of the root's only iteration.
+    /// Node and iteration, in the order of the nodes; for a piece without loops.
     by_place: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
@@ -59,11 +60,11 @@ impl ReadyNodes {
     }
 }
 
-/// All frames of a step. Iterations and runs that are over are kept for the next ones.
+/// All frames of a step. Iterations and runs that are over are kept for reuse.
 pub(super) struct Frames {
     iterations: Vec<Iteration>,
     runs: Vec<FrameRun>,
-    /// Per frame: iterations that are over.
+    /// By frame: iterations that are over.
     spare_iterations: Vec<Vec<u32>>,
     spare_runs: Vec<u32>,
     is_done: bool,
@@ -88,16 +89,16 @@ struct FrameRun {
     frame: u32,
     /// The iteration it belongs to; meaningless for the root.
     parent: u32,
-    /// From `first` on; `None` if one is over.
+    /// From `first` on; `None` for one that is over.
     iterations: VecDeque<Option<u32>>,
     /// The number of the oldest iteration that is not over.
     first: u32,
-    /// So many iterations were asked for.
+    /// The number of iterations that were asked for.
     wanted: u32,
     last: Option<u32>,
-    /// What goes to every iteration: an Enter, and its value.
+    /// The values that go to every iteration: an Enter, and its value.
     invariants: Vec<(u32, Option<Tokens>)>,
-    /// What the first iteration that has not started begins with.
+    /// The initial values of the first iteration that has not started.
     carried: Vec<(u32, Tokens)>,
     /// Exits that were dead in an iteration of which it is not known whether it is the last.
     dead_exits: Vec<NodeInstance>,
@@ -145,7 +146,7 @@ impl Frames {
         self.new_run(code, 0, 0);
     }
 
-    /// Adds up the values that flow.
+    /// Adds up the values on the edges.
     pub fn tally(&self, tally: &mut Tally) {
         self.iterations.iter().flat_map(|it| &it.slots).flatten().for_each(|token| tally.token(token));
         for run in &self.runs {
@@ -202,19 +203,19 @@ impl Frames {
         Some(at)
     }
 
-    /// Notes that a receive waits.
+    /// Records that a receive waits.
     pub fn set_awaited(&mut self, code: &PieceCode, at: NodeInstance) {
         let local = code.nodes[at.node as usize].local as usize;
         self.iterations[at.iteration as usize].waits[local].is_open = true;
     }
 
-    /// Whether a receive waits; from now on it does not.
+    /// Whether a receive waits; after the call it does not.
     pub fn take_awaited(&mut self, code: &PieceCode, iteration: u32, node: u32) -> bool {
         let local = code.nodes[node as usize].local as usize;
         std::mem::take(&mut self.iterations[iteration as usize].waits[local].is_open)
     }
 
-    /// Hands what a node answered, or that it is dead, to its consumers in an iteration.
+    /// Passes the outputs of a node, or that it is dead, to its consumers in an iteration.
     pub fn deliver(
         &mut self,
         code: &PieceCode,
@@ -262,7 +263,7 @@ impl Frames {
         }
     }
 
-    /// What the next iteration begins with; a dead value ends there.
+    /// Passes values to the next iteration; a dead value ends there.
     pub fn next_iteration(
         &mut self,
         code: &PieceCode,
@@ -282,7 +283,7 @@ impl Frames {
         }
     }
 
-    /// What the loop's condition answered in an iteration.
+    /// Takes the loop's condition of an iteration.
     pub fn decide(&mut self, code: &PieceCode, iteration: u32, goes_on: bool, ready: &mut ReadyNodes) {
         let Iteration { run: id, number, .. } = self.iterations[iteration as usize];
         let run = &mut self.runs[id as usize];
@@ -301,7 +302,7 @@ impl Frames {
         }
     }
 
-    /// Counts a node that has run, and ends what is over with it.
+    /// Counts a node that has run, and ends the iterations and frames that are over with it.
     pub fn count(&mut self, code: &PieceCode, iteration: u32, ready: &mut ReadyNodes) {
         let mut id = iteration;
         loop {
@@ -332,7 +333,7 @@ impl Frames {
         }
     }
 
-    /// Why nothing goes on: a node that waits for what never comes.
+    /// The reason why nothing continues: a node that waits for a value that never comes.
     pub fn stuck(&self, code: &PieceCode) -> Failure {
         let waiting = self.iterations.iter().filter(|iteration| iteration.remaining > 0).find_map(|iteration| {
             let of_frame = |node: &&CompiledNode| {
@@ -347,7 +348,7 @@ impl Frames {
         }
     }
 
-    /// Starts the iterations that were asked for, as far as they may run side by side.
+    /// Starts the iterations that were asked for, as far as they may run in parallel.
     fn advance(&mut self, code: &PieceCode, id: u32, ready: &mut ReadyNodes) {
         loop {
             let run = &self.runs[id as usize];
@@ -360,7 +361,7 @@ impl Frames {
         }
     }
 
-    /// Starts the next iteration of a run, and the first ones of all loops within it, however deep.
+    /// Starts the next iteration of a run, and the first ones of all loops within it, at any depth.
     fn start(&mut self, code: &PieceCode, run: u32, ready: &mut ReadyNodes) {
         let mut starting = vec![run];
         while let Some(run) = starting.pop() {
@@ -450,7 +451,7 @@ impl Frames {
     }
 }
 
-/// Hands what a node answered, or that it is dead, to those consumers that `which` says.
+/// Passes the outputs of a node, or that it is dead, to the consumers that `which` selects.
 fn deliver(
     code: &PieceCode,
     (iteration, id): (&mut Iteration, u32),

@@ -19,23 +19,23 @@ use crate::state::{OpContext, Outcome};
 use crate::token::Token;
 use crate::waiting::WaitId;
 
-/// How far the stages of a step are.
+/// The progress of a step through its stages.
 #[derive(Default)]
 pub(super) struct Course {
-    /// By stage: the receives that have not come.
+    /// By stage: the number of receives that have not come.
     missing: Vec<u32>,
     /// By receive: whether it has come.
     has_come: Vec<bool>,
     /// The stages that can run, in their order.
     due: VecDeque<u32>,
-    /// The part of the stage under way that has not run, among the placed nodes.
+    /// The part of the stage under way that has not run, as indices among the placed nodes.
     next: u32,
     end: u32,
     /// Receives that have not come, and stages that have not begun.
     left: usize,
     /// By node: whether it has a dead input. Empty while nothing is dead.
     dead: Vec<bool>,
-    /// The place of the node that runs or ran last among the placed nodes.
+    /// The index, among the placed nodes, of the node that runs or ran last.
     at: u32,
 }
 
@@ -46,7 +46,7 @@ impl Course {
         self.has_come.clear();
         self.has_come.resize(stages.receives.len(), false);
         self.due.clear();
-        // Those that wait for nothing come first, and there is one at most.
+        // Stages that wait for nothing come first, and there is one at most.
         self.due.extend((0..stages.stages.len() as u32).take_while(|&i| stages.stages[i as usize].waits == 0));
         (self.next, self.end, self.at) = (0, 0, 0);
         self.left = stages.receives.len() + stages.stages.len();
@@ -57,7 +57,7 @@ impl Course {
         self.dead.get(node as usize).is_some_and(|&dead| dead)
     }
 
-    /// Marks what a dead value leads to: here nothing merges, so that is all that hangs on it.
+    /// Marks all nodes that depend on a dead value: a piece with stages has no Merge, so they are all dead.
     fn die(&mut self, code: &PieceCode, from: u32) {
         self.dead.resize(code.nodes.len(), false);
         let mut leading = vec![from];
@@ -73,10 +73,10 @@ impl Course {
 }
 
 impl Step {
-    /// Takes a value that another device pushed, and that is counted as parked.
+    /// Takes a value that another device pushed and that is counted as parked.
     ///
     /// # Errors
-    /// InvalidArgument if the piece receives no such transfer, or has it already.
+    /// InvalidArgument if the piece receives no such transfer, or already has the value.
     pub(super) fn arrive_staged(
         &mut self,
         CompiledPiece { code, acts, .. }: &CompiledPiece,
@@ -97,7 +97,7 @@ impl Step {
         self.passed(placed.node, 0);
         match value {
             None => self.course.die(code, placed.node),
-            // Only the order crossed.
+            // The transfer is a control edge.
             Some(_) if code.nodes[placed.node as usize].outputs == 0 => {}
             Some(tensor) => {
                 let is_kept = matches!(acts[placed.node as usize], Act::Recv { is_kept: true, .. });
@@ -117,7 +117,7 @@ impl Step {
         Ok(())
     }
 
-    /// Takes what came before the step had begun.
+    /// Takes the values that came before the step had begun.
     pub(super) fn unpark(&mut self, program: &CompiledPiece, near: &Surroundings) -> Result<()> {
         while let Some(((transfer, _), value)) = self.parked.pop_first() {
             self.arrive_staged(program, near, transfer, value)?;
@@ -130,7 +130,7 @@ impl Step {
             return self.walk(program, near);
         }
         let mut ended = catch_unwind(AssertUnwindSafe(|| self.walk(program, near)));
-        // Nothing stays in the pool. Of what went wrong, the first in the order of the nodes counts.
+        // No kernel stays in the pool. Of several failures, the first in the order of the nodes counts.
         while let Some(done) = self.lanes.back(&mut program.acts, true) {
             let goes_on = matches!(ended, Ok(Ok(_)));
             let went_wrong = !matches!(done.answer, Ok(Ok(_)));
@@ -146,7 +146,7 @@ impl Step {
         ended.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Runs the placed nodes, one after the other, but for those that are held back to run beside each other.
+    /// Runs the placed nodes, one after the other, except those that are held back to run in parallel.
     fn walk(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<TurnEnd> {
         let is_open = self.lanes.are_open(near.beside);
         let code = std::sync::Arc::clone(&program.code);
@@ -229,7 +229,7 @@ impl Step {
         }
     }
 
-    /// Takes the inputs of a kernel that takes long, and holds it back or has it run beside others.
+    /// Takes the inputs of a kernel that takes long, and holds it back or runs it in parallel with others.
     fn add_to_lanes(&mut self, program: &mut CompiledPiece, near: &Surroundings, at: u32) -> Result<()> {
         while let Some(done) = self.lanes.back(&mut program.acts, false) {
             self.absorb(program, done)?;
@@ -243,7 +243,7 @@ impl Step {
         let slots = self.frames.root_slots();
         let inputs = taken(&mut slots[node.first_input as usize..(node.first_input + node.inputs) as usize])?;
         if !self.lanes.have_free_thread() && self.lanes.are_busy() {
-            // Others have the pool.
+            // The kernels of other steps occupy the pool.
             self.wait_for_lane(program, near)?;
         }
         self.outbox.empty(near.sink, self.id);
@@ -271,7 +271,7 @@ impl Step {
         self.answered(program, at, outcome)
     }
 
-    /// Takes what a kernel in the pool answered. If it panicked, so does this.
+    /// Takes the answer of a kernel in the pool. If it panicked, so does this call.
     fn absorb(&mut self, program: &CompiledPiece, done: Done) -> Result<()> {
         (self.current, self.course.at) = (done.node, done.at);
         match done.answer {
@@ -293,7 +293,7 @@ impl Step {
         Ok(())
     }
 
-    /// Notes how long a node took, if anybody wants to know.
+    /// Records the duration of a node where it is measured or traced.
     fn ran(&mut self, placed: &Placed, began: Instant, ended: Instant) {
         if self.lanes.measures && placed.is_pure {
             self.lanes.took(placed.node, ended - began);
@@ -308,7 +308,7 @@ fn stages(code: &PieceCode) -> Result<&Stages> {
     code.stages.as_ref().ok_or_else(|| Failure::new(Code::Internal, "the piece has no stages"))
 }
 
-/// Brings what a node answered to the inputs it goes to.
+/// Moves the outputs of a node to the inputs of its consumers.
 fn hand_on(stages: &Stages, placed: &Placed, tokens: &mut [Option<Token>], slots: &mut [Option<Token>]) {
     for route in &stages.routes[placed.first_route as usize..placed.end_route as usize] {
         let token = &mut tokens[route.port as usize];

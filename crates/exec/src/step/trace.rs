@@ -1,4 +1,4 @@
-//! When each node of a traced step ran.
+//! The trace of a step: when each of its nodes ran.
 
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -8,19 +8,19 @@ use meshtf_tensor::device::DeviceName;
 
 use crate::program::{CONTROL, PieceCode};
 
-/// Most runs of nodes that one step records; a loop may go on without being written down.
+/// Most runs of nodes that one step records; the later iterations of a loop may be missing.
 const MOST_RUNS: usize = 1 << 20;
 
-/// The notes of one step.
+/// The records of one step.
 pub(super) struct Trace {
-    /// One moment by both clocks.
+    /// The same moment by both clocks.
     began: (Instant, SystemTime),
     runs: Vec<NodeRun>,
-    /// When each op began that waits, by the number of its wait.
+    /// When each op that waits began, by the number of its wait.
     waiting: HashMap<u64, Instant>,
 }
 
-/// One run of a node: when, and how many bytes it sent.
+/// One run of a node: its times, and the number of bytes that it sent.
 struct NodeRun {
     node: u32,
     since: Instant,
@@ -33,12 +33,12 @@ impl Trace {
         Trace { began: (Instant::now(), SystemTime::now()), runs: Vec::new(), waiting: HashMap::new() }
     }
 
-    /// The node has run.
+    /// Records that the node has run.
     pub fn ran(&mut self, node: u32, since: Instant, until: Instant) {
         self.add(NodeRun { node, since, until, sent_bytes: 0 });
     }
 
-    /// The node has sent a value of so many bytes, or received one if there are none.
+    /// Records that the node has sent a value of `sent_bytes`, or received one if that is 0.
     pub fn passed(&mut self, node: u32, sent_bytes: usize) {
         let now = Instant::now();
         self.add(NodeRun { node, since: now, until: now, sent_bytes });
@@ -50,12 +50,12 @@ impl Trace {
         }
     }
 
-    /// An op waits.
+    /// Records that an op waits.
     pub fn waits(&mut self, wait: u64, since: Instant) {
         self.waiting.insert(wait, since);
     }
 
-    /// An op has what it waited for.
+    /// Records that an op has the answer it waited for.
     pub fn woke(&mut self, wait: u64, node: u32) {
         if let Some(since) = self.waiting.remove(&wait) {
             self.ran(node, since, Instant::now());
@@ -71,7 +71,7 @@ impl Trace {
             }
         }
         inputs.iter_mut().for_each(|inputs| inputs.sort_unstable());
-        // Those that only order are the last.
+        // Control edges come last.
         let name = |&(input, from): &(u32, u32)| match (input, &code.nodes[from as usize].name) {
             (CONTROL, name) => format!("^{name}"),
             (_, name) => name.clone(),

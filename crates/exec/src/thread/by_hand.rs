@@ -1,5 +1,5 @@
-//! A device without threads: it works on the thread of its owner, a simulation, when that asks it to, so that nothing depends
-//! on the scheduler of the operating system or on how long something takes.
+//! A device without threads: it works on the thread of its owner, a simulation, on request, so that nothing depends on the
+//! scheduler of the operating system or on the duration of anything.
 
 use super::*;
 use crate::outbox;
@@ -17,7 +17,7 @@ impl Threads {
         state.by_hand.as_ref().is_some_and(|table| self.place.mailbox.is_waiting() || table.has_turn())
     }
 
-    /// Takes the messages that wait; nothing if the device has threads, which do.
+    /// Takes the messages that wait. Does nothing for a device with threads, which take them.
     pub fn take_messages(&self) {
         self.with_table(|_| {});
     }
@@ -34,7 +34,7 @@ impl Threads {
     }
 
     fn with_table(&self, work: impl FnOnce(&mut Table)) {
-        // Out of its place meanwhile: the sink may ask whether there is work.
+        // Out of the state meanwhile: the sink may ask whether there is work.
         let Some(mut table) = lock(&self.state).by_hand.take() else { return };
         while let Some(message) = self.inbox.take() {
             table.take(message);

@@ -1,9 +1,10 @@
-//! Quick steps run on the thread that delivers what they need: it need not wake the device's thread, nor that thread the one
-//! that sends the answer. Each takes longer than a small step does.
+//! Quick steps on the thread that delivers their inputs: it need not wake the device's thread, nor that thread the one that
+//! sends the answer. Each wake-up takes longer than a small step does.
 //!
-//! A turn is expected to be quick if the same came for it as for one that was. What is delivered lies in the device's queue as
-//! always. When its message is seen to, the thread takes the device's table, if the device's own thread waits; sees to the
-//! queue, in its order; and runs turns for [`MOST`] at most. What it leaves, the device's own thread goes on with.
+//! A turn is expected to be quick if its inputs have the shapes of those of a quick turn. A message is put into the device's
+//! queue as always. At the end of the delivery, if the device's own thread waits, the delivering thread takes the device's
+//! table, handles the messages in their order, and runs turns for [`MOST`] at most. The device's own thread continues with the
+//! remainder.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,15 +16,15 @@ use super::Threads;
 use crate::mailbox::DeviceMessage;
 use crate::step::TurnEnd;
 
-/// After this a thread leaves what is left to the device's.
+/// After this time a thread leaves the remainder to the device's thread.
 const MOST: Duration = Duration::from_micros(200);
 
 enum Here {
     /// Nothing is being delivered.
     Outside,
-    /// The devices that were told something without being woken.
+    /// The devices that were sent messages without being woken.
     Delivering(Vec<Arc<Threads>>),
-    /// It is a device's thread, or runs a turn inline.
+    /// This thread is a device's, or runs a turn inline.
     InATurn,
 }
 
@@ -31,7 +32,7 @@ thread_local! {
     static HERE: RefCell<Here> = const { RefCell::new(Here::Outside) };
 }
 
-/// This thread is a device's: it runs no turns of another.
+/// Marks this thread as a device's: it runs no turns of another.
 pub(super) fn never() {
     HERE.set(Here::InATurn);
 }
@@ -41,7 +42,7 @@ pub(super) fn is_in_a_turn() -> bool {
     HERE.with_borrow(|here| matches!(here, Here::InATurn))
 }
 
-/// Calls `deliver`, which tells devices something, and then runs steps on this thread that it began or brought something for, if
+/// Calls `deliver`, which sends messages to devices, and then runs steps on this thread that it began or brought values for, if
 /// they are expected to be quick. The caller must hold no lock: a step calls the device's [`Sink`](crate::Sink).
 pub fn delivering<T>(deliver: impl FnOnce() -> T) -> T {
     let is_outermost = HERE.with_borrow_mut(|here| {
@@ -58,7 +59,7 @@ pub fn delivering<T>(deliver: impl FnOnce() -> T) -> T {
     deliver()
 }
 
-/// Calls `work`: what it tells devices wakes their own threads.
+/// Calls `work`. The messages that it sends to devices wake their own threads.
 pub fn without_inline<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(Option<Here>);
     impl Drop for Restore {
@@ -70,13 +71,13 @@ pub fn without_inline<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether something waits on this thread for the end of [`delivering`]. The device's [`Sink`](crate::Sink) is flushed
-/// then, and with it what the caller sent, if it goes the same way.
+/// Whether work waits on this thread for the end of [`delivering`]. The device's [`Sink`](crate::Sink) is flushed then, and
+/// with it the caller's messages to the same receiver.
 pub fn has_inline_work() -> bool {
     HERE.with_borrow(|here| matches!(here, Here::Delivering(devices) if !devices.is_empty()))
 }
 
-/// Whether this thread will visit the device when what is being delivered is seen to: then nobody else need be woken for it.
+/// Whether this thread will visit the device at the end of the delivery: then no other thread need be woken for it.
 pub(crate) fn will_visit(device: &Arc<Threads>) -> bool {
     HERE.with_borrow_mut(|here| {
         let Here::Delivering(devices) = here else { return false };
@@ -93,7 +94,7 @@ struct Visits;
 impl Drop for Visits {
     fn drop(&mut self) {
         let Here::Delivering(devices) = HERE.replace(Here::InATurn) else { return };
-        // Several run beside each other. And if what delivered something panicked, the thread is not to be trusted with a step.
+        // Several devices run in parallel, on their own threads. After a panic of the delivery, this thread runs no step.
         match devices.as_slice() {
             [device] if !std::thread::panicking() => device.visit(),
             devices => devices.iter().for_each(|device| {
@@ -106,7 +107,7 @@ impl Drop for Visits {
 }
 
 impl Threads {
-    /// Sees to what the device was told, if its own thread waits.
+    /// Handles the messages of the device, if its own thread waits.
     fn visit(&self) {
         let Some(mut table) = self.inbox.take_table() else { return self.flush() };
         let _at_work = self.place.busy.begin();

@@ -1,8 +1,8 @@
-//! The pieces, sessions and steps of a device, and what each message does to them.
+//! The pieces, sessions and steps of a device, and the effect of each message on them.
 //!
-//! Only the thread that has it works on this. The steps of one piece run in order, one after the other; a step
-//! that waits for a value or a resource costs nothing until that comes. While a piece has its turn its body is out of the
-//! table: what comes for it then is held until it is back.
+//! Only the thread that has the table works on it. The steps of one piece run in order, one after the other; a step that waits
+//! for a value or a resource costs nothing until that comes. While a piece has its turn, its body is out of the table: values
+//! that come for it then are held until it is back.
 
 mod account;
 mod ended;
@@ -39,13 +39,13 @@ pub(crate) struct Table {
     place: Arc<Inner>,
     pieces: HashMap<PieceId, PieceState>,
     sessions: HashMap<SessionId, SessionState>,
-    /// The pieces whose step can go on.
+    /// The pieces whose step can continue.
     runnable: VecDeque<PieceId>,
-    /// Turns that run while the table is elsewhere.
+    /// The number of turns that run without the table.
     out: usize,
-    /// Turns of steps that were given up, which have not ended.
+    /// The number of turns of cancelled steps that have not ended.
     ending: usize,
-    /// Why the device answers nothing but this any more.
+    /// The reason why the device is lost; it is the answer to every message from then on.
     lost: Option<Failure>,
 }
 
@@ -56,15 +56,15 @@ struct PieceState {
     /// The step under way.
     current: Option<u64>,
     runs: VecDeque<StepRange>,
-    /// Steps that it has run.
+    /// The number of steps that it has run.
     ran: u64,
     quick: QuickTurns,
     is_queued: bool,
-    /// What came for the step while the body was out.
+    /// Values and answers that came for the step while the body was out.
     held: Vec<Awaited>,
 }
 
-/// What a step waits for.
+/// A value or an answer that a step waits for.
 enum Awaited {
     Pushed(Pushed),
     Answer { wait: WaitId, result: Result<Answer> },
@@ -76,23 +76,23 @@ struct StepRange {
     next: u64,
     end: u64,
     feeds: Vec<Tensor>,
-    /// For the feeds, until the first of the steps begins.
+    /// Accounts for the feeds, until the first of the steps begins.
     claim: Option<Claim>,
 }
 
 #[derive(Default)]
 struct SessionState {
     pieces: Vec<PieceId>,
-    /// The piece that each step under way belongs to.
+    /// The piece of each step under way.
     steps: HashMap<u64, PieceId>,
     /// Values that came before their step.
     early: HashMap<u64, Parked>,
     ended: EndedSteps,
-    /// Steps that were given up before their start came: it may travel longer than the word that they are not wanted.
+    /// Steps that were cancelled before their start came: a start may travel longer than its cancellation.
     given_up: GivenUpSteps,
 }
 
-/// Notes a value that came by a transfer: those are counted behind the feeds.
+/// Records a value that came by a transfer; transfers are numbered after the feeds.
 fn note(quick: &mut QuickTurns, transfer: u32, value: &Option<Tensor>) {
     if let Some(value) = value {
         quick.came(1 << 32 | u64::from(transfer), value);
@@ -105,7 +105,7 @@ impl Table {
         Table { place, pieces, sessions, runnable, out: 0, ending: 0, lost: None }
     }
 
-    /// Takes a message. If that panics, the step it was about fails and the rest goes on.
+    /// Takes a message. If that panics, the step that the message is about fails and the rest continues.
     pub fn take(&mut self, message: DeviceMessage) {
         if self.lost.is_some() {
             return self.refuse(message);
@@ -128,8 +128,8 @@ impl Table {
         self.survive(about, |table| table.handle(message));
     }
 
-    /// Takes a turn back that has ended, on the thread that ran it. If that panics, its step fails and the rest goes on.
-    /// `took` is how long it was.
+    /// Takes back a turn that has ended, on the thread that ran it. If that panics, its step fails and the rest continues.
+    /// `took` is the duration of the turn.
     pub fn end(&mut self, turn: Turn, result: Result<TurnEnd>, took: Duration) {
         if let Some(piece) = self.pieces.get_mut(&turn.id) {
             piece.quick.end_turn(took, &result);
@@ -149,12 +149,12 @@ impl Table {
         if is_expected && self.out == 0 { self.next_turn() } else { None }
     }
 
-    /// The turn under way goes on without the table, and comes back as a message.
+    /// The turn under way continues without the table, and comes back as a message.
     pub fn leave_turn(&mut self) {
         self.out += 1;
     }
 
-    /// The next turn of a step that can go on.
+    /// The next turn of a step that can continue.
     pub fn next_turn(&mut self) -> Option<Turn> {
         let (id, piece) = self.next_piece()?;
         let (number, body) = (piece.current?, piece.body.take()?);
@@ -166,9 +166,9 @@ impl Table {
         Some(Turn { id, number, body, signal })
     }
 
-    /// The next piece whose step can go on, which stays in the queue.
+    /// The next piece whose step can continue, which stays in the queue.
     fn next_piece(&mut self) -> Option<(PieceId, &mut PieceState)> {
-        // The step of one that was queued may have been given up since; then the body stays for the next.
+        // The step of a queued piece may have been cancelled since; then the body stays for the next step.
         let can_go_on = |piece: &PieceState| piece.current.is_some() && piece.body.is_some();
         while let Some(id) = self.runnable.front()
             && !self.pieces.get(id).is_some_and(can_go_on)
@@ -311,7 +311,7 @@ impl Table {
         }
     }
 
-    /// Puts a piece back whose turn has ended, and goes on after it.
+    /// Puts back a piece whose turn has ended, and continues after it.
     fn back(&mut self, turn: Turn, result: Result<TurnEnd>) {
         let Turn { id, number, mut body, signal } = turn;
         let Some(piece) = self.pieces.get_mut(&id).filter(|piece| Arc::ptr_eq(&piece.signal, &signal)) else {
@@ -321,7 +321,7 @@ impl Table {
         };
         let body = piece.body.insert(body);
         if piece.current != Some(number) {
-            // The step was given up in the meantime.
+            // The step was cancelled in the meantime.
             self.ending -= 1;
             body.step.cancel(&body.program.code, &self.place.parked);
             return self.begin(id);
@@ -338,7 +338,7 @@ impl Table {
         }
     }
 
-    /// Goes on after a step ran or took something in.
+    /// Continues after a step ran or took a value or an answer.
     fn settle(&mut self, id: PieceId, result: Result<TurnEnd>) {
         match result {
             Ok(TurnEnd::Waits) => {}
@@ -369,7 +369,7 @@ impl Table {
         sink.flush();
     }
 
-    /// Forgets the step under way of a piece, which has run or is given up.
+    /// Forgets the step under way of a piece, which has run or is cancelled.
     fn end_step(&mut self, id: PieceId, has_run: bool) -> Option<StepId> {
         let piece = self.pieces.get_mut(&id)?;
         let number = piece.current.take()?;
@@ -400,7 +400,7 @@ impl Table {
         Some(step)
     }
 
-    /// Notes that steps are over which have not begun.
+    /// Records that steps which have not begun are over.
     fn forget(&mut self, session: SessionId, steps: Range<u64>) {
         let Some(session) = self.sessions.get_mut(&session).filter(|_| !steps.is_empty()) else { return };
         session.ended.insert(steps.start, steps.end - 1);
@@ -440,7 +440,7 @@ impl Table {
         self.feed(piece, Awaited::Answer { wait, result });
     }
 
-    /// Gives a step something that it waits for, and a turn.
+    /// Gives a step a value or an answer that it waits for, and a turn.
     fn feed(&mut self, id: PieceId, awaited: Awaited) {
         let Some(piece) = self.pieces.get_mut(&id) else { return self.drop_awaited(awaited) };
         let Some(body) = &mut piece.body else { return piece.held.push(awaited) };
@@ -462,19 +462,19 @@ impl Table {
         }
     }
 
-    /// Drops what no step waits for any more.
+    /// Drops a value or an answer that no step waits for any more.
     fn drop_awaited(&self, awaited: Awaited) {
         if let Awaited::Pushed(pushed) = awaited {
             self.place.parked.fetch_sub(parked::cost(&pushed.value), Ordering::Relaxed);
         }
     }
 
-    /// Notes that a step, and those of its start that were to follow, are over, none of which has begun.
+    /// Records that a step, and the later steps of its start, are over; none has begun.
     fn forget_start(&mut self, id: StepId, count: u64) {
         self.forget(id.session, id.number..id.number.saturating_add(count));
     }
 
-    /// Fails a step, begun or not, that more values came for than may wait, and those of its start.
+    /// Fails a step, begun or not, for which more values came than may wait, and the later steps of its start.
     fn overflow(&mut self, id: StepId, count: u64, failure: Failure) {
         let failure = failure.with_holder_among(|_| self.most_held());
         self.abort(id);
@@ -491,7 +491,7 @@ impl Table {
                 continue;
             };
             has_come = true;
-            // A piece may be ahead of the step that failed elsewhere: what follows that is given up all the same.
+            // A piece may be ahead of the step that failed elsewhere: its later steps are cancelled all the same.
             if place == 0 && piece.current.is_some_and(|current| current >= id.number) {
                 self.end_run(piece_id);
                 self.begin(piece_id);
@@ -528,7 +528,7 @@ impl Table {
                 Some(body) => body.step.cancel(&body.program.code, &self.place.parked),
                 None => {
                     piece.signal.stop();
-                    // Otherwise it was given up before.
+                    // Otherwise the step was cancelled before.
                     self.ending += usize::from(piece.current.is_some());
                 }
             }

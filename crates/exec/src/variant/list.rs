@@ -1,4 +1,4 @@
-//! Lists of values, one dtype to a list: what loops keep for their gradients, and what they write and read by element.
+//! Lists of values, of one dtype each: loops keep values for their gradients in them, and write and read them by element.
 
 use meshtf_engine::Value;
 use meshtf_tensor::failure::{Failure, Held, Result};
@@ -15,7 +15,7 @@ pub(crate) const MAX_LIST: usize = 1 << 24;
 /// The number of elements that an op asks for.
 ///
 /// # Errors
-/// InvalidArgument if a list cannot have so many.
+/// InvalidArgument if it exceeds the limit of a list.
 pub(crate) fn in_limit(size: i64) -> Result<usize> {
     usize::try_from(size).ok().filter(|&size| size <= MAX_LIST).ok_or_else(|| {
         Failure::invalid(format!("The num_elements to reserve must be between 0 and {MAX_LIST}, but got {size}"))
@@ -28,7 +28,7 @@ impl List {
         Ok(List { dtype, shape, limit: MAX_LIST, items: vec![None; size], depth: depth_over([].into_iter())? })
     }
 
-    /// What it holds, all the way down.
+    /// The memory that it holds, recursively.
     pub fn held(&self) -> Held {
         let mut tally = Tally::default();
         self.items.iter().flatten().for_each(|token| tally.token(token));
@@ -43,7 +43,7 @@ impl List {
         Err(Failure::invalid(why))
     }
 
-    /// Refuses an element that does not go into the list.
+    /// Refuses an element that does not fit the list.
     pub fn check(&self, item: &Token, what: &str) -> Result<()> {
         let Token::Value(value) = item else { return Ok(()) };
         if self.shape.admits(value.shape()) {
@@ -85,7 +85,7 @@ impl List {
         Ok(())
     }
 
-    /// What an element that was never set reads as: zeros, of the shape that is stated, known, or that of other elements.
+    /// The value of an element that was never set: zeros, of the stated shape, the known one, or that of other elements.
     pub fn unset(&self, stated: &PartialShape) -> Result<Token> {
         if self.dtype == DType::Variant {
             return Err(Failure::invalid("Trying to read an element of a list of variants that was never set."));
@@ -99,7 +99,7 @@ impl List {
         Ok(Tensor::zeros(self.dtype, shape)?.into())
     }
 
-    /// All that is known of the elements' shape.
+    /// The shape of the elements, from everything known.
     fn shape_of_elements(&self, stated: &PartialShape) -> Result<PartialShape> {
         let mut shape = merged(stated, &self.shape)?;
         if shape.known().is_none() {
@@ -112,7 +112,7 @@ impl List {
         Ok(shape)
     }
 
-    /// The elements at some places as the rows of one tensor.
+    /// The elements at some indices as the rows of one tensor.
     pub fn stack(&self, places: &[usize], stated: &PartialShape) -> Result<Tensor> {
         let shape = self.shape_of_elements(stated)?.known().ok_or_else(|| {
             Failure::invalid(format!(
@@ -132,8 +132,8 @@ impl List {
         stack(self.dtype, &shape, &rows.iter().collect::<Vec<_>>())
     }
 
-    /// All elements one after the other along their first dimension, and how long each is. `leading` are the lengths of
-    /// those that were never set.
+    /// All elements concatenated along their first dimension, and the length of each. `leading` are the lengths of the elements
+    /// that were never set.
     pub fn concat(&self, stated: &PartialShape, leading: &[i64]) -> Result<(Tensor, Tensor)> {
         let but_first = |shape: &PartialShape| match &shape.0 {
             Some(dims) if dims.is_empty() => {
@@ -176,7 +176,7 @@ impl List {
         Ok((whole, Tensor::vector(lengths.into_iter().map(|length| length as i64).collect())))
     }
 
-    /// Every element under `f`.
+    /// Every element mapped by `f`.
     pub fn map(mut self, f: impl Fn(Token) -> Result<Token>) -> Result<List> {
         for item in &mut self.items {
             *item = item.take().map(&f).transpose()?;
@@ -197,7 +197,7 @@ impl List {
         }
         self.shape = merged(&self.shape, &other.shape)?;
         for (a, b) in self.items.iter_mut().zip(other.items) {
-            // What was never set counts as zeros.
+            // An element that was never set counts as zeros.
             *a = match (a.take(), b) {
                 (Some(a), Some(b)) => Some(sum(a, b)?),
                 (a, b) => a.or(b),
@@ -233,14 +233,14 @@ pub(crate) fn split(dtype: DType, whole: &Tensor, shape: PartialShape, lengths: 
     let mut first = 0;
     for (i, length) in lengths.into_iter().enumerate() {
         let part = rows::between(whole, first, first + length)?;
-        // Whether a part is as long as the elements are said to be is not looked at.
+        // The length of a part is not checked against the shape of the elements.
         list.items[i] = Some(Value::from(part).into());
         first += length;
     }
     Ok(list)
 }
 
-/// The lengths of the parts that a tensor of so many rows is cut into.
+/// The lengths of the parts that a tensor with this number of rows is cut into.
 fn parts(lengths: &[i64], rows: usize) -> Result<Vec<usize>> {
     let mut start = 0usize;
     let mut parts = Vec::with_capacity(lengths.len());
@@ -262,7 +262,7 @@ fn parts(lengths: &[i64], rows: usize) -> Result<Vec<usize>> {
     Ok(parts)
 }
 
-/// What two statements of a shape say together.
+/// The shape that satisfies two statements of it.
 fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     let (Some(x), Some(y)) = (&a.0, &b.0) else { return Ok(if a.0.is_none() { b.clone() } else { a.clone() }) };
     if x.len() != y.len() {

@@ -1,4 +1,4 @@
-//! What the table of a device holds: how much, and where the most memory is. Never on the way of a step that runs.
+//! The account of a device's table: its counts, and the largest holder of memory. Never made while a step runs.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::super::super::mailbox::{Holds, Load};
 use super::{Awaited, PieceState, Table};
 
 impl Table {
-    /// What takes the most memory of all that this device's steps hold, but for those that have their turn.
+    /// The largest holder of memory among all steps of this device, except those that have their turn.
     pub(super) fn most_held(&self) -> Option<Held> {
         let waiting = self.sessions.iter().map(|(id, session)| {
             let mut tally = Tally::default();
@@ -36,7 +36,7 @@ impl Table {
         waiting.chain(running).chain(constants).max_by_key(|held| held.bytes)
     }
 
-    /// What the device holds, and the pieces, `most` of them, that ran most steps.
+    /// The counts of the device, and the pieces, `most` of them, that ran most steps.
     pub(super) fn load(&self, most: usize) -> Load {
         let mut ran: Vec<(PieceId, u64)> = self.pieces.iter().map(|(&id, piece)| (id, piece.ran)).collect();
         if ran.len() > most && most > 0 {
@@ -46,7 +46,7 @@ impl Table {
         Load { holds: self.holds(), ran }
     }
 
-    /// Values that came from elsewhere and that nothing has taken yet, but for those of a step that has its turn.
+    /// Values that came from other devices and that no node has taken yet, except those of a step that has its turn.
     fn parked_values(&self) -> usize {
         let early = self.sessions.values().flat_map(|session| session.early.values()).map(|parked| parked.len());
         let is_value = |awaited: &&Awaited| matches!(awaited, Awaited::Pushed(_));

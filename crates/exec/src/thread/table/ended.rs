@@ -1,18 +1,18 @@
-//! Which steps of a session are over, so that what comes late for them is dropped.
+//! The steps of a session that are over, so that values that come late for them are dropped.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most gaps between the steps that are over; beyond it the oldest are taken for over too.
+/// Most gaps between the steps that are over; beyond it, the oldest gaps count as over too.
 const MAX_GAPS: usize = 1024;
 
-/// Most ranges of steps that were given up before they came; beyond it the oldest are forgotten.
+/// Most ranges of steps that were cancelled before they came; beyond it, the oldest are forgotten.
 const MAX_GIVEN_UP: usize = 1024;
 
 /// A set of step numbers, as ranges.
 #[derive(Debug, Default)]
 pub(super) struct EndedSteps {
-    /// First to last, both within; ranges neither touch nor overlap.
+    /// First to last, both inclusive; ranges neither touch nor overlap.
     ranges: BTreeMap<u64, u64>,
 }
 
@@ -43,7 +43,7 @@ impl EndedSteps {
     }
 }
 
-/// The steps of a session that were given up before they came. None is in it that was not.
+/// The steps of a session that were cancelled before they came. It contains no other step.
 #[derive(Debug, Default)]
 pub(super) struct GivenUpSteps(EndedSteps);
 

@@ -11,8 +11,8 @@ use super::super::super::parked;
 use super::Table;
 
 impl Table {
-    /// Does something to the table. If that panics, the step it was about fails; if nothing can be said of one, or
-    /// giving it up panics too, the device is lost.
+    /// Calls `act` on the table. If that panics, the step it was about fails. If the step is not known, or cancelling it panics
+    /// too, the device is lost.
     pub(super) fn survive(&mut self, about: Option<StepId>, act: impl FnOnce(&mut Table)) {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| act(self))) else { return };
         let failure = Failure::panicked("the device's thread", &*panic);
@@ -28,7 +28,7 @@ impl Table {
         }
     }
 
-    /// Fails every step, now and from now on: nothing is known of what the table holds.
+    /// Fails every step, now and from now on: the state of the table is unknown.
     fn lose(&mut self, failure: Failure) {
         let message = format!("{} is lost until its node starts anew: {}", self.place.name, failure.message);
         let failure = Failure::new(Code::Internal, message);
@@ -38,13 +38,13 @@ impl Table {
         let mut steps: Vec<StepId> = Vec::new();
         for (id, mut piece) in std::mem::take(&mut self.pieces) {
             piece.signal.stop();
-            // Of each run the step that is under way, or the first to come; none of a run that is through.
+            // Of each run the step that is under way, or the first to come; none of a run that has ended.
             steps.extend(piece.runs.iter().filter_map(|run| {
                 let current = piece.current.filter(|number| (run.first..run.end).contains(number));
                 let number = current.or_else(|| (run.next < run.end).then_some(run.next))?;
                 Some(StepId { session: id.session, number })
             }));
-            // What is to be dropped may be what panics.
+            // Dropping the body may be the cause of the panic.
             let _panicked = catch_unwind(AssertUnwindSafe(|| {
                 if let Some(body) = &mut piece.body {
                     body.step.cancel(&body.program.code, &self.place.parked);

@@ -1,4 +1,4 @@
-//! Which turns of a piece are expected to be quick: those for which the same has come as for a turn of a step that was quick.
+//! The turns of a piece that are expected to be quick: those with inputs of the same shapes as a turn of a quick step.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::step::TurnEnd;
 /// A turn is quick if it takes less than this.
 const QUICK: Duration = Duration::from_micros(100);
 
-/// Most different things that may have come for the turns of a piece, and be remembered.
+/// Most different inputs of the turns of a piece that are remembered.
 const MOST: usize = 8;
 
-/// The shapes of what came for a step, each with its place; in whatever order it came.
+/// The shapes of the inputs that came for a step, each with its number; independent of their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Came(u64);
 
@@ -35,27 +35,27 @@ impl Came {
     }
 }
 
-/// What is known of the turns of one piece.
+/// The recorded turns of one piece.
 #[derive(Debug, Default)]
 pub(super) struct QuickTurns {
-    /// What came for the step under way.
+    /// The inputs that came for the step under way.
     came: Came,
-    /// What had come when each of its turns began.
+    /// The inputs that had come when each of its turns began.
     turns: SmallVec<[Came; MOST]>,
-    /// One of them was slow, or there are too many.
+    /// One of its turns was slow, or there are too many.
     is_slow: bool,
-    /// What had come for turns of steps that were quick throughout.
+    /// The inputs of turns of steps that were quick throughout.
     known: SmallVec<[Came; MOST]>,
 }
 
 impl QuickTurns {
-    /// A step begins.
+    /// To be called when a step begins.
     pub fn begin(&mut self) {
         (self.came, self.is_slow) = (Came::default(), false);
         self.turns.clear();
     }
 
-    /// A tensor came for the step: the feed, or the transfer, of this number.
+    /// Records a tensor that came for the step: the feed, or the transfer, of this number.
     pub fn came(&mut self, place: u64, tensor: &Tensor) {
         self.came.add(place, tensor);
     }
@@ -99,7 +99,7 @@ mod tests {
         Tensor::zeros(DType::F32, shape.to_vec()).unwrap()
     }
 
-    /// A step of two turns: what is there at first, and what comes for the second. Answers what was expected of each.
+    /// A step of two turns: the inputs of the first, and those that come for the second. Returns the expectation for each.
     fn step(turns: &mut QuickTurns, first: &[usize], second: &[usize], took: [Duration; 2]) -> [bool; 2] {
         turns.begin();
         turns.came(0, &tensor(first));
@@ -118,7 +118,7 @@ mod tests {
         let (mut turns, quick) = (QuickTurns::default(), [SHORT; 2]);
         assert_eq!(step(&mut turns, &[2], &[3], quick), [false; 2], "nothing is known of the first");
         assert_eq!(step(&mut turns, &[2], &[3], quick), [true; 2]);
-        // As many numbers in other shapes may be much more work.
+        // The same number of elements in other shapes may be much more work.
         assert_eq!(step(&mut turns, &[2, 1], &[3], quick), [false; 2]);
         assert_eq!(step(&mut turns, &[2], &[1, 3], quick), [true, false]);
         assert_eq!(step(&mut turns, &[2], &[3], quick), [true; 2], "what was known before stays so");
