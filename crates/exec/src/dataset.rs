@@ -1,7 +1,7 @@
-//! Datasets: what `tf.data` describes, and the elements that it leads to.
+//! Datasets: the descriptions of `tf.data`, and the elements that they lead to.
 //!
-//! A [`Dataset`] is a description. It flows through a step as a variant, and an iterator asks for its [`Elements`].
-//! Those are pulled one at a time, on the thread of the op that wants one: nothing runs ahead of it.
+//! A [`Dataset`] is a description. It flows through a step as a variant, and an iterator asks for its [`Elements`]. Those are
+//! pulled one at a time, on the thread of the op that wants one: none is made ahead.
 
 pub(super) mod arrange;
 mod asserted;
@@ -38,32 +38,32 @@ pub(super) use statistics::Statistics;
 use super::token::{Token, Variant, depth_within};
 use super::waiting::Wake;
 
-/// How deep datasets may be nested: the calls that make an element nest as deep.
+/// Most levels of nested datasets: the calls that make an element nest as deep.
 const MAX_DEPTH: usize = 200;
 
-/// How many elements a dataset has: a count, or one of the two below.
+/// The number of elements of a dataset: a count, or one of the two constants below.
 pub(super) type Cardinality = i64;
-/// It never ends.
+/// The dataset never ends.
 pub(super) const INFINITE: Cardinality = -1;
-/// Only iterating over it tells.
+/// Known only by iterating over the dataset.
 pub(super) const UNKNOWN: Cardinality = -2;
 
 /// One element: a value for each component.
 pub(super) type Element = Vec<Token>;
 
-/// A request for elements, with what the op that pulls them has for making them.
+/// A request for elements, with the means to make them, from the op that pulls them.
 #[derive(Clone, Copy)]
 pub(super) struct Pull<'a> {
     pub engine: &'a dyn Engine,
     pub device: &'a Arc<dyn Wake>,
-    /// Notes the seeds that are drawn, so that the same elements can be made again.
+    /// Records the seeds that are drawn, so that the same elements can be made again.
     pub draws: Option<&'a Draws>,
-    /// Where to note statistics of the elements, if somebody asks for them.
+    /// Records statistics of the elements, if an aggregator asks for them.
     pub statistics: Option<Statistics<'a>>,
 }
 
 impl Pull<'_> {
-    /// What `draw` draws. It is told what was drawn in its place before, which it is to draw again.
+    /// The next draw, made by `draw`. If a draw was recorded at this position before, `draw` receives it and has to repeat it.
     fn drawn(&self, draw: impl FnOnce(Option<Draw>) -> Draw) -> Draw {
         match self.draws {
             Some(draws) => draws.next(draw),
@@ -74,11 +74,10 @@ impl Pull<'_> {
 
 /// The elements of a dataset, one after the other.
 pub(super) trait Elements: Send {
-    /// The next element; `None` after the last, whenever it is asked again. After a failure, the element after the one that
-    /// failed.
+    /// The next element; `None` after the last, on every later call. After a failure, the element after the one that failed.
     ///
     /// # Errors
-    /// What the making of the element failed with.
+    /// The failure of the element.
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>>;
 
     /// Bytes of the elements that it keeps.
@@ -89,24 +88,24 @@ pub(super) trait Elements: Send {
 
 /// A function that an op holds, which it may call.
 pub(super) trait Callee: Send + Sync {
-    /// The function with what it captured, which comes after the arguments of each call. Its random numbers begin anew.
+    /// The function with the values it captured, which follow the arguments of each call. Its random numbers begin anew.
     ///
     /// # Errors
-    /// If the function is wrong, or has a node that cannot run here.
+    /// If the function is wrong, or has a node that cannot run on this device.
     fn instance(self: Arc<Self>, captured: Vec<Token>, pull: &Pull) -> Result<Box<dyn Instance>>;
 }
 
 /// A function that is ready to be called.
 pub(super) trait Instance: Send {
     /// # Errors
-    /// InvalidArgument if it takes other arguments; what one of its nodes failed with.
+    /// InvalidArgument if it takes other arguments; the failure of one of its nodes.
     fn call(&mut self, args: Element, pull: &Pull) -> Result<Element>;
 }
 
-/// What makes elements.
+/// A function that makes the elements of a dataset.
 pub(super) type Make = Box<dyn Fn(&Pull) -> Result<Box<dyn Elements>> + Send + Sync>;
 
-/// How many elements a dataset has, and how to get at them.
+/// The number of elements of a dataset, and the function that makes them.
 pub(super) struct Parts {
     pub cardinality: Cardinality,
     pub make: Make,
@@ -133,47 +132,47 @@ pub(super) struct Dataset {
     pub spec: Spec,
     pub cardinality: Cardinality,
     make: Make,
-    /// What it was made of: the inputs of its op.
+    /// The inputs of its op.
     held: Vec<Token>,
     depth: usize,
-    /// How many nodes make it, with those of what it was made of.
+    /// The number of nodes that make it, those of its inputs included.
     nodes: usize,
-    /// It, or one that it is made of, asserts what comes after it.
+    /// It, or one of its inputs, asserts which datasets come after it.
     asserts: bool,
-    /// The op that made it, if one did by itself.
+    /// The description of the op that made it, if one op made it alone.
     statement: Option<Arc<Statement>>,
 }
 
-/// The dataset that a value is, if it is one.
+/// The dataset in a token, if it is one.
 fn dataset_in(token: &Token) -> Option<&Arc<Dataset>> {
     if let Token::Variant(Variant::Dataset(dataset)) = token { Some(dataset) } else { None }
 }
 
-/// How many nodes make these.
+/// The number of nodes that make these.
 fn nodes_of<'a>(held: impl IntoIterator<Item = &'a Token>) -> usize {
     let of_one = |token| dataset_in(token).map_or(1, |input| input.nodes);
     held.into_iter().map(of_one).fold(0, usize::saturating_add)
 }
 
-/// How TensorFlow calls the node of a dataset that is made of these, once it has written its graph anew: by the number of nodes
+/// TensorFlow's name, after it has rewritten its graph, for the node of a dataset with these inputs: by the number of nodes
 /// before it.
 pub(super) fn node_name<'a>(op: &str, held: impl IntoIterator<Item = &'a Token>) -> String {
     format!("{op}/_{}", nodes_of(held))
 }
 
-/// What a node says of the dataset that it makes.
+/// The description of a dataset in the node that makes it.
 pub(super) struct Statement {
     pub op: String,
     pub attrs: Attrs,
-    /// What it makes of its inputs.
+    /// Makes the parts of the dataset from the inputs.
     pub parts: PartsOf,
 }
 
-/// What makes parts of the inputs of a node.
+/// A function that makes parts from the inputs of a node.
 pub(super) type PartsOf = Box<dyn Fn(&[Token]) -> Result<Parts> + Send + Sync>;
 
 impl Dataset {
-    /// A dataset that was made of these values.
+    /// A dataset with these inputs.
     ///
     /// # Errors
     /// ResourceExhausted if datasets are nested too deep.
@@ -185,10 +184,10 @@ impl Dataset {
         Ok(Dataset { spec, cardinality, make, held, depth, nodes, asserts, statement: None })
     }
 
-    /// The dataset that a node makes of its inputs.
+    /// The dataset that a node makes from its inputs.
     ///
     /// # Errors
-    /// What the node fails with; else as [`Dataset::new`].
+    /// The failure of the node; else as [`Dataset::new`].
     pub fn stated(statement: Arc<Statement>, spec: Spec, inputs: Vec<Token>) -> Result<Dataset> {
         let parts = (statement.parts)(&inputs)?;
         let dataset = Dataset::new(spec, inputs, parts)?;
@@ -196,7 +195,7 @@ impl Dataset {
         Ok(Dataset { statement: Some(statement), asserts, ..dataset })
     }
 
-    /// What its node makes of other datasets, in place of the first of its inputs.
+    /// The dataset that its node makes from other datasets, in place of its first inputs.
     ///
     /// # Errors
     /// As [`Dataset::stated`]; Internal if no node made it.
@@ -220,10 +219,10 @@ impl Dataset {
         (self.make)(pull)
     }
 
-    /// The elements that an iterator goes through: those of no other dataset.
+    /// The elements for an iterator, which no other dataset takes.
     ///
     /// # Errors
-    /// InvalidArgument if a dataset of it asserts others after it than there are; else as [`Dataset::elements`].
+    /// InvalidArgument if one of its datasets asserts other successors than it has; else as [`Dataset::elements`].
     pub fn iterate(&self, pull: &Pull) -> Result<Box<dyn Elements>> {
         asserted::check(self)?;
         self.elements(pull)
@@ -237,7 +236,8 @@ impl Dataset {
         self.depth
     }
 
-    /// Refuses a dataset that has other elements when it is asked again, because its functions touch what outlives a call.
+    /// Refuses a dataset that gives other elements when it is read again, because its functions touch state that lasts longer
+    /// than a call.
     ///
     /// # Errors
     /// FailedPrecondition.
@@ -263,7 +263,7 @@ fn check_functions(attrs: &Attrs) -> Result<()> {
 }
 
 impl Spec {
-    /// Refuses what is declared otherwise elsewhere, in TensorFlow's words.
+    /// Refuses elements that are declared otherwise elsewhere, with TensorFlow's message.
     ///
     /// # Errors
     /// InvalidArgument.
@@ -290,7 +290,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Refuses an element that is not as this declares it.
+    /// Refuses an element that differs from this declaration.
     ///
     /// # Errors
     /// InvalidArgument.
@@ -315,7 +315,7 @@ impl Spec {
     }
 }
 
-/// The dtype of what flows.
+/// The dtype of a token.
 pub(super) fn dtype_of(token: &Token) -> DType {
     match token {
         Token::Value(value) => value.dtype(),
@@ -325,13 +325,13 @@ pub(super) fn dtype_of(token: &Token) -> DType {
     }
 }
 
-/// Whether some tensor could have both shapes.
+/// Whether a tensor could have both shapes.
 fn may_be_same(a: &PartialShape, b: &PartialShape) -> bool {
     let (Some(a), Some(b)) = (&a.0, &b.0) else { return true };
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_none() || b.is_none() || a == b)
 }
 
-/// Elements that a function makes of those of an input.
+/// Elements that a function makes from those of an input.
 struct Pulled<F> {
     input: Box<dyn Elements>,
     next: F,
@@ -347,7 +347,7 @@ impl<F: FnMut(&mut dyn Elements, &Pull) -> Result<Option<Element>> + Send> Eleme
     }
 }
 
-/// Elements that a function makes of those of an input; it keeps none between two calls.
+/// Elements that a function makes from those of an input; it keeps none between two calls.
 pub(super) fn pulled(
     input: Box<dyn Elements>,
     next: impl FnMut(&mut dyn Elements, &Pull) -> Result<Option<Element>> + Send + 'static,
@@ -355,7 +355,7 @@ pub(super) fn pulled(
     Ok(Box::new(Pulled { input, next }))
 }
 
-/// Elements that a function makes of nothing.
+/// Elements that a function makes without an input.
 struct Given<F>(F);
 
 impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> Elements for Given<F> {
@@ -364,7 +364,7 @@ impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> Elements for Given<F> {
     }
 }
 
-/// Elements that a function makes of nothing but what it was made with.
+/// Elements that a function makes without an input, from its own state alone.
 pub(super) fn given(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static) -> Result<Box<dyn Elements>> {
     Ok(Box::new(Given(next)))
 }

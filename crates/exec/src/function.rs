@@ -74,7 +74,7 @@ struct Instance {
     callee: Arc<Callee>,
     body: Option<Body>,
     captured: Vec<Token>,
-    /// Its nodes hold nothing from call to call.
+    /// Its nodes keep no state from call to call.
     is_pure: bool,
 }
 

@@ -1,7 +1,8 @@
-//! The ops that touch what outlives a step (variables, queues, accumulators, staging areas, iterators, tables, readers, files),
-//! or what lives as long as it flows through one and is not a tensor (tensor arrays, stacks, lists, optionals, datasets).
+//! The ops on resources that last longer than a step (variables, queues, accumulators, staging areas, iterators, tables,
+//! readers, files), and on values other than tensors that live as long as they flow through a step (tensor arrays, stacks,
+//! lists, optionals, datasets).
 //!
-//! Each is compiled for its node once, and then finds its resources through the handles that flow in.
+//! Each op is compiled once for its node, and then finds its resources through the handles that flow in.
 
 mod accumulator;
 mod arrays;
@@ -50,7 +51,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
     Ok(None)
 }
 
-/// A family's function compiles the ops that are its own and returns `None` for all others.
+/// A family's function compiles its own ops and returns `None` for all others.
 type Compile = fn(&KernelNode, &Site, &dyn Engine) -> Result<Option<StateOp>>;
 
 /// The families that have the op of a node, by their numbers.

@@ -1,4 +1,4 @@
-//! Datasets that give the elements of others: fewer of them, again, one after the other, beside each other.
+//! Datasets that arrange the elements of others: a part of them, repeated, concatenated, or zipped.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(crate) fn same(input: Arc<Dataset>) -> Parts {
     Parts::new(input.cardinality, move |pull| input.elements(pull))
 }
 
-/// The first `count` elements, or all if that is negative.
+/// The first `count` elements, or all if `count` is negative.
 pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Parts {
     let cardinality = match (input.cardinality, u64::try_from(count)) {
         (all, Err(_)) => all,
@@ -33,7 +33,7 @@ pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Parts {
     })
 }
 
-/// All but the first `count` elements; none if that is negative.
+/// All but the first `count` elements; none if `count` is negative.
 pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Parts {
     let cardinality = match (input.cardinality, u64::try_from(count)) {
         (_, Err(_)) => 0,
@@ -57,7 +57,7 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Parts {
     })
 }
 
-/// The elements again and again, `count` times, or without end if that is negative.
+/// The elements repeated `count` times, or without end if `count` is negative.
 pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Parts {
     let cardinality = match (input.cardinality, count) {
         (_, 0) | (0, _) => 0,
@@ -78,7 +78,7 @@ struct Repeat {
     from: Option<Box<dyn Elements>>,
     /// Rounds, this one included; `None` without end.
     left: Option<u64>,
-    /// The round has given nothing yet.
+    /// The round has given no element yet.
     is_fresh: bool,
 }
 
@@ -91,7 +91,7 @@ impl Elements for Repeat {
                 return Ok(Some(element));
             }
             let goes_on = match &mut self.left {
-                // What gives nothing would give nothing without end.
+                // An input without elements would be repeated forever.
                 None => !self.is_fresh,
                 Some(left) => {
                     *left -= 1;
@@ -112,7 +112,7 @@ impl Elements for Repeat {
 /// The elements of one dataset, then those of the other.
 ///
 /// # Errors
-/// InvalidArgument if those are of other types.
+/// InvalidArgument if their types differ.
 pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<Parts> {
     if first.spec.types != second.spec.types {
         let types =
@@ -153,7 +153,7 @@ impl Elements for Chain {
     }
 }
 
-/// The elements of several datasets side by side, as far as all of them go.
+/// The elements of several datasets in parallel, until one of them ends.
 pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Parts {
     let least = |a: Cardinality, b: Cardinality| match (a, b) {
         (INFINITE, other) | (other, INFINITE) => other,

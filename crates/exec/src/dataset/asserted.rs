@@ -1,19 +1,19 @@
-//! What AssertNextDataset asks: which datasets come after it on the way to the iterator.
+//! The check of AssertNextDataset: the datasets after it on the way to the iterator.
 //!
-//! They are called as TensorFlow's iterators are. Functions' datasets are not looked at, nor what TensorFlow's optimizations
-//! would have made others of.
+//! They have the names of TensorFlow's iterators. Datasets within functions are ignored, and so are the rewrites of
+//! TensorFlow's optimizations.
 
 use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::{Dataset, Statement, dataset_in};
 
-/// Most datasets that are looked at, each as often as there are ways to it.
+/// Most datasets that are visited, each once for every way to it.
 const MOST_WAYS: usize = 1 << 16;
 
-/// Refuses to iterate over a dataset if one that it is made of asserts others after it than there are.
+/// Refuses to iterate over a dataset if one of its inputs asserts other successors than it has.
 ///
 /// # Errors
-/// InvalidArgument in TensorFlow's words; ResourceExhausted if there are more ways to datasets than [`MOST_WAYS`].
+/// InvalidArgument with TensorFlow's message; ResourceExhausted if there are more ways to datasets than [`MOST_WAYS`].
 pub(super) fn check(root: &Dataset) -> Result<()> {
     if !root.asserts {
         return Ok(());
@@ -22,13 +22,13 @@ pub(super) fn check(root: &Dataset) -> Result<()> {
 }
 
 struct Walk {
-    /// Those between the iterator and here, that of the iterator's own dataset first.
+    /// The names of the datasets from the iterator to the current one, that of the iterator's own dataset first.
     names: Vec<String>,
     left: usize,
 }
 
 impl Walk {
-    /// Datasets lie within each other only so deep.
+    /// The limit on nested datasets bounds the recursion.
     fn visit(&mut self, dataset: &Dataset) -> Result<()> {
         let Some(statement) = dataset.statement().filter(|_| dataset.asserts) else { return Ok(()) };
         self.left = self.left.checked_sub(1).ok_or_else(|| {
@@ -38,7 +38,7 @@ impl Walk {
         let mut inputs = dataset.held().iter().filter_map(dataset_in);
         match &statement.op[..] {
             "AssertNextDataset" => self.compare(&strings(dataset, 1)?)?,
-            // A rewritten graph, with what is left of its datasets.
+            // A rewritten graph, whose remaining datasets are not known.
             "OptimizeDataset" | "OptimizeDatasetV2" if !is_as_stated(dataset)? => return Ok(()),
             "OptimizeDataset" | "OptimizeDatasetV2" => return inputs.next().map_or(Ok(()), |input| self.visit(input)),
             _ => {}
@@ -55,7 +55,7 @@ impl Walk {
                 0 => self.within(format!("{name}.selector"), input),
                 _ => self.within(format!("{name}[{}]", i - 1), input),
             }),
-            // Further ones are what functions captured.
+            // Further datasets were captured by functions.
             _ => inputs.next().map_or(Ok(()), |input| self.within(name, input)),
         }
     }
@@ -87,7 +87,7 @@ impl Walk {
     }
 }
 
-/// Whether nothing is asked for that would make other datasets of these.
+/// Whether no optimization is requested that would rewrite the datasets.
 fn is_as_stated(dataset: &Dataset) -> Result<bool> {
     for i in 1..dataset.held().len() {
         if !strings(dataset, i)?.is_empty() {
@@ -97,7 +97,7 @@ fn is_as_stated(dataset: &Dataset) -> Result<bool> {
     Ok(true)
 }
 
-/// How TensorFlow calls the iterator of a dataset.
+/// TensorFlow's name for the iterator of a dataset.
 fn name(dataset: &Dataset, statement: &Statement) -> Result<String> {
     let number = || dataset.held().get(1).cloned().map_or(Ok(0), |token| token.host()?.to_i64());
     let name = match &statement.op[..] {

@@ -1,4 +1,4 @@
-//! Datasets whose elements are those of another, several in one, or each of them taken apart.
+//! Datasets of batches of another's elements, or of their rows.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use meshtf_tensor::memory;
 use super::component::{hosted, row_of, rows_of, stacked};
 use super::{Dataset, Element, Elements, INFINITE, Parts, Pull, UNKNOWN, pulled};
 
-/// So many elements at a time, stacked; the last ones are left out if they are fewer and `drops`.
+/// Batches of `size` elements, stacked; the last elements are left out if they are fewer and `drops`.
 ///
 /// # Errors
 /// InvalidArgument if the size is not positive.
@@ -63,7 +63,7 @@ pub(crate) fn unbatch(input: Arc<Dataset>) -> Parts {
         (elements, Some(rows)) => elements.saturating_mul(i64::try_from(rows).unwrap_or(i64::MAX)),
     };
     Parts::new(cardinality, move |pull| {
-        // The element that is taken apart, which of its rows is next, and how many it has.
+        // The element that is split, the index of its next row, and the number of its rows.
         let (mut element, mut at, mut count) = (Vec::new(), 0, 0);
         pulled(input.elements(pull)?, move |input, pull| {
             while at == count {

@@ -1,4 +1,4 @@
-//! Datasets that keep the elements of others: in memory, or in a file.
+//! Datasets that cache the elements of others: in memory, or in a file.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use prost::Message as _;
 use super::component::{hosted, tensor};
 use super::{Dataset, Element, Elements, Parts, Pull, bytes_of};
 
-/// The elements, which are kept when all were asked for once, and then given from memory.
+/// The elements, which are kept once all have been asked for, and then come from memory.
 pub(crate) fn in_memory(input: Arc<Dataset>) -> Parts {
     let kept: Arc<Mutex<Option<Arc<Vec<Element>>>>> = Arc::default();
     Parts::new(input.cardinality, move |pull| {
@@ -66,7 +66,7 @@ impl Elements for Cache {
     }
 }
 
-/// The elements, which are written to a file while they are asked for. Once that has all of them, they are read from there, by
+/// The elements, which are written to a file while they are asked for. Once the file has all of them, they are read from it, by
 /// this and any later dataset that names the same file. The file is `NAME.elements`: a TFRecord for each component of each
 /// element, a TensorProto.
 ///

@@ -1,4 +1,4 @@
-//! Datasets that choose: each element once, from the dataset that another names, at random.
+//! Datasets that choose: distinct elements, elements of the dataset that another names, random ones.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{Dataset, Element, Elements, INFINITE, Parts, Pull, Spec, UNKNOWN, ar
 use crate::rows::row;
 use crate::token::Token;
 
-/// The elements, which have one component each, without those that came before.
+/// The elements, which have one component each, without repetitions.
 pub(crate) fn unique(input: Arc<Dataset>) -> Result<Parts> {
     let types = &input.spec.types;
     if types.len() != 1 {
@@ -62,8 +62,8 @@ impl Elements for Unique {
     }
 }
 
-/// The next element of the dataset whose number the next element of the selector is. One that has ended is passed over, or ends
-/// it all.
+/// The next element of the dataset whose number the next element of the selector is. If that dataset has ended, it is skipped,
+/// or, if `stops`, ends the result.
 pub(crate) fn directed(selector: Arc<Dataset>, inputs: Vec<Arc<Dataset>>, stops: bool) -> Parts {
     Parts::new(UNKNOWN, move |pull| {
         let from = inputs.iter().map(|input| input.elements(pull).map(Some)).collect::<Result<_>>()?;
@@ -114,8 +114,8 @@ impl Elements for Directed {
     }
 }
 
-/// The elements of whichever of some datasets is fastest; all have the same elements. That is the first: each makes its elements
-/// when they are asked for, and none is asked before it is chosen.
+/// The elements of the fastest of several datasets, all of which have the same elements. It is the first: each makes its
+/// elements on request, and none receives a request before it is chosen.
 ///
 /// # Errors
 /// InvalidArgument if they differ in types, shapes or size.
@@ -146,10 +146,11 @@ pub(crate) fn fastest(inputs: Vec<Arc<Dataset>>) -> Result<Parts> {
     Ok(arrange::same(Arc::clone(first)))
 }
 
-/// What the first of some functions makes of a dataset; all make the same of it. It may ask that for its elements once.
+/// The dataset that the first of some functions makes from another; all make the same one. It may read the other once.
 ///
 /// # Errors
-/// InvalidArgument if the ratio of elements in and out does not fit the number of them that TensorFlow tries each function with.
+/// InvalidArgument if the ratio of elements in and out does not fit the number of them that TensorFlow tries each function
+/// with.
 pub(crate) fn branch(
     input: Arc<Dataset>,
     function: Captured,

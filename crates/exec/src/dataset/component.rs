@@ -12,7 +12,7 @@ use crate::token::{Boxed, Token, Variant};
 /// The element with its tensors in the memory of this process.
 ///
 /// # Errors
-/// InvalidArgument if a component has no rows: a dataset, say.
+/// InvalidArgument if a component has no rows: a dataset, for example.
 pub(crate) fn hosted(element: Element) -> Result<Element> {
     let one = |token: Token| match token {
         Token::Variant(Variant::Boxed(_)) => Ok(token),
@@ -21,10 +21,10 @@ pub(crate) fn hosted(element: Element) -> Result<Element> {
     element.into_iter().map(one).collect()
 }
 
-/// The tensor that a component is, once it is [`hosted`].
+/// The tensor of a component, once it is [`hosted`].
 ///
 /// # Errors
-/// InvalidArgument if it is none.
+/// InvalidArgument if it is not a tensor.
 pub(super) fn tensor(token: &Token) -> Result<&Tensor> {
     match token {
         Token::Value(Value::Host(tensor)) => Ok(tensor),
@@ -40,7 +40,7 @@ fn shape(token: &Token) -> Result<&Shape> {
     }
 }
 
-/// How many rows each of some components has.
+/// The number of rows of each of some components.
 ///
 /// # Errors
 /// InvalidArgument if they differ, or one is a scalar.
@@ -74,7 +74,7 @@ pub(crate) fn row_of(components: &[Token], i: usize) -> Result<Element> {
     components.iter().map(one).collect()
 }
 
-/// Component `i` of several elements, one above the other.
+/// Component `i` of several elements, stacked.
 ///
 /// # Errors
 /// InvalidArgument if an element lacks it, or they differ in dtype or shape.

@@ -13,7 +13,7 @@ use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 use super::{Element, Elements, Parts, Pull, UNKNOWN};
 use crate::token::Token;
 
-/// How the records of files are written, and which of their fields are wanted.
+/// The format of the records of files, and the wanted fields.
 pub(crate) struct Csv {
     pub names: Vec<Vec<u8>>,
     pub compression: Compression,
@@ -21,15 +21,15 @@ pub(crate) struct Csv {
     pub has_header: bool,
     pub delimiter: u8,
     pub quotes: bool,
-    /// Stands for a field without a value.
+    /// The text of a field without a value.
     pub missing: Vec<u8>,
     pub columns: Columns,
-    /// For each wanted field its dtype, and what stands for one without a value: one element or none.
+    /// For each wanted field its dtype, and the default for one without a value: one element or none.
     pub fields: Vec<(DType, Tensor)>,
     pub folder: Folder,
 }
 
-/// Numbers of fields.
+/// The indices of the wanted fields.
 pub(crate) enum Columns {
     All,
     Only(Vec<u64>),
@@ -44,7 +44,7 @@ pub(crate) fn csv(csv: Csv) -> Parts {
 
 struct Reading {
     csv: Arc<Csv>,
-    /// The file that is read, or the next one.
+    /// The index of the file that is read, or of the next one.
     at: usize,
     open: Option<Text>,
 }
@@ -56,7 +56,7 @@ struct Text {
     pace: Pace,
 }
 
-/// What comes after a field.
+/// The end of a field.
 #[derive(PartialEq)]
 enum End {
     Field,
@@ -89,13 +89,13 @@ impl Elements for Reading {
 }
 
 impl Text {
-    /// The next byte, which is still there afterwards.
+    /// The next byte, which stays unread.
     fn peek(&mut self) -> Result<Option<u8>> {
         let failing = |error: io::Error| failed(&self.name, &error);
         Ok(self.reader.fill_buf().map_err(failing)?.first().copied())
     }
 
-    /// Passes over a record; `None` at the end of the file.
+    /// Skips a record; `None` at the end of the file.
     fn header(&mut self, csv: &Csv) -> Result<Option<()>> {
         if self.peek()?.is_none() {
             return Ok(None);
@@ -110,7 +110,7 @@ impl Text {
         }
     }
 
-    /// The next record, or what is wrong with it; `None` at the end of the file.
+    /// The next record, or its error; `None` at the end of the file.
     fn record(&mut self, csv: &Csv) -> Result<Option<Result<Element>>> {
         if self.peek()?.is_none() {
             return Ok(None);
@@ -124,7 +124,7 @@ impl Text {
                 Columns::Only(these) => these.binary_search(&number).is_ok(),
                 Columns::AllBut(these) => these.binary_search(&number).is_err(),
             };
-            // The first that is wrong is told, and the rest of the record passed over.
+            // The first error is reported, and the rest of the record skipped.
             if wrong.is_none() {
                 let made = field.and_then(|field| is_wanted.then(|| csv.value(element.len(), &field)).transpose());
                 match made {
@@ -148,7 +148,7 @@ impl Text {
         }))
     }
 
-    /// The next field, or what is wrong with it.
+    /// The next field, or its error.
     fn field(&mut self, csv: &Csv) -> Result<(Result<Vec<u8>>, End)> {
         let mut field = Vec::new();
         let is_quoted = csv.quotes && self.peek()? == Some(b'"');
@@ -179,7 +179,7 @@ impl Text {
                     }
                     break End::Record;
                 }
-                // Two quotes are one of the field.
+                // Two quotes stand for one quote in the field.
                 b'"' if is_quoted => {
                     push(&mut field, byte)?;
                     inside = true;

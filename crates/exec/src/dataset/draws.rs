@@ -1,14 +1,14 @@
-//! The seeds that elements were made with: with the same ones, a dataset has the same elements.
+//! The seeds that elements were made with; with the same seeds, a dataset has the same elements.
 
 use std::cell::{Cell, RefCell};
 
 use meshtf_kernels::Dice;
 use meshtf_tensor::failure::{Code, Failure, Result};
 
-/// Most draws that are noted.
+/// Most draws that are recorded.
 const MAX_DRAWS: usize = 1 << 20;
 
-/// Two seeds, and how many were drawn where they come from.
+/// Two seeds, and the number of seeds drawn from their source.
 pub(crate) type Draw = [u64; 3];
 
 /// The draws of an iterator, in their order.
@@ -19,12 +19,12 @@ pub(crate) struct Draws {
 }
 
 impl Draws {
-    /// Draws of which these are the first.
+    /// Draws that begin with the recorded ones.
     pub fn again(all: Vec<Draw>) -> Draws {
         Draws { all: RefCell::new(all), count: Cell::new(0) }
     }
 
-    /// The next draw, which `draw` makes of the one that was noted in its place.
+    /// The next draw; `draw` makes it from the one recorded at this position, if there is one.
     pub fn next(&self, draw: impl FnOnce(Option<Draw>) -> Draw) -> Draw {
         let at = self.count.replace(self.count.get() + 1);
         let noted = self.all.borrow().get(at).copied();
@@ -35,10 +35,10 @@ impl Draws {
         drawn
     }
 
-    /// All of them.
+    /// All draws.
     ///
     /// # Errors
-    /// ResourceExhausted if there were more than are noted.
+    /// ResourceExhausted if there were more draws than are recorded.
     pub fn all(&self) -> Result<Vec<Draw>> {
         if self.count.get() > MAX_DRAWS {
             let why =
@@ -53,7 +53,7 @@ impl Draws {
     }
 }
 
-/// Gives seeds, one after the other, and goes back to any of them.
+/// A source of seeds that can return to any of them.
 pub(crate) struct SeedSource {
     begins_with: (u64, u64),
     dice: Dice,
@@ -71,7 +71,7 @@ impl SeedSource {
         [seed, u64::from(self.dice.draw()), self.count]
     }
 
-    /// Goes on after so many draws.
+    /// Continues after this number of draws.
     pub fn go_to(&mut self, count: u64) {
         // Two numbers a draw, four a block.
         let (seed, seed2) = self.begins_with;

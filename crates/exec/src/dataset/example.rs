@@ -11,7 +11,7 @@ use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 use super::{Dataset, Element, Parts, pulled, tensors};
 use crate::token::{Boxed, Token};
 
-/// The features that are wanted of each example.
+/// The wanted features of each example.
 pub(crate) struct Features {
     pub sparse: Vec<(Vec<u8>, DType)>,
     pub dense: Vec<(Vec<u8>, DType, PartialShape)>,
@@ -20,10 +20,11 @@ pub(crate) struct Features {
 }
 
 /// The features of each element, which is a batch of serialised examples, in the order of their keys. A sparse feature is an
-/// array of its indices, values and shape. Says how many features and values each example has, under the name of the node.
+/// array of its indices, values and shape. Reports the number of features and values of each example, under the name of the
+/// node.
 ///
 /// # Errors
-/// InvalidArgument if two features have one key, or what is said of a feature does not fit together.
+/// InvalidArgument if two features have one key, or the statements about a feature contradict each other.
 pub(crate) fn features(input: Arc<Dataset>, features: Features, name: String) -> Result<Parts> {
     let keys = features.sparse.iter().map(|(key, _)| key).chain(features.dense.iter().map(|(key, ..)| key));
     let mut order = BTreeMap::new();
@@ -34,7 +35,7 @@ pub(crate) fn features(input: Arc<Dataset>, features: Features, name: String) ->
         }
     }
     let order: Vec<usize> = order.into_values().collect();
-    // What is wrong without an example is found now.
+    // Errors that need no example are found now.
     features.of(&mut features.kernel()?, Tensor::vector(Vec::<Vec<u8>>::new()))?;
     let features = Arc::new(features);
     Ok(Parts::new(input.cardinality, move |pull| {
@@ -67,7 +68,7 @@ impl Features {
         self.sparse.iter().any(|(own, _)| own == key) || self.dense.iter().any(|(own, ..)| own == key)
     }
 
-    /// What ParseExample does.
+    /// The kernel of ParseExample.
     fn kernel(&self) -> Result<HostKernel> {
         let attrs = Attrs::from([
             ("Nsparse", Attr::Int(self.sparse.len() as i64)),

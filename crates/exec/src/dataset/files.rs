@@ -7,8 +7,8 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::{Elements, Parts, Pull, UNKNOWN};
 
-/// The records of some files, one file after the other. Of the file at the same place in `offsets`, if that is not empty, the
-/// bytes before the offset are left out.
+/// The records of some files, one file after the other. If `offsets` is not empty, the bytes of each file before the offset at
+/// its index are left out.
 pub(crate) fn records(names: Vec<Vec<u8>>, offsets: Vec<u64>, format: Format, folder: Folder) -> Parts {
     let files = Files { names, offsets, format, folder };
     Parts::new(UNKNOWN, move |_| Ok(Box::new(Following { files: files.clone(), at: 0, open: None })))
@@ -24,7 +24,7 @@ struct Files {
 
 struct Following {
     files: Files,
-    /// The file that is read, or the next one.
+    /// The index of the file that is read, or of the next one.
     at: usize,
     open: Option<Records>,
 }
@@ -69,7 +69,7 @@ impl Files {
     }
 }
 
-/// Refuses records of one length of which the last is cut off.
+/// Refuses records of one length whose last one is truncated.
 fn check_end(format: &Format, name: &[u8], records: &Records) -> Result<()> {
     match *format {
         Format::Fixed { header, record, footer, .. } if records.body() % record as i64 != 0 || records.body() < 0 => {

@@ -1,4 +1,4 @@
-//! Datasets that bring together the elements of one key.
+//! Datasets that group the elements of one key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ pub(crate) struct Windowing {
     pub key: Captured,
     /// A dataset of a key and the dataset of a window.
     pub reduce: Captured,
-    /// How many elements a window of a key has.
+    /// The number of elements of a key's window.
     pub size: Captured,
 }
 
-/// What the elements of each key come to, as soon as there are enough of them; the last ones when there are no more.
+/// The reduced windows of each key, as soon as they have enough elements; the last ones at the end of the input.
 pub(crate) fn by_window(input: Arc<Dataset>, functions: Windowing, spec: Spec) -> Parts {
     Parts::new(UNKNOWN, move |pull| {
         Ok(Box::new(ByWindow {
@@ -43,7 +43,7 @@ pub(crate) fn by_window(input: Arc<Dataset>, functions: Windowing, spec: Spec) -
 
 struct ByWindow {
     from: Option<Box<dyn Elements>>,
-    /// Those of the elements that come, and that go.
+    /// The specs of the input's elements, and of the output's.
     within: Spec,
     spec: Spec,
     key: Box<dyn Instance>,
@@ -117,15 +117,15 @@ impl Elements for ByWindow {
 /// The functions of a dataset that reduces the elements of each key.
 pub(crate) struct Reducing {
     pub key: Captured,
-    /// What the state of a key begins with.
+    /// The initial state of a key.
     pub init: Captured,
-    /// The next state, of a state and an element.
+    /// The next state, from a state and an element.
     pub reduce: Captured,
-    /// An element, of the last state.
+    /// An element, from the last state.
     pub finish: Captured,
 }
 
-/// What the elements of each key come to, in the order of the keys.
+/// The reduced elements of each key, in the order of the keys.
 pub(crate) fn by_reducer(input: Arc<Dataset>, functions: Reducing) -> Parts {
     Parts::new(UNKNOWN, move |pull| {
         Ok(Box::new(ByReducer {
@@ -175,7 +175,7 @@ impl Elements for ByReducer {
     }
 }
 
-/// The one int64 that a function answered.
+/// The one int64 that a function returned.
 fn number(answer: Element, what: &str) -> Result<i64> {
     let wrong = || Failure::invalid(format!("{what} must return a scalar int64."));
     let [token] = <[Token; 1]>::try_from(answer).map_err(|_| wrong())?;

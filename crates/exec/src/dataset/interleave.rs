@@ -1,4 +1,4 @@
-//! Datasets of the elements of other datasets, which a function makes of each element: one after the other, or by turns.
+//! Datasets of the elements of other datasets, which a function makes from each element: one after the other, or by turns.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use super::mapped::{Captured, checked, dataset_of};
 use super::{Dataset, Element, Elements, Instance, Parts, Pull, Spec, UNKNOWN};
 
-/// The elements of the dataset that the function makes of the first element, then those of the next, and so on.
+/// The elements of the dataset that the function makes from the first element, then those of the next, and so on.
 pub(crate) fn flat_map(input: Arc<Dataset>, function: Captured, spec: Spec) -> Parts {
     Parts::new(UNKNOWN, move |pull| {
         Ok(Box::new(FlatMap {
@@ -49,7 +49,7 @@ impl Elements for FlatMap {
     }
 }
 
-/// The elements of the dataset that the function makes of an element.
+/// The elements of the dataset that the function makes from an element.
 pub(super) fn opened(
     function: &mut dyn Instance,
     element: Element,
@@ -86,15 +86,15 @@ pub(crate) fn interleave(input: Arc<Dataset>, function: Captured, spec: Spec, cy
 
 struct Interleave {
     from: Box<dyn Elements>,
-    /// Nothing more comes from there.
+    /// The input has ended.
     has_ended: bool,
     function: Box<dyn Instance>,
     spec: Spec,
-    /// The datasets that take turns; a place whose dataset has ended is open for the next.
+    /// The datasets that take turns; a slot whose dataset has ended is free for the next.
     open: Vec<Option<Box<dyn Elements>>>,
     cycle: usize,
     block: usize,
-    /// Whose turn it is, and how many elements it has given in this turn.
+    /// The slot whose turn it is, and the number of elements it has given in this turn.
     at: usize,
     given: usize,
 }
@@ -103,7 +103,7 @@ impl Interleave {
     fn turn_to_next(&mut self) {
         self.given = 0;
         self.at = (self.at + 1) % self.cycle;
-        // Places that never had a dataset have no turn once none follows.
+        // Slots that never had a dataset get no turn once the input has ended.
         if self.has_ended && self.at >= self.open.len() {
             self.at = 0;
         }

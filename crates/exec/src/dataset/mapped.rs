@@ -1,4 +1,4 @@
-//! Datasets whose elements a function makes, or chooses.
+//! Datasets whose elements a function makes or selects.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use super::{Callee, Cardinality, Dataset, Element, INFINITE, Instance, Parts, Pull, Spec, UNKNOWN, pulled};
 use crate::token::Token;
 
-/// A function that an op holds, and what it captured where the op stands.
+/// A function that an op holds, and the values it captured.
 #[derive(Clone)]
 pub(crate) struct Captured {
     pub callee: Arc<dyn Callee>,
@@ -21,8 +21,8 @@ impl Captured {
     }
 }
 
-/// What the function makes of each element. If it says that something is out of range, that is a failure if as many elements are
-/// to come out as go in, and the end if not.
+/// The function's result for each element. If it fails with OutOfRange, that is a failure if the number of elements is to be
+/// kept, and the end if not.
 pub(crate) fn map(input: Arc<Dataset>, function: Captured, keeps_count: bool) -> Parts {
     Parts::new(input.cardinality, move |pull| {
         let mut function = function.instance(pull)?;
@@ -44,7 +44,7 @@ fn mapped(function: &mut dyn Instance, element: Element, keeps_count: bool, pull
     }
 }
 
-/// The elements of which the function says so; says how many they are, and how many the others, under the name of the node.
+/// The elements that satisfy the predicate. Reports the number of these and of the other elements, under the name of the node.
 pub(crate) fn filter(input: Arc<Dataset>, function: Captured, name: String) -> Parts {
     Parts::new(fewer(input.cardinality), move |pull| {
         let (mut function, mut dropped, mut kept) = (function.instance(pull)?, 0u64, 0u64);
@@ -67,7 +67,7 @@ pub(crate) fn filter(input: Arc<Dataset>, function: Captured, name: String) -> P
     })
 }
 
-/// The elements whose last component says so, without that.
+/// The elements whose last component is true, without that component.
 pub(crate) fn filter_by_last(input: Arc<Dataset>) -> Parts {
     Parts::new(fewer(input.cardinality), move |pull| {
         pulled(input.elements(pull)?, move |input, pull| {
@@ -82,7 +82,7 @@ pub(crate) fn filter_by_last(input: Arc<Dataset>) -> Parts {
     })
 }
 
-/// The elements before the first of which the function does not say so.
+/// The elements before the first that does not satisfy the predicate.
 pub(crate) fn take_while(input: Arc<Dataset>, function: Captured) -> Parts {
     Parts::new(fewer(input.cardinality), move |pull| {
         let (mut function, mut has_ended) = (function.instance(pull)?, false);
@@ -101,7 +101,7 @@ fn fewer(cardinality: Cardinality) -> Cardinality {
     if cardinality == 0 { 0 } else { UNKNOWN }
 }
 
-/// What a predicate answered.
+/// The answer of a predicate.
 fn truth(answer: Element) -> Result<bool> {
     match <[Token; 1]>::try_from(answer) {
         Ok([token]) => {
@@ -113,7 +113,7 @@ fn truth(answer: Element) -> Result<bool> {
     }
 }
 
-/// What the function makes of a state and each element; it returns the next state, and an element.
+/// The function's results for a state and each element; it returns the next state, and an element.
 pub(crate) fn scan(input: Arc<Dataset>, initial: Vec<Token>, function: Captured, keeps_count: bool) -> Parts {
     Parts::new(input.cardinality, move |pull| {
         let (mut function, mut state) = (function.instance(pull)?, initial.clone());
@@ -131,10 +131,10 @@ pub(crate) fn scan(input: Arc<Dataset>, initial: Vec<Token>, function: Captured,
     })
 }
 
-/// What is left of a state when the function has made another of it with each element.
+/// The last state when the function has made a new one from each element.
 ///
 /// # Errors
-/// What an element or a call failed with.
+/// The failure of an element or of a call.
 pub(crate) fn reduce(input: &Dataset, initial: Vec<Token>, function: &Captured, pull: &Pull) -> Result<Vec<Token>> {
     let mut function = function.instance(pull)?;
     let mut elements = input.iterate(pull)?;
@@ -146,7 +146,7 @@ pub(crate) fn reduce(input: &Dataset, initial: Vec<Token>, function: &Captured, 
     Ok(state)
 }
 
-/// The elements without those whose making failed.
+/// The elements without those that failed.
 pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Parts {
     let cardinality = match input.cardinality {
         INFINITE => INFINITE,
@@ -168,7 +168,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Parts {
     })
 }
 
-/// The dataset that a function answered.
+/// The dataset that a function returned.
 pub(crate) fn dataset_of(answer: Element) -> Result<Arc<Dataset>> {
     let [Token::Variant(crate::token::Variant::Dataset(dataset))] = &answer[..] else {
         return Err(Failure::invalid("the function must answer one dataset"));
@@ -176,7 +176,7 @@ pub(crate) fn dataset_of(answer: Element) -> Result<Arc<Dataset>> {
     Ok(Arc::clone(dataset))
 }
 
-/// Refuses a dataset whose elements are not as the node declares.
+/// Refuses a dataset whose elements differ from the node's declaration.
 pub(super) fn checked(dataset: Arc<Dataset>, spec: &Spec) -> Result<Arc<Dataset>> {
     dataset.spec.check_against(spec).map(|()| dataset)
 }

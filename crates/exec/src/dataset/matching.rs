@@ -1,4 +1,4 @@
-//! A dataset of the names of files that patterns stand for.
+//! A dataset of the names of files that match patterns.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,11 +12,10 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::{Element, Elements, Parts, Pull, UNKNOWN};
 
-/// What stands for text that is not known.
+/// Characters with a special meaning in a pattern.
 const SPECIAL: [char; 4] = ['*', '?', '[', '\\'];
 
-/// The names of the files that each pattern stands for, by name within each folder. Folders are looked through when names are
-/// asked for.
+/// The names of the files that match each pattern, by name within each folder. Folders are read when names are asked for.
 ///
 /// # Errors
 /// InvalidArgument if a pattern is not UTF-8.
@@ -39,10 +38,10 @@ pub(crate) fn matching(patterns: &[Vec<u8>], folder: Folder) -> Result<Parts> {
 
 struct Matching {
     patterns: Arc<Vec<String>>,
-    /// The next pattern.
+    /// The index of the next pattern.
     next: usize,
     pattern: String,
-    /// Files that match, and folders that are to be looked through.
+    /// Files that match, and folders that are still to be read.
     waiting: BinaryHeap<Reverse<(String, bool)>>,
     entries: usize,
     has_found: bool,
@@ -79,7 +78,7 @@ impl Elements for Matching {
 }
 
 impl Matching {
-    /// Adds the files of a folder that match, and the folders in which others may.
+    /// Adds the matching files of a folder, and the folders in which there may be more.
     fn look_through(&mut self, folder: &str) -> Result<()> {
         let Ok(listed) = fs::read_dir(self.folder.get()?.resolve(folder.as_bytes())?) else { return Ok(()) };
         let fixed = &self.pattern[..self.pattern.find(SPECIAL).unwrap_or(self.pattern.len())];
@@ -95,7 +94,7 @@ impl Matching {
             let Ok(own) = entry.file_name().into_string() else { continue };
             let slash = if folder.ends_with('/') { "" } else { "/" };
             let path = format!("{folder}{slash}{own}");
-            // A link may lead out of the folder: what it leads to is not looked at.
+            // A link may lead out of the folder, so it is not followed.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if !path.starts_with(fixed) || is_folder && path.matches('/').count() >= depth {
                 continue;
@@ -108,7 +107,7 @@ impl Matching {
     }
 }
 
-/// Whether each part of a path is one that this part of the pattern stands for.
+/// Whether each part of a path matches the same part of the pattern.
 fn is_match_of_path(pattern: &str, path: &str) -> bool {
     let (pattern, path) = (pattern.split('/'), path.split('/'));
     pattern.clone().count() == path.clone().count() && pattern.zip(path).all(|(part, name)| is_match(part, name))

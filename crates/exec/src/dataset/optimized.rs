@@ -1,4 +1,4 @@
-//! What TensorFlow's optimizations of datasets do that can be seen. What they make faster has no counterpart here.
+//! The observable effects of TensorFlow's optimizations of datasets. Optimizations for speed alone have no counterpart.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::shuffle::{self, Seeds};
 use super::{Dataset, Parts, Statement, arrange, dataset_in, node_name, statistics};
 use crate::token::Token;
 
-/// Datasets after the last buffer of a pipeline that is to have slack.
+/// Datasets that may come after the last buffer of a pipeline with slack.
 const BEFORE_SLACK: &[&str] = &[
     "CacheDataset",
     "CacheDatasetV2",
@@ -33,13 +33,13 @@ const BEFORE_SLACK: &[&str] = &[
     "ZipDataset",
 ];
 
-/// The same elements, but for the order of those that are shuffled and then repeated (`shuffle_and_repeat_fusion`, which
-/// TensorFlow 1.15 asks for unless the options say no). With `latency_all_edges`, each dataset before says how long its
-/// elements took.
+/// The same elements, except for the order of those that are shuffled and then repeated (`shuffle_and_repeat_fusion`, which
+/// TensorFlow 1.15 requests unless the options forbid it). With `latency_all_edges`, each dataset before reports the time that
+/// its elements took.
 ///
 /// # Errors
-/// InvalidArgument if the last buffer is to have slack (`slack`), and another kind of dataset comes after it; what those datasets
-/// fail with, when they are made anew.
+/// InvalidArgument if the last buffer is to have slack (`slack`), and another kind of dataset comes after it; the failures of
+/// those datasets when they are made anew.
 pub(crate) fn optimized(input: Arc<Dataset>, asked: &[Vec<u8>]) -> Result<Parts> {
     let is_asked = |name: &str| asked.iter().any(|asked| asked == name.as_bytes());
     if is_asked("slack") {
@@ -53,7 +53,7 @@ pub(crate) fn optimized(input: Arc<Dataset>, asked: &[Vec<u8>]) -> Result<Parts>
     Ok(arrange::same(input))
 }
 
-/// The datasets that a dataset is made of, without those that its functions captured.
+/// The input datasets of a dataset, without those that its functions captured.
 fn inputs(dataset: &Dataset) -> Vec<&Arc<Dataset>> {
     let op = dataset.statement().map_or("", |statement| &statement.op);
     let has_many = matches!(op, "ZipDataset" | "ConcatenateDataset" | "DirectedInterleaveDataset");
@@ -61,7 +61,7 @@ fn inputs(dataset: &Dataset) -> Vec<&Arc<Dataset>> {
     dataset.held().iter().map_while(dataset_in).take(most).collect()
 }
 
-/// There may be many ways to one dataset; it is looked at once.
+/// There may be many ways to one dataset, which is visited once.
 fn check_slack(dataset: &Arc<Dataset>, seen: &mut HashSet<*const Dataset>) -> Result<()> {
     if !seen.insert(Arc::as_ptr(dataset)) {
         return Ok(());
@@ -76,16 +76,16 @@ fn check_slack(dataset: &Arc<Dataset>, seen: &mut HashSet<*const Dataset>) -> Re
     }
 }
 
-/// Makes one dataset of a shuffled one that is repeated.
+/// Fuses a shuffled dataset and its repetition into one.
 struct Fusion {
-    /// Whether what changes nothing is taken out before.
+    /// Whether datasets without an effect are removed before.
     drops_idle: bool,
-    /// What became of datasets, by where they lie: there may be many ways to one.
+    /// The fused datasets, by the addresses of the originals: there may be many ways to one.
     made: HashMap<*const Dataset, Arc<Dataset>>,
 }
 
 impl Fusion {
-    /// Datasets lie within each other only so deep.
+    /// The limit on nested datasets bounds the recursion.
     fn fused(&mut self, dataset: &Arc<Dataset>) -> Result<Arc<Dataset>> {
         if let Some(made) = self.made.get(&Arc::as_ptr(dataset)) {
             return Ok(Arc::clone(made));
@@ -132,7 +132,7 @@ fn is_shuffled_anew(dataset: &Dataset) -> Result<bool> {
     }
 }
 
-/// Whether a dataset gives what its input gives.
+/// Whether a dataset gives the elements of its input.
 fn is_idle(dataset: &Dataset) -> Result<bool> {
     Ok(match dataset.statement().map_or("", |statement| &statement.op) {
         "TakeDataset" => number(dataset, 1)? < 0,
@@ -142,7 +142,7 @@ fn is_idle(dataset: &Dataset) -> Result<bool> {
     })
 }
 
-/// The number that a dataset was made with.
+/// The number among a dataset's inputs.
 fn number(dataset: &Dataset, input: usize) -> Result<i64> {
     dataset.held().get(input).cloned().map_or(Ok(0), |token| token.host()?.to_i64())
 }
@@ -154,7 +154,7 @@ fn timed(dataset: &Arc<Dataset>, made: &mut HashMap<*const Dataset, Arc<Dataset>
     let Some(statement) = dataset.statement() else { return Ok(Arc::clone(dataset)) };
     let inputs = inputs(dataset).into_iter().map(|input| timed(input, made)).collect::<Result<_>>()?;
     let mut anew = dataset.with_inputs(inputs)?;
-    // Newer ones are left out there, too.
+    // TensorFlow leaves out the newer ones, too.
     if statement.op.ends_with("Dataset") {
         let tag = format!("record_latency::{}", node_name(&statement.op, dataset.held()));
         let parts = statistics::latency(Arc::clone(&anew), tag);

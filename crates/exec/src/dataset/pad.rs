@@ -1,4 +1,4 @@
-//! Batches of elements whose sizes differ: each is filled up at the end.
+//! Batches of elements whose sizes differ: each is padded at the end.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::{Dataset, Parts, pulled};
 use crate::rows::{check_texts, place};
 use crate::token::Token;
 
-/// So many elements at a time. `shapes` are the sizes to which each component is filled up, -1 for the largest of the batch, and
-/// `fills` what with.
+/// Batches of `size` elements. `shapes` are the sizes to which each component is padded, -1 for the largest of the batch, and
+/// `fills` the padding values.
 ///
 /// # Errors
 /// InvalidArgument if the size of a batch is not positive, a shape has a size below -1 or is not a vector, or a padding value
@@ -63,7 +63,7 @@ pub(crate) fn padded_batch(
     }))
 }
 
-/// Sizes, or `None` for the largest.
+/// Sizes; `None` for the largest of the batch.
 fn sizes(shape: &Tensor) -> Result<Vec<Option<usize>>> {
     if shape.rank() != 1 {
         return Err(Failure::invalid("All padded shapes must be vectors"));

@@ -1,4 +1,4 @@
-//! Datasets whose elements are batches made of others: sparse tensors of rows, or each batch cut into parts.
+//! Datasets that convert batches: rows to sparse tensors, or each batch to several parts.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::{Dataset, Element, INFINITE, Parts, UNKNOWN, pulled};
 use crate::rows;
 use crate::token::{Boxed, Token};
 
-/// So many elements at a time, as one sparse tensor, which is an array of its indices, values and shape. `row` is the shape of
-/// an element; where a size is unknown, it is the largest of the batch.
+/// Batches of `size` elements, each one sparse tensor, which is an array of its indices, values and shape. `row` is the shape
+/// of an element; where a size is unknown, it is the largest of the batch.
 ///
 /// # Errors
 /// InvalidArgument if the size is not positive, or elements have more than one component.
@@ -90,8 +90,8 @@ fn sparse(rows: &[&Tensor], shape: &PartialShape, dtype: DType) -> Result<Token>
     Boxed::new(Shape::from([3]), parts.to_vec()).map(Token::from)
 }
 
-/// Each element as so many, one after the other: of each component as many rows, but for the last ones, which may have fewer or
-/// none.
+/// Each element split into `count` parts, one after the other: each part has the same number of rows of a component, except the
+/// last ones, which may have fewer or none.
 ///
 /// # Errors
 /// InvalidArgument if the count is not positive.
@@ -103,7 +103,7 @@ pub(crate) fn rebatch(input: Arc<Dataset>, count: i64) -> Result<Parts> {
         elements => elements.saturating_mul(count),
     };
     Ok(Parts::new(cardinality, move |pull| {
-        // The element that is taken apart, and which of its parts is next.
+        // The element that is split, and the index of its next part.
         let (mut element, mut at) = (Element::new(), 0);
         pulled(input.elements(pull)?, move |input, pull| {
             if at == 0 {

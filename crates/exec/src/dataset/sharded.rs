@@ -1,4 +1,4 @@
-//! Datasets of files, of which each worker reads a part: what AutoShardDataset makes of a dataset.
+//! Datasets of files of which each worker reads a part: the results of AutoShardDataset.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::token::Token;
 /// Datasets that read files.
 const READERS: &[&str] =
     &["FixedLengthRecordDataset", "FixedLengthRecordDatasetV2", "TextLineDataset", "TFRecordDataset"];
-/// Datasets of which a function may make readers of each element.
+/// Datasets whose function may make readers from each element.
 const CALLERS: &[&str] = &[
     "FlatMapDataset",
     "InterleaveDataset",
@@ -54,12 +54,12 @@ pub(crate) struct Worker {
     pub count: i64,
 }
 
-/// Every so manyth file of a dataset, as the worker's number says; of a dataset that does not go by files, every so manyth
+/// Every `worker.count`-th file of a dataset, from the worker's index on; of a dataset that is not made from files, every such
 /// element. The policy is TensorFlow 2's: 0 is that, 1 by files alone, 2 by elements alone, -1 neither.
 ///
 /// # Errors
-/// NotFound if it is to go by files, and does not; Unimplemented for another policy; what the datasets after the files fail with,
-/// when they are made anew.
+/// NotFound if the policy asks for files and there are none; Unimplemented for another policy; the failures of the datasets
+/// after the files when they are made anew.
 pub(crate) fn shard(dataset: Arc<Dataset>, worker: Worker, policy: i64) -> Result<Parts> {
     if !(-1..=2).contains(&policy) {
         let why = format!("AutoShardDataset has no auto_shard_policy {policy} here");
@@ -80,12 +80,13 @@ pub(crate) fn shard(dataset: Arc<Dataset>, worker: Worker, policy: i64) -> Resul
 
 struct Sharding {
     worker: Worker,
-    /// What was made of datasets, by where they lie: there may be many ways to one.
+    /// The sharded datasets, by the addresses of the originals: there may be many ways to one.
     made: HashMap<*const Dataset, Option<Arc<Dataset>>>,
 }
 
 impl Sharding {
-    /// The dataset with a part of its files; `None` if it does not go by files. Datasets lie within each other only so deep.
+    /// The dataset with a part of its files; `None` if it is not made from files. The limit on nested datasets bounds the
+    /// recursion.
     fn by_files(&mut self, dataset: &Arc<Dataset>) -> Result<Option<Arc<Dataset>>> {
         if let Some(made) = self.made.get(&Arc::as_ptr(dataset)) {
             return Ok(made.clone());
@@ -128,7 +129,8 @@ fn reads_files(function: &Function) -> bool {
     })
 }
 
-/// Some of the files, the same for each worker whose shuffles differ: what was shuffled before is shuffled after.
+/// A worker's part of the files. It does not depend on shuffles, which differ from worker to worker: the part is taken before
+/// the shuffle.
 fn some_of(files: &Arc<Dataset>, worker: Worker) -> Result<Arc<Dataset>> {
     let (files, shuffle) = in_order(files)?;
     let part = arrange::shard(Arc::clone(&files), worker.count, worker.index, true)?;

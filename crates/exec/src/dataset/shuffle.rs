@@ -1,4 +1,4 @@
-//! Elements in another order: each is drawn from a buffer, which is filled up from the input. The draws are TensorFlow's.
+//! Datasets in random order: each element is drawn from a buffer, which is filled from the input. The draws are TensorFlow's.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,20 +12,20 @@ use meshtf_tensor::memory;
 use super::draws::SeedSource;
 use super::{Dataset, Element, Elements, INFINITE, Parts, Pull, UNKNOWN, bytes_of};
 
-/// What the draws of each iteration begin with.
+/// The seeds of the draws of each iteration.
 #[derive(Clone)]
 pub(crate) enum Seeds {
     /// The same each time.
     Fixed(u64, u64),
-    /// Others each time, drawn from there.
+    /// New ones each time, drawn from this source.
     Drawn(Arc<Mutex<SeedSource>>),
-    /// The same each time, but a round of an iteration goes on with the draws of the one before: so TensorFlow 1 draws where it
-    /// makes one of shuffling and repeating.
+    /// The same each time, but a round of an iteration continues with the draws of the one before. TensorFlow 1 draws this way
+    /// where it fuses shuffling and repeating.
     GoingOn(u64, u64),
 }
 
 impl Seeds {
-    /// Two seeds as a node states them: unpredictable if both are 0.
+    /// Two seeds from a node: unpredictable if both are 0.
     pub fn new(seed: i64, seed2: i64, is_drawn_anew: bool) -> Seeds {
         let (seed, seed2) = stated(seed, seed2);
         match is_drawn_anew {
@@ -34,7 +34,7 @@ impl Seeds {
         }
     }
 
-    /// [`Seeds::GoingOn`], of two seeds as a node states them.
+    /// [`Seeds::GoingOn`], with two seeds from a node.
     pub fn going_on(seed: i64, seed2: i64) -> Seeds {
         let (seed, seed2) = stated(seed, seed2);
         Seeds::GoingOn(seed, seed2)
@@ -54,7 +54,7 @@ impl Seeds {
     }
 }
 
-/// Seeds as a node states them: unpredictable ones if both are 0.
+/// Seeds from a node: unpredictable ones if both are 0.
 fn stated(seed: i64, seed2: i64) -> (u64, u64) {
     match (seed as u64, seed2 as u64) {
         (0, 0) => Dice::unpredictable_seeds(),
@@ -62,10 +62,10 @@ fn stated(seed: i64, seed2: i64) -> (u64, u64) {
     }
 }
 
-/// Refuses a number of rounds that shuffling and repeating in one does not take.
+/// Refuses a number of rounds that a fused shuffle and repeat does not take.
 ///
 /// # Errors
-/// InvalidArgument in TensorFlow's words.
+/// InvalidArgument with TensorFlow's message.
 pub(crate) fn check_count(count: i64) -> Result<()> {
     if count > 0 || count == -1 {
         return Ok(());
@@ -73,13 +73,14 @@ pub(crate) fn check_count(count: i64) -> Result<()> {
     Err(Failure::invalid("count must be greater than zero or equal to -1."))
 }
 
-/// The elements of `count` rounds over the input, or of rounds without end if that is negative, each drawn from `size` of them.
+/// The elements of `count` rounds over the input, or of rounds without end if `count` is negative, each drawn from `size` of
+/// them.
 ///
 /// # Errors
 /// InvalidArgument if the size is not positive.
 pub(crate) fn shuffle(input: Arc<Dataset>, size: i64, seeds: Seeds, count: i64) -> Result<Parts> {
     let size = match size {
-        // As many as there are.
+        // As many as the input has.
         UNKNOWN => usize::MAX,
         size => usize::try_from(size).unwrap_or(0),
     };
@@ -113,18 +114,18 @@ pub(crate) fn shuffle(input: Arc<Dataset>, size: i64, seeds: Seeds, count: i64) 
 struct Shuffle {
     dataset: Arc<Dataset>,
     from: Option<Box<dyn Elements>>,
-    /// Those left, the one under way included; `None` without end.
+    /// The remaining rounds, the one under way included; `None` without end.
     rounds: Option<u64>,
     has_begun: bool,
     dice: Dice,
-    /// Of the rounds that follow.
+    /// The seeds of the rounds that follow.
     seeds: Seeds,
     is_round_empty: bool,
     size: usize,
-    /// A ring: the element with number n of all is at n modulo the size.
+    /// A ring buffer: the element with number n is at index n modulo the size.
     buffer: Vec<Option<Element>>,
     held: usize,
-    /// The numbers of the elements that are held of each round, of which the first gives.
+    /// By round, the range of numbers of the elements in the buffer; elements are drawn from the first.
     slices: VecDeque<Slice>,
 }
 
@@ -134,7 +135,7 @@ struct Slice {
 }
 
 impl Shuffle {
-    /// Fills the buffer up.
+    /// Fills the buffer.
     fn fill(&mut self, pull: &Pull) -> Result<()> {
         while self.held < self.size {
             let Some(from) = &mut self.from else { return Ok(()) };
@@ -155,7 +156,7 @@ impl Shuffle {
                 }
                 None => {
                     let goes_on = match &mut self.rounds {
-                        // What gives nothing at first would give nothing without end.
+                        // An input without elements would be read again forever.
                         None => self.has_begun,
                         Some(rounds) => {
                             *rounds = rounds.saturating_sub(1);
@@ -176,8 +177,8 @@ impl Shuffle {
         Ok(())
     }
 
-    /// Forgets rounds of which nothing is held any longer, but for the last. The draws begin anew with the next one, unless
-    /// they go on.
+    /// Removes rounds without elements in the buffer, except the last. The draws begin anew with the next round, unless they
+    /// continue.
     fn drop_empty(&mut self, pull: &Pull) {
         while self.slices.len() > 1 && self.slices.front().is_some_and(|slice| slice.start == slice.end) {
             self.slices.pop_front();

@@ -54,7 +54,7 @@ pub(crate) fn range(start: i64, stop: i64, step: i64, dtype: DType) -> Result<Pa
             }
             let number = i128::from(start) + at * i128::from(step);
             at += 1;
-            // It lies between two numbers of 64 bits.
+            // The number fits 64 bits, as it is between two such numbers.
             let number = Tensor::scalar(number as i64);
             let number = if dtype == DType::I64 { number } else { cast(number, dtype)? };
             Ok(Some(vec![number.into()]))

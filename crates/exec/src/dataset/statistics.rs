@@ -1,4 +1,4 @@
-//! Datasets that say something of the elements which they make, to the aggregator that a dataset after them names.
+//! Datasets that report statistics of their elements to the aggregator that a dataset after them names.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::{Callee, Dataset, Element, Instance, Parts, Pull, pulled};
 use crate::resource::Aggregator;
 use crate::token::{Token, Variant};
 
-/// Where statistics go, and what is put before their names.
+/// The receiver of statistics, and the prefix of their names.
 #[derive(Clone, Copy)]
 pub(crate) struct Statistics<'a> {
     to: &'a Aggregator,
@@ -38,7 +38,7 @@ impl Statistics<'_> {
     }
 }
 
-/// The same elements. What those before say of theirs goes to the aggregator.
+/// The same elements. The statistics of the datasets before go to the aggregator.
 pub(crate) fn to_aggregator(input: Arc<Dataset>, to: Arc<Aggregator>, tag: String) -> Parts {
     Parts::new(input.cardinality, move |pull| {
         let (to, tag) = (Arc::clone(&to), tag.clone());
@@ -48,7 +48,7 @@ pub(crate) fn to_aggregator(input: Arc<Dataset>, to: Arc<Aggregator>, tag: Strin
     })
 }
 
-/// The same elements; says how many microseconds the making of each took.
+/// The same elements; reports the number of microseconds that each took.
 pub(crate) fn latency(input: Arc<Dataset>, tag: String) -> Parts {
     Parts::new(input.cardinality, move |pull| {
         let tag = tag.clone();
@@ -64,7 +64,7 @@ pub(crate) fn latency(input: Arc<Dataset>, tag: String) -> Parts {
     })
 }
 
-/// The same elements; says how many bytes each has.
+/// The same elements; reports the number of bytes of each.
 pub(crate) fn bytes(input: Arc<Dataset>, tag: String) -> Parts {
     Parts::new(input.cardinality, move |pull| {
         let tag = tag.clone();
@@ -88,14 +88,14 @@ fn bytes_of(token: &Token) -> usize {
     }
 }
 
-/// The same elements; says what TensorFlow says of its buffer. Here it has none, and nothing is made ahead.
+/// The same elements; reports TensorFlow's statistics of a buffer. There is no buffer: no element is made ahead.
 pub(crate) fn unbuffered(input: Arc<Dataset>, capacity: i64, name: String) -> Parts {
     Parts::new(input.cardinality, move |pull| {
         let name = name.clone();
         pulled(input.elements(pull)?, move |input, pull| {
             let element = input.next(pull)?;
             if let (Some(statistics), Some(_)) = (pull.statistics, &element) {
-                // TensorFlow begins with one if it is to choose.
+                // TensorFlow begins with 1 if it has to choose.
                 let capacity = if capacity == -1 { 1 } else { capacity };
                 if capacity > 0 {
                     statistics.add(&format!("{name}::buffer_utilization"), 0.0)?;
@@ -108,7 +108,7 @@ pub(crate) fn unbuffered(input: Arc<Dataset>, capacity: i64, name: String) -> Pa
     })
 }
 
-/// The same; says how many of the calls that may be made side by side are: none, between two elements.
+/// The same; reports how many of the calls that may run in parallel do: none, between two elements.
 pub(crate) fn one_by_one(parts: Parts, name: String) -> Parts {
     let Parts { cardinality, make } = parts;
     Parts::new(cardinality, move |pull| {
@@ -121,7 +121,8 @@ pub(crate) fn one_by_one(parts: Parts, name: String) -> Parts {
     })
 }
 
-/// The same function; says how many nanoseconds each call took, under the name of the iterator that makes it, and its own.
+/// The same function; reports the number of nanoseconds that each call took, under the name of the calling iterator and its
+/// own.
 pub(crate) fn timed(function: Captured, iterator: &str, own: &str) -> Captured {
     let name = format!("{iterator}::{own}::execution_time");
     Captured { callee: Arc::new(Timed { inner: function.callee, name }), ..function }

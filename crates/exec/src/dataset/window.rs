@@ -11,7 +11,7 @@ use meshtf_tensor::memory;
 use super::{Dataset, Element, Elements, INFINITE, Parts, Pull, Spec, UNKNOWN, bytes_of, given};
 use crate::token::Token;
 
-/// How a window picks elements.
+/// The selection of a window's elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     /// The number of elements.
@@ -24,7 +24,7 @@ pub(crate) struct Window {
     pub drops: bool,
 }
 
-/// Windows over the elements: of each component a dataset.
+/// Windows over the elements: a dataset for each component.
 ///
 /// # Errors
 /// InvalidArgument if a number is not positive.
@@ -61,9 +61,9 @@ impl DivCeil for i64 {
 
 struct Windows {
     from: Option<Box<dyn Elements>>,
-    /// That of the elements.
+    /// The spec of the elements.
     spec: Spec,
-    /// What the next window is over, and what failed.
+    /// The elements and failures for the next window.
     held: VecDeque<Result<Element>>,
     span: usize,
     shift: usize,
@@ -123,7 +123,7 @@ impl Elements for Windows {
     }
 }
 
-/// These elements.
+/// A dataset of these elements.
 pub(super) fn whole(elements: Vec<Element>) -> Parts {
     let elements: Arc<[Element]> = elements.into();
     Parts::new(elements.len() as i64, move |_| {

@@ -1,4 +1,4 @@
-//! Pack of variants: datasets, or arrays of tensors as sparse tensors are, as one array.
+//! Pack of variants: datasets, or the arrays of tensors that stand for sparse tensors, as one array.
 
 use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;

@@ -1,4 +1,4 @@
-//! The ops of barriers. One that takes elements waits in the barrier's queue of those that are complete.
+//! The ops of barriers. An op that takes elements waits in the barrier's queue of complete elements.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn size(count: usize) -> Result<super::super::token::Tokens> {
     Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
 }
 
-/// Hands out what became of those that waited.
+/// Wakes the ops that finished waiting, with their outcomes.
 fn wake(finished: Finished) {
     finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
 }

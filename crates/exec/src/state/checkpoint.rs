@@ -1,5 +1,5 @@
-//! The ops that save and restore: they touch the disk, in the folder that the task was given. States of iterators are saved
-//! among the tensors, each as TensorFlow encodes a variant; so are those that become strings.
+//! The ops that save and restore: they access the disk, in the folder that the task was given. States of iterators are saved
+//! among the tensors, in TensorFlow's encoding of a variant; so are those that become strings.
 
 use meshtf_engine::Engine;
 use meshtf_kernels::{KernelNode, checkpoint};
@@ -34,7 +34,7 @@ struct TensorOfVariant {
 #[derive(Clone, PartialEq, Message)]
 struct NoDims {}
 
-/// What the state of an iterator is called.
+/// The type name of the state of an iterator.
 const ITERATOR: &str = "meshtf::Iterator";
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
@@ -70,7 +70,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
     })
 }
 
-/// The tensor of an input; of the state of an iterator, the proto that stands for it.
+/// The tensor of an input; for the state of an iterator, its proto.
 fn encoded(token: Token) -> Result<Tensor> {
     match &token {
         Token::Variant(_) => Ok(Tensor::scalar(proto_of(&token)?.encode_to_vec())),
@@ -88,7 +88,7 @@ fn proto_of(token: &Token) -> Result<VariantProto> {
     Err(Failure::invalid("of variants, only the states of iterators can be saved"))
 }
 
-/// The state that a proto stands for.
+/// The state in a proto.
 fn decoded(proto: &Tensor) -> Result<Token> {
     let proto = VariantProto::decode(&*proto.item::<Vec<u8>>()?);
     state_of(proto.map_err(|error| Failure::invalid(format!("the checkpoint has a variant that is none: {error}")))?)

@@ -1,4 +1,4 @@
-//! The ops that make datasets, most of them of other datasets; and those that ask one for what it has without an iterator.
+//! The ops that make datasets, most of them from other datasets; and those that take elements from one without an iterator.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             let is_parallel = node.op.starts_with("ParallelInterleaveDatasetV");
             calling(node, site, "f", move |inputs, function, name| {
                 let (cycle, block) = (inputs.number(1 + captured)?, inputs.number(2 + captured)?);
-                // -1 leaves it to the machine.
+                // -1 lets the machine decide.
                 let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64);
                 let cycle = if cycle == -1 { cores() } else { cycle };
                 let parts = interleave::interleave(inputs.dataset(0)?, function, spec.clone(), cycle, block)?;
@@ -248,7 +248,7 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     }
 }
 
-/// Several functions of one op: for each, how many of its inputs the function captured, in their order after the dataset.
+/// The functions of one op: for each, the number of the op's inputs that it captured, in their order after the dataset.
 struct Functions(Vec<(Arc<dyn Callee>, usize)>);
 
 impl Functions {
@@ -272,8 +272,7 @@ impl Functions {
     }
 }
 
-/// An op that makes a dataset with a function, which takes what it captured as the last of its arguments, and with the name of
-/// the node.
+/// An op that makes a dataset with a function, whose last arguments are the values it captured, and with the name of the node.
 fn calling(
     node: &KernelNode,
     site: &Site,
@@ -282,7 +281,7 @@ fn calling(
 ) -> Result<Option<StateOp>> {
     let callee = (site.callee)(node.attrs.function(attr)?, site);
     let captured = node.attrs.dtypes("Targuments")?.len();
-    // Before it come the dataset, and what a state begins with.
+    // Before the captured values come the dataset and the initial state.
     let first = 1 + node.attrs.get("Tstate").map_or(Ok(0), |_| node.attrs.dtypes("Tstate").map(<[DType]>::len))?;
     let op = node.op.to_owned();
     described(node, move |inputs| {
@@ -316,7 +315,7 @@ pub(super) fn described(
     of_elements(node, spec(node)?, parts)
 }
 
-/// An op that makes a dataset of elements as `spec` says.
+/// An op that makes a dataset of elements with this spec.
 pub(super) fn of_elements(
     node: &KernelNode,
     spec: Spec,
@@ -347,7 +346,7 @@ impl StateInputs {
         self.host(index)?.to_i64()
     }
 
-    /// How TensorFlow calls the node of these inputs; to be asked before they are taken.
+    /// TensorFlow's name for a node with these inputs; to be called before they are taken.
     pub(super) fn node_name(&self, op: &str) -> String {
         node_name(op, self.0.iter().flatten())
     }
@@ -356,7 +355,7 @@ impl StateInputs {
         self.host(index)?.item()
     }
 
-    /// Some inputs, as a variant holds them.
+    /// Some inputs, in the form that a variant holds.
     pub(super) fn held(&mut self, range: Range<usize>) -> Result<Vec<Token>> {
         range.map(|index| self.token(index)?.held()).collect()
     }

@@ -1,4 +1,4 @@
-//! Datasets as graphs: the nodes that they were made by, as a GraphDef, for programs that look into it.
+//! Datasets as graphs: the nodes that made them, as a GraphDef, for programs that inspect it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,14 +35,14 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
 #[derive(Default)]
 struct Writer {
     nodes: Vec<NodeDef>,
-    /// The names of the datasets that were written, by where they lie.
+    /// The names of the datasets that were written, by their addresses.
     written: HashMap<usize, String>,
     /// Bytes of the constants.
     bytes: usize,
 }
 
 impl Writer {
-    /// Writes a dataset after what it was made of; its name. Datasets lie within each other only so deep.
+    /// Writes a dataset after its inputs; returns its name. The limit on nested datasets bounds the recursion.
     fn dataset(&mut self, dataset: &Arc<Dataset>) -> Result<String> {
         let place = Arc::as_ptr(dataset) as usize;
         if let Some(name) = self.written.get(&place) {

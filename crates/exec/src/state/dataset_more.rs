@@ -1,5 +1,5 @@
-//! The ops of datasets that few programs use: batches as sparse tensors, parts of batches, features of examples, files of
-//! comma-separated values, names of files; a function of each row; and a dataset that is written to a file.
+//! The less common ops of datasets: batches as sparse tensors, parts of batches, features of examples, files of comma-separated
+//! values, names of files; a function of each row; and a dataset that is written to a file.
 
 use std::sync::Arc;
 
@@ -203,7 +203,7 @@ fn comma_separated(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     })
 }
 
-/// Numbers of columns, in order.
+/// Indices of columns, in order.
 fn columns(numbers: &Tensor, name: &str) -> Result<Vec<u64>> {
     if numbers.rank() != 1 {
         return Err(Failure::invalid(format!("`{name}` must be a vector.")));
@@ -249,7 +249,7 @@ fn to_tf_record(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     })
 }
 
-/// What a function makes of each row of some tensors, one above the other.
+/// The results of a function for each row of some tensors, stacked.
 fn of_each_row(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     let callee = (site.callee)(node.attrs.function("f")?, site);
     let count = node.attrs.dtypes("Targuments")?.len();
@@ -280,7 +280,7 @@ fn of_each_row(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     })
 }
 
-/// How many rows each of some arguments has.
+/// The number of rows of each argument.
 fn check_rows(arguments: &[Token]) -> Result<usize> {
     for (i, argument) in arguments.iter().enumerate() {
         if let Token::Value(value) = argument

@@ -50,7 +50,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             size(4, "buffer_size", 0, by_default)?;
             Format::Fixed { header, record, footer, hop: record, compression }
         } else {
-            // -1 leaves it to TFRecordDataset.
+            // -1 lets TFRecordDataset decide.
             size(2, "buffer_size", if op == "TextLineDataset" { 0 } else { -1 }, by_default)?;
             if op == "TextLineDataset" {
                 Format::Lines { header: 0, compression }

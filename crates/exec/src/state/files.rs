@@ -52,7 +52,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
     }
 }
 
-/// Candidates by the weights of a vocabulary: the last fields of its lines, which commas separate.
+/// Candidates by the weights of a vocabulary: the last fields of its lines, separated by commas.
 fn by_vocabulary(node: &KernelNode, site: &Site, folder: Folder) -> Result<Option<StateOp>> {
     let unigrams = Unigrams::of(node.attrs)?;
     let (name, attrs) = (node.name.to_owned(), node.attrs.clone());
@@ -98,14 +98,14 @@ fn scalar(tensor: &Tensor, what: &str) -> Result<Vec<u8>> {
     tensor.item::<Vec<u8>>()
 }
 
-/// Writes a file as a whole, with the folders that it lies in: it has its old content until then.
+/// Writes a file as a whole, with its folders: it has its old content until then.
 fn write(folder: &Folder, name: &[u8], contents: &[u8]) -> Result<()> {
     let mut file = Whole::begin(folder.get()?.resolve(name)?, name.to_vec())?;
     file.write(contents)?;
     file.end()
 }
 
-/// Adds the names of the files that a pattern matches, as the pattern writes them.
+/// Adds the names of the files that match a pattern, in the pattern's notation.
 fn matching(folder: &Folder, pattern: &[u8], names: &mut Vec<Vec<u8>>) -> Result<()> {
     let text = std::str::from_utf8(pattern).map_err(|_| Failure::invalid("a file name is not UTF-8"))?;
     let is_plain = |part: &&str| !part.contains(['*', '?', '[', '\\']);
@@ -129,7 +129,7 @@ fn matching(folder: &Folder, pattern: &[u8], names: &mut Vec<Vec<u8>>) -> Result
     Ok(())
 }
 
-/// The entries of folders whose names a part of a pattern matches: folders alone, unless it is the last part.
+/// The entries of folders whose names match a part of a pattern: folders alone, unless it is the last part.
 fn expanded(
     folders: &[(PathBuf, String)],
     part: &str,
@@ -148,7 +148,7 @@ fn expanded(
                 return Err(Failure::new(Code::ResourceExhausted, why));
             }
             let own = entry.file_name();
-            // A link may lead out of the folder: what it leads to is not looked at.
+            // A link may lead out of the folder, so it is not followed.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if let Some(own) = own.to_str()
                 && (is_last || is_folder)

@@ -1,4 +1,4 @@
-//! The ops of iterators: each is a resource that goes through a dataset, one element a call.
+//! The ops of iterators: each is a resource that moves through a dataset, one element a call.
 
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ fn written(key: &ResourceKey) -> String {
     format!("iterator\n{}:{}\n{own}\n{}\n{}", key.device.0.name(), key.device.1, key.container, key.name)
 }
 
-/// The device, whether its session alone sees it, the container and the name.
+/// The device, whether only its session sees it, the container and the name.
 fn read(text: &[u8]) -> Option<(&str, bool, &str, &str)> {
     let mut parts = std::str::from_utf8(text).ok()?.splitn(5, '\n');
     (parts.next()? == "iterator").then_some(())?;

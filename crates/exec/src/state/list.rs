@@ -131,7 +131,7 @@ fn compile_whole(node: &KernelNode, dtype: DType) -> Result<Option<StateOp>> {
             let size = list.items.len();
             let places = inputs.host(1)?.to_i64s()?.into_iter().map(|index| {
                 usize::try_from(index).ok().filter(|&index| index < size).ok_or_else(|| {
-                    // As TensorFlow words it.
+                    // TensorFlow's message.
                     let why = format!("Index {index} out o range; list only has {size} elements.");
                     Failure::invalid(why)
                 })
@@ -192,7 +192,7 @@ fn compile_whole(node: &KernelNode, dtype: DType) -> Result<Option<StateOp>> {
 }
 
 impl StateInputs {
-    /// A list to change, for an op on elements of `dtype`.
+    /// A list to be changed, for an op on elements of `dtype`.
     fn own_list(&mut self, index: usize, dtype: DType) -> Result<List> {
         let list = self.list(index)?;
         list.check_dtype(dtype)?;

@@ -1,4 +1,4 @@
-//! Which resource a node names, by container and name, and where it is looked up.
+//! The lookup of a node's resource, by container and name.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use meshtf_tensor::ids::SessionId;
 use super::super::dataset::Callee;
 use super::super::resource::{Resource, ResourceKey, Resources, container_named};
 
-/// For whom a piece is compiled.
+/// The owner of a piece that is compiled.
 pub(crate) struct Site {
     pub session: SessionId,
     pub device: (DeviceKind, u32),
     pub resources: Arc<Resources>,
-    /// Where the random numbers of the session's nodes go on, on this device.
+    /// The state of the random ops of the session on this device.
     pub generators: Arc<Generators>,
-    /// Makes a function that a node holds one that its op can call.
+    /// Makes a function in a node callable by its op.
     pub callee: fn(&Function, &Site) -> Arc<dyn Callee>,
 }
 
 impl Site {
-    /// The same, with random numbers of its own.
+    /// The same, with its own random numbers.
     pub fn apart(&self) -> Site {
         Site {
             session: self.session,
@@ -48,7 +48,7 @@ fn check_names(container: &str, shared: &str) -> Result<()> {
     Ok(())
 }
 
-/// A resource that a node names: looked up when it is first used, and again when something was taken out of the table.
+/// The resource that a node names: looked up when it is first used, and again when a resource was removed from the table.
 pub(super) struct Named {
     key: ResourceKey,
     session: SessionId,
@@ -77,7 +77,7 @@ impl Named {
         Ok(Named { key, session: site.session, resources: site.resources.clone(), found: None })
     }
 
-    /// As [`Named::new`]; if the node names no resource to be shared, its session alone sees it.
+    /// As [`Named::new`]; if the node names no resource to be shared, only its session sees it.
     pub fn new_own(node: &KernelNode, site: &Site) -> Result<Named> {
         let mut named = Named::new(node, site)?;
         let says = |name: &str| node.attrs.get(name).is_some();

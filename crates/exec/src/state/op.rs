@@ -1,4 +1,4 @@
-//! What an op that touches state is: how it is called, how it reads its inputs, and how it returns its outputs.
+//! The form of an op that touches state: its call, its inputs, and its outputs.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use super::super::waiting::{Answer, Finished, WaitId, Waiter, Wake};
 /// An op that touches state, compiled for one node.
 pub(crate) type StateOp = Box<dyn FnMut(Tokens, &mut OpContext) -> Result<Outcome> + Send>;
 
-/// What an op is called with, beside its inputs.
+/// The context of an op's call, in addition to its inputs.
 pub(crate) struct OpContext<'a> {
     pub engine: &'a dyn Engine,
-    /// Where the op's answer goes if it waits, under this id.
+    /// The receiver of the op's answer if it waits, under the id `wait`.
     pub device: &'a Arc<dyn Wake>,
     pub wait: WaitId,
 }
@@ -36,7 +36,7 @@ impl OpContext<'_> {
     }
 }
 
-/// What became of a call.
+/// The outcome of a call.
 pub(crate) enum Outcome {
     Done(Tokens),
     /// The answer comes to the device, under the id of the wait; the resource can cancel it.
@@ -165,7 +165,7 @@ impl StateInputs {
     }
 }
 
-/// Hands out what became of those that waited; the caller's own answer is returned, or that it waits.
+/// Wakes the ops that finished waiting, with their outcomes; returns the caller's own answer, or that it waits.
 pub(super) fn settle(finished: Finished, own: WaitId, resource: impl FnOnce() -> Resource) -> Result<Outcome> {
     let mut answer = None;
     for (waiter, result) in finished {

@@ -1,5 +1,5 @@
 //! The ops of optionals, and those that take any variant. Variants are values, not state: an op returns a new one, which may be
-//! the old one, changed, if nobody else holds that.
+//! the old one, changed, if no other holder shares it.
 
 use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;

@@ -1,4 +1,4 @@
-//! The ops of queues. One that finds its queue full or empty waits in it, in order, without holding a thread.
+//! The ops of queues. An op that finds its queue full or empty waits in it, in order, without holding a thread.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     })
 }
 
-/// Which kind of queue a node asks for.
+/// The kind of queue that a node asks for.
 fn kind(node: &KernelNode) -> Result<Kind> {
     Ok(match node.op {
         "PaddingFIFOQueueV2" => Kind::Padding,

@@ -1,4 +1,4 @@
-//! Ragged tensors as variants: what they are as elements of datasets and lists.
+//! Ragged tensors as variants: their form as elements of datasets and lists.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ fn ragged(token: &Token) -> Result<&RaggedValue> {
     }
 }
 
-/// Each row of a ragged tensor as one of its own; of values alone, each of these.
+/// Each row of a ragged tensor as a separate one; of values without splits, each value.
 fn rows_of(splits: &[Tensor], values: &Tensor, dtype: DType) -> Result<Vec<RaggedValue>> {
     let Some(&size) = values.dims().first() else {
         return Err(Failure::invalid("the values of a ragged tensor must be at least a vector, got a scalar"));
@@ -108,15 +108,15 @@ fn rows_of(splits: &[Tensor], values: &Tensor, dtype: DType) -> Result<Vec<Ragge
     Ok(all)
 }
 
-/// The elements of several tensors one after the other.
+/// The elements of several tensors, concatenated.
 fn joined(parts: &[Tensor], dtype: DType) -> Result<Tensor> {
     let count = parts.iter().map(Tensor::len).fold(0usize, usize::saturating_add);
     rows::joined(dtype, [count].into(), &parts.iter().collect::<Vec<_>>())
 }
 
-/// What a ragged tensor that is made of variants is to be.
+/// The declared form of a ragged tensor that is made from variants.
 struct Form {
-    /// How many ragged dimensions each variant has; -1 if that is what is left.
+    /// The number of ragged dimensions of each variant; -1 for the remaining ones.
     given: i64,
     rank: i64,
     values: DType,
@@ -124,7 +124,7 @@ struct Form {
 }
 
 impl Form {
-    /// The ragged tensors in an array as one that has the dimensions of the array before its own.
+    /// The ragged tensors in an array as one, which has the dimensions of the array before its own.
     fn whole(&self, boxed: &Boxed) -> Result<Tokens> {
         let (dims, outer) = (boxed.shape.dims(), boxed.shape.rank() as i64);
         let own =
@@ -174,7 +174,7 @@ impl Form {
         Ok(outputs)
     }
 
-    /// The splits and values of a variant, if they are as they should be.
+    /// The splits and values of a variant, checked against the form.
     fn checked(&self, i: usize, item: &Token, rank: usize) -> Result<(Vec<Tensor>, Tensor)> {
         let (splits, values) = ragged(item)?.split_off()?;
         let why = if splits.len() != rank {
@@ -195,7 +195,7 @@ impl Form {
     }
 }
 
-/// The shape of each value, which must be that of all.
+/// The shape of each value, which must be the same for all.
 fn inner_shape(values: &[Tensor]) -> Result<Vec<usize>> {
     let inner = |values: &Tensor| values.dims().get(1..).unwrap_or_default().to_vec();
     let Some(first) = values.first() else { return Ok(Vec::new()) };
@@ -221,7 +221,7 @@ fn inner_shape(values: &[Tensor]) -> Result<Vec<usize>> {
     Ok(wanted)
 }
 
-/// Splits of rows of some lengths.
+/// The splits of rows of some lengths.
 fn ends(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut end = 0;
     let ends = lengths.map(|length| {
@@ -231,7 +231,7 @@ fn ends(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     std::iter::once(0).chain(ends).collect()
 }
 
-/// One dimension's splits of some ragged tensors as those of all.
+/// The splits of one dimension of some ragged tensors, as those of all.
 fn lengths_of(splits: &[Vec<Tensor>], level: usize) -> Result<Vec<usize>> {
     let mut all = vec![0];
     for own in splits {

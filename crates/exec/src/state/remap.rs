@@ -1,5 +1,5 @@
-//! GenerateVocabRemapping and LoadAndRemapMatrix: how a matrix of a checkpoint, a row or column of which belongs to each line of
-//! an old vocabulary, becomes one for a new vocabulary.
+//! GenerateVocabRemapping and LoadAndRemapMatrix, which convert a matrix of a checkpoint from an old vocabulary to a new one.
+//! Each line of a vocabulary has a row or a column of the matrix.
 
 use std::collections::HashMap;
 
@@ -85,7 +85,7 @@ fn vocabulary(folder: &Folder, name: &Tensor, which: &str, size: Option<usize>) 
     }
 }
 
-/// For each of `count` lines of the new vocabulary from `offset` on: which line of the old one it is, or -1.
+/// For each of `count` lines of the new vocabulary from `offset` on: the index of the line in the old one, or -1.
 fn remapping(new: Vec<Vec<u8>>, old: Vec<Vec<u8>>, offset: usize, count: usize) -> Result<Vec<i64>> {
     let wanted = offset
         .checked_add(count)
@@ -103,7 +103,7 @@ fn remapping(new: Vec<Vec<u8>>, old: Vec<Vec<u8>>, offset: usize, count: usize) 
     Ok(paced(wanted.iter(), 128).map(|text| lines.get(text).copied().unwrap_or(-1)).collect())
 }
 
-/// Which row or column of the old matrix each of the new ones is; `None` for those that are new.
+/// The index in the old matrix of each row or column of the new one; `None` for new ones.
 struct Places(Vec<Option<usize>>);
 
 impl Places {
@@ -131,8 +131,8 @@ impl Places {
     }
 }
 
-/// The new matrix: what it has of the old one, and `initial` for the elements that are new, row by row. Without places of columns
-/// there are as many as `Err` says, the old ones.
+/// The new matrix: its elements from the old one, and `initial` for the new elements, row by row. Without indices of columns it
+/// has the old ones, as many as `Err` contains.
 fn remapped(
     matrix: &Tensor,
     name: &[u8],

@@ -102,7 +102,7 @@ fn unpacked(token: Token) -> Result<(Shape, Vec<Tensor>)> {
     }
     let texts = token.host()?;
     let all = texts.slice::<Vec<u8>>()?;
-    // The lists of a message take more memory than it.
+    // The lists of a message take more memory than the message.
     check_text_bytes(all.iter().map(|text| text.len().saturating_mul(8)).fold(0, usize::saturating_add))?;
     let part = |text: &Vec<u8>| {
         let proto = TensorProto::decode(text.as_slice());
@@ -112,7 +112,7 @@ fn unpacked(token: Token) -> Result<(Shape, Vec<Tensor>)> {
     Ok((texts.shape().clone(), parts))
 }
 
-/// One sparse tensor for each row of another: how many there are, and their parts.
+/// One sparse tensor for each row of another: their number, and their parts.
 pub(super) fn split([indices, values, shape]: &SparseParts) -> Result<(usize, Vec<Tensor>)> {
     let dims = shape.to_i64s()?;
     let [count, inner @ ..] = &dims[..] else {
@@ -148,7 +148,7 @@ pub(super) fn split([indices, values, shape]: &SparseParts) -> Result<(usize, Ve
     Ok((count, parts))
 }
 
-/// The sparse tensors of an array `[..., 3]` as one that has the dimensions of the array before its own.
+/// The sparse tensors of an array `[..., 3]` as one, which has the dimensions of the array before its own.
 pub(super) fn joined(shape: &Shape, parts: &[Tensor], dtype: DType) -> Result<SparseParts> {
     let [outer @ .., 3] = shape.dims() else {
         let why = format!("Serialized sparse should have 3 as the last dimension, but got shape {shape}");
@@ -197,7 +197,7 @@ pub(super) fn joined(shape: &Shape, parts: &[Tensor], dtype: DType) -> Result<Sp
     Ok([Tensor::from_vec([count, width], places), rows::joined(dtype, [count].into(), &values)?, Tensor::vector(whole)])
 }
 
-/// The sizes of sparse tensor `i`, if its parts are as they should be.
+/// The dimensions of sparse tensor `i`, if its parts are valid.
 fn checked(i: usize, part: &[Tensor], dtype: DType) -> Result<Vec<i64>> {
     let parts: SparseParts = [part[0].clone(), part[1].clone(), part[2].clone()];
     for (at, (rank, what)) in [(2, "index matrix"), (1, "values vector"), (1, "shape vector")].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The ops of maps of sparse tensors. Each names its map itself: there are no handles of them.
+//! The ops of maps of sparse tensors. Each names its map itself: maps have no handles.
 
 use std::sync::Arc;
 

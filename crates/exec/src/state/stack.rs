@@ -15,7 +15,7 @@ use super::op::{StateOp, nothing, one, simple};
 pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     let name = node.name.to_owned();
     match node.op {
-        // The older form states no size.
+        // The older form has no size.
         "StackV2" | "Stack" => simple(move |mut inputs, _| {
             let stated = if inputs.0.is_empty() { -1 } else { inputs.host(0)?.to_i64()? };
             let limit = usize::try_from(stated).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! The ops of staging areas. Each names its area itself: there are no handles of them.
+//! The ops of staging areas. Each names its area itself: areas have no handles.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ fn key(inputs: &mut StateInputs) -> Result<i64> {
     }
 }
 
-/// Which components are meant, in ascending order.
+/// The indices of the chosen components, in ascending order.
 fn indices(inputs: &mut StateInputs, at: usize) -> Result<Vec<i32>> {
     let indices = inputs.host(at)?.into_vec::<i32>()?;
     if indices.is_empty() {
@@ -83,7 +83,7 @@ fn indices(inputs: &mut StateInputs, at: usize) -> Result<Vec<i32>> {
     Ok(indices)
 }
 
-/// How many tuples come before the one that is meant.
+/// The number of tuples before the chosen one.
 fn place(inputs: &mut StateInputs) -> Result<usize> {
     let index = inputs.host(0)?.to_i64()?;
     usize::try_from(index).map_err(|_| Failure::invalid(format!("index must be 0 or more, got {index}")))
@@ -143,7 +143,7 @@ fn asking(
     })))
 }
 
-/// An op that returns components of a tuple, all if it does not say which; the tuple stays if `stays`.
+/// An op that returns components of a tuple, all if it has no indices; the tuple stays if `stays`.
 fn getting(
     node: &KernelNode,
     site: &Site,

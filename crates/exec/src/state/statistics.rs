@@ -1,4 +1,4 @@
-//! The ops of statistics of datasets: aggregators, and the datasets that say something of their elements.
+//! The ops of statistics of datasets: aggregators, and the datasets that report on their elements.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         "StatsAggregatorSummary" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.aggregator(0)?.summary())))),
         "SetStatsAggregatorDataset" => described(node, |inputs| {
             let (to, tag) = (inputs.aggregator(1)?, text(inputs, 2, "tag")?);
-            // It is of counters that a process of TensorFlow shows, and no op.
+            // A prefix for counters that a TensorFlow process shows, and no op.
             text(inputs, 3, "counter_prefix")?;
             Ok(statistics::to_aggregator(inputs.dataset(0)?, to, tag))
         }),

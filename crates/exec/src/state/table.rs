@@ -107,7 +107,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     })
 }
 
-/// What the node of a dense table says of its buckets.
+/// The buckets of a dense table, as its node states them.
 struct Buckets {
     initial: usize,
     max_load: f32,
@@ -166,7 +166,7 @@ impl Buckets {
     }
 }
 
-/// Which part of a line is a key or a value.
+/// The part of a line that is a key or a value.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     LineNumber,
@@ -205,7 +205,7 @@ impl Part {
     }
 }
 
-/// Keys or values as they are read.
+/// The source of keys or values in a file.
 struct Column {
     part: Part,
     data: Data,
@@ -267,7 +267,7 @@ fn from_text_file(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         value.check("Value", values)?;
         let name = file.item::<Vec<u8>>()?;
         if table.is_filled() {
-            // Of a table that is shared under the name of its file, the first filling counts.
+            // If a table is shared under the name of its file, the first filling counts.
             return folder.open(&name).map(|_| nothing());
         }
         let read = || read(&folder, &name, [(key, keys), (value, values)], delimiter, limit, offset);

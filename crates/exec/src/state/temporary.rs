@@ -26,7 +26,7 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
             })?;
             simple(move |_, _| {
                 let variable = Variable::new(name.clone(), dtype, shape.clone());
-                // TensorFlow's has whatever was in its memory.
+                // TensorFlow's variable has the previous contents of its memory.
                 variable.hold().value = Some(Tensor::zeros(dtype, whole.clone())?.into());
                 Ok(one(Token::Ref(Arc::new(variable))))
             })

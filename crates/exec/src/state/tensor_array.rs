@@ -93,7 +93,7 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, engine: &dyn Engine) -> R
     }
 }
 
-/// The kernel that makes one tensor of elements that lie with a GPU.
+/// The kernel that packs elements in a GPU's memory into one tensor.
 fn packing(node: &KernelNode, dtype: DType, engine: &dyn Engine) -> Result<Option<EngineKernel>> {
     if engine.computes_here() {
         return Ok(None);
@@ -117,7 +117,7 @@ fn gathered(
     Ok(one(array.packed(rows, shape)?))
 }
 
-/// The rows of what lies with a GPU; other values are returned.
+/// The rows of a value in a GPU's memory; other values are returned.
 fn cut(values: Value, engine: &dyn Engine) -> Result<std::result::Result<Vec<Value>, Value>> {
     let (dtype, &[rows, ..]) = (values.dtype(), values.shape().dims()) else { return Ok(Err(values)) };
     if engine.computes_here() || matches!(values, Value::Host(_)) {
@@ -140,7 +140,7 @@ fn make(node: &KernelNode) -> Result<Option<StateOp>> {
     let shape = node.attrs.shape("element_shape")?.clone();
     let is_dynamic = node.attrs.bool("dynamic_size")?;
     let clears_after_read = node.attrs.bool("clear_after_read")?;
-    // Older forms neither say so nor answer a flow.
+    // Older forms have neither this attribute nor the output of a flow.
     let is_uniform =
         node.attrs.get("identical_element_shapes").is_some() && node.attrs.bool("identical_element_shapes")?;
     let has_flow = node.outputs.len() > 1;

@@ -1,7 +1,6 @@
 //! Variables: references and handles to them, reading, assigning, and every update of the vocabulary.
 //!
-//! A variable's value is changed in place if its elements are not shared; a reader of an earlier value keeps
-//! what it read.
+//! A variable's value is changed in place if its elements are not shared; a reader of an earlier value keeps the value it read.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -99,7 +98,7 @@ fn assign(node: &KernelNode) -> Result<Option<StateOp>> {
     })
 }
 
-/// Holds the shape of a value against the variable's: a reference asks for that of the value which it has now.
+/// Checks the shape of a value against the variable's; for a reference, against the shape of the current value.
 fn check_shape(variable: &Variable, now: Option<&Value>, shape: &Shape, is_ref: bool) -> Result<()> {
     if !is_ref {
         return variable.check_shape(shape);
@@ -156,7 +155,7 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
     let limit = node.attrs.int("limit")?;
     simple(move |mut inputs, _| {
         let variable = inputs.variable(0)?;
-        // Held throughout: of two steps that count at the same time, each gets a number of its own.
+        // Held throughout, so that two steps that count at the same time get different numbers.
         let mut content = variable.hold();
         let before = content.value.clone().ok_or_else(|| variable.uninitialized())?.into_host()?;
         let count = before.to_i64()?;
@@ -172,8 +171,8 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
     })
 }
 
-/// ResourceGather is GatherV2 along the axis after the batch dimensions, ResourceGatherNd is GatherNd. The value is read where it
-/// lies.
+/// ResourceGather is GatherV2 along the axis after the batch dimensions, ResourceGatherNd is GatherNd. The value is read
+/// without a copy.
 fn gather(node: &KernelNode, engine: &dyn Engine) -> Result<Option<StateOp>> {
     let (dtype, indices) = (node.attrs.dtype("dtype")?, node.attrs.dtype("Tindices")?);
     let mut attrs = Attrs::from([("Tparams", dtype.into()), ("Tindices", indices.into())]);
@@ -212,8 +211,8 @@ fn gather(node: &KernelNode, engine: &dyn Engine) -> Result<Option<StateOp>> {
     })
 }
 
-/// Changes the variables that the first `count` inputs name, by the other inputs; returns the first if that is a
-/// reference. `fast` takes the variables' values and the others, and returns the new values.
+/// Changes the variables that the first `count` inputs name, by the other inputs; returns the first if that is a reference.
+/// `fast` takes the variables' values and the others, and returns the new values.
 fn change(
     mut inputs: StateInputs,
     count: usize,
@@ -250,8 +249,8 @@ fn change(
         }
     }
     let rest: SmallVec<[Tensor; 8]> = rest.into_iter().map(Value::into_host).collect::<Result<_>>()?;
-    // The values are taken out, so that they can be written if they are not shared, and put back in any case, but
-    // for one that the engine fails to take.
+    // The values are taken out, so that they can be written if they are not shared, and put back in any case, except one that
+    // the engine fails to take.
     let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
     let mut result = Ok(());
     for content in &mut contents {
@@ -276,8 +275,8 @@ fn change(
     result.map(|()| answer(variables, is_ref))
 }
 
-/// The contents of some variables, all different, in their order. An op that holds several takes them in one order, whatever that
-/// is: so no two wait for each other.
+/// The contents of some variables, all different, in their order. An op that holds several locks them in one global order, so
+/// that no two ops wait for each other.
 fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Content>; 4]> {
     let mut order: SmallVec<[usize; 4]> = (0..variables.len()).collect();
     order.sort_unstable_by_key(|&i| Arc::as_ptr(&variables[i]));
