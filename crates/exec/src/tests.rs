@@ -1,5 +1,5 @@
-//! Tests of what a user of this crate does not see: ops of state one by one, compiled pieces, turns. Those of whole devices are
-//! in `tests/devices`, and share their small master.
+//! Tests of the parts that a user of this crate does not see: single ops on state, compiled pieces, turns. Tests of whole
+//! devices are in `tests/devices`, and share their small master.
 
 #[path = "../tests/devices/cluster.rs"]
 mod cluster;
@@ -30,7 +30,7 @@ use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 use super::state::Site;
 use super::{Device, Pushed, Resources, Sink, function};
 
-/// Where ops are compiled for a CPU that is no device of a cluster.
+/// The site of ops that are compiled for a CPU outside of any cluster.
 fn site(resources: Arc<Resources>) -> Site {
     Site {
         session: SessionId(1),

@@ -64,7 +64,7 @@ pub(crate) fn row_of(components: &[Token], i: usize) -> Result<Element> {
             let shape = Shape::from(&boxed.shape.dims()[1..]);
             let size = shape.elements().unwrap_or(0);
             match &boxed.items()[i * size..][..size] {
-                // An array of datasets has datasets; one of ragged tensors has arrays without dimensions.
+                // An array of datasets contains datasets; one of ragged tensors contains arrays without dimensions.
                 [item @ Token::Variant(Variant::Dataset(_))] if shape.rank() == 0 => Ok(item.clone()),
                 items => Boxed::new(shape, items.to_vec()).map(Token::from),
             }

@@ -18,7 +18,7 @@ use crate::token::Token;
 pub(crate) struct Windowing {
     /// The key of an element.
     pub key: Captured,
-    /// A dataset of a key and the dataset of a window.
+    /// From a key and the dataset of a window, a dataset.
     pub reduce: Captured,
     /// The number of elements of a key's window.
     pub size: Captured,

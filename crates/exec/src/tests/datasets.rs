@@ -1,4 +1,4 @@
-//! Datasets that ask for more than there is: of time, of memory, of depth, of datasets after them. What they give is recorded in
+//! Tests of datasets beyond limits: of time, of memory, of depth, of the datasets after them. Their elements are recorded in
 //! `tests/cases`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use prost::Message;
 use super::ops::Ops;
 use super::*;
 
-/// Endless numbers, and what is asked of them: elements of a shape.
+/// Endless numbers, and the declared shape of their elements.
 fn ops(of: &str, shape: &str) -> Ops {
     let text = format!(
         "
@@ -78,7 +78,7 @@ fn datasets_are_within_each_other_only_so_deep() {
     assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
 }
 
-/// The words are those of TensorFlow 1.15.
+/// The messages are those of TensorFlow 1.15.
 #[test]
 fn a_dataset_asserts_which_others_come_after_it() {
     let of_one = "output_types=<int64> output_shapes={[]}";
@@ -120,7 +120,7 @@ fn a_dataset_asserts_which_others_come_after_it() {
         check(op, &after, &[], "");
         let wrong = "Asserted Map transformation at offset 1 but encountered ForeverRepeat transformation instead.";
         check(op, &["MemoryCacheImpl", "Map"], &[], wrong);
-        // What is left when a graph was rewritten is TensorFlow's affair.
+        // The remaining datasets of a rewritten graph are TensorFlow's affair.
         check(op, &["MemoryCacheImpl", "Map"], &["noop_elimination"], "");
         let more = [&after[..], &["Zip[1]"]].concat();
         check(op, &more, &[], "Asserted next 5 transformations but encountered only 4.");
@@ -181,8 +181,8 @@ fn datasets_say_something_of_their_elements_to_an_aggregator() {
     }
 }
 
-/// Rounds of five numbers that are shuffled and repeated, as TensorFlow 1.15 gives them for these seeds, to clients that ask for
-/// its default optimizations and to others.
+/// Rounds of five numbers that are shuffled and repeated, with TensorFlow 1.15's elements for these seeds, for clients that
+/// request its default optimizations and for others.
 #[test]
 fn what_is_shuffled_and_then_repeated_is_drawn_as_in_tensorflow_1() {
     let check = |from: &str, asked: &[&str], wanted: &str| {
@@ -239,7 +239,7 @@ fn what_is_shuffled_and_then_repeated_is_drawn_as_in_tensorflow_1() {
     check(&one_op(""), &[], "230141043");
 }
 
-/// The words and names are those of TensorFlow 1.15.
+/// The messages and names are those of TensorFlow 1.15.
 #[test]
 fn optimizations_are_as_tensorflows_where_they_show() {
     let of_one = "output_types=<int64> output_shapes={[]}";

@@ -1,4 +1,4 @@
-//! Quick steps run on the thread that delivers what they need, and nothing else does.
+//! Tests that quick steps, and only those, run on the thread that delivers their inputs.
 
 use std::thread::{self, ThreadId};
 use std::time::Instant;
@@ -13,15 +13,15 @@ use super::super::delivering;
 use super::super::{Holds, program};
 use super::*;
 
-/// What Neg does, by the first number of its input, which it answers as it is.
+/// The behaviour of Neg, by the first number of its input, which it returns unchanged.
 const AT_ONCE: f32 = 0.0;
 /// Takes several milliseconds.
 const A_WHILE: f32 = 1.0;
-/// Never ends unless its step is given up.
+/// Never ends unless its step is cancelled.
 const FOREVER: f32 = 2.0;
 
 struct Timed {
-    /// Told on which thread an endless kernel has begun.
+    /// The thread on which an endless kernel has begun.
     begun_on: Arc<Mutex<Option<ThreadId>>>,
 }
 
@@ -60,7 +60,7 @@ impl Engine for Timed {
     }
 }
 
-/// A step that ended, on which thread, and what it fetched.
+/// A step that ended, the thread on which it did, and its fetches.
 type Ended = (u64, ThreadId, Vec<Tensor>);
 
 struct Ends(Mutex<Sender<Ended>>);
@@ -83,7 +83,7 @@ impl Sink for Ends {
 struct Fixture {
     device: Device,
     ends: Receiver<Ended>,
-    /// What the last step fetched that was waited for.
+    /// The fetches of the last step that was waited for.
     fetched: Vec<Tensor>,
     begun_on: Arc<Mutex<Option<ThreadId>>>,
     steps: u64,
@@ -124,7 +124,7 @@ impl Fixture {
         self.steps
     }
 
-    /// Delivers a start; whether the step ran on this thread.
+    /// Delivers a start; returns whether the step ran on this thread.
     fn is_inline(&mut self, feed: Tensor) -> bool {
         let step = delivering(|| self.start(feed));
         let (ended, on, fetched) = self.ends.recv_timeout(PATIENCE).expect("a step ends");
@@ -133,7 +133,7 @@ impl Fixture {
         on == thread::current().id()
     }
 
-    /// Runs steps until one runs inline: how long one takes is the machine's affair, too.
+    /// Runs steps until one runs inline: the time that a step takes depends on the machine, too.
     fn warm_up(&mut self, feed: impl Fn() -> Tensor) {
         let begun = Instant::now();
         while !self.is_inline(feed()) {
@@ -146,7 +146,7 @@ fn scalar(how: f32) -> Tensor {
     Tensor::scalar(how)
 }
 
-/// Whether the machine has a core beside the one that delivers; devices of others keep their steps to themselves.
+/// Whether the machine has a core in addition to the delivering one; without one, devices run no steps inline.
 fn has_cores(test: &str) -> bool {
     let has = thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     if !has {
@@ -203,7 +203,7 @@ fn an_op_that_hangs_inline_keeps_nobody_else_waiting_and_ends_with_its_step() {
     }
     let mut fixture = Fixture::new();
     fixture.device.register(OTHER, planned(&graph("p = Placeholder dtype=float32"), &["p"], "p")).unwrap();
-    // Whether the step that hangs runs inline hangs on how long the one before took, which a busy machine decides.
+    // Whether the step that hangs runs inline depends on the time of the one before, and so on how busy the machine is.
     let was_inline = (0..100).any(|_| {
         fixture.warm_up(|| scalar(AT_ONCE));
         let hanging = fixture.steps + 1;
@@ -257,7 +257,7 @@ fn a_piece_runs_inline_if_shapes_decide_how_long_it_takes() {
         ("x = Const is=(1)\n t = Const is=(true)\n s = Switch x t\n y = Merge s s:1", false),
         ("p = Placeholder dtype=string\n y = DecodeRaw p out_type=uint8", false),
         ("p = Placeholder dtype=string\n y = DecodeCompressed p", false),
-        // What comes decides how much is made, or in which shape.
+        // The value of the input decides how many elements are made, or in which shape.
         ("p = Placeholder dtype=int32\n x = Const is=(1)\n y = Fill p x", false),
         ("p = Placeholder dtype=int32\n x = Const is=(1,2)\n y = Reshape x p", false),
         ("p = Placeholder dtype=int32\n s = Shape p\n x = Const is=(1)\n y = Fill s x", true),

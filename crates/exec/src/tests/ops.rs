@@ -1,5 +1,5 @@
-//! The state ops of a graph, called one by one on the thread of a test: two threads may, and only that thread is told of little
-//! memory.
+//! The state ops of a graph, called one by one on the thread of a test. Two threads may each do so, and only that thread is out
+//! of memory.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::super::token::Tokens;
 use super::super::waiting::{WaitId, Wake};
 use super::*;
 
-/// So few bytes are left if a test says so.
+/// The bytes of memory that remain when a test asks for little.
 pub(super) const LITTLE: usize = 4000;
 
 /// A graph's state ops, for one thread.
@@ -25,7 +25,7 @@ pub(super) struct Ops {
     site: Site,
     compiled: HashMap<String, StateOp>,
     device: Arc<dyn Wake>,
-    /// What came for calls that waited.
+    /// Answers to calls that waited.
     pub inbox: DeviceInbox,
     calls: u64,
 }
@@ -35,19 +35,19 @@ impl Ops {
         Ops::on(Arc::default(), text, engine)
     }
 
-    /// Those of a graph that works on resources which are there.
+    /// The state ops of a graph on existing resources.
     pub fn on(resources: Arc<Resources>, text: &str, engine: Box<dyn Engine>) -> Ops {
         let (mailbox, inbox) = mailbox::open();
         let site = site(resources);
         Ops { graph: graph(text), engine, site, compiled: HashMap::new(), device: Arc::new(mailbox), inbox, calls: 0 }
     }
 
-    /// Calls a node; its inputs of the names that stand in `given` are those, and the others' are their nodes' answers.
+    /// Calls a node. Inputs with a name in `given` have that value; the others are the outputs of their nodes.
     pub fn call(&mut self, name: &str, given: &[(&str, &Tensor)]) -> Result<Outcome> {
         self.call_within(usize::MAX, name, given)
     }
 
-    /// As [`Ops::call`], when no more than so many bytes are left.
+    /// As [`Ops::call`], with at most this number of bytes left.
     pub fn call_within(&mut self, bytes: usize, name: &str, given: &[(&str, &Tensor)]) -> Result<Outcome> {
         let node = self.graph.node(self.graph.find(name).unwrap()).clone();
         let mut inputs = Tokens::new();
@@ -83,12 +83,12 @@ impl Ops {
         self.call(name, given).unwrap().done().unwrap()
     }
 
-    /// What a node answers first, on the host.
+    /// The first output of a node, on the host.
     pub fn answer(&mut self, name: &str, given: &[(&str, &Tensor)]) -> Tensor {
         self.answers(name, given).remove(0).unwrap().host().unwrap()
     }
 
-    /// Fails if there is little memory.
+    /// Checks that the node is refused if there is little memory.
     pub fn is_refused(&mut self, name: &str, given: &[(&str, &Tensor)]) {
         let Err(failure) = self.call_within(LITTLE, name, given) else { panic!("{name} was let") };
         assert_eq!(failure.code, Code::ResourceExhausted, "{name}: {failure}");

@@ -20,7 +20,7 @@ fn every_op_belongs_to_one_family() {
             owners.extend(kernel::owners(&node).into_iter().map(|family| ("host", family)));
             owners.extend(state::owners(&node, &site, &HostEngine).into_iter().map(|family| ("state", family)));
         }
-        // An older name runs as the op that it is a name of: a kernel of its own would never run.
+        // An older name runs as the op that it is a name of: a separate kernel would never run.
         let is_older = !std::ptr::eq(op.runs_as(), op);
         let wanted = usize::from(op.role == Role::Compute && !is_older);
         if owners.len() != wanted {
@@ -39,7 +39,7 @@ fn nodes(op: &'static OpDef) -> Vec<Node> {
     let dtypes = match varying {
         None => vec![None],
         Some(attr) if attr.types.is_empty() => vec![Some(DType::F32), Some(DType::I32), Some(DType::String)],
-        // What has no elements, state has.
+        // Dtypes without elements belong to state.
         Some(attr) => attr.types.iter().filter(|dtype| !dtype.is_handle()).copied().map(Some).collect(),
     };
     dtypes.into_iter().map(|dtype| of_type(op, varying.map(|attr| attr.name).zip(dtype))).collect()

@@ -1,4 +1,4 @@
-//! Sums and slices that compute the products they take, held against loops in float64.
+//! Tests of sums and slices that compute the products they take, compared with loops in float64.
 
 use meshtf_engine::adapters;
 use meshtf_engine::adapters::BackendChoice;
@@ -16,7 +16,7 @@ fn matrix(rows: usize, columns: usize, seed: usize) -> Tensor {
     Tensor::from_vec([rows, columns], (0..rows * columns).map(number).collect())
 }
 
-/// The product, with the factors transposed first that are marked.
+/// The product; marked factors are transposed first.
 fn product([x, y]: [&Tensor; 2], [transpose_x, transpose_y]: [bool; 2]) -> Vec<f64> {
     let (xs, ys) = (x.slice::<f32>().unwrap(), y.slice::<f32>().unwrap());
     let (&[x0, x1], &[y0, y1]) = (x.dims(), y.dims()) else { panic!("no matrices") };
@@ -35,8 +35,8 @@ fn assert_near(got: &Tensor, want: &[f64], what: &str) {
     assert_eq!(wrong.map(|at| (at, got[at], want[at])), None, "{what}");
 }
 
-/// A sum of `products` products of `m` by `k` and `k` by `n`, and of values as its text names them: `a`, another matrix; `twice`,
-/// one that something else takes, too; `row`, which is added to each row.
+/// Checks a sum of `products` products of `m` by `k` and `k` by `n`, and of named values: `a`, another matrix; `twice`, a
+/// matrix with another consumer; `row`, which is added to each row.
 fn check([m, k, n]: [usize; 3], transposed: [bool; 2], op: &str, products: usize, values: &[&str]) {
     let what = format!("{op} of {products} products {m} {k} {n} {transposed:?} and {values:?}");
     let mut text = "a = Placeholder dtype=float32\n b = Placeholder dtype=float32\n row = Placeholder dtype=float32
@@ -91,7 +91,7 @@ fn a_sum_is_that_of_its_products_and_values() {
             check([13, 5, 37], transposed, "AddN", products, &["a", "twice"]);
             check([40, 3, 50], transposed, "AddN", products, &["twice", "a"]);
         }
-        // Enough for several threads, with rows that fill no lot.
+        // Enough for several threads, with rows that fill no chunk.
         check([61, 40, 700], transposed, "AddN", 5, &["twice"]);
         check([61, 40, 700], transposed, "AddV2", 1, &["row"]);
         for op in ["Add", "AddV2"] {
@@ -104,7 +104,7 @@ fn a_sum_is_that_of_its_products_and_values() {
         check([30, 7, 60], transposed, "BiasAdd", 1, &["row"]);
         check([1, 6, 3], transposed, "BiasAdd", 1, &["row"]);
     }
-    // Larger than what is added in place.
+    // Larger than the limit for products that are added in place.
     check([300, 400, 300], [true, false], "AddN", 2, &["a"]);
 }
 
@@ -277,10 +277,10 @@ fn sums_and_slices_take_the_products_that_nothing_else_takes() {
         format!("x = Placeholder dtype=float32\n {}\n sum = AddN {sum} N={count}\n {last}", nodes.join("\n "))
     };
     check(&products(2, ""), &["sum"], &[("MatMul", 0), ("AddN", 1)]);
-    // Eight, eight more, and the rest.
+    // Eight, eight more, and the remainder.
     check(&products(20, ""), &["sum"], &[("MatMul", 0), ("AddN", 3)]);
     check(&products(16, ""), &["sum"], &[("MatMul", 0), ("AddN", 2)]);
-    // What is fetched, taken twice, or waited for stays.
+    // A product that is fetched, taken twice, or waited for stays.
     check(&products(3, ""), &["sum", "p1"], &[("MatMul", 1), ("AddN", 1)]);
     check(&products(3, "y = Add sum p2"), &["y"], &[("MatMul", 1), ("AddN", 1)]);
     check(
@@ -301,7 +301,7 @@ fn sums_and_slices_take_the_products_that_nothing_else_takes() {
     check(&slice(""), &["s"], &[("MatMul", 0), ("Slice", 1)]);
     check(&slice(""), &["s", "p"], &[("MatMul", 1), ("Slice", 1)]);
     check(&slice("\n t = Slice p at at"), &["s", "t"], &[("MatMul", 1), ("Slice", 2)]);
-    // What waits for the product waits for the slice, unless it comes before it.
+    // A node that waits for the product waits for the slice, unless it comes before it.
     let waiting = "RandomUniform at dtype=float32 ^p";
     check(&slice(&format!("\n after = {waiting}")), &["s", "after"], &[("MatMul", 0), ("Slice", 1)]);
     check(&slice(&format!("before = {waiting}")), &["s", "before"], &[("MatMul", 1), ("Slice", 1)]);

@@ -1,9 +1,9 @@
-//! The kinds of queues beside the plain one. What is expected is what TensorFlow 2.21 answered.
+//! Tests of the kinds of queues other than the plain one. The expected values are TensorFlow 2.21's.
 
 use super::ops::Ops;
 use super::*;
 
-/// Runs each fetch by itself, in order, and compares whole numbers.
+/// Runs each fetch in a step by itself, in order, and compares whole numbers.
 fn check_each(cluster: &mut Cluster, graph: &Graph, what: &[(&str, &[i32])]) {
     for (fetch, want) in what {
         let got = cluster.run(graph, &[], &[fetch]).unwrap();
@@ -64,7 +64,8 @@ fn a_priority_queue_gives_the_least_first() {
     }
     check_each(&mut cluster, &graph, &[("gets:1", &[10, 11])]);
     cluster.check(&graph, &[], &[("get", "2l"), ("get:1", "20")]);
-    // A batch is sorted: with one element there, it waits for both, and takes the lesser one first though that came later.
+    // A batch is sorted: with one element in the queue, the op waits for both, and takes the lesser one first though it came
+    // later.
     let waits = cluster.start(&graph, &[], &["gets:1"], 1).unwrap();
     cluster.check(&graph, &[("p", "1l"), ("x", "12")], &[("^put", "")]);
     assert_eq!(cluster.wait(waits).unwrap(), [tensor("12,30")]);
@@ -72,7 +73,7 @@ fn a_priority_queue_gives_the_least_first() {
     cluster.check(&graph, &[], &[("^close", "")]);
     let few = "PriorityQueue 'q' is closed and has insufficient elements (requested 2, current size 1)";
     cluster.fails(&graph, &["gets:1"], Code::OutOfRange, few, "gets");
-    // What a dequeue took and could not use goes back to its place.
+    // Elements that a dequeue took and could not use return to their positions.
     cluster.check(&graph, &[], &[("get", "3l"), ("get:1", "30")]);
     let failure = cluster.run(&graph, &[("p", tensor("1")), ("x", tensor("1"))], &["^put"]).unwrap_err();
     assert_eq!(failure.code, Code::InvalidArgument);

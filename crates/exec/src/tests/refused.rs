@@ -1,13 +1,13 @@
-//! What the memory budget refuses fails its step, and changes nothing that outlives it.
+//! Tests that a refusal by the memory budget fails its step and leaves every resource unchanged.
 
 use super::super::mailbox::DeviceMessage;
 use super::ops::{LITTLE, Ops};
 use super::*;
 
-/// Elements of a float32 tensor that an engine keeps, and that little memory does not suffice for.
+/// Elements of a float32 tensor that an engine keeps, and that exceeds little memory.
 const LARGE: usize = 2000;
 
-/// So many elements, all the same.
+/// [`LARGE`] elements, all the same.
 fn large(value: f32) -> Tensor {
     Tensor::vector(vec![value; LARGE])
 }
@@ -41,7 +41,7 @@ fn a_variable_keeps_its_value_where_there_is_no_room_to_change_it() {
             ("train", vec![("x", &two), ("lr", &rate)]),
             ("train_other", vec![("x", &two), ("lr", &rate)]),
         ] {
-            // A reader holds what it read: the update has to copy it.
+            // A reader holds the value it read: the update has to copy it.
             let reader = ops.answers("v", &[]).remove(0).unwrap().value().unwrap();
             ops.is_refused(name, &given);
             drop(reader);
@@ -83,7 +83,7 @@ fn a_queue_keeps_its_elements_where_there_is_no_room_to_stack_them() {
     let got: Vec<Tensor> = got.into_iter().map(|token| token.unwrap().host().unwrap()).collect();
     assert_eq!(got, [Tensor::from_vec([2, LARGE], [[0f32; LARGE], [1.; LARGE]].concat()), tensor("0,1")]);
 
-    // A step that waited for more is refused when that comes, and what it took goes to the next.
+    // A step that waited for a second element is refused when that comes, and the elements it took go to the next step.
     ops.answers("get", &[]);
     assert!(ops.call("gets", &[("two", &two)]).unwrap().done().is_none(), "one is not two");
     let (last, four) = (large(4.), Tensor::scalar(4));
@@ -111,16 +111,16 @@ fn an_accumulator_keeps_its_sum_where_there_is_no_room_for_the_mean() {
         count = ResourceAccumulatorNumAccumulated a";
     let mut ops = Ops::new(text, Box::new(HostEngine));
     let (zero, one, two) = (Tensor::scalar(0i64), Tensor::scalar(1), Tensor::scalar(2));
-    // Held here too: the mean has to be written elsewhere.
+    // The mean has to be written to new memory in this case too, since the value is held.
     let (first, second, third) = (large(3.), large(5.), large(7.));
     ops.answers("apply", &[("s", &zero), ("g", &first)]);
     ops.is_refused("take", &[("n", &one)]);
     assert_eq!(ops.answer("count", &[]), Tensor::scalar(1));
-    // The global step is 0 still: a gradient of that step counts.
+    // The global step is still 0: a gradient of that step counts.
     ops.answers("apply", &[("s", &zero), ("g", &second)]);
     assert_eq!(ops.answer("take", &[("n", &two)]), large(4.));
 
-    // So too for one who waited for the gradient.
+    // The same holds for an op that waited for the gradient.
     assert!(ops.call("take", &[("n", &one)]).unwrap().done().is_none(), "there is none");
     let now = Tensor::scalar(1i64);
     assert!(ops.call_within(LITTLE, "apply", &[("s", &now), ("g", &third)]).unwrap().done().is_some());

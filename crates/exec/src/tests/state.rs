@@ -1,4 +1,4 @@
-//! Variables, queues, accumulators, tensor arrays; and what waits for them.
+//! Tests of variables, queues, accumulators, tensor arrays, and of ops that wait for them.
 
 use super::*;
 
@@ -108,7 +108,7 @@ fn what_was_read_of_a_reference_shows_a_later_update_and_what_was_read_of_a_reso
     cluster.check(&graph, &[], &[("late2", "1.0,2.0"), ("before2", "1.0,2.0"), ("after2", "0.0,0.0")]);
 }
 
-/// What TensorFlow 2.21 answers to `run(r)` and `run([r, c])` in turns: each goes on where the other stopped. A new session
+/// TensorFlow 2.21's values for `run(r)` and `run([r, c])` in turns: each continues where the other stopped. A new session
 /// begins anew.
 #[test]
 fn the_random_numbers_of_a_node_go_on_from_plan_to_plan() {
@@ -136,7 +136,7 @@ fn the_random_numbers_of_a_node_go_on_from_plan_to_plan() {
     cluster.check(&graph, &[], &[("r", drawn[0])]);
 }
 
-/// A variable that is read on another device shows what the reader waited for, as it does on its own.
+/// A variable that is read on another device shows the writes that the reader waited for, as it does on its own device.
 #[test]
 fn a_variable_read_elsewhere_shows_what_was_written_before() {
     let text = "

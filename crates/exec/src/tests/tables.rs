@@ -1,4 +1,4 @@
-//! Lookup tables by their ops: what they refuse, and vocabularies from files.
+//! Tests of the ops of lookup tables: refusals, and vocabularies from files.
 
 use meshtf_checkpoint::DataDir;
 
@@ -54,7 +54,7 @@ fn a_vocabulary_comes_from_a_file_below_the_data_folder() {
     }
     assert_eq!(ops.answer("find", &[("keys", &keys), ("default", &default)]), Tensor::vector(vec![2i64, 3, -1]));
     assert_eq!(ops.answer("size", &[]), Tensor::scalar(2i64));
-    // Filled already: the file may say what it likes.
+    // The table is filled already, so the contents of the file do not matter.
     ops.answers("short", &[("file", &file("words"))]);
 }
 

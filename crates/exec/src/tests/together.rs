@@ -1,4 +1,4 @@
-//! Steps that work on the same state at the same time.
+//! Tests of steps that work on the same state at the same time.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::super::resource::{DEFAULT_CONTAINER, Resource, ResourceKey};
 use super::ops::Ops;
 use super::*;
 
-/// A resource that a step has made: one that all sessions see, or its own session alone.
+/// A resource that a step has made: seen by all sessions, or by its own session alone.
 fn resource(cluster: &Cluster, name: &str, is_shared: bool) -> Resource {
     let key = ResourceKey {
         session: (!is_shared).then_some(cluster.session),
@@ -40,7 +40,7 @@ fn each_number_is_counted_once() {
     assert_eq!((failure.code, failure.message.as_str()), (Code::OutOfRange, "Reached limit of 20000"));
 }
 
-/// Two updates that name two variables in opposite orders wait for each other at no time.
+/// Two updates that name two variables in opposite orders never wait for each other.
 #[test]
 fn updates_hold_their_variables_in_one_order() {
     let text = "
@@ -65,19 +65,20 @@ fn updates_hold_their_variables_in_one_order() {
         if a_is_first { (&a, &b, ["^train_b", "^train_a"]) } else { (&b, &a, ["^train_a", "^train_b"]) };
     let held = last.hold();
     let one = cluster.start(&graph, &[], &trains[..1], 1).unwrap();
-    // It names the last one first, and holds the first one while it waits for that.
+    // It names the last variable first, and holds the first while it waits for the last.
     until(|| first.bytes() == 0);
     let other = cluster.start(&graph, &[], &trains[1..], 1).unwrap();
     drop(held);
     cluster.wait(one).unwrap();
     cluster.wait(other).unwrap();
-    // The one makes `accum += 1; var -= accum` of what stands there, and then the other, the other way round.
+    // The first update makes `accum += 1; var -= accum` of the current values, and then the second one, with the variables
+    // swapped.
     let number = |variable: &super::super::resource::Variable| variable.read().unwrap().into_host().unwrap();
     let (first_value, last_value) = if a_is_first { ("1.0", "1.0") } else { ("4.0", "-1.0") };
     assert_eq!([number(first), number(last)], [tensor(first_value), tensor(last_value)]);
 }
 
-/// What works on a queue or an accumulator may take long; the device does not wait for it to give up who waits there.
+/// An op that works on a queue or an accumulator may take long; the device does not wait for it to cancel one that waits there.
 #[test]
 fn who_waits_is_given_up_at_once_whatever_others_do_there() {
     let queue = "
@@ -111,7 +112,7 @@ fn who_waits_is_given_up_at_once_whatever_others_do_there() {
             Event::Failed { failure, .. } => panic!("{failure}"),
         }
         drop(busy);
-        // It does not get what comes now.
+        // The cancelled op does not get the element that comes now.
         cluster.check(&graph, &[("g", "7.0")], &[("^put", "")]);
         cluster.check(&graph, &[], &[("size", "1")]);
         cluster.check(&graph, &[], &[("get", "7.0")]);

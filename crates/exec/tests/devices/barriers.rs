@@ -1,4 +1,4 @@
-//! Barriers. What is expected is what TensorFlow's tests of them say.
+//! Tests of barriers. The expected values are those of TensorFlow's tests.
 
 use super::*;
 
@@ -41,12 +41,12 @@ fn elements_leave_when_all_their_components_came() {
     put(&mut cluster, &graph, &["c"], pairs(&[30, 31])).unwrap();
     put(&mut cluster, &graph, &["a"], pairs(&[10, 11])).unwrap();
     let taken = cluster.wait(wanted).unwrap();
-    // Numbers count insertions from the least on. Elements of one number come as they were complete.
+    // Numbers count insertions from the least on. Elements of one number come in the order in which they became complete.
     assert_eq!(taken[0].slice::<i64>().unwrap(), [i64::MIN, i64::MIN]);
     assert_eq!(taken[1], texts(&["c", "a"]));
     assert_eq!(taken[2].slice::<f32>().unwrap(), [3.0, 1.0]);
     assert_eq!((taken[3].dims(), taken[3].slice::<i32>().unwrap()), (&[2, 2][..], &[30, 31, 10, 11][..]));
-    // Of different numbers, the key that came first is first, whichever was complete first.
+    // With different numbers, the key that came first is first, whichever was complete first.
     put(&mut cluster, &graph, &["d"], Tensor::vector(vec![4f32])).unwrap();
     put(&mut cluster, &graph, &["d"], pairs(&[40, 41])).unwrap();
     let wanted = cluster.start(&graph, &[("n", Tensor::scalar(2i32))], &["takes", "takes:1"], 1).unwrap();

@@ -1,4 +1,4 @@
-//! Kernels that take long run beside each other, and nobody can tell but by the clock.
+//! Tests that kernels that take long run in parallel, and that only the clock shows it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, MutexGuard};
@@ -13,7 +13,7 @@ use meshtf_testing::means::{Means, missing};
 use super::*;
 use meshtf_exec::Holds;
 
-/// What the kernels of a test have in common: who is under way, and who has met.
+/// State shared by the kernels of a test: the number under way, and the number that have met.
 #[derive(Default)]
 struct Meeting {
     state: Mutex<(usize, usize)>,
@@ -21,7 +21,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Waits until another kernel is here, too.
+    /// Waits until another kernel has joined, too.
     fn join(&self) -> meshtf_tensor::failure::Result<()> {
         let mut state = self.state.lock().unwrap();
         state.0 += 1;
@@ -36,7 +36,7 @@ impl Meeting {
     }
 }
 
-/// What kernels do with their first input before they hand it on.
+/// The action of kernels on their first input before they pass it on.
 type Does = fn(&Shared, f32) -> meshtf_tensor::failure::Result<()>;
 
 #[derive(Default)]
@@ -75,8 +75,8 @@ impl Engine for Neg {
     }
 }
 
-/// A device with the engine, all of whose kernels run beside each other if they can. Kernels that wait in the pool leave no
-/// room there for those of another test. `None` if the pool has a single thread.
+/// A device with the engine, all of whose kernels run in parallel if they can. Kernels that wait in the pool leave no room in
+/// it for those of another test. `None` if the pool has a single thread.
 fn device(does: Does) -> Option<(Cluster, Arc<Shared>, MutexGuard<'static, ()>)> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if Beside::by_cores(true) == Beside::Never {
@@ -130,7 +130,7 @@ fn more_kernels_than_threads_answer_the_same() {
 #[test]
 fn a_trace_shows_kernels_beside_each_other() {
     let Some((mut cluster, _shared, _alone)) = device(|shared, _| shared.meeting.join()) else { return };
-    // What is drawn is waited for, and what requests a device is not passed by.
+    // Drawn numbers are waited for, and nodes that request a device are not bypassed.
     let text = format!(
         "{TWO}
         n = Const is=(1,1)
@@ -148,7 +148,7 @@ fn a_trace_shows_kernels_beside_each_other() {
     };
     begins_by_the_end(of("a"), of("b"));
     begins_by_the_end(of("b"), of("a"));
-    // What does nothing and what only hands on is told of, too; in the order in which each ended.
+    // Nodes that do nothing and nodes that only pass a value on are traced, too, in the order in which each ended.
     for name in ["same", "nothing", "end"] {
         begins_by_the_end(of("a"), of(name));
     }
@@ -159,7 +159,7 @@ fn a_trace_shows_kernels_beside_each_other() {
 
 #[test]
 fn the_first_that_fails_is_named_and_the_device_goes_on() {
-    // 2 fails, 3 panics, both at once with another one.
+    // 2 fails, 3 panics, both in parallel with another kernel.
     let does: Does = |shared, number| {
         shared.meeting.join()?;
         match number {
@@ -215,7 +215,7 @@ fn two_that_run_end_with_their_step() {
     for _ in 0..5 {
         let step = cluster.start(&graph, &[("x", tensor("100.0")), ("y", tensor("101.0"))], &["c"], 3).unwrap();
         running(2);
-        // They keep nobody waiting.
+        // They do not delay other steps.
         cluster.check(&other, &[("p", "5")], &[("q", "25")]);
         cluster.abort(step);
         running(0);
@@ -286,7 +286,7 @@ fn what_comes_after_a_kernel_that_fails_is_not_done() {
     both(|cluster| {
         cluster.check(&graph, &[], &[("init", "5.0"), ("^fill", "")]);
         for target in ["by_edge", "by_group", "by_value"] {
-            // Fetched, too: planning leaves out what nobody takes.
+            // Fetched, too: planning leaves out nodes without consumers.
             let failure = cluster.run(&graph, &[("i", tensor("7"))], &[target, "bad"]).unwrap_err();
             assert_eq!(failure.node.as_deref(), Some("bad"), "{failure}");
             cluster.check(&graph, &[], &[("read", "5.0")]);
@@ -296,7 +296,7 @@ fn what_comes_after_a_kernel_that_fails_is_not_done() {
     });
 }
 
-/// Two layers with their gradients and updates, every node with others that it could run beside.
+/// Two layers with their gradients and updates, where every node has others that it could run in parallel with.
 #[test]
 fn a_training_step_answers_the_same_to_the_last_bit() {
     use meshtf_engine::adapters::{self, BackendChoice};
@@ -340,7 +340,7 @@ fn a_training_step_answers_the_same_to_the_last_bit() {
         let mut cluster = Cluster::beside(&[Task::new("local", 0)], engine, Some(beside));
         let of = [("p1", numbers([96, 160])), ("p2", numbers([160, 224]))];
         cluster.run(&graph, &of, &["^init1", "^init2"]).unwrap();
-        // One piece, so that its steps know of each other.
+        // One piece, so that its later steps know the costs from earlier ones.
         let step = cluster.start(&graph, &[("x", numbers([64, 96]))], &["loss", "u1", "u2", "dm"], 70).unwrap();
         let bits = |tensor: &Tensor| tensor.slice::<f32>().unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         (0..70).flat_map(|i| cluster.wait(step + i).unwrap().iter().map(bits).collect::<Vec<_>>()).collect::<Vec<_>>()

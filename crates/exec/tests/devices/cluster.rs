@@ -1,4 +1,4 @@
-//! Devices in one process, and the small master that the tests run graphs with.
+//! A cluster of devices in one process, and the small master that the tests run graphs with.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -133,7 +133,7 @@ pub struct Cluster {
     pub transfer: u32,
 }
 
-/// A step under way: where each piece's fetches go, and what came.
+/// A step under way: the indices of each piece's fetches, and the values that came.
 pub struct Running {
     pub places: HashMap<PieceId, Vec<u32>>,
     pub fetches: Vec<Option<Tensor>>,
@@ -153,7 +153,7 @@ impl Cluster {
         Cluster::beside(tasks, engine, None)
     }
 
-    /// With kernels beside each other as the test wants it, and else as it is best.
+    /// With kernels in parallel as the test requests it, by default in the best way.
     pub fn beside(tasks: &[Task], engine: impl Fn() -> Box<dyn Engine>, beside: Option<Beside>) -> Cluster {
         let (sender, events) = mpsc::channel();
         let hub = Arc::new(Hub { devices: OnceLock::new(), events: Mutex::new(sender) });
@@ -250,7 +250,7 @@ impl Cluster {
         }
     }
 
-    /// Gives a step up, and those that were to follow it.
+    /// Cancels a step, and those that were to follow it.
     pub fn abort(&mut self, step: u64) {
         let id = StepId { session: self.session, number: step };
         for name in &self.names {
@@ -259,7 +259,7 @@ impl Cluster {
         self.running.remove(&step);
     }
 
-    /// Holds no step and no value, on any device.
+    /// Checks that no device holds a step or a value.
     pub fn is_empty(&self) {
         for name in &self.names {
             let held = self.device(name).holds();
@@ -282,7 +282,7 @@ impl Cluster {
         assert_eq!(got, expected, "{wanted:?} fed {feeds:?}");
     }
 
-    /// Runs a step on the first device, which is to hold all of the graph: what it fetches, and what the device tells it ran.
+    /// Runs a step on the first device, which must have all of the graph; returns the fetch and the trace.
     pub fn trace(&mut self, graph: &Graph, feeds: &[(&str, Tensor)], fetch: &str) -> (Tensor, DeviceTrace) {
         let signature = Signature {
             feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),
@@ -311,7 +311,7 @@ impl Cluster {
     }
 }
 
-/// Asks until the answer is true.
+/// Polls until the answer is true.
 pub fn until(mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {

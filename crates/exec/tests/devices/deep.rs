@@ -1,4 +1,4 @@
-//! Pieces that are very deep: long chains of nodes, and loops within loops.
+//! Tests of pieces that are very deep: long chains of nodes, and loops within loops.
 
 use meshtf_graph::plan::{Frame, Mode, Piece, PieceNode, PieceOp};
 use meshtf_graph::{Attrs, OutputType};
@@ -49,12 +49,12 @@ pub(super) fn piece(frames: u32, ops: impl IntoIterator<Item = (&'static str, [u
     }
 }
 
-/// A constant handed on so many times.
+/// A constant passed through this number of nodes.
 pub(super) fn chain(nodes: usize) -> Piece {
     piece(0, std::iter::repeat_n(("Identity", [0, 0]), nodes))
 }
 
-/// A constant that enters so many loops, each within the one before, and comes out again.
+/// A constant that enters this number of loops, each within the one before, and exits them again.
 fn nest(loops: u32) -> Piece {
     let enters = (1..=loops).map(|i| ("Enter", [i - 1, i]));
     let exits = (1..=loops).rev().map(|i| ("Exit", [i, i - 1]));

@@ -1,5 +1,5 @@
-//! Denormal floats are zero to the kernels of a device, on its own thread and on the pool's, and to nobody else. Expected
-//! values are TensorFlow's.
+//! Tests that denormal floats are zero for the kernels of a device, on its own thread and on the pool's, and for no other code.
+//! Expected values are TensorFlow's.
 
 use std::hint::black_box;
 
@@ -46,7 +46,7 @@ fn denormals_are_zero_where_kernels_compute_and_stay_where_they_do_not() {
             all(2, DENORMAL);
             all(3, 0.0);
         }
-        // Of everybody else they are numbers like others.
+        // For other code they are numbers like others.
         assert_eq!(black_box(DENORMAL) * black_box(1.0), DENORMAL, "{engine}");
     }
 }
@@ -64,7 +64,7 @@ fn denormals_are_zero_on_every_thread_that_shares_a_product() {
         let y = Tensor::from_vec([inner, columns], vec![1e30f32; inner * columns]);
         let got = cluster.run(&graph, &[("x", x), ("y", y)], &["xy"]).unwrap();
         let got = got[0].slice::<f32>().unwrap();
-        // Each would be 3e-6, were one thread to compute with what the others take for zero.
+        // Each would be 3e-6 if one thread computed with denormals and the others with zeros.
         assert_eq!(got.iter().position(|&x| x != 0.0), None, "{engine}");
     }
 }

@@ -1,5 +1,5 @@
-//! Ops that take long: they keep nobody waiting, and end when their step is given up. Panics outside of a step, and how many
-//! pieces a device holds.
+//! Tests of ops that take long: they delay no other step, and end when their step is cancelled. Panics outside of a step, and
+//! the limit on a device's pieces.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,9 +12,9 @@ use super::deep::{chain, piece};
 use super::*;
 use meshtf_exec::{Holds, MAX_MESSAGES, MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS};
 
-/// Has a kernel for Neg, which looks without end.
+/// Has a kernel for Neg that never ends, and checks for cancellation.
 struct Endless {
-    /// Told whenever a kernel has begun.
+    /// Receives a message whenever a kernel has begun.
     begun: Mutex<Sender<()>>,
     /// Kernels under way.
     running: Arc<AtomicUsize>,
@@ -56,7 +56,7 @@ impl Engine for Endless {
     }
 }
 
-/// A device whose Neg never ends, what is told when one begins, and how many are under way.
+/// A device whose Neg never ends, the receiver of a message for each that begins, and the number under way.
 fn endless() -> (Cluster, Receiver<()>, Arc<AtomicUsize>) {
     let (begun, told) = mpsc::channel();
     let running = Arc::new(AtomicUsize::new(0));
@@ -80,7 +80,7 @@ fn an_op_that_takes_long_keeps_nobody_waiting_and_ends_with_its_step() {
         }
     }
     assert_eq!(running.load(Ordering::SeqCst), 3);
-    // One is given up; the others run on.
+    // One is cancelled; the others run on.
     cluster.abort(steps[1]);
     until(|| running.load(Ordering::SeqCst) == 2);
     cluster.check(&small, &[("p", "5")], &[("q", "10")]);
@@ -106,7 +106,7 @@ fn what_comes_for_a_step_during_an_op_that_takes_long_waits_for_it() {
     let held = cluster.device(&device).holds();
     assert!(held.parked_bytes > 0, "{held:?}");
     cluster.abort(step);
-    // Nothing is left of it, nor of the step that was to follow.
+    // Nothing remains of it, nor of the step that was to follow.
     until(|| running.load(Ordering::SeqCst) == 0);
     until(|| {
         let held = cluster.device(&device).holds();
@@ -120,7 +120,7 @@ fn what_comes_for_a_step_during_an_op_that_takes_long_waits_for_it() {
 fn feeds_that_wait_are_counted_and_too_many_fail_their_step() {
     let (mut cluster, begun, _) = endless();
     let slow = graph("p = Placeholder dtype=float32\n y = Neg p");
-    // The elements are shared; what counts is what they would be.
+    // The elements are shared; their full size counts.
     let large = Tensor::zeros(DType::F32, [16 << 20]).unwrap();
     cluster.start(&slow, &[("p", large.clone())], &["y"], 1).unwrap();
     begun.recv_timeout(PATIENCE).unwrap();
@@ -158,11 +158,11 @@ fn so_many_runs_of_a_piece_wait_and_nothing_for_the_steps_of_one_more() {
     begun.recv_timeout(PATIENCE).unwrap();
     let (session, device) = (cluster.session, cluster.device(&cluster.names[0]));
     let start = |number: u64, count: u64| device.start(PieceId { session, number: 1 }, number, count, Vec::new());
-    // The first of them runs, and stands in the line until it is done.
+    // The first of them runs, and stays in the queue until it is done.
     for number in 2..=MAX_RUNS as u64 {
         start(number, 1);
         if number % 1024 == 0 {
-            // So that no more messages wait than may.
+            // So that no more messages wait than the limit allows.
             device.holds();
         }
     }
@@ -187,7 +187,7 @@ fn so_many_runs_of_a_piece_wait_and_nothing_for_the_steps_of_one_more() {
     until(|| device.holds() == Holds::default());
 }
 
-/// Takes its time with what is done: until it is told to go on.
+/// Blocks on each finished step until it is released.
 struct Slow {
     go_on: Mutex<Receiver<()>>,
     events: Mutex<Sender<Result<u64, Failure>>>,
@@ -219,14 +219,14 @@ fn nothing_waits_for_the_steps_of_a_start_that_found_no_room() {
     device.register(id, chain(1)).unwrap();
     device.start(id, 1, 1, Vec::new());
     assert_eq!(events.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
-    // The device hears nothing now, and what it is told piles up.
+    // The device takes no messages now, and they accumulate.
     let arrive = |number: u64| {
         let pushed = Pushed { transfer: 9, iterations: SmallVec::new(), value: Some(Tensor::scalar(1)) };
         device.arrive(StepId { session: SessionId(1), number }, vec![pushed]);
     };
     arrive(11);
     for _ in 1..MAX_MESSAGES {
-        // Of a session that is not here: it comes to nothing.
+        // Of an unknown session: it has no effect.
         device.arrive(StepId { session: SessionId(2), number: 1 }, Vec::new());
     }
     device.start(id, 10, 3, Vec::new());
@@ -260,14 +260,14 @@ fn closing_a_device_ends_what_takes_long() {
     assert_eq!(running.load(Ordering::SeqCst), 0);
 }
 
-/// Panics so many times when a step is done, and so many when one has failed.
+/// Panics for the first `done` finished steps, and for the first `failed` failed ones.
 struct Clumsy {
     done: AtomicUsize,
     failed: AtomicUsize,
     events: Mutex<Sender<Result<u64, Failure>>>,
 }
 
-/// Whether one of so many is left.
+/// Takes one of the remaining ones; whether there was one.
 fn take_one(of: &AtomicUsize) -> bool {
     of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
@@ -300,7 +300,7 @@ fn a_panic_outside_of_a_step_leaves_nobody_waiting() {
     let id = |number| PieceId { session: SessionId(1), number };
     let next = |events: &Receiver<Result<u64, Failure>>| events.recv_timeout(PATIENCE).expect("an answer");
 
-    // The step it was about fails, and the device goes on with all others.
+    // The step that it was about fails, and the device continues with all others.
     let (device, events) = open(1, 0);
     device.register(id(1), chain(1)).unwrap();
     device.register(id(2), chain(1)).unwrap();
@@ -313,7 +313,7 @@ fn a_panic_outside_of_a_step_leaves_nobody_waiting() {
     assert_eq!([next(&events).unwrap(), next(&events).unwrap()], [2, 3]);
     assert_eq!(device.holds().steps, 0);
 
-    // If not even that can be said, the device is lost, and every request to it says so.
+    // If not even the failure can be reported, the device is lost, and every request to it is answered with that.
     let (device, events) = open(1, 1);
     device.register(id(1), chain(1)).unwrap();
     device.start(id(1), 1, 1, Vec::new());

@@ -1,4 +1,4 @@
-//! Branches and loops, on one device and over several.
+//! Tests of branches and loops, on one device and over several.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_sum_on_one_task_and_over_two() {
     cluster.check(&graph(SPLIT_238), &[("x", "5")], &[("y2", "-61"), ("y", "244")]);
 }
 
-/// Ops of a role of their own, without a kernel.
+/// Ops with their own role, without a kernel.
 #[test]
 fn what_forwards_its_input_outputs_it_as_it_is() {
     let mut cluster = Cluster::new(1);
@@ -78,7 +78,7 @@ fn a_piece_without_branches_takes_what_is_dead_and_hands_it_back() {
 
 #[test]
 fn values_go_back_and_forth_between_two_pieces() {
-    // With the longer one, its pieces have too many stages, and count instead.
+    // With the longer one, its pieces have too many stages, and run by counting instead.
     for turns in [3, 300] {
         let mut text = "x0 = Const is=(1000) @0\none = Const is=(1) @1\nkeep = Const is=(1) @0\n".to_owned();
         for i in 0..turns {
@@ -315,7 +315,7 @@ fn a_fetch_where_every_branch_is_dead_is_refused() {
     assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
 }
 
-/// As in the gradient of a branch within a loop: its counter goes on whether or not the branch was taken.
+/// As in the gradient of a branch within a loop: its counter continues whether or not the branch was taken.
 #[test]
 fn a_control_trigger_is_alive_where_what_it_waits_for_is_dead() {
     let text = "

@@ -1,4 +1,4 @@
-//! Kernels that may take long look whether their step was given up.
+//! Tests that kernels that may take long check whether their step was cancelled.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use meshtf_loops::turn::{self, Signal};
 use meshtf_tensor::{DType, Tensor};
 use serde_json::{Value as Json, json};
 
-/// Whether a kernel ends, rather than answer, in a step that was given up before.
+/// Whether a kernel ends without an answer in a step that was cancelled before.
 fn ends(run: impl FnOnce()) -> bool {
     let signal = Arc::new(Signal::default());
     signal.stop();
@@ -133,10 +133,10 @@ fn what_engines_are_given_in_parts_ends_too_and_is_the_same() {
     check("Conv3DBackpropFilterV2", window, &[volumes, "=3,3,3,32,32", volumes]);
 }
 
-/// Of this many elements an engine's answer is made in blocks: a few more than that takes, in no round number of rows.
+/// With this number of elements an engine computes in blocks: slightly more than the limit, in no round number of rows.
 const MANY: [usize; 3] = [17, 1009, 1000];
 
-/// What an engine and the host answer to inputs of [`MANY`] elements, and how often the engine looked.
+/// The answers of an engine and of the host to inputs of [`MANY`] elements, and the number of the engine's checks.
 fn both_answers(op: &str, attrs: &Json, inputs: &[Tensor]) -> ([Tensor; 2], usize) {
     use meshtf_engine::adapters::{BackendChoice, cpu};
     use meshtf_engine::{EngineOutcome, Value, Values};
@@ -160,7 +160,7 @@ fn both_answers(op: &str, attrs: &Json, inputs: &[Tensor]) -> ([Tensor; 2], usiz
 #[test]
 fn what_engines_make_of_many_elements_is_made_in_blocks_and_the_same() {
     let count: usize = MANY.iter().product();
-    // Whole numbers of which no sum rounds.
+    // Whole numbers whose sums are all exact.
     let many = Tensor::from_vec(MANY, (0..count).map(|i| (i * 7919 % 13) as f32 - 6.0).collect::<Vec<_>>());
     let check = |op: &str, attrs: Json, others: &[&str]| {
         let mut inputs = vec![many.clone()];
@@ -175,7 +175,7 @@ fn what_engines_make_of_many_elements_is_made_in_blocks_and_the_same() {
         assert!(looks >= 4, "{op} {others:?} looked {looks} times");
     };
     let none = || json!({});
-    // Kept, gone, and both by turns; rows that are much by themselves.
+    // Axes that are kept, removed, and both in turns; rows that are large by themselves.
     let keep = || json!({ "keep_dims": true });
     for axes in ["=0", "=1", "=2", "=0,1,2", "=0,1", "=1,2", "=0,2"] {
         check("Sum", keep(), &[axes]);

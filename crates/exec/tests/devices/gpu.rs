@@ -1,4 +1,4 @@
-//! Training steps on a GPU: the values that they compute with stay there.
+//! Tests of training steps on a GPU: their values stay in its memory.
 
 use meshtf_engine::adapters::{self, BackendChoice};
 use meshtf_engine::{EngineKernel, EngineOutcome, Value, Values};
@@ -7,7 +7,7 @@ use meshtf_testing::means::{Means, missing};
 
 use super::*;
 
-/// An engine that writes down which ops it leaves to the host though an input lies with the engine.
+/// An engine that records the ops that it leaves to the host although an input is in the engine's memory.
 struct Watched {
     engine: Box<dyn Engine>,
     left: Arc<Mutex<Vec<String>>>,
@@ -49,7 +49,7 @@ impl Engine for Watched {
     }
 }
 
-/// The first GPU, for a test that may go without on some machines.
+/// The first GPU, for a test that may be skipped on some machines.
 fn gpu(test: &str) -> Option<Box<dyn Engine>> {
     let first = adapters::gpus(BackendChoice::Wgpu).into_iter().next();
     if first.is_none() {
@@ -58,8 +58,8 @@ fn gpu(test: &str) -> Option<Box<dyn Engine>> {
     first.map(|offer| offer.open().expect("it was offered"))
 }
 
-/// Runs the steps on a GPU and on a CPU, and checks that the answers are close and that the GPU left nothing to the host
-/// that it had.
+/// Runs the steps on a GPU and on a CPU, and checks that the answers are close and that the GPU left no op to the host whose
+/// inputs it had.
 fn check(graph: &Graph, init: &[(&str, Tensor)], feeds: &[(&str, Tensor)], wanted: &[&str], steps: usize) {
     let Some(gpu) = gpu("steps on a GPU") else { return };
     let left = Arc::default();

@@ -1,11 +1,11 @@
-//! Gradients of graphs, run: against TensorFlow's (`tests/data/gradients/*.json`, see `tests/tf/recorder/gradients.py`), and
-//! against central differences.
+//! Tests of the gradients of graphs, which are run: against TensorFlow's (`tests/data/gradients/*.json`, see
+//! `tests/tf/recorder/gradients.py`), and against central differences.
 //!
 //! Each op is differentiated twice, with the shapes of its inputs known and unknown, and its gradients again. A case may have
 //! `rtol` and `atol` in place of the dtype's tolerance, `constant`: inputs that the gradient needs to be constants, `static:
 //! true` if it needs the shapes to be known, `differences: false` if the function has a kink or its gradient is defined
-//! otherwise, `"first"` if only the gradients' own gradients are. `second_refused` is the op of which ours has no gradient,
-//! `second_ours` why the gradients of the gradients are not TensorFlow's.
+//! otherwise, `"first"` if only the gradients' own gradients are. `second_refused` is the op for which we have no gradient,
+//! `second_ours` the reason why the gradients of the gradients differ from TensorFlow's.
 
 use std::path::PathBuf;
 
@@ -18,19 +18,19 @@ use serde_json::Value;
 
 use super::Cluster;
 
-/// How far to either side the function is taken for its differences.
+/// The distance to either side at which the function is evaluated for its differences.
 const STEP: f64 = 1e-5;
 
-/// Directions in which the function is taken.
+/// The number of directions in which the function is evaluated.
 const DIRECTIONS: usize = 3;
 
 /// A tensor that is fed, by its name.
 type Feed = (String, Tensor);
 
-/// What is differentiated, as a function of what is fed.
+/// The differentiated function, of the feeds.
 type Function<'a> = dyn FnMut(&[Feed]) -> Result<f64, String> + 'a;
 
-/// The text of a graph, what of it is differentiated by what, what is fed, and the gradients.
+/// The text of a graph, the output that is differentiated, the names it is differentiated by, the feeds, and the gradients.
 type Whole<'a> = (&'a str, &'a str, &'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
 
 /// A graph with its gradients, and those of its gradients.
@@ -41,7 +41,7 @@ struct Differentiated {
     /// The floats among the feeds, by which it is differentiated.
     xs: Vec<usize>,
     first: Gradients,
-    /// Unless there are none of the first kind.
+    /// `None` if there are no first ones.
     second: Option<Gradients>,
 }
 
@@ -143,7 +143,7 @@ fn compare(case: &Value, key: &str, got: &[Option<Tensor>], wanted: &[Value]) ->
         match (got, wanted.is_null()) {
             (None, true) => {}
             (Some(got), false) => {
-                // Sums in another order differ a little more than single ops do.
+                // Sums in another order differ slightly more than single ops do.
                 let case = serde_json::json!({
                     "rtol": case["rtol"].as_f64().unwrap_or(if matches!(got.dtype(), DType::F64 | DType::C128) { 1e-10 } else { 2e-5 }),
                     "atol": case["atol"].as_f64().unwrap_or(if matches!(got.dtype(), DType::F64 | DType::C128) { 1e-11 } else { 4e-6 }),
@@ -159,7 +159,7 @@ fn compare(case: &Value, key: &str, got: &[Option<Tensor>], wanted: &[Value]) ->
     Ok(())
 }
 
-/// Holds gradients against the differences of the function that they are of, along some directions of all inputs at once.
+/// Compares gradients with the differences of their function, along some directions of all inputs at once.
 fn differences(made: &Differentiated, by_x: &[Option<Tensor>], function: &mut Function) -> Result<(), String> {
     for direction in 0..DIRECTIONS {
         let mut along = 0.0;
@@ -201,7 +201,7 @@ fn product(a: &Tensor, b: &Tensor) -> f64 {
     floats(a).iter().zip(floats(b)).map(|(a, b)| a * b).sum()
 }
 
-/// The op of a case in a graph, or the graph that it is, with its gradients.
+/// The op of a case in a graph, or the graph of the case, with its gradients.
 fn differentiated(case: &Value, shapes_are_known: bool) -> Result<Differentiated, Failure> {
     if case["graph"].is_object() {
         return graph_differentiated(case, shapes_are_known);
@@ -239,7 +239,7 @@ fn differentiated(case: &Value, shapes_are_known: bool) -> Result<Differentiated
     twice(case, g, ys, by, (feeds, xs))
 }
 
-/// A whole graph; without shapes, that of no placeholder is known.
+/// A whole graph; without shapes, the shape of every placeholder is unknown.
 fn graph_differentiated(case: &Value, shapes_are_known: bool) -> Result<Differentiated, Failure> {
     let mut defs = graphdef::from_json(&case["graph"].to_string())?;
     for def in defs.iter_mut().filter(|def| def.op == "Placeholder" && !shapes_are_known) {
@@ -257,7 +257,7 @@ fn graph_differentiated(case: &Value, shapes_are_known: bool) -> Result<Differen
     twice(case, GraphBuilder::from(graph), ys, by, (feeds, xs))
 }
 
-/// Adds the gradients and those of these.
+/// Adds the gradients and the gradients of these.
 fn twice(
     case: &Value,
     mut g: GraphBuilder,
@@ -307,8 +307,8 @@ fn add(
     Ok((Gradients { starts, found }, dense))
 }
 
-/// Rules that other tests try: those of gradients are in the second gradients of the ops and loops that they are of,
-/// and variables and random numbers have a test below. Of `QuantizeAndDequantize` TensorFlow makes no new nodes; its newer forms
+/// Rules that other tests cover: rules of gradient ops are in the second gradients of the ops and loops they belong to, and
+/// variables and random numbers have a test below. TensorFlow makes no new nodes of `QuantizeAndDequantize`; its newer forms
 /// have the same rule.
 const ELSEWHERE: &[&str] = &[
     "FusedBatchNormGrad",
@@ -350,7 +350,7 @@ fn with_gradients(graph: Graph, y: &str, xs: &[&str]) -> (Graph, Vec<String>) {
     (g.finish().unwrap(), names)
 }
 
-/// Variables of both kinds, by what they are and not by what is read of them.
+/// Variables of both kinds, by their handles or references and not by the values read.
 #[test]
 fn gradients_by_variables() {
     let graph = super::graph(
@@ -380,13 +380,13 @@ fn gradients_by_variables() {
     let (graph, names) = with_gradients(graph, "y", &["old", "new"]);
     let mut cluster = Cluster::new(1);
     cluster.run(&graph, &[], &["^init_old", "^init_new"]).unwrap();
-    // A branch alone reads the other variable once more.
+    // Only one branch reads the other variable once more.
     for (holds, by_new) in [("true", "4.0,7.0"), ("false", "3.0,6.0")] {
         cluster.check(&graph, &[("p", holds)], &[(&names[0], "3.0,4.0"), (&names[1], by_new)]);
     }
 }
 
-/// Rows that are taken, one of them twice, and elements, each with a weight of its own.
+/// Rows, one of them taken twice, and elements, each with its own weight.
 #[test]
 fn gradients_by_slices_of_a_variable() {
     let graph = super::graph(
@@ -419,7 +419,7 @@ fn gradients_by_slices_of_a_variable() {
     assert!(failure.message.contains("does not index into param shape [2,2]"), "{failure}");
 }
 
-/// Samples are others in each step, so the step that has the gradient has them, too.
+/// Each step has other samples, so the step that computes the gradient returns them, too.
 #[test]
 fn gradients_by_the_parameter_of_samples() {
     let graph = super::graph(
@@ -435,12 +435,12 @@ fn gradients_by_the_parameter_of_samples() {
     let values = Cluster::new(1).run(&graph, &alpha, &[&names[0], "wanted", "samples"]).unwrap();
     let got = floats(&values[0]);
     assert_eq!(got, floats(&values[1]));
-    // A sample of a large parameter moves about as that does.
+    // A sample of a large parameter moves about as much as the parameter.
     assert!(got.iter().all(|slope| slope.is_finite() && *slope > 0.0) && (got[2] / 4.0 - 1.0).abs() < 0.5, "{got:?}");
     assert_eq!(values[2].shape().dims(), [2, 2, 3]);
 }
 
-/// What graphs as a whole compute: paths that meet, branches, tables, variables, and gradients of gradients.
+/// Computations of whole graphs: paths that meet, branches, tables, variables, and gradients of gradients.
 #[test]
 fn gradients_of_whole_graphs() {
     let cases: [Whole; 11] = [
@@ -459,14 +459,14 @@ fn gradients_of_whole_graphs() {
         // The branch that is taken: 2 x, or -1.
         (CONDITIONAL, "y", &["x"], &[("x", "3.0"), ("p", "true")], &["6.0"]),
         (CONDITIONAL, "y", &["x"], &[("x", "3.0"), ("p", "false")], &["-1.0"]),
-        // A branch that takes what it needs without a Switch.
+        // A branch that takes its inputs without a Switch.
         (DIRECT, "y", &["x"], &[("x", "3.0"), ("p", "true")], &["6.0"]),
         (DIRECT, "y", &["x"], &[("x", "3.0"), ("p", "false")], &["-1.0"]),
         // One inside another: only if both hold it is x^2.
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "true"), ("q", "true")], &["6.0"]),
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "true"), ("q", "false")], &["5.0"]),
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "false"), ("q", "true")], &["-1.0"]),
-        // A product of what a list holds, each the product of the others.
+        // A product of the elements of a list; the gradient of each is the product of the others.
         (LIST_IN_A_LOOP, "y", &["x"], &[("x", "2.0,3.0,5.0")], &["15.0,10.0,6.0"]),
         // By hand: y = (x0 x1)^3.
         (LIST_OF_AN_ITERATION, "y", &["x"], &[("x", "2.0,0.5")], &["1.5,6.0"]),

@@ -1,5 +1,5 @@
-//! Graphs run on devices in one process, held against values computed by hand, and against TensorFlow's recorded ones.
-//! These tests run the library as it is shipped: optimised.
+//! Tests of graphs on devices in one process, compared with values computed by hand and with TensorFlow's recorded ones. They
+//! run the library as it is shipped: optimised.
 
 mod barriers;
 mod beside;

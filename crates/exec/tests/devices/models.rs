@@ -1,4 +1,4 @@
-//! Models, run: layers against the same sums in plain loops, and that they learn.
+//! Tests of models, which are run: layers against the same sums in plain loops, and that they learn.
 
 use meshtf_graph::Graph;
 use meshtf_tensor::{DType, Tensor};
@@ -162,7 +162,7 @@ fn norms_bring_to_mean_0_and_variance_1() {
     let columns: Vec<_> = (0..3).map(|c| norm(&input.iter().skip(c).step_by(3).copied().collect::<Vec<_>>())).collect();
     let wanted: Vec<f32> = (0..12).map(|i| columns[i % 3].0[i / 3]).collect();
     assert_near(got[1].slice().unwrap(), &wanted);
-    // Averages of the past are what counts when nothing is trained.
+    // Averages of the past count when nothing is trained.
     let (mean, variance) = (|c: usize| 0.01 * columns[c].1, |c: usize| 0.99 + 0.01 * columns[c].2);
     let got = run(&mut cluster, &graph, &feeds[..1], &["z", "batch/moving_mean"]);
     assert_near(got[1].slice().unwrap(), &[mean(0), mean(1), mean(2)]);
@@ -195,7 +195,7 @@ fn dropout_drops_while_training_other_elements_each_step() {
     assert!(whole.iter().all(|&y| y == 3.0));
 }
 
-/// What is tested, by its name.
+/// The tested networks, by name.
 type Net<'a> = (&'a str, &'a dyn Fn(&Model) -> Value);
 
 /// Each kind of layer learns something small.

@@ -1,4 +1,4 @@
-//! Replicas of a model on several workers, held against one worker that takes whole batches.
+//! Tests of replicas of a model on several workers, compared with one worker that takes whole batches.
 
 use meshtf_graph::gradient::{Gradient, Rows};
 use meshtf_graph::{Graph, GraphBuilder};
@@ -35,13 +35,13 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 131) % 2003) as f32 / 1001.0 - 1.0).collect()
 }
 
-/// What the model has learned: the loss of each step, and its variables at the end.
+/// The results of training: the loss of each step, and the model's variables at the end.
 struct Learned {
     losses: Vec<f64>,
     weights: Vec<Vec<f64>>,
 }
 
-/// Trains for as many steps as `batches` are, on workers and tasks that `train` says.
+/// Trains for `batches` steps, on the workers and tasks that `train` specifies.
 fn learn(optimizer: &str, train: &str, tasks: &[Task], batches: usize) -> Learned {
     let batch = 12;
     let sections = format!(
@@ -58,7 +58,7 @@ fn learn(optimizer: &str, train: &str, tasks: &[Task], batches: usize) -> Learne
     }
     let rows = batch / job.queues.len();
     let (x, y) = (numbers(batches * batch * 3, 1), numbers(batches * batch * 2, 2));
-    // Each worker has words of its own, and some in common with others.
+    // Each worker has some words alone, and some in common with others.
     let words: Vec<i32> = (0..batches * batch).map(|i| (i * i % 7) as i32 % 5).collect();
     for (i, queue) in job.queues.iter().enumerate() {
         fn own<T: Copy>(all: &[T], width: usize, sizes: [usize; 4]) -> Vec<T> {
@@ -87,7 +87,7 @@ fn learn(optimizer: &str, train: &str, tasks: &[Task], batches: usize) -> Learne
             let copies = run(&mut cluster, &job.graph, &[], &copies.each_ref().map(String::as_str));
             assert!(copies == all, "worker {worker} has other weights than worker 0");
         }
-        // What is restored is the same on all workers.
+        // The restored value is the same on all workers.
         let (feed, assign) = &job.restores[2];
         assert_eq!(job.variables[2].name, "b");
         run(
@@ -105,7 +105,7 @@ fn learn(optimizer: &str, train: &str, tasks: &[Task], batches: usize) -> Learne
     Learned { losses, weights: all.iter().map(floats).collect() }
 }
 
-/// Workers that share each batch learn what one learns of all of it, over 100 steps to 1e-5.
+/// Workers that share each batch learn the same as one worker with all of it, over 100 steps to 1e-5.
 #[test]
 fn several_workers_learn_what_one_does() {
     let momentum = r#"{"name": "momentum", "momentum": 0.5}, "rate": 0.002, "clip_norm": 2"#;
@@ -215,7 +215,7 @@ fn all_tasks_have_the_same_sums() {
                 names.push(own);
             }
             let graph = g.finish().unwrap();
-            // Two tasks exchange what they have; no sum goes around.
+            // Two tasks exchange their gradients; no sum goes around the ring.
             let goes_around = graph.to_defs().iter().any(|node| node.op == "AddV2");
             assert_eq!(goes_around, tasks > 2 && limits.direct < 64, "{tasks} tasks, {limits:?}");
             let mut cluster = Cluster::of(&(0..tasks).map(|i| Task::new("worker", i)).collect::<Vec<_>>());
@@ -279,7 +279,7 @@ fn each_worker_of_an_async_training_makes_its_own_updates() {
     assert_eq!(run(&mut cluster, &job.graph, &[], &[GLOBAL_STEP])[0].item::<i64>().unwrap(), 4);
 }
 
-/// An update takes the mean of the first workers that bring gradients, and drops what comes for it later.
+/// An update takes the mean of the first workers that bring gradients, and drops later ones.
 #[test]
 fn an_update_does_not_wait_for_a_worker_that_is_late() {
     let text = r#"{"version": 1, "variables": {"w": {"shape": [], "initial": 1.0}},
@@ -320,14 +320,14 @@ fn an_update_does_not_wait_for_a_worker_that_is_late() {
         let w = run(&mut cluster, &job.graph, &[], &["w"]);
         [floats(&means[0])[0], floats(&means[1])[0], floats(&w[0])[0]]
     };
-    // Worker 2 is not there: the mean of 1 and 3.
+    // Worker 2 is missing: the mean of 1 and 3.
     assert_eq!(together(&[0, 1]), [2.0, 2.0, 0.0]);
     // It comes for an update that has been made, and its 50 is dropped; then it is with worker 0: the mean of 2 and 6.
     assert_eq!(together(&[2, 0, 2]), [0.0, 4.0, -2.0]);
     let left = job.drains.iter().map(|drain| run(&mut cluster, &job.graph, &[], &[&drain.size])[0].to_i64().unwrap());
     // A batch of worker 1, and a token of each worker: that of worker 1 is for the update that was made without it, and the next.
     assert_eq!(left.collect::<Vec<_>>(), [0, 1, 0, 1, 2, 1, 0, 0, 0]);
-    // What is evaluated takes no token.
+    // An evaluation takes no token.
     let fed = [("x", Tensor::vector(vec![2f32, 4.0]))];
     assert_eq!(floats(&run(&mut cluster, &job.graph, &fed, &[&job.evaluated[0]])[0]), [-6.0]);
 }

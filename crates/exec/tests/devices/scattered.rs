@@ -1,8 +1,8 @@
-//! The partitioned answer is the unpartitioned one: recorded sessions with their nodes scattered over three tasks at random,
-//! loops and branches cut wherever it falls, still answer what was recorded.
+//! Tests that the partitioned answer is the unpartitioned one: recorded sessions with their nodes scattered over three tasks at
+//! random, loops and branches cut wherever it falls, still give the recorded answers.
 //!
-//! Left out are graphs with reference variables: what reads one goes on showing its later updates on the same device,
-//! and not on another, in TensorFlow too, so that a scattered program of these is another program.
+//! Graphs with reference variables are left out: a reader of one continues to show its later updates on the same device, and
+//! not on another, in TensorFlow too, so that scattering changes their results.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use meshtf_testing::means::recorded_sessions;
 
 use super::*;
 
-/// How often each session is scattered anew.
+/// The number of times that each session is scattered anew.
 const ROUNDS: u64 = 2;
 /// Sessions of `tests/cases` that can be scattered.
 const LEAST_SCATTERED: usize = 20;
@@ -57,8 +57,8 @@ fn replay(case: &Case, round: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Not if reference variables would race, a device that is missing was to be refused, or the session needs files: these
-/// devices have no data folder.
+/// Whether scattering keeps the answers: not if reference variables would race, a device that is missing was to be refused, or
+/// the session needs files (these devices have no data folder).
 fn can_be_scattered(case: &Case) -> bool {
     let is_placement = |expected: &Expected| {
         matches!(expected, Expected::Error(error)
@@ -75,7 +75,7 @@ fn scatter(graph: &Graph, devices: &[DeviceName], mut seed: u64) -> Graph {
     for (_, node) in graph.nodes() {
         let companions = companions(node);
         let takes_handle = node.inputs.iter().any(|&input| graph.output_type(input).dtype.is_handle());
-        // What names its state itself, as the ops of a staging area do, finds it on its own device alone.
+        // A node that names its state itself, as the ops of a staging area do, finds it on its own device alone.
         let names_state = node.attrs.get("shared_name").is_some();
         if takes_handle || names_state || node.outputs.iter().any(|ty| ty.dtype.is_handle()) || !companions.is_empty() {
             bound.insert(&node.name);

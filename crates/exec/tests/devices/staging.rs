@@ -1,5 +1,5 @@
-//! What waits in staging areas and in accumulators of sparse gradients. What they answer at once is held against TensorFlow in
-//! `tests/cases`.
+//! Tests of ops that wait in staging areas and in accumulators of sparse gradients. Immediate answers are compared with
+//! TensorFlow in `tests/cases`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Steps in order, one beside the other, failing, given up; and that nothing is left behind.
+//! Tests of steps in order, in parallel, failing and cancelled; and that nothing is left behind.
 
 use meshtf_engine::{Engine, EngineKernel, EngineOutcome, Value, Values};
 use meshtf_kernels::KernelNode;
@@ -122,8 +122,8 @@ fn a_forgotten_piece_takes_its_steps_with_it_and_no_other() {
     cluster.check(&other, &[], &[("y", "-1")]);
 }
 
-/// Has kernels for Neg, which panics on 13 and leaves 0 to the host, and for Square, which squares nothing and is not asked
-/// for what has up to two elements.
+/// Has kernels for Neg, which panics on 13 and leaves 0 to the host, and for Square, which squares nothing and is not called
+/// for values of up to two elements.
 struct Odd;
 
 impl Engine for Odd {
@@ -273,7 +273,7 @@ fn nothing_waits_for_the_steps_of_a_start_that_was_refused() {
         let step = StepId { session: cluster.session, number };
         device.arrive(step, vec![pushed(0, Some(Tensor::scalar(7)))]);
     };
-    // One that came before it, and one that comes after.
+    // One value that came before it, and one that comes after.
     arrive(12);
     device.start(PieceId { session: cluster.session, number: 99 }, 10, 5, Vec::new());
     match cluster.events.recv_timeout(PATIENCE).unwrap() {

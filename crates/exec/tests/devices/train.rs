@@ -1,5 +1,5 @@
-//! Training, run: optimizers against TensorFlow's (`tests/data/train/optimizers.json`, see `tests/tf/recorder/training.py`), the
-//! rest against the same sums in plain loops.
+//! Tests of training, which is run: optimizers against TensorFlow's (`tests/data/train/optimizers.json`, see
+//! `tests/tf/recorder/training.py`), the rest against the same sums in plain loops.
 
 use meshtf_cases::{list, tensor};
 use meshtf_graph::gradient::{Gradient, Rows};
@@ -95,7 +95,7 @@ fn optimizers_do_what_tensorflows_do() {
     }
 }
 
-/// Rows that were looked up twice, and those that were not: of what TensorFlow has no optimizer of its own for.
+/// Rows that were looked up twice, and rows that were not, with optimizers that TensorFlow lacks.
 #[test]
 fn rows_of_a_sparse_gradient_alone_are_updated() {
     let first = Tensor::from_vec([4, 2], vec![1f64, -2.0, 0.5, 4.0, -1.0, 0.25, 3.0, 2.0]);
@@ -130,7 +130,7 @@ fn rows_of_a_sparse_gradient_alone_are_updated() {
         assert_near(&floats(&got[1]), &m, 1e-12, "w/Lion");
     }
 
-    // All weights decay, whatever rows the gradient has.
+    // All weights decay, whichever rows the gradient has.
     let training = Training { weight_decay: decay, ..Training::new(Optimizer::Sgd, rate) };
     let (graph, _) = fed(&training, &first, false, true);
     let mut w = floats(&first);
@@ -184,7 +184,7 @@ fn rates_follow_the_step() {
 
 #[test]
 fn gradients_are_clipped_together_or_one_by_one() {
-    // A dense gradient, and rows of which one is stated twice.
+    // A dense gradient, and rows of which one occurs twice.
     let (dense, rows): ([f64; 2], [f64; 4]) = ([3.0, -4.0], [6.0, -0.5, 0.25, 8.0]);
     let norm = dense.iter().chain(&rows).map(|x| x * x).sum::<f64>().sqrt();
     for (clip, of) in [
@@ -244,7 +244,7 @@ fn averages_follow_the_weights() {
 fn first_values_are_those_of_their_distribution_and_seed() {
     let shape = [200usize, 100];
     let variance = |inputs: f64| 2.0 / inputs;
-    // What is drawn, its mean, its variance, and what no value is beyond.
+    // The initializer, its mean, its variance, and the largest deviation from the mean.
     let cases = [
         (Initializer::Uniform { low: -1.0, high: 3.0 }, 1.0, 16.0 / 12.0, 2.0),
         (Initializer::Normal { mean: 2.0, stddev: 0.5 }, 2.0, 0.25, f64::INFINITY),
@@ -305,7 +305,7 @@ fn a_model_is_minimized() {
     }
     let after = run(&mut cluster, &graph, &[], &["table", "loss"]);
     assert!(floats(&after[1])[0] < 1e-2 * floats(&before[1])[0], "{before:?} {after:?}");
-    // Rows that nobody looks up stay.
+    // Rows without a look-up stay.
     assert_eq!(floats(&after[0])[2..4], floats(&before[0])[2..4]);
 }
 

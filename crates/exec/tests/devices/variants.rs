@@ -1,4 +1,4 @@
-//! Lists and optionals: values that no tensor is.
+//! Tests of lists and optionals: values that are not tensors.
 
 use super::*;
 
@@ -85,7 +85,7 @@ fn what_was_never_set_is_zeros_of_the_shape_of_the_others() {
     }
 }
 
-/// What is within each other without end could not be dropped again.
+/// The nesting is limited, since values nested without limit could not be dropped again.
 #[test]
 fn lists_are_within_each_other_only_so_deep() {
     let text = "
@@ -119,7 +119,7 @@ fn lists_are_within_each_other_only_so_deep() {
     assert_eq!((failure.code, failure.node.as_deref()), (Code::ResourceExhausted, Some("push")), "{failure}");
 }
 
-/// If a list cannot be cut or taken apart, TensorFlow 2.21's words for it.
+/// TensorFlow 2.21's messages for lists that cannot be cut or split.
 #[test]
 fn lists_that_do_not_fit_are_refused_in_tensorflows_words() {
     let text = "
