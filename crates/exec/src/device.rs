@@ -163,7 +163,7 @@ impl Device {
             None => self.ask(step, DeviceMessage::Overflow { step, count, failure: self.too_much() }),
         };
         if !is_asked {
-            // If this finds no room either, the values for those steps are dropped as the master gives up each of them.
+            // If this finds no room either, the values for those steps are dropped as the master cancels each of them.
             self.place.mailbox.follow_up(DeviceMessage::Unwanted { step, count });
         }
     }

@@ -312,7 +312,7 @@ impl<'a> Case<'a> {
         name
     }
 
-    /// A handle other than a variable's: mostly of the kind that the op takes, with something in it.
+    /// A handle other than a variable's: mostly of the kind that the op takes, of a resource with contents.
     fn handle(&mut self, arg: &ArgDef, dtype: DType) -> Option<String> {
         let name = self.op.name;
         let form = match dtype {
@@ -416,7 +416,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// A device with nothing on it.
+/// A device without sessions.
 struct Bench {
     device: Device,
     events: mpsc::Receiver<(StepId, Result<(), Failure>)>,

@@ -133,7 +133,7 @@ struct State<T> {
 
 struct Queue<T> {
     messages: VecDeque<DeviceMessage>,
-    /// Here while a thread waits in [`DeviceInbox::wait`], unless another thread has it.
+    /// Present while a thread waits in [`DeviceInbox::wait`], unless another thread has it.
     table: Option<Box<T>>,
     /// The table has turns to run.
     is_due: bool,

@@ -100,7 +100,7 @@ impl Turn {
     }
 }
 
-/// How a turn of a step ended.
+/// The end of a turn of a step.
 #[derive(Debug)]
 pub(super) enum TurnEnd {
     /// The step has run; its fetches.

@@ -29,7 +29,8 @@ use super::inner::Inner;
 use super::mailbox::{DeviceInbox, DeviceMessage};
 use super::step::Turn;
 
-/// How often the watching thread looks. A turn that it sees twice has run for at least this long, and at most twice as long.
+/// The interval at which the watching thread looks. A turn that it sees twice has run for at least this long, and at most twice
+/// as long.
 const TICK: Duration = Duration::from_millis(10);
 
 /// After this many looks without a turn it sleeps until there is one.
@@ -201,7 +202,7 @@ impl Threads {
         number
     }
 
-    /// The table, if no thread has taken it since.
+    /// Takes the table back; `None` if another thread has taken it since.
     fn take_back(&self, turn: u64) -> Option<Box<Table>> {
         let mut state = lock(&self.state);
         if state.lent.as_ref()?.turn != turn {

@@ -185,7 +185,7 @@ impl Optional {
 }
 
 impl Variant {
-    /// The values within, one level deep.
+    /// The values that it contains directly.
     pub fn values(&self) -> Vec<&Token> {
         match self {
             Variant::List(list) => list.items.iter().flatten().collect(),

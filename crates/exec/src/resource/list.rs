@@ -28,7 +28,7 @@ pub struct ResourceInfo {
     pub bytes: Option<usize>,
     /// Elements of a queue, gradients of an accumulator, entries of a table; `None` while an op changes it.
     pub length: Option<usize>,
-    /// How often a variable was changed; `None` while an op changes it.
+    /// The number of changes of a variable; `None` while an op changes it.
     pub version: Option<u64>,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct TableSpec {
     pub value_shape: Shape,
 }
 
-/// How a table changes.
+/// The kind of a table, by the way it changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TableKind {
     /// Filled once.

@@ -296,7 +296,7 @@ fn check_rows(arguments: &[Token]) -> Result<usize> {
     })
 }
 
-/// No rows of a shape.
+/// A tensor without rows, whose rows would have this shape.
 fn empty(dtype: DType, shape: &PartialShape) -> Result<Token> {
     let row = shape.known().ok_or_else(|| {
         Failure::invalid(format!("there are no rows, and so the shape of an output is unknown: {shape}"))

@@ -1,4 +1,5 @@
-//! Every op of the vocabulary belongs to one family of kernels, of host kernels or of state, or is structural and needs none.
+//! Tests that every op of the vocabulary belongs to one family of kernels, of host kernels or of state, or is structural and
+//! needs none.
 
 use std::collections::BTreeSet;
 

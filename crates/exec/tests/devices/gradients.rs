@@ -4,7 +4,7 @@
 //! Each op is differentiated twice, with the shapes of its inputs known and unknown, and its gradients again. A case may have
 //! `rtol` and `atol` in place of the dtype's tolerance, `constant`: inputs that the gradient needs to be constants, `static:
 //! true` if it needs the shapes to be known, `differences: false` if the function has a kink or its gradient is defined
-//! otherwise, `"first"` if only the gradients' own gradients are. `second_refused` is the op for which we have no gradient,
+//! otherwise, `"first"` if only the gradients' own gradients are. `second_refused` is an op without a gradient rule in meshtf,
 //! `second_ours` the reason why the gradients of the gradients differ from TensorFlow's.
 
 use std::path::PathBuf;
@@ -284,7 +284,7 @@ fn twice(
     Ok(Differentiated { graph: g.finish()?, ys, feeds, xs, first, second })
 }
 
-/// Adds gradients, started by what is given, as dense ones.
+/// Adds gradients as dense ones. `starts` are the gradients of `ys` by which they are multiplied.
 fn add(
     g: &mut GraphBuilder,
     ys: &[Output],
