@@ -1,9 +1,9 @@
-//! Denormal floats count as zero while kernels run, as in TensorFlow, whose threads are set so: a processor takes up to a
-//! hundred times as long over one, and what has come so close to zero is seldom worth that.
+//! Flush-to-zero for kernel threads: denormal floats count as zero, as in TensorFlow. A processor takes up to a hundred times
+//! as long over a denormal, and a value that close to zero is seldom worth the time.
 //!
-//! It is a setting of a thread, not of a kernel: threads that compute for devices have it, those that run a step inline have it
-//! meanwhile, and the others of the process never do. What only moves a number leaves it as it is; and reading and writing
-//! numbers as text works on their bits, wherever it happens.
+//! The setting belongs to a thread, not to a kernel. Threads that compute for devices have it, threads that run a step inline
+//! have it for that time, and the other threads of the process never do. An op that only moves a number leaves its bits
+//! unchanged. Reading and writing numbers as text works on their bits, on any thread.
 
 #![allow(unsafe_code, reason = "the processor's control register is read and written")]
 
@@ -11,15 +11,15 @@ use std::sync::Once;
 
 use register::{FLUSHES, control, set_control};
 
-/// Lets the calling thread, and the pool that kernels spread their work over, take denormals for zero and answer zero
-/// instead of one.
+/// Sets flush-to-zero on the calling thread and on the pool over which kernels spread their work: denormal operands count as
+/// zero, and a denormal result becomes zero.
 pub fn flush() {
     on_this_thread();
     static POOL: Once = Once::new();
     POOL.call_once(on_the_pool);
 }
 
-/// While this exists, the calling thread has that setting, too.
+/// Flush-to-zero on the calling thread for the lifetime of the value.
 pub struct Flushed {
     before: u64,
 }
@@ -42,16 +42,16 @@ fn on_this_thread() {
     set_control(control() | FLUSHES);
 }
 
-/// The threads of rayon's global pool, no matter what started it. Other pools are started by the thread that computes, and a
-/// thread begins with the settings of the one that starts it.
+/// Sets it on the threads of rayon's global pool, whichever code started that pool. Other pools are started by the thread
+/// that computes, and a thread inherits the settings of the thread that starts it.
 fn on_the_pool() {
     rayon::broadcast(|_| on_this_thread());
 }
 
-/// The register of a processor that has the settings.
+/// The control register of the processor.
 ///
-/// Rust takes it for granted that nobody changes these settings, and computes in advance what it can accordingly: all that
-/// can come of it is a denormal instead of the zero that the processor would have answered.
+/// Rust assumes that these settings never change, and evaluates constants accordingly. The only possible effect is a denormal
+/// instead of the zero that the processor would have returned.
 #[cfg(target_arch = "x86_64")]
 mod register {
     /// The bits of MXCSR: results that are denormal become zero, and operands that are count as zero.
@@ -59,14 +59,14 @@ mod register {
 
     pub fn control() -> u64 {
         let mut control = 0u32;
-        // SAFETY: every x86-64 processor has the register, which is written to `control`.
+        // SAFETY: every x86-64 processor has the register; its value is stored in `control`.
         unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &mut control, options(nostack, preserves_flags)) };
         control.into()
     }
 
     pub fn set_control(control: u64) {
         let control = control as u32;
-        // SAFETY: what was read of the register, but for the bits of `FLUSHES`.
+        // SAFETY: the value just read from the register, except for the bits of `FLUSHES`.
         unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &control, options(nostack, preserves_flags, readonly)) };
     }
 }
@@ -84,7 +84,7 @@ mod register {
     }
 
     pub fn set_control(control: u64) {
-        // SAFETY: what was read of the register, but for the bit of `FLUSHES`.
+        // SAFETY: the value just read from the register, except for the bit of `FLUSHES`.
         unsafe { std::arch::asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) };
     }
 }

@@ -1,21 +1,22 @@
-//! Answers whose places are computed alike and apart: in lots, side by side if there are threads for it.
+//! Parallel computation of independent elements, in chunks that are spread over the threads of the pool.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::turn::{BLOCK, apart, look};
 
-/// Lots per thread between two looks, so that no thread waits long for the others.
+/// Chunks per thread between two checks for cancellation, so that no thread waits long for the other threads.
 const LOTS: usize = 4;
 
-/// How many places make a lot if each takes so much work, counted as for [`BLOCK`].
+/// The number of elements in a chunk if each takes `work`, in the unit of [`BLOCK`].
 pub fn lot(work: usize) -> usize {
     (BLOCK / LOTS / work.max(1)).max(1)
 }
 
-/// Least work of a lot for which it pays to wake another thread.
+/// Least work of a chunk for which it pays to wake another thread.
 const LEAST: usize = BLOCK / 64;
 
-/// As [`lot`], of so many places: no larger than that each thread gets some lots of all, if those pay.
+/// As [`lot`], for `places` elements: small enough that each thread gets several chunks, unless those would be too small to
+/// pay.
 pub fn even_lot(places: usize, work: usize) -> usize {
     evenly(places, work, threads())
 }
@@ -25,7 +26,7 @@ fn evenly(places: usize, work: usize, threads: usize) -> usize {
     lot(work).min(even).max(1)
 }
 
-/// Computes all lots, and looks now and then whether the step was given up. A single lot stays on this thread.
+/// Computes all chunks, with a check for cancellation before each round. A single chunk stays on the calling thread.
 pub fn in_lots<L: Send>(mut lots: impl Iterator<Item = L>, compute: impl Fn(L) + Sync) {
     loop {
         look();
@@ -43,13 +44,13 @@ pub fn in_lots<L: Send>(mut lots: impl Iterator<Item = L>, compute: impl Fn(L) +
     }
 }
 
-/// How many threads share the work.
+/// The number of threads that share the work.
 pub fn threads() -> usize {
     rayon::current_num_threads()
 }
 
-/// Not generic, so that the pool's code is compiled once: made for each kind of lot, it was a third of this crate and an eighth
-/// of the host kernels.
+/// Not generic, so that the pool's code is compiled once: monomorphised for each kind of chunk, it was a third of this crate
+/// and an eighth of the host kernels.
 fn side_by_side(count: usize, compute: &(dyn Fn(usize) + Sync)) {
     use rayon::prelude::*;
 
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn lots_are_even_unless_they_are_too_small_or_too_large() {
-        // Places, what each takes, threads, and the lot.
+        // Elements, work of each, threads, and the size of a chunk.
         for (places, work, threads, want) in [
             (800, LEAST, 2, 16),
             (800, LEAST / 10, 2, 100),

@@ -1,8 +1,8 @@
-//! How a step that has its turn is told to make way, or that it was given up; and how a kernel looks.
+//! The signal by which the turn of a step is asked to yield or is cancelled, and the check for it within a kernel.
 //!
-//! A kernel that may take long calls [`look`] between its blocks, every few milliseconds of work. If its step was given
-//! up, that unwinds, as far as where its thread runs the turn, which ends: nobody waits for what the kernel would have
-//! answered. An op that changes state is never left in the middle: it runs [`whole`].
+//! A kernel that may take long calls [`look`] between its blocks, every few milliseconds of work. If its step was cancelled,
+//! `look` unwinds to the frame that runs the turn, and the turn ends; the result of the kernel would have had no consumer. An
+//! op that changes state is never interrupted: it runs in [`whole`].
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -10,7 +10,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What the threads of a device say to the one that runs a turn.
+/// The message from the threads of a device to the thread that runs a turn.
 #[derive(Debug, Default)]
 pub struct Signal(AtomicU8);
 
@@ -19,17 +19,17 @@ const MAKE_WAY: u8 = 1;
 const STOP: u8 = 2;
 
 impl Signal {
-    /// A new turn: nothing has been said.
+    /// Begins a new turn: resets the signal.
     pub fn clear(&self) {
         self.0.store(GO_ON, Ordering::Relaxed);
     }
 
-    /// The turn is to end after the op under way.
+    /// Asks the turn to end after the current op.
     pub fn make_way(&self) {
         self.0.fetch_max(MAKE_WAY, Ordering::Relaxed);
     }
 
-    /// The step was given up: the op under way, too, is to end.
+    /// Cancels the step: the current op ends, too.
     pub fn stop(&self) {
         self.0.store(STOP, Ordering::Relaxed);
     }
@@ -46,11 +46,11 @@ impl Signal {
 thread_local! {
     /// The signal of the turn that this thread runs.
     static CURRENT: RefCell<Option<Arc<Signal>>> = const { RefCell::new(None) };
-    /// The op under way must not be left in the middle.
+    /// Whether the current op must not be interrupted.
     static IS_WHOLE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a turn, whose kernels hear of the signal.
+/// Runs a turn whose kernels observe the signal.
 pub fn within<T>(signal: &Arc<Signal>, turn: impl FnOnce() -> T) -> T {
     struct Restore(Option<Arc<Signal>>);
     impl Drop for Restore {
@@ -67,18 +67,18 @@ pub fn current() -> Option<Arc<Signal>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// Runs a part of a kernel on whichever thread has time for it: one that waits for a kernel of another step, maybe. The part
-/// looks at no signal, its own kernel does.
+/// Runs a part of a kernel on any free thread, maybe one that waits for a kernel of another step. The part ignores the signal
+/// of that thread; the kernel that owns the part checks its own.
 pub fn apart<T>(part: impl FnOnce() -> T) -> T {
     whole(part)
 }
 
-/// Runs what must not be left in the middle: within it, [`look`] goes on whatever was said.
+/// Runs an op that must not be interrupted: within it, [`look`] returns whatever the signal.
 pub fn whole<T>(op: impl FnOnce() -> T) -> T {
     as_whole(true, op)
 }
 
-/// Runs what may be left in the middle after all, within what runs [`whole`].
+/// Runs a part that may be interrupted, within an op that runs in [`whole`].
 pub fn in_part<T>(op: impl FnOnce() -> T) -> T {
     as_whole(false, op)
 }
@@ -95,24 +95,24 @@ fn as_whole<T>(is_whole: bool, op: impl FnOnce() -> T) -> T {
 }
 
 thread_local! {
-    /// How often this thread has looked, for tests.
+    /// The number of checks on this thread, for tests.
     pub static LOOKS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What [`look`] unwinds with.
+/// The payload with which [`look`] unwinds.
 struct Stopped;
 
-/// Whether this unwinding is not a panic but the end of an op whose step was given up.
+/// Whether this unwinding is not a panic but the end of an op whose step was cancelled.
 pub fn is_stop(panic: &(dyn Any + Send)) -> bool {
     panic.is::<Stopped>()
 }
 
-/// Whether the step whose kernel this thread runs was given up.
+/// Whether the step whose kernel this thread runs was cancelled.
 fn is_given_up() -> bool {
     !IS_WHOLE.get() && CURRENT.with_borrow(|signal| signal.as_ref().is_some_and(|signal| signal.says_stop()))
 }
 
-/// Ends the kernel that this thread runs, if its step was given up. Costs some nanoseconds.
+/// Ends the kernel that this thread runs, if its step was cancelled. Costs a few nanoseconds.
 pub fn look() {
     LOOKS.set(LOOKS.get() + 1);
     if is_given_up() {
@@ -121,10 +121,10 @@ pub fn look() {
     }
 }
 
-/// So much work, in elements that a kernel reads or writes at about a nanosecond each, lies between two looks.
+/// The work between two checks, in elements that a kernel reads or writes at about a nanosecond each.
 pub const BLOCK: usize = 1 << 20;
 
-/// Looks once for every [`BLOCK`] of work.
+/// Checks for cancellation once for every [`BLOCK`] of work.
 pub struct Pace {
     left: usize,
 }
@@ -134,7 +134,7 @@ impl Pace {
         Pace { left: BLOCK }
     }
 
-    /// So much more is about to be done.
+    /// Accounts for `work` about to be done.
     pub fn go(&mut self, work: usize) {
         match self.left.checked_sub(work) {
             Some(left) => self.left = left,
@@ -146,21 +146,21 @@ impl Pace {
     }
 }
 
-/// The items of an iterator, each of which makes so much work; with a look now and then.
+/// The items of an iterator, each of which takes `work`, with a check for cancellation every [`BLOCK`] of work.
 pub fn paced<I: Iterator>(items: I, work: usize) -> impl Iterator<Item = I::Item> {
     let mut pace = Pace::new();
     items.inspect(move |_| pace.go(work))
 }
 
-/// So many elements at a time go through a function, which may take a hundred nanoseconds for each.
+/// The number of elements between two checks of a function that may take a hundred nanoseconds for each.
 pub const ELEMENTS: usize = BLOCK / 8;
 
-/// The elements of a slice in blocks, with a look between them.
+/// The elements of a slice in blocks, with a check for cancellation between them.
 pub fn blocks<T>(elements: &[T]) -> impl Iterator<Item = &[T]> {
     elements.chunks(ELEMENTS).enumerate().map(|(i, block)| looked(i, block))
 }
 
-/// As [`blocks`], to be written to.
+/// As [`blocks`], mutable.
 pub fn blocks_mut<T>(elements: &mut [T]) -> impl Iterator<Item = &mut [T]> {
     elements.chunks_mut(ELEMENTS).enumerate().map(|(i, block)| looked(i, block))
 }
@@ -172,7 +172,7 @@ pub fn copied<T: Clone>(elements: &[T]) -> Vec<T> {
     copy
 }
 
-/// What is small is one block, and pays for no look.
+/// A small slice is one block, and pays for no check.
 fn looked<T>(i: usize, block: T) -> T {
     if i > 0 {
         look();
@@ -196,7 +196,7 @@ mod tests {
                     if is_whole {
                         return whole(look);
                     }
-                    // What must be whole says so for itself alone.
+                    // `whole` ends with its closure.
                     whole(|| ());
                     look();
                 })
@@ -205,7 +205,7 @@ mod tests {
                 Ok(()) => assert!(!ends),
                 Err(panic) => assert!(ends && is_stop(&*panic)),
             }
-            // Outside of the turn nothing is reported.
+            // Outside of the turn the signal is ignored.
             look();
         };
         check(|_| (), false, false);
@@ -216,7 +216,7 @@ mod tests {
         signal.stop();
         let in_whole = || within(&signal, || whole(|| in_part(look)));
         assert!(catch_unwind(std::panic::AssertUnwindSafe(in_whole)).is_err_and(|panic| is_stop(&*panic)));
-        // Who was told to stop is not told to make way instead.
+        // A stop is not downgraded to a request to yield.
         check(|signal| (signal.stop(), signal.make_way()).1, false, true);
         check(|signal| (signal.stop(), signal.clear()).1, false, false);
     }

@@ -1,7 +1,7 @@
-//! What is computed on float32 in bulk: loops over slices that the compiler can vectorise, for the processor that they run
-//! on (`target`), on several threads if that pays (`cut`).
+//! Bulk computation on float32: loops over slices that the compiler can vectorise, for the processor that they run on
+//! (`target`), on several threads if that pays (`cut`).
 //!
-//! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
+//! None of it knows a tensor, a backend or a step. Denormals count as zero or not, as the thread is set.
 
 mod angles;
 mod axis;
@@ -52,8 +52,8 @@ mod tests {
     /// A denormal.
     pub const DENORMAL: f32 = 1e-40;
 
-    /// How far a float is from a number, in units of the last place of the float next to that. A result below the
-    /// smallest normal float counts as zero, or as itself.
+    /// The distance of a float from a number, in units in the last place of the float nearest to that number. A result below
+    /// the smallest normal float counts as zero, or as itself.
     pub fn units(got: f32, want: f64) -> f64 {
         let nearest = want as f32;
         if got == nearest || got.is_nan() && nearest.is_nan() {

@@ -1,29 +1,31 @@
-//! Sine, cosine, tangent and the inverse of the tangent of float32, without a branch or a table, so that a loop over them can be
-//! vectorised.
+//! Sine, cosine, tangent and arctangent of float32, without a branch or a table, so that a loop over them can be vectorised.
 //!
-//! All of it is computed in float64: taking multiples of a right angle from an argument cancels most of its digits, and what is
-//! left is still more than float32 shows. The polynomials interpolate their functions at Chebyshev points of the interval.
+//! All of it is computed in float64: subtracting multiples of a right angle from an argument cancels most of its digits, and
+//! the remainder still has more than the precision of float32. The polynomials interpolate their functions at Chebyshev
+//! points of the interval.
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, FRAC_PI_4, PI};
 
 use super::functions::signed_as;
 
-/// Greatest size of an argument of [`sin`], [`cos`] and [`tan`]: their multiples of a right angle are exact up to here.
+/// Greatest magnitude of an argument of [`sin`], [`cos`] and [`tan`]: their multiples of a right angle are exact up to this
+/// one.
 pub const LARGEST: f32 = 1_048_576.0;
 
-/// Adding this rounds a float64 of less than 2^51 to a whole number, which stands in the lowest bits of the sum.
+/// Adding this rounds a float64 of less than 2^51 to a whole number, which is then in the lowest bits of the sum.
 const ROUNDER: f64 = 6_755_399_441_055_744.0;
 /// A right angle in two parts: the first has 33 bits, so that its products with numbers of 20 bits are exact.
 const RIGHT_HIGH: f64 = 1.570_796_326_734_125_6;
 const RIGHT_LOW: f64 = 6.077_100_506_506_192e-11;
 
-/// A polynomial, by its coefficients from that of the highest power on.
+/// A polynomial, by its coefficients, highest power first.
 #[inline(always)]
 fn polynomial<const N: usize>(x: f64, coefficients: [f64; N]) -> f64 {
     coefficients.into_iter().reduce(|sum, coefficient| sum * x + coefficient).unwrap_or(0.0)
 }
 
-/// Sine and cosine of what an angle is beyond a multiple of a right angle, half a right angle at most; and that multiple.
+/// Sine and cosine of the remainder of an angle after a multiple of a right angle, at most half a right angle; and that
+/// multiple.
 #[inline(always)]
 fn parts(x: f32) -> ([f64; 2], u32) {
     let x = f64::from(x);
@@ -47,7 +49,7 @@ fn parts(x: f32) -> ([f64; 2], u32) {
     ([rest + rest * square * beyond_rest, 1.0 + square * beyond_one], rounded.to_bits() as u32)
 }
 
-/// The sine of an angle that has so many right angles before its rest.
+/// The sine of an angle of `rights` right angles plus the remainder.
 #[inline(always)]
 fn turned([sine, cosine]: [f64; 2], rights: u32) -> f32 {
     let size = if rights & 1 == 0 { sine } else { cosine };
@@ -84,12 +86,12 @@ pub fn tan(x: f32) -> f32 {
 /// count by their signs, as in C's `atan2`.
 #[inline(always)]
 pub fn atan2(y: f32, x: f32) -> f32 {
-    /// The tangent of an eighth of a half turn.
+    /// The tangent of pi / 8.
     const EIGHTH: f64 = 0.414_213_562_373_095_03;
     let (across, up) = (f64::from(x.abs()), f64::from(y.abs()));
     let is_steep = up > across;
     let (less, more) = if is_steep { (across, up) } else { (up, across) };
-    // From 0 to a quarter of pi; what is beyond its half is computed from pi / 4 on.
+    // From 0 to pi / 4; the upper half is computed from pi / 4 on.
     let is_far = less > EIGHTH * more || less == f64::INFINITY;
     let from_quarter = if less == more { 0.0 } else { less - more };
     let (over, under) = if is_far { (from_quarter, less + more) } else { (less, more) };
@@ -112,7 +114,7 @@ pub fn atan2(y: f32, x: f32) -> f32 {
     if x.is_nan() | y.is_nan() { f32::NAN } else { signed_as(angle, y) }
 }
 
-/// The angle between minus and plus a half of pi that has this tangent, within 0.51 units in the last place.
+/// The angle between -pi / 2 and pi / 2 that has this tangent, within 0.51 units in the last place.
 #[inline(always)]
 pub fn atan(x: f32) -> f32 {
     atan2(x, 1.0)

@@ -1,4 +1,4 @@
-//! One dimension of the windows that a convolution or a pool lays over images.
+//! One dimension of the windows of a convolution or a pool.
 
 /// One spatial dimension of a window laid over an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Axis {
         start.saturating_sub(self.before).min(end)..end
     }
 
-    /// The windows that something from `first` on and before `end` may lie under, if they are not dilated.
+    /// The windows that may cover a position from `first` on and before `end`, if they are not dilated.
     #[inline(always)]
     pub(super) fn over(&self, first: usize, end: usize) -> std::ops::Range<usize> {
         let from = (first + self.before + 1).saturating_sub(self.window).div_ceil(self.stride);

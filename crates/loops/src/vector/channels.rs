@@ -1,4 +1,4 @@
-//! Sums of each channel over all places, channels last, and what batch normalisation makes of them.
+//! Sums of each channel over all positions, channels last, and batch normalisation by them.
 //!
 //! Sums are of double precision. They are added part by part, in an order that follows from the sizes alone.
 
@@ -6,15 +6,15 @@ use super::cut::{Cut, in_place, on_copy};
 use super::target::{Work, widest};
 use crate::lots::in_lots;
 
-/// Fewest numbers that are added side by side: some times what the widest registers hold.
+/// Fewest numbers that are added in parallel lanes: a multiple of the widest registers.
 const LANES: usize = 128;
 /// Elements of a part, unless there are many channels.
 const PART: usize = 1 << 15;
-/// Fewest places of a part, so that its sums take little beside its numbers.
+/// Fewest positions of a part, so that its sums take little memory compared with its numbers.
 const PLACES: usize = 64;
 
-/// The two terms of sums that an element and the one in the same place give, with two numbers of their channel. To be
-/// inlined always.
+/// The two terms that an element contributes to the sums, with the element at the same position of the other array and two
+/// numbers of their channel. To be inlined always.
 trait Terms: Copy + Send + Sync {
     fn of(self, x: f32, y: f32, of_channel: [f32; 2]) -> [f64; 2];
 }
@@ -22,13 +22,13 @@ trait Terms: Copy + Send + Sync {
 /// Two sums for each channel.
 pub type Sums = [Vec<f64>; 2];
 
-/// How many bytes the sums of so many elements take while they are computed.
+/// The number of bytes that the sums of `len` elements take while they are computed.
 pub fn scratch_bytes(len: usize, channels: usize) -> usize {
     let size = size_of::<[f64; 2]>() * row(channels);
     (len / part(channels) + 2).saturating_mul(size)
 }
 
-/// Numbers that are added side by side: whole places.
+/// Numbers that are added in parallel lanes: whole positions.
 fn row(channels: usize) -> usize {
     channels * LANES.div_ceil(channels)
 }
@@ -82,7 +82,7 @@ impl<T: Terms> Work for Part<'_, T> {
     }
 }
 
-/// Mean and variance of each channel. There are a channel and a place at least.
+/// Mean and variance of each channel. There is at least one channel and one position.
 pub fn moments(xs: &[f32], channels: usize) -> Sums {
     /// Distances from a number near the mean, whose squares are not much larger than the variance.
     #[derive(Clone, Copy)]
@@ -100,14 +100,14 @@ pub fn moments(xs: &[f32], channels: usize) -> Sums {
     for ((mean, variance), near) in means.iter_mut().zip(&mut variances).zip(near) {
         let distance = *mean / places;
         let own = *variance / places - distance * distance;
-        // Rounding may leave a little less than nothing; NaN stays NaN.
+        // Rounding may leave a little less than zero; NaN stays NaN.
         *variance = if own < 0.0 { 0.0 } else { own };
         *mean = f64::from(near) + distance;
     }
     [means, variances]
 }
 
-/// What normalises the elements of a channel.
+/// The constants that normalise the elements of a channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Normal {
     pub mean: f32,
@@ -135,22 +135,22 @@ impl Work for Normalise<'_> {
     }
 }
 
-/// Something of each channel, as often as it takes to fill a row.
+/// A value of each channel, repeated to fill a row.
 fn repeated(channels: &[Normal], of: impl Fn(&Normal) -> f32) -> Vec<f32> {
     channels.iter().cycle().take(row(channels.len())).map(of).collect()
 }
 
-/// How functions of the elements of so many channels are cut.
+/// The cut for functions of elements with `channels` channels.
 fn cut(channels: usize, work: usize) -> Cut {
     Cut { period: row(channels), work }
 }
 
-/// Overwrites the elements with what they are normalised.
+/// Normalises the elements in place.
 pub fn normalise_over(xs: &mut [f32], channels: &[Normal]) {
     in_place(xs, cut(channels.len(), 1), normalising(channels));
 }
 
-/// The elements normalised.
+/// A normalised copy of the elements.
 pub fn normalised(xs: &[f32], channels: &[Normal]) -> Vec<f32> {
     on_copy(xs, cut(channels.len(), 1), normalising(channels))
 }
@@ -202,12 +202,12 @@ impl Work for Backward<'_> {
 }
 
 /// Overwrites the gradient of elements normalised by their own moments with that of the elements. `means` are the
-/// [`gradient_sums`], over the number of places.
+/// [`gradient_sums`], divided by the number of positions.
 pub fn gradient_over(gradient: &mut [f32], xs: &[f32], channels: &[Normal], means: [&[f32]; 2]) {
     in_place(gradient, cut(channels.len(), 2), going_back(xs, channels, means));
 }
 
-/// As [`gradient_over`], anew.
+/// As [`gradient_over`], into a new vector.
 pub fn gradient_of(gradient: &[f32], xs: &[f32], channels: &[Normal], means: [&[f32]; 2]) -> Vec<f32> {
     on_copy(gradient, cut(channels.len(), 2), going_back(xs, channels, means))
 }

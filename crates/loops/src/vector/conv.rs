@@ -1,7 +1,7 @@
-//! Convolutions of images and both gradients, channels last: products of small tiles (`tile`) over the pixels where they lie.
+//! Convolutions of images and both gradients, channels last: products of small tiles (`tile`) that read the pixels in place.
 //!
-//! Every sum is added in an order that follows from the sizes and the processor alone, whatever number of threads computes.
-//! The padding contributes nothing, even to infinities and NaN.
+//! Every sum is added in an order that follows from the sizes and the processor alone, whatever the number of threads. The
+//! padding contributes nothing, even to infinities and NaN.
 
 mod filter;
 mod pass;
@@ -18,11 +18,11 @@ use super::lanes::Width;
 #[derive(Clone, Copy, Debug)]
 pub struct Convolution {
     pub batch: usize,
-    /// Height and width of the image, of the window, and of the answer.
+    /// Height and width of the image, of the window, and of the output.
     pub image: [usize; 2],
     pub window: [usize; 2],
     pub answer: [usize; 2],
-    /// Channels of the image and of the answer.
+    /// Channels of the image and of the output.
     pub channels: usize,
     pub made: usize,
     pub stride: [usize; 2],
@@ -31,17 +31,17 @@ pub struct Convolution {
     pub before: [usize; 2],
 }
 
-/// Most multiplications of a part during which nothing looks whether the step was given up: a tenth of a second.
+/// Most multiplications of a part, within which there is no check for cancellation: a tenth of a second.
 const MOST_WORK: usize = 1 << 32;
-/// Most floats that are copied to be padded for one row of an answer.
+/// Most floats that are copied to be padded for one row of the output.
 const MOST_SCRATCH: usize = 1 << 22;
 
 impl Convolution {
-    /// The answer, as NHWC, for an image in NHWC and a filter in HWIO of these sizes; `None` if a row of it takes too
-    /// long, or too much memory.
+    /// The output, as NHWC, for an image in NHWC and a filter in HWIO of these sizes; `None` if a row of it takes too long,
+    /// or too much memory.
     ///
     /// # Panics
-    /// If there are not as many numbers as the sizes say.
+    /// If the length of a slice does not match the sizes.
     pub fn answer(&self, image: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
         self.answer_with(Width::widest(), image, filter)
     }
@@ -60,7 +60,7 @@ impl Convolution {
         self.forward(width).carry_out(vec![grid], image, filter)
     }
 
-    /// The gradient of the image, for that of the answer; `None` as for [`Convolution::answer`].
+    /// The gradient of the image, for that of the output; `None` as for [`Convolution::answer`].
     ///
     /// # Panics
     /// As [`Convolution::answer`].
@@ -83,7 +83,7 @@ impl Convolution {
         self.backward(width).carry_out(grids.collect(), gradient, filter)
     }
 
-    /// The gradient of the filter, for that of the answer; `None` as for [`Convolution::answer`].
+    /// The gradient of the filter, for that of the output; `None` as for [`Convolution::answer`].
     ///
     /// # Panics
     /// As [`Convolution::answer`].
@@ -96,7 +96,7 @@ impl Convolution {
         filter::gradient(self, width, image, gradient)
     }
 
-    /// Most bytes that the answer or a gradient takes beside the result.
+    /// Most bytes that the output or a gradient takes in addition to the result.
     pub fn scratch_bytes(&self) -> usize {
         let width = Width::widest();
         let passes = self.forward(width).scratch(self.made).max(self.backward(width).scratch(self.channels));
@@ -131,14 +131,14 @@ impl Convolution {
         }
     }
 
-    /// What a window covers along a dimension, relative to where it would lie without padding.
+    /// The taps of a window along a dimension, relative to its position without padding.
     fn taps(&self, axis: usize) -> Vec<Tap> {
         let at = |index: usize| (index * self.dilation[axis]) as isize - self.before[axis] as isize;
         (0..self.window[axis]).map(|index| Tap { at: at(index), index }).collect()
     }
 
-    /// The answers that pixels take part in. If the stride is `n`, each tap meets every `n`th pixel only: for the pixels
-    /// that meet the same taps, the first of them and the taps, in the order in which the answers lie.
+    /// The outputs to which pixels contribute. If the stride is `n`, each tap meets every `n`th pixel only: for the pixels
+    /// that meet the same taps, the first of them and the taps, in the order of the outputs.
     fn phases(&self, axis: usize) -> Vec<(usize, Vec<Tap>)> {
         let stride = self.stride[axis] as isize;
         let mut phases = std::collections::BTreeMap::<usize, Vec<Tap>>::new();
@@ -164,7 +164,7 @@ impl Convolution {
     }
 }
 
-/// Cuts `count` into as few parts as the most of one allows, all about as large.
+/// Cuts `count` into as few parts as the most of one allows, all of about the same size.
 fn even_parts(count: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let parts = count.div_ceil(most).max(1);
     (0..parts).map(move |i| i * count / parts..(i + 1) * count / parts)

@@ -1,9 +1,9 @@
-//! Numbers of one type as numbers of another.
+//! Conversion of numbers from one type to another.
 
 use super::cut::{Cut, Places, anew};
 use super::target::{Work, widest};
 
-/// What is converted to another type as TensorFlow's Cast does.
+/// A number that converts to another type as TensorFlow's Cast does.
 pub trait To<R>: Copy + Sync {
     /// To be inlined always.
     fn to(self) -> R;
@@ -21,7 +21,7 @@ macro_rules! conversions {
     };
 }
 
-// Floats that do not fit, and what is no number, give what the processor's own conversion gives: the least integer.
+// Floats that do not fit, and NaN, give the result of the processor's own conversion: the least integer.
 conversions! {
     bool => f32: |x| if x { 1.0 } else { 0.0 };
     u8 => f32: |x| f32::from(x);
@@ -36,10 +36,10 @@ conversions! {
     f32 => u8: |x| To::<i32>::to(x) as u8;
 }
 
-/// A float without its fraction, by its bits: the conversion that Rust has is computed for each number by itself.
+/// A float without its fraction, by its bits: a loop over Rust's own conversion is not vectorised.
 #[inline(always)]
 fn truncated(x: f32) -> i32 {
-    // The exponent of what is below 2^31, of which the bits lie highest.
+    // The greatest biased exponent of a float below 2^31.
     const HIGHEST: u32 = 127 + 30;
     let bits = x.to_bits();
     let exponent = bits >> 23 & 0xff;
@@ -83,14 +83,14 @@ mod tests {
         let least = i32::MIN;
         let ints = [0, 0, 1, -1, 2_147_483_520, least, least, least, least, 300, -1];
         assert_eq!(converted::<f32, i32>(&floats), ints);
-        // Of 32 bits, the lowest 8.
+        // The lowest 8 of 32 bits.
         assert_eq!(converted::<f32, u8>(&floats), [0, 0, 1, 255, 128, 0, 0, 0, 0, 44, 255]);
         let is_some = [false, false, true, true, true, true, true, true, true, true, true];
         assert_eq!(converted::<f32, bool>(&floats), is_some);
         let long = [9_223_371_487_098_961_920.0, TWO_TO_63, -TWO_TO_63, f32::NAN, f32::NEG_INFINITY, -2.5, 4e9];
         let (most, least) = (9_223_371_487_098_961_920, i64::MIN);
         assert_eq!(converted::<f32, i64>(&long), [most, least, least, least, least, -2, 4_000_000_000]);
-        // Halves go to even numbers, once.
+        // Ties round to even, once.
         assert_eq!(
             converted::<i32, f32>(&[16_777_217, 16_777_219, i32::MIN, -7]),
             [16_777_216.0, 16_777_220.0, -TWO_TO_31, -7.0]

@@ -1,5 +1,5 @@
-//! How computing on many numbers is cut into lots, side by side on several threads if there are enough for that: over the
-//! numbers, on a copy of them, or into a new vector.
+//! The cut of bulk work into chunks, in parallel on several threads if there is enough of it: in place, on a copy, or into a
+//! new vector.
 
 #![allow(unsafe_code, reason = "a vector is filled before it is initialised")]
 
@@ -9,19 +9,20 @@ use crate::lots::{in_lots, threads};
 
 /// Fewest elements for which it pays to wake another thread, if each takes an addition.
 pub(super) const FEWEST: usize = 1 << 18;
-/// Most elements of a lot: together with the others of its round, about a millisecond between two looks.
+/// Most elements of a chunk: together with the other chunks of its round, about a millisecond between two checks for
+/// cancellation.
 pub(super) const MOST: usize = 1 << 18;
-/// Lots per thread, so that none waits long for the others.
+/// Chunks per thread, so that no thread waits long for the other threads.
 const LOTS: usize = 4;
-/// Elements that are copied and computed on while a processor's nearest memory holds them.
+/// Elements that are copied and computed on while they are in the L1 cache.
 pub(super) const NEAR: usize = 1 << 11;
 
-/// How a walk is cut.
+/// The parameters of a cut.
 #[derive(Clone, Copy)]
 pub struct Cut {
     /// The parts, but for the last, are multiples of this.
     pub period: usize,
-    /// How much longer an element takes than an addition.
+    /// The time for an element, relative to an addition.
     pub work: usize,
 }
 
@@ -29,7 +30,7 @@ impl Cut {
     /// Anywhere, for elements that take an addition each.
     pub const ANYWHERE: Cut = Cut { period: 1, work: 1 };
 
-    /// How many of `len` elements make a lot.
+    /// The number of elements, of `len`, in a chunk.
     pub fn lot(self, len: usize) -> usize {
         let fewest = FEWEST / self.work;
         let lot = len.div_ceil(threads() * LOTS).clamp(fewest / 2, MOST);
@@ -37,7 +38,7 @@ impl Cut {
     }
 }
 
-/// Calls `act` with the place of the first element of each part of `xs`, and that part.
+/// Calls `act` with the index of the first element of each part of `xs`, and that part.
 pub fn in_place(xs: &mut [f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) {
     let lot = cut.lot(xs.len());
     in_lots(xs.chunks_mut(lot).enumerate(), |(i, part)| act(i * lot, part));
@@ -54,20 +55,20 @@ pub fn on_copy(xs: &[f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> 
     })
 }
 
-/// The places of a part of a new vector. They are filled in their order.
+/// The slots of a part of a new vector. They are filled in order.
 pub struct Places<'a, R> {
     all: &'a mut [MaybeUninit<R>],
     filled: usize,
 }
 
 impl<R: Copy> Places<'_, R> {
-    /// How many are not filled yet.
+    /// The number of slots that are not filled yet.
     #[inline(always)]
     pub fn left(&self) -> usize {
         self.all.len() - self.filled
     }
 
-    /// Fills the next `count` places: each with what `of` returns for its number among them.
+    /// Fills the next `count` slots: each with the result of `of` for its number among them.
     #[inline(always)]
     pub fn each(&mut self, count: usize, of: impl Fn(usize) -> R) {
         for (i, place) in self.all[self.filled..][..count].iter_mut().enumerate() {
@@ -76,7 +77,7 @@ impl<R: Copy> Places<'_, R> {
         self.filled += count;
     }
 
-    /// Fills the next places with what is made of each of these.
+    /// Fills the next slots with the results of `of` for `xs`.
     #[inline(always)]
     pub fn map<T: Copy>(&mut self, xs: &[T], of: impl Fn(T) -> R) {
         let places = &mut self.all[self.filled..][..xs.len()];
@@ -84,7 +85,7 @@ impl<R: Copy> Places<'_, R> {
         self.filled += xs.len();
     }
 
-    /// Fills the next places with what is made of each of `xs` and its `y`.
+    /// Fills the next slots with the results of `of` for each of `xs` and its `y`.
     ///
     /// # Panics
     /// If there are fewer `ys`.
@@ -95,7 +96,7 @@ impl<R: Copy> Places<'_, R> {
         self.filled += xs.len();
     }
 
-    /// Fills the next places with copies of these.
+    /// Fills the next slots with copies of these.
     #[inline(always)]
     pub fn copy(&mut self, from: &[R]) {
         self.all[self.filled..][..from.len()].write_copy_of_slice(from);
@@ -103,10 +104,10 @@ impl<R: Copy> Places<'_, R> {
     }
 }
 
-/// As [`made`]: `act` is called with the place of the first element of a part, and fills that part.
+/// As [`made`]: `act` is called with the index of the first element of a part, and fills that part.
 ///
 /// # Panics
-/// If `act` leaves a place as it is.
+/// If `act` leaves a slot unfilled.
 pub fn anew<R: Copy + Send>(len: usize, cut: Cut, act: impl Fn(usize, &mut Places<R>) + Sync) -> Vec<R> {
     made(len, cut.lot(len), |from, all| {
         let mut places = Places { all, filled: 0 };
@@ -115,17 +116,17 @@ pub fn anew<R: Copy + Send>(len: usize, cut: Cut, act: impl Fn(usize, &mut Place
     })
 }
 
-/// A vector of `len` elements, which need no dropping, in lots of `lot`: `act` is called with the place of the first element of
-/// each, and with its places, of which it writes every one.
+/// A vector of `len` elements, which need no dropping, in chunks of `lot`: `act` is called with the index of the first
+/// element of each, and with its slots, of which it writes every one.
 pub(super) fn made<R: Send>(len: usize, lot: usize, act: impl Fn(usize, &mut [MaybeUninit<R>]) + Sync) -> Vec<R> {
     made_in(len, std::iter::repeat(lot), act)
 }
 
-/// A vector of `len` sums, in lots of these sizes: `act` is called with the place of the first of each, and adds to its zeros,
-/// which were written just before.
+/// A vector of `len` sums, in chunks of these sizes: `act` is called with the index of the first of each, and adds to its
+/// zeros, which were written just before.
 ///
 /// # Panics
-/// If the lots are fewer than `len` places.
+/// If the chunks are together fewer than `len` slots.
 pub(super) fn summed(
     len: usize,
     sizes: impl Iterator<Item = usize>,
@@ -133,12 +134,12 @@ pub(super) fn summed(
 ) -> Vec<f32> {
     made_in(len, sizes, |from, places: &mut [MaybeUninit<f32>]| {
         places.fill(MaybeUninit::new(0.0));
-        // SAFETY: every place was written.
+        // SAFETY: every slot was written.
         act(from, unsafe { places.assume_init_mut() });
     })
 }
 
-/// As [`made`], in lots of these sizes, which are `len` places or more together.
+/// As [`made`], in chunks of these sizes, which are together at least `len` slots.
 fn made_in<R: Send>(
     len: usize,
     sizes: impl Iterator<Item = usize>,
@@ -153,7 +154,7 @@ fn made_in<R: Send>(
     });
     in_lots(lots, |(from, places)| act(from, places));
     assert!(rest.is_empty(), "the lots are all of the elements");
-    // SAFETY: the lots are all of the vector's places, and `act` wrote each of them before `in_lots` returned.
+    // SAFETY: the chunks cover all of the vector's slots, and `act` wrote each of them before `in_lots` returned.
     unsafe { made.set_len(len) };
     made
 }
@@ -168,7 +169,7 @@ mod tests {
     fn sums_are_of_all_lots_however_long() {
         for sizes in [vec![1], vec![5, 5, 2], vec![1, 300_000, 7], vec![]] {
             let len: usize = sizes.iter().sum();
-            // The last lot may be longer than what is left.
+            // The last chunk may be longer than the remainder.
             let lots = sizes.iter().enumerate().map(|(i, &size)| if i + 1 == sizes.len() { size + 3 } else { size });
             let sums =
                 summed(len, lots, |from, to| to.iter_mut().enumerate().for_each(|(i, x)| *x += (from + i) as f32));

@@ -1,8 +1,8 @@
-//! Depthwise convolutions of images and both gradients, channels last: each channel has a filter of its own.
+//! Depthwise convolutions of images and both gradients, channels last: each channel has a separate filter.
 //!
-//! Channels are computed on side by side, some registers of them at a time, over all that lies under a window. A number of an
-//! answer and of the image's gradient is summed in the order in which its terms lie; the filter's gradient in parts that
-//! follow from the sizes alone, whatever number of threads computes. Padding contributes nothing, even to infinities and NaN.
+//! Channels are computed in parallel lanes, a few registers of them at a time, over all elements under a window. An output
+//! and an element of the image's gradient are summed in the order of their terms; the filter's gradient is summed in parts
+//! that follow from the sizes alone, whatever the number of threads. Padding contributes nothing, even to infinities and NaN.
 
 use super::axis::Axis;
 use super::target::{Work, widest};
@@ -18,18 +18,19 @@ pub struct Depthwise {
     pub channels: usize,
 }
 
-/// Most entries of the lists of what lies under windows.
+/// Most entries of the lists of elements under windows.
 const MOST_TAPS: usize = 1 << 20;
-/// Into how many parts the sums of the filter's gradient are cut, at most.
+/// Most parts into which the sums of the filter's gradient are cut.
 const PARTS: usize = 32;
 /// Fewest multiplications of such a part.
 const LEAST_PART: usize = 1 << 16;
 
-/// A place that is read, and the place in the filter that it is multiplied by; along one dimension.
+/// The position of an input, and the position in the filter by which it is multiplied; along one dimension.
 type Taps = Vec<(usize, usize)>;
 
 impl Depthwise {
-    /// Whether it is done in parts that take no longer than a kernel may go on without a look, with lists of a moderate size.
+    /// Whether the parts take no longer than a kernel may run without a check for cancellation, with lists of a moderate
+    /// size.
     pub fn is_paced(&self) -> bool {
         let listed = |axis: &Axis| axis.window.saturating_mul(axis.input.max(axis.output)) <= MOST_TAPS;
         let wide = self.width.input.max(self.width.output);
@@ -38,10 +39,10 @@ impl Depthwise {
         listed(&self.height) && listed(&self.width) && row <= BLOCK
     }
 
-    /// The answer, as NHWC, for an image in NHWC and a filter `[height, width, channels]`.
+    /// The output, as NHWC, for an image in NHWC and a filter `[height, width, channels]`.
     ///
     /// # Panics
-    /// If there are not as many numbers as the sizes say.
+    /// If the length of a slice does not match the sizes.
     pub fn answer(&self, image: &[f32], filter: &[f32]) -> Vec<f32> {
         assert_eq!(image.len(), self.pixels(), "the images have the size of the convolution");
         let [rows, columns] = [self.height, self.width].map(|axis| {
@@ -51,7 +52,7 @@ impl Depthwise {
         self.sums(image, self.width.input, filter, [rows, columns], self.height.input)
     }
 
-    /// The gradient of the image, for that of the answer.
+    /// The gradient of the image, for that of the output.
     ///
     /// # Panics
     /// As [`Depthwise::answer`].
@@ -69,13 +70,13 @@ impl Depthwise {
         self.sums(gradient, self.width.output, filter, [rows, columns], self.height.output)
     }
 
-    /// For each place of rows and columns, the sums of the products of what is read, `wide` pixels a row, and the filter.
+    /// For each row and column, the sums of the products of the inputs, `wide` pixels a row, and the filter.
     fn sums(&self, from: &[f32], wide: usize, filter: &[f32], taps: [Vec<Taps>; 2], high: usize) -> Vec<f32> {
         assert_eq!(filter.len(), self.weights(), "the filter has the size of the convolution");
         let [rows, columns] = &taps;
         let row = columns.len() * self.channels;
         let mut sums = vec![0f32; self.batch * rows.len() * row];
-        // A step for as many channels as most processors compute on at once.
+        // One step for as many channels as most processors compute on at once.
         let steps = self.height.window * self.width.window * columns.len() * self.channels.div_ceil(8);
         let count = even_lot(self.batch * rows.len(), steps);
         in_lots(sums.chunks_mut(count * row).enumerate(), |(i, sums)| {
@@ -84,7 +85,7 @@ impl Depthwise {
         sums
     }
 
-    /// The gradient of the filter, for that of the answer.
+    /// The gradient of the filter, for that of the output.
     ///
     /// # Panics
     /// As [`Depthwise::answer`].
@@ -105,14 +106,14 @@ impl Depthwise {
         parts
     }
 
-    /// How many rows of windows there are, and how many of them are summed for one part of the filter's gradient.
+    /// The number of rows of windows, and the number of them that are summed for one part of the filter's gradient.
     fn parts(&self) -> (usize, usize) {
         let rows = self.batch * self.height.output;
         let row = self.weights() * self.width.output;
         (rows, rows.div_ceil(PARTS).max(LEAST_PART / row).min(rows))
     }
 
-    /// Most bytes that a gradient takes beside the result.
+    /// Most bytes that a gradient takes in addition to the result.
     pub fn scratch_bytes(&self) -> usize {
         let (rows, each) = self.parts();
         size_of::<f32>() * rows.div_ceil(each) * self.weights()
@@ -131,7 +132,7 @@ impl Depthwise {
     }
 }
 
-/// Calls `$block::<N>(first channel)` for runs of channels, as long as registers serve.
+/// Calls `$block::<N>(first channel)` for runs of channels, as long as fit the registers.
 macro_rules! in_runs {
     ($channels:expr, $first:ident, $N:ident => $block:expr) => {{
         let (mut $first, channels) = (0, $channels);
@@ -154,7 +155,7 @@ macro_rules! in_runs {
 /// Some rows of sums.
 struct Sums<'a> {
     from: &'a [f32],
-    /// Height and width of the images that are read.
+    /// Height and width of the input images.
     size: [usize; 2],
     filter: &'a [f32],
     conv: Depthwise,
@@ -180,7 +181,7 @@ impl Work for Sums<'_> {
     }
 }
 
-/// What a row of sums is made of.
+/// The inputs of a row of sums.
 struct Row<'a> {
     image: &'a [f32],
     /// Pixels of a row of the image, and weights of one of the filter.
@@ -190,12 +191,12 @@ struct Row<'a> {
     channels: usize,
     /// The rows that are read.
     rows: &'a Taps,
-    /// What is read of them for each place of the row.
+    /// The elements of those rows that are read for each position of the output row.
     columns: &'a [Taps],
 }
 
 impl Row<'_> {
-    /// All that lies under one window, and then under the next.
+    /// All elements under one window, and then under the next.
     #[inline(always)]
     fn one_by_one(&self, sums: &mut [f32]) {
         let Row { image, wide, window, filter, channels, rows, columns } = *self;
@@ -216,7 +217,7 @@ impl Row<'_> {
         }
     }
 
-    /// A row of all windows at a time: the weights stay in registers. The order of each sum is the same.
+    /// One row of all windows at a time: the weights stay in registers. The order of each sum is the same.
     #[inline(always)]
     fn by_spans(&self, spans: &[Span], sums: &mut [f32]) {
         let Row { image, wide, window, filter, channels, rows, columns } = *self;
@@ -239,11 +240,11 @@ impl Row<'_> {
     }
 }
 
-/// Fewest places of a span, of most, for which they are computed together.
+/// Fewest positions of a span, on average, for which they are computed together.
 const LEAST_SPAN: usize = 4;
 
-/// Neighbours that read neighbours: from one to the next, what each reads lies `step` pixels on, and meets the same places of the
-/// filter.
+/// Neighbours that read neighbours: from one to the next, the inputs are `step` pixels further, and meet the same positions
+/// of the filter.
 struct Span {
     places: std::ops::Range<usize>,
     step: usize,
@@ -275,13 +276,13 @@ struct Products<'a, const N: usize> {
     channels: usize,
     /// The first of the channels.
     first: usize,
-    /// How far what the next sum reads lies from what one reads.
+    /// The distance from the input of one sum to that of the next.
     step: usize,
     sums: &'a mut [f32],
 }
 
 impl<const N: usize> Products<'_, N> {
-    /// Adds the products of what the sums read at these places, in their order.
+    /// Adds the products of the inputs of the sums at these positions, in their order.
     #[inline(always)]
     fn add<const K: usize>(&mut self, taps: [(usize, usize); K]) {
         let (channels, first) = (self.channels, self.first);
@@ -304,7 +305,7 @@ impl<const N: usize> Products<'_, N> {
     }
 }
 
-/// A part of the filter's gradient: what some rows of windows make.
+/// A part of the filter's gradient: the contribution of some rows of windows.
 struct FilterGradient<'a> {
     conv: Depthwise,
     image: &'a [f32],
@@ -362,12 +363,12 @@ mod tests {
         Axis { input, window, output: (input + 2 * before - reach) / stride + 1, stride, dilation, before }
     }
 
-    /// Whole numbers: their sums are exact, whatever the order.
+    /// Whole numbers: their sums are exact in every order.
     fn whole(count: usize, seed: usize) -> Vec<f32> {
         (0..count).map(|i| ((i * 7919 + seed * 31) % 23) as f32 - 11.0).collect()
     }
 
-    /// By the definition: the answer, and the gradients of image and filter.
+    /// By the definition: the output, and the gradients of image and filter.
     fn naive(conv: &Depthwise, image: &[f32], filter: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
         let (h, w, channels) = (conv.height, conv.width, conv.channels);
         let mut all = [vec![0f32; conv.answers()], vec![0f32; image.len()], vec![0f32; filter.len()]];

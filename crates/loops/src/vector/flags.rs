@@ -1,4 +1,4 @@
-//! Choices between numbers by bools.
+//! Selection between numbers by bools.
 
 use super::cut::{Cut, Places, anew, in_place};
 use super::repeat::{Along, Walk};
@@ -13,11 +13,11 @@ pub struct Choice<'a> {
     pub dims: &'a [Along<3>],
 }
 
-/// Which of the numbers of a [`Choice`] are those for true and for false.
+/// The index of the numbers for true, and of those for false, in a [`Choice`].
 pub const TRUE: usize = 0;
 pub const FALSE: usize = 1;
 
-/// One of the two by their bits: a branch that flags as they come would mislead takes ten times as long.
+/// One of the two, by bit operations: a branch on unpredictable flags takes ten times as long.
 #[inline(always)]
 fn choose(flag: bool, yes: f32, no: f32) -> f32 {
     let mask = u32::from(flag).wrapping_neg();
@@ -116,8 +116,8 @@ impl Work for ChoosingOver<'_> {
     }
 }
 
-/// Writes the chosen numbers over `xs`, which are all those of one side, [`TRUE`] or [`FALSE`], in their order. What the choice
-/// has for that side is not read.
+/// Writes the chosen numbers over `xs`, which are all those of one side, [`TRUE`] or [`FALSE`], in their order. The slice of
+/// that side in the choice is not read.
 pub fn choose_over(xs: &mut [f32], kept: usize, choice: Choice) {
     in_place(xs, Cut::ANYWHERE, |from, xs| widest(ChoosingOver { xs, kept, choice, from }));
 }

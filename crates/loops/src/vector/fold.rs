@@ -1,7 +1,7 @@
-//! Numbers folded along some dimensions of a tensor: their sum, product, greatest or least.
+//! Reductions of numbers along some dimensions of a tensor: sum, product, greatest or least.
 //!
-//! Sums and products are of double precision, but that a sum takes numbers four by four. A long fold is done part by part, in an
-//! order that follows from the sizes alone.
+//! Sums and products are of double precision, except that a sum first adds numbers in groups of four in float32. A long fold
+//! is done part by part, in an order that follows from the sizes alone.
 
 use smallvec::SmallVec;
 
@@ -9,26 +9,26 @@ use super::cut::Cut;
 use super::target::{Work, widest};
 use crate::lots::in_lots;
 
-/// Numbers of a row that are folded side by side, four by four: what the widest registers hold.
+/// Numbers of a row that are folded in parallel lanes, in groups of four: the number that the widest registers hold.
 const LANES: usize = 16;
-/// Rows that are too short for that are folded so many at a time, number by number.
+/// The number of rows, too short for that, that are folded at a time, number by number.
 const SIDE_BY_SIDE: usize = 8;
-/// Columns that are folded while a processor's nearest memory holds their results.
+/// Columns that are folded while their results are in the L1 cache.
 const TILE: usize = 1 << 10;
 /// Fewer columns are folded some rows at a time.
 const FEW: usize = 32;
 /// Columns of some rows that are folded as one.
 const WIDE: usize = 2 * FEW;
-/// Fewest answers of which each is folded as a whole: enough for all cores.
+/// Fewest results of which each is folded as a whole: enough for all cores.
 const WHOLE: usize = 64;
 /// Elements of a part.
 const PART: usize = 1 << 15;
-/// Fewest rows of a part, so that its results take little beside its elements.
+/// Fewest rows of a part, so that its results take little memory compared with its elements.
 const ROWS: usize = 64;
 /// Most parts of a fold.
 const PARTS: usize = 256;
 
-/// What is made of numbers.
+/// A reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     Sum,
@@ -47,7 +47,7 @@ pub enum Fold {
 trait Folder<T>: Copy + Send + Sync {
     type Folded: Copy + Send + Sync;
     const START: Self::Folded;
-    /// Fewest numbers of a row that are folded side by side.
+    /// Fewest numbers of a row that are folded in parallel lanes.
     const LEAST: usize = 2 * LANES;
 
     fn load(self, x: T) -> Self::Folded;
@@ -80,7 +80,7 @@ macro_rules! sums {
                     x + y
                 }
 
-                /// Four terms are added as they are: widening each would take longer than adding it.
+                /// Four terms are added in float32: widening each would take longer than adding it.
                 #[inline(always)]
                 fn four(self, [a, b, c, d]: [f32; 4]) -> f64 {
                     let term = |$x: f32| $term;
@@ -134,7 +134,7 @@ macro_rules! extremes {
                     if $is_first || $a.is_nan() { $a } else { $b }
                 }
 
-                /// With one look for NaN at all of them.
+                /// With one check for NaN for all of them.
                 #[inline(always)]
                 fn four(self, [a, b, c, d]: [f32; 4]) -> f32 {
                     let of_two = |$a: f32, $b: f32| if $is_first { $a } else { $b };
@@ -151,7 +151,7 @@ extremes! {
     Least: f32::INFINITY, |a, b| a < b;
 }
 
-/// Folds what was folded already.
+/// A fold of partial results.
 #[derive(Clone, Copy)]
 struct Again<F>(F);
 
@@ -179,7 +179,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// How many rows of a fold make a part.
+    /// The number of rows of a fold in a part.
     fn rows(self) -> usize {
         if self.outer >= WHOLE || self.inner >= WHOLE * TILE {
             return self.size;
@@ -216,12 +216,12 @@ impl Folding {
         Folding { dims: merged }
     }
 
-    /// Whether it makes one number of several.
+    /// Whether the fold combines any numbers.
     pub fn is_some(&self) -> bool {
         self.dims.iter().any(|dim| dim.1)
     }
 
-    /// The fold along the longest dimension, and what is left to be folded then; `None` if nothing is to be.
+    /// The fold along the longest dimension, and the folding of the result that remains; `None` if there is none.
     fn first(&self) -> Option<(Sizes, Folding)> {
         let gone = self.dims.iter().enumerate().filter(|(_, dim)| dim.1);
         let (at, &(size, _)) = gone.max_by_key(|(_, dim)| dim.0)?;
@@ -231,12 +231,12 @@ impl Folding {
         Some((Sizes { outer, size, inner }, Folding::new(left)))
     }
 
-    /// How many bytes the results take while they are computed.
+    /// The number of bytes that the results take while they are computed.
     pub fn scratch_bytes(&self) -> usize {
         self.first().map_or(0, |(sizes, _)| 2 * size_of::<f64>() * sizes.results())
     }
 
-    /// What is made of the numbers, of which there is at least one.
+    /// The reduction of the numbers, of which there is at least one.
     pub fn folded(&self, fold: Fold, xs: &[f32]) -> Vec<f32> {
         let rounded = |all: Vec<f64>| all.into_iter().map(|x| x as f32).collect();
         match fold {
@@ -286,7 +286,7 @@ fn once<T: Copy + Sync, F: Folder<T>>(xs: &[T], sizes: Sizes, f: F) -> Vec<F::Fo
     folded
 }
 
-/// Some results, of which the first is at `from`.
+/// Some results, of which the first has index `from`.
 struct Lot<'a, T, F: Folder<T>> {
     to: &'a mut [F::Folded],
     from: usize,
@@ -365,7 +365,7 @@ fn folded_row<T: Copy, F: Folder<T>>(row: &[T], f: F) -> F::Folded {
             *lane = f.join(*lane, f.load(x));
         }
     }
-    // By itself: lanes that are reached by a number that is not constant would lie in memory.
+    // By itself: lanes that are indexed by a variable would be stored in memory.
     let last = rest.iter().fold(F::START, |folded, &x| f.join(folded, f.load(x)));
     let eight: [F::Folded; 8] = halved(&lanes, f);
     let four: [F::Folded; 4] = halved(&eight, f);
@@ -373,7 +373,7 @@ fn folded_row<T: Copy, F: Folder<T>>(row: &[T], f: F) -> F::Folded {
     f.join(f.join(first, second), last)
 }
 
-/// Each of the first `H` with the one so many after it.
+/// Each of the first `H`, joined with the one `H` after it.
 #[inline(always)]
 fn halved<T, F: Folder<T>, const H: usize>(xs: &[F::Folded], f: F) -> [F::Folded; H] {
     let mut half = [F::START; H];
@@ -428,7 +428,7 @@ mod tests {
     const FOLDS: [Fold; 7] =
         [Fold::Sum, Fold::Mean, Fold::Product, Fold::Greatest, Fold::Least, Fold::Norm, Fold::HalfSquares];
 
-    /// What stands at each place of the answer, in the order of the elements.
+    /// The elements that are folded into each result, in order.
     fn groups(dims: &[(usize, bool)], xs: &[f32]) -> Vec<Vec<f32>> {
         let kept: usize = dims.iter().filter(|dim| !dim.1).map(|dim| dim.0).product();
         let mut groups = vec![Vec::new(); kept];
@@ -472,7 +472,7 @@ mod tests {
             for (got, group) in got.into_iter().zip(&groups) {
                 let want = wanted(fold, group);
                 let rounded = match fold {
-                    // Two roundings of float32, of the size of the terms, not of what is left of them.
+                    // Two roundings of float32, relative to the terms, not to the remainder after cancellation.
                     Fold::Sum | Fold::Mean => 1.2e-7 * wanted(fold, &group.iter().map(|x| x.abs()).collect::<Vec<_>>()),
                     // And one of the squares.
                     Fold::Norm | Fold::HalfSquares => 1.8e-7 * want,

@@ -7,13 +7,13 @@
 
 use super::target::MulAdd;
 
-/// Adding this rounds a float of less than 2^22 to a whole number, which stands in the lowest bits of the sum.
+/// Adding this rounds a float of less than 2^22 to a whole number, which is then in the lowest bits of the sum.
 const ROUNDER: f32 = 12_582_912.0;
 /// The natural logarithm of 2 in two parts: the first has so few bits that its products with exponents are exact.
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 
-/// A polynomial, by its coefficients from that of the highest power on.
+/// A polynomial, by its coefficients, highest power first.
 #[inline(always)]
 fn polynomial<M: MulAdd, const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
     coefficients.into_iter().reduce(|sum, coefficient| M::mul_add(sum, x, coefficient)).unwrap_or(0.0)
@@ -38,7 +38,7 @@ pub fn signed_as(size: f32, x: f32) -> f32 {
     f32::from_bits(size.to_bits() & 0x7fff_ffff | x.to_bits() & 0x8000_0000)
 }
 
-/// The nearest whole number, and the even one of two.
+/// The nearest whole number; ties to even.
 #[inline(always)]
 pub fn rint(x: f32) -> f32 {
     // From here on, all floats are whole numbers.
@@ -62,8 +62,8 @@ pub fn ceil(x: f32) -> f32 {
     if near < x { up } else { near }
 }
 
-/// e^x as the product of a number near 1 and a power of two: what the number has beyond 1, and the exponent. If `x` is not
-/// between -105 and 89, they are any numbers.
+/// e^x as the product of a number near 1 and a power of two: the difference of the number from 1, and the exponent. If `x` is
+/// not between -105 and 89, they are any numbers.
 #[inline(always)]
 fn exp_parts<M: MulAdd>(x: f32) -> (f32, i32) {
     let rounded = M::mul_add(x, std::f32::consts::LOG2_E, ROUNDER);
@@ -74,21 +74,21 @@ fn exp_parts<M: MulAdd>(x: f32) -> (f32, i32) {
     (M::mul_add(r * r, rest, r), n)
 }
 
-/// e^x, within 1.1 units in the last place. What is below the least normal number is zero.
+/// e^x, within 1.1 units in the last place. A result below the least normal number is zero.
 #[inline(always)]
 pub fn exp<M: MulAdd>(x: f32) -> f32 {
     // The logarithms of the least and of the greatest normal number.
     const LEAST: f32 = -87.336_54;
     const GREATEST: f32 = 88.722_83;
     let (beyond_one, n) = exp_parts::<M>(x);
-    // n goes to the exponent's bits: 2^n by itself may be beyond what a float holds though the product is not.
+    // n goes to the exponent's bits: 2^n by itself may overflow although the product does not.
     let within = f32::from_bits((1.0 + beyond_one).to_bits().wrapping_add((n as u32) << 23));
     let or_zero = if x < LEAST { 0.0 } else { within };
-    // Otherwise x is too great, or not a number; the product is infinity, or that.
+    // Otherwise x is too great, or NaN; the product is infinity or NaN.
     if x <= GREATEST { or_zero } else { x * f32::INFINITY }
 }
 
-/// e^x - 1 for x from -30 to 80, which does not cancel near zero.
+/// e^x - 1 for x from -30 to 80, without cancellation near zero.
 #[inline(always)]
 fn exp_m1_within<M: MulAdd>(x: f32) -> f32 {
     let (beyond_one, n) = exp_parts::<M>(x);
@@ -128,7 +128,7 @@ pub fn erf<M: MulAdd>(x: f32) -> f32 {
         [7.875_875e-5, -8.016_864e-4, 5.189_087e-3, -2.685_421e-2, 1.128_359_4e-1, -3.761_262_6e-1, 1.283_791_7e-1];
     // One product: a part of the least float would be a denormal.
     let from_series = size * (1.0 + polynomial::<M, 7>(size * size, near_zero));
-    // What is missing to 1 is e to the power of a polynomial.
+    // The difference from 1 is e to the power of a polynomial.
     let beyond = [
         1.637_151_4e-6,
         -4.605_804_5e-5,
@@ -145,7 +145,7 @@ pub fn erf<M: MulAdd>(x: f32) -> f32 {
     signed_as(if size < 1.0 { from_series } else { from_exp }, x)
 }
 
-/// The natural logarithm, within 1 unit in the last place. Denormals count as zero, as everywhere on kernel threads.
+/// The natural logarithm, within 1 unit in the last place. Denormals count as zero, as on all kernel threads.
 #[inline(always)]
 pub fn ln<M: MulAdd>(x: f32) -> f32 {
     // x = 2^n m with m between the root of a half and that of two.
@@ -177,7 +177,7 @@ pub fn ln<M: MulAdd>(x: f32) -> f32 {
 #[inline(always)]
 pub fn ln_1p<M: MulAdd>(x: f32) -> f32 {
     let sum = 1.0 + x;
-    // What rounding the sum has taken away.
+    // The error of rounding the sum.
     let rest = x - (sum - 1.0);
     let whole = ln::<M>(sum);
     let finite = whole + rest / sum;

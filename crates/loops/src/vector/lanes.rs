@@ -1,8 +1,8 @@
-//! Registers of floats, for the few loops that a compiler does not keep in registers by itself: those of products, and of what
-//! goes back through the largest of several numbers.
+//! Registers of floats, for the few loops that a compiler does not keep in registers by itself: products, and the gradient of
+//! the largest of several numbers.
 //!
-//! Like a [`FusedWork`](super::target::FusedWork), these fuse multiplication and addition if the processor does, as all products
-//! of matrices do: the last bit of an answer is the processor's.
+//! Like a [`FusedWork`](super::target::FusedWork), these fuse multiplication and addition if the processor does, as all
+//! products of matrices do: the last bit of a result depends on the processor.
 
 #![allow(unsafe_code, reason = "what a processor computes with is used only where that is the processor")]
 
@@ -22,7 +22,7 @@ use super::transpose::TILE;
 /// # Safety
 /// Its functions are called only on a processor that has such registers. They are to be inlined always.
 pub unsafe trait Lanes: Copy {
-    /// How many floats it holds.
+    /// The number of floats in it.
     const COUNT: usize;
 
     /// # Safety
@@ -30,11 +30,11 @@ pub unsafe trait Lanes: Copy {
     unsafe fn splat(x: f32) -> Self;
 
     /// # Safety
-    /// See the trait; [`Lanes::COUNT`] floats can be read there.
+    /// See the trait; [`Lanes::COUNT`] floats can be read from `from`.
     unsafe fn load(from: *const f32) -> Self;
 
     /// # Safety
-    /// See the trait; [`Lanes::COUNT`] floats can be written there.
+    /// See the trait; [`Lanes::COUNT`] floats can be written to `to`.
     unsafe fn store(self, to: *mut f32);
 
     /// The sum of this and a product.
@@ -49,8 +49,8 @@ pub unsafe trait Lanes: Copy {
     /// See the trait.
     unsafe fn larger(self, x: Self) -> Self;
 
-    /// These numbers where two others are equal, and these numbers elsewhere, with zeros in the other places. Where `OR_NAN`,
-    /// numbers are equal to NaN, too.
+    /// These numbers where the other two are equal, with zeros in the other lanes; and these numbers where they are not,
+    /// likewise. Where `OR_NAN`, every number counts as equal to NaN, too.
     ///
     /// # Safety
     /// See the trait.
@@ -59,7 +59,7 @@ pub unsafe trait Lanes: Copy {
     /// Writes the columns of a tile, which begin `stride` floats apart, to rows that begin `step` apart.
     ///
     /// # Safety
-    /// See the trait; [`TILE`] columns of as many floats can be read there, and as many rows written.
+    /// See the trait; [`TILE`] columns of as many floats can be read from `from`, and as many rows written to `to`.
     #[inline(always)]
     unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, step: usize) {
         // SAFETY: the caller's.
@@ -74,15 +74,15 @@ pub unsafe trait Lanes: Copy {
     }
 }
 
-/// What computes with registers. `run` is to be inlined always, with all that it calls, so that it is compiled for the
-/// processor that is meant.
+/// A loop that computes with registers. `run` is to be inlined always, with all that it calls, so that it is compiled for the
+/// intended processor.
 pub trait Registered {
     /// # Safety
     /// The processor has these registers.
     unsafe fn run<L: Lanes>(self);
 }
 
-/// The registers of a processor: how many floats they hold.
+/// The width of a processor's registers: the number of floats in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Width(usize);
 
@@ -90,7 +90,7 @@ impl Width {
     /// The widest that this processor has.
     #[cfg(target_arch = "x86_64")]
     pub fn widest() -> Width {
-        // Asking costs a load and a comparison: the standard library keeps the answers.
+        // Detection costs a load and a comparison: the standard library caches the result.
         match (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"), is_x86_feature_detected!("avx512f"))
         {
             (true, true) => Width(<__m512 as Lanes>::COUNT),
@@ -111,7 +111,7 @@ impl Width {
         [Width(4), Width(8), Width(16)].into_iter().filter(|width| *width <= Width::widest())
     }
 
-    /// How many floats a register holds.
+    /// The number of floats in a register.
     pub fn lanes(self) -> usize {
         self.0
     }
@@ -129,7 +129,7 @@ impl Width {
             // SAFETY: as above.
             unsafe { work.run::<__m256>() }
         }
-        // SAFETY: a width is made only if the processor has it, and every processor has the narrowest.
+        // SAFETY: a width exists only if the processor has it, and every processor has the narrowest.
         unsafe {
             match self.0 {
                 16 => sixteen(work),
@@ -180,7 +180,7 @@ unsafe impl<const N: usize> Lanes for Floats<N> {
 
     #[inline(always)]
     unsafe fn plus(self, x: Self, y: Self) -> Self {
-        // The baseline of x86-64 has no instruction for both at once, that of ARM has.
+        // The baseline of x86-64 has no instruction for multiply-add, that of ARM has.
         let plus =
             |sum: f32, x: f32, y: f32| if cfg!(target_arch = "aarch64") { x.mul_add(y, sum) } else { sum + x * y };
         Floats(std::array::from_fn(|i| plus(self.0[i], x.0[i], y.0[i])))
@@ -207,7 +207,7 @@ unsafe impl<const N: usize> Lanes for Floats<N> {
     }
 }
 
-/// Implements [`Lanes`] by the processor's own instructions.
+/// Implements [`Lanes`] by the processor's instructions.
 #[cfg(target_arch = "x86_64")]
 macro_rules! lanes {
     (
@@ -221,13 +221,13 @@ macro_rules! lanes {
         $parted:item
         $(, $transpose:item)?
     ) => {
-        // SAFETY: each function is instructions that a processor with such registers has.
+        // SAFETY: each function consists of instructions that a processor with such registers has.
         unsafe impl Lanes for $register {
             const COUNT: usize = $count;
 
             #[inline(always)]
             unsafe fn splat(x: f32) -> Self {
-                // SAFETY: the caller's, as in the others.
+                // SAFETY: the caller's, as in the other functions.
                 unsafe { $splat(x) }
             }
 
@@ -248,7 +248,7 @@ macro_rules! lanes {
 
             #[inline(always)]
             unsafe fn larger(self, x: Self) -> Self {
-                // If one is NaN, the instruction answers its second operand.
+                // If one is NaN, the instruction returns its second operand.
                 unsafe { $max(x, self) }
             }
 
@@ -277,7 +277,7 @@ lanes!(
             [_mm512_maskz_mov_ps(equal, self), _mm512_maskz_mov_ps(!equal, self)]
         }
     },
-    // What a compiler makes of the loop takes four times as long.
+    // The compiled loop of the default takes four times as long.
     #[inline(always)]
     unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, step: usize) {
         // SAFETY: the caller's.
@@ -301,7 +301,7 @@ lanes!(
                 tile[j + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
                 tile[j + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
             }
-            // Then the quarters go to their rows: each register has one of rows i, i + 4, i + 8 and i + 12.
+            // Then the quarters are distributed over their rows: each register has one of rows i, i + 4, i + 8 and i + 12.
             for i in 0..4 {
                 let (a, b, c, d) = (tile[i], tile[i + 4], tile[i + 8], tile[i + 12]);
                 let (x, y) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d));

@@ -1,4 +1,4 @@
-//! Elements put in order, and repeated.
+//! Materialisation of views, tilings and slices: elements put in order, and repeated.
 
 use super::cut::{Cut, anew, made};
 use super::repeat::Repeat;
@@ -7,14 +7,14 @@ use super::walk::Rows;
 use crate::lots::{in_lots, lot};
 use crate::turn::{BLOCK, Pace};
 
-/// Most elements of a lot.
+/// Most elements of a chunk.
 const MOST: usize = 4 * BLOCK;
 
-/// One dimension of a view: its size, and how far its neighbours lie apart.
+/// One dimension of a view: its size, and its stride.
 type Dim = (usize, usize);
 
-/// Copies the elements that a view shows, in order, outermost dimension first; `None` if this cannot copy the view, because no
-/// dimension of it has its elements side by side, or because a dimension shows one element many times.
+/// Copies the elements of a view in order, outermost dimension first; `None` if this cannot copy the view, because no
+/// dimension of it is contiguous, or because a dimension shows one element many times.
 pub fn laid_out(from: &[f32], start: usize, shape: &[usize], strides: &[isize]) -> Option<Vec<f32>> {
     let dims = merged(shape, strides)?;
     let count: usize = shape.iter().product();
@@ -24,7 +24,7 @@ pub fn laid_out(from: &[f32], start: usize, shape: &[usize], strides: &[isize]) 
     let last_seen = dims.iter().map(|&(size, stride)| (size - 1) * stride).sum::<usize>();
     let seen = from.get(start..=start + last_seen)?;
     let near = dims.iter().position(|&(_, stride)| stride == 1)?;
-    // The first lots would be too long, and cannot be shorter.
+    // The first chunks would be too long, and cannot be shorter.
     if near == 0 && TILE * (count / dims[0].0) > MOST {
         return None;
     }
@@ -33,7 +33,7 @@ pub fn laid_out(from: &[f32], start: usize, shape: &[usize], strides: &[isize]) 
     Some(to)
 }
 
-/// The rows that a view shows, if it shows such.
+/// The rows of a view, if it consists of such.
 pub fn rows(shape: &[usize], strides: &[isize]) -> Option<Rows> {
     match merged(shape, strides)?.as_slice() {
         &[(count, apart), (len, 1)] => Some(Rows { count, len, apart }),
@@ -41,7 +41,7 @@ pub fn rows(shape: &[usize], strides: &[isize]) -> Option<Rows> {
     }
 }
 
-/// As [`copy`], in lots.
+/// As [`copy`], in chunks.
 fn in_parts(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
     let (size, stride) = dims[0];
     let row = to.len() / size;
@@ -59,7 +59,7 @@ fn in_parts(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
     });
 }
 
-/// The dimensions of more than one element, those that follow each other without a gap as one.
+/// The dimensions of more than one element; those that follow each other without a gap are merged.
 fn merged(shape: &[usize], strides: &[isize]) -> Option<Vec<Dim>> {
     let mut dims: Vec<Dim> = Vec::new();
     for (&size, &stride) in shape.iter().zip(strides).filter(|(size, _)| **size != 1) {
@@ -75,11 +75,11 @@ fn merged(shape: &[usize], strides: &[isize]) -> Option<Vec<Dim>> {
     Some(dims)
 }
 
-/// Copies what the dimensions show into `to`; along dimension `near` the elements lie side by side.
+/// Copies the elements of these dimensions into `to`; dimension `near` is contiguous.
 fn copy(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
     let last = dims.len() - 1;
     let step: usize = dims[near + 1..].iter().map(|dim| dim.0).product();
-    // All dimensions but the last and that one, with how far they move in the answer.
+    // All dimensions but the last and `near`, with their stride in the output.
     let mut outer: Vec<(usize, usize, usize)> = Vec::new();
     let mut apart = 1;
     for (i, &(size, stride)) in dims.iter().enumerate().rev() {
@@ -111,7 +111,7 @@ fn copy(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
     }
 }
 
-/// A tensor's elements at each place of an answer.
+/// A tensor's element at each position of an output.
 pub fn repeated<T: Clone + Send + Sync>(from: &[T], repeat: &Repeat) -> Vec<T> {
     let len = repeat.places();
     made(len, Cut::ANYWHERE.lot(len), |at, to| repeat.runs(at, to.len()).write(from, to))
@@ -146,7 +146,7 @@ fn tile(from: &[f32], dims: &[usize], times: &[usize], to: &mut Vec<f32>, pace: 
     if to.len() - start == 1 {
         return to.resize(end, to[start]);
     }
-    // Twice as many each time, but no more at a time than a processor's memory holds.
+    // Twice as many each time, but no more at a time than the cache holds.
     while to.len() < end {
         let count = (to.len() - start).min(end - to.len());
         pace.go(count);
@@ -154,7 +154,7 @@ fn tile(from: &[f32], dims: &[usize], times: &[usize], to: &mut Vec<f32>, pace: 
     }
 }
 
-/// `count` slices of `each` elements, one after the other: each from its offset, or zeros if it has none.
+/// `count` slices of `each` elements, concatenated: each from its offset, or zeros if it has none.
 pub fn slices(from: &[f32], each: usize, count: usize, offset: impl Fn(usize) -> Option<usize> + Sync) -> Vec<f32> {
     anew(count * each, Cut { period: each, work: 1 }, |at, to| {
         let first = at / each;

@@ -1,4 +1,4 @@
-//! The ops of float32 that are computed here, by their names, each as functions of slices.
+//! The float32 ops of this crate, by name, each as functions of slices.
 
 use super::angles::{LARGEST, atan, atan2, cos, sin, tan};
 use super::functions::{ceil, erf, exp, exp_m1, floor, ln, ln_1p, rint, sigmoid, softplus, tanh};
@@ -16,21 +16,21 @@ type Zipped = Box<dyn Fn(Operand, Operand, usize) -> Vec<f32> + Send>;
 pub struct Unary {
     /// Overwrites each number.
     pub over: MapOver,
-    /// Leaves the numbers.
+    /// Returns new numbers.
     pub made: Mapped,
-    /// Of rows, of which the first begins with the numbers.
+    /// Of rows, the first of which begins with the numbers.
     pub rows: MappedRows,
 }
 
 /// A function of two numbers, which are repeated as their tensors are broadcast.
 pub struct Pairs {
-    /// Overwrites the first, which are not repeated.
+    /// Overwrites the first operand, which is not repeated.
     pub over: ZipOver,
-    /// Leaves both; of so many pairs.
+    /// Returns the given number of new numbers.
     pub made: Zipped,
 }
 
-/// A comparison of so many pairs.
+/// A comparison of a given number of pairs.
 #[derive(Clone, Copy)]
 pub struct Comparison {
     /// Of the first input and the second.
@@ -72,7 +72,7 @@ const SELU_SCALE: f32 = 1.050_701;
 const SELU_SCALE_ALPHA: f32 = 1.758_099_3;
 
 functions! { One, 8,
-    // The linear part as it is: NaN and either zero, too.
+    // The linear part unchanged, NaN and both zeros included.
     Elu = |x| if x < 0.0 { exp_m1::<M>(x) } else { x };
     ErrorFunction = |x| erf::<M>(x);
     ExponentialLessOne = |x| exp_m1::<M>(x);
@@ -86,7 +86,7 @@ functions! { One, 8,
     HyperbolicTangent = |x| tanh::<M>(x);
 }
 
-/// Functions of angles: those that are too large here are computed by the standard library.
+/// Functions of angles: the standard library computes those of arguments beyond the largest.
 macro_rules! of_angles {
     ($($name:ident = $function:ident;)*) => {
         $(
@@ -123,16 +123,16 @@ functions! { One, 1,
     Nearest = |x| rint(x);
     Negative = |x| -x;
     Reciprocal = |x| 1.0 / x;
-    // A comparison that lets NaN stay NaN.
+    // A comparison that preserves NaN.
     Rectified = |x| if x < 0.0 { 0.0 } else { x };
     RectifiedToSix = |x| x.clamp(0.0, 6.0);
     Root = |x| x.sqrt();
     RootBelow = |x| 1.0 / x.sqrt();
-    // Zero for either zero, NaN for NaN.
+    // Zero for both zeros, NaN for NaN.
     Sign = |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x + 0.0 };
     Softsign = |x| x / (x.abs() + 1.0);
     Square = |x| x * x;
-    // As the power that it is: infinity for minus infinity, and zero for either zero.
+    // As the power that it is: infinity for minus infinity, and plus zero for both zeros.
     RootAsPower = |x| if x == f32::NEG_INFINITY { f32::INFINITY } else { (x + 0.0).sqrt() };
     Cube = |x| x * x * x;
     Itself = |x| x;
@@ -152,7 +152,7 @@ functions! { Two, 1,
     Maximum = |x, y| if x > y || x.is_nan() { x } else { y };
     Minimum = |x, y| if x < y || x.is_nan() { x } else { y };
     Multiply = |x, y| x * y;
-    // A factor, not a choice: infinity times zero is NaN.
+    // A factor, not a selection: infinity times zero is NaN.
     RectifiedGradient = |dy, x| dy * if x > 0.0 { 1.0 } else { 0.0 };
     RectifiedToSixGradient = |dy, x| dy * if x > 0.0 && x < 6.0 { 1.0 } else { 0.0 };
     // A gradient of zero stays zero, whatever the root.
@@ -167,7 +167,7 @@ functions! { Two, 1,
     TangentGradient = |y, dy| dy * (1.0 - y * y);
 }
 
-/// A rectifier that lets a part of what is negative through.
+/// A rectifier with a slope for negative numbers.
 #[derive(Clone, Copy)]
 struct Leaky {
     slope: f32,
@@ -180,7 +180,7 @@ impl One for Leaky {
     }
 }
 
-/// Its gradient, from that of its result and what it was given.
+/// The gradient of [`Leaky`], from that of its output and its input.
 #[derive(Clone, Copy)]
 struct LeakyGradient {
     slope: f32,
@@ -249,7 +249,7 @@ macro_rules! pairs {
     };
 }
 
-/// The op with this name and one input, if it is computed here.
+/// The op with this name and one input, if this crate computes it.
 pub fn unary(op: &str) -> Option<Unary> {
     Some(match op {
         "Abs" => unary!(Abs),
@@ -294,14 +294,14 @@ pub fn leaky_gradient(slope: f32) -> Binary {
     Binary { straight: pairs!(gradient), swapped: pairs!(Swapped(gradient)), broadcasts: false }
 }
 
-/// The op with this name and two inputs, if it is computed here.
+/// The op with this name and two inputs, if this crate computes it.
 pub fn binary(op: &str) -> Option<Binary> {
     let broadcasts = !op.ends_with("Grad");
     macro_rules! binary {
         ($f:expr) => {
             Binary { straight: pairs!($f), swapped: pairs!(Swapped($f)), broadcasts }
         };
-        // Whose arguments may change places.
+        // With arguments that commute.
         ($f:expr, either) => {
             Binary { straight: pairs!($f), swapped: pairs!($f), broadcasts }
         };
@@ -353,7 +353,7 @@ pub fn comparison(op: &str) -> Option<Comparison> {
     })
 }
 
-/// The power of each number to one exponent, for those that models use most: they take no logarithm. Within 1.5 units
+/// The power of each number to one exponent, for the exponents that models use most: they take no logarithm. Within 1.5 units
 /// in the last place.
 pub fn power_to(exponent: f32) -> Option<Unary> {
     Some(match exponent {
@@ -440,7 +440,7 @@ mod tests {
         let [x, dy] = [&xs, &dys].map(|elements| Operand { elements, repeat });
         assert_eq!((gradient.straight.made)(dy, x, xs.len()), want);
         assert_eq!((gradient.swapped.made)(x, dy, xs.len()), want);
-        // As many as several threads share, and no multiple of a register.
+        // Enough for several threads, and no multiple of a register.
         let many: Vec<f32> = (0..(1 << 18) + 13).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
         let want: Vec<f32> = many.iter().map(|x| x.max(0.0) + 0.25 * x.min(0.0)).collect();
         let mut over = many.clone();

@@ -1,4 +1,4 @@
-//! Elements that are copied to other places, run by run: tensors joined along a dimension, and one that is padded.
+//! Copies of runs of elements to other positions: concatenation of tensors along a dimension, and padding.
 
 use std::mem::MaybeUninit;
 
@@ -11,7 +11,7 @@ pub fn copied<T: Copy + Send + Sync>(elements: &[T]) -> Vec<T> {
     })
 }
 
-/// Where each of several pieces ends that lie one after the other.
+/// The end of each of several pieces that are stored one after the other.
 fn ends(sizes: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut end = 0;
     sizes
@@ -22,7 +22,7 @@ fn ends(sizes: impl Iterator<Item = usize>) -> Vec<usize> {
         .collect()
 }
 
-/// Tensors joined along a dimension, which is preceded by others that have `outer` places together.
+/// Tensors concatenated along a dimension; the dimensions before it have `outer` positions together.
 pub fn joined<T: Copy + Send + Sync>(parts: &[&[T]], outer: usize) -> Vec<T> {
     let parts: Vec<&[T]> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
     if parts.is_empty() {
@@ -50,14 +50,14 @@ pub fn joined<T: Copy + Send + Sync>(parts: &[&[T]], outer: usize) -> Vec<T> {
     })
 }
 
-/// So many places of a dimension in a row: what follows a place of the tensor's dimension there, or a value that fills them.
+/// A run of positions of a dimension: consecutive positions of the tensor's dimension, or a fill value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     pub count: usize,
     pub from: Option<usize>,
 }
 
-/// A tensor of other places of each dimension, or of a value where there is none.
+/// A tensor whose dimensions are composed of these stretches of the original's, with `value` where there is none.
 pub fn picked(elements: &[f32], dims: &[usize], axes: &[Vec<Stretch>], value: f32) -> Vec<f32> {
     let is_whole = |axis: &usize| axes[*axis] == [Stretch { count: dims[*axis], from: Some(0) }];
     let Some(last) = (0..dims.len()).rev().find(|axis| !is_whole(axis)) else { return copied(elements) };
@@ -105,12 +105,12 @@ pub fn picked(elements: &[f32], dims: &[usize], axes: &[Vec<Stretch>], value: f3
     })
 }
 
-/// A dimension before the last that is not whole, or some that are.
+/// A dimension before the last that is not whole, or several dimensions merged.
 struct Outer {
     size: usize,
-    /// How far places lie apart in the tensor.
+    /// The stride in the tensor.
     stride: usize,
-    /// Where each place begins in the tensor, unless they follow each other.
+    /// The start of each position in the tensor, unless they follow each other.
     table: Option<Vec<Option<usize>>>,
 }
 
@@ -125,7 +125,7 @@ impl Outer {
     }
 }
 
-/// Where row `index` of the answer begins in the tensor; the dimensions come innermost first.
+/// The start of row `index` of the output in the tensor; the dimensions come innermost first.
 fn source(outer: &[Outer], mut index: usize) -> Option<usize> {
     let mut source = 0;
     for Outer { size, stride, table } in outer {

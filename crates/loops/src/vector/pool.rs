@@ -1,8 +1,8 @@
 //! The largest number or the mean under each window of volumes, channels last, and the gradients of those. Images are volumes
 //! of one plane.
 //!
-//! A mean is over what lies in the image, without the padding. NaN is never the largest, as in the host kernels; under a window
-//! of nothing else, the answer is minus infinity.
+//! A mean is over the elements in the image, without the padding. NaN is never the largest, as in the host kernels; under a
+//! window of NaN alone, the output is minus infinity.
 
 #![allow(unsafe_code, reason = "what a processor computes with is used only where that is the processor")]
 
@@ -26,19 +26,19 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Whether it is done in blocks that take no longer than a kernel may go on without a look.
+    /// Whether the blocks take no longer than a kernel may run without a check for cancellation.
     pub fn is_paced(&self) -> bool {
         self.row_of_windows().max(self.row_of_pixels()) <= BLOCK
     }
 
-    /// What a row of the answer takes.
+    /// The work of a row of the output.
     fn row_of_windows(&self) -> usize {
         let rows = self.depth.most().saturating_mul(self.height.most());
         let across = self.width.output.saturating_mul(self.width.most());
         rows.saturating_mul(self.width.input).saturating_add(across).saturating_mul(self.work())
     }
 
-    /// What a row of the gradient takes: all windows that it lies under, each of which is looked through twice.
+    /// The work of a row of the gradient: all windows over it, each of which is read twice.
     fn row_of_pixels(&self) -> usize {
         let windows = |axis: &Axis| axis.window.div_ceil(axis.stride).min(axis.output);
         let volume = [self.depth, self.height, self.width].iter().map(Axis::most).fold(2, usize::saturating_mul);
@@ -46,7 +46,7 @@ impl Pool {
         windows.saturating_mul(volume).saturating_mul(self.work())
     }
 
-    /// What a pixel takes: a step for as many channels as most processors compute on at once.
+    /// The work of a pixel: a step for as many channels as most processors compute on at once.
     fn work(&self) -> usize {
         self.channels.div_ceil(8)
     }
@@ -65,7 +65,7 @@ impl Pool {
         self.batch * self.depth.output * self.height.output * self.width.output * self.channels
     }
 
-    /// The rows of a volume that a window lies on in each plane, given the window's place in depth and height.
+    /// The rows of a volume that a window covers in each plane, given the window's position in depth and height.
     fn under(&self, z: usize, y: usize) -> impl Iterator<Item = Range<usize>> + Clone {
         let (rows, height) = (self.height.under(y), self.height.input);
         self.depth.under(z).map(move |plane| plane * height + rows.start..plane * height + rows.end)
@@ -74,16 +74,16 @@ impl Pool {
     /// The largest number under each window.
     ///
     /// # Panics
-    /// If there are not as many numbers as the pool says.
+    /// The largest number under each window.
     pub fn max(&self, pixels: &[f32]) -> Vec<f32> {
         self.answer(pixels, f32::NEG_INFINITY, |first, answer| widest(Max { pool: *self, pixels, answer, first }))
     }
 
-    /// The gradient of [`Pool::max`]: that of a window goes to the first of the largest numbers under it; to the first number, if
-    /// that is NaN.
+    /// The gradient of [`Pool::max`]: that of a window goes to the first of the largest numbers under it; to the first
+    /// number, if that is NaN.
     ///
     /// # Panics
-    /// If there are not as many numbers as the pool says.
+    /// If the length of a slice does not match the pool.
     pub fn max_gradient(&self, pixels: &[f32], gradient: &[f32]) -> Vec<f32> {
         self.max_gradient_by(Width::widest(), pixels, gradient)
     }
@@ -98,7 +98,7 @@ impl Pool {
     /// The mean of the numbers under each window.
     ///
     /// # Panics
-    /// If there are not as many numbers as the pool says.
+    /// If the length of a slice does not match the pool.
     pub fn mean(&self, pixels: &[f32]) -> Vec<f32> {
         self.answer(pixels, 0.0, |first, answer| widest(Mean { pool: *self, pixels, answer, first }))
     }
@@ -106,15 +106,15 @@ impl Pool {
     /// The gradient of [`Pool::mean`]: that of a window goes to all numbers under it in equal parts.
     ///
     /// # Panics
-    /// If there are not as many numbers as the pool says.
+    /// If the length of a slice does not match the pool.
     pub fn mean_gradient(&self, gradient: &[f32]) -> Vec<f32> {
         self.back(gradient, |volume, first, back| {
             widest(MeanGradient { pool: *self, gradient, back, volume, first });
         })
     }
 
-    /// A number for each window, in lots of rows: `rows` is told the first of them, counted through all volumes. Without pixels,
-    /// each is as given.
+    /// A number for each window, in chunks of rows: `rows` receives the index of the first of them, counted through all
+    /// volumes. Without pixels, each is `of_none`.
     fn answer(&self, pixels: &[f32], of_none: f32, rows: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
         assert_eq!(pixels.len(), self.pixels(), "the volumes have the size of the pool");
         let mut answer = vec![of_none; self.windows()];
@@ -127,8 +127,8 @@ impl Pool {
         answer
     }
 
-    /// Rows of the answer, of which the first has this number, counted through all volumes: the volume of each, and its place
-    /// there in depth and height.
+    /// Rows of the output, with `first` as the index of the first, counted through all volumes: the volume of each, and its
+    /// position in depth and height.
     #[inline(always)]
     fn rows<'a>(
         &self,
@@ -145,12 +145,12 @@ impl Pool {
         })
     }
 
-    /// A number for each pixel, in lots of rows: `rows` is told the volume and the first of its rows, and adds to zeros.
+    /// A number for each pixel, in chunks of rows: `rows` receives the volume and the first of its rows, and adds to zeros.
     fn back(&self, gradient: &[f32], rows: impl Fn(usize, usize, &mut [f32]) + Sync) -> Vec<f32> {
         assert_eq!(gradient.len(), self.windows(), "the gradient has the size of the pool");
         let ((row, all), height) = (self.rows_of_volume(), self.height.input);
         let lot = even_lot(self.batch * all, self.row_of_pixels());
-        // Whole planes, or rows of one; whole strides, so that few windows lie on two lots and are looked through for each.
+        // Whole planes, or rows of one; whole strides, so that few windows overlap two chunks and are read for each.
         let (part, count) = if lot < height {
             (height, lot.next_multiple_of(self.height.stride).min(height))
         } else {
@@ -163,7 +163,8 @@ impl Pool {
         })
     }
 
-    /// The windows that lie on these rows of a volume, which are of one plane or whole planes: their places in depth and height.
+    /// The windows that cover these rows of a volume, which are of one plane or whole planes: their positions in depth and
+    /// height.
     fn over(&self, rows: &Range<usize>) -> impl Iterator<Item = (usize, usize)> {
         let height = self.height.input;
         let planes = rows.start / height..rows.end.div_ceil(height);
@@ -173,7 +174,7 @@ impl Pool {
     }
 }
 
-/// Some rows of the answer.
+/// Rows of the output of a maximum pool.
 struct Max<'a> {
     pool: Pool,
     pixels: &'a [f32],
@@ -187,7 +188,7 @@ impl Work for Max<'_> {
     fn run(self) {
         let Pool { width, channels, .. } = self.pool;
         let row = width.input * channels;
-        // First down the columns, over whole rows, then along what is left.
+        // First down the columns, over whole rows, then along the resulting row.
         let mut down = vec![0f32; row];
         for (volume, [z, y], answer) in self.pool.rows(self.pixels, self.answer, self.first) {
             largest(&mut down, self.pool.under(z, y).flatten().map(|at| &volume[at * row..][..row]));
@@ -198,7 +199,7 @@ impl Work for Max<'_> {
     }
 }
 
-/// The largest of the numbers in the same place, two rows at a time.
+/// The largest of the numbers at the same position, two rows at a time.
 #[inline(always)]
 fn largest<'a>(answer: &mut [f32], mut rows: impl Iterator<Item = &'a [f32]>) {
     let Some(first) = rows.next() else { return answer.fill(f32::NEG_INFINITY) };
@@ -218,7 +219,7 @@ fn larger(largest: f32, x: f32) -> f32 {
     if x > largest { x } else { largest }
 }
 
-/// Some rows of the answer.
+/// Rows of the output of a mean pool.
 struct Mean<'a> {
     pool: Pool,
     pixels: &'a [f32],
@@ -232,7 +233,7 @@ impl Work for Mean<'_> {
     fn run(self) {
         let Pool { depth, height, width, channels, .. } = self.pool;
         let row = width.input * channels;
-        // First down the columns, over whole rows, then along what is left.
+        // First down the columns, over whole rows, then along the resulting row.
         let mut down = vec![0f32; row];
         for (volume, [z, y], answer) in self.pool.rows(self.pixels, self.answer, self.first) {
             let rows = depth.under(z).len() * height.under(y).len();
@@ -247,7 +248,7 @@ impl Work for Mean<'_> {
     }
 }
 
-/// The sum of the numbers in the same place, two rows at a time.
+/// The sum of the numbers at the same position, two rows at a time.
 #[inline(always)]
 fn sum<'a>(sums: &mut [f32], mut rows: impl Iterator<Item = &'a [f32]>) {
     match (rows.next(), rows.next()) {
@@ -268,7 +269,7 @@ fn add(sums: &mut [f32], xs: &[f32]) {
     }
 }
 
-/// Some rows of a volume's gradient, of one plane or whole planes.
+/// Rows of the gradient of a mean pool, of one plane or whole planes of a volume.
 struct MeanGradient<'a> {
     pool: Pool,
     gradient: &'a [f32],
@@ -283,7 +284,7 @@ impl Work for MeanGradient<'_> {
         let Pool { depth, height, width, channels, .. } = self.pool;
         let row = width.input * channels;
         let own = self.first..self.first + self.back.len() / row;
-        // What each pixel of a row gets of one row of windows, and a window's part for a pixel.
+        // The gradient that each pixel of a row gets of one row of windows, and a window's share for a pixel.
         let (mut across, mut part) = (vec![0f32; row], vec![0f32; channels]);
         for (z, y) in self.pool.over(&own) {
             let rows = depth.under(z).len() * height.under(y).len();
@@ -305,7 +306,7 @@ impl Work for MeanGradient<'_> {
     }
 }
 
-/// Some rows of a volume's gradient, of one plane or whole planes.
+/// Rows of the gradient of a maximum pool, of one plane or whole planes of a volume.
 struct Gradient<'a> {
     pool: Pool,
     pixels: &'a [f32],
@@ -351,7 +352,7 @@ impl Registered for Gradient<'_> {
                 let across = columns.start * channels;
                 let first = own.start * row;
                 let mut window = Window { volume, places: &places, across, gradient, first, back: self.back };
-                // SAFETY: the caller's: these are the processor's registers, and every one has the others.
+                // SAFETY: the caller's: these are the processor's registers, and every processor has the narrower ones.
                 unsafe {
                     let mut channel = 0;
                     while channel + L::COUNT <= channels {
@@ -369,14 +370,14 @@ impl Registered for Gradient<'_> {
     }
 }
 
-/// The pixels under a window, with the gradient of the window's answer.
+/// The pixels under a window, with the gradient of the window's output.
 struct Window<'a> {
     volume: &'a [f32],
-    /// Where each pixel begins, but for what the window has moved across.
+    /// The start of each pixel, without the offset of the window across.
     places: &'a [usize],
     across: usize,
     gradient: &'a [f32],
-    /// The numbers whose gradient is computed, from this one on; they need not be all that lie under the window.
+    /// The index of the first number whose gradient is computed; not all numbers under the window need be.
     first: usize,
     back: &'a mut [f32],
 }
@@ -391,7 +392,7 @@ impl Window<'_> {
     unsafe fn give<L: Lanes>(&mut self, channel: usize) {
         let Some((&first, others)) = self.places.split_first() else { return };
         let from_first = self.across + channel;
-        // SAFETY: the caller's, here and below; each slice has as many numbers.
+        // SAFETY: the caller's, here and below; each slice has that length.
         let at = |place: usize| unsafe { L::load(self.volume[place + from_first..][..L::COUNT].as_ptr()) };
         let mut largest = at(first);
         for &place in others {
@@ -424,7 +425,7 @@ fn give_to_one_of_four([upper, lower]: [&[f32]; 2], gradient: &[f32], [to_upper,
     let ((a, b), (c, d)) = (upper.split_at(channels), lower.split_at(channels));
     let ((to_a, to_b), (to_c, to_d)) = (to_upper.split_at_mut(channels), to_lower.split_at_mut(channels));
     let mut first = 0;
-    // Copies of whole registers: of nine slices a compiler cannot tell that they lie apart.
+    // Copies of whole registers: a compiler cannot tell that nine slices do not overlap.
     while first + LANES <= channels {
         let of = |from: &[f32]| -> [f32; LANES] { std::array::from_fn(|i| from[first..first + LANES][i]) };
         let parts = parts_of_four([of(a), of(b), of(c), of(d)], of(gradient));
@@ -444,7 +445,7 @@ fn give_to_one_of_four([upper, lower]: [&[f32]; 2], gradient: &[f32], [to_upper,
     }
 }
 
-/// What each of four pixels gets of a gradient.
+/// The share of a gradient of each of four pixels.
 #[inline(always)]
 fn parts_of_four<const N: usize>([a, b, c, d]: [[f32; N]; 4], gradient: [f32; N]) -> [[f32; N]; 4] {
     let mut parts = [[0f32; N]; 4];

@@ -1,12 +1,13 @@
-//! Powers of float32. The logarithm is taken, multiplied and raised again in float64, since its error grows with it.
+//! Powers of float32. The logarithm, its product and the exponential are computed in float64, since the error of the result
+//! grows with the logarithm.
 //!
-//! As in C, and so in TensorFlow: 1 to any power and anything to the power 0 is 1, even for NaN; a negative number has
-//! powers with whole exponents only. Denormals count as zero.
+//! As in C, and so in TensorFlow: 1 to any power and anything to the power 0 is 1, even for NaN; a negative number has powers
+//! with whole exponents only. Denormals count as zero.
 
 use super::target::MulAdd;
 use super::walk::Two;
 
-/// Adding this rounds a double of less than 2^51 to a whole number, which stands in the lowest bits of the sum.
+/// Adding this rounds a double of less than 2^51 to a whole number, which is then in the lowest bits of the sum.
 const ROUNDER: f64 = 6_755_399_441_055_744.0;
 /// Floats from here on are even.
 const EVEN: f64 = 16_777_216.0;
@@ -24,7 +25,7 @@ impl Two for Power {
         let size = if size < f32::MIN_POSITIVE { 0.0 } else { size };
         let exponent = if y.abs() < f32::MIN_POSITIVE { 0.0 } else { f64::from(y) };
         let power = exp2(exponent * log2(size)) as f32;
-        // Nothing to the power of infinity, and the other way round, is left of these.
+        // Zero times infinity would give NaN for these.
         let power = if size == 1.0 && !y.is_nan() { 1.0 } else { power };
         let whole = (exponent + ROUNDER) - ROUNDER == exponent || exponent.abs() >= EVEN;
         let half = 0.5 * exponent;
@@ -54,7 +55,7 @@ fn log2(x: f32) -> f64 {
     if x == 0.0 { f64::NEG_INFINITY } else { or_endless }
 }
 
-/// 2^x; infinity or zero if that is what a float holds.
+/// 2^x; infinity or zero if x is beyond the exponents of a float.
 #[inline(always)]
 fn exp2(x: f64) -> f64 {
     let x = if x < -300.0 { -300.0 } else { x };
@@ -88,7 +89,7 @@ mod tests {
                 }
             }
         }
-        // Near 1, where a small error of the logarithm is a large one of the power.
+        // Near 1, where a small error of the logarithm is a large error of the power.
         for i in -2000..2000 {
             let (x, y) = (1.0 + i as f32 / 65_536.0, 9_000.0 + i as f32);
             assert!(units(Power.of::<RoundedOnce>(x, y), f64::from(x).powf(f64::from(y))) <= 0.51, "{x:?}^{y:?}");
@@ -122,7 +123,7 @@ mod tests {
         let check = |x: f32, y: f32, want: f32| {
             let got = Power.of::<RoundedOnce>(x, y);
             let same = if want.is_nan() { got.is_nan() } else { got.to_bits() == want.to_bits() };
-            // What lies between the smallest float and zero counts as zero when kernels run.
+            // A result between the smallest normal float and zero counts as zero when kernels run.
             assert!(same || want.is_subnormal(), "{x:?}^{y:?} = {got:?}, not {want:?}");
         };
         for x in special {

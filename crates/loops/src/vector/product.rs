@@ -1,8 +1,8 @@
-//! Products of a matrix and the transpose of another, as the gradients of a layer's input are, and many small products.
+//! Products of a matrix and the transpose of another, as in the gradient of a layer's input, and batches of small products.
 //!
-//! A product reads its right matrix row by row, and the rows of a transpose are columns. They are put in order a panel at a time,
-//! which stays in the processor's cache for all rows of the left matrix; the rest is products of small tiles (`tile`). A small
-//! matrix of rows is read where it lies.
+//! A product reads its right matrix row by row, and the rows of a transpose are columns. They are packed a panel at a time,
+//! which stays in the processor's cache for all rows of the left matrix; the rest is products of small tiles (`tile`). A
+//! right matrix whose rows are contiguous is read in place if the product is small.
 
 use super::cut::summed;
 use super::lanes::Width;
@@ -10,22 +10,22 @@ use super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, mult
 use super::transpose::transpose;
 use crate::lots::threads;
 
-/// A matrix, whose elements lie anywhere within a slice.
+/// A strided matrix within a slice.
 #[derive(Clone, Copy)]
 pub struct MatrixView<'a> {
     /// From its first element on.
     pub elements: &'a [f32],
     /// Rows and columns.
     pub dims: [usize; 2],
-    /// How far the next row lies, and the next column.
+    /// The strides of rows and of columns.
     pub steps: [usize; 2],
 }
 
 impl MatrixView<'_> {
-    /// Some of its rows and columns: the first of each, and how many.
+    /// A block of it: the first row and column, and the number of each.
     ///
     /// # Panics
-    /// If it does not have them.
+    /// If they are outside of the matrix.
     pub fn part(&self, first: [usize; 2], count: [usize; 2]) -> Self {
         let has = |i: usize| first[i] <= self.dims[i] && count[i] <= self.dims[i] - first[i];
         assert!(has(0) && has(1), "a part lies within its matrix");
@@ -34,14 +34,14 @@ impl MatrixView<'_> {
     }
 }
 
-/// Most rows of a panel: what it takes is bounded, and stays in the nearest caches.
+/// Most rows of a panel: its size is bounded, so that it stays in the nearest caches.
 const MOST_ROWS: usize = 1024;
 
-/// Adds the product of `x` and `y` to `to`, or writes it over that. Every sum is added in an order that follows from the sizes
-/// and the processor alone.
+/// Adds the product of `x` and `y` to `to`, or overwrites `to` with it. Every sum is added in an order that follows from the
+/// sizes and the processor alone.
 ///
 /// # Panics
-/// If the neighbours within a column of `y` do not lie side by side, or the sizes of the matrices do not fit.
+/// If the columns of `y` are not contiguous, or the sizes of the matrices do not fit.
 pub fn by_transpose(x: MatrixView, y: MatrixView, adds: bool, to: &mut [f32]) {
     by_transpose_with(Width::widest(), x, y, adds, to);
 }
@@ -80,7 +80,7 @@ fn by_transpose_with(width: Width, x: MatrixView, y: MatrixView, adds: bool, to:
 /// The product of all rows of `x` and a few columns, tile by tile.
 fn down_the_rows(width: Width, x: MatrixView, run: &[ColumnRun], right: Right, product: Product) {
     let Product { to, down, rows, columns, is_added } = product;
-    // Tiles of about the same height keep the processor busier than full ones and a rest.
+    // Tiles of about the same height keep the processor busier than full ones and a remainder.
     let height = rows.div_ceil(rows.div_ceil(most_rows(width)));
     for row in (0..rows).step_by(height) {
         let left = Left { from: &x.elements[row * x.steps[0]..], runs: run, along: x.steps[1], down: x.steps[0] };
@@ -96,16 +96,17 @@ pub fn is_small_product([m, k, n]: [usize; 3]) -> bool {
     (1..=1 << 20).contains(&work) && k <= MOST_ROWS && n >= 8
 }
 
-/// Fewest multiplications of a lot of small products, some microseconds of one thread, and most between two looks of it.
+/// Fewest multiplications of a chunk of small products, some microseconds of one thread, and most between two checks for
+/// cancellation.
 const LOT: std::ops::RangeInclusive<usize> = 1 << 18..=1 << 24;
-/// Lots for each thread, so that none waits long for the others.
+/// Chunks for each thread, so that no thread waits long for the other threads.
 const LOTS: usize = 8;
 
-/// As many small products as `count`, one behind the other: those of the matrices of each number. All have the sizes of the
-/// first. Every sum is added in the order of its terms.
+/// `count` small products, concatenated: `matrices` returns the two factors of each. All have the sizes of the first. Every
+/// sum is added in the order of its terms.
 ///
 /// # Panics
-/// If the products are not small, or neighbours neither within a row nor within a column of a right matrix lie side by side.
+/// If the products are not small, or a right matrix is contiguous neither within its rows nor within its columns.
 pub fn small_products<'a>(count: usize, matrices: impl Fn(usize) -> [MatrixView<'a>; 2] + Sync) -> Vec<f32> {
     let [x, y] = matrices(0);
     assert!(is_small_product([x.dims[0], x.dims[1], y.dims[1]]), "the products are small");
@@ -123,7 +124,7 @@ pub fn small_products<'a>(count: usize, matrices: impl Fn(usize) -> [MatrixView<
     })
 }
 
-/// Writes the product of `x` and `y`, whose rows lie in order, to `to`.
+/// Writes the product of `x` and `y`, whose rows are contiguous, to `to`.
 fn by_rows(width: Width, x: MatrixView, y: MatrixView, to: &mut [f32]) {
     let [inner, columns] = y.dims;
     assert!(y.steps[1] == 1 && x.dims[1] == inner, "the right matrix is of rows, and of as many");
@@ -135,7 +136,7 @@ fn by_rows(width: Width, x: MatrixView, y: MatrixView, to: &mut [f32]) {
         let down = wide.next_multiple_of(width.lanes());
         let right = match wide == down {
             true => Right { from: &y.elements[column..], down: y.steps[0] },
-            // The last columns, with as many beside them as fill a register.
+            // The last columns, padded with zeros to whole registers.
             false => {
                 panel.resize(inner * down, 0.0);
                 for (row, to) in panel.chunks_mut(down).enumerate() {

@@ -1,22 +1,22 @@
-//! How tensors' elements are repeated as they are broadcast to a larger shape, tiled, or shown by a view.
+//! Repetition of tensors' elements: broadcast to a larger shape, tiled, or as a view.
 //!
-//! The answer is walked run by run: in a run, the elements of a tensor either lie side by side or are one and the same. This
-//! file computes places, and copies elements; nothing here computes on them.
+//! The output is walked run by run: in a run, the elements of a tensor are either contiguous or one and the same. This module
+//! computes indices and copies elements; it does not compute on them.
 
 use std::mem::MaybeUninit;
 
 use smallvec::{SmallVec, smallvec};
 
-/// Shorter runs cost more than their elements: those are repeated in memory first.
+/// Runs shorter than this cost more than their elements: their elements are repeated in memory first.
 const SHORT: usize = 16;
 
-/// A few elements that are repeated over and over are first repeated until there are as many.
+/// A short sequence of elements that is repeated over and over is first repeated up to this length.
 const ENOUGH: usize = 128;
 
-/// One dimension of an answer: its size, and how far the elements of neighbours along it lie apart in each of N tensors.
+/// One dimension of an output: its size, and its stride in each of N tensors.
 pub type Along<const N: usize> = (usize, [usize; N]);
 
-/// Where a walk over an answer of N tensors is. Along the last dimension, their elements are side by side or the same.
+/// The position of a walk over an output of N tensors. Along the last dimension, their elements are contiguous or the same.
 pub(super) struct Walk<'a, const N: usize> {
     dims: &'a [Along<N>],
     /// The position along each dimension.
@@ -25,7 +25,7 @@ pub(super) struct Walk<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Walk<'a, N> {
-    /// A walk that begins at this place of the answer, which has some.
+    /// A walk that begins at this position of the output, which is not empty.
     pub(super) fn from(dims: &'a [Along<N>], mut place: usize) -> Walk<'a, N> {
         let (mut index, mut offsets) = (smallvec![0; dims.len()], [0; N]);
         for (index, (size, strides)) in index.iter_mut().zip(dims).rev() {
@@ -36,7 +36,7 @@ impl<'a, const N: usize> Walk<'a, N> {
         Walk { dims, index, offsets }
     }
 
-    /// The offsets in the tensors here, and how many places of a row are next, of at most so many.
+    /// The current offsets in the tensors, and the number of positions of a row that are next, at most `most`.
     #[inline(always)]
     pub(super) fn next(&mut self, most: usize) -> ([usize; N], usize) {
         let (now, last) = (self.offsets, self.dims.len().wrapping_sub(1));
@@ -45,8 +45,8 @@ impl<'a, const N: usize> Walk<'a, N> {
         (now, step)
     }
 
-    /// As [`Walk::next`], of whole rows at once, if the next place begins one: the offsets, how many rows, how far those lie
-    /// apart in each tensor, and how many places a row has. Otherwise, one part of a row.
+    /// As [`Walk::next`], of whole rows at once, if the next position begins one: the offsets, the number of rows, their
+    /// stride in each tensor, and the number of positions in a row. Otherwise, one part of a row.
     #[inline(always)]
     fn next_rows(&mut self, most: usize) -> ([usize; N], usize, [usize; N], usize) {
         if let [.., (count, apart), (len, _)] = *self.dims
@@ -61,7 +61,7 @@ impl<'a, const N: usize> Walk<'a, N> {
         (now, 1, [0; N], step)
     }
 
-    /// Goes on by so many steps along the last of the first `count` dimensions, but not beyond its end.
+    /// Advances by `steps` along the last of the first `count` dimensions, but not beyond its end.
     #[inline(always)]
     fn advance(&mut self, count: usize, steps: usize) {
         let mut by = steps;
@@ -78,16 +78,16 @@ impl<'a, const N: usize> Walk<'a, N> {
         }
     }
 
-    /// How far each tensor's elements lie apart along a row: 1, or 0 if they are the same.
+    /// The stride of each tensor along a row: 1, or 0 if its elements are the same.
     pub(super) fn steps(&self) -> [usize; N] {
         self.dims.last().map_or([0; N], |last| last.1)
     }
 }
 
-/// Which of a tensor's elements stands at each place of an answer.
+/// The element of a tensor at each position of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repeat {
-    /// The answer's dimensions, outermost first. Those that follow each other without a gap are one.
+    /// The output's dimensions, outermost first. Those that follow each other without a gap are merged.
     dims: SmallVec<[Along<1>; 4]>,
 }
 
@@ -113,7 +113,7 @@ impl Repeat {
         })))
     }
 
-    /// A tensor of the shape `own` so many `times` along each dimension.
+    /// A tensor of the shape `own`, `times` along each dimension.
     pub(super) fn tiled(own: &[usize], times: &[usize]) -> Repeat {
         let mut next = 1;
         Repeat::merged(own.iter().zip(times).rev().flat_map(|(&size, &times)| {
@@ -123,8 +123,8 @@ impl Repeat {
         }))
     }
 
-    /// An answer of these dimensions, which are given innermost first. Along the innermost of more than one place, elements lie
-    /// side by side or are the same.
+    /// An output of these dimensions, which are given innermost first. Along the innermost of more than one position,
+    /// elements are contiguous or the same.
     pub fn merged(all: impl Iterator<Item = Along<1>>) -> Repeat {
         let mut dims = SmallVec::<[Along<1>; 4]>::new();
         for (size, [stride]) in all.filter(|(size, _)| *size != 1) {
@@ -141,12 +141,12 @@ impl Repeat {
         Repeat { dims }
     }
 
-    /// Whether every element stands in its own place.
+    /// Whether every element is at its original index.
     pub fn is_none(&self) -> bool {
         matches!(self.dims[..], [(_, [1])])
     }
 
-    /// How many places the answer has.
+    /// The number of positions of the output.
     pub(super) fn places(&self) -> usize {
         self.dims.iter().map(|(size, _)| size).product()
     }
@@ -156,13 +156,13 @@ impl Repeat {
         self.dims.len() > 1 && self.dims[self.dims.len() - 1].0 < SHORT
     }
 
-    /// How far the elements of a run lie apart: 1 or 0.
+    /// The stride of the elements of a run: 1 or 0.
     pub(super) fn step(&self) -> usize {
         let (_, [step]) = self.dims[self.dims.len() - 1];
         step
     }
 
-    /// If these are few elements over and over: more of them, with how those are repeated.
+    /// If this is a short sequence over and over: a longer one, with its repetition.
     pub(super) fn unrolled(&self, elements: &[f32]) -> Option<(Vec<f32>, Repeat)> {
         match self.dims[..] {
             [(times, [0]), (size, [1])] if size < ENOUGH && size * times > ENOUGH => {
@@ -174,35 +174,35 @@ impl Repeat {
         }
     }
 
-    /// The runs of `count` places of the answer, from one on.
+    /// The runs of `count` positions of the output, from one on.
     pub(super) fn runs(&self, from: usize, count: usize) -> Runs<'_> {
-        // An answer without places has no place to begin at.
+        // An empty output has no position to begin at.
         let dims = if count > 0 { &self.dims[..] } else { &[] };
         Runs { walk: Walk::from(dims, from), step: self.step(), left: count }
     }
 }
 
-/// Rows of an answer that follow each other, each of which is a run.
+/// Consecutive rows of an output, each of which is a run.
 pub(super) struct Block {
     pub rows: usize,
-    /// Places of a row.
+    /// Positions of a row.
     pub len: usize,
-    /// Which element stands at the first place, and how far from there that of the next row is.
+    /// The index of the element at the first position, and the distance from there to that of the next row.
     pub first: usize,
     pub apart: usize,
 }
 
-/// The runs of some places of an answer.
+/// The runs of some positions of an output.
 pub(super) struct Runs<'a> {
     walk: Walk<'a, 1>,
-    /// How far the elements of a run lie apart.
+    /// The stride of the elements of a run.
     step: usize,
-    /// Places that are left.
+    /// Positions that remain.
     left: usize,
 }
 
 impl Runs<'_> {
-    /// The next rows of the answer, or what is next of one, of at most so many places.
+    /// The next rows of the output, or the rest of the current one, at most `most` positions.
     #[inline(always)]
     pub(super) fn next_block(&mut self, most: usize) -> Option<Block> {
         if self.left == 0 {
@@ -213,10 +213,10 @@ impl Runs<'_> {
         Some(Block { rows, len, first, apart })
     }
 
-    /// Writes what stands at the next places, to all of `to`.
+    /// Writes the elements at the next positions, to all of `to`.
     ///
     /// # Panics
-    /// If there are fewer places.
+    /// If there are fewer positions.
     pub(super) fn write<T: Clone>(&mut self, elements: &[T], to: &mut [MaybeUninit<T>]) {
         let mut rest = to;
         while !rest.is_empty() {

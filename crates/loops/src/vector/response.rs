@@ -1,7 +1,7 @@
-//! Local response normalisation: each number over a power of the sum of its neighbours' squares, channels last.
+//! Local response normalisation: each number divided by a power of the sum of its neighbours' squares, channels last.
 //!
-//! The windows of all channels are added up at once: sums of two neighbours, then of four, and so on, of which those are added
-//! that make up a window. Zeros between the places keep them apart.
+//! The windows of all channels are added up at once: sums of two neighbours, then of four, and so on, of which those are
+//! added that make up a window. Zeros between the positions keep them apart.
 
 use super::cut::{Cut, in_place, on_copy};
 use super::ops::{Reciprocal, RootBelow};
@@ -10,14 +10,14 @@ use super::target::{FusedWork, MulAdd, widest_fused};
 use super::walk::{One, Two};
 use crate::lots::threads;
 
-/// Numbers that are computed on while a processor's nearest memory holds them.
+/// Numbers that are computed on while they are in the L1 cache.
 const NEAR: usize = 1 << 10;
-/// What is kept of each number meanwhile.
+/// The number of buffers, each with a float for every number.
 const BUFFERS: usize = 4;
-/// What a number takes, counted as additions.
+/// The work of a number, counted as additions.
 const WORK: usize = 16;
 
-/// A normalisation: each number over `bias + alpha * sum of squares` to the power `beta`.
+/// A normalisation: each number divided by `bias + alpha * sum of squares` to the power `beta`.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalResponse {
     /// Channels on either side whose squares count.
@@ -50,7 +50,8 @@ impl One for To {
     }
 }
 
-/// `raised!(beta, f => body)`: the body with `f` the power to minus `beta`. Those that models use most take no logarithm.
+/// `raised!(beta, f => body)`: the body with `f` the power to minus `beta`. The exponents that models use most take no
+/// logarithm.
 macro_rules! raised {
     ($beta:expr, $f:ident => $body:expr) => {
         match $beta {
@@ -75,7 +76,7 @@ macro_rules! raised {
 }
 
 impl LocalResponse {
-    /// How many bytes it takes beside the answer.
+    /// The number of bytes that it takes in addition to the output.
     pub fn scratch_bytes(&self, channels: usize) -> usize {
         Places::of(self, channels).room(NEAR.max(channels)).saturating_mul(BUFFERS * size_of::<f32>() * threads())
     }
@@ -85,12 +86,12 @@ impl LocalResponse {
         on_copy(xs, cut(channels), |_, xs| self.normalise(xs, channels))
     }
 
-    /// Overwrites the numbers with what they are normalised. There is at least one channel.
+    /// Normalises the numbers in place. There is at least one channel.
     pub fn normalise_over(&self, xs: &mut [f32], channels: usize) {
         in_place(xs, cut(channels), |_, xs| self.normalise(xs, channels));
     }
 
-    /// The gradient of the numbers, from that of `ys`, which is what they are normalised. There is at least one channel.
+    /// The gradient of the numbers, from that of `ys`, the normalised numbers. There is at least one channel.
     pub fn gradient(&self, gradient: &[f32], xs: &[f32], ys: &[f32], channels: usize) -> Vec<f32> {
         on_copy(gradient, cut(channels), |from, gradient| {
             let own = from..from + gradient.len();
@@ -98,7 +99,8 @@ impl LocalResponse {
         })
     }
 
-    /// How channels lie in buffers, how many numbers are computed on at a time, and buffers for as many of `numbers`.
+    /// The layout of channels in buffers, the count of numbers that are computed on at a time, and buffers for those, or for
+    /// `numbers` if fewer.
     fn lots(&self, numbers: usize, channels: usize) -> (Places, usize, [Vec<f32>; BUFFERS]) {
         let places = Places::of(self, channels);
         let near = places.near();
@@ -126,11 +128,11 @@ fn cut(channels: usize) -> Cut {
     Cut { period: channels, work: WORK }
 }
 
-/// How the channels of places lie in a buffer: those of a place in a row, with zeros before and after them.
+/// The layout of positions in a buffer: the channels of each in a row, with zeros before and after them.
 #[derive(Clone, Copy)]
 struct Places {
     channels: usize,
-    /// How many zeros: as many channels as a window reaches beyond its own.
+    /// The number of zeros: the radius of a window, at most the number of other channels.
     reach: usize,
 }
 
@@ -139,17 +141,17 @@ impl Places {
         Places { channels, reach: norm.radius.min(channels - 1) }
     }
 
-    /// How many numbers are computed on at a time: whole places.
+    /// The count of numbers that are computed on at a time: whole positions.
     fn near(self) -> usize {
         (NEAR / self.channels).max(1) * self.channels
     }
 
-    /// The windows over so many numbers, those of the zeros after each place among them.
+    /// The windows over `numbers` numbers, those of the zeros after each position included.
     fn windows(self, numbers: usize) -> usize {
         numbers / self.channels * (self.channels + self.reach)
     }
 
-    /// What a buffer for so many numbers holds.
+    /// The size of a buffer for `numbers` numbers.
     fn room(self, numbers: usize) -> usize {
         self.windows(numbers).saturating_add(2 * self.reach)
     }
@@ -162,13 +164,13 @@ impl Places {
         buffers.each_mut().map(|buffer| &mut buffer[..self.room(numbers)])
     }
 
-    /// The channels of each place among the numbers that a buffer holds.
+    /// The channels of each position in a buffer.
     #[inline(always)]
     fn rows(self, terms: &mut [f32]) -> impl Iterator<Item = &mut [f32]> {
         terms[self.reach..].chunks_mut(self.channels + self.reach).map(move |row| &mut row[..self.channels])
     }
 
-    /// The windows in whose middle the channels of each place are.
+    /// The windows whose centres are the channels of each position.
     #[inline(always)]
     fn middles(self, sums: &[f32]) -> impl Iterator<Item = &[f32]> {
         sums.chunks_exact(self.channels + self.reach).map(move |row| &row[..self.channels])
@@ -211,7 +213,7 @@ fn double(sums: &mut [f32], terms: &[f32], others: &[f32]) {
     }
 }
 
-/// Overwrites the sums of squares with the norms: what is raised to a power.
+/// Overwrites the sums of squares with the norms, the bases of the power.
 #[inline(always)]
 fn to_norms(sums: &mut [f32], norm: &LocalResponse) {
     for sum in sums {
@@ -246,7 +248,7 @@ impl<P: One> FusedWork for Forward<'_, P> {
     }
 }
 
-/// Writes the squares with zeros between the places.
+/// Writes the squares with zeros between the positions.
 #[inline(always)]
 fn square(xs: &[f32], terms: &mut [f32], places: Places) {
     terms.fill(0.0);
@@ -268,7 +270,7 @@ struct Backward<'a, P> {
 }
 
 impl<P: One> FusedWork for Backward<'_, P> {
-    /// By the norm n of each x, dx = dy n^-beta - 2 alpha beta x (sum of dy y / n over the windows that x is in).
+    /// With the norm n of each x: dx = dy n^-beta - 2 alpha beta x (sum of dy y / n over the windows that contain x).
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let (places, [terms, spare, sums, powers]) = (self.places, self.buffers);
@@ -304,7 +306,7 @@ mod tests {
     use super::super::tests::units;
     use super::*;
 
-    /// Of each number what it is raised to a power for, in float64.
+    /// The norm of each number, the base of the power, in float64.
     fn norms(norm: &LocalResponse, xs: &[f32], channels: usize) -> Vec<f64> {
         let of_place = |place: &[f32]| -> Vec<f64> {
             let sum = |c: usize| -> f64 {
@@ -386,7 +388,7 @@ mod tests {
         xs[3] = f32::INFINITY;
         let norm = LocalResponse { radius: 1, bias: 1.0, alpha: 1.0, beta: 1.0 };
         let got = norm.normalised(&xs, 6);
-        // By hand: the sums of squares are 2 at the ends and 3 between, and endless beside what is endless.
+        // By hand: the sums of squares are 2 at the ends and 3 between, and infinite next to an infinity.
         let third = 1.0 / 3.0;
         assert_eq!(got[..3], [third, 0.25, 0.0]);
         assert!(got[3].is_nan());

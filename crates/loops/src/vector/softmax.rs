@@ -7,13 +7,13 @@ use super::place::copied;
 use super::target::{FusedWork, MulAdd, widest_fused};
 use crate::lots::{in_lots, lot};
 
-/// Partial results that are kept side by side, so that a sum can be vectorised; the order of a sum follows from this alone.
+/// Partial results in parallel lanes, so that a sum can be vectorised; the order of a sum follows from this alone.
 const LANES: usize = 16;
 
-/// What an element takes, counted as additions: the rows are passed over a few times.
+/// The work of an element, counted as additions: there are a few passes over the rows.
 const WORK: usize = 8;
 
-/// How many rows of `classes` make a lot.
+/// The number of rows of `classes` in a chunk.
 fn rows_of_lot(classes: usize) -> usize {
     lot(WORK * classes).max(1)
 }
@@ -38,8 +38,8 @@ pub fn log_softmax_of(all: &[f32], classes: usize) -> Vec<f32> {
     on_copy(all, Cut { period: classes, work: WORK }, |_, rows| widest_fused(LogSoftmax { rows, classes }))
 }
 
-/// Overwrites each row of `classes` numbers with the gradient of its cross entropy, which it writes to `losses`. There is a
-/// row, a label and a loss each.
+/// Overwrites each row of `classes` numbers with the gradient of its cross entropy, and writes the cross entropy to `losses`.
+/// Each row has one label and one loss.
 ///
 /// # Panics
 /// If a label is not one of the classes.
@@ -49,15 +49,15 @@ pub fn sparse_cross_entropy(all: &mut [f32], classes: usize, labels: &[i64], los
     in_lots(lots, |((rows, labels), losses)| widest_fused(SparseLoss { rows, classes, labels, losses }));
 }
 
-/// Overwrites each row of `classes` numbers with the gradient of its cross entropy with the row of labels, and writes that to
-/// `losses`.
+/// Overwrites each row of `classes` numbers with the gradient of its cross entropy with the row of labels, and writes the
+/// cross entropy to `losses`.
 pub fn cross_entropy(all: &mut [f32], classes: usize, labels: &[f32], losses: &mut [f32]) {
     let rows = rows_of_lot(classes);
     let lots = all.chunks_mut(rows * classes).zip(labels.chunks(rows * classes)).zip(losses.chunks_mut(rows));
     in_lots(lots, |((rows, labels), losses)| widest_fused(Loss { rows, classes, labels, losses }));
 }
 
-/// As [`cross_entropy`], leaving the rows: the gradient.
+/// As [`cross_entropy`], into a new vector: the gradient.
 pub fn cross_entropy_of(all: &[f32], classes: usize, labels: &[f32], losses: &mut [f32]) -> Vec<f32> {
     let mut gradient = copied(all);
     cross_entropy(&mut gradient, classes, labels, losses);
@@ -157,7 +157,7 @@ fn sum_of_pairs(row: &[f32], labels: &[f32]) -> f32 {
     lanes.iter().sum::<f32>() + rest.iter().zip(label_rest).map(|(&x, &label)| product(x, label)).sum::<f32>()
 }
 
-/// The largest number that is one; minus infinity if there is none.
+/// The largest number that is not NaN; minus infinity if there is none.
 #[inline(always)]
 fn largest(row: &[f32]) -> f32 {
     let larger = |largest: f32, x: f32| if x > largest { x } else { largest };
@@ -171,7 +171,7 @@ fn largest(row: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |largest, &x| larger(largest, x))
 }
 
-/// Overwrites each number with the exponential of its distance from `largest`; the sum of those.
+/// Overwrites each number with the exponential of its difference from `largest`; returns the sum of those.
 #[inline(always)]
 fn exp_of_shifted<M: MulAdd>(row: &mut [f32], largest: f32) -> f32 {
     let mut lanes = [0f32; LANES];
@@ -186,7 +186,8 @@ fn exp_of_shifted<M: MulAdd>(row: &mut [f32], largest: f32) -> f32 {
     lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
 }
 
-/// Multiplies each number: by one over the sum of its row, as TensorFlow's softmax does, which takes a tenth of dividing by it.
+/// Multiplies each number by `factor`, one over the sum of its row, as TensorFlow's softmax does: that takes a tenth of the
+/// time of a division.
 #[inline(always)]
 fn scale(row: &mut [f32], factor: f32) {
     row.iter_mut().for_each(|x| *x *= factor);
@@ -237,7 +238,7 @@ mod tests {
             let mut same_losses = vec![0f32; rows];
             let made = cross_entropy_of(&logits, classes, &one_hot, &mut same_losses);
             assert!(made == dense && same_losses == dense_losses, "{rows}x{classes}");
-            // Sixteen sums of a part each: their errors grow with the part.
+            // Sixteen partial sums: their errors grow with their length.
             let bound = 4e-7 * (1.0 + classes as f64 / 4096.0);
             for (i, row) in logits.chunks(classes).enumerate() {
                 let (all, total) = exactly(row);

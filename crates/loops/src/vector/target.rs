@@ -1,29 +1,30 @@
-//! Loops compiled once for each kind of processor, of which a run takes the widest that its processor has.
+//! Loops compiled once for each kind of processor; a run takes the widest copy that its processor supports.
 //!
 //! The baseline of x86-64 computes on four floats at a time, while most processors in use take eight or sixteen. A loop is
-//! written once, as plain Rust that the compiler can vectorise. No sum has an order that follows from the width, so the answer
-//! of a [`Work`] does not depend on which of the copies ran. That of a [`FusedWork`] has the same bounds of error in all of them;
-//! its last bits are those of processors with an instruction that multiplies and adds (from 2013 on), or of those without.
+//! written once, as plain Rust that the compiler can vectorise. No sum has an order that follows from the width, so the
+//! result of a [`Work`] does not depend on the copy that ran. That of a [`FusedWork`] has the same bounds of error in all of
+//! them; its last bits are those of processors with an instruction that multiplies and adds (from 2013 on), or of those
+//! without.
 
 #![allow(unsafe_code, reason = "what is compiled for a processor is called only where that is the processor")]
 
-/// A loop. `run` is to be inlined always, with all that it calls, so that it is compiled for the processor that is meant.
+/// A loop. `run` is to be inlined always, with all that it calls, so that it is compiled for the intended processor.
 pub trait Work {
     fn run(self);
 }
 
-/// As [`Work`], of a loop that multiplies and adds, which processors that can do with one rounding.
+/// As [`Work`], for a loop that multiplies and adds, with one rounding where the processor can.
 pub trait FusedWork {
     fn run<M: MulAdd>(self);
 }
 
-/// How a copy of a loop multiplies and adds.
+/// Multiplication and addition in a copy of a loop.
 pub trait MulAdd {
     /// x y + z. To be inlined always.
     fn mul_add(x: f32, y: f32, z: f32) -> f32;
 }
 
-/// By the processor's instruction, in what is compiled for a processor that has it; elsewhere this is a slow call.
+/// By the processor's instruction, in code that is compiled for a processor that has it; elsewhere this is a slow call.
 pub struct RoundedOnce;
 
 impl MulAdd for RoundedOnce {
@@ -43,7 +44,7 @@ impl MulAdd for RoundedTwice {
     }
 }
 
-/// What adds no product.
+/// A loop without multiply-add.
 struct Plain<W>(W);
 
 impl<W: Work> FusedWork for Plain<W> {
@@ -69,7 +70,7 @@ pub fn widest_fused<W: FusedWork>(work: W) {
     fn eight<W: FusedWork>(work: W) {
         work.run::<RoundedOnce>();
     }
-    // Asking costs a load and a comparison: the standard library keeps the answers.
+    // Detection costs a load and a comparison: the standard library caches the result.
     let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     let has_avx512 = has_avx2
         && is_x86_feature_detected!("avx512f")
@@ -77,7 +78,7 @@ pub fn widest_fused<W: FusedWork>(work: W) {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
     if has_avx512 {
-        // SAFETY: the processor has just said that it has all of these features.
+        // SAFETY: the processor was just detected to have all of these features.
         unsafe { sixteen(work) }
     } else if has_avx2 {
         // SAFETY: as above.
@@ -93,7 +94,7 @@ pub fn widest_fused<W: FusedWork>(work: W) {
     work.run::<RoundedOnce>();
 }
 
-/// Runs a loop as compiled for this processor: elsewhere the baseline is what processors have.
+/// Runs a loop as compiled for this processor: elsewhere, processors have no more than the baseline.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub fn widest_fused<W: FusedWork>(work: W) {
     work.run::<RoundedTwice>();

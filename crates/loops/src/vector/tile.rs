@@ -1,19 +1,19 @@
-//! A small product of matrices that stays in registers: what convolutions and their gradients are made of.
+//! A small product of matrices that stays in registers: the building block of convolutions and their gradients.
 //!
-//! The rows of the left matrix lie a step apart, its columns one by one or in runs that lie anywhere: so the pixels under a
-//! window are read where they are, and no matrix of them is made.
+//! The rows of the left matrix are a step apart, its columns one by one or in runs at arbitrary offsets: so the pixels under
+//! a window are read in place, and no matrix of them is built.
 
 #![allow(unsafe_code, reason = "the loop reads and writes what was checked before it")]
 
 use super::lanes::{Lanes, Registered, Width};
 
-/// Columns of the left matrix that lie a step apart.
+/// Columns of the left matrix that are a step apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnRun {
-    /// Where the first lies.
+    /// The offset of the first.
     pub at: usize,
     pub len: usize,
-    /// The row of the right matrix that belongs to the first.
+    /// The row of the right matrix that corresponds to the first.
     pub right: usize,
 }
 
@@ -22,7 +22,7 @@ pub struct ColumnRun {
 pub struct Left<'a> {
     pub from: &'a [f32],
     pub runs: &'a [ColumnRun],
-    /// How far neighbours of a row lie apart within a run, and how far neighbours of a column.
+    /// The stride of a row within a run, and the stride of a column.
     pub along: usize,
     pub down: usize,
 }
@@ -31,14 +31,14 @@ pub struct Left<'a> {
 #[derive(Clone, Copy)]
 pub struct Right<'a> {
     pub from: &'a [f32],
-    /// How far the rows lie apart.
+    /// The distance between rows.
     pub down: usize,
 }
 
-/// Where the product goes.
+/// The destination of the product.
 pub struct Product<'a> {
     pub to: &'a mut [f32],
-    /// How far its rows lie apart.
+    /// The distance between its rows.
     pub down: usize,
     pub rows: usize,
     pub columns: usize,
@@ -49,7 +49,7 @@ pub struct Product<'a> {
 /// Most rows of a product.
 pub fn most_rows(width: Width) -> usize {
     match width.lanes() {
-        // As many as there are registers for, with two of columns for each: 32, or 16.
+        // As many as there are registers for, with two for columns in each row: 32, or 16.
         16 => 14,
         _ if cfg!(target_arch = "aarch64") => 14,
         _ => 6,
@@ -64,7 +64,7 @@ pub fn most_columns(width: Width) -> usize {
 /// Computes a product of at most [`most_rows`] by [`most_columns`].
 ///
 /// # Panics
-/// If a matrix does not lie within its slice, or the product is empty or too large.
+/// If a matrix exceeds its slice, or the product is empty or too large.
 pub fn multiply(width: Width, left: Left, right: Right, product: Product) {
     let (rows, columns) = (product.rows, product.columns);
     assert!((1..=most_rows(width)).contains(&rows) && (1..=most_columns(width)).contains(&columns), "a tile is small");
@@ -92,7 +92,7 @@ struct Tile<'a> {
 impl Registered for Tile<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        /// Calls the loop for these sizes, which the compiler has to know.
+        /// Calls the loop for these sizes, which are constants of the compiled loop.
         macro_rules! sized {
             ($($rows:literal)*) => {
                 // SAFETY: `multiply` checked the matrices; the registers are those of the processor.
@@ -117,7 +117,7 @@ impl Tile<'_> {
     #[inline(always)]
     unsafe fn in_registers<L: Lanes, const ROWS: usize, const WIDE: usize>(self) {
         let Tile { left, right, product } = self;
-        // SAFETY: every place that is read or written lies before one that was checked.
+        // SAFETY: every position that is read or written is before one that was checked.
         unsafe {
             let mut sums = [[L::splat(0.0); WIDE]; ROWS];
             for run in left.runs {

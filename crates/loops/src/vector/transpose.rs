@@ -1,16 +1,16 @@
-//! Matrices transposed, tile by tile.
+//! Transposition of matrices, tile by tile.
 
 #![allow(unsafe_code, reason = "a tile is read and written where it was checked to lie")]
 
 use super::lanes::{Lanes, Registered, Width};
 
-/// Rows and columns that are transposed at a time: as many neighbours as share a line of a processor's memory.
+/// Rows and columns that are transposed at a time: the number of floats in a cache line.
 pub const TILE: usize = 16;
 
 /// Writes the columns of `from`, which begin `stride` apart, to the rows of `to`, which begin `step` apart.
 ///
 /// # Panics
-/// If a column or a row does not lie within its slice.
+/// If a column or a row exceeds its slice.
 pub fn transpose(from: &[f32], stride: usize, to: &mut [f32], step: usize, sizes: [usize; 2]) {
     with(Width::widest(), from, stride, to, step, sizes);
 }
@@ -26,7 +26,7 @@ fn with(width: Width, from: &[f32], stride: usize, to: &mut [f32], step: usize, 
     width.run(Transposition { from, stride, to, step, rows, columns });
 }
 
-/// What is transposed; all of it was checked.
+/// A transposition, with its bounds checked.
 struct Transposition<'a> {
     from: &'a [f32],
     stride: usize,
@@ -46,7 +46,8 @@ impl Registered for Transposition<'_> {
                 let high = TILE.min(rows - row);
                 let (from, to) = (&from[column * stride + row..], &mut to[row * step + column..]);
                 if (wide, high) == (TILE, TILE) {
-                    // SAFETY: `with` checked that the last row and the last column are there; the registers are the processor's.
+                    // SAFETY: `with` checked the bounds of the last row and the last column; the registers are the
+                    // processor's.
                     unsafe { L::transpose(from.as_ptr(), stride, to.as_mut_ptr(), step) }
                     continue;
                 }

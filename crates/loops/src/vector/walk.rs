@@ -1,4 +1,4 @@
-//! Functions of one and of two numbers over many of them, in place or into a new vector.
+//! Functions of one and of two numbers over slices, in place or into a new vector.
 
 #![allow(unsafe_code, reason = "a buffer is filled before it is initialised")]
 
@@ -10,35 +10,35 @@ use super::target::{FusedWork, MulAdd, Work, widest, widest_fused};
 
 /// A function of one number. To be inlined always.
 pub trait One: Copy + Send + Sync {
-    /// How much longer it takes than an addition.
+    /// The time that it takes, relative to an addition.
     const WORK: usize = 1;
-    /// Greatest size of what [`One::of`] is given; if it is finite, neither infinities nor NaN are.
+    /// Greatest magnitude of an argument of [`One::of`]; if it is finite, infinities and NaN are excluded.
     const LARGEST: f32 = f32::INFINITY;
 
     fn of<M: MulAdd>(self, x: f32) -> f32;
 
-    /// Of what [`One::of`] is not given. A loop over it is not vectorised.
+    /// The function of an argument outside the domain of [`One::of`]. A loop over it is not vectorised.
     fn of_larger(self, _x: f32) -> f32 {
         unreachable!("a function with a limit says what it is beyond that")
     }
 
-    /// Of any number.
+    /// The function of any number.
     #[inline(always)]
     fn of_any<M: MulAdd>(self, x: f32) -> f32 {
         if x.abs() <= Self::LARGEST { self.of::<M>(x) } else { self.of_larger(x) }
     }
 
-    /// Whether [`One::of`] may be given all of these.
+    /// Whether all of these are in the domain of [`One::of`].
     #[inline(always)]
     fn takes(xs: &[f32]) -> bool {
-        // Without a way out: so the loop is vectorised.
+        // Without an early exit, so that the loop is vectorised.
         Self::LARGEST == f32::INFINITY || xs.iter().fold(true, |all, x| all & (x.abs() <= Self::LARGEST))
     }
 }
 
 /// A function of two numbers. To be inlined always.
 pub trait Two<R = f32>: Copy + Send + Sync {
-    /// How much longer it takes than an addition.
+    /// The time that it takes, relative to an addition.
     const WORK: usize = 1;
 
     fn of<M: MulAdd>(self, x: f32, y: f32) -> R;
@@ -47,10 +47,10 @@ pub trait Two<R = f32>: Copy + Send + Sync {
 /// Elements that are repeated in memory at a time.
 const REPEATED: usize = 1 << 8;
 
-/// Writes what stands at the next places of an answer.
+/// Writes the elements at the next positions of an output.
 fn spread<'a>(runs: &mut Runs, elements: &[f32], to: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
     runs.write(elements, to);
-    // SAFETY: every place was written.
+    // SAFETY: every slot was written.
     unsafe { to.assume_init_mut() }
 }
 
@@ -85,7 +85,7 @@ pub fn mapped<F: One>(xs: &[f32], f: F) -> Vec<f32> {
     })
 }
 
-/// Rows of one length that begin `apart` from one another: what a part of each row of a matrix is.
+/// Rows of one length that begin `apart` from one another: a part of each row of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     pub count: usize,
@@ -95,7 +95,7 @@ pub struct Rows {
 
 struct MapRows<'a, 'p, F> {
     to: &'a mut Places<'p, f32>,
-    /// From the first row that is mapped on.
+    /// From the first of the mapped rows on.
     xs: &'a [f32],
     rows: Rows,
     f: F,
@@ -118,14 +118,14 @@ impl<F: One> FusedWork for MapRows<'_, '_, F> {
     }
 }
 
-/// The function of each number of some rows, of which the first begins with `xs`.
+/// The function of each number of some rows, the first of which begins with `xs`.
 pub fn mapped_rows<F: One>(xs: &[f32], rows: Rows, f: F) -> Vec<f32> {
     anew(rows.count * rows.len, Cut { period: rows.len, work: F::WORK }, |at, to| {
         widest_fused(MapRows { xs: &xs[at / rows.len * rows.apart..], to, rows, f });
     })
 }
 
-/// A tensor's elements, as they are repeated in an answer.
+/// A tensor's elements, with their repetition in an output.
 #[derive(Clone, Copy)]
 pub struct Operand<'a> {
     pub elements: &'a [f32],
@@ -133,14 +133,14 @@ pub struct Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// Calls `act` with the operand, or with one of more elements in its place: see [`Repeat::unrolled`].
+    /// Calls `act` with the operand, or with an equivalent one of more elements: see [`Repeat::unrolled`].
     pub(super) fn unrolled<R>(self, act: impl FnOnce(Operand) -> R) -> R {
         let more = self.repeat.unrolled(self.elements);
         act(more.as_ref().map_or(self, |(elements, repeat)| Operand { elements, repeat }))
     }
 }
 
-/// Each of the `xs`, of which the first stands at `from`, meets its `y`.
+/// The function of each of `xs`, the first of which is at index `from`, and its `y`.
 struct Zip<'a, F> {
     xs: &'a mut [f32],
     ys: Operand<'a>,
@@ -188,7 +188,7 @@ pub fn zip<F: Two>(xs: &mut [f32], ys: Operand, f: F) {
     ys.unrolled(|ys| in_place(xs, Cut { period: 1, work: F::WORK }, |from, xs| widest_fused(Zip { xs, ys, from, f })));
 }
 
-/// As [`Zip`], into new places.
+/// As [`Zip`], into new slots.
 struct ZipAnew<'a, 'p, R, F> {
     to: &'a mut Places<'p, R>,
     xs: &'a [f32],
@@ -227,7 +227,7 @@ impl<R: Copy, F: Two<R>> FusedWork for ZipAnew<'_, '_, R, F> {
     }
 }
 
-/// The function of each `x` and its `y`, for so many places.
+/// The function of each `x` and its `y`, for `len` positions.
 pub fn zipped<R: Copy + Send, F: Two<R>>(xs: Operand, ys: Operand, len: usize, f: F) -> Vec<R> {
     let cut = Cut { period: 1, work: F::WORK };
     ys.unrolled(|ys| {
@@ -247,10 +247,10 @@ pub fn zipped<R: Copy + Send, F: Two<R>>(xs: Operand, ys: Operand, len: usize, f
     })
 }
 
-/// Some places of a new matrix.
+/// Some slots of a new matrix.
 struct Outer<'a, 'p> {
     to: &'a mut Places<'p, f32>,
-    /// The first of the places.
+    /// The index of the first of the slots.
     at: usize,
     column: &'a [f32],
     row: &'a [f32],
@@ -263,7 +263,7 @@ impl Work for Outer<'_, '_> {
         while to.left() > 0 {
             let (x, from) = (column[at / row.len()], at % row.len());
             let part = &row[from..row.len().min(from + to.left())];
-            // As a sum that begins with zero: so no zero is negative.
+            // As a sum that begins with zero, so that no zero is negative.
             to.map(part, |y| x * y + 0.0);
             at += part.len();
         }
@@ -275,7 +275,7 @@ pub fn outer(column: &[f32], row: &[f32]) -> Vec<f32> {
     anew(column.len() * row.len(), Cut::ANYWHERE, |at, to| widest(Outer { to, at, column, row }))
 }
 
-/// A row of `depth` numbers for each index: `on` at the index, if the row has that place, and `off` elsewhere.
+/// A row of `depth` numbers for each index: `on` at the index, if the row has that position, and `off` elsewhere.
 pub fn one_hot(indices: &[i64], depth: usize, [on, off]: [f32; 2]) -> Vec<f32> {
     let len = indices.len() * depth;
     let lot = Cut { period: depth.max(1), work: 1 }.lot(len);
@@ -289,7 +289,7 @@ pub fn one_hot(indices: &[i64], depth: usize, [on, off]: [f32; 2]) -> Vec<f32> {
     })
 }
 
-/// Overwrites each number with the sum of it and those in its place in `others`, added in their order.
+/// Overwrites each number with the sum of it and those at the same index of `others`, added in their order.
 pub fn sum_over(xs: &mut [f32], others: &[&[f32]]) {
     in_place(xs, Cut { period: 1, work: others.len().max(1) }, |from, xs| {
         for (i, xs) in xs.chunks_mut(NEAR).enumerate() {
@@ -298,7 +298,7 @@ pub fn sum_over(xs: &mut [f32], others: &[&[f32]]) {
     });
 }
 
-/// The sums of numbers in the same place, added in their order.
+/// The sums of numbers at the same index, added in their order.
 pub fn sums(xs: &[f32], others: &[&[f32]]) -> Vec<f32> {
     on_copy(xs, Cut { period: 1, work: others.len().max(1) }, |from, xs| add_all(xs, others, from))
 }
@@ -351,7 +351,7 @@ mod tests {
         (0..count).map(|i| ((i + seed) * 7919 % 1009) as f32).collect()
     }
 
-    /// What stands at each place of an answer of the shape `whole`, element by element.
+    /// The element at each position of an output of the shape `whole`, one by one.
     fn broadcast(elements: &[f32], whole: &[usize], own: &[usize]) -> Vec<f32> {
         let missing = whole.len() - own.len();
         (0..whole.iter().product())
@@ -396,12 +396,12 @@ mod tests {
             check(&[count], &[count], &[]);
             check(&[count], &[], &[count]);
         }
-        // A few numbers over and over.
+        // A short sequence over and over.
         for (period, times) in [(3, 5), (7, 20_000), (32, 4_096), (1000, 100), (NEAR + 1, 70), (FEWEST + 1, 3)] {
             check(&[times, period], &[times, period], &[period]);
             check(&[times, period], &[1, period], &[times, period]);
         }
-        // Each number so many times.
+        // Each number repeated `each` times.
         for (period, each) in [(3, 2), (5, 17), (90, NEAR + 1), (3, FEWEST + 7), (100_000, 3)] {
             check(&[period, each], &[period, each], &[period, 1]);
             check(&[4, period, each], &[4, period, each], &[period, 1]);
@@ -435,7 +435,7 @@ mod tests {
             assert!(super::super::place::copied(&xs) == xs, "{count}");
         }
         for (count, depth) in [(0, 5), (3, 0), (1, 1), (7, 3), (FEWEST + 5, 2), (300, 5001), (3, FEWEST + 9)] {
-            // Some before the first place and some beyond the last.
+            // Some before the first position and some beyond the last.
             let indices: Vec<i64> = (0..count).map(|i| (i * 7919 % (depth + 3)) as i64 - 1).collect();
             let mut want = vec![-0.5f32; count * depth];
             for (i, &index) in indices.iter().enumerate().filter(|(_, index)| (0..depth as i64).contains(*index)) {
@@ -468,7 +468,7 @@ mod tests {
 
     #[test]
     fn numbers_too_large_for_a_function_are_computed_otherwise() {
-        /// Doubles up to 100; what is larger is halved, and the rest counts as 7.
+        /// Doubles up to 100; halves a larger number, and counts the rest as 7.
         #[derive(Clone, Copy)]
         struct Doubled;
 

@@ -1,7 +1,8 @@
-//! The gradient of a convolution's filter: for each weight, the sum over all pixels of what it was multiplied with.
+//! The gradient of a convolution's filter: for each weight, the sum over all pixels of the products of its input and the
+//! gradient.
 //!
-//! The images are cut into parts with sums of their own, the weights into ranges; a lot is a range of one part. What is cut
-//! how follows from the sizes, so that the sums are always added in one order.
+//! The images are cut into parts with separate sums, the weights into ranges; a chunk is a range of one part. The cut follows
+//! from the sizes, so that the sums are always added in one order.
 
 use std::ops::Range;
 
@@ -14,20 +15,20 @@ use crate::vector::sum_over;
 
 /// Floats of images that are read at once: they stay in a core's cache.
 const SCRATCH: usize = 32 << 10;
-/// Floats of the gradient that are read at once, of as many channels as a tile has: they stay in the nearest cache.
+/// Floats of the gradient that are read at once, for as many channels as a tile has: they stay in the L1 cache.
 const NEAR: usize = 6 << 10;
-/// With as many channels, tiles are high enough for one place of the window alone.
+/// With this many channels, tiles are high enough for one position of the window alone.
 const CHANNELS: usize = 32;
-/// Fewest multiplications of a lot, which take about a tenth of a millisecond.
+/// Fewest multiplications of a chunk, which take about a tenth of a millisecond.
 const WORK: usize = 4 << 20;
-/// Multiplications of a lot after which it is looked whether the step was given up.
+/// Multiplications of a chunk between two checks for cancellation.
 const ROUND: usize = 64 << 20;
-/// Most lots side by side.
+/// Most chunks in parallel.
 const LOTS: usize = 32;
-/// Fewest pixels of a part, so that adding the parts takes little beside them.
+/// Fewest pixels of a part, so that adding up the parts takes little time compared with them.
 const PIXELS: usize = 1 << 10;
 
-/// The gradient of the filter, as HWIO; `None` if a row of the answer takes too long, or too much memory.
+/// The gradient of the filter, as HWIO; `None` if a row of the output takes too long, or too much memory.
 pub fn gradient(c: &Convolution, width: Width, images: &[f32], gradient: &[f32]) -> Option<Vec<f32>> {
     let source = Source::new(c.image, c.channels, c.stride, &[c.taps(0), c.taps(1)], c.answer);
     let weights = |groups| Weights { c, width, groups, images, gradient };
@@ -36,33 +37,33 @@ pub fn gradient(c: &Convolution, width: Width, images: &[f32], gradient: &[f32])
     }
     let is_padded = !source.is_inside();
     let sums = weights(Groups::Padded(source.runs(), source)).sums()?;
-    // What is endless may have met the padding.
+    // An infinity or NaN may have met the padding.
     let is_spoilt = is_padded && sums.iter().any(|x| x.is_nan());
     if is_spoilt { weights(Groups::clipped(c)).sums() } else { Some(sums) }
 }
 
-/// Most floats that the gradient takes beside the answer.
+/// Most floats that the gradient takes in addition to the result.
 pub fn scratch(c: &Convolution, width: Width) -> usize {
     let band = MOST_SCRATCH.min(c.image[0] * c.image[1] * c.channels + SCRATCH);
     let gradient = NEAR.max(c.answer[1]) * c.made.next_multiple_of(width.lanes());
     c.weights() * parts(c, LOTS) + threads() * (band + gradient)
 }
 
-/// How many parts there are pixels enough for, at most as many as lots; all of as many images, if that can be.
+/// The number of parts for which there are enough pixels, at most `lots`; all of the same number of images, if possible.
 fn parts(c: &Convolution, lots: usize) -> usize {
     let most = (c.batch * c.answer[0] * c.answer[1] / PIXELS).clamp(1, c.batch).min(lots);
     (most.div_ceil(2)..=most).rev().find(|&parts| c.batch.is_multiple_of(parts)).unwrap_or(most)
 }
 
-/// The weights in their order, in groups of such that lie side by side under each window.
+/// The weights in their order, in groups that are contiguous under each window.
 enum Groups {
-    /// With the padding copied around the pixels: where the groups begin under the first window of a band.
+    /// With the padding copied around the pixels: the start of each group under the first window of a band.
     Padded(Vec<ColumnRun>, Source),
-    /// Each place of the window by itself, without the windows of which it lies over the padding.
+    /// Each position of the window by itself, without the windows for which it is in the padding.
     Clipped(Vec<Clipped>),
 }
 
-/// A place of the window, and the windows of which it lies within the image, down and across.
+/// A position of the window, and the windows for which it is within the image, down and across.
 struct Clipped {
     taps: [Tap; 2],
     inside: [Range<usize>; 2],
@@ -120,7 +121,7 @@ impl Weights<'_> {
         Some(sums)
     }
 
-    /// Adds what some rows of windows, counted through all images, are to the weights from the first on.
+    /// Adds the contribution of some rows of windows, counted through all images, to the weights from the first on.
     fn add(&self, rows: Range<usize>, first: usize, sums: &mut [f32]) {
         let (c, [high, wide]) = (self.c, self.c.answer);
         let near = NEAR / most_columns(self.width).min(c.made.next_multiple_of(self.width.lanes())) / wide;
@@ -189,7 +190,7 @@ impl Weights<'_> {
         }
     }
 
-    /// Adds to those weights of a group that the lot has, the first of which meet the given pixels.
+    /// Adds to the weights of a group that belong to the chunk; the first of them meet the given pixels.
     fn group(
         &self,
         pixels: &[f32],
@@ -221,7 +222,7 @@ impl Weights<'_> {
         }
     }
 
-    /// The gradient of some rows, with as many channels as whole registers hold.
+    /// The gradient of some rows, padded to as many channels as whole registers hold.
     fn widened<'b>(&'b self, rows: Range<usize>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
         let (made, wide) = (self.c.made, self.c.made.next_multiple_of(self.width.lanes()));
         let row = self.c.answer[1] * made;
@@ -229,7 +230,7 @@ impl Weights<'_> {
         if made == wide {
             return gradient;
         }
-        // What a register has beyond the channels goes nowhere, so it may be anything.
+        // The lanes of a register beyond the channels are never stored, so they may hold anything.
         scratch.resize(gradient.len() / made * wide, 0.0);
         for (window, to) in gradient.chunks_exact(made).zip(scratch.chunks_exact_mut(wide)) {
             to[..made].copy_from_slice(window);
@@ -238,7 +239,7 @@ impl Weights<'_> {
     }
 }
 
-/// What is copied for a band, and its windows; used again for the next.
+/// The copied pixels of a band, and its windows; reused for the next band.
 #[derive(Default)]
 struct Scratch {
     pixels: Vec<f32>,

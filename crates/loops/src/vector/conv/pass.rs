@@ -1,5 +1,5 @@
-//! From images to images of other channels: the answer of a convolution, and the gradient of its image, for which the
-//! answer's gradient is the image, and the filter is read backwards.
+//! A pass from images to images of other channels: the output of a convolution, and the gradient of its image, for which the
+//! gradient of the output is the image, and the filter is read backwards.
 
 use std::ops::Range;
 
@@ -13,39 +13,39 @@ use crate::lots::{in_lots, threads};
 const SCRATCH: usize = 64 << 10;
 /// Weights for each column that are read at once, for the same reason.
 const DEPTH: usize = 2048;
-/// Fewest multiplications of a lot, which take about a tenth of a millisecond.
+/// Fewest multiplications of a chunk, which take about a tenth of a millisecond.
 const WORK: usize = 4 << 20;
-/// Lots per thread, so that none waits long for the others.
+/// Chunks per thread, so that no thread waits long for the other threads.
 const LOTS: usize = 8;
 
 pub struct Pass {
     pub width: Width,
     pub batch: usize,
-    /// Height, width and channels of the images that are read, and of those that are made.
+    /// Height, width and channels of the input images, and of the output images.
     pub source: [usize; 2],
     pub depth: usize,
     pub target: [usize; 2],
     pub made: usize,
     /// Height and width of the filter.
     pub window: [usize; 2],
-    /// Whether the filter's last dimension is read, and the one before it made.
+    /// Whether the filter's last dimension is that of the input, and the one before it that of the output.
     pub is_transposed: bool,
 }
 
-/// Those pixels of the images that are made which lie alike under windows.
+/// The output pixels that are aligned alike with windows.
 pub struct Grid {
-    /// The first of them, how far they lie apart, and how many they are, down and across.
+    /// The first of them, the distance between neighbours, and their number, down and across.
     pub first: [usize; 2],
     pub apart: [usize; 2],
     pub count: [usize; 2],
-    /// How far their windows lie apart, and what the windows cover.
+    /// The distance between their windows, and the taps of the windows.
     pub step: [usize; 2],
     pub taps: [Vec<Tap>; 2],
-    /// Whether others make the same pixels, and all of it is added up.
+    /// Whether other grids make the same pixels, and the contributions are added up.
     pub is_added: bool,
 }
 
-/// A grid, and all that is the same for each part of it.
+/// A grid, and the data that is the same for each part of it.
 struct Ready {
     grid: Grid,
     source: Source,
@@ -71,7 +71,7 @@ impl Group {
     }
 }
 
-/// Most taps of a window that are computed each by itself.
+/// Most taps of a window that are computed one at a time.
 const MOST_SINGLE: usize = 4096;
 
 impl Pass {
@@ -112,8 +112,8 @@ impl Pass {
         Some(answer)
     }
 
-    /// Grids of the same answers without a window over the padding, whose zeros must not be multiplied with what is endless:
-    /// each tap by itself.
+    /// Grids of the same outputs without a window over the padding, whose zeros must not be multiplied with infinities or
+    /// NaN: one grid for each tap.
     fn inside(&self, grids: Vec<Grid>) -> Vec<Grid> {
         let mut single = Vec::new();
         for grid in grids {
@@ -136,13 +136,13 @@ impl Pass {
         single
     }
 
-    /// Most floats that a pass takes beside its answer.
+    /// Most floats that a pass takes in addition to its output.
     pub fn scratch(&self, made: usize) -> usize {
         let weights = self.window[0] * self.window[1] * self.depth * made.next_multiple_of(self.width.lanes());
         weights + threads() * MOST_SCRATCH.min(self.source[0] * self.source[1] * self.depth + SCRATCH)
     }
 
-    /// How many multiplications a row of the answer takes.
+    /// The number of multiplications of a row of the output.
     fn row_work(&self, grid: &Grid) -> usize {
         let sizes = [grid.count[1], grid.taps[0].len(), grid.taps[1].len(), self.depth, self.made];
         sizes.into_iter().fold(1, usize::saturating_mul)
@@ -158,7 +158,7 @@ impl Pass {
         Some(Ready { grid, source, groups, weights })
     }
 
-    /// The weights of these taps as tiles read them, with zeros in the columns beyond the last.
+    /// The weights of these taps in the order in which tiles read them, with zeros in the columns beyond the last.
     fn packed(&self, taps: &[Vec<Tap>; 2], filter: &[f32]) -> Vec<f32> {
         let (depth, made, wide) = (self.depth, self.made, most_columns(self.width));
         let rows = taps[0].len() * taps[1].len() * depth;
@@ -185,7 +185,7 @@ impl Pass {
         weights
     }
 
-    /// Makes what a grid has of some rows of an image, from row `y` on.
+    /// Computes the part of a grid that is in some rows of an image, from row `y` on.
     fn rows(
         &self,
         ready: &Ready,
@@ -207,7 +207,7 @@ impl Pass {
         }
     }
 
-    /// Makes the pixels of some rows of a grid, over a band; the answer begins with row `y`.
+    /// Computes the pixels of some rows of a grid, over a band; the output begins with row `y`.
     fn band(&self, ready: &Ready, band: &[f32], rows: Range<usize>, y: usize, answer: &mut [f32]) {
         let Ready { grid, source, groups, weights } = ready;
         let [next, along] = source.steps();
@@ -220,7 +220,7 @@ impl Pass {
                 let columns = (self.made - block * wide).min(own);
                 let right = Right { from: &weights[above * own..(above + group.depth) * own], down: own };
                 for (i, row) in rows.clone().enumerate() {
-                    // What lies over the padding adds nothing.
+                    // The rows over the padding add nothing.
                     let runs = group.of(&source.rows_inside(row));
                     let first = (row * grid.apart[0] + grid.first[0] - y) * self.target[1] + grid.first[1];
                     for part in even_parts(grid.count[1], most_rows(self.width)) {
@@ -242,7 +242,7 @@ impl Pass {
     }
 }
 
-/// The runs in groups; a row of taps has so many weights for each column.
+/// The runs in groups; a row of taps has `row` weights for each column.
 fn grouped(runs: &[ColumnRun], row: usize) -> Vec<Group> {
     let mut groups = vec![Group::default()];
     for &ColumnRun { mut at, mut len, right } in runs {

@@ -1,10 +1,10 @@
-//! Images as windows read them: where they lie, or copied row by row with the padding around them.
+//! Images as windows read them: in place, or copied row by row with the padding around them.
 
 use std::ops::Range;
 
 use super::super::tile::ColumnRun;
 
-/// A place under a window along one dimension: where it lies relative to the first pixel, and its index in the filter.
+/// An element of a window along one dimension: its position relative to the first pixel, and its index in the filter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tap {
     pub at: isize,
@@ -12,20 +12,20 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// The windows, of so many, of which the tap lies within an image.
+    /// The windows, of `count`, whose tap is within an image.
     pub fn inside(&self, step: usize, image: usize, count: usize) -> Range<usize> {
-        // The first window whose tap is not before a place.
+        // The first window whose tap is not before a position.
         let first = |place: isize| usize::try_from(place - self.at).unwrap_or(0).div_ceil(step).min(count);
         first(0)..first(image as isize)
     }
 
-    /// The tap as seen from another window than the first.
+    /// The same tap, relative to a window other than the first.
     pub fn from(&self, window: usize, step: usize) -> Tap {
         Tap { at: self.at + (window * step) as isize, index: self.index }
     }
 }
 
-/// How windows lie over images: some windows across and some down, steps apart.
+/// The arrangement of windows over images: some windows across and some down, a step apart.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// Height, width and channels of an image.
@@ -33,17 +33,17 @@ pub struct Source {
     depth: usize,
     step: [usize; 2],
     taps: [Vec<Tap>; 2],
-    /// The first tap, and how many pixels there are from it to the last.
+    /// The first tap, and the number of pixels from it to the last.
     low: [isize; 2],
     span: [usize; 2],
-    /// Windows in a row of them.
+    /// The number of windows in a row.
     across: usize,
     /// Whether no window lies over the padding.
     is_inside: bool,
 }
 
 impl Source {
-    /// `count` windows down and across. There are some taps, in ascending order.
+    /// `count` windows down and across. There is at least one tap in each dimension, in ascending order.
     pub fn new(image: [usize; 2], depth: usize, step: [usize; 2], taps: &[Vec<Tap>; 2], count: [usize; 2]) -> Source {
         let taps = taps.clone();
         let low = taps.each_ref().map(|taps| taps[0].at);
@@ -61,7 +61,7 @@ impl Source {
         self.is_inside
     }
 
-    /// How far neighbours in a column lie apart in a band.
+    /// The distance between neighbours in a column of a band.
     fn pitch(&self) -> usize {
         if self.is_inside {
             return self.image[1] * self.depth;
@@ -69,12 +69,12 @@ impl Source {
         ((self.across - 1).saturating_mul(self.step[1])).saturating_add(self.span[1]).saturating_mul(self.depth)
     }
 
-    /// How far the first pixels of neighbouring windows lie apart in a band, down and across.
+    /// The distance between the first pixels of neighbouring windows in a band, down and across.
     pub fn steps(&self) -> [usize; 2] {
         [self.step[0] * self.pitch(), self.step[1] * self.depth]
     }
 
-    /// How many floats are copied for a band of so many rows of windows.
+    /// The number of floats that are copied for a band of `rows` rows of windows.
     pub fn scratch(&self, rows: usize) -> usize {
         if self.is_inside {
             return 0;
@@ -82,13 +82,13 @@ impl Source {
         ((rows - 1).saturating_mul(self.step[0])).saturating_add(self.span[0]).saturating_mul(self.pitch())
     }
 
-    /// How many rows of windows make a band of at most so many floats, if one does.
+    /// The number of rows of windows in a band of at most `floats` floats, if that is at least one.
     pub fn rows_within(&self, floats: usize) -> usize {
         let high = floats / self.pitch().max(1);
         (high.saturating_sub(self.span[0]) / self.step[0] + 1).max(1)
     }
 
-    /// What lies under the first window of a band, in the order of the filter's elements: runs that each belong to one row
+    /// The elements under the first window of a band, in the order of the filter's elements: runs that each belong to one row
     /// of taps.
     pub fn runs(&self) -> Vec<ColumnRun> {
         let (pitch, depth) = (self.pitch(), self.depth);
@@ -107,7 +107,7 @@ impl Source {
         runs
     }
 
-    /// The rows of taps that lie within the image for a row of windows.
+    /// The rows of taps that are within the image for a row of windows.
     pub fn rows_inside(&self, window: usize) -> Range<usize> {
         let place = |tap: &Tap| (window * self.step[0]) as isize + tap.at;
         let before = self.taps[0].partition_point(|tap| place(tap) < 0);
@@ -126,7 +126,7 @@ impl Source {
         self.bands(images, image..image + 1, first, rows, scratch).0
     }
 
-    /// As [`Source::band`], for the same rows of some images; and how far those lie apart.
+    /// As [`Source::band`], for the same rows of some images; and the distance between those.
     pub fn bands<'a>(
         &self,
         all: &'a [f32],

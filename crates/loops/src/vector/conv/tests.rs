@@ -1,4 +1,4 @@
-//! All three against plain loops in float64, on each kind of registers that this processor has.
+//! Convolutions and both gradients against plain loops in float64, on each register width of this processor.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i + seed) * 7919 % 2017) as f32 / 1008.5 - 1.0).collect()
 }
 
-/// Calls `act` with the places of each pixel, answer and weight that meet.
+/// Calls `act` with the indices of each pixel, output and weight that meet.
 fn each_meeting(c: &Convolution, mut act: impl FnMut(usize, usize, usize)) {
     for place in 0..c.batch * c.answer[0] * c.answer[1] {
         let (image, y, x) =
@@ -60,7 +60,7 @@ fn each_meeting(c: &Convolution, mut act: impl FnMut(usize, usize, usize)) {
     }
 }
 
-/// Sums of products, in float64, and of their sizes.
+/// Sums of products in float64, and of their magnitudes.
 fn sums(
     c: &Convolution,
     count: usize,
@@ -75,7 +75,7 @@ fn sums(
     sums
 }
 
-/// Checks all three; the numbers may be no numbers.
+/// Checks all three, maybe with infinities and NaN among the numbers.
 fn check_with(c: &Convolution, image: &[f32], filter: &[f32], gradient: &[f32]) {
     let product = |x: f32, y: f32| f64::from(x) * f64::from(y);
     let answer = sums(c, c.answers(), |pixel, answer, weight| (answer, product(image[pixel], filter[weight])));
@@ -114,7 +114,7 @@ fn windows_of_all_kinds() {
     // Height and width differ in all.
     check(convolution(2, [same(8, 3, 2, 1), valid(15, 5, 1, 2)], 4, 17));
     check(convolution(1, [(7, 4, 1, 1, [3, 0]), (6, 2, 3, 4, [1, 9])], 2, 3));
-    // Windows larger than the image, and such that lie over the padding alone.
+    // Windows larger than the image, and windows over the padding alone.
     check(convolution(3, [(2, 5, 1, 1, [4, 4]), (3, 7, 2, 1, [6, 5])], 3, 2));
     check(convolution(1, [(2, 2, 3, 1, [9, 8]), (2, 1, 5, 1, [7, 12])], 2, 19));
 }

@@ -1,4 +1,4 @@
-//! Pools beside what is computed pixel by pixel.
+//! Pools compared with results computed pixel by pixel.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn axis(input: usize, window: usize, stride: usize, same: bool) -> Axis {
     Axis { input, output: (input + stride - window) / stride, window, stride, dilation: 1, before: 0 }
 }
 
-/// Pixel by pixel: the answers, and the gradients; of the largest, and of the means.
+/// Pixel by pixel: the outputs and the gradients, of the largest and of the means.
 fn naive(pool: &Pool, pixels: &[f32], gradient: &[f32]) -> [(Vec<f32>, Vec<f32>); 2] {
     let (mut answer, mut back) = (Vec::new(), vec![0f32; pixels.len()]);
     let (mut means, mut mean_back) = (Vec::new(), vec![0f32; pixels.len()]);
@@ -47,7 +47,7 @@ fn naive(pool: &Pool, pixels: &[f32], gradient: &[f32]) -> [(Vec<f32>, Vec<f32>)
 }
 
 fn check(pool: Pool) {
-    // Few different numbers, so that the largest is often there more than once.
+    // Few different numbers, so that the largest often occurs more than once.
     let pixels: Vec<f32> = (0..pool.pixels()).map(|i| (i * 7919 % 23) as f32 - 17.0).collect();
     let gradient: Vec<f32> = (0..pool.windows()).map(|i| (i % 13) as f32 - 4.0).collect();
     let [(answer, back), (means, mean_back)] = naive(&pool, &pixels, &gradient);
@@ -86,7 +86,7 @@ fn pools_answer_as_pixel_by_pixel() {
             channels: 2,
         });
     }
-    // Enough rows for several lots of one image.
+    // Enough rows for several chunks of one image.
     check(Pool {
         batch: 2,
         depth: Axis::ONE,
@@ -108,7 +108,7 @@ fn pools_of_volumes_answer_as_pixel_by_pixel() {
         let (depth, flat) = (axis(9, 3, 2, same), axis(5, 1, 1, same));
         check(Pool { batch: 2, depth, height: flat, width: axis(4, 2, 3, same), channels: 4 });
     }
-    // Several lots of one volume: of whole planes, and of rows.
+    // Several chunks of one volume: of whole planes, and of rows.
     let of = |deep: usize, high: usize| {
         let [depth, height, width] = [deep, high, 50].map(|input| axis(input, 3, 2, true));
         check(Pool { batch: 2, depth, height, width, channels: 16 });
@@ -149,7 +149,7 @@ fn the_gradient_goes_to_the_first_of_the_largest_whatever_the_registers() {
             }
         }
     }
-    // All under the window are NaN: the first gets it.
+    // All elements under the window are NaN: the first gets the gradient.
     let pool =
         Pool { batch: 1, depth: Axis::ONE, height: axis(2, 2, 2, false), width: axis(2, 2, 2, false), channels: 1 };
     assert_eq!(pool.max_gradient(&[nan; 4], &[3.0]), [3.0, 0.0, 0.0, 0.0]);
