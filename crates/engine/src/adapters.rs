@@ -1,8 +1,8 @@
-//! Which devices this machine has, and the engine of each.
+//! The devices of this machine, and the engine of each.
 //!
-//! A CPU device is there at once. GPUs take up to half a second to be found, so they are asked for beside the start of
-//! a node, never before it. What is offered has been opened once: a device that is not there, or whose driver is
-//! broken, is never used, because the drivers and the libraries over them answer that with a panic.
+//! A CPU device is available at once. Detecting GPUs takes up to half a second, so it runs in parallel with the start of a
+//! node, never before it. Every offered device has been opened once: a device that is missing, or whose driver is broken, is
+//! never used, because the drivers and the libraries over them react with a panic.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,10 +14,10 @@ use meshtf_tensor::failure::{Result, counted};
 
 use crate::Engine;
 
-/// What computes.
+/// The backend that computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
-    /// burn-flex on the CPU, and burn-wgpu on each GPU there is.
+    /// burn-flex on the CPU, and burn-wgpu on each GPU that exists.
     #[default]
     Auto,
     /// burn-flex on the CPU, and no GPU.
@@ -60,13 +60,13 @@ impl FromStr for BackendChoice {
 
 /// A device that a node can have.
 pub struct Offer {
-    /// What kind of device it is.
+    /// The kind of the device.
     pub kind: DeviceKind,
     /// The number in the device's name: `0` of `/device:GPU:0`.
     pub index: u32,
     /// `flex`, `ndarray`, `wgpu`; `host` if meshtf was built without them.
     pub backend: &'static str,
-    /// The processor or adapter, for people.
+    /// The name of the processor or adapter, for display.
     pub description: String,
     open: Box<dyn FnOnce() -> Result<Box<dyn Engine>> + Send>,
 }
@@ -75,7 +75,8 @@ impl Offer {
     /// The engine of the device.
     ///
     /// # Errors
-    /// Unavailable if the device has gone since it was offered; InvalidArgument if meshtf was built without its backend.
+    /// Unavailable if the device has disappeared since it was offered; InvalidArgument if meshtf was built without its
+    /// backend.
     pub fn open(self) -> Result<Box<dyn Engine>> {
         (self.open)()
     }
@@ -91,17 +92,17 @@ impl fmt::Debug for Offer {
 pub const BUILT: &[BackendChoice] =
     if cfg!(feature = "ndarray") { &[BackendChoice::Flex, BackendChoice::NdArray] } else { &[BackendChoice::Flex] };
 
-/// CPU:0, which is always there. Takes no time.
+/// CPU:0, which always exists. Takes no time.
 pub fn cpu(choice: BackendChoice) -> Offer {
     let (backend, open) = cpu_engine(choice);
     Offer { kind: DeviceKind::Cpu, index: 0, backend, description: processor(), open }
 }
 
-/// GPU:0 and on: each adapter that can be opened, in the order that wgpu lists them; none if the choice is a CPU's
-/// alone. May take half a second. An adapter that only OpenGL reaches does not count.
+/// GPU:0 and so on: each adapter that can be opened, in the order of wgpu's list; none if the choice is a CPU's alone. May
+/// take half a second. An adapter that only OpenGL reaches does not count.
 ///
-/// Software Vulkan is a GPU only to those who ask for it, by [`BackendChoice::Wgpu`] or [`SOFTWARE_GPU`], and then
-/// comes behind the real ones.
+/// Software Vulkan counts as a GPU only on request, by [`BackendChoice::Wgpu`] or [`SOFTWARE_GPU`], and then comes after the
+/// hardware adapters.
 pub fn gpus(choice: BackendChoice) -> Vec<Offer> {
     match choice {
         BackendChoice::Flex | BackendChoice::NdArray => Vec::new(),
@@ -112,7 +113,7 @@ pub fn gpus(choice: BackendChoice) -> Vec<Offer> {
 
 type Open = Box<dyn FnOnce() -> Result<Box<dyn Engine>> + Send>;
 
-#[allow(deprecated)] // burn-ndarray is deprecated in favour of burn-flex, and here for those who ask for it by name.
+#[allow(deprecated)] // burn-ndarray is deprecated in favour of burn-flex, and used only if it is requested by name.
 fn cpu_engine(choice: BackendChoice) -> (&'static str, Open) {
     use super::burn::BurnEngine;
     match choice {
@@ -129,7 +130,7 @@ fn cpu_engine(choice: BackendChoice) -> (&'static str, Open) {
     }
 }
 
-/// The processor's name, and how many threads it has for us.
+/// The processor's name, and the number of threads available to this process.
 fn processor() -> String {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
@@ -157,15 +158,15 @@ mod found {
     use meshtf_tensor::device::DeviceKind;
     use meshtf_tensor::failure::{Code, Failure};
 
-    /// The graphics interfaces that a GPU may be reached through, best first. OpenGL is left out, though burn would fall
-    /// back to it: few of its drivers run compute shaders correctly, and they may treat NaN and infinity as any number.
+    /// The graphics APIs by which a GPU is accessed, best first. OpenGL is left out, though burn would fall back to it: few
+    /// of its drivers run compute shaders correctly, and they may treat NaN and infinity as any number.
     const INTERFACES: [(Backend, WgpuBackend); 3] = [
         (Backend::Metal, WgpuBackend::Metal),
         (Backend::Vulkan, WgpuBackend::Vulkan),
         (Backend::Dx12, WgpuBackend::Dx12),
     ];
 
-    /// One look at a time: the Vulkan loader does not take kindly to instances that come and go on several threads.
+    /// One detection at a time: the Vulkan loader is unreliable if instances are created and destroyed on several threads.
     static LOOKING: Mutex<()> = Mutex::new(());
 
     pub(super) fn gpus(software_too: bool) -> Vec<Offer> {
@@ -218,7 +219,7 @@ mod found {
         let instance = Instance::new(InstanceDescriptor { backends: backend.into(), ..without_display });
         let adapters = try_read_sync(instance.enumerate_adapters(backend.into())).unwrap_or_default();
         let infos: Vec<AdapterInfo> = adapters.iter().map(|adapter| adapter.get_info()).collect();
-        // burn counts the adapters of each kind by themselves, and of software it knows but one.
+        // burn numbers the adapters of each kind separately, and supports only one software adapter.
         let place = |i: usize| infos[..i].iter().filter(|info| info.device_type == infos[i].device_type).count();
         let kinds = infos.iter().enumerate().filter_map(|(i, info)| match (info.device_type, place(i)) {
             (DeviceType::DiscreteGpu, place) => Some(WgpuDeviceKind::DiscreteGpu(place)),
@@ -231,8 +232,8 @@ mod found {
         kinds.map(|kind| WgpuDevice::new(kind).on(interface)).collect()
     }
 
-    /// Whether there can be a GPU at all. Linux shows one as a file, and asking its Vulkan drivers without need takes
-    /// half a second and makes some of them complain on the terminal.
+    /// Whether there can be a GPU at all. Linux represents one as a device file, and querying its Vulkan drivers without need
+    /// takes half a second and makes some of them print warnings on the terminal.
     fn may_have_hardware() -> bool {
         const NODES: [&str; 6] = ["dri", "nvidia0", "nvidiactl", "dxg", "mali0", "kgsl-3d0"];
         !cfg!(target_os = "linux") || NODES.iter().any(|node| Path::new("/dev").join(node).exists())

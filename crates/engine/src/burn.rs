@@ -1,9 +1,9 @@
 //! The engines: burn's backends behind [`Engine`].
 //!
-//! One generic implementation serves them all: in burn 0.22 every backend takes tensors whose rank and dtype are known
-//! at run time only. Burn answers a bad shape with a panic, so a kernel here looks before it calls, and declines what is
-//! wrong (the host kernel says so in TensorFlow's words), what burn would compute otherwise than TensorFlow does, and
-//! what has no elements. It never computes on whole numbers: those describe shapes, and stay with the host.
+//! One generic implementation serves them all: in burn 0.22 every backend takes tensors whose rank and dtype are known at run
+//! time only. Burn reacts to a bad shape with a panic, so a kernel of this module checks its inputs before it calls burn. It
+//! declines invalid inputs (the host kernel reports them in TensorFlow's words), ops that burn computes otherwise than
+//! TensorFlow, and empty tensors. It never computes on whole numbers: those describe shapes, and stay on the host.
 
 mod array;
 mod batch_norm;
@@ -48,8 +48,8 @@ use meshtf_tensor::{DType, Tensor};
 
 use crate::{Engine, EngineKernel, EngineOutcome, Value, Values};
 
-/// A tensor of no more elements is small to a CPU: what lies around a kernel of its backend, from the tensor it is given
-/// to the one it answers, takes longer than the host kernel does.
+/// The number of elements up to which a tensor is small for a CPU: the overhead of a backend kernel, from its input tensor to
+/// its output tensor, takes longer than the host kernel.
 const SMALL: usize = 1024;
 
 /// A kernel before it knows its device.
@@ -62,14 +62,14 @@ pub struct BurnEngine<B: Backing> {
 }
 
 impl<B: Backing> BurnEngine<B> {
-    /// The engine on `device`, which must be there.
+    /// The engine on `device`, which must exist.
     pub fn new(name: impl Into<String>, device: B::Device) -> Self {
         let floats = [DType::F16, DType::BF16, DType::F32, DType::F64]
             .into_iter()
-            // GPUs say that they compute in float64, but their shading languages have no function of one: what they
-            // answer to exp is nonsense, and not even a comparison sees a NaN.
+            // GPUs report support of float64, but their shading languages have no functions of it: their results of exp are
+            // nonsense, and not even a comparison detects a NaN.
             .filter(|&dtype| !(B::REMOTE && dtype == DType::F64))
-            // A CPU has no arithmetic of half floats to gain by, and the host's kernels know where TensorFlow rounds.
+            // A CPU gains nothing by arithmetic of half floats, and the host's kernels round where TensorFlow does.
             .filter(|&dtype| B::REMOTE || !matches!(dtype, DType::F16 | DType::BF16))
             .filter(|&dtype| memory::burn_type(dtype).is_some_and(|dtype| B::supports_dtype(&device, dtype)))
             .collect();
@@ -117,7 +117,7 @@ impl<B: Backing> Engine for BurnEngine<B> {
     }
 
     fn small(&self) -> usize {
-        // A single number is worth more with the host even to a GPU: a kernel takes it without a tensor.
+        // A single number is more useful on the host even for a GPU: a kernel takes it without a tensor.
         if B::REMOTE { 1 } else { SMALL }
     }
 
@@ -138,12 +138,12 @@ impl<B: Backing> Engine for BurnEngine<B> {
     }
 }
 
-/// What a kernel of a CPU's backend returns, with the host if it is small.
+/// The output of a kernel of a CPU's backend, moved to the host if it is small.
 fn at_home(value: Value) -> Result<Value> {
     if value.len() <= SMALL { value.into_host().map(Value::Host) } else { Ok(value) }
 }
 
-/// The kernel of a node, and whether it is light: no product. `None` if the host kernel has to do it.
+/// The kernel of a node, and whether it is light, that is, no product. `None` if the node needs the host kernel.
 fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
     let Some(mut direct) = dense::kernel::<B>(node)? else { return of_backend(node, site) };
     let Some((mut other, is_light)) = of_backend(node, site)? else {
@@ -156,7 +156,7 @@ fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>
     Ok(Some((body, is_light)))
 }
 
-/// As [`body`], with the backend's own kernels alone.
+/// As [`body`], with the backend's kernels alone.
 fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
     let supported = |dtype: &DType| !dtype.is_differentiable() || site.floats.contains(dtype);
     if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {
@@ -188,7 +188,7 @@ fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(B
     Ok(None)
 }
 
-/// Lets a kernel make an answer of the size of its largest input, unless it can write over one of that size.
+/// Admits the memory for an output of the size of the largest input, unless the kernel can overwrite an input of that size.
 fn admit_answer(inputs: &Values) -> Result<()> {
     let largest = inputs.iter().map(Value::byte_len).max().unwrap_or(0);
     if inputs.iter().any(|input| input.byte_len() == largest && input.is_unshared()) {
@@ -197,7 +197,7 @@ fn admit_answer(inputs: &Values) -> Result<()> {
     budget::admit(largest)
 }
 
-/// Runs what calls burn, so that a panic there fails the step and not the node.
+/// Runs a call of burn, so that a panic in it fails the step and not the node.
 fn guarded<T>(engine: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         if turn::is_stop(&*panic) {

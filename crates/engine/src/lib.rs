@@ -1,11 +1,11 @@
-//! What a backend is to a device: it keeps tensors in memory of its own and has kernels that compute on them.
+//! The interface of a backend to a device: an engine keeps tensors in its memory and has kernels that compute on them.
 //!
-//! - **Is**: [`Engine`] and [`Value`]; `burn`, burn's backends behind them (flex; ndarray and wgpu as features); [`adapters`],
-//!   the devices of this machine; [`host`], the engine without a backend.
+//! - **Is**: [`Engine`] and [`Value`]; `burn`, burn's backends behind them (flex; ndarray and wgpu as features);
+//!   [`adapters`], the devices of this machine; [`host`], the engine without a backend.
 //! - **Knows**: host kernels and their nodes, `meshtf-loops`, burn.
 //! - **Never** knows a step, a session or a resource. It computes as TensorFlow does, or declines: then the host kernel does.
 //!
-//! A device asks its engine first and the host kernels if the engine has nothing. Whether a value lies with the host or with the
+//! A device asks its engine first and the host kernels if the engine has no kernel. Whether a value is on the host or in the
 //! engine is visible only to the two: a [`Value`] is both, and moves only when a kernel needs it to.
 
 pub mod adapters;
@@ -23,7 +23,7 @@ use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
-/// A tensor, wherever it lies. Cloning is cheap and shares the elements.
+/// A tensor on the host or in an engine. Cloning is cheap and shares the elements.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// In the memory of this process.
@@ -32,18 +32,18 @@ pub enum Value {
     Device(DeviceTensor),
 }
 
-/// A tensor in an engine's memory: what it is to a graph, beside what it is to the engine.
+/// A tensor in an engine's memory: its dtype and shape in the graph, and the engine's tensor.
 #[derive(Clone, Debug)]
 pub struct DeviceTensor {
     pub dtype: DType,
     /// The shape the graph sees. The engine's own differs for scalars, which it holds as `[1]`.
     pub shape: Shape,
-    /// Behind a pointer, so that a value stays small on its way from kernel to kernel and is shared without a copy. It is
-    /// there but while a kernel has it: a kernel that nobody shares the value with leaves its answer in the same place.
+    /// Behind a pointer, so that a value stays small on its way from kernel to kernel and is shared without a copy. Empty
+    /// while a kernel has taken the tensor; if the value is not shared, the kernel stores its output in the same cell.
     pub memory: Arc<Option<Memory>>,
 }
 
-/// The engine's own tensor.
+/// The tensor of a backend.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)] // A process has one engine, and the value is behind a pointer.
 pub enum Memory {
@@ -58,23 +58,23 @@ pub enum Memory {
 /// Inputs or outputs of an engine's kernel.
 pub type Values = SmallVec<[Value; 4]>;
 
-/// What became of a call of an [`EngineKernel`].
+/// The outcome of a call of an [`EngineKernel`].
 #[derive(Debug)]
 pub enum EngineOutcome {
     /// One value for each output.
     Done(Values),
-    /// The engine does not compute these inputs (their shapes, their size, a mode) exactly as TensorFlow does, or
-    /// not faster than the host: here they are back, for the host kernel.
+    /// The engine does not compute these inputs (their shapes, their size, a mode) exactly as TensorFlow does, or not faster
+    /// than the host: the inputs, returned for the host kernel.
     Declined(Values),
 }
 
 /// A kernel compiled for one node.
 pub struct EngineKernel {
-    /// Runs it. Its inputs are its own: a value that is not shared is computed on in place. Fails as the host kernel of
-    /// the op does.
+    /// Runs it. It owns its inputs: a value that is not shared is computed on in place. Fails as the host kernel of the op
+    /// does.
     pub run: Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>,
-    /// Inputs that all lie with the host and have no more elements each are better left to the host kernel, which is done
-    /// with them before an engine has them. 0 if only empty ones are.
+    /// The number of elements up to which inputs that are all on the host are better left to the host kernel, which takes
+    /// less time than their transfer to an engine. 0 if only empty ones are.
     pub host_up_to: usize,
 }
 
@@ -89,14 +89,14 @@ impl EngineKernel {
 /// A backend on one device of this machine. Several threads may call it at a time: those that run the device's steps, and
 /// those that compile for it.
 pub trait Engine: Send + Sync {
-    /// What it is, for people: `flex`, `ndarray`, `wgpu (NVIDIA H200)`.
+    /// The name of the backend, for display: `flex`, `ndarray`, `wgpu (NVIDIA H200)`.
     fn name(&self) -> &str;
 
-    /// Compiles the kernel of a node; `None` if the engine has none for this op and these dtypes, and the host
-    /// kernel has to do.
+    /// Compiles the kernel of a node; `None` if the engine has none for this op and these dtypes, so that the host kernel
+    /// runs.
     ///
     /// # Errors
-    /// InvalidArgument if the attributes are such that no input could be right.
+    /// InvalidArgument if no input is valid for the attributes.
     fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>>;
 
     /// Whether [`Engine::compile_with_products`] is worth calling.
@@ -104,8 +104,8 @@ pub trait Engine: Send + Sync {
         false
     }
 
-    /// Compiles the kernel of a sum or a slice of matrices that computes some of its inputs itself: `products` has, by input, the
-    /// MatMul node of each such, in whose place the kernel takes the two factors. `None` if the engine has none.
+    /// Compiles the kernel of a sum or a slice of matrices that computes some of its inputs itself: `products` has, by input,
+    /// the MatMul node of each such input, which the kernel replaces by its two factors. `None` if the engine has none.
     ///
     /// # Errors
     /// As [`Engine::compile`].
@@ -117,14 +117,14 @@ pub trait Engine: Send + Sync {
         Ok(None)
     }
 
-    /// The tensor in the engine's memory, or as it is if the engine does not take such tensors: whole numbers and
-    /// strings, which describe shapes and names, and dtypes it lacks.
+    /// The tensor in the engine's memory, or unchanged if the engine does not take such tensors: whole numbers and strings,
+    /// which describe shapes and names, and dtypes it lacks.
     ///
     /// # Errors
     /// ResourceExhausted or Internal if the engine fails.
     fn upload(&self, tensor: Tensor) -> Result<Value>;
 
-    /// A tensor of no more elements than this is better off with the host.
+    /// The number of elements up to which a tensor is better kept on the host.
     fn small(&self) -> usize;
 
     /// Whether its kernels compute on this machine's cores, and on host memory.
@@ -132,13 +132,13 @@ pub trait Engine: Send + Sync {
         true
     }
 
-    /// Bytes in use of the device's own memory; `None` if that is the process's, or nothing tells.
+    /// Bytes in use of the device's memory; `None` if that is the process's, or unknown.
     fn memory_in_use(&self) -> Option<u64> {
         None
     }
 
-    /// The tensor where it is best kept: for constants, variables and what comes from elsewhere. A kernel takes what lies
-    /// with the host as it comes.
+    /// The tensor where it is best kept: for constants, variables and tensors from other devices. A kernel accepts inputs on
+    /// the host.
     ///
     /// # Errors
     /// As [`Engine::upload`].
@@ -179,7 +179,7 @@ impl Value {
         self.len() == 0
     }
 
-    /// Bytes of the elements, wherever they lie.
+    /// Bytes of the elements, on the host or in an engine.
     pub fn element_bytes(&self) -> usize {
         match self {
             Value::Host(tensor) => tensor.byte_len(),
@@ -187,7 +187,7 @@ impl Value {
         }
     }
 
-    /// Bytes of this process's memory that the elements take: none if they lie on a GPU.
+    /// Bytes of this process's memory that the elements take: none if they are on a GPU.
     pub fn byte_len(&self) -> usize {
         match self {
             #[cfg(feature = "wgpu")]
@@ -196,7 +196,7 @@ impl Value {
         }
     }
 
-    /// Bytes of this process's memory that it takes, with what surrounds the elements.
+    /// Bytes of this process's memory that it takes, metadata included.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Value::Host(tensor) => tensor.heap_bytes(),
@@ -211,7 +211,7 @@ impl Value {
             Value::Device(DeviceTensor { memory, .. }) => {
                 Arc::strong_count(memory) == 1
                     && match &**memory {
-                        // What shows other elements than lie there is not written over, but laid out anew.
+                        // A view that does not cover its whole buffer is not overwritten, but copied in order.
                         Some(Memory::Flex(raw)) => {
                             raw.is_unique() && raw.is_contiguous() && raw.bytes().len() == self.byte_len()
                         }
@@ -221,11 +221,11 @@ impl Value {
         }
     }
 
-    /// The tensor in the memory of this process; waits for the engine if that still computes it. Free if it lies
-    /// there already, and without a copy if it lies with a CPU engine and is not shared.
+    /// The tensor in the memory of this process; waits for the engine if that still computes it. Free if it is there already,
+    /// and without a copy if it is in a CPU engine and not shared.
     ///
     /// # Errors
-    /// Internal if the engine failed to compute or to hand it over.
+    /// Internal if the engine failed to compute or to pass it.
     pub fn into_host(self) -> Result<Tensor> {
         match self {
             Value::Host(tensor) => Ok(tensor),
@@ -234,8 +234,8 @@ impl Value {
     }
 }
 
-/// Takes a value out of its place, into the memory of this process: moved if it is not shared, else copied. If
-/// that fails, it stays in its place.
+/// Takes a value out of its slot, into the memory of this process: moved if it is not shared, else copied. If that fails, it
+/// stays in its slot.
 ///
 /// # Errors
 /// As [`Value::into_host`].

@@ -1,4 +1,4 @@
-//! Every engine kernel against TensorFlow's answers, on every backend available on this machine.
+//! Test of every engine kernel against TensorFlow's results, on every backend available on this machine.
 //!
 //! The cases are those of the host kernels. An engine may decline a case, but not all cases of an op that it supports.
 
@@ -13,7 +13,7 @@ use meshtf_engine::adapters::{self, BUILT, BackendChoice};
 use meshtf_engine::{Engine, EngineOutcome, Value, Values};
 use meshtf_testing::means::{Means, missing};
 
-/// How many cases of an op are run on a GPU.
+/// The number of cases of an op that are run on a GPU.
 const MOST_RUNS_ON_A_GPU: usize = 6;
 
 /// The first GPU, for a test that may go without on some machines.
@@ -25,14 +25,14 @@ fn gpu(test: &str) -> Option<Box<dyn Engine>> {
     first.map(|offer| offer.open().expect("it was offered"))
 }
 
-/// The available engines, each with the factor on the tolerances for what it computes less exactly than the host.
+/// The available engines, each with the factor on the tolerances for results that are less exact than the host's.
 fn engines() -> Vec<(Box<dyn Engine>, f64)> {
     let mut engines: Vec<_> = BUILT.iter().map(|&choice| (adapters::cpu(choice).open().unwrap(), 4.0)).collect();
     engines.extend(gpu("kernels on a GPU").map(|gpu| (gpu, 60.0)));
     engines
 }
 
-/// What the engine answers; `None` if it leaves the case to the host kernel.
+/// The engine's outputs; `None` if it leaves the case to the host kernel.
 fn run(
     engine: &dyn Engine,
     case: &serde_json::Value,
@@ -69,8 +69,8 @@ fn engines_answer_as_tensorflow_does() {
             let inputs: Vec<Tensor> = list(&case["inputs"]).iter().map(tensor).collect();
             let op = case["op"].as_str().unwrap();
             for uploaded in [false, true] {
-                // A GPU compiles a shader for each op and dtype: a few cases of each will do, and the special values,
-                // which shaders are most likely to get wrong.
+                // A GPU compiles a shader for each op and dtype: a few cases of each suffice, and the special values, which
+                // shaders are most likely to get wrong.
                 let enough = ran.get(op).is_some_and(|&runs| runs >= MOST_RUNS_ON_A_GPU);
                 if engine.name() == "wgpu" && (case["gpu"] == false || enough && !name.starts_with("special.json")) {
                     continue;
@@ -97,7 +97,7 @@ fn engines_answer_as_tensorflow_does() {
                 wrong.push(format!("{} {name} uploaded: {uploaded} {op} {attrs} {inputs}: {why}", engine.name()));
             }
         }
-        // In case every case is declined and nobody notices.
+        // Guards against engines that decline every case.
         for op in ["Add", "Mul", "Exp", "RealDiv", "Square", "Sqrt", "Neg", "AddN"] {
             assert!(ran.contains_key(op), "{} never ran {op}", engine.name());
         }
@@ -200,7 +200,7 @@ fn what_lies_in_this_process_is_computed_on_where_it_lies() {
         let case = serde_json::json!({ "op": op, "attrs": attrs });
         for uploaded in [false, true] {
             let got = run(&*engine, &case, inputs, uploaded).unwrap();
-            // Shapes are told from a tensor of the host without an engine.
+            // The shape of a host tensor is read without an engine.
             let is_left = op.ends_with("Like") && !uploaded;
             assert!(got.as_ref().is_none_or(|got| got[0] == *want), "{op} {attrs}, uploaded: {uploaded}");
             assert!(got.is_some() || is_left, "{op} {attrs}, uploaded: {uploaded}: declined");
@@ -227,7 +227,7 @@ fn what_lies_in_this_process_is_computed_on_where_it_lies() {
     let column = |i: usize| [49, 0, 3, 3][i % 4] + i / 4 * 50;
     let columns = Tensor::from_vec([2, 2], vec![49, 0, 3, 3]);
     check("GatherV2", none(), &[x.clone(), columns, axis(-1)], &of(&[60, 2, 2], &|i| xs[column(i)]));
-    // Each of 60 rows has indices of its own.
+    // Each of 60 rows has separate indices.
     let own = Tensor::from_vec([60, 2], (0..120).map(|i| i * 7 % 50).collect::<Vec<i32>>());
     let batch = serde_json::json!({ "batch_dims": 1 });
     let paired = of(&[60, 2], &|i| xs[i / 2 * 50 + i * 7 % 50]);
@@ -316,7 +316,7 @@ fn a_gpu_updates_variables_as_tensorflow_does() {
         let Ok(Some(mut kernel)) = with_update(&case, op, &variables, &rest, |node| engine.compile(node)) else {
             continue;
         };
-        // Rates lie on the host, or on the GPU if a kernel has computed them.
+        // Rates are on the host, or on the GPU if a kernel has computed them.
         for are_uploaded in [false, true] {
             let place = |tensor: &Tensor| match tensor.rank() {
                 0 if !are_uploaded => Ok(Value::Host(tensor.clone())),
@@ -432,7 +432,7 @@ fn sizes_of(tensor: &Tensor) -> Tensor {
     Tensor::vector(tensor.dims().iter().map(|&size| size as i32).collect::<Vec<_>>())
 }
 
-/// Holds what the engine answers to what the host does.
+/// Compares the engine's outputs with the host's.
 fn same_as_the_host(engine: &dyn Engine, op: &str, attrs: &serde_json::Value, inputs: &[Tensor]) {
     let case = serde_json::json!({"op": op, "attrs": attrs});
     let got = run(engine, &case, inputs, true).unwrap().expect("an answer").remove(0);

@@ -1,5 +1,5 @@
-//! A tensor as a kernel sees it: the backend's own tensor with the dtype and shape that the graph sees, and the
-//! operations that work for every dtype.
+//! A tensor as a kernel sees it: the backend's tensor with the dtype and shape of the graph, and the operations that work for
+//! every dtype.
 //!
 //! Never empty, and of a float dtype or bool: other tensors stay on the host.
 
@@ -16,11 +16,11 @@ use super::memory::{Backing, Order, burn_type, held, upload};
 use super::{SMALL, blocks};
 use crate::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 
-/// Where a kernel runs: a device of the backend, and the dtypes that it stores.
+/// The location of a kernel: a device of the backend, and the dtypes that it stores.
 #[derive(Clone)]
 pub(super) struct Site<B: Backing> {
     pub device: B::Device,
-    /// How the device stores a bool.
+    /// The representation of a bool on the device.
     pub bools: BoolDType,
     /// The float dtypes that the device computes in.
     pub floats: Vec<DType>,
@@ -34,7 +34,7 @@ pub(super) struct Array<B: Backing> {
     pub home: Home,
 }
 
-/// The emptied cell that an unshared value was taken from, to be reused for the value made of it; or none.
+/// The emptied cell from which an unshared value was taken, to be reused for the value computed from it; or none.
 #[derive(Default)]
 pub(super) struct Home(Option<Arc<Option<Memory>>>);
 
@@ -55,8 +55,8 @@ impl<B: Backing> Site<B> {
     /// The value in the backend's memory.
     ///
     /// # Errors
-    /// Internal if another engine holds the value and fails to hand it over; ResourceExhausted if there is not enough
-    /// memory for a copy.
+    /// Internal if another engine holds the value and fails to pass it; ResourceExhausted if there is not enough memory for a
+    /// copy.
     pub fn array(&self, value: Value) -> Result<Array<B>> {
         let tensor = match value {
             Value::Host(tensor) => tensor,
@@ -104,8 +104,8 @@ impl<B: Backing> Array<B> {
         Array { raw: primitive(self.raw), ..self }
     }
 
-    /// For a primitive that reads the elements in order and copies them first if they lie otherwise. Many elements are
-    /// put in order here, in blocks; for few, memory is admitted.
+    /// For a primitive that reads the elements in order and otherwise copies them first. Many elements are put in order by
+    /// this function, in blocks; for few, memory is admitted.
     ///
     /// # Errors
     /// ResourceExhausted if there is not enough memory for that.
@@ -189,14 +189,14 @@ impl<B: Backing> Array<B> {
         Array { raw, shape, ..self }
     }
 
-    /// An array of zeros in which these elements are at the places that `parts` name.
+    /// An array of zeros with these elements at the positions of `parts`.
     pub fn spread(self, parts: &[Part], shape: Shape) -> Self {
         let zeros = B::float_zeros(held(&shape), &self.raw.device(), float(self.dtype));
         let raw = B::float_slice_assign(zeros, &slices(parts), self.raw);
         Array { raw, shape, dtype: self.dtype, home: Home::default() }
     }
 
-    /// The elements as many times along one dimension.
+    /// The elements, `times` along one dimension.
     pub fn repeated(self, axis: usize, times: usize) -> Self {
         let mut dims = self.shape.dims().to_vec();
         dims[axis] *= times;
@@ -311,7 +311,7 @@ impl<B: Backing> Array<B> {
         }
         let block = blocks::leading(&shape, 0);
         blocks::by_blocks(&site.device, self.dtype, shape, &block, &mut |ranges| {
-            // The part of it that lies in this block, and its position there.
+            // The part of it that is in this block, and its position in the block.
             let (mut own, mut place) = (blocks::Ranges::new(), Vec::new());
             for ((&(from, count), &(before, _)), &size) in ranges.iter().zip(sides).zip(self.shape.dims()) {
                 let (start, end) = (from.max(before), (from + count).min(before + size));
@@ -333,8 +333,8 @@ impl<B: Backing> Array<B> {
     }
 }
 
-/// The engine's own tensor: taken out of its cell if it is not shared, which leaves the cell empty; otherwise a
-/// copy that shares the elements.
+/// The engine's tensor: taken out of its cell if it is not shared, which leaves the cell empty; otherwise a copy that shares
+/// the elements.
 ///
 /// # Errors
 /// Internal if the cell is empty, which only a bug in a kernel could cause.
@@ -367,12 +367,12 @@ pub(super) fn float(dtype: DType) -> FloatDType {
     burn_type(dtype).expect("float dtypes are burn's").into()
 }
 
-/// The answer of a kernel with one output.
+/// The outcome of a kernel with one output.
 pub(super) fn done<B: Backing>(array: Array<B>) -> Result<EngineOutcome> {
     Ok(EngineOutcome::Done(Values::from_iter([array.value()])))
 }
 
-/// Whole numbers as burn takes them for places along a dimension; `None` if one is not below `size`.
+/// Whole numbers as burn takes them for indices along a dimension; `None` if one is not below `size`.
 pub(super) fn places(numbers: &Tensor, size: usize) -> Result<Option<Vec<i32>>> {
     let place = |number: i64| i32::try_from(number).ok().filter(|&place| place >= 0 && (place as usize) < size);
     Ok(numbers.to_i64s()?.into_iter().map(place).collect())

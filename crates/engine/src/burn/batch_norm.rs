@@ -1,5 +1,5 @@
-//! Batch normalisation of float32 that lies in this process's memory, and its gradient, channels last (`meshtf_loops::vector::channels`).
-//! What does not fit is left to the host.
+//! Batch normalisation of float32 in this process's memory, and its gradient, channels last
+//! (`meshtf_loops::vector::channels`). Other inputs are left to the host.
 
 use meshtf_kernels::KernelNode;
 use meshtf_loops::vector::channels::{self, Normal};
@@ -53,7 +53,8 @@ fn vector(numbers: Vec<f32>) -> Value {
 }
 
 impl BatchNorm {
-    /// How many channels the elements have, if there are some, and of each of the given values one for each channel.
+    /// The number of channels, if the elements have the format's rank and are not empty, and each of the given values has one
+    /// number for each channel.
     fn channels(&self, xs: &Value, of_channels: &[Value]) -> Option<usize> {
         let channels = xs.shape().dims().last().copied().filter(|_| xs.rank() == self.rank && !xs.is_empty())?;
         of_channels.iter().all(|value| value.shape().dims() == [channels]).then_some(channels)
@@ -64,7 +65,7 @@ impl BatchNorm {
     }
 
     fn forward(&self, mut inputs: Values) -> Result<EngineOutcome> {
-        // With running averages that start anew, the old ones may be left out.
+        // If the running averages start anew, the old ones may be omitted.
         let of_channels = if self.is_training { 1..3 } else { 1..5 };
         let channels = (inputs.len() == 5).then(|| self.channels(&inputs[0], &inputs[of_channels])).flatten();
         let (Some(channels), Some(xs), Some(scales), Some(offsets)) =
@@ -128,7 +129,7 @@ impl BatchNorm {
         let places = (xs.len() / channels) as f32;
         let of_means = [&sums, &products].map(|all| all.iter().map(|&sum| sum as f32 / places).collect::<Vec<f32>>());
         let of_means = of_means.each_ref().map(|all| &all[..]);
-        // Moments that do not follow from the elements have no gradient: what is left is a product.
+        // Moments that do not depend on the elements have no gradient: a product remains.
         let product: Vec<Normal> = normal.iter().map(|of| Normal { mean: 0.0, ..*of }).collect();
         let (first, others) = inputs.split_at_mut(1);
         let xs = floats(&others[0]).unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Functions that look at the bits of a float: kernels of our own for GPUs.
+//! Functions that inspect the bits of a float: custom kernels for GPUs.
 //!
-//! No shading language specifies NaN and the infinities: a compiler may assume that they do not occur, `tanh` may
-//! answer -1 to NaN, and two comparisons that exclude each other may both hold. Integer arithmetic is specified. So the
-//! answer to each such input is chosen here by comparing bits, and stored as bits; the shader's own function is called
-//! for ordinary numbers only. As on CPU devices, comparisons treat denormals as zero.
+//! No shading language specifies NaN and the infinities: a compiler may assume that they do not occur, `tanh` may return -1
+//! for NaN, and two comparisons that exclude each other may both hold. Integer arithmetic is specified. So the kernels select
+//! the result for each such input by comparing bits, and store it as bits; they call the shader's function for ordinary
+//! numbers only. As on CPU devices, comparisons treat denormals as zero.
 //!
-//! Sums, products and quotients are the hardware's own, which every GPU computes as IEEE 754 says.
+//! Sums, products and quotients use the hardware's instructions, which every GPU computes by IEEE 754.
 
 #![allow(unsafe_code, reason = "kernels are launched without bounds checks")]
 
@@ -72,7 +72,7 @@ impl UnaryFunction {
         })
     }
 
-    /// The power with this exponent, if it is computed from few products and a root: each exponent is a kernel of its own.
+    /// The power with this exponent, if it is computed from few products and a root: each exponent has a separate kernel.
     pub fn power(exponent: f64) -> Option<UnaryFunction> {
         let halves = exponent * 2.0;
         let is_one_of = halves.fract() == 0.0 && (-6.0..=8.0).contains(&halves) && halves != 0.0;

@@ -1,5 +1,5 @@
-//! Large computations of burn, block by block, so that the step can be given up between blocks. Each element is
-//! computed as without blocks.
+//! Large computations of burn, block by block, so that the step can be cancelled between blocks. Each element is computed as
+//! without blocks.
 
 use burn_backend::{Slice, TensorData, TensorMetadata, try_read_sync};
 use meshtf_kernels::call;
@@ -23,17 +23,17 @@ pub(super) const MOST_ELEMENTS: usize = 1 << 22;
 /// Fewest elements for which blocks pay, since each block is copied into the result: one of this size takes 50 ms.
 const FEWEST_ELEMENTS: usize = 1 << 24;
 
-/// Most elements reordered at once if neighbours lie far apart, which takes ten times as long.
+/// Most elements reordered at once if neighbours are far apart, which takes ten times as long.
 const MOST_SCATTERED: usize = MOST_ELEMENTS / 8;
 
 /// Fewest rows in a block of reordered elements: as many neighbours as a cache line holds.
 const FEWEST_ROWS: usize = 16;
 
-/// Makes a result of `shape` in blocks of at most the sizes `block`; `make` computes the block at a position.
-/// It takes long enough to be called by a pointer.
+/// Makes a result of `shape` in blocks of at most the sizes `block`; `make` computes the block at a position. The work of a
+/// block makes the cost of the indirect call negligible.
 ///
 /// # Errors
-/// ResourceExhausted if there is not enough memory for the result; else what `make` fails with.
+/// ResourceExhausted if there is not enough memory for the result; else the error of `make`.
 pub(super) fn by_blocks<B: Backing>(
     device: &B::Device,
     dtype: DType,
@@ -104,7 +104,7 @@ fn from_consecutive<B: Backing, E: Element + burn_backend::Element + bytemuck::P
     Ok(B::float_from_data(TensorData::new(elements, held(shape)), device))
 }
 
-/// Moves on to the next block; false after the last.
+/// Advances to the next block; false after the last.
 pub(super) fn advance(start: &mut [usize], block: &[usize], dims: &[usize]) -> bool {
     for axis in (0..start.len()).rev() {
         start[axis] += block[axis];

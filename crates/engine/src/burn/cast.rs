@@ -1,4 +1,5 @@
-//! Cast between float32 and what else models hold, by loops of our own (`meshtf_loops::vector`), from where the elements lie.
+//! Cast between float32 and the other dtypes of models, by vectorised loops (`meshtf_loops::vector`) that read the elements
+//! in place.
 
 use burn_backend::Element as BurnElement;
 use bytemuck::Pod;
@@ -32,7 +33,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
     }))
 }
 
-/// A kernel that reads and makes elements where they are best kept.
+/// A kernel that reads and makes elements where their dtype is kept: on the host or in the engine.
 fn cast<T: To<R> + 'static, R: Element + Copy>(
     read: fn(&Value) -> Option<&[T]>,
     made: fn(&Shape, Vec<R>) -> Value,
@@ -54,7 +55,7 @@ fn on_host<T: Element>(value: &Value) -> Option<&[T]> {
     }
 }
 
-/// The elements, if they lie in order in this process's memory.
+/// The elements, if they are contiguous in this process's memory.
 fn anywhere<T: Element + BurnElement + Pod>(value: &Value) -> Option<&[T]> {
     match value {
         Value::Host(tensor) => tensor.slice().ok(),

@@ -1,7 +1,7 @@
-//! Convolutions of float32 that lies in this process's memory: computed on where it lies (`meshtf_loops::vector`), as TensorFlow
-//! stores it, channels last. Images that come channels first are reordered, and so is what is made of them.
+//! Convolutions of float32 in this process's memory: computed in place (`meshtf_loops::vector`) in TensorFlow's layout,
+//! channels last. Images that arrive channels first are reordered, and so are the outputs.
 //!
-//! What does not fit (groups, other dtypes, rows that take too long) is left to burn.
+//! Unsupported inputs (groups, other dtypes, rows that take too long) are left to burn.
 
 use meshtf_loops::vector::Convolution;
 use meshtf_tensor::failure::Result;
@@ -18,7 +18,7 @@ use crate::{EngineOutcome, Value};
 /// With fewer multiplications than this the host is no slower; and it sums in double.
 pub(super) const FEWEST_PRODUCTS: usize = 1 << 14;
 
-/// A function of two tensors: the image, or its gradient; the filter; the answer, or its gradient.
+/// A function of two tensors: the image, or its gradient; the filter; the output, or its gradient.
 type Function = fn(&Convolution, &[f32], &[f32]) -> Option<Vec<f32>>;
 
 pub(super) fn answer<B: Backing>(
@@ -57,8 +57,8 @@ pub(super) fn filter<B: Backing>(
     computed((window, fit), site, operands, Convolution::filter_gradient, (&shape, false))
 }
 
-/// Computes a function of operands, each with whether it is an image that comes channels first; the answer has the given
-/// shape, and is an image or not. `None` if it is left to others.
+/// Computes a function of operands, each with whether it is an image in channels-first layout; the output has the given
+/// shape, and is an image or not. `None` if it is left to burn or the host.
 fn computed<B: Backing>(
     (window, fit): (&WindowAttrs, &Fit),
     site: &Site<B>,
@@ -90,16 +90,16 @@ fn last<B: Backing>(site: &Site<B>, (value, is_first): (&Value, bool)) -> Result
     if is_first { Ok(site.array(value)?.permute(&[0, 2, 3, 1]).in_order()?.value()) } else { dense::in_order(value) }
 }
 
-/// Strides, dilations, padded images and windows with their dilation are smaller than this, times the channels, so that no place
-/// is beyond what the machine counts with. Nobody needs larger ones; others refuse or compute them.
+/// Strides, dilations, padded images and windows with their dilation are smaller than this, times the channels, so that no
+/// offset overflows. No model needs larger ones; burn and the host reject or compute them.
 const FARTHEST: usize = 1 << 31;
 
-/// Whether a place may lie so far from another in an image of so many channels.
+/// Whether an offset of `distance` pixels in an image of `channels` channels is in that range.
 pub(super) fn is_near(distance: usize, channels: usize) -> bool {
     distance.checked_mul(channels).is_some_and(|distance| distance < FARTHEST)
 }
 
-/// The convolution; `None` if it is grouped, or small, or if its places lie too far apart.
+/// The convolution; `None` if it is grouped, or small, or if its offsets are out of range.
 fn convolution(window: &WindowAttrs, fit: &Fit) -> Option<Convolution> {
     let (&[batch, channels, height, width], &[made, taken, rows, columns]) = (fit.image.dims(), fit.filter.dims())
     else {

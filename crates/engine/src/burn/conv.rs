@@ -1,4 +1,4 @@
-//! Two-dimensional convolutions, and how a window moves over an image.
+//! Two-dimensional convolutions, and the movement of a window over an image.
 //!
 //! TensorFlow stores images as NHWC and filters as HWIO, burn as NCHW and OIHW: each is a view of the other.
 
@@ -39,7 +39,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 /// Padding before and after, for height and width.
 pub(super) type Sides = [(usize, usize); 2];
 
-/// How a window moves over an image, as stated by a node's attributes.
+/// The movement of a window over an image, as specified by a node's attributes.
 pub(super) struct WindowAttrs {
     pub(super) channels_first: bool,
     /// Height and width of a pool's window; a convolution's are its filter's.
@@ -125,12 +125,12 @@ impl WindowAttrs {
         }
     }
 
-    /// The image as burn wants it: NCHW.
+    /// The image in burn's layout: NCHW.
     pub(super) fn enter<B: Backing>(&self, image: Array<B>) -> Array<B> {
         if self.channels_first { image } else { image.permute(&[0, 3, 1, 2]) }
     }
 
-    /// The image as the graph wants it.
+    /// The image in the layout of the graph.
     pub(super) fn leave<B: Backing>(&self, image: Array<B>) -> Array<B> {
         if self.channels_first { image } else { image.permute(&[0, 2, 3, 1]) }
     }
@@ -181,8 +181,7 @@ const OIHW_TO_HWIO: [usize; 4] = [2, 3, 1, 0];
 /// With fewer products than this the host is no slower than burn, which reorders the tensors; and it sums in double.
 const FEWEST_PRODUCTS: usize = 1 << 19;
 
-/// Most products between two checks whether the step was given up; burn takes longer over them than over those of
-/// matrices.
+/// Most products between two checks for cancellation; burn takes longer over them than over those of matrices.
 const MOST_PRODUCTS: usize = 1 << 29;
 
 impl Fit {
@@ -191,7 +190,7 @@ impl Fit {
         B::REMOTE || self.products() >= FEWEST_PRODUCTS
     }
 
-    /// How many multiplications it takes, if those with the padding count.
+    /// The number of multiplications, those with the padding included.
     pub(super) fn products(&self) -> usize {
         let patch: usize = self.filter.dims()[1..].iter().product();
         self.answer.elements().unwrap_or(usize::MAX).saturating_mul(patch)
@@ -205,8 +204,8 @@ impl Fit {
         self.options.groups
     }
 
-    /// How many images, and how many of `channels`, burn is given at once, so that the step can be given up in between:
-    /// whole groups of channels, or a part of one. A GPU is given all.
+    /// The number of images, and of `channels`, that burn receives at once, so that the step can be cancelled in between:
+    /// whole groups of channels, or a part of one. A GPU receives all.
     fn parts<B: Backing>(&self, channels: usize) -> (usize, usize) {
         if B::REMOTE || self.products() <= 2 * MOST_PRODUCTS {
             return (self.batch(), channels);
@@ -304,7 +303,7 @@ fn conv2d_backprop_input<B: Backing>(
     let &[_, all, height, width] = fit.image.dims() else { unreachable!("images have four dimensions") };
     let (images, channels) = fit.parts::<B>(all);
     let raw = if (images, channels) == (fit.batch(), all) {
-        // burn uses only the image's shape here.
+        // burn reads only the image's shape.
         let image = site.full(0.0, dtype, fit.image.clone());
         B::conv2d_x_backward(image.raw, filter.raw, gradient.raw, fit.options)
     } else {
@@ -349,7 +348,7 @@ fn conv2d_backprop_filter<B: Backing>(
     let made = fit.filter.dims()[0];
     let (images, channels) = fit.parts::<B>(made);
     let raw = if (images, channels) == (fit.batch(), made) {
-        // burn uses only the filter's shape here.
+        // burn reads only the filter's shape.
         let filter = site.full(0.0, dtype, fit.filter.clone());
         B::conv2d_weight_backward(image.raw, filter.raw, gradient.raw, fit.options)
     } else {
@@ -374,7 +373,7 @@ fn conv2d_backprop_filter<B: Backing>(
     done(Array::<B> { raw, dtype, shape: fit.filter, home: Home::default() }.permute(&OIHW_TO_HWIO))
 }
 
-/// A fully stated shape in an input.
+/// A fully specified shape in an input.
 pub(super) fn sizes(value: &Value, gradient: &Shape) -> Option<Shape> {
     let Value::Host(sizes) = value else { return None };
     let shape = Shape::from_i64s(&sizes.to_i64s().ok()?).ok()?;

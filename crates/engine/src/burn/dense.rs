@@ -1,8 +1,8 @@
-//! Float32 that lies in order in this process's memory is computed on where it lies, by loops of our own (`meshtf_loops::vector`):
+//! Kernels over contiguous float32 in this process's memory, computed in place by vectorised loops (`meshtf_loops::vector`):
 //! burn-flex calls the C library for each element of most functions, and computes on one thread.
 //!
-//! An input is read wherever it lies, shared or not; one that is not shared is written over if it has the answer's
-//! shape. What does not fit is declined: the backend's own kernel of the op takes it, or the host's.
+//! An input is read in place, shared or not; an input that is not shared is overwritten if it has the output's shape. Other
+//! inputs are declined: the backend's kernel of the op takes them, or the host's.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 /// A kernel that needs no backend.
 pub(super) type Direct = Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>;
 
-/// The kernel of a node whose op is computed here.
+/// The kernel of a node whose op this module computes.
 pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     if !B::IN_PLACE || node.inputs.is_empty() {
         return Ok(None);
@@ -60,7 +60,7 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     Ok(direct.map(with_order))
 }
 
-/// A kernel that is given its inputs in order.
+/// A kernel that receives its inputs in order.
 fn with_order(mut direct: Direct) -> Direct {
     Box::new(move |inputs| direct(inputs.into_iter().map(in_order).collect::<Result<_>>()?))
 }
@@ -80,7 +80,7 @@ pub(super) fn in_order(value: Value) -> Result<Value> {
     }
 }
 
-/// The function of a node with one input, if its op is computed here.
+/// The function of a node with one input, if this module computes its op.
 fn one_input(node: &KernelNode) -> Result<Option<Unary>> {
     Ok(match node.op {
         _ if node.inputs != [DType::F32] => None,
@@ -91,7 +91,7 @@ fn one_input(node: &KernelNode) -> Result<Option<Unary>> {
 
 fn unary(op: Unary) -> Direct {
     Box::new(move |inputs| match rows_of(&inputs[0]) {
-        // A part of each row, as a gate of a recurrent cell is, is not put in order first.
+        // A part of each row, such as a gate of a recurrent cell, is not put in order first.
         Some((xs, rows)) => {
             let shape = inputs[0].shape();
             shape.checked_elements(DType::F32)?;
@@ -101,7 +101,7 @@ fn unary(op: Unary) -> Direct {
     })
 }
 
-/// The rows that a view shows, and the elements from the first on.
+/// The rows of a view, and the elements from the first on.
 fn rows_of(value: &Value) -> Option<(&[f32], Rows)> {
     let Value::Device(tensor) = value else { return None };
     let Some(Memory::Flex(raw)) = tensor.memory.as_ref() else { return None };
@@ -154,7 +154,7 @@ impl Meeting {
         Some(Meeting { shape, repeats })
     }
 
-    /// How many elements an answer has that is made anew; `None` if there may be none of that size: the host reports that.
+    /// The number of elements of a newly allocated output; `None` if no tensor may have that size: the host reports that.
     fn admitted(&self, dtype: DType) -> Result<Option<usize>> {
         if !self.repeats.iter().any(Repeat::is_none) {
             return Ok(self.shape.checked_elements(dtype).ok());
@@ -165,13 +165,13 @@ impl Meeting {
         Ok(Some(len))
     }
 
-    /// The inputs' elements, with how they are repeated.
+    /// The inputs' elements, with their repetition.
     fn operands<'a>(&'a self, inputs: &'a Values) -> Option<[Operand<'a>; 2]> {
         let operand = |i: usize| Some(Operand { elements: floats(&inputs[i])?, repeat: &self.repeats[i] });
         Some([operand(0)?, operand(1)?])
     }
 
-    /// Writes over an input that has the answer's shape, or makes the answer anew.
+    /// Overwrites an input that has the output's shape, or allocates the output.
     fn compute(&self, op: &Binary, mut inputs: Values) -> Result<EngineOutcome> {
         if self.operands(&inputs).is_none() {
             return Ok(EngineOutcome::Declined(inputs));
@@ -188,13 +188,13 @@ impl Meeting {
         let (Some(len), Some([x, y])) = (self.admitted(DType::F32)?, self.operands(&inputs)) else {
             return Ok(EngineOutcome::Declined(inputs));
         };
-        // The one that is repeated less is copied, to be written over by the function.
+        // The operand with more elements is repeated less: it comes first, and is not broadcast in memory.
         let is_swapped = y.elements.len() > x.elements.len();
         done(&self.shape, if is_swapped { (op.swapped.made)(y, x, len) } else { (op.straight.made)(x, y, len) })
     }
 }
 
-/// Bools lie with the host.
+/// A comparison of floats. Bools are kept on the host.
 fn comparison(op: Comparison) -> Direct {
     Box::new(move |inputs| {
         let meeting = Meeting::of(&inputs);
@@ -209,7 +209,7 @@ fn comparison(op: Comparison) -> Direct {
     })
 }
 
-/// As a sum of which the second is repeated along all dimensions but that of the channels.
+/// A sum whose second operand is repeated along all dimensions but that of the channels.
 fn bias_add(add: Binary, channels_first: bool) -> Direct {
     Box::new(move |inputs| {
         let (shape, bias) = (inputs[0].shape(), inputs[1].shape());
@@ -226,7 +226,7 @@ fn bias_add(add: Binary, channels_first: bool) -> Direct {
     })
 }
 
-/// One exponent for all is often a whole number, and then the power a product.
+/// A single exponent for all is often a whole number, and then the power a product.
 fn power(any: Binary) -> Direct {
     Box::new(move |inputs| {
         let exponent = inputs.get(1).filter(|y| y.len() == 1 && y.rank() <= inputs[0].rank());
@@ -238,7 +238,7 @@ fn power(any: Binary) -> Direct {
     })
 }
 
-/// A function of each row of the last dimension, given all of them and the length of one: written over them, or made anew.
+/// A function of each row of the last dimension, which takes all rows and the length of one: in place, or into a new vector.
 fn rows(written: fn(&mut [f32], usize), made: fn(&[f32], usize) -> Vec<f32>) -> Direct {
     Box::new(move |mut inputs| {
         let Some(&classes) = inputs[0].shape().dims().last().filter(|&&classes| classes > 0) else {
@@ -258,7 +258,7 @@ fn add_n(mut inputs: Values) -> Result<EngineOutcome> {
     if !same || inputs.iter().any(|input| floats(input).is_none()) {
         return Ok(EngineOutcome::Declined(inputs));
     }
-    // Two may change places; more are added in their order, as each order rounds otherwise.
+    // Two may be swapped; more are added in their order, as each order rounds otherwise.
     if inputs.len() == 2 && !inputs[0].is_unshared() {
         inputs.swap(0, 1);
     }
@@ -273,7 +273,7 @@ fn add_n(mut inputs: Values) -> Result<EngineOutcome> {
     done(first[0].shape(), vector::sums(xs, &others))
 }
 
-/// The elements of a value, if they lie in order in this process's memory.
+/// The elements of a value, if they are contiguous in this process's memory.
 pub(super) fn floats(value: &Value) -> Option<&[f32]> {
     match value {
         Value::Host(tensor) => tensor.slice().ok(),
@@ -284,7 +284,7 @@ pub(super) fn floats(value: &Value) -> Option<&[f32]> {
     }
 }
 
-/// Writes over the elements of a value that is not shared; false if they are shared, or do not lie in order.
+/// Overwrites the elements of a value that is not shared; false if they are shared, or not contiguous.
 pub(super) fn over(value: &mut Value, write: impl FnOnce(&mut [f32])) -> bool {
     if !value.is_unshared() {
         return false;
@@ -307,7 +307,7 @@ pub(super) fn over(value: &mut Value, write: impl FnOnce(&mut [f32])) -> bool {
             let (shape, data) = own.into_parts();
             let Data::F32(mut elements) = data else { unreachable!("the dtype was looked at") };
             write(&mut elements);
-            // In the engine's memory it can be shared by what comes next without a copy.
+            // In the engine's memory it can be shared by the next kernels without a copy.
             *value = made(&shape, elements);
             true
         }

@@ -1,7 +1,8 @@
-//! Depthwise convolutions of float32 that lies in this process's memory, and their gradients (`meshtf_loops::vector`). What does not fit
-//! is left to the host.
+//! Depthwise convolutions of float32 in this process's memory, and their gradients (`meshtf_loops::vector`). Other inputs are
+//! left to the host.
 //!
-//! A filter that makes several channels of one is that of as many convolutions of the same channel: the image is repeated for it.
+//! A filter with several outputs per channel is equivalent to several convolutions of the same channel: the image is repeated
+//! for it.
 
 use meshtf_kernels::{KernelNode, Slide};
 use meshtf_loops::turn;
@@ -15,7 +16,7 @@ use super::dense::{self, floats};
 use super::memory::Backing;
 use crate::{EngineOutcome, Value, Values};
 
-/// Which of the three is asked for.
+/// The requested result: the output, or one of the gradients.
 #[derive(Clone, Copy, PartialEq)]
 enum Wanted {
     Answer,
@@ -30,7 +31,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "DepthwiseConv2dNativeBackpropFilter" => Wanted::FilterGradient,
         _ => return Ok(None),
     };
-    // What is wrong with the attributes is the host's to tell.
+    // Errors in the attributes are reported by the host.
     let Some(slide) = Slide::of(node, 2).ok().filter(|slide| !slide.channels_first) else { return Ok(None) };
     if !B::IN_PLACE || node.outputs[0].dtype != DType::F32 {
         return Ok(None);
@@ -38,7 +39,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     Ok(Some(Box::new(move |_, inputs| computed(&slide, wanted, inputs))))
 }
 
-/// A convolution with as many channels as the answer has, of which each of the image's is `each`.
+/// A convolution with as many channels as the output, and the number of them per channel of the image.
 fn fit(slide: &Slide, image: &Shape, filter: &Shape) -> Option<(Depthwise, usize)> {
     let (&[batch, high, wide, channels], &[rows, columns, own, each]) = (image.dims(), filter.dims()) else {
         return None;
@@ -86,7 +87,8 @@ fn computed(slide: &Slide, wanted: Wanted, inputs: Values) -> Result<EngineOutco
     dense::done(&shape, made)
 }
 
-/// Which convolution fits the inputs, how many channels it makes of one, and the shapes of image, filter and answer.
+/// The convolution that fits the inputs, the number of output channels per channel, and the shapes of image, filter and
+/// output.
 fn fitting(slide: &Slide, wanted: Wanted, inputs: &Values) -> Option<(Depthwise, usize, [Shape; 3])> {
     let stated = |i: usize| inputs.get(i).and_then(sizes);
     let shape = |i: usize| inputs.get(i).map(|value| value.shape().clone());
@@ -100,13 +102,13 @@ fn fitting(slide: &Slide, wanted: Wanted, inputs: &Values) -> Option<(Depthwise,
     (wanted == Wanted::Answer || inputs[2].shape() == &answer).then_some((convolution, each, [image, filter, answer]))
 }
 
-/// The shape that a tensor of sizes states.
+/// The shape that a tensor of sizes specifies.
 pub(super) fn sizes(value: &Value) -> Option<Shape> {
     let Value::Host(tensor) = value else { return None };
     Shape::from_i64s(&tensor.to_i64s().ok().filter(|_| tensor.rank() == 1)?).ok()
 }
 
-/// Each element as many times in a row.
+/// Each element `each` times in a row.
 fn repeat(xs: &[f32], each: usize) -> Vec<f32> {
     let mut all = Vec::with_capacity(xs.len() * each);
     turn::blocks(xs).for_each(|block| all.extend(block.iter().flat_map(|&x| std::iter::repeat_n(x, each))));

@@ -30,20 +30,20 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     })))
 }
 
-/// Which axes of two operands are multiplied, and where those of the product go.
+/// The axes of two operands that are multiplied, and the positions of the product's axes.
 struct Contraction {
     left: Operand,
     right: Operand,
-    /// For each axis of the output, which of the product's it is: those of batches, then of rows, then of columns.
+    /// For each axis of the output, the axis of the product: those of batches, then of rows, then of columns.
     output: Vec<usize>,
 }
 
-/// How an operand's axes become those of matrices.
+/// The mapping of an operand's axes to those of matrices.
 struct Operand {
     /// The axes of batches; then those of rows, and of columns, or the other way around.
     order: Vec<usize>,
     batches: usize,
-    /// How many come before the last group.
+    /// The number of axes before the last group.
     split: usize,
     /// Whether the matrices are transposed after that.
     is_turned: bool,
@@ -54,7 +54,7 @@ struct Sizes {
     batch: Vec<usize>,
     rows: usize,
     columns: usize,
-    /// The product's, before its axes are put in order.
+    /// The sizes of the product, before its axes are put in order.
     made: Vec<usize>,
 }
 
@@ -65,7 +65,7 @@ impl Sizes {
 }
 
 impl Contraction {
-    /// Of an equation that is a product of matrices; `None` if it is more than that, or no equation.
+    /// The contraction of an equation that is a product of matrices; `None` if it is more than that, or no equation.
     fn of(equation: &str) -> Option<Contraction> {
         let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
         let (inputs, output) = text.split_once("->")?;
@@ -94,7 +94,7 @@ impl Contraction {
         })
     }
 
-    /// The sizes, if the inputs have those that the equation asks for.
+    /// The sizes, if the inputs have those that the equation requires.
     fn sizes(&self, inputs: &Values) -> Option<Sizes> {
         let [x, y] = inputs.as_slice() else { return None };
         let (left, right) = (self.left.groups(x.shape().dims())?, self.right.groups(y.shape().dims())?);
@@ -111,7 +111,7 @@ impl Contraction {
 impl Operand {
     fn new(labels: &str, batch: &[char], rows: &[char], columns: &[char]) -> Operand {
         let place = |label: &char| labels.chars().position(|own| own == *label).unwrap_or_default();
-        // As they lie, so that several axes are one without a copy.
+        // In the order of the operand's axes, so that several axes merge into one without a copy.
         let is_turned = match (rows.first(), columns.first()) {
             (Some(row), Some(column)) => place(column) < place(row),
             _ => false,

@@ -1,7 +1,7 @@
-//! Elementwise: functions of one and of two numbers with broadcasting, their gradients, comparisons, selection.
+//! Elementwise ops: functions of one and of two numbers with broadcasting, their gradients, comparisons, selection.
 //!
-//! Functions for which burn needs several passes over the elements are for GPUs only: on a CPU, the host kernel needs
-//! one pass.
+//! Functions for which burn needs several passes over the elements are for GPUs only: on a CPU, the host kernel needs one
+//! pass.
 
 use burn_backend::Scalar;
 use meshtf_kernels::KernelNode;
@@ -87,7 +87,7 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             done(Array::<B> { raw: B::two(x.raw, y.raw, function), dtype, shape, home: x.home })
         })));
     }
-    // With this attribute off, shapes that do not match are an answer, not an error.
+    // With this attribute off, shapes that do not match give a result, not an error.
     let strict = node.attrs.bool("incompatible_shape_error").unwrap_or(true);
     Ok(match node.op {
         "Equal" if strict => Some(comparison(ComparisonFunction::Equal, false)),
@@ -146,7 +146,7 @@ fn unary_function<B: Backing>(op: &str) -> Option<Unary<B>> {
         "Erf" => B::float_erf,
         "Square" => |x| B::float_mul(x.clone(), x),
         "Rsqrt" => |x| B::float_recip(B::float_sqrt(x)),
-        // Not burn's own sigmoid, which computes in f32, by way of a logarithm.
+        // Not burn's sigmoid, which computes in f32, through a logarithm.
         "Sigmoid" => |x| B::float_recip(B::float_add_scalar(B::float_exp(B::float_neg(x)), 1f32.into())),
         _ => return None,
     })
@@ -167,7 +167,7 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
     }
 }
 
-/// The shape that all inputs are broadcast to; `None` if they do not match or it is too large: the host reports that.
+/// The shape to which all inputs are broadcast; `None` if they do not match or it is too large: the host reports that.
 fn broadcast(inputs: &Values) -> Option<Shape> {
     let (first, rest) = inputs.split_first()?;
     let shape = rest.iter().try_fold(first.shape().clone(), |shape, input| shape.broadcast(input.shape()).ok())?;

@@ -1,4 +1,4 @@
-//! Reductions of float32 that lies in this process's memory (`meshtf_loops::vector`). What does not fit is left to the backend's
+//! Reductions of float32 in this process's memory (`meshtf_loops::vector`). Other inputs are left to the backend's
 //! reductions, or to the host.
 
 use meshtf_kernels::KernelNode;
@@ -47,7 +47,7 @@ fn reduced(fold: Fold, keep_dims: bool, inputs: Values) -> Result<EngineOutcome>
         dims().filter(|dim| !dim.1).map(|dim| dim.0).collect()
     };
     let folding = Folding::new(dims());
-    // What stays as it is needs no copy.
+    // An input that is its own result needs no copy.
     if !folding.is_some() && fold != Fold::Norm {
         return Ok(EngineOutcome::Declined(inputs));
     }

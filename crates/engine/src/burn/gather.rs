@@ -1,4 +1,4 @@
-//! GatherV2 and GatherNd of float32 that lies in this process's memory: only the slices that are named are read.
+//! GatherV2 and GatherNd of float32 in this process's memory: only the indexed slices are read.
 
 use meshtf_kernels::{Gather, KernelNode, ignores_bad_indices, nd_slices};
 use meshtf_loops::vector;

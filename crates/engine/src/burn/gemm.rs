@@ -1,4 +1,4 @@
-//! Products of matrices, directly from and to their elements: on one thread, by tiles that all threads share, or many small ones.
+//! Products of matrices, read and written in place: on one thread, by tiles that all threads share, or many small ones.
 
 #![allow(unsafe_code, reason = "gemm takes pointers")]
 
@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::{Memory, Value};
 
-/// The matrix of float32 in this process's memory that a value is; `None` if it is none, is empty, or lies elsewhere or
-/// backwards.
+/// A value as a matrix of float32 in this process's memory; `None` if it is not one, is empty, is stored elsewhere or has
+/// negative strides.
 pub(super) fn matrix(value: &Value, is_transposed: bool) -> Option<MatrixView<'_>> {
     let &[rows, columns] = value.shape().dims() else { return None };
     let mut matrix = match value {
@@ -33,14 +33,14 @@ pub(super) fn matrix(value: &Value, is_transposed: bool) -> Option<MatrixView<'_
     Some(matrix)
 }
 
-/// The matrix of float32 that a tensor is; `None` if it is none, is empty, or lies backwards.
+/// A tensor as a matrix of float32; `None` if it is not one, is empty, or has negative strides.
 pub(super) fn matrix_of_flex(raw: &FlexTensor) -> Option<MatrixView<'_>> {
     let matrices = Matrices::of(raw)?;
     matrices.batch.is_empty().then(|| matrices.from(matrices.elements))
 }
 
-/// The products of the small matrices that two tensors of one rank, 3 or more, are made of; their other dimensions are broadcast.
-/// `None` if they are not small, are not of float32, or lie otherwise than by rows or columns.
+/// The products of the small matrices in two tensors of one rank, 3 or more; their other dimensions are broadcast. `None` if
+/// they are not small, are not of float32, or are contiguous neither by rows nor by columns.
 pub(super) fn products_of_flex(x: &FlexTensor, y: &FlexTensor) -> Option<FlexTensor> {
     let (x, y) = (Matrices::of(x)?, Matrices::of(y)?);
     let ([m, k], n) = (x.dims, y.dims[1]);
@@ -54,10 +54,10 @@ pub(super) fn products_of_flex(x: &FlexTensor, y: &FlexTensor) -> Option<FlexTen
     Some(FlexTensor::from_data(TensorData::new(products, dims)))
 }
 
-/// The matrices of float32 that a tensor is made of.
+/// The matrices of float32 in a tensor.
 struct Matrices<'a> {
     elements: &'a [f32],
-    /// Of each dimension before the last two: its size, and how far neighbours lie apart.
+    /// For each dimension before the last two: its size and its stride.
     batch: SmallVec<[[usize; 2]; 4]>,
     /// As those of [`MatrixView`].
     dims: [usize; 2],
@@ -65,7 +65,7 @@ struct Matrices<'a> {
 }
 
 impl<'a> Matrices<'a> {
-    /// `None` if the tensor is of rank 1 or less or of another dtype, is empty, or lies backwards.
+    /// `None` if the tensor is of rank 1 or less or of another dtype, is empty, or has negative strides.
     fn of(raw: &'a FlexTensor) -> Option<Matrices<'a>> {
         let layout = raw.layout();
         if layout.num_dims() < 2 || raw.dtype() != burn_backend::DType::F32 {
@@ -89,7 +89,7 @@ impl<'a> Matrices<'a> {
         MatrixView { elements, dims: self.dims, steps: self.steps }
     }
 
-    /// The matrix of this number if they are broadcast to these dimensions.
+    /// The matrix with index `number` if they are broadcast to these dimensions.
     fn of_number(&self, mut number: usize, dims: &[usize]) -> MatrixView<'a> {
         let mut at = 0;
         for (&size, &[own, step]) in dims.iter().zip(&self.batch).rev() {
@@ -100,15 +100,15 @@ impl<'a> Matrices<'a> {
     }
 }
 
-/// Whether it has elements, and all of them are there.
+/// Whether it has elements, all of them within its slice.
 fn lies_within(matrix: &MatrixView) -> bool {
     let last = |i: usize| matrix.dims[i].checked_sub(1)?.checked_mul(matrix.steps[i]);
     let last = || last(0)?.checked_add(last(1)?);
     last().is_some_and(|last| last < matrix.elements.len())
 }
 
-/// Adds the product of `x` and `y` to `to`, or writes it over that. `y` is put in order first if it is a transpose and the
-/// product is `in_order`.
+/// Adds the product of `x` and `y` to `to`, or overwrites `to` with it. `y` is put in order first if it is a transpose and
+/// the product is `in_order`.
 ///
 /// # Panics
 /// If a matrix is not within its elements, or the sizes do not fit.
@@ -120,21 +120,21 @@ pub(super) fn multiply(x: MatrixView, y: MatrixView, in_order: bool, adds: bool,
     if in_order {
         return by_transpose(x, y, adds, to);
     }
-    // SAFETY: the matrices lie within their elements; `to` is borrowed exclusively, and of `m` by `n` elements.
+    // SAFETY: the matrices are within their elements; `to` is borrowed exclusively, and of `m` by `n` elements.
     unsafe { multiply_to(&x, &y, adds, to.as_mut_ptr(), n) };
 }
 
-/// Adds the product of `x` and `y` to what begins at `to`, or writes it over that; its rows lie `down` floats apart.
+/// Adds the product of `x` and `y` to the matrix at `to`, or overwrites it; its rows are `down` floats apart.
 ///
 /// # Safety
-/// The matrices lie within their elements, and are of fitting sizes. The product has memory at `to`, which nothing else uses, and
-/// has elements there if it `adds`.
+/// The matrices are within their elements, and are of fitting sizes. The product has memory at `to`, which has no other user,
+/// and is initialised if it `adds`.
 unsafe fn multiply_to(x: &MatrixView, y: &MatrixView, adds: bool, to: *mut f32, down: usize) {
     let ([m, k], n) = (x.dims, y.dims[1]);
     let [[x_row, x_column], [y_row, y_column]] = [x.steps, y.steps].map(|steps| steps.map(|step| step as isize));
     let (left, right, alone) = (x.elements.as_ptr(), y.elements.as_ptr(), gemm::Parallelism::None);
     let (down, old) = (down as isize, if adds { 1.0 } else { 0.0 });
-    // SAFETY: the last element of each factor is there, and so are those before it; the caller vouches for the product's places.
+    // SAFETY: the last element of each factor exists, and so do those before it; the caller guarantees the product's memory.
     unsafe {
         gemm::gemm(
             m, n, k, to, 1, down, adds, left, x_column, x_row, right, y_column, y_row, old, 1.0, false, false, false,
@@ -143,18 +143,19 @@ unsafe fn multiply_to(x: &MatrixView, y: &MatrixView, adds: bool, to: *mut f32, 
     }
 }
 
-/// So many multiplications, 0.13 milliseconds on one thread, are worth the way to another, as burn-flex has it too. Five million,
-/// one product after the other in a step that has nothing else for that thread, take a fifth longer with it.
+/// The number of multiplications, 0.13 milliseconds on one thread, from which a product is worth sharing with another thread,
+/// as in burn-flex. Products of five million, one after the other in a step that has no other work for that thread, take a
+/// fifth longer with it.
 pub(super) const SHARED: usize = 192 * 192 * 192;
 
-/// Tiles for each thread, so that one that begins late leaves others to the rest.
+/// Tiles for each thread, so that a thread that begins late leaves tiles to the other threads.
 const TILES: usize = 2;
 
 /// The product of two matrices by tiles, which all threads share; `None` if it is small, a matrix is a vector, or there is no
 /// tile for each thread.
 ///
-/// gemm's own threads wait for each other to pack a matrix, and again at each part of what is summed up, and each wait takes as
-/// long as the last of them. A tile is computed without the others.
+/// gemm's threads wait for each other to pack a matrix, and again at each part of the inner dimension, and each wait takes as
+/// long as the slowest of them. A tile is computed independently of the other tiles.
 ///
 /// # Panics
 /// If a matrix is not within its elements, or the sizes do not fit.
@@ -168,7 +169,7 @@ pub(super) fn spread(x: MatrixView, y: MatrixView) -> Option<Vec<f32>> {
     (down * across >= threads).then(|| by_tiles(x, y, [down, across]))
 }
 
-/// The product of two matrices by so many tiles, down and across.
+/// The product of two matrices by a number of tiles, down and across.
 fn by_tiles(x: MatrixView, y: MatrixView, [down, across]: [usize; 2]) -> Vec<f32> {
     assert!(lies_within(&x) && lies_within(&y), "the matrices have elements");
     let ([m, k], n) = (x.dims, y.dims[1]);
@@ -183,25 +184,26 @@ fn by_tiles(x: MatrixView, y: MatrixView, [down, across]: [usize; 2]) -> Vec<f32
     lots::in_lots(tiles, |(rows, columns)| {
         let x = x.part([rows.start, 0], [rows.len(), k]);
         let y = y.part([0, columns.start], [k, columns.len()]);
-        // SAFETY: parts lie within their matrices; a tile begins within the product's memory, and no other has its places.
+        // SAFETY: parts are within their matrices; a tile begins within the product's memory, and no other tile has its
+        // elements.
         unsafe { multiply_to(&x, &y, false, to.at(rows.start * n + columns.start), n) };
     });
-    // SAFETY: there is memory for so many, and the tiles have filled all of it.
+    // SAFETY: there is memory for `len` elements, and the tiles have filled all of it.
     unsafe { product.set_len(len) };
     product
 }
 
-/// Where a product begins that threads fill.
+/// The start of a product that several threads fill.
 struct Start(*mut f32);
 
-// SAFETY: each thread writes to places of its own.
+// SAFETY: each thread writes to separate elements.
 unsafe impl Sync for Start {}
 
 impl Start {
     /// # Safety
-    /// So many floats have memory there.
+    /// `offset` floats from the start are within the allocation.
     unsafe fn at(&self, offset: usize) -> *mut f32 {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { self.0.add(offset) }
     }
 }
@@ -210,9 +212,9 @@ impl Start {
 const TILE_ROWS: usize = 12;
 const TILE_COLUMNS: usize = 64;
 
-/// Into how many tiles a product of `m` rows, with `k` products in each sum, and `n` columns is cut, down and across: as many as
-/// are wanted, if they do not become too small. A half has its rows first, which costs less to pack, then half of the longer
-/// side.
+/// The number of tiles into which a product of `m` rows, with `k` products in each sum, and `n` columns is cut, down and
+/// across: as many as `wanted`, if they do not become too small. The first cut prefers the rows, which costs less to pack;
+/// each further cut prefers the longer side.
 fn tiles([m, k, n]: [usize; 3], wanted: usize) -> [usize; 2] {
     let least = [2 * TILE_ROWS, TILE_COLUMNS];
     let mut count = [1, 1];
@@ -221,9 +223,9 @@ fn tiles([m, k, n]: [usize; 3], wanted: usize) -> [usize; 2] {
             let mut count = count;
             count[side] *= 2;
             let size = [m / count[0], n / count[1]];
-            // A part may be smaller than that by almost a unit. gemm has another order of adding up for few rows by few columns,
-            // and cuts sums at other places if there are up to 64 of both. No bit of the answer is to depend on how many threads
-            // share it.
+            // A part may be smaller than that by almost a unit. gemm has another order of summation for few rows by few
+            // columns, and cuts sums at other positions if there are up to 64 of both. No bit of the result may depend on the
+            // number of threads that share it.
             let is_usual = size[0] * size[1] > 4 * UNPACKED;
             let is_cut_alike = k <= 512 || size[0] > 64 + TILE_ROWS || size[1] > 64 + TILE_COLUMNS;
             (size[side] >= least[side] && is_usual && is_cut_alike).then_some(count)
@@ -242,9 +244,9 @@ fn parts(size: usize, count: usize, unit: usize) -> impl Iterator<Item = Range<u
     (0..count).map(move |part| begin(part)..begin(part + 1)).filter(|part| !part.is_empty())
 }
 
-/// Whether the product of so many rows and `y`, a transpose, takes less time if `y` is put in order. gemm reads it element by
-/// element, each from another row, which takes up to four times as long. It has other ways for few rows or few columns, and
-/// beside very many rows it does not matter.
+/// Whether the product of `rows` rows and `y`, a transpose, takes less time if `y` is put in order. gemm reads it element by
+/// element, each from another row, which takes up to four times as long. It has other methods for few rows or few columns,
+/// and for very many rows the difference is negligible.
 pub(super) fn is_better_in_order(rows: usize, y: &MatrixView) -> bool {
     let [step, apart] = y.steps;
     step == 1 && apart >= 16 && (3..=1024).contains(&rows) && rows * y.dims[1] > UNPACKED
@@ -311,7 +313,7 @@ mod tests {
             (tensor(&[2, 4, 0], 1), tensor(&[2, 0, 9], 1)),
         ];
         assert!(none.iter().all(|(x, y)| products_of_flex(x, y).is_none()));
-        // A matrix of a part, whose rows are those of a larger one.
+        // A matrix that is a part of a larger one, with the strides of that.
         let matrix = tensor(&[6, 10], 1).narrow(0, 2, 3).transpose(0, 1);
         let view = matrix_of_flex(&matrix).expect("a matrix");
         assert_eq!((view.elements[1], view.dims, view.steps), (((21 * 7919 + 1) % 17) as f32 - 8.0, [10, 3], [1, 10]));
@@ -325,7 +327,7 @@ mod tests {
             ([64, 156, 512], 4, [2, 2]),
             ([2000, 500, 300], 4, [4, 1]),
             ([1024, 1024, 1024], 32, [8, 4]),
-            // Whose parts would be summed in another order.
+            // A product whose parts would be summed in another order.
             ([100, 1024, 60], 4, [1, 1]),
             ([20, 1024, 100], 4, [1, 1]),
             // Of few rows, or few columns.

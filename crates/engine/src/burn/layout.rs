@@ -1,5 +1,5 @@
-//! Ops that move elements or only read shapes. The former take an engine's tensors only; tensors on the host are moved
-//! there.
+//! Ops that move elements or only read shapes. The former take an engine's tensors only; tensors on the host are moved on the
+//! host.
 
 use burn_backend::{TensorData, TensorMetadata};
 use meshtf_kernels::{self as kernel, KernelNode};
@@ -118,7 +118,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     Ok(Some(body))
 }
 
-/// Kernels that read no element, for any dtype, wherever the tensor lies.
+/// Kernels that read no element, for any dtype, wherever the tensor is stored.
 fn about_shapes<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let wide = node.outputs.first().is_some_and(|output| output.dtype == DType::I64);
     let numbers = move |sizes: &[usize], shape: Shape| -> Value {
@@ -149,8 +149,8 @@ fn about_shapes<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     }))
 }
 
-/// A kernel that moves the elements of input `data`, as directed by the other inputs, which are numbers on the host.
-/// Declines if `data` lies on the host or `how` returns `None`.
+/// A kernel that moves the elements of input `data`, as directed by the other inputs, which are numbers on the host. Declines
+/// if `data` is on the host or `how` returns `None`.
 fn moved<B: Backing>(
     data: usize,
     how: impl Fn(&Array<B>, &[Vec<i64>]) -> Option<Result<Vec<Array<B>>>> + Send + 'static,
@@ -180,7 +180,7 @@ fn moved<B: Backing>(
 }
 
 /// A kernel that gives its first input another shape: the one that `how` computes from its shape and the numbers in the
-/// second input, if there is one, which lie on the host. Declines as [`moved`] does.
+/// second input, if there is one, which are on the host. Declines as [`moved`] does.
 fn reshaping<B: Backing>(how: impl Fn(&Shape, &[i64]) -> Option<Shape> + Send + 'static) -> Body<B> {
     Box::new(move |site, mut inputs| {
         let numbers = match inputs.get(1) {
@@ -208,7 +208,7 @@ fn one(numbers: &[i64]) -> Option<i64> {
     if let [one] = numbers { Some(*one) } else { None }
 }
 
-/// The dimension that an axis names, which may be counted from the end.
+/// The dimension of an axis, which may be counted from the end.
 fn axis(axis: i64, rank: usize) -> Option<usize> {
     let from_front = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(from_front).ok().filter(|&axis| axis < rank)
@@ -348,7 +348,7 @@ fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Result<Vec<Array
     Some(tiled.map(|tiled| vec![tiled]))
 }
 
-/// Fill, of more than one element: a single one stays with the host, which begins with it.
+/// Fill, of more than one element: a single one stays on the host.
 fn filled<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let (Value::Host(dims), Some(value)) = (&inputs[0], host_scalar(&inputs[1])) else {
         return Ok(EngineOutcome::Declined(inputs));
@@ -364,7 +364,7 @@ fn filled<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     }
 }
 
-/// Whether every input but the last `rest` lies on the host.
+/// Whether every input but the last `rest` is on the host.
 fn all_host(inputs: &Values, rest: usize) -> bool {
     inputs[..inputs.len() - rest].iter().all(|input| matches!(input, Value::Host(_)))
 }

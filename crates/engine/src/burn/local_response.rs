@@ -1,5 +1,4 @@
-//! Local response normalisation of float32 that lies in this process's memory, and its gradient. What does not fit is left to
-//! the host.
+//! Local response normalisation of float32 in this process's memory, and its gradient. Other inputs are left to the host.
 
 use meshtf_kernels::{KernelNode, local_response};
 use meshtf_loops::vector::LocalResponse;
@@ -19,7 +18,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
     Ok(Some(Box::new(move |inputs| run(&norm, inputs))))
 }
 
-/// The channels, if there are four dimensions and some elements in order.
+/// The number of channels, if there are four dimensions and the elements are contiguous and not empty.
 fn channels(value: &Value) -> Option<usize> {
     let &[_, _, _, channels] = value.shape().dims() else { return None };
     floats(value).filter(|floats| !floats.is_empty()).map(|_| channels)

@@ -1,4 +1,4 @@
-//! The cross entropy of float32 that lies in this process's memory, with rows of labels. What does not fit is left to the host.
+//! The cross entropy of float32 in this process's memory, with rows of labels. Other inputs are left to the host.
 
 use meshtf_kernels::KernelNode;
 use meshtf_loops::vector;

@@ -12,7 +12,7 @@ use super::memory::Backing;
 use super::{Body, blocks, products};
 use crate::{EngineOutcome, Value, Values};
 
-/// Most multiplications of a product that is computed here instead of by the backend.
+/// Most multiplications of a product that this module computes instead of the backend.
 pub(super) const MOST_ALONE: usize = 1 << 18;
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
@@ -55,12 +55,12 @@ pub(super) fn product_of<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, s
     computed(site, x, y, shape, way)
 }
 
-/// How a product is computed.
+/// The method of a product.
 ///
-/// flex's gemm copies the right operand into panels first. It reads one that is stored by rows line by line, but one that
-/// is a transposed view element by element, each from another row; if those rows lie a multiple of 1 KiB apart, they
-/// displace each other from the nearest cache, too. That is little beside the multiplications if the left operand has
-/// many rows, and most of the work if it has few.
+/// flex's gemm copies the right operand into panels first. It reads one that is stored by rows line by line, but one that is
+/// a transposed view element by element, each from another row; if those rows are a multiple of 1 KiB apart, they also evict
+/// each other from the L1 cache. That is negligible compared with the multiplications if the left operand has many rows, and
+/// most of the work if it has few.
 ///
 /// Billions of operations per second on one thread of a 5th generation EPYC, for `m` by `k` times the transpose of `n` by
 /// `k`, and in the last column the same with both operands transposed:
@@ -90,15 +90,15 @@ enum Way {
 const COPYING: f64 = 0.6;
 /// Per multiplication, at 110 billion operations per second.
 const MULTIPLYING: f64 = 0.018;
-/// What a way other than the direct one has to save, since it takes more steps and memory.
+/// The least saving of a method other than the direct one, since it takes more steps and memory.
 const LEAST_SAVING: f64 = 5000.0;
-/// As a share of what the product takes.
+/// The least saving as a share of the product's time.
 const LEAST_SHARE: f64 = 1.0 / 32.0;
 
-/// As many rows as the product of a part is computed for, whether it has them or not: the floats of a register.
+/// The rows of a product are rounded up to a multiple of this: the floats of a register.
 const LANES: usize = 16;
 
-/// Nanoseconds to pack an element of a matrix if the next one lies `step` floats away.
+/// Nanoseconds to pack an element of a matrix if the next one is `step` floats away.
 fn packing(step: usize) -> f64 {
     match step.trailing_zeros() {
         ..8 => 0.25,
@@ -109,7 +109,7 @@ fn packing(step: usize) -> f64 {
 }
 
 impl Way {
-    /// The fastest way to this product of `x` and `y`.
+    /// The fastest method for this product of `x` and `y`.
     fn of<B: Backing>(x: &Array<B>, y: &Array<B>, product: &Shape) -> Way {
         let (Some(x_steps), Some([1, step]), DType::F32) = (B::steps(&x.raw), B::steps(&y.raw), x.dtype) else {
             return Way::Direct;
@@ -122,7 +122,7 @@ impl Way {
         let (batch, k) = (call::product(batch) as f64, x.shape.dims()[x.shape.rank() - 1]);
         let elements = |array: &Array<B>| call::product(array.shape.dims()) as f64;
         let of_matrix = |rows: usize, columns: usize| batch * rows as f64 * columns as f64;
-        // For rows that only fill registers.
+        // The time for rows that only pad registers.
         let filling = |rows: usize, others: usize| {
             MULTIPLYING * of_matrix(rows.next_multiple_of(LANES) - rows, k) * others as f64
         };
@@ -167,7 +167,7 @@ fn swapped<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape, c
     transposed(as_given(site, left, right, dims.into())?, true).in_order()
 }
 
-/// The product of operands in the layout that they have.
+/// The product of operands in their present layout.
 fn as_given<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) -> Result<Array<B>> {
     if !B::REMOTE && multiplications(&x.shape, &shape) > 2 * MOST_AT_ONCE {
         return in_blocks(site, x, y, shape);
@@ -179,15 +179,16 @@ fn at_once<B: Backing>(x: B::Raw, y: B::Raw) -> B::Raw {
     B::product(&x, &y).unwrap_or_else(|| B::float_matmul(x, y))
 }
 
-/// Multiplications of a block. Between two checks whether the step was given up, at most twice as many are done: for
-/// float32, a tenth of a second of two cores. Narrower blocks read their operands more often: in four of them, a product of 2048
+/// Multiplications of a block. Between two checks for cancellation, at most twice as many are done: for float32, a tenth of a
+/// second of two cores. Narrower blocks read their operands more often: in four of them, a product of 2048 by 2048 takes a
+/// tenth longer.
 /// by 2048 takes a tenth longer.
 const MOST_AT_ONCE: usize = 1 << 32;
 
 /// The rows and columns of a part of a matrix are multiples of this, if it is that large.
 const ALIGNED: usize = 64;
 
-/// How many multiplications a product of this shape takes whose left operand has the shape `x`.
+/// The number of multiplications of a product of this shape whose left operand has the shape `x`.
 fn multiplications(x: &Shape, product: &Shape) -> usize {
     let inner = x.dims().last().copied().unwrap_or(1);
     call::product(product.dims()).saturating_mul(inner)
@@ -204,8 +205,8 @@ fn in_blocks<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape)
     })
 }
 
-/// The sizes of a product's blocks: as many of the last dimensions as [`MOST_AT_ONCE`] allows; of a matrix that is too
-/// large by itself, a part about as wide as high.
+/// The sizes of a product's blocks: as many of the last dimensions as [`MOST_AT_ONCE`] allows; of a matrix that is too large
+/// by itself, a part about as wide as high.
 fn block(dims: &[usize], inner: usize) -> SmallVec<[usize; 8]> {
     let (rows, columns) = (dims.len() - 2, dims.len() - 1);
     let elements = (MOST_AT_ONCE / inner.max(1)).max(1);
@@ -253,8 +254,8 @@ fn product(x: &Shape, transpose_x: bool, y: &Shape, transpose_y: bool, batches: 
     Some(batch.dims().iter().chain([rows, columns]).copied().collect())
 }
 
-/// The product of two float32 matrices on the host, directly from and to their elements; `None` for another dtype, or
-/// if it is large enough for the backend to spread it over threads.
+/// The product of two float32 matrices on the host, read and written in place; `None` for another dtype, or if it is large
+/// enough for the backend to spread it over threads.
 fn small_product(inputs: [&Value; 2], [transpose_x, transpose_y]: [bool; 2], shape: &Shape) -> Option<Tensor> {
     let [x, y] = inputs;
     let (x, y) = (matrix(x, transpose_x)?, matrix(y, transpose_y)?);
@@ -340,7 +341,7 @@ mod tests {
                     let first = batch * rows * columns % all.len();
                     f64::from(all[first + if transpose { j * rows + i } else { i * columns + j }])
                 };
-                // No number of columns is a multiple of 11: this meets every row and column of the larger products.
+                // No number of columns is a multiple of 11: this step covers every row and column of the larger products.
                 for (place, &got) in got.iter().enumerate().step_by(11) {
                     let (batch, i, j) = (place / (m * n), place / n % m, place % n);
                     let terms = (0..k).map(|l| {

@@ -1,4 +1,4 @@
-//! Moves tensors into a backend's memory and back, without a copy if both are this process's.
+//! Transfer of tensors to a backend's memory and back, without a copy if both are this process's.
 
 // burn-ndarray is deprecated in favour of burn-flex, and kept for users who ask for it by name.
 #![allow(deprecated)]
@@ -20,7 +20,7 @@ use crate::{DeviceTensor, Memory};
 
 const FOR_GPUS: &str = "compiled for GPUs alone";
 
-/// A backend whose float, integer and bool tensors have one type, as those of all burn's own backends have.
+/// A backend whose float, integer and bool tensors have one type, as all of burn's backends do.
 pub trait Backing:
     Backend<
         FloatTensorPrimitive = <Self as Backing>::Raw,
@@ -32,37 +32,37 @@ pub trait Backing:
     /// Most dimensions a tensor may have.
     const MAX_RANK: usize;
     /// Whether it is a GPU: transfers to the host copy and wait, so it keeps whatever it can. On a CPU the host kernels
-    /// compute what burn would need several passes for.
+    /// compute the functions for which burn would need several passes.
     const REMOTE: bool;
-    /// Whether the elements lie in this process's memory as flex keeps them, where `dense` computes on them.
+    /// Whether the elements are in this process's memory in flex's layout, where `dense` computes on them.
     const IN_PLACE: bool = false;
 
     fn into_memory(raw: Self::Raw) -> Memory;
-    /// The backend's own tensor, or the memory back if it is another backend's.
+    /// The backend's tensor, or the memory back if it is another backend's.
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory>;
 
-    /// The elements, if they lie in this process's memory in order and have this type; and whether others hold them
-    /// too, so that they can only be copied.
+    /// The elements, if they are contiguous in this process's memory and have this type; and whether they must be copied,
+    /// since they are shared or a part of a larger buffer.
     fn elements<E: burn_backend::Element + bytemuck::Pod>(_raw: &Self::Raw) -> Option<(&[E], bool)> {
         None
     }
 
-    /// A copy in order of the float32 elements that a view shows, if that is done here.
+    /// A copy in order of the float32 elements of a view, if the backend has its elements in this process's memory.
     fn laid_out(_raw: &Self::Raw) -> Option<Vec<f32>> {
         None
     }
 
-    /// How far neighbours in the last two dimensions lie apart in this process's memory.
+    /// The strides of the last two dimensions in this process's memory.
     fn steps(_raw: &Self::Raw) -> Option<[isize; 2]> {
         None
     }
 
-    /// The product of two matrices, if it is computed here.
+    /// The product of two matrices, if `gemm` computes it.
     fn product(_x: &Self::Raw, _y: &Self::Raw) -> Option<Self::Raw> {
         None
     }
 
-    /// The products of the matrices that two tensors of one rank are made of, if they are computed here.
+    /// The products of the matrices in two tensors of one rank, if `gemm` computes them.
     fn products(_x: &Self::Raw, _y: &Self::Raw) -> Option<Self::Raw> {
         None
     }
@@ -72,7 +72,7 @@ pub trait Backing:
         Order::Whole
     }
 
-    /// GPU kernels that do not rely on how shaders treat NaN; the CPU's functions do not need them.
+    /// GPU kernels that do not rely on the treatment of NaN by shaders; the CPU's functions do not need them.
     fn one(_x: Self::Raw, _function: UnaryFunction) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
@@ -266,8 +266,7 @@ pub(super) fn held(shape: &Shape) -> burn_backend::Shape {
     if shape.rank() == 0 { [1].into() } else { shape.dims().to_vec().into() }
 }
 
-/// The tensor in the memory of `B`. The elements are copied only if somebody else holds them too, or if that memory is
-/// not this process's.
+/// The tensor in the memory of `B`. The elements are copied only if they are shared, or if that memory is not this process's.
 ///
 /// # Panics
 /// If the backend lacks the dtype, for which no kernels are compiled.
@@ -325,8 +324,8 @@ pub fn download(tensor: DeviceTensor) -> Result<Tensor> {
     }
 }
 
-/// Whether [`download`] returns the elements without copying, which cannot fail: they are not shared, and they lie
-/// in this process's memory, in order and alone.
+/// Whether [`download`] returns the elements without copying, which cannot fail: they are not shared, fill a contiguous
+/// buffer of this process's memory, and are more than the few that are always copied.
 pub fn is_handed_over(tensor: &DeviceTensor) -> bool {
     let Some(Memory::Flex(raw)) = &*tensor.memory else { return false };
     let len = raw.shape().num_elements();
@@ -334,7 +333,7 @@ pub fn is_handed_over(tensor: &DeviceTensor) -> bool {
     std::sync::Arc::strong_count(&tensor.memory) == 1 && raw.is_unique() && is_whole && len > COPIED
 }
 
-/// Up to this many elements are copied rather than taken over, which takes a backend several steps.
+/// The number of elements up to which they are copied rather than moved, which takes a backend several steps.
 const COPIED: usize = 512;
 
 fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
@@ -392,7 +391,7 @@ fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &
     Ok(Some(E::into_data(vector::copied(elements))))
 }
 
-/// The elements, taken over, or copied if the backend allocated them with another alignment.
+/// The elements, moved, or copied if the backend allocated them with another alignment.
 fn host<T: Element + bytemuck::Pod>(bytes: Bytes, shape: Shape) -> Result<Tensor> {
     let elements = bytes.try_into_vec::<T>().unwrap_or_else(|bytes| bytemuck::pod_collect_to_vec(&bytes));
     Tensor::new(shape, T::into_data(elements))

@@ -1,4 +1,4 @@
-//! Float32 in this process's memory padded with its mirrored contents. What does not fit is left to the host.
+//! Padding of float32 in this process's memory with its mirrored contents. Other inputs are left to the host.
 
 use meshtf_kernels::KernelNode;
 use meshtf_loops::vector::{self, Stretch};
@@ -9,14 +9,14 @@ use smallvec::smallvec;
 use super::dense::{Direct, floats, made};
 use crate::{EngineOutcome, Value, Values};
 
-/// Most places that are mirrored in one dimension, each of which is a run by itself.
+/// Most mirrored positions in one dimension, each of which is a separate run.
 const MOST: usize = 1 << 16;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
     if node.op != "MirrorPad" || node.inputs[0] != DType::F32 {
         return Ok(None);
     }
-    // How many elements at an edge are not mirrored.
+    // The number of elements at an edge that are not mirrored.
     let border = if node.attrs.str("mode")? == "SYMMETRIC" { 0 } else { 1 };
     Ok(Some(Box::new(move |inputs| padded(border, inputs))))
 }
@@ -40,7 +40,7 @@ fn padded(border: usize, inputs: Values) -> Result<EngineOutcome> {
     Ok(EngineOutcome::Done(smallvec![made(&shape, vector::picked(xs, dims, &axes, 0.0))]))
 }
 
-/// A dimension with its mirrored contents before and after it; `None` if it has not as many, or if they are too many.
+/// A dimension with its mirrored contents before and after it; `None` if it has too few elements, or if they are too many.
 fn mirrored(size: usize, before: usize, after: usize, border: usize) -> Option<Vec<Stretch>> {
     let most = before.max(after);
     if most > MOST || most > 0 && most + border > size {

@@ -48,7 +48,7 @@ struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// How many channels there are, if the elements have the format's rank, and each of the other values a number for each
+    /// The number of channels, if the elements have the format's rank, and each of the other values a number for each
     /// channel.
     fn channels(&self, xs: &Value, of_channels: &[Value]) -> Option<usize> {
         let channels = *xs.shape().dims().get(self.axis).filter(|_| xs.rank() == self.rank && !xs.is_empty())?;
@@ -69,7 +69,7 @@ impl BatchNorm {
     }
 
     fn forward<B: Backing>(&self, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
-        // With running averages that start anew, the old ones may be left out.
+        // If the running averages start anew, the old ones may be omitted.
         let of_channels = if self.is_training { 1..3 } else { 1..5 };
         if inputs.len() != 5 || self.channels(&inputs[0], &inputs[of_channels]).is_none() {
             return Ok(EngineOutcome::Declined(inputs));
@@ -116,7 +116,7 @@ impl BatchNorm {
         let sums = self.folded(gradient.raw.clone(), &shape, AxisFold::Sum)?;
         let all_products = B::passed(NormPass::Product, all(&[&means, &variances])?, self.epsilon);
         let products = self.folded(all_products, &shape, AxisFold::Sum)?;
-        // Moments that do not follow from the elements have no gradient: what is left is a product.
+        // Moments that do not depend on the elements have no gradient: a product remains.
         let no_sums = site.full(0.0, DType::F32, sums.shape.clone());
         let [of_sums, of_products] = if self.is_training { [&sums, &products] } else { [&no_sums, &no_sums] };
         let inputs = all(&[&means, &variances, &scales, of_sums, of_products])?;
@@ -126,7 +126,7 @@ impl BatchNorm {
     }
 }
 
-/// A pass over all elements: its inputs beside them are numbers of the channels, broadcast.
+/// A pass over all elements: its other inputs are numbers of the channels, broadcast.
 #[derive(Clone, Copy, Debug)]
 pub enum NormPass {
     /// Of the elements, the means, variances, scales and offsets.

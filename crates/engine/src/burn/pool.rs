@@ -17,7 +17,7 @@ use crate::{EngineOutcome, Values};
 fn pooled(window: &WindowAttrs, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
     let (batch, space, channels) = window.image(image)?;
     let (padding, answer) = window.over(space, window.size)?;
-    // A window that lies in explicit padding alone has no greatest element: the host knows what TensorFlow answers.
+    // A window over explicit padding alone has no greatest element: the host returns TensorFlow's result.
     let beyond = |i: usize| padding[i].0 >= window.size[i] || padding[i].1 >= window.size[i];
     if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) && (beyond(0) || beyond(1)) {
         return None;
@@ -32,7 +32,7 @@ fn even(padding: Sides) -> Option<[usize; 2]> {
     padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
 }
 
-/// The pool as it is computed on float32 that lies here in order, channels last.
+/// The pool as it is computed on contiguous float32 in this process's memory, channels last.
 fn in_place<B: Backing>(window: &WindowAttrs, padding: Sides, image: &Shape, answer: &Shape) -> Option<Pool> {
     let (&[batch, height, width, channels], &[_, rows, columns, _]) = (image.dims(), answer.dims()) else {
         return None;
@@ -73,7 +73,7 @@ pub(super) fn max_pool<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs:
     done(answered::<B>(window, raw, dtype, &answer))
 }
 
-/// Most elements under all windows between two checks whether the step was given up.
+/// Most elements under all windows between two checks for cancellation.
 const MOST_POOLED: usize = 1 << 22;
 
 /// Some channels of some images: first and count of each.
@@ -204,7 +204,7 @@ pub(super) fn avg_pool_grad<B: Backing>(
     let dtype = gradient.dtype;
     let gradient = window.enter(gradient);
     let raw = by_images(window, site, dtype, image.clone(), |planes| {
-        // burn uses only the images' shape here.
+        // burn reads only the images' shape.
         let shape = [planes.images.1, planes.channels.1].iter().chain(&image.dims()[2..]).copied().collect();
         let zeros = site.full(0.0, dtype, shape).raw;
         let gradient = planes.of(&gradient).raw;

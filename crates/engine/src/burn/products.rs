@@ -1,5 +1,5 @@
-//! Sums and slices that compute the products they take (`meshtf_exec::program::products`): each product is added where the sum lies, and
-//! of a product that is sliced only the part is computed.
+//! Sums and slices that compute the products among their inputs (`meshtf_exec::program::products`): each product is added to
+//! the sum in place, and only the sliced part of a product is computed.
 
 use meshtf_kernels::{self as kernel, HostKernel, KernelNode};
 use meshtf_loops::lots;
@@ -15,14 +15,14 @@ use super::memory::Backing;
 use super::{BurnEngine, SMALL, at_home, guarded};
 use crate::{Engine, EngineKernel, EngineOutcome, Value, Values};
 
-/// Most multiplications of a product that is added where the sum lies. A larger one has work for all cores by itself, and what is
-/// saved is little beside it.
+/// Most multiplications of a product that is added to the sum in place. A larger one has work for all cores by itself, and
+/// the saving is small compared with it.
 const MOST: usize = 1 << 25;
 
 /// Fewest columns of a product that is computed row by row.
 const LEAST_COLUMNS: usize = 16;
 
-/// The rows of a lot are a multiple of this, so that they fill the registers of gemm's kernels.
+/// The rows of a chunk are a multiple of this, so that they fill the registers of gemm's kernels.
 const ROWS: usize = 12;
 
 /// Compiles a sum or a slice. `products` has the node of each input that is a product.
@@ -60,8 +60,8 @@ pub(super) fn kernel<B: Backing>(
     Ok(Some(EngineKernel { run: Box::new(run), host_up_to: 0 }))
 }
 
-/// A product that is computed faster here than by the backend: of a column and a row, or a small one with the transpose put in
-/// order that it takes; `None` for others.
+/// A product that this module computes faster than the backend: of a column and a row, or a small one whose transposed factor
+/// is put in order; `None` for other products.
 pub(super) fn faster_here([x, y]: [&Value; 2], transposed: [bool; 2]) -> Result<Option<Value>> {
     let (Some(x), Some(y)) = (matrix(x, transposed[0]), matrix(y, transposed[1])) else { return Ok(None) };
     let has_gaps = x.steps[0] != 1 || y.steps[1] != 1;
@@ -72,7 +72,7 @@ pub(super) fn faster_here([x, y]: [&Value; 2], transposed: [bool; 2]) -> Result<
     }
 }
 
-/// The product of a column and a row without gaps: each element takes one multiplication, for which nothing need be packed.
+/// The product of a column and a row without gaps: each element takes one multiplication, for which packing is of no use.
 fn outer(x: &MatrixView, y: &MatrixView) -> Result<Value> {
     let (rows, columns) = (x.dims[0], y.dims[1]);
     let shape = Shape::from([rows, columns]);
@@ -95,14 +95,15 @@ fn answer(shape: Shape, elements: Vec<f32>) -> Value {
     if elements.len() <= SMALL { Value::Host(Tensor::from_vec(shape, elements)) } else { made(&shape, elements) }
 }
 
-/// Whether a product is computed here. What `matmul` has other ways for is left to that.
+/// Whether this module computes a product. Those for which `matmul` has other methods are left to that.
 fn is_small(x: &MatrixView, y: &MatrixView) -> bool {
     let most = if y.steps[1] == 1 || is_better_in_order(x.dims[0], y) { MOST } else { MOST_ALONE };
     let multiplications = x.dims[0].checked_mul(x.dims[1]).and_then(|of_column| of_column.checked_mul(y.dims[1]));
     multiplications.is_some_and(|multiplications| multiplications <= most)
 }
 
-/// Adds products and values, of which each is a row or as large as the sum, to `sum` if it `is_begun`; else they are all of it.
+/// Adds products and values, of which each is a row or as large as the sum, to `sum` if it `is_begun`; else overwrites `sum`
+/// with their total.
 fn add(products: &[[MatrixView; 2]], values: &[&[f32]], is_begun: bool, sum: &mut [f32]) {
     let Some([x, y]) = products.first() else { return };
     let (rows, columns) = (x.dims[0], y.dims[1]);
@@ -125,7 +126,7 @@ fn add(products: &[[MatrixView; 2]], values: &[&[f32]], is_begun: bool, sum: &mu
             is_begun = true;
         }
         for [x, y] in products {
-            // By the whole product: no bit of the answer depends on how many threads share it.
+            // Decided by the whole product: no bit of the result depends on the number of threads that share it.
             let in_order = is_better_in_order(rows, y);
             let x = x.part([i * lot, 0], [sum.len() / columns, x.dims[1]]);
             multiply(x, *y, in_order, is_begun, sum);
@@ -134,7 +135,7 @@ fn add(products: &[[MatrixView; 2]], values: &[&[f32]], is_begun: bool, sum: &mu
     });
 }
 
-/// The kernels of the products and that of the node that takes them, one after the other.
+/// The kernels of the products and that of the node that consumes them, run one after the other.
 struct Apart {
     products: Vec<Option<EngineKernel>>,
     on_engine: EngineKernel,
@@ -154,7 +155,7 @@ impl Apart {
                 EngineOutcome::Declined(_) => return Ok(EngineOutcome::Declined(inputs)),
             }
         }
-        // What is not a factor is handed over, so that a sum may lie there.
+        // The inputs that are not factors are moved, so that the sum may overwrite one.
         let (mut inputs, mut computed) = (inputs.into_iter(), computed.into_iter());
         let term = |product: &Option<EngineKernel>| match product {
             None => inputs.next(),
@@ -174,18 +175,18 @@ impl Apart {
     }
 }
 
-/// Where the products and values are among the inputs.
+/// The positions of the products and values among the inputs.
 struct Terms {
     /// The first factor of each product, and which factors are transposed.
     products: Vec<(usize, [bool; 2])>,
     values: Vec<usize>,
-    /// A value may be a row that is added to all.
+    /// Whether a value may be a row that is added to all.
     broadcasts: bool,
 }
 
 impl Terms {
-    /// Computes the sum if all of it lies in this process's memory, fits together, and is of small products: over one of its
-    /// values, if nothing else holds that.
+    /// Computes the sum if all of it is in this process's memory, fits together, and consists of small products: in place of
+    /// one of its values, if that is not shared.
     fn together(&self, inputs: &mut Values) -> Result<Option<Value>> {
         let Some(shape) = self.shape(inputs) else { return Ok(None) };
         if let Some(&place) = self.values.iter().find(|&&place| *inputs[place].shape() == shape) {
@@ -204,8 +205,8 @@ impl Terms {
         Ok(Some(answer(shape, sum)))
     }
 
-    /// Computes what a slice takes of a small product that lies in this process's memory; its other inputs are where it begins,
-    /// and its size.
+    /// Computes the sliced part of a small product in this process's memory; the other inputs are the begin of the slice, and
+    /// its size.
     fn part(&self, inputs: &Values) -> Result<Option<Value>> {
         let (Some([x, y]), [begin, size]) = (self.factors(inputs).first().copied(), self.values.as_slice()) else {
             return Ok(None);
@@ -223,12 +224,12 @@ impl Terms {
         alone([x, y])
     }
 
-    /// The factors of the products that lie in this process's memory.
+    /// The factors of the products that are in this process's memory.
     fn factors<'a>(&self, inputs: &'a Values) -> Vec<[MatrixView<'a>; 2]> {
         self.products.iter().filter_map(|product| factors(inputs, product)).collect()
     }
 
-    /// The shape of the sum; `None` if it is not computed here.
+    /// The shape of the sum; `None` if this module does not compute it.
     fn shape(&self, inputs: &Values) -> Option<Shape> {
         let mut dims: Option<[usize; 2]> = None;
         for product in &self.products {

@@ -1,4 +1,4 @@
-//! Reductions over some of the dimensions, and functions made of them: softmax, cross entropy.
+//! Reductions over some of the dimensions, and functions composed of them: softmax, cross entropy.
 
 use burn_backend::TensorMetadata;
 use burn_backend::tensor::IndexingUpdateOp;
@@ -71,7 +71,7 @@ fn reduction<B: Backing>(kind: AxisFold, keep_dims: bool) -> Body<B> {
     })
 }
 
-/// The dimensions that the axes name; `None` if one is out of range or named twice.
+/// The dimensions of the axes; `None` if one is out of range or occurs twice.
 pub(super) fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 8]>>> {
     let mut reduced = SmallVec::<[bool; 8]>::from_elem(false, rank);
     for axis in value.clone().into_host()?.to_i64s()? {
@@ -139,8 +139,8 @@ fn at_once<B: Backing>(x: Array<B>, kind: AxisFold, gone: &[bool]) -> Array<B> {
     Array { raw, shape: kept, ..x }
 }
 
-/// Like [`at_once`], for any kind but the mean. A large tensor is cut along its outermost axis: if that is kept, the
-/// answer is made part by part, each element as without parts; if it is reduced, the parts are folded together.
+/// Like [`at_once`], for any kind but the mean. A large tensor is cut along its outermost axis: if that is kept, the result
+/// is made part by part, each element as without parts; if it is reduced, the parts are folded together.
 fn in_parts<B: Backing>(x: Array<B>, kind: AxisFold, gone: &[bool]) -> Result<Array<B>> {
     let dims: SmallVec<[usize; 8]> = x.shape.dims().iter().copied().collect();
     let is_cut = |axis: &usize| dims[*axis] > 1;
@@ -220,7 +220,7 @@ fn cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOut
     Ok(EngineOutcome::Done(Values::from_iter([loss.value(), gradient.value()])))
 }
 
-/// As [`cross_entropy`], with the number of a class for each row, on the host. One that is no class is left to the host.
+/// As [`cross_entropy`], with the index of a class for each row, on the host. An invalid index is left to the host.
 fn sparse_cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let (&[rows, classes], Value::Host(labels)) = (inputs[0].shape().dims(), &inputs[1]) else {
         return Ok(EngineOutcome::Declined(inputs));

@@ -1,4 +1,4 @@
-//! Select and SelectV2 between float32 that lies in this process's memory: over one of the two if that has the answer's shape
+//! Select and SelectV2 between float32 in this process's memory: in place of one of the two if that has the output's shape
 //! and is not shared, in one pass otherwise.
 
 use std::mem::replace;
@@ -31,7 +31,7 @@ pub(super) fn kernel(node: &KernelNode) -> Option<Direct> {
     })
 }
 
-/// Chooses between the second input and the third by the first, which is taken to have the shape `condition`; all three are
+/// Selects between the second input and the third by the first, which is taken to have the shape `condition`; all three are
 /// broadcast to `shape`.
 fn select(mut inputs: Values, condition: &Shape, shape: &Shape) -> Result<EngineOutcome> {
     let is_whole = |input: &Value| input.shape() == shape;

@@ -42,7 +42,7 @@ fn assign<B: Backing>(both: fn(B::Raw, B::Raw) -> B::Raw) -> Body<B> {
     })
 }
 
-/// The op's inputs but the variables are single numbers, the rates, and the gradient, which has the variables' shape.
+/// The op's inputs other than the variables are single numbers, the rates, and the gradient, which has the variables' shape.
 /// Variables that are single numbers cannot be told from rates: the host updates them.
 fn by_rule<B: Backing>(rule: UpdateRule) -> Body<B> {
     let count = rule.variables();
@@ -72,7 +72,7 @@ fn by_rule<B: Backing>(rule: UpdateRule) -> Body<B> {
     })
 }
 
-/// ScatterAdd: to rows of the variable, by the indices on the host, are added those of the updates.
+/// ScatterAdd: adds the rows of the updates to rows of the variable, by the indices on the host.
 fn scatter_add<B: Backing>(site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
     let (shape, updates) = (inputs[0].shape().clone(), inputs[2].shape());
     let Some((&rows, row)) = shape.dims().split_first() else { return Ok(EngineOutcome::Declined(inputs)) };
@@ -105,7 +105,7 @@ fn segment_sum<B: Backing>(site: &Site<B>, mut inputs: Values) -> Result<EngineO
     done(with_rows(site, into, indices, data)?)
 }
 
-/// Indices of rows, if they lie on the host, there are some, and each is one of a row.
+/// Indices of rows, if they are on the host, there are some, and each is in range.
 fn indices(value: &Value, rows: usize) -> Result<Option<Vec<i32>>> {
     let Value::Host(indices) = value else { return Ok(None) };
     Ok(places(indices, rows)?.filter(|indices| !indices.is_empty()))

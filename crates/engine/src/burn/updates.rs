@@ -1,4 +1,4 @@
-//! Updates of variables on a GPU in one pass: kernels of our own for the optimizers' rules. burn would need up to fourteen
+//! Updates of variables on a GPU in one pass: custom kernels for the optimizers' rules. burn would need up to fourteen
 //! passes, each over all elements of a variable.
 
 #![allow(unsafe_code, reason = "kernels are launched without bounds checks")]
@@ -6,8 +6,8 @@
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::Result;
 
-/// What an element of a variable and its slots becomes, by that of the gradient. The rates are those of the kernel, not of
-/// the op: what is the same for all elements is computed once, on the host.
+/// The update of an element of a variable and its slots by that of the gradient. The rates are those of the kernel, not of
+/// the op: values that are the same for all elements are computed once, on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum UpdateRule {
     GradientDescent,
@@ -20,11 +20,11 @@ pub enum UpdateRule {
     RmsProp,
 }
 
-/// How many rates a kernel takes at most.
+/// Most rates of a kernel.
 pub(super) const RATES: usize = 4;
 
 impl UpdateRule {
-    /// The rule of an op; `None` if the host has to update by it.
+    /// The rule of an op; `None` if the host has to compute the update.
     pub fn of(node: &KernelNode) -> Result<Option<UpdateRule>> {
         let nesterov = node.attrs.bool("use_nesterov").unwrap_or(false);
         let update_slots = node.attrs.bool("update_slots").unwrap_or(true);
@@ -41,7 +41,7 @@ impl UpdateRule {
         }))
     }
 
-    /// How many variables the op has: the one that is trained, and its slots.
+    /// The number of variables of the op: the one that is trained, and its slots.
     pub fn variables(self) -> usize {
         match self {
             UpdateRule::GradientDescent => 1,
@@ -224,7 +224,7 @@ mod kernels {
         let (mut from, mut onto) = (views(variables), to.iter().cloned().map(CubeTensor::into_linear_view));
         let grad = grad.into_linear_view_like(&to[0]);
         let [lr, second, third, fourth] = rates;
-        // SAFETY: a thread reads and writes only the elements of its own index, none past the end.
+        // SAFETY: a thread reads and writes only the elements at its index, none past the end.
         unsafe {
             match (from.next(), from.next(), from.next(), onto.next(), onto.next(), onto.next()) {
                 (Some(var), None, _, Some(to), _, _) => {

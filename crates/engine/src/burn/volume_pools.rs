@@ -1,4 +1,4 @@
-//! Three-dimensional pooling of float32 that lies in this process's memory, channels last (`meshtf_loops::vector`). What does not fit is
+//! Three-dimensional pooling of float32 in this process's memory, channels last (`meshtf_loops::vector`). Other inputs are
 //! left to the host.
 
 use meshtf_kernels::{KernelNode, PoolAttrs};
@@ -12,8 +12,8 @@ use super::depthwise::sizes;
 use super::memory::Backing;
 use crate::{EngineOutcome, Values};
 
-/// The pool over volumes of this shape, and the shape of its answer; `None` if the host is to compute it, or to tell what is
-/// wrong.
+/// The pool over volumes of this shape, and the shape of its output; `None` if the host is to compute it, or to report an
+/// error.
 fn over(attrs: &PoolAttrs, volumes: &Shape) -> Option<(Pool, Shape)> {
     let windows = attrs.over(volumes).ok()?;
     let (answer, [depth, height, width]) = (windows.output_shape(3), windows.axes);
@@ -30,7 +30,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "MaxPool3DGrad" => greatest_gradient,
         _ => return Ok(None),
     };
-    // What is wrong with the attributes is the host's to tell.
+    // Errors in the attributes are reported by the host.
     let Some((attrs, None)) = PoolAttrs::of(node, 3).ok() else { return Ok(None) };
     if !B::IN_PLACE || !attrs.has_channels_last() || node.outputs[0].dtype != DType::F32 {
         return Ok(None);

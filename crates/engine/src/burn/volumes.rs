@@ -1,8 +1,8 @@
-//! Three-dimensional convolutions of float32 that lies in this process's memory, and their gradients: as convolutions of images
-//! (`meshtf_loops::vector`) with as many times the channels as the filter is deep. What does not fit is left to the host.
+//! Three-dimensional convolutions of float32 in this process's memory, and their gradients: as convolutions of images
+//! (`meshtf_loops::vector`) whose channels are multiplied by the depth of the filter. Other inputs are left to the host.
 //!
-//! Each plane of the answer is the convolution of an image whose channels are those of all planes under the windows' depth, side
-//! by side; the padding's are zeros.
+//! Each plane of the output is the convolution of an image whose channels are those of all planes under the windows' depth,
+//! concatenated; the padding's are zeros.
 
 use meshtf_kernels::{KernelNode, Slide};
 use meshtf_loops::turn::look;
@@ -25,7 +25,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "Conv3DBackpropFilterV2" => filter_gradient,
         _ => return Ok(None),
     };
-    // What is wrong with the attributes is the host's to tell.
+    // Errors in the attributes are reported by the host.
     let Some(slide) = Slide::of(node, 3).ok().filter(|slide| !slide.channels_first) else { return Ok(None) };
     if !B::IN_PLACE || node.outputs[0].dtype != DType::F32 {
         return Ok(None);
@@ -42,13 +42,13 @@ struct Volumes {
     depth: Axis,
     /// Floats of one plane of the volumes.
     plane: usize,
-    /// Over planes of the answer, with the channels of all planes under a window.
+    /// Over planes of the output, with the channels of all planes under a window.
     convolution: Convolution,
     answer: Shape,
 }
 
 impl Volumes {
-    /// `None` if it is grouped, small, or too large for this way.
+    /// `None` if it is grouped, small, or too large for this method.
     fn new(slide: &Slide, volumes: &Shape, filter: &Shape) -> Option<Volumes> {
         let (&[batch, deep, high, wide, channels], &[planes, rows, columns, taken, made]) =
             (volumes.dims(), filter.dims())
@@ -85,7 +85,7 @@ impl Volumes {
         self.convolution.channels / self.depth.window
     }
 
-    /// Admits what a function takes beside its result: the planes side by side, and its scratch.
+    /// Admits the memory of a function in addition to its result: the concatenated planes, and its scratch.
     ///
     /// # Errors
     /// ResourceExhausted if there is not enough memory.
@@ -95,7 +95,8 @@ impl Volumes {
         budget::admit(floats.saturating_mul(size_of::<f32>()).saturating_add(self.convolution.scratch_bytes()))
     }
 
-    /// Calls `f(plane of the answer, plane of the volumes, place in the windows' depth)`, the planes counted through the batch.
+    /// Calls `f(plane of the output, plane of the volumes, position in the windows' depth)`, the planes counted through the
+    /// batch.
     fn for_each_plane(&self, mut f: impl FnMut(usize, usize, usize)) {
         for (volume, z) in (0..self.batch).flat_map(|volume| (0..self.depth.output).map(move |z| (volume, z))) {
             look();
@@ -121,7 +122,7 @@ impl Volumes {
         images
     }
 
-    /// The volumes whose planes lie in the images, each the sum of all that it lies in.
+    /// The volumes whose planes are in the images; each plane is the sum of all its occurrences.
     fn apart(&self, images: &[f32]) -> Vec<f32> {
         let (channels, all) = (self.channels(), self.convolution.channels);
         let mut volumes = vec![0f32; self.batch * self.depth.input * self.plane];
@@ -135,7 +136,7 @@ impl Volumes {
         volumes
     }
 
-    /// The filter with its depth beside the channels, or back.
+    /// The filter with its depth merged into the channels, or back.
     fn turned(&self, filter: &[f32], to_images: bool) -> Vec<f32> {
         let [rows, columns] = self.convolution.window;
         let (run, window) = (self.channels() * self.convolution.made, rows * columns);

@@ -1,4 +1,4 @@
-//! The kernels: one thread for a few elements.
+//! The GPU kernels of the bitwise functions: one thread for a few elements.
 
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::ops::{BoolTensorOps, FloatTensorOps};
@@ -27,8 +27,8 @@ const SELU_SCALE_ALPHA: f32 = kernel::SELU_SCALE_ALPHA as f32;
 /// The logarithm of 2.
 const LN_2: u32 = 0x3f31_7218;
 
-/// The bits of the answers to the infinities and to the zeros; and the bits of the negative number below which the
-/// function is undefined.
+/// The bits of the results for the infinities and for the zeros; and the bits of the negative number below which the function
+/// is undefined.
 type Edges = (u32, u32, u32, u32, Option<u32>);
 
 fn edges(function: UnaryFunction) -> Edges {
@@ -99,7 +99,7 @@ fn exp_less_one<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     select_many(size.less_equal(&Vector::new(HALF)), x * series, x.exp() - one)
 }
 
-/// `below` times (e^x - 1) of what is below 0, `above` times the rest.
+/// `below` times (e^x - 1) for numbers below 0, `above` times the number for the rest.
 #[cube]
 fn exp_below_zero<N: Size>(x: Vector<f32, N>, #[comptime] below: f32, #[comptime] above: f32) -> Vector<f32, N> {
     let negative = is_negative(Vector::<u32, N>::reinterpret(x));
@@ -239,7 +239,7 @@ fn two_kernel<N: Size>(
             let answer = Vector::<u32, N>::reinterpret(answer);
             let zero = Vector::new(ZERO);
             match comptime![function] {
-                // Zero times infinity is zero here, as it is in TensorFlow.
+                // Zero times infinity is zero, as it is in TensorFlow.
                 BinaryFunction::DivNoNan
                 | BinaryFunction::ReciprocalGrad
                 | BinaryFunction::RsqrtGrad
@@ -261,7 +261,8 @@ fn times_zero<N: Size>(x: Vector<u32, N>) -> Vector<u32, N> {
     select_many(is_finite, x & Vector::new(SIGN), Vector::new(NAN))
 }
 
-/// A function of two numbers that is made of sums, products and quotients: `x` and `y` are the inputs of the op in their order.
+/// A function of two numbers that is composed of sums, products and quotients: `x` and `y` are the inputs of the op in their
+/// order.
 #[cube]
 fn both<N: Size>(x: Vector<f32, N>, y: Vector<f32, N>, #[comptime] function: BinaryFunction) -> Vector<f32, N> {
     let one = Vector::new(1.0f32);
@@ -340,7 +341,7 @@ pub fn one(x: CubeTensor, function: UnaryFunction) -> CubeTensor {
     let at = Launch::over(&to, &[&x]);
     let onto = if in_place { to.as_linear_view_alias(0) } else { to.clone().into_linear_view() };
     let from = x.into_linear_view_like(&to);
-    // SAFETY: a thread reads and writes only the elements of its own index, none past the end.
+    // SAFETY: a thread reads and writes only the elements at its index, none past the end.
     unsafe { one_kernel::launch_unchecked(&at.client, at.cubes, at.cube, at.address, at.width, from, onto, function) };
     to
 }
@@ -395,13 +396,13 @@ fn broadcast(x: &CubeTensor, y: &CubeTensor) -> Shape {
     x.iter().zip(y.iter()).map(|(&x, &y)| x.max(y)).collect::<Vec<_>>().into()
 }
 
-/// How a kernel is distributed over the elements of its result.
+/// The distribution of a kernel over the elements of its result.
 pub struct Launch {
     pub client: Client,
     pub cubes: CubeCount,
     pub cube: CubeDim,
     pub address: AddressType,
-    /// How many elements a thread handles at once.
+    /// The number of elements that a thread handles at once.
     pub width: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The passes over all elements that batch normalisation takes on a GPU.
+//! The GPU kernels of batch normalisation: passes over all elements.
 
 #![allow(unsafe_code, reason = "kernels are launched without bounds checks")]
 
@@ -74,7 +74,7 @@ fn backward<N: Size>(
     to.write(ABSOLUTE_POS, (gradient.read(ABSOLUTE_POS) - along) * (factor * scale.read(ABSOLUTE_POS)));
 }
 
-/// One pass over all elements. The first of the inputs has the shape of the answer, and the others are broadcast to it.
+/// One pass over all elements. The first of the inputs has the shape of the output, and the others are broadcast to it.
 ///
 /// # Panics
 /// If there are fewer inputs than the pass has.
@@ -83,11 +83,11 @@ pub fn passed(pass: NormPass, inputs: Vec<CubeTensor>, epsilon: f32) -> CubeTens
     let at = Launch::over(&to, &inputs.iter().collect::<Vec<_>>());
     let onto = to.clone().into_linear_view();
     let count = |input: &CubeTensor| input.shape().num_elements();
-    // How many elements a channel has, of which the third input has a number each.
+    // The number of elements of a channel; the third input has one number per channel.
     let places = inputs.get(2).map_or(1, |numbers| count(&inputs[0]) / count(numbers).max(1));
     let mut inputs = inputs.into_iter();
     let mut next = || inputs.next().expect("a pass has all its inputs").into_linear_view_like(&to);
-    // SAFETY: a thread reads and writes only the elements of its own index, none past the end.
+    // SAFETY: a thread reads and writes only the elements at its index, none past the end.
     unsafe {
         match pass {
             NormPass::Normalise => normalise::launch_unchecked(
