@@ -1,11 +1,11 @@
-//! Exponential moving averages of variables: often better to use than what training ends with.
+//! Exponential moving averages of variables: often better to use than the final values of training.
 
 use meshtf_graph::variable::ops::{binary, on, scalar};
 use meshtf_graph::variable::{Initializer, Variable, VariableSpec, add_variable, read};
 use meshtf_graph::{GraphBuilder, Output};
 use meshtf_tensor::failure::{Failure, Result};
 
-/// What the name of an average ends in, after the variable's, as TensorFlow names it.
+/// The suffix of an average's name, after the variable's, as in TensorFlow.
 pub const AVERAGE: &str = "/ExponentialMovingAverage";
 
 /// Adds an average of each variable, `NAME/ExponentialMovingAverage`, that begins with the variable's first value.
@@ -27,7 +27,7 @@ pub fn add_averages(g: &mut GraphBuilder, variables: &[Variable], decay: f64) ->
         };
         let mut average = add_variable(g, &spec)?;
         average.assign = Some(on(g, &variable.device, |g| {
-            // Another node of the same step may assign what it begins with.
+            // Another node of the same step may assign the variable's first value.
             let mut first = read(g, variable.handle, variable.is_ref, variable.dtype);
             if let Some(assign) = variable.assign {
                 first = first.control(assign);
@@ -40,7 +40,7 @@ pub fn add_averages(g: &mut GraphBuilder, variables: &[Variable], decay: f64) ->
     Ok(averages)
 }
 
-/// Adds what brings an average up to date after some nodes: `average = decay · average + (1 - decay) · value`.
+/// Adds the update of an average after some nodes: `average = decay · average + (1 - decay) · value`.
 ///
 /// # Errors
 /// InvalidArgument if the variables are of another graph.

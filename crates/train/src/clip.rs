@@ -1,4 +1,4 @@
-//! Gradients cut down to a limit before they are applied.
+//! Gradient clipping: gradients limited before they are applied.
 
 use meshtf_graph::gradient::{Gradient, Rows};
 use meshtf_graph::variable::ops::{binary, cast, on, scalar, unary};
@@ -6,7 +6,7 @@ use meshtf_graph::{GraphBuilder, Output};
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
-/// How gradients are limited.
+/// The limit of gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// Each element to ±this.
@@ -15,8 +15,8 @@ pub enum Clip {
     GlobalNorm(f64),
 }
 
-/// Limits gradients. Returns them, and their global norm before that, a scalar of float32, if it was needed. As in TensorFlow, of
-/// a sparse gradient the rows count as they are stated: one that is stated twice counts twice.
+/// Limits gradients. Returns them, and their global norm before that, a scalar of float32, if it was needed. As in
+/// TensorFlow, the rows of a sparse gradient count as they are listed: one that is listed twice counts twice.
 ///
 /// # Errors
 /// InvalidArgument for a limit that is not above 0.
@@ -38,7 +38,7 @@ pub fn clipped(g: &mut GraphBuilder, gradients: &[Gradient], clip: Clip) -> Resu
             let mut squares = Vec::with_capacity(parts.len());
             for (values, dtype, device) in &parts {
                 let half = on(g, device, |g| {
-                    // The squares of half floats soon exceed what they hold.
+                    // The squares of half floats soon overflow.
                     let is_half = matches!(dtype, DType::F16 | DType::BF16);
                     let own = if is_half { cast(g, *values, DType::F32)? } else { *values };
                     let half = unary(g, "L2Loss", own)?;

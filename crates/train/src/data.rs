@@ -1,4 +1,5 @@
-//! Data to train with: examples in tensors, in an order that a seed says, cut into batches; and the files that they come from.
+//! Training data: examples in tensors, in an order that is determined by a seed, cut into batches; and the files that contain
+//! them.
 
 mod csv;
 mod file;
@@ -27,40 +28,40 @@ pub use order::Order;
 pub use text::Lines;
 pub use there::There;
 
-/// Most bytes that the pieces of a text may take: its lines or its fields, with what holds each of them.
+/// Most bytes that the pieces of a text may take: its lines or its fields, with their containers.
 const MAX_PIECES_BYTES: usize = MAX_TENSOR_BYTES.saturating_mul(4);
 
 /// Most bytes of a line of a text or a table.
 pub const MAX_LINE: usize = 1 << 26;
 
-/// Examples of one kind that are read when they are taken.
+/// Examples of one kind that are read on demand.
 pub trait Rows: std::fmt::Debug + Send + Sync {
-    /// How many there are.
+    /// The number of examples.
     fn count(&self) -> usize;
 
-    /// What one is: its dtype, and its shape.
+    /// The dtype and the shape of an example.
     fn example(&self) -> (DType, &[usize]);
 
-    /// Some of them, by their places: `[places, ...]`.
+    /// The examples with these indices: `[places, ...]`.
     ///
     /// # Errors
-    /// Those of reading; InvalidArgument for what cannot be fed.
+    /// Those of reading; InvalidArgument for data that cannot be fed.
     fn read(&self, places: &[usize]) -> Result<Tensor>;
 }
 
-/// The values that all examples have for one placeholder.
+/// The values of all examples for one placeholder.
 #[derive(Clone, Debug)]
 pub enum Column {
     /// A tensor whose first dimension is the examples.
     Held(Tensor),
-    /// Read when they are used.
+    /// Read on demand.
     Elsewhere(Arc<dyn Rows>),
-    /// In files of the workers: what is fed is the positions of the examples.
+    /// In files of the workers: the indices of the examples are fed.
     There(Arc<There>),
 }
 
 impl Column {
-    /// How many examples it has; `None` if it is one value.
+    /// The number of examples; `None` if it is one value.
     fn count(&self) -> Option<usize> {
         match self {
             Column::Held(tensor) => tensor.dims().first().copied(),
@@ -79,11 +80,11 @@ impl Column {
     }
 }
 
-/// Examples: what has as many of them as all others, by the name of what it is fed to.
+/// Examples: columns of the same number of examples, by the name of the placeholder that they are fed to.
 #[derive(Clone, Debug)]
 pub struct Examples {
     columns: Vec<(String, Column)>,
-    /// The positions in the columns that these are; `None`: all.
+    /// The indices of these examples in the columns; `None`: all.
     chosen: Option<Arc<[usize]>>,
     count: usize,
 }
@@ -97,7 +98,7 @@ impl Examples {
         Examples::of(columns.into_iter().map(|(name, tensor)| (name, Column::Held(tensor))).collect())
     }
 
-    /// Of what is held in memory, or read when it is taken.
+    /// Examples of columns in memory, or read on demand.
     ///
     /// # Errors
     /// InvalidArgument if there is none, one has no dimension, or not all have as many examples.
@@ -121,7 +122,7 @@ impl Examples {
         Ok(Examples { columns, chosen: None, count: examples })
     }
 
-    /// How many there are.
+    /// The number of examples.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -131,12 +132,12 @@ impl Examples {
         self.count == 0
     }
 
-    /// What they are fed to.
+    /// The names of the placeholders that they are fed to.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|(name, _)| name.as_str())
     }
 
-    /// What they are fed to, the dtype of the elements, and the shape of an example.
+    /// The placeholders that they are fed to, the dtype of the elements, and the shape of an example.
     pub fn columns(&self) -> impl Iterator<Item = (&str, DType, &[usize])> {
         self.columns.iter().map(|(name, column)| {
             let (dtype, example) = column.example();
@@ -144,12 +145,12 @@ impl Examples {
         })
     }
 
-    /// Whether a column is read when it is taken.
+    /// Whether a column is read on demand.
     pub fn are_read(&self) -> bool {
         self.columns.iter().any(|(_, column)| matches!(column, Column::Elsewhere(_)))
     }
 
-    /// Those of them that lie on the workers, column by column, as [`columns`](Examples::columns) has them.
+    /// The files of the columns that are on the workers, column by column, as in [`columns`](Examples::columns).
     pub fn there(&self) -> impl Iterator<Item = Option<&There>> {
         self.columns.iter().map(|(_, column)| match column {
             Column::There(there) => Some(&**there),
@@ -157,10 +158,10 @@ impl Examples {
         })
     }
 
-    /// The bytes of one, but for those of text.
+    /// The bytes of an example, without those of text.
     ///
     /// # Errors
-    /// ResourceExhausted if they are beyond what can be counted.
+    /// ResourceExhausted if they overflow.
     pub fn example_bytes(&self) -> Result<usize> {
         let bytes = |(_, column): &(String, Column)| {
             let (dtype, shape) = column.example();
@@ -170,12 +171,13 @@ impl Examples {
         all.ok_or_else(|| Failure::new(Code::ResourceExhausted, "an example has more bytes than can be counted"))
     }
 
-    /// Some of the examples, by their places, for each column a tensor of this outer shape and then an example's own. The outer
-    /// shape has as many elements as there are places. Of a column that lies on the workers, it is their places in the file,
-    /// int64, of the outer shape.
+    /// Some of the examples, by their indices: for each column a tensor of the shape `outer` followed by that of an example.
+    /// `outer` has as many elements as there are indices. For a column that is on the workers, the tensor contains the
+    /// indices in the file, int64, of the shape `outer`.
     ///
     /// # Errors
-    /// InvalidArgument if a place is beyond the end; ResourceExhausted if there is no memory for it; those of [`Rows::read`].
+    /// InvalidArgument if an index is beyond the end; ResourceExhausted if there is no memory for it; those of
+    /// [`Rows::read`].
     pub fn take(&self, places: &[usize], outer: &[usize]) -> Result<Vec<Tensor>> {
         if let Some(beyond) = places.iter().find(|&&place| place >= self.count) {
             return Err(Failure::invalid(format!("there is no example {beyond}; there are {}", self.count)));
@@ -199,7 +201,7 @@ impl Examples {
         self.columns.iter().map(|(_, column)| take(column)).collect()
     }
 
-    /// Two sets: some of the examples, drawn by a seed, held out of the first. `share` of them, rounded down.
+    /// Two sets: the remaining examples, and the examples that are held out, drawn by a seed: a `share` of all, rounded down.
     ///
     /// # Errors
     /// InvalidArgument if the share is not within 0 and 1; those of [`take`](Examples::take).
@@ -225,8 +227,7 @@ impl Examples {
     }
 }
 
-/// Asks for the memory of `count` pieces of a text, each held in `each` bytes: a short file can be packed that
-/// has very many.
+/// Admits the memory of `count` pieces of a text, each held in `each` bytes: a short compressed file can contain very many.
 fn admit_pieces(what: &str, count: usize, each: usize, bytes: usize) -> Result<()> {
     let all = count.saturating_mul(each).saturating_add(bytes);
     if all > MAX_PIECES_BYTES {

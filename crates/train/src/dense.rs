@@ -1,4 +1,4 @@
-//! What an optimizer does with a dense gradient: TensorFlow's ops if there are some, else plain ones.
+//! The update of a variable by a dense gradient: TensorFlow's op of the optimizer if there is one, else elementary ops.
 
 use meshtf_graph::variable::Variable;
 use meshtf_graph::variable::ops::{binary, scalar, unary};
@@ -18,7 +18,7 @@ pub(super) struct Update<'a> {
 }
 
 impl<'a> Update<'a> {
-    /// Starts an op on the variable and its slots: `Resource` stands before its name unless they are references.
+    /// Starts an op on the variable and its slots, with the prefix `Resource` unless they are references.
     pub fn op(&mut self, name: &str) -> OpBuilder<'_> {
         let name = if self.variable.is_ref { name.to_owned() } else { format!("Resource{name}") };
         let handles = std::iter::once(self.variable.handle).chain(self.slots.0.iter().map(|slot| slot.handle));
@@ -49,13 +49,13 @@ impl<'a> Update<'a> {
         self.sum(old, new)
     }
 
-    /// Gives a variable a new value, or changes it by one: the op's name for references says how.
+    /// Assigns a value to a variable, or adds or subtracts it, according to `op`, the op's name for references.
     pub fn assign(&mut self, op: &str, variable: &Variable, value: Output) -> Result<Output> {
         let op = if variable.is_ref { op.to_owned() } else { format!("{op}VariableOp") };
         binary(self.g, &op, variable.handle, value)
     }
 
-    /// Adds the update by a dense gradient; returns the node that has done it.
+    /// Adds the update by a dense gradient; returns the node that performs it.
     pub fn dense(&mut self, optimizer: &Optimizer, gradient: Output) -> Result<Output> {
         let rate = self.rate;
         match *optimizer {
@@ -74,7 +74,7 @@ impl<'a> Update<'a> {
                 let numbers = [self.number(decay)?, self.number(momentum)?, self.number(epsilon)?];
                 let variable = self.variable.handle;
                 let op = if centered {
-                    // The op takes the mean of gradients before what the slots begin with.
+                    // The op takes the mean of gradients before the other slots.
                     let [squares, mean, moment] = [0, 1, 2].map(|i| self.slots.0[i].handle);
                     let op = if self.variable.is_ref { "ApplyCenteredRMSProp" } else { "ResourceApplyCenteredRMSProp" };
                     self.g.op(op).inputs([variable, mean, squares, moment])

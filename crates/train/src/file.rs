@@ -1,4 +1,4 @@
-//! What a graph.json says of training: its sections `data`, `train` and `evaluate`. `docs/graph.md` is their specification.
+//! The training sections of a graph.json: `data`, `train` and `evaluate`. `docs/graph.md` is their specification.
 
 mod data;
 mod evaluate;
@@ -15,22 +15,22 @@ use super::minimize::Training;
 use super::optimizer::Optimizer;
 use super::schedule::{Schedule, WarmUp};
 
-/// How a model is trained, and with what.
+/// A training: its data, its update and its evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sections {
-    /// The examples, and how they are cut into batches.
+    /// The examples, and their batches.
     pub data: DataSection,
-    /// What is minimized, and how.
+    /// The loss, and its minimization.
     pub train: TrainSection,
-    /// What is looked at on examples that are not trained with.
+    /// The evaluation on examples that are not trained with.
     pub evaluate: Option<EvaluateSection>,
-    /// The nodes that give the graph's variables their first values, if the file says them.
+    /// The nodes that initialise the graph's variables, if the file specifies them.
     pub init: Vec<String>,
 }
 
 impl Sections {
-    /// For a loss and how to minimize it, in batches of `batch` examples, without an evaluation. The node `init` gives the
-    /// variables their first values, as that of a `Model` does. The number of steps or epochs is still to be said.
+    /// For a loss and its minimization, in batches of `batch` examples, without an evaluation. The node `init` initialises
+    /// the variables, as that of a `Model` does. The number of steps or epochs must still be set.
     pub fn new(loss: &str, training: Training, batch: usize) -> Sections {
         Sections {
             data: DataSection { batch, ..DataSection::default() },
@@ -41,7 +41,7 @@ impl Sections {
     }
 }
 
-/// Why sections cannot be read, and where: `$.train.rate (line 3, column 5): …`.
+/// The position and the cause of an error in the sections: `$.train.rate (line 3, column 5): …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path} (line {line}, column {column}): {why}")]
 pub struct SectionsError {
@@ -51,7 +51,7 @@ pub struct SectionsError {
     pub line: usize,
     /// Its column, from 1, in characters.
     pub column: usize,
-    /// What is wrong, and what would be right.
+    /// The error, and the expected value.
     pub why: String,
 }
 
@@ -60,38 +60,39 @@ pub struct SectionsError {
 pub struct TrainSection {
     /// The tensor that is minimized.
     pub loss: String,
-    /// How.
+    /// The method of minimization.
     pub training: Training,
     /// The variables that are trained; empty: all that are trainable.
     pub variables: Vec<String>,
-    /// How many steps; else `epochs`.
+    /// The number of steps; else `epochs`.
     pub steps: Option<u64>,
-    /// How often all examples are gone through; else `steps`.
+    /// The number of passes over all examples; else `steps`.
     pub epochs: Option<u64>,
-    /// Tensors that are printed beside the loss.
+    /// Tensors that are printed along with the loss.
     pub metrics: Vec<String>,
-    /// On how many tasks of job `worker` the model is, each with its part of a batch; 0: it is where its devices say.
+    /// The number of tasks of job `worker` that have the model, each with its part of a batch; 0: it is placed by its device
+    /// names.
     pub workers: usize,
-    /// Over how many tasks of job `ps` the variables are spread; 0: they are where their devices say.
+    /// The number of tasks of job `ps` over which the variables are spread; 0: they are placed by their device names.
     pub ps: usize,
-    /// How workers work together.
+    /// The cooperation of workers.
     pub mode: UpdateMode,
-    /// How many of the workers an update in mode sync does not wait for: those that are last.
+    /// The number of workers for which an update in mode sync does not wait: the slowest.
     pub backup: usize,
-    /// Nodes of the model that each step runs, too, once its update is made: those that keep running averages, say. Empty: the
-    /// node [`UPDATES`](super::job::UPDATES), if there is one.
+    /// Nodes of the model that each step also runs, once its update is made: those that keep running averages, for example.
+    /// Empty: the node [`UPDATES`](super::job::UPDATES), if there is one.
     pub updates: Vec<String>,
 }
 
-/// How the gradients of several workers change the variables.
+/// The way in which the gradients of several workers change the variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpdateMode {
     /// All workers share a batch, and the mean of their gradients makes one update of variables that they share.
     #[default]
     Sync,
-    /// Each worker takes whole batches, and changes the variables, which all share, by its own gradients when it has them.
+    /// Each worker takes whole batches, and changes the variables, which all share, by its gradients as soon as it has them.
     Async,
-    /// As in [`Sync`](UpdateMode::Sync), but each worker has all variables, and makes the update of its own.
+    /// As in [`Sync`](UpdateMode::Sync), but each worker has a copy of all variables, and updates that copy.
     Mirrored,
 }
 
@@ -101,7 +102,7 @@ impl UpdateMode {
 }
 
 impl TrainSection {
-    /// For a loss and how to minimize it, on the devices that the model names. The number of steps or epochs must still be set.
+    /// For a loss and its minimization, on the devices that the model names. The number of steps or epochs must still be set.
     pub fn new(loss: &str, training: Training) -> TrainSection {
         TrainSection {
             loss: loss.to_owned(),
@@ -118,12 +119,13 @@ impl TrainSection {
         }
     }
 
-    /// How many workers an update waits for, if they make it together.
+    /// The number of workers that an update waits for, if they make it together.
     pub fn needed(&self) -> usize {
         self.workers.saturating_sub(self.backup).max(1)
     }
 
-    /// How many examples a step takes from the data, of which an update in mode sync counts a batch of this many.
+    /// The number of examples that a step takes from the data, given the number that an update in mode sync counts as a
+    /// batch.
     ///
     /// # Errors
     /// Those of [`rows`](TrainSection::rows).
@@ -134,7 +136,7 @@ impl TrainSection {
         }
     }
 
-    /// How many examples a worker takes at a time, of a batch of this many.
+    /// The number of examples that a worker takes at a time, of a batch of this many.
     ///
     /// # Errors
     /// InvalidArgument if the workers cannot share it equally.
@@ -153,7 +155,7 @@ impl TrainSection {
 
 type Read<T> = Result<T, Fault>;
 
-/// Reads the sections of a graph.json, or of a file that has them alone.
+/// Reads the sections of a graph.json, or of a file that has only them.
 ///
 /// # Errors
 /// [`SectionsError`].
@@ -168,7 +170,7 @@ pub fn read(text: &str) -> Result<Sections, SectionsError> {
 
 fn sections(value: &Value) -> Read<Sections> {
     let root = Path::Root;
-    // A file that has the sections alone may lie beside the graph, or be a graph.json with nodes of its own.
+    // A file that has only the sections may accompany the graph, or be a graph.json with nodes.
     for Member { key, at, .. } in value.object(root, "a file of a graph is an object")? {
         if !ROOT_KEYS.contains(&&**key) {
             return Err(unknown(key, *at, root.key(key), ROOT_KEYS));
@@ -358,7 +360,7 @@ fn number(value: &Value, path: Path) -> Read<f64> {
     number.ok_or_else(|| Fault::content(value, path, format!("expected a number, found {}", value.describe())))
 }
 
-/// How many tasks of a job.
+/// The number of tasks of a job.
 fn tasks(value: &Value, path: Path) -> Read<usize> {
     let count = count(value, path)?;
     usize::try_from(count).ok().filter(|&count| count <= MAX_TASKS).ok_or_else(|| {

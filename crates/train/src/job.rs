@@ -1,4 +1,5 @@
-//! A model with all that training it takes: replicas on workers, queues of batches, the update, and what saves and restores it.
+//! The graph of a training: the model's replicas on workers, queues of batches, the update, and the nodes that save and
+//! restore.
 
 mod accumulator;
 mod backup;
@@ -29,7 +30,7 @@ use super::minimize::{apply_each, gradients};
 use super::{Trained, clip};
 use crate::data::There;
 
-/// A placeholder that the training feeds, and what an example of it is.
+/// A placeholder that the training feeds, with the dtype and the shape of an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FedPlaceholder {
     /// The placeholder.
@@ -38,7 +39,7 @@ pub struct FedPlaceholder {
     pub dtype: DType,
     /// The shape of one example.
     pub example: Vec<usize>,
-    /// If it lies on the workers, where: then what is fed are places in it.
+    /// The file on the workers that contains it, if any: then indices into the file are fed.
     pub there: Option<There>,
 }
 
@@ -47,38 +48,39 @@ pub struct FedPlaceholder {
 pub struct TrainingGraph {
     /// All nodes.
     pub graph: Graph,
-    /// Runs once the model's own variables have values: gives theirs to what the optimizer keeps.
+    /// Initialises the optimizer's variables, once the model's variables have values.
     pub init: String,
-    /// What steps run: one for all workers together, or one for each worker.
+    /// The nodes that steps run: one set for all workers together, or one for each worker.
     pub steps: Vec<StepNodes>,
-    /// The loss and the metrics of one replica, for evaluating: the data is then fed to the placeholders.
+    /// The loss and the metrics of one replica, for evaluations: the data is then fed to the placeholders.
     pub evaluated: Vec<String>,
-    /// What runs beside the steps, as often as they do: the workers, if an update does not wait for all of them.
+    /// The nodes that run in parallel with the steps, as often as they do: the workers, if an update does not wait for all of
+    /// them.
     pub beside: Vec<String>,
-    /// Run before the first step, in this order, whether the variables have first values or others.
+    /// Run before the first step, in this order, whether the variables were initialised or restored.
     pub begin: Vec<String>,
-    /// Run before that: each has a worker read a file that lies on it.
+    /// Run before that: each has a worker read a file that is stored on it.
     pub loads: Vec<String>,
-    /// Run once the steps are over: each has a worker let go of such a file.
+    /// Run once the steps are over: each has a worker release such a file.
     pub unloads: Vec<String>,
     /// A queue of batches for each replica.
     pub queues: Vec<QueueNodes>,
-    /// Of the first replica, part by part, what takes examples of those that lie on the workers.
+    /// For the first replica, part by part, the nodes that take examples of those that are stored on the workers.
     pub held: Vec<Option<Held>>,
-    /// What a training that was killed may have left behind.
+    /// Leftovers of a training that was killed.
     pub drains: Vec<Drain>,
     /// All variables.
     pub variables: Vec<Variable>,
-    /// For each variable, what is fed to give it a value, and what is run then.
+    /// For each variable, the placeholder for a new value, and the node that assigns it.
     pub restores: Vec<(String, String)>,
     /// The placeholder that steps which train feed with true, if there is one.
     pub training: Option<String>,
 }
 
-/// What a step runs and may fetch.
+/// The nodes that a step runs and may fetch.
 #[derive(Clone, Debug)]
 pub struct StepNodes {
-    /// Runs it.
+    /// The node that runs it.
     pub run: String,
     /// The mean loss of its batch: a float32.
     pub loss: String,
@@ -87,39 +89,40 @@ pub struct StepNodes {
 }
 
 impl StepNodes {
-    /// What a step fetches to report it: the loss, and the metrics.
+    /// The tensors that a step fetches to report it: the loss, and the metrics.
     pub fn fetches(&self) -> Vec<&str> {
         std::iter::once(&self.loss).chain(&self.metrics).map(String::as_str).collect()
     }
 }
 
-/// Where something may lie that no step is to take.
+/// A queue or an accumulator whose contents no step is to take.
 #[derive(Clone, Debug)]
 pub struct Drain {
-    /// How much it is, an int32.
+    /// The number of elements, an int32.
     pub size: String,
-    /// Runs to drop it, if there is any.
+    /// Runs to drop them, if there are any.
     pub drop: String,
 }
 
-/// Begins the names of the nodes that fail a step whose loss is not finite.
+/// The prefix of the names of the nodes that fail a step whose loss is not finite.
 pub const CHECK: &str = "train/loss_is_a_number";
 
-/// Begins the names of the nodes that fail a step with a gradient that is not finite, where that is asked for.
+/// The prefix of the names of the nodes that fail a step with a gradient that is not finite, where that is requested.
 pub const CHECK_GRADIENT: &str = "train/gradient_is_a_number";
 
-/// The node of a model that runs what each step is to run beside the update, unless the section `train` names others.
+/// The node of a model that runs the nodes of each step in addition to the update, unless the section `train` names others.
 pub const UPDATES: &str = "train/updates";
 
-/// The node of a model whose value is the number of the replica, a constant, from 0: what is random there goes by it.
+/// The node of a model whose value is the index of the replica, a constant, from 0: it determines the replica's random
+/// numbers.
 pub const REPLICA: &str = "train/replica";
 
-/// Puts a training together. A queue holds `capacity` batches. `checks`: whether gradients that are not finite fail a step, as
-/// a loss does.
+/// Assembles a training. A queue holds `capacity` batches. `checks`: whether gradients that are not finite fail a step, as a
+/// loss does.
 ///
 /// # Errors
-/// InvalidArgument for what does not fit: a name that does not exist, a batch that the workers cannot share equally; those of
-/// [`gradients`] and [`apply`](super::apply).
+/// InvalidArgument for inconsistent input: a name that does not exist, a batch that the workers cannot share equally; those
+/// of [`gradients`] and [`apply`](super::apply).
 pub fn job(
     graph: Graph,
     sections: &Sections,
@@ -202,21 +205,21 @@ pub fn homes(graph: &Graph, train: &TrainSection, first: &str) -> Result<Vec<Str
     (0..train.workers.max(1)).map(home).collect()
 }
 
-/// What was added to the replicas of a model.
+/// The nodes and variables that were added to the replicas of a model.
 struct Made {
-    /// Gives what was added its first value.
+    /// Initialises the added variables.
     init: Output,
     teams: Vec<Team>,
     /// The variables that make up the state of the training.
     variables: Vec<Variable>,
-    /// For each other replica that has variables of its own, these, in the order of `variables`.
+    /// For each other replica that has copies of the variables, these copies, in the order of `variables`.
     copies: Vec<Vec<Variable>>,
-    /// The nodes, by their places, that are to come as soon as what they take.
+    /// The indices of the nodes that are to be moved to directly after their inputs.
     early: Range<usize>,
     beside: Beside,
 }
 
-/// Replicas of which the batches together make one update.
+/// Replicas whose batches together make one update.
 struct Team {
     /// The means of the loss and the metrics over them.
     loss: Output,
@@ -225,15 +228,15 @@ struct Team {
     run: Output,
 }
 
-/// What there is beside the updates.
+/// The nodes in addition to the updates.
 #[derive(Default)]
 struct Beside {
     begin: Option<String>,
     drains: Vec<Drain>,
     workers: Vec<String>,
-    /// Nodes that are to take another first input, by its name.
+    /// Nodes whose first input is to be replaced, with the name of the new one.
     gates: Vec<(String, String)>,
-    /// Nodes that are to wait for others, by their names.
+    /// Nodes that are to wait for other nodes, by their names.
     after: Vec<(String, String)>,
 }
 
@@ -264,7 +267,7 @@ fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection, check
     Ok(Made { init, teams: made, variables, copies: Vec::new(), early: 0..0, beside })
 }
 
-/// Refuses a metric of which the first replica shows that it is not one number.
+/// Rejects a metric that is not a single number in the first replica.
 fn check_metric(g: &GraphBuilder, name: &str, metric: Output) -> Result<()> {
     let (graph, dtype) = (g.settled(), g.settled().output_type(metric).dtype);
     let shape = graph.shapes().known(metric);
@@ -286,13 +289,13 @@ fn metrics(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection, team
     Ok(means)
 }
 
-/// What was added, without the variables that were there.
+/// The added variables, without the known ones.
 fn without(added: Vec<Variable>, known: &[Variable]) -> Vec<Variable> {
     let known: HashSet<&str> = known.iter().map(|variable| variable.name.as_str()).collect();
     added.into_iter().filter(|variable| !known.contains(variable.name.as_str())).collect()
 }
 
-/// Gradients that exist only if the loss is finite, and with `checks`, all of them are.
+/// Gradients that exist only if the loss is finite, and with `checks`, only if all of them are, too.
 fn held(g: &mut GraphBuilder, loss: Output, gradients: &[Gradient], checks: bool) -> Result<Vec<Gradient>> {
     let home = g.device_of(loss);
     let message = "the loss is not finite";
@@ -318,7 +321,7 @@ fn held(g: &mut GraphBuilder, loss: Output, gradients: &[Gradient], checks: bool
             checked.into_iter().fold(all, |all, one| all.control(one)).build()
         })?;
     }
-    // In the order in which they are computed, which whatever takes them can go by.
+    // In the order in which they are computed, on which their consumers can rely.
     let mut order: Vec<usize> = (0..gradients.len()).collect();
     order.sort_by_key(|&place| clip::values(&gradients[place]).node);
     let mut held = gradients.to_vec();
@@ -349,7 +352,7 @@ pub fn names_of_variables(graph: &Graph) -> Vec<String> {
     makes.map(|(id, node)| reads(id).unwrap_or_else(|| node.name.clone())).collect()
 }
 
-/// The variables that are trained: those that are named, or all that can be.
+/// The variables that are trained: the named ones, or all that are trainable.
 fn trained_of(train: &TrainSection, variables: &[Variable]) -> Result<Vec<Variable>> {
     if train.variables.is_empty() {
         let can = |variable: &&Variable| variable.trainable && variable.dtype.is_float();
@@ -369,7 +372,7 @@ fn trained_of(train: &TrainSection, variables: &[Variable]) -> Result<Vec<Variab
     train.variables.iter().map(find).collect()
 }
 
-/// The mean of some scalars as a float32, where the first is.
+/// The mean of some scalars as a float32, on the device of the first.
 fn mean(g: &mut GraphBuilder, name: &str, all: &[Output]) -> Result<Output> {
     let device = g.device_of(all[0]);
     on(g, &device, |g| {
@@ -379,7 +382,7 @@ fn mean(g: &mut GraphBuilder, name: &str, all: &[Output]) -> Result<Output> {
     })
 }
 
-/// Adds what gives a variable another value, and its copies the same one: what is fed, and what is run then.
+/// Adds the assignment of a value to a variable and its copies; returns the placeholder to feed, and the node to run.
 pub fn restore<'v>(
     g: &mut GraphBuilder,
     variable: &'v Variable,

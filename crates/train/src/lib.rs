@@ -1,7 +1,7 @@
 //! Training as nodes of a graph: variables with initial values, learning rates that follow the step, and the optimizers, as
 //! TensorFlow 1's `tf.train` adds them.
 //!
-//! - **Is**: optimizers, replicas and sums over tasks as nodes; [`model`], models as they are written, with operators and layers;
+//! - **Is**: optimizers, replicas and sums over tasks as nodes; [`model`], models in Rust, with operators and layers;
 //!   [`data`], examples to train with, decoded from the bytes of files; [`mod@file`] and [`job`], a training as a JSON file.
 //! - **Knows**: graphs and tensors.
 //! - **Never** runs a step, opens a file or has a clock: `meshtf::trainer` feeds, evaluates and saves.
@@ -42,5 +42,5 @@ pub use minimize::{Trained, Training, apply, apply_with, gradients, minimize};
 pub use optimizer::Optimizer;
 pub use schedule::{Schedule, WarmUp};
 
-/// The variable that counts the steps, an int64, as TensorFlow names it.
+/// The variable that counts the steps, an int64, with TensorFlow's name.
 pub const GLOBAL_STEP: &str = "global_step";

@@ -1,4 +1,4 @@
-//! One step of training: gradients of a loss by variables, and what is done with them.
+//! One step of training: gradients of a loss by variables, and their application.
 
 use std::collections::HashMap;
 
@@ -16,20 +16,20 @@ use super::dense::Update;
 use super::optimizer::{Optimizer, Powers};
 use super::schedule::Schedule;
 
-/// How variables are trained.
+/// The parameters of training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
-    /// What is done with gradients.
+    /// The rule by which gradients change variables.
     pub optimizer: Optimizer,
-    /// How large the steps are.
+    /// The learning rate.
     pub rate: Schedule,
-    /// How gradients are limited.
+    /// The limit of gradients.
     pub clip: Option<Clip>,
-    /// The share of each weight, times the learning rate, that goes before each update.
+    /// The share of each weight, times the learning rate, that is subtracted before each update.
     pub weight_decay: f64,
     /// The decay of moving averages of the variables, if they are to be kept.
     pub average: Option<f64>,
-    /// The device of the count of steps; if it is empty, the first variable's.
+    /// The device of the step counter; if it is empty, the first variable's.
     pub device: String,
 }
 
@@ -49,13 +49,13 @@ pub struct Trained {
     pub global_step: Variable,
     /// The learning rate of the step, a float32.
     pub rate: Output,
-    /// The global norm of the gradients before they were clipped, if they were by that.
+    /// The global norm of the gradients before they were clipped, if clipping computed it.
     pub norm: Option<Output>,
-    /// Every variable: those that are trained, and what was added for them.
+    /// Every variable: those that are trained, and those that were added for them.
     pub variables: Vec<Variable>,
 }
 
-/// Adds the gradients of a loss by variables, and what changes the variables by them.
+/// Adds the gradients of a loss by variables, and the update of the variables by them.
 ///
 /// # Errors
 /// Those of [`gradients`] and [`apply`].
@@ -73,7 +73,7 @@ pub fn gradients(g: &mut GraphBuilder, losses: &[Output], variables: &[Variable]
     gradients_of_share(g, losses, losses.len(), variables)
 }
 
-/// As [`gradients`], if the mean is over this many losses, of which the others are elsewhere: their part of it.
+/// As [`gradients`], if the mean is over `count` losses, of which the other ones are elsewhere: the share of these.
 pub(super) fn gradients_of_share(
     g: &mut GraphBuilder,
     losses: &[Output],
@@ -104,7 +104,7 @@ pub(super) fn gradients_of_share(
             _ => Some(on(g, &device, |g| g.constant("share", share))?),
         });
     }
-    // By the handle, it is the sum of those by the value and by rows that were looked up through the handle.
+    // The gradient by the handle is the sum of that by the value and those by rows that were looked up through the handle.
     let handles: Vec<Output> = variables.iter().map(|variable| variable.handle).collect();
     let options = Differentiation { starts, ..Differentiation::default() };
     let found = gradient::gradients(g, losses, &handles, &options)?;
@@ -128,10 +128,10 @@ pub(super) fn gradients_of_share(
     Ok(all)
 }
 
-/// Adds what changes variables by their gradients, one for each.
+/// Adds the update of variables by their gradients, one for each.
 ///
 /// # Errors
-/// InvalidArgument for numbers that make no sense, and names that are taken.
+/// InvalidArgument for invalid parameters, and names that are taken.
 pub fn apply(
     g: &mut GraphBuilder,
     variables: &[Variable],
@@ -155,8 +155,8 @@ pub fn apply_with(
     Ok(apply_each(g, variables, &[gradients.to_vec()], training, others, "")?.0)
 }
 
-/// As [`apply_with`], for several that change the same variables, each by gradients of its own. Returns the node that a step of
-/// each runs, too; that of the first is in what was added. `prefix` begins the names of what is there once for all variables.
+/// As [`apply_with`], for several sets of gradients that change the same variables. Returns the node that a step of each set
+/// runs; that of the first is also in the added nodes. `prefix` begins the names of nodes that exist once for all variables.
 ///
 /// # Errors
 /// As [`apply`].
@@ -239,7 +239,7 @@ pub(super) fn apply_each(
     Ok((Trained { step, global_step, rate, norm, variables: all }, steps))
 }
 
-/// Multiplies the powers of Adam's betas by these, after the updates.
+/// Multiplies the powers of Adam's betas by the betas, after the updates.
 fn advance(
     g: &mut GraphBuilder,
     powers: Option<&Powers>,
@@ -260,9 +260,9 @@ fn advance(
     Ok(done)
 }
 
-/// The variable that counts the steps: the graph's own, if it has one.
+/// The variable that counts the steps: the graph's, if it has one.
 pub(super) fn count_of_steps(g: &mut GraphBuilder, home: &str, prefix: &str) -> Result<Variable> {
-    // One for the whole graph, whatever scope the training is put in.
+    // One for the whole graph, in whatever scope the training is.
     let outer = g.enter_root();
     let count = count_at_root(g, home, &format!("{prefix}{GLOBAL_STEP}"));
     g.leave_scope(outer);
@@ -295,8 +295,8 @@ fn betas(optimizer: &Optimizer) -> Option<(f64, f64)> {
 }
 
 impl Update<'_> {
-    /// The gradient for once the variable has become smaller. That waits for the gradient, which everything that reads the
-    /// variable in this step comes before, and the check of the loss too.
+    /// The gradient after weight decay. The decay waits for the gradient, which follows every read of the variable in this
+    /// step and the check of the loss.
     fn after_decay(&mut self, gradient: Gradient, decay: f64) -> Result<Gradient> {
         if decay == 0.0 {
             return Ok(gradient);

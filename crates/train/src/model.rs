@@ -1,4 +1,4 @@
-//! Models as they are written down: values with operators, layers, and an optimizer that minimizes a loss.
+//! Models written in Rust: values with operators, layers, and an optimizer that minimizes a loss.
 //!
 //! ```
 //! use meshtf_train::model::Model;
@@ -17,8 +17,7 @@
 //! # Ok::<(), meshtf_tensor::failure::Failure>(())
 //! ```
 //!
-//! Nothing between these lines fails: what cannot be is remembered, with what it was about, and [`Model::finish`] answers the
-//! first of it.
+//! No call between these lines fails: the first error is remembered, with its context, and [`Model::finish`] returns it.
 
 mod attention;
 mod layers;
@@ -39,7 +38,7 @@ use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 use crate::job::{REPLICA, UPDATES, names_of_variables};
 use crate::{self as train, GLOBAL_STEP, Initializer, Trained, Training, Variable, VariableSpec};
 
-/// A graph that is being written. Its clones are the same one.
+/// A graph under construction. Its clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Model(Rc<RefCell<State>>);
 
@@ -47,19 +46,19 @@ pub struct Model(Rc<RefCell<State>>);
 struct State {
     g: GraphBuilder,
     variables: Vec<Variable>,
-    /// Whether the graph was read, and may have more.
+    /// Whether the graph was read, and may have variables that are not known yet.
     has_more: bool,
-    /// What a training step does beside the optimizer's update: layers that keep averages.
+    /// The nodes that a training step runs in addition to the optimizer's update, for layers that keep averages.
     updates: Vec<Output>,
-    /// Whether a step of the model's own runs these.
+    /// Whether a step of the model runs these.
     is_minimized: bool,
     global_step: Option<Variable>,
-    /// Whether a step trains: fed by those that do.
+    /// Whether a step trains: fed by the steps that do.
     training: Option<Output>,
-    /// The number of the replica, once something asked for it.
+    /// The index of the replica, once it was requested.
     replica: Option<Output>,
     seed: i64,
-    /// The first thing that went wrong. What comes after it is not added.
+    /// The first error. Nothing is added after it.
     failed: Option<Failure>,
 }
 
@@ -71,7 +70,7 @@ pub struct Value {
     output: Option<Output>,
 }
 
-/// The name of the scalar bool that steps which train feed with true, if a layer asks for it. It is false by default.
+/// The name of the scalar bool that steps which train feed with true, if a layer needs it. It is false by default.
 pub const TRAINING: &str = "training";
 
 impl Model {
@@ -80,8 +79,8 @@ impl Model {
         Model::default()
     }
 
-    /// Goes on with a graph, whose nodes stay as they are. Its variables are the model's, too, but for those of an unknown shape;
-    /// its own nodes give them their first values.
+    /// Continues with a graph, whose nodes stay unchanged. Its variables are the model's, too, except those of an unknown
+    /// shape; the graph's nodes initialise them.
     pub fn from_graph(graph: Graph) -> Model {
         let model = Model::new();
         {
@@ -91,7 +90,7 @@ impl Model {
         model
     }
 
-    /// The seed of first values and of dropout from now on; 0 without this.
+    /// The seed of initial values and of dropout from now on; 0 without this.
     pub fn seed(&self, seed: i64) {
         self.0.borrow_mut().seed = seed;
     }
@@ -119,12 +118,12 @@ impl Model {
         self.variable_of(&VariableSpec::new(name, shape, initial))
     }
 
-    /// A new variable; its value. The model's seed is added to its own.
+    /// A new variable; its value. The model's seed is added to that of `spec`.
     pub fn variable_of(&self, spec: &VariableSpec) -> Value {
         self.add(|state| Ok(state.variable(spec)?.value))
     }
 
-    /// Adds a node of any op, of which the first output is answered.
+    /// Adds a node of any op; returns its first output.
     pub fn op(&self, op: &str, inputs: &[&Value], attrs: Attrs) -> Value {
         let inputs: Vec<Option<Output>> = inputs.iter().map(|value| value.output).collect();
         self.add(|state| {
@@ -139,7 +138,7 @@ impl Model {
         })
     }
 
-    /// Requests a device for what `add` adds; see [`GraphBuilder::with_device`].
+    /// Requests a device for the nodes that `add` adds; see [`GraphBuilder::with_device`].
     pub fn on<T>(&self, device: &str, add: impl FnOnce() -> T) -> T {
         let outer = self.0.borrow_mut().g.enter_device(device);
         match outer {
@@ -155,7 +154,7 @@ impl Model {
         }
     }
 
-    /// Puts `scope/` before the names of what `add` adds; see [`GraphBuilder::with_scope`].
+    /// Puts `scope/` before the names of the nodes that `add` adds; see [`GraphBuilder::with_scope`].
     pub fn scope<T>(&self, scope: &str, add: impl FnOnce() -> T) -> T {
         let outer = self.0.borrow_mut().g.enter_scope(scope);
         let made = add();
@@ -163,8 +162,8 @@ impl Model {
         made
     }
 
-    /// Adds what trains the model's trainable variables by the gradients of a loss: the node `train/step`. Of those of a graph
-    /// that was read, those that the loss depends on are trained.
+    /// Adds the nodes that train the model's trainable variables by the gradients of a loss: the node `train/step`. Of the
+    /// variables of a graph that was read, those that the loss depends on are trained.
     pub fn minimize(&self, loss: &Value, training: &Training) {
         let variables = self.variables();
         let needed = self.0.borrow().before(loss.output);
@@ -176,7 +175,7 @@ impl Model {
         self.minimize_by(loss, &trained, training);
     }
 
-    /// As [`minimize`](Model::minimize), for these variables only. Returns what was added, unless something failed.
+    /// As [`minimize`](Model::minimize), for these variables only. Returns the added nodes, unless an error occurred.
     pub fn minimize_by(&self, loss: &Value, variables: &[Variable], training: &Training) -> Option<Trained> {
         let output = loss.output;
         let mut state = self.0.borrow_mut();
@@ -213,19 +212,19 @@ impl Model {
         self.add(State::is_training)
     }
 
-    /// The number of the worker's replica in a training with several, an int64; 0 otherwise. Add it to a seed to have other
+    /// The index of the worker's replica in a training with several, an int64; 0 otherwise. Add it to a seed to have other
     /// random numbers on each worker.
     pub fn replica(&self) -> Value {
         self.add(State::replica)
     }
 
-    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), but for those
-    /// of a graph that was read; it is not there if there is no other. If layers keep running averages and the model was not
-    /// minimized, the node [`UPDATES`] brings those up to date, and a training of the graph runs it in each step. The model goes
-    /// on with that graph as with one that was read.
+    /// The graph, with the node `init` that initialises every variable (`init_1` if that name is taken), except those of a
+    /// graph that was read; without other variables, there is no such node. If layers keep running averages and the model was
+    /// not minimized, the node [`UPDATES`] updates those, and a training of the graph runs it in each step. The model
+    /// continues with that graph as with one that was read.
     ///
     /// # Errors
-    /// The first thing that went wrong since the model was begun.
+    /// The first error since the model was created.
     pub fn finish(&self) -> Result<Graph> {
         let mut state = self.0.borrow_mut();
         if let Some(failure) = &state.failed {
@@ -243,7 +242,7 @@ impl Model {
             added?;
         }
         let graph = g.finish()?;
-        // Values keep their names, and the model may go on.
+        // Values keep their names, and the model may continue.
         state.g = GraphBuilder::from(graph.clone());
         state.variables.clear();
         state.has_more = true;
@@ -252,7 +251,7 @@ impl Model {
         Ok(graph)
     }
 
-    /// Adds something, unless something failed before.
+    /// Adds an output, unless an error occurred before.
     fn add(&self, add: impl FnOnce(&mut State) -> Result<Output>) -> Value {
         let mut state = self.0.borrow_mut();
         let output = match state.failed {
@@ -273,7 +272,7 @@ impl Model {
         self.0.borrow_mut().failed.get_or_insert(failure);
     }
 
-    /// A value that cannot be, and why.
+    /// A value that cannot exist, with the reason.
     fn refuse(&self, why: String) -> Value {
         self.fail(Failure::invalid(why));
         Value { model: self.clone(), output: None }
@@ -356,7 +355,7 @@ impl State {
         Ok(*self.training.insert(training))
     }
 
-    /// The number of the replica, an int64.
+    /// The index of the replica, an int64.
     fn replica(&mut self) -> Result<Output> {
         if let Some(replica) = self.replica {
             return Ok(replica);
@@ -366,7 +365,7 @@ impl State {
         Ok(*self.replica.insert(replica))
     }
 
-    /// The output of the node of this name, if it is such a one; else adds it, outside of all scopes.
+    /// The output of the node of this name, if it matches; else adds it, outside of all scopes.
     fn find_or_add(
         &mut self,
         name: &str,
@@ -390,7 +389,7 @@ impl State {
         let updates = self.updates.clone();
         self.is_minimized = true;
         let mut trained = train::apply_with(&mut self.g, variables, &gradients, training, &updates)?;
-        // The step count may have been there before, with what begins it.
+        // The step counter may have existed before, with its initialiser.
         trained.variables.retain(|variable| self.variables.iter().all(|known| known.name != variable.name));
         self.variables.extend(trained.variables.clone());
         Ok(trained)
@@ -403,7 +402,8 @@ impl Value {
         self.output.map(|output| self.model.0.borrow().g.tensor_name(output)).unwrap_or_default()
     }
 
-    /// The same value under a name; if another node has it, in whatever case of letters, a number is appended, as for all nodes.
+    /// The same value under a name; if another node has it, in whatever case of letters, a number is appended, as for all
+    /// nodes.
     pub fn named(&self, name: &str) -> Value {
         let output = self.output;
         self.model.add(|state| state.g.op("Identity").name(name).input(output.ok_or_else(after)?).build())
@@ -414,12 +414,12 @@ impl Value {
         self.output.map_or(DType::F32, |output| self.model.0.borrow().g.settled().output_type(output).dtype)
     }
 
-    /// What is known of its shape.
+    /// The known part of its shape.
     pub fn shape(&self) -> PartialShape {
         self.output.map_or(PartialShape::UNKNOWN, |output| self.model.0.borrow().g.settled().shapes().of(output))
     }
 
-    /// Adds a node that takes this value and others.
+    /// Adds a node that takes this value and `others`.
     fn with(&self, op: &str, others: impl IntoIterator<Item = Input>) -> Value {
         self.with_attrs(op, others, Attrs::default())
     }
@@ -435,7 +435,7 @@ impl Value {
         })
     }
 
-    /// This as an input, if there was no failure; then it does not matter.
+    /// This as an input; after a failure, a dummy.
     fn input(&self) -> Input {
         self.output.map_or_else(|| Input::Value(Tensor::scalar(0f32)), Input::Output)
     }
@@ -462,7 +462,7 @@ impl Value {
     }
 }
 
-/// What is not added after a failure: nobody sees it.
+/// The placeholder failure of nodes that are not added after a failure; it is never returned to the caller.
 fn after() -> Failure {
     Failure::invalid("an earlier call failed")
 }

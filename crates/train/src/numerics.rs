@@ -1,5 +1,5 @@
-//! Which node of a model is the first whose value is not finite: nodes that say it of each, which no step runs unless it is
-//! asked.
+//! Detection of the first node of a model whose value is not finite: nodes that test each value, which no step runs unless
+//! they are fetched.
 
 use std::collections::HashSet;
 
@@ -10,17 +10,16 @@ use meshtf_tensor::failure::Result;
 
 use super::job::{CHECK_GRADIENT, TrainingGraph, name_of_next};
 
-/// What finds the first value that is not finite.
+/// The nodes that find the first value that is not finite.
 #[derive(Clone, Debug, Default)]
 pub struct Numerics {
-    /// For each kind of step, the values that its loss and then its gradients depend on, each behind those that it depends on
-    /// itself.
+    /// For each kind of step, the values that its loss and then its gradients depend on, in topological order.
     pub steps: Vec<Vec<FiniteCheck>>,
-    /// For each replica, what takes its part of a batch; feeding that leaves the queues alone.
+    /// For each replica, the nodes that take its part of a batch; feeding those leaves the queues alone.
     pub taken: Vec<Vec<String>>,
 }
 
-/// A value, and what says of it whether it is finite.
+/// A value, and the node that tests whether it is finite.
 #[derive(Clone, Debug)]
 pub struct FiniteCheck {
     /// The tensor.
@@ -31,8 +30,8 @@ pub struct FiniteCheck {
     pub is_finite: String,
 }
 
-/// Adds what finds values that are not finite to a training. Within a loop or a branch of a conditional it looks at nothing: such
-/// nodes cannot be fetched.
+/// Adds nodes that find values that are not finite to a training. Values within a loop or a branch of a conditional are not
+/// tested: such nodes cannot be fetched.
 ///
 /// # Errors
 /// Those of adding nodes.
@@ -69,7 +68,7 @@ pub fn add_checks(job: &mut TrainingGraph) -> Result<Numerics> {
     Ok(Numerics { steps, taken: taken.iter().map(|nodes| nodes.iter().map(name).collect()).collect() })
 }
 
-/// The nodes that take what a replica's queue is filled with, part after part.
+/// The nodes that take the elements of a replica's queue, part after part.
 fn takers(graph: &Graph, replica: usize) -> Vec<NodeId> {
     let Some(next) = graph.find(&name_of_next(replica)) else { return Vec::new() };
     let port = |node: &Node| node.inputs.first().filter(|from| from.node == next).map(|from| from.port);
@@ -96,8 +95,8 @@ fn gradients_of(graph: &Graph, run: NodeId) -> Vec<NodeId> {
     found
 }
 
-/// The nodes that some nodes depend on by values, these among them: each behind those that it depends on, and behind what is
-/// before nodes that are named earlier. Of `ends`, nothing before them.
+/// The nodes that `lasts` depend on by values, these included, in topological order, the dependencies of an earlier one
+/// first. The traversal stops at `ends`.
 fn before(graph: &Graph, lasts: &[NodeId], ends: &HashSet<NodeId>) -> Vec<NodeId> {
     let (mut seen, mut order) = (vec![false; graph.len()], Vec::new());
     for &last in lasts {
@@ -108,7 +107,7 @@ fn before(graph: &Graph, lasts: &[NodeId], ends: &HashSet<NodeId>) -> Vec<NodeId
     order
 }
 
-/// Adds a node that was not seen, behind those that it depends on and that were not seen, either.
+/// Adds a node after those of its dependencies that were not seen before.
 fn add_before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>, seen: &mut [bool], order: &mut Vec<NodeId>) {
     let mut open = vec![(last, 0)];
     while let Some((id, next)) = open.pop() {
@@ -125,7 +124,7 @@ fn add_before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>, seen: &mut [b
     }
 }
 
-/// Which nodes are within a loop or a branch.
+/// By node: whether it is within a loop or a branch.
 fn within_flow(graph: &Graph) -> Vec<bool> {
     let begins = |node: &Node| matches!(node.op.role, Role::Enter | Role::Switch);
     let ends = |node: &Node| matches!(node.op.role, Role::Exit | Role::Merge);
@@ -143,7 +142,7 @@ fn within_flow(graph: &Graph) -> Vec<bool> {
             open.extend(&users[id.index()]);
         }
     }
-    // A Merge that a NextIteration leads to is a loop's.
+    // A Merge with a NextIteration as input belongs to a loop.
     for (id, node) in graph.nodes() {
         let is_loops = |input: &Output| graph.node(input.node).op.role == Role::NextIteration;
         if ends(node) && node.inputs.iter().any(is_loops) {

@@ -1,52 +1,53 @@
-//! The optimizers: what each keeps beside a variable, and with which numbers it begins.
+//! The optimizers: their slots for each variable, with the initial values.
 
 use meshtf_graph::GraphBuilder;
 use meshtf_graph::variable::ops::scalar;
 use meshtf_graph::variable::{Initializer, Variable, VariableSpec, add_variable};
 use meshtf_tensor::failure::{Failure, Result};
 
-/// How gradients change variables. The numbers are those of TensorFlow's classes in `tf.train`, which these behave like; AdamW
-/// and Lion behave like those of Keras.
+/// The rule by which gradients change variables. The parameters are those of TensorFlow's classes in `tf.train`, which these
+/// behave like; AdamW and Lion behave like those of Keras.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
     /// `w -= rate · g`.
     Sgd,
     /// `a = momentum · a + g`, `w -= rate · a`.
     Momentum {
-        /// How much of the last update goes on.
+        /// The share of the last update that is kept.
         momentum: f64,
         /// Whether `w -= rate · (g + momentum · a)` instead.
         nesterov: bool,
     },
     /// `a += g²`, `w -= rate · g / √a`.
     Adagrad {
-        /// What `a` begins with.
+        /// The initial value of `a`.
         initial: f64,
     },
     /// Rates by the ratio of past updates and past gradients.
     Adadelta {
-        /// How slowly the past is forgotten.
+        /// The decay of the averages.
         rho: f64,
         /// Added below roots.
         epsilon: f64,
     },
     /// `s = decay · s + (1 - decay) · g²`, `m = momentum · m + rate · g / √(s + epsilon)`, `w -= m`.
     RmsProp {
-        /// How slowly squares are forgotten.
+        /// The decay of the average of squares.
         decay: f64,
-        /// How much of the last update goes on.
+        /// The share of the last update that is kept.
         momentum: f64,
         /// Added below the root.
         epsilon: f64,
         /// Whether the square of the gradients' mean is subtracted below the root.
         centered: bool,
     },
-    /// `m = beta1 · m + (1 - beta1) · g`, `v = beta2 · v + (1 - beta2) · g²`, `w -= rate · m' / (√v' + epsilon)`, with both made
-    /// up for having begun at zero. A sparse gradient lets `m` and `v` of all rows decay, as in TensorFlow.
+    /// `m = beta1 · m + (1 - beta1) · g`, `v = beta2 · v + (1 - beta2) · g²`, `w -= rate · m' / (√v' + epsilon)`, with `m'`
+    /// and `v'` corrected for the bias of the zero start. A sparse gradient lets `m` and `v` of all rows decay, as in
+    /// TensorFlow.
     Adam {
-        /// How slowly gradients are forgotten.
+        /// The decay of the average of gradients.
         beta1: f64,
-        /// How slowly squares are forgotten.
+        /// The decay of the average of squares.
         beta2: f64,
         /// Added to the root.
         epsilon: f64,
@@ -59,50 +60,50 @@ pub enum Optimizer {
         beta2: f64,
         /// As in Adam.
         epsilon: f64,
-        /// The share of a weight that goes, times the learning rate.
+        /// The share of a weight that is subtracted, times the learning rate.
         decay: f64,
     },
     /// Follow the regularized leader, with L1 and L2 regularization.
     Ftrl {
         /// The power of the sum of squares by which rates fall, at most 0.
         power: f64,
-        /// What the sum of squares begins with.
+        /// The initial value of the sum of squares.
         initial: f64,
-        /// How strongly weights are drawn to be exactly 0.
+        /// The strength of the L1 regularization, which makes weights exactly 0.
         l1: f64,
-        /// How strongly weights are drawn towards 0.
+        /// The strength of the L2 regularization, which draws weights towards 0.
         l2: f64,
     },
     /// `w -= rate · sign(beta1 · m + (1 - beta1) · g)`, `m = beta2 · m + (1 - beta2) · g`.
     Lion {
-        /// How much of the past an update has.
+        /// The share of the past in an update.
         beta1: f64,
-        /// How slowly gradients are forgotten.
+        /// The decay of the average of gradients.
         beta2: f64,
     },
 }
 
-/// A number of an optimizer.
+/// A parameter of an optimizer.
 enum Number<'a> {
     Float(&'a mut f64),
     Flag(&'a mut bool),
 }
 
-/// What an optimizer keeps for one variable.
+/// The slots of an optimizer for one variable.
 pub(super) struct Slots(pub Vec<Variable>);
 
-/// What an optimizer keeps once, of the dtype of the variables that it is for: the powers of Adam's betas.
+/// The state that an optimizer keeps once, of the dtype of its variables: the powers of Adam's betas.
 pub(super) struct Powers {
     pub beta1: Variable,
     pub beta2: Variable,
 }
 
 impl Optimizer {
-    /// Adam with its usual numbers.
+    /// Adam with its usual parameters.
     pub const ADAM: Optimizer = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
 
-    /// The optimizer of that name with TensorFlow's usual numbers: sgd, momentum, nesterov, adagrad, adadelta, rmsprop, adam,
-    /// adamw, ftrl or lion.
+    /// The optimizer of that name with TensorFlow's usual parameters: sgd, momentum, nesterov, adagrad, adadelta, rmsprop,
+    /// adam, adamw, ftrl or lion.
     pub fn of_name(name: &str) -> Option<Optimizer> {
         let (beta1, beta2) = (0.9, 0.999);
         Some(match name {
@@ -120,11 +121,11 @@ impl Optimizer {
         })
     }
 
-    /// The names that [`of_name`](Optimizer::of_name) knows.
+    /// The names that [`of_name`](Optimizer::of_name) accepts.
     pub const NAMES: &[&str] =
         &["sgd", "momentum", "nesterov", "adagrad", "adadelta", "rmsprop", "adam", "adamw", "ftrl", "lion"];
 
-    /// Its numbers by the names that they have in Rust; `centered` is 0 or 1.
+    /// Its parameters by their names in Rust; `centered` is 0 or 1.
     fn numbers(&mut self) -> Vec<(&'static str, Number<'_>)> {
         use Number::{Flag, Float};
         match self {
@@ -154,10 +155,10 @@ impl Optimizer {
         }
     }
 
-    /// Sets one of its numbers by name; a flag is 0 or 1.
+    /// Sets one of its parameters by name; a flag is 0 or 1.
     ///
     /// # Errors
-    /// InvalidArgument if it has no such number, with those that it has.
+    /// InvalidArgument if it has no such parameter, with those that it has.
     pub fn set(&mut self, name: &str, value: f64) -> Result<()> {
         let mut numbers = self.numbers();
         let known = numbers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
@@ -174,7 +175,7 @@ impl Optimizer {
     }
 
     /// # Errors
-    /// InvalidArgument for a number with which it cannot work.
+    /// InvalidArgument for a parameter out of range.
     pub(super) fn check(&self) -> Result<()> {
         let share = |name: &str, value: f64| match (0.0..1.0).contains(&value) {
             true => Ok(()),
@@ -213,12 +214,12 @@ impl Optimizer {
         }
     }
 
-    /// The share of a weight that goes with each update, times the rate.
+    /// The share of a weight that is subtracted with each update, times the rate.
     pub(super) fn decay(&self) -> f64 {
         if let Optimizer::AdamW { decay, .. } = *self { decay } else { 0.0 }
     }
 
-    /// The names of its slots after the variable's, and what they begin with.
+    /// The names of its slots after the variable's, and their initial values.
     fn slots(&self) -> Vec<(&'static str, f64)> {
         match *self {
             Optimizer::Sgd => vec![],
@@ -234,7 +235,7 @@ impl Optimizer {
         }
     }
 
-    /// Adds what it keeps for a variable, on the variable's device.
+    /// Adds its slots for a variable, on the variable's device.
     pub(super) fn add_slots(&self, g: &mut GraphBuilder, variable: &Variable) -> Result<Slots> {
         let mut slots = Vec::new();
         for (suffix, first) in self.slots() {
@@ -243,7 +244,7 @@ impl Optimizer {
         Ok(Slots(slots))
     }
 
-    /// Adds what it keeps once, beside the first of the variables by name.
+    /// Adds the state that it keeps once, on the device of the first of the variables by name.
     pub(super) fn add_powers(
         &self,
         g: &mut GraphBuilder,
@@ -258,7 +259,7 @@ impl Optimizer {
             let why = format!("{} is {} and {} is {}", first.name, first.dtype, other.name, other.dtype);
             return Err(Failure::invalid(format!("Adam needs variables of one dtype: {why}")));
         }
-        // Powers of what counts as 1 stay 1.
+        // The powers of a beta that rounds to 1 stay 1.
         scalar(first.dtype, beta1).and(scalar(first.dtype, beta2))?;
         let beta1 = beside(g, first, &format!("{prefix}beta1_power"), beta1, true)?;
         let beta2 = beside(g, first, &format!("{prefix}beta2_power"), beta2, true)?;
@@ -266,7 +267,7 @@ impl Optimizer {
     }
 }
 
-/// A variable for another one, of its shape or a scalar.
+/// A variable that belongs to another one, of its shape or a scalar.
 fn beside(g: &mut GraphBuilder, variable: &Variable, name: &str, first: f64, is_scalar: bool) -> Result<Variable> {
     let shape = if is_scalar { meshtf_tensor::Shape::scalar() } else { variable.shape.clone() };
     let spec = VariableSpec {

@@ -1,9 +1,10 @@
-//! Gradients added up over tasks that each have a part of them: afterwards all have the same sums.
+//! All-reduce of gradients over tasks that each have a part of them: afterwards all have the same sums.
 //!
-//! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. Two tasks
-//! exchange them, and both add them up. With more tasks, as many buckets as there are tasks are the chunks of one round; a bucket
-//! that is left over is cut into as many. Each chunk goes around the ring of tasks, of which each adds its own, and once more,
-//! whole. So each task sends and receives 2 (n - 1) / n of the bytes, whatever their number; no way of adding up takes less.
+//! Gradients travel in buckets, so that those that are computed first are sent while others are computed. Two tasks exchange
+//! them, and both add them up. With more tasks, as many buckets as there are tasks are the chunks of one round; a remaining
+//! bucket is cut into as many chunks. Each chunk goes around the ring of tasks, of which each adds its part, and once more,
+//! complete. So each task sends and receives 2 (n - 1) / n of the bytes, whatever the number of tasks n; no algorithm for the
+//! sum takes less.
 
 use meshtf_graph::gradient::{self, Gradient, Rows};
 use meshtf_graph::variable::Variable;
@@ -14,15 +15,16 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::clip::values;
 
-/// How gradients travel, by their bytes.
+/// The sizes of transfers of gradients, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketLimits {
-    /// What travels together: small gradients are joined up to this, and large ones are cut.
+    /// The size of a transfer: small gradients are joined up to this, and large ones are cut.
     pub bucket: usize,
-    /// A gradient of up to this is small for two tasks. To join a larger one, and to cut the sum, takes longer than to send it
-    /// alone.
+    /// The size up to which a gradient is small for two tasks. To join a larger one, and to cut the sum, takes longer than to
+    /// send it alone.
     pub joined: usize,
-    /// Up to this, each task sends its gradients to every other, so that they are there after one way and not after all around.
+    /// The size up to which each task sends its gradients to every other task, so that they arrive after one hop and not
+    /// after a round of the ring.
     pub direct: usize,
 }
 
@@ -35,20 +37,20 @@ impl Default for BucketLimits {
 /// Some elements of a variable's gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
-    /// The variable, by its place.
+    /// The index of the variable.
     variable: usize,
     elements: usize,
 }
 
-/// Pieces that travel together, of one dtype.
+/// Pieces that are sent together, of one dtype.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Bucket {
     bytes: usize,
     pieces: Vec<Piece>,
 }
 
-/// Adds nodes that sum gradients over tasks, given each task's variables and its gradients in their order. Returns the sums on
-/// each task, which are the same bit for bit.
+/// Adds nodes that sum gradients over tasks, given each task's variables and its gradients in their order. Returns the sums
+/// on each task, which are bitwise identical.
 pub fn all_reduce(
     g: &mut GraphBuilder,
     variables: &[Vec<Variable>],
@@ -74,7 +76,7 @@ pub fn all_reduce(
                 None => dense.push(place),
             }
         }
-        // A gradient is added to the graph before those that are computed from it, and so later.
+        // A gradient is added to the graph before those that are computed from it, and so has a smaller index.
         dense.sort_by_key(|&place| values(&gradients[0][place]).node);
         let mut types: Vec<DType> = dense.iter().map(|&place| variables[0][place].dtype).collect();
         types.sort_unstable();
@@ -92,7 +94,7 @@ pub fn all_reduce(
     })
 }
 
-/// The rows of all tasks, one behind the other, on one of them.
+/// The rows of all tasks, concatenated, on one of them.
 fn all_rows(g: &mut GraphBuilder, device: &str, rows: &[Rows], task: usize) -> Result<Rows> {
     let mut indices = Vec::with_capacity(rows.len());
     for own in rows {
@@ -116,7 +118,7 @@ struct Dense<'a> {
 }
 
 impl Dense<'_> {
-    /// The sums on each task, in the order of the places.
+    /// The sums on each task, in the order of `places`.
     fn add_up(&self, g: &mut GraphBuilder) -> Result<Vec<Vec<Output>>> {
         let width = self.dtype.size().unwrap_or(1);
         let elements: Vec<usize> =
@@ -124,7 +126,7 @@ impl Dense<'_> {
         // Buckets that go around together take as long as the largest of them.
         let joined = if self.variables.len() == 2 { self.limits.joined } else { self.limits.bucket };
         let buckets = buckets(&elements, width, BucketLimits { joined, ..self.limits });
-        // The pieces of each gradient, on each task, in the order in which buckets take them.
+        // The pieces of each gradient, on each task, in the order of the buckets.
         let mut pieces = Vec::with_capacity(self.variables.len());
         for task in 0..self.variables.len() {
             pieces.push(self.cut(g, task, &buckets)?);
@@ -133,7 +135,7 @@ impl Dense<'_> {
         let (count, mut rest) = (pieces.len(), &buckets[..]);
         while !rest.is_empty() {
             let is_large = |bucket: &Bucket| bucket.bytes > self.limits.direct;
-            // Two tasks send as much if they exchange what they have, and do not wait for each other's sums.
+            // Two tasks send as many bytes in an exchange, and then do not wait for each other's sums.
             let is_group = count > 2 && rest.len() >= count && rest[..count].iter().all(is_large);
             let (group, after) = rest.split_at(if is_group { count } else { 1 });
             rest = after;
@@ -174,7 +176,7 @@ impl Dense<'_> {
         Ok(whole)
     }
 
-    /// The sums of one bucket, of which each task has its own.
+    /// The sums of one bucket, given the bucket of each task.
     fn alone(&self, g: &mut GraphBuilder, bucket: &Bucket, own: Vec<Vec<Output>>) -> Result<Vec<Vec<Output>>> {
         let count = own.len();
         let device = |task: usize| self.device(task, bucket);
@@ -194,12 +196,12 @@ impl Dense<'_> {
         chunks.map(|(task, chunks)| on(g, device(task), |g| Ok(vec![join(g, chunks)?]))).collect()
     }
 
-    /// Where a bucket is joined and taken apart: where its first gradient is.
+    /// The device on which a bucket is joined and cut: that of its first gradient.
     fn device(&self, task: usize, bucket: &Bucket) -> &str {
         &self.variables[task][self.places[bucket.pieces[0].variable]].device
     }
 
-    /// The gradients of a task, flat, each in the pieces that buckets take.
+    /// The gradients of a task, flat, each in the pieces of the buckets.
     fn cut(&self, g: &mut GraphBuilder, task: usize, buckets: &[Bucket]) -> Result<Vec<std::vec::IntoIter<Output>>> {
         let mut cut = Vec::with_capacity(self.places.len());
         for (variable, &place) in self.places.iter().enumerate() {
@@ -218,11 +220,11 @@ impl Dense<'_> {
     }
 }
 
-/// How gradients of a number of elements, each of a number of bytes, are sent.
+/// The assignment to buckets of gradients with these numbers of elements, each of `width` bytes.
 fn buckets(elements: &[usize], width: usize, limits: BucketLimits) -> Vec<Bucket> {
     let most = (limits.bucket / width).max(1);
     let mut buckets: Vec<Bucket> = Vec::new();
-    // The bucket that has room yet; a gradient that is not small, or a piece of it, fills its own.
+    // The bucket that still has room; a gradient that is not small, or a piece of it, fills a separate bucket.
     let mut open: Option<Bucket> = None;
     for (variable, &elements) in elements.iter().enumerate() {
         let bytes = elements * width;
@@ -250,8 +252,9 @@ fn share(elements: usize, count: usize, part: usize) -> usize {
     elements / count + usize::from(part < elements % count)
 }
 
-/// Chunk after chunk goes around, and is whole on the task of its number; then once more, as it is. There are as many chunks as
-/// tasks. Takes and returns them by task, then by chunk; `device` is where a task has one.
+/// Sends each chunk around the ring, until its sum is complete on the task with the chunk's index; then once more, unchanged.
+/// There are as many chunks as tasks. Takes and returns them by task, then by chunk; `device` is the device of a chunk on a
+/// task.
 fn around<'a>(
     g: &mut GraphBuilder,
     device: impl Fn(usize, usize) -> &'a str,
@@ -274,7 +277,7 @@ fn around<'a>(
     Ok(chunks)
 }
 
-/// Vectors as one.
+/// Vectors concatenated.
 fn join(g: &mut GraphBuilder, parts: Vec<Output>) -> Result<Output> {
     match parts[..] {
         [one] => Ok(one),
@@ -301,8 +304,8 @@ mod tests {
     fn gradients_travel_in_buckets() {
         let piece = |variable, elements| Piece { variable, elements };
         let limits = BucketLimits { bucket: 4 << 10, joined: 1 << 10, direct: 0 };
-        // Of 4 bytes each: two small ones together; one in three parts, another by itself; one that has no room beside the small
-        // ones before it.
+        // 4 bytes each: two small ones together; one in three parts, another by itself; one that does not fit into the bucket
+        // of the small ones before it.
         let got = buckets(&[100, 156, 2050, 600, 256, 256, 257, 256, 1], 4, limits);
         let wanted = [
             (4 * 684, vec![piece(2, 684)]),

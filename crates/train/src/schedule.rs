@@ -1,4 +1,4 @@
-//! How the learning rate follows the step.
+//! Schedules of the learning rate over the steps.
 
 use meshtf_graph::variable::ops::{binary, cast, unary};
 use meshtf_graph::{GraphBuilder, Output};
@@ -19,34 +19,34 @@ pub enum Schedule {
     },
     /// `rate · factor ^ (step / every)`.
     Exponential {
-        /// The first rate.
+        /// The initial rate.
         rate: f64,
-        /// What it is multiplied by.
+        /// The factor of each change.
         factor: f64,
-        /// After how many updates.
+        /// The number of updates for one factor.
         every: u64,
-        /// Whether it changes at once after that many updates, rather than a little with each.
+        /// Whether the rate changes at once after that many updates, rather than gradually with each.
         staircase: bool,
     },
     /// Half a cosine wave from the rate down to `last · rate`, where it stays.
     Cosine {
-        /// The first rate.
+        /// The initial rate.
         rate: f64,
-        /// How many updates it takes.
+        /// The number of updates that the decay takes.
         steps: u64,
-        /// The share of the rate that is left at the end.
+        /// The share of the rate that remains at the end.
         last: f64,
     },
-    /// Rises evenly to the first rate of another schedule, which begins after that.
+    /// Linear growth to the initial rate of another schedule, which begins after that.
     WarmUp(WarmUp),
 }
 
-/// A rise before another schedule.
+/// Warm-up before another schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WarmUp {
-    /// How many updates it takes; update number `i`, from 0, has `(i + 1) / steps` of the first rate.
+    /// The number of updates of the warm-up; update number `i`, from 0, has `(i + 1) / steps` of the initial rate.
     pub steps: u64,
-    /// What follows.
+    /// The schedule after the warm-up.
     pub then: Box<Schedule>,
 }
 
@@ -60,7 +60,7 @@ impl Schedule {
     /// Adds the nodes that compute the rate, a scalar of float32, from the number of updates, a scalar of int64.
     ///
     /// # Errors
-    /// InvalidArgument for a schedule that makes no sense: a negative rate, changes that do not ascend.
+    /// InvalidArgument for an invalid schedule: a negative rate, changes that do not ascend.
     pub fn add(&self, g: &mut GraphBuilder, step: Output) -> Result<Output> {
         self.check()?;
         g.with_scope("learning_rate", |g| self.nodes(g, step))

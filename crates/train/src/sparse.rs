@@ -1,5 +1,5 @@
-//! What an optimizer does with a gradient of which only some rows are stated: it touches these rows alone, but for Adam, whose
-//! averages decay for all rows, as in TensorFlow.
+//! The update of a variable by a sparse gradient, which has only some rows: it changes these rows alone, except for Adam,
+//! whose averages decay for all rows, as in TensorFlow.
 
 use meshtf_graph::Output;
 use meshtf_graph::gradient::Rows;
@@ -11,7 +11,7 @@ use super::dense::Update;
 use super::optimizer::Optimizer;
 
 impl Update<'_> {
-    /// Adds the update by rows; returns the node that has done it.
+    /// Adds the update by rows; returns the node that performs it.
     pub fn sparse(&mut self, optimizer: &Optimizer, rows: Rows) -> Result<Output> {
         let rate = self.rate;
         if *optimizer == Optimizer::Sgd {
@@ -48,7 +48,7 @@ impl Update<'_> {
         }
     }
 
-    /// The rows with those added up that are stated more than once.
+    /// The rows, with the values of repeated indices added up.
     fn unique(&mut self, rows: Rows) -> Result<Rows> {
         let indices = self.g.op("Unique").input(rows.indices).build()?;
         let count = self.g.op("Size").input(indices).build()?;

@@ -1,4 +1,4 @@
-//! Comma-separated values: a line an example, with the names of the columns in the first one.
+//! Comma-separated values: one example per line, with the names of the columns in the first line.
 
 use std::collections::HashSet;
 
@@ -9,18 +9,18 @@ use meshtf_tensor::nearest::nearest;
 
 use super::{MAX_LINE, admit_pieces};
 
-/// A table of text, of which columns are taken as numbers.
+/// A table of text, from which columns are taken as numbers.
 #[derive(Clone, Debug)]
 pub struct Csv {
     names: Vec<String>,
     /// The fields, line after line, each with as many as there are columns.
     fields: Vec<String>,
-    /// The number of each line in the file.
+    /// The line number of each row in the file.
     lines: Vec<usize>,
 }
 
 impl Csv {
-    /// Reads the text of a file. Fields may stand in quotes, in which a quote is doubled. Blank lines are skipped.
+    /// Reads the text of a file. Fields may be quoted; a quote within such a field is doubled. Blank lines are skipped.
     ///
     /// # Errors
     /// InvalidArgument with the line that has another number of fields than the first; ResourceExhausted if it has too many
@@ -65,10 +65,10 @@ impl Csv {
     }
 }
 
-/// What is wrong with a file without a line.
+/// The error for a file without a line.
 pub const EMPTY: &str = "it is empty; expected a line with the names of the columns";
 
-/// The columns that are taken of a table.
+/// The selected columns of a table.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     /// The names of all.
@@ -77,10 +77,10 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Some of the columns of a table that has these.
+    /// Selects columns of a table whose columns are `names`.
     ///
     /// # Errors
-    /// InvalidArgument for a column that is not there.
+    /// InvalidArgument for a column that does not exist.
     pub fn of(names: Vec<String>, columns: &[String]) -> Result<Chosen> {
         let mut places = Vec::with_capacity(columns.len());
         for column in columns {
@@ -97,12 +97,12 @@ impl Chosen {
         Ok(Chosen { names, places })
     }
 
-    /// How many are taken.
+    /// The number of selected columns.
     pub fn count(&self) -> usize {
         self.places.len()
     }
 
-    /// Adds the numbers that a line has in them.
+    /// Appends the numbers of a line in the selected columns.
     ///
     /// # Errors
     /// InvalidArgument, with the line, for another number of fields than columns, and for a field that is not a number.
@@ -120,7 +120,7 @@ impl Chosen {
     }
 }
 
-/// The names of the columns, as the first line has them.
+/// The names of the columns, from the first line.
 ///
 /// # Errors
 /// InvalidArgument if two are the same, or all are numbers: then it is an example, and the names are missing.
@@ -146,17 +146,17 @@ fn check_fields<T>(names: &[String], line: usize, record: &[T]) -> Result<()> {
     }
 }
 
-/// The records of a text that comes in blocks, each with its fields without spaces around them.
+/// The records of a text that is read in blocks, each with its fields, trimmed of spaces.
 pub struct CsvRecords {
     reader: csv_core::Reader,
-    /// How many bytes were read.
+    /// The number of bytes that were read.
     at: u64,
-    /// Where the record that is being read begins, and the number of that line; `None` between records.
+    /// The offset of the record that is being read, and its line number; `None` between records.
     begun: Option<(u64, usize)>,
-    /// Room for the fields of a record, and for where each ends; it grows to what the longest takes.
+    /// A buffer for the fields of a record, and for their ends; it grows to the size of the longest.
     text: Vec<u8>,
     ends: Vec<usize>,
-    /// How much of both this record has taken.
+    /// The used part of both for this record.
     written: usize,
     ended: usize,
 }
@@ -169,7 +169,7 @@ impl Default for CsvRecords {
 }
 
 impl CsvRecords {
-    /// Reads a whole text: hands on each record, with the number of the line and the byte that it begins with.
+    /// Reads a whole text: passes on each record, with its line number and the offset of its first byte.
     ///
     /// # Errors
     /// Those of [`add`](CsvRecords::add).
@@ -180,13 +180,13 @@ impl CsvRecords {
         self.add(&[], &mut each)
     }
 
-    /// Reads the next block of a text: hands on each record that ends in it, with the number of the line and the byte that it
-    /// begins with. No bytes are the end of the text.
+    /// Reads the next block of a text: passes on each record that ends in it, with its line number and the offset of its
+    /// first byte. An empty block is the end of the text.
     ///
     /// # Errors
-    /// InvalidArgument for what is not UTF-8; ResourceExhausted for a record that is too long; those of `each`.
+    /// InvalidArgument for text that is not UTF-8; ResourceExhausted for a record that is too long; those of `each`.
     pub fn add(&mut self, bytes: &[u8], each: &mut impl FnMut(usize, u64, &[&str]) -> Result<()>) -> Result<()> {
-        /// With it, some programs begin a text of UTF-8.
+        /// The byte order mark, with which some programs begin a text of UTF-8.
         const MARK: &[u8] = "\u{feff}".as_bytes();
         let is_end = bytes.is_empty();
         let mut rest = bytes;
@@ -213,7 +213,7 @@ impl CsvRecords {
             (rest, self.at) = (&rest[read..], self.at + read as u64);
             (self.written, self.ended) = (self.written + wrote, self.ended + ended);
             match outcome {
-                // At the end it is asked once more, with nothing, which tells the reader that this was all.
+                // At the end the loop continues once more, with no input, which marks the end for the reader.
                 csv_core::ReadRecordResult::InputEmpty => {}
                 csv_core::ReadRecordResult::OutputFull => {
                     if self.text.len() >= MAX_LINE {
@@ -238,7 +238,7 @@ impl CsvRecords {
         Ok(())
     }
 
-    /// How many bytes were read.
+    /// The number of bytes that were read.
     pub fn end(&self) -> u64 {
         self.at
     }

@@ -1,4 +1,4 @@
-//! A file of data by its name, `digits.csv.gz` or `digits.npz:images`, and the tensor that its bytes are.
+//! A data file by its name, `digits.csv.gz` or `digits.npz:images`, and its contents as a tensor.
 
 use std::io::Read;
 
@@ -12,12 +12,12 @@ use super::{Csv, Lines, read_idx, read_npz};
 /// Bytes that are unpacked at a time.
 const CHUNK: usize = 1 << 20;
 
-/// A file, and which part of it is meant: an array of a .npz file, a tensor of a .safetensors file, columns of a .csv file.
+/// A file, and the selected part of it: an array of a .npz file, a tensor of a .safetensors file, columns of a .csv file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FilePart {
     /// The path of the file.
     pub file: String,
-    /// The name of the part, what stands behind a colon.
+    /// The name of the part, after the colon.
     pub part: Option<String>,
 }
 
@@ -45,16 +45,16 @@ impl FilePart {
         self.ends_with(".txt")
     }
 
-    /// Whether the file's name ends so, but for the ending of what is packed.
+    /// Whether the file's name has this ending, not counting that of a compressed file.
     pub fn ends_with(&self, ending: &str) -> bool {
         self.file.strip_suffix(".gz").unwrap_or(&self.file).ends_with(ending)
     }
 }
 
-/// The bytes of a file, unpacked if it is one of gzip.
+/// The bytes of a file, decompressed if it is one of gzip.
 ///
 /// # Errors
-/// InvalidArgument if it is cut off or damaged; ResourceExhausted if what it unpacks to is beyond the limit of a tensor.
+/// InvalidArgument if it is truncated or damaged; ResourceExhausted if the decompressed bytes exceed the limit of a tensor.
 pub fn unpacked(bytes: Vec<u8>) -> Result<Vec<u8>> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);
@@ -63,11 +63,11 @@ pub fn unpacked(bytes: Vec<u8>) -> Result<Vec<u8>> {
     all_of(from).map_err(|failure| Failure { message: format!("gzip: {}", failure.message), ..failure })
 }
 
-/// All that a reader yields, within the limit of a tensor.
+/// All bytes of a reader, within the limit of a tensor.
 pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
-        // A vector grows by what it has.
+        // A vector grows by doubling.
         memory::admit(bytes.len().max(CHUNK))?;
         let before = bytes.len();
         let read = from.by_ref().take(CHUNK as u64).read_to_end(&mut bytes);
@@ -82,10 +82,10 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
     }
 }
 
-/// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, text or idx, packed by gzip or not.
+/// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, text or idx, compressed by gzip or not.
 ///
-/// Of a table, one column that is named is a vector; several, or all if none is named, are a matrix `[lines, columns]` of
-/// float64. Of a text, it is a vector of strings.
+/// One selected column of a table is a vector; several, or all if none is selected, are a matrix `[lines, columns]` of
+/// float64. A text is a vector of strings.
 ///
 /// # Errors
 /// InvalidArgument if the bytes are of no such file, or have no such part.
@@ -124,10 +124,10 @@ fn tensor_of(tensors: Vec<(String, Tensor)>, part: Option<&str>) -> Result<Tenso
     Ok(tensors.into_iter().nth(place).map(|(_, tensor)| tensor).expect("it is one of them"))
 }
 
-/// The place of the part that is meant: the one of that name, or the only one.
+/// The index of the selected part: the one of that name, or the only one.
 ///
 /// # Errors
-/// InvalidArgument with the names that there are.
+/// InvalidArgument with the names that exist.
 pub fn chosen(names: &[&str], part: Option<&str>, what: &str) -> Result<usize> {
     /// Most names in a message.
     const MAX_NAMES: usize = 8;

@@ -1,4 +1,5 @@
-//! MNIST's idx files: two zero bytes, the type, the number of dimensions, their sizes in 4 bytes each, the elements; big-endian.
+//! MNIST's idx files: two zero bytes, the type, the number of dimensions, their sizes in 4 bytes each, the elements;
+//! big-endian.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::npy::Head;
@@ -7,7 +8,7 @@ use meshtf_tensor::{DType, Shape, Tensor};
 /// Reads the bytes of an idx file.
 ///
 /// # Errors
-/// InvalidArgument if they are not an idx file, or not as long as their header says.
+/// InvalidArgument if they are not an idx file, or not as long as their header states.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
     let (dtype, shape, begin) = header(bytes, bytes.len() as u64)?;
     let elements = &bytes[begin..];
@@ -19,16 +20,16 @@ pub fn read(bytes: &[u8]) -> Result<Tensor> {
     Tensor::from_bytes(dtype, shape, &turned)
 }
 
-/// Where the examples lie in a file of `length` bytes with this beginning; `None` if it is one value.
+/// The location of the examples in a file of `length` bytes with this beginning; `None` if it is one value.
 ///
 /// # Errors
-/// InvalidArgument if it is not an idx file, or not as long as its header says.
+/// InvalidArgument if it is not an idx file, or not as long as its header states.
 pub fn head(start: &[u8], length: u64) -> Result<Option<Head>> {
     let (dtype, shape, begin) = header(start, length)?;
     Ok(Head::of(dtype, true, shape.dims(), begin as u64))
 }
 
-/// The dtype and the shape of a file of `length` bytes with this beginning, and where its elements begin.
+/// The dtype and the shape of a file of `length` bytes with this beginning, and the offset of its elements.
 fn header(start: &[u8], length: u64) -> Result<(DType, Shape, usize)> {
     let wrong = |why: String| Failure::invalid(format!("not a valid idx file: {why}"));
     let [0, 0, kind, rank, rest @ ..] = start else {

@@ -10,8 +10,9 @@ use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 /// Most pixels in a row or a column of an image.
 const MAX_SIDE: u32 = 1 << 15;
 
-/// Reads one image, `[height, width, channels]` of uint8. Of 1 channel, it is grey; of 2, grey with alpha; of 3, red, green and
-/// blue; of 4, with alpha. Another `size` (height and width) than its own is interpolated.
+/// Reads one image, `[height, width, channels]` of uint8. With 1 channel, it is grey; with 2, grey with alpha; with 3, red,
+/// green and blue; with 4, these with alpha. An image of a `size` (height and width) other than the given one is
+/// interpolated.
 ///
 /// # Errors
 /// InvalidArgument if the bytes are not an image, or for another number of channels; ResourceExhausted if it is too large.
@@ -50,8 +51,8 @@ pub fn read_image(bytes: &[u8], channels: usize, size: Option<[usize; 2]>) -> Re
     Tensor::new([height, width, channels], Data::U8(pixels))
 }
 
-/// The bytes of the largest picture that interpolation makes: of four float32 a pixel, with the new height, and the old or the
-/// new width.
+/// The bytes of the largest intermediate image of the interpolation: four float32 a pixel, with the new height, and the old
+/// or the new width.
 fn between(old_width: u32, [height, width]: [u32; 2]) -> Result<usize> {
     let sizes = [16, height as usize, old_width.max(width) as usize];
     let bytes = Shape::from(sizes).elements().filter(|bytes| *bytes <= MAX_TENSOR_BYTES);
@@ -78,7 +79,7 @@ impl Images {
         Images { channels, resized, size: None, pixels: Vec::new(), count: 0 }
     }
 
-    /// The same, of which the first must have this height and width, too.
+    /// As [`new`](Images::new), but the first must have this height and width, too.
     pub fn of_size(channels: usize, resized: Option<[usize; 2]>, size: [usize; 2]) -> Images {
         Images { size: Some(size), ..Images::new(channels, resized) }
     }

@@ -9,7 +9,7 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::file::{all_of, chosen};
 
-/// Ends the name of an array's file.
+/// The suffix of an array's file name.
 const ENDING: &str = ".npy";
 /// Most bytes of all arrays that are read together.
 const MAX_BYTES: usize = 4 * MAX_TENSOR_BYTES;
@@ -27,18 +27,18 @@ pub fn read(bytes: &[u8], name: Option<&str>) -> Result<Tensor> {
 /// The .npy file of an array.
 #[derive(Clone, Debug)]
 pub enum Member<T> {
-    /// It lies in the archive as it is.
+    /// Stored in the archive without compression.
     Stored {
-        /// Where it begins.
+        /// The offset of its first byte.
         begin: u64,
-        /// How many bytes it has.
+        /// Its length in bytes.
         length: u64,
     },
-    /// It is packed; what was made of it.
+    /// Compressed; the result of `unpack`.
     Packed(T),
 }
 
-/// Finds one array: the named one, or the only one. If it is packed, `unpack` gets the bytes of its .npy file.
+/// Finds one array: the named one, or the only one. If it is compressed, `unpack` gets the bytes of its .npy file.
 ///
 /// # Errors
 /// InvalidArgument if it is not an archive, or has no such array; those of `unpack`.
@@ -60,7 +60,7 @@ pub fn find<T>(
     }
 }
 
-/// How many bytes the largest of an archive's files has, unpacked.
+/// The decompressed size of the largest file of an archive, in bytes.
 ///
 /// # Errors
 /// InvalidArgument if it is not an archive.
@@ -77,7 +77,7 @@ pub fn largest(from: impl Read + Seek) -> Result<u64> {
 /// Reads all arrays, in the order of the archive.
 ///
 /// # Errors
-/// InvalidArgument if the bytes are not an archive of arrays; ResourceExhausted if they unpack to more than the limit.
+/// InvalidArgument if the bytes are not an archive of arrays; ResourceExhausted if they decompress to more than the limit.
 pub fn read_all(bytes: &[u8]) -> Result<Vec<(String, Tensor)>> {
     read_within(bytes, MAX_BYTES)
 }
@@ -107,7 +107,7 @@ fn opened<R: Read + Seek>(from: R) -> Result<ZipArchive<R>> {
     ZipArchive::new(from).map_err(|error| Failure::invalid(format!("not a valid .npz file: {error}")))
 }
 
-/// The name of the array that is meant.
+/// The name of the selected array.
 fn meant<R: Read + Seek>(archive: &ZipArchive<R>, name: Option<&str>) -> Result<String> {
     let names: Vec<&str> = archive.file_names().filter_map(|file| file.strip_suffix(ENDING)).collect();
     Ok(names[chosen(&names, name, "array")?].to_owned())
@@ -123,7 +123,7 @@ fn array(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Tensor> 
 /// Writes arrays by name, not compressed, as `numpy.savez` does.
 ///
 /// # Errors
-/// InvalidArgument for strings, for a name that occurs twice, and for what `to` refuses.
+/// InvalidArgument for strings, for a name that occurs twice, and for errors of `to`.
 pub fn write(to: impl Write + Seek, arrays: &[(String, Tensor)]) -> Result<()> {
     let at = |name: &str, why: &dyn std::fmt::Display| Failure::invalid(format!("{name}: {why}"));
     let mut archive = ZipWriter::new(to);

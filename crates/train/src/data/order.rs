@@ -1,15 +1,16 @@
-//! In which order examples are trained with: the same one for the same seed, on every node and from any step on.
+//! The order of the examples in training: the same one for the same seed, on every node and from any step on.
 
 use meshtf_tensor::failure::{Failure, Result};
 
-/// The examples of each step, epoch after epoch. An epoch goes through all of them once, but for what does not fill a batch.
+/// The examples of each step, epoch after epoch. An epoch covers all of them once, except a remainder that does not fill a
+/// batch.
 #[derive(Clone, Debug)]
 pub struct Order {
     count: usize,
     batch: usize,
-    /// Of the order of each epoch; `None`: as they are.
+    /// The seed of the order of each epoch; `None`: the order of the file.
     seed: Option<u64>,
-    /// The order of the epoch that was asked for last.
+    /// The epoch of the last call, and its order.
     epoch: Option<(u64, Vec<usize>)>,
 }
 
@@ -23,12 +24,12 @@ impl Order {
         Ok(Order { count, batch, seed, epoch: None })
     }
 
-    /// How many steps an epoch takes.
+    /// The number of steps in an epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         (self.count / self.batch) as u64
     }
 
-    /// The places of the examples of a step, counted from 0.
+    /// The indices of the examples of a step, counted from 0.
     pub fn of_step(&mut self, step: u64) -> Vec<usize> {
         let steps = self.steps_per_epoch();
         let (epoch, batch) = (step / steps, (step % steps) as usize);
@@ -41,13 +42,13 @@ impl Order {
     }
 }
 
-/// The numbers below `count` in an order that the seed and the epoch say.
+/// The numbers below `count` in an order that is determined by the seed and the epoch.
 pub(super) fn shuffled(count: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut state = mixed(seed ^ mixed(epoch.wrapping_add(1)));
     let mut places: Vec<usize> = (0..count).collect();
     for last in (1..count).rev() {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        // The high half of a product is evenly below its factor, but for a share of count / 2^64.
+        // The high half of a product is uniform below its factor, except for a share of count / 2^64.
         let place = (u128::from(mixed(state)) * (last as u128 + 1)) >> 64;
         places.swap(last, place as usize);
     }

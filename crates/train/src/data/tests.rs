@@ -1,4 +1,4 @@
-//! Orders, examples and files, against what was counted by hand.
+//! Tests of orders, examples and files, against values counted by hand.
 
 mod files;
 
@@ -19,7 +19,7 @@ fn an_epoch_has_each_example_once_in_an_order_of_its_own() {
         assert!(sorted.len() == 100 && sorted[99] < 103, "{places:?}");
     }
     assert!(first != second);
-    // A later reader sees the same.
+    // A later reader sees the same order.
     let mut later = Order::new(103, 10, Some(7)).unwrap();
     assert_eq!(later.of_step(14), second[40..50]);
     assert_eq!(later.of_step(3), first[30..40]);
@@ -29,7 +29,7 @@ fn an_epoch_has_each_example_once_in_an_order_of_its_own() {
     assert!(short.message.contains("a batch is 6, and there are 5 examples"), "{short}");
 }
 
-/// The first place of many shuffles of five is each of the five about as often: within five deviations.
+/// The first element of many shuffles of five is each of the five about as often: within five deviations.
 #[test]
 fn all_orders_are_as_likely() {
     let mut counts = [0u32; 5];

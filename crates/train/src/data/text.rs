@@ -1,11 +1,11 @@
-//! Text: each line is an example.
+//! Text data: each line is an example.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
 use super::admit_pieces;
 
-/// The lines of a text, without what ends them.
+/// The lines of a text, without their terminators.
 #[derive(Clone, Debug)]
 pub struct Lines(Vec<Vec<u8>>);
 
@@ -32,8 +32,8 @@ impl Lines {
         Tensor::vector(self.0)
     }
 
-    /// The bytes of each line as numbers, filled up with zeros: `[lines, width]`, uint8. Without a width, it is that of the
-    /// longest.
+    /// The bytes of each line as numbers, padded with zeros: `[lines, width]`, uint8. Without a width, it is that of the
+    /// longest line.
     ///
     /// # Errors
     /// InvalidArgument for a line that is longer; ResourceExhausted if they are too many.

@@ -1,36 +1,37 @@
-//! A file of examples that does not lie where the training is begun, but on the tasks that train.
+//! A file of examples that is stored on the tasks that train, not where the training is started.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::npy::Head;
 use meshtf_tensor::{DType, PartialShape, Shape};
 
-/// A .npy file of examples on the workers, below the folder of each whose files graphs may use, and what a placeholder takes of
-/// it.
+/// A .npy file of examples on the workers, below the folder of each whose files graphs may use, and the conversion of its
+/// examples to the input of a placeholder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct There {
     /// The path of the file in that folder.
     pub file: String,
     /// The dtype of the file's elements.
     pub dtype: DType,
-    /// Whether they lie in the file with the least byte first.
+    /// Whether they are little-endian.
     pub is_little_endian: bool,
     /// The shape of the file's tensor; its first size is the number of examples.
     pub shape: Vec<usize>,
-    /// Where the elements begin in the file.
+    /// The offset of the elements in the file.
     pub begin: u64,
-    /// What they are multiplied with.
+    /// The factor by which they are multiplied.
     pub scale: Option<f64>,
     /// The dtype that the placeholder takes.
     pub takes: DType,
-    /// The shape of an example that it takes.
+    /// The shape of an example for the placeholder.
     pub example: Vec<usize>,
 }
 
 impl There {
-    /// What a placeholder of this dtype and shape takes of a file with this beginning, which is as long as its header says.
+    /// The examples for a placeholder of this dtype and shape in a file with this beginning, which is as long as its header
+    /// states.
     ///
     /// # Errors
-    /// InvalidArgument if the examples do not fit the placeholder, or cannot be converted without looking at each.
+    /// InvalidArgument if the examples do not fit the placeholder, or cannot be converted without reading each.
     pub fn of(file: &str, head: &Head, scale: Option<f64>, takes: DType, shape: &PartialShape) -> Result<There> {
         let Some((dtype, is_little_endian)) = head.elements() else {
             return Err(Failure::invalid("its elements are not numbers that workers can read"));
@@ -59,7 +60,7 @@ impl There {
         Ok(There { file: file.to_owned(), dtype, is_little_endian, shape, begin, scale, takes, example })
     }
 
-    /// How many examples there are.
+    /// The number of examples.
     pub fn count(&self) -> usize {
         self.shape.first().copied().unwrap_or(0)
     }

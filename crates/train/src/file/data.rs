@@ -1,4 +1,4 @@
-//! The section `data`: the examples, and how they are cut into batches.
+//! The section `data`: the examples, and their batches.
 
 use meshtf_graph::json::{is_beside, wide_literal};
 use meshtf_tensor::Tensor;
@@ -6,45 +6,45 @@ use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
 use super::{Read, count, list, names, number, share, unknown, whole};
 
-/// The files that placeholders are fed from, and the constants that others are fed with.
+/// The files that placeholders are fed from, and the constants that other placeholders are fed with.
 pub(super) type Fed = (Vec<(String, DataSource)>, Vec<(String, Tensor)>);
 
 /// The section `data`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataSection {
-    /// What each placeholder is fed with that takes examples.
+    /// The source of each placeholder that takes examples.
     pub feed: Vec<(String, DataSource)>,
-    /// What other placeholders are fed with in each step and, unless the section `evaluate` says otherwise, in evaluations.
-    /// Numbers are converted to the placeholder's dtype if none of them changes but by a float's rounding.
+    /// The values of other placeholders in each step and, unless the section `evaluate` specifies others, in evaluations.
+    /// Numbers are converted to the placeholder's dtype if none of them changes except by a float's rounding.
     pub constants: Vec<(String, Tensor)>,
-    /// How many examples a step takes, on all workers together.
+    /// The number of examples of a step, on all workers together.
     pub batch: usize,
-    /// The seed of the order of each epoch; without it, examples are taken as they are in the files.
+    /// The seed of the order of each epoch; without it, examples are taken in the order of the files.
     pub shuffle: Option<u64>,
     /// The share of the examples that is held out.
     pub hold_out: f64,
 }
 
-/// Where the values of one placeholder come from.
+/// The source of the values of one placeholder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataSource {
     /// The file or folder, by its path from the folder of the graph's file.
     pub file: String,
-    /// The array of a .npz file, or the tensor of a .safetensors file: what stands behind the file's name and a colon.
+    /// The array of a .npz file, or the tensor of a .safetensors file: the part after the file's name and a colon.
     pub part: Option<String>,
-    /// What is taken.
+    /// The data that is taken.
     pub take: Take,
     /// The height and width that images are interpolated to.
     pub size: Option<[usize; 2]>,
     /// The columns of a .csv file.
     pub columns: Vec<String>,
-    /// The columns that are not taken, if all others are.
+    /// The columns that are not taken, if all other columns are.
     pub except: Vec<String>,
-    /// What numbers are multiplied with.
+    /// The factor by which numbers are multiplied.
     pub scale: Option<f64>,
 }
 
-/// What is taken of a file, or of a folder of images with a folder for each class.
+/// The data that is taken from a file, or from a folder of images with a folder for each class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Take {
     /// The numbers or the text of a file.
@@ -52,9 +52,9 @@ pub enum Take {
     Values,
     /// The images of a folder.
     Images,
-    /// The classes of the images of a folder: the places of their folders' names in alphabetical order.
+    /// The classes of the images of a folder: the indices of their folders' names in alphabetical order.
     Classes,
-    /// The numbers of a .npy file that lies on each worker, below the folder whose files graphs may use there.
+    /// The numbers of a .npy file that is stored on each worker, below the folder whose files graphs may use there.
     There,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn data(value: &Value, path: Path) -> Read<DataSection> {
     Ok(section)
 }
 
-/// What placeholders are fed with: examples, and constants.
+/// The sources of placeholders: examples, and constants.
 pub(super) fn feed(value: &Value, path: Path) -> Read<Fed> {
     let (mut files, mut constants) = (Vec::new(), Vec::new());
     for Member { key, value, .. } in

@@ -1,4 +1,4 @@
-//! The section `evaluate`: what is looked at on examples that are not trained with, and what follows from it.
+//! The section `evaluate`: measurements on examples that are not trained with, and their consequences.
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::json::{Fault, Member, Path, Value};
@@ -9,39 +9,39 @@ use super::{Read, count, names, unknown};
 /// The section `evaluate`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EvaluateSection {
-    /// After how many steps each time, and after the last; else `epochs`. 0: after the last alone.
+    /// The number of steps between evaluations; else `epochs`. There is always an evaluation after the last step; 0: no other.
     pub every: u64,
-    /// After how many epochs each time; else `every`.
+    /// The number of epochs between evaluations; else `every`.
     pub epochs: Option<u64>,
-    /// What each placeholder is fed with in evaluations, in place of examples that are held out.
+    /// The source of each placeholder in evaluations, in place of examples that are held out.
     pub feed: Vec<(String, DataSource)>,
-    /// What other placeholders are fed with in evaluations, if that is not what the section `data` says.
+    /// The values of other placeholders in evaluations, if they differ from those of the section `data`.
     pub constants: Vec<(String, Tensor)>,
-    /// The tensors whose means are printed beside the loss's.
+    /// The tensors whose means are printed along with the loss's.
     pub metrics: Vec<String>,
-    /// The classes that are counted against each other.
+    /// The classes of the confusion matrix.
     pub confusion: Option<ConfusionNodes>,
-    /// Which weights are the best.
+    /// The criterion for the best weights.
     pub best: Best,
-    /// After how many evaluations without better ones the training ends.
+    /// The number of evaluations without improvement after which the training ends.
     pub patience: Option<u64>,
 }
 
 /// Two tensors with a class for each example.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfusionNodes {
-    /// The classes that the examples have.
+    /// The true classes of the examples.
     pub labels: String,
-    /// The classes that the model takes them for.
+    /// The classes that the model predicts.
     pub predictions: String,
 }
 
-/// Which evaluation is the best.
+/// The criterion for the best evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Best {
     /// A metric; `None`: the loss.
     pub of: Option<String>,
-    /// Whether more is better.
+    /// Whether greater is better.
     pub is_greatest: bool,
 }
 

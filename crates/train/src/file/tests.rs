@@ -1,4 +1,4 @@
-//! Sections that are right, with what they say; and wrong, with where and why.
+//! Tests of valid sections, with their contents; and of invalid ones, with the position and the cause of the error.
 
 use meshtf_tensor::Tensor;
 

@@ -1,4 +1,4 @@
-//! Conditional accumulators: what comes for an update is added up until it is taken, and what comes too late is dropped.
+//! Conditional accumulators: the contributions to an update are added up until the update takes them; late ones are dropped.
 
 use meshtf_graph::gradient::{Gradient, Rows, dense};
 use meshtf_graph::variable::ops::{binary, cast, on, scalar, unary};
@@ -10,22 +10,22 @@ use meshtf_tensor::{DType, Shape, Tensor};
 use super::Drain;
 use crate::clip;
 
-/// One of a training, on the device of what it is for.
+/// An accumulator of a training, on the device of the tensor that it is for.
 pub(super) struct Accumulator {
     handle: Output,
     dtype: DType,
     shape: Shape,
-    /// Whether it takes rows. Then each gradient has a row more than the variable, of ones: how many gradients there are is what
-    /// that row has in their sum.
+    /// Whether it takes rows. Then each gradient has one more row than the variable, of ones: in the sum, that row is the
+    /// number of gradients.
     is_sparse: bool,
     device: String,
 }
 
 impl Accumulator {
-    /// For gradients of a variable such as this one. `role` is what no other accumulator of the training has.
+    /// For gradients of a variable such as this one. `role` is unique among the accumulators of the training.
     pub fn for_gradient(g: &mut GraphBuilder, role: &str, variable: &Variable, like: &Gradient) -> Result<Accumulator> {
         let Variable { name, dtype, shape, device, .. } = variable;
-        // Of other dtypes there are no sparse accumulators.
+        // There are no sparse accumulators of other dtypes.
         let can_be_sparse = matches!(dtype, DType::F16 | DType::F32 | DType::F64) && shape.elements() != Some(0);
         if !matches!(like, Gradient::Sparse(_)) || !can_be_sparse {
             return Accumulator::dense(g, role, name, *dtype, shape, device);
@@ -39,7 +39,7 @@ impl Accumulator {
         Ok(Accumulator { handle, dtype: *dtype, shape: shape.clone(), is_sparse: true, device: device.clone() })
     }
 
-    /// For tensors of which each is whole.
+    /// For whole tensors.
     pub fn dense(
         g: &mut GraphBuilder,
         role: &str,
@@ -49,7 +49,7 @@ impl Accumulator {
         device: &str,
     ) -> Result<Accumulator> {
         let handle = on(g, device, |g| {
-            // Another model's are others.
+            // Other models have other accumulators.
             let shared = format!("train/mean/{role}/{name}/{dtype}{shape}");
             let node = g.op("ResourceConditionalAccumulator").name(&format!("train/mean/{role}"));
             node.attr("dtype", dtype).attr("shape", shape.clone()).attr("shared_name", shared.as_str()).build()
@@ -57,7 +57,7 @@ impl Accumulator {
         Ok(Accumulator { handle, dtype, shape: shape.clone(), is_sparse: false, device: device.to_owned() })
     }
 
-    /// Adds what brings a gradient for the update of a step.
+    /// Adds the delivery of a gradient for the update of a step.
     pub fn bring(&self, g: &mut GraphBuilder, step: Output, gradient: Gradient) -> Result<Output> {
         let from = g.device_of(clip::values(&gradient));
         let rows = match gradient {
@@ -113,7 +113,7 @@ impl Accumulator {
         })
     }
 
-    /// Adds what sets it to the update that the count of steps says.
+    /// Adds the node that sets it to the update of the step counter.
     pub fn set_step(&self, g: &mut GraphBuilder, global_step: &Variable) -> Result<Output> {
         let device = global_step.device.clone();
         let now = on(g, &device, |g| read(g, global_step.handle, global_step.is_ref, DType::I64).build())?;
@@ -121,7 +121,7 @@ impl Accumulator {
         on(g, &self.device, |g| binary(g, op, self.handle, now))
     }
 
-    /// What drops everything in it.
+    /// The nodes that drop its contents.
     pub fn drain(&self, g: &mut GraphBuilder) -> Result<Drain> {
         let op = if self.is_sparse { "AccumulatorNumAccumulated" } else { "ResourceAccumulatorNumAccumulated" };
         let size = on(g, &self.device, |g| g.op(op).input(self.handle).build())?;
@@ -135,13 +135,13 @@ impl Accumulator {
         on(g, &self.device, |g| g.op(op).input(self.handle).input(needed).attr("dtype", self.dtype).build())
     }
 
-    /// The row that counts the gradients.
+    /// The index of the row that counts the gradients.
     fn count_at(&self) -> i64 {
         self.shape.dims()[0] as i64
     }
 }
 
-/// The shape of what has a row more.
+/// The shape with the additional row.
 fn with_count(shape: &Shape) -> Shape {
     let (rows, rest) = shape.dims().split_first().unwrap_or((&0, &[]));
     std::iter::once(rows + 1).chain(rest.iter().copied()).collect()

@@ -1,9 +1,11 @@
-//! Synchronous training that does not wait for the last workers, as TensorFlow's SyncReplicasOptimizer has it.
+//! Synchronous training with backup workers, as in TensorFlow's SyncReplicasOptimizer: an update does not wait for the
+//! slowest workers.
 //!
-//! Each worker runs steps of its own, and one more run makes the updates. A step of a worker takes a token, the number of the
-//! update that it is for, and brings its gradients to accumulators, which drop those for an update that has been made. An update
-//! takes the mean as soon as enough workers have brought theirs, and then gives each worker its next token. A worker that comes
-//! to a token whose update has been made drops that batch, so that it is soon with the others again.
+//! Each worker runs separate steps, and one more run makes the updates. A step of a worker takes a token, the number of the
+//! update that it contributes to, and delivers its gradients to accumulators, which drop those for an update that has been
+//! made. An update takes the mean as soon as enough workers have delivered theirs, and then gives each worker its next token.
+//! A worker that takes a token whose update has been made drops that batch, so that it soon catches up with the other
+//! workers.
 
 use meshtf_graph::gradient::Gradient;
 use meshtf_graph::variable::ops::{binary, cast, on};
@@ -55,7 +57,7 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
             let number = on(g, &device, |g| cast(g, number, DType::F32))?;
             brought.push(one.bring(g, step, Gradient::Dense(number))?);
         }
-        // Those of one worker count, as where all wait for each other.
+        // Only the first worker runs the model's additional updates, as in training where all workers wait for each other.
         if i == 0 {
             let (also, waits) = updates::of_worker(g, replicas, train, i, loss)?;
             brought.extend(also);
@@ -92,7 +94,7 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     let mut added = without(added, &[&own[..], std::slice::from_ref(&global_step)].concat());
     added.extend(without(vec![global_step.clone()], &own));
     let init = add_init(g, "train/init", &added)?;
-    // A metric is taken whether or not somebody fetches it.
+    // A metric is taken whether or not it is fetched.
     let before: Vec<Output> = means.iter().chain(&runs).copied().collect();
     let run = give_tokens(g, "train/update", &global_step, replicas.count(), &before, &home)?;
     let mut set = Vec::new();
@@ -105,7 +107,7 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     Ok(Made { init, teams: vec![team], variables: [own, added].concat(), copies: Vec::new(), early: 0..0, beside })
 }
 
-/// Adds what gives each worker a token of the next update, once others have run.
+/// Adds the nodes that give each worker a token of the next update, once other nodes have run.
 fn give_tokens(
     g: &mut GraphBuilder,
     name: &str,
@@ -128,7 +130,7 @@ fn give_tokens(
     })
 }
 
-/// A graph in which some nodes take another first input.
+/// A graph in which the first inputs of some nodes are replaced.
 pub(super) fn gated(graph: Graph, gates: &[(String, String)]) -> Result<Graph> {
     if gates.is_empty() {
         return Ok(graph);

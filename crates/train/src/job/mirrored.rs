@@ -1,4 +1,4 @@
-//! Mirrored training: each worker has all variables and makes the update of its own, by gradients that all have added up.
+//! Mirrored training: each worker has a copy of all variables and updates it, by gradients that are summed over all workers.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub(super) fn add(
         let variables = names.iter().map(|name| variable_of(g, &replicas.named(name, i)));
         own.push(variables.collect::<Result<Vec<Variable>>>()?);
     }
-    // Random first values are to be the same for all; what an optimizer keeps may begin with them.
+    // Random first values are to be the same for all; the optimizer's slots may start from them.
     let mut begun = Vec::new();
     let (first, others) = own.split_at_mut(1);
     for copies in others {
@@ -79,16 +79,16 @@ pub(super) fn add(
     Ok(Made { init, teams: vec![team], variables, copies: own.collect(), early, beside: Beside::default() })
 }
 
-/// Adds what gives a copy of a variable the variable's value.
+/// Adds the assignment of a variable's value to a copy of it.
 fn take_over(g: &mut GraphBuilder, variable: &Variable, copy: &Variable) -> Result<Output> {
     let value = on(g, &variable.device, |g| read(g, variable.handle, variable.is_ref, variable.dtype).build())?;
     let assign = if copy.is_ref { "Assign" } else { "AssignVariableOp" };
     on(g, &copy.device, |g| binary(g, assign, copy.handle, value))
 }
 
-/// A graph in which the nodes of a range, and what is computed for them alone, come as soon as their inputs: a device runs what
-/// is ready in the order of the graph, and gradients are to be sent before others are computed. So the gradient of a layer's
-/// weights is computed before that of its input. Also returns the new id of each node.
+/// A graph in which the nodes of a range, and the nodes that are computed for them alone, directly follow their inputs: a
+/// device runs ready nodes in the order of the graph, and gradients are to be sent before the next ones are computed. So the
+/// gradient of a layer's weights is computed before that of its input. Also returns the new id of each node.
 pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<NodeId>)> {
     if range.is_empty() {
         let places = graph.nodes().map(|(id, _)| id).collect();
@@ -112,7 +112,7 @@ pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<N
     Ok((Graph::new(sorted)?, places))
 }
 
-/// By node: whether it is of the range, or stateless and taken by nodes of the range alone.
+/// By node: whether it is in the range, or stateless and consumed by nodes of the range alone.
 fn early(graph: &Graph, range: &Range<usize>) -> Vec<bool> {
     let (mut is_taken, mut is_taken_late) = (vec![false; graph.len()], vec![false; graph.len()]);
     for (id, node) in graph.nodes() {

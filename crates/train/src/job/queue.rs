@@ -1,4 +1,4 @@
-//! The queue on a worker from which its replica takes batches.
+//! The queue of batches on a worker, from which its replica takes them.
 
 use meshtf_graph::{Attr, Attrs, NodeDef};
 use meshtf_tensor::{DType, PartialShape, Shape};
@@ -6,10 +6,10 @@ use meshtf_tensor::{DType, PartialShape, Shape};
 use super::there::{self, Held};
 use super::{Drain, FedPlaceholder};
 
-/// So many updates a worker may be late; then the others wait for it.
+/// The number of updates that a worker may lag behind; then the other workers wait for it.
 const MOST_LATE: i64 = 4096;
 
-/// What the name of the node that takes a batch ends in.
+/// The suffix of the name of the node that takes a batch.
 const NEXT: &str = "/next";
 
 /// The name of the node that takes a batch from a replica's queue, part by part.
@@ -17,16 +17,16 @@ pub(crate) fn name_of_next(replica: usize) -> String {
     format!("train/queue_{replica}{NEXT}")
 }
 
-/// What fills the queue of one replica.
+/// The nodes that fill the queue of one replica.
 #[derive(Clone, Debug)]
 pub struct QueueNodes {
-    /// What is fed with batches, `[batches, ...]`, part by part.
+    /// The placeholders for batches, `[batches, ...]`, part by part.
     pub feeds: Vec<String>,
-    /// Runs to take what is fed.
+    /// Runs to enqueue the values that are fed.
     pub enqueue: String,
 }
 
-/// Begins the names of what belongs to the queues.
+/// The prefix of the names of the queues' nodes.
 pub(super) const QUEUE: &str = "train/queue_";
 
 /// The nodes of a queue of batches.
@@ -40,7 +40,7 @@ pub(super) fn queue(
     let types: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
     let shapes: Vec<Shape> =
         parts.iter().map(|part| std::iter::once(rows).chain(part.example.iter().copied()).collect()).collect();
-    // Another model's batches are of another queue, and so are those of a training that sends more or fewer at a time.
+    // Other models have other queues, and so do trainings that send more or fewer batches at a time.
     let kind: Vec<String> = types.iter().zip(&shapes).map(|(dtype, shape)| format!("{dtype}{shape}")).collect();
     let own = format!("{QUEUE}{i}");
     let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| {
@@ -84,7 +84,8 @@ pub(super) fn queue(
     (nodes, QueueNodes { feeds, enqueue }, Drain { size, drop }, all)
 }
 
-/// The nodes of a queue of tokens, each the number of an update that a step of a worker is for. The node of that name takes one.
+/// The nodes of a queue of tokens, each the number of an update that a step of a worker contributes to. The node of that name
+/// takes one.
 pub(super) fn tokens(name: &str, device: &str) -> Vec<NodeDef> {
     let types = || Attr::from(vec![DType::I64]);
     let queue = format!("{name}/queue");

@@ -1,4 +1,4 @@
-//! A model's nodes on the workers: which of them each worker has for itself, where they run and how they are named.
+//! The replicas of a model on the workers: the nodes that each worker has a copy of, their devices and their names.
 
 use meshtf_graph::op::Role;
 use meshtf_graph::variable::ops::on;
@@ -13,10 +13,10 @@ use super::there::Held;
 use super::{Drain, FedPlaceholder, REPLICA, homes};
 use crate::file::{TrainSection, UpdateMode};
 
-/// How far apart the seeds of two replicas are: an odd number, far from the distance of two seeds of one graph.
+/// The distance between the seeds of two replicas: an odd number, far from the distance of two seeds of one graph.
 const APART: i64 = 0x5851_F42D_4C95_7F2D;
 
-/// What begins the name that a node is placed with.
+/// The prefix of the name of the node with which a node is colocated.
 const COLOCATED: &[u8] = b"loc:@";
 
 /// A model of which each worker has a replica.
@@ -24,25 +24,25 @@ pub(super) struct Replicas<'a> {
     pub graph: &'a Graph,
     train: &'a TrainSection,
     parts: &'a [FedPlaceholder],
-    /// By node: whether each replica has its own.
+    /// By node: whether each replica has a copy.
     is_copied: Vec<bool>,
-    /// By node: whether it is random, and other replicas are to have others.
+    /// By node: whether it is random, with other numbers in other replicas.
     is_drawn: Vec<bool>,
-    /// Whether the graph's own nodes stay beside those of the replicas.
+    /// Whether the graph's original nodes are kept in addition to those of the replicas.
     stays: bool,
 }
 
-/// The nodes of all replicas, and what fills their queues.
+/// The nodes of all replicas, and the nodes that fill their queues.
 pub(super) struct Filled {
     pub defs: Vec<NodeDef>,
     pub queues: Vec<QueueNodes>,
     pub drains: Vec<Drain>,
-    /// Of each replica, part by part, the examples that lie on its worker.
+    /// For each replica, part by part, the examples that are stored on its worker.
     pub held: Vec<Vec<Option<Held>>>,
 }
 
 impl<'a> Replicas<'a> {
-    /// `constants` are fed with the same in all replicas, so no replica has its own of those.
+    /// `constants` are fed the same values in all replicas, so no replica has a copy of those.
     pub fn of(
         graph: &'a Graph,
         train: &'a TrainSection,
@@ -67,7 +67,7 @@ impl<'a> Replicas<'a> {
             }
             UpdateMode::Sync | UpdateMode::Async => dependent(own),
             UpdateMode::Mirrored => {
-                // What a step feeds beside the data, it feeds once.
+                // A placeholder that a step feeds in addition to the data is fed once.
                 let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);
                 graph.nodes().map(|(_, node)| !is_fed(node)).collect()
             }
@@ -75,7 +75,7 @@ impl<'a> Replicas<'a> {
         Replicas { graph, train, parts, is_copied, is_drawn, stays }
     }
 
-    /// How many there are.
+    /// The number of replicas.
     pub fn count(&self) -> usize {
         self.train.workers.max(1)
     }
@@ -87,12 +87,12 @@ impl<'a> Replicas<'a> {
         if port == 0 { name } else { format!("{name}:{port}") }
     }
 
-    /// Whether each replica has its own node of this name.
+    /// Whether each replica has a copy of the node of this name.
     pub fn is_copied(&self, name: &str) -> bool {
         self.graph.find(name).is_some_and(|id| self.is_copied[id.index()])
     }
 
-    /// What begins the names of a replica's own nodes: nothing in the first, unless the graph's own nodes stay.
+    /// The prefix of the names of a replica's copies: empty in the first, unless the graph's original nodes are kept.
     pub fn prefix(&self, replica: usize) -> String {
         match replica + usize::from(self.stays) {
             0 => String::new(),
@@ -105,8 +105,8 @@ impl<'a> Replicas<'a> {
         replicas.iter().map(|&replica| Ok(g.settled().output(&self.named(tensor, replica))?)).collect()
     }
 
-    /// Adds switches that keep a replica's batches from it if `late` holds; returns the nodes that are to take them, with the
-    /// name of what they take then.
+    /// Adds switches that withhold a replica's batches if `late` holds; returns the nodes whose inputs they replace, with the
+    /// names of the new inputs.
     pub fn gates(&self, g: &mut GraphBuilder, replica: usize, late: Output) -> Result<Vec<(String, String)>> {
         g.settle()?;
         let next = g.settled().output(&name_of_next(replica))?;
@@ -120,8 +120,8 @@ impl<'a> Replicas<'a> {
         Ok(gates)
     }
 
-    /// The nodes of all replicas, each of which takes batches of so many rows from a queue of its own that holds `capacity` of
-    /// them.
+    /// The nodes of all replicas. Each replica takes batches of `rows` rows from a separate queue with a capacity of
+    /// `capacity` of them.
     pub fn nodes(&self, rows: usize, capacity: usize) -> Result<Filled> {
         let all = self.graph.to_defs();
         let mut loads = vec![0usize; self.train.ps];
@@ -158,7 +158,8 @@ impl<'a> Replicas<'a> {
         Ok(Filled { defs, queues, drains, held })
     }
 
-    /// Where a variable is that all replicas share: on the task of `ps` with the fewest bytes, unless it names a job itself.
+    /// The device of a variable that all replicas share: on the task of `ps` with the fewest bytes, unless it names a job
+    /// itself.
     fn device_of_variable(&self, node: &Node, loads: &mut [usize]) -> Result<String> {
         let shape = node.attrs.shape("shape").ok().and_then(|shape| shape.known());
         let elements = shape.and_then(|shape| shape.elements()).unwrap_or(1);
@@ -202,7 +203,7 @@ impl<'a> Replicas<'a> {
             let (control, tensor) = input.strip_prefix('^').map_or(("", input.as_str()), |name| ("^", name));
             *input = format!("{control}{}", self.named(tensor, replica));
         }
-        // What a variable has is what it has when the worker's step may begin.
+        // A variable is read once the worker's step may begin.
         let is_variable = |id: NodeId| self.graph.node(id).op.makes_variable;
         if self.stays && node.inputs.iter().any(|input| is_variable(input.node)) {
             def.inputs.push(format!("^{}", token(replica)));
@@ -228,7 +229,7 @@ pub(super) fn token(replica: usize) -> String {
     format!("train/token_{replica}")
 }
 
-/// By node: whether it is random, or the number of the replica, and what a step computes from a batch depends on it.
+/// By node: whether it is random, or the index of the replica, and the loss or a metric depends on it.
 fn drawn(graph: &Graph, train: &TrainSection) -> Vec<bool> {
     let (mut is_drawn, mut seen) = (vec![false; graph.len()], vec![false; graph.len()]);
     let names = std::iter::once(&train.loss).chain(&train.metrics);
@@ -244,7 +245,7 @@ fn drawn(graph: &Graph, train: &TrainSection) -> Vec<bool> {
     is_drawn
 }
 
-/// A random node of a replica, with seeds of its own if it states any; or the replica's number.
+/// A random node of a replica, with different seeds if the original specifies any; or the replica's index.
 fn drawn_for(replica: usize, node: &Node, mut def: NodeDef) -> Result<NodeDef> {
     if node.op.role == Role::Const {
         def.attrs.set("value", Attr::Tensor(convert_feed(Tensor::scalar(replica as i64), node.outputs[0].dtype)?));
@@ -257,7 +258,7 @@ fn drawn_for(replica: usize, node: &Node, mut def: NodeDef) -> Result<NodeDef> {
     Ok(def)
 }
 
-/// Which nodes depend on some, these among them; what is fed with a constant depends on nothing.
+/// The nodes that depend on some nodes, these included; placeholders that are fed a constant depend on nothing.
 fn dependent(graph: &Graph, constants: &[&str], on: Vec<NodeId>) -> Vec<bool> {
     let mut depends = vec![false; graph.len()];
     let is_constant = |id: NodeId| constants.contains(&graph.node(id).name.as_str());

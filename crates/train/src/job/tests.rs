@@ -1,4 +1,4 @@
-//! Where the nodes of a training are, and what is refused. What it computes is tested in `src/exec/tests/train.rs`.
+//! Tests of the placement of a training's nodes, and of rejected input. Its results are tested in `src/exec/tests/train.rs`.
 
 use super::*;
 use crate::file;
@@ -45,7 +45,7 @@ fn replicas_are_on_workers_and_variables_are_spread_by_bytes() {
         job.graph.node(id).device.clone()
     };
     for (name, wanted) in [
-        // The large one alone, and then the others until they weigh as much.
+        // The large one alone, and then the other variables until they weigh as much.
         ("large/variable", "/job:ps/task:0"),
         ("small/variable", "/job:ps/task:1"),
         ("w/variable", "/job:ps/task:1"),
@@ -55,7 +55,7 @@ fn replicas_are_on_workers_and_variables_are_spread_by_bytes() {
         ("replica_1/x", "/job:worker/task:1"),
         ("replica_1/loss", "/job:worker/task:1"),
         ("train/queue_1", "/job:worker/task:1"),
-        // What does not depend on the data is there once.
+        // Nodes that do not depend on the data exist once.
         ("scaled", ""),
     ] {
         assert_eq!(device(name), wanted, "{name}");

@@ -1,24 +1,24 @@
-//! Examples that lie on a worker: it reads the file once, and what is sent are places in it.
+//! Examples that are stored on a worker: it reads the file once, and indices into it are fed.
 
 use meshtf_graph::{Attr, Attrs, NodeDef};
 use meshtf_tensor::{DType, Shape, Tensor};
 
 use crate::data::There;
 
-/// Where a worker's own examples are: nodes that read them, and those that take some.
+/// The examples on a worker: the nodes that read them, and those that take some.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// What is fed with places in the file, int64.
+    /// The placeholder for indices into the file, int64.
     pub feed: String,
-    /// The examples at these places.
+    /// The examples at these indices.
     pub taken: String,
     /// Runs to read the file.
     pub load: String,
-    /// Runs to let go of what was read.
+    /// Runs to release the file.
     pub unload: String,
 }
 
-/// The nodes of a file on the device of a queue, of which `feed` says the places, `[batches, rows]`.
+/// The nodes of a file on the device of a queue; `feed` takes the indices, `[batches, rows]`.
 pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &There) -> (Vec<NodeDef>, Held) {
     let own = format!("{queue}/data_{k}");
     let name = |part: &str| format!("{own}{part}");
@@ -54,7 +54,7 @@ pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &Th
             Attrs::from([("T", there.dtype.into()), ("Tshape", DType::I64.into())]),
         ),
         node("/load", "AssignVariableOp", vec![own.clone(), name("/examples")], of("dtype", there.dtype)),
-        // An empty one in its place.
+        // An empty tensor in its place.
         constant("/nothing", Tensor::zeros(there.dtype, [0]).unwrap_or_else(|_| Tensor::scalar(0i64))),
         node("/unload", "AssignVariableOp", vec![own.clone(), name("/nothing")], of("dtype", there.dtype)),
         node("/value", "ReadVariableOp", vec![own.clone()], of("dtype", there.dtype)),
@@ -78,7 +78,7 @@ pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &Th
         dtype = to;
         name(part)
     };
-    // As files are converted elsewhere: by a double.
+    // As other files are converted: by a double.
     if let Some(scale) = there.scale {
         last = cast(&mut nodes, "/doubles", &last, DType::F64);
         nodes.push(constant("/scale", Tensor::scalar(scale)));

@@ -1,6 +1,6 @@
-//! What a model has its steps do beside the update: keep running averages of a batch's statistics, say.
+//! The nodes that a step runs in addition to the update: they keep running averages of a batch's statistics, for example.
 //!
-//! They wait for the update, so that a step whose loss is not finite changes nothing; and the counter of steps waits for them, so
+//! They wait for the update, so that a step whose loss is not finite changes nothing; and the step counter waits for them, so
 //! that a step that is counted is done.
 
 use meshtf_graph::op::Role;
@@ -12,11 +12,11 @@ use super::replicas::Replicas;
 use super::{CHECK, Team, UPDATES};
 use crate::file::{TrainSection, UpdateMode};
 
-/// A node that is to wait, and what for, by their names.
+/// A node that is to wait, and the node that it waits for, by their names.
 type Wait = (String, String);
 
 /// Makes the steps of teams run them, too; returns which nodes must wait for which. If several replicas make one update of
-/// variables that they share, those of the first count.
+/// variables that they share, only those of the first run.
 pub(super) fn add(
     g: &mut GraphBuilder,
     replicas: &Replicas,
@@ -42,7 +42,7 @@ pub(super) fn add(
                 let node = replicas.named(name, replica);
                 let update = found(g, &node)?;
                 all.push(update);
-                // What all replicas share belongs to no team.
+                // A node that all replicas share belongs to no team.
                 if is_alone || node != *name || replica == 0 && replicas.is_copied(name) {
                     last.push(update);
                     waits.push((node, made.clone()));
@@ -59,7 +59,7 @@ pub(super) fn add(
     Ok(waits)
 }
 
-/// The nodes that count a step, which what runs it waits for.
+/// The nodes that count a step, for which the step's last node waits.
 fn counts(graph: &Graph, run: NodeId) -> Vec<NodeId> {
     let (mut open, mut counts) = (vec![run], Vec::new());
     while let Some(id) = open.pop() {
@@ -77,7 +77,8 @@ fn all_of(g: &mut GraphBuilder, name: &str, home: &str, all: impl IntoIterator<I
     on(g, home, |g| all.into_iter().fold(g.op("NoOp").name(name), |node, one| node.control(one)).build())
 }
 
-/// What a worker runs for which updates do not wait: those of its own replica, and which of them are to wait for its loss.
+/// The nodes that a worker runs without an update waiting for them: those of its replica, and which of them wait for its
+/// loss.
 pub(super) fn of_worker(
     g: &mut GraphBuilder,
     replicas: &Replicas,
@@ -105,7 +106,8 @@ fn found(g: &GraphBuilder, node: &str) -> Result<Output> {
     Ok(Output { node: g.settled().find_or_nearest(node)?, port: 0 })
 }
 
-/// The nodes of a model that steps run beside the update: what is named, or in place of a node that only waits for others, those.
+/// The nodes of a model that steps run in addition to the update: the named ones; a node that only waits for other nodes is
+/// replaced by those.
 fn names(graph: &Graph, train: &TrainSection) -> Result<Vec<String>> {
     let mut open: Vec<NodeId> = Vec::new();
     for name in &train.updates {
@@ -130,7 +132,7 @@ fn names(graph: &Graph, train: &TrainSection) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A graph in which some nodes wait for others.
+/// A graph in which some nodes wait for other nodes.
 pub(super) fn after(graph: Graph, waits: &[Wait]) -> Result<Graph> {
     if waits.is_empty() {
         return Ok(graph);

@@ -1,4 +1,4 @@
-//! Attention.
+//! Attention layers.
 
 use super::Value;
 
@@ -15,7 +15,7 @@ impl Value {
     }
 
     /// Attention of `[n, time, width]` to itself with several heads, whose outputs go through a dense layer. With `causal`, a
-    /// place sees those before it and itself alone. Layers `NAME/query`, `NAME/key`, `NAME/value` and `NAME/output`.
+    /// position attends only to itself and those before it. Layers `NAME/query`, `NAME/key`, `NAME/value` and `NAME/output`.
     pub fn self_attention(&self, name: &str, heads: usize, causal: bool) -> Value {
         let Some(sizes) = self.sizes("self_attention", 3) else { return self.clone() };
         let (time, width) = (sizes[1].unwrap_or(1), sizes[2].unwrap_or(1));
@@ -37,7 +37,7 @@ impl Value {
     }
 }
 
-/// What is added to the scores of `[queries, keys]`, so that no place sees a later one.
+/// The mask that is added to the scores of `[queries, keys]`, so that no position attends to a later one.
 fn causal_mask(time: usize) -> meshtf_tensor::Tensor {
     let score = |i: usize| if i % time > i / time { -1e9f32 } else { 0.0 };
     meshtf_tensor::Tensor::from_vec([time, time], (0..time * time).map(score).collect())

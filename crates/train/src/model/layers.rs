@@ -1,4 +1,4 @@
-//! Layers: functions of a value that have variables of their own, below the layer's name.
+//! Layers: functions of a value with variables, below the layer's name.
 
 use meshtf_graph::Attrs;
 use meshtf_tensor::failure::Failure;
@@ -9,7 +9,7 @@ use crate::{Initializer, VariableSpec};
 
 /// Added to variances below a root.
 const EPSILON: f64 = 1e-3;
-/// How much of an average over past batches stays with each step.
+/// The share of an average over past batches that each step keeps.
 const MOMENTUM: f64 = 0.99;
 
 impl Value {
@@ -42,15 +42,15 @@ impl Value {
         })
     }
 
-    /// All dimensions but the first as one.
+    /// All dimensions but the first merged into one.
     pub fn flatten(&self) -> Value {
         let Some(sizes) = self.sizes("flatten", 2) else { return self.clone() };
         let rest: usize = sizes[1..].iter().map(|size| size.unwrap_or(1)).product();
         self.reshape(&[-1, rest as i32])
     }
 
-    /// Brings the elements along the last dimension to mean 0 and variance 1, and then to what the variables `NAME/gamma` and
-    /// `NAME/beta` say.
+    /// Normalises the elements along the last dimension to mean 0 and variance 1, then scales them by the variable
+    /// `NAME/gamma` and shifts them by `NAME/beta`.
     pub fn layer_norm(&self, name: &str) -> Value {
         let Some(sizes) = self.sizes("layer_norm", 2) else { return self.clone() };
         let Some(&Some(size)) = sizes.last() else { return self.clone() };
@@ -63,8 +63,9 @@ impl Value {
         })
     }
 
-    /// Brings each feature, the last dimension, to mean 0 and variance 1 over the batch in steps that train, and by averages over
-    /// past batches (`NAME/moving_mean`, `NAME/moving_variance`) in others; then to what `NAME/gamma` and `NAME/beta` say.
+    /// Normalises each feature, the last dimension, to mean 0 and variance 1: in steps that train, over the batch; in others,
+    /// by averages over past batches (`NAME/moving_mean`, `NAME/moving_variance`). Then scales by `NAME/gamma` and shifts by
+    /// `NAME/beta`.
     pub fn batch_norm(&self, name: &str) -> Value {
         let Some(sizes) = self.sizes("batch_norm", 2) else { return self.clone() };
         let Some(&Some(size)) = sizes.last() else { return self.clone() };
@@ -88,8 +89,8 @@ impl Value {
         })
     }
 
-    /// In steps that train, sets that share of the elements to 0 and makes up for it with the others; other elements each step
-    /// and on each worker, the same ones for the same seed of the model, name, step and worker.
+    /// In steps that train, sets that share of the elements to 0 and scales the other ones up; other elements each step and
+    /// on each worker, the same ones for the same seed of the model, name, step and worker.
     pub fn dropout(&self, name: &str, share: f64) -> Value {
         if !(0.0..1.0).contains(&share) {
             return self.model.refuse(format!("dropout {name}: the share is {share}; expected 0 to below 1"));
@@ -110,8 +111,8 @@ impl Value {
 }
 
 impl Model {
-    /// The rows of a table `[rows, width]` for indices of any shape, which must be below `rows`. The gradient has the rows alone
-    /// that were looked up. Variable `NAME/table` (uniform from -0.05 to 0.05).
+    /// The rows of a table `[rows, width]` for indices of any shape, which must be below `rows`. The gradient has only the
+    /// rows that were looked up. Variable `NAME/table` (uniform from -0.05 to 0.05).
     pub fn embedding(&self, name: &str, rows: usize, width: usize, indices: &Value) -> Value {
         let spec = VariableSpec::new("table", [rows, width], Initializer::Uniform { low: -0.05, high: 0.05 });
         let indices = indices.output;
@@ -124,7 +125,7 @@ impl Model {
         })
     }
 
-    /// Has training steps subtract something from a variable, by its value.
+    /// Makes training steps subtract `less` from a variable, given by its value.
     fn also(&self, value: &Value, less: &Value) {
         let (value, less) = (value.output, less.output);
         self.add(|state| {
@@ -137,7 +138,7 @@ impl Model {
         });
     }
 
-    /// A number of the model's seed and a name.
+    /// A number derived from the model's seed and a name.
     fn seed_of(&self, name: &str) -> Tensor {
         let state = self.0.borrow();
         let full = state.g.full_name(name);

@@ -8,9 +8,9 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::Value;
 
-/// What an operator takes beside a value: another value, or a number, which gets the value's dtype.
+/// The second operand of an operator: a value, or a number, which gets the first value's dtype.
 pub trait Operand {
-    /// It as an input beside `value`.
+    /// The operand as an input of an op on `value`.
     #[doc(hidden)]
     fn beside(&self, value: &Value) -> Result<Input>;
 }
@@ -196,7 +196,7 @@ impl Value {
         self.with_attrs("Cast", [], Attrs::from([("DstT", dtype.into())]))
     }
 
-    /// The same elements in another shape; one size may be -1, which is what is left.
+    /// The same elements in another shape; one size may be -1, which is computed from the others.
     pub fn reshape(&self, shape: &[i32]) -> Value {
         self.with("Reshape", [shape.to_vec().into()])
     }
@@ -216,17 +216,17 @@ impl Value {
         self.reduced("Mean", &self.all_axes(), false)
     }
 
-    /// The sums along some dimensions, which go, or stay with size 1.
+    /// The sums along some dimensions, which are removed, or kept with size 1.
     pub fn sum_along(&self, axes: &[i32], keep: bool) -> Value {
         self.reduced("Sum", &axes.to_vec().into(), keep)
     }
 
-    /// The means along some dimensions, which go, or stay with size 1.
+    /// The means along some dimensions, which are removed, or kept with size 1.
     pub fn mean_along(&self, axes: &[i32], keep: bool) -> Value {
         self.reduced("Mean", &axes.to_vec().into(), keep)
     }
 
-    /// The place of the greatest element along the last dimension, an int64.
+    /// The index of the greatest element along the last dimension, an int64.
     pub fn argmax(&self) -> Value {
         self.with("ArgMax", [(-1).into()])
     }
@@ -251,23 +251,23 @@ impl Value {
         self.with_attrs(op, [axes.clone()], Attrs::from([("keep_dims", keep.into())]))
     }
 
-    /// This if a bool holds, else the other.
+    /// This if a bool holds, else `other`.
     pub fn or_else(&self, condition: &Value, other: &Value) -> Value {
         condition.with("SelectV2", [self.input(), other.input()])
     }
 
-    /// The rows of this that `indices` (int32 or int64) name, as in a table.
+    /// The rows of this at `indices` (int32 or int64), as in a table.
     pub fn gather(&self, indices: &Value) -> Value {
         self.with("GatherV2", [indices.input(), 0.into()])
     }
 
-    /// Values side by side along a dimension.
+    /// Values concatenated along a dimension.
     pub fn concat(&self, others: &[&Value], axis: i32) -> Value {
         let rest = others.iter().map(|other| other.input()).chain([axis.into()]);
         self.with("ConcatV2", rest)
     }
 
-    /// The cross-entropy of logits `[n, classes]` and the classes `[n]` (int32 or int64) that are right: `[n]`.
+    /// The cross-entropy of logits `[n, classes]` and the true classes `[n]` (int32 or int64): `[n]`.
     pub fn sparse_cross_entropy(&self, classes: &Value) -> Value {
         self.with("SparseSoftmaxCrossEntropyWithLogits", [classes.input()])
     }
@@ -282,7 +282,7 @@ impl Value {
         (self - other).square().mean()
     }
 
-    /// The share of rows of logits `[n, classes]` whose greatest element is the class that is right.
+    /// The share of rows of logits `[n, classes]` whose greatest element is the true class.
     pub fn accuracy(&self, classes: &Value) -> Value {
         self.argmax().equals(classes.cast(DType::I64)).cast(DType::F32).mean()
     }
@@ -313,12 +313,12 @@ impl Value {
     }
 }
 
-/// What is beyond the edge of an image.
+/// The padding of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
     /// Enough zeros that the output is as large as the input divided by the stride.
     Same,
-    /// Nothing: windows lie within the image.
+    /// No padding: windows are within the image.
     Valid,
 }
 

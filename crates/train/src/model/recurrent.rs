@@ -1,11 +1,11 @@
-//! Recurrent layers, written out over the length of their input: one cell for each place in time, all with the same variables.
+//! Recurrent layers, unrolled over the length of their input: one cell for each time step, all with the same variables.
 
 use meshtf_graph::Attrs;
 
 use super::{Model, Value};
 use crate::Initializer;
 
-/// The longest sequence that is written out.
+/// The longest sequence that is unrolled.
 const MAX_LENGTH: usize = 4096;
 
 impl Value {
@@ -47,7 +47,7 @@ impl Value {
         })
     }
 
-    /// Runs a cell from each place in time to the next; the first of its states is its output.
+    /// Runs a cell over the time steps; the first of its states is its output.
     fn recurrent<C: Fn(&Value, &[Value]) -> Vec<Value>>(
         &self,
         what: &str,
@@ -66,7 +66,7 @@ impl Value {
             let cell = cell(&self.model, features);
             let attrs = Attrs::from([("num", (length as i64).into()), ("axis", 1.into())]);
             let steps = self.with_attrs("Unpack", [], attrs);
-            // Zeros for each of the batch, however large it is.
+            // Zeros for each example of the batch, however large it is.
             let zeros = (steps.sum_along(&[1], true) * 0.0).with("Tile", [vec![1, units as i32].into()]);
             let mut states = vec![zeros; states];
             let mut outputs = Vec::with_capacity(length);

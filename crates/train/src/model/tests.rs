@@ -1,4 +1,4 @@
-//! What a model's graph is. What it computes is tested in `src/exec/tests/models.rs`.
+//! Tests of a model's graph. Its results are tested in `src/exec/tests/models.rs`.
 
 use meshtf_tensor::failure::Code;
 
@@ -25,12 +25,12 @@ fn names_devices_and_shapes_are_those_of_what_was_written() {
         assert_eq!(node.device, "/job:worker/task:1", "{name}");
     }
     assert!(graph.find("init").is_some());
-    // Values have their names still.
+    // Values keep their names.
     assert_eq!(logits.name(), "net/out/AddV2");
     assert!(m.finish().unwrap().find("init_1").is_none());
 }
 
-/// What is written that is wrong, and why it is.
+/// An invalid call, and the expected error.
 type Mistake<'a> = (&'a dyn Fn(&Model, &Value), &'a str);
 
 #[test]
@@ -39,7 +39,7 @@ fn the_first_mistake_is_what_finish_says() {
         let m = Model::new();
         let x = m.placeholder("x", DType::F32, [None, Some(4)]);
         write(&m, &x);
-        // What follows does no harm.
+        // Later calls have no effect.
         let loss = (x.dense("later", 2) * 2.0).mean();
         m.minimize(&loss, &Training::new(Optimizer::Sgd, 0.1));
         let failure = m.finish().unwrap_err();
@@ -97,7 +97,7 @@ fn a_graph_that_was_read_is_trained() {
     let m = Model::from_graph(graph.clone());
     let names: Vec<String> = m.variables().into_iter().map(|variable| variable.name).collect();
     assert_eq!(names, ["global_step", "out/kernel", "out/bias", "unused"]);
-    // Layers that ask for the step and whether it trains take those that are there.
+    // Layers that need the step counter and the training flag use the existing ones.
     let loss = m.tensor("loss").reshape(&[1, 1]).dropout("more", 0.5).mean();
     m.minimize(&loss, &Training::new(Optimizer::Sgd, 0.1));
     let trained = m.finish().unwrap();
@@ -112,7 +112,7 @@ fn a_graph_that_was_read_is_trained() {
     // Each once by its first value, and those that the loss depends on once by the step.
     let of = ["out/kernel/variable", "out/bias/variable", "unused/variable", "global_step/variable"].map(changed);
     assert_eq!(of, [2, 2, 1, 2]);
-    // What is new begins with a node of its own, and a model that was finished goes on as one that was read.
+    // New variables get a separate init node, and a model that was finished continues as one that was read.
     let m = Model::from_graph(graph);
     m.minimize(&m.tensor("loss"), &Training::new(Optimizer::ADAM, 0.1));
     let graph = m.finish().unwrap();

@@ -17,7 +17,7 @@ UpSYF59flJIKEndLzClOBYoXZyQWpAL5GkY6CkaaOgq1CmQDLkYGBgYmIGYGYhYgBgBQSwMELQAAAAgA
 SAAAAAAAAACb7BfqGxDJyFDGUK2eklqcXKRupaBuk2airqOgnpZfVFKUmBefX5SSChJ3S8wpTgWKF2ckFqQC+RqGOpo6CrUKFAAuBgYGewBQSwECLQMtAAAACAAAACEAe8hh\
 fFIAAACQAAAABQAAAAAAAAAAAAAAgAEAAAAAeC5ucHlQSwECLQMtAAAACAAAACEAGq7USEgAAACEAAAABwAAAAAAAAAAAAAAgAGJAAAAYS9iLm5weVBLBQYAAAAAAgACAGgA\
 AAAKAQAAAAA=";
-/// A red pixel, and one of (10, 20, 30) beside it.
+/// A red pixel, and one of (10, 20, 30) next to it.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAABCAIAAAB7QOjdAAAAD0lEQVR4nGP4z8DAJSIHAAZlATySLPXrAAAAAElFTkSuQmCC";
 
 #[test]
@@ -42,7 +42,7 @@ fn files_of_every_form_are_read() {
     let read = |name: &str, bytes: &[u8]| read_tensor(&FilePart::of(name), bytes.to_vec());
     let table = Tensor::from_vec([2, 2], vec![1f64, 2.0, 3.0, 4.0]);
     assert_eq!(read("t.csv.gz", &bytes(GZ)).unwrap(), table);
-    // What is packed says so itself.
+    // A compressed file is recognised by its content.
     assert_eq!(read("t.csv", &bytes(GZ)).unwrap(), table);
     assert_eq!(read("t.csv:b", b"a,b\n1,2\n3,4\n").unwrap(), Tensor::vector(vec![2f64, 4.0]));
     assert_eq!(read("t.csv:b, a", b"a,b\n1,2\n").unwrap(), Tensor::from_vec([1, 2], vec![2f64, 1.0]));
