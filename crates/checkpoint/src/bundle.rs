@@ -1,4 +1,4 @@
-//! The index: how many shards of data there are, and where in them each tensor lies.
+//! The index of a checkpoint: the number of data shards, and the position of each tensor in them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{MAX_SHARDS, data_loss, table};
 /// The key of the header, which comes before all others.
 const HEADER_KEY: &[u8] = b"";
 const LITTLE_ENDIAN: i32 = 0;
-/// The version of the format that this writes, and the newest that it reads.
+/// The version of the format that this module writes, and the newest that it reads.
 const VERSION: i32 = 1;
 
 /// The index of a checkpoint.
@@ -23,7 +23,7 @@ pub struct Index {
     pub entries: BTreeMap<Vec<u8>, Entry>,
 }
 
-/// Where a tensor lies, or the parts it is saved in.
+/// The position of a tensor, or the parts in which it is saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub dtype: DType,
@@ -33,7 +33,7 @@ pub struct Entry {
     pub size: u64,
     /// Masked checksum of the bytes.
     pub crc32c: u32,
-    /// The parts that the tensor is saved in; empty if it is saved whole.
+    /// The parts in which the tensor is saved; empty if it is saved whole.
     pub slices: Vec<Slice>,
 }
 

@@ -1,4 +1,4 @@
-//! The checksum of checkpoints: CRC-32 with Castagnoli's polynomial, and the mask it is stored with.
+//! The checksum of checkpoints: CRC-32C, with Castagnoli's polynomial, and the mask with which it is stored.
 
 /// Extends `crc`, the checksum of some bytes, by `bytes`; start with 0.
 pub fn extend(crc: u32, bytes: &[u8]) -> u32 {

@@ -1,4 +1,4 @@
-//! What saving does to files. Each operation is here once, so that a test can have any of them fail.
+//! The file operations of a save. Each is defined once, in this module, so that a test can make any of them fail.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
@@ -9,11 +9,11 @@ use meshtf_tensor::failure::{Failure, Result};
 
 use super::{folder_of, io_failure, with_suffix};
 
-/// Stands in the name of a file that is not in place yet, before the process's number and a count.
+/// The part of the name of an unfinished file before the process's number and a count.
 const TEMPORARY: &str = ".tempstate";
-/// What such files hold: the name's part before that.
+/// The contents of such files: the part of the name before that.
 const CONTENTS: [&str; 3] = ["data", "index", "v1"];
-/// How often a temporary file is made anew after another save took it away.
+/// The number of attempts to create a temporary file, each after another save removed the previous one.
 const TRIES: usize = 8;
 
 fn operation<T>(run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
@@ -22,7 +22,7 @@ fn operation<T>(run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     run()
 }
 
-/// Makes the folder that a prefix lies in.
+/// Makes the folder of a prefix.
 pub(super) fn make_folder(prefix: &Path) -> Result<PathBuf> {
     let folder = folder_of(prefix);
     operation(|| fs::create_dir_all(&folder)).map_err(|error| io_failure("cannot make", &folder, &error))?;
@@ -33,13 +33,13 @@ pub(super) fn sync_folder(folder: &Path) -> Result<()> {
     operation(|| File::open(folder)?.sync_all()).map_err(|error| io_failure("cannot sync", folder, &error))
 }
 
-/// Gives a file a second name. If the file system has no such thing, it loses the first.
+/// Adds a hard link to a file. If the file system has none, renames the file.
 pub(super) fn link(file: &Path, to: &Path) -> Result<()> {
     let linked = operation(|| fs::hard_link(file, to)).or_else(|_| operation(|| fs::rename(file, to)));
     linked.map_err(|error| io_failure("cannot move", file, &error))
 }
 
-/// Removes what nobody needs any more, if that can be done.
+/// Removes a file that is not needed any more; a failure is ignored.
 pub(super) fn remove(file: &Path) {
     let _ = operation(|| fs::remove_file(file));
 }
@@ -49,8 +49,8 @@ pub(super) fn remove_folder(folder: &Path) {
     let _ = operation(|| fs::remove_dir(folder));
 }
 
-/// Removes the temporary files in a folder that no save is writing: those of processes that were killed. A save that is under
-/// way holds a lock on its own.
+/// Removes the temporary files in a folder that no save is writing: those of processes that were killed. A save in progress
+/// holds a lock on its file.
 pub(super) fn remove_abandoned(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_temporary)
@@ -77,7 +77,7 @@ fn temporary_path(prefix: &Path, content: &str) -> PathBuf {
     with_suffix(prefix, &format!(".{content}{TEMPORARY}{}-{count}", std::process::id()))
 }
 
-/// What stops a write: the file, or what was to be written.
+/// The cause of a failed write: the file, or the content.
 pub(super) enum Error {
     Io(io::Error),
     Failed(Failure),
@@ -95,14 +95,14 @@ impl From<Failure> for Error {
     }
 }
 
-/// A file that is written.
+/// A file that is being written.
 pub(super) struct Output(File);
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         #[cfg(test)]
         if let Err(error) = faults::pass() {
-            // A write that fails may have come half way.
+            // A write that fails may have written half.
             let _ = self.0.write(&bytes[..bytes.len() / 2]);
             return Err(error);
         }
@@ -114,15 +114,15 @@ impl Write for Output {
     }
 }
 
-/// A file beside the one it is going to be, gone again unless it gets there.
+/// A temporary file in the folder of its target, removed on drop unless it was renamed to the target.
 pub(super) struct Beside {
     path: PathBuf,
-    /// Open, and so locked, until it is in place: nobody takes it for abandoned.
+    /// Open, and so locked, until the file is in place: another save does not remove it as abandoned.
     _file: Option<File>,
 }
 
 impl Beside {
-    /// Writes a file for `prefix` and brings it to the disk; returns what the content's writer does.
+    /// Writes a file for `prefix` and syncs it to the disk; returns the result of `content`.
     pub fn write<T>(
         prefix: &Path,
         what: &str,
@@ -142,15 +142,15 @@ impl Beside {
         Ok((beside, answer))
     }
 
-    /// A new file that no other save takes away.
+    /// A new file that no other save removes.
     fn create(prefix: &Path, what: &str) -> Result<(PathBuf, File)> {
         for _ in 0..TRIES {
             let path = temporary_path(prefix, what);
-            // What a killed process of the same number left here is nobody's.
+            // A leftover of a killed process with the same number has no owner.
             let _ = fs::remove_file(&path);
             let file =
                 operation(|| File::create_new(&path)).map_err(|error| io_failure("cannot write", &path, &error))?;
-            // Another save may have found it before it was locked. If there are no locks, nobody removes.
+            // Another save may have found it before it was locked. On a file system without locks, no save removes it.
             if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) && path.exists() {
                 return Ok((path, file));
             }
@@ -170,18 +170,18 @@ impl Drop for Beside {
     }
 }
 
-/// File operations that fail when a test says so, on the thread of the test.
+/// Injection of failures into file operations, on the thread of the test.
 #[cfg(test)]
 pub(super) mod faults {
     use std::cell::Cell;
     use std::io;
 
-    /// What happens after this many operations.
+    /// The event after this many operations.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Fault {
-        /// The process ends: no operation after that comes about.
+        /// The process ends: no later operation takes effect.
         Crash,
-        /// One fails, and the next do not.
+        /// One operation fails, and the next ones succeed.
         Once,
     }
 
@@ -203,7 +203,7 @@ pub(super) mod faults {
         Err(io::Error::from(io::ErrorKind::StorageFull))
     }
 
-    /// Runs it with a fault after `operations` operations: what it returns, and whether the fault occurred.
+    /// Runs a function with a fault after `operations` operations: its result, and whether the fault occurred.
     pub fn after<T>(operations: u64, fault: Fault, run: impl FnOnce() -> T) -> (T, bool) {
         NEXT.set(Some((operations, fault)));
         CAME.set(false);

@@ -1,4 +1,4 @@
-//! Where checkpoints may lie: below one folder that the node's owner names, and nowhere else.
+//! The data folder: the only folder below which checkpoints may be stored, chosen by the node's owner.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -11,9 +11,9 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 pub struct DataDir {
     /// Absolute, with links resolved.
     root: PathBuf,
-    /// The folder that relative names begin in, if that is not the root.
+    /// The folder to which names are relative, if that is not the root.
     base: Option<PathBuf>,
-    /// Whether `/a` means `a` below the root, not the machine's own `/a`.
+    /// Whether `/a` means `a` below the root, not `/a` of the machine.
     is_whole_world: bool,
 }
 
@@ -32,20 +32,20 @@ impl DataDir {
         }
     }
 
-    /// The same folder for graphs that name files of another machine: absolute names lie below it too.
+    /// The same folder for graphs that name files of another machine: absolute names are below it, too.
     #[must_use]
     pub fn as_whole_world(self) -> DataDir {
         DataDir { is_whole_world: true, ..self }
     }
 
-    /// The same folder for graphs whose relative names begin in `base`. It need not be below the folder, but such names
-    /// must lead into the folder nevertheless.
+    /// The same folder for graphs whose names are relative to `base`. It need not be below the folder, but such names must
+    /// lead into the folder nevertheless.
     #[must_use]
     pub fn from_base(self, base: PathBuf) -> DataDir {
         DataDir { base: Some(base), ..self }
     }
 
-    /// The folder below which files may be touched.
+    /// The folder below which files may be accessed.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -81,7 +81,7 @@ impl DataDir {
             );
             return Err(Failure::new(Code::PermissionDenied, why));
         }
-        // What does not exist yet cannot be a link, so the nearest existing parent decides where the path leads.
+        // A path that does not exist yet cannot be a link, so the nearest existing parent decides where the path leads.
         let mut existing = path.as_path();
         while existing.symlink_metadata().is_err() {
             existing = existing.parent().ok_or_else(|| denied("has no parent folder"))?;
@@ -94,7 +94,7 @@ impl DataDir {
         Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
     }
 
-    /// What the names of a checkpoint's files begin with: one that ends in `/` is a folder, in which they are.
+    /// The prefix of the names of a checkpoint's files: one that ends in `/` is a folder, which contains them.
     ///
     /// # Errors
     /// As [`DataDir::resolve`].

@@ -1,8 +1,8 @@
-//! TensorFlow's checkpoints, in a form that TensorFlow's own tools read and write: tensors by name in `PREFIX.index` and
+//! TensorFlow's checkpoints, in a form that TensorFlow's tools read and write: tensors by name in `PREFIX.index` and
 //! `PREFIX.data-00000-of-00001`; and the older form, one file or one per shard.
 //!
-//! - **Is**: `table` and `bundle`, the format as functions of bytes; `v1`, the older format; `slice`, tensors that are saved in
-//!   parts; [`DataDir`], the folder that checkpoints may lie in.
+//! - **Is**: `table` and `bundle`, the format as functions of bytes; `v1`, the older format; `slice`, tensors that are saved
+//!   in parts; [`DataDir`], the folder for checkpoints.
 //! - **Knows**: tensors, and files below a [`DataDir`].
 //! - **Never** opens a file elsewhere, and knows no graph, op or step. A save is atomic: everything is written to temporary
 //!   files, and renaming the index makes it the checkpoint.
@@ -44,7 +44,7 @@ fn data_path(prefix: &Path, shard: u32, shards: u32) -> PathBuf {
     with_suffix(prefix, &format!(".data-{shard:05}-of-{shards:05}"))
 }
 
-/// The folder that the files of the checkpoint of that prefix lie in.
+/// The folder of the files of the checkpoint with that prefix.
 fn folder_of(prefix: &Path) -> PathBuf {
     index_path(prefix).parent().unwrap_or(prefix).to_owned()
 }

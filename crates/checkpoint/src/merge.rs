@@ -1,4 +1,4 @@
-//! Merging: checkpoints that several tasks saved, each a part, become one.
+//! Merging: one checkpoint of the parts that several tasks saved.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Place;
@@ -10,13 +10,13 @@ use super::files::{link, make_folder, remove, remove_folder};
 use super::write::{commit, free_shards};
 use super::{Checkpoint, DataDir, data_path, folder_of, index_path};
 
-/// Makes one checkpoint, `destination`, of those of `prefixes`, which are gone afterwards: their data files become the
-/// new one's shards. Until the new one is on the disk, they are whole (on a file system with hard links), and so is the
-/// one that `destination` may have. Folders left empty are removed if `remove_folders` says so.
+/// Makes one checkpoint, `destination`, of those of `prefixes`, which are removed afterwards: their data files become the
+/// shards of the new one. Until the new one is on the disk, they stay complete (on a file system with hard links), and so
+/// does an existing checkpoint at `destination`. With `remove_folders`, folders left empty are removed.
 ///
 /// # Errors
-/// InvalidArgument if one is missing and `allow_missing` does not allow it, or two have a tensor of the same name other
-/// than as different parts of it; NotFound if all are missing; else as [`super::save`].
+/// InvalidArgument if one is missing and `allow_missing` is false, or two have a tensor of the same name other than as
+/// different parts of it; NotFound if all are missing; else as [`super::save`].
 pub fn merge(
     dir: &DataDir,
     prefixes: &[&[u8]],
@@ -79,12 +79,12 @@ pub fn merge(
     }
     commit(&target, &folder, &index)?;
     for (prefix, _) in &parts {
-        // A path is equal to the same with a `/` at its end.
+        // A path is equal to the same path with a `/` at its end.
         if prefix.as_os_str() != target.as_os_str() {
             remove(&index_path(prefix));
         }
     }
-    // The index names others, if a part had the destination's own prefix.
+    // The new index refers to other files, if a part had the destination's prefix.
     for file in &files {
         remove(file);
     }

@@ -62,11 +62,11 @@ impl<'a> Checkpoint<'a> {
         named.map(|(key, entry)| (key.as_slice(), entry.dtype, &entry.shape))
     }
 
-    /// A tensor, or the part of it that `part` states. Variants are strings: TensorFlow's protos of them.
+    /// A tensor, or the given `part` of it. Variants are strings: TensorFlow's encoded protos.
     ///
     /// # Errors
-    /// NotFound if there is no such tensor; InvalidArgument if it has another dtype or shape than requested; DataLoss
-    /// if its bytes are not those that were saved.
+    /// NotFound if there is no such tensor; InvalidArgument if it has another dtype or shape than requested; DataLoss if its
+    /// bytes are not those that were saved.
     pub fn tensor(&self, name: &[u8], dtype: DType, part: Option<&(Shape, Slice)>) -> Result<Tensor> {
         let shown = String::from_utf8_lossy(name);
         let entry = self.index.entries.get(name).filter(|_| !name.is_empty());
@@ -119,7 +119,7 @@ impl<'a> Checkpoint<'a> {
         let io = |error: std::io::Error| io_failure(&format!("cannot read {name} from"), &path, &error);
         let mut file = File::open(&path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
-        // Checked before memory is allocated for what the index states.
+        // Checked before memory is allocated for the size in the index.
         if entry.offset.checked_add(entry.size).is_none_or(|end| end > length) {
             return Err(data_loss(format!("{} ends before the end of {name}", path.display())));
         }

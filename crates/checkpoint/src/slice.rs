@@ -1,4 +1,4 @@
-//! Parts of tensors: how a program states them (`"4 3 0,2:-"`), how an index does, and cutting them out.
+//! Parts of tensors: their notation in a program (`"4 3 0,2:-"`) and in an index, and the copying of their elements.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Moved, Shape, Tensor, with_moved};

@@ -1,8 +1,9 @@
 //! A sorted table of keys and values in one file: LevelDB's format, which TensorFlow uses for indexes.
 //!
-//! It has blocks of entries, whose keys omit the prefix shared with the previous key; a block that says where the
-//! others are; and a footer that says where that one is. Every block has a checksum. This works on bytes; what keys
-//! and values mean is up to the caller. The crate sstable 0.11 reads such tables, too, but panics on some corrupt ones.
+//! It has blocks of entries, whose keys omit the prefix shared with the previous key; an index block with the positions of
+//! the other blocks; and a footer with the position of the index block. Every block has a checksum. This module works on
+//! bytes; the caller interprets keys and values. The crate sstable 0.11 reads such tables, too, but panics on some corrupt
+//! ones.
 
 mod file;
 
@@ -16,7 +17,7 @@ use super::{crc32c, data_loss};
 
 /// A block is closed when it has this many bytes.
 const BLOCK_BYTES: usize = 262_144;
-/// A key is written in full once in this many entries; the others share its prefix.
+/// A key is written in full once in this many entries; the other ones share its prefix.
 const RESTART_EVERY: usize = 16;
 const FOOTER_BYTES: usize = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
@@ -269,7 +270,7 @@ fn successor(last: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Seven bits per byte, the lowest first; the highest bit of each says whether more follow.
+/// Seven bits per byte, the lowest first; the highest bit of each is set if more follow.
 pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);

@@ -1,4 +1,5 @@
-//! Checkpoints that TensorFlow 2.21 wrote (`tests/data/checkpoint`) are read, and the same bytes are written.
+//! Tests that checkpoints which TensorFlow 2.21 wrote (`tests/data/checkpoint`) are read, and that the same bytes are
+//! written.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ fn recorded() -> DataDir {
     DataDir::new(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/data/checkpoint")).unwrap()
 }
 
-/// What the checkpoint `tensorflow` was saved from: name, shape_and_slice, tensor.
+/// The tensors from which the checkpoint `tensorflow` was saved: name, shape_and_slice, tensor.
 fn tensors() -> Vec<(&'static str, &'static str, Tensor)> {
     let halves = [1.5f32, -2.0];
     vec![
@@ -140,7 +141,7 @@ fn saving_again_replaces_the_checkpoint() {
         assert_eq!(restore(&dir, "new/folder/model", "v", DType::I32, ""), Ok(Tensor::scalar(round)));
         assert_eq!(fs::read_dir(dir.root().join("new/folder")).unwrap().count(), 2, "round {round}");
     }
-    // A failed save leaves the old checkpoint whole and no files of its own.
+    // A failed save leaves the old checkpoint complete and no new files.
     let twice = [("v", "", Tensor::scalar(9)), ("v", "", Tensor::scalar(10))];
     assert_eq!(save_all(&dir, "new/folder/model", &twice).unwrap_err().code, Code::InvalidArgument);
     assert_eq!(restore(&dir, "new/folder/model", "v", DType::I32, ""), Ok(Tensor::scalar(3)));
@@ -174,7 +175,7 @@ fn errors_say_what_is_wrong() {
     check("../checkpoint/tensorflow", "half", DType::F16, "", PermissionDenied, "..");
 }
 
-/// TensorFlow's Saver looks for the folder after this error, and says that it is missing.
+/// TensorFlow's Saver checks the folder after this error, and reports that it is missing.
 #[test]
 fn a_file_in_place_of_the_folder_is_a_failed_precondition() {
     let (_folder, dir) = fresh();

@@ -1,6 +1,6 @@
 //! The older form of checkpoints, TensorFlow's V1: one table, in which each part of a tensor is an entry with all its
-//! elements, and the first entry lists the tensors. Several such files, each with some of the tensors or of their
-//! parts, are one checkpoint under a pattern such as `model-?????-of-00003`.
+//! elements, and the first entry lists the tensors. Several such files, each with some of the tensors or of their parts, are
+//! one checkpoint under a pattern such as `model-?????-of-00003`.
 
 mod elements;
 mod pattern;
@@ -20,7 +20,7 @@ pub use write::save;
 
 /// The key of the entry that lists the tensors.
 const META_KEY: &[u8] = b"";
-/// The version of the format that this writes, and the newest that it reads.
+/// The version of the format that this module writes, and the newest that it reads.
 const VERSION: i32 = 1;
 
 /// The messages, with TensorFlow's field numbers (saved_tensor_slice.proto).

@@ -1,7 +1,7 @@
-//! Saving: writes the data beside what exists, then the index, whose rename makes both the checkpoint.
+//! Saving: writes the data to new files, then the index, whose rename makes both the checkpoint.
 //!
-//! Saving to an existing prefix uses new shard numbers, so that the old index and its data stay whole until the new
-//! index replaces it.
+//! Saving to an existing prefix uses new shard numbers, so that the old index and its data stay complete until the new index
+//! replaces it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -22,14 +22,14 @@ pub struct Saved<'a> {
     pub name: &'a [u8],
     /// Its value.
     pub tensor: &'a Tensor,
-    /// The whole's shape and which part of it the tensor is; `None` if it is the whole.
+    /// The shape of the whole, and the part of it that the tensor is; `None` if it is the whole.
     pub part: Option<&'a (Shape, Slice)>,
-    /// Its strings are variants, encoded as TensorFlow's protos: that is what it is in the checkpoint.
+    /// Whether its strings are variants, encoded as TensorFlow's protos; the checkpoint then stores variants.
     pub is_encoded: bool,
 }
 
 impl<'a> Saved<'a> {
-    /// A tensor as it is.
+    /// A tensor whose strings, if any, are plain.
     pub fn new(name: &'a [u8], tensor: &'a Tensor, part: Option<&'a (Shape, Slice)>) -> Saved<'a> {
         Saved { name, tensor, part, is_encoded: false }
     }
@@ -127,7 +127,8 @@ fn write_tensor(tensor: &Tensor, file: &mut impl Write) -> io::Result<(u64, u32)
     Ok((size, crc32c::mask(crc)))
 }
 
-/// Writes encoded variants: of each its length, itself, and a checksum of all until there. Returns as [`write_tensor`].
+/// Writes encoded variants: for each its length, its bytes, and a checksum of everything up to there. Returns as
+/// [`write_tensor`].
 fn write_variants(variants: &[Vec<u8>], file: &mut impl Write) -> io::Result<(u64, u32)> {
     let (mut size, mut crc) = (0, 0);
     for variant in variants {
@@ -175,7 +176,7 @@ pub(super) fn commit(prefix: &Path, folder: &Path, index: &Index) -> Result<()> 
     Ok(())
 }
 
-/// Removes the data files of a prefix that its index does not name. Failing to is harmless.
+/// Removes the data files of a prefix that its index does not refer to. A failure is harmless.
 fn remove_others(prefix: &Path, folder: &Path, index: &Index) {
     let Some(stem) = prefix.file_name().and_then(|name| name.to_str()) else { return };
     let named: Vec<PathBuf> =

@@ -1,5 +1,5 @@
-//! Saves that end after each of their file operations, in a crash or because one operation fails: what was saved before is
-//! whole, or what was to be saved is, and the next save leaves nothing behind.
+//! Tests of saves that end after each of their file operations, in a crash or because one operation fails: either the
+//! previous save or the new one is complete, and the next save leaves no temporary files.
 
 use super::*;
 use crate::files::faults::{Fault, after};
@@ -9,7 +9,7 @@ type Tensors = Vec<(&'static str, &'static str, Tensor)>;
 /// Fewer file operations than this are not a save.
 const LEAST_OPERATIONS: u64 = 8;
 
-/// Tensors of several kinds, with values that tell the saves apart.
+/// Tensors of several kinds, with values that distinguish the saves.
 fn generation(number: i32) -> Tensors {
     let many = (0..100_000).map(|i| i as f32 + number as f32 / 4.0).collect::<Vec<f32>>();
     vec![
@@ -21,7 +21,7 @@ fn generation(number: i32) -> Tensors {
     ]
 }
 
-/// Which form of checkpoint is saved, and how it is read.
+/// The form of checkpoint that is saved, with its reader.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Bundle,
@@ -51,7 +51,7 @@ impl Form {
         }
     }
 
-    /// Which save is there, every tensor of it.
+    /// The number of the current save; checks that every tensor of it is complete.
     #[track_caller]
     fn whole(self, dir: &DataDir) -> i32 {
         let number = self.restore(dir, "number", DType::I32, "").unwrap().item::<i32>().unwrap();
@@ -101,7 +101,7 @@ fn check(form: Form, fault: Fault) {
             assert!(failure.message.contains(dir.root().to_str().unwrap()), "it names no file: {case}");
         }
         left_behind += temporary(&dir).len();
-        // A save that goes on after the failure removes what it began itself, unless that is what failed.
+        // A save that continues after the failure removes its files, unless the removal failed.
         assert!(fault == Fault::Crash || temporary(&dir).len() <= 1, "{case}: {:?}", temporary(&dir));
 
         form.save(&dir, 3).unwrap();
@@ -142,7 +142,7 @@ fn merge_parts(dir: &DataDir) -> Result<()> {
     merge(dir, &PARTS.map(str::as_bytes), b"model", true, false)
 }
 
-/// Whether both parts are there and whole.
+/// Whether both parts exist and are complete.
 fn has_parts(dir: &DataDir, number: i32) -> bool {
     let tensors = generation(number);
     tensors.iter().enumerate().all(|(i, (name, part, tensor))| {
@@ -165,7 +165,7 @@ fn a_merge_that_ends_early_loses_neither_its_parts_nor_what_was_there() {
             if let Err(failure) = &merged {
                 assert!(failure.message.contains(dir.root().to_str().unwrap()), "it names no file: {case}");
             }
-            // One link that fails is followed by a move, which leaves that part's data in its new place alone.
+            // A failed link is followed by a move, which leaves that part's data under its new name alone.
             let is_moved = fault == Fault::Once && (1..=PARTS.len() as u64).contains(&operations);
             assert!(there == 2 || is_moved || has_parts(&dir, 2), "the parts are lost: {case}");
 

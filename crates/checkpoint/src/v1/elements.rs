@@ -41,7 +41,7 @@ struct Strings {
     values: Vec<Vec<u8>>,
 }
 
-/// Whether the older form has a field for the dtype; TensorFlow writes no others.
+/// Whether the older form has a field for the dtype; TensorFlow writes no other dtypes.
 pub fn has_field(dtype: DType) -> bool {
     use DType::{BF16, Resource, U32, U64, Variant};
     !matches!(dtype, BF16 | U32 | U64 | Resource | Variant)
@@ -117,7 +117,7 @@ pub fn take(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor> {
     Tensor::new(shape, data).map_err(|failure| data_loss(failure.message))
 }
 
-/// Complex numbers whose parts stand one behind the other.
+/// Complex numbers from consecutive real and imaginary parts.
 fn pairs<T: Copy>(parts: &[T]) -> Result<Vec<Complex<T>>> {
     match parts.as_chunks::<2>() {
         (pairs, []) => Ok(pairs.iter().map(|&[re, im]| Complex { re, im }).collect()),

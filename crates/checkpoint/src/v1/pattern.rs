@@ -1,6 +1,6 @@
-//! Matches file names with patterns: `*` is any number of characters, `?` one, `[a-c]` one of those, `[!a-c]` any
-//! other, and a backslash quotes the next character. Only the last part of a path may have them. This is `fnmatch`,
-//! which TensorFlow calls; the crates for such patterns also give a meaning to `**` and `{a,b}`.
+//! File name patterns: `*` matches any number of characters, `?` one, `[a-c]` one of those, `[!a-c]` any other, and a
+//! backslash quotes the next character. Only the last part of a path may have them. This is `fnmatch`, which TensorFlow
+//! calls; the crates for such patterns also interpret `**` and `{a,b}`.
 
 /// Whether a name contains a special character.
 pub fn is_pattern(name: &[u8]) -> bool {

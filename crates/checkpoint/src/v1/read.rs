@@ -14,7 +14,7 @@ use super::super::table::Table;
 use super::super::{DataDir, MAX_SHARDS, data_loss, io_failure};
 use super::{META_KEY, VERSION, elements, pattern, proto};
 
-/// Most parts of one tensor, since each is compared with all others.
+/// Most parts of one tensor, since each is compared with all others of that tensor.
 pub const MAX_PARTS: usize = 4096;
 /// Most bytes of the list of tensors in a file.
 const MAX_META_BYTES: usize = 64 << 20;
@@ -89,11 +89,11 @@ impl Files {
         Ok(())
     }
 
-    /// A tensor, or the part of it that `part` states.
+    /// A tensor, or the given `part` of it.
     ///
     /// # Errors
-    /// NotFound if there is no such tensor; InvalidArgument if it has another dtype or shape than requested, or
-    /// elements are missing; DataLoss if parts overlap, or a part is not what was saved.
+    /// NotFound if there is no such tensor; InvalidArgument if it has another dtype or shape than requested, or elements are
+    /// missing; DataLoss if parts overlap, or a part is corrupt.
     pub fn tensor(&mut self, name: &[u8], dtype: DType, part: Option<&(Shape, Slice)>) -> Result<Tensor> {
         let shown = String::from_utf8_lossy(name);
         let stored = self.tensors.get(name).ok_or_else(|| {

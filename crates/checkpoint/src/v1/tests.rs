@@ -1,5 +1,5 @@
-//! Files that TensorFlow 2.21 wrote with SaveSlices (`tests/data/checkpoint/v1-*`) are read, and the same bytes are
-//! written.
+//! Tests that files which TensorFlow 2.21 wrote with SaveSlices (`tests/data/checkpoint/v1-*`) are read, and that the same
+//! bytes are written.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn fresh() -> (temp_dir::TempDir, DataDir) {
     (folder, dir)
 }
 
-/// What the file `v1-tensorflow` was saved from: name, shape_and_slice, tensor.
+/// The tensors from which the file `v1-tensorflow` was saved: name, shape_and_slice, tensor.
 fn tensors() -> Vec<(&'static str, &'static str, Tensor)> {
     vec![
         ("w/kernel", "", Tensor::from_vec([2, 3], vec![0f32, 0.25, 0.5, 0.75, 1.0, 1.25])),

@@ -64,7 +64,7 @@ struct Whole {
     parts: Vec<Slice>,
 }
 
-/// Adds a tensor, or a part of one, to the list; returns which part it is.
+/// Adds a tensor, or a part of one, to the list; returns the part that it is.
 fn add<'a>(meta: &mut proto::Tensors, wholes: &mut BTreeMap<&'a [u8], Whole>, saved: &Saved<'a>) -> Result<Slice> {
     let (tensor, name) = (saved.tensor, String::from_utf8_lossy(saved.name));
     if !elements::has_field(tensor.dtype()) {
