@@ -1,4 +1,4 @@
-//! Operations of burn's `ActivationOperationIr`.
+//! Rules for the operations of burn's `ActivationOperationIr`.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -87,7 +87,7 @@ impl Lowering<'_> {
         self.swap_last(answer, dim, rank)
     }
 
-    /// `x`, and `other` where that is negative. NaN stays NaN.
+    /// `other` where `x` is negative, else `x`. NaN stays NaN.
     fn where_negative(&mut self, x: Output, other: Output, dtype: DType) -> Result<Output> {
         let negative = self.node("Less", [x.into(), number(0.0, dtype)?])?;
         self.node("SelectV2", [negative.into(), other.into(), x.into()])

@@ -1,4 +1,4 @@
-//! Operations on tensors of any kind: shapes, masks, comparisons for equality, creation.
+//! Rules for operations on tensors of any kind: shapes, masks, comparisons for equality, creation.
 
 mod index;
 mod slice;
@@ -69,7 +69,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A tensor in another dtype: floats become integers as Rust's `as` does it, and numbers are true if they are not 0.
+    /// A tensor in another dtype: floats become integers as by Rust's `as`, and numbers are true if they are not 0.
     pub(super) fn converted(&mut self, op: &CastOpIr) -> Result<()> {
         let value = self.read(&op.input)?;
         let value = self.cast(value, dtype(op.input.dtype)?, dtype(op.out.dtype)?)?;
@@ -132,7 +132,7 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// Windows along a dim: gathered as [.., windows, size, ..], of which the size goes last.
+    /// Windows along a dim: gathered as [.., windows, size, ..], with the size then moved last.
     fn unfold(&mut self, op: &UnfoldOpIr) -> Result<()> {
         let input = self.read(&op.input)?;
         let rank = op.input.shape.len();

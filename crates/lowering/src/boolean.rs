@@ -1,4 +1,4 @@
-//! Operations on bools alone.
+//! Rules for operations on bools alone.
 
 use burn_ir::BoolOperationIr;
 use meshtf_tensor::failure::Result;

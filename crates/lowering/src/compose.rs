@@ -1,4 +1,4 @@
-//! What the rules are put together from: nodes, constants, permutations, reshapes, casts, index tensors.
+//! Helpers from which the rules are composed: nodes, constants, permutations, reshapes, casts, index tensors.
 
 use burn_ir::{BinaryOpIr, ScalarIr, ScalarOpIr, TensorIr, UnaryOpIr};
 use meshtf_graph::{Attr, Input, Output};
@@ -26,21 +26,21 @@ impl Lowering<'_> {
         attrs.iter().fold(node, |node, (name, value)| node.attr(name, value.clone())).build()
     }
 
-    /// An operation of one tensor that is one op.
+    /// Lowers an operation of one tensor that is one op.
     pub fn unary(&mut self, op: &str, ir: &UnaryOpIr) -> Result<()> {
         let input = self.read(&ir.input)?;
         let value = self.node(op, [input.into()])?;
         self.write(&ir.out, value)
     }
 
-    /// An operation of two tensors that is one op.
+    /// Lowers an operation of two tensors that is one op.
     pub fn binary(&mut self, op: &str, ir: &BinaryOpIr) -> Result<()> {
         let (lhs, rhs) = (self.read(&ir.lhs)?, self.read(&ir.rhs)?);
         let value = self.node(op, [lhs.into(), rhs.into()])?;
         self.write(&ir.out, value)
     }
 
-    /// An operation of a tensor and a scalar, which has the tensor's dtype, that is one op.
+    /// Lowers an operation of a tensor and a scalar, which has the tensor's dtype, that is one op.
     pub fn with_scalar(&mut self, op: &str, ir: &ScalarOpIr) -> Result<()> {
         let lhs = self.read(&ir.lhs)?;
         let rhs = self.scalar_input(ir.rhs, dtype(ir.lhs.dtype)?)?;
@@ -83,12 +83,13 @@ impl Lowering<'_> {
         self.node("Transpose", [value.into(), sizes(order)?])
     }
 
-    /// A value with dim `dim` and the last one swapped; once more, and it is as it was. Adds nothing if that is the last one.
+    /// A value with dim `dim` and the last one swapped; applied twice, it is the identity. Adds nothing if `dim` is the last
+    /// one.
     pub fn swap_last(&mut self, value: Output, dim: usize, rank: usize) -> Result<Output> {
         self.transpose(value, &swapped(rank, dim, rank - 1))
     }
 
-    /// A value that is repeated along its dims of length 1 until it has this shape. Adds nothing if it has that shape.
+    /// A value repeated along its dims of length 1 up to this shape. Adds nothing if it has that shape.
     pub fn broadcast(&mut self, value: Output, from: &[usize], to: &[usize]) -> Result<Output> {
         if from == to {
             return Ok(value);
@@ -96,7 +97,7 @@ impl Lowering<'_> {
         self.node("BroadcastTo", [value.into(), sizes(to)?])
     }
 
-    /// A value in another dtype, converted as Rust's `as` does. Adds nothing if it has that dtype.
+    /// A value in another dtype, converted as by Rust's `as`. Adds nothing if it has that dtype.
     pub fn cast(&mut self, value: Output, from: DType, to: DType) -> Result<Output> {
         if from == to {
             return Ok(value);
@@ -104,9 +105,9 @@ impl Lowering<'_> {
         self.node_with("Cast", [value.into()], &[("DstT", to.into())])
     }
 
-    /// Where each element of a tensor of shape `at` goes, or comes from, in another tensor of the same rank: along `dim` what
-    /// `indices` says, which has that shape, too, and along the others where it is itself. One position of `at.len()` numbers for
-    /// each.
+    /// The position of each element of a tensor of shape `at` in another tensor of the same rank: along `dim`, the element of
+    /// `indices`, which has the shape `at`, too; along the other dims, its own coordinate. Each position has `at.len()`
+    /// coordinates.
     pub fn full_indices(&mut self, indices: Output, of: DType, at: &[usize], dim: usize) -> Result<Output> {
         let mut coordinates = Vec::with_capacity(at.len());
         for (axis, &size) in at.iter().enumerate() {
@@ -123,7 +124,7 @@ impl Lowering<'_> {
         self.graph.op("Pack").inputs(coordinates).attr("axis", at.len() as i64).build()
     }
 
-    /// A tensor of indices in a dtype that gathers and scatters take; with that dtype.
+    /// A tensor of indices in a dtype that gathers and scatters accept; with that dtype.
     pub fn indices(&mut self, tensor: &TensorIr) -> Result<(Output, DType)> {
         let from = dtype(tensor.dtype)?;
         let to = if from == DType::I64 { DType::I64 } else { DType::I32 };
@@ -181,7 +182,7 @@ fn integers_of(values: impl Iterator<Item = usize>, dtype: DType) -> Result<Tens
 /// Most integers of one constant that a rule makes.
 pub const MAX_INTEGERS: usize = 1 << 24;
 
-/// All dims in their order, but these two swapped.
+/// All dims in their order, except that these two are swapped.
 pub fn swapped(rank: usize, a: usize, b: usize) -> SmallVec<[usize; 8]> {
     let mut order: SmallVec<[usize; 8]> = (0..rank).collect();
     order.swap(a, b);

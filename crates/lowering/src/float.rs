@@ -1,4 +1,4 @@
-//! Operations on floats alone.
+//! Rules for operations on floats alone.
 
 use burn_ir::{BinaryOpIr, CrossOpIr, FloatOperationIr, MatmulOpIr, UnaryOpIr};
 use meshtf_graph::{Input, Output};
@@ -51,14 +51,14 @@ impl Lowering<'_> {
         }
     }
 
-    /// A product of matrices. One op; if only one operand has a batch worth the name, its rows are one tall matrix.
+    /// A product of matrices. One op; if the batch of the right operand is one, the rows of the left one are one tall matrix.
     pub(super) fn matmul(&mut self, op: &MatmulOpIr) -> Result<()> {
         let (lhs, rhs) = (self.read(&op.lhs)?, self.read(&op.rhs)?);
         let ([.., rows, inner], [.., _, columns]) = (&op.lhs.shape[..], &op.rhs.shape[..]) else {
             return Err(meshtf_tensor::failure::Failure::invalid("a product of matrices needs at least 2 dims"));
         };
         let of = dtype(op.lhs.dtype)?;
-        // The ops are not there for the smallest integers, whose products wrap like the lowest bits of larger ones.
+        // There are no ops for the smallest integers, whose products wrap like the lowest bits of larger ones.
         let wide = if matches!(of, DType::I8 | DType::I16) { DType::I32 } else { of };
         let (lhs, rhs) = (self.cast(lhs, of, wide)?, self.cast(rhs, of, wide)?);
         let batch = |shape: &[usize]| shape[..shape.len() - 2].iter().product::<usize>();
@@ -74,7 +74,7 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// Towards zero, which keeps NaN, infinities and the sign of 0.
+    /// Rounding towards zero, which keeps NaN, infinities and the sign of 0.
     fn trunc(&mut self, op: &UnaryOpIr) -> Result<()> {
         let value = self.read(&op.input)?;
         let negative = self.node("Less", [value.into(), number(0.0, dtype(op.input.dtype)?)?])?;
@@ -98,7 +98,7 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// a × b along a dim of length 3. With r turning the dim by one, r(a × b) = a·r(b) − r(a)·b.
+    /// a × b along a dim of length 3. With r as the rotation of the dim by one, r(a × b) = a·r(b) − r(a)·b.
     fn cross(&mut self, op: &CrossOpIr) -> Result<()> {
         let (lhs, rhs) = (self.read(&op.lhs)?, self.read(&op.rhs)?);
         let (lhs_turned, rhs_turned) = (self.turned(lhs, op.dim)?, self.turned(rhs, op.dim)?);
@@ -109,7 +109,7 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// A tensor whose elements moved one place towards the start of a dim, and the first one to its end.
+    /// A tensor rotated along a dim: its elements move by one towards the start, and the first one to the end.
     fn turned(&mut self, value: Output, dim: usize) -> Result<Output> {
         self.node("Roll", [value.into(), Input::Value(Tensor::scalar(-1)), axis(dim)?])
     }

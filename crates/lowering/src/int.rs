@@ -1,4 +1,4 @@
-//! Operations on integers alone.
+//! Rules for operations on integers alone.
 
 use burn_ir::{BinaryOpIr, IntOperationIr, ScalarIr, ScalarOpIr};
 use meshtf_graph::Input;
@@ -52,13 +52,13 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// An amount to shift by, of which burn takes the lowest bits: modulo the width of the type.
+    /// The amount of a shift, of which burn takes the lowest bits: modulo the width of the type.
     fn amount(&mut self, amount: Input, of: DType) -> Result<Input> {
         Ok(self.node("BitwiseAnd", [amount, number(last_bit(of) as f64, of)?])?.into())
     }
 }
 
-/// The number of a type's highest bit.
+/// The index of a type's highest bit.
 fn last_bit(of: DType) -> i64 {
     of.size().map_or(0, |bytes| bytes as i64 * 8 - 1)
 }

@@ -2,7 +2,7 @@
 //!
 //! - **Is**: one rule for each operation of burn's intermediate representation.
 //! - **Knows**: `burn-ir`, graphs and tensors.
-//! - **Never** runs anything or infers a shape: shapes are concrete in burn, and every output carries its own.
+//! - **Never** runs anything or infers a shape: shapes are concrete in burn, and every output has one.
 //!
 //! A burn program that runs on a remote device, or is captured, is a list of [`OperationIr`]. Each becomes one node, or a few.
 //!
@@ -15,7 +15,7 @@
 //! | `module`, `module/*` | layers: linear, convolutions, pools, normalisation, attention, interpolation |
 //! | `signal` | burn-signal's Fourier transforms, which come as custom operations |
 //! | `random` | random tensors |
-//! | `compose` | what the rules are put together from |
+//! | `compose` | the helpers from which the rules are composed |
 //! | `values` | the tensors and scalars of a program as inputs of nodes |
 
 mod activation;
@@ -40,30 +40,30 @@ use module::Pooled;
 pub use values::name;
 pub use values::{data, dtype, scalar_tensor, tensor};
 
-/// Adds to a graph what operations of burn compute, one after another.
+/// Adds nodes for burn operations to a graph, one operation after another.
 ///
-/// The tensors that an operation reads are those that were [bound](Lowering::bind) or that an operation before it made.
+/// An operation reads tensors that were [bound](Lowering::bind) or that an earlier operation made.
 #[derive(Debug)]
 pub struct Lowering<'g> {
     graph: &'g mut GraphBuilder,
-    /// Where the value of each tensor stands.
+    /// The output that holds each tensor.
     values: HashMap<TensorId, Output>,
     scalars: Scalars<'g>,
     fed: Vec<Fed>,
     /// The placeholders in `fed`, in the same order.
     placeholders: Vec<Output>,
-    /// How many operations that draw random numbers there were.
+    /// The number of operations so far that draw random numbers.
     random: usize,
     /// Max pools, by the tensor of their indices.
     pooled: HashMap<TensorId, Pooled>,
 }
 
-/// What the scalars of the operations stand for.
+/// The meaning of the operations' scalars.
 #[derive(Clone, Copy, Debug)]
 pub enum Scalars<'a> {
-    /// For themselves: each becomes a constant.
+    /// Their values: each becomes a constant.
     Constant,
-    /// For a place in this list: `ScalarIr::UInt(place)`. `None` there is fed with every step.
+    /// Indices into this list: `ScalarIr::UInt(index)`. A `None` in the list is fed with every step.
     Listed(&'a [Option<ScalarIr>]),
 }
 
@@ -81,14 +81,14 @@ pub struct Fed {
     pub name: String,
     /// The dtype of the value that it takes.
     pub dtype: DType,
-    /// What that value is.
+    /// The value itself.
     pub what: FedValue,
 }
 
-/// What a placeholder takes.
+/// The value that a placeholder takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FedValue {
-    /// The scalar at this place of the list, in the placeholder's dtype; shape [].
+    /// The scalar at this index of the list, in the placeholder's dtype; shape [].
     Scalar(usize),
     /// The seed of the n-th operation that draws random numbers, counted from 0; int64, shape \[2\].
     Seed(usize),
@@ -108,17 +108,17 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Says where the value of a tensor stands that no operation makes.
+    /// Sets the output that holds a tensor which no operation makes.
     pub fn bind(&mut self, id: TensorId, value: Output) {
         self.values.insert(id, value);
     }
 
-    /// Where the value of a tensor stands, if it was bound or made.
+    /// The output that holds a tensor, if it was bound or made.
     pub fn value(&self, id: TensorId) -> Option<Output> {
         self.values.get(&id).copied()
     }
 
-    /// The graph, for what the caller adds between operations.
+    /// The graph, for nodes that the caller adds between operations.
     pub fn graph(&mut self) -> &mut GraphBuilder {
         self.graph
     }
@@ -131,18 +131,18 @@ impl<'g> Lowering<'g> {
         self.graph.set_device(device)
     }
 
-    /// What each step is to feed, in the order in which it was added.
+    /// The placeholders that each step is to feed, in the order in which they were added.
     pub fn fed(&self) -> &[Fed] {
         &self.fed
     }
 
-    /// Adds what an operation computes.
+    /// Adds the nodes of an operation.
     ///
     /// `Init` and `Drop` add nothing, and neither do collectives, which are between the sessions of a program.
     ///
     /// # Errors
     /// Unimplemented, with the operation's name, if there is no op for it or for its arguments; InvalidArgument if it reads a
-    /// tensor that is not there, or its arguments contradict each other.
+    /// tensor that does not exist, or its arguments contradict each other.
     pub fn operation(&mut self, operation: &OperationIr) -> Result<()> {
         self.random += usize::from(draws_random(operation));
         match operation {
@@ -171,18 +171,18 @@ pub fn draws_random(operation: &OperationIr) -> bool {
     )
 }
 
-/// Whether an operation's scalars are numbers to compute with, which may be fed. Those of a custom one may be dims and lengths,
-/// which say what is computed.
+/// Whether an operation's scalars are numbers to compute with, which may be fed. Those of a custom one may be dims and
+/// lengths, which determine the computation.
 pub fn computes_with_scalars(operation: &OperationIr) -> bool {
     !matches!(operation, OperationIr::Custom(_))
 }
 
-/// There is no op for this operation, or not for these arguments.
+/// The failure for an operation without an op, or without one for these arguments.
 pub fn refused(operation: &str, why: &str) -> Failure {
     Failure::new(Code::Unimplemented, format!("burn's operation {operation} does not run on the mesh: {why}"))
 }
 
-/// A failure with the operation that it is about.
+/// A failure with the name of the operation that caused it.
 fn named(failure: Failure, operation: &OperationIr) -> Failure {
     let name = name(operation);
     if failure.message.contains(&name) {

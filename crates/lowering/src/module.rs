@@ -1,4 +1,4 @@
-//! Operations of burn's `ModuleOperationIr`.
+//! Rules for the operations of burn's `ModuleOperationIr`.
 
 mod attention;
 mod conv;
@@ -19,7 +19,7 @@ pub(super) use pool::Pooled;
 
 use super::Lowering;
 
-/// The tensors of a convolution and how it moves, of an operation that has them.
+/// The tensors of a convolution and the movement of its filter, from the fields of an operation.
 macro_rules! convolution {
     ($op:ident, $x:ident) => {
         Convolution { x: &$op.$x, weight: &$op.weight, slide: (&$op.options).try_into()?, out: &$op.out }
@@ -69,7 +69,7 @@ impl Lowering<'_> {
             Op::ConvTranspose1d(op) => self.convolution_by_image(convolution!(op, x), op.bias.as_ref()),
             Op::ConvTranspose2d(op) => self.convolution_by_image(convolution!(op, x), op.bias.as_ref()),
             Op::ConvTranspose3d(op) => self.convolution_by_image(convolution!(op, x), op.bias.as_ref()),
-            // The image of the convolution is what the transposed one makes.
+            // The image of the convolution is the output of the transposed one.
             Op::ConvTranspose1dWeightBackward(op) => self.convolution_by_filter(convolution!(op, output_grad), &op.x),
             Op::ConvTranspose2dWeightBackward(op) => self.convolution_by_filter(convolution!(op, output_grad), &op.x),
             Op::ConvTranspose3dWeightBackward(op) => self.convolution_by_filter(convolution!(op, output_grad), &op.x),

@@ -1,4 +1,4 @@
-//! Operations on numbers, floats and integers alike.
+//! Rules for operations on numbers, floats and integers alike.
 
 mod cumulative;
 mod order;
@@ -118,7 +118,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Integers are divided towards zero.
+/// The op of a division; integers are divided towards zero.
 fn division(of: &TensorIr) -> Result<&'static str> {
     Ok(if dtype(of.dtype)?.is_float() { "RealDiv" } else { "TruncateDiv" })
 }

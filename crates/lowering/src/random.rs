@@ -1,4 +1,4 @@
-//! Random tensors: drawn from a seed that is fed, so that they depend on nothing but it. They are not the numbers that burn's own
+//! Rules for random tensors: drawn from a seed that is fed, on which alone they depend. They are not the numbers that burn's
 //! backends would draw.
 
 use burn_ir::RandomOpIr;
@@ -12,8 +12,8 @@ use super::compose::{number, sizes};
 use super::values::dtype;
 
 impl Lowering<'_> {
-    /// `Default` is \[0, 1) for floats, and all values of the type for integers; other distributions are converted to integers as
-    /// Rust's `as` does.
+    /// `Default` is \[0, 1) for floats, and all values of the type for integers; other distributions are converted to
+    /// integers as by Rust's `as`.
     pub(super) fn random(&mut self, op: &RandomOpIr) -> Result<()> {
         let to = dtype(op.out.dtype)?;
         let float = if to.is_float() { to } else { DType::F64 };
@@ -21,7 +21,7 @@ impl Lowering<'_> {
         let value = match op.distribution {
             Distribution::Default if to.is_float() => self.uniform(shape, to)?,
             Distribution::Default => {
-                // The lowest bits of a random number are one.
+                // The lowest bits of a random int64 are a random number of a smaller type.
                 let value = self.draw("StatelessRandomUniformFullInt", shape, DType::I64)?;
                 self.cast(value, DType::I64, to)?
             }
@@ -62,7 +62,7 @@ impl Lowering<'_> {
         self.node_with(op, [sizes(shape)?, seed], &[("dtype", dtype.into())])
     }
 
-    /// `value * factor + offset`, without what changes nothing.
+    /// `value * factor + offset`, without a factor of 1 or an offset of 0.
     fn scaled(&mut self, value: Output, factor: f64, offset: f64, dtype: DType) -> Result<Output> {
         let mut value = value;
         if factor != 1.0 {

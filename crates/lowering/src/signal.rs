@@ -1,4 +1,4 @@
-//! burn-signal's Fourier transforms of real signals, which a program sends as custom operations.
+//! Rules for burn-signal's Fourier transforms of real signals, which a program sends as custom operations.
 //!
 //! In burn, a spectrum is two tensors, its real and its imaginary part; in TensorFlow it is one, of complex numbers.
 
@@ -12,7 +12,7 @@ use super::values::dtype;
 use super::{Lowering, refused};
 
 impl Lowering<'_> {
-    /// A custom operation, which is known by its name.
+    /// A custom operation, identified by its name.
     ///
     /// # Errors
     /// Unimplemented, with the name, if there is no rule for it.
@@ -24,7 +24,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The spectrum of a real signal along a dim: of its first n values, with zeros after them if there are fewer.
+    /// The spectrum of a real signal along a dim: of its first n values, padded with zeros if there are fewer.
     fn rfft(&mut self, op: &CustomOpIr, signal: &TensorIr, re: &TensorIr, im: &TensorIr) -> Result<()> {
         let transform = Transform::of(op, signal, |length| length)?;
         for part in [re, im] {
@@ -46,7 +46,7 @@ impl Lowering<'_> {
     }
 
     /// The real signal of n values that has this spectrum along a dim. The imaginary parts of the lowest and the highest
-    /// frequency have no effect, as no real signal has any.
+    /// frequency have no effect, as those of a real signal are zero.
     fn irfft(&mut self, op: &CustomOpIr, re: &TensorIr, im: &TensorIr, signal: &TensorIr) -> Result<()> {
         let transform = Transform::of(op, re, |frequencies| frequencies.saturating_sub(1).saturating_mul(2))?;
         transform.answers(signal, transform.length)?;
@@ -62,7 +62,7 @@ impl Lowering<'_> {
         self.write(signal, value)
     }
 
-    /// A value of this tensor with the dim of a transform last, and with zeros at its end if it is shorter than `least`.
+    /// A value of this tensor with the dim of a transform last, padded with zeros if it is shorter than `least`.
     fn along_last(&mut self, value: Output, of: &TensorIr, transform: &Transform, least: usize) -> Result<Output> {
         let value = self.swap_last(value, transform.dim, transform.rank)?;
         let missing = least.saturating_sub(of.shape[transform.dim]);
@@ -81,7 +81,7 @@ impl Lowering<'_> {
         self.cast(value, from, numbers(from).0)
     }
 
-    /// What a transform made, in the dtype of this tensor.
+    /// The result of a transform, in the dtype of this tensor.
     fn narrowed(&mut self, value: Output, out: &TensorIr) -> Result<Output> {
         let to = dtype(out.dtype)?;
         self.cast(value, numbers(to).0, to)
@@ -93,7 +93,7 @@ fn numbers(dtype: DType) -> (DType, DType) {
     if dtype == DType::F64 { (DType::F64, DType::C128) } else { (DType::F32, DType::C64) }
 }
 
-/// Along which dim, and how many values the signal has there.
+/// The dim of a transform, and the length of the signal along it.
 struct Transform {
     dim: usize,
     rank: usize,
@@ -101,7 +101,8 @@ struct Transform {
 }
 
 impl Transform {
-    /// What the scalars of an operation say: a dim, whether a length is given, and which. If none is, the input's size says it.
+    /// The transform that an operation's scalars specify: a dim, whether a length is given, and the length. Without one, it
+    /// follows from the input's size.
     fn of(op: &CustomOpIr, input: &TensorIr, natural: impl Fn(usize) -> usize) -> Result<Transform> {
         let [ScalarIr::UInt(dim), ScalarIr::Bool(is_given), ScalarIr::UInt(length)] = op.scalars[..] else {
             let why = format!("{} has the arguments {:?}, which are not those of burn-signal 0.22", op.id, op.scalars);
@@ -114,7 +115,7 @@ impl Transform {
         Ok(Transform { dim, rank, length: if is_given { length as usize } else { natural(size) } })
     }
 
-    /// Whether an output has so many values along the dim.
+    /// Checks that an output has `count` values along the dim.
     fn answers(&self, out: &TensorIr, count: usize) -> Result<()> {
         if out.shape.get(self.dim) == Some(&count) {
             return Ok(());

@@ -11,7 +11,7 @@ use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_float, with_integer};
 use super::{Fed, FedValue, Lowering, Scalar, Scalars};
 
 impl Lowering<'_> {
-    /// Where a tensor stands that an operation reads.
+    /// The output that holds a tensor which an operation reads.
     pub fn read(&self, tensor: &TensorIr) -> Result<Output> {
         let missing = || {
             let why = format!("tensor {} of shape {:?} does not exist", tensor.id.value(), &tensor.shape[..]);
@@ -20,7 +20,7 @@ impl Lowering<'_> {
         self.value(tensor.id).ok_or_else(missing)
     }
 
-    /// Says where an operation's output stands.
+    /// Sets the output that holds an operation's result.
     pub fn write(&mut self, tensor: &TensorIr, value: Output) -> Result<()> {
         self.bind(tensor.id, value);
         Ok(())
@@ -52,7 +52,7 @@ impl Lowering<'_> {
         self.fed_input(FedValue::Seed(self.random.saturating_sub(1)), DType::I64, &[2])
     }
 
-    /// The placeholder for a value, of which there is one for each dtype.
+    /// The placeholder for a value; there is one for each dtype.
     fn fed_input(&mut self, what: FedValue, dtype: DType, shape: &[usize]) -> Result<Input> {
         if let Some(at) = self.fed.iter().position(|fed| fed.what == what && fed.dtype == dtype) {
             return Ok(Input::Output(self.placeholders[at]));
@@ -68,7 +68,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A scalar as a tensor of shape [], converted as Rust's `as` does; a bool becomes 0 or 1, and a number is true if it is not 0.
+/// A scalar as a tensor of shape [], converted as by Rust's `as`; a bool becomes 0 or 1, and a number is true if it is not 0.
 ///
 /// # Errors
 /// InvalidArgument if the dtype is not of numbers or bools.
@@ -88,7 +88,7 @@ pub fn scalar_tensor(scalar: ScalarIr, dtype: DType) -> Result<Tensor> {
         .ok_or_else(|| Failure::invalid(format!("{scalar:?} cannot be of type {dtype}")))
 }
 
-/// The dtype of a burn tensor. Bools are bool however burn stores them.
+/// The dtype of a burn tensor. Bools are bool, however burn stores them.
 ///
 /// # Errors
 /// Unimplemented for quantized tensors.
@@ -118,8 +118,8 @@ pub fn dtype(dtype: burn_std::DType) -> Result<DType> {
 /// The tensor that a burn program sends.
 ///
 /// # Errors
-/// Unimplemented for quantized tensors; InvalidArgument if a bool is neither 0 nor 1; ResourceExhausted if it exceeds the memory
-/// budget.
+/// Unimplemented for quantized tensors; InvalidArgument if a bool is neither 0 nor 1; ResourceExhausted if it exceeds the
+/// memory budget.
 pub fn tensor(data: &TensorData) -> Result<Tensor> {
     let shape = Shape::from(data.shape()[..].to_vec());
     let bytes = data.as_bytes();
@@ -135,7 +135,7 @@ pub fn tensor(data: &TensorData) -> Result<Tensor> {
 /// A tensor as the data of the burn tensor that a program reads; `wanted` has its dtype and shape.
 ///
 /// # Errors
-/// Internal if the value is of another dtype or another number of elements than burn says.
+/// Internal if the value is of another dtype or another number of elements than burn's.
 pub fn data(value: &Tensor, wanted: &TensorIr) -> Result<TensorData> {
     let elements: usize = wanted.shape[..].iter().product();
     let (true, Some(bytes)) = (dtype(wanted.dtype)? == value.dtype() && value.len() == elements, value.bytes()) else {
@@ -150,7 +150,7 @@ pub fn data(value: &Tensor, wanted: &TensorIr) -> Result<TensorData> {
     Ok(TensorData::from_bytes_vec(bytes, wanted.shape.clone(), wanted.dtype))
 }
 
-/// The name of an operation, `Float::Exp` say.
+/// The name of an operation, such as `Float::Exp`.
 pub fn name(operation: &OperationIr) -> String {
     use OperationIr as Op;
     let inner = |kind: &str, op: &dyn fmt::Debug| {

@@ -1,6 +1,6 @@
-//! Elements and slices at indices: gathered, and scattered into a tensor.
+//! Rules for elements and slices at indices: gather, and scatter into a tensor.
 //!
-//! An index beyond its dim fails the step, wherever it is.
+//! An index out of range fails the step, on every device.
 
 use burn_ir::{GatherNdOpIr, GatherOpIr, ScatterNdOpIr, ScatterOpIr, SelectAssignOpIr, SelectOpIr, TensorIr};
 use burn_std::IndexingUpdateOp as Update;
@@ -13,12 +13,12 @@ use crate::Lowering;
 use crate::compose::{axis, sizes};
 use crate::values::dtype;
 
-/// Positions in a tensor: all the numbers of a position stand along the last dim.
+/// Positions in a tensor: the coordinates of a position are along the last dim.
 struct Positions {
     value: Output,
-    /// How many positions there are.
+    /// The number of positions.
     count: usize,
-    /// How many numbers each has.
+    /// The number of coordinates of each.
     depth: usize,
 }
 
@@ -30,7 +30,7 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// out[i][j] = tensor[indices[i][j]][j] for dim 0: along the last dim, with the others as the dims of a batch.
+    /// out[i][j] = tensor[indices[i][j]][j] for dim 0: along the last dim, with the other dims as batch dims.
     pub(super) fn gather(&mut self, op: &GatherOpIr) -> Result<()> {
         let tensor = self.read(&op.tensor)?;
         let (indices, of) = self.indices(&op.indices)?;
@@ -129,7 +129,7 @@ impl Lowering<'_> {
         self.write(out, value)
     }
 
-    /// There is no op that scatters products: multiplies with the product of all that goes to the same place.
+    /// No op scatters products: multiplies by the product of all updates of the same position.
     fn multiplied(
         &mut self,
         into: Output,
@@ -143,7 +143,8 @@ impl Lowering<'_> {
             let why = format!("positions of {} numbers in a tensor of shape {shape:?}", positions.depth);
             return Err(Failure::invalid(why));
         };
-        // What each position is counted as, looked up so that one beyond its dim fails instead of meaning another.
+        // The flat index of each position, looked up so that a coordinate out of range fails instead of wrapping into another
+        // position.
         let slices: usize = outer.iter().product();
         let numbers = self.node("Range", [axis(0)?, axis(slices)?, axis(1)?])?;
         let numbers = self.node("Reshape", [numbers.into(), sizes(outer)?])?;

@@ -1,4 +1,4 @@
-//! Slices, read and assigned.
+//! Rules for slices, read and assigned.
 
 use burn_ir::{SliceAssignOpIr, SliceOpIr};
 use burn_std::Slice;
@@ -14,7 +14,7 @@ struct Bounds {
     begin: Vec<i64>,
     end: Vec<i64>,
     strides: Vec<i64>,
-    /// Whether it takes all elements as they stand.
+    /// Whether it takes all elements in their order.
     whole: bool,
 }
 
@@ -45,7 +45,7 @@ impl Lowering<'_> {
 }
 
 impl Bounds {
-    /// burn cuts out a range first, and a negative step then goes through it from its end.
+    /// burn first takes a range, and a negative step then walks it from its end.
     fn new(ranges: &[Slice], shape: &[usize]) -> Result<Bounds> {
         if ranges.len() > shape.len() {
             let why = format!("{} ranges for a tensor of {} dims", ranges.len(), shape.len());

@@ -1,4 +1,4 @@
-//! Attention: softmax(query · keyᵗ · scale) · value.
+//! Rules for attention: softmax(query · keyᵗ · scale) · value.
 
 use burn_ir::AttentionOpIr;
 use meshtf_graph::{Input, Output};
@@ -55,7 +55,7 @@ impl Lowering<'_> {
         self.node("SelectV2", [mask.into(), number(f64::NEG_INFINITY, of)?, scores.into()])
     }
 
-    /// Where what is known comes after what is asked, the last of both being at the same time: `[asked, known]`.
+    /// True where a key comes after a query, if the last of both are at the same time: `[asked, known]`.
     fn later(&mut self, asked: usize, known: usize) -> Result<Output> {
         // Both are counted from the first of the longer one.
         let (ask, know) = (known.saturating_sub(asked), asked.saturating_sub(known));

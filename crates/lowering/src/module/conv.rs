@@ -1,8 +1,8 @@
-//! Convolutions over one, two or three dims, transposed ones, and their gradients.
+//! Rules for convolutions over one, two or three dims, transposed ones, and their gradients.
 //!
-//! burn's images are `[batch, channels, places…]` and its filters `[out, in, places…]`, where `in` is the channels of one group.
-//! The ops take images in that layout, and filters as `[places…, in, out]`. One dim is computed as two, the first of length 1;
-//! for three there are no ops with explicit padding, so that zeros are put around the image before.
+//! burn's images are `[batch, channels, spatial…]` and its filters `[out, in, spatial…]`, where `in` is the channels of one
+//! group. The ops take images in that layout, and filters as `[spatial…, in, out]`. One dim is computed as two, the first of
+//! length 1; for three there are no ops with explicit padding, so the image is padded with zeros before.
 //!
 //! A transposed convolution is the gradient of a convolution with respect to its image, with the same filter.
 
@@ -17,7 +17,7 @@ use super::window::{lifted, pads};
 use crate::Lowering;
 use crate::compose::sizes;
 
-/// How a filter moves over an image: an entry for each of two or three dims.
+/// The movement of a filter over an image: an entry for each of two or three dims.
 pub(super) struct Slide {
     stride: Vec<usize>,
     /// Before and after.
@@ -44,12 +44,12 @@ impl Slide {
         slide
     }
 
-    /// How the filter moves in the convolution whose gradient a transposed convolution is.
+    /// The movement of the filter in the convolution whose gradient a transposed convolution is.
     fn transposed(stride: &[usize], padding: &[usize], added: &[usize], dilation: &[usize]) -> Result<Slide> {
         let mut sides = Vec::new();
         for ((&stride, &padding), &added) in stride.iter().zip(padding).zip(added) {
             if added < stride {
-                // What is added lies behind the last place of the filter.
+                // The added rows or columns are beyond the last position of the filter.
                 sides.push((padding, padding));
             } else if added < padding + stride {
                 sides.push((padding, padding.saturating_sub(added)));
@@ -92,7 +92,7 @@ impl Slide {
         attrs
     }
 
-    /// The zeros that are put around an image before the op.
+    /// The zeros with which an image is padded before the op.
     fn zeros(&self) -> Vec<(usize, usize)> {
         if self.spatial() == 2 { vec![(0, 0); 2] } else { self.padding.clone() }
     }
@@ -107,8 +107,7 @@ impl Lowering<'_> {
         self.finish(answer, bias, of.slide.spatial(), of.out)
     }
 
-    /// The gradient with respect to the image, or a transposed convolution: `of.x` is then what is convolved, and `of.out` the
-    /// image.
+    /// The gradient with respect to the image, or a transposed convolution: `of.x` is then its input, and `of.out` the image.
     pub(super) fn convolution_by_image(&mut self, of: Convolution, bias: Option<&TensorIr>) -> Result<()> {
         let (gradient, _) = self.lifted(of.x)?;
         let (filter, _) = self.filter(of.weight)?;
@@ -149,13 +148,13 @@ impl Lowering<'_> {
         self.write(out, answer)
     }
 
-    /// A filter as the ops take it, and its dims as burn's with two places at least.
+    /// A filter in the layout of the ops, and its dims in burn's, with at least two spatial dims.
     fn filter(&mut self, weight: &TensorIr) -> Result<(Output, Vec<usize>)> {
         let (value, dims) = self.lifted(weight)?;
         Ok((self.transpose(value, &places_first(dims.len()))?, dims))
     }
 
-    /// An image with the zeros around it that the op does not add.
+    /// An image padded with the zeros that the op does not add.
     fn surrounded(&mut self, x: Output, image: &[usize], slide: &Slide) -> Result<(Output, Vec<usize>)> {
         let sides = slide.zeros();
         let whole = enlarged(image, &sides);
@@ -163,7 +162,7 @@ impl Lowering<'_> {
         Ok((x, whole))
     }
 
-    /// Adds the bias, and gives the answer the shape that burn says.
+    /// Adds the bias, and reshapes the result to burn's shape.
     fn finish(&mut self, answer: Output, bias: Option<&TensorIr>, spatial: usize, out: &TensorIr) -> Result<()> {
         let mut answer = answer;
         if let Some(bias) = bias {
@@ -178,12 +177,12 @@ impl Lowering<'_> {
     }
 }
 
-/// The order of dims that makes `[out, in, places…]` into `[places…, in, out]`.
+/// The order of dims that makes `[out, in, spatial…]` into `[spatial…, in, out]`.
 fn places_first(rank: usize) -> Vec<usize> {
     (2..rank).chain([1, 0]).collect()
 }
 
-/// The dims of an image with something around it.
+/// The dims of a padded image.
 fn enlarged(image: &[usize], sides: &[(usize, usize)]) -> Vec<usize> {
     let mut dims = image.to_vec();
     dims[2..].iter_mut().zip(sides).for_each(|(size, side)| *size += side.0 + side.1);

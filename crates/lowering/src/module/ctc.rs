@@ -1,8 +1,8 @@
-//! The loss of connectionist temporal classification.
+//! Rules for the loss of connectionist temporal classification.
 //!
-//! TensorFlow's op takes scores, of which it makes probabilities itself, the blank as the last class, and labels as a sparse
-//! matrix. burn takes logarithms of probabilities as they are, any class as the blank, and answers infinity if there are more
-//! labels than steps.
+//! TensorFlow's op takes scores, to which it applies the softmax, the blank as the last class, and labels as a sparse matrix.
+//! burn takes the logarithms of probabilities without normalising them, any class as the blank, and returns infinity if there
+//! are more labels than steps.
 
 use burn_ir::{CtcLossBackwardOpIr, CtcLossOpIr, TensorIr};
 use meshtf_graph::{Input, Output};
@@ -14,7 +14,7 @@ use crate::Lowering;
 use crate::compose::{axis, integers, number, sizes};
 use crate::values::dtype;
 
-/// What the loss is calculated of.
+/// The inputs of the loss.
 struct Alignment<'a> {
     log_probs: &'a TensorIr,
     targets: &'a TensorIr,
@@ -23,7 +23,7 @@ struct Alignment<'a> {
     blank: usize,
 }
 
-/// The loss, and what its gradient takes.
+/// The loss, and the intermediate results that its gradient needs.
 struct Aligned {
     /// Steps, batch and classes.
     dims: [usize; 3],
@@ -48,7 +48,7 @@ impl Lowering<'_> {
         self.write(out, loss)
     }
 
-    /// At each step that counts, how likely each class is, less how likely it is among all ways to align the labels.
+    /// At each step that counts, the probability of each class, minus its probability among all alignments of the labels.
     pub(super) fn ctc_loss_backward(&mut self, op: &CtcLossBackwardOpIr) -> Result<()> {
         let CtcLossBackwardOpIr { log_probs, targets, input_lengths, target_lengths, grad_loss, blank, out } = op;
         let alignment = Alignment { log_probs, targets, input_lengths, target_lengths, blank: *blank };
@@ -128,7 +128,7 @@ impl Lowering<'_> {
         let attrs = [("ignore_longer_outputs_than_inputs", true.into())];
         let loss = self.node_with("CTCLoss", [scores.into(), places.into(), values.into(), lengths.into()], &attrs)?;
         let by_scores = loss.port(1);
-        // What the op has divided the probabilities of each step by.
+        // The sums by which the op has divided the probabilities of each step.
         let sums = self.log_sums(log_probs)?;
         let sums = self.summed(sums, counted, work)?;
         let loss = self.node("Sub", [loss.into(), sums.into()])?;
@@ -138,7 +138,7 @@ impl Lowering<'_> {
         Ok(Aligned { dims, log_probs, work, loss, counted, unlabelled, by_scores: Some(by_scores) })
     }
 
-    /// The labels that count, and where they are. An example without any gets one, since the op refuses it else.
+    /// The labels that count, and their positions. An example without labels gets one, since the op rejects it otherwise.
     fn sparse_labels(
         &mut self,
         of: &Alignment,
@@ -149,7 +149,7 @@ impl Lowering<'_> {
         let labels = self.node("Reshape", [labels.into(), sizes(&[batch, 1])?])?;
         let real = self.node("Less", [range(most, &[1, most])?, labels.into()])?;
         let targets = self.integers_of(of.targets)?;
-        // Looked up, so that a target that is no class fails; one that is the blank is negative, which the op refuses.
+        // Looked up, so that a target that is no class fails; one that is the blank is negative, which the op rejects.
         let targets = self.node("SelectV2", [real.into(), targets.into(), axis(0)?])?;
         let table = Input::Value(of.classes(classes, -1));
         let targets = self.node("GatherV2", [table, targets.into(), axis(0)?])?;
@@ -174,7 +174,7 @@ impl Lowering<'_> {
         self.node("Sum", [values.into(), sizes(&[0])?])
     }
 
-    /// The logarithm of the sum over all classes of what these are the logarithms of.
+    /// The logarithm of the sum of the probabilities of all classes.
     fn log_sums(&mut self, log_probs: Output) -> Result<Output> {
         let most = self.node_with("Max", [log_probs.into(), sizes(&[2])?], &[("keep_dims", true.into())])?;
         let shares = self.node("Sub", [log_probs.into(), most.into()])?;
@@ -191,7 +191,7 @@ impl Alignment<'_> {
         self.blank + 1 == classes
     }
 
-    /// Which of the op's classes each of burn's is; for the blank this number.
+    /// The op's class for each of burn's; for the blank, `blank`.
     fn classes(&self, classes: usize, blank: i32) -> Tensor {
         let class = |class: usize| if class > self.blank { class - 1 } else { class };
         let class = |at: usize| if at == self.blank { blank } else { class(at) as i32 };
@@ -199,7 +199,7 @@ impl Alignment<'_> {
     }
 }
 
-/// The numbers from 0 on.
+/// The numbers from 0 to below `count`.
 fn range(count: usize, dims: &[usize]) -> Result<Input> {
     Ok(Input::Value(integers(0..count, DType::I32)?.reshaped(dims.to_vec())?))
 }

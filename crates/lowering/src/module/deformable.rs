@@ -1,7 +1,7 @@
-//! Deformable convolutions: the filter takes each element from a place that another tensor moves.
+//! Rules for deformable convolutions: the filter takes each element from a position that another tensor offsets.
 //!
-//! The image is sampled at all places of the filter, which makes one column of each, and a product with the filter adds them up.
-//! The channels of an offset group are moved together: they count as an image of their own while it is sampled.
+//! The image is sampled at all positions of the filter, which makes one column of each, and a product with the filter adds
+//! them up. The channels of an offset group are moved together: they count as a separate image while it is sampled.
 
 use burn_ir::{DeformConv2dBackwardOpIr, DeformConv2dOpIr, DeformableConv2dOptionsIr, TensorIr};
 use meshtf_graph::{Input, Output};
@@ -14,7 +14,7 @@ use crate::Lowering;
 use crate::compose::{axis, integers, number, sizes};
 use crate::values::dtype;
 
-/// What is convolved, without the bias.
+/// The operands of a convolution, without the bias.
 struct Operands<'a> {
     x: &'a TensorIr,
     offset: &'a TensorIr,
@@ -26,29 +26,29 @@ struct Operands<'a> {
 /// The sizes of a deformable convolution.
 struct Extent {
     batch: usize,
-    /// Rows and columns of the filter, and of the answer.
+    /// Rows and columns of the filter, and of the output.
     filter: [usize; 2],
     answer: [usize; 2],
     weight_groups: usize,
     offset_groups: usize,
-    /// Channels of the answer in a weight group.
+    /// Output channels in a weight group.
     made: usize,
     /// Elements under the filter in a weight group.
     taken: usize,
-    /// The image of an offset group, and all places of the filter as its points.
+    /// The image of an offset group, with all positions of the filter as its points.
     plane: Plane,
-    /// In which everything is computed.
+    /// The dtype of the computation.
     work: DType,
 }
 
 /// The image under the filter.
 struct Columns {
     around: Around,
-    /// What the image is at each place of the filter: `[count, channels, points]` of the plane.
+    /// The image at each position of the filter: `[count, channels, points]` of the plane.
     sampled: Output,
     /// The mask as `[count, 1, points]` of the plane.
     mask: Option<Output>,
-    /// `[batch, weight groups, elements under the filter, places]`.
+    /// `[batch, weight groups, elements under the filter, positions]`.
     value: Output,
 }
 
@@ -94,7 +94,7 @@ impl Extent {
         self.answer[0] * self.answer[1]
     }
 
-    /// The answer, or its gradient, by weight groups.
+    /// The dims of the output, or of its gradient, by weight groups.
     fn grouped(&self) -> [usize; 4] {
         [self.batch, self.weight_groups, self.made, self.places()]
     }
@@ -149,7 +149,7 @@ impl Lowering<'_> {
         self.by_image(&columns.around, by_sampled, &extent, &op.input_grad)
     }
 
-    /// The gradient with respect to the offsets: how the weights of the elements around each point change as it moves.
+    /// The gradient with respect to the offsets: the change of the weights of the elements around each point as it moves.
     fn by_offset(&mut self, around: &Around, by_sampled: Output, extent: &Extent, out: &TensorIr) -> Result<()> {
         let (plane, work) = (extent.plane, extent.work);
         let by_weights = self.node("Mul", [around.elements.into(), by_sampled.into()])?;
@@ -167,7 +167,8 @@ impl Lowering<'_> {
         self.write_narrowed(out, value, extent)
     }
 
-    /// The gradient with respect to the image: each element gets what all points around which it is took of it.
+    /// The gradient with respect to the image: each element gets the gradients of all points that sampled it, times its
+    /// weights.
     fn by_image(&mut self, around: &Around, by_sampled: Output, extent: &Extent, out: &TensorIr) -> Result<()> {
         let (Plane { count, channels, points, .. }, work) = (extent.plane, extent.work);
         let size = extent.plane.enlarged();
@@ -175,7 +176,7 @@ impl Lowering<'_> {
         let parts = self.node("Mul", [by_sampled.into(), weights.into()])?;
         let parts = self.transpose(parts, &[0, 2, 3, 1])?;
         let parts = self.node("Reshape", [parts.into(), sizes(&[count * 4 * points, channels])?])?;
-        // The images of the batch one after another.
+        // The images of the batch, concatenated.
         let first = integers((0..count).map(|image| image * size), DType::I32)?.reshaped([count, 1])?;
         let places = self.node("AddV2", [around.places.into(), Input::Value(first)])?;
         let places = self.node("Reshape", [places.into(), sizes(&[count * 4 * points])?])?;
@@ -208,8 +209,8 @@ impl Lowering<'_> {
         Ok(Columns { around, sampled, mask, value })
     }
 
-    /// The rows and columns at which the filter takes the image. What is a whole element outside or more has no part in it, and
-    /// no gradient.
+    /// The rows and columns at which the filter samples the image. A point that is at least one element outside of the image
+    /// contributes nothing, and has no gradient.
     fn moved(&mut self, of: &Operands, extent: &Extent) -> Result<[Output; 2]> {
         let Extent { plane, work, filter, answer, offset_groups, .. } = *extent;
         let options = of.options;
@@ -251,7 +252,7 @@ impl Lowering<'_> {
         self.cast(value, dtype(tensor.dtype)?, extent.work)
     }
 
-    /// Gives what was computed the dtype and the shape that burn says.
+    /// Writes a value in burn's dtype and shape.
     fn write_narrowed(&mut self, out: &TensorIr, value: Output, extent: &Extent) -> Result<()> {
         let value = self.cast(value, extent.work, dtype(out.dtype)?)?;
         let value = self.node("Reshape", [value.into(), sizes(&out.shape)?])?;

@@ -1,6 +1,6 @@
-//! Linear layers, embeddings, and their gradients.
+//! Rules for linear layers, embeddings, and their gradients.
 //!
-//! burn's weights are `[in, out]`; what is before the last dim of the input is rows.
+//! burn's weights are `[in, out]`; the dims before the last one of the input are merged into rows.
 
 use burn_ir::{
     EmbeddingBackwardOpIr, EmbeddingOpIr, LinearBiasBackwardOpIr, LinearOpIr, LinearWeightBackwardOpIr,
@@ -50,7 +50,7 @@ impl Lowering<'_> {
         self.write(&op.out, answer)
     }
 
-    /// Each row of the gradient is added to the row of the weights that it was made of.
+    /// Each row of the gradient is added to the row of the weights from which it was made.
     pub(super) fn embedding_backward(&mut self, op: &EmbeddingBackwardOpIr) -> Result<()> {
         let (gradient, (indices, _)) = (self.read(&op.out_grad)?, self.indices(&op.indices)?);
         let rows = axis(op.weights.shape[0])?;

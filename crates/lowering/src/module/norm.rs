@@ -1,4 +1,4 @@
-//! Normalisation by statistics that are given, and over the last dim.
+//! Rules for normalisation by given statistics, and over the last dim.
 
 use burn_ir::{BatchNormOpIr, LayerNormOpIr, TensorIr};
 use meshtf_graph::Output;

@@ -1,7 +1,7 @@
-//! Pools: the greatest element or the mean under a window, and their gradients.
+//! Rules for pools: the greatest element or the mean under a window, and their gradients.
 //!
-//! One dim is computed as two, the first of length 1. The index of a greatest element counts the places of its plane, row by row,
-//! so that each plane is an image of its own there.
+//! One dim is computed as two, the first of length 1. The index of a greatest element counts the elements of its plane, row
+//! by row, so each plane is treated as a separate image.
 
 use burn_ir::TensorIr;
 use meshtf_graph::{Attr, Input, Output};
@@ -22,19 +22,19 @@ pub(super) struct Pool {
     pub dilation: [usize; 2],
 }
 
-/// A max pool that was lowered: what the op of its gradient takes.
+/// A max pool that was lowered: the inputs of the op of its gradient.
 #[derive(Debug)]
 pub(crate) struct Pooled {
     pool: Pool,
-    /// What burn's operation read.
+    /// The input of burn's operation.
     x: Output,
-    /// The greatest elements, with two places.
+    /// The greatest elements, with two spatial dims.
     values: Output,
     /// Their indices, as burn's operation made them.
     indices: Output,
 }
 
-/// The rows and columns of an image, of what the pool makes of it, and of the image with what is put around it.
+/// The rows and columns of an image and of the pool's output, and the padding of the image.
 struct Fit {
     image: [usize; 2],
     answer: [usize; 2],
@@ -48,7 +48,7 @@ impl Pool {
         Pool { size: [1, size], stride: [1, stride], padding: [0, padding], dilation: [1, dilation] }
     }
 
-    /// How the pool lies on an image that it makes into this answer.
+    /// The geometry of the pool on an image with this output.
     fn over(&self, image: &[usize], answer: &[usize]) -> Result<Fit> {
         let (&[_, _, height, width], &[_, _, rows, columns]) = (image, answer) else {
             return Err(Failure::invalid(format!("no pooling turns {image:?} into {answer:?}")));
@@ -62,7 +62,7 @@ impl Pool {
                 return Err(Failure::invalid(format!("no pooling turns {image:?} into {answer:?}")));
             }
             let even = padded.checked_sub(extent).is_some_and(|span| span / stride + 1 == fit.answer[i]);
-            // The last window may reach over the padding, or not reach its end.
+            // The last window may extend beyond the padding, or end before its end.
             let needed = (fit.answer[i] - 1) * stride + extent;
             fit.sides[i] = (padding, if even { padding } else { needed.saturating_sub(fit.image[i] + padding) });
         }
@@ -102,8 +102,8 @@ impl Pool {
         })
     }
 
-    /// How much of the answer of a pool over the padded image is that of this one: 1 if all elements under the window are
-    /// counted.
+    /// The factor from each output of a pool over the padded image to that of this pool: 1 if all elements under the window
+    /// are counted.
     fn shares(&self, fit: &Fit, count_padding: bool) -> Vec<f64> {
         let counted = |i: usize, at: usize| {
             let (start, padding) = (at * self.stride[i], self.padding[i]);
@@ -130,7 +130,7 @@ impl Fit {
         self.padded() != self.image
     }
 
-    /// The index in the image of each place of the padded one; in the padding, that of the nearest.
+    /// The index in the image of a position of the padded one; in the padding, that of the nearest element.
     fn inner_index(&self, [y, x]: [usize; 2]) -> usize {
         let inner = |at: usize, i: usize| at.saturating_sub(self.sides[i].0).min(self.image[i] - 1);
         inner(y, 0) * self.image[1] + inner(x, 1)
@@ -177,8 +177,8 @@ impl Lowering<'_> {
         self.write(out_indices, found)
     }
 
-    /// The indices of the greatest elements, in int64: each plane is an image of one channel here. If the gradient is in the same
-    /// graph, nobody asks for them.
+    /// The indices of the greatest elements, in int64: each plane is treated as an image of one channel. If the gradient is
+    /// in the same graph, they have no consumer.
     fn greatest(&mut self, image: Output, pool: &Pool, fit: &Fit, of: DType, answer: &[usize]) -> Result<Output> {
         let image = self.padded(image, fit, f64::NEG_INFINITY, of)?;
         let ([height, width], planes) = (fit.padded(), answer[0] * answer[1]);
@@ -195,7 +195,7 @@ impl Lowering<'_> {
         self.node("GatherV2", [inner, found.into(), axis(0)?])
     }
 
-    /// The greatest elements and their indices, in int64, for a window whose elements are apart.
+    /// The greatest elements and their indices, in int64, for a dilated window.
     fn greatest_apart(
         &mut self,
         image: Output,
@@ -212,7 +212,7 @@ impl Lowering<'_> {
         let windows = self.node("Reshape", [windows.into(), sizes(&[answer, &[under]].concat())?])?;
         let values = self.node("Max", [windows.into(), sizes(&[4])?])?;
         let place = self.node("ArgMax", [windows.into(), axis(4)?])?;
-        // The place in the window, and the window, say which element it is.
+        // The position in the window, and the window, determine the element.
         let first =
             integers((0..rows * columns).map(|window| window * under), DType::I64)?.reshaped([rows, columns])?;
         let place = self.node("AddV2", [place.into(), Input::Value(first)])?;
@@ -244,7 +244,7 @@ impl Lowering<'_> {
         self.write_lifted(out, answer)
     }
 
-    /// Each element of the gradient is added to the element of the image that its index names.
+    /// Each element of the gradient is added to the element of the image at its index.
     fn max_pool_backward_by_indices(&mut self, [x, gradient, indices]: [&TensorIr; 3], out: &TensorIr) -> Result<()> {
         let (dims, from) = (lifted(&x.shape), lifted(&gradient.shape));
         let (&[batch, channels, height, width], &[_, _, rows, columns]) = (&dims[..], &from[..]) else {
@@ -306,7 +306,7 @@ impl Lowering<'_> {
         self.write_lifted(out, answer)
     }
 
-    /// Multiplies means of whole windows, so that they are those of the elements that count.
+    /// Multiplies the means of whole windows, so that they are those of the elements that count.
     fn shared(&mut self, mean: Output, pool: &Pool, fit: &Fit, count_padding: bool, of: DType) -> Result<Output> {
         let shares = pool.shares(fit, count_padding);
         if shares.iter().all(|&share| share == 1.0) {

@@ -1,8 +1,8 @@
-//! Images resized: interpolation and adaptive pools.
+//! Rules for resizing images: interpolation and adaptive pools.
 //!
-//! Each is a product with a constant matrix along each axis of the image, whose row says how much of each element goes into one
-//! of the answer. The gradient is the product with the same matrices transposed. A matrix of an axis that is long has hardly any
-//! element that is not 0; these are then looked up and added up.
+//! Each is a product with a constant matrix along each axis of the image; a row of it contains the weights of the elements
+//! for one element of the output. The gradient is the product with the same matrices transposed. The matrix of a long axis is
+//! sparse; its nonzero elements are then looked up and added up.
 
 use burn_ir::{InterpolateBackwardOpIr, InterpolateModeIr, InterpolateOpIr, TensorIr};
 use meshtf_graph::{Input, Output};
@@ -22,14 +22,15 @@ const MOST_ELEMENTS: usize = 1 << 22;
 /// Most elements of an axis.
 const LONGEST: usize = 1 << 22;
 
-/// From how many columns on for each element that a row is made of the product with a matrix takes longer than to look these up.
+/// The number of columns per nonzero element of a row from which the product with a matrix takes longer than looking the
+/// elements up.
 const WIDE: usize = 64;
 
-/// How the elements of an axis become others.
+/// The map from the elements of an axis to those of the resized axis.
 struct Matrix {
     rows: usize,
     columns: usize,
-    /// Row, column and value. What is stated twice is added up; all others are 0.
+    /// Row, column and value. Repeated entries are added up; all other elements are 0.
     entries: Vec<(usize, usize, f64)>,
 }
 
@@ -54,14 +55,14 @@ impl Matrix {
         Matrix { rows: self.columns, columns: self.rows, entries }
     }
 
-    /// The most elements that a row is made of.
+    /// The greatest number of entries in a row.
     fn most(&self) -> usize {
         let mut counts = vec![0; self.rows];
         self.entries.iter().for_each(|&(row, ..)| counts[row] += 1);
         counts.into_iter().max().unwrap_or(0).max(1)
     }
 
-    /// All its elements, if it is better multiplied by.
+    /// All its elements, if a dense product is faster.
     fn dense(&self) -> Option<Vec<f64>> {
         let elements = self.rows.checked_mul(self.columns)?;
         if elements > MOST_ELEMENTS || self.columns > WIDE * self.most() {
@@ -72,7 +73,7 @@ impl Matrix {
         Some(values)
     }
 
-    /// For each row which elements it is made of, and how much of each is taken: `[rows, most]`.
+    /// For each row the columns of its entries, and their weights: `[rows, most]`.
     fn taken(&self, of: DType) -> Result<(Tensor, Tensor)> {
         let most = self.most();
         let all = self.rows.saturating_mul(most);
@@ -80,7 +81,7 @@ impl Matrix {
             let why = format!("each of {} elements is made of {most}, more than {MAX_INTEGERS} in all", self.rows);
             return Err(refused("Module::Interpolate", &why));
         }
-        // What a row lacks is more of its first element, of which nothing is taken.
+        // A short row is padded with its first column, at weight 0.
         let (mut counts, mut places, mut values) = (vec![0; self.rows], vec![0; all], vec![0.0; all]);
         for &(row, column, value) in &self.entries {
             let at = row * most + counts[row];
@@ -123,11 +124,11 @@ impl Matrix {
                     matrix.add(row, near(0), 1.0 - upper);
                     matrix.add(row, (near(0) + 1).min(from - 1), upper);
                 }
-                // What lies outside is the element at the border.
+                // Positions outside take the element at the border.
                 InterpolateModeIr::Bicubic => {
                     (-1..=2).for_each(|offset| matrix.add(row, near(offset), cubic(at - below - offset as f64)));
                 }
-                // What lies outside is left out.
+                // Positions outside are omitted.
                 InterpolateModeIr::Lanczos3 => {
                     let inside = (-2..=3).filter(|offset| (0..=last).contains(&(below as isize + offset)));
                     let weights: Vec<_> = inside.map(|offset| (offset, lanczos(at - below - offset as f64))).collect();
@@ -141,7 +142,7 @@ impl Matrix {
     }
 }
 
-/// The element that element `at` of the resized axis is.
+/// The source index of element `at` of the resized axis.
 fn nearest(mode: &InterpolateModeIr, at: usize, from: usize, to: usize) -> usize {
     let at = if matches!(mode, InterpolateModeIr::NearestExact) { at as f64 + 0.5 } else { at as f64 };
     ((at * (from as f64 / to as f64)) as usize).min(from.saturating_sub(1))
@@ -261,7 +262,7 @@ impl Lowering<'_> {
         Ok(answer)
     }
 
-    /// A product with a matrix of which most elements are 0: the others are looked up in the image's dim 1 of these three.
+    /// A product with a sparse matrix: its nonzero elements are looked up in dim 1 of the three dims of the image.
     fn taken(&mut self, image: Output, dims: [usize; 3], matrix: &Matrix, of: DType) -> Result<Output> {
         let work = wide(of);
         let (places, shares) = matrix.taken(work)?;
@@ -274,7 +275,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A matrix for each axis of an image but batch and channels.
+/// A matrix for each spatial axis of an image.
 fn along_each(
     image: &[usize],
     answer: &[usize],
@@ -283,7 +284,7 @@ fn along_each(
     image.iter().skip(2).zip(answer).map(|(&from, &to)| matrix(from, to)).collect()
 }
 
-/// The pool that an adaptive one is if the axes can be divided evenly, but not if it is the mean of all.
+/// The pool that is equivalent to an adaptive one if the axes can be divided evenly, but not if it is the mean of all.
 fn even(image: &[usize], answer: &[usize]) -> Result<Option<Pool>> {
     let (from, to) = (lifted(image), lifted(answer));
     let (&[_, _, height, width], &[_, _, rows, columns]) = (&from[..], &to[..]) else { return Ok(None) };
@@ -315,7 +316,7 @@ mod tests {
         check(resized(Bilinear, 2, 3, true), &[&[1.0, 0.0], &[0.5, 0.5], &[0.0, 1.0]]);
         // Halfway between two elements: (-3, 19, 19, -3)/32.
         check(resized(Bicubic, 4, 1, false), &[&[-0.09375, 0.59375, 0.59375, -0.09375]]);
-        // sinc(1/2)·sinc(1/6) is -9/2 of sinc(3/2)·sinc(1/2); what lies outside does not count.
+        // sinc(1/2)·sinc(1/6) is -9/2 of sinc(3/2)·sinc(1/2); positions outside do not count.
         check(resized(Lanczos3, 4, 1, false), &[&[-1.0 / 7.0, 9.0 / 14.0, 9.0 / 14.0, -1.0 / 7.0]]);
         check(
             Matrix::means(5, 3).unwrap(),
@@ -323,7 +324,7 @@ mod tests {
         );
         check(Matrix::means(3, 1).unwrap().transposed(), &[&[1.0 / 3.0], &[1.0 / 3.0], &[1.0 / 3.0]]);
         assert!(Matrix::zeros(1, LONGEST + 1).is_err());
-        // Looked up: what the second row lacks is more of its only element, of which nothing is taken.
+        // Looked up: the second row is padded with its only column, at weight 0.
         let matrix =
             Matrix { rows: 2, columns: 1000, entries: vec![(0, 7, 0.5), (1, 9, 1.0), (0, 8, 0.25), (0, 9, 0.25)] };
         assert!(matrix.dense().is_none());

@@ -1,7 +1,7 @@
-//! Images sampled at points between their elements.
+//! Rules for sampling images at points between their elements.
 //!
-//! Images are `[count, channels, height · width]` here, and points `[count, points]`, one tensor for their rows and one for their
-//! columns. What an image does not have is 0: it gets one more element, which is what lies outside.
+//! Images are `[count, channels, height · width]` in this module, and points `[count, points]`, one tensor for their rows and
+//! one for their columns. An image is 0 outside: one more element is appended to it, which stands for all positions outside.
 
 use burn_ir::{GridSample2dOpIr, GridSamplePaddingModeIr as Outside, InterpolateModeIr};
 use meshtf_graph::{Input, Output};
@@ -13,7 +13,7 @@ use crate::compose::{axis, number, sizes};
 use crate::values::dtype;
 use crate::{Lowering, refused};
 
-/// What images have in common, and how many points of each are sampled.
+/// The dims of images, and the number of points at which each is sampled.
 #[derive(Clone, Copy)]
 pub(super) struct Plane {
     pub count: usize,
@@ -27,16 +27,16 @@ pub(super) struct Plane {
 pub(super) struct Around {
     /// `[count, channels, 4, points]`.
     pub elements: Output,
-    /// Where they are in the image: `[count, 4 · points]`.
+    /// Their indices in the image: `[count, 4 · points]`.
     pub places: Output,
-    /// How much of each is taken, along the rows and the columns: `[count, 4, points]`. The product is its weight.
+    /// The shares of each along the rows and the columns: `[count, 4, points]`. Their product is its weight.
     pub shares: [Output; 2],
 }
 
-/// How far each of the four elements is from the first one, along the rows and the columns.
+/// The offset of each of the four elements from the first one, along the rows and the columns.
 const STEPS: [[f64; 4]; 2] = [[0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0]];
 
-/// How the share of each of the four elements, along the rows or the columns, grows with the coordinate: `[4, 1]`.
+/// The slope of the share of each of the four elements in the coordinate, along the rows or the columns: `[4, 1]`.
 pub(super) fn slopes(along: usize, of: DType) -> Result<Input> {
     Ok(Input::Value(floats(&STEPS[along].map(|step| 2.0 * step - 1.0), &[4, 1], of)?))
 }
@@ -50,7 +50,7 @@ impl Plane {
         [self.height, self.width]
     }
 
-    /// Elements of a channel with the one outside.
+    /// Elements of a channel, including the one outside.
     pub fn enlarged(&self) -> usize {
         self.size() + 1
     }
@@ -98,8 +98,8 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// A grid, whose columns and rows go from -1 to 1, in pixels: rows and columns, in float64 so that halves are told apart as
-    /// flex does.
+    /// A grid, whose columns and rows are in [-1, 1], converted to pixels: rows and columns, in float64 so that ties round as
+    /// in flex.
     fn pixels(&mut self, op: &GridSample2dOpIr, plane: &Plane) -> Result<[Output; 2]> {
         let grid = self.read(&op.grid)?;
         let grid = self.cast(grid, dtype(op.grid.dtype)?, DType::F64)?;
@@ -138,7 +138,7 @@ impl Lowering<'_> {
         Ok([inside(row, plane.height)?, inside(column, plane.width)?])
     }
 
-    /// A coordinate that is reflected at both ends of its axis as often as it takes.
+    /// A coordinate that is reflected at both ends of its axis until it is inside.
     fn reflected(&mut self, at: Output, size: usize, align_corners: bool) -> Result<Input> {
         let number = |value| number(value, DType::F64);
         let (first, span) = if align_corners { (0.0, (size - 1) as f64) } else { (-0.5, size as f64) };
@@ -157,13 +157,13 @@ impl Lowering<'_> {
         Ok(self.node("AddV2", [at.into(), number(first)?])?.into())
     }
 
-    /// Images with the element that lies outside.
+    /// Images with the appended element outside.
     pub(super) fn enlarged(&mut self, image: Output) -> Result<Output> {
         self.node("Pad", [image.into(), Input::Value(Tensor::from([[0, 0], [0, 0], [0, 1]]))])
     }
 
-    /// What is around each point; its coordinates are of the dtype `of`. If outside is kept, the images are enlarged, else their
-    /// border goes on and on.
+    /// The elements around each point, whose coordinates have the dtype `of`. With `keep_outside`, the images are enlarged;
+    /// otherwise their border is repeated without end.
     pub(super) fn around(
         &mut self,
         image: Output,
@@ -191,15 +191,14 @@ impl Lowering<'_> {
         Ok(Around { elements, places, shares: [shares[0], shares[1]] })
     }
 
-    /// What the elements around each point make there, `[count, channels, points]`. Shares are of the dtype `of`, elements of
-    /// `work`.
+    /// The interpolated value at each point, `[count, channels, points]`. Shares are of the dtype `of`, elements of `work`.
     pub(super) fn blended(&mut self, around: &Around, plane: &Plane, of: DType, work: DType) -> Result<Output> {
         let weights = self.weights(around, plane, of, work)?;
         let parts = self.node("Mul", [around.elements.into(), weights.into()])?;
         self.node("Sum", [parts.into(), sizes(&[2])?])
     }
 
-    /// How much of each element is taken: `[count, 1, 4, points]`.
+    /// The weight of each element: `[count, 1, 4, points]`.
     pub(super) fn weights(&mut self, around: &Around, plane: &Plane, of: DType, work: DType) -> Result<Output> {
         let [by_row, by_column] = around.shares;
         let weights = self.node("Mul", [by_row.into(), by_column.into()])?;
@@ -207,12 +206,12 @@ impl Lowering<'_> {
         self.node("Reshape", [weights.into(), sizes(&[plane.count, 1, 4, plane.points])?])
     }
 
-    /// Where elements are in an image of one axis, of their rows and columns, which are whole numbers of the dtype `of`. NaN is
-    /// 0, as in flex.
+    /// The flat indices of elements in an image, given their rows and columns, which are whole numbers of the dtype `of`. NaN
+    /// is 0, as in flex.
     fn places(&mut self, at: [Output; 2], plane: &Plane, of: DType, keep_outside: bool) -> Result<Output> {
         let (mut clamped, mut inside) = (Vec::new(), Vec::new());
         for (at, size) in at.into_iter().zip(plane.sides()) {
-            // Nothing that an int32 does not hold; what lies outside still does.
+            // Clamped to the range of an int32; positions outside stay outside.
             let low = self.node("Maximum", [at.into(), number(-1.0, of)?])?;
             let bounded = self.node("Minimum", [low.into(), number(size as f64, of)?])?;
             let is_number = self.node("Equal", [at.into(), at.into()])?;
@@ -237,7 +236,7 @@ impl Lowering<'_> {
     }
 }
 
-/// The dtype in which floats of this one are added up.
+/// The dtype in which floats of this one are summed.
 pub(super) fn wide(of: DType) -> DType {
     if matches!(of, DType::F16 | DType::BF16) { DType::F32 } else { of }
 }

@@ -1,4 +1,4 @@
-//! Images under a window that moves over them.
+//! Helpers for images under a moving window.
 
 use burn_ir::{TensorIr, Unfold4dOpIr};
 use meshtf_graph::{Input, Output};
@@ -18,7 +18,7 @@ pub(super) struct Places {
 }
 
 impl Lowering<'_> {
-    /// The value of an image, or of a filter, with two places at least; with its dims.
+    /// The value of an image, or of a filter, with at least two spatial dims; with its dims.
     pub(super) fn lifted(&mut self, tensor: &TensorIr) -> Result<(Output, Vec<usize>)> {
         let dims = lifted(&tensor.shape);
         if dims.len() < 4 {
@@ -28,13 +28,13 @@ impl Lowering<'_> {
         Ok((self.reshape(value, &tensor.shape, &dims)?, dims))
     }
 
-    /// Gives an image the shape that burn says.
+    /// Writes an image in burn's shape.
     pub(super) fn write_lifted(&mut self, tensor: &TensorIr, value: Output) -> Result<()> {
         let value = self.reshape(value, &lifted(&tensor.shape), &tensor.shape)?;
         self.write(tensor, value)
     }
 
-    /// What lies under each place of a window: `[batch, channels, window's rows, rows, window's columns, columns]`.
+    /// The elements at each position of a window: `[batch, channels, window's rows, rows, window's columns, columns]`.
     pub(super) fn windows(&mut self, image: Output, [rows, columns]: [Places; 2]) -> Result<Output> {
         let image = self.node("GatherV2", [image.into(), rows.indices()?.into(), axis(2)?])?;
         self.node("GatherV2", [image.into(), columns.indices()?.into(), axis(4)?])
@@ -63,14 +63,14 @@ impl Lowering<'_> {
 }
 
 impl Places {
-    /// The element at each place of the window, for each window: `[window, count]`.
+    /// The index of the element at each position of the window, for each window: `[window, count]`.
     fn indices(&self) -> Result<Tensor> {
         let all = (0..self.window).flat_map(|k| (0..self.count).map(move |at| k * self.dilation + at * self.stride));
         integers(all, DType::I32)?.reshaped([self.window, self.count])
     }
 }
 
-/// The dims of an image, or of a filter, with two places at least: one of length 1 is put before a single one.
+/// The dims of an image, or of a filter, with at least two spatial dims: one of length 1 is put before a single one.
 pub(super) fn lifted(dims: &[usize]) -> Vec<usize> {
     match *dims {
         [batch, channels, length] => vec![batch, channels, 1, length],
@@ -78,7 +78,7 @@ pub(super) fn lifted(dims: &[usize]) -> Vec<usize> {
     }
 }
 
-/// What `Pad` and `PadV2` take to put something around an image.
+/// The paddings input of `Pad` and `PadV2` for an image.
 pub(super) fn pads(sides: &[(usize, usize)]) -> Result<Input> {
     let all = [(0, 0); 2].into_iter().chain(sides.iter().copied()).flat_map(|side| [side.0, side.1]);
     Ok(Input::Value(integers(all, DType::I32)?.reshaped([sides.len() + 2, 2])?))

@@ -1,4 +1,4 @@
-//! What comes of all elements up to each one along a dim.
+//! Rules for cumulative operations along a dim.
 
 use burn_ir::DimOpIr;
 use meshtf_graph::Output;

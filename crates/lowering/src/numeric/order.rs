@@ -1,4 +1,4 @@
-//! The largest elements along a dim, and all of them in order.
+//! Rules for the largest elements along a dim, and for sorting.
 
 use burn_ir::TensorIr;
 use meshtf_graph::{Input, Output};
@@ -28,7 +28,7 @@ impl Lowering<'_> {
         positions.map_or(Ok(()), |out| self.write_positions(at, out))
     }
 
-    /// All elements along a dim in order. Equal ones keep their order, as burn leaves it open.
+    /// All elements along a dim in order. Equal ones keep their order; burn leaves it unspecified.
     pub(super) fn sort(
         &mut self,
         input: &TensorIr,
@@ -38,8 +38,8 @@ impl Lowering<'_> {
         positions: Option<&TensorIr>,
     ) -> Result<()> {
         let size = *input.shape.get(dim).ok_or_else(|| no_dim(dim))?;
-        // Ascending is descending after a mapping that turns the order around: for floats Neg, for integers Invert, which
-        // unlike Neg does so for all of them.
+        // Ascending is descending after a map that reverses the order: for floats Neg, for integers Invert, which unlike Neg
+        // is correct for all of them.
         let turned = match dtype(input.dtype)? {
             _ if descending => None,
             dtype if dtype.is_float() => Some("Neg"),

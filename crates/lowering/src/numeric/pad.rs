@@ -1,4 +1,4 @@
-//! Padding.
+//! Rules for padding.
 
 use burn_ir::{PadModeIr, PadOpIr};
 use meshtf_graph::Input;

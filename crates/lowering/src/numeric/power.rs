@@ -1,4 +1,4 @@
-//! Powers.
+//! Rules for powers.
 
 use burn_ir::{BinaryOpIr, ScalarIr, ScalarOpIr};
 use meshtf_graph::{Input, Output};
@@ -18,8 +18,8 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// A tensor to the power of a scalar. Known exponents that are common have ops of their own, which differ from the power only
-    /// for -0 and -inf, and there only for the exponents 0.5 and -0.5.
+    /// A tensor to the power of a scalar. Common known exponents have separate ops, which differ from the power only for -0
+    /// and -inf, and there only for the exponents 0.5 and -0.5.
     pub(crate) fn power_scalar(&mut self, op: &ScalarOpIr) -> Result<()> {
         let base = self.read(&op.lhs)?;
         let of = dtype(op.lhs.dtype)?;
@@ -44,7 +44,7 @@ impl Lowering<'_> {
         self.write(&op.out, value)
     }
 
-    /// Pow, which is not there for unsigned integers: as bits, their powers are those of signed ones.
+    /// Pow, which does not exist for unsigned integers: as bits, their powers are those of signed ones.
     fn power(&mut self, base: Output, exponent: Input, of: DType) -> Result<Output> {
         if !of.is_unsigned_integer() {
             return self.node("Pow", [base.into(), exponent]);

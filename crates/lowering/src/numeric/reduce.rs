@@ -1,4 +1,4 @@
-//! Reductions: to one element (shape \[1\]), and along dims, which stay with length 1.
+//! Rules for reductions: to one element (shape \[1\]), and along dims, which are kept with length 1.
 
 use burn_ir::{ReduceDimOpIr, ReduceDimWithIndicesOpIr, ReduceDimsOpIr, ReduceOpIr, TensorIr};
 use meshtf_graph::Output;
@@ -52,7 +52,7 @@ impl Lowering<'_> {
         self.position(arg, value, op.dim, &op.out_indices)
     }
 
-    /// Where the extremum along a dim is; the dim stays with length 1.
+    /// The position of the extremum along a dim; the dim is kept with length 1.
     fn position(&mut self, op: &str, value: Output, dim: usize, out: &TensorIr) -> Result<()> {
         let to = dtype(out.dtype)?;
         let native = if matches!(to, DType::I16 | DType::I32 | DType::U16) { to } else { DType::I64 };
