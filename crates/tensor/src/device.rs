@@ -1,4 +1,4 @@
-//! Names: a task, a device of a task, and the partial device string of a node.
+//! The names of tasks, of devices, and the partial device string of a node.
 //!
 //! The grammar is TensorFlow's: `/job:NAME/replica:N/task:N/device:KIND:N`; every part is optional in a request.
 //! `/cpu:0` and `/gpu:0` are older spellings of `/device:CPU:0` and `/device:GPU:0`; `*` leaves a part open. meshtf has
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A task of a job: `/job:worker/task:1`, in short `worker/1`. At most one live node serves it at a time.
+/// A task of a job: `/job:worker/task:1`, short form `worker/1`. At most one live node serves it at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Task {
     /// Name of the job: `worker`.
@@ -21,9 +21,9 @@ pub struct Task {
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeviceKind {
-    /// The processors of the task's machine, with the memory of its process.
+    /// The CPUs of the task's machine, with the memory of its process.
     Cpu,
-    /// A graphics processor.
+    /// A GPU.
     Gpu,
 }
 
@@ -32,7 +32,7 @@ pub enum DeviceKind {
 pub struct DeviceName {
     /// The task whose node serves it.
     pub task: Task,
-    /// What kind of device it is.
+    /// The kind of the device.
     pub kind: DeviceKind,
     /// Number of the device among those of its kind on the task, from 0.
     pub index: u32,
@@ -41,13 +41,13 @@ pub struct DeviceName {
 /// The device request of a node: parts that are `None` are left to the placer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceSpec {
-    /// Name of the job, if it matters.
+    /// Name of the job, if requested.
     pub job: Option<String>,
-    /// Number of the task in its job, if it matters.
+    /// Number of the task in its job, if requested.
     pub task: Option<u32>,
-    /// Kind of the device, if it matters.
+    /// Kind of the device, if requested.
     pub kind: Option<DeviceKind>,
-    /// Number of the device among those of its kind, if it matters.
+    /// Number of the device among those of its kind, if requested.
     pub index: Option<u32>,
 }
 
@@ -57,11 +57,11 @@ pub struct DeviceSpec {
 pub struct NameError {
     /// The text that was read.
     pub text: String,
-    /// What it was to be: `task`, say.
+    /// The kind of name that was expected, e.g. `task`.
     pub what: &'static str,
-    /// What is wrong with it.
+    /// The reason for the error.
     pub why: String,
-    /// What would be right, with an example.
+    /// The expected form, with an example.
     pub right: &'static str,
 }
 
@@ -153,7 +153,7 @@ impl From<&DeviceName> for DeviceSpec {
     }
 }
 
-/// Why text is not the number of a task or device.
+/// The reason why a text is not the number of a task or device.
 fn no_number(text: &str) -> String {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if is_number { format!("too large; the maximum is {}", u32::MAX) } else { "not a number".to_owned() }

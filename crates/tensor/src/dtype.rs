@@ -33,7 +33,7 @@ pub enum DType {
     U64,
     /// bool: 1 byte, 0 or 1.
     Bool,
-    /// string: bytes, as many as each element has.
+    /// string: bytes, of any length for each element.
     String,
     /// A handle to state on a device; it never leaves its device.
     Resource,
@@ -88,12 +88,12 @@ impl DType {
         self.row().2
     }
 
-    /// The number of `tensorflow.DataType`.
+    /// The number in `tensorflow.DataType`.
     pub fn proto_number(self) -> i32 {
         self.row().3
     }
 
-    /// By the name that users write; aliases such as `float` and `double` are accepted.
+    /// The dtype of the name that users write; aliases such as `float` and `double` are accepted.
     pub fn from_name(name: &str) -> Option<DType> {
         let long = match name {
             "half" => "float16",
@@ -105,7 +105,8 @@ impl DType {
         TABLE.iter().find(|row| row.1 == long).map(|row| row.0)
     }
 
-    /// By `tensorflow.DataType`'s number, and whether it is a reference to a variable (whose number is greater by 100).
+    /// The dtype of a number in `tensorflow.DataType`, and whether it is a reference to a variable (whose number is greater by
+    /// 100).
     pub fn from_proto(number: i32) -> Option<(DType, bool)> {
         let (plain, is_ref) = if number > 100 { (number - 100, true) } else { (number, false) };
         TABLE.iter().find(|row| row.3 == plain).map(|row| (row.0, is_ref))
@@ -139,7 +140,7 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
-    /// complex64 or complex128.
+    /// Whether it is complex64 or complex128.
     pub fn is_complex(self) -> bool {
         matches!(self, DType::C64 | DType::C128)
     }
@@ -158,17 +159,17 @@ impl DType {
         }
     }
 
-    /// Signed and unsigned integers; not bool.
+    /// Whether it is a signed or unsigned integer; bool is not.
     pub fn is_integer(self) -> bool {
         self.is_signed_integer() || self.is_unsigned_integer()
     }
 
-    /// int8, int16, int32 or int64.
+    /// Whether it is int8, int16, int32 or int64.
     pub fn is_signed_integer(self) -> bool {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
-    /// uint8, uint16, uint32 or uint64.
+    /// Whether it is uint8, uint16, uint32 or uint64.
     pub fn is_unsigned_integer(self) -> bool {
         matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }

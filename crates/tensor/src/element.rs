@@ -13,7 +13,7 @@ pub trait Element: Clone + PartialEq + Send + Sync + 'static {
     const DTYPE: DType;
     /// The elements, if they are of this type.
     fn slice(data: &Data) -> Option<&[Self]>;
-    /// The elements, to be changed, if they are of this type.
+    /// The elements for writing, if they are of this type.
     fn vec_mut(data: &mut Data) -> Option<&mut Vec<Self>>;
     /// Takes the elements out, if they are of this type.
     fn from_data(data: Data) -> Option<Vec<Self>>;
@@ -21,7 +21,8 @@ pub trait Element: Clone + PartialEq + Send + Sync + 'static {
     fn into_data(elements: Vec<Self>) -> Data;
 }
 
-/// What can be added and multiplied: integers, floats and complex numbers. Integer arithmetic wraps, as in TensorFlow's kernels.
+/// The types that can be added and multiplied: integers, floats and complex numbers. Integer arithmetic wraps, as in
+/// TensorFlow's kernels.
 pub trait Ring: Element + Copy + Default {
     /// 0.
     const ZERO: Self;
@@ -63,7 +64,7 @@ pub trait Float:
 
 /// The integer types.
 pub trait Integer: Numeric + Ord + Eq + std::hash::Hash {
-    /// Its bits, the sign's among them.
+    /// Number of bits, including the sign bit.
     const BITS: u32;
     /// The quotient, rounded towards 0; `None` if `other` is 0 or the quotient is not in range.
     fn checked_div(self, other: Self) -> Option<Self>;
@@ -79,15 +80,15 @@ pub trait Integer: Numeric + Ord + Eq + std::hash::Hash {
     /// # Panics
     /// If `other` is 0.
     fn wrapping_rem(self, other: Self) -> Self;
-    /// Bit by bit, whether both are set.
+    /// Bitwise and.
     fn and(self, other: Self) -> Self;
-    /// Bit by bit, whether one at least is set.
+    /// Bitwise or.
     fn or(self, other: Self) -> Self;
-    /// Bit by bit, whether one of the two is set.
+    /// Bitwise exclusive or.
     fn xor(self, other: Self) -> Self;
-    /// Every bit inverted.
+    /// Bitwise complement.
     fn not(self) -> Self;
-    /// The power, of which the lowest [`BITS`](Integer::BITS) are kept.
+    /// The power, truncated to the lowest [`BITS`](Integer::BITS) bits.
     fn wrapping_pow(self, exponent: u32) -> Self;
 }
 
@@ -120,7 +121,7 @@ macro_rules! element {
                 match self { $(Data::$variant(v) => v.len(),)* }
             }
 
-            /// Whether there is no element.
+            /// Whether there are no elements.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }

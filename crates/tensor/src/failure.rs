@@ -1,4 +1,4 @@
-//! What went wrong, in the canonical classes every client of TensorFlow knows, and where.
+//! The failure type of the mesh: a class known to every client of TensorFlow, a message, and the location of the failure.
 //!
 //! A [`Failure`] is the one error that crosses a boundary of the mesh: planning, a kernel, a worker and
 //! the master all answer with it. It never holds a backtrace or an address of this process.
@@ -12,37 +12,37 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Code {
-    /// Its client gave it up, or what it was part of has ended.
+    /// The client cancelled the request, or the work that it belonged to has ended.
     Cancelled = 1,
-    /// Of a class that is not known.
+    /// A failure of no known class.
     Unknown = 2,
     /// An argument, a graph or a name is wrong, whatever the state of the system.
     InvalidArgument = 3,
-    /// It took longer than it may.
+    /// The deadline was exceeded.
     DeadlineExceeded = 4,
-    /// Something that is named does not exist.
+    /// A named object does not exist.
     NotFound = 5,
-    /// What was to be made exists.
+    /// An object of that name exists already.
     AlreadyExists = 6,
-    /// The caller may not do it.
+    /// The caller is not permitted to do it.
     PermissionDenied = 7,
     /// A limit is reached: memory, a queue, a count.
     ResourceExhausted = 8,
-    /// The system is not in the state that it takes: a variable has no value, say.
+    /// The system is not in the required state: a variable has no value, for example.
     FailedPrecondition = 9,
-    /// It was given up because of something else that happened meanwhile; trying again from an earlier point may help.
+    /// It was aborted because of another event; a retry from an earlier point may help.
     Aborted = 10,
-    /// It went past a valid range: a queue is closed and empty, say.
+    /// It went past a valid range: a queue is closed and empty, for example.
     OutOfRange = 11,
-    /// There is no implementation of it here.
+    /// meshtf has no implementation of it.
     Unimplemented = 12,
-    /// Something that must hold does not: a bug.
+    /// An invariant is violated: a bug.
     Internal = 13,
-    /// A task cannot be reached. Trying again may help.
+    /// A task cannot be reached. A retry may help.
     Unavailable = 14,
     /// Data is lost or damaged.
     DataLoss = 15,
-    /// The caller has not shown who it is.
+    /// The caller has not authenticated itself.
     Unauthenticated = 16,
 }
 
@@ -103,37 +103,38 @@ impl Code {
     }
 }
 
-/// What the class leaves open and somebody acts on: a client that tries again, a command that chooses its exit code.
+/// A reason more specific than the class, for programs that react to it: a client that retries, a command that chooses its exit
+/// code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reason {
-    /// A task that is named is not up; its name does not look like a typo of one that is.
+    /// A named task is not up, and its name does not look like a typo of one that is.
     TaskDown,
-    /// The plan that was to run is not kept any more, or a task of it is another process now: it is to be prepared again.
-    /// No step has begun, and the feeds come back with the answer.
+    /// The requested plan no longer exists, or one of its tasks is another process now; it must be prepared again. No step has
+    /// begun, and the answer returns the feeds.
     PlanGone,
-    /// The partial run that was to be fed is not under way (any more). The answer to the run itself says why.
+    /// The partial run to be fed does not exist or has ended. The answer to the run itself states why.
     RunOver,
-    /// The session has ended for another one, which has claimed a name that it had.
+    /// The session was ended by a later session that claimed one of its names.
     Superseded,
 }
 
-/// How far a request had come when it failed.
+/// The progress of a request when it failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {
-    /// No step failed: the request was refused before one began, or ended from outside, since its client cancelled it or a task
-    /// was lost, say.
+    /// No step failed: the request was refused before a step began, or was ended from outside, for example because its client
+    /// cancelled it or a task was lost.
     #[default]
     Refused,
     /// This step failed. Steps count from 1: to a client, those of its run; between nodes, those of its session.
     InStep(u64),
 }
 
-/// A failed request: its class, a message for a person, and where it happened, as far as that is known.
+/// A failed request: its class, a message for a person, and its location as far as that is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Canonical class.
     pub code: Code,
-    /// One sentence or two: what, and what would be right. Names no place; the fields below do.
+    /// One or two sentences: the problem and its remedy. The location is not part of it; the fields below hold that.
     pub message: String,
     /// Name of the node that failed.
     pub node: Option<String>,
@@ -145,21 +146,22 @@ pub struct Failure {
     pub task: Option<String>,
     /// Whether a step failed, or the request as a whole.
     pub stage: Stage,
-    /// Why, for a program; the message says it to a person.
+    /// The reason for programs; the message states it for people.
     pub reason: Option<Reason>,
-    /// The memory budget of this process refused it, and it does not say yet who holds the most. Stays in this process.
+    /// Set if the memory budget of this process refused the request and the message does not name the largest holder yet. Stays
+    /// in this process.
     #[serde(skip)]
     pub refusal: Option<Refusal>,
 }
 
-/// What is known of a refusal where it happens: the largest of what was being worked on there, if that is large.
+/// The details of a refusal known at its origin: the largest item that was being worked on, if that is large.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal(pub Option<Held>);
 
-/// Something that holds memory, and the bytes of it.
+/// A holder of memory, and its size in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// In words: what it is, and whose.
+    /// A description of the holder and its owner.
     pub what: String,
     pub bytes: usize,
 }
@@ -168,7 +170,7 @@ pub struct Held {
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// A failure of class `code` that does not know its place yet.
+    /// A failure of class `code` without a location.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Failure {
             code,
@@ -183,13 +185,13 @@ impl Failure {
         }
     }
 
-    /// What a panic of `who` says, caught with `catch_unwind`.
+    /// The failure for a panic of `who` that was caught with `catch_unwind`.
     pub fn panicked(who: &str, panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         Failure::new(Code::Internal, format!("{who} panicked: {}", text.unwrap_or("no message")))
     }
 
-    /// Shorthand for the commonest class: the caller's graph, feed or argument is wrong.
+    /// Shorthand for the most common class: the caller's graph, feed or argument is wrong.
     pub fn invalid(message: impl Into<String>) -> Self {
         Failure::new(Code::InvalidArgument, message)
     }
@@ -218,7 +220,7 @@ impl Failure {
         self
     }
 
-    /// Says why, for a program.
+    /// Sets the reason for programs.
     #[must_use]
     pub fn because(mut self, reason: Reason) -> Self {
         self.reason = Some(reason);

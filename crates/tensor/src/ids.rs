@@ -1,4 +1,4 @@
-//! Ids of what lives on a mesh for a while: a node's run, a session, a request, a step, a piece.
+//! Ids of the objects that exist on a mesh for a while: a node's run, a session, a request, a step, a piece.
 
 use std::fmt;
 
@@ -27,11 +27,11 @@ id!(
     SessionId
 );
 id!(
-    /// Numbers a client's requests; the reply carries it.
+    /// Numbers a client's requests; the reply carries the same number.
     RequestId
 );
 
-/// One run of a plan: everything in flight carries it.
+/// One run of a plan. Every message of that run carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StepId {
     /// The session whose step it is.

@@ -40,7 +40,7 @@ pub struct Member<'a> {
     pub value: Value<'a>,
 }
 
-/// What is wrong with a text, and at which byte.
+/// An error in a text, and the byte at which it was found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fault {
     pub at: usize,

@@ -1,13 +1,13 @@
-//! The host tensor, and the vocabulary that all of meshtf shares: names, ids, failures.
+//! The host tensor, and the types that all of meshtf shares: names, ids, failures.
 //!
-//! - **Is**: [`Tensor`] (a dtype, a shape, row-major elements; strings too), its forms in JSON, npy and safetensors; [`device`],
-//!   the names of tasks and devices; [`failure`], the one error that crosses the mesh; [`memory`], the memory budget of the
-//!   process; [`json`], JSON with positions.
-//! - **Knows**: nothing of the project. Every other crate knows this one, except `meshtf-loops`.
+//! - **Is**: [`Tensor`] (a dtype, a shape, row-major elements; strings too), its forms in JSON, npy and safetensors;
+//!   [`device`], the names of tasks and devices; [`failure`], the one error that crosses the mesh; [`memory`], the memory
+//!   budget of the process; [`json`], JSON with positions.
+//! - **Knows**: no other crate of the project. Every other crate knows this one, except `meshtf-loops`.
 //! - **Never** has a clock, a thread, a socket or a file.
 //!
 //! Cloning a tensor is cheap, since elements are shared; [`Tensor::into_vec`] and [`Tensor::data_mut`] copy them only if
-//! somebody else holds them.
+//! another tensor shares them.
 
 mod convert;
 pub mod device;
@@ -154,7 +154,7 @@ impl Tensor {
         self.data.len()
     }
 
-    /// Whether it has no element: some dimension is 0.
+    /// Whether it has no elements: some dimension is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -164,22 +164,22 @@ impl Tensor {
         &self.data
     }
 
-    /// The elements for writing; copied first if somebody else holds them too.
+    /// The elements for writing; copied first if another tensor shares them.
     pub fn data_mut(&mut self) -> &mut Data {
         Arc::make_mut(&mut self.data)
     }
 
-    /// Shape and elements; the elements are copied only if somebody else holds them too.
+    /// Shape and elements; the elements are copied only if another tensor shares them.
     pub fn into_parts(self) -> (Shape, Data) {
         (self.shape, Arc::unwrap_or_clone(self.data))
     }
 
-    /// Whether the elements are not shared, so that they can be written without a copy.
+    /// Whether the elements are not shared: they can be written without a copy.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.data) == 1
     }
 
-    /// Admits the copy that writing the elements needs if somebody else holds them too.
+    /// Admits the copy that writing the elements needs if another tensor shares them.
     ///
     /// # Errors
     /// ResourceExhausted if there is not enough memory for the copy.
@@ -190,15 +190,15 @@ impl Tensor {
     /// The elements as `T`.
     ///
     /// # Errors
-    /// InvalidArgument if the dtype is another.
+    /// InvalidArgument if the dtype is not `T`.
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
         T::slice(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
     }
 
-    /// The elements as `T`, for writing; copied first if somebody else holds them too.
+    /// The elements as `T`, for writing; copied first if another tensor shares them.
     ///
     /// # Errors
-    /// InvalidArgument if the dtype is another; else as [`Tensor::admit_writing`].
+    /// InvalidArgument if the dtype is not `T`; otherwise as [`Tensor::admit_writing`].
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         if self.dtype() != T::DTYPE {
             return Err(self.not_a(T::DTYPE));
@@ -207,10 +207,10 @@ impl Tensor {
         Ok(T::vec_mut(self.data_mut()).expect("the dtypes were compared").as_mut_slice())
     }
 
-    /// The elements as `T`; copied only if somebody else holds them too.
+    /// The elements as `T`; copied only if another tensor shares them.
     ///
     /// # Errors
-    /// InvalidArgument if the dtype is another; else as [`Tensor::admit_writing`].
+    /// InvalidArgument if the dtype is not `T`; otherwise as [`Tensor::admit_writing`].
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
             return Err(self.not_a(T::DTYPE));
@@ -222,7 +222,7 @@ impl Tensor {
     /// The element of a tensor that has exactly one.
     ///
     /// # Errors
-    /// InvalidArgument if the dtype is another or there is not exactly one element.
+    /// InvalidArgument if the dtype is not `T` or there is not exactly one element.
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.slice::<T>()? {
             [one] => Ok(one.clone()),
@@ -321,7 +321,7 @@ impl Tensor {
         }
     }
 
-    /// Bytes of memory that it takes, with overhead.
+    /// Bytes of memory that it occupies, including overhead.
     pub fn heap_bytes(&self) -> usize {
         // The reference counts, and an allocator's overhead per block.
         const AROUND: usize = 32;
@@ -340,7 +340,7 @@ impl Tensor {
         Tensor::from_bytes_at_hand(dtype, shape, bytes)
     }
 
-    /// Like [`Tensor::from_bytes`], when memory has been admitted already.
+    /// As [`Tensor::from_bytes`], for callers that have admitted the memory already.
     fn from_bytes_at_hand(dtype: DType, shape: Shape, bytes: &[u8]) -> Result<Self> {
         let n = shape.limited_elements(dtype)?;
         let Some(size) = dtype.size() else {

@@ -48,7 +48,7 @@ pub fn parse_as(text: &str, dtype: DType) -> Result<Tensor> {
     from_json(&value, Some(dtype), Path::Root).map_err(|fault| typed(text, &fault))
 }
 
-/// The error for a literal that somebody typed.
+/// The error for a literal typed by a user.
 pub fn typed(text: &str, fault: &Fault) -> Failure {
     let (line, column) = json::position(text, fault.at);
     let shown = start_of(text);
@@ -283,7 +283,7 @@ fn bytes(leaf: &Value) -> Result<Vec<u8>, String> {
     }
 }
 
-/// A scalar for a message: numbers and short text as written, others by kind.
+/// A scalar for a message: numbers and short text as written, other values by their kind.
 fn shown(leaf: &Value) -> String {
     match &leaf.kind {
         Kind::Number(text) => (*text).to_owned(),
@@ -293,12 +293,12 @@ fn shown(leaf: &Value) -> String {
     }
 }
 
-/// Converts a fed value to the requested dtype if nothing is lost but the digits that a narrower float rounds off:
-/// NumPy makes int64 and float64 by default, and such arrays feed int32 and float32 placeholders.
+/// Converts a fed value to the requested dtype if nothing is lost but the digits that a narrower float rounds off. NumPy makes
+/// int64 and float64 by default, and such arrays may feed int32 and float32 placeholders.
 ///
 /// # Errors
-/// InvalidArgument if a value would change: 1.5 for an int32, 3000000000 for an int32, 1e300 for a float32,
-/// 16777217 for a float32; a complex number for any other; and between numbers, bools and strings.
+/// InvalidArgument if a value would change (1.5 for an int32, 3000000000 for an int32, 1e300 for a float32, 16777217 for a
+/// float32), for a complex number where another dtype is wanted, and for a conversion between numbers, bools and strings.
 pub fn convert_feed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
     let have = tensor.dtype();
     if have == wanted {

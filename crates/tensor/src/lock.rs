@@ -1,9 +1,9 @@
-//! Locks that a panic does not close.
+//! Locks that stay usable after a panic.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Takes a lock, also one whose holder panicked: what locks guard here is changed as a whole or not at all, and a panic fails
-/// the step or the request that it is in and nothing else.
+/// Takes a lock, even one whose holder panicked. The guarded values are changed as a whole or not at all, and a panic fails
+/// only the step or the request that it occurs in.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

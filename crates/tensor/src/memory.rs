@@ -1,8 +1,8 @@
 //! The memory budget of this process: how much its heap holds, and whether more may be allocated.
 //!
-//! Memory in use is measured: the command's allocator counts what it hands out and takes back, no matter which code asked.
-//! Before memory is allocated for a result, a message or a value that is kept, one of the functions below is called. If
-//! the budget is exceeded, they refuse, and a step fails instead of the process being killed. By default there is no
+//! Memory in use is measured: the command's allocator counts the bytes that it allocates and frees, whichever code asked for
+//! them. Before memory is allocated for a result, a message or a stored value, one of the functions below is called. If the
+//! budget is exceeded, the function refuses, and a step fails instead of the process being killed. By default there is no
 //! budget.
 //!
 //! | function | for |
@@ -12,7 +12,7 @@
 //! | [`reserve`] | data that arrives in parts, with a reliable length: a message, a feed, a file |
 //! | [`keep`] | data that arrives in parts from peers that may announce any length |
 //!
-//! Nothing here allocates, reads a file or waits.
+//! Nothing in this module allocates, reads a file or waits.
 
 use std::cell::Cell;
 use std::fmt;
@@ -25,17 +25,17 @@ use crate::lock::lock;
 /// A thread counts this many bytes by itself before it updates the shared count.
 const BATCH: usize = 64 << 10;
 
-/// A smaller result is still made when the budget is exhausted, so that steps that keep nothing can go on.
+/// A result smaller than this is made even if the budget is exhausted, so that steps that keep nothing can continue.
 const SMALL: usize = 64 << 10;
 
-/// Containers stop growing at 1/32 below the budget, and small results at 1/32 above it: so a process whose containers
-/// fill the budget can still run steps.
+/// Containers stop growing at 1/32 below the budget, and small results at 1/32 above it: a process whose containers fill the
+/// budget can still run steps.
 const SHARE: usize = 32;
 
-/// Most holders that are asked what they hold.
+/// Most holders that are asked for their largest item.
 const MAX_HOLDERS: usize = 4096;
 
-/// What the process holds and may hold, in bytes.
+/// Memory in use, memory reserved, and the limit of the process, in bytes.
 struct Budget {
     /// May lag by one [`BATCH`] per thread, and so be negative at first.
     in_use: AtomicIsize,
@@ -53,9 +53,9 @@ thread_local! {
 
 thread_local! {
     // Neither has a destructor, since the allocator is called before and after everything else in a thread.
-    /// What this thread allocated or freed since it last updated the shared count.
+    /// Bytes that this thread allocated or freed since it last updated the shared count.
     static UNTOLD: Cell<isize> = const { Cell::new(0) };
-    /// What is reserved for the op that runs on this thread; `None` outside a [`Turn`].
+    /// Bytes reserved for the op that runs on this thread; `None` outside a [`Turn`].
     static PROMISED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -85,7 +85,7 @@ impl Budget {
         in_use.saturating_add(self.reserved.load(Ordering::Relaxed)).saturating_add(bytes) <= limit
     }
 
-    /// Whether a message may continue to arrive, of which this many bytes are here and in use.
+    /// Whether a message of which this many bytes have arrived, and are in use, may continue to arrive.
     fn may_keep(&self, bytes: usize) -> bool {
         let (limit, in_use) = (self.limit(), self.in_use());
         if bytes < SMALL {
@@ -94,7 +94,7 @@ impl Budget {
         in_use.saturating_add(self.reserved.load(Ordering::Relaxed)) <= limit - limit / SHARE
     }
 
-    /// Reserves bytes if they fit beside what others have reserved.
+    /// Reserves bytes if they fit in addition to the existing reservations.
     fn try_reserve(&self, bytes: usize) -> bool {
         let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let fits = self.in_use().saturating_add(reserved) <= self.limit();
@@ -122,7 +122,7 @@ impl Budget {
         }
     }
 
-    /// Counts what a thread allocated or freed since its last update.
+    /// Adds the bytes that a thread allocated or freed since its last update to the shared count.
     fn tell(&self, change: isize) {
         self.in_use.fetch_add(change, Ordering::Relaxed);
         // Memory promised to this thread's op is in use now, and counted.
@@ -223,7 +223,7 @@ pub fn admit(bytes: usize) -> Result<()> {
 
 /// While this exists, memory that [`admit`] grants a kernel of this thread is reserved until the kernel allocates it.
 pub struct Turn {
-    /// What is reserved for the kernel under way on this thread, within which another one runs.
+    /// Bytes reserved for the enclosing kernel on this thread, within which another one runs.
     around: Option<usize>,
 }
 
@@ -240,7 +240,7 @@ impl Drop for Turn {
     }
 }
 
-/// Admits an op, whatever it makes.
+/// Admits an op, whatever it produces.
 ///
 /// # Errors
 /// ResourceExhausted if the budget is exhausted, including what small results may take beyond it.
@@ -259,7 +259,7 @@ pub fn grow() -> Result<()> {
     if BUDGET.in_use() <= limit - limit / SHARE { Ok(()) } else { Err(BUDGET.refuse(0)) }
 }
 
-/// Admits the next part of a message of which these bytes are here, and in use. Small messages are admitted like small
+/// Admits the next part of a message of which these bytes have arrived and are in use. Small messages are admitted like small
 /// results; large ones stop when containers stop growing.
 ///
 /// # Errors
@@ -268,7 +268,7 @@ pub fn keep(bytes: usize) -> Result<()> {
     if BUDGET.may_keep(bytes) { Ok(()) } else { Err(BUDGET.refuse(0).with_holder()) }
 }
 
-/// Whether the budget is exhausted, and these bytes, which only wait, are a significant part of it.
+/// Whether the budget is exhausted, and these queued bytes are a significant part of it.
 #[inline]
 pub fn is_crowded_by(waiting: usize) -> bool {
     let share = BUDGET.limit() / SHARE;
@@ -280,8 +280,8 @@ pub fn refusal() -> Failure {
     BUDGET.refuse(0)
 }
 
-/// Reserves memory for bytes that will arrive in parts. [`Reservation::taken`] tells how many of them have been
-/// allocated; the rest is released on drop.
+/// Reserves memory for bytes that will arrive in parts. [`Reservation::taken`] reports how many of them have been allocated;
+/// the rest is released on drop.
 ///
 /// # Errors
 /// ResourceExhausted if that exceeds the budget; names the largest holder.
@@ -297,21 +297,21 @@ pub fn try_reserve(bytes: usize) -> Result<Reservation> {
     if BUDGET.try_reserve(bytes) { Ok(Reservation { bytes }) } else { Err(BUDGET.refuse(bytes)) }
 }
 
-/// See [`reserve`]; by default, of nothing.
+/// A reservation made by [`reserve`]; the default reserves nothing.
 #[derive(Debug, Default)]
 pub struct Reservation {
     bytes: usize,
 }
 
 impl Reservation {
-    /// This many of the bytes have been allocated now, and are counted as such.
+    /// Releases this many bytes, which have been allocated and are counted as in use.
     pub fn taken(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         BUDGET.reserved.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes over what another one reserves.
+    /// Takes over the reservation of another one.
     pub fn join(&mut self, mut other: Reservation) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
@@ -323,9 +323,9 @@ impl Drop for Reservation {
     }
 }
 
-/// Something that holds memory for a long time.
+/// An object that holds memory for a long time.
 pub trait Holder: Send + Sync {
-    /// The item that takes the most of it. Must not wait for a lock, which the caller may hold.
+    /// Its largest item. Must not wait for a lock, which the caller may hold.
     fn most(&self) -> Option<Held>;
 }
 
@@ -359,8 +359,8 @@ impl Failure {
         self
     }
 
-    /// If the budget refused: names the largest holder. `others` returns what only the caller knows; it is given what
-    /// was recorded when the budget refused.
+    /// If the budget refused: names the largest holder. `others` returns the largest item that only the caller knows; its
+    /// argument is the item recorded when the budget refused.
     pub fn with_holder_among(mut self, others: impl FnOnce(Option<Held>) -> Option<Held>) -> Failure {
         if let Some(Refusal(worked_on)) = self.refusal.take()
             && let Some(held) = most().into_iter().chain(others(worked_on)).max_by_key(|held| held.bytes)
@@ -458,7 +458,7 @@ mod tests {
         let reserved = || budget.reserved.load(Ordering::Relaxed) >> 20;
         PROMISED.set(Some(0));
         assert!(budget.promise(60 << 20) && reserved() == 60);
-        // The second request replaces the first; nobody else gets promised memory.
+        // The second request replaces the first; no other op is promised memory.
         assert!(budget.promise(70 << 20) && reserved() == 70);
         assert!(!budget.try_reserve(31 << 20));
         // Part of it is allocated, and so counted once.
@@ -470,7 +470,7 @@ mod tests {
         assert!(budget.promise(70 << 20));
         budget.forget_promise();
         assert_eq!(reserved(), 0);
-        // Outside an op nothing is promised, only checked.
+        // Outside an op, memory is not reserved but only checked.
         PROMISED.set(None);
         assert!(budget.promise(70 << 20) && reserved() == 0);
     }

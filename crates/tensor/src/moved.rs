@@ -1,4 +1,4 @@
-//! Elements of any dtype as those of a few, by their size: code that only moves elements is compiled once for each size.
+//! Elements of any dtype as those of a few types, by size: code that only moves elements is compiled once for each size.
 
 use super::{Complex, DType, Data, Element, Shape, Tensor};
 use crate::failure::Result;
@@ -7,9 +7,9 @@ use crate::failure::Result;
 pub trait Moved: Element + Default {
     /// The elements, if they are of this size.
     fn of(data: &Data) -> Option<&[Self]>;
-    /// The elements, to be changed, if they are of this size.
+    /// The elements for writing, if they are of this size.
     fn of_mut(data: &mut Data) -> Option<&mut [Self]>;
-    /// The elements of a tensor of this dtype, if its are of this size.
+    /// The elements of a tensor of this dtype, if its elements are of this size.
     fn into_data_of(dtype: DType, elements: Vec<Self>) -> Option<Data>;
 }
 
@@ -94,7 +94,7 @@ impl Tensor {
         T::of(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
     }
 
-    /// As [`Tensor::moved`], for writing; copied first if somebody else holds them too.
+    /// As [`Tensor::moved`], for writing; copied first if another tensor shares them.
     ///
     /// # Errors
     /// As [`Tensor::moved`] and [`Tensor::admit_writing`].

@@ -1,12 +1,11 @@
-//! NumPy's .npy: a header that is a Python dict of dtype, order and shape, then the elements as they lie in memory.
+//! NumPy's .npy format: a header that is a Python dict of dtype, order and shape, then the elements in their memory layout.
 //!
-//! Read: every dtype a tensor has, in either byte order and in C or Fortran order; `S` and `U` strings of fixed width.
-//! bfloat16, which NumPy itself lacks, is `V2`, as its extension modules save it. Written: little-endian, C order.
-//! Nothing is allocated by what a header says before the file's length has been held against it. Pickles are never
-//! opened.
+//! Read: every dtype of a tensor, in either byte order and in C or Fortran order; `S` and `U` strings of fixed width. bfloat16,
+//! which NumPy itself lacks, is `V2`, as its extension modules save it. Written: little-endian, C order. The size stated by a
+//! header is checked against the file's length before anything is allocated. Pickles are never opened.
 //!
-//! Not npyz nor ndarray-npy: both leave the header to py_literal, whose time doubles with every brace that one opens (twenty
-//! take most of an hour), take the 4 GiB that a header may claim to be long, and have no bfloat16.
+//! The crates npyz and ndarray-npy are not used: both parse the header with py_literal, whose time doubles with every opening
+//! brace (twenty take most of an hour), accept a header that claims a length of 4 GiB, and lack bfloat16.
 
 use std::borrow::Cow;
 
@@ -21,15 +20,15 @@ const MAX_HEADER: usize = 1 << 16;
 /// Reads the bytes of a .npy file.
 ///
 /// # Errors
-/// InvalidArgument if they are not a .npy file, are cut off or longer than their header says, or hold what tensors cannot;
-/// ResourceExhausted if the tensor would exceed the limit.
+/// InvalidArgument if they are not a .npy file, are shorter or longer than the header states, or hold a dtype that tensors
+/// lack; ResourceExhausted if the tensor would exceed the limit.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
     let (header, data) = split(bytes).map_err(bad)?;
     let Header { descr, fortran_order, shape } = Header::parse(header).map_err(bad)?;
     tensor(&descr, fortran_order, Shape::from(shape), data)
 }
 
-/// The tensor of elements as they lie in a file.
+/// The tensor of elements in the layout of a file.
 fn tensor(descr: &str, fortran_order: bool, shape: Shape, data: &[u8]) -> Result<Tensor> {
     let item = Item::parse(descr).map_err(bad)?;
     let n = shape.checked_elements(item.dtype)?;
@@ -51,12 +50,12 @@ fn tensor(descr: &str, fortran_order: bool, shape: Shape, data: &[u8]) -> Result
     }
 }
 
-/// What the header of a file says whose examples, along the first dimension, lie one behind the other.
+/// The header of a file whose examples, along the first dimension, are contiguous.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
     descr: String,
     shape: Vec<usize>,
-    /// Where the elements begin.
+    /// The offset of the elements.
     begin: u64,
     example_bytes: usize,
 }
@@ -65,7 +64,7 @@ impl Head {
     /// Reads the beginning of a file of `length` bytes; `None` if it is not a .npy file, or not in C order.
     ///
     /// # Errors
-    /// InvalidArgument if the header is damaged, or the file is not as long as it says.
+    /// InvalidArgument if the header is damaged, or the file's length is not the one that it implies.
     pub fn read(start: &[u8], length: u64) -> Result<Option<Head>> {
         if !start.starts_with(MAGIC) {
             return Ok(None);
@@ -92,8 +91,8 @@ impl Head {
         Ok(Some(Head { descr, shape, begin, example_bytes }))
     }
 
-    /// That of a file of another kind, whose elements begin at this byte; `None` if they are one value, or more than can be
-    /// counted.
+    /// The header of a file of another format, whose elements begin at this byte; `None` if they are a scalar, or larger than
+    /// `usize` can count.
     pub fn of(dtype: DType, is_big_endian: bool, shape: &[usize], begin: u64) -> Option<Head> {
         let (&count, example) = shape.split_first()?;
         let example_bytes = example.iter().try_fold(dtype.size()?, |bytes, &size| bytes.checked_mul(size))?;
@@ -102,12 +101,12 @@ impl Head {
         Some(Head { descr, shape: shape.to_vec(), begin, example_bytes })
     }
 
-    /// The same, if the file lies this many bytes within another.
+    /// The same header, if the file is embedded in another at this offset.
     pub fn behind(self, bytes: u64) -> Head {
         Head { begin: self.begin + bytes, ..self }
     }
 
-    /// How many examples there are.
+    /// The number of examples.
     pub fn count(&self) -> usize {
         self.shape[0]
     }
@@ -117,26 +116,26 @@ impl Head {
         self.example_bytes
     }
 
-    /// The shape of the whole; its first size is the number of examples.
+    /// The shape of all elements; its first size is the number of examples.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The dtype of the elements, and whether they lie with the least byte first; `None` for strings.
+    /// The dtype of the elements, and whether they are little-endian; `None` for strings.
     pub fn elements(&self) -> Option<(DType, bool)> {
         let item = Item::parse(&self.descr).ok()?;
         item.text.is_none().then_some((item.dtype, !item.big_endian))
     }
 
-    /// Where an example begins in the file.
+    /// The offset of an example in the file.
     pub fn offset(&self, place: usize) -> u64 {
         self.begin + place as u64 * self.example_bytes as u64
     }
 
-    /// A tensor of some examples, of their bytes in the file.
+    /// The tensor of some examples, from their bytes in the file.
     ///
     /// # Errors
-    /// InvalidArgument if the bytes are not those of so many; ResourceExhausted if there is no memory for it.
+    /// InvalidArgument if the bytes are not those of `count` examples; ResourceExhausted if there is no memory for it.
     pub fn examples(&self, count: usize, data: &[u8]) -> Result<Tensor> {
         let shape = Shape::from([&[count][..], &self.shape[1..]].concat());
         tensor(&self.descr, false, shape, data)
@@ -155,12 +154,12 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
     let dims: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
     let dims = if tensor.rank() == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
-    // Spaces and a line feed, so that the elements begin at a multiple of 64.
+    // Padded with spaces and a line feed, so that the elements begin at a multiple of 64.
     let before = MAGIC.len() + 4;
     let padded = (before + header.len() + 1).next_multiple_of(64) - before;
     header.extend(std::iter::repeat_n(' ', padded - header.len() - 1));
     header.push('\n');
-    // A rank that makes the header pass 65,535 bytes is beyond any real tensor's.
+    // Only an unrealistic rank makes the header longer than 65,535 bytes.
     let length = u16::try_from(header.len()).map_err(|_| Failure::invalid("the shape does not fit a .npy header"))?;
     let mut file = Vec::with_capacity(before + header.len() + bytes.len());
     file.extend_from_slice(MAGIC);
@@ -171,7 +170,7 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(file)
 }
 
-/// How a header names the elements of a dtype, with the least byte first.
+/// The header's code for a dtype, little-endian.
 fn descr(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "|b1",
@@ -229,7 +228,7 @@ struct Header {
 }
 
 impl Header {
-    /// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, the keys in any order.
+    /// Parses `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, with the keys in any order.
     fn parse(text: &str) -> Result<Header, String> {
         let (mut descr, mut order, mut shape) = (None, None, None);
         let mut rest = text.trim().strip_prefix('{').ok_or("its header is not a dict")?.trim_start();
@@ -277,7 +276,7 @@ impl Header {
     }
 }
 
-/// The text of the Python string at the beginning, which has no escapes, and what follows it.
+/// The text of the Python string (without escapes) at the beginning, and the rest after it.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     let (inside, rest) = text[1..].split_once(quote)?;
@@ -299,10 +298,10 @@ fn sizes_of(text: &str) -> Result<Vec<usize>, String> {
         .collect()
 }
 
-/// How one element lies in the file.
+/// The layout of one element in the file.
 struct Item {
     dtype: DType,
-    /// Bytes an element.
+    /// Bytes per element.
     size: usize,
     /// Bytes that are reversed together in the other byte order.
     unit: usize,
@@ -310,7 +309,7 @@ struct Item {
     text: Option<Text>,
 }
 
-/// How a string of fixed width lies in the file; zeros fill it up.
+/// The encoding of a string of fixed width in the file, padded with zeros.
 #[derive(Clone, Copy)]
 enum Text {
     Bytes,
@@ -381,7 +380,7 @@ impl Text {
     }
 }
 
-/// The elements little-endian and in C order: those of the file, or a copy if they lie otherwise there.
+/// The elements little-endian and in C order: those of the file, or a copy if the file's layout differs.
 fn in_our_order<'a>(data: &'a [u8], item: &Item, fortran_order: bool, dims: &[usize]) -> Result<Cow<'a, [u8]>> {
     let (swapped, turned) = (item.big_endian && item.unit > 1, fortran_order && dims.len() > 1);
     if !swapped && !turned {
@@ -395,7 +394,7 @@ fn in_our_order<'a>(data: &'a [u8], item: &Item, fortran_order: bool, dims: &[us
     Ok(Cow::Owned(data))
 }
 
-/// Elements whose first index runs fastest, laid out so that the last does.
+/// Converts elements from Fortran order (the first index varies fastest) to C order (the last does).
 fn to_c_order(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(data.len());
     let mut strides = Vec::with_capacity(dims.len());
@@ -492,7 +491,7 @@ mod tests {
             let failure = memory::with_limit(1 << 20, || read(bytes)).unwrap_err();
             assert!(failure.message.contains(part), "{failure}");
         };
-        // Petabytes, then what a tensor may have but this process may not hold.
+        // Petabytes, then a size that a tensor may have but this process may not allocate.
         check(&plain("<f8", "(1000000000000000,)", &[]), "exceeds the limit");
         check(&plain("<f8", "(33554432, 33554432, 33554432)", &[]), "exceeds the limit");
         check(&plain("|S1000000000000000", "(1,)", &[]), "takes 1000000000000000 bytes, but 0 follow");
@@ -535,7 +534,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_numpys_own() {
-        // The bytes numpy.save makes of np.array([[1, 2, 3]], '<i4').
+        // The bytes that numpy.save writes for np.array([[1, 2, 3]], '<i4').
         let mut want = b"\x93NUMPY\x01\x00v\x00{'descr': '<i4', 'fortran_order': False, 'shape': (1, 3), }".to_vec();
         want.resize(127, b' ');
         want.extend_from_slice(b"\n\x01\0\0\0\x02\0\0\0\x03\0\0\0");

@@ -10,9 +10,9 @@ use super::{Complex, Data, Float, Tensor, with_float, with_integer};
 
 /// Widest line of a printed tensor, in characters.
 const LINE: usize = 75;
-/// Tensors with more elements than this are printed in part.
+/// Tensors with more elements than this are printed with `...`.
 const ELIDE_OVER: usize = 1000;
-/// How many items an elided tensor shows at the beginning and end of each dimension.
+/// The number of items that an elided tensor shows at the beginning and end of each dimension.
 const EDGE: usize = 3;
 /// Most digits after the point in a list of floats.
 const PRECISION: usize = 8;
@@ -37,7 +37,7 @@ impl fmt::Display for Tensor {
     }
 }
 
-/// The indices of the elements shown, in order.
+/// The indices of the printed elements, in order.
 fn places(dims: &[usize], offset: usize, elide: bool, shown: &mut Vec<usize>) {
     let [length, inner @ ..] = dims else { return shown.push(offset) };
     let stride: usize = inner.iter().product();
@@ -46,7 +46,7 @@ fn places(dims: &[usize], offset: usize, elide: bool, shown: &mut Vec<usize>) {
     }
 }
 
-/// The indices shown along a dimension, with `None` in place of those left out.
+/// The indices printed along a dimension, with `None` for the elided ones.
 fn kept(length: usize, elide: bool) -> Vec<Option<usize>> {
     if elide && length > 2 * EDGE {
         (0..EDGE).map(Some).chain([None]).chain((length - EDGE..length).map(Some)).collect()
@@ -64,7 +64,7 @@ fn nest(dims: &[usize], elide: bool, indent: usize, cells: &mut impl Iterator<It
         if inner.is_empty() {
             let cell = place.map_or_else(|| "...".to_owned(), |_| cells.next().unwrap_or_default());
             let width = cell.chars().count();
-            // Leaves space for the closing brackets, of which there are as many as before the list.
+            // Leaves space for the closing brackets, as many as there are opening brackets before the list.
             if i > 0 && column + 1 + width > LINE - indent.min(LINE) {
                 text.push('\n');
                 text.push_str(&" ".repeat(indent));
@@ -129,7 +129,7 @@ fn pairs<T: Shortest>(values: &[Complex<T>]) -> Vec<String> {
     real.into_iter().zip(imaginary).map(with_unit).collect()
 }
 
-/// A float type whose shortest decimal form is known.
+/// A float type with a shortest decimal form.
 trait Shortest: Float {
     /// The fewest digits that round-trip, without an exponent.
     fn shortest(self) -> String;
@@ -161,8 +161,8 @@ fn half_digits<T: Float>(value: T) -> f64 {
         .unwrap_or(exact)
 }
 
-/// Floats of one list: each with as many digits as it needs up to [`PRECISION`], aligned at the point; with exponents
-/// if their sizes differ by more than NumPy aligns.
+/// Floats of one list: each with as many digits as it needs up to [`PRECISION`], aligned at the point; with exponents if their
+/// magnitudes differ by more than NumPy aligns.
 fn floats<T: Shortest>(values: &[T]) -> Vec<String> {
     let sizes = || values.iter().map(|v| v.to_f64().abs()).filter(|v| v.is_finite() && *v > 0.0);
     let (least, most) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
@@ -177,7 +177,7 @@ fn floats<T: Shortest>(values: &[T]) -> Vec<String> {
     parts.into_iter().map(cell).collect()
 }
 
-/// A float's text in parts; NaN and infinities are all in `whole`.
+/// The text of a float in parts; NaN and infinities are entirely in `whole`.
 struct Digits {
     whole: String,
     fraction: String,
@@ -213,7 +213,7 @@ fn scientific<T: Shortest>(value: T) -> Digits {
     Digits::new(mantissa, Some(padded_exponent(exponent)))
 }
 
-/// With a sign and at least two digits.
+/// An exponent with its sign and at least two digits.
 fn padded_exponent(exponent: &str) -> String {
     match exponent.strip_prefix('-') {
         Some(digits) => format!("e-{digits:0>2}"),
@@ -230,7 +230,7 @@ fn word(value: f64) -> Option<&'static str> {
     }
 }
 
-/// A rank-0 tensor: text as it is, a float in the fewest digits that round-trip.
+/// A rank-0 tensor: text unchanged, a float in the fewest digits that round-trip.
 fn scalar(tensor: &Tensor) -> String {
     match tensor.data() {
         Data::String(v) => plain(&v[0]),
@@ -258,7 +258,7 @@ fn lone_float<T: Shortest>(value: T) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
-/// `2j`, `(1+2j)`: without a real part that is 0, as NumPy writes it.
+/// `2j`, `(1+2j)`: omits a real part of 0, as NumPy does.
 fn lone_pair<T: Shortest>(value: Complex<T>) -> String {
     if value.re == T::ZERO && value.re.to_f64().is_sign_positive() {
         return format!("{}j", short(value.im));
@@ -272,13 +272,13 @@ fn whole_pair<T: Shortest>(value: Complex<T>) -> String {
     format!("{}{}{imaginary}j", short(value.re), if imaginary.starts_with('-') { "" } else { "+" })
 }
 
-/// A float in the fewest digits that round-trip, without a point if it needs none.
+/// A float in the fewest digits that round-trip, without a decimal point if it needs none.
 fn short<T: Shortest>(value: T) -> String {
     let text = lone_float(value);
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// Text as it is, so that it can be piped on; control characters and invalid UTF-8 are escaped.
+/// Text unchanged, so that it can be piped to another program; control characters and invalid UTF-8 are escaped.
 fn plain(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => {
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn tensors_print_as_numpy_prints_them() {
-        // Each expectation is what numpy 2 prints for the same array.
+        // Each expectation is the output of numpy 2 for the same array.
         let check = |tensor: Tensor, want: &str| assert_eq!(tensor.to_string(), want);
         check(Tensor::scalar(238i32), "238");
         check(Tensor::scalar(0.1f32), "0.1");

@@ -1,4 +1,4 @@
-//! Tensors by name in one file, in the form of safetensors: the length of a header in 8 bytes, the header as JSON, the elements.
+//! Named tensors in one file, in the safetensors format: the length of a header in 8 bytes, the header as JSON, the elements.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,14 +11,14 @@ use super::npy::Head;
 use super::{DType, Shape, Tensor};
 use crate::failure::{Failure, Result};
 
-/// Bytes before the header: its length.
+/// Bytes of the header's length, at the beginning of the file.
 const LENGTH: usize = 8;
-/// Most bytes of a header, as the format has it.
+/// Most bytes of a header, the limit of the format.
 const MAX_HEADER: u64 = 100_000_000;
-/// The header's key that does not name a tensor.
+/// The key in the header that does not name a tensor.
 const METADATA: &str = "__metadata__";
 
-/// The dtypes that the format and tensors have.
+/// The dtypes supported both by the format and by tensors.
 const DTYPES: &[(Dtype, DType)] = &[
     (Dtype::F64, DType::F64),
     (Dtype::F32, DType::F32),
@@ -36,19 +36,19 @@ const DTYPES: &[(Dtype, DType)] = &[
     (Dtype::BOOL, DType::Bool),
 ];
 
-/// What a file has: tensors, in the order of their elements, and texts by name.
+/// The contents of a file: tensors, in the order of their elements, and named texts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
     /// The tensors and their names.
     pub tensors: Vec<(String, Tensor)>,
-    /// What else is said of them.
+    /// The named texts.
     pub metadata: BTreeMap<String, String>,
 }
 
 /// Writes a file: the same bytes for the same contents.
 ///
 /// # Errors
-/// InvalidInput for strings and complex128, which the format does not have, and for two tensors of one name; those of `to`.
+/// InvalidInput for strings and complex128, which the format lacks, and for two tensors of the same name; the errors of `to`.
 pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     let mut infos: Vec<(String, TensorInfo)> = Vec::with_capacity(contents.tensors.len());
@@ -69,7 +69,7 @@ pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
     }
     let texts = (!contents.metadata.is_empty()).then(|| contents.metadata.clone().into_iter().collect());
     let header = Metadata::new(texts, infos).map_err(|error| refused(error.to_string()))?;
-    // As a value, whose keys are in order: the crate's own maps have another one each time.
+    // Serialised as a value, whose keys are sorted: the crate's own maps have a different order each time.
     let mut text = serde_json::to_value(&header).map(|header: Value| header.to_string())?.into_bytes();
     // Elements begin at a multiple of 8 bytes.
     text.resize(text.len().next_multiple_of(LENGTH), b' ');
@@ -84,7 +84,7 @@ pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
 /// Reads a file.
 ///
 /// # Errors
-/// InvalidArgument with what is wrong with it: a malformed header, or a tensor that is not where the header says.
+/// InvalidArgument with the error in it: a malformed header, or a tensor that is not at the offset stated in the header.
 pub fn read(bytes: &[u8]) -> Result<Contents> {
     let (length, header) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(error.to_string()))?;
     let elements = bytes.get(LENGTH + length..).unwrap_or_default();
@@ -101,10 +101,10 @@ pub fn read(bytes: &[u8]) -> Result<Contents> {
     Ok(contents)
 }
 
-/// How many bytes come before the elements of a file with this beginning.
+/// The number of bytes before the elements, in a file with this beginning.
 ///
 /// # Errors
-/// InvalidArgument if they are cut off, or more than any file has.
+/// InvalidArgument if they are cut off, or more than the format allows.
 pub fn header_bytes(start: &[u8]) -> Result<usize> {
     let length = start.first_chunk::<LENGTH>().ok_or_else(|| wrong("its header is cut off".to_owned()))?;
     let length = u64::from_le_bytes(*length);
@@ -114,11 +114,11 @@ pub fn header_bytes(start: &[u8]) -> Result<usize> {
     }
 }
 
-/// The tensors of a file of `length` bytes that begins with this whole header, in the order of their elements, each with where
-/// its examples lie; `None` for one value.
+/// The tensors of a file of `length` bytes that begins with this complete header, in the order of their elements, each with the
+/// [`Head`] of its examples; `None` for a scalar.
 ///
 /// # Errors
-/// InvalidArgument with what is wrong with the header, or if the file is not as long as it says.
+/// InvalidArgument with the error in the header, or if the file's length is not the one that it implies.
 pub fn heads(header: &[u8], length: u64) -> Result<Vec<(String, Option<Head>)>> {
     let begin = header_bytes(header)?;
     let text = header.get(LENGTH..begin).ok_or_else(|| wrong("its header is cut off".to_owned()))?;
@@ -185,7 +185,7 @@ mod tests {
         assert!(write(&mut nowhere, &Contents { tensors: twice, ..Contents::default() }).is_err());
     }
 
-    /// The example of the format's description: a header, a float16 of shape [1, 16] and another.
+    /// The example in the description of the format: a header, a float16 of shape [1, 16] and another.
     #[test]
     fn the_bytes_are_those_of_the_format() {
         let header = br#"{"a":{"dtype":"I32","shape":[2],"data_offsets":[0,8]}}  "#;

@@ -1,4 +1,4 @@
-//! Shapes: known ones, and the partially known ones that a graph's attributes state.
+//! Shapes: known ones, and the partially known ones stated by a graph's attributes.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ impl Shape {
         self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
     }
 
-    /// Number of elements of a tensor that is about to be made.
+    /// Number of elements of a tensor that is about to be made; admits memory for it.
     ///
     /// # Errors
     /// ResourceExhausted if a `dtype` tensor of this shape would exceed [`MAX_TENSOR_BYTES`] or this process's memory
@@ -158,7 +158,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A shape as a graph states it: the rank or some sizes may be unknown.
+/// A shape as stated by a graph: the rank or some sizes may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialShape(pub Option<Vec<Option<usize>>>);
 
@@ -166,7 +166,7 @@ impl PartialShape {
     /// Nothing is known, not even the rank.
     pub const UNKNOWN: PartialShape = PartialShape(None);
 
-    /// Whether a tensor of `shape` fits.
+    /// Whether a tensor of `shape` is compatible with it.
     pub fn admits(&self, shape: &Shape) -> bool {
         self.0.as_ref().is_none_or(|dims| {
             dims.len() == shape.rank()

@@ -1,6 +1,6 @@
-//! Tensors inside serialised messages and graphs: dtype, shape and the elements as they lie in memory.
+//! Tensors inside serialised messages and graphs: dtype, shape and the elements in their memory layout.
 //!
-//! Used for constants of a graph. Values of a step are sent beside their message instead.
+//! Used for constants of a graph. The values of a step are sent next to their message, not in it.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Result<Value<'_>, Fault> {
     Parser { text, at: 0, relaxed: false }.document()
 }
 
-/// Like [`parse`], for typed text: NaN and infinities are numbers, `True` and `False` are accepted, too.
+/// Like [`parse`], for typed text: also accepts NaN and infinities as numbers, and `True` and `False`.
 ///
 /// # Errors
 /// As [`parse`].
@@ -166,7 +166,7 @@ impl<'a> Parser<'a> {
         let start = self.at + 1;
         self.at = start;
         let mut owned: Option<String> = None;
-        // Start of the part that is not in `owned` yet.
+        // Start of the part that has not been copied to `owned`.
         let mut from = start;
         loop {
             match self.peek() {
@@ -342,7 +342,7 @@ mod tests {
         assert!(parse_relaxed("-nan").is_err() && parse_relaxed("hello").is_err());
     }
 
-    /// The tree as serde_json's value; `None` for numbers that it cannot hold.
+    /// The tree as serde_json's value; `None` for numbers that it cannot represent.
     fn plain(value: &Value) -> Option<serde_json::Value> {
         Some(match &value.kind {
             Kind::Null => serde_json::Value::Null,
@@ -370,7 +370,7 @@ mod tests {
                     }
                 }
                 Err(_) if text.starts_with('\u{feff}') => {}
-                // A number beyond every float is an error there, and left to the reader here.
+                // serde_json rejects a number beyond every float; this parser leaves that to its caller.
                 Err(_) => prop_assert!(ours.ok().as_ref().and_then(plain).is_none(), "{}", text),
             }
         }
