@@ -1,4 +1,4 @@
-//! A recorded session in a folder: `case.json`, the graph, and arrays as .npy.
+//! A recorded session in a folder: `case.json`, the graph, and arrays as .npy files.
 
 use std::path::{Component, Path as FilePath, PathBuf};
 
@@ -14,7 +14,7 @@ use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor, literal, npy};
 pub struct Case {
     /// Its name, as recorded.
     pub name: String,
-    /// What it is about.
+    /// Its subject.
     pub description: String,
     /// The graph of the session.
     pub graph: Graph,
@@ -36,19 +36,19 @@ pub struct Case {
 /// One step of a recorded session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedStep {
-    /// The tensors that are fed, by their names.
+    /// The fed tensors, by name.
     pub feeds: Vec<(String, Tensor)>,
-    /// The tensors that are fetched.
+    /// The names of the fetched tensors.
     pub fetches: Vec<String>,
-    /// Nodes to run without fetching.
+    /// Nodes that are run without being fetched.
     pub targets: Vec<String>,
-    /// How what it fetches is compared.
+    /// The way in which the fetched values are compared.
     pub check: Check,
-    /// What TensorFlow answered.
+    /// The answer of TensorFlow.
     pub expected: Expected,
 }
 
-/// How fetched values are compared.
+/// The ways to compare fetched values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     /// Floats within the case's tolerances, everything else exactly.
@@ -75,7 +75,7 @@ pub enum Expected {
 /// An error as TensorFlow raised it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Its class.
+    /// Its canonical class.
     pub code: Code,
     /// Its text.
     pub message: String,
@@ -110,7 +110,7 @@ impl Case {
     }
 }
 
-/// What is wrong: the content of case.json, or a file that it names.
+/// An error in the content of case.json, or in a file that it names.
 enum Trouble {
     Content(Fault),
     File(Failure),

@@ -1,4 +1,4 @@
-//! Compares a value with the recorded one.
+//! The comparison of a value with the recorded one.
 
 use std::fmt;
 
@@ -6,34 +6,34 @@ use meshtf_tensor::{DType, Data, Numeric, Tensor, with_float, with_type};
 
 use super::Check;
 
-/// How a value differs from the recorded one.
+/// The difference between a value and the recorded one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mismatch {
-    /// The dtype is another.
+    /// The dtypes differ.
     DType {
-        /// The recorded one.
+        /// The recorded dtype.
         expected: DType,
-        /// The one that it is.
+        /// The dtype of the value.
         got: DType,
     },
-    /// The shape is another.
+    /// The shapes differ.
     Shape {
-        /// The recorded one, as text.
+        /// The recorded shape, as text.
         expected: String,
-        /// The one that it is, as text.
+        /// The shape of the value, as text.
         got: String,
     },
     /// The first element that differs, its index, and the number of elements that differ.
     Element {
         /// Its index; empty for a scalar.
         index: Vec<usize>,
-        /// The recorded one, as text.
+        /// The recorded element, as text.
         expected: String,
-        /// The one that it is, as text.
+        /// The element of the value, as text.
         got: String,
-        /// How many elements differ.
+        /// The number of elements that differ.
         differ: usize,
-        /// How many elements there are.
+        /// The number of all elements.
         of: usize,
     },
 }

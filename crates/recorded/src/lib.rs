@@ -1,7 +1,7 @@
-//! Recorded sessions of TensorFlow: what a folder of one holds, and whether an answer is the recorded one.
+//! Recorded sessions of TensorFlow: their format, and the comparison of an answer with the recorded one.
 //!
-//! - **Is**: the reader of recorded sessions, and the comparison of tensors with those that were recorded.
-//! - **Knows**: graphs, tensors, and files below the folder that it is given.
+//! - **Is**: the reader of recorded sessions, and the comparison of tensors with the recorded ones.
+//! - **Knows**: graphs, tensors, and files below the folder that it receives.
 //! - **Never** runs anything: `meshtf verify` replays a session over a mesh, and the tests of `meshtf-exec` on devices.
 
 mod case;
