@@ -1,16 +1,17 @@
-//! The cases that were recorded of TensorFlow's kernels (`tests/data/kernels/*.json`) and of its updates of variables
-//! (`tests/data/updates`), for the tests of kernels and engines.
+//! Recorded cases of TensorFlow's kernels (`tests/data/kernels/*.json`) and of its updates of variables (`tests/data/updates`),
+//! for the tests of kernels and engines.
 //!
 //! - **Is**: the reader of cases, the node of a case, and the comparison with its recorded answer.
 //! - **Knows**: kernels, and the folder of the recorded data.
 //! - **Never** is shipped, or runs a kernel itself.
 //!
-//! A file is a list of cases: `op`, `attrs` (only those that differ from the default or cannot be inferred), `inputs`,
-//! and either `outputs` or `error` (the canonical class; `message` is text that ours must contain). A tensor is
+//! A file is a list of cases: `op`, `attrs` (only those that differ from the default or cannot be inferred), `inputs`, and
+//! either `outputs` or `error` (the canonical class; `message` is text that meshtf's message must contain). A tensor is
 //! `[dtype, shape, values]`; a complex number is a list of its two parts, floats that JSON lacks are "nan", "inf" and "-inf",
 //! strings have one character per byte. `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` compares dtype and
-//! shape alone, `gpu: false` skips the GPU. `limits.json` is our own: what is refused before memory is allocated for it.
-//! `special.json` has NaN, the infinities, zeros, denormals and the ends of float32, for all elementwise ops.
+//! shape alone, `gpu: false` skips the GPU. `limits.json` is not recorded but written for meshtf: requests that are refused
+//! before memory is allocated for them. `special.json` has NaN, the infinities, zeros, denormals and the ends of float32, for
+//! all elementwise ops.
 
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Shape, Tensor, 
 use meshtf_testing::means::root;
 use serde_json::Value;
 
-/// The elements of a JSON array; none of anything else.
+/// The elements of a JSON array; none for any other value.
 pub fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -41,7 +42,8 @@ pub fn cases() -> Vec<(String, Value)> {
     files.iter().flat_map(read).collect()
 }
 
-/// The op alone in a graph, its inputs placeholders, so that attributes are inferred and completed as usual.
+/// Calls `f` with the node of a case. The op is alone in a graph with placeholders as its inputs, so that attributes are
+/// inferred and completed as usual.
 pub fn with_node<T>(case: &Value, inputs: &[Tensor], f: impl FnOnce(&KernelNode) -> Result<T>) -> Result<T> {
     let op = case["op"].as_str().unwrap();
     let mut defs: Vec<NodeDef> = inputs
@@ -72,7 +74,7 @@ pub fn with_node<T>(case: &Value, inputs: &[Tensor], f: impl FnOnce(&KernelNode)
     })
 }
 
-/// An attribute of an op, as a case states it.
+/// An attribute of an op, in the form of a case.
 pub fn attr(op: &str, name: &str, value: &Value) -> Attr {
     let def = op::lookup(op).unwrap().attr(name).unwrap_or_else(|| panic!("{op} has no attribute {name}"));
     let dtype = |value: &Value| DType::from_name(value.as_str().unwrap()).unwrap();
@@ -126,7 +128,7 @@ pub fn tensor(value: &Value) -> Tensor {
     Tensor::new(shape, data).unwrap()
 }
 
-/// Whether an answer is the recorded one, within the tolerance of the case.
+/// Whether an answer equals the recorded one, within the tolerance of the case.
 ///
 /// # Errors
 /// The first element that differs.
@@ -157,7 +159,7 @@ pub fn same(case: &Value, got: &Tensor, want: &Tensor) -> Result<(), String> {
         }
     };
     if let (Some(got), Some(want)) = (parts(got), parts(want)) {
-        // A part may be as far off as the whole number allows.
+        // Each part may differ by as much as the magnitude of the whole number allows.
         let far = |x: &[f64; 2], y: &[f64; 2]| {
             let size = y[0].hypot(y[1]);
             let near = |x: f64, y: f64| close(x, y) || (size.is_finite() && close(size + x - y, size));
@@ -183,7 +185,7 @@ pub fn updates() -> Vec<Value> {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// What `f` makes of the node of a case, with values in place of the references that the op takes.
+/// Calls `f` with the node of a case, with values instead of the references that the op takes.
 pub fn with_update<T>(
     case: &Value,
     op: &str,
