@@ -1,19 +1,19 @@
-//! What a test needs of its machine beside the project itself: network namespaces, a GPU, the recorded sessions beside the
-//! project. One rule for all: where it is missing, a test says on stderr that it did not run; with `CI` set it fails,
-//! unless `MESHTF_TEST_MAY_SKIP` names what is missing.
+//! Requirements of a test on its machine: network namespaces, a GPU, the recorded sessions outside the project, and so on. One
+//! rule for all: if a requirement is not met, a test states on stderr that it did not run; with `CI` set it fails, unless
+//! `MESHTF_TEST_MAY_SKIP` names the requirement.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Names, with commas between them, what may be missing although `CI` is set.
+/// The variable with the comma-separated names of the requirements that may be unmet although `CI` is set.
 const MAY_SKIP: &str = "MESHTF_TEST_MAY_SKIP";
 
-/// Fewer recorded sessions than this are not those of the project.
+/// The least number of recorded sessions of the project; a smaller number is an error.
 const LEAST_SESSIONS: usize = 44;
 
-/// Something that not every machine has.
+/// A requirement that not every machine meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Means {
     Namespaces,
@@ -25,11 +25,11 @@ pub enum Means {
     Cores,
     Terminal,
     Chromium,
-    /// What `make test-tf` runs. No test in Rust needs it.
+    /// The TensorFlow that `make test-tf` runs. No test in Rust needs it.
     TensorFlow,
-    /// The older client among them.
+    /// TensorFlow 1.15, one of the clients of `make test-tf`.
     TensorFlow115,
-    /// What `make test-burn` runs. No test of this crate needs it.
+    /// The programs that `make test-burn` runs. No test of this crate needs it.
     Burn,
 }
 
@@ -49,7 +49,7 @@ impl Means {
         Means::Burn,
     ];
 
-    /// Its name in the variable, and what is not there without it.
+    /// Its name in `MESHTF_TEST_MAY_SKIP`, and the text that describes its absence.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Means::Namespaces => ("netns", "`ip netns` makes no network namespace here (it takes root and iproute2)"),
@@ -80,7 +80,7 @@ impl Means {
     }
 }
 
-/// Says that `test`, or a part of it, does not run for want of `means`.
+/// Reports that `test`, or a part of it, does not run for lack of `means`.
 ///
 /// # Panics
 /// If `CI` is set and `MESHTF_TEST_MAY_SKIP` does not name it.
@@ -93,12 +93,12 @@ pub fn missing(means: Means, test: &str) {
     };
     let is_new = SAID.lock().is_ok_and(|mut all| all.insert((means, test.to_owned())));
     if is_new {
-        // Past the test harness, which keeps to itself what tests print that pass.
+        // Written directly to stderr: the test harness captures the output of tests that pass.
         let _ = std::io::stderr().write_all(format!("NOT RUN: {test}: {said}\n").as_bytes());
     }
 }
 
-/// What is said of a test that may go without, or why it must not.
+/// The message for a test that may be skipped, or the error for one that may not.
 fn verdict(means: Means, ci: &str, may_skip: &str) -> Result<&'static str, String> {
     let (name, lack) = means.words();
     let mut is_named = false;
@@ -120,7 +120,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("it is a crate of the project")
 }
 
-/// The folders of the recorded sessions, in order: the project's own, and those of the corpus that are not among them.
+/// The folders of the recorded sessions, in order: the project's own, and those of the corpus whose names differ.
 pub fn recorded_sessions() -> Vec<PathBuf> {
     let root = root();
     let own = sessions_in(&root.join("tests/cases"));
@@ -164,7 +164,7 @@ fn only_what_is_named_may_be_missing_in_ci() {
     check(Means::Namespaces, "1", "net", false);
     check(Means::Cores, "1", "burn,cores", true);
     check(Means::Burn, "1", "tensorflow", false);
-    // A word that is none is told whatever else is allowed.
+    // An unknown name is an error even where everything may be skipped.
     check(Means::Gpu, "", "gpu,nets", false);
 
     let why = verdict(Means::Namespaces, "true", "gpu").unwrap_err();
