@@ -60,7 +60,7 @@ impl Filled {
     /// A constant with fewer elements is kept as a plain tensor.
     pub const LEAST_ELEMENTS: usize = 64 << 10;
 
-    /// The tensor of `shape` with `element`, a tensor of rank 0, in every place.
+    /// The tensor of `shape` whose elements all equal `element`, a tensor of rank 0.
     ///
     /// # Errors
     /// ResourceExhausted if it would exceed [`MAX_TENSOR_BYTES`].
@@ -87,7 +87,7 @@ impl Filled {
     /// Allocates the whole tensor.
     ///
     /// # Errors
-    /// ResourceExhausted if it exceeds [`MAX_TENSOR_BYTES`], which a value that was deserialized may, or the memory budget.
+    /// ResourceExhausted if it exceeds [`MAX_TENSOR_BYTES`], which a deserialized value may, or the memory budget.
     pub fn tensor(&self) -> Result<Tensor> {
         let Filled { element, shape } = Filled::new(self.element.clone(), self.shape.clone())?;
         let n = shape.checked_elements(element.dtype())?;
@@ -118,7 +118,7 @@ impl Attr {
         }
     }
 
-    /// The functions that it holds: one, several or, if it is of another kind, none.
+    /// The functions that it holds: one, several or, for every other kind, none.
     pub fn held_functions(&self) -> &[Function] {
         match self {
             Attr::Func(function) => std::slice::from_ref(function),
@@ -127,7 +127,7 @@ impl Attr {
         }
     }
 
-    /// As [`Attr::held_functions`], to be changed.
+    /// As [`Attr::held_functions`], for writing.
     pub fn held_functions_mut(&mut self) -> &mut [Function] {
         match self {
             Attr::Func(function) => std::slice::from_mut(function),
@@ -202,7 +202,7 @@ impl Attrs {
         self.0.get(name)
     }
 
-    /// Sets an attribute, in place of one of the same name.
+    /// Sets an attribute; replaces one of the same name.
     pub fn set(&mut self, name: impl Into<String>, value: Attr) {
         self.0.insert(name.into(), value);
     }

@@ -1,4 +1,4 @@
-//! From definitions to a checked [`Graph`]: names, ops, inputs, attributes, dtypes, cycles.
+//! The check of definitions, which makes a [`Graph`]: names, ops, inputs, attributes, dtypes, cycles.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -11,18 +11,18 @@ use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind, Role};
 use super::refused::{self, Refused};
 use super::{Attr, Attrs, Graph, GraphError, MAX_NODES, Node, NodeDef, NodeId, OpDef, Output, OutputType};
 
-/// Longest list of inputs or outputs that an attribute may ask for.
+/// Longest list of inputs or outputs that an attribute may specify.
 const MAX_ARGS: usize = 1 << 16;
 
-/// Most nodes of a cycle that its error names.
+/// Most nodes of a cycle that the error names.
 const CYCLE_SHOWN: usize = 16;
 
 /// Nodes that were checked against a graph and may be added to it.
 pub struct Addition {
-    /// How many nodes the graph has.
+    /// The size of the graph that they were checked against.
     to: usize,
     nodes: Vec<Node>,
-    /// What they take of nodes that cannot run.
+    /// The outputs that they consume of nodes that cannot run.
     taken: Vec<(Output, OutputType)>,
 }
 
@@ -53,7 +53,8 @@ pub(super) fn check_addition(graph: &Graph, defs: Vec<NodeDef>) -> Result<Additi
     Ok(Addition { to: first, nodes: nodes.into_iter().flatten().collect(), taken })
 }
 
-/// Adds nodes that were checked against this graph; none if it has changed since. Says whether it has added them.
+/// Adds nodes that were checked against this graph, and returns true; adds none and returns false if the graph has changed
+/// since.
 pub(super) fn append(graph: &mut Graph, addition: Addition) -> bool {
     if addition.to != graph.nodes.len() {
         return false;
@@ -69,7 +70,7 @@ pub(super) fn append(graph: &mut Graph, addition: Addition) -> bool {
     true
 }
 
-/// The nodes that have been checked: those of the graph, and of those that are added, each once it is.
+/// The nodes that have been checked: all nodes of the graph, and each added node from its check on.
 struct Checked<'a> {
     old: &'a [Node],
     new: &'a [Option<Node>],
@@ -145,7 +146,7 @@ fn link(
     Ok(links)
 }
 
-/// A topological order of the definitions, of which the first has the id `first`. Ignores the back edges of loops (from
+/// A topological order of the definitions; the first definition has the id `first`. Ignores the back edges of loops (from
 /// NextIteration to Merge).
 fn sort(first: usize, defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
     let roles: Vec<Role> = defs.iter().map(|def| op::lookup(&def.op).map_or(Role::Compute, |op| op.role)).collect();
@@ -176,7 +177,7 @@ fn sort(first: usize, defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, G
     if order.len() == defs.len() {
         return Ok(order);
     }
-    // A node that still waits has a source that still waits: following those must come back to a node.
+    // A node that still waits has a source that still waits: following the sources must return to a node.
     let mut path: Vec<usize> = Vec::new();
     let mut place: HashMap<usize, usize> = HashMap::new();
     let mut at = (0..defs.len()).find(|&i| waits[i] > 0).expect("a node is left over");
@@ -185,7 +186,7 @@ fn sort(first: usize, defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, G
         path.push(at);
         at = sources(at).find(|&from| waits[from] > 0).expect("a waiting node has a waiting source");
     }
-    // The path was found against the direction of the edges; the message shows it along them, and only some of a long one.
+    // The path was found against the direction of the edges; the message shows it along them, and abbreviates a long one.
     let mut nodes: Vec<String> =
         path[place[&at]..].iter().rev().take(CYCLE_SHOWN).map(|&i| defs[i].name.clone()).collect();
     let left = path.len() - place[&at] - nodes.len();
@@ -196,8 +197,8 @@ fn sort(first: usize, defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, G
     Err(GraphError::Cycle { nodes })
 }
 
-/// Checks one node. Keeps as it is one that no step can run, and one that cannot be checked without knowing the outputs of
-/// such a node.
+/// Checks one node. Keeps a node unchanged if no step can run it, or if it cannot be checked without the outputs of such a
+/// node.
 fn check_or_keep(def: NodeDef, links: Links, nodes: &Checked) -> Result<Node, GraphError> {
     let refused_input = |input: &Output| nodes.get(input.node).filter(|producer| producer.refused.is_some());
     for input in &links.inputs {
@@ -246,7 +247,7 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &Checked) -> Res
         device: device.clone(),
         why: format!("{}; {}", error.why, error.right),
     })?;
-    // If the op alone says how many inputs there are, a wrong number is a better error than a dtype that cannot be inferred.
+    // If the op alone determines the number of inputs, a wrong number is a better error than a dtype that cannot be inferred.
     let is_one = |arg: &ArgDef| matches!(arg.ty, ArgType::Fixed(_) | ArgType::Attr(_));
     if op.inputs.iter().all(is_one) && op.inputs.len() != links.inputs.len() {
         let (wanted, got) = (op.inputs.len(), links.inputs.len());
@@ -258,7 +259,7 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &Checked) -> Res
         nodes.get(input.node)?.outputs.get(input.port as usize).map(|ty| ty.dtype)
     });
     complete_attrs(&name, op, &mut attrs).map_err(|error| match error {
-        // The user wrote no such attribute: it is an input that is wrong.
+        // The definition states no such attribute: the input is wrong.
         GraphError::BadAttr { node, op: op_name, attr, why }
             if left_out.contains(&attr.as_str()) && attrs.get(&attr).is_some() =>
         {
@@ -302,7 +303,7 @@ fn check_port(node: &str, input: Output, producer: &Node) -> Result<(), GraphErr
     })
 }
 
-/// Checks the inputs of a node against the outputs that they are; notes what it takes of nodes that cannot run.
+/// Checks the inputs of a node against the types of their outputs; records the inputs that come from nodes that cannot run.
 fn check_input_types(node: &Node, nodes: &Checked, taken: &mut Vec<(Output, OutputType)>) -> Result<(), GraphError> {
     if node.refused.is_some() {
         return Ok(());
@@ -341,7 +342,7 @@ fn check_input_types(node: &Node, nodes: &Checked, taken: &mut Vec<(Output, Outp
     Ok(())
 }
 
-/// Each single tensor that a list of arguments stands for, with its type. Attributes must be complete.
+/// Each single tensor of a list of arguments, with its type. Attributes must be complete.
 pub(super) fn expand<'a>(args: &'a [ArgDef], attrs: &Attrs) -> Vec<(&'a ArgDef, OutputType)> {
     let count = |name: &str| attrs.int(name).map_or(0, |n| usize::try_from(n).unwrap_or(0).min(MAX_ARGS));
     let mut all = Vec::with_capacity(args.len());
@@ -360,8 +361,8 @@ pub(super) fn expand<'a>(args: &'a [ArgDef], attrs: &Attrs) -> Vec<(&'a ArgDef, 
     all
 }
 
-/// Which of `count` inputs each formal input takes: one, or for an argument of variable length as many as its attribute
-/// says, or else all that the later ones, of length one, leave.
+/// The range of the `count` inputs for each formal input: one, or for an argument of variable length the number in its
+/// attribute, or else all inputs that the later ones, of length one, leave.
 pub(super) fn share_inputs(op: &OpDef, attrs: &Attrs, count: usize) -> Vec<Range<usize>> {
     let mut next = 0;
     let mut shares = Vec::with_capacity(op.inputs.len());
@@ -371,7 +372,7 @@ pub(super) fn share_inputs(op: &OpDef, attrs: &Attrs, count: usize) -> Vec<Range
             ArgType::Many(n, _) | ArgType::ManyFixed(n, _) => attrs.int(n).ok().and_then(|n| usize::try_from(n).ok()),
             ArgType::List(list) => attrs.dtypes(list).ok().map(<[_]>::len),
         };
-        // Arguments of one length share what is left, as the indices and the data of a DynamicStitch.
+        // Arguments of the same length attribute share the remainder, as the indices and the data of a DynamicStitch do.
         let sharing = op.inputs[i..].iter().filter(|other| length(other) == length(arg)).count();
         let later = op.inputs.len() - i - sharing;
         let left = count - next;
@@ -382,7 +383,7 @@ pub(super) fn share_inputs(op: &OpDef, attrs: &Attrs, count: usize) -> Vec<Range
     shares
 }
 
-/// The first of `count` inputs that an attribute follows from.
+/// The first of `count` inputs from which an attribute can be inferred.
 fn input_of_attr(op: &OpDef, attr: &str, attrs: &Attrs, count: usize) -> Option<usize> {
     let is_from = |ty: ArgType| match ty {
         ArgType::Fixed(_) | ArgType::ManyFixed(..) => false,
@@ -392,7 +393,7 @@ fn input_of_attr(op: &OpDef, attr: &str, attrs: &Attrs, count: usize) -> Option<
     op.inputs.iter().zip(shares).find(|(arg, share)| is_from(arg.ty) && !share.is_empty()).map(|(_, share)| share.start)
 }
 
-/// The attribute that says how many tensors an argument stands for; `None` if that is always one.
+/// The attribute that specifies the number of an argument's tensors; `None` if that is always one.
 fn length(arg: &ArgDef) -> Option<&'static str> {
     match arg.ty {
         ArgType::Fixed(_) | ArgType::Attr(_) => None,
@@ -401,7 +402,7 @@ fn length(arg: &ArgDef) -> Option<&'static str> {
     }
 }
 
-/// What the op calls the input at that place: `y`, or `values_1` in a list.
+/// The op's name for the input at that index: `y`, or `values_1` in a list.
 pub(super) fn argument_name(op: &OpDef, attrs: &Attrs, count: usize, place: usize) -> String {
     let shares = share_inputs(op, attrs, count);
     match op.inputs.iter().zip(shares).find(|(_, share)| share.contains(&place)) {
@@ -413,8 +414,8 @@ pub(super) fn argument_name(op: &OpDef, attrs: &Attrs, count: usize, place: usiz
     }
 }
 
-/// Infers the attributes that the definition leaves out from its inputs: `T` of an Add, `N` of a Pack. `dtype_of` gives the
-/// dtype of an input by its index, if it is known.
+/// Infers from the inputs the attributes that the definition omits: `T` of an Add, `N` of a Pack. `dtype_of` gives the dtype of
+/// an input by its index, if it is known.
 pub(super) fn infer_attrs(op: &OpDef, attrs: &mut Attrs, count: usize, dtype_of: impl Fn(usize) -> Option<DType>) {
     let shares = share_inputs(op, attrs, count);
     for (arg, share) in op.inputs.iter().zip(shares) {
@@ -436,13 +437,13 @@ pub(super) fn infer_attrs(op: &OpDef, attrs: &mut Attrs, count: usize, dtype_of:
             ArgType::List(list) => set(list, share.map(&dtype_of).collect::<Option<_>>().map(Attr::Types)),
         }
     }
-    // A constant's dtype is its value's.
+    // The dtype of a constant is that of its value.
     if let (None, Ok((dtype, _))) = (attrs.get("dtype"), attrs.tensor_type("value")) {
         attrs.set("dtype", Attr::Type(dtype));
     }
 }
 
-/// Fills in defaults and holds every attribute against its definition.
+/// Fills in defaults and checks every attribute against its definition.
 fn complete_attrs(node: &str, op: &'static OpDef, attrs: &mut Attrs) -> Result<(), GraphError> {
     let error = |attr: &str, why: String| GraphError::BadAttr {
         node: node.to_owned(),

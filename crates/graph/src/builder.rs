@@ -1,7 +1,7 @@
-//! The Rust way to make a graph: nodes added one by one, with device, name and control scopes.
+//! A builder of graphs in Rust: nodes added one by one, with device, name and control scopes.
 //!
-//! Names are made unique as TensorFlow makes them (`add`, `add_1`), so that a function that builds part of a graph may be
-//! called twice. That an op exists is checked at once; the rest of a node is checked when the graph is finished.
+//! Names are made unique as in TensorFlow (`add`, `add_1`), so that a function that builds part of a graph may be called twice.
+//! The op's existence is checked at once; the rest of a node is checked when the graph is finished.
 
 mod settle;
 
@@ -54,7 +54,7 @@ use super::{Attr, Attrs, Graph, GraphError, NodeDef, NodeId, Output, op};
 /// # Ok::<(), meshtf_tensor::failure::Failure>(())
 /// ```
 ///
-/// A builder can go on with a graph that is there, whose nodes keep their ids:
+/// A builder can extend an existing graph, whose nodes keep their ids:
 ///
 /// ```
 /// # use meshtf_graph::GraphBuilder;
@@ -69,22 +69,22 @@ use super::{Attr, Attrs, Graph, GraphError, NodeDef, NodeId, Output, op};
 /// ```
 #[derive(Debug, Default)]
 pub struct GraphBuilder {
-    /// The graph that it goes on with.
+    /// The graph that it extends.
     base: Graph,
     /// The nodes that it adds.
     nodes: Vec<NodeDef>,
-    /// Names taken, in small letters, as two names never differ in case alone.
+    /// Names in use, in lowercase, since no two names may differ in case alone.
     taken: HashSet<String>,
-    /// By name in small letters: a lower bound of how many numbers after it are taken, from 1 on.
+    /// By name in lowercase: a lower bound of the numbers after it that are in use, from 1 on.
     numbered: HashMap<String, usize>,
-    /// `outer/inner/`, or empty.
+    /// The current name scope: `outer/inner/`, or empty.
     scope: String,
     device: DeviceSpec,
     control: Vec<NodeId>,
 }
 
 impl From<Graph> for GraphBuilder {
-    /// Goes on with a graph. Its nodes stay as they are.
+    /// A builder that extends a graph. The graph's nodes stay unchanged.
     fn from(base: Graph) -> GraphBuilder {
         let taken = base.nodes().map(|(_, node)| node.name.to_lowercase()).collect();
         GraphBuilder { base, taken, ..GraphBuilder::default() }
@@ -94,9 +94,9 @@ impl From<Graph> for GraphBuilder {
 /// An input of an op: an output of a node, or a value.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// An output of a node that is there.
+    /// An output of an existing node.
     Output(Output),
-    /// A value, of which the builder makes a constant.
+    /// A value, which the builder turns into a constant.
     Value(Tensor),
 }
 
@@ -112,7 +112,7 @@ impl<T: Into<Tensor>> From<T> for Input {
     }
 }
 
-/// A node that is being described; [`build`](OpBuilder::build) adds it.
+/// A node under construction; [`build`](OpBuilder::build) adds it.
 #[must_use = "a node is added by build()"]
 #[derive(Debug)]
 pub struct OpBuilder<'g> {
@@ -152,7 +152,7 @@ impl GraphBuilder {
         self.op("Const").name(name).attr("value", value.into()).build()
     }
 
-    /// Adds a placeholder: a tensor that every step feeds.
+    /// Adds a placeholder, a tensor that every step feeds.
     ///
     /// # Errors
     /// InvalidArgument if the name is not valid.
@@ -208,7 +208,7 @@ impl GraphBuilder {
     /// Adds an input to a node that this builder has added: a loop's Merge is added before the NextIteration that it takes.
     ///
     /// # Errors
-    /// InvalidArgument if a node is not of this graph, or was there before this builder.
+    /// InvalidArgument if a node is not of this graph, or existed before this builder.
     pub fn add_input(&mut self, node: Output, input: Output) -> Result<()> {
         let name = self.input_name(input)?;
         let Some(added) = node.node.index().checked_sub(self.base.len()) else {
@@ -234,7 +234,7 @@ impl GraphBuilder {
         &self.nodes
     }
 
-    /// Checks what was added and links it. Costs what was added, not the graph that it went on with.
+    /// Checks and links the added nodes. The cost depends on them, not on the size of the graph that it extends.
     ///
     /// # Errors
     /// As [`Graph::new`].
@@ -252,12 +252,12 @@ impl GraphBuilder {
         Ok(if output.port == 0 { name.clone() } else { format!("{name}:{}", output.port) })
     }
 
-    /// Keeps a name from the nodes to come, until it is released.
+    /// Reserves a name: no later node gets it until it is released.
     pub(crate) fn reserve(&mut self, name: &str) {
         self.taken.insert(name.to_lowercase());
     }
 
-    /// Gives a reserved name, which no node has, to the next node that asks for it.
+    /// Releases a reserved name, which no node has: the next node that requests it gets it.
     pub(crate) fn release(&mut self, name: &str) {
         self.taken.remove(&name.to_lowercase());
     }
@@ -284,7 +284,7 @@ impl GraphBuilder {
 }
 
 impl OpBuilder<'_> {
-    /// Names the node; without this, it is named after its op type.
+    /// Sets the node's name; the default is the name of its op type.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
@@ -296,7 +296,7 @@ impl OpBuilder<'_> {
         self
     }
 
-    /// Adds inputs: the values of a Pack, say.
+    /// Adds inputs, for example the values of a Pack.
     pub fn inputs<I: Into<Input>>(mut self, inputs: impl IntoIterator<Item = I>) -> Self {
         self.inputs.extend(inputs.into_iter().map(Into::into));
         self
@@ -314,7 +314,7 @@ impl OpBuilder<'_> {
         self
     }
 
-    /// Sets an attribute. Dtypes and counts that can be inferred from the inputs may be left out.
+    /// Sets an attribute. Dtypes and counts that can be inferred from the inputs may be omitted.
     pub fn attr(mut self, name: &str, value: impl Into<Attr>) -> Self {
         self.attrs.set(name, value.into());
         self
@@ -364,7 +364,7 @@ fn parse(device: &str) -> Result<DeviceSpec> {
     device.parse().map_err(|error: meshtf_tensor::device::NameError| Failure::invalid(error.to_string()))
 }
 
-/// What `inner` requests, and for the parts that it leaves open, what `outer` does.
+/// The request of `inner`, with the open parts taken from `outer`.
 fn over(inner: &DeviceSpec, outer: &DeviceSpec) -> DeviceSpec {
     DeviceSpec {
         job: inner.job.clone().or_else(|| outer.job.clone()),
@@ -400,7 +400,7 @@ mod tests {
     fn the_number_behind_a_name_is_not_looked_for_from_1_each_time() {
         let mut g = GraphBuilder::new();
         g.constant("add_40000", 1).unwrap();
-        // Looking from 1 would take over a billion lookups.
+        // A search from 1 would take over a billion lookups.
         let last = (0..50_000).map(|_| g.op("NoOp").name("add").build().unwrap()).last().unwrap();
         assert_eq!(g.tensor_name(last), "add_50000");
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a graph.
+//! The errors of graphs and graph files.
 
 use std::fmt;
 
@@ -6,12 +6,13 @@ use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Code, Failure, counted};
 use meshtf_tensor::json::{self, Fault};
 
-/// Why a graph, or the name of something in it, is refused. Every message says what is wrong, where, and what would be right.
+/// The error of a graph that is refused, or of a name that denotes nothing in it. Every message states the error, its location,
+/// and the remedy.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-// The text of each says what its fields are.
+// The text of each variant explains its fields.
 #[allow(missing_docs)]
 pub enum GraphError {
-    /// Two nodes have one name.
+    /// Two nodes have the same name.
     #[error("two nodes are named {name:?}; names are unique")]
     DuplicateName { name: String },
     /// A node's name violates the grammar.
@@ -19,10 +20,10 @@ pub enum GraphError {
         "{name:?} is not a node name: it must begin with a letter, a digit, '.' or '_'; these, '-', '/', '\\' and '>' may follow"
     )]
     BadName { name: String },
-    /// A node's op is not of the vocabulary.
+    /// A node's op is not in the vocabulary.
     #[error("node {node}: unknown op {op:?}{}", hint(nearest))]
     UnknownOp { node: String, op: String, nearest: Vec<String> },
-    /// Its reader found something that meshtf cannot hold.
+    /// The reader of the node found something that meshtf cannot represent.
     #[error("node {node}: {why}")]
     CannotRun { node: String, why: String },
     /// A node takes an input from a node that does not exist.
@@ -34,7 +35,7 @@ pub enum GraphError {
     /// A node has more or fewer inputs than its op takes.
     #[error("node {node}: {op} takes {}, got {got}", counted(*wanted, "input"))]
     InputCount { node: String, op: &'static str, wanted: usize, got: usize },
-    /// An input is of another dtype than the op takes.
+    /// An input has a dtype that the op does not accept.
     #[error("node {node}: input {index} of {op} ({argument}) is {wanted}, but {input} is {got}")]
     InputType {
         node: String,
@@ -48,28 +49,28 @@ pub enum GraphError {
     /// An op takes a variable by reference, and the input is a value.
     #[error("node {node}: input {index} of {op} ({argument}) is a reference to a variable, but {input} is a value")]
     NotARef { node: String, op: &'static str, index: usize, argument: &'static str, input: String },
-    /// An attribute is missing, or has a value that the op does not take.
+    /// An attribute is missing, or has a value that the op does not accept.
     #[error("node {node}: attribute {attr:?} of {op} {why}")]
     BadAttr { node: String, op: &'static str, attr: String, why: String },
     /// A node's device string violates the grammar.
     #[error("node {node}: device {device:?}: {why}")]
     BadDevice { node: String, device: String, why: String },
-    /// Nodes wait for each other.
+    /// Nodes wait for each other in a cycle.
     #[error("the graph has a cycle: {}; only a loop through NextIteration may lead back", nodes.join(" -> "))]
     Cycle { nodes: Vec<String> },
-    /// There are more nodes than a graph may have.
+    /// There are more nodes than the limit.
     #[error("the graph has {nodes} nodes; the limit is {limit}")]
     TooLarge { nodes: usize, limit: usize },
-    /// A name stands for no node of the graph.
+    /// A name denotes no node of the graph.
     #[error("The operation, '{name}', does not exist in the graph{}", hint(nearest))]
     NoSuchNode { name: String, nearest: Vec<String> },
-    /// A name stands for an output that its node does not have.
+    /// A name denotes an output that its node does not have.
     #[error("{tensor:?}: {op} has {}, numbered from 0", counted(*ports, "output"))]
     NoSuchPort { tensor: String, op: &'static str, ports: usize },
 }
 
 impl GraphError {
-    /// The node that is wrong, if it is a single one.
+    /// The node with the error, if it is a single one.
     pub fn node(&self) -> Option<&str> {
         match self {
             GraphError::UnknownOp { node, .. }
@@ -91,7 +92,7 @@ impl GraphError {
     }
 }
 
-/// An input as a message names it: `input "x:1"`, and `control input "x"` for `^x`.
+/// An input in the form of messages: `input "x:1"`, and `control input "x"` for `^x`.
 fn shown(input: &str) -> String {
     match input.strip_prefix('^') {
         Some(control) => format!("control input {control:?}"),
@@ -99,7 +100,7 @@ fn shown(input: &str) -> String {
     }
 }
 
-/// `; did you mean a or b?`, or nothing.
+/// `; did you mean a or b?`, or the empty string.
 fn hint(nearest: &[String]) -> impl fmt::Display + '_ {
     fmt::from_fn(move |f| match nearest {
         [] => Ok(()),
@@ -107,33 +108,33 @@ fn hint(nearest: &[String]) -> impl fmt::Display + '_ {
     })
 }
 
-/// Why a file is not a program.
+/// The reason why a file is not a program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-// The text of each says what its fields are.
+// The text of each variant explains its fields.
 #[allow(missing_docs)]
 pub enum FormatError {
     /// It is not valid JSON.
     #[error("line {line}, column {column}: {why}")]
     Syntax { line: usize, column: usize, why: String },
-    /// It is JSON, but says something that a graph cannot.
+    /// It is JSON, but with content that a graph cannot have.
     #[error("{path} (line {line}, column {column}): {why}")]
     Content { path: String, line: usize, column: usize, why: String },
-    /// It is a GraphDef, but something in it has no meaning here.
+    /// It is a GraphDef, but something in it has no meaning in meshtf.
     #[error("node {node}: {why}")]
     Node { node: String, why: String },
     /// It holds no graph that can be read.
     #[error("{why}")]
     NoGraph { why: String },
-    /// Nothing is wrong with it, but this process has no memory for it.
+    /// It is valid, but this process lacks the memory for it.
     #[error("{why}")]
     NoMemory { why: String },
-    /// A part of it is over its limit.
+    /// A part of it exceeds its limit.
     #[error("{what} is {bytes} bytes, over the limit of {limit}; feed large values instead, from .npy files")]
     TooLarge { what: String, bytes: u64, limit: u64 },
 }
 
 impl FormatError {
-    /// What a reader of `text` found.
+    /// The error of a reader of `text`.
     pub fn of_json(text: &str, fault: Fault) -> Self {
         let (line, column) = json::position(text, fault.at);
         match fault.path {

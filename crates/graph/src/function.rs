@@ -1,4 +1,4 @@
-//! Functions as values: what an attribute holds if its op calls a function itself, as those of datasets do for each element.
+//! Functions as values: the content of an attribute whose op calls a function itself, as datasets do for each element.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -8,30 +8,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::NodeDef;
 
-/// How deep functions may be nested.
+/// Deepest nesting of functions.
 pub const MAX_WITHIN: usize = 16;
 
-/// A function: a graph of its own, which calls no other function but those that its own attributes hold. Cheap to clone.
+/// A function: a separate graph, which calls no functions but those in its own attributes. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function(Arc<FunctionBody>);
 
-/// What a function is.
+/// The content of a function.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FunctionBody {
     /// Its name in the library that it came with.
     pub name: String,
     /// Its nodes.
     pub nodes: Vec<NodeDef>,
-    /// The node among them that stands for each argument, and the argument's dtype.
+    /// The node that stands for each argument, and the argument's dtype.
     pub args: Vec<(String, DType)>,
-    /// The tensor that each result is, and its dtype.
+    /// The tensor of each result, and its dtype.
     pub results: Vec<(String, DType)>,
     /// Nodes that run in each call, whether or not a result needs them.
     pub effects: Vec<String>,
 }
 
 impl Function {
-    /// A function of that body.
+    /// A function with that body.
     pub fn new(body: FunctionBody) -> Function {
         Function(Arc::new(body))
     }
@@ -52,12 +52,12 @@ impl Serialize for Function {
 }
 
 thread_local! {
-    /// How many functions within each other this thread is reading.
+    /// The nesting depth of the functions that this thread is reading.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 impl<'de> Deserialize<'de> for Function {
-    /// Bytes of a stranger do not make this recurse without end.
+    /// The nesting is limited, so that bytes of an unauthenticated peer do not cause endless recursion.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Leave;
         impl Drop for Leave {

@@ -1,7 +1,7 @@
-//! A program as data: nodes with an op, inputs, attributes and a device request.
+//! Graphs as data: nodes with an op, inputs, attributes and a device request.
 //!
 //! - **Is**: the vocabulary of ops ([`op`]), graphs checked against it, inferred shapes ([`shape`]), gradients ([`gradient`]),
-//!   the file formats ([`json`], [`graphdef`]); [`plan`], which cuts a graph into pieces, one a device; [`trace`], the record
+//!   the file formats ([`json`], [`graphdef`]); [`plan`], which cuts a graph into pieces, one per device; [`trace`], the record
 //!   of a step.
 //! - **Knows**: `meshtf-tensor`.
 //! - **Never** runs a node, and knows no kernel, backend, mesh, clock or thread: the same input gives the same graph and plan.
@@ -49,10 +49,10 @@ pub const FROM_WORKING_FOLDER: &str = "_from_working_folder";
 /// Most nodes a graph may have.
 pub const MAX_NODES: usize = 1 << 20;
 
-/// A node as a file or client states it, unchecked.
+/// A node as stated by a file or a client, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeDef {
-    /// Its name, which no other node of the graph has.
+    /// Its name, unique in the graph.
     pub name: String,
     /// The type of its op: `MatMul`.
     pub op: String,
@@ -62,12 +62,13 @@ pub struct NodeDef {
     pub device: String,
     /// Its attributes, as stated.
     pub attrs: Attrs,
-    /// Why no step can run it, if its reader found something that meshtf cannot represent; that is left out of `attrs`.
+    /// The reason why no step can run it, if its reader found something that meshtf cannot represent; that part is omitted from
+    /// `attrs`.
     pub refused: Option<String>,
 }
 
 impl NodeDef {
-    /// A node on a device, without what else may be stated.
+    /// A definition that no reader refused, with a requested device.
     pub fn on(device: &str, name: String, op: &str, inputs: Vec<String>, attrs: Attrs) -> NodeDef {
         NodeDef { name, op: op.to_owned(), inputs, device: device.to_owned(), attrs, refused: None }
     }
@@ -82,23 +83,23 @@ impl NodeDef {
     }
 }
 
-/// A node of a [`Graph`], by its place in it.
+/// A node of a [`Graph`], by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
 impl NodeId {
-    /// Its place among the graph's nodes, from 0.
+    /// Its index among the graph's nodes, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// One output of a node: what TensorFlow calls a tensor, `name:port`.
+/// One output of a node, in TensorFlow's term a tensor: `name:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Output {
-    /// The node that has it.
+    /// The node that produces it.
     pub node: NodeId,
-    /// Which of the node's outputs it is, from 0.
+    /// Its index among the node's outputs, from 0.
     pub port: u32,
 }
 
@@ -122,11 +123,11 @@ pub struct OutputType {
 /// A checked node.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Its name, which no other node of the graph has.
+    /// Its name, unique in the graph.
     pub name: String,
-    /// What its op is: the entry in the vocabulary.
+    /// Its op: the entry in the vocabulary.
     pub op: &'static OpDef,
-    /// Where each input comes from, in the op's order.
+    /// The source of each input, in the op's order.
     pub inputs: Vec<Output>,
     /// Nodes that must have run before, without duplicates.
     pub control: Vec<NodeId>,
@@ -138,24 +139,24 @@ pub struct Node {
     pub input_refs: Vec<bool>,
     /// The type of each output, in the op's order.
     pub outputs: Vec<OutputType>,
-    /// If no step can run it: what it stated. Its `op` is then a placeholder for any op, its attributes are as stated, and its
-    /// outputs are typed by the inputs that take them.
+    /// The original statement of a node that no step can run. Its `op` is then a placeholder for any op, its attributes are as
+    /// stated, and its outputs are typed by the inputs that consume them.
     pub refused: Option<Arc<Refused>>,
 }
 
 impl Node {
-    /// The nodes that it waits for: those of its inputs, and those that must have run before.
+    /// The nodes that it waits for: the producers of its inputs, and its control inputs.
     pub fn sources(&self) -> impl Iterator<Item = NodeId> {
         self.inputs.iter().map(|input| input.node).chain(self.control.iter().copied())
     }
 }
 
-/// A checked graph. The order of its nodes is the order they were stated in.
+/// A checked graph. Its nodes are in the order of their definitions.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
     by_name: HashMap<String, NodeId>,
-    /// Inferred when first asked for: as state declares them, and with that doubted.
+    /// Inferred on first use: the shapes under the declared shapes of state, and those without relying on the declarations.
     shapes: OnceLock<Shapes>,
     certain_shapes: OnceLock<Shapes>,
 }
@@ -163,20 +164,21 @@ pub struct Graph {
 impl Graph {
     /// Checks `defs` and links them.
     ///
-    /// A node whose op meshtf does not have, or which its reader refused, is kept: see [`Graph::refusal`].
+    /// A node whose op meshtf lacks, or which its reader refused, is kept: see [`Graph::refusal`].
     ///
     /// # Errors
-    /// The first thing that is wrong: see [`GraphError`].
+    /// The first error: see [`GraphError`].
     pub fn new(defs: Vec<NodeDef>) -> Result<Self, GraphError> {
         let mut graph = Graph::default();
         graph.extend(defs)?;
         Ok(graph)
     }
 
-    /// Adds nodes, which may take what the graph's own nodes compute. Costs what it adds, however large the graph is.
+    /// Adds nodes, which may consume outputs of the graph's own nodes. The cost depends on the added nodes, not on the size of
+    /// the graph.
     ///
     /// # Errors
-    /// As [`Graph::new`]; the graph is then as it was.
+    /// As [`Graph::new`]; the graph is then unchanged.
     pub fn extend(&mut self, defs: Vec<NodeDef>) -> Result<(), GraphError> {
         let addition = self.check_addition(defs)?;
         let added = self.append(addition);
@@ -184,7 +186,7 @@ impl Graph {
         Ok(())
     }
 
-    /// The part of [`Graph::extend`] that takes long, which changes nothing.
+    /// The expensive part of [`Graph::extend`]; changes nothing.
     ///
     /// # Errors
     /// As [`Graph::new`].
@@ -192,13 +194,14 @@ impl Graph {
         build::check_addition(self, defs)
     }
 
-    /// Adds nodes that were checked against this graph. Adds none if it has changed since; says whether it has added them.
+    /// Adds nodes that were checked against this graph, and returns true. Adds none and returns false if the graph has changed
+    /// since.
     #[must_use]
     pub fn append(&mut self, addition: Addition) -> bool {
         let before = self.len();
         let is_added = build::append(self, addition);
         for cached in [&mut self.shapes, &mut self.certain_shapes] {
-            // Shapes are inferred when they are asked for; only those of a few nodes are inferred here.
+            // Shapes are inferred on first use; only those of a few nodes are inferred at once.
             match cached.get_mut() {
                 Some(shapes) if self.nodes.len() <= 2 * before => shapes.extend(&self.nodes),
                 Some(_) => drop(cached.take()),
@@ -208,18 +211,18 @@ impl Graph {
         is_added
     }
 
-    /// What is known of the shapes of the graph's tensors without running it, as TensorFlow infers it. Inferred once, when
-    /// first asked for.
+    /// The shapes of the graph's tensors as far as they can be inferred without running it, as TensorFlow infers them. Inferred
+    /// once, on first use.
     pub fn shapes(&self) -> &Shapes {
         self.shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::Declarations::Declared))
     }
 
-    /// As [`Graph::shapes`], but with nothing that only holds as long as variables have the shapes that they declare.
+    /// As [`Graph::shapes`], but without the facts that hold only as long as variables have their declared shapes.
     pub fn certain_shapes(&self) -> &Shapes {
         self.certain_shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::Declarations::Doubted))
     }
 
-    /// The nodes back as definitions that [`Graph::new`] takes.
+    /// The nodes as definitions that [`Graph::new`] accepts.
     pub fn to_defs(&self) -> Vec<NodeDef> {
         self.nodes
             .iter()
@@ -244,7 +247,7 @@ impl Graph {
         self.nodes.len()
     }
 
-    /// Whether there is no node.
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -275,10 +278,10 @@ impl Graph {
         self.find(name).ok_or_else(|| GraphError::NoSuchNode { name: name.to_owned(), nearest: self.nearest(name) })
     }
 
-    /// The output that `name` or `name:port` means.
+    /// The output denoted by `name` or `name:port`.
     ///
     /// # Errors
-    /// NoSuchNode or NoSuchPort; UnknownOp or CannotRun for what only a node answers that no step can run.
+    /// NoSuchNode or NoSuchPort; UnknownOp or CannotRun for an output of a node that no step can run.
     pub fn output(&self, tensor: &str) -> Result<Output, GraphError> {
         let (name, port) = split_tensor_name(tensor);
         let node = self.find_or_nearest(name)?;
@@ -292,12 +295,13 @@ impl Graph {
         Ok(Output { node, port })
     }
 
-    /// The type of an output. An output that only nodes take which no step can run may be of any type; it is given as a variant.
+    /// The type of an output. An output that is consumed only by nodes that no step can run may be of any type; it is reported
+    /// as a variant.
     pub fn output_type(&self, output: Output) -> OutputType {
         self.node(output.node).outputs.get(output.port as usize).copied().unwrap_or(refused::UNTYPED)
     }
 
-    /// Why no step can run a node; `None` if one can.
+    /// The reason why no step can run a node; `None` if one can.
     pub fn refusal(&self, id: NodeId) -> Option<GraphError> {
         Some(self.node(id).refused.as_ref()?.error())
     }
@@ -307,13 +311,13 @@ impl Graph {
         self.nodes.iter().any(|node| node.refused.is_some())
     }
 
-    /// `name` for port 0, `name:port` for the others.
+    /// `name` for port 0, `name:port` for every other port.
     pub fn tensor_name(&self, output: Output) -> String {
         let name = &self.node(output.node).name;
         if output.port == 0 { name.clone() } else { format!("{name}:{}", output.port) }
     }
 
-    /// The tasks that the device strings name, in the order of their names; a job without a number is its task 0.
+    /// The tasks named by the device strings, sorted by name; a job without a number is its task 0.
     pub fn tasks(&self) -> Vec<Task> {
         let devices: HashSet<&str> = self.nodes.iter().map(|node| node.device.as_str()).collect();
         let mut tasks: Vec<Task> = devices

@@ -1,7 +1,7 @@
-//! The vocabulary: every op type meshtf knows, with its inputs, outputs, attributes and statefulness.
+//! The vocabulary: all op types of meshtf, with their inputs, outputs, attributes and statefulness.
 //!
-//! The op types are TensorFlow's; `op/table.txt` has one line for each, in a notation explained at its head.
-//! A program may only name what stands there: an op is data here and one kernel in `exec`.
+//! The op types are TensorFlow's; `op/table.txt` has one line for each, in a notation explained at its head. A program may only
+//! name ops in that table: an op is data in this module and one kernel in `exec`.
 
 mod parse;
 
@@ -18,45 +18,46 @@ use super::shape::ShapeRule;
 pub struct OpDef {
     /// Its name: `MatMul`.
     pub name: &'static str,
-    /// What it takes, in order.
+    /// Its inputs, in order.
     pub inputs: Vec<ArgDef>,
     /// Its outputs, in order.
     pub outputs: Vec<ArgDef>,
     /// Its attributes.
     pub attrs: Vec<AttrDef>,
-    /// Keeps or touches state outside the step, or has another side effect: never merged, never run twice.
+    /// Keeps or accesses state outside the step, or has another side effect: never merged, never run twice.
     pub stateful: bool,
-    /// Is stateful, and yet does the same each time: a dataset whose function calls it can be asked again for its elements.
+    /// Is stateful, but has the same result each time: a dataset whose function calls it can be iterated again.
     pub repeatable: bool,
-    /// Takes a reference to a variable that has no value yet.
+    /// Accepts a reference to a variable that has no value yet.
     pub allows_uninitialized: bool,
-    /// What it does beside computing.
+    /// Its role apart from computing outputs.
     pub role: Role,
-    /// May have to wait for another step: for room in a queue, or for what one holds.
+    /// May have to wait for another step: for room in a queue, or for something that another step holds.
     pub waits: bool,
     /// Uses only the shape of its input: runs on the input's device unless it requests one.
     pub uses_only_shape: bool,
-    /// Exists to be fed; its attribute `shape` states what with.
+    /// Exists to be fed; its attribute `shape` specifies the shape of the value.
     pub is_fed: bool,
-    /// Reads or writes files that its first string input names.
+    /// Reads or writes files named by its first string input.
     pub uses_files: bool,
-    /// May take long though its inputs are small: runs a dataset, unpacks, or writes where somebody reads.
+    /// May take long though its inputs are small, for example because it runs a dataset, decompresses, iterates until it
+    /// converges, or writes to a slow reader.
     pub takes_any_time: bool,
     /// Makes a variable.
     pub makes_variable: bool,
     /// Gives the variable of its first input a value, whether or not it has one.
     pub assigns: bool,
-    /// Outputs the value of the variable of its first input, a handle.
+    /// Outputs the value of the variable whose handle is its first input.
     pub reads_variable: bool,
-    /// When it outputs its first input as it is.
+    /// The condition under which it outputs its first input unchanged.
     pub unchanged: Option<Unchanged>,
-    /// What is known of the shapes of its outputs.
+    /// The rule that infers the shapes of its outputs.
     pub shape: ShapeRule,
-    /// The op that took its place in newer clients and does the same with the same inputs.
+    /// The op that replaced it in newer clients and does the same with the same inputs.
     newer: Option<&'static str>,
 }
 
-/// When an op outputs its first input as it is.
+/// The condition under which an op outputs its first input unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unchanged {
     /// When the input has the shape of the output.
@@ -65,7 +66,7 @@ pub enum Unchanged {
     NoAxes,
 }
 
-/// What an op does beside computing. Planning and running a graph depend on this, not on the names of ops.
+/// The role of an op apart from computing outputs. Planning and running a graph depend on it, not on the names of ops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
     /// Computes outputs from inputs, in a kernel.
@@ -73,15 +74,15 @@ pub enum Role {
     Compute,
     /// Outputs its attribute `value`.
     Const,
-    /// Must be fed.
+    /// Has no value until it is fed.
     Placeholder,
     /// Does nothing: groups control inputs.
     Nothing,
-    /// Outputs its inputs as they are.
+    /// Outputs its inputs unchanged.
     Forward,
     /// Outputs its first input at one of two outputs.
     Switch,
-    /// Outputs the one of its inputs that arrives.
+    /// Outputs whichever of its inputs arrives.
     Merge,
     /// Brings its input into a loop.
     Enter,
@@ -89,7 +90,7 @@ pub enum Role {
     Exit,
     /// Brings its input to the next iteration.
     NextIteration,
-    /// Outputs its input, which says whether a loop goes on.
+    /// Outputs its input, which determines whether a loop continues.
     LoopCond,
     /// Does nothing, and runs even after a branch that was not taken.
     ControlTrigger,
@@ -102,7 +103,7 @@ impl Role {
         matches!(self, Switch | Merge | Enter | Exit | NextIteration | LoopCond | ControlTrigger)
     }
 
-    /// Whether its outputs are its inputs as they are.
+    /// Whether its outputs are its inputs unchanged.
     pub fn forwards(self) -> bool {
         self == Role::Forward || self.is_control_flow()
     }
@@ -116,30 +117,30 @@ impl Role {
 /// A formal input or output.
 #[derive(Debug)]
 pub struct ArgDef {
-    /// Its name, as TensorFlow states it: `x`.
+    /// Its name in TensorFlow: `x`.
     pub name: &'static str,
     /// The type and number of its tensors.
     pub ty: ArgType,
-    /// A reference to a variable, not a value.
+    /// Whether it is a reference to a variable, not a value.
     pub is_ref: bool,
 }
 
-/// The type, and number, of the tensors that an argument stands for.
+/// The type and the number of the tensors of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgType {
     /// One tensor of this dtype.
     Fixed(DType),
     /// One tensor of the dtype that the attribute names.
     Attr(&'static str),
-    /// As many tensors as the first attribute says, all of the dtype that the second names.
+    /// As many tensors as the first attribute specifies, all of the dtype that the second names.
     Many(&'static str, &'static str),
-    /// As many tensors as the attribute says, all of this dtype.
+    /// As many tensors as the attribute specifies, all of this dtype.
     ManyFixed(&'static str, DType),
     /// One tensor for each dtype of the list that the attribute holds.
     List(&'static str),
 }
 
-/// What an attribute holds.
+/// The kind of an attribute's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttrKind {
     /// An integer of 64 bits.
@@ -165,17 +166,17 @@ pub enum AttrKind {
 pub struct AttrDef {
     /// Its name: `transpose_a`.
     pub name: &'static str,
-    /// What it holds, or each item of it if it is a list.
+    /// The kind of its value, or of each item of a list.
     pub kind: AttrKind,
     /// Whether it is a list.
     pub is_list: bool,
     /// Least value of an int, least length of a list.
     pub minimum: Option<i64>,
-    /// The dtypes that a type attribute may name; empty: any.
+    /// The permitted dtypes of a type attribute; empty: any.
     pub types: Vec<DType>,
-    /// The values that a string attribute may have; empty: any.
+    /// The permitted values of a string attribute; empty: any.
     pub strings: Vec<&'static str>,
-    /// Its value if a node states none; `None`: each node must state it.
+    /// The default value; `None`: each node must state the value.
     pub default: Option<Attr>,
 }
 
@@ -205,18 +206,18 @@ impl OpDef {
         }
     }
 
-    /// Whether running it does more than compute its outputs: it touches state, or changes or makes a reference.
+    /// Whether running it does more than compute its outputs: it accesses state, or changes or makes a reference.
     pub fn has_effect(&self) -> bool {
         self.stateful || self.inputs.iter().chain(&self.outputs).any(|arg| arg.is_ref)
     }
 
-    /// Whether its outputs are drawn by the seeds that its attributes state.
+    /// Whether its outputs are drawn with the seeds in its attributes.
     pub fn draws(&self) -> bool {
         let is_value = |arg: &ArgDef| !arg.is_ref && !matches!(arg.ty, ArgType::Fixed(DType::Resource));
         self.stateful && self.attr("seed2").is_some() && self.outputs.iter().all(is_value)
     }
 
-    /// The op type whose kernel it runs: itself, or the newer op of which it is an older name.
+    /// The op type whose kernel it runs: itself, or its newer equivalent.
     pub fn runs_as(&'static self) -> &'static OpDef {
         self.newer.and_then(lookup).unwrap_or(self)
     }

@@ -1,4 +1,4 @@
-//! A program: the nodes of a graph, and what to fetch, feed and run. [`read`] reads all three file formats.
+//! Programs: the nodes of a graph, and its fetches, feeds and targets. [`read`] reads all three file formats.
 
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::json::{Kind, Path};
@@ -6,7 +6,7 @@ use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 
 use super::{FormatError, NodeDef, graphdef, json};
 
-/// The content of a graph file: its nodes, not yet validated, and what a step is to fetch, feed and run.
+/// The content of a graph file: its nodes, not yet validated, and the fetches, feeds and targets of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
     /// The nodes, in the order of the file.
@@ -17,7 +17,7 @@ pub struct Program {
     pub feed: Vec<(String, Tensor)>,
     /// Nodes to run without fetching their outputs.
     pub targets: Vec<String>,
-    /// Nodes to run once, in a step of their own, before the first step.
+    /// Nodes to run once, in a separate step, before the first step.
     pub init: Vec<String>,
 }
 
@@ -26,18 +26,17 @@ const MAX_BYTES: usize = i32::MAX as usize;
 /// The largest JSON text that is read, in bytes: parsed, it takes several times its length.
 const MAX_JSON_BYTES: usize = 256 << 20;
 
-/// The memory that the constants of one file may still take. A constant of any size can be stated in a few bytes.
+/// The remaining memory for the constants of one file. A constant of any size can be stated in a few bytes.
 pub(super) struct Budget {
     /// Bytes left for all constants.
     left: usize,
-    /// Bytes left for elements that the file does not list one by one.
+    /// Bytes left for elements that the file does not contain one by one.
     expanded: usize,
-    /// Why the first constant was refused for which the process had no memory.
+    /// The failure of the first constant that was refused because the process lacked memory.
     pub refused: Option<Failure>,
 }
 
-/// The most bytes that elements may take that are not in the file: those that repeat the last value of a list up to the size of
-/// its shape.
+/// The most bytes of elements that are not in the file: those that repeat the last value of a list up to the size of its shape.
 const MAX_EXPANDED_BYTES: usize = 256 << 20;
 
 impl Budget {
@@ -45,10 +44,10 @@ impl Budget {
         Budget { left: MAX_TENSOR_BYTES, expanded: MAX_EXPANDED_BYTES, refused: None }
     }
 
-    /// The number of elements of a constant of this shape, for which memory is then admitted.
+    /// The number of elements of a constant of this shape; memory for them is admitted.
     ///
     /// # Errors
-    /// Why the constant cannot be made. A lack of memory is also kept in `refused`.
+    /// The reason why the constant cannot be made. A lack of memory is also stored in `refused`.
     pub fn elements(&mut self, shape: &Shape, dtype: DType) -> Result<usize, String> {
         shape.checked_elements(dtype).map_err(|failure| {
             let why = failure.message.clone();
@@ -62,7 +61,7 @@ impl Budget {
     /// Takes `bytes` from the budget.
     ///
     /// # Errors
-    /// That the limit is exceeded, and what to do instead.
+    /// A message that the limit is exceeded, and the remedy.
     pub fn take(&mut self, bytes: usize) -> Result<(), String> {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             format!(
@@ -72,7 +71,7 @@ impl Budget {
         Ok(())
     }
 
-    /// As [`Budget::take`], for elements that the file does not list one by one.
+    /// As [`Budget::take`], for elements that the file does not contain one by one.
     ///
     /// # Errors
     /// As [`Budget::take`].
@@ -87,25 +86,25 @@ impl Budget {
     }
 }
 
-/// Reads a file that stands beside a graph: from its name, relative to the graph's folder, to its bytes, or to a failure
-/// whose message names the file.
+/// A reader of files next to a graph: from a name, relative to the graph's folder, to the file's bytes, or to a failure whose
+/// message names the file.
 pub type Beside<'b> = dyn FnMut(&str) -> meshtf_tensor::failure::Result<Vec<u8>> + 'b;
 
-/// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content decides
-/// which it is. No file is read beside it: see [`read_beside`].
+/// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content
+/// determines the format. No other file is read: see [`read_beside`].
 ///
 /// # Errors
-/// What is wrong, where in the file, and what would be right: see [`FormatError`]. Only the format is checked here;
+/// The error, its location in the file, and the remedy: see [`FormatError`]. Only the format is checked;
 /// [`Graph::new`](super::Graph::new) validates the graph.
 pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     let refuse = |file: &str| format!("{file:?} cannot be read: this graph was given without a folder");
     read_beside(bytes, &mut |file| Err(Failure::invalid(refuse(file))))
 }
 
-/// As [`read`], with the files beside it in which a graph.json may have constants.
+/// As [`read`]; `beside` reads the files next to a graph.json that may hold its constants.
 ///
 /// # Errors
-/// As of [`read`]; Content if such a file cannot be read, or holds a tensor of another shape or dtype.
+/// As [`read`]; Content if such a file cannot be read, or holds a tensor of another shape or dtype.
 pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatError> {
     let no_graph = |why: &str| Err(FormatError::NoGraph { why: why.to_owned() });
     if bytes.is_empty() {
@@ -125,7 +124,7 @@ pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatE
         Ok(_) if is_text => no_graph("this is text, but not a graph: graph.json is a JSON object and begins with {"),
         text => match graphdef::from_binary(bytes) {
             Ok(nodes) => Ok(Program { nodes, ..Program::default() }),
-            // For JSON with a stray control character, the error of the JSON parser is the better one: it has the position.
+            // For JSON with a stray control character, the error of the JSON parser is better: it has the position.
             Err(FormatError::NoGraph { .. }) if is_json && text.is_ok() => {
                 read_json(text.expect("just checked"), beside)
             }
@@ -138,8 +137,8 @@ pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatE
     }
 }
 
-/// The place of a node in a native graph.json: `$.nodes.y (line 6, column 5)`. `None` if the document has no such node, as for
-/// the constant made of a literal input, and for the other formats.
+/// The location of a node in a native graph.json: `$.nodes.y (line 6, column 5)`. `None` if the document has no such node, as
+/// for the constant made of a literal input, and for the other formats.
 pub fn place_of(bytes: &[u8], node: &str) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let value = meshtf_tensor::json::parse(text).ok()?;

@@ -1,6 +1,6 @@
-//! Nodes that are kept though no step can run them: of an op that meshtf does not have, or with an attribute that it
-//! cannot hold. Programs of TensorFlow's have such nodes beside what they run (input pipelines, what only an exporter needs),
-//! and a run is refused only if it needs one.
+//! Nodes that no step can run but that are kept: of an op that meshtf lacks, or with an attribute that it cannot represent.
+//! TensorFlow programs have such nodes in addition to those they run (input pipelines, nodes that only an exporter needs), and
+//! a run is refused only if it needs one.
 
 use std::sync::Arc;
 
@@ -8,28 +8,29 @@ use meshtf_tensor::DType;
 
 use super::{GraphError, Node, OpDef, Output, OutputType, op};
 
-/// Most outputs of such a node that are known from the inputs that take them: nothing else says how many it has.
+/// Most outputs of such a node that are known from the inputs that consume them: nothing else determines their number.
 const MAX_PORTS: u32 = 64;
 
 /// The op of every node that no step can run.
 static UNKNOWN: OpDef = OpDef::unknown("an op that meshtf does not have");
 
-/// What such a node stated, and why it cannot run.
+/// The original statement of such a node, and the reason why it cannot run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
     /// The node's name.
     pub node: String,
     /// The op type as stated.
     pub op: String,
-    /// What its reader found wrong; `None` if it is the op that is unknown.
+    /// The error found by its reader; `None` if the op is unknown.
     pub why: Option<String>,
-    /// The node that cannot run by itself, if this one only takes of that, or of others that take of it, what it cannot
-    /// be checked without. All of them share it, and it has none of its own: a client says how long such a chain is.
+    /// The node that cannot run by itself, if this one only depends on it, directly or through others, for inputs without which
+    /// it cannot be checked. All nodes of such a chain share that one and hold no copy: a client determines the length of the
+    /// chain.
     pub because_of: Option<Arc<Refused>>,
 }
 
 impl Refused {
-    /// Why the node cannot run.
+    /// The error when the node is needed.
     pub fn error(&self) -> GraphError {
         let Refused { node, op, why, .. } = self.because_of.as_deref().unwrap_or(self);
         let node = node.clone();
@@ -54,7 +55,7 @@ pub(super) fn is_countable(input: Output) -> bool {
     input.port < MAX_PORTS
 }
 
-/// Types the outputs of nodes that cannot run by the inputs that take them, so that they can still be fed.
+/// Types the outputs of nodes that cannot run by the inputs that consume them, so that they can still be fed.
 pub(super) fn type_outputs(nodes: &mut [Node], taken: Vec<(Output, OutputType)>) {
     for (output, ty) in taken {
         let outputs = &mut nodes[output.node.index()].outputs;
@@ -67,5 +68,5 @@ pub(super) fn type_outputs(nodes: &mut [Node], taken: Vec<(Output, OutputType)>)
     }
 }
 
-/// An output that no node which can run takes: no client can feed or fetch it.
+/// The type of an output that no runnable node consumes: no client can feed or fetch it.
 pub(super) const UNTYPED: OutputType = OutputType { dtype: DType::Variant, is_ref: false };

@@ -1,4 +1,4 @@
-//! Graphs as they come in files: the recorded ones, and the ones that must be refused.
+//! Tests of graphs from files: the recorded ones, and invalid ones.
 
 use meshtf_tensor::Tensor;
 use meshtf_testing::means::recorded_sessions;
@@ -15,7 +15,7 @@ fn recorded_graphs_read_alike_in_both_forms_and_are_right() {
             program.unwrap_or_else(|error| panic!("{name}/{file}: {error}")).nodes
         };
         let binary = load("graph.pb");
-        // Some keep the binary form alone, to be small.
+        // Some cases have only the binary form, to be small.
         let has_json = case.join("graph.json").exists();
         in_both += usize::from(has_json);
         let json = if has_json { load("graph.json") } else { binary.clone() };
@@ -111,7 +111,7 @@ fn wrong_graphs_are_refused_with_their_place() {
     check(vec![two(), def("n Pack -", &[])], "the least is 1");
 }
 
-/// Nodes that no step can run are kept; the node that takes their output says its type.
+/// Nodes that no step can run are kept; the node that consumes their output determines its type.
 #[test]
 fn nodes_of_unknown_ops_are_kept_as_data() {
     let refused = NodeDef { refused: Some("attribute \"T\" is odd".into()), ..def("odd Neg x", &[]) };
@@ -121,7 +121,7 @@ fn nodes_of_unknown_ops_are_kept_as_data() {
         def("u Addd x,v:7,^x", &[("odd", Attr::Int(1))]),
         def("v Nosuch", &[]),
         def("w Neg u:1", &[t(DType::F32)]),
-        // It cannot be checked without what `u` answers, and not either, how many that are.
+        // It cannot be checked without the outputs of `u`, and neither can their number.
         def("open Neg u:3", &[]),
         def("far Neg u:64", &[t(DType::F32)]),
         refused,
@@ -142,7 +142,8 @@ fn nodes_of_unknown_ops_are_kept_as_data() {
     assert!(missing.contains("x (Const) has 1 output"), "{missing}");
 }
 
-/// However many nodes hang on one that cannot run, each says whose fault it is, and none holds a copy of what it said.
+/// In a chain of any length behind a node that cannot run, each error names the cause, and no node holds a copy of the original
+/// statement.
 #[test]
 fn a_long_chain_behind_an_unknown_op_is_kept() {
     let n = 100_000;
@@ -196,7 +197,7 @@ fn constant(name: &str) -> NodeDef {
 #[test]
 fn an_extended_graph_is_the_one_that_is_made_at_once() {
     let first = vec![constant("a"), node("lost", "NoSuchOp", &["a"]), node("b", "Neg", &["a"])];
-    // Of a node that cannot run, the outputs are typed by what takes them.
+    // The outputs of a node that cannot run are typed by the inputs that consume them.
     let second =
         vec![node("d", "AddV2", &["c", "b"]), node("c", "Abs", &["lost:1", "^b"]), node("e", "Neg", &["b", "^d"])];
     let mut grown = Graph::new(first.clone()).unwrap();

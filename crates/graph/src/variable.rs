@@ -1,4 +1,4 @@
-//! Variables: what a step reads and changes, and what its first value is.
+//! Variables: the state that steps read and change, with their first values.
 
 mod initial;
 pub mod ops;
@@ -10,19 +10,19 @@ use meshtf_tensor::{DType, PartialShape, Shape};
 
 use super::{Attr, GraphBuilder, OpBuilder, Output};
 
-/// The attribute of a variable's node that says whether it is trained.
+/// The attribute of a variable's node that specifies whether it is trained.
 const TRAINABLE: &str = "_trainable";
 
 /// A variable of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variable {
-    /// Its name: that of its value in checkpoints, of what its slots are named after, and of the node that reads it.
+    /// Its name: of its value in checkpoints, of the node that reads it, and the prefix of its slots' names.
     pub name: String,
     /// Its value at the start of a step: each step reads it once.
     pub value: Output,
     /// Its handle, or a reference to it if [`is_ref`](Variable::is_ref).
     pub handle: Output,
-    /// Whether it is a reference variable (VariableV2), as graphs of TensorFlow 1 have them.
+    /// Whether it is a reference variable (VariableV2), as in graphs of TensorFlow 1.
     pub is_ref: bool,
     /// The dtype of its value.
     pub dtype: DType,
@@ -32,18 +32,18 @@ pub struct Variable {
     pub device: String,
     /// Whether an optimizer changes it.
     pub trainable: bool,
-    /// The node that gives it its first value; `None` for one of a graph that was read.
+    /// The node that assigns its first value; `None` for a variable of a graph that was read.
     pub assign: Option<Output>,
 }
 
-/// What a new variable is to be.
+/// The specification of a new variable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariableSpec {
     /// Its name.
     pub name: String,
     /// The shape of its value.
     pub shape: Shape,
-    /// The dtype of its value; float32 unless something else is set.
+    /// The dtype of its value; the default is float32.
     pub dtype: DType,
     /// Its first value.
     pub initial: Initializer,
@@ -53,7 +53,7 @@ pub struct VariableSpec {
     pub trainable: bool,
     /// The device that it requests; the parts that are left open come from the enclosing scope.
     pub device: String,
-    /// Whether it is to be a reference variable (VariableV2): the slots of one are.
+    /// Whether it is a reference variable (VariableV2), as the slots of a reference variable are.
     pub is_ref: bool,
 }
 
@@ -73,8 +73,8 @@ impl VariableSpec {
     }
 }
 
-/// Adds a variable: `NAME/variable` is its handle, `NAME` its value, and `NAME/assign` gives it its first value, which the nodes
-/// below `NAME/initial` compute. It is kept, and saved, under its name.
+/// Adds a variable: `NAME/variable` is its handle, `NAME` its value, and `NAME/assign` assigns its first value, which the nodes
+/// below `NAME/initial` compute. It is stored, and saved, under its name.
 ///
 /// # Errors
 /// InvalidArgument if the name is taken or not valid, or the first value does not fit.
@@ -89,7 +89,7 @@ pub fn add_variable(g: &mut GraphBuilder, spec: &VariableSpec) -> Result<Variabl
             )));
         }
         let handle = g.op(if spec.is_ref { "VariableV2" } else { "VarHandleOp" });
-        // Only those that say so are not trained, as in graphs of other origin.
+        // The attribute is set only if the variable is not trained, as graphs of other origin lack it.
         let handle = if spec.trainable { handle } else { handle.attr(TRAINABLE, false) };
         let handle = handle
             .name(&format!("{}/variable", spec.name))
@@ -162,7 +162,7 @@ pub fn variable_of(g: &mut GraphBuilder, name: &str) -> Result<Variable> {
     Ok(Variable { name: own, value, handle: output, is_ref, dtype, shape, device, trainable, assign: None })
 }
 
-/// Adds a node that gives every variable its first value, but for those of a graph that was read.
+/// Adds a node that assigns every variable its first value, except for variables of a graph that was read.
 ///
 /// # Errors
 /// InvalidArgument if the name is not valid.

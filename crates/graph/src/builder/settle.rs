@@ -1,5 +1,5 @@
-//! For code that adds to an existing graph, as gradients and training do: the nodes so far as a checked graph, with more
-//! to come.
+//! Intermediate checks of a builder, for code that adds to an existing graph, as gradients and training do: the nodes so far
+//! become a checked graph, and more can follow.
 
 use meshtf_tensor::device::DeviceSpec;
 use meshtf_tensor::failure::Result;
@@ -8,10 +8,10 @@ use super::GraphBuilder;
 use crate::{Graph, Output};
 
 impl GraphBuilder {
-    /// Checks and links the nodes that were added so far; the builder goes on with that graph. Ids stay as they are.
+    /// Checks and links the nodes that were added so far; the builder extends that graph from then on. Ids stay unchanged.
     ///
     /// # Errors
-    /// As [`Graph::new`]; the builder is then as it was.
+    /// As [`Graph::new`]; the builder is then unchanged.
     pub fn settle(&mut self) -> Result<()> {
         if !self.nodes.is_empty() {
             self.base.extend(self.nodes.clone())?;
@@ -25,7 +25,7 @@ impl GraphBuilder {
         &self.base
     }
 
-    /// Takes back the nodes that were added since the last [`settle`](GraphBuilder::settle), all of them in this scope.
+    /// Removes the nodes that were added since the last [`settle`](GraphBuilder::settle), all of which are in this scope.
     pub(crate) fn take_back(&mut self, scope: &str) {
         self.nodes.clear();
         let scope = format!("{}{scope}", self.scope).to_lowercase();
@@ -35,7 +35,7 @@ impl GraphBuilder {
         self.numbered.clear();
     }
 
-    /// `wanted`, or `wanted_1` and so on: the first scope that is no node's name and that no node's name begins with.
+    /// The first of `wanted`, `wanted_1` and so on that is neither a node's name nor the scope of one.
     pub fn free_scope(&self, wanted: &str) -> String {
         let full = format!("{}{wanted}", self.scope).to_lowercase();
         let prefix = |name: &str| -> Option<String> {
@@ -51,7 +51,7 @@ impl GraphBuilder {
     /// Makes a node that was added since the last [`settle`](GraphBuilder::settle) wait for another.
     ///
     /// # Errors
-    /// InvalidArgument if one of them is of another graph, or the first was there before.
+    /// InvalidArgument if one of them is of another graph, or the first existed before that `settle`.
     pub(crate) fn add_control(&mut self, node: Output, before: Output) -> Result<()> {
         let name = format!("^{}", self.input_name(Output { node: before.node, port: 0 })?);
         let added = node.node.index().checked_sub(self.base.len()).and_then(|added| self.nodes.get_mut(added));
@@ -59,8 +59,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Gives the `index`th of the nodes that were added since the last [`settle`](GraphBuilder::settle) another tensor as its
-    /// `input`th input.
+    /// Replaces the `input`th input of the `index`th node that was added since the last [`settle`](GraphBuilder::settle).
     ///
     /// # Errors
     /// InvalidArgument if there is no such node or input, or the tensor is of another graph.
@@ -76,7 +75,7 @@ impl GraphBuilder {
         Output { node: crate::NodeId((self.base.len() + index) as u32), port: 0 }
     }
 
-    /// The name that a node of this name has in the scope around.
+    /// The full name of a node of this name in the current scope.
     pub fn full_name(&self, name: &str) -> String {
         format!("{}{name}", self.scope)
     }
@@ -94,7 +93,8 @@ impl GraphBuilder {
         }
     }
 
-    /// Begins what [`with_device`](GraphBuilder::with_device) does; returns what ends it.
+    /// The beginning of [`with_device`](GraphBuilder::with_device); returns the argument of
+    /// [`leave_device`](GraphBuilder::leave_device).
     ///
     /// # Errors
     /// InvalidArgument if it is not a device string.
@@ -108,13 +108,14 @@ impl GraphBuilder {
         self.device = outer;
     }
 
-    /// Begins what [`with_scope`](GraphBuilder::with_scope) does; returns what ends it.
+    /// The beginning of [`with_scope`](GraphBuilder::with_scope); returns the argument of
+    /// [`leave_scope`](GraphBuilder::leave_scope).
     pub fn enter_scope(&mut self, scope: &str) -> String {
         let inner = format!("{}/", self.unique(&format!("{}{scope}", self.scope)));
         std::mem::replace(&mut self.scope, inner)
     }
 
-    /// Leaves all scopes for a while; returns what goes back.
+    /// Leaves all scopes temporarily; returns the argument of [`leave_scope`](GraphBuilder::leave_scope).
     pub fn enter_root(&mut self) -> String {
         std::mem::take(&mut self.scope)
     }

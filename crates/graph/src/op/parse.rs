@@ -1,11 +1,11 @@
-//! Reads a line of `table.txt`. The table is part of the program: a line that is wrong is a bug and panics.
+//! The parser of a line of `table.txt`. The table is part of the program: a wrong line is a bug and panics.
 
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::attr::Attr;
 use super::{ArgDef, ArgType, AttrDef, AttrKind, OpDef, Role, ShapeRule, Unchanged};
 
-/// `Name(arg: type, …) -> (arg: type, …) | attr: kind …; … | flag …`
+/// Parses `Name(arg: type, …) -> (arg: type, …) | attr: kind …; … | flag …`
 pub(super) fn op(line: &'static str) -> OpDef {
     let mut sections = line.split(" | ");
     let signature = sections.next().expect("a line has a first section");
@@ -23,7 +23,7 @@ pub(super) fn op(line: &'static str) -> OpDef {
     }
 }
 
-/// The flags, as the table's head explains them.
+/// The flags, which the head of the table explains.
 fn facts(flags: &'static str) -> OpDef {
     let mut op = OpDef { stateful: false, shape: ShapeRule::OF_NEWER, ..OpDef::unknown("") };
     let mut words = split(flags, " ");
@@ -87,7 +87,7 @@ fn split(text: &'static str, by: &'static str) -> impl Iterator<Item = &'static 
     text.split(by).filter(|part| !part.is_empty())
 }
 
-/// `x: T`, `x: float32`, `ref: ref T`, `values: N*T`, `components: *Tcomponents`
+/// Parses `x: T`, `x: float32`, `ref: ref T`, `values: N*T`, `components: *Tcomponents`
 fn arg(text: &'static str) -> ArgDef {
     let (name, ty) = text.split_once(": ").unwrap_or_else(|| panic!("no type in {text}"));
     let (is_ref, ty) = ty.strip_prefix("ref ").map_or((false, ty), |ty| (true, ty));
@@ -103,7 +103,7 @@ fn arg(text: &'static str) -> ArgDef {
     ArgDef { name, ty, is_ref }
 }
 
-/// `T: type in float32|int32 = float32`, `N: int >= 1`, `ksize: list(int) >= 4`, `padding: string in "SAME"|"VALID"`
+/// Parses `T: type in float32|int32 = float32`, `N: int >= 1`, `ksize: list(int) >= 4`, `padding: string in "SAME"|"VALID"`
 fn attr(text: &'static str) -> AttrDef {
     let (name, rest) = text.split_once(": ").unwrap_or_else(|| panic!("no kind in {text}"));
     let (rest, default) = rest.split_once(" = ").map_or((rest, None), |(rest, value)| (rest, Some(value)));
@@ -163,7 +163,7 @@ fn literal(kind: AttrKind, is_list: bool, text: &'static str) -> Attr {
         (AttrKind::Str, true) => Attr::Strs(items().map(string).collect()),
         (AttrKind::Type, true) => Attr::Types(items().map(dtype).collect()),
         (AttrKind::Shape, true) => Attr::Shapes(Vec::new()),
-        // A vector of bytes: a colour.
+        // A vector of bytes, for a colour.
         (AttrKind::Tensor, false) => {
             Attr::Tensor(Tensor::vector(items().map(|i| i.parse::<u8>().expect("a byte")).collect()))
         }

@@ -1,5 +1,5 @@
-//! Which ops of the vocabulary are tested: each must be named by a recorded value, a recorded session, a test or a program
-//! of `tests/tf`.
+//! The test that every op of the vocabulary is tested: each must be named by a recorded value, a recorded session, a test or a
+//! program of `tests/tf`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The ops of single cases, each in both forms if updates are held to both.
+/// The ops of single cases, each in both forms if updates are checked in both.
 fn of_values(named: &mut BTreeSet<String>) {
     for (folder, is_update) in [("tests/data/kernels", false), ("tests/data/updates", true)] {
         for file in files(folder, "json") {
@@ -49,7 +49,7 @@ fn of_values(named: &mut BTreeSet<String>) {
 
 fn of_sessions(named: &mut BTreeSet<String>) {
     let own = root().join("tests/cases");
-    // Those of the corpus are not everywhere.
+    // The sessions of the corpus are not on every machine.
     for session in recorded_sessions().iter().filter(|session| session.starts_with(&own)) {
         let bytes = fs::read(session.join("graph.pb")).expect("a graph");
         let program = graph::read(&bytes).unwrap_or_else(|error| panic!("{}: {error}", session.display()));
@@ -57,7 +57,7 @@ fn of_sessions(named: &mut BTreeSet<String>) {
     }
 }
 
-/// The words of what tests say in strings: of their graphs, and the names they give. Of Python, also what is called as a raw op.
+/// The words in the strings of tests: their graphs, and the names they use. In Python, also ops called as raw ops.
 fn of_text(named: &mut BTreeSet<String>) {
     let is_tests = |path: &PathBuf| {
         let inside = path.strip_prefix(root()).expect("below the project");
@@ -83,8 +83,8 @@ fn tests_within(text: &str) -> Option<&str> {
     (head.contains("mod ") && head.ends_with('{')).then_some(after)
 }
 
-/// What a source has in strings, without its comments, which `comment` begins, and without strings in three quotes. A line of
-/// names and nothing else is left out: such lists also say which ops a test is not about.
+/// The strings of a source, without its comments, which `comment` begins, and without strings in three quotes. A line that
+/// consists only of names is omitted: such lists also name the ops that a test does not cover.
 fn strings(text: &str, comment: &str) -> String {
     let is_name = |part: &str| part.strip_prefix('"').and_then(|part| part.strip_suffix('"')).is_some_and(is_word);
     let is_list = |line: &&str| line.trim().trim_end_matches(',').split(", ").all(is_name);

@@ -6,21 +6,21 @@ use meshtf_tensor::{DType, Shape, Tensor};
 use super::ops::{binary, scalar};
 use crate::{Attr, Filled, GraphBuilder, Output};
 
-/// How a variable gets its first value. Random ones depend on a seed, the name of the variable and its shape alone, wherever it
-/// is.
+/// The way to compute the first value of a variable. Random values depend on a seed, the name of the variable and its shape
+/// alone, on any device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Initializer {
     /// Zeros.
     Zeros,
     /// Ones.
     Ones,
-    /// A value for all elements, if it is a scalar; else one of the variable's shape.
+    /// One value for all elements if it is a scalar; otherwise a value of the variable's shape.
     Constant(Tensor),
     /// Uniformly distributed from `low` to `high`.
     Uniform {
         /// The least value.
         low: f64,
-        /// What all values are below.
+        /// The exclusive upper bound.
         high: f64,
     },
     /// Normally distributed.
@@ -30,11 +30,11 @@ pub enum Initializer {
         /// The standard deviation.
         stddev: f64,
     },
-    /// Normally distributed, where what is further than two standard deviations from the mean is drawn again.
+    /// Normally distributed; values further than two standard deviations from the mean are drawn again.
     TruncatedNormal {
         /// The mean.
         mean: f64,
-        /// The standard deviation before drawing again.
+        /// The standard deviation of the normal distribution before truncation.
         stddev: f64,
     },
     /// Uniform within ±√(6 / (inputs + outputs)).
@@ -102,7 +102,7 @@ impl Initializer {
     }
 }
 
-/// The same value everywhere. A large one is not in the graph element by element.
+/// A constant whose elements are all equal. A large one is not stored element by element in the graph.
 fn constant(g: &mut GraphBuilder, element: &Tensor, shape: &Shape) -> Result<Output> {
     let value = Attr::Filled(Filled::new(element.clone(), shape.clone())?);
     g.op("Const").attr("dtype", element.dtype()).attr("value", value).build()
@@ -116,8 +116,9 @@ fn number(dtype: DType, value: f64) -> Result<Tensor> {
     }
 }
 
-/// How many values each output of a layer with weights of this shape is computed from, and how many outputs each input goes to:
-/// the last two sizes, each times the product of those before (the area of a filter).
+/// The fans of weights of this shape: the number of values that each output of the layer is computed from (fan in), and the
+/// number of outputs that each input contributes to (fan out). They are the last two sizes, each times the product of those
+/// before (the area of a filter).
 fn fans(shape: &Shape) -> (f64, f64) {
     let sizes: Vec<f64> = shape.dims().iter().map(|&size| size as f64).collect();
     let (inputs, outputs) = match sizes[..] {
@@ -131,7 +132,7 @@ fn fans(shape: &Shape) -> (f64, f64) {
     (f64::max(inputs, 1.0), f64::max(outputs, 1.0))
 }
 
-/// A number of a name that is the same everywhere and always (FNV-1a).
+/// A hash of a name that is the same on every machine and in every version (FNV-1a).
 fn hash(name: &str) -> i64 {
     let hash = name
         .bytes()

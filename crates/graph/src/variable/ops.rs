@@ -1,4 +1,4 @@
-//! Short ways to add plain nodes.
+//! Helpers that add simple nodes.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
@@ -8,8 +8,8 @@ use crate::{GraphBuilder, Input, Output};
 /// A float scalar of a dtype.
 ///
 /// # Errors
-/// InvalidArgument if the dtype is not a float, or is too coarse to tell the number from 0 or from 1: an optimizer would stand
-/// still.
+/// InvalidArgument if the dtype is not a float, or is too coarse to distinguish the number from 0 or from 1: an optimizer would
+/// make no progress.
 pub fn scalar(dtype: DType, value: f64) -> Result<Tensor> {
     let tensor = rounded(dtype, value)?;
     let own = match tensor.dtype() {
@@ -46,7 +46,7 @@ pub fn cast(g: &mut GraphBuilder, x: Output, to: DType) -> Result<Output> {
     g.op("Cast").input(x).attr("DstT", to).build()
 }
 
-/// Makes what `add` adds run on a device, or where the enclosing scope says if the device is empty.
+/// Makes the nodes that `add` adds run on a device, or, if the device is empty, on that of the enclosing scope.
 pub fn on<T>(g: &mut GraphBuilder, device: &str, add: impl FnOnce(&mut GraphBuilder) -> Result<T>) -> Result<T> {
     if device.is_empty() { add(g) } else { g.with_device(device, add) }
 }
