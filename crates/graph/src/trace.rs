@@ -1,4 +1,4 @@
-//! What a device ran in a traced step, and when.
+//! The record of a traced step on a device: its nodes, with times.
 
 mod chrome;
 mod picture;
@@ -11,35 +11,34 @@ pub use picture::{Bar, DrawnWay, StepPicture};
 use serde::{Deserialize, Serialize};
 pub use timeline::{Costs, DeviceTime, LinkBytes, OpTime, PathPart, Timeline, Way};
 
-/// The nodes that one device ran in one step, in the order in which they ended.
+/// The nodes that one device ran in one step, in the order of completion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTrace {
     /// The device that ran them.
     pub device: DeviceName,
-    /// The nodes, in the order in which they ended.
+    /// The nodes, in the order of completion.
     pub nodes: Vec<NodeTrace>,
 }
 
 /// One run of a node; in a loop, there is one for each iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTrace {
-    /// Its name; what planning added has a name that begins with `_`.
+    /// Its name; nodes added by planning have a name that begins with `_`.
     pub name: String,
     /// Its op.
     pub op: String,
-    /// The names of the nodes that its inputs come from, as this device has them; then, as `^name`, of those that it only had
-    /// to run after.
+    /// The names of the producers of its inputs on this device; then, as `^name`, those of its control inputs.
     pub inputs: Vec<String>,
-    /// When it began, in nanoseconds since 1970 by the clock of its device's machine.
+    /// Its start, in nanoseconds since 1970 by the clock of its device's machine.
     pub start_ns: u64,
-    /// How long it took, waiting for a queue included.
+    /// Its duration in nanoseconds, including the time that it waited for a queue.
     pub took_ns: u64,
-    /// Bytes of the value that it sent to another device; 0 of a node that sends none.
+    /// Bytes of the value that it sent to another device; 0 for every other node.
     pub sent_bytes: u64,
 }
 
 impl DeviceTrace {
-    /// As a scalar of dtype string, to travel beside what the device fetched.
+    /// The trace as a scalar of dtype string, sent next to the device's fetches.
     pub fn to_tensor(&self) -> Tensor {
         Tensor::scalar(postcard::to_allocvec(self).unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! Why a graph cannot be planned.
+//! The errors of planning.
 
 use std::fmt;
 
@@ -11,29 +11,29 @@ use crate::GraphError;
 /// Most devices that a message lists.
 const MAX_LISTED: usize = 32;
 
-/// How a signature uses a name.
+/// The use of a name in a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A value is given for it.
+    /// It is fed.
     Feed,
-    /// Its value is asked for.
+    /// It is fetched.
     Fetch,
-    /// It is to run.
+    /// It is a target.
     Target,
 }
 
-/// Why a graph is not planned. Every message says what is wrong, where, and what would be right.
+/// The reason why a graph cannot be planned. Every message states the error, its location, and the remedy.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-// The text of each says what its fields are.
+// The text of each variant explains its fields.
 #[allow(missing_docs)]
 pub enum PlanError {
-    /// A name of the signature stands for no node.
+    /// A name in the signature denotes no node.
     #[error("{usage} {name}: The operation, '{name}', does not exist in the graph{}", did_you_mean(nearest))]
     NoSuchNode { usage: Use, name: String, nearest: Vec<String> },
-    /// A name of the signature stands for an output that its node does not have.
+    /// A name in the signature denotes an output that its node does not have.
     #[error("{usage} {tensor}: {node} ({op}) has {}, numbered from 0{}", counted(*ports, "output"), as_target(*ports))]
     NoSuchPort { usage: Use, tensor: String, node: String, op: String, ports: usize },
-    /// It needs a node that no step can run.
+    /// The step needs a node that no step can run.
     #[error(transparent)]
     CannotRun(GraphError),
     /// There is neither a fetch nor a target.
@@ -50,7 +50,7 @@ pub enum PlanError {
         "{tensor} cannot be fed: input {index} of {node} ({op}) takes it as a reference to a variable, and a fed tensor is only a value"
     )]
     FedReference { tensor: String, node: String, op: String, index: usize },
-    /// A placeholder would run that is not fed.
+    /// A placeholder that is not fed would run.
     #[error("You must feed a value for placeholder tensor '{node}' with dtype {}{}", tf_name(*dtype), and_shape(shape))]
     UnfedPlaceholder { node: String, op: String, dtype: DType, shape: PartialShape, device: DeviceName },
     /// A value inside a loop is fetched.
@@ -61,7 +61,7 @@ pub enum PlanError {
     /// No node of the mesh is up.
     #[error("no node is up, so there is no device to run the graph on")]
     NoDevices,
-    /// No device is as a node requests it.
+    /// No device satisfies the request of a node.
     #[error(
         "Cannot assign a device for operation {node}: {node} was explicitly assigned to {requested} but available devices are [ {} ]. {hint}",
         list(devices)
@@ -71,22 +71,22 @@ pub enum PlanError {
         node: String,
         /// Its op.
         op: String,
-        /// What it requests.
+        /// Its request.
         requested: DeviceSpec,
-        /// The devices that there are, or some of them.
+        /// The available devices, or some of them.
         devices: Vec<DeviceName>,
-        /// What may help, as a sentence.
+        /// A suggestion, as a sentence.
         hint: String,
         /// The whole task is missing, and its name is not a likely misspelling of one that is up.
         is_task_down: bool,
     },
-    /// Two nodes that belong on one device are assigned to two.
+    /// Two nodes that must share a device are assigned to different ones.
     #[error(
         "Cannot colocate nodes {first} and {second}: {first} is assigned to {first_device}, {second} to {second_device}, but they \
          belong on one device (a reference to a variable, a handle of state or a _class attribute holds them together)"
     )]
     Apart { first: String, first_device: String, second: String, op: String, second_device: String },
-    /// A node is to be where another is that does not exist.
+    /// A node must share a device with one that does not exist.
     #[error("Node '{node}' expects to be colocated with unknown node '{with}'{}", did_you_mean(nearest))]
     NoSuchColocation { node: String, op: String, with: String, nearest: Vec<String> },
     /// A node takes values from two loops.
@@ -95,12 +95,12 @@ pub enum PlanError {
          frame '{second_frame}'. Values enter a loop through Enter and leave it through Exit"
     )]
     Frames { node: String, op: String, first: String, first_frame: String, second: String, second_frame: String },
-    /// A node of a loop is in none.
+    /// A control flow node is outside of every loop.
     #[error(
         "{node} ({op}) is outside of every loop; its input must come from an Enter, directly or through other nodes"
     )]
     OutsideLoop { node: String, op: String },
-    /// Loops are in one another more deeply than they may be.
+    /// Loops are nested more deeply than the limit.
     #[error("{node} ({op}) enters the loop {frame:?} more than {limit} loops deep, which is the limit")]
     LoopsTooDeep { frame: String, node: String, op: String, limit: usize },
     /// A loop has two conditions.
@@ -112,7 +112,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// The canonical class, as TensorFlow's for the same fault.
+    /// The canonical class, the same as TensorFlow's for this error.
     pub fn code(&self) -> Code {
         match self {
             PlanError::NoSuchNode { .. } => Code::NotFound,
@@ -164,7 +164,7 @@ impl fmt::Display for Use {
     }
 }
 
-/// The name TensorFlow's messages have for a dtype: `float` for float32.
+/// TensorFlow's name for a dtype in messages: `float` for float32.
 fn tf_name(dtype: DType) -> String {
     dtype.proto_name().to_lowercase()
 }

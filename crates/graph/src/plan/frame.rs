@@ -1,4 +1,4 @@
-//! Which loop each node of a pruned graph runs in: found by following values from Enter to Exit.
+//! The loop that each node of a pruned graph runs in, found by following values from Enter to Exit.
 //!
 //! Knows nothing of devices.
 
@@ -9,7 +9,7 @@ use super::prune::{ItemOp, PrunedGraph};
 use crate::Attrs;
 use crate::op::Role;
 
-/// How many iterations of a loop run at once if its Enter nodes do not say.
+/// Number of concurrent iterations of a loop if its Enter nodes do not specify it.
 const PARALLEL_ITERATIONS: u32 = 10;
 
 /// Most loops nested in each other: what a device stores for a loop grows with its depth.
@@ -30,7 +30,7 @@ pub(super) struct Loop {
     pub name: String,
     /// The enclosing loop; the root's is the root.
     pub parent: usize,
-    /// How many loops enclose it, itself included; 0 for the root.
+    /// The number of enclosing loops, including itself; 0 for the root.
     depth: usize,
     pub parallel_iterations: u32,
     /// The item that is its LoopCond.
@@ -108,7 +108,7 @@ impl Loops {
         Ok(loops)
     }
 
-    /// The frame of everything that an item waits for; the root if it waits for nothing.
+    /// The frame of the inputs and control inputs of an item; the root if it has none.
     fn frame_of_inputs(&self, pruned: &PrunedGraph, item: usize) -> Result<usize, PlanError> {
         let mut found: Option<(usize, usize)> = None;
         for from in pruned.items[item].before().filter(|&from| !pruned.role(from).leads_back(pruned.role(item))) {
@@ -160,7 +160,7 @@ impl Loops {
     }
 }
 
-/// The loop's name and its parallel iterations, as an Enter states them.
+/// The loop's name and its parallel iterations, as specified by an Enter.
 fn enter<'a>(pruned: &PrunedGraph<'a>, item: usize) -> (&'a str, u32) {
     let attrs: Option<&'a Attrs> = pruned.node(item).map(|node| &node.attrs);
     let name = attrs.and_then(|attrs| attrs.str("frame_name").ok()).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Which nodes of a graph must share a device, and what all of them together request.
+//! Groups of nodes that must share a device, with the combined request of each group.
 //!
-//! Two nodes must if a reference to a variable or a handle of state leads from one to the other, or if a `_class` attribute of
-//! one names the other. Knows no devices, only requests.
+//! Two nodes must share a device if a reference to a variable or a handle of state leads from one to the other, or if a
+//! `_class` attribute of one names the other. Knows no devices, only requests.
 
 use std::collections::HashMap;
 
@@ -15,15 +15,15 @@ use crate::{Attr, Graph, Node, NodeId};
 pub(super) struct Groups {
     parents: Vec<u32>,
     sizes: Vec<u32>,
-    /// What each node requests.
+    /// The request of each node.
     pub requests: Vec<DeviceSpec>,
-    /// What each group requests, at its root.
+    /// The request of each group, at its root.
     pub specs: Vec<GroupSpec>,
     /// Groups that cannot be placed, by root.
     faults: HashMap<NodeId, PlanError>,
 }
 
-/// What a group requests, and the first member that requested each part.
+/// The request of a group, and the first member that requested each part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupSpec {
     pub spec: DeviceSpec,
@@ -67,12 +67,12 @@ impl Groups {
     fn merge_requests(&mut self, graph: &Graph, soft_placement: bool) {
         let mut parsed: HashMap<&str, DeviceSpec> = HashMap::new();
         for (_, node) in graph.nodes() {
-            // Graph::new has refused what does not parse.
+            // Graph::new has refused device strings that do not parse.
             let request = parsed.entry(&node.device).or_insert_with(|| node.device.parse().unwrap_or_default());
             self.requests.push(request.clone());
         }
-        // Nodes that make handles first: a node that takes one follows it, whatever it requests. As in TensorFlow, whose clients
-        // request a worker's device for nodes that ask a variable elsewhere for its shape.
+        // Nodes that make handles come first: a node that takes a handle follows it, whatever it requests. So does TensorFlow,
+        // whose clients request a worker's device for nodes that query the shape of a variable elsewhere.
         let takes_handle = |node: &Node| node.inputs.iter().any(|&input| graph.output_type(input).dtype.is_handle());
         let (takers, makers): (Vec<_>, Vec<_>) = graph.nodes().partition(|(_, node)| takes_handle(node));
         let makers = makers.into_iter().map(|(id, node)| (id, node, false));
@@ -95,7 +95,7 @@ impl Groups {
         }
     }
 
-    /// Why the group of that root cannot be placed; `None` if it can.
+    /// The error of the group with that root; `None` if it can be placed.
     pub fn fault(&self, graph: &Graph, root: NodeId) -> Option<PlanError> {
         let mut fault = self.faults.get(&root)?.clone();
         if let PlanError::NoSuchColocation { with, nearest: near, .. } = &mut fault {
@@ -105,7 +105,7 @@ impl Groups {
         Some(fault)
     }
 
-    /// Whether a node has no companions.
+    /// Whether a node is alone in its group.
     pub fn is_single(&self, id: NodeId) -> bool {
         self.sizes[self.find(id).index()] == 1
     }
@@ -158,7 +158,7 @@ impl GroupSpec {
         let index = part(&mut self.spec.index, &mut self.index, &request.index, id);
         match kind.and(index) {
             Err(_) if soft_placement => {
-                // A CPU runs everything.
+                // A CPU runs every op.
                 (self.spec.kind, self.spec.index) = (Some(DeviceKind::Cpu), None);
                 Ok(())
             }
@@ -166,7 +166,7 @@ impl GroupSpec {
         }
     }
 
-    /// The member that decided where the group goes, other than `id` if there is one.
+    /// The member that determined the group's device, other than `id` if there is one.
     pub fn decider(&self, graph: &Graph, id: NodeId, root: NodeId) -> String {
         let deciders = [self.task, self.job, self.kind, self.index];
         let other = deciders.into_iter().flatten().find(|&decider| decider != id).unwrap_or(root);
@@ -181,7 +181,7 @@ fn colocated_with(node: &Node) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Without the nearest names, which are looked up when the fault is reported.
+/// The error omits the nearest names, which are looked up when it is reported.
 fn no_such_colocation(node: &Node, with: String) -> PlanError {
     PlanError::NoSuchColocation { node: node.name.clone(), op: node.op.name.to_owned(), nearest: Vec::new(), with }
 }

@@ -11,7 +11,7 @@ use crate::op::Role;
 use crate::shape::Declarations;
 use crate::{Attrs, Node, OutputType, Shapes};
 
-/// Splits the graph. There is one transfer for each value, or mere order, and each device that waits for it.
+/// Splits the graph. There is one transfer for each pair of a value (or control edge) and a device that waits for it.
 ///
 /// # Errors
 /// NoCondition.
@@ -51,7 +51,7 @@ pub(super) fn partition(pruned: &PrunedGraph, placed: Placed, loops: &Loops, mod
     })
 }
 
-/// The frames that each device takes part in, with their parents, in ascending order: parents first.
+/// The frames of each device, with their parents, in ascending order: parents first.
 struct TakingPart {
     frames: BTreeMap<usize, BTreeSet<usize>>,
 }
@@ -91,8 +91,8 @@ struct Crossing {
     to: usize,
 }
 
-/// A variable that is read on another device by an item which waits for others that may write the variable: its value is sent
-/// once those have run. It has its own transfer, since others read the same variable at other times.
+/// A variable that is read on another device by an item that waits for items that may write the variable: its value is sent
+/// once those have run. It has a separate transfer, since other items read the same variable at other times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct LateRead {
     reader: usize,
@@ -103,14 +103,14 @@ struct LateRead {
 }
 
 impl LateRead {
-    /// Those of one reader.
+    /// The late reads of one reader.
     fn all_of(reader: usize) -> std::ops::RangeInclusive<LateRead> {
         let end = usize::MAX;
         LateRead { reader, to: 0, from: 0, port: 0 }..=LateRead { reader, to: end, from: end, port: u32::MAX }
     }
 }
 
-/// Outside of loops only: there, a read may be of any of many iterations.
+/// Late reads outside of loops; within a loop, it is unknown which iteration a read belongs to.
 fn late_reads(pruned: &PrunedGraph, placed: &Placed, loops: &Loops) -> BTreeSet<LateRead> {
     let mut reads = BTreeSet::new();
     for (reader, item) in pruned.items.iter().enumerate() {
@@ -127,7 +127,7 @@ fn late_reads(pruned: &PrunedGraph, placed: &Placed, loops: &Loops) -> BTreeSet<
     reads
 }
 
-/// What crosses from each item, late reads apart.
+/// The crossings of each item, except for late reads.
 fn crossings(
     pruned: &PrunedGraph,
     placed: &Placed,
@@ -145,7 +145,7 @@ fn crossings(
             }
         }
     }
-    // Every device of a loop has to know whether there is another iteration.
+    // Every device of a loop must learn whether there is another iteration.
     for (frame, it) in loops.all.iter().enumerate() {
         let Some(condition) = it.condition else { continue };
         for (&device, frames) in &taking_part.frames {
@@ -156,7 +156,7 @@ fn crossings(
     }
     for (to, item) in pruned.items.iter().enumerate() {
         for &device in &placed.of_item[to] {
-            // The arrival of a late read says that the items on the variable's device have run.
+            // The arrival of a late read implies that the items on the variable's device have run.
             let told: Vec<usize> = late_reads
                 .range(LateRead::all_of(to))
                 .filter(|read| read.to == device)
@@ -184,8 +184,8 @@ fn crossings(
     crossings
 }
 
-/// The port whose value crosses to that device anyway, and so tells it that the item has run. None for a Switch, which has
-/// run even if an output is dead.
+/// The port whose value crosses to that device anyway, and so shows that the item has run. None for a Switch, which has run
+/// even if an output is dead.
 fn carrier(pruned: &PrunedGraph, crossings: &BTreeSet<Crossing>, item: usize, to: usize) -> Option<u32> {
     if pruned.role(item) == Role::Switch {
         return None;
@@ -193,7 +193,7 @@ fn carrier(pruned: &PrunedGraph, crossings: &BTreeSet<Crossing>, item: usize, to
     crossings.iter().find(|crossing| crossing.to == to && crossing.port.is_some()).and_then(|crossing| crossing.port)
 }
 
-/// The attributes of a node as its kernel takes them: for an older op, completed with those of the newer op.
+/// The attributes of a node for its kernel: for an older op, completed with those of the newer op.
 fn attrs_to_run(node: &Node) -> Attrs {
     let mut attrs = node.attrs.clone();
     let runs_as = node.op.runs_as();
@@ -212,9 +212,9 @@ struct Builder<'a> {
     pruned: &'a PrunedGraph<'a>,
     placed: &'a Placed,
     loops: &'a Loops,
-    /// If something crosses.
+    /// The inferred shapes, if something crosses.
     shapes: Option<Cow<'a, Shapes>>,
-    /// By device, as a place in `placed.devices`.
+    /// By device, as an index into `placed.devices`.
     pieces: BTreeMap<usize, Building>,
     transfers: Vec<Transfer>,
 }
@@ -232,7 +232,7 @@ struct Building {
     received: BTreeMap<(usize, Option<u32>), u32>,
     /// The Recv of a late read.
     read_late: HashMap<LateRead, u32>,
-    /// Places in `frames` by places in `Loops::all`.
+    /// Indices into `frames`, by indices into `Loops::all`.
     frame_of: BTreeMap<usize, u32>,
     /// Inputs that wait for a later node: node, input, item, port.
     back_edges: Vec<(u32, usize, usize, u32)>,
@@ -259,13 +259,14 @@ impl Building {
         (self.nodes.len() - 1) as u32
     }
 
-    /// The node of this piece that tells that an item has run: its own, the Recv of that fact, or the Recv of its first value.
+    /// The node of this piece that completes after an item has run: the item's own node, the Recv of its control edge, or the
+    /// Recv of its first value.
     fn after(&self, item: usize) -> Option<u32> {
         let received = || self.received.range((item, None)..=(item, Some(u32::MAX))).next().map(|(_, &recv)| recv);
         self.own.get(&item).copied().or_else(received)
     }
 
-    /// The node and port that provide an item's output in this piece, if there are any yet.
+    /// The node and port that provide an item's output in this piece, if they have been added.
     fn source(&self, item: usize, port: u32) -> Option<(u32, u32)> {
         let own = self.own.get(&item).map(|&node| (node, port));
         own.or_else(|| self.received.get(&(item, Some(port))).map(|&recv| (recv, 0)))
@@ -322,14 +323,14 @@ impl Builder<'_> {
         piece.own.insert(item, index);
     }
 
-    /// Adds the Send and Recv of what crosses from an item.
+    /// Adds the Send and Recv of a crossing.
     fn transfer(&mut self, item: usize, crossing: Crossing) {
         let recv = self.send(item, crossing, &[]);
         let receiver = self.pieces.get_mut(&crossing.to).expect("each device that a value crosses to takes part");
         receiver.received.insert((item, crossing.port), recv);
     }
 
-    /// The same for a late read.
+    /// Adds the Send and Recv of a late read.
     fn late_read(&mut self, read: &LateRead) {
         let &LateRead { reader, to, from, port } = read;
         let recv = self.send(from, Crossing { port: Some(port), to }, &self.pruned.items[reader].control);

@@ -1,5 +1,4 @@
-//! A plan as a picture for people: boxes, each some nodes of one device, and arrows between them. Bounded however large the plan
-//! is.
+//! A plan as a picture for people: boxes, each some nodes of one device, and arrows between them. Bounded in size for any plan.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,53 +11,54 @@ use super::{PieceNode, PieceOp, Plan};
 pub const MAX_BOXES: usize = 160;
 /// Most arrows of a picture.
 pub const MAX_ARROWS: usize = 480;
-/// Most components of a name, `a/b/c`, by which nodes are told apart.
+/// Most components of a name, `a/b/c`, by which nodes are distinguished.
 const MAX_DEPTH: usize = 8;
 
-/// A plan, drawn.
+/// The picture of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Picture {
     /// The devices, in the order of the plan's pieces.
     pub devices: Vec<DeviceName>,
-    /// The boxes, device by device; within one, a box stands behind those that it takes values from, unless there is a loop.
+    /// The boxes, device by device; within one device, a box comes after those that it takes values from, unless there is a
+    /// loop.
     pub boxes: Vec<NodeBox>,
-    /// Nodes that are in no box, since there would be too many.
+    /// Nodes in no box, because there would be too many boxes.
     pub more_nodes: u64,
-    /// Between two boxes, one for each direction at most.
+    /// The arrows: at most one between two boxes in each direction.
     pub arrows: Vec<Arrow>,
-    /// How many more there are.
+    /// The number of further arrows.
     pub more_arrows: u64,
 }
 
 /// Some nodes of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBox {
-    /// The node's name, or what the names of all of them begin with.
+    /// The node's name, or the common beginning of the names of several.
     pub name: String,
-    /// Their op; empty if they have several.
+    /// Their op; empty if the ops differ.
     pub op: String,
-    /// How many they are.
+    /// The number of nodes.
     pub nodes: u64,
-    /// A place in [`Picture::devices`].
+    /// An index into [`Picture::devices`].
     pub device: u32,
 }
 
-/// Values, or an order, between the nodes of two boxes.
+/// Values or control edges between the nodes of two boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrow {
-    /// A place in [`Picture::boxes`].
+    /// An index into [`Picture::boxes`].
     pub from: u32,
-    /// A place in [`Picture::boxes`].
+    /// An index into [`Picture::boxes`].
     pub to: u32,
-    /// What a step transfers if the boxes are on two devices, in bytes; of transfers whose size is known.
+    /// The bytes that a step transfers if the boxes are on two devices, counting transfers of known size.
     pub bytes: u64,
 }
 
-/// A node of the plan: the places of its piece, and of itself there.
+/// A node of the plan: the index of its piece, and its index in that piece.
 type At = (usize, usize);
 
 impl Plan {
-    /// Draws it.
+    /// The picture of the plan.
     pub fn picture(&self) -> Picture {
         let all = || {
             let of_piece = |(p, piece): (usize, &'_ super::Piece)| (0..piece.nodes.len()).map(move |n| (p, n));
@@ -100,7 +100,7 @@ impl Plan {
         &self.pieces[piece].nodes[node]
     }
 
-    /// The name and the op of a node that is drawn.
+    /// The name and the op of a node in the picture.
     fn words(&self, at: At) -> Option<(&str, &str)> {
         let PieceNode { name, op, .. } = self.node(at);
         match op {
@@ -110,8 +110,8 @@ impl Plan {
         }
     }
 
-    /// What the box of each node is known by: as much of its name as leaves few enough boxes; if the first component of a name is
-    /// too much, its op.
+    /// The key of each node's box: the longest beginning of its name that leaves few enough boxes; its op, if even the first
+    /// component leaves too many.
     fn keys(&self, drawn: &[At]) -> Vec<&str> {
         let words = |&at: &At| self.words(at).unwrap_or_default();
         let keys = |depth: usize| -> Vec<&str> { drawn.iter().map(|at| beginning(words(at).0, depth)).collect() };
@@ -120,7 +120,7 @@ impl Plan {
         found.unwrap_or_else(|| drawn.iter().map(|at| words(at).1).collect())
     }
 
-    /// What goes from box to box, and the bytes of it that are transferred.
+    /// The arrows from box to box, with the transferred bytes.
     fn arrows(&self, drawn: &[At], box_of: &HashMap<At, u32>) -> BTreeMap<(u32, u32), u64> {
         let mut sent: HashMap<u32, At> = HashMap::new();
         for (p, piece) in self.pieces.iter().enumerate() {
@@ -217,7 +217,7 @@ mod tests {
         let boxes: Vec<_> = layers.boxes.iter().map(|one| (&one.name[..], one.nodes)).collect();
         assert_eq!((boxes.len(), boxes[1], boxes[10]), (11, ("layer0", 100), ("layer9", 100)));
         assert_eq!(layers.arrows.len(), 10);
-        // Without names that tell, the ops do.
+        // If the names do not distinguish the nodes, the ops do.
         let flat = chain(|i| format!("n{i}"), 1000);
         let boxes: Vec<_> = flat.boxes.iter().map(|one| (&one.name[..], &one.op[..], one.nodes)).collect();
         assert_eq!(boxes, [("Feed", "Feed", 1), ("Neg", "Neg", 500), ("Exp", "Exp", 500)]);

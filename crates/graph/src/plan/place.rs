@@ -1,9 +1,9 @@
-//! Where each node of a pruned graph runs, and why.
+//! The placement of each node of a pruned graph, and the reason for it.
 //!
-//! Nodes that must share a device form a group, over the whole graph and not only what the step runs: so a variable is on
-//! the same device for every step of a session. A group's device satisfies the requests of all its members.
+//! Nodes that must share a device form a group, over the whole graph and not only the nodes that the step runs: a variable is
+//! thus on the same device for every step of a session. A group's device satisfies the requests of all its members.
 //!
-//! Of several devices that satisfy a request, the first of these is taken: the default device, a device of the default
+//! Of several devices that satisfy a request, the first of these is chosen: the default device, a device of the default
 //! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even if it has a GPU.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,9 +24,9 @@ const MAX_COPIED_BYTES: usize = 64 << 10;
 /// The devices of the items.
 #[derive(Debug)]
 pub(super) struct Placed {
-    /// Every device of the cluster, in the order of their names, each once.
+    /// Every device of the cluster, sorted by name, without duplicates.
     pub devices: Vec<DeviceName>,
-    /// The devices that each item runs on, as places in `devices`, ascending: one, but for an Enter, a NextIteration or a
+    /// The devices that each item runs on, as indices into `devices`, ascending: one, except for an Enter, a NextIteration or a
     /// small constant that is used on several.
     pub of_item: Vec<Vec<usize>>,
     /// Each node that runs, in the graph's order.
@@ -77,36 +77,36 @@ pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceName], options: &Plan
     Ok(Placed { devices, of_item, placements })
 }
 
-/// Where an item runs, and why.
+/// The device of an item, and the reason for it.
 #[derive(Clone, Debug)]
 struct Home {
     device: usize,
     why: Why,
 }
 
-/// The input whose device an item takes: that of an op which uses only its input's shape, unless it requests a device, and that
-/// of an Exit, whatever it requests.
+/// The input whose device an item shares: for an op that uses only its input's shape, unless it requests a device, and for an
+/// Exit, whatever it requests.
 fn followed(pruned: &PrunedGraph, item: usize) -> Option<usize> {
     let input = pruned.items[item].inputs.first()?.0;
     let node = pruned.node(item)?;
-    // A constant has no device of its own: it follows its consumers.
+    // A constant has no fixed device: it follows its consumers.
     let looks = node.op.uses_only_shape && node.device.is_empty() && !is_generator(pruned, input);
     (node.op.role == Role::Exit || looks).then_some(input)
 }
 
-/// Whether the item is a constant that waits for nothing, and so may follow its consumers.
+/// Whether the item is a constant without inputs and control inputs, which may follow its consumers.
 fn is_generator(pruned: &PrunedGraph, item: usize) -> bool {
     let Item { inputs, control, .. } = &pruned.items[item];
     inputs.is_empty() && control.is_empty() && pruned.role(item) == Role::Const
 }
 
-/// Where every item runs once those that follow their consumers have moved there: Enter and NextIteration always, so that
-/// nothing crosses at the border of a loop or an iteration; a constant that nothing binds to a device, to several devices only
-/// if it is small; a feed, if it has consumers on one device only.
+/// The devices of every item after the items that follow their consumers have moved there: Enter and NextIteration always, so
+/// that nothing crosses at the border of a loop or an iteration; a constant that nothing binds to a device, to several devices
+/// only if it is small; a feed, if it has consumers on one device only.
 fn follow_consumers(pruned: &PrunedGraph, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<Home>> {
     let consumers = consumers(pruned);
     let mut homes: Vec<Vec<Home>> = homes.into_iter().map(|home| vec![home]).collect();
-    // From the last to the first, so that consumers have moved before what they consume follows them.
+    // From the last to the first, so that consumers move before the items that follow them.
     for item in (0..pruned.items.len()).rev() {
         let role = pruned.role(item);
         let mut most_devices = match pruned.items[item].op {
@@ -174,13 +174,13 @@ fn is_small(node: &Node) -> bool {
     bytes.unwrap_or_else(strings) <= MAX_COPIED_BYTES
 }
 
-/// Chooses devices.
+/// The choice of devices.
 struct Placer<'a> {
     pruned: &'a PrunedGraph<'a>,
     groups: Groups,
     devices: &'a [DeviceName],
     options: &'a PlanOptions,
-    /// What was chosen for a request.
+    /// The choice made for each request.
     chosen: HashMap<DeviceSpec, Option<Choice>>,
 }
 
@@ -191,7 +191,7 @@ struct Choice {
 }
 
 impl Placer<'_> {
-    /// Whether nothing binds the node to a device: no request, and no group.
+    /// Whether the node has neither a request nor a group, so that nothing binds it to a device.
     fn is_free(&self, id: NodeId) -> bool {
         self.groups.is_single(id) && self.groups.requests[id.index()].is_open()
     }
@@ -232,7 +232,7 @@ impl Placer<'_> {
         Ok(Home { device, why })
     }
 
-    /// The device that satisfies a request best; with soft placement, one of its task if there is none.
+    /// The device that satisfies a request best; with soft placement, a device of the requested task if none does.
     fn choose(&mut self, spec: &DeviceSpec) -> Option<Choice> {
         if let Some(&known) = self.chosen.get(spec) {
             return known;
@@ -257,8 +257,8 @@ impl Placer<'_> {
             .map(|(place, _)| place)
     }
 
-    /// The node whose device string a user wrote: for the constant that stands for a literal input, its consumer, after which it
-    /// is named and whose device it has.
+    /// The node whose device string a user wrote: for a constant made of a literal input, its consumer, from which it has its
+    /// name and device.
     fn placed_by_user(&self, id: NodeId) -> NodeId {
         let graph = self.pruned.graph;
         let constant = graph.node(id);
@@ -288,8 +288,8 @@ impl Placer<'_> {
     }
 }
 
-/// What would be right, for a request that no device satisfies; and whether it names a task that is down, rather than a device
-/// that its task does not have, or a misspelt name.
+/// The remedy for a request that no device satisfies; and whether the request names a task that is down, rather than a device
+/// that its task lacks or a misspelt name.
 fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
     let place = requested.task_only();
     if devices.iter().any(|device| device.matches(&place)) {
@@ -311,8 +311,8 @@ fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
     }
 }
 
-/// The names among `tasks` that a request for none of them may have misspelt; empty if it names another task of a job that
-/// is up: that task is down.
+/// The names among `tasks` of which the request may be a misspelling; empty if it names another task of a job that is up: that
+/// task is down.
 pub fn meant<'a>(requested: &DeviceSpec, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<String> {
     let tasks: Vec<&Task> = tasks.into_iter().collect();
     let Some(job) = &requested.job else { return Vec::new() };

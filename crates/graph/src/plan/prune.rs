@@ -17,13 +17,13 @@ use crate::{Graph, Node, NodeId, Output, OutputType, Shapes, split_tensor_name};
 #[derive(Debug)]
 pub(super) struct PrunedGraph<'a> {
     pub graph: &'a Graph,
-    /// In topological order but for the back edges of loops; among what is ready, in the graph's order.
+    /// In topological order except for the back edges of loops; among items that are ready, in the graph's order.
     pub items: Vec<Item>,
-    /// The nodes that run even if nothing takes their value.
+    /// The nodes that run even if nothing uses their value.
     pub targets: HashSet<NodeId>,
-    /// dtype of each feed, in the signature's order.
+    /// The dtype of each feed, in the signature's order.
     pub feed_types: Vec<DType>,
-    /// dtype of each fetch, in the signature's order.
+    /// The dtype of each fetch, in the signature's order.
     pub fetch_types: Vec<DType>,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct PrunedGraph<'a> {
 #[derive(Debug)]
 pub(super) struct Item {
     pub op: ItemOp,
-    /// Places in [`PrunedGraph::items`], and ports.
+    /// Indices into [`PrunedGraph::items`], and ports.
     pub inputs: Vec<(usize, u32)>,
-    /// Places in [`PrunedGraph::items`].
+    /// Indices into [`PrunedGraph::items`].
     pub control: Vec<usize>,
 }
 
@@ -41,30 +41,30 @@ pub(super) struct Item {
 pub(super) type Edge = (usize, Option<u32>);
 
 impl Item {
-    /// The items whose outputs it takes, and those that it only waits for.
+    /// The items whose outputs it consumes, and its control inputs.
     pub fn before(&self) -> impl Iterator<Item = usize> {
         self.edges().map(|(from, _)| from)
     }
 
-    /// The outputs that it takes, and the items that it only waits for.
+    /// The outputs that it consumes, and its control inputs.
     pub fn edges(&self) -> impl Iterator<Item = Edge> {
         let values = self.inputs.iter().map(|&(from, port)| (from, Some(port)));
         values.chain(self.control.iter().map(|&before| (before, None)))
     }
 }
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ItemOp {
     Node(NodeId),
-    /// The place in the signature's feeds, and the tensor that it replaces.
+    /// The index in the signature's feeds, and the tensor that it replaces.
     Feed(u32, Output),
-    /// The place in the signature's fetches, and the tensor that it returns.
+    /// The index in the signature's fetches, and the tensor that it returns.
     Fetch(u32, Output),
 }
 
 impl<'a> PrunedGraph<'a> {
-    /// The node that the item is; `None` for feeds and fetches.
+    /// The node of the item; `None` for feeds and fetches.
     pub fn node(&self, item: usize) -> Option<&'a Node> {
         match self.items[item].op {
             ItemOp::Node(id) => Some(self.graph.node(id)),
@@ -77,12 +77,12 @@ impl<'a> PrunedGraph<'a> {
         self.node(item).map_or("", |node| node.op.runs_as().name)
     }
 
-    /// What the item's node does beside computing; feeds and fetches have no role of their own.
+    /// The role of the item's node; `Role::Compute` for feeds and fetches.
     pub fn role(&self, item: usize) -> Role {
         self.node(item).map_or(Role::Compute, |node| node.op.role)
     }
 
-    /// `name`, `name:1`: an output of an item as users write it.
+    /// `name`, `name:1`: the name that users write for an output of an item.
     pub fn tensor_name(&self, item: usize, port: u32) -> String {
         match self.items[item].op {
             ItemOp::Node(node) => self.graph.tensor_name(Output { node, port }),
@@ -90,7 +90,7 @@ impl<'a> PrunedGraph<'a> {
         }
     }
 
-    /// The tensor that an output of an item is.
+    /// The tensor of an item's output.
     pub fn tensor(&self, item: usize, port: u32) -> Output {
         match self.items[item].op {
             ItemOp::Node(node) => Output { node, port },
@@ -98,8 +98,7 @@ impl<'a> PrunedGraph<'a> {
         }
     }
 
-    /// What is known of the shapes of its tensors: what is known of the graph's, unless it feeds tensors that may have any
-    /// shape.
+    /// The inferred shapes of its tensors: those of the graph, unless it feeds tensors that may have any shape.
     pub fn shapes(&self, state: Declarations) -> Cow<'a, Shapes> {
         let is_fed = |node: NodeId| self.graph.node(node).op.is_fed;
         let feed = |item: &Item| if let ItemOp::Feed(_, tensor) = item.op { Some(tensor) } else { None };
@@ -135,15 +134,15 @@ impl<'a> PrunedGraph<'a> {
     }
 }
 
-/// Prunes the graph to what the signature asks for.
+/// Prunes the graph to the nodes that the signature needs.
 ///
-/// A feed replaces one tensor for all that read it as a value. The node that would have computed it still runs if another of
-/// its outputs is read, or if something has a control input from it; only a fed Placeholder never runs.
+/// A feed replaces one tensor for every consumer that reads it as a value. The node that would have computed it still runs if
+/// another of its outputs is read, or if it is a control input of another node; only a fed Placeholder never runs.
 pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<PrunedGraph<'a>, PlanError> {
     pruned(graph, signature, false)
 }
 
-/// As [`prune`], for the body of a function, which may take and answer handles.
+/// As [`prune`], for the body of a function, whose arguments and results may be handles.
 pub(super) fn prune_body<'a>(graph: &'a Graph, signature: &Signature) -> Result<PrunedGraph<'a>, PlanError> {
     pruned(graph, signature, true)
 }
@@ -180,14 +179,14 @@ fn pruned<'a>(graph: &'a Graph, signature: &Signature, with_handles: bool) -> Re
     })
 }
 
-/// Where a value comes from: the node that makes it, or the feed that takes its place.
+/// The source of a value: the node that computes it, or the feed that replaces it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Source {
     Node(NodeId),
     Feed(u32),
 }
 
-/// The nodes and feeds that something asked for needs.
+/// The nodes and feeds that the fetches and targets need.
 struct Reached<'a> {
     fed: &'a HashMap<Output, u32>,
     nodes: Vec<bool>,
@@ -248,12 +247,12 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// Where the value of a tensor comes from, and at which port.
+    /// The source of a tensor's value, and its port.
     fn value(&self, tensor: Output) -> (Source, u32) {
         self.fed.get(&tensor).map_or((Source::Node(tensor.node), tensor.port), |&feed| (Source::Feed(feed), 0))
     }
 
-    /// What a control input from a node waits for.
+    /// The source that a control input from a node waits for.
     fn control(&self, graph: &Graph, node: NodeId) -> Source {
         match self.fed.get(&Output { node, port: 0 }) {
             Some(&feed) if graph.node(node).op.role == Role::Placeholder => Source::Feed(feed),
@@ -261,10 +260,10 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// The items in topological order; among those that are ready at the same time, in the graph's order, with a feed in the
-    /// place of its node, and fetches last.
+    /// The items in topological order; among those that are ready at the same time, in the graph's order, with a feed at the
+    /// position of its node, and fetches last.
     fn in_order(&self, graph: &Graph, feeds: &[Output], fetches: &[Output]) -> Vec<Item> {
-        // Every source under a number that sorts in that order: a node at 2n+1, what is fed in its stead just before.
+        // Every source with a number that sorts in that order: a node at 2n+1, the feed that replaces it just before.
         let mut sources: Vec<(u64, Source)> = Vec::new();
         sources.extend(graph.nodes().filter(|(id, _)| self.nodes[id.index()]).map(|(id, _)| {
             let rank = u64::from(id.0) * 2 + 1;
@@ -310,7 +309,7 @@ impl<'a> Reached<'a> {
     }
 }
 
-/// Sorts items topologically, the earliest of those that are ready first; returns the new place of each too. Ignores the back
+/// Sorts items topologically, the earliest of those that are ready first; also returns the new index of each. Ignores the back
 /// edges of loops.
 fn sort(graph: &Graph, items: Vec<Item>) -> (Vec<Item>, Vec<usize>) {
     let role = |item: &Item| match item.op {
@@ -377,7 +376,7 @@ fn find_tensor(graph: &Graph, usage: Use, tensor: &str, with_handles: bool) -> R
     Ok(Output { node: id, port })
 }
 
-/// A target is a node; `name:0` and `^name` are taken for it too.
+/// A target is a node; `name:0` and `^name` are accepted for it too.
 fn find_target(graph: &Graph, name: &str) -> Result<NodeId, PlanError> {
     let name = name.strip_prefix('^').unwrap_or(name);
     find(graph, Use::Target, split_tensor_name(name).0)

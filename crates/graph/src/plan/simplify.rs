@@ -1,12 +1,12 @@
-//! Leaves out of a pruned graph what need not be computed.
+//! The removal of items from a pruned graph that need not be computed.
 //!
-//! Consumers of a node that provably outputs its input as it is (a sum over no axes, a reshape to the shape that a tensor has:
-//! gradients are full of these) take that input instead. A node that only computes, and whose value nothing takes, is left out:
-//! what waited for it waits for what it would have waited for. TensorFlow's own optimiser does both.
+//! Consumers of a node that provably outputs its input unchanged (a sum over no axes, a reshape to the shape that a tensor has:
+//! gradients are full of these) take that input instead. A node that only computes, and whose value nothing uses, is removed:
+//! the items that waited for it wait for its inputs and control inputs. TensorFlow's own optimiser does both.
 //!
-//! The gradients of an op wait for each other in TensorFlow's graphs: each is an Identity that waits for a NoOp, which waits for
-//! all of them. What only computes need not be waited for: such an Identity keeps the waits that are for something else (an
-//! effect, the read of a variable), or its consumers take these over, and it is passed by.
+//! The gradients of an op wait for each other in TensorFlow's graphs: each is an Identity that waits for a NoOp, which waits
+//! for all of them. Nodes that only compute need not be waited for: such an Identity keeps only the waits for something else
+//! (an effect, the read of a variable), or its consumers take these over and bypass it.
 
 use super::Mode;
 use super::prune::{Edge, Item, ItemOp, PrunedGraph};
@@ -15,7 +15,7 @@ use crate::Shapes;
 use crate::op::{Role, Unchanged};
 use crate::shape::Declarations;
 
-/// Leaves out what need not run. Every item that stays computes the same as before.
+/// Removes items that need not run. Every remaining item computes the same as before.
 pub(super) fn simplify(pruned: &mut PrunedGraph, mode: Mode) {
     let references = references(pruned);
     let waits = Waits::of(pruned, mode, &references);
@@ -25,7 +25,7 @@ pub(super) fn simplify(pruned: &mut PrunedGraph, mode: Mode) {
     leave_out(pruned);
 }
 
-/// Leaves out the control inputs of an Identity from what only computes, or is waited for through its value anyway.
+/// Removes the control inputs of an Identity that only compute, or that are waited for through its value anyway.
 fn wait_less(pruned: &mut PrunedGraph, waits: &Waits) {
     let gates =
         (0..pruned.items.len()).filter(|&item| hands_on(pruned, item) && !pruned.items[item].control.is_empty());
@@ -41,10 +41,12 @@ fn wait_less(pruned: &mut PrunedGraph, waits: &Waits) {
     }
 }
 
-/// Most control inputs that a consumer takes over from an Identity, and that stand for those of a NoOp.
+/// Most control inputs that a consumer takes over from an Identity, and most control inputs of a NoOp that are waited for in
+/// its stead.
 const FEW: usize = 4;
 
-/// Lets what only computes take the value of an Identity without it, and its waits but for those that the values include.
+/// Lets items that only compute bypass an Identity: they take its input, and its waits except for those that the values
+/// include.
 fn hand_on_waits(pruned: &mut PrunedGraph, waits: &Waits, references: &[bool]) {
     let is_gate = |&(item, _): &(usize, u32)| {
         let control = &pruned.items[item].control;
@@ -89,7 +91,7 @@ fn value(&(from, port): &(usize, u32)) -> Edge {
     (from, Some(port))
 }
 
-/// These control inputs, and in the place of a NoOp that waits for few those of it.
+/// These control inputs, with a NoOp that waits for few items replaced by those.
 fn each(pruned: &PrunedGraph, control: &[usize]) -> Vec<Edge> {
     let mut all = Vec::with_capacity(control.len());
     for &before in control {
@@ -105,29 +107,29 @@ fn each(pruned: &PrunedGraph, control: &[usize]) -> Vec<Edge> {
     all.into_iter().map(|before| (before, None)).collect()
 }
 
-/// What is not included in the values.
+/// The control inputs that the values do not include.
 fn remaining(question: Question, included: Vec<bool>) -> impl Iterator<Item = usize> {
     question.others.into_iter().zip(included).filter(|(_, is_included)| !is_included).map(|((before, _), _)| before)
 }
 
-/// Whether the item outputs its one input as it is.
+/// Whether the item outputs its one input unchanged.
 fn hands_on(pruned: &PrunedGraph, item: usize) -> bool {
     let is_one = |outputs: usize| pruned.items[item].inputs.len() == 1 && outputs == 1;
     pruned.node(item).is_some_and(|node| node.op.role == Role::Forward && is_one(node.outputs.len()))
 }
 
-/// Whether the item requests the device that what it takes requests: one that does not moves a value.
+/// Whether the item requests the same device as its input does: with another one, it moves a value.
 fn requests_nothing_else(pruned: &PrunedGraph, item: usize) -> bool {
     let requests = |item: usize| pruned.node(item).map_or("", |node| node.device.as_str());
     requests(item) == requests(pruned.items[item].inputs[0].0)
 }
 
-/// Replaces inputs that are outputs of an item which outputs its own input as it is: consumers take that input instead.
+/// Replaces inputs that are outputs of an item that outputs its own input unchanged: consumers take that input instead.
 fn pass_by(pruned: &mut PrunedGraph, waits: &Waits, references: &[bool]) {
     let shapes = pruned.shapes(Declarations::Doubted);
     let unchanged = (0..pruned.items.len()).filter(|&item| is_unchanged(pruned, &shapes, references, item));
     let unchanged: Vec<usize> = unchanged.collect();
-    // A shape or axes need no longer be taken. An effect may come before them, or a branch that is not taken, even through a
+    // A shape or axes are no longer an input. They may depend on an effect, or on a branch that is not taken, even through a
     // control input of a constant.
     let question = |&item: &usize| {
         let (values, others) = pruned.items[item].inputs.split_at(1);
@@ -145,11 +147,12 @@ fn pass_by(pruned: &mut PrunedGraph, waits: &Waits, references: &[bool]) {
     }
 }
 
-/// By item: whether an output may be a reference to a variable and not a value. An item that forwards a reference may too: its
-/// consumers see what the variable holds when they run, of whatever shape.
+/// By item: whether an output may be a reference to a variable and not a value. An item that forwards a reference may output
+/// one: its consumers see the variable's value of the time when they run, of any shape.
 fn references(pruned: &PrunedGraph) -> Vec<bool> {
     let mut known = vec![false; pruned.items.len()];
-    // What comes around a loop is known the next time. Where references go around many loops, all that comes around may be one.
+    // The value of a back edge is known in the next round. Where references pass through many loops, every back edge may be one
+    // in the last round.
     for around in (0..MOST_ROUNDS).map(|round| round + 1 == MOST_ROUNDS) {
         let before = std::mem::replace(&mut known, Vec::with_capacity(pruned.items.len()));
         for item in 0..pruned.items.len() {
@@ -165,10 +168,10 @@ fn references(pruned: &PrunedGraph) -> Vec<bool> {
     known
 }
 
-/// How often what comes around loops is looked at.
+/// The number of rounds over the back edges of loops.
 const MOST_ROUNDS: usize = 4;
 
-/// Whether the item's one output is its first input as it is, and in the same branch; available no later than the inputs are.
+/// Whether the item's one output is its first input unchanged, in the same branch, and available no later than the inputs are.
 fn is_unchanged(pruned: &PrunedGraph, shapes: &Shapes, references: &[bool], item: usize) -> bool {
     let Item { inputs, control, .. } = &pruned.items[item];
     let tensor = |(item, port): (usize, u32)| pruned.tensor(item, port);
@@ -180,12 +183,12 @@ fn is_unchanged(pruned: &PrunedGraph, shapes: &Shapes, references: &[bool], item
     is_same && control.is_empty() && is_value_of_its_branch(pruned, references, item)
 }
 
-/// Whether the item's first input is a value, which comes in the branch and the iteration that the item runs in.
+/// Whether the item's first input is a value that arrives in the branch and the iteration of the item.
 fn is_value_of_its_branch(pruned: &PrunedGraph, references: &[bool], item: usize) -> bool {
     !references[pruned.items[item].inputs[0].0] && !follows_control_flow(pruned, item)
 }
 
-/// Leaves out the items that only compute and whose value nothing takes.
+/// Removes the items that only compute and whose value nothing uses.
 fn leave_out(pruned: &mut PrunedGraph) {
     let stays = staying(pruned);
     if stays.iter().all(|&stays| stays) {
@@ -198,7 +201,7 @@ fn leave_out(pruned: &mut PrunedGraph) {
         count += usize::from(stays);
         count.saturating_sub(1)
     };
-    // Of the items that stay; those of the others are not used.
+    // The new indices of the remaining items; those of the removed items are not used.
     let places: Vec<usize> = stays.iter().map(place).collect();
     let items = std::mem::take(&mut pruned.items).into_iter().zip(control).zip(&stays).filter(|(_, stays)| **stays);
     pruned.items = items
@@ -210,13 +213,13 @@ fn leave_out(pruned: &mut PrunedGraph) {
         .collect();
 }
 
-/// By item: whether it has an effect, is a target or fetched, or an item that stays takes its value. A NoOp stays, too, if
+/// By item: whether it has an effect, is a target or fetched, or its value is used by a remaining item. A NoOp remains, too, if
 /// anything but such a NoOp waits for it: it saves edges between many items that wait for many.
 fn staying(pruned: &PrunedGraph) -> Vec<bool> {
     let is_group = |item: usize| pruned.role(item) == Role::Nothing && !is_target(pruned, item);
     let mut stays: Vec<bool> =
         (0..pruned.items.len()).map(|item| !only_computes(pruned, item) && !is_group(item)).collect();
-    // Consumers come after their inputs, except around loops, which stay as they are.
+    // Consumers come after their inputs, except around loops, which remain unchanged.
     for item in (0..pruned.items.len()).rev() {
         let Item { inputs, control, .. } = &pruned.items[item];
         if stays[item] {
@@ -233,13 +236,13 @@ fn is_target(pruned: &PrunedGraph, item: usize) -> bool {
     matches!(pruned.items[item].op, ItemOp::Node(id) if pruned.targets.contains(&id))
 }
 
-/// The control inputs of each item that stays, once the others are left out; `None` if they would be more than `most` in all:
-/// then it costs less to compute what nothing takes.
+/// The control inputs of each remaining item after the removal; `None` if they would be more than `most` in all: then it costs
+/// less to compute the unused values.
 fn control_without(pruned: &PrunedGraph, stays: &[bool], most: usize) -> Option<Vec<Vec<usize>>> {
     let mut control: Vec<Vec<usize>> = Vec::with_capacity(pruned.items.len());
     let mut count = 0;
     for (item, &stays_too) in pruned.items.iter().zip(stays) {
-        // What waits for an item that is left out waits for what that waited for, through values too.
+        // An item that waited for a removed item waits for the inputs and control inputs of that item.
         let values = item.inputs.iter().map(|&(from, _)| from).filter(|_| !stays_too);
         let mut waits = Vec::new();
         for from in item.control.iter().copied().chain(values) {
@@ -273,12 +276,12 @@ fn only_computes(pruned: &PrunedGraph, item: usize) -> bool {
         && !follows_control_flow(pruned, item)
 }
 
-/// Whether an input is a reference to a variable, whose value depends on when it is read.
+/// Whether an input is a reference to a variable, whose value depends on the time of the read.
 fn takes_reference(pruned: &PrunedGraph, item: usize) -> bool {
     pruned.items[item].inputs.iter().any(|&(from, port)| pruned.is_ref(from, port))
 }
 
-/// Whether it takes or waits for an output of control flow: the port and the iteration that this comes from decide whether the
+/// Whether it consumes or waits for an output of control flow: the port and the iteration of that output decide whether the
 /// item runs at all, and a control input in its place would not.
 fn follows_control_flow(pruned: &PrunedGraph, item: usize) -> bool {
     pruned.items[item].before().any(|from| pruned.role(from).is_control_flow())

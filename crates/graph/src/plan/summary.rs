@@ -1,5 +1,5 @@
-//! A short account of a plan for people: which devices take part, with some of their nodes, and what is transferred. Small
-//! however large the plan is, so that every reply can include it.
+//! A summary of a plan for people: the devices that take part, with some of their nodes, and the transfers. Bounded in size for
+//! any plan, so that every reply can include it.
 
 use std::collections::HashMap;
 
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 
 use super::{Plan, Transfer};
 
-/// Most names that a summary has of one device's nodes, and most transfers.
+/// Most names of one device's nodes in a summary, and most transfers.
 const NAMED: usize = 8;
 
-/// A plan in short.
+/// The summary of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// One for each piece, in the order of the devices' names.
     pub devices: Vec<DeviceSummary>,
     /// The first transfers.
     pub transfers: Vec<Transfer>,
-    /// How many more there are.
+    /// The number of further transfers.
     pub more_transfers: u64,
 }
 
-/// What one device does.
+/// The part of a plan on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSummary {
     /// The device.
     pub device: DeviceName,
     /// The first of the nodes that run there, in the graph's order; empty if fed and fetched values only pass through.
     pub nodes: Vec<String>,
-    /// How many more there are.
+    /// The number of further nodes.
     pub more_nodes: u64,
 }
 
 impl Plan {
-    /// The plan in short.
+    /// The summary of the plan.
     pub fn summary(&self) -> Summary {
         let summary = |device: &DeviceName| DeviceSummary { device: device.clone(), nodes: Vec::new(), more_nodes: 0 };
         let mut devices: Vec<DeviceSummary> = self.pieces.iter().map(|piece| summary(&piece.device)).collect();

@@ -1,4 +1,4 @@
-//! Plans of small graphs, told as text, and the invariants that every plan keeps.
+//! Tests of plans of small graphs, rendered as text, and of the invariants of every plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ mod placing;
 mod recorded;
 mod simplified;
 
-/// A graph with a node a line: `name = OP INPUT… KEY=VALUE… @DEVICE`, or `name = 2` for a constant.
+/// A graph with one node per line: `name = OP INPUT… KEY=VALUE… @DEVICE`, or `name = 2` for a constant.
 fn graph(text: &str) -> Graph {
     let defs = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(|line| {
         let (name, rest) = line.split_once(" = ").expect("name = …");
@@ -54,7 +54,7 @@ fn devices(names: &[&str]) -> Vec<DeviceName> {
     names.iter().map(|name| name.parse().expect("a device name")).collect()
 }
 
-/// Two tasks of one CPU, as most of these tests have.
+/// Two tasks with one CPU each, the cluster of most of these tests.
 fn two_tasks() -> Vec<DeviceName> {
     devices(&["/job:local/task:0/device:CPU:0", "/job:local/task:1/device:CPU:0"])
 }
@@ -68,7 +68,7 @@ fn signature(feeds: &[&str], fetches: &[&str], targets: &[&str]) -> Signature {
     Signature { feeds: owned(feeds), fetches: owned(fetches), targets: owned(targets), ..Signature::default() }
 }
 
-/// Plans, and holds the plan against every invariant.
+/// Plans, and checks the plan against every invariant.
 fn checked(graph: &Graph, devices: &[DeviceName], signature: &Signature, options: &PlanOptions) -> Plan {
     let made = plan(graph, devices, signature, options).unwrap_or_else(|error| panic!("{error}"));
     check_invariants(graph, signature, &made);

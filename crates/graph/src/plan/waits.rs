@@ -1,8 +1,8 @@
-//! What the items of a pruned graph wait for beside what only computes: effects, reads of variables, and control flow, which
+//! The waits of items in a pruned graph for anything but pure computation: effects, reads of variables, and control flow, which
 //! decides whether and in which iteration an item runs.
 //!
-//! Each such thing is a bit, and each item has a row of bits: those of all that it waits for. They are computed a block of bits
-//! at a time, so that what they take is bounded by the number of items.
+//! Each such event is a bit, and each item has a row of bits: those of all events that it waits for. The rows are computed one
+//! block of bits at a time, so that their memory is bounded by the number of items.
 
 use std::iter;
 
@@ -20,15 +20,16 @@ pub(super) struct Question {
 const WORDS: usize = 16;
 /// Bits of a block.
 const BITS: usize = 64 * WORDS;
-/// Most rows that are computed, those of all blocks together.
+/// Most rows that are computed, in all blocks together.
 const MOST_ROWS: usize = 1 << 24;
 
 type Row = [u64; WORDS];
 
-/// Which bits are whose. This stays so while items only take and wait for less, or for what stands behind others.
+/// The assignment of bits to items. It stays valid while items only drop inputs and waits, or replace them with those further
+/// upstream.
 pub(super) struct Waits {
-    /// By item: the first of its own. Control flow has one for each output and one for itself, since each may be dead alone; what
-    /// else does more than compute has one.
+    /// By item: its first bit. Control flow has one bit for each output and one for itself, since each may be dead separately;
+    /// every other item that does more than compute has one.
     first: Vec<usize>,
     is_flow: Vec<bool>,
 }
@@ -48,13 +49,13 @@ impl Waits {
         Waits { first, is_flow }
     }
 
-    /// Whether it matters when the item, which is no control flow, runs.
+    /// Whether the time at which the item, which is not control flow, runs matters.
     pub fn has_own(&self, item: usize) -> bool {
         !self.own(item).is_empty()
     }
 
-    /// The answers, by question and other: such another is there with the values, and alive if they are. None of them is, as far
-    /// as is known, if the graph is too large.
+    /// The answers, by question and index in `others`: whether waiting for the values includes waiting for that edge, and it is
+    /// alive if they are. All answers are false if the graph is too large.
     pub fn included(&self, pruned: &PrunedGraph, questions: &[Question]) -> Vec<Vec<bool>> {
         let mut answers: Vec<Vec<bool>> = questions.iter().map(|question| vec![true; question.others.len()]).collect();
         if questions.iter().all(|question| question.others.is_empty()) {
@@ -90,7 +91,7 @@ impl Waits {
         self.first[item]..self.first[item + 1]
     }
 
-    /// The bits of a block that all of these edges have together, and these.
+    /// The bits of a block of all these edges together, and of `more`.
     fn union(
         &self,
         rows: &[Row],
@@ -106,7 +107,7 @@ impl Waits {
         };
         more.for_each(|bit| set(&mut union, bit));
         for (item, port) in edges {
-            // What control flow waits for is behind its own bits.
+            // The waits of control flow are covered by its own bits.
             if self.is_flow[item] {
                 let own = self.own(item);
                 set(&mut union, port.map_or(own.end - 1, |port| own.start + port as usize));
@@ -118,8 +119,9 @@ impl Waits {
     }
 }
 
-/// Whether it matters when an item runs: it has an effect, or it takes what may be a reference and so reads a variable when it
-/// runs. The feeds of a partial run come when its client wants; those of others are there.
+/// Whether the time at which an item runs matters: it has an effect, or it consumes a possible reference and so reads a
+/// variable when it runs. The feeds of a partial run arrive when its client sends them; those of other runs are present from
+/// the start.
 fn is_observable(pruned: &PrunedGraph, mode: Mode, references: &[bool], item: usize) -> bool {
     let Item { op, inputs, .. } = &pruned.items[item];
     let ItemOp::Node(id) = *op else { return mode.is_partial() && matches!(op, ItemOp::Feed(..)) };

@@ -1,18 +1,18 @@
-//! A timeline in the Trace Event format of Chrome, which Perfetto and `chrome://tracing` open.
+//! A timeline in Chrome's Trace Event format, which Perfetto and `chrome://tracing` open.
 //!
-//! A task is a process there and a device its threads: nodes that ran at the same time stand in rows of their own. A value that
-//! travelled is a flow, from the node that sent it to the one that received it.
+//! In this format, a task is a process, and the rows of a device are its threads: nodes that overlap in time are in different
+//! rows. A transferred value is a flow from the node that sent it to the one that received it.
 
 use meshtf_tensor::device::Task;
 use serde_json::{Value, json};
 
 use super::timeline::{DeviceTimeline, HALF_NS, Timeline};
 
-/// Rows that a device may have.
+/// Most rows of a device.
 const ROWS_A_DEVICE: usize = 1 << 10;
 
 impl Timeline {
-    /// The trace as JSON: the object that a file of the format is.
+    /// The trace as JSON: the top-level object of the format.
     pub fn chrome_trace(&self) -> Value {
         let mut tasks: Vec<&Task> = self.devices.iter().map(|device| &device.device.task).collect();
         tasks.sort();
@@ -56,7 +56,7 @@ impl Timeline {
     }
 }
 
-/// The row of each node, such that those in one row do not overlap, and how many rows there are.
+/// The row of each node, such that nodes in one row do not overlap, and the number of rows.
 fn rows_of(device: &DeviceTimeline) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..device.nodes.len()).collect();
     order.sort_by(|&a, &b| device.nodes[a].start_us.total_cmp(&device.nodes[b].start_us).then(a.cmp(&b)));
@@ -124,7 +124,7 @@ mod tests {
             })
             .collect();
         let row = ROWS_A_DEVICE as u64;
-        // a begins first and has the first row; b runs meanwhile; the value is sent when a is done.
+        // a starts first and has the first row; b runs meanwhile; the value is sent when a is done.
         let wanted = [("_Recv/a/0", 2, 0), ("c", 2, 0), ("b", 1, row + 1), ("a", 1, row), ("_Send/a/0", 1, row)];
         assert_eq!(runs, wanted);
         let (starts, ends) = (of("s"), of("f"));

@@ -1,60 +1,60 @@
-//! A traced step as a picture for people: its longest nodes as bars on the lines of their devices. Bounded.
+//! A traced step as a picture for people: its longest nodes as bars on the lines of their devices. Bounded in size.
 
 use meshtf_tensor::device::DeviceName;
 use serde::{Deserialize, Serialize};
 
 use super::Timeline;
 
-/// Most bars of a picture: those of the nodes that took longest.
+/// Most bars of a picture: those of the longest nodes.
 pub const MAX_BARS: usize = 300;
-/// Most values that travelled.
+/// Most transferred values in a picture.
 pub const MAX_WAYS: usize = 150;
 
-/// A step, drawn. Times are microseconds since its first node began.
+/// The picture of a step. Times are microseconds since its first node started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepPicture {
-    /// How long it took.
+    /// Its duration.
     pub took_us: f64,
-    /// The devices, in the order in which they were told.
+    /// The devices, in the order of the traces.
     pub devices: Vec<DeviceName>,
-    /// The nodes, by when they began.
+    /// The nodes, by start time.
     pub bars: Vec<Bar>,
-    /// How many more nodes ran.
+    /// The number of further nodes.
     pub more_bars: u64,
-    /// The values that travelled, by when they were sent.
+    /// The transferred values, by the time they were sent.
     pub ways: Vec<DrawnWay>,
 }
 
-/// A node that ran.
+/// A run of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bar {
-    /// A place in [`StepPicture::devices`].
+    /// An index into [`StepPicture::devices`].
     pub device: u32,
     /// Its name.
     pub name: String,
     /// Its op.
     pub op: String,
-    /// When it began.
+    /// Its start.
     pub start_us: f64,
-    /// How long it took.
+    /// Its duration.
     pub took_us: f64,
 }
 
-/// A value that travelled between two places in [`StepPicture::devices`].
+/// A transferred value, between two indices into [`StepPicture::devices`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrawnWay {
     /// The device that sent it.
     pub from: u32,
-    /// When it was sent.
+    /// The time at which it was sent.
     pub sent_us: f64,
     /// The device that received it.
     pub to: u32,
-    /// When it was received.
+    /// The time at which it was received.
     pub received_us: f64,
 }
 
 impl Timeline {
-    /// Draws it.
+    /// The picture of the step.
     pub fn picture(&self) -> StepPicture {
         let mut bars: Vec<Bar> = Vec::new();
         for (d, device) in self.devices.iter().enumerate() {

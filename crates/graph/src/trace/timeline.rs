@@ -1,9 +1,9 @@
-//! A traced step on one clock: which device was busy when, where its time went, and what it waited for last.
+//! A traced step on one clock: the busy times of each device, the costs of the step, and its critical path.
 //!
-//! Every device tells its times by the clock of its own machine. The values that travelled show how far the clocks of two tasks
-//! are apart: what takes longer one way than the other, by the least of each, is the difference of the clocks, twice. That
-//! assumes that the way takes as long in both directions at best, as NTP (RFC 5905) does. If values travelled one way only, the
-//! clocks are moved just as far as is needed for none to arrive before it was sent.
+//! Every device records times by the clock of its own machine. The transferred values show the offset between the clocks of two
+//! tasks: the difference between the least apparent transfer times in the two directions is twice the offset. That assumes that
+//! the fastest transfer takes equally long in both directions, as NTP (RFC 5905) does. If values were transferred in one
+//! direction only, the clocks are shifted just far enough for none to arrive before it was sent.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -13,21 +13,21 @@ use meshtf_tensor::device::{DeviceName, Task};
 
 use super::{DeviceTrace, NodeTrace};
 
-/// A traced step with the times of all devices by one clock, in microseconds since its first node began.
+/// A traced step with the times of all devices by one clock, in microseconds since its first node started.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// The devices, in the order in which they were told.
+    /// The devices, in the order of the traces.
     pub devices: Vec<DeviceTimeline>,
-    /// The values that travelled between devices.
+    /// The values transferred between devices.
     pub ways: Vec<Way>,
 }
 
-/// What one device ran.
+/// The nodes of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceTimeline {
     /// The device.
     pub device: DeviceName,
-    /// Its nodes, in the order in which they ended.
+    /// Its nodes, in the order of completion.
     pub nodes: Vec<NodeTime>,
 }
 
@@ -38,11 +38,11 @@ pub struct NodeTime {
     pub name: String,
     /// Its op.
     pub op: String,
-    /// The names of the nodes that its inputs come from; then, as `^name`, of those that it only had to run after.
+    /// The names of the producers of its inputs; then, as `^name`, those of its control inputs.
     pub inputs: Vec<String>,
-    /// When it began, in microseconds.
+    /// Its start, in microseconds.
     pub start_us: f64,
-    /// How long it took, in microseconds.
+    /// Its duration, in microseconds.
     pub took_us: f64,
     /// Bytes of the value that it sent to another device.
     pub sent_bytes: u64,
@@ -53,31 +53,31 @@ impl NodeTime {
         self.start_us + self.took_us
     }
 
-    /// What it sends or receives, if it does: the name that both ends have for it.
+    /// The name of its transfer, the same at both ends; `None` if its name does not begin with `kind`.
     fn transfer(&self, kind: &str) -> Option<&str> {
         self.name.strip_prefix(kind)
     }
 }
 
-/// A value that travelled: which node of which device sent it, and which received it. By their places in the [`Timeline`].
+/// A transferred value: the node and device that sent it, and those that received it, as indices into the [`Timeline`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// Device and node that sent it.
+    /// Device and node of the sender.
     pub from: (usize, usize),
-    /// Device and node that received it.
+    /// Device and node of the receiver.
     pub to: (usize, usize),
 }
 
-/// Times are of whole nanoseconds, and sums of floats are a little less exact.
+/// Times are whole nanoseconds, and sums of floats are slightly less exact.
 pub(super) const HALF_NS: f64 = 0.5e-3;
 
 const SEND: &str = "_Send/";
 const RECEIVE: &str = "_Recv/";
 
 impl Timeline {
-    /// The timeline of what the devices told of one step.
+    /// The timeline of the devices' traces of one step.
     pub fn of(traces: &[DeviceTrace]) -> Timeline {
-        // Relative to the first that began, by whatever clock: a float has room for nanoseconds of a step, not of a century.
+        // Relative to the first start by any clock: a float can hold the nanoseconds of a step, but not of a century.
         let zero = traces.iter().flat_map(|trace| &trace.nodes).map(|node| node.start_ns).min().unwrap_or(0);
         let time = |node: &NodeTrace| NodeTime {
             name: node.name.clone(),
@@ -104,7 +104,7 @@ impl Timeline {
         timeline
     }
 
-    /// The nodes that belong together as the two ends of a transfer; in a loop, the first with the first.
+    /// The pairs of nodes that are the two ends of a transfer; in a loop, the first run with the first.
     fn find_ways(&self) -> Vec<Way> {
         let mut sent: HashMap<&str, Vec<(usize, usize)>> = HashMap::new();
         let ends = |kind| {
@@ -126,11 +126,11 @@ impl Timeline {
         ways.collect()
     }
 
-    /// How far the clock of each task is ahead of the first task's, in microseconds.
+    /// The offset of each task's clock from that of the first task, in microseconds; positive if ahead.
     fn lateness(&self) -> BTreeMap<Task, f64> {
         let task = |(d, _): (usize, usize)| &self.devices[d].device.task;
         let time = |(d, n): (usize, usize)| self.devices[d].nodes[n].end_us();
-        // The least time that a value seems to have travelled from one task to another.
+        // The least apparent transfer time from one task to another.
         let mut least: BTreeMap<(&Task, &Task), f64> = BTreeMap::new();
         for way in self.ways.iter().filter(|way| task(way.from) != task(way.to)) {
             let took = time(way.to) - time(way.from);
@@ -164,12 +164,12 @@ impl Timeline {
         late
     }
 
-    /// How long the step took, from its first node's beginning to its last one's end, in microseconds.
+    /// The duration of the step, from the start of its first node to the end of its last, in microseconds.
     pub fn took_us(&self) -> f64 {
         self.devices.iter().flat_map(|device| &device.nodes).map(NodeTime::end_us).fold(0.0, f64::max)
     }
 
-    /// Where the time went.
+    /// The costs of the step.
     pub fn costs(&self) -> Costs {
         let took_us = self.took_us();
         let devices = self.devices.iter().map(|device| {
@@ -193,12 +193,12 @@ impl Timeline {
         Costs { took_us, devices: devices.collect(), ops, path: self.critical_path(), links: self.links() }
     }
 
-    /// Bytes of the value that travelled that way.
+    /// Bytes of a transferred value.
     pub(super) fn sent_bytes(&self, way: &Way) -> u64 {
         self.devices[way.from.0].nodes[way.from.1].sent_bytes
     }
 
-    /// What went from one device to another, most bytes first.
+    /// The transfers from one device to another, most bytes first.
     fn links(&self) -> Vec<LinkBytes> {
         let mut links: BTreeMap<(usize, usize), (u64, u64)> = BTreeMap::new();
         for way in &self.ways {
@@ -212,11 +212,11 @@ impl Timeline {
         links
     }
 
-    /// The chain of nodes that the step's end hung on: from the node that ended last back to what it waited for last, an input
-    /// or the node that its device ran before, and so on.
+    /// The critical path: from the node that ended last back to the last thing it waited for, an input or the previous node on
+    /// its device, and so on.
     fn critical_path(&self) -> Vec<PathPart> {
         let sent: HashMap<(usize, usize), (usize, usize)> = self.ways.iter().map(|way| (way.to, way.from)).collect();
-        // By device: the runs of each name, in the order in which they ended.
+        // By device: the runs of each name, in the order of completion.
         let named: Vec<HashMap<&str, Vec<usize>>> = self
             .devices
             .iter()
@@ -237,7 +237,7 @@ impl Timeline {
         let mut path = Vec::new();
         loop {
             let node = &self.devices[at.0].nodes[at.1];
-            // The last run of an input that had ended when this one began.
+            // The last run of an input that had ended when this one started.
             let input = |name: &String| {
                 let runs = named[at.0].get(name.strip_prefix('^').unwrap_or(name))?;
                 let before = runs.partition_point(|&n| n < at.1);
@@ -263,7 +263,7 @@ impl Timeline {
         path
     }
 
-    /// The last node of a device that had ended when this one began.
+    /// The last node of a device that had ended when this one started.
     fn ran_before(&self, (d, n): (usize, usize)) -> Option<(usize, usize)> {
         let nodes = &self.devices[d].nodes;
         let began = nodes[n].start_us + HALF_NS;
@@ -271,7 +271,7 @@ impl Timeline {
     }
 }
 
-/// Most nodes that a device runs beside each other, as far as a path is concerned.
+/// Most concurrent nodes of a device that the search for the critical path considers.
 const MOST_BESIDE: usize = 64;
 
 /// Microseconds in which at least one node of a device ran.
@@ -286,29 +286,29 @@ fn busy(device: &DeviceTimeline) -> f64 {
     busy
 }
 
-/// Where the time of a step went, in microseconds.
+/// The costs of a step, in microseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// From the first node's beginning to the last one's end.
+    /// From the start of the first node to the end of the last.
     pub took_us: f64,
     /// Device by device.
     pub devices: Vec<DeviceTime>,
     /// Op by op, the most expensive first.
     pub ops: Vec<OpTime>,
-    /// The chain of nodes that the step's end hung on, the first of them first.
+    /// The critical path, from its first node on.
     pub path: Vec<PathPart>,
-    /// What travelled between devices, most bytes first.
+    /// The transfers between devices, most bytes first.
     pub links: Vec<LinkBytes>,
 }
 
-/// What one device sent another.
+/// The values sent from one device to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkBytes {
     /// The device that sent.
     pub from: DeviceName,
     /// The device that received.
     pub to: DeviceName,
-    /// How many values.
+    /// The number of values.
     pub values: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -319,11 +319,11 @@ pub struct LinkBytes {
 pub struct DeviceTime {
     /// The device.
     pub device: DeviceName,
-    /// At least one node ran.
+    /// Time in which at least one node ran.
     pub busy_us: f64,
-    /// None ran, and more were to come.
+    /// Time in which none ran, but more were to come.
     pub waiting_us: f64,
-    /// Its last node had ended.
+    /// Time after its last node had ended.
     pub idle_us: f64,
 }
 
@@ -332,9 +332,9 @@ pub struct DeviceTime {
 pub struct OpTime {
     /// The op.
     pub op: String,
-    /// How many times it ran.
+    /// The number of runs.
     pub runs: u64,
-    /// How long that took in all.
+    /// Their total duration.
     pub took_us: f64,
 }
 
@@ -347,9 +347,10 @@ pub struct PathPart {
     pub name: String,
     /// Its op.
     pub op: String,
-    /// How long it ran.
+    /// Its duration.
     pub took_us: f64,
-    /// How long after the node before it on the path it began: it waited for its device or, if it receives, for the way.
+    /// The delay between the end of the previous node on the path and the start of this one: it waited for its device or, if it
+    /// receives, for the transfer.
     pub waited_us: f64,
 }
 
@@ -372,8 +373,8 @@ mod tests {
         }
     }
 
-    /// a on task 0 goes to task 1, where b is computed of it and goes back; task 0 computes c meanwhile and d of both in the end.
-    /// The second task's clock is so many microseconds ahead. A value travels for 5 microseconds.
+    /// a on task 0 is sent to task 1, where b is computed from it and sent back; task 0 meanwhile computes c, and finally d
+    /// from both. The second task's clock is `ahead` microseconds ahead. A transfer takes 5 microseconds.
     fn traces(ahead: u64) -> Vec<DeviceTrace> {
         let device = |task| Task::new("w", task).device(DeviceKind::Cpu, 0);
         let first = vec![
@@ -399,7 +400,7 @@ mod tests {
         for ahead in [7, 1_000_000] {
             assert_eq!(Timeline::of(&traces(ahead)), aligned, "{ahead} us ahead");
         }
-        // One way only: as far as is needed for the value to arrive when it was sent, and no farther.
+        // One direction only: shifted just far enough for the value to arrive when it was sent.
         let one_way = |behind: u64| {
             let mut traces = traces(0);
             traces[0].nodes.truncate(3);
@@ -415,7 +416,7 @@ mod tests {
     fn costs_say_where_the_time_went() {
         let costs = Timeline::of(&traces(33)).costs();
         let times: Vec<_> = costs.devices.iter().map(|time| [time.busy_us, time.waiting_us, time.idle_us]).collect();
-        // Task 0 runs for 10 + 3 + 4 of 45; task 1 for 20, of which it knows nothing after 35.
+        // Task 0 runs for 10 + 3 + 4 of 45; task 1 for 20, and has no nodes after 35.
         assert_eq!(times, [[17.0, 28.0, 0.0], [20.0, 15.0, 10.0]]);
         let ops: Vec<_> = costs.ops.iter().map(|op| (op.op.as_str(), op.took_us)).collect();
         assert_eq!(ops, [("MatMul", 20.0), ("Exp", 10.0), ("Mul", 4.0), ("Neg", 3.0)]);
@@ -430,7 +431,7 @@ mod tests {
             ("d", 1.0),
         ];
         assert_eq!(path, wanted);
-        // `_Send/a/0` one way, `_Send/b/1` the other.
+        // `_Send/a/0` in one direction, `_Send/b/1` in the other.
         let links: Vec<_> = costs
             .links
             .iter()
@@ -452,7 +453,7 @@ mod tests {
     #[test]
     fn a_path_leads_through_what_kept_the_device() {
         let device = Task::new("w", 0).device(DeviceKind::Cpu, 0);
-        // c takes nothing, and y only c: but the device had b to do, and a before.
+        // c has no inputs, and y only c: but the device had b to run, and a before it.
         let nodes = vec![
             node("a", "A", &[], 0, 10),
             node("b", "B", &["a"], 10, 20),

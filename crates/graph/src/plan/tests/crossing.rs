@@ -1,4 +1,4 @@
-//! What crosses between devices: feeds, loops, and how many bytes.
+//! Tests of the transfers between devices: feeds, loops, and the number of bytes.
 
 use super::*;
 
@@ -21,17 +21,17 @@ fn feeds_cut_the_graph() {
         (names.join(" "), transfers(&plan).join(" "))
     };
     let told = |nodes: &str, transfers: &str| (nodes.to_owned(), transfers.to_owned());
-    // An inner tensor.
+    // A tensor in the middle of the graph.
     assert_eq!(run(&["s:0", "q"], &["a"], &[]), told("parts a", ""));
-    // One port is fed, the other still runs.
+    // One port is fed, and the node still runs for the other.
     assert_eq!(run(&["s", "q", "parts"], &["a", "parts:1"], &[]), told("parts a", ""));
     // A control input from a fed Placeholder waits for the feed; from another node, for the node.
     assert_eq!(run(&["p"], &[], &["after_p"]), told("after_p", ""));
     assert_eq!(run(&["p", "s"], &[], &["after_s"]), told("s after_s", ""));
     assert_eq!(run(&["p"], &[], &["p"]), told("", ""));
-    // What is fed may be fetched, and what nobody reads may be fed.
+    // A fed tensor may be fetched, and an unused tensor may be fed.
     assert_eq!(run(&["p", "q"], &["p", "p:0"], &[]), told("", ""));
-    // A feed enters where it is used.
+    // A feed enters on the device that uses it.
     assert_eq!(run(&["q"], &["far"], &[]), told("far", ""));
     assert_eq!(run(&["q"], &["far", "parts"], &[]), told("parts far", "q 0→1"));
 }
@@ -67,7 +67,7 @@ fn a_variable_that_is_read_elsewhere_after_others_is_sent_after_them() {
     assert_eq!(waits, [vec![], vec!["_Recv".to_owned(), "add".to_owned()], vec!["add".to_owned()]]);
 }
 
-/// `while i < limit { i = i + step }` with `step` and the addition on task 1, all else on task 0.
+/// `while i < limit { i = i + step }` with `step` and the addition on task 1, everything else on task 0.
 const LOOP: &str = "
     zero = 0 @/job:local/task:0
     limit = 10 @/job:local/task:0
@@ -90,8 +90,8 @@ fn a_loop_over_two_tasks_tells_both_when_it_ends() {
     let graph = graph(LOOP);
     let devices = two_tasks();
     let plan = checked(&graph, &devices, &signature(&[], &["exit"], &["log"]), &options(&devices));
-    // `by` is entered on both tasks; its value crosses before the loop. NextIteration is with its Merge, Exit with
-    // its Switch, whatever they request.
+    // `by` is entered on both tasks; its value crosses before the loop. NextIteration is with its Merge, Exit with its Switch,
+    // whatever they request.
     assert_eq!(transfers(&plan), ["step 0→1", "cond 0→1", "switch:1 0→1", "add 1→0"]);
     let far = &plan.pieces[1];
     let names: Vec<&str> = far.nodes.iter().map(|node| node.name.as_str()).collect();

@@ -1,4 +1,5 @@
-//! The parts of a graph, run one by one, answer what the whole does: random graphs of integer arithmetic, and a long one.
+//! Tests that the pieces of a graph, run one by one, compute the same as the whole graph: random graphs of integer arithmetic,
+//! and a long one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use super::*;
 /// A random directed acyclic graph of integer arithmetic on random devices.
 #[derive(Debug, Clone)]
 struct Program {
-    /// op, two inputs and a control input (taken modulo the nodes before), device.
+    /// Op, two inputs and a control input (indices modulo the number of nodes before), device.
     nodes: Vec<(u8, usize, usize, Option<usize>, u8)>,
     fetches: Vec<usize>,
     feeds: Vec<usize>,
@@ -76,7 +77,7 @@ fn arithmetic(op: &str, inputs: &[i64]) -> i64 {
     }
 }
 
-/// Runs the pieces of a plan without loops, each as far as it gets, in turns; returns the fetches.
+/// Runs the pieces of a plan without loops, each as far as possible, in turns; returns the fetches.
 fn run_pieces(plan: &Plan, feeds: &[i64]) -> Vec<i64> {
     let mut crossed: BTreeMap<u32, Option<i64>> = BTreeMap::new();
     let mut fetched = vec![0; plan.fetch_types.len()];

@@ -1,4 +1,4 @@
-//! Which device a node gets, and what cannot be placed.
+//! Tests of placement: the device of each node, and the nodes that cannot be placed.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn devices_answer_requests_in_a_fixed_order() {
             }
         }
     };
-    // A ~ marks what takes soft placement.
+    // A ~ marks a request that needs soft placement.
     check("", Ok("/job:local/task:1/device:CPU:0"));
     check("/gpu:0", Ok("/job:local/task:1/device:GPU:0"));
     check("/gpu:1", Ok("/job:ps/task:0/device:GPU:1"));
@@ -70,7 +70,7 @@ fn what_requests_no_kind_goes_where_the_default_is_of() {
     let (local, ps) = ("local/task:0/device:CPU:0", "ps/task:0/device:CPU:0");
     check(0, [local, ps, "local/task:1/device:CPU:0", local, ps, local]);
     let (local_gpu, ps_gpu) = ("local/task:0/device:GPU:0", "ps/task:0/device:GPU:0");
-    // A task without a GPU serves with what it has; what is asked for, or bound to what is asked for, stays.
+    // A task without a GPU uses the devices it has; a request, or a node bound to one, keeps its device.
     check(1, [local_gpu, ps_gpu, "local/task:1/device:CPU:0", local, ps, local]);
 }
 
@@ -88,7 +88,7 @@ fn state_and_what_touches_it_share_a_device() {
          neg = Neg value @/job:local/task:0",
     );
     let devices = two_tasks();
-    // The variable is where the Assign wants it even in a step that does not run the Assign.
+    // The variable is on the device that the Assign requests even in a step that does not run the Assign.
     let plan = checked(&graph, &devices, &signature(&[], &["read", "far"], &["count"]), &options(&devices));
     assert_eq!(
         placements(&plan),
@@ -144,7 +144,7 @@ fn contradictions_name_both_nodes() {
     check("one", false, None);
 }
 
-/// A graph may have nodes that no step can run: a step is refused if it needs one, and a feed takes one's place.
+/// A graph may have nodes that no step can run: a step is refused if it needs one, and a feed can replace one.
 #[test]
 fn a_node_that_cannot_run_matters_to_who_needs_it() {
     let graph = graph(
@@ -174,7 +174,7 @@ fn a_node_that_cannot_run_matters_to_who_needs_it() {
     }
 }
 
-/// Names that are looked up for a message are looked up once.
+/// Names for a message are looked up only once.
 #[test]
 fn many_faults_and_targets_are_planned_in_one_breath() {
     let n = 20_000;

@@ -1,5 +1,5 @@
-//! Every recorded session of TensorFlow plans on its own cluster, or is refused if TensorFlow refused to place it: those
-//! in `tests/cases`, and all of them in `../shared/corpus` when it is there.
+//! Tests that every recorded session of TensorFlow is planned on its own cluster, or refused if TensorFlow refused to place it:
+//! the sessions in `tests/cases`, and all of those in `../shared/corpus` if that exists.
 
 use std::fs;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn cluster(cluster: &Value) -> Vec<DeviceName> {
     tasks.collect()
 }
 
-/// Names, or what is named, in a list.
+/// The names in a list, of strings or of objects.
 fn names(list: &Value) -> Vec<String> {
     let name = |item: &Value| item.as_str().or_else(|| item["name"].as_str()).expect("a name").to_owned();
     list.as_array().map_or_else(Vec::new, |items| items.iter().map(name).collect())

@@ -1,8 +1,8 @@
-//! What a step need not compute: what is left out, what is passed by, and what must stay though it looks idle.
+//! Tests of simplification: items that are removed, items that are bypassed, and items that must remain though they seem idle.
 
 use super::*;
 
-/// What runs for the fetches and targets, and for one node what it takes and what it waits for.
+/// The nodes that run for the fetches and targets.
 fn runs(text: &str, feeds: &[&str], fetches: &[&str], targets: &[&str]) -> String {
     let devices = two_tasks();
     let graph = graph(text);
@@ -11,7 +11,7 @@ fn runs(text: &str, feeds: &[&str], fetches: &[&str], targets: &[&str]) -> Strin
     names.join(" ")
 }
 
-/// The names of what a node takes and, after a bar, of what it waits for.
+/// The inputs of a node and, after a bar, its control inputs.
 fn around(text: &str, node: &str, feeds: &[&str], fetches: &[&str], targets: &[&str]) -> String {
     let devices = two_tasks();
     let graph = graph(text);
@@ -24,7 +24,7 @@ fn around(text: &str, node: &str, feeds: &[&str], fetches: &[&str], targets: &[&
     format!("{} | {}", inputs.join(" "), control.join(" "))
 }
 
-/// The gradients of a product of two values of one unknown shape, as TensorFlow writes them, and of one with another.
+/// The gradients of a product of two values of one unknown shape, in TensorFlow's form, and of one with another shape.
 const GRADIENTS: &str = "
     x = Placeholder dtype=float32 shape=?,3
     y = Placeholder dtype=float32 shape=?,3
@@ -51,12 +51,12 @@ const GRADIENTS: &str = "
 fn what_was_not_broadcast_is_not_summed() {
     assert_eq!(runs(GRADIENTS, &["x"], &["one", "out"], &[]), "w read h r d out");
     assert_eq!(around(GRADIENTS, "out", &["x"], &["one", "out"], &[]), "d | ");
-    // Two batches need not be of one size.
+    // Two batches may differ in size.
     let all = "w read h r sh sy other d sum_2 three out_3";
     assert_eq!(runs(GRADIENTS, &["x", "y"], &["out_3"], &[]), all);
-    // What is fed may have any shape; so may what it is multiplied with.
+    // A fed tensor may have any shape; so may the other factor of its product.
     assert_eq!(runs(GRADIENTS, &["x", "r"], &["one"], &[]), "w read h sh sr same d sum one");
-    // What is asked for by its name runs.
+    // A target or fetch runs.
     assert_eq!(runs(GRADIENTS, &["x"], &["out"], &["sum_1"]), "w read h r sh sr same d sum_1 out");
 }
 
@@ -75,11 +75,11 @@ fn sizes_that_are_the_same_are_known_through_shapes() {
         minus = 5
         far = Neg flat";
     assert_eq!(runs(text, &["x"], &["out"], &[]), "sx nil zero zeros sum out");
-    // To other sizes it stays.
+    // A reshape to other sizes remains.
     assert_eq!(runs(text, &["x"], &["far"], &[]), "flat minus far");
 }
 
-/// What comes before a shape, or decides whether there is one, holds for what is shaped.
+/// The waits of a shape also apply to the value that is reshaped, even if the shape itself is not needed.
 #[test]
 fn what_only_a_shape_waits_for_is_waited_for() {
     let text = "
@@ -104,13 +104,13 @@ fn what_only_a_shape_waits_for_is_waited_for() {
         taken = Neg branch";
     assert_eq!(runs(text, &["x"], &["out"], &[]), "out");
     assert_eq!(runs(text, &["x"], &["out_late"], &[]), "v inc two bound late out_late");
-    // What has waited for it once need not again.
+    // A wait that has been taken over once need not be again.
     let all = "v inc two bound late out_late twice out_again";
     assert_eq!(runs(text, &["x"], &["out_again"], &[]), all);
     assert_eq!(runs(text, &["x", "p"], &["taken"], &[]), "two sw pivot there branch taken");
 }
 
-/// What a variable says of itself is not relied on, and what looks at it looks when it did.
+/// The declared shape of a variable is not relied on, and a node that reads the variable still reads at the same time.
 #[test]
 fn a_variable_may_be_given_another_shape_and_another_value() {
     let text = "
@@ -132,7 +132,7 @@ fn a_variable_may_be_given_another_shape_and_another_value() {
     let handle = text.replace("VariableV2", "VarHandleOp").replace("Identity v", "ReadVariableOp v dtype=int32");
     let handle = handle.replace("AssignAdd", "AssignAddVariableOp");
     assert_eq!(runs(&handle, &[], &["out"], &[]), "v two sizes read again out");
-    // What was read of a handle stays what it was.
+    // A value read from a handle does not change.
     assert_eq!(runs(&handle, &[], &["out_whole"], &[]), "v read out_whole");
 }
 
@@ -151,13 +151,13 @@ fn a_value_that_nobody_takes_is_not_computed() {
         after = NoOp ^shuffled
         read = Identity v
         after_read = NoOp ^read";
-    // What it waited for is waited for in its place.
+    // Its control inputs replace it.
     assert_eq!(runs(text, &["a"], &[], &["set"]), "v count both set");
     assert_eq!(around(text, "both", &["a"], &[], &["set"]), " | _Feed/a count");
     assert_eq!(runs(text, &["a"], &[], &["plain"]), "v count plain");
     assert_eq!(runs(text, &["a"], &["neg"], &["plain"]), "v count neg plain");
     assert_eq!(runs(text, &["a"], &[], &["plain", "twice"]), "v count neg twice plain");
-    // What has an effect, and a look at a variable, which may have no value.
+    // A node with an effect, and a read of a variable, which may have no value.
     assert_eq!(runs(text, &["a"], &[], &["after"]), "shuffled after");
     assert_eq!(runs(text, &["a"], &[], &["after_read"]), "v read after_read");
 }
@@ -187,7 +187,7 @@ fn an_unfed_placeholder_is_an_error_all_the_same() {
     assert!(matches!(refused, PlanError::UnfedPlaceholder { .. }), "{refused}");
 }
 
-/// If leaving out would make many wait for many, what nobody takes is computed.
+/// If the removal would make many items wait for many, the unused values are computed.
 #[test]
 fn what_many_wait_for_is_no_worse_than_it_was() {
     let many = 400;
@@ -205,7 +205,7 @@ fn what_many_wait_for_is_no_worse_than_it_was() {
     assert!(!runs(&text, &["a"], &[], &targets[..1]).contains(" all "));
 }
 
-/// The gradients of an op with two inputs as TensorFlow writes them: each waits for both.
+/// The gradients of an op with two inputs in TensorFlow's form: each waits for both.
 const TUPLES: &str = "
     x = Placeholder dtype=float32
     w = VariableV2 dtype=float32 shape=3,3
@@ -236,18 +236,18 @@ fn what_only_computes_is_not_waited_for() {
     let around = |node: &str, fetches: &[&str]| around(TUPLES, node, &["x"], fetches, &[]);
     assert_eq!(runs(TUPLES, &["x"], &["out_a"], &[]), "w read y a out_a");
     assert_eq!(around("out_a", &["out_a", "out_b"]), "a | ");
-    // What reads a variable comes before what may change it.
+    // A read of a variable comes before a possible write.
     assert_eq!(around("out_b", &["out_a", "out_b"]), "b | a");
     assert_eq!(around("step", &["step", "a"]), "w _Feed/x to_b | ");
     assert_eq!(around("to_b", &["step", "a"]), "b | a");
-    // It does so by the other value.
+    // The other value implies the wait.
     assert_eq!(around("sum", &["sum"]), "b deep | ");
-    // What is asked for by its name runs; it waits for what that waited for.
+    // A target runs; it keeps its waits.
     assert_eq!(runs(TUPLES, &["x"], &["out_a"], &["both"]), "w read y a both out_a");
-    // Another variable is read before, and an effect comes before what waits for it.
+    // The read of another variable remains before, and an effect remains before the items that wait for it.
     assert_eq!(around("far_out", &["far_out"]), "a | other");
     assert_eq!(around("changed_out", &["changed_out"]), "y | change");
-    // Whoever lets an op itself wait means it: it may need much memory.
+    // An explicit control input of the op itself is intended: the op may need much memory.
     assert_eq!(around("wait", &["wait", "b"]), "y | b");
 }
 
@@ -284,7 +284,7 @@ fn within_a_branch_and_a_loop_what_runs_stays_what_ran() {
         pivot = Identity sx:1
         one = 1 ^pivot";
     assert_eq!(around(text, "out", &["x", "p"], &["out"], &[]), "a | ");
-    // Each side of a branch, and each Switch, for itself.
+    // Each side of a branch, and each Switch, is separate.
     assert_eq!(around(text, "never", &["x", "p", "z"], &["never"], &[]), "a _Feed/z | untaken");
     assert_eq!(around(text, "mixed", &["x", "p", "z"], &["mixed"], &[]), "a | other");
     assert_eq!(around(text, "one", &["x", "p"], &["one"], &[]), " | pivot");
