@@ -1,11 +1,11 @@
-//! Gradients, graph to graph: adds the nodes that compute the derivatives of some tensors by others, as TensorFlow 1's
-//! `tf.gradients` does.
+//! Gradients, graph to graph: adds the nodes that compute the derivatives of some tensors with respect to others, as TensorFlow
+//! 1's `tf.gradients` does.
 //!
-//! The graph is walked from what is differentiated back to what it is differentiated by. At each node, the rule of its op
-//! (`rules`) adds what turns the gradients of its outputs into those of its inputs, in the scope `gradients/NODE_grad` and on
-//! the node's own device. If several paths meet, their gradients are added up. What the rules add are ops of the
-//! vocabulary, which have rules themselves, so that a gradient can be differentiated again. The gradient of a loop is a loop
-//! (`loops`): a rule adds the nodes of one iteration, as if it were the only one.
+//! The graph is walked backwards from the differentiated tensors to those they are differentiated by. At each node, the rule of
+//! its op (`rules`) adds the nodes that turn the gradients of its outputs into those of its inputs, in the scope
+//! `gradients/NODE_grad` and on the node's own device. If several paths meet, their gradients are added up. Rules add ops of
+//! the vocabulary, which have rules themselves, so that a gradient can be differentiated again. The gradient of a loop is a
+//! loop (`loops`): a rule adds the nodes of one iteration, as if it were the only one.
 
 mod call;
 mod context;
@@ -24,50 +24,50 @@ pub use reach::cut_off_at;
 
 use super::{GraphBuilder, Output};
 
-/// The derivative by a tensor.
+/// The derivative with respect to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gradient {
-    /// A tensor of the shape of what it is the gradient of.
+    /// A tensor of the same shape as the tensor that it is the gradient with respect to.
     Dense(Output),
-    /// Rows of it; all others are zero.
+    /// Some rows of it; all other rows are zero.
     Sparse(Rows),
 }
 
-/// A gradient of which only some rows are stated: the gradient of a table by what was looked up in it.
+/// A gradient of which only some rows are stated: the gradient of a table with respect to the rows that were looked up in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     /// The rows, `[n, ...]`: of the gradient's dtype.
     pub values: Output,
-    /// Which rows they are, `[n]`: int32 or int64. Rows that are stated more than once are to be added up.
+    /// The index of each row, `[n]`: int32 or int64. Rows with the same index are to be added up.
     pub indices: Output,
     /// The shape of the whole gradient, a vector of int32 or int64.
     pub dense_shape: Output,
 }
 
-/// What the gradient is with respect to a tensor that the differentiated tensors do not depend on.
+/// The gradient with respect to a tensor that the differentiated tensors do not depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unconnected {
-    /// There is none.
+    /// No gradient.
     #[default]
     None,
     /// Zeros.
     Zero,
 }
 
-/// What else is to be known to differentiate.
+/// The options of a differentiation.
 #[derive(Clone, Debug, Default)]
 pub struct Differentiation {
-    /// What the gradients start from: for each tensor that is differentiated a tensor of its shape and dtype, or `None` for
-    /// ones. Empty: ones for all.
+    /// The initial gradients: for each differentiated tensor a tensor of its shape and dtype, or `None` for ones. Empty: ones
+    /// for all.
     pub starts: Vec<Option<Output>>,
-    /// Tensors that count as constants: nothing is differentiated through the nodes that compute them.
+    /// Tensors that count as constants: the nodes that compute them are not differentiated.
     pub stops: Vec<Output>,
-    /// What the gradient is by a tensor that has none.
+    /// The gradient with respect to an unconnected tensor.
     pub unconnected: Unconnected,
 }
 
-/// Adds the derivatives of the sum of `ys` by each of `xs`, in the order of these. A variable may be named by its reference or
-/// handle, by which the gradient then is as by its value.
+/// Adds the derivatives of the sum of `ys` with respect to each of `xs`, in their order. A variable may be given by its
+/// reference or handle; the gradient is then the same as with respect to its value.
 ///
 /// ```
 /// use meshtf_graph::{GraphBuilder, gradient};
@@ -84,8 +84,8 @@ pub struct Differentiation {
 /// # Errors
 /// InvalidArgument if an output is not of this graph or inside of a loop, the nodes so far are not a valid graph, or `starts`
 /// does not fit `ys`. Unimplemented for a path through an op that has no gradient: the message has the node and the path. The
-/// builder is then as it was, but for its nodes having been checked, after which
-/// [`add_input`](GraphBuilder::add_input) does not take them any more.
+/// builder is then unchanged, except that its nodes have been checked, after which [`add_input`](GraphBuilder::add_input) does
+/// not accept them any more.
 pub fn gradients(
     g: &mut GraphBuilder,
     ys: &[Output],
@@ -101,7 +101,7 @@ pub fn gradients(
     added
 }
 
-/// Adds what makes a dense tensor of a gradient, if it is not one.
+/// Converts a gradient to a dense tensor, if it is not one.
 ///
 /// # Errors
 /// InvalidArgument if it is of another graph.

@@ -1,4 +1,4 @@
-//! What a rule is given: the node whose inputs' gradients it adds, the gradients of its outputs, and short ways to add nodes.
+//! The arguments of a rule: the node whose inputs' gradients it adds, the gradients of its outputs, and helpers that add nodes.
 
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, Tensor};
@@ -9,17 +9,17 @@ use super::{Gradient, Rows};
 use crate::op::Role;
 use crate::{Attr, Graph, GraphBuilder, Input, Node, NodeId, OpBuilder, Output};
 
-/// The gradients of a node's inputs, in their order; what is left out has none.
+/// The gradients of a node's inputs, in order; omitted ones have none.
 pub(super) type Grads = Result<Vec<Option<Gradient>>, Stop>;
 
-/// What a rule adds.
+/// The result of adding a node in a rule.
 pub(super) type Added = Result<Output, Stop>;
 
 /// One node to differentiate.
 pub(super) struct Call<'a> {
     pub g: &'a mut GraphBuilder,
     contexts: &'a mut Contexts,
-    /// What tells these gradients from others of the same graph.
+    /// The scope of these gradients, which distinguishes them from others of the same graph.
     pub source: &'a str,
     pub node: &'a Node,
     pub id: NodeId,
@@ -79,7 +79,7 @@ impl<'a> Call<'a> {
         of_inputs.unwrap_or_else(|| self.node.outputs[0].dtype)
     }
 
-    /// The gradient of an output as it came; `None` if it has none.
+    /// The gradient of an output, dense or sparse; `None` if it has none.
     pub fn gradient(&self, port: usize) -> Option<Gradient> {
         self.grads.get(port).copied().flatten()
     }
@@ -110,18 +110,18 @@ impl<'a> Call<'a> {
         self.d(0)
     }
 
-    /// What decides whether a tensor that the node takes arrives; `None` if no conditional does.
+    /// The condition under which a tensor that the node consumes arrives; `None` if no conditional decides it.
     pub fn arrival(&mut self, input: Output) -> Option<Arrival> {
         self.contexts.arrival(self.g.settled(), input)
     }
 
-    /// A number, of the dtype that the node computes with.
+    /// A number, of the dtype in which the node computes.
     pub fn num(&self, value: f64) -> Input {
         let number = rules::number(self.t(), value);
         Input::Value(number.unwrap_or_else(|| Tensor::scalar(value as f32)))
     }
 
-    /// What is left to be said of a node.
+    /// A builder for a node of that op.
     pub fn op(&mut self, op: &str) -> OpBuilder<'_> {
         self.g.op(op)
     }
@@ -174,7 +174,7 @@ impl<'a> Call<'a> {
         Ok(self.g.op("SelectV2").input(condition).input(x).input(y).build()?)
     }
 
-    /// Tensors one behind the other.
+    /// The concatenation of tensors.
     pub fn concat<I: Into<Input>>(&mut self, parts: impl IntoIterator<Item = I>, axis: i32) -> Added {
         Ok(self.g.op("ConcatV2").name("concat").inputs(parts).input(axis).build()?)
     }
@@ -186,7 +186,7 @@ impl<'a> Call<'a> {
         Ok(slice.input([at]).input([end]).input([1]).attr("shrink_axis_mask", 1).build()?)
     }
 
-    /// `x[from..to]` of a vector; both count from the end if negative, `None` stands for its end.
+    /// `x[from..to]` of a vector; both count from the end if negative, and `None` is the end.
     pub fn part(&mut self, x: Output, from: i32, to: Option<i32>) -> Added {
         let slice = self.g.op("StridedSlice").name("strided_slice").input(x);
         let end_mask = i64::from(to.is_none());
@@ -205,7 +205,7 @@ impl<'a> Call<'a> {
         self.conj_like(x, x)
     }
 
-    /// A complex number of two parts, which are float32 or float64 as `part` says.
+    /// A complex number of two parts, whose dtype `part` is float32 or float64.
     pub fn complex(&mut self, re: impl Into<Input>, im: impl Into<Input>, part: DType) -> Added {
         let whole = if part == DType::F64 { DType::C128 } else { DType::C64 };
         Ok(self.g.op("Complex").input(re).input(im).attr("Tout", whole).build()?)
@@ -216,7 +216,7 @@ impl<'a> Call<'a> {
         self.shape_as(of, DType::I32)
     }
 
-    /// The same as a vector of int32 or int64.
+    /// The shape as a vector of int32 or int64.
     pub fn shape_as(&mut self, of: Output, dtype: DType) -> Added {
         match self.g.settled().shapes().known(of) {
             Some(shape) => {
@@ -232,7 +232,7 @@ impl<'a> Call<'a> {
         self.un("Shape", of)
     }
 
-    /// What is known of the sizes of a tensor of the graph that is differentiated; `None` if not even its rank is.
+    /// The sizes of a tensor of the differentiated graph, as far as they are known; `None` if not even its rank is.
     pub fn sizes(&self, of: Output) -> Option<Vec<Option<usize>>> {
         if of.node.index() >= self.g.settled().len() {
             return None;
@@ -251,8 +251,8 @@ impl<'a> Call<'a> {
         (node.op.role == Role::Const).then(|| node.attrs.tensor("value").ok()?.to_i64s().ok())?
     }
 
-    /// The gradient of an input that was broadcast, from that of what it was broadcast to: summed over the axes along which it
-    /// was. `with` is what it was broadcast with.
+    /// The gradient of an input that was broadcast, from the gradient of the broadcast tensor: summed over the axes along which
+    /// it was broadcast. `with` is the other input of the broadcast.
     pub fn reduced(&mut self, gradient: Output, to: Output, with: Output) -> Added {
         if self.g.settled().shapes().are_same(to, with) {
             return Ok(gradient);
@@ -282,12 +282,12 @@ impl<'a> Call<'a> {
         some([x, y])
     }
 
-    /// An attribute of the node that a rule passes on.
+    /// An attribute of the node, for a rule that passes it on.
     pub fn attr(&self, name: &str) -> Attr {
         self.node.attrs.get(name).cloned().unwrap_or(Attr::Empty)
     }
 
-    /// A flag of the node.
+    /// A bool attribute of the node.
     pub fn flag(&self, name: &str) -> bool {
         self.node.attrs.bool(name).unwrap_or(false)
     }
@@ -326,7 +326,7 @@ pub(super) fn value_dtype(graph: &Graph, x: Output) -> DType {
     if dtype != DType::Resource {
         return dtype;
     }
-    // A handle is passed on from what makes the variable, by one input at each node.
+    // A handle is passed on from the node that makes the variable, by one input at each node.
     let (mut at, mut left) = (x.node, graph.len());
     while let (false, Some(input), true) = (graph.node(at).op.makes_variable, graph.node(at).inputs.first(), left > 0) {
         (at, left) = (input.node, left - 1);
@@ -341,7 +341,7 @@ impl From<Failure> for Stop {
 }
 
 /// The axes of the common shape along which a tensor of sizes `to` is broadcast with one of sizes `with`; `None` if that
-/// depends on sizes that are not known.
+/// depends on unknown sizes.
 fn broadcast_axes(to: &[Option<usize>], with: &[Option<usize>]) -> Option<Vec<i32>> {
     let rank = to.len().max(with.len());
     let size = |sizes: &[Option<usize>], axis: usize| match (axis + sizes.len()).checked_sub(rank) {

@@ -1,47 +1,47 @@
-//! In which branches of conditionals and in which loops the nodes of a graph are: what a Switch of a gradient is to be switched
-//! by, and which loop of the gradient its nodes belong to.
+//! The contexts of a graph's nodes: the branches of conditionals and the loops that they are in. They determine the predicate
+//! of a Switch of a gradient, and the loop of the gradient that its nodes belong to.
 
 use std::collections::HashMap;
 
 use crate::op::Role;
 use crate::{Graph, Node, NodeId, Output};
 
-/// A branch of a conditional or a loop, by its place in the list of all.
+/// A context (a branch of a conditional or a loop), by its index in the list of all.
 pub(super) type Place = usize;
 
-/// A branch of a conditional or a loop, inside of those around it.
+/// A branch of a conditional or a loop, nested in others.
 #[derive(Clone, Copy, Debug)]
 struct Context {
     kind: Kind,
-    /// What is directly around it.
+    /// The directly enclosing context.
     outer: Option<Place>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Branch(Arrival),
-    /// What a frame runs again and again.
+    /// A frame that iterates.
     Loop,
 }
 
-/// What decides whether a tensor arrives.
+/// The condition under which a tensor arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Arrival {
     pub predicate: Output,
-    /// The output of a Switch by that predicate which has a value when it does: 1 if the predicate holds.
+    /// The output of a Switch by that predicate that has a value in the same case: 1 if the predicate holds.
     pub port: u32,
 }
 
-/// The branches and loops of a graph, and where its nodes are.
+/// The contexts of a graph, and those of its nodes.
 #[derive(Default)]
 pub(super) struct Contexts {
     all: Vec<Context>,
     branches: HashMap<(Arrival, Option<Place>), Place>,
-    /// By the name of the frame and the loop around.
+    /// By the name of the frame and the enclosing context.
     loops: HashMap<(String, Option<Place>), Place>,
-    /// The nodes that bring something into each loop.
+    /// The Enter nodes of each loop.
     enters: HashMap<Place, Vec<NodeId>>,
-    /// Where each node runs.
+    /// The context that each node runs in.
     of_nodes: Vec<Option<Place>>,
 }
 
@@ -50,7 +50,7 @@ impl Contexts {
         let mut contexts = Contexts::default();
         contexts.find_all(graph);
         if !contexts.loops.is_empty() {
-            // Only now it is known of each loop which branches it is in, by all that enters it.
+            // Only now are the branches known that each loop is in, from all of its Enter nodes.
             contexts.enters.clear();
             contexts.find_all(graph);
         }
@@ -78,13 +78,13 @@ impl Contexts {
         }
     }
 
-    /// When a tensor that a Merge takes arrives: `None` if no conditional decides it.
+    /// The condition under which an input of a Merge arrives: `None` if no conditional decides it.
     pub fn arrival(&mut self, graph: &Graph, input: Output) -> Option<Arrival> {
         let place = self.of_output(graph, input)?;
         if let Kind::Branch(arrival) = self.all[place].kind { Some(arrival) } else { None }
     }
 
-    /// The branches that a node is in and the tensor that it takes is not, from the innermost on.
+    /// The branches that contain a node but not the tensor that it consumes, from the innermost on.
     pub fn left(&mut self, graph: &Graph, id: NodeId, input: Output) -> Vec<Arrival> {
         let outer = self.of_output(graph, input);
         let outer = self.depth(outer);
@@ -98,7 +98,7 @@ impl Contexts {
         left
     }
 
-    /// Where a node runs: the innermost branch or loop that any of its inputs is in.
+    /// The context of a node: the innermost branch or loop of any of its inputs.
     fn find(&mut self, graph: &Graph, id: NodeId) -> Option<Place> {
         let node = graph.node(id);
         let mut inner = None;
@@ -125,7 +125,7 @@ impl Contexts {
         }
     }
 
-    /// The loop that a node enters that runs in `from`.
+    /// The loop of an Enter node that runs in `from`.
     fn entered(&mut self, node: &Node, from: Option<Place>) -> Place {
         let around = self.loop_of(from);
         let frame = node.attrs.str("frame_name").unwrap_or("").to_owned();
@@ -139,7 +139,7 @@ impl Contexts {
         place
     }
 
-    /// Where an output is: where its node runs, or where a Switch, an Enter or an Exit brings it.
+    /// The context of an output: that of its node, or the one that a Switch, an Enter or an Exit leads to.
     pub fn of_output(&mut self, graph: &Graph, output: Output) -> Option<Place> {
         let outer = self.of_node(output.node);
         let node = graph.node(output.node);
@@ -159,12 +159,12 @@ impl Contexts {
         }
     }
 
-    /// Where a node runs.
+    /// The context of a node.
     pub fn of_node(&self, id: NodeId) -> Option<Place> {
         self.of_nodes.get(id.index()).copied().flatten()
     }
 
-    /// The innermost loop around a place, which may be one itself.
+    /// The innermost loop that encloses a context, or is that context.
     pub fn loop_of(&self, place: Option<Place>) -> Option<Place> {
         let mut at = place;
         while let Some(place) = at.filter(|&place| self.all[place].kind != Kind::Loop) {
@@ -173,7 +173,7 @@ impl Contexts {
         at
     }
 
-    /// What is directly around a place.
+    /// The directly enclosing context.
     pub fn outer(&self, place: Place) -> Option<Place> {
         self.all[place].outer
     }
@@ -182,7 +182,7 @@ impl Contexts {
         self.all[place].kind
     }
 
-    /// The nodes that bring something into a loop.
+    /// The Enter nodes of a loop.
     pub fn enters(&self, place: Place) -> &[NodeId] {
         self.enters.get(&place).map_or(&[], Vec::as_slice)
     }
@@ -196,12 +196,12 @@ impl Contexts {
     }
 }
 
-/// Whether a node decides of a loop variable whether it goes around again.
+/// Whether a node is the Switch of a loop variable, which decides whether it continues to the next iteration.
 pub(super) fn is_loop_switch(graph: &Graph, node: &Node) -> bool {
     node.op.role == Role::Switch && graph.node(node.inputs[1].node).op.role == Role::LoopCond
 }
 
-/// Whether a node is where a loop variable comes from outside of the loop and from the iteration before.
+/// Whether a node is the Merge of a loop variable, which takes the initial value and the value of the iteration before.
 pub(super) fn is_loop_merge(graph: &Graph, node: &Node) -> bool {
     node.op.role == Role::Merge && node.inputs.iter().any(|input| graph.node(input.node).op.role == Role::Enter)
 }
@@ -210,12 +210,12 @@ fn is_switch(graph: &Graph, id: NodeId) -> bool {
     graph.node(id).op.role == Role::Switch
 }
 
-/// Whether what a node takes from another is of the iteration before.
+/// Whether an edge from one node to another is the back edge of a loop.
 pub(super) fn leads_back(graph: &Graph, from: NodeId, to: &Node) -> bool {
     graph.node(from).op.role.leads_back(to.op.role)
 }
 
-/// The nodes that a node takes something of, but for what comes around a loop.
+/// The nodes whose outputs a node consumes, except over back edges of loops.
 fn sources(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
     let node = graph.node(id);
     let all = node.sources();

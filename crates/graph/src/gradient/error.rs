@@ -1,4 +1,4 @@
-//! Why something cannot be differentiated.
+//! The errors of differentiation.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use meshtf_tensor::failure::{Code, Failure};
 /// Most nodes of a path that a message names.
 const PATH_SHOWN: usize = 12;
 
-/// What the gradients reached that does not let them pass.
+/// The obstacle that the gradients reached.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum GradientError {
     #[error("node {node}: {op} has no gradient; the path to it is {path}")]
@@ -37,7 +37,7 @@ pub(super) enum GradientError {
     Failed(Failure),
 }
 
-/// The nodes from what is differentiated to where it failed.
+/// The nodes from a differentiated tensor to the obstacle.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Path(pub Vec<String>);
 

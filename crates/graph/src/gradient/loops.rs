@@ -1,8 +1,9 @@
-//! Gradients of loops, as TensorFlow 1 adds them: a loop that goes back through the iterations of the one that is differentiated.
+//! Gradients of loops, as in TensorFlow 1: a loop that goes back through the iterations of the differentiated loop.
 //!
-//! The loop that is differentiated gets a counter, and a stack for each value that the gradients need (`saved`). The loop of its
-//! gradient counts down and takes the values from the stacks. The gradient of a loop variable goes around it from the gradient of
-//! what left the loop to that of what entered it; those of loop invariants are added up (`sums`).
+//! The differentiated loop gets a counter, and a stack for each value that the gradients need (`saved`). The loop of its
+//! gradient counts down and pops the values from the stacks. The gradient of a loop variable is a loop variable of that loop:
+//! it enters as the gradient of the value at the Exit and leaves as the gradient of the value at the Enter. Those of loop
+//! invariants are summed (`sums`).
 
 mod again;
 mod saved;
@@ -23,10 +24,10 @@ use crate::{Graph, GraphBuilder, Node, NodeId, Output};
 
 pub(super) struct Loops {
     pub contexts: Contexts,
-    /// The scope of the gradients, by which the frames of their loops are named.
+    /// The scope of the gradients, which is part of the names of their loops' frames.
     scope: String,
     all: HashMap<Place, Loop>,
-    /// What says of each loop whether it goes on.
+    /// The LoopCond of each loop.
     conditions: HashMap<Place, Output>,
     saved: saved::Saved,
     again: again::Again,
@@ -36,13 +37,13 @@ pub(super) struct Loops {
 #[derive(Default)]
 struct Loop {
     variables: Vec<Variable>,
-    /// The nodes by which gradients come that are not ready yet.
+    /// The number of nodes that gradients come from and that are not ready yet.
     waiting: usize,
     exits: Vec<NodeId>,
-    /// Gradients of values that were put on stacks are handed on to it.
+    /// Gradients of values that were pushed on stacks are passed to it.
     is_handed: bool,
     is_open: bool,
-    /// Nodes and loops inside that are ready, but for the loop not being open.
+    /// Nodes and loops inside that are ready, except that the loop is not open.
     held: Vec<NodeId>,
     held_loops: Vec<Place>,
     backward: Option<Backward>,
@@ -54,37 +55,37 @@ struct Variable {
     enter: NodeId,
     next: NodeId,
     switch: NodeId,
-    /// What brings its last value out of the loop.
+    /// The Exit of its last value.
     exit: Option<NodeId>,
 }
 
-/// What was added to a loop, and the loop of its gradient.
+/// The nodes added to a loop, and the loop of its gradient.
 struct Backward {
     frame: String,
     parallel: i64,
-    /// Counts the iterations of the loop that is differentiated.
+    /// The counter of the differentiated loop's iterations.
     counted: Output,
-    /// Runs when all values of an iteration are on their stacks.
+    /// Runs when all values of an iteration have been pushed on their stacks.
     all_pushed: Output,
-    /// Whether the loop of the gradient goes on.
+    /// Whether the loop of the gradient continues.
     goes_on: Output,
-    /// What it begins with, and what ends after it.
+    /// Its entry and its end.
     start: Output,
     end: Output,
-    /// What runs in each iteration of it.
+    /// A node that runs in each iteration of it.
     iteration: Output,
-    /// Runs when all values of an iteration are taken from their stacks.
+    /// Runs when all values of an iteration have been popped from their stacks.
     all_popped: Output,
-    /// Where the gradients of loop variables come from the iteration behind, by their Switch.
+    /// The Merge of the gradient of each loop variable, by the variable's Switch.
     merges: HashMap<NodeId, Output>,
 }
 
-/// What a node is to a loop.
+/// The part of a node in the structure of a loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The first node that a loop variable meets, which its gradient leaves.
+    /// The Enter of a loop variable, where its gradient leaves the loop.
     VariableEnter,
-    /// What brings in a loop invariant.
+    /// The Enter of a loop invariant.
     InvariantEnter,
     Merge,
     Switch,
@@ -93,7 +94,7 @@ pub(super) enum Part {
 }
 
 impl Loops {
-    /// The loops of a graph that gradients pass through.
+    /// Finds the loops of a graph that gradients pass through.
     pub fn find(graph: &Graph, between: &Between, scope: String) -> Loops {
         let has_loops = graph.nodes().any(|(_, node)| node.op.role == Role::Enter);
         let contexts = if has_loops || between.has_branches { Contexts::of(graph) } else { Contexts::default() };
@@ -160,7 +161,7 @@ impl Loops {
         }
     }
 
-    /// What a node is to the loop that it belongs to; `None` for one that only runs in it.
+    /// The part of a node in the structure of its loop; `None` for a node of the body.
     pub fn part(graph: &Graph, node: &Node) -> Option<Part> {
         Some(match node.op.role {
             Role::Enter if node.attrs.bool("is_constant").unwrap_or(false) => Part::InvariantEnter,
@@ -184,7 +185,7 @@ impl Loops {
         self.contexts.loop_of(place)
     }
 
-    /// All gradients of an Exit are known; returns the loop that it leaves.
+    /// Called when all gradients of an Exit are known; returns the loop that it leaves.
     pub fn exit_is_ready(&mut self, exit: NodeId) -> Option<Place> {
         let place = self.around(exit)?;
         let it = self.all.get_mut(&place)?;
@@ -192,7 +193,7 @@ impl Loops {
         Some(place)
     }
 
-    /// The loops of which nothing that left them has a gradient, but values that were put on stacks.
+    /// The loops without a gradient at any Exit, but with gradients of values that were pushed on stacks.
     pub fn without_exits(&self) -> Vec<Place> {
         let mut places: Vec<Place> =
             self.all.iter().filter(|(_, it)| it.is_handed && it.waiting == 0).map(|(&place, _)| place).collect();
@@ -200,7 +201,7 @@ impl Loops {
         places
     }
 
-    /// Keeps a node that is ready for when the loop that it runs in is open; returns that loop, unless it is.
+    /// Holds a ready node until the loop that it runs in is open; returns that loop, unless it is open already.
     pub fn hold(&mut self, id: NodeId) -> Option<Place> {
         let place = self.around(id)?;
         let it = self.all.entry(place).or_default();
@@ -211,8 +212,8 @@ impl Loops {
         Some(place)
     }
 
-    /// Whether the gradients of all Exits of a loop are known, and the loop around it is open; else it is kept for when that is.
-    /// The second is the loop around it, if that may be opened first.
+    /// Whether the gradients of all Exits of a loop are known, and the enclosing loop is open; otherwise it is held until that
+    /// is. The second is the enclosing loop, if that may be opened first.
     pub fn may_open(&mut self, place: Place) -> (bool, Option<Place>) {
         let it = self.all.entry(place).or_default();
         if it.is_open || it.waiting > 0 {
@@ -241,8 +242,8 @@ impl Loops {
         (ready, std::mem::take(&mut it.held_loops))
     }
 
-    /// Adds the loop of the gradient, if there is any. `gradients` are those of the Exits. Returns the gradients of what entered
-    /// the loop and of what goes around it.
+    /// Adds the loop of the gradient, if there is any. `gradients` are those of the Exits. Returns the gradients of the values
+    /// that enter the loop and of those on its back edges.
     pub fn open(
         &mut self,
         g: &mut GraphBuilder,
@@ -284,8 +285,8 @@ impl Loops {
         Ok(found)
     }
 
-    /// The gradient of a loop variable has gone through the body: it goes on with the iteration before, as zeros if the variable
-    /// is not used there.
+    /// Called when the gradient of a loop variable has passed through the body: it continues with the previous iteration, as
+    /// zeros if the variable is not used there.
     pub fn close(&mut self, g: &mut GraphBuilder, switch: NodeId, gradient: Option<Gradient>) -> Result<(), Stop> {
         let Some(place) = self.around(switch) else { return Ok(()) };
         let merge = self.all.get(&place).and_then(|it| it.backward.as_ref()?.merges.get(&switch).copied());
@@ -316,7 +317,7 @@ impl Loops {
         let attrs = g.settled().node(enter).attrs.clone();
         let frame = attrs.str("frame_name").unwrap_or("").to_owned();
         let parallel = attrs.int("parallel_iterations").unwrap_or(10).max(1);
-        // The count begins where the loop does: in the iteration of the loop and in the branch around it.
+        // The counter starts where the loop does: in the iteration of the enclosing loop and in the enclosing branch.
         let start = self.entrance(g, place);
         let counted_around = around.and_then(|around| Some(self.all.get(&around)?.backward.as_ref()?.counted));
         let (count, counted, all_pushed) = g.with_device(device, |g| {
@@ -354,7 +355,7 @@ impl Loops {
         self.count_down(g, place, around, count, device)
     }
 
-    /// Adds the loop of a gradient: one iteration for each of the `count` of the loop that is differentiated.
+    /// Adds the loop of a gradient: one iteration for each of the `count` iterations of the differentiated loop.
     fn count_down(
         &mut self,
         g: &mut GraphBuilder,
@@ -389,7 +390,7 @@ impl Loops {
         let back = self.backward(place)?;
         (back.start, back.end) = (start, exit);
         (back.goes_on, back.iteration, back.all_popped) = (goes_on, counted, all_popped);
-        // What this loop takes from its stacks in one iteration of the loop around, it takes before the next.
+        // All pops of this loop in one iteration of the enclosing loop come before those of the next.
         if let Some(around) = around {
             let all_popped = self.backward(around)?.all_popped;
             g.add_control(all_popped, exit)?;
@@ -397,7 +398,7 @@ impl Loops {
         Ok(())
     }
 
-    /// What enters a loop in exactly the branch and the iteration that the loop is in; `None` if it is in none.
+    /// A value that enters a loop in exactly the branch and the iteration that the loop is in; `None` if it is in none.
     fn entrance(&mut self, g: &GraphBuilder, place: Place) -> Option<Output> {
         let outer = self.contexts.outer(place)?;
         let inputs = self.contexts.enters(place).iter().filter_map(|&id| g.settled().node(id).inputs.first().copied());
@@ -405,7 +406,7 @@ impl Loops {
         inputs.into_iter().find(|&input| self.contexts.of_output(g.settled(), input) == Some(outer))
     }
 
-    /// The gradient of a loop variable of which nothing is differentiated that left the loop.
+    /// The gradient of a loop variable whose final value is not differentiated.
     fn zeros_for_exit(&mut self, g: &mut GraphBuilder, place: Place, variable: Variable) -> Result<Output, Failure> {
         let exit = match variable.exit {
             Some(exit) => Output { node: exit, port: 0 },
@@ -422,8 +423,8 @@ impl Loops {
     }
 }
 
-/// Adds what one iteration of a counter adds or takes; returns its result, what goes to the next iteration and what that waits
-/// for.
+/// Adds the addition or subtraction of one iteration of a counter; returns its result, the value for the next iteration and the
+/// node that this waits for.
 fn step(g: &mut GraphBuilder, switch: Output, op: &str, sync: &str) -> Result<(Output, (Output, Output)), Failure> {
     let body = g.op("Identity").input(switch.port(1)).build()?;
     let one = g.op("Const").attr("value", Tensor::scalar(1)).control(body).build()?;

@@ -1,4 +1,4 @@
-//! Gradients of a whole graph by name: what a command line asks for.
+//! Gradients of a whole graph by name, for the command line.
 
 use meshtf_tensor::failure::Result;
 
@@ -9,19 +9,19 @@ use crate::{Graph, GraphBuilder, Output};
 /// The gradient with respect to one tensor, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedGradient {
-    /// The tensor that it is the gradient with respect to, as it was named.
+    /// The tensor that it is the gradient with respect to, as given by the caller.
     pub by: String,
-    /// The name under which it is fetched; `None` if nothing that is differentiated depends on the tensor.
+    /// The name under which it is fetched; `None` if no differentiated tensor depends on the tensor.
     pub name: Option<String>,
-    /// The names of its values, indices and dense shape, if it is a sparse one. The one of `name` is dense nevertheless.
+    /// The names of its values, indices and dense shape, if it is sparse. The tensor `name` is dense nevertheless.
     pub rows: Option<[String; 3]>,
 }
 
-/// Adds the derivatives of the sum of some tensors by others to a graph. That by `a/b` is named `gradients/a/b`, that by `a/b:1`
-/// `gradients/a/b_1`; and `gradients_1/a/b` if the graph has gradients already.
+/// Adds the derivatives of the sum of some tensors with respect to others to a graph. That with respect to `a/b` is named
+/// `gradients/a/b`, that with respect to `a/b:1` `gradients/a/b_1`; and `gradients_1/a/b` if the graph has gradients already.
 ///
 /// # Errors
-/// As [`gradients`](super::gradients), and InvalidArgument for a name that is of no tensor.
+/// As [`gradients`](super::gradients), and InvalidArgument for a name that denotes no tensor.
 pub fn of_graph(
     graph: Graph,
     of: &[String],
@@ -36,7 +36,7 @@ pub fn of_graph(
     g.settle()?;
     let scope = g.free_scope("gradients");
     let names: Vec<String> = xs.iter().map(|x| full_name(&scope, &g.settled().node(x.node).name, x.port)).collect();
-    // The nodes that compute the gradients have other names.
+    // The nodes that compute the gradients get other names.
     names.iter().for_each(|name| g.reserve(name));
     let options = Differentiation { unconnected, ..Differentiation::default() };
     let found = walk(&mut g, &scope, &ys, &xs, &options)?;
@@ -69,7 +69,7 @@ fn full_name(scope: &str, node: &str, port: u32) -> String {
     if port == 0 { format!("{scope}/{node}") } else { format!("{scope}/{node}_{port}") }
 }
 
-/// Names a tensor; says what it is named.
+/// Adds a node with the value of a tensor under a name; returns its full name.
 fn add(g: &mut GraphBuilder, name: &str, output: Output) -> Result<String> {
     let named = g.op("Identity").name(name).input(output).build()?;
     Ok(g.tensor_name(named))

@@ -1,4 +1,4 @@
-//! Which nodes gradients pass through: those that lie between what is differentiated and what it is differentiated by.
+//! The nodes that gradients pass through: those between the differentiated tensors and the tensors they are differentiated by.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,15 +14,15 @@ pub(super) fn is_differentiable(dtype: DType) -> bool {
     dtype.is_differentiable() || dtype.is_handle()
 }
 
-/// The nodes between, by their places in the graph.
+/// The nodes between, by their indices in the graph.
 pub(super) struct Between {
-    /// How many inputs of nodes between each node still waits for; `None` for a node that is not between.
+    /// The number of consuming inputs, of nodes between, that each node still waits for; `None` for a node that is not between.
     pub waits: Vec<Option<u32>>,
     /// Nodes beyond which nothing is differentiated.
     pub stops: HashSet<NodeId>,
     /// Whether there are conditionals between.
     pub has_branches: bool,
-    /// What a node takes from a stack was put there as this.
+    /// The pushed value of each node that pops from a stack.
     pub pushed: HashMap<NodeId, Output>,
 }
 
@@ -37,7 +37,7 @@ impl Between {
                 open.push(y.node);
             }
         }
-        // Each node counts the inputs that it has of others between, once those are known.
+        // Each node counts the inputs that consume it, of nodes between, once these are known.
         let mut between = Vec::new();
         while let Some(id) = open.pop() {
             between.push(id);
@@ -51,7 +51,7 @@ impl Between {
         }
         let has_branches = between.iter().any(|&id| matches!(graph.node(id).op.role, Role::Switch | Role::Merge));
         for id in between {
-            // Nothing waits for what goes around a loop: its gradient begins with that of what leaves the loop.
+            // The back edge of a loop does not count: its gradient begins with that of the loop's output.
             let node = graph.node(id);
             let inputs = node.inputs.iter().filter(|input| !leads_back(graph, input.node, node));
             for input in inputs.chain(pushed.get(&id)) {
@@ -88,7 +88,7 @@ fn reached(graph: &Graph, xs: &[Output], pushed: &HashMap<NodeId, Output>) -> Ve
     let mut open: Vec<NodeId> = xs.iter().map(|x| x.node).collect();
     let is_start: HashSet<NodeId> = open.iter().copied().collect();
     while let Some(id) = open.pop() {
-        // Nothing flows back through such a node.
+        // Gradients do not pass through such a node.
         let is_end = !is_start.contains(&id) && rules::is_not_differentiable(graph.node(id).op.name);
         if !is_end && !std::mem::replace(&mut is_reached[id.index()], true) {
             open.extend(consumers[id.index()].iter().map(|&to| NodeId(to)));
@@ -97,7 +97,8 @@ fn reached(graph: &Graph, xs: &[Output], pushed: &HashMap<NodeId, Output>) -> Ve
     is_reached
 }
 
-/// Where gradients end on the way from `y` to `x`, if there is a way: the first node there that `x` has a gradient up to.
+/// The node at which gradients end on the way from `y` to `x`, if there is such a path: the first node before `y` that consumes
+/// a tensor through which gradients reach `x`, but lets none pass itself.
 pub fn cut_off_at(graph: &Graph, y: Output, x: Output) -> Option<NodeId> {
     let mut is_before_y = vec![false; graph.len()];
     let mut open = vec![y.node];
@@ -114,8 +115,8 @@ pub fn cut_off_at(graph: &Graph, y: Output, x: Output) -> Option<NodeId> {
     graph.nodes().map(|(id, _)| id).find(|&id| is_end(id))
 }
 
-/// The nodes that take values from stacks, with what is put there. A stack that several nodes use is left out, as TensorFlow's
-/// own gradients leave out all.
+/// The nodes that pop from stacks, with the pushed values. A stack that several nodes use is omitted, as TensorFlow's own
+/// gradients omit all.
 fn through_stacks(graph: &Graph) -> HashMap<NodeId, Output> {
     let mut stacks: HashMap<NodeId, (Vec<NodeId>, Vec<Output>)> = HashMap::new();
     for (id, node) in graph.nodes() {

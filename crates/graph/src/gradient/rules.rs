@@ -1,7 +1,7 @@
-//! The rules by the ops that they are for: what the gradients of a node's inputs are, given those of its outputs.
+//! The gradient rules by op: each computes the gradients of a node's inputs from those of its outputs.
 //!
-//! A rule adds ops of the vocabulary. Each op with inputs and outputs has a rule, or stands in one of the lists below: a test
-//! holds that.
+//! A rule adds ops of the vocabulary. Each op with inputs and outputs has a rule, or is in one of the lists below: a test
+//! checks that.
 
 mod activation;
 mod arrange;
@@ -40,33 +40,33 @@ use meshtf_tensor::{Complex, DType, Tensor};
 use super::call::{Call, Grads};
 use crate::op;
 
-/// Adds what turns the gradients of a node's outputs into those of its inputs.
+/// Adds the nodes that turn the gradients of a node's outputs into those of its inputs.
 pub(super) type Rule = fn(&mut Call) -> Grads;
 
-/// Why a rule adds no gradient.
+/// The reason why a rule adds no gradient.
 pub(super) enum Stop {
-    /// The op has none.
+    /// The op has no rule.
     NoRule,
     /// It is part of a loop.
     Loop,
-    /// The graph says that there must be none, with that reason.
+    /// The graph states that there must be none, with that reason.
     Prevented(String),
-    /// The op has one, but not for a node like this: what about it.
+    /// The op has a rule, but not for a node like this: the detail.
     Unsupported(String),
     /// A node could not be added.
     Failed(Failure),
 }
 
-/// What is known of the gradient of an op.
+/// The knowledge about the gradient of an op.
 pub(super) enum Known {
     Rule(Rule),
-    /// No input has a gradient, whatever those of the outputs are.
+    /// No input has a gradient, whatever the gradients of the outputs.
     NotDifferentiable,
-    /// It is not known.
+    /// The gradient is not known.
     Nothing,
 }
 
-/// What is known of the gradient of the op of that name; of an older name of an op, that of the newer one.
+/// The knowledge about the gradient of the op of that name; for an older name of an op, that of the newer one.
 pub(super) fn of(name: &str) -> Known {
     let newer = || op::lookup(name).map(|op| op.runs_as().name).and_then(named);
     match named(name) {
@@ -111,8 +111,8 @@ fn named(name: &str) -> Option<Rule> {
     FAMILIES.iter().find_map(|family| family(name))
 }
 
-/// Whether no input of an op has a gradient, as TensorFlow declares of it, or since its outputs do not depend on the values of
-/// its inputs smoothly or at all.
+/// Whether no input of an op has a gradient: TensorFlow declares it so, or its outputs do not depend on the values of its
+/// inputs smoothly or at all.
 pub(super) fn is_not_differentiable(name: &str) -> bool {
     NOT_DIFFERENTIABLE.contains(&name)
 }
@@ -353,7 +353,7 @@ pub(super) fn number(dtype: DType, value: f64) -> Option<Tensor> {
     })
 }
 
-/// A vector of int64, or else of int32.
+/// A vector of int64, or otherwise of int32.
 pub(super) fn integers(dtype: DType, values: &[i64]) -> Tensor {
     match dtype {
         DType::I64 => Tensor::vector(values.to_vec()),

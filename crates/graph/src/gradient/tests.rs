@@ -1,5 +1,5 @@
-//! The walk, without running anything: which nodes it adds, where, and what it refuses. What they compute is held against
-//! TensorFlow in `src/exec/tests/gradients.rs`.
+//! Tests of the walk, without running a graph: the nodes that it adds, their devices, and the graphs that it refuses. Their
+//! values are compared with TensorFlow's in `src/exec/tests/gradients.rs`.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::rules::{self, Known};
 use super::*;
 use crate::{Attr, Graph, NodeDef, op};
 
-/// Ops with inputs and float or resource outputs of which no gradient is known yet, or of which TensorFlow knows none.
+/// Ops with inputs and float or resource outputs that have no known gradient yet, or none in TensorFlow.
 const WITHOUT: &[&str] = &[
     "AccumulatorNumAccumulated",
     "AccumulatorTakeGradient",
@@ -340,7 +340,7 @@ fn nodes_are_named_and_placed_after_those_they_are_of() {
         ("gradients/Fill", "/job:ps/task:0"),
         ("gradients/z_grad/Mul", "/job:ps/task:0"),
         ("gradients/z_grad/Mul_1", "/job:ps/task:0"),
-        // Where paths meet, on the node whose output's gradient it is.
+        // Where paths meet: on the device of the node whose output's gradient it is.
         ("gradients/AddN", "/job:worker/task:1"),
         ("gradients/a/y_grad/TanhGrad", "/job:worker/task:1"),
     ] {
@@ -362,7 +362,7 @@ fn what_does_not_depend_has_no_gradient_or_zeros() {
         g
     };
     let mut g = make();
-    // Neither rounding nor an integer lets a gradient pass.
+    // Gradients pass neither through rounding nor through an integer.
     assert_eq!(by(&mut g, &["neg"], &["x", "v"]).unwrap(), [None, None]);
     let of_product = by(&mut g, &["z"], &["x", "int"]).unwrap();
     assert!(name(&g, of_product[0]).starts_with("gradients_1/z_grad/"), "{}", name(&g, of_product[0]));
@@ -414,7 +414,7 @@ fn what_has_no_gradient_is_refused_with_the_path_to_it() {
     let failure = by(&mut g, &["neg"], &["x"]).unwrap_err();
     assert_eq!(failure.code, Code::Unimplemented);
     assert_eq!(failure.message, "node lu: Lu has no gradient; the path to it is neg <- exp <- lu");
-    // Nothing is left behind, not even a name.
+    // Nothing is left behind, not even a reserved name.
     assert_eq!(g.nodes().len(), 0);
     assert_eq!(g.settled().len(), before);
     assert_eq!(by(&mut g, &["neg"], &["lu"]).map(|found| name(&g, found[0])).unwrap(), "gradients/exp_grad/mul");
@@ -437,7 +437,7 @@ fn what_has_no_gradient_is_refused_with_the_path_to_it() {
     assert!(by_with(&mut other, &["exp"], &["x"], options).unwrap_err().message.contains("2 tensors to start from"));
 }
 
-/// `while x < 10 { x = body(x, switch) }` on a device of its own; `y` is what leaves it.
+/// `while x < 10 { x = body(x, switch) }` on a separate device; `y` is the value that leaves it.
 fn a_loop(body: impl FnOnce(&mut GraphBuilder, Output, Output) -> Output) -> GraphBuilder {
     let mut g = GraphBuilder::new();
     let x = g.placeholder("x", DType::F32, PartialShape::UNKNOWN).unwrap();
@@ -464,7 +464,8 @@ fn squared(g: &mut GraphBuilder, _: Output, x: Output) -> Output {
     g.op("Square").name("square").input(x).build().unwrap()
 }
 
-/// What a loop's gradient needs is kept where the loop runs, and its nodes run there; a second gradient has its own.
+/// The values for a loop's gradient are stored on the loop's device, and its nodes run there; a second gradient has separate
+/// ones.
 #[test]
 fn the_gradient_of_a_loop_is_a_loop_on_its_device() {
     let mut g = a_loop(squared);
@@ -477,7 +478,7 @@ fn the_gradient_of_a_loop_is_a_loop_on_its_device() {
     }
     let frames: HashSet<&str> = ours("Enter").iter().map(|node| node.attrs.str("frame_name").unwrap()).collect();
     assert_eq!(frames, HashSet::from(["f", "gradients/f"]));
-    // What is not a gradient of the body adds a counter for each of the two loops, and the gradient that goes around.
+    // In addition to the gradient of the body: a counter for each of the two loops, and the gradient of the loop variable.
     assert_eq!(ours("NextIteration").len(), 3);
     let again = by(&mut g, &["y"], &["x"]).unwrap();
     assert_eq!(name(&g, again[0]), "gradients_1/b_enter");
@@ -505,7 +506,7 @@ fn what_a_loop_does_in_another_order_is_refused_by_name() {
     assert!(names.is_empty(), "{names:?}");
 }
 
-/// A long chain with a sum of two gradients at each link: what is added grows with it, and nothing recurses.
+/// A long chain with a sum of two gradients at each link: the added nodes grow linearly with it, and nothing recurses.
 #[test]
 fn what_is_added_grows_with_the_graph() {
     let added = |links: usize| {
@@ -543,7 +544,7 @@ fn gradients_of_a_graph_by_name() {
     assert_eq!(again[0].name.as_deref(), Some("gradients_1/a/b"));
 }
 
-/// The first node of a gradient is a Fill, named so if that is free.
+/// The first node of a gradient is a Fill, named `Fill` if that is free.
 #[test]
 fn gradients_have_their_names_whatever_computes_them() {
     let mut g = GraphBuilder::new();

@@ -1,4 +1,4 @@
-//! The walk back through a graph that adds its gradients.
+//! The backward walk through a graph that adds its gradients.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,7 +15,7 @@ use super::{Differentiation, Gradient, Rows, Unconnected};
 use crate::op::Role;
 use crate::{Attr, Graph, GraphBuilder, Node, NodeId, Output};
 
-/// Adds the gradients of `ys` by `xs` to the graph of a builder whose nodes are all checked, in that scope.
+/// Adds the gradients of `ys` with respect to `xs` to the graph of a builder whose nodes are all checked, in that scope.
 pub(super) fn walk(
     g: &mut GraphBuilder,
     scope: &str,
@@ -82,20 +82,20 @@ fn check(g: &GraphBuilder, ys: &[Output], xs: &[Output], options: &Differentiati
 struct Walk<'g> {
     g: &'g mut GraphBuilder,
     between: Between,
-    /// What was found of the gradient of each tensor so far, by the paths from it.
+    /// The gradients found so far of each tensor, one for each path from it.
     found: HashMap<Output, Vec<Gradient>>,
-    /// The node by which the first gradient of a node came: the way back to what is differentiated.
+    /// The node through which the first gradient of a node came: the way back to a differentiated tensor.
     came_from: HashMap<NodeId, NodeId>,
-    /// The nodes of which all gradients are known.
+    /// The nodes whose gradients are all known.
     ready: VecDeque<NodeId>,
-    /// What tells these gradients from others of the same graph: their scope.
+    /// The scope of these gradients, which distinguishes them from others of the same graph.
     source: String,
-    /// In which branches of conditionals and loops nodes are, and what was added for the loops.
+    /// The contexts of the nodes, and the nodes added for loops.
     loops: Loops,
 }
 
 impl Walk<'_> {
-    /// Sets the gradients of what is differentiated: ones, or what is given.
+    /// Sets the gradients of the differentiated tensors: ones, or the given ones.
     fn start(&mut self, ys: &[Output], starts: &[Option<Output>]) -> Result<()> {
         let mut are_ready = HashSet::new();
         for (i, &y) in ys.iter().enumerate() {
@@ -116,7 +116,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// All gradients of a node's outputs are known. Those of a loop go on once those of all its Exits are.
+    /// Called when all gradients of a node's outputs are known. Those of a loop continue once those of all its Exits are known.
     fn make_ready(&mut self, id: NodeId) -> Result<()> {
         let place = match self.g.settled().node(id).op.role {
             Role::Exit => self.loops.exit_is_ready(id),
@@ -131,7 +131,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Opens a loop and what is kept for that, if it may be opened.
+    /// Opens a loop, and releases the nodes held for it, if it may be opened.
     fn open(&mut self, place: Place, by: NodeId) -> Result<()> {
         let mut open = vec![place];
         while let Some(place) = open.pop() {
@@ -162,7 +162,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes note of gradients that came by a node.
+    /// Records gradients that came through a node.
     fn take(&mut self, from: NodeId, found: std::result::Result<Vec<(Output, Output)>, Stop>) -> Result<()> {
         let node = self.g.settled().node(from).clone();
         for (output, gradient) in found.map_err(|stop| self.stopped(from, &node, stop))? {
@@ -237,7 +237,7 @@ impl Walk<'_> {
         are_ready.into_iter().try_for_each(|id| self.make_ready(id))
     }
 
-    /// The gradients of the inputs of a node that makes a loop.
+    /// The gradients of the inputs of a node that is part of a loop's structure.
     fn pass_part(
         &mut self,
         id: NodeId,
@@ -257,7 +257,7 @@ impl Walk<'_> {
         passed.map_err(|stop| self.stopped(id, node, stop).into())
     }
 
-    /// A loop variable has a gradient by what its Switch hands on alone.
+    /// A loop variable may have a gradient only through the output of its Switch.
     fn check_taken(&self, id: NodeId, node: &Node, input: Output) -> Result<()> {
         let graph = self.g.settled();
         match Loops::part(graph, graph.node(input.node)) {
@@ -278,7 +278,7 @@ impl Walk<'_> {
         grads: Vec<Option<Gradient>>,
     ) -> Result<Vec<Option<Gradient>>> {
         let rule = match rules::of(node.op.name) {
-            // A node that cannot run has an op of no name.
+            // A node that cannot run has a placeholder op.
             rules::Known::Rule(rule) if node.refused.is_none() => rule,
             rules::Known::NotDifferentiable if node.refused.is_none() => return Ok(vec![None; node.inputs.len()]),
             _ => return Err(self.stopped(id, node, Stop::NoRule).into()),
@@ -288,7 +288,7 @@ impl Walk<'_> {
         let device = home(g.settled(), node).to_owned();
         let added = g.with_device(&device, |g| {
             g.with_scope(&format!("{}_grad", node.name), |g| {
-                // A rule that stops is not a failure of the builder: it is reported with the path.
+                // A rule that stops is not an error of the builder: it is reported with the path.
                 match rule(&mut Call::new(g, contexts, source, node, id, grads)) {
                     Ok(grads) => Ok(Ok(grads)),
                     Err(Stop::Failed(failure)) => Err(failure),
@@ -306,8 +306,8 @@ impl Walk<'_> {
         Ok(grads)
     }
 
-    /// A gradient with respect to a tensor that a node inside of a branch takes from outside of it, not by a Switch: zeros if the
-    /// branch is not taken.
+    /// A gradient with respect to a tensor that a node inside of a branch consumes from outside of it without a Switch: zeros
+    /// if the branch is not taken.
     fn brought_out(&mut self, id: NodeId, node: &Node, input: Output, gradient: Gradient) -> Result<Gradient> {
         if !self.between.has_branches || node.op.role.is_control_flow() {
             return Ok(gradient);
@@ -354,7 +354,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The whole gradient of a tensor: the sum of those that came by each path.
+    /// The complete gradient of a tensor: the sum of those of all paths.
     fn sum_up(&mut self, output: Output, node: &Node) -> Result<Option<Gradient>> {
         let Some(found) = self.found.get(&output) else { return Ok(None) };
         if let [one] = found[..] {
@@ -369,7 +369,7 @@ impl Walk<'_> {
         Ok(Some(sum))
     }
 
-    /// Nodes around a loop wait for each other, and what lies before them is never reached.
+    /// Nodes of a cycle wait for each other, and the nodes before them are never reached.
     fn check_done(&self) -> Result<()> {
         let graph = self.g.settled();
         let waiting = (0..).zip(&self.between.waits).filter(|(_, waits)| waits.is_some_and(|count| count > 0));
@@ -393,9 +393,9 @@ impl Walk<'_> {
     }
 }
 
-/// The device that a node requests, or if it requests to be with another by its attribute `_class`, the other's.
+/// The device that a node requests, or that of the node that its attribute `_class` names.
 fn home<'g>(graph: &'g Graph, node: &'g Node) -> &'g str {
-    /// Most nodes that are each placed with the next: of that many, some are in a circle.
+    /// Most nodes in a chain of colocations: a longer chain has a cycle.
     const MOST: usize = 64;
     let with = |node: &Node| {
         let Some(Attr::Strs(classes)) = node.attrs.get("_class") else { return None };
@@ -406,7 +406,7 @@ fn home<'g>(graph: &'g Graph, node: &'g Node) -> &'g str {
     all.find(|node| !node.device.is_empty()).map_or("", |node| node.device.as_str())
 }
 
-/// Adds gradients up: dense ones by AddN; sparse ones are put one behind the other, if all are.
+/// Adds gradients up: dense ones by AddN; if all are sparse, their rows are concatenated.
 fn add_up(g: &mut GraphBuilder, all: &[Gradient]) -> Result<Gradient> {
     let rows: Vec<Rows> =
         all.iter().filter_map(|one| if let Gradient::Sparse(rows) = one { Some(*rows) } else { None }).collect();
@@ -415,7 +415,7 @@ fn add_up(g: &mut GraphBuilder, all: &[Gradient]) -> Result<Gradient> {
         return g.op("AddN").inputs(dense).build().map(Gradient::Dense);
     }
     let values = g.op("ConcatV2").name("concat").inputs(rows.iter().map(|rows| rows.values)).input(0).build()?;
-    // Some may be int32 and others int64.
+    // The indices may be int32 and int64 mixed.
     let indices = rows
         .iter()
         .map(|rows| g.op("Cast").input(rows.indices).attr("DstT", DType::I64).build())

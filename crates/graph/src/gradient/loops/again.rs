@@ -1,25 +1,27 @@
-//! Gradients of gradients of loops: what the gradient of a loop took from a stack has a gradient by what was put there.
+//! Gradients of gradients of loops: a value that the gradient of a loop popped from a stack has a gradient with respect to the
+//! value that was pushed.
 //!
-//! The loop of the gradient is differentiated like any other. In the loop of its gradient, the gradients of what it took from
-//! a stack are put on another stack, from which the loop that goes back through the first one takes them: in the order in which
-//! the values were put on theirs, backwards.
+//! The loop of the gradient is differentiated like any other. In the loop of its gradient, the gradients of popped values are
+//! pushed on another stack, from which the loop that goes back through the first one pops them: in the order in which the
+//! values were pushed on theirs, reversed.
 
 use super::Loops;
 use crate::gradient::context::Place;
 use crate::gradient::rules::Stop;
 use crate::{GraphBuilder, NodeId, Output};
 
-/// Gradients on their way from one loop to another.
+/// Gradients that are passed from one loop to another.
 #[derive(Default)]
 pub(super) struct Again {
     /// The stacks with the gradients of values, for loops that are not open yet.
     waiting: Vec<(Output, Output)>,
-    /// What a loop waits for before it begins, while it is not open.
+    /// The nodes that a loop which is not open yet waits for before it begins.
     ends: Vec<(Place, Output)>,
 }
 
 impl Loops {
-    /// Passes the gradient of what a node popped from a stack on to what was pushed. Returns the resulting gradients.
+    /// Passes the gradient of a value that a node popped from a stack to the value that was pushed. Returns the resulting
+    /// gradients.
     pub fn hand_on(
         &mut self,
         g: &mut GraphBuilder,
@@ -57,7 +59,7 @@ impl Loops {
         if self.backward(to).is_ok() { self.handed(g, to) } else { Ok(Vec::new()) }
     }
 
-    /// The gradients that were handed on to a loop that is open now.
+    /// The gradients that were passed to a loop that is open now.
     pub(super) fn handed(&mut self, g: &mut GraphBuilder, place: Place) -> Result<Vec<(Output, Output)>, Stop> {
         let mut found = Vec::new();
         for (pushed, stack) in std::mem::take(&mut self.again.waiting) {
@@ -72,7 +74,7 @@ impl Loops {
         Ok(found)
     }
 
-    /// What a loop that opens now waits for.
+    /// The nodes that a loop which opens now waits for.
     pub(super) fn ends_before(&mut self, place: Place) -> Vec<Output> {
         let (ends, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.again.ends).into_iter().partition(|(first, _)| *first == place);

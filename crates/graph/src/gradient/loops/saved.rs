@@ -1,4 +1,4 @@
-//! What the gradient of a loop takes from the loop: values that are kept on stacks, loop invariants, constants.
+//! Values of a loop that its gradient uses: values stored on stacks, loop invariants, constants.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -12,19 +12,19 @@ use crate::gradient::rules::{self, Stop};
 use crate::op::Role;
 use crate::{Graph, GraphBuilder, NodeId, Output, split_tensor_name};
 
-/// What was added to loops and their gradients so far.
+/// The nodes added so far to loops and their gradients.
 #[derive(Default)]
 pub(super) struct Saved {
-    /// Nodes that were added to what is differentiated, by their ids and names.
+    /// Nodes that were added to the differentiated graph, by their ids and names.
     notes: HashMap<NodeId, Note>,
     noted: HashMap<String, NodeId>,
     /// The values of tensors in the loop of the gradient.
     reals: HashMap<(Place, Output), Output>,
     stacks: HashMap<Output, Output>,
-    /// What was brought into a place from outside of all loops: in what is differentiated, and in its gradient.
+    /// Tensors from outside of all loops, entered into a context: of the differentiated graph, and of its gradient.
     forward: HashMap<(Output, Place), Output>,
     backward: HashMap<(Output, Place), Output>,
-    /// Nodes that bring something into the loop of a gradient, which is the same in each iteration.
+    /// Nodes that enter a loop invariant into the loop of a gradient.
     invariants: HashSet<String>,
 }
 
@@ -36,7 +36,7 @@ struct Note {
 }
 
 impl Saved {
-    /// Knows a node that was added to what is differentiated.
+    /// Records a node that was added to the differentiated graph.
     pub fn note(&mut self, g: &GraphBuilder, output: Output, place: Option<Place>, dtype: DType, device: &str) {
         self.noted.insert(g.tensor_name(output.port(0)), output.node);
         self.notes.insert(output.node, Note { place, dtype, device: device.to_owned() });
@@ -44,8 +44,7 @@ impl Saved {
 }
 
 impl Loops {
-    /// Adds nodes that belong to the gradient of a loop, if to one at all: they may take tensors of the loop as if they were in
-    /// it.
+    /// Adds nodes that belong to the gradient of a loop, if any: they may use tensors of the loop as if they were in it.
     pub fn inside<T>(
         &mut self,
         g: &mut GraphBuilder,
@@ -59,7 +58,7 @@ impl Loops {
         Ok(added)
     }
 
-    /// Makes nodes that were added part of the gradient of a loop.
+    /// Moves added nodes into the gradient of a loop.
     pub fn move_inside(&mut self, g: &mut GraphBuilder, place: Option<Place>, added: Range<usize>) -> Result<(), Stop> {
         let Some(place) = place else { return Ok(()) };
         let iteration = self.backward(place)?.iteration;
@@ -84,7 +83,7 @@ impl Loops {
                 };
                 g.replace_input(index, i, real)?;
             }
-            // What takes nothing of this iteration waits for it.
+            // A node without an input of this iteration waits for the iteration.
             let is_invariant = |input: &String| self.saved.invariants.contains(split_tensor_name(input).0);
             let def = &g.nodes()[index];
             if def.inputs.iter().filter(|input| !input.starts_with('^')).all(is_invariant) {
@@ -94,14 +93,15 @@ impl Loops {
         Ok(())
     }
 
-    /// The tensor of what is differentiated that an input means; `None` for one of the gradient.
+    /// The tensor of the differentiated graph that an input denotes; `None` for a tensor of the gradient.
     fn differentiated(&self, graph: &Graph, input: &str) -> Option<Output> {
         let (name, port) = split_tensor_name(input);
         let node = graph.find(name).or_else(|| self.saved.noted.get(name).copied())?;
         Some(Output { node, port })
     }
 
-    /// Leaves a node if its inputs are that makes little of them: what it makes is kept rather than what it takes.
+    /// Leaves a node in the differentiated loop if it only measures its inputs (their shape, size or rank): its small result is
+    /// stored instead of them. Returns whether it does.
     fn is_measured(&mut self, g: &GraphBuilder, place: Place, index: usize, taken: &[Option<Output>]) -> bool {
         let (def, output) = (&g.nodes()[index], g.nth_added(index));
         if !matches!(def.op.as_str(), "Shape" | "ShapeN" | "Size" | "Rank") {
@@ -121,14 +121,14 @@ impl Loops {
         true
     }
 
-    /// The value that a tensor of a loop has in the iteration that the loop of the gradient goes back through.
+    /// The value of a tensor of a loop in the iteration that the loop of the gradient goes back through.
     pub(super) fn real(&mut self, g: &mut GraphBuilder, place: Place, of: Output) -> Result<Output, Stop> {
         if let Some(&real) = self.saved.reals.get(&(place, of)) {
             return Ok(real);
         }
         let here = self.place_of(g.settled(), of);
         let real = if self.contexts.loop_of(here) != Some(place) {
-            // Only what is outside of all loops is taken by nodes inside as it is.
+            // Only tensors from outside of all loops can be used directly by nodes inside.
             self.bring_back(g, of, place)?
         } else if let Some(outer) = self.invariant(g.settled(), of) {
             let around = self.contexts.loop_of(self.contexts.outer(place));
@@ -148,7 +148,7 @@ impl Loops {
         Ok(real)
     }
 
-    /// A tensor of the loop of a gradient if a branch inside of the loop is taken.
+    /// A tensor in the loop of a gradient that is used only if a branch inside of the loop is taken.
     fn guarded(
         &mut self,
         g: &mut GraphBuilder,
@@ -164,7 +164,7 @@ impl Loops {
         Ok(g.with_device(&device, |g| g.op("Switch").input(outer).input(predicate).build())?.port(port))
     }
 
-    /// Puts a tensor on a stack in each iteration, and takes it from there in the loop of the gradient.
+    /// Pushes a tensor on a stack in each iteration, and pops it in the loop of the gradient.
     fn kept(&mut self, g: &mut GraphBuilder, place: Place, here: Option<Place>, of: Output) -> Result<Output, Stop> {
         let (dtype, device) = self.dtype_and_device(g, of);
         let stack = match self.saved.stacks.get(&of) {
@@ -178,7 +178,7 @@ impl Loops {
         self.pop(g, (place, here), stack, dtype, &device)
     }
 
-    /// Takes from a stack in each iteration of the loop of the gradient.
+    /// Pops from a stack in each iteration of the loop of the gradient.
     pub(super) fn pop(
         &mut self,
         g: &mut GraphBuilder,
@@ -238,7 +238,7 @@ impl Loops {
         Ok(fill)
     }
 
-    /// Brings a tensor from outside of all loops to a place in what is differentiated.
+    /// Enters a tensor from outside of all loops into a context of the differentiated graph.
     fn bring(&mut self, g: &mut GraphBuilder, from: Output, to: Place) -> Result<Output, Stop> {
         if let Some(&known) = self.saved.forward.get(&(from, to)) {
             return Ok(known);
@@ -271,7 +271,7 @@ impl Loops {
         Ok(inside)
     }
 
-    /// Brings a tensor from outside of all loops to where the gradient of a place is.
+    /// Enters a tensor from outside of all loops into the gradient of a context.
     pub(super) fn bring_back(&mut self, g: &mut GraphBuilder, from: Output, to: Place) -> Result<Output, Stop> {
         if let Some(&known) = self.saved.backward.get(&(from, to)) {
             return Ok(known);
@@ -296,7 +296,7 @@ impl Loops {
         Ok(inside)
     }
 
-    /// Brings a tensor from directly outside of the loop of a gradient into it.
+    /// Enters a tensor from directly outside of the loop of a gradient into it.
     fn enter_gradient(&mut self, g: &mut GraphBuilder, place: Place, outer: Output) -> Result<Output, Stop> {
         let back = self.backward(place)?;
         let (frame, parallel) = (back.frame.clone(), back.parallel);
@@ -309,7 +309,7 @@ impl Loops {
         Ok(enter)
     }
 
-    /// Where a tensor is of what is differentiated.
+    /// The context of a tensor of the differentiated graph.
     fn place_of(&mut self, graph: &Graph, output: Output) -> Option<Place> {
         match self.saved.notes.get(&output.node) {
             Some(note) => note.place,
@@ -325,7 +325,8 @@ impl Loops {
         }
     }
 
-    /// What is brought into a loop that a tensor is in each iteration; `None` for what may differ from one to the next.
+    /// The tensor outside of a loop whose value a tensor has in each iteration; `None` if the value may differ from one
+    /// iteration to the next.
     fn invariant(&self, graph: &Graph, of: Output) -> Option<Output> {
         let mut at = of;
         for _ in 0..graph.len() {
@@ -345,7 +346,7 @@ impl Loops {
     }
 }
 
-/// What a loop variable enters with that is handed on from one iteration to the next as it is.
+/// The initial value of a loop variable that every iteration passes on unchanged.
 fn unchanged(graph: &Graph, switched: Output) -> Option<Output> {
     let merge = graph.node(graph.node(switched.node).inputs[0].node);
     if switched.port != 1 || !is_loop_merge(graph, merge) {

@@ -20,7 +20,7 @@ impl Loops {
         match gradient {
             Gradient::Dense(gradient) => {
                 let start = self.inside(g, around, |g, _| g.with_device(&node.device, |g| zeros_like(g, outer)))?;
-                // Of ops that add, AddN alone takes lists.
+                // Of the ops that add, only AddN accepts lists.
                 let is_list = g.settled().output_type(outer).dtype == DType::Variant;
                 let add = |g: &mut GraphBuilder, sum: Output| match is_list {
                     true => g.op("AddN").inputs([sum, gradient]).build(),
@@ -32,7 +32,7 @@ impl Loops {
         }
     }
 
-    /// Rows are put one behind the other.
+    /// Adds up sparse gradients over the iterations by concatenating their rows.
     fn sum_rows(
         &mut self,
         g: &mut GraphBuilder,
@@ -50,7 +50,7 @@ impl Loops {
                 let tail = tail.attr("end_mask", 1).build()?;
                 let shape_of_none = g.op("ConcatV2").inputs([Input::from([0]), tail.into()]).input(0).build()?;
                 let no_values = g.op("Fill").input(shape_of_none).input(zero).build()?;
-                // It is there where the loop begins, as the values are.
+                // A slice rather than a constant: it is available where the loop starts, as the values are.
                 let none = g.op("StridedSlice").input(shape).input([0]).input([0]).input([1]).build()?;
                 Ok((shape, no_values, g.op("Cast").input(none).attr("DstT", DType::I64).build()?))
             })
@@ -67,7 +67,7 @@ impl Loops {
         Ok(Gradient::Sparse(Rows { values: sums[0], indices: sums[1], dense_shape }))
     }
 
-    /// Takes a value around the loop of a gradient, to which each iteration adds something.
+    /// Adds a loop variable to the loop of a gradient; each iteration adds something to it.
     fn around_again(
         &mut self,
         g: &mut GraphBuilder,

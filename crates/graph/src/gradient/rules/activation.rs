@@ -1,4 +1,4 @@
-//! Activations of neural networks.
+//! Gradients of activation functions.
 
 use super::Rule;
 use crate::gradient::call::{Call, Grads, all, one};
@@ -18,7 +18,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             all([by_g, c.un("ZerosLike", x)?])
         },
         "EluGrad" | "SeluGrad" => |c| {
-            // Where y < 0, the gradient is g times y and a constant.
+            // Where y < 0, the gradient is g times y times a constant.
             let (g, y, dz) = (c.x(0), c.x(1), c.dy()?);
             let by_g = c.bin(c.node.op.name, dz, y)?;
             let is_negative = c.bin("Less", y, c.num(0.0))?;

@@ -1,4 +1,4 @@
-//! What puts elements elsewhere, repeats them or puts others around them.
+//! Gradients of ops that move elements, repeat them or pad a tensor.
 
 use super::Rule;
 use crate::gradient::call::{Call, Grads, one};
@@ -25,7 +25,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.reduced(dy, x, y)?)
         },
         "Tile" => |c| {
-            // Each axis becomes two: the repetitions, which are summed up, and the axis itself.
+            // Each axis becomes two: the repetitions, which are summed over, and the axis itself.
             let (x, multiples, dy) = (c.x(0), c.x(1), c.dy()?);
             let dtype = c.dtype(multiples);
             let shape = c.shape_as(x, dtype)?;
@@ -69,7 +69,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// By the op that undoes this one, with the same other inputs and attributes.
+/// The gradient by the inverse op, with the same other inputs and attributes.
 fn opposite(c: &mut Call, op: &str, attrs: &[&str]) -> Grads {
     let mut inputs = vec![c.dy()?];
     inputs.extend(&c.node.inputs[1..]);

@@ -1,5 +1,5 @@
-//! The gradient of the first form of batch normalisation, which is an op; and the gradient of the gradient of the newer ones, of
-//! which there is no op: put together from others.
+//! The gradient of the first form of batch normalisation, which is an op; and the gradient of the gradient of the newer forms,
+//! which is not an op but is composed of others.
 //!
 //! With g the gradient of the output, h = (x - mean) / deviation and m the mean over all but the channels, the op computes
 //! dx = scale / deviation (g - m(g) - h m(g h)), dscale = sum(g h) and doffset = sum(g); u, v and w are the gradients of these.
@@ -25,7 +25,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// What the terms are made of, in float32 and of shapes that can be broadcast with each other.
+/// The terms of the formulas, in float32 and with shapes that can be broadcast with each other.
 struct Terms {
     g: Output,
     x: Output,
@@ -60,7 +60,7 @@ fn second(c: &mut Call) -> Grads {
     all([back(c, by_g, dtype)?, back(c, by_x, dtype)?, by_scale])
 }
 
-/// With the mean and variance of the batch itself.
+/// The gradients if mean and variance are those of the batch.
 fn of_batch(c: &mut Call, t: &Terms) -> Result<[Output; 3], Stop> {
     let mean_x = mean(c, t, t.x)?;
     let centred = c.sub(t.x, mean_x)?;
@@ -73,7 +73,7 @@ fn of_batch(c: &mut Call, t: &Terms) -> Result<[Output; 3], Stop> {
     let (mean_uh, mean_gh, mean_ug) = (mean(c, t, uh)?, mean(c, t, gh)?, mean(c, t, ug)?);
     let factor = c.mul(t.scale, inverse)?;
 
-    // By g: scale / deviation (u - m(u) - h m(u h)) + v h + w
+    // With respect to g: scale / deviation (u - m(u) - h m(u h)) + v h + w
     let rest = c.sub(t.u, mean_u)?;
     let along_h = c.mul(h, mean_uh)?;
     let rest = c.sub(rest, along_h)?;
@@ -82,7 +82,7 @@ fn of_batch(c: &mut Call, t: &Terms) -> Result<[Output; 3], Stop> {
     let by_g = c.add(by_g, vh)?;
     let by_g = c.add(by_g, t.w)?;
 
-    // p = m(u g) - m(u) m(g) - m(u h) m(g h); by scale: n p / deviation
+    // p = m(u g) - m(u) m(g) - m(u h) m(g h); with respect to scale: n p / deviation
     let means = c.mul(mean_u, mean_g)?;
     let p = c.sub(mean_ug, means)?;
     let alongs = c.mul(mean_uh, mean_gh)?;
@@ -93,7 +93,8 @@ fn of_batch(c: &mut Call, t: &Terms) -> Result<[Output; 3], Stop> {
     let by_scale = c.mul(inverse, p)?;
     let by_scale = c.mul(by_scale, count)?;
 
-    // By h: v g - scale / deviation (u m(g h) + g m(u h)); and by x through h and through the deviation.
+    // With respect to h: v g - scale / deviation (u m(g h) + g m(u h)); and with respect to x through h and through the
+    // deviation.
     let first = c.mul(t.u, mean_gh)?;
     let second = c.mul(t.g, mean_uh)?;
     let both = c.add(first, second)?;
@@ -112,7 +113,7 @@ fn of_batch(c: &mut Call, t: &Terms) -> Result<[Output; 3], Stop> {
     Ok([by_g, by_x, by_scale])
 }
 
-/// With a mean and variance that are given, and that count as constants.
+/// The gradients if mean and variance are given, and count as constants.
 fn of_given(c: &mut Call, t: &Terms) -> Result<[Output; 3], Stop> {
     let (mean, variance) = (c.x(3), c.x(4));
     let mean = c.reshape(mean, t.of_channels.clone())?;

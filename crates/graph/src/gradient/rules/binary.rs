@@ -1,4 +1,4 @@
-//! Functions of two tensors, element by element, which are broadcast with each other.
+//! Gradients of elementwise functions of two tensors, which are broadcast with each other.
 
 use super::{Rule, Stop};
 use crate::Output;
@@ -23,7 +23,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let by_y = c.bin("Mul", x, dy)?;
             c.reduced_pair(Some(by_x), Some(by_y))
         },
-        // Like Xdivy, Xlogy and Xlog1py, without conjugates, as in TensorFlow.
+        // As for Xdivy, Xlogy and Xlog1py, without conjugates, like TensorFlow.
         "MulNoNan" => |c| {
             let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
             let by_x = c.bin("MulNoNan", dy, y)?;
@@ -41,7 +41,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         },
         "Pow" => power,
         "Betainc" => |c| {
-            // By x alone. The exponent is of logarithms, since its parts may be large.
+            // With respect to x alone. Computed as the exponential of a sum of logarithms, since the factors may be large.
             let (a, b, x, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
             let both = c.add(a, b)?;
             let (of_a, of_b, of_both) = (c.un("Lgamma", a)?, c.un("Lgamma", b)?, c.un("Lgamma", both)?);
@@ -172,7 +172,7 @@ fn power(c: &mut Call) -> Grads {
     let lower = c.bin("Pow", x, less)?;
     let slope = c.mul(dz, y)?;
     let by_x = c.mul(slope, lower)?;
-    // The logarithm of what is not positive, or of the complex zero, counts as zero, and no gradient of it is to be NaN.
+    // The logarithm of a non-positive number, or of the complex zero, counts as zero, and no gradient of it may be NaN.
     let is_positive = c.bin(if is_complex { "NotEqual" } else { "Greater" }, x, c.num(0.0))?;
     let safe = c.select(is_positive, x, c.num(1.0))?;
     let log = c.un("Log", safe)?;
@@ -183,7 +183,7 @@ fn power(c: &mut Call) -> Grads {
     c.reduced_pair(Some(by_x), Some(by_y))
 }
 
-/// Of the greater or lesser of two: the gradient goes to the one for which `comparison` holds.
+/// For the greater or lesser of two: the gradient goes to the one for which `comparison` holds.
 fn chosen(c: &mut Call, comparison: &str) -> Grads {
     let (x, y, dz) = (c.x(0), c.x(1), c.dy()?);
     let is_x = c.bin(comparison, x, y)?;
@@ -192,7 +192,7 @@ fn chosen(c: &mut Call, comparison: &str) -> Grads {
     c.reduced_pair(Some(by_x), Some(by_y))
 }
 
-/// What is below or above the limits has the gradient of these.
+/// The gradients of elements below or above the limits go to the limits.
 fn clipped(c: &mut Call) -> Grads {
     let (x, least, most, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
     let (is_below, is_above) = (c.bin("Less", x, least)?, c.bin("Greater", x, most)?);
@@ -203,7 +203,7 @@ fn clipped(c: &mut Call) -> Grads {
     all([c.reduced(by_x, x, least)?, c.reduced(by_least, least, x)?, c.reduced(by_most, most, x)?])
 }
 
-/// Of an op that is zero where x is, and else `x f(y)`: by x it is `f(y)` where x is not zero.
+/// For an op that is zero where x is, and otherwise `x f(y)`: with respect to x it is `f(y)` where x is not zero.
 fn where_x_is_not_zero(c: &mut Call, op: &str, derivative_by_y: Output) -> Grads {
     let (x, y, dz, dtype) = (c.x(0), c.x(1), c.dy()?, c.t());
     let is_not_zero = c.bin("NotEqual", x, c.num(0.0))?;

@@ -1,4 +1,4 @@
-//! Parts of complex numbers, and Fourier transforms.
+//! Gradients of parts of complex numbers, and of Fourier transforms.
 
 use meshtf_tensor::{DType, Tensor};
 
@@ -61,7 +61,7 @@ fn zero(part: DType) -> Tensor {
     if part == DType::F64 { Tensor::scalar(0f64) } else { Tensor::scalar(0f32) }
 }
 
-/// How many elements a transform of that rank combines, of the dtype.
+/// The number of elements that a transform of that rank combines, in the dtype.
 fn count(c: &mut Call, lengths: Output, dtype: DType) -> Added {
     let count = c.op("Prod").input(lengths).input([0]).build()?;
     c.cast(count, dtype)
@@ -73,7 +73,7 @@ fn last_sizes(c: &mut Call, of: Output, rank: i32) -> Added {
     c.part(shape, -rank, None)
 }
 
-/// By the other transform, which divides by the number of elements, or does not.
+/// The gradient by the inverse transform, with its division by the number of elements corrected.
 fn turned_back(c: &mut Call, opposite: &str, rank: i32) -> Grads {
     let (x, dy, dtype) = (c.x(0), c.dy()?, c.t());
     let lengths = last_sizes(c, x, rank)?;
@@ -82,7 +82,7 @@ fn turned_back(c: &mut Call, opposite: &str, rank: i32) -> Grads {
     one(if opposite.starts_with('I') { c.mul(back, count)? } else { c.div(back, count)? })
 }
 
-/// Zeros behind the elements of the last dimensions, up to the sizes that another tensor has; all other sizes are the same.
+/// Pads the last dimensions with zeros to the sizes of another tensor; all other sizes are the same.
 fn padded(c: &mut Call, x: Output, to: Output) -> Added {
     let have = c.shape_of_added(x)?;
     let missing = c.sub(to, have)?;
@@ -91,7 +91,7 @@ fn padded(c: &mut Call, x: Output, to: Output) -> Added {
     c.bin("Pad", x, paddings)
 }
 
-/// The frequencies that the spectrum of a real signal lacks have no gradient.
+/// The frequencies that the spectrum of a real signal omits have no gradient.
 fn of_spectrum(c: &mut Call, inverse: &str, rank: i32) -> Grads {
     let (x, lengths, dy, part) = (c.x(0), c.x(1), c.dy()?, part(c));
     let shape = c.shape(x)?;
@@ -105,7 +105,7 @@ fn of_spectrum(c: &mut Call, inverse: &str, rank: i32) -> Grads {
     one(padded(c, by_x, shape)?)
 }
 
-/// Each frequency stands for two of a real signal, but the first and, of an even length, the last.
+/// Each frequency stands for two of a real signal, except for the first and, of an even length, the last.
 fn of_signal(c: &mut Call, forward: &str) -> Grads {
     let (x, lengths, dy, dtype) = (c.x(0), c.x(1), c.dy()?, c.t());
     let spectrum = c.op(forward).input(dy).input(lengths).attr("Tcomplex", dtype).build()?;
@@ -113,7 +113,7 @@ fn of_signal(c: &mut Call, forward: &str) -> Grads {
     let half = c.bin("FloorDiv", length, 2)?;
     let end = c.add(half, 1)?;
     let places = c.op("Range").name("range").input(0).input(end).input(1).build()?;
-    // 1 where the place is its own mirror image.
+    // 1 where the frequency is its own mirror image.
     let twice = c.mul(places, 2)?;
     let mirrored = c.op("FloorMod").name("mod").input(twice).input(length).build()?;
     let is_own = c.bin("Equal", mirrored, 0)?;

@@ -1,10 +1,10 @@
-//! Convolutions, and those that are their gradients.
+//! Gradients of convolutions, and of the ops that are their gradients.
 
 use super::Rule;
 use crate::gradient::Gradient;
 use crate::gradient::call::{Call, Grads, all};
 
-/// What the ops of one kind of convolution are called, and the attributes that they share.
+/// The ops of one kind of convolution, and the attributes that they share.
 struct Kind {
     forward: &'static str,
     by_input: &'static str,

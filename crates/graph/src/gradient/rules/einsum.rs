@@ -1,4 +1,4 @@
-//! Sums of products by Einstein's notation.
+//! Gradients of sums of products in Einstein's notation.
 
 use super::{Rule, Stop};
 use crate::Output;
@@ -9,7 +9,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     (op == "Einsum").then_some(einsum as Rule)
 }
 
-/// What stands for the axes that three dots mean, in an input of which they are the first.
+/// The label of the axes of an ellipsis, in an input of which they are the first.
 const DOTS: &str = "...";
 
 fn einsum(c: &mut Call) -> Grads {
@@ -44,8 +44,8 @@ fn einsum(c: &mut Call) -> Grads {
     }
 }
 
-/// The gradient of an input: the product of the others over the labels that they have and it has not, along the axes that it
-/// alone has the same everywhere.
+/// The gradient of an input: the product of the other inputs and the output's gradient over the labels that they have and it
+/// has not, repeated along the axes that it alone has.
 fn by_input(c: &mut Call, i: usize, labels: &str, others: &[(&str, Output)]) -> Added {
     let x = c.x(i);
     let has_dots = others.iter().any(|(other, _)| other.starts_with(DOTS));
@@ -61,11 +61,11 @@ fn by_input(c: &mut Call, i: usize, labels: &str, others: &[(&str, Output)]) -> 
         return Ok(product);
     }
     let mut expanded = product;
-    // Axes of its own are put in their places, one by one from the left, of size 1.
+    // The axes of this input alone are inserted at their positions, one by one from the left, with size 1.
     let count = letters.len() as i32;
     for (at, label) in letters.chars().enumerate() {
         if !is_known(label) {
-            // Those to the right that are not there yet do not count.
+            // Axes to the right that have not been inserted yet do not count.
             let missing = letters[at + 1..].chars().filter(|&label| !is_known(label)).count() as i32;
             let axis = at as i32 - count + missing;
             expanded = c.op("ExpandDims").input(expanded).input(axis).build()?;
@@ -75,7 +75,7 @@ fn by_input(c: &mut Call, i: usize, labels: &str, others: &[(&str, Output)]) -> 
         let of_expanded = c.shape_of_added(expanded)?;
         let axes = c.bin("BroadcastGradientArgs", shape, of_expanded)?;
         let sum = c.sum(expanded, axes, true)?;
-        // What is left of it has the sizes of the input, or 1 along the input's own axes.
+        // The remainder has the sizes of the input, or 1 along the axes of this input alone.
         let rank = c.un("Size", shape)?;
         let tail = c.shape_of_added(sum)?;
         let begin = c.neg(rank)?;

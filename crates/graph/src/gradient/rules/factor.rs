@@ -1,4 +1,4 @@
-//! Factors of matrices: QR and singular values, as TensorFlow's `linalg_grad.py` has them.
+//! Gradients of matrix factorisations: QR and singular values, as in TensorFlow's `linalg_grad.py`.
 
 use super::linalg::batch_product;
 use super::{Rule, Stop};
@@ -30,7 +30,7 @@ fn columns(c: &mut Call, x: Output, from: usize, to: Option<usize>) -> Added {
     Ok(if to.is_none() { slice.attr("end_mask", 2) } else { slice }.build()?)
 }
 
-/// As in <https://arxiv.org/abs/2009.10071>.
+/// The gradient of <https://arxiv.org/abs/2009.10071>.
 fn qr(c: &mut Call) -> Grads {
     let (rows, all) = sizes(c)?;
     if rows > all && c.flag("full_matrices") {
@@ -41,7 +41,7 @@ fn qr(c: &mut Call) -> Grads {
     if rows >= all {
         return one(qr_of_deep(c, q, r, dq, dr)?);
     }
-    // The first columns are a square, and the others follow from it.
+    // The first columns form a square matrix, from which the other columns follow.
     let x = c.x(0);
     let others = columns(c, x, rows, None)?;
     let square = columns(c, r, 0, Some(rows))?;
@@ -53,7 +53,7 @@ fn qr(c: &mut Call) -> Grads {
     one(c.concat([first, last], -1)?)
 }
 
-/// For matrices of at least as many rows as columns.
+/// For matrices with at least as many rows as columns.
 fn qr_of_deep(c: &mut Call, q: Output, r: Output, dq: Output, dr: Output) -> Added {
     let diagonal = c.un("MatrixDiagPart", r)?;
     let ones = c.un("OnesLike", diagonal)?;
@@ -75,14 +75,14 @@ fn qr_of_deep(c: &mut Call, q: Output, r: Output, dq: Output, dr: Output) -> Add
     c.add(along, beside)
 }
 
-/// A number over its square, which is 0 for 0.
+/// A number divided by its square: the reciprocal, but 0 for 0.
 fn reciprocal(c: &mut Call, x: Output) -> Added {
     let square = c.un("Square", x)?;
     let square = c.add(square, c.num(1e-20))?;
     c.div(x, square)
 }
 
-/// As in <https://j-towns.github.io/papers/svd-derivative.pdf>. The gradient is infinite where singular values are the same.
+/// The gradient of <https://j-towns.github.io/papers/svd-derivative.pdf>. It is infinite where singular values are equal.
 fn svd(c: &mut Call) -> Grads {
     let (x, ds) = (c.x(0), c.d(0)?);
     let of_s = c.un("MatrixDiag", ds)?;
@@ -99,7 +99,7 @@ fn svd(c: &mut Call) -> Grads {
         return Err(Stop::Unsupported(why));
     }
     let (s, mut u, mut v, mut du, mut dv) = (c.y(0), c.y(1), c.y(2), c.d(1)?, c.d(2)?);
-    // Of a deep matrix, it is that of the transpose, transposed.
+    // The gradient of a matrix with more rows than columns is that of the transpose, transposed.
     let is_deep = rows > all;
     let (least, most) = (rows.min(all), rows.max(all));
     if is_deep {

@@ -1,4 +1,4 @@
-//! What passes values on: identities, variables that are read, the branches of conditionals.
+//! Gradients of ops that pass values on: identities, reads of variables, the branches of conditionals.
 
 use super::{Rule, Stop};
 use crate::gradient::Gradient;
@@ -26,7 +26,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.op("Merge").name("cond_grad").input(off).input(on).build()?)
         },
         "Merge" | "RefMerge" => merge,
-        // The walk passes through loops by itself.
+        // The walk itself handles loops.
         "Enter" | "RefEnter" | "Exit" | "RefExit" | "NextIteration" | "RefNextIteration" | "LoopCond" => {
             |_| Err(Stop::Loop)
         }

@@ -1,4 +1,4 @@
-//! The incomplete gamma functions, and random numbers of the gamma distribution.
+//! Gradients of the incomplete gamma functions, and of gamma-distributed random numbers.
 
 use meshtf_tensor::DType;
 
@@ -21,7 +21,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         "RandomGamma" => |c| {
             check_dtype(c)?;
             let (sizes, alpha, sample, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
-            // A dimension of 1 for each that the samples have before those of alpha.
+            // One dimension of size 1 for each that the samples have in front of those of alpha.
             let count = c.op("Size").input(sizes).build()?;
             let one_more = c.op("Pack").name("stack").input(count).build()?;
             let ones = c.bin("Fill", one_more, 1)?;
@@ -38,13 +38,13 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// The gradients of the lower one, before they are summed over what was broadcast.
+/// The gradients of the lower incomplete gamma function, before the sums over broadcast axes.
 fn incomplete(c: &mut Call) -> Result<[Output; 2], Stop> {
     check_dtype(c)?;
     let (a, x, dy) = (c.x(0), c.x(1), c.dy()?);
     let slope = c.bin("IgammaGradA", a, x)?;
     let by_a = c.mul(dy, slope)?;
-    // By logarithms, since the gamma function of `a` may be large.
+    // Computed by logarithms, since the gamma function of `a` may be large.
     let less = c.sub(a, c.num(1.0))?;
     let (log, of_a, negative) = (c.un("Log", x)?, c.un("Lgamma", a)?, c.neg(x)?);
     let power = c.mul(less, log)?;
@@ -54,7 +54,7 @@ fn incomplete(c: &mut Call) -> Result<[Output; 2], Stop> {
     Ok([by_a, c.mul(dy, density)?])
 }
 
-/// TensorFlow has the slopes in float32 and float64.
+/// TensorFlow has the derivatives only in float32 and float64.
 fn check_dtype(c: &Call) -> Result<(), Stop> {
     match c.t() {
         DType::F32 | DType::F64 => Ok(()),

@@ -1,4 +1,4 @@
-//! Images in other sizes and colours, and the patches of images.
+//! Gradients of ops that resize images, convert their colours, or extract patches.
 
 use meshtf_tensor::DType;
 
@@ -32,7 +32,8 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// By the images, if they are floats, and by the boxes, for which mixed pixels stand whatever the method.
+/// With respect to the images, if they are floats, and with respect to the boxes, for which bilinear interpolation is assumed
+/// whatever the method.
 fn crop(c: &mut Call) -> Grads {
     let (image, boxes, indices, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
     let dtype = c.dtype(image);
@@ -48,8 +49,8 @@ fn crop(c: &mut Call) -> Grads {
     some([by_image, Some(by_boxes)])
 }
 
-/// The numbers of the pixels, from 1, are cut into the same patches, which says where each element belongs: those of 0 lie
-/// beside the image, which has so many dimensions besides its batch and channels.
+/// The numbers of the pixels, from 1, are cut into the same patches, which gives the destination of each element: those of 0
+/// are outside of the image, which has `dimensions` axes in addition to its batch and channels.
 fn patches(c: &mut Call, dimensions: i32) -> Grads {
     let (x, dy) = (c.x(0), c.dy()?);
     let shape = c.shape(x)?;
@@ -72,12 +73,12 @@ fn patches(c: &mut Call, dimensions: i32) -> Grads {
     one(c.reshape(sums, shape)?)
 }
 
-/// Of the channels red, green and blue in turn, the one behind which the other two follow. The greatest and the least of a pixel
-/// are found as TensorFlow finds them when channels are equal; where it divides by zero, the gradient is zero.
+/// Of the channels red, green and blue in turn, the greatest one, which the other two follow in cyclic order. Ties for the
+/// greatest and the least of a pixel are resolved as in TensorFlow; where it divides by zero, the gradient is zero.
 fn hue_saturation_value(c: &mut Call) -> Grads {
     let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
     let (x, hsv, dy) = (channels(c, x)?, channels(c, y)?, channels(c, dy)?);
-    // Whether a channel is above the others: with the first before equal ones, and the last of the least.
+    // Whether a channel is the greatest: the first of equal ones for the greatest, and the last for the least.
     let above = [["GreaterEqual", "GreaterEqual"], ["Greater", "GreaterEqual"], ["Greater", "Greater"]];
     let below = [["Less", "Less"], ["LessEqual", "Less"], ["LessEqual", "LessEqual"]];
     let (mut greatest, mut least, mut is_positive) = (Vec::new(), Vec::new(), Vec::new());
@@ -106,7 +107,7 @@ fn hue_saturation_value(c: &mut Call) -> Grads {
         let if_greatest = chosen(c, &[is_positive[i], greatest[i]], if_greatest)?;
         let mut hue = vec![if_greatest];
         for (other, rest, whole) in [(next, last, [last, next]), (last, next, [last, next])] {
-            // It is the least, or the third one is.
+            // Either it is the least, or the third one is.
             let to_other = c.sub(x[other], x[i])?;
             let if_least = over_square(c, across, to_other)?;
             hue.push(chosen(c, &[is_positive[other], greatest[other], least[i]], if_least)?);
@@ -128,7 +129,7 @@ fn channels(c: &mut Call, x: Output) -> Result<[Output; 3], super::Stop> {
     Ok([0, 1, 2].map(|port| channels.port(port)))
 }
 
-/// 1 where a channel compares so with both others, in their order, and 0 elsewhere.
+/// 1 where a channel compares so with both other channels, in their order, and 0 elsewhere.
 fn compared(c: &mut Call, x: [Output; 3], i: usize, with: [&str; 2]) -> Added {
     let others = (0..3).filter(|&other| other != i).zip(with);
     let both = others.map(|(other, op)| c.bin(op, x[i], x[other])).collect::<Result<Vec<_>, _>>()?;

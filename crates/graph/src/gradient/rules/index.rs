@@ -1,4 +1,4 @@
-//! What takes some elements of a tensor, or puts some into it.
+//! Gradients of ops that read some elements of a tensor, or write some into it.
 
 use meshtf_tensor::DType;
 
@@ -97,7 +97,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         "TensorScatterMax" | "TensorScatterMin" => scatter_extreme,
         "TopK" | "TopKV2" => top_k,
         "NthElement" => |c| {
-            // The gradient is shared by those that are equal to it.
+            // The gradient is shared by the elements that are equal to the result.
             let (x, y, dy, dtype) = (c.x(0), c.y(0), c.dy()?, c.t());
             let y = c.op("ExpandDims").input(y).input(-1).build()?;
             let is_it = c.bin("Equal", y, x)?;
@@ -111,7 +111,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// Of slices by indices of several dimensions, of what has this shape.
+/// The gradient of slices at multidimensional indices, for a tensor of this shape.
 fn slices(c: &mut Call, shape: Output) -> Grads {
     let (indices, dy) = (c.x(1), c.dy()?);
     if let Some([_, Some(1)]) = c.sizes(indices).as_deref() {
@@ -121,7 +121,7 @@ fn slices(c: &mut Call, shape: Output) -> Grads {
     one(c.op("ScatterNd").input(indices).input(dy).input(shape).build()?)
 }
 
-/// The rows that were looked up of a table of that shape, an int32 vector.
+/// The gradient of rows that were looked up in a table of that shape, an int32 vector.
 fn rows(c: &mut Call, shape: Output) -> Grads {
     let (indices, dy) = (c.x(1), c.dy()?);
     let size = c.un("Size", indices)?;
@@ -133,8 +133,8 @@ fn rows(c: &mut Call, shape: Output) -> Grads {
     Ok(vec![Some(Call::rows(values, indices, shape))])
 }
 
-/// What was taken along another axis than the first, or of each row of a batch by itself: as one table, whose rows are those of
-/// all batches, of which each has the elements along the other axes.
+/// The gradient of a gather along an axis other than the first, or per row of a batch: treated as one table, whose rows are
+/// those of all batches, each with the elements along the other axes.
 fn gather_along(c: &mut Call) -> Grads {
     let (x, indices, dy) = (c.x(0), c.x(1), c.dy()?);
     let Some(&[axis]) = c.constant(2).as_deref() else {
@@ -186,7 +186,7 @@ fn pack<const N: usize>(c: &mut Call, scalars: [Output; N]) -> Result<Output, St
     Ok(c.op("Pack").name("stack").inputs(scalars).build()?)
 }
 
-/// The gradient is shared by those that are equal to the greatest or least.
+/// The gradient is shared by the elements that are equal to the greatest or least.
 fn scatter_extreme(c: &mut Call) -> Grads {
     let (x, indices, updates, y, dy, dtype) = (c.x(0), c.x(1), c.x(2), c.y(0), c.dy()?, c.t());
     let is_x = c.bin("Equal", x, y)?;
@@ -213,7 +213,7 @@ fn top_k(c: &mut Call) -> Grads {
     let places = c.cast(places, DType::I32)?;
     let sizes = c.concat([Input::from([-1]), taken.into()], 0)?;
     let places = c.reshape(places, sizes)?;
-    // The places count from the start of each row; those of the second row come after those of the first.
+    // The positions count from the start of each row; those of the second row come after those of the first.
     let of_places = c.shape_of_added(places)?;
     let rows = c.element(of_places, 0)?;
     let end = c.mul(rows, row)?;

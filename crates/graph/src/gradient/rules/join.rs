@@ -1,4 +1,4 @@
-//! What puts tensors together, or takes them apart.
+//! Gradients of ops that join tensors, or split them.
 
 use super::Rule;
 use crate::Output;
@@ -47,7 +47,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             Ok(grads)
         },
         "DynamicPartition" => |c| {
-            // The numbers of the rows are parted in the same way, which says where each one belongs.
+            // The numbers of the rows are partitioned in the same way, which gives the destination of each.
             let (data, partitions) = (c.x(0), c.x(1));
             let count = c.node.outputs.len();
             let shape = c.shape(partitions)?;
@@ -66,7 +66,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// The gradients of the outputs, put together along an axis.
+/// The gradients of the outputs, concatenated along an axis.
 fn whole(c: &mut Call, axis: Output) -> Added {
     let parts = (0..c.node.outputs.len()).map(|port| c.d(port)).collect::<Result<Vec<_>, _>>()?;
     if let [part] = parts[..] {

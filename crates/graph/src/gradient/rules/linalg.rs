@@ -1,4 +1,4 @@
-//! Linear algebra: inverses, determinants, factors and diagonals of matrices.
+//! Gradients of linear algebra: inverses, determinants, factors and diagonals of matrices.
 
 use super::{Rule, Stop, matmul};
 use crate::Output;
@@ -104,7 +104,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// The rows and columns of the matrices that the first input is.
+/// The rows and columns of the matrices in the first input.
 fn matrix_sizes(c: &mut Call) -> Result<[Output; 2], super::Stop> {
     let shape = c.shape(c.x(0))?;
     Ok([c.element(shape, -2)?, c.element(shape, -1)?])
@@ -115,7 +115,7 @@ pub(super) fn batch_product(c: &mut Call, a: Output, flips_a: bool, b: Output, f
     Ok(c.op("BatchMatMulV2").name("MatMul").input(a).input(b).attr("adj_x", flips_a).attr("adj_y", flips_b).build()?)
 }
 
-/// The gradient of the matrix of a system that is solved, by that of its right side.
+/// The gradient with respect to the matrix of a linear system, from that with respect to its right side.
 fn of_matrix(c: &mut Call, by_rhs: Output, y: Output, adjoint: bool) -> Added {
     let product = match adjoint {
         false => batch_product(c, by_rhs, false, y, true)?,
@@ -124,8 +124,8 @@ fn of_matrix(c: &mut Call, by_rhs: Output, y: Output, adjoint: bool) -> Added {
     c.neg(product)
 }
 
-/// Of the matrix and the right side. With at least as many rows as columns, the solution is that of the normal equations
-/// `(AᵀA + λ) X = AᵀB`, else the smallest one, `X = Aᵀ (AAᵀ + λ)⁻¹ B`.
+/// With respect to the matrix and the right side. With at least as many rows as columns, the solution is that of the normal
+/// equations `(AᵀA + λ) X = AᵀB`, otherwise the least-norm one, `X = Aᵀ (AAᵀ + λ)⁻¹ B`.
 fn least_squares(c: &mut Call) -> Grads {
     let (a, b, x, dx) = (c.x(0), c.x(1), c.y(0), c.dy()?);
     if !c.flag("fast") {
@@ -158,7 +158,7 @@ fn least_squares(c: &mut Call) -> Grads {
     let u = solved(c, factor, b)?;
     let explained = batch_product(c, a, true, by_b, false)?;
     let rest = c.sub(dx, explained)?;
-    // The solution once more, so that its own gradient counts λ in.
+    // The solution is computed again, so that its own gradient includes λ.
     let solution = batch_product(c, u, true, a, false)?;
     let (of_rest, of_x) = (batch_product(c, u, false, rest, true)?, batch_product(c, by_b, false, solution, false)?);
     some([Some(c.sub(of_rest, of_x)?), Some(by_b), None])
@@ -174,7 +174,7 @@ fn solved(c: &mut Call, factor: Output, rhs: Output) -> Added {
     solve(c, half, true)
 }
 
-/// A multiple, for each matrix, of its transposed inverse.
+/// For each matrix, a multiple of its transposed inverse.
 fn of_determinant(c: &mut Call, multiple: Output, determinant: Output) -> Grads {
     let x = c.x(0);
     let inverse = c.op("MatrixInverse").input(x).attr("adjoint", true).build()?;
@@ -205,14 +205,14 @@ fn cholesky(c: &mut Call) -> Grads {
     one(c.mul(sum, c.num(0.5))?)
 }
 
-/// The matrix is read below its diagonal alone, so the gradient is there alone.
+/// Only the lower triangle of the matrix is read, so the gradient is in that alone.
 fn self_adjoint_eig(c: &mut Call) -> Grads {
     let (matrix, values, of_values) = (c.x(0), c.y(0), c.d(0)?);
     let diagonal = c.un("MatrixDiag", of_values)?;
     let (vectors, inner) = if c.flag("compute_v") {
         let (vectors, of_vectors) = (c.y(1), c.d(1)?);
         let (row, column) = (c.bin("ExpandDims", values, -2)?, c.bin("ExpandDims", values, -1)?);
-        // The reciprocals of the differences, which are zero on the diagonal.
+        // The reciprocals of the differences, with zero on the diagonal.
         let differences = c.sub(row, column)?;
         let square = c.un("Square", differences)?;
         let square = c.add(square, c.num(1e-20))?;

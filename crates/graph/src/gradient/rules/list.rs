@@ -1,4 +1,5 @@
-//! Lists of tensors and optionals: the gradient of one is another with as many elements, those of its elements.
+//! Gradients of lists of tensors and of optionals: the gradient of a list is a list of the same length, of the gradients of its
+//! elements.
 
 use meshtf_tensor::{DType, PartialShape};
 
@@ -122,7 +123,7 @@ fn typed(c: &mut Call, op: &str, inputs: &[Output]) -> Added {
     Ok(c.op(op).inputs(inputs.iter().copied()).attr("element_dtype", dtype).build()?)
 }
 
-/// The shape that the elements of a list have, as a tensor.
+/// The element shape of a list, as a tensor.
 fn element_shape(c: &mut Call, list: Output) -> Added {
     Ok(c.op("TensorListElementShape").input(list).attr("shape_type", DType::I32).build()?)
 }
@@ -133,7 +134,7 @@ fn shape_of_rows(c: &mut Call, x: Output) -> Added {
     c.part(shape, 1, None)
 }
 
-/// A list with as many elements as the one that the node takes, none of which is set: they count as zeros.
+/// A list with as many elements as the node's input list, none of which is set: they count as zeros.
 fn reserved(c: &mut Call) -> Added {
     let list = c.x(0);
     let shape = element_shape(c, list)?;

@@ -1,4 +1,4 @@
-//! Losses, and the bias that is added before them.
+//! Gradients of losses, and of the bias that is added before them.
 
 use super::Rule;
 use crate::Output;
@@ -41,7 +41,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let (x, dz) = (c.x(0), c.dy()?);
             let shape = c.shape(x)?;
             if c.node.attrs.str("data_format").is_ok_and(|format| format == "NCHW") {
-                // The channels are the second axis: the bias goes along it, and along all that follow.
+                // The channels are the second axis: the bias varies along it, and is broadcast along all that follow.
                 let after = c.part(shape, 2, None)?;
                 let ones = c.un("OnesLike", after)?;
                 let channels = c.shape_of_added(dz)?;
@@ -55,14 +55,14 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// A row's loss times a row: the gradient of the losses, and a matrix with a row for each.
+/// The gradient of each row's loss times the row of a matrix.
 fn by_row(c: &mut Call, matrix: Output) -> Added {
     let losses = c.d(0)?;
     let column = c.op("ExpandDims").input(losses).input(-1).build()?;
     c.mul(column, matrix)
 }
 
-/// By the logits, of which the second output is already the gradient; that output itself depends on the softmax.
+/// With respect to the logits, whose gradient is already the second output; that output itself depends on the softmax.
 fn by_logits(c: &mut Call) -> Added {
     let (logits, slope) = (c.x(0), c.y(1));
     let by_loss = by_row(c, slope)?;

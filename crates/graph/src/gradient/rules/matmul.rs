@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Gradients of matrix products.
 
 use super::Rule;
 use crate::Output;
@@ -19,7 +19,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let [by_x, by_y] = factors(c, "BatchMatMulV2", ["adj_x", "adj_y"])?;
             unbroadcast(c, [x, y], [by_x, by_y])
         },
-        // The product is float32, whatever the factors are.
+        // The product is float32, whatever the dtypes of the factors.
         "SparseMatMul" => |c| {
             let [by_x, by_y] = factors(c, "SparseMatMul", ["transpose_a", "transpose_b"])?;
             let (x, y) = (c.dtype(c.x(0)), c.dtype(c.x(1)));
@@ -32,7 +32,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
 /// The gradients of `op(x) op(y)`, where each op may transpose.
 fn factors(c: &mut Call, op: &str, flags: [&str; 2]) -> Result<[Output; 2], super::Stop> {
     let (mut x, mut y, dz) = (c.x(0), c.x(1), c.dy()?);
-    // Batches flip by conjugates as well.
+    // The batch ops use the adjoint, which also conjugates.
     if op == "MatMul" {
         (x, y) = (c.conj(x)?, c.conj(y)?);
     }
@@ -51,7 +51,7 @@ fn factors(c: &mut Call, op: &str, flags: [&str; 2]) -> Result<[Output; 2], supe
     Ok([by_x, by_y])
 }
 
-/// The gradients of two batches of matrices of which the axes before the last two were broadcast.
+/// The gradients of two batches of matrices whose leading axes (all but the last two) were broadcast.
 pub(super) fn unbroadcast(c: &mut Call, of: [Output; 2], gradients: [Output; 2]) -> Grads {
     let batch = |c: &Call, i: usize| {
         let sizes = c.sizes(of[i])?;

@@ -1,4 +1,4 @@
-//! Normalisations: by the batch, and by neighbouring channels.
+//! Gradients of normalisations: over the batch, and over neighbouring channels.
 
 use super::Rule;
 use crate::Output;
@@ -45,7 +45,7 @@ fn batch_norm(c: &mut Call, op: &str, reserved: u32) -> Grads {
     all([by_x, node.port(1), node.port(2)])
 }
 
-/// A tensor with its axes in another order; as it is if none is given.
+/// A tensor with its axes in another order; unchanged if no order is given.
 fn turned(c: &mut Call, x: Output, order: &[i32]) -> Added {
     if order.is_empty() { Ok(x) } else { c.bin("Transpose", x, order) }
 }

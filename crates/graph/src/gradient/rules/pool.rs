@@ -1,4 +1,4 @@
-//! Pools, and those that are their gradients.
+//! Gradients of pools, and of the ops that are their gradients.
 
 use meshtf_tensor::DType;
 
@@ -64,14 +64,15 @@ fn greatest(c: &mut Call, op: &str) -> Grads {
     one(c.with_attrs(op, &[x, y, dy], WINDOW)?)
 }
 
-/// Of what moves elements between windows and where the greatest are: the way back.
+/// The gradient of an op that moves elements between windows and the positions of the greatest: the inverse op.
 fn of_moved(c: &mut Call, op: &str) -> Grads {
     let (x, y, dz) = (c.x(0), c.x(1), c.dy()?);
     let back = c.with_attrs(op, &[x, y, dz], WINDOW)?;
     all([c.un("ZerosLike", x)?, c.un("ZerosLike", y)?, back])
 }
 
-/// Of the gradient of a pool: it only moves elements to where the greatest were, from where they are fetched back.
+/// The gradient of a pool's gradient: that op only moves elements to the positions of the greatest, and this one gathers them
+/// from there.
 fn of_greatest(c: &mut Call) -> Grads {
     let format = c.node.attrs.str("data_format").unwrap_or("NHWC");
     let padding = c.node.attrs.str("padding").unwrap_or("");

@@ -1,4 +1,4 @@
-//! The gradients of numbers as they would be after quantization: as if they had not been rounded.
+//! Gradients of simulated quantization: as if the numbers had not been rounded.
 
 use super::Rule;
 use crate::gradient::call::{Call, Grads, all, one};

@@ -1,4 +1,4 @@
-//! Ragged tensors, which are their splits and values: the values have gradients.
+//! Gradients of ragged tensors, which consist of splits and values: the values have gradients.
 
 use meshtf_tensor::DType;
 
@@ -30,12 +30,12 @@ fn at(place: usize, gradient: Gradient) -> Vec<Option<Gradient>> {
     all
 }
 
-/// Rows of the gradient: the values that each index has chosen.
+/// Rows of the gradient: the values chosen by each index.
 fn gather(c: &mut Call) -> Grads {
     let indices = c.node.inputs.len() - 1;
     let values = indices - 1;
     let dy = c.d(c.node.outputs.len() - 1)?;
-    // Where the values of each row begin and end.
+    // The beginning and end of the values of each row.
     let mut splits = c.x(0);
     let dtype = c.dtype(splits);
     for inner in 1..values {
@@ -52,7 +52,7 @@ fn gather(c: &mut Call) -> Grads {
     Ok(at(values, Call::rows(dy, rows.port(1), shape)))
 }
 
-/// What came of a value goes to it, what came of the default is summed up.
+/// The gradients of elements that came from values go to these; those of the default are summed up.
 fn to_dense(c: &mut Call) -> Grads {
     let (values, default, dy) = (c.x(1), c.x(2), c.dy()?);
     let Some(of_default) = c.sizes(default) else {
@@ -62,7 +62,7 @@ fn to_dense(c: &mut Call) -> Grads {
         return Err(Stop::Unsupported("has no row_partition_types".to_owned()));
     };
     let ragged = forms.iter().filter(|form| *form != b"FIRST_DIM_SIZE").count() as i32;
-    // Of each place which value it has come of: -1 for the default.
+    // For each element the index of the value that it came from: -1 for the default.
     let sizes = c.shape_of_added(dy)?;
     let outer = c.part(sizes, 0, Some(ragged + 1))?;
     let shape = c.shape(values)?;
@@ -73,7 +73,7 @@ fn to_dense(c: &mut Call) -> Grads {
     let sources = sources.attr("row_partition_types", Attr::Strs(forms)).build()?;
     let is_value = c.bin("NotEqual", sources, -1)?;
     let is_default = c.un("LogicalNot", is_value)?;
-    // A row for each place.
+    // One row per element.
     let inner = c.part(sizes, ragged + 1, None)?;
     let rows = c.concat([Input::from([-1]), inner.into()], 0)?;
     let rows = c.reshape(dy, rows)?;
@@ -82,7 +82,7 @@ fn to_dense(c: &mut Call) -> Grads {
     let indices = where_true(c, flat, is_value)?;
     let by_default = where_true(c, rows, is_default)?;
     let summed = match of_default.iter().position(|size| *size != Some(1)) {
-        // Sizes of 1 at its beginning are like none.
+        // Leading sizes of 1 are equivalent to none.
         Some(first) if of_default[first].is_none() => {
             return Err(Stop::Unsupported("needs to know the shape of its default value".to_owned()));
         }
@@ -98,7 +98,7 @@ fn to_dense(c: &mut Call) -> Grads {
     Ok(vec![None, Some(Call::rows(by_values, indices, shape)), Some(Gradient::Dense(by_default))])
 }
 
-/// The gradient of a ragged tensor in a variant is one as well, with the same splits.
+/// The gradient of a ragged tensor in a variant is also a ragged tensor, with the same splits.
 fn from_variant(c: &mut Call) -> Grads {
     let ragged_rank = c.node.outputs.len() - 1;
     let dy = c.d(ragged_rank)?;
@@ -122,7 +122,7 @@ fn from_variant(c: &mut Call) -> Grads {
 
 fn to_variant(c: &mut Call) -> Grads {
     let (values, dy) = (c.node.inputs.len() - 1, c.dy()?);
-    // There are no splits to say how the values are spread over a batch of dense tensors, nor need there be.
+    // No splits exist that describe how the values are spread over a batch of dense tensors, and none are needed.
     let splits = if values > 0 { c.x(0) } else { c.g.constant("splits", 0i64)? };
     let shape = c.shape(c.x(values))?;
     let dtype = c.dtype(c.x(values));
@@ -131,7 +131,7 @@ fn to_variant(c: &mut Call) -> Grads {
     Ok(at(values, Gradient::Dense(by_values)))
 }
 
-/// The rows whose place in a mask of any shape is true.
+/// The rows whose element in a mask of any shape is true.
 fn where_true(c: &mut Call, rows: Output, mask: Output) -> Added {
     let mask = c.reshape(mask, [-1])?;
     let places = c.un("Where", mask)?;

@@ -7,13 +7,13 @@ use crate::gradient::call::{Call, Grads, some};
 pub(super) fn named(op: &str) -> Option<Rule> {
     Some(match op {
         "BlockLSTM" => |c| block_lstm(c, "BlockLSTMGrad"),
-        // TensorFlow takes BlockLSTMGrad for this, too, which has the gates in another order.
+        // TensorFlow uses BlockLSTMGrad for this, too, which has the gates in another order.
         "BlockLSTMV2" => |c| block_lstm(c, "BlockLSTMGradV2"),
         _ => return None,
     })
 }
 
-/// Only what the cells hold and what comes out have gradients that count, as in TensorFlow.
+/// Only the gradients of the cell states and the outputs count, as in TensorFlow.
 fn block_lstm(c: &mut Call, gradient: &str) -> Grads {
     let (by_cells, by_outputs) = (c.d(1)?, c.d(6)?);
     let mut inputs: Vec<Output> = c.node.inputs.to_vec();

@@ -1,4 +1,4 @@
-//! Sums and the like over axes.
+//! Gradients of reductions over axes.
 
 use meshtf_tensor::DType;
 
@@ -32,7 +32,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.div(sums, factor)?)
         },
         "Max" | "Min" => |c| {
-            // The gradient is shared by all that are the greatest.
+            // The gradient is shared equally by all greatest elements.
             let (x, axes, y, dy, dtype) = (c.x(0), c.x(1), c.y(0), c.dy()?, c.t());
             let kept = kept_shape(c)?;
             let (y, dy) = (c.reshape(y, kept)?, c.reshape(dy, kept)?);
@@ -55,7 +55,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// The gradient of a sum: the same for all elements that were added up.
+/// The gradient of a sum: the same for all summands.
 fn spread(c: &mut Call, dy: Output) -> Added {
     let kept = kept_shape(c)?;
     let dy = c.reshape(dy, kept)?;
@@ -94,7 +94,7 @@ fn places(c: &mut Call, axes: Output, shape: Output) -> Added {
     Ok(c.op("FloorMod").name("mod").input(sum).input(rank).build()?)
 }
 
-/// Each element has the product of all others, which is that of those before it and of those behind it.
+/// Each element's gradient has the product of all other elements: of those before it times those after it.
 fn product(c: &mut Call) -> Grads {
     let (x, dy) = (c.x(0), c.dy()?);
     let spread = spread(c, dy)?;

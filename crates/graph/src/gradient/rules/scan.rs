@@ -1,4 +1,4 @@
-//! Running sums and products.
+//! Gradients of running sums and products.
 
 use half::f16;
 use meshtf_tensor::DType;
@@ -20,7 +20,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.bin("DivNoNan", sums, x)?)
         },
         "CumulativeLogsumexp" => |c| {
-            // A negative gradient has no logarithm: it goes by itself.
+            // A negative gradient has no logarithm: the negative part is handled separately.
             let dy = c.dy()?;
             let negative = c.neg(dy)?;
             let rising = log_sums_back(c, dy)?;
@@ -31,12 +31,12 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// What the positive elements of a gradient come to, summed as logarithms.
+/// The part of the result that the positive elements of a gradient contribute, summed as logarithms.
 fn log_sums_back(c: &mut Call, dy: Output) -> Added {
     let (x, axis, y, exclusive, reverse) = (c.x(0), c.x(1), c.y(0), c.flag("exclusive"), c.flag("reverse"));
     let is_positive = c.bin("Greater", dy, c.num(0.0))?;
     let log = c.un("Log", dy)?;
-    // Its exponential is zero, and it can be taken from itself, as the gradient of this does.
+    // Its exponential is zero, and it can be subtracted from itself, as the gradient of this does.
     let lowest = if c.t() == DType::F16 { f64::from(f16::MIN) } else { f64::from(f32::MIN) };
     let log = c.select(is_positive, log, c.num(lowest))?;
     let share = c.sub(log, y)?;

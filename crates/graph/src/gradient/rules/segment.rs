@@ -1,4 +1,4 @@
-//! Sums and the like over the rows of each segment.
+//! Gradients of reductions over the rows of each segment.
 
 use meshtf_tensor::DType;
 
@@ -36,7 +36,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.select(is_it, shares, c.num(0.0))?)
         },
         "SegmentProd" => |c| {
-            // The product of the others, which is that of all without zeros if there is one zero.
+            // The product of the other elements, which is that of all without zeros if there is one zero.
             let (x, ids, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
             let is_zero = c.bin("Equal", x, c.num(0.0))?;
             let zeros = c.cast(is_zero, meshtf_tensor::DType::I32)?;
@@ -60,7 +60,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(kept.rows(c, dy)?)
         },
         "UnsortedSegmentMax" | "UnsortedSegmentMin" => |c| {
-            // The gradient is shared by all that are the greatest of their segment.
+            // The gradient is shared equally by all greatest elements of a segment.
             let (x, ids, segments, y, dy, dtype) = (c.x(0), c.x(1), c.x(2), c.y(0), c.dy()?, c.t());
             let kept = Kept::new(c)?;
             let greatest = kept.rows(c, y)?;
@@ -77,7 +77,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// The gradient of a table of which rows were folded by segment.
+/// The gradient of a table whose rows were reduced by segment.
 fn of_table(c: &mut Call, op: &str) -> Grads {
     let (table, indices, ids, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
     let shape = c.shape(table)?;
@@ -85,16 +85,16 @@ fn of_table(c: &mut Call, op: &str) -> Grads {
     one(c.op(op).input(dy).input(indices).input(ids).input(rows).build()?)
 }
 
-/// The row of its segment for each row.
+/// For each row, the row of its segment.
 fn rows(c: &mut Call, of: Output, ids: Output) -> Added {
     Ok(c.op("GatherV2").input(of).input(ids).input(0).build()?)
 }
 
-/// Which rows are in a segment: those whose id is not negative.
+/// The rows that are in a segment: those whose id is not negative.
 struct Kept {
-    /// The ids, with 0 for those that are negative.
+    /// The ids, with 0 in place of negative ones.
     ids: Output,
-    /// Of the shape of the data.
+    /// A mask of the shape of the data.
     is_kept: Output,
 }
 
@@ -104,7 +104,7 @@ impl Kept {
         let zeros = c.un("ZerosLike", ids)?;
         let is_kept = c.bin("GreaterEqual", ids, zeros)?;
         let ids = c.bin("Maximum", ids, zeros)?;
-        // As many axes of size 1 follow as the rows have.
+        // Followed by as many axes of size 1 as a row has axes.
         let (shape, of_ids) = (c.shape(x)?, c.shape(c.x(1))?);
         let (rank, of_ids_rank) = (c.un("Size", shape)?, c.un("Size", of_ids)?);
         let missing = c.sub(rank, of_ids_rank)?;
@@ -116,14 +116,15 @@ impl Kept {
         Ok(Kept { ids, is_kept })
     }
 
-    /// The row of its segment for each row that is in one, and zeros for the others.
+    /// For each row that is in a segment, the row of its segment; zeros for the other rows.
     fn rows(&self, c: &mut Call, of: Output) -> Added {
         let rows = rows(c, of, self.ids)?;
         c.select(self.is_kept, rows, c.num(0.0))
     }
 }
 
-/// Each element has the product of the others of its segment: the whole one divided by the element, unless that is zero.
+/// Each element's gradient has the product of the other elements of its segment: that of all divided by the element, unless
+/// that is zero.
 fn product(c: &mut Call) -> Grads {
     let (x, ids, segments, y, dy) = (c.x(0), c.x(1), c.x(2), c.y(0), c.dy()?);
     let is_zero = c.bin("Equal", x, c.num(0.0))?;

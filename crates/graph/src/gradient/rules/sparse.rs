@@ -1,4 +1,4 @@
-//! Sparse tensors, which are their indices, values and shape: the values have gradients.
+//! Gradients of sparse tensors, which consist of indices, values and shape: the values have gradients.
 
 use meshtf_tensor::DType;
 
@@ -15,7 +15,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             Ok(at(&[(1, each), (4, each.port(1))]))
         },
         "SparseReorder" => |c| {
-            // The numbers of the values are put in order in the same way, which says where each one has come from.
+            // The numbers of the values are reordered in the same way, which gives the origin of each.
             let (indices, shape, dy) = (c.x(0), c.x(2), c.d(1)?);
             let sizes = c.op("Shape").input(indices).build()?;
             let count = c.element(sizes, 0)?;
@@ -41,7 +41,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let (Some(rank), Some(of_values)) = (rank, of_values) else {
                 return Err(Stop::Unsupported("needs to know the ranks of its indices and values".to_owned()));
             };
-            // Numbers of elements of a vector are indices of one number each.
+            // The element numbers of a vector are indices with one component.
             let indices = match rank {
                 0 => c.reshape(indices, [1, 1])?,
                 1 => c.op("ExpandDims").input(indices).input(1).build()?,
@@ -113,7 +113,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// The gradients of some inputs, by their places.
+/// The gradients of some inputs, by their indices.
 fn at(grads: &[(usize, Output)]) -> Vec<Option<Gradient>> {
     let mut all = vec![None; grads.iter().map(|(place, _)| place + 1).max().unwrap_or(0)];
     for &(place, gradient) in grads {
@@ -132,7 +132,7 @@ fn scaled(c: &mut Call, indices: Output, shape: Output, smaller: Output) -> Adde
     Ok(c.op("FloorDiv").name("floordiv").input(indices).input(factors).build()?)
 }
 
-/// Which elements of a dense tensor, broadcast to the shape of the sparse one, the values met, and these elements.
+/// The elements of a dense tensor, broadcast to the shape of the sparse one, at the positions of the values, and their indices.
 fn taken(c: &mut Call) -> Result<(Output, Output), Stop> {
     let (indices, shape, dense) = (c.x(0), c.x(2), c.x(3));
     let of_dense = c.shape_as(dense, DType::I64)?;
@@ -148,7 +148,7 @@ fn taken(c: &mut Call) -> Result<(Output, Output), Stop> {
     Ok((indices, elements))
 }
 
-/// A dense tensor of elements that are added up where they meet.
+/// A dense tensor of elements; those with the same index are added up.
 fn put(c: &mut Call, indices: Output, elements: Output) -> Added {
     let shape = c.shape_as(c.x(3), DType::I64)?;
     Ok(c.op("ScatterNd").input(indices).input(elements).input(shape).build()?)

@@ -1,7 +1,7 @@
-//! Tensor arrays: what is written to one has the gradient that is written to the array of its gradients where it is read.
+//! Gradients of tensor arrays: each array has an array of gradients, and the gradient of a written value is read from there.
 //!
-//! Each `gradients` has arrays of its own, by the name of its scope. The gradient of a flow is a flow, which says when what the
-//! gradient of a write reads has been written.
+//! Each call of `gradients` has separate arrays, named by its scope. The gradient of a flow is a flow, which orders the reads
+//! of the gradient of a write after the writes to that array.
 
 use super::Rule;
 use crate::Output;
@@ -59,15 +59,14 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// The op of that name that takes the kind of handle that the node takes.
+/// The version of that op for the node's kind of handle.
 fn with_version(c: &Call, op: &str) -> String {
     let name = c.node.op.name;
     let version = ["V2", "V3"].into_iter().find(|version| name.ends_with(version)).unwrap_or("");
     format!("{op}{version}")
 }
 
-/// The array of the gradients of the array that the node works on, which has as many elements as that once there is `flow`, and
-/// the flow behind it.
+/// The array of the gradients of the node's array, with as many elements as that has once `flow` is available, and its flow.
 fn array_of_gradients(c: &mut Call, flow: Output) -> Result<(Output, Output), super::Stop> {
     let (handle, op, source) = (c.x(0), with_version(c, "TensorArrayGrad"), c.source.to_owned());
     let array = c.op(&op).input(handle).input(flow).attr("source", source).build()?;
@@ -75,7 +74,7 @@ fn array_of_gradients(c: &mut Call, flow: Output) -> Result<(Output, Output), su
     Ok((array, flow))
 }
 
-/// The gradient of the node's flow, once the node has run.
+/// The gradient of the node's flow, available once the node has run.
 fn barrier(c: &mut Call) -> Added {
     let (flow, written) = (c.dy()?, c.y(0));
     let written = c.op("Identity").name("flow_out").input(written).build()?;

@@ -1,4 +1,4 @@
-//! Systems whose matrices have three diagonals, and square roots of matrices.
+//! Gradients of tridiagonal systems, and of square roots of matrices.
 
 use super::{Rule, Stop};
 use crate::gradient::call::{Added, Call, Grads, all, one};
@@ -22,7 +22,7 @@ fn cut(c: &mut Call, x: Output, is_last: bool, from: Option<i32>, to: Option<i32
     Ok(slice.attr("begin_mask", mask(from)).attr("end_mask", mask(to)).build()?)
 }
 
-/// The elements moved by one towards the beginning of an axis, or the end; zeros follow them.
+/// The elements shifted by one towards the beginning of an axis, or the end, and padded with a zero.
 fn shifted(c: &mut Call, x: Output, is_last: bool, to_begin: bool) -> Added {
     let axis = if is_last { -1 } else { -2 };
     let first = cut(c, x, is_last, None, Some(1))?;
@@ -52,7 +52,7 @@ fn solve(c: &mut Call) -> Grads {
     let (upper, lower) = (shifted(c, lower, true, true)?, shifted(c, upper, true, false)?);
     let transposed = stacked(c, [upper, middle, lower])?;
     let by_rhs = c.with_attrs("TridiagonalSolve", &[transposed, dy], &["partial_pivoting", "perturb_singular"])?;
-    // The three diagonals of the product of what that is and the transpose of the answer.
+    // The three diagonals of the product of the gradient of the right side and the transposed solution.
     let neighbours = [shifted(c, x, false, true)?, x, shifted(c, x, false, false)?];
     let mut rows = Vec::with_capacity(3);
     for neighbour in neighbours {
@@ -88,7 +88,7 @@ fn multiply(c: &mut Call) -> Grads {
     all([grads[0], grads[1], grads[2], by_rhs])
 }
 
-/// Of r with r r = a: dr from r dr + dr r = da, as a system of as many equations as a matrix has elements.
+/// With r r = a: dr follows from r dr + dr r = da, a system with as many equations as a matrix has elements.
 fn square_root(c: &mut Call) -> Grads {
     let (root, dy) = (c.y(0), c.dy()?);
     let rank = c.rank(root).filter(|rank| *rank >= 2);

@@ -1,4 +1,4 @@
-//! Functions of one tensor, element by element.
+//! Gradients of elementwise functions of one tensor.
 
 use meshtf_tensor::DType;
 
@@ -82,7 +82,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             })
         },
         "BesselI1e" => |c| {
-            // At 0, where the formula has none, it is a half.
+            // At 0, where the formula has no value, it is a half.
             let (y, least) = (c.y(0), epsilon(c.t()));
             scaled(c, |c, x| {
                 let size = c.un("Abs", x)?;
@@ -170,7 +170,7 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// The output's gradient times the derivative at the input; of complex numbers, at its conjugate.
+/// The output's gradient times the derivative at the input; for complex numbers, at its conjugate.
 fn scaled(c: &mut Call, derivative: impl FnOnce(&mut Call, Output) -> Added) -> Grads {
     let (dy, x) = (c.dy()?, c.x(0));
     let x = c.conj(x)?;
@@ -178,13 +178,13 @@ fn scaled(c: &mut Call, derivative: impl FnOnce(&mut Call, Output) -> Added) -> 
     one(c.mul(dy, derivative)?)
 }
 
-/// By an op that computes the gradient from the output and its gradient.
+/// The gradient by an op that computes it from the output and the output's gradient.
 fn of_output(c: &mut Call, op: &str) -> Grads {
     let (dy, y) = (c.dy()?, c.y(0));
     one(c.bin(op, y, dy)?)
 }
 
-/// By an op that takes the output's conjugate for the output.
+/// The gradient by an op that takes the output's conjugate in place of the output.
 fn of_conjugate(c: &mut Call, op: &str) -> Grads {
     let (dy, y) = (c.dy()?, c.y(0));
     let y = c.conj(y)?;
@@ -213,8 +213,8 @@ fn gauss(c: &mut Call, x: Output, factor: f64) -> Added {
     c.mul(exp, c.num(factor))
 }
 
-/// Of an op that is linear in its second input `g` and has the derivative `-2 g y` by its first, `y`; these may be conjugates,
-/// as may `by_dz`, the gradient of the output `dz`.
+/// For an op that is linear in its second input `g` and has the derivative `-2 g y` with respect to its first, `y`; these may
+/// be conjugates, as may `by_dz`, the gradient of the output `dz`.
 fn twice_product(c: &mut Call, op: &str, [y, g, by_dz]: [Output; 3], dz: Output) -> Grads {
     let twice = c.mul(by_dz, c.num(-2.0))?;
     let product = c.mul(twice, g)?;
