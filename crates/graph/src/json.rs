@@ -1,8 +1,8 @@
 //! Native graph.json, the format that people write. `docs/graph.md` is its specification, `docs/graph.schema.json` its schema.
 //!
 //! A document is read in three passes. The first checks the structure and makes a draft of each node; the second infers the
-//! dtypes of literals from their context; the third turns the drafts into [`NodeDef`]s, with a Const for each literal. Validating
-//! the graph is left to [`Graph::new`](super::Graph::new).
+//! dtypes of literals from their context; the third turns the drafts into [`NodeDef`]s, with a Const for each literal.
+//! [`Graph::new`](super::Graph::new) validates the graph afterwards.
 
 mod attr;
 mod draft;
@@ -27,7 +27,7 @@ use super::{Attr, Filled, FormatError, GraphBuilder, NodeDef, Program};
 /// The version of the format, both read and written.
 pub const VERSION: u32 = 1;
 
-/// Reads a native graph.json, and the files beside it that it names.
+/// Reads a native graph.json, and the files next to it that it names.
 ///
 /// # Errors
 /// [`FormatError::Syntax`] or [`FormatError::Content`], with line, column and path.
@@ -51,8 +51,8 @@ pub fn read_literal(text: &str, dtype: DType) -> Result<Tensor, Failure> {
     literal::convert_feed(read.map_err(|fault| literal::typed(text, &fault))?, dtype)
 }
 
-/// A literal that stands where nothing says its dtype: in its own if it states one, else with numbers as wide as they need, of
-/// which [`convert_feed`](meshtf_tensor::literal::convert_feed) makes others.
+/// A literal without a context that determines its dtype: in its own dtype if it states one, otherwise with numbers of the
+/// required width, which [`convert_feed`](meshtf_tensor::literal::convert_feed) converts.
 pub fn wide_literal(value: &Value, path: Path) -> Result<Tensor, Fault> {
     let stated = draft::literal(value, path, &[])?;
     let read = |dtype| stated.tensor(dtype, &mut Budget::new());
@@ -90,7 +90,7 @@ pub(super) fn from_value(value: &Value, beside: &mut Beside) -> Result<Program, 
     Ok(Program { nodes, fetch, feed, targets, init })
 }
 
-/// The nodes of the variables, and the names of those that give them their first values.
+/// The nodes of the variables, and the names of those that assign their first values.
 fn with_variables(
     document: &Value,
     variables: &[VariableSpec],
@@ -186,7 +186,7 @@ impl Literal<'_, '_> {
         self.tensor(dtype, budget).map(Attr::Tensor)
     }
 
-    /// The tensor, of `dtype` if that is known, else of the dtype that the literal has by itself.
+    /// The tensor, of `dtype` if that is known, otherwise of the dtype that the literal has by itself.
     fn tensor(&self, dtype: Option<DType>, budget: &mut Budget) -> Result<Tensor, Fault> {
         let path = Path::Written(&self.path);
         let fault = |why: String| Fault::content(self.value, path, why);
@@ -210,7 +210,7 @@ impl Literal<'_, '_> {
 }
 
 impl Stored<'_, '_> {
-    /// What the file holds, in the dtype that is stated, which it must fit as a feed must.
+    /// The value of the file, converted to the stated dtype under the rules for feeds.
     fn tensor(&self, budget: &mut Budget, beside: &mut Beside) -> Result<Tensor, Fault> {
         let path = Path::Written(&self.path);
         let fault = |why: String| Fault::content(self.value, path, why);

@@ -1,11 +1,11 @@
-//! The shapes of a graph's tensors, as far as they are known without running it.
+//! Shape inference: the shapes of a graph's tensors, as far as they are known without running it.
 //!
-//! Each op names a rule (`shape RULE` in `op/table.txt`), which computes what is known of its outputs from what is known of
-//! its inputs, as TensorFlow's shape functions do. A rank may be known though a size is not, and two sizes, or two whole
-//! shapes, may be known to be equal though neither is. The elements of small integer tensors are followed too, since those
-//! are the shapes, axes and sizes that other ops take.
+//! Each op names a rule (`shape RULE` in `op/table.txt`), which infers facts about its outputs from those about its inputs, as
+//! TensorFlow's shape functions do. A rank may be known though a size is not, and two sizes, or two whole shapes, may be known
+//! to be equal though neither is. The elements of small integer tensors are followed too, since other ops use them as shapes,
+//! axes and sizes.
 //!
-//! A graph infers its shapes once, when somebody first asks; a graph that is extended infers those of the new nodes only.
+//! A graph infers its shapes once, on first use; a graph that is extended infers those of the new nodes only.
 
 mod call;
 mod extent;
@@ -21,7 +21,7 @@ use meshtf_tensor::{PartialShape, Shape};
 
 use super::{Graph, Node, NodeId, Output};
 
-/// What an op makes of the shapes of its inputs.
+/// The rule that infers an op's output shapes from its input shapes.
 #[derive(Clone, Copy)]
 pub struct ShapeRule {
     name: &'static str,
@@ -29,9 +29,9 @@ pub struct ShapeRule {
 }
 
 impl ShapeRule {
-    /// Nothing is known of the outputs.
+    /// Infers nothing about the outputs.
     pub(super) const UNKNOWN: ShapeRule = ShapeRule { name: "unknown", infer: rules::nothing_known };
-    /// Stands for the rule of the newer op that an op runs as, while the table is read.
+    /// A placeholder, while the table is read, for the rule of the newer op that an op runs as.
     pub(super) const OF_NEWER: ShapeRule = ShapeRule { name: "", infer: rules::nothing_known };
 
     /// The rule of a name in the table of ops.
@@ -77,17 +77,17 @@ enum Element {
     Unknown,
 }
 
-/// What is known of an output.
+/// The inferred facts about an output.
 #[derive(Clone, Debug, Default)]
 struct Fact {
     dims: Option<Dims>,
     /// The elements in row-major order, if the output is a small integer tensor.
     elements: Option<Vec<Element>>,
-    /// The number of its shape: two outputs of one number have the same shape.
+    /// The number of its shape: two outputs with the same number have the same shape.
     like: Option<u32>,
-    /// The output is itself a shape, written as a vector: that of this number.
+    /// If the output is itself a shape, written as a vector: the number of that shape.
     shape_of: Option<u32>,
-    /// The output is a handle or reference to what this node made: a variable, a queue.
+    /// If the output is a handle or reference: the node that made the variable, the queue and so on.
     made_by: Option<NodeId>,
 }
 
@@ -96,24 +96,24 @@ struct Fact {
 pub enum Declarations {
     /// They are, as TensorFlow's shape functions do.
     Declared,
-    /// They are not: a program may assign a variable another shape than it declares.
+    /// They are not: a program may assign a variable a shape other than the declared one.
     Doubted,
 }
 
-/// What is known of the shapes of a graph's tensors without running it.
+/// The inferred shapes of a graph's tensors.
 #[derive(Clone, Debug)]
 pub struct Shapes {
     state: Declarations,
-    /// By node and port; empty for nodes about which nothing is known.
+    /// By node and port; empty for nodes without facts.
     facts: Vec<Vec<Fact>>,
     /// If state is doubted: the nodes whose outputs may be references to it.
     doubted: Vec<bool>,
-    /// How many unknown sizes and shapes have numbers.
+    /// The number of unknown sizes and shapes that have been numbered.
     numbers: u32,
 }
 
 impl Shapes {
-    /// The shape of an output, with what is unknown left open. Every tensor that a step computes for it has this shape, unless
+    /// The shape of an output, with unknown sizes left open. Every tensor that a step computes for it has this shape, unless
     /// the step feeds a tensor that is not a placeholder.
     pub fn of(&self, output: Output) -> PartialShape {
         let known = |dims: &Dims| dims.iter().map(|size| size.known()).collect();
@@ -125,7 +125,7 @@ impl Shapes {
         self.dims(output)?.iter().map(|size| size.known()).collect()
     }
 
-    /// Whether two outputs have the same shape, even if it is not known which.
+    /// Whether two outputs have the same shape, even an unknown one.
     pub fn are_same(&self, a: Output, b: Output) -> bool {
         let like = |output: Output| self.fact(output)?.like;
         self.dims(a).is_some_and(|dims| Some(dims) == self.dims(b))
@@ -152,7 +152,7 @@ impl Shapes {
         let mut open = Vec::new();
         for id in first..nodes.len() {
             open.push(id);
-            // Nodes may stand before their inputs.
+            // A node may come before its inputs.
             while let Some(&id) = open.last() {
                 let before = open.len();
                 if !is_done[id - first] {
@@ -171,8 +171,8 @@ impl Shapes {
         }
     }
 
-    /// Infers the shapes of what one step runs, which feeds tensors in place of what nodes compute. `order` has the nodes that
-    /// run, and the placeholders that are fed, in topological order; nothing is known of the tensors that are `fed`.
+    /// Infers the shapes of the nodes of one step, which feeds tensors that nodes would compute. `order` has the nodes that
+    /// run, and the fed placeholders, in topological order; the `fed` tensors have no known shape.
     pub fn of_step(
         graph: &Graph,
         order: impl IntoIterator<Item = NodeId>,
@@ -206,7 +206,7 @@ impl Shapes {
     fn infer(&mut self, nodes: &[Node], id: NodeId, is_fed: &dyn Fn(Output) -> bool) {
         let node = &nodes[id.index()];
         if self.state == Declarations::Doubted {
-            // A node that forwards a reference outputs the same reference. What comes around a loop is doubted, since it is not
+            // A node that forwards a reference outputs the same reference. A value on a back edge is doubted, since it is not
             // known yet.
             let forwards = || {
                 let is_doubted = |input: &Output| self.doubted[input.node.index()] && !is_fed(*input);
@@ -235,7 +235,7 @@ impl Shapes {
         self.facts[id.index()] = facts;
     }
 
-    /// What is known of an output that has a shape, and no more.
+    /// The fact of an output with a distinct shape, about which nothing else is known.
     fn unlike_others(&mut self) -> Fact {
         self.numbers += 1;
         Fact { like: Some(self.numbers), ..Fact::default() }

@@ -1,5 +1,5 @@
-//! Shapes of a graph that has nodes of every op, as TensorFlow infers them: `tests/data/shapes/shapes.json`, which
-//! `tests/tf/record.py` records.
+//! Comparison of inferred shapes with TensorFlow's, on a graph with nodes of every op: `tests/data/shapes/shapes.json`,
+//! recorded by `tests/tf/record.py`.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use meshtf_graph::{Graph, NodeDef, Output, op, read};
 
-/// Ops of which less is known than TensorFlow says: those of windows and files that few programs have, an Einsum with `...`, and
-/// what it says of pieces along an unknown axis, of diagonals of unknown length and of variants of rows that are not ragged,
-/// which is wrong.
+/// Ops about which less is known than TensorFlow infers: ops of windows and files that few programs use, an Einsum with `...`,
+/// and cases where TensorFlow's inference is wrong (pieces along an unknown axis, diagonals of unknown length, variants of rows
+/// that are not ragged).
 const LESS_KNOWN: &[&str] = &[
     "Dilation2D",
     "Einsum",
@@ -28,7 +28,7 @@ const LESS_KNOWN: &[&str] = &[
     "SplitV",
 ];
 
-/// Ops of which none are recorded: TensorFlow makes no new nodes of them, or they hold functions.
+/// Ops without recorded nodes: TensorFlow makes no new nodes of them, or they hold functions.
 const NOT_RECORDED: &[&str] = &[
     "AudioSummary",
     "BatchNormWithGlobalNormalization",
@@ -87,7 +87,7 @@ fn shape(value: &Value) -> PartialShape {
     PartialShape(value.as_array().map(|dims| dims.iter().map(size).collect()))
 }
 
-/// Whether all that `less` says is what `more` says.
+/// Whether `more` implies every fact in `less`.
 fn says_no_more(less: &PartialShape, more: &PartialShape) -> bool {
     match (&less.0, &more.0) {
         (None, _) => true,
@@ -108,7 +108,7 @@ fn shapes_are_as_tensorflow_infers_them() {
         for (port, wanted) in (0..).zip(case["shapes"].as_array().unwrap()) {
             let wanted = shape(wanted);
             let got = graph.shapes().of(Output { node: id, port });
-            // TensorFlow's Python infers a loop before it has its back edges.
+            // TensorFlow's Python client infers a loop before it has its back edges.
             let is_less_known = LESS_KNOWN.contains(&node.op.name) || node.name.starts_with("while/");
             let is_right = got == wanted || (is_less_known && says_no_more(&got, &wanted));
             if !is_right {
@@ -128,7 +128,7 @@ fn shapes_are_as_tensorflow_infers_them() {
     assert!(wrong.is_empty(), "{} of {} nodes, of {ops:?}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Every op whose outputs can have a known shape is among the recorded nodes, the newer form in place of an older.
+/// Every op whose outputs can have a known shape is among the recorded nodes; for an older op, the newer form.
 #[test]
 fn every_shape_rule_is_recorded() {
     let cases = recorded();
@@ -142,7 +142,7 @@ fn every_shape_rule_is_recorded() {
     assert_eq!(missing, NOT_RECORDED);
 }
 
-/// What is certain is not more than what TensorFlow infers.
+/// The certain shapes state no more than TensorFlow infers.
 #[test]
 fn what_is_certain_is_known_to_tensorflow() {
     let cases = recorded();
@@ -155,7 +155,7 @@ fn what_is_certain_is_known_to_tensorflow() {
     }
 }
 
-/// A graph that is extended knows the same shapes as one that is made at once.
+/// A graph that is extended infers the same shapes as one that is made at once.
 #[test]
 fn shapes_are_inferred_as_a_graph_grows() {
     let definitions = definitions(&recorded());
@@ -165,7 +165,7 @@ fn shapes_are_inferred_as_a_graph_grows() {
     for part in definitions.chunks(100) {
         let _ = (grown.shapes(), grown.certain_shapes());
         pending.extend_from_slice(part);
-        // Loops cannot be cut; what cannot be added leaves nothing behind.
+        // Loops cannot be cut; an addition that fails leaves nothing behind.
         if grown.extend(pending.clone()).is_ok() {
             pending.clear();
         }

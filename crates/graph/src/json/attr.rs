@@ -1,4 +1,4 @@
-//! Attribute values. The definition of the op determines the kind of each, and that the JSON it is written in.
+//! The values of attributes. The definition of the op determines the kind of each, and the kind determines its JSON.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use meshtf_tensor::json::{Fault, Kind, Path, Value, is_whole};
@@ -78,7 +78,8 @@ fn all<T>(
     items.iter().enumerate().map(|(i, item)| read(item, path.index(i))).collect::<Read<_>>().map(attr)
 }
 
-/// Reads an attribute whose name begins with `_`. No op defines its kind, so the JSON decides: a whole number is an int, say.
+/// Reads an attribute whose name begins with `_`. No op defines its kind, so the JSON determines it: a whole number is an int,
+/// for example.
 fn free(value: &Value, path: Path) -> Read<Attr> {
     match &value.kind {
         Kind::Bool(v) => Ok(Attr::Bool(*v)),
@@ -148,7 +149,7 @@ fn dtype(value: &Value, path: Path) -> Read<DType> {
     dtype_among(value, path, |_| true)
 }
 
-/// Reads the name of a dtype that literals can have: of every dtype but those of handles.
+/// Reads the name of a dtype that literals can have: every dtype except those of handles.
 pub(super) fn dtype_of_value(value: &Value, path: Path) -> Read<DType> {
     dtype_among(value, path, |dtype| !dtype.is_handle())
 }

@@ -1,4 +1,4 @@
-//! The structure of a document: which keys are allowed in which place, and the kind of value of each.
+//! The structure of a document: the keys that are allowed at each position, and the kind of each value.
 
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole};
 use meshtf_tensor::{DType, Shape};
@@ -9,7 +9,7 @@ use crate::op::{self, OpDef};
 use crate::variable::VariableSpec;
 use crate::{Attrs, GraphError};
 
-/// A document whose structure is right.
+/// A document with a valid structure.
 pub(super) struct Document<'v, 'a> {
     pub nodes: Vec<Draft<'v, 'a>>,
     pub fetch: Vec<String>,
@@ -19,7 +19,7 @@ pub(super) struct Document<'v, 'a> {
     pub variables: Vec<VariableSpec>,
 }
 
-/// A node as the document states it.
+/// A node as stated by the document.
 pub(super) struct Draft<'v, 'a> {
     pub name: &'v str,
     pub device: String,
@@ -27,7 +27,7 @@ pub(super) struct Draft<'v, 'a> {
     pub made: Made<'v, 'a>,
 }
 
-/// What a node is: a literal, a value in a file, or an op with its inputs and attributes.
+/// The definition of a node: a literal, a value in a file, or an op with its inputs and attributes.
 pub(super) enum Made<'v, 'a> {
     Constant(Literal<'v, 'a>),
     Stored(Stored<'v, 'a>),
@@ -49,9 +49,9 @@ pub(super) struct Literal<'v, 'a> {
     pub shape: Option<Shape>,
 }
 
-/// A constant whose value is in a file beside the graph.
+/// A constant whose value is in a file next to the graph.
 pub(super) struct Stored<'v, 'a> {
-    /// The name of the file, as the document has it.
+    /// The name of the file in the document.
     pub file: &'v str,
     pub value: &'v Value<'a>,
     /// The path of `value` in the document, for errors.
@@ -81,7 +81,7 @@ pub const ROOT_KEYS: &[&str] = &[
 pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
     let root = Path::Root;
     let members = value.object(root, "graph.json is an object")?;
-    // Before anything else: a document of another version may have any form.
+    // First of all: a document of another version may have any form.
     match value.get("version").map(|value| &value.kind) {
         Some(Kind::Number(number)) if number.parse() == Ok(f64::from(super::VERSION)) => {}
         Some(_) => {
@@ -123,7 +123,7 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
             "targets" => document.targets = names(value, path, "nodes")?,
             "init" => document.init = names(value, path, "nodes")?,
             "variables" => document.variables = variables::read(value, path)?,
-            // What `meshtf train` does with the graph, and reads.
+            // Sections that `meshtf train` reads and uses.
             "data" | "train" | "evaluate" => _ = value.object(path, "this is an object")?,
             "feed" => {
                 document.feed = value
@@ -208,7 +208,7 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
     Ok(draft)
 }
 
-/// Reads a constant whose value is in a file. The file must not be there yet: dtype and shape are stated.
+/// Reads a constant whose value is in a file. The file need not exist yet: dtype and shape are stated.
 fn stored<'v, 'a>(node: &'v Value<'a>, value: &'v Value<'a>, path: Path) -> Read<Stored<'v, 'a>> {
     let known = ["file", "dtype", "shape", "device", "control", "description"];
     for Member { key, at, .. } in node.object(path, "a constant is an object")? {
@@ -231,7 +231,7 @@ fn stored<'v, 'a>(node: &'v Value<'a>, value: &'v Value<'a>, path: Path) -> Read
     Ok(Stored { file, value, path: own.to_string(), dtype, shape })
 }
 
-/// Whether a file of this name is in a folder or below it, on every system.
+/// Whether a file name denotes a file in the graph's folder or below it, on every operating system.
 pub fn is_beside(file: &str) -> bool {
     let is_plain = |part: &str| !matches!(part, "" | "." | "..");
     !file.contains(['\\', ':', '\0']) && file.split('/').all(is_plain)
@@ -266,7 +266,7 @@ fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<DraftInput<'v, 'a>> {
     }
 }
 
-/// Whether this is a string of bytes, written in base64 as it is not UTF-8.
+/// Whether this is a base64 string of bytes that are not UTF-8.
 fn is_base64(value: &Value) -> bool {
     matches!(&value.kind, Kind::Object(members) if matches!(&members[..], [member] if member.key == "base64"))
 }
@@ -280,7 +280,7 @@ fn holds_text(value: &Value) -> bool {
 }
 
 /// Reads a literal: a bare value, or an object with the value as "value" and optionally "dtype" and "shape". The keys in `also`
-/// are allowed too, and left to the caller.
+/// are allowed too; the caller reads them.
 pub(super) fn literal<'v, 'a>(value: &'v Value<'a>, path: Path, also: &[&'static str]) -> Read<Literal<'v, 'a>> {
     let mut literal = Literal { value, path: path.to_string(), dtype: None, shape: None };
     let Kind::Object(members) = &value.kind else { return Ok(literal) };

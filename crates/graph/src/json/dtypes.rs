@@ -1,10 +1,10 @@
-//! Infers the dtypes of literals from their context, as TensorFlow's Python API does: in `x * 2` with a float32 `x`, 2 is a
+//! Inference of the dtypes of literals from their context, as in TensorFlow's Python API: in `x * 2` with a float32 `x`, 2 is a
 //! float32.
 //!
 //! The dtype of an input follows from the op (`axis` of a Split is int32), from an attribute that the node states, or from the
 //! other inputs that share its attribute. If none of these determine it, it is the default of the attribute if the literals fit
-//! that, and otherwise the dtype that the literals have by themselves. What cannot be inferred (an input that names no node, a
-//! cycle) stays unknown; building the graph reports the error.
+//! that, and otherwise the dtype that the literals have by themselves. A dtype that cannot be inferred (of an input that names
+//! no node, or in a cycle) stays unknown; building the graph reports the error.
 
 use std::collections::HashMap;
 
@@ -21,19 +21,19 @@ use crate::{Attr, Attrs, split_tensor_name};
 pub(super) struct Settled {
     /// By input: the dtype of a literal, if it is known.
     pub inputs: Vec<Option<DType>>,
-    /// Those of the outputs, up to the first that is unknown.
+    /// The dtypes of the outputs, up to the first that is unknown.
     outputs: Vec<DType>,
 }
 
 /// Infers the dtypes of every node's literal inputs, in the order of `nodes`.
 ///
 /// # Errors
-/// A literal that has no dtype: one whose items are of several kinds, say.
+/// A literal without a dtype, for example one whose items are of several kinds.
 pub(super) fn settle(nodes: &[Draft]) -> Result<Vec<Settled>, Fault> {
     let by_name: HashMap<&str, usize> = nodes.iter().enumerate().map(|(i, node)| (node.name, i)).collect();
     let mut settled: Vec<Option<Settled>> = vec![None; nodes.len()];
-    // Depth first, without recursion: a node is entered once, and settled when it is seen again behind its inputs. One
-    // that is met again before that is in a loop, and is left open.
+    // Depth first, without recursion: a node is entered once, and settled when it is visited again after its inputs. A node
+    // visited again before that is in a loop, and stays open.
     let mut entered = vec![false; nodes.len()];
     let mut stack = Vec::new();
     for root in 0..nodes.len() {
@@ -60,7 +60,7 @@ pub(super) fn settle(nodes: &[Draft]) -> Result<Vec<Settled>, Fault> {
     Ok(settled.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Whether the node closes a loop. The Merge of the loop has its dtype from its other input, from outside.
+/// Whether the edge closes a loop. The Merge of the loop has its dtype from its other input, from outside.
 fn leads_back(from: &Draft, to: &OpDef) -> bool {
     matches!(&from.made, Made::Op { op, .. } if op.role.leads_back(to.role))
 }
@@ -108,7 +108,7 @@ fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Se
             };
         }
     }
-    // A list whose dtypes were not stated now follows from what its literals settled on.
+    // A list whose dtypes were not stated follows from the dtypes of its literals.
     infer_attrs(op, &mut attrs, inputs.len(), |i| match &inputs[i] {
         DraftInput::Literal(literal) => dtypes[i].or_else(|| natural(literal).ok()),
         DraftInput::Tensor(tensor) => {

@@ -1,4 +1,4 @@
-//! Documents that are right, with what they say; and wrong, with where and why.
+//! Tests of valid documents, with their content, and of invalid ones, with the position and reason of the error.
 
 mod schema;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Graph;
 
-/// Reads a document beside which there is one file, `w.npy`: [1, 2], as float32.
+/// Reads a document with one file, `w.npy`, next to it: [1, 2], as float32.
 fn from_json(text: &str) -> Result<Program, FormatError> {
     super::from_json(text, &mut |file| match file {
         "w.npy" => Ok(npy::write(&Tensor::new([2], Data::F32(vec![1.0, 2.0])).unwrap()).unwrap()),
@@ -114,7 +114,7 @@ fn a_literal_takes_the_dtype_of_where_it_stands() {
         "y/values_1",
         Tensor::scalar(7i8),
     );
-    // A literal that states its dtype settles it for the others.
+    // A literal that states its dtype determines it for the other literals.
     check(r#""y": {"op": "Add", "inputs": [1, {"value": 2, "dtype": "int64"}]}"#, "y/x", Tensor::scalar(1i64));
     // In a loop, from outside of it.
     check(
@@ -263,7 +263,7 @@ fn a_constant_may_be_in_a_file_beside_the_graph() {
     let program = read(&text);
     assert_eq!(value(&program, "w"), Tensor::new([2], Data::F32(vec![1.0, 2.0])).unwrap());
     assert_eq!((&*program.nodes[0].device, &*program.nodes[0].inputs), ("/job:ps", &["^w".to_owned()][..]));
-    // It is converted as a feed is, and gives its dtype to what it is used with.
+    // It is converted like a feed, and determines the dtype of literals used with it.
     let ints = value(&read(&stored(r#""file": "w.npy", "dtype": "int64", "shape": [2]"#)), "w");
     assert_eq!(ints, Tensor::new([2], Data::I64(vec![1, 2])).unwrap());
     let sum = r#""w": {"file": "w.npy", "dtype": "float32", "shape": [2]}, "y": {"op": "Add", "inputs": ["w", 1]}"#;
@@ -287,10 +287,10 @@ fn a_constant_may_be_in_a_file_beside_the_graph() {
         check(of(outside, "float32", "[2]"), "a file is named from the folder of the graph");
     }
 
-    // What is written beside a graph is read from there.
+    // A file that was written next to a graph is read from there.
     let mut program = read(&with_nodes(r#""big": [[1, 2], [3, 4]], "small": 5"#));
     let whole = program.clone();
-    // A builder's constants do not state their dtype.
+    // The constants of a builder do not state their dtype.
     program.nodes[0].attrs.0.remove("dtype");
     let mut files = HashMap::new();
     let text = to_json_beside(&program, &mut |name, value| {
@@ -336,7 +336,7 @@ fn the_three_forms_are_told_apart() {
     check(b"{\"version\": 1, \"\xff\": 1}", "not UTF-8");
 }
 
-/// A document with a bit of everything.
+/// A document with every feature of the format.
 const RICH: &str = r#"{"version": 1, "description": "d", "nodes": {
     "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 2]}, "device": "/job:ps"},
     "c": {"value": [], "dtype": "int64", "shape": [0, 3]}, "s": ["a", {"base64": "/w=="}],
@@ -375,7 +375,7 @@ proptest! {
     fn constants_are_written_and_read_back(tensor in any_tensor()) {
         let program = Program { nodes: vec![NodeDef::constant("c".into(), String::new(), Attr::Tensor(tensor.clone()))], ..Program::default() };
         let back = value(&read(&to_json(&program)), "c");
-        // NaN equals nothing, and has one text.
+        // NaN equals nothing, but has only one text.
         prop_assert_eq!((back.dtype(), back.shape(), back.to_string()), (tensor.dtype(), tensor.shape(), tensor.to_string()));
     }
 
@@ -385,7 +385,7 @@ proptest! {
         with in prop_oneof![r#"[\[\]{}",:0-9.e-]{0,3}"#, Just("null".to_owned()), Just("\"x\"".to_owned())],
         gone in 0usize..12,
     ) {
-        // All of it is ASCII.
+        // The document is ASCII.
         let at = at.index(RICH.len());
         let text = format!("{}{with}{}", &RICH[..at], &RICH[(at + gone).min(RICH.len())..]);
         if let Ok(program) = from_json(&text) {

@@ -1,4 +1,4 @@
-//! The section `variables` of a document: what each is, and what it begins with.
+//! The section `variables` of a document: the specification and the initial value of each variable.
 
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole};
 use meshtf_tensor::{DType, literal};
@@ -10,7 +10,7 @@ use crate::{Attrs, GraphError, op};
 
 type Read<T> = Result<T, Fault>;
 
-/// The initial values that have a name alone.
+/// The initial values without parameters.
 const NAMED: &[(&str, Initializer)] = &[
     ("zeros", Initializer::Zeros),
     ("ones", Initializer::Ones),
@@ -20,7 +20,7 @@ const NAMED: &[(&str, Initializer)] = &[
     ("he_normal", Initializer::HeNormal),
 ];
 
-/// The initial values that have numbers, and which.
+/// The initial values with parameters, and the names of these.
 const WITH_NUMBERS: &[(&str, [&str; 2])] =
     &[("uniform", ["low", "high"]), ("normal", ["mean", "stddev"]), ("truncated_normal", ["mean", "stddev"])];
 
@@ -30,7 +30,7 @@ pub(super) fn read(value: &Value, path: Path) -> Read<Vec<VariableSpec>> {
     members.iter().map(|member| variable(member, path.key(&member.key))).collect()
 }
 
-/// What a variable is for inferring dtypes: an op without inputs whose dtype is stated.
+/// A draft of a variable for the inference of dtypes: an op without inputs whose dtype is stated.
 pub(super) fn draft<'v, 'a>(spec: &'v VariableSpec) -> Option<Draft<'v, 'a>> {
     let attrs = Attrs::from([("dtype", spec.dtype.into())]);
     let made = Made::Op { op: op::lookup("ReadVariableOp")?, inputs: Vec::new(), attrs };

@@ -1,4 +1,4 @@
-//! Writes a program as a native graph.json.
+//! The writer of native graph.json.
 
 use meshtf_tensor::{DType, PartialShape, Tensor, render};
 use serde_json::{Map, Value, json};
@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 use crate::{Attr, NodeDef, Program};
 
 /// Writes a program so that [`from_json`](super::from_json) reads the same one. Of the attributes whose names begin with `_`,
-/// those are written that hold a bool, a number, a string or a list of these, and the others are left out.
+/// only those that hold a bool, a number, a string or a list of these are written.
 pub fn to_json(program: &Program) -> String {
     to_json_beside(program, &mut |_, _| None)
 }
 
-/// As [`to_json`], but with some constants in files: `beside` is asked with the name and the value of each, and returns the name
-/// of the .npy file that holds it, from the folder of the graph; `None` for a value that is to stand in the graph.
+/// As [`to_json`], but with some constants in files: `beside` is called with the name and the value of each, and returns the
+/// name of the .npy file that holds it, relative to the folder of the graph; `None` for a value that is written into the graph.
 pub fn to_json_beside(program: &Program, beside: &mut dyn FnMut(&str, &Tensor) -> Option<String>) -> String {
     let mut text = format!("{{\n  \"version\": {},\n  \"nodes\": {{", super::VERSION);
     for (i, node) in program.nodes.iter().enumerate() {
@@ -36,7 +36,7 @@ pub fn to_json_beside(program: &Program, beside: &mut dyn FnMut(&str, &Tensor) -
     text + "\n}\n"
 }
 
-/// A node, its keys in their usual order.
+/// A node, with its keys in the usual order.
 fn node_text(node: &NodeDef, beside: &mut dyn FnMut(&str, &Tensor) -> Option<String>) -> String {
     let (control, inputs): (Vec<&str>, Vec<&str>) =
         node.inputs.iter().map(String::as_str).partition(|input| input.starts_with('^'));
@@ -88,7 +88,7 @@ fn tensor(value: &Tensor) -> Value {
     literal
 }
 
-/// The JSON of an attribute; `None` if its name begins with `_` and its kind could not be told from the JSON.
+/// The JSON of an attribute; `None` if its name begins with `_` and its kind cannot be determined from the JSON.
 fn attr(name: &str, value: &Attr) -> Option<Value> {
     let dtype = |dtype: &DType| Value::from(dtype.name());
     let string = |bytes: &Vec<u8>| render::string_to_json(bytes);
@@ -113,7 +113,7 @@ fn attr(name: &str, value: &Attr) -> Option<Value> {
         }
         Attr::Types(v) if has_kind => v.iter().map(dtype).collect(),
         Attr::Shapes(v) if has_kind => v.iter().map(shape).collect(),
-        // Nothing that is read here can hold one.
+        // No op that graph.json can contain has one.
         Attr::Func(_) | Attr::Funcs(_) => return None,
         Attr::Type(_) | Attr::Shape(_) | Attr::Tensor(_) | Attr::Filled(_) | Attr::Types(_) | Attr::Shapes(_) => {
             return None;

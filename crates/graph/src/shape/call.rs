@@ -1,4 +1,4 @@
-//! What a shape rule is given: the node, and what is known of its inputs.
+//! The arguments of a shape rule: the node, and the facts about its inputs.
 
 use std::cell::Cell;
 
@@ -17,12 +17,12 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// How many inputs the node has.
+    /// The number of the node's inputs.
     pub fn len(&self) -> usize {
         self.node.inputs.len()
     }
 
-    /// What is known of an input; `None` also for what comes around a loop.
+    /// The facts about an input; `None` also for a back edge of a loop.
     pub fn fact(&self, input: usize) -> Option<&Fact> {
         self.known.fact(*self.node.inputs.get(input)?)
     }
@@ -31,7 +31,7 @@ impl Call<'_> {
         self.fact(input)?.dims.clone()
     }
 
-    /// The sizes of an input that must have this rank: all unknown if nothing is known of it, `None` if it has another.
+    /// The sizes of an input that must have this rank: all unknown if its rank is unknown, `None` if it has another.
     pub fn of_rank(&self, input: usize, rank: usize) -> Option<Dims> {
         match self.dims(input) {
             Some(dims) => Some(dims).filter(|dims| dims.len() == rank),
@@ -39,8 +39,8 @@ impl Call<'_> {
         }
     }
 
-    /// What is known of inputs that must all have one shape; `None` if they differ. If state is doubted, kernels are not
-    /// trusted to refuse shapes that differ: then it is only known if each is.
+    /// The merged sizes of inputs that must all have the same shape; `None` if they differ. If state is doubted, kernels are
+    /// not trusted to refuse shapes that differ: the sizes are then known only if they are known, and equal, for every input.
     pub fn merged(&self, inputs: impl IntoIterator<Item = usize>) -> Option<Dims> {
         let mut inputs = inputs.into_iter().map(|input| self.dims(input));
         let first = inputs.next()?;
@@ -50,7 +50,7 @@ impl Call<'_> {
         }
     }
 
-    /// What is known of inputs of which the kernel certainly refuses any that differ.
+    /// The merged sizes of inputs that the kernel certainly refuses if they differ.
     pub fn equal(&self, inputs: impl IntoIterator<Item = usize>) -> Option<Dims> {
         inputs.into_iter().try_fold(None, |all, input| merge_known(all, self.dims(input))).ok().flatten()
     }
@@ -70,7 +70,7 @@ impl Call<'_> {
         self.fact(input)?.like
     }
 
-    /// The number of the shape that an input is, written as a vector.
+    /// The number of the shape that an input holds as a vector.
     pub fn shape_of(&self, input: usize) -> Option<u32> {
         self.fact(input)?.shape_of
     }
@@ -92,7 +92,7 @@ impl Call<'_> {
         }
     }
 
-    /// The one element of an integer input, as a size; an unknown one if it is not known.
+    /// The one element of an integer input, as a size; an unknown size if the element is not known.
     pub fn size_in(&self, input: usize) -> Option<Size> {
         match self.elements(input) {
             Some(&[Element::Known(one)]) => Some(Size::Known(usize::try_from(one).ok()?)),
@@ -101,7 +101,7 @@ impl Call<'_> {
         }
     }
 
-    /// The shape that an input's elements are; of unknown sizes if only their number is known. -1 stands for an unknown size.
+    /// The shape held by an input's elements; with unknown sizes if only their number is known. -1 is an unknown size.
     pub fn sizes(&self, input: usize) -> Option<Dims> {
         let size = |&element: &Element| match element {
             Element::Known(-1) | Element::Unknown => Some(self.size(None)),
@@ -114,7 +114,7 @@ impl Call<'_> {
         }
     }
 
-    /// How many elements a vector has.
+    /// The number of elements of a vector.
     pub fn count(&self, input: usize) -> Option<usize> {
         match self.fact(input)?.dims.as_deref() {
             Some(&[Size::Known(count)]) => Some(count).filter(|&count| count <= MAX_RANK),
@@ -133,12 +133,12 @@ impl Call<'_> {
         self.numbers.get()
     }
 
-    /// A size: an unknown one of its own if it is not known.
+    /// A size: a fresh unknown one if it is not known.
     pub fn size(&self, known: Option<usize>) -> Size {
         known.map_or_else(|| Size::Unknown(self.number()), Size::Known)
     }
 
-    /// What `f` makes of a size; unknown if the size is.
+    /// `f` applied to a size; unknown if the size is.
     pub fn map(&self, size: Size, f: impl FnOnce(usize) -> Option<usize>) -> Size {
         self.size(size.known().and_then(f))
     }
@@ -148,12 +148,12 @@ impl Call<'_> {
         (0..rank).map(|_| self.size(None)).collect()
     }
 
-    /// The sizes of a shape that the graph states.
+    /// The sizes of a shape stated in the graph.
     pub fn stated(&self, shape: &PartialShape) -> Option<Dims> {
         Some(shape.0.as_ref()?.iter().map(|&size| self.size(size)).collect())
     }
 
-    /// What an attribute states.
+    /// The sizes of a shape attribute.
     pub fn stated_in(&self, attr: &str) -> Option<Dims> {
         self.stated(self.node.attrs.shape(attr).ok()?)
     }
@@ -166,12 +166,12 @@ impl Call<'_> {
         self.node.attrs.bool(attr).ok()
     }
 
-    /// The node that made the handle or reference which an input is.
+    /// The node that made the handle or reference in an input.
     pub fn maker(&self, input: usize) -> Option<&Node> {
         self.nodes.get(self.fact(input)?.made_by?.index())
     }
 
-    /// Whether what state declares is not relied on.
+    /// Whether the declared shapes of state are not relied on.
     pub fn doubts_state(&self) -> bool {
         self.known.state == Declarations::Doubted
     }
@@ -180,10 +180,10 @@ impl Call<'_> {
 /// Longest vector of unknown elements that is read as a shape.
 pub(super) const MAX_RANK: usize = 64;
 
-/// Shapes that one tensor cannot have both.
+/// Two shapes contradict each other.
 struct Differ;
 
-/// What is known of a tensor that has both shapes, either of which may be unknown.
+/// The combined sizes of a tensor that has both shapes, either of which may be unknown.
 fn merge_known(a: Option<Dims>, b: Option<Dims>) -> Result<Option<Dims>, Differ> {
     match (a, b) {
         (Some(a), Some(b)) => merge(&a, &b).map(Some).ok_or(Differ),
@@ -191,7 +191,7 @@ fn merge_known(a: Option<Dims>, b: Option<Dims>) -> Result<Option<Dims>, Differ>
     }
 }
 
-/// What is known of a tensor that has both shapes; `None` if they differ.
+/// The combined sizes of a tensor that has both shapes; `None` if they differ.
 pub(super) fn merge(a: &Dims, b: &Dims) -> Option<Dims> {
     if a.len() != b.len() {
         return None;
@@ -199,7 +199,7 @@ pub(super) fn merge(a: &Dims, b: &Dims) -> Option<Dims> {
     a.iter().zip(b).map(|(&a, &b)| merge_sizes(a, b)).collect()
 }
 
-/// The size that is both; `None` if they differ.
+/// The combined size of two that must be equal; `None` if they differ.
 pub(super) fn merge_sizes(a: Size, b: Size) -> Option<Size> {
     match (a, b) {
         (Size::Known(a), Size::Known(b)) if a != b => None,

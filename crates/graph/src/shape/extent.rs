@@ -1,24 +1,24 @@
-//! What decides how large the outputs of an op are, and so how long it takes and those that use them.
+//! The data on which the output sizes of an op depend, and so its duration and that of its consumers.
 
 use super::ShapeRule;
 
-/// What decides the shapes of an op's outputs.
+/// The data on which the shapes of an op's outputs depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// The shapes of its inputs.
     Shapes,
-    /// Beside those, the elements of its first input: a shape, an axis.
+    /// Those, and the elements of its first input: a shape, an axis.
     First,
-    /// Beside those, the elements of its last input: an axis.
+    /// Those, and the elements of its last input: an axis.
     Last,
-    /// Beside those, the elements of all inputs but the first: axes, multiples, where a slice begins and ends.
+    /// Those, and the elements of all inputs but the first: axes, multiples, the bounds of a slice.
     AllButFirst,
-    /// Something else, or nobody has said.
+    /// Other data, or not specified.
     Unknown,
 }
 
 impl Extent {
-    /// Of so many inputs, those whose elements count.
+    /// The range of the `inputs` inputs whose elements matter.
     pub fn elements_of(self, inputs: usize) -> std::ops::Range<usize> {
         match self {
             Extent::Shapes | Extent::Unknown => 0..0,
@@ -30,7 +30,7 @@ impl Extent {
 }
 
 impl ShapeRule {
-    /// What decides the shapes of the outputs.
+    /// The data on which the shapes of the outputs depend.
     pub fn extent(&self) -> Extent {
         match self.name {
             "none" | "scalar" | "const" | "placeholder" | "placeholder_with_default" => Extent::Shapes,

@@ -1,7 +1,7 @@
-//! The rules by the names that `op/table.txt` has for them: what an op makes of the shapes of its inputs.
+//! The shape rules by their names in `op/table.txt`: each infers an op's output shapes from its input shapes.
 //!
-//! A rule returns what is known of the outputs, in their order; `None` if nothing is known of any. It claims nothing
-//! that TensorFlow's shape function of the same op would not.
+//! A rule returns the facts about the outputs, in order; `None` if nothing is known about any. It infers nothing that
+//! TensorFlow's shape function of the same op would not.
 
 mod arrange;
 mod elementwise;
@@ -21,7 +21,7 @@ mod state;
 use super::Fact;
 use super::call::Call;
 
-/// What an op makes of the shapes of its inputs.
+/// Infers an op's output shapes from its input shapes.
 pub(crate) type Rule = fn(&Call) -> Option<Vec<Fact>>;
 
 /// The rule of a name in the table.
@@ -288,7 +288,7 @@ pub(crate) fn named(name: &str) -> Option<Rule> {
     })
 }
 
-/// The rule of an op of whose outputs nothing can be known.
+/// The rule of an op whose outputs have no known shape.
 pub(crate) fn nothing_known(_: &Call) -> Option<Vec<Fact>> {
     None
 }

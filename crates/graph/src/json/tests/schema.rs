@@ -1,8 +1,8 @@
-//! Holds the parser against `docs/graph.schema.json`: what one takes the other takes, and what is wrong in form both
-//! refuse. What only reading can tell (a name that does not exist, ragged lists) is the parser's alone.
+//! Tests of the parser against `docs/graph.schema.json`: both accept the same documents, and both refuse errors of form. Errors
+//! that only a reader can detect (a name that does not exist, ragged lists) are the parser's alone.
 //!
-//! The schema itself is applied in `examples/schema`, a package of its own: what a validator depends on would otherwise change
-//! how every dependency of meshtf is built.
+//! The schema itself is applied in `examples/schema`, a separate package: the dependencies of a validator would otherwise
+//! change how every dependency of meshtf is built.
 
 use meshtf_tensor::DType;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn schema() -> Value {
     serde_json::from_str(include_str!("../../../../../docs/graph.schema.json")).unwrap()
 }
 
-/// `examples/schema` holds the schema against the same documents.
+/// `examples/schema` checks the schema against the same documents.
 #[test]
 fn the_parser_takes_what_is_right_in_form() {
     let lines = include_str!("../../../../../tests/data/documents.txt").lines();

@@ -1,4 +1,4 @@
-//! Ops that give the same elements another shape or order, put tensors together or take them apart.
+//! Shapes of ops that reshape or reorder elements, join tensors or split them.
 
 use meshtf_tensor::Shape;
 
@@ -14,7 +14,7 @@ pub(super) fn reshape(call: &Call) -> Option<Vec<Fact>> {
 fn reshaped(call: &Call) -> Option<Dims> {
     let Some(wanted) = call.elements_of_rank(1, 1) else { return call.sizes(1) };
     let is_open = |element: &Element| !matches!(element, Element::Known(size) if *size != -1);
-    // One that is open follows from the others and the number of elements.
+    // An open size follows from the others and the number of elements.
     let inferred = || {
         let known =
             |element: &Element| if let Element::Known(size) = element { usize::try_from(*size).ok() } else { None };
@@ -86,7 +86,7 @@ pub(super) fn pad(call: &Call) -> Option<Vec<Fact>> {
     one(dims.iter().zip(pads).map(padded).collect())
 }
 
-/// Only the rank is known, by the tensor or by the rows of the paddings.
+/// Only the rank is known, from the tensor or from the rows of the paddings.
 fn padded_by_unknown(call: &Call) -> Option<Vec<Fact>> {
     let rows = call.of_rank(1, 2)?[0].known().filter(|&rows| rows <= MAX_RANK);
     one(call.unknown(call.dims(0).map(|dims| dims.len()).or(rows)?))
@@ -136,7 +136,7 @@ fn concatenated(call: &Call, parts: std::ops::Range<usize>, axis_in: usize) -> O
 pub(super) fn pack(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.equal(0..call.len())?;
     dims.insert(axis(call.int("axis")?, dims.len() + 1)?, Size::Known(call.len()));
-    // As TensorFlow, with what is known of some numbers.
+    // As in TensorFlow, with partial knowledge of the numbers.
     let is_vector = dims.len() == 1 && call.len() <= MAX_RANK && call.node.outputs.first()?.dtype.is_integer();
     let number = |input| call.elements(input).and_then(|all| all.first().copied()).unwrap_or(Element::Unknown);
     let elements = is_vector.then(|| (0..call.len()).map(number).collect());
@@ -170,7 +170,7 @@ pub(super) fn split(call: &Call) -> Option<Vec<Fact>> {
     Some(of_each_output(call, &dims))
 }
 
-/// Pieces of the sizes that the second input says, of which one may be -1: what is left.
+/// Pieces of the sizes in the second input, of which one may be -1: the remainder.
 pub(super) fn split_v(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     if call.node.outputs.len() == 1 {
@@ -198,7 +198,7 @@ pub(super) fn parallel_concat(call: &Call) -> Option<Vec<Fact>> {
     one(call.stated_in("shape")?)
 }
 
-/// A last axis more, or less, if the elements become smaller or larger.
+/// One axis more, or less, if the elements become smaller or larger.
 pub(super) fn bitcast(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let own = call.node.attrs.dtype("T").ok()?.size()?;
@@ -211,12 +211,12 @@ pub(super) fn bitcast(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// A vector, as its input.
+/// A vector, as the input.
 pub(super) fn vector(call: &Call) -> Option<Vec<Fact>> {
     one(call.of_rank(0, 1)?)
 }
 
-/// The sizes twice over.
+/// The input's sizes, repeated once.
 pub(super) fn diag(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     one([&dims[..], &dims[..]].concat())
@@ -228,7 +228,7 @@ pub(super) fn diag_part(call: &Call) -> Option<Vec<Fact>> {
     one(merge(&first.to_vec(), &second.to_vec())?)
 }
 
-/// The diagonals that input `k` names: the lowest and the highest.
+/// The diagonals specified by input `k`: the lowest and the highest.
 fn diagonals(call: &Call, k: usize) -> Option<(i64, i64)> {
     match call.values(k)?[..] {
         [one] => Some((one, one)),
@@ -237,7 +237,7 @@ fn diagonals(call: &Call, k: usize) -> Option<(i64, i64)> {
     }
 }
 
-/// Matrices of which some diagonals, the second input, are set.
+/// Matrices with some diagonals, the second input, replaced.
 pub(super) fn matrix_set_diag(call: &Call) -> Option<Vec<Fact>> {
     let (low, high) = if call.len() == 2 { (0, 0) } else { diagonals(call, 2).unwrap_or((0, -1)) };
     let batch = call.dims(1).filter(|_| low <= high).and_then(|mut dims| {
@@ -274,7 +274,7 @@ pub(super) fn matrix_diag(call: &Call) -> Option<Vec<Fact>> {
         }
         None => (None, None),
     };
-    // What is not stated follows from the other, and is square if neither is.
+    // An unspecified size follows from the other, and the matrix is square if neither is specified.
     let (rows, columns) = match (rows?, columns?) {
         (-1, -1) => {
             let side = min_rows.zip(min_columns).map(|(rows, columns)| rows.max(columns));
@@ -307,14 +307,14 @@ pub(super) fn matrix_diag_part(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// The elements that are taken of a vector, of which all are known.
+/// The elements at some indices of a vector, if all its elements are known.
 pub(super) fn elements_at(call: &Call, places: impl Iterator<Item = usize>) -> Option<Vec<Element>> {
     call.values(0)?;
     let from = call.elements_of_rank(1, 0)?;
     places.map(|at| from.get(at).copied()).collect()
 }
 
-/// The shape that a tensor is held to, where it is known of either.
+/// The shape that a tensor must have, merged with its own.
 pub(super) fn ensured(call: &Call) -> Option<Vec<Fact>> {
     let stated = call.stated_in("shape");
     match (call.dims(0), stated) {
@@ -323,7 +323,7 @@ pub(super) fn ensured(call: &Call) -> Option<Vec<Fact>> {
     }
 }
 
-/// As many coordinates as there are dimensions, of each index.
+/// For each index as many coordinates as there are dimensions.
 pub(super) fn unravel(call: &Call) -> Option<Vec<Fact>> {
     let (indices, dims) = (call.dims(0)?, call.of_rank(1, 1)?);
     match indices[..] {
@@ -333,7 +333,7 @@ pub(super) fn unravel(call: &Call) -> Option<Vec<Fact>> {
     }
 }
 
-/// One element for eight of the last axis.
+/// One element per eight of the last axis.
 pub(super) fn packed_bits(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let last = dims.last_mut()?;

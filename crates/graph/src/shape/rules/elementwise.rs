@@ -1,4 +1,4 @@
-//! Ops whose outputs have the shape of an input, or that to which several broadcast.
+//! Shapes of ops whose outputs have the shape of an input, or that to which several broadcast.
 
 use super::one;
 use crate::shape::call::{Call, merge, merge_sizes};
@@ -17,7 +17,7 @@ fn like(call: &Call, input: usize) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.dims(input), like: call.like(input), ..Fact::default() }])
 }
 
-/// All that is known of the first input: the output is the same tensor.
+/// All facts about the first input: the output is the same tensor.
 pub(super) fn forward(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![call.fact(0)?.clone()])
 }
@@ -26,14 +26,14 @@ pub(super) fn forward_all(call: &Call) -> Option<Vec<Fact>> {
     Some((0..call.len()).map(|input| call.fact(input).cloned().unwrap_or_default()).collect())
 }
 
-/// The first input, at either output.
+/// The first input, at both outputs.
 pub(super) fn switch(call: &Call) -> Option<Vec<Fact>> {
-    // Which branch is taken is not known, and so its elements are not followed, as in TensorFlow.
+    // The branch is not known, and so its elements are not followed, as in TensorFlow.
     let fact = Fact { elements: None, shape_of: None, ..call.fact(0)?.clone() };
     Some(vec![Fact { like: None, ..fact.clone() }, Fact { like: None, ..fact }])
 }
 
-/// What is true of all inputs, one of which comes; and its number.
+/// The facts common to all inputs, one of which arrives; and its index.
 pub(super) fn merge_of_branches(call: &Call) -> Option<Vec<Fact>> {
     let first = call.dims(0);
     let common = (1..call.len()).try_fold(first, |common, input| {
@@ -55,7 +55,7 @@ pub(super) fn alike_or_scalar(call: &Call) -> Option<Vec<Fact>> {
     }
 }
 
-/// The shape of all inputs, which have the same.
+/// The shape of all inputs, which are equal in shape.
 pub(super) fn merged(call: &Call) -> Option<Vec<Fact>> {
     one(call.merged(0..call.len())?)
 }
@@ -68,7 +68,7 @@ pub(super) fn gradient(call: &Call) -> Option<Vec<Fact>> {
     }
 }
 
-/// The shape of all inputs, of which the kernel refuses any that differ.
+/// The shape of all inputs, which the kernel refuses if they differ.
 pub(super) fn sum(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.equal(0..call.len()), like: call.like(0), ..Fact::default() }])
 }
@@ -89,14 +89,14 @@ pub(super) fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims, like, ..Fact::default() }])
 }
 
-/// The same, of an op that computes shapes from shapes: its elements are followed.
+/// As [`broadcasting`], for an op that computes shapes from shapes: its elements are followed.
 pub(super) fn arithmetic(call: &Call, apply: fn(i64, i64) -> Option<i64>) -> Option<Vec<Fact>> {
     let mut facts = broadcasting(call)?;
     facts[0].elements = computed(call, apply);
     Some(facts)
 }
 
-/// The elements of a vector or number, if all that it is computed from are known.
+/// The elements of a vector or scalar, if all operands are known.
 fn computed(call: &Call, apply: fn(i64, i64) -> Option<i64>) -> Option<Vec<Element>> {
     let (a, b) = (call.values(0)?, call.values(1)?);
     let count = match (a.len(), b.len()) {
@@ -113,13 +113,13 @@ fn computed(call: &Call, apply: fn(i64, i64) -> Option<i64>) -> Option<Vec<Eleme
     (0..count).map(|i| apply(pick(&a, i), pick(&b, i)).filter(in_range).map(Element::Known)).collect()
 }
 
-/// The shape to which both inputs broadcast, of an op that may also answer shapes that do not fit, with one false.
+/// The shape to which both inputs broadcast, for an op that may also return a single false for shapes that do not fit.
 pub(super) fn comparing(call: &Call) -> Option<Vec<Fact>> {
     if call.bool("incompatible_shape_error").unwrap_or(true) {
         return broadcasting(call);
     }
     let (a, b) = (call.dims(0)?, call.dims(1)?);
-    // As TensorFlow, though sizes that are unknown may turn out not to fit.
+    // As in TensorFlow, though unknown sizes may turn out not to fit.
     let may_fit = |(a, b): (&Size, &Size)| match (a.known(), b.known()) {
         (Some(1), _) | (_, Some(1)) => true,
         (a, b) => a.is_some() == b.is_some(),
@@ -143,7 +143,7 @@ pub(super) fn broadcast(call: &Call, a: &Dims, b: &Dims) -> Option<Dims> {
         (Size::Known(1), other) | (other, Size::Known(1)) => Some(other),
         (a, b) if a == b => Some(a),
         (Size::Known(_), Size::Known(_)) => None,
-        // An unknown size is that or 1: it broadcasts to what is known.
+        // An unknown size is equal to the known one or 1: it broadcasts to the known one.
         (Size::Known(size), _) | (_, Size::Known(size)) => Some(Size::Known(size)),
         (Size::Unknown(_), Size::Unknown(_)) => Some(call.size(None)),
     };
@@ -172,14 +172,14 @@ pub(super) fn broadcast_all(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims, like: first, ..Fact::default() }])
 }
 
-/// The same shape, and of whole numbers the same elements.
+/// The same shape, and for integers the same elements.
 pub(super) fn cast(call: &Call) -> Option<Vec<Fact>> {
     let keeps = call.node.outputs.first().is_some_and(|output| output.dtype.is_integer());
     let fits = |element: &Element| match element {
         Element::Known(value) => i32::try_from(*value).is_ok(),
         Element::Size(_) | Element::Unknown => true,
     };
-    // What a narrow type makes of a large number is not followed.
+    // The conversion of a large number to a narrow type is not followed.
     let is_wide = |size: usize| size >= 4;
     let keeps = keeps && call.node.outputs[0].dtype.size().is_some_and(is_wide);
     let elements = call.elements(0).filter(|all| keeps && all.iter().all(fits)).map(<[Element]>::to_vec);
@@ -187,7 +187,7 @@ pub(super) fn cast(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.dims(0), like: call.like(0), elements, shape_of, ..Fact::default() }])
 }
 
-/// The shape of the first input, whose channels are as many as the second has elements.
+/// The shape of the first input, whose number of channels is the number of elements of the second.
 pub(super) fn bias(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0).filter(|dims| dims.len() >= 2);
     if let (Some(dims), Some(bias)) = (&mut dims, call.dims(1)) {
@@ -213,12 +213,12 @@ pub(super) fn string_join(call: &Call) -> Option<Vec<Fact>> {
     one(arrays.try_fold(first, |dims, other| merge(&dims, other))?)
 }
 
-/// The gradients of numbers that were rounded, and of both ends of their range.
+/// The gradients of quantized numbers, and of both ends of their range.
 pub(super) fn fake_quant_gradient(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.merged([0, 1]), ..Fact::default() }, Dims::new().into(), Dims::new().into()])
 }
 
-/// The same of ranges by channel, the last dimension.
+/// As [`fake_quant_gradient`], for ranges per channel, the last dimension.
 pub(super) fn fake_quant_channels_gradient(call: &Call) -> Option<Vec<Fact>> {
     let whole = call.merged([0, 1]);
     let mut channels = call.of_rank(2, 1)?[0];

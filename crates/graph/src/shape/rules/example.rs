@@ -1,4 +1,4 @@
-//! Examples, parsed: sparse features in coordinates, dense ones in their shapes.
+//! Shapes of parsed examples: sparse features in coordinates, dense ones in their shapes.
 
 use meshtf_tensor::PartialShape;
 
@@ -6,7 +6,7 @@ use super::super::call::known;
 use super::super::{Fact, Size};
 use super::Call;
 
-/// Indices, values and shapes of as many sparse features as an attribute lists types, of that rank.
+/// Indices, values and shapes of the sparse features, one for each type in an attribute, of that rank.
 fn sparse(call: &Call, types: &str, rank: usize) -> Option<Vec<Fact>> {
     let count = call.node.attrs.dtypes(types).ok()?.len();
     let indices = (0..count).map(|_| Fact::from(vec![call.size(None), Size::Known(rank)]));
@@ -15,7 +15,7 @@ fn sparse(call: &Call, types: &str, rank: usize) -> Option<Vec<Fact>> {
     Some(indices.chain(values).chain(shapes).collect())
 }
 
-/// The shapes that an attribute lists, each below a prefix.
+/// The shapes listed in an attribute, each with a prefix.
 fn dense(call: &Call, shapes: &str, prefix: &[Size]) -> Option<Vec<Fact>> {
     let below = |shape: &PartialShape| call.stated(shape).map(|dims| [prefix, &dims[..]].concat()).into();
     Some(call.node.attrs.shapes(shapes).ok()?.iter().map(below).collect())
@@ -28,7 +28,7 @@ pub(super) fn parse(call: &Call) -> Option<Vec<Fact>> {
     Some(facts)
 }
 
-/// Of a batch or of one example, which the rank of the first input tells.
+/// For a batch or for one example, depending on the rank of the first input.
 pub(super) fn parse_v2(call: &Call) -> Option<Vec<Fact>> {
     let batch = call.dims(0);
     let mut facts = match &batch {

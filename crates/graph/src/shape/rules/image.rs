@@ -1,4 +1,4 @@
-//! Ops on images: convolutions, pools, norms, resizing, blocks.
+//! Shapes of ops on images: convolutions, pools, norms, resizing, blocks.
 
 use super::one;
 use crate::shape::call::{Call, merge_sizes};
@@ -10,11 +10,11 @@ struct Window {
     size: Size,
     stride: i64,
     dilation: i64,
-    /// Before and after, of explicit padding.
+    /// Explicit padding, before and after.
     padding: (i64, i64),
 }
 
-/// How many places a window has along an axis.
+/// The number of positions of a window along an axis.
 fn places(call: &Call, size: Size, window: Window) -> Option<Size> {
     let Window { size: window, stride, dilation, padding: (before, after) } = window;
     let padding = call.node.attrs.str("padding").ok()?;
@@ -42,7 +42,7 @@ fn places(call: &Call, size: Size, window: Window) -> Option<Size> {
     Some(call.map(size, count))
 }
 
-/// Where the channels stand, and the first of the other axes.
+/// The axis of the channels, and the first of the spatial axes.
 fn layout(call: &Call, rank: usize) -> (usize, usize) {
     let format = call.node.attrs.str("data_format").unwrap_or_default();
     if format.starts_with("NC") { (1, 2) } else { (rank - 1, 1) }
@@ -77,7 +77,7 @@ pub(super) fn conv3d(call: &Call) -> Option<Vec<Fact>> {
     convolved(call, 5, None)
 }
 
-/// Each channel by filters of its own.
+/// A convolution of each channel with separate filters.
 pub(super) fn depthwise(call: &Call) -> Option<Vec<Fact>> {
     let (image, filter) = (call.of_rank(0, 4)?, call.of_rank(1, 4)?);
     let own = merge_sizes(image[layout(call, 4).0], filter[2])?;
@@ -110,14 +110,14 @@ pub(super) fn pool3d(call: &Call) -> Option<Vec<Fact>> {
     pooled(call, 5)
 }
 
-/// The largest elements, and as many indices.
+/// The largest elements, and their indices, in the same shape.
 pub(super) fn pool2d_twice(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = pool2d(call)?;
     facts.extend_from_within(..);
     Some(facts)
 }
 
-/// What lies under each window, as channels. TensorFlow says neither height nor width if one is unknown.
+/// The elements of each window, as channels. TensorFlow infers neither height nor width if one is unknown.
 pub(super) fn patches(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.of_rank(0, 4)?;
     let (windows, strides) = (of_axes(call, "ksizes", 4)?, of_axes(call, "strides", 4)?);
@@ -133,7 +133,7 @@ pub(super) fn patches(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// The shape that an input is, of a tensor of that rank.
+/// The shape that an input holds, of a tensor of that rank.
 fn sizes(call: &Call, input: usize, rank: usize) -> Option<Vec<Fact>> {
     match call.sizes(input) {
         Some(dims) => one(dims).filter(|facts| facts[0].dims.as_ref().is_some_and(|dims| dims.len() == rank)),
@@ -145,7 +145,7 @@ pub(super) fn sizes_of_4(call: &Call) -> Option<Vec<Fact>> {
     sizes(call, 0, 4)
 }
 
-/// The same, of the images of a convolution: the third input has as many.
+/// As [`sizes`], for the images of a convolution: the batch size is that of the third input.
 pub(super) fn convolution_input(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = sizes(call, 0, 4)?;
     if let (Some(dims), Some(answers), false) = (&mut facts[0].dims, call.dims(2), call.doubts_state()) {
@@ -154,7 +154,7 @@ pub(super) fn convolution_input(call: &Call) -> Option<Vec<Fact>> {
     Some(facts)
 }
 
-/// The shape of all inputs, which have images.
+/// The shape of all inputs, which are images.
 pub(super) fn merged_of_4(call: &Call) -> Option<Vec<Fact>> {
     match call.merged(0..call.len()) {
         Some(dims) => one(dims).filter(|facts| facts[0].dims.as_ref().is_some_and(|dims| dims.len() == 4)),
@@ -193,7 +193,7 @@ pub(super) fn bias_gradient(call: &Call) -> Option<Vec<Fact>> {
     one(vec![*channel?])
 }
 
-/// How many axes images have, which the data format names.
+/// The rank of images, according to the data format.
 fn image_rank(call: &Call) -> usize {
     if call.node.attrs.str("data_format").is_ok_and(|format| format.len() == 5) { 5 } else { 4 }
 }
@@ -212,7 +212,7 @@ pub(super) fn batch_norm(call: &Call) -> Option<Vec<Fact>> {
     Some(facts)
 }
 
-/// The gradients with respect to the image, the scale and the offset; the others have no elements.
+/// The gradients with respect to the image, the scale and the offset; the other outputs have no elements.
 pub(super) fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
     let rank = image_rank(call);
     let (by_output, image) = (call.of_rank(0, rank)?, call.of_rank(1, rank)?);
@@ -227,20 +227,20 @@ pub(super) fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![dims.into(), of_channels.clone().into(), of_channels.into(), nothing.clone().into(), nothing.into()])
 }
 
-/// Images of the height and width that the second input says.
+/// Images of the height and width in the second input.
 pub(super) fn resize(call: &Call) -> Option<Vec<Fact>> {
     let image = call.of_rank(0, 4)?;
     let size = super::picture::stated_size(call, 1)?;
     one(vec![image[0], size[0], size[1], image[3]])
 }
 
-/// How many of one axis go into blocks, or come of them.
+/// The division of an axis into blocks, or its reassembly from blocks.
 enum Blocks {
     Into,
     OutOf,
 }
 
-/// Blocks of the axes after the first, whose elements go into the first axis or come out of it.
+/// Blocks of the axes after the first, whose elements are moved into the first axis or out of it.
 fn batched(call: &Call, block: Option<&[usize]>, edges_in: usize, blocks: &Blocks) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let Some(block) = block else {
@@ -302,7 +302,7 @@ pub(super) fn depth_to_space(call: &Call) -> Option<Vec<Fact>> {
     deepened(call, &Blocks::OutOf)
 }
 
-/// Blocks of pixels, whose elements go into the channels or come out of them.
+/// Blocks of pixels, whose elements are moved into the channels or out of them.
 fn deepened(call: &Call, blocks: &Blocks) -> Option<Vec<Fact>> {
     let mut dims = call.of_rank(0, 4)?;
     let size = block_size(call)?;
@@ -321,7 +321,7 @@ fn deepened(call: &Call, blocks: &Blocks) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// Images and vectors with one element for each of their channels: the shape of the images, with all that is known of these.
+/// Images and vectors with one element per channel: the shape of the images, combined with the lengths of the vectors.
 fn normalized(call: &Call, images: &[usize], vectors: std::ops::Range<usize>) -> Option<Dims> {
     let mut dims = call.merged(images.iter().copied()).unwrap_or_else(|| call.unknown(4));
     let channels = dims.get(3).copied().filter(|_| dims.len() == 4)?;

@@ -1,4 +1,4 @@
-//! Ops that take parts of a tensor: slices, gathers, partitions.
+//! Shapes of ops that read parts of a tensor: slices, gathers, partitions.
 
 use super::arrange::elements_at;
 use super::one;
@@ -26,7 +26,7 @@ pub(super) fn slice(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: Some(taken), elements, ..Fact::default() }])
 }
 
-/// `x[a:b:c, d]`; of those with `...` or new axes, that whose specification is known.
+/// `x[a:b:c, d]`; slices with `...` or new axes only if their specification is known.
 pub(super) fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let mask = |name: &str| call.int(name);
@@ -36,7 +36,7 @@ pub(super) fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
     let strides = call.values(3)?;
     let count = strides.len();
     let (begins, ends) = (call.values(1), call.values(2));
-    // How many of the tensor's axes the specification speaks of, `...` apart.
+    // The number of the tensor's axes that the specification covers, apart from `...`.
     let is_ellipsis = |i: usize| bit(ellipsis_mask, i);
     let spoken = (0..count).filter(|&i| !is_ellipsis(i) && !bit(new_mask, i)).count();
     let left = dims.len().checked_sub(spoken)?;
@@ -88,7 +88,7 @@ pub(super) fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: Some(kept), elements, ..Fact::default() }])
 }
 
-/// The first element that `begin:end:stride` takes of `size`, and how many.
+/// The first element that `begin:end:stride` selects of `size`, and the number of elements.
 fn strides_taken(size: usize, begin: Option<i64>, end: Option<i64>, stride: i64) -> Option<(i64, usize)> {
     let size = i64::try_from(size).ok()?;
     let (first, last) = if stride > 0 { (0, size) } else { (size - 1, -1) };
@@ -128,7 +128,7 @@ pub(super) fn resource_gather_nd(call: &Call) -> Option<Vec<Fact>> {
     slices(&call.stated(call.maker(0)?.attrs.shape("shape").ok()?)?, &call.dims(1)?)
 }
 
-/// The slices of what has some dimensions, by indices whose last dimension has an index for each of its first ones.
+/// Slices of a tensor with these dimensions, by indices whose last dimension has one index for each of its leading ones.
 fn slices(params: &[Size], indices: &[Size]) -> Option<Vec<Fact>> {
     let (&depth, outer) = indices.split_last()?;
     one([outer, params.get(depth.known()?..)?].concat())
@@ -143,20 +143,20 @@ pub(super) fn resource_gather(call: &Call) -> Option<Vec<Fact>> {
     one([&own[..], &indices[batch..], params.get(batch + 1..)?].concat())
 }
 
-/// The places of what is not zero.
+/// The indices of the non-zero elements.
 pub(super) fn indices_of(call: &Call) -> Option<Vec<Fact>> {
     let rank = call.dims(0).map(|dims| dims.len());
     one(vec![call.size(None), call.size(rank)])
 }
 
-/// What a vector holds, each once; where each element is in that, and how often it comes.
+/// The distinct elements of a vector, the index of each element among them, and their counts.
 pub(super) fn unique(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     let all = [vec![count].into(), call.dims(0).into(), vec![count].into()];
     Some(all.into_iter().take(call.node.outputs.len()).collect())
 }
 
-/// Fewer slices of the same rank, and numbers of them.
+/// Fewer slices of the same rank, and their indices.
 pub(super) fn unique_slices(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     let slices = call.dims(0).map(|dims| call.unknown(dims.len()));
@@ -169,7 +169,7 @@ pub(super) fn list_diff(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![count].into(), vec![count].into()])
 }
 
-/// Parts of as many rows as go there.
+/// Parts, each with the rows assigned to it.
 pub(super) fn dynamic_partition(call: &Call) -> Option<Vec<Fact>> {
     let (data, places) = (call.dims(0)?, call.dims(1)?);
     merge(&data.get(..places.len())?.to_vec(), &places)?;
@@ -177,7 +177,7 @@ pub(super) fn dynamic_partition(call: &Call) -> Option<Vec<Fact>> {
     Some(call.node.outputs.iter().map(part).collect())
 }
 
-/// As many rows as the largest index says.
+/// As many rows as the largest index requires.
 pub(super) fn dynamic_stitch(call: &Call) -> Option<Vec<Fact>> {
     let parts = call.len() / 2;
     let mut row: Option<Dims> = None;

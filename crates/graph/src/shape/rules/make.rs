@@ -1,4 +1,5 @@
-//! Ops that make tensors of a shape that an attribute or the elements of an input state, and ops that answer shapes.
+//! Shapes of ops that make tensors of a shape stated by an attribute or the elements of an input, and of ops that output
+//! shapes.
 
 use super::one;
 use crate::shape::call::{Call, MAX_RANK, known, merge_sizes, whole};
@@ -24,7 +25,7 @@ pub(super) fn placeholder(call: &Call) -> Option<Vec<Fact>> {
     one(call.stated_in("shape")?)
 }
 
-/// What it may be fed, of which its default is one.
+/// The shape of the values that may be fed, which the default has too.
 pub(super) fn placeholder_with_default(call: &Call) -> Option<Vec<Fact>> {
     let stated = call.stated_in("shape")?;
     let is_default_known = match call.dims(0) {
@@ -38,12 +39,12 @@ fn admits(stated: Size, own: Size) -> bool {
     stated.known().is_none() || stated == own
 }
 
-/// The shape that the first input is.
+/// The shape held by the first input.
 pub(super) fn sized(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(0)?)
 }
 
-/// The shape that the first input states, for each element of the second.
+/// The shape stated by the first input, for each element of the second.
 pub(super) fn sized_with(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.sizes(0)?;
     dims.extend(call.dims(1)?);
@@ -54,14 +55,14 @@ pub(super) fn sized_second(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(1)?)
 }
 
-/// The greater of two shapes, without the last axis: that of what is compared.
+/// The larger of two shapes, without the last axis: that of the compared sequences.
 pub(super) fn edit_distance(call: &Call) -> Option<Vec<Fact>> {
     let (a, b) = (call.values(2)?, call.values(5)?);
     let greater = |(&a, &b): (&i64, &i64)| usize::try_from(a.max(b)).ok().map(Size::Known);
     one(a.iter().zip(&b).take(a.len().checked_sub(1)?).map(greater).collect::<Option<_>>()?)
 }
 
-/// As many numbers as the third input says.
+/// As many numbers as the third input specifies.
 pub(super) fn lin_space(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size_in(2)?])
 }
@@ -91,7 +92,7 @@ pub(super) fn range(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: Some(known(&[count])), elements, ..Fact::default() }])
 }
 
-/// As many draws for each row of a matrix as the second input says.
+/// For each row of a matrix as many draws as the second input specifies.
 pub(super) fn multinomial(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.of_rank(0, 2)?[0], call.size_in(1)?])
 }
@@ -100,7 +101,7 @@ pub(super) fn key_counter(_: &Call) -> Option<Vec<Fact>> {
     Some(vec![known(&[1]).into(), known(&[2]).into()])
 }
 
-/// As many bins as an input says.
+/// As many bins as an input specifies.
 pub(super) fn bins_second(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size_in(1)?])
 }
@@ -155,7 +156,7 @@ pub(super) fn rank(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: Some(Dims::new()), elements: rank, ..Fact::default() }])
 }
 
-/// A new axis, as long as the second input says.
+/// A new axis, of the length in the second input.
 pub(super) fn one_hot(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let at = match call.int("axis")? {
@@ -166,7 +167,7 @@ pub(super) fn one_hot(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// Indices, values and the shape of a matrix of few values.
+/// Indices, values and shape of a sparse matrix.
 pub(super) fn string_split(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     Some(vec![vec![count, Size::Known(2)].into(), vec![count].into(), known(&[2]).into()])
@@ -193,7 +194,7 @@ pub(super) fn broadcast_gradient_args(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![axes(), axes()])
 }
 
-/// Where each of several shapes begins in their concatenation.
+/// The offset of each of several shapes in their concatenation.
 pub(super) fn concat_offset(call: &Call) -> Option<Vec<Fact>> {
     (1..call.len()).map(|input| Some(call.of_rank(input, 1)?.into())).collect()
 }
@@ -210,7 +211,7 @@ pub(super) fn decode_raw(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// As many elements of each string as the second input has bytes for.
+/// For each string as many elements as the bytes in the second input hold.
 pub(super) fn decode_padded(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let size = call.node.outputs.first()?.dtype.size()?;
@@ -219,7 +220,7 @@ pub(super) fn decode_padded(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// A field of each record for each output.
+/// One field of each record for each output.
 pub(super) fn csv(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     Some(call.node.outputs.iter().map(|_| dims.clone().into()).collect())
@@ -231,12 +232,12 @@ pub(super) fn fingerprint(call: &Call) -> Option<Vec<Fact>> {
     one(vec![rows.unwrap_or_else(|| call.size(None)), call.size(None)])
 }
 
-/// Joined strings, and where their rows end.
+/// Joined strings, and the row splits.
 pub(super) fn ngrams(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![call.size(None)].into(), call.of_rank(1, 1)?.into()])
 }
 
-/// Where the code points of each string end, the code points, and perhaps where each begins.
+/// The row splits of the code points, the code points, and possibly the offset of each.
 pub(super) fn unicode_decode(call: &Call) -> Option<Vec<Fact>> {
     let texts = call.dims(0).and_then(|dims| dims.iter().map(|size| size.known()).product::<Option<usize>>());
     let codes = vec![call.size(None)];
@@ -257,7 +258,7 @@ pub(super) fn ctc_loss(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![scores[1]].into(), scores.into()])
 }
 
-/// Decoded labels as indices, values and shape of a sparse matrix, and how likely each is.
+/// Decoded labels as indices, values and shape of a sparse matrix, and the likelihood of each.
 pub(super) fn ctc_greedy(call: &Call) -> Option<Vec<Fact>> {
     let (scores, count) = (call.of_rank(0, 3)?, call.size(None));
     let two = || Size::Known(2);
@@ -266,7 +267,7 @@ pub(super) fn ctc_greedy(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![count, two()].into(), vec![count].into(), vec![two()].into(), likely.into()])
 }
 
-/// The same of several sequences of labels for each example.
+/// As [`ctc_greedy`], for several sequences of labels for each example.
 pub(super) fn ctc_beam(call: &Call) -> Option<Vec<Fact>> {
     let scores = call.of_rank(0, 3)?;
     let paths = usize::try_from(call.int("top_paths")?).ok()?;
@@ -279,7 +280,7 @@ pub(super) fn ctc_beam(call: &Call) -> Option<Vec<Fact>> {
     Some(indices.chain(values).chain(shapes).chain([likely.into()]).collect())
 }
 
-/// Candidates, and how often the true classes and they are expected among them.
+/// Candidates, and the expected counts of the true classes and of the candidates.
 pub(super) fn candidates(call: &Call) -> Option<Vec<Fact>> {
     let size = |attr: &str| Some(Size::Known(usize::try_from(call.int(attr)?).ok()?));
     let (sampled, each) = (size("num_sampled")?, size("num_true")?);

@@ -1,4 +1,4 @@
-//! Pictures: their colours, parts and boxes, and the files that they come in.
+//! Shapes of ops on pictures: their colours, parts and boxes, and their encoded files.
 
 use super::super::call::{known, merge_sizes};
 use super::super::{Dims, Fact, Size};
@@ -23,21 +23,21 @@ pub(super) fn stated_size(call: &Call, input: usize) -> Option<Dims> {
     Some(call.counts(input).map_or_else(|| call.unknown(2), |size| known(&size)))
 }
 
-/// A part of an image for each box, of the size that the last input says.
+/// A part of an image for each box, of the size in the last input.
 pub(super) fn crop_and_resize(call: &Call) -> Option<Vec<Fact>> {
     let (image, boxes) = (call.of_rank(0, 4)?, call.of_rank(1, 2)?);
     let size = stated_size(call, 3)?;
     one(vec![boxes[0], size[0], size[1], image[3]])
 }
 
-/// A window of each image, of the size that the second input says.
+/// A window of each image, of the size in the second input.
 pub(super) fn glimpse(call: &Call) -> Option<Vec<Fact>> {
     let (image, offsets) = (call.of_rank(0, 4)?, call.of_rank(2, 2)?);
     let (size, batch) = (stated_size(call, 1)?, merge_sizes(image[0], offsets[0])?);
     one(vec![batch, size[0], size[1], image[3]])
 }
 
-/// Images of the shape that the last input says.
+/// Images of the shape in the last input.
 pub(super) fn sized_fourth(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(3).filter(|dims| dims.len() == 4).unwrap_or_else(|| call.unknown(4)))
 }
@@ -46,7 +46,7 @@ pub(super) fn box_gradient(call: &Call) -> Option<Vec<Fact>> {
     one(call.dims(2).filter(|dims| dims.len() == 2)?)
 }
 
-/// As many boxes as are chosen, or as were asked for; how many are chosen is a scalar.
+/// The selected boxes, or as many as requested; the number of selected ones is a scalar.
 pub(super) fn suppression(call: &Call) -> Option<Vec<Fact>> {
     let count = if call.bool("pad_to_max_output_size").unwrap_or(false) { call.size_in(2)? } else { call.size(None) };
     let outputs = call.node.outputs.len();
@@ -65,7 +65,7 @@ pub(super) fn decoded(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size(None), call.size(None), channels(call)?])
 }
 
-/// The part of an image that the second input says.
+/// The part of an image specified by the second input.
 pub(super) fn decoded_part(call: &Call) -> Option<Vec<Fact>> {
     let window = call.sizes(1).filter(|window| window.len() == 4);
     let side = |i: usize| window.as_ref().map_or_else(|| call.size(None), |window| window[i]);
@@ -80,7 +80,7 @@ pub(super) fn three(_: &Call) -> Option<Vec<Fact>> {
     one(known(&[3]))
 }
 
-/// A file for each image.
+/// An encoded file for each image.
 pub(super) fn encoded(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     one(dims[..dims.len().checked_sub(3)?].to_vec())

@@ -1,10 +1,10 @@
-//! Ops of ragged tensors: splits of rows as vectors, and the values.
+//! Shapes of ops on ragged tensors: splits of rows as vectors, and the values.
 
 use super::one;
 use crate::shape::call::{Call, merge_sizes};
 use crate::shape::{Dims, Fact, Size};
 
-/// A row for each element of the inputs that are vectors.
+/// One row for each element of the inputs that are vectors.
 pub(super) fn range(call: &Call) -> Option<Vec<Fact>> {
     let inputs: Vec<Option<Dims>> = (0..3).map(|input| call.dims(input)).collect();
     let vectors = inputs.iter().flatten().filter(|dims| dims.len() == 1);
@@ -14,7 +14,7 @@ pub(super) fn range(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![splits].into(), call.unknown(1).into()])
 }
 
-/// Splits, and values of which each has the shape that it had.
+/// Splits, and values whose own shape is unchanged.
 pub(super) fn gather(call: &Call) -> Option<Vec<Fact>> {
     let values = call.len().checked_sub(2)?;
     let dims = call.dims(values).and_then(|dims| Some([&[call.size(None)], dims.get(1..)?].concat()));
@@ -31,7 +31,7 @@ pub(super) fn to_sparse(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![count, rank].into(), vec![count].into(), vec![rank].into()])
 }
 
-/// The shape that the first input asks for, and where that leaves it open, that of the values.
+/// The shape requested by the first input, with open sizes taken from the values.
 pub(super) fn to_dense(call: &Call) -> Option<Vec<Fact>> {
     let forms = call.node.attrs.strs("row_partition_types").ok()?;
     let ragged = forms.iter().filter(|form| *form != b"FIRST_DIM_SIZE").count();
@@ -46,7 +46,7 @@ pub(super) fn to_dense(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// A variant for each row, or one for all. TensorFlow says one too few of rows that are not ragged.
+/// A variant for each row, or one for all. TensorFlow infers one too few for rows that are not ragged.
 pub(super) fn to_variant(call: &Call) -> Option<Vec<Fact>> {
     if !call.bool("batched_input")? {
         return one(Dims::new());

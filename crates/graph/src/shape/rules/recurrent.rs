@@ -1,9 +1,9 @@
-//! Recurrent cells.
+//! Shapes of recurrent cells.
 
 use crate::shape::call::Call;
 use crate::shape::{Dims, Fact, Size};
 
-/// All outputs `[batch, cells]`, of an input and of what came out before.
+/// All outputs `[batch, cells]`, from an input and the previous output.
 pub(super) fn cell(call: &Call) -> Option<Vec<Fact>> {
     let whole = of_batch(call)?;
     Some(call.node.outputs.iter().map(|_| whole.clone().into()).collect())
@@ -13,7 +13,7 @@ fn of_batch(call: &Call) -> Option<Dims> {
     Some(vec![call.of_rank(0, 2)?[0], call.of_rank(1, 2)?[1]])
 }
 
-/// The gradients of what the cells held, of the gates, and of the weights by which these see the cells.
+/// The gradients of the cell states, of the gates, and of the peephole weights.
 pub(super) fn lstm_cell_gradient(call: &Call) -> Option<Vec<Fact>> {
     let whole = of_batch(call)?;
     let [batch, cells] = whole[..] else { return None };
@@ -22,14 +22,14 @@ pub(super) fn lstm_cell_gradient(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![whole.into(), vec![batch, gates].into(), weights.clone(), weights.clone(), weights])
 }
 
-/// The gradients of the input, of what came out before, of the candidate and of the gates.
+/// The gradients of the input, of the previous output, of the candidate and of the gates.
 pub(super) fn gru_cell_gradient(call: &Call) -> Option<Vec<Fact>> {
     let (x, whole, gates) = (call.of_rank(0, 2)?, of_batch(call)?, call.of_rank(2, 2)?[1]);
     let both = vec![whole[0], gates];
     Some(vec![x.into(), whole.clone().into(), whole.into(), both.into()])
 }
 
-/// All outputs `[steps, batch, cells]`: there is a quarter as many cells as biases.
+/// All outputs `[steps, batch, cells]`: the number of cells is a quarter of that of the biases.
 pub(super) fn lstm(call: &Call) -> Option<Vec<Fact>> {
     let (x, biases): (Dims, Size) = (call.of_rank(1, 3)?, call.of_rank(call.len() - 1, 1)?[0]);
     let cells = match biases.known() {
@@ -40,7 +40,7 @@ pub(super) fn lstm(call: &Call) -> Option<Vec<Fact>> {
     Some(call.node.outputs.iter().map(|_| whole.clone().into()).collect())
 }
 
-/// The gradients have the shapes of what they are of.
+/// The gradients have the shapes of the tensors they are the gradients of.
 pub(super) fn lstm_gradient(call: &Call) -> Option<Vec<Fact>> {
     let ranks = [3, 2, 2, 2, 1, 1, 1, 1];
     let each = ranks.into_iter().enumerate().map(|(i, rank)| call.of_rank(i + 1, rank).map(Fact::from));

@@ -1,11 +1,11 @@
-//! Ops that sum, compare or multiply along axes: reductions, segments, products, linear algebra, losses.
+//! Shapes of ops that sum, compare or multiply along axes: reductions, segments, products, linear algebra, losses.
 
 use super::elementwise::broadcast;
 use super::one;
 use crate::shape::call::{Call, axis, merge, merge_sizes};
 use crate::shape::{Dims, Element, Fact, Size};
 
-/// The axes of the second input are gone, or of size 1.
+/// The axes in the second input are removed, or of size 1.
 pub(super) fn reduced(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let keep = call.bool("keep_dims")?;
@@ -21,7 +21,7 @@ pub(super) fn reduced(call: &Call) -> Option<Vec<Fact>> {
     one(kept.collect())
 }
 
-/// The same, of products: how many elements a tensor of a shape has.
+/// As [`reduced`], for products: the number of elements of a shape is followed.
 pub(super) fn product(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = reduced(call)?;
     if facts[0].dims.as_ref().is_some_and(Vec::is_empty) {
@@ -32,7 +32,7 @@ pub(super) fn product(call: &Call) -> Option<Vec<Fact>> {
     Some(facts)
 }
 
-/// The axis of the second input is gone.
+/// The axis in the second input is removed.
 pub(super) fn arg(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     match call.value(1) {
@@ -45,14 +45,14 @@ pub(super) fn arg(call: &Call) -> Option<Vec<Fact>> {
     }
 }
 
-/// As many rows as there are segments.
+/// As many rows as segments.
 pub(super) fn segment(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     *dims.first_mut()? = call.size(None);
     one(dims)
 }
 
-/// As many rows as the third input says; a row is what one segment id stands for.
+/// As many rows as the third input specifies; each segment id selects a slice of the data.
 pub(super) fn unsorted_segment(call: &Call) -> Option<Vec<Fact>> {
     let (data, ids) = (call.dims(0)?, call.dims(1)?);
     merge(&data.get(..ids.len())?.to_vec(), &ids)?;
@@ -80,7 +80,7 @@ pub(super) fn batch_matmul(call: &Call) -> Option<Vec<Fact>> {
     multiplied(call, &a, &b)
 }
 
-/// The same, with other axes that broadcast.
+/// As [`batch_matmul`], with leading axes that broadcast.
 pub(super) fn batch_matmul_v2(call: &Call) -> Option<Vec<Fact>> {
     multiplied(call, &call.dims(0)?, &call.dims(1)?)
 }
@@ -126,7 +126,7 @@ pub(super) fn square(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// Eigenvalues in place of the matrices, and the matrices of eigenvectors, if they are wanted.
+/// Eigenvalues in place of the matrices, and the matrices of eigenvectors, if they are requested.
 pub(super) fn eigen(call: &Call) -> Option<Vec<Fact>> {
     let vectors = square(call).map(|mut facts| facts.remove(0)).unwrap_or_default();
     let mut values = vectors.dims.clone();
@@ -143,7 +143,7 @@ pub(super) fn lu(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![factors, rows.into()])
 }
 
-/// Rows, columns and the lesser of both, of matrices in the last two axes of which the others are `batch`.
+/// The leading axes, the rows, the columns and the lesser of both, of matrices in the last two axes.
 fn sides(call: &Call) -> Option<(Dims, Size, Size, Size)> {
     let mut batch = call.dims(0)?;
     let (columns, rows) = (batch.pop()?, batch.pop()?);
@@ -182,7 +182,7 @@ pub(super) fn nth(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// Numbers, in place of square matrices in the last two axes.
+/// Scalars, in place of square matrices in the last two axes.
 pub(super) fn determinant(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let rest = dims.len().checked_sub(2)?;
@@ -191,7 +191,7 @@ pub(super) fn determinant(call: &Call) -> Option<Vec<Fact>> {
     Some(call.node.outputs.iter().map(|_| dims.clone().into()).collect())
 }
 
-/// The unknowns of linear equations: as the right sides, of which there are as many as the matrix has rows.
+/// The unknowns of linear equations: in the shape of the right sides, which have as many rows as the matrix.
 pub(super) fn solve(call: &Call) -> Option<Vec<Fact>> {
     let (matrix, right) = match (call.dims(0), call.dims(1)) {
         (Some(matrix), Some(right)) => (matrix, right),
@@ -220,7 +220,7 @@ pub(super) fn solve_ls(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-/// The same, with batches that broadcast.
+/// As [`solve`], with batches that broadcast.
 pub(super) fn triangular_solve(call: &Call) -> Option<Vec<Fact>> {
     let (matrix, right) = (call.dims(0)?, call.dims(1)?);
     let (batch, matrix) = matrix.split_at_checked(matrix.len().checked_sub(2)?)?;
@@ -233,7 +233,7 @@ pub(super) fn triangular_solve(call: &Call) -> Option<Vec<Fact>> {
 
 /// A loss for each row, and its gradient.
 pub(super) fn cross_entropy(call: &Call) -> Option<Vec<Fact>> {
-    // TensorFlow takes sizes that may broadcast for the same.
+    // TensorFlow regards sizes that may broadcast as equal.
     let merged = call.equal([0, 1]).filter(|_| !call.doubts_state());
     let both = match (call.dims(0), call.dims(1)) {
         (Some(a), Some(b)) => merged.or_else(|| broadcast(call, &a, &b))?,
@@ -252,7 +252,7 @@ pub(super) fn sparse_cross_entropy(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![logits[0]].into(), logits.into()])
 }
 
-/// The largest of the last axis, and their places.
+/// The largest elements of the last axis, and their indices.
 pub(super) fn top_k(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     *dims.last_mut()? = match call.int("k") {

@@ -1,4 +1,4 @@
-//! Ops of sparse tensors: the indices of elements as rows of a matrix, the elements, and the shape as a vector.
+//! Shapes of ops on sparse tensors: the indices of elements as rows of a matrix, the elements, and the shape as a vector.
 
 use super::one;
 use crate::shape::call::{Call, axis, merge_sizes};
@@ -10,7 +10,7 @@ fn whole(call: &Call, rank: Size) -> Vec<Fact> {
     vec![vec![count, rank].into(), vec![count].into(), vec![rank].into()]
 }
 
-/// Crossed columns: a row of values for each row of theirs.
+/// Crossed columns: one row of values for each row of theirs.
 pub(super) fn cross(call: &Call) -> Option<Vec<Fact>> {
     Some(whole(call, Size::Known(2)))
 }
@@ -53,7 +53,7 @@ pub(super) fn sum(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![indices, values, call.of_rank(2, 1)?.into()])
 }
 
-/// One for each element.
+/// One value for each element.
 pub(super) fn same_values(call: &Call) -> Option<Vec<Fact>> {
     one(call.of_rank(1, 1)?)
 }
@@ -106,14 +106,14 @@ pub(super) fn fill_empty_rows_gradient(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![size(call, 0, 0)].into(), Dims::new().into()])
 }
 
-/// As many rows as the fourth input says.
+/// As many rows as the fourth input specifies.
 pub(super) fn segment(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     *dims.first_mut()? = call.size_in(3)?;
     one(dims)
 }
 
-/// One for each index.
+/// One value for each index.
 pub(super) fn values(call: &Call) -> Option<Vec<Fact>> {
     one(vec![size(call, 0, 0)])
 }
@@ -126,7 +126,7 @@ pub(super) fn slice_gradient(call: &Call) -> Option<Vec<Fact>> {
     one(vec![size(call, 1, 0)])
 }
 
-/// Sets as a sparse tensor of the rank of those that they come of.
+/// Sets as a sparse tensor of the rank of the operands.
 pub(super) fn set_operation(call: &Call) -> Option<Vec<Fact>> {
     let rank = |input: usize| call.dims(input).map(|dims| Size::Known(dims.len()));
     let stated = |input: usize| Some(size(call, input, 0)).filter(|size| size.known().is_some());
@@ -138,7 +138,7 @@ pub(super) fn set_operation(call: &Call) -> Option<Vec<Fact>> {
     Some(whole(call, rank.unwrap_or_else(|| call.size(None))))
 }
 
-/// Indices, elements and shape as one each.
+/// Indices, elements and shape, serialised as one string each.
 pub(super) fn serialize(call: &Call) -> Option<Vec<Fact>> {
     call.of_rank(0, 2)?;
     one(vec![Size::Known(3)])

@@ -1,17 +1,17 @@
-//! Fourier transforms over the last dimensions.
+//! Shapes of Fourier transforms over the last dimensions.
 
 use super::one;
 use crate::shape::Fact;
 use crate::shape::call::Call;
 
-/// As the input, which has `rank` dimensions at least.
+/// The shape of the input, which has at least `rank` dimensions.
 pub(super) fn same(call: &Call, rank: usize) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     if dims.len() < rank { None } else { one(dims) }
 }
 
-/// The last `rank` dimensions have the lengths that the second input states; the last of frequencies, unless the transform is
-/// the `inverse`, half of them and one.
+/// The last `rank` dimensions have the lengths in the second input; the last one has half of that plus one, as it holds
+/// frequencies, unless the transform is the `inverse`.
 pub(super) fn resized(call: &Call, rank: usize, inverse: bool) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let batch = dims.len().checked_sub(rank)?;

@@ -1,4 +1,4 @@
-//! Ops on state: a handle is known by the node that made it, whose attributes declare the shapes of what it holds.
+//! Shapes of ops on state: a handle is identified by the node that made it, whose attributes declare the shapes of the state.
 
 use meshtf_tensor::PartialShape;
 
@@ -12,7 +12,7 @@ pub(super) fn variable(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.stated_in("shape"), made_by: Some(call.id), ..Fact::default() }])
 }
 
-/// The same of clients so old that a scalar's shape stands for an unknown one.
+/// As [`variable`], for clients so old that a scalar's shape denotes an unknown one.
 pub(super) fn old_variable(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.stated_in("shape").filter(|dims| !dims.is_empty());
     Some(vec![Fact { dims, made_by: Some(call.id), ..Fact::default() }])
@@ -23,18 +23,18 @@ pub(super) fn handle(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { made_by: Some(call.id), ..Dims::new().into() }])
 }
 
-/// A new handle of two names: a container and its own.
+/// A new handle with two names: a container and a name in it.
 pub(super) fn named_handle(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { made_by: Some(call.id), ..known(&[2]).into() }])
 }
 
-/// A handle of two names, and a number that orders what is done with it; the handle of a gradient is that of its array.
+/// A handle with two names, and a number that orders the operations on it; the handle of a gradient is that of its array.
 pub(super) fn array_handle(call: &Call) -> Option<Vec<Fact>> {
     let made_by = call.fact(0).and_then(|fact| fact.made_by).unwrap_or(call.id);
     Some(vec![Fact { made_by: Some(made_by), ..known(&[2]).into() }, Dims::new().into()])
 }
 
-/// What a variable holds.
+/// The value of a variable.
 pub(super) fn read(call: &Call) -> Option<Vec<Fact>> {
     one(held(call)?)
 }
@@ -43,13 +43,13 @@ fn held(call: &Call) -> Option<Dims> {
     call.stated(call.maker(0)?.attrs.shape("shape").ok()?)
 }
 
-/// A variable, after it was assigned a value; its shape is the value's if that is not checked against it.
+/// A variable after an assignment; its shape is the value's if that is not checked against its own.
 pub(super) fn assign(call: &Call) -> Option<Vec<Fact>> {
     let dims = if call.bool("validate_shape")? { call.merged([0, 1]) } else { call.dims(1) };
     Some(vec![Fact { dims, made_by: call.fact(0).and_then(|fact| fact.made_by), ..Fact::default() }])
 }
 
-/// A variable, after a value of its shape was added to it.
+/// A variable after a value of its shape was added.
 pub(super) fn merged(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact {
         dims: call.merged([0, 1]),
@@ -58,24 +58,24 @@ pub(super) fn merged(call: &Call) -> Option<Vec<Fact>> {
     }])
 }
 
-/// A variable, after it was updated.
+/// A variable after an update.
 pub(super) fn update(call: &Call) -> Option<Vec<Fact>> {
     let made_by = call.fact(0).and_then(|fact| fact.made_by);
     Some(vec![Fact { dims: call.dims(0), made_by, ..Fact::default() }])
 }
 
-/// The shape of what a variable holds.
+/// The shape of a variable's value.
 pub(super) fn variable_shape(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size(held(call).map(|dims| dims.len()))])
 }
 
-/// The shapes that a queue declares for its elements, by output.
+/// The shapes that a queue declares for the components of its elements.
 fn components(call: &Call) -> Option<Vec<PartialShape>> {
     let queue = call.maker(0)?;
     let mut shapes = queue.attrs.shapes("shapes").ok()?.to_vec();
     let outputs = call.node.outputs.len();
     if shapes.len() + 1 == outputs && outputs > 1 {
-        // The priority of an element comes before what the queue declares.
+        // The priority of an element comes before the declared components.
         shapes.insert(0, PartialShape(Some(Vec::new())));
     }
     (shapes.len() == outputs).then_some(shapes)
@@ -86,13 +86,13 @@ pub(super) fn dequeue(call: &Call) -> Option<Vec<Fact>> {
     Some(components(call)?.iter().map(|shape| call.stated(shape).into()).collect())
 }
 
-/// As many elements as the second input says.
+/// As many elements as the second input specifies.
 pub(super) fn dequeue_many(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size_in(1)?;
     rows_of(call, count)
 }
 
-/// That many elements, or fewer.
+/// As many elements as the second input specifies, or fewer.
 pub(super) fn dequeue_up_to(call: &Call) -> Option<Vec<Fact>> {
     rows_of(call, call.size(None))
 }
@@ -102,12 +102,12 @@ fn rows_of(call: &Call, count: Size) -> Option<Vec<Fact>> {
     Some(components(call)?.iter().map(rows).collect())
 }
 
-/// Whether all elements of a tensor array must have the shape that it declares.
+/// Whether all elements of a tensor array must have its declared shape.
 fn is_checked(array: &Node) -> bool {
     array.attrs.bool("identical_element_shapes").unwrap_or(false)
 }
 
-/// The shape that a tensor array declares for its elements, if all of them must have it.
+/// The declared shape of a tensor array's elements, if all of them must have it.
 fn element(call: &Call) -> Option<Dims> {
     call.stated(call.maker(0).filter(|array| is_checked(array))?.attrs.shape("element_shape").ok()?)
 }
@@ -116,10 +116,10 @@ pub(super) fn array_read(call: &Call) -> Option<Vec<Fact>> {
     one(element(call)?)
 }
 
-/// An element for each index.
+/// One element for each index.
 pub(super) fn array_gather(call: &Call) -> Option<Vec<Fact>> {
     let count = call.of_rank(1, 1)?[0];
-    // What the op itself states counts for arrays that need not hold elements of one shape.
+    // For arrays whose elements may differ in shape, the shape stated by the op itself applies.
     let element = match call.maker(0)? {
         array if is_checked(array) => element(call)?,
         _ => call.stated_in("element_shape")?,
@@ -127,12 +127,12 @@ pub(super) fn array_gather(call: &Call) -> Option<Vec<Fact>> {
     one([&[count], &element[..]].concat())
 }
 
-/// Elements of several rows each, one after the other; and how many rows each has.
+/// The concatenation of elements with several rows each; and the number of rows of each.
 pub(super) fn array_concat(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact::default(), call.unknown(1).into()])
 }
 
-/// All elements, of the shape that the op states.
+/// All elements, of the shape stated by the op.
 pub(super) fn array_pack(call: &Call) -> Option<Vec<Fact>> {
     one([&[call.size(None)], &call.stated_in("element_shape")?[..]].concat())
 }
@@ -141,7 +141,7 @@ pub(super) fn array_pack(call: &Call) -> Option<Vec<Fact>> {
 fn entry(call: &Call) -> Option<(Dims, Dims)> {
     let table = call.maker(0)?;
     let key = match table.inputs.first() {
-        // A dense table's keys are as its empty key.
+        // The keys of a dense table have the shape of its empty key.
         Some(&empty) => call.known.fact(empty)?.dims.clone()?,
         None => Dims::new(),
     };
@@ -152,7 +152,7 @@ fn entry(call: &Call) -> Option<(Dims, Dims)> {
     (table.op.name != "HashTableV2").then_some((key, value))
 }
 
-/// The values of the keys that are looked for.
+/// The values of the requested keys.
 pub(super) fn table_find(call: &Call) -> Option<Vec<Fact>> {
     let (key, value) = entry(call)?;
     let keys = call.dims(1)?;
@@ -160,7 +160,7 @@ pub(super) fn table_find(call: &Call) -> Option<Vec<Fact>> {
     one([&keys[..prefix], &value[..]].concat())
 }
 
-/// All keys, and values of which nothing is known.
+/// All keys, and values of unknown shape.
 pub(super) fn table_keys(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![call.unknown(1).into(), Fact::default()])
 }
