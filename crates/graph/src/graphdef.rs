@@ -1,8 +1,8 @@
-//! GraphDef, the form in which TensorFlow's own tools write graphs: binary, and protobuf's JSON mapping.
+//! GraphDef, the format in which TensorFlow's own tools write graphs: binary, and protobuf's JSON mapping.
 //!
-//! Both are read into the same messages, and those into [`NodeDef`]s; and back. If a node has an
-//! attribute that meshtf cannot represent (a quantized dtype, say), it is kept without that, as a node that no step can run; if
-//! the attribute begins with `_`, which no op of the vocabulary reads, it is dropped. Calls of functions are expanded: see
+//! Both are read into the same messages, and these into [`NodeDef`]s; writing is the reverse. If a node has an attribute that
+//! meshtf cannot represent (a quantized dtype, for example), it is kept without that, as a node that no step can run; if the
+//! attribute begins with `_`, which no op of the vocabulary reads, it is dropped. Calls of functions are expanded: see
 //! [`Library`].
 
 mod count;
@@ -36,13 +36,13 @@ const PRODUCER: i32 = 2474;
 /// Reads a binary GraphDef.
 ///
 /// # Errors
-/// NoGraph if the bytes are no GraphDef, Node if a call takes its own output.
+/// NoGraph if the bytes are not a GraphDef, Node if a call consumes its own output.
 pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
     match weigh::weigh(bytes, &weigh::GRAPH, weigh::MAX_GRAPH_BYTES) {
         Err(failure) if failure.code == Code::ResourceExhausted => {
             return Err(FormatError::NoGraph { why: failure.message });
         }
-        // If the bytes are not a message at all, the decoder says what is wrong.
+        // If the bytes are not a message at all, the decoder reports the error.
         _ => {}
     }
     let graph = GraphDef::decode(bytes)
@@ -53,7 +53,7 @@ pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
 /// Reads a GraphDef in protobuf's JSON mapping, with field names in camelCase or as in the .proto file.
 ///
 /// # Errors
-/// Syntax, Content, or Node if a call takes its own output.
+/// Syntax, Content, or Node if a call consumes its own output.
 pub fn from_json(text: &str) -> Result<Vec<NodeDef>, FormatError> {
     let value = meshtf_tensor::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
     from_json_value(text, &value)
@@ -63,10 +63,10 @@ pub(super) fn from_json_value(text: &str, value: &meshtf_tensor::json::Value) ->
     nodes(read_json::graph(value).map_err(|fault| FormatError::of_json(text, fault))?)
 }
 
-/// The nodes of a GraphDef that comes whole; of one that comes in pieces, see [`Library`].
+/// The nodes of a GraphDef that arrives whole; for one that arrives in pieces, see [`Library`].
 ///
 /// # Errors
-/// Node if a call of a function takes its own output.
+/// Node if a call of a function consumes its own output.
 pub fn nodes(graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
     Library::default().expand(graph)
 }
@@ -93,11 +93,11 @@ pub fn to_json(nodes: &[NodeDef]) -> String {
     serde_json::to_string_pretty(&graph_def(nodes)).expect("every key is a string")
 }
 
-/// The tensor that a message of TensorFlow's holds.
+/// The tensor in a message of TensorFlow.
 ///
 /// # Errors
-/// InvalidArgument if dtype, shape and values do not fit, or meshtf lacks the dtype; ResourceExhausted if there is
-/// no memory for it.
+/// InvalidArgument if dtype, shape and values do not match, or meshtf lacks the dtype; ResourceExhausted if there is no memory
+/// for it.
 pub fn tensor_from_proto(proto: TensorProto) -> Result<Tensor> {
     let mut budget = Budget::new();
     let tensor = tensor::from_proto(proto, &mut budget);
@@ -107,12 +107,12 @@ pub fn tensor_from_proto(proto: TensorProto) -> Result<Tensor> {
     })
 }
 
-/// The message that holds a tensor, for TensorFlow's clients.
+/// The message of a tensor, for TensorFlow's clients.
 pub fn tensor_to_proto(value: &Tensor) -> TensorProto {
     tensor::to_proto(value)
 }
 
-/// The message that holds a shape.
+/// The message of a shape.
 pub fn shape_proto(shape: &PartialShape) -> TensorShapeProto {
     tensor::shape_proto(shape)
 }
@@ -121,19 +121,19 @@ fn encode_base64(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-/// What the nodes of one GraphDef are read with.
+/// The state of reading the nodes of one GraphDef.
 struct Reading {
-    /// What their constants may take together.
+    /// The memory left for their constants.
     budget: Budget,
-    /// The version of GraphDef that they were written as.
+    /// The version of GraphDef that their producer wrote.
     producer: i32,
 }
 
-/// The first version in which a Placeholder of shape [] is a scalar: before, a client that knew no shape wrote that.
+/// The first version in which a Placeholder of shape [] is a scalar: in older ones, clients wrote that for an unknown shape.
 const SCALAR_PLACEHOLDERS: i32 = 24;
 
-/// Marks a ShuffleAndRepeatDataset as TensorFlow 1 wrote it, without the attribute that it has since: its draws go on from one
-/// round to the next.
+/// Marks a ShuffleAndRepeatDataset written by TensorFlow 1, without the attribute that it has since: its random draws continue
+/// from one repetition to the next.
 pub const DRAWS_GO_ON: &str = "_draws_go_on";
 
 fn read_node(node: proto::NodeDef, reading: &mut Reading) -> NodeDef {

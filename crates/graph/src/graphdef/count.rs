@@ -1,5 +1,5 @@
-//! How many nodes a call would become at least, counted without making one: a few functions that call each other twice
-//! are a few bytes and, expanded, more nodes than any graph has.
+//! A lower bound of the number of nodes that a call expands to, counted without making one: a few functions that call each
+//! other twice are a few bytes and, expanded, more nodes than any graph has.
 
 use std::collections::HashMap;
 
@@ -9,18 +9,18 @@ use super::expand::MAX_DEPTH;
 use super::function::{FunctionCall, Functions, fill, is_caller};
 use super::proto::{NameAttrList, NodeDef};
 
-/// Most ways to call functions, by name and attributes, that are followed for the calls of one piece of a graph, and
-/// most bytes that these are as messages.
+/// Most distinct calls of functions, by name and attributes, that are followed for the calls of one piece of a graph, and most
+/// bytes of their messages.
 const MAX_WAYS: usize = 1 << 16;
 const MAX_WAY_BYTES: usize = 16 << 20;
 
-/// Counts what calls become; each function once for each way in which it is called.
+/// Counts the nodes that calls expand to; each function once for each distinct call.
 pub(super) struct Counter<'a> {
     functions: &'a Functions,
-    /// What has been counted, by name and attributes.
+    /// The finished counts, by name and attributes.
     known: HashMap<Vec<u8>, usize>,
     known_bytes: usize,
-    /// How many more nodes of bodies may be visited.
+    /// The number of body nodes that may still be visited.
     left: usize,
 }
 
@@ -29,8 +29,8 @@ impl<'a> Counter<'a> {
         Counter { functions, known: HashMap::new(), known_bytes: 0, left: limit }
     }
 
-    /// The nodes that a call becomes, or fewer; `None` if that cannot be told within the limits, and so is too many. A
-    /// call that is wrong counts nothing: its expansion reports it.
+    /// The number of nodes that a call expands to, or a lower bound; `None` if that cannot be determined within the limits, and
+    /// is therefore too many. An invalid call counts nothing: its expansion reports it.
     pub fn nodes(&mut self, call: &FunctionCall) -> Option<usize> {
         self.call(call, 0)
     }
@@ -60,7 +60,7 @@ impl<'a> Counter<'a> {
         if self.known.len() >= MAX_WAYS || self.known_bytes > MAX_WAY_BYTES {
             return None;
         }
-        // While it is counted, a call of itself counts nothing.
+        // While it is being counted, a recursive call counts nothing.
         self.known.insert(way.clone(), 0);
         let mut sum = 0usize;
         for node in &function.node_def {

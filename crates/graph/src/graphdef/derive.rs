@@ -12,22 +12,22 @@ use crate::function::Function;
 use crate::gradient::{Differentiation, Unconnected, dense, gradients};
 use crate::{Attr, FormatError, Graph, GraphBuilder, NodeDef, op, split_tensor_name};
 
-/// A function that takes what another takes and the gradients of its results, and answers those of its arguments.
+/// A function of another's arguments and the gradients of its results; returns the gradients of the arguments.
 struct Derived {
     nodes: Vec<NodeDef>,
-    /// The nodes that stand for what it takes.
+    /// The nodes of its arguments.
     args: Vec<String>,
-    /// The gradient by each argument, and its dtype.
+    /// The gradient with respect to each argument, and its dtype.
     results: Vec<(String, DType)>,
     /// Nodes that run even if no result needs them.
     effects: Vec<String>,
 }
 
 impl Expander<'_> {
-    /// Expands the gradient of a function: what its library says it is, or else what is derived from its body.
+    /// Expands the gradient of a function: the function that its library declares, or else the one derived from its body.
     ///
     /// # Errors
-    /// Node if an op of the body has no gradient, or the inputs are not those of the function and the gradients of its results.
+    /// Node if an op of the body has no gradient, or the inputs do not match the function and the gradients of its results.
     pub(super) fn derive(
         &mut self,
         node: &NodeMessage,
@@ -40,7 +40,7 @@ impl Expander<'_> {
             return self.inline(node, &node.name, &call, args, around);
         }
         let body = self.value(&node.name, function)?;
-        // Each of its nodes becomes another one at least.
+        // Each of its nodes becomes at least another one.
         self.admits(&node.name, body.nodes.len().checked_mul(2))?;
         let refused = |why: String| refuse(&node.name, format!("asks for the gradient of {}: {why}", function.name));
         let derived = derived(&body).map_err(|failure| refused(failure.message))?;
@@ -51,7 +51,7 @@ impl Expander<'_> {
         self.place(node, derived, args, around)
     }
 
-    /// Puts its nodes into the graph, as `caller/node`.
+    /// Adds its nodes to the graph, as `caller/node`.
     fn place(
         &mut self,
         caller: &NodeMessage,
@@ -103,8 +103,8 @@ impl Expander<'_> {
     }
 }
 
-/// The gradient of a function, as TensorFlow derives it: the body is computed again, and the gradient by an argument that no
-/// result depends on is zeros.
+/// The gradient of a function, as derived by TensorFlow: the body is computed again, and the gradient with respect to an
+/// argument that no result depends on is zeros.
 fn derived(body: &Function) -> Result<Derived> {
     let graph = Graph::new(body.nodes.clone())?;
     let find = |names: &[(String, DType)]| -> Result<Vec<_>> {

@@ -1,4 +1,4 @@
-//! Calls of functions become the nodes of their bodies: `caller/node` for each, and one under the caller's own name,
+//! The expansion of function calls into the nodes of their bodies: `caller/node` for each, and one under the caller's own name,
 //! which has the outputs of the call.
 //!
 //! Branches and loops are in `flow`.
@@ -18,19 +18,19 @@ use super::{Reading, read_node};
 use crate::op::{self, ArgType};
 use crate::{Attr, Attrs, FormatError, NodeDef};
 
-/// How deeply functions may nest.
+/// Deepest nesting of functions.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// Most bytes that all nodes made of calls may have together, as messages.
+/// Most bytes of the messages of all nodes made from calls.
 const MAX_BYTES: usize = 256 << 20;
 
-/// Stands for an output that is a handle, under the caller's name. Nodes that take the handle take it from its origin.
+/// Replaces an output that is a handle, under the caller's name. Nodes that use the handle take it from its origin.
 const HANDLE: &str = "a handle of state, which stays on its device";
 
-/// The calls among some nodes, each after those whose outputs it takes.
+/// The calls among some nodes, each after those whose outputs it consumes.
 ///
 /// # Errors
-/// A call that takes its own output.
+/// A call that consumes its own output.
 pub(super) fn order(
     nodes: &[NodeMessage],
     calls: &[Option<FunctionCall>],
@@ -76,12 +76,12 @@ pub(super) fn is_handle(ty: i32) -> bool {
     DType::from_proto(ty).is_some_and(|(dtype, _)| dtype.is_handle())
 }
 
-/// What surrounds a call: control inputs, as `^node`.
+/// The control inputs around a call, as `^node`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Around {
-    /// What nodes without inputs wait for, so that they run if, and only if, the call does.
+    /// The node that nodes without inputs wait for, so that they run if, and only if, the call does.
     pub pivot: Option<String>,
-    /// What everything with an effect waits for.
+    /// The node that all nodes with an effect wait for.
     pub before: Option<String>,
 }
 
@@ -98,22 +98,22 @@ pub(super) struct Answer {
 pub(super) struct Expander<'a> {
     functions: &'a Functions,
     names: Names<'a>,
-    /// The last number behind a name that was taken.
+    /// The last number appended to a name that was in use.
     numbers: HashMap<String, u32>,
-    /// The functions that are being expanded, each within the one before.
+    /// The stack of functions that are being expanded, the outermost first.
     active: Vec<String>,
     made: Vec<NodeDef>,
-    /// Nodes made and calls expanded, and the bytes they took.
+    /// The number of nodes made and calls expanded, and the bytes they took.
     spent: usize,
     limit: usize,
     bytes: usize,
-    /// How many functions within each other are being made values.
+    /// The nesting depth of the functions that are being turned into values.
     pub within: usize,
-    /// What the nodes of the whole piece are read with.
+    /// The state of reading the nodes of the whole piece.
     pub reading: Reading,
 }
 
-/// Names that are taken: those of before, and those since.
+/// The names in use: older ones, and those added since.
 #[derive(Default)]
 struct Names<'a> {
     taken: Option<&'a HashSet<String>>,
@@ -121,13 +121,13 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Takes a name; whether it was free.
+    /// Takes a name; returns whether it was free.
     fn insert(&mut self, name: String) -> bool {
         !self.taken.is_some_and(|taken| taken.contains(&name)) && self.fresh.insert(name)
     }
 }
 
-/// The names and nodes of a graph, while those of a function that is a value are made.
+/// The names and nodes of a graph, set aside while those of a function that is a value are made.
 pub(super) struct AroundIt<'a> {
     names: Names<'a>,
     numbers: HashMap<String, u32>,
@@ -135,7 +135,7 @@ pub(super) struct AroundIt<'a> {
 }
 
 impl<'a> Expander<'a> {
-    /// `taken` are the names that no node may get.
+    /// `taken` are the names that no new node may get.
     pub fn new(functions: &'a Functions, taken: &'a HashSet<String>, limit: usize, reading: Reading) -> Self {
         let names = Names { taken: Some(taken), fresh: HashSet::new() };
         let numbers = HashMap::new();
@@ -143,7 +143,7 @@ impl<'a> Expander<'a> {
         Expander { functions, names, numbers, active, made, spent: 0, limit, bytes: 0, within: 0, reading }
     }
 
-    /// Refuses a call that would become more nodes than are left; a count of `None` is too many.
+    /// Refuses a call that would expand to more nodes than the remaining number; a count of `None` is too many.
     pub fn admits(&self, node: &str, wanted: Option<usize>) -> Result<(), FormatError> {
         match wanted {
             Some(wanted) if wanted <= self.limit - self.spent.min(self.limit) => Ok(()),
@@ -151,22 +151,22 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// The nodes that were made since the last call.
+    /// The nodes that were made since the last call of this function.
     pub fn take_made(&mut self) -> Vec<NodeDef> {
         std::mem::take(&mut self.made)
     }
 
-    /// Takes the names of nodes that stand in the graph as they are.
+    /// Takes the names of nodes that are in the graph unchanged.
     pub fn state(&mut self, names: impl IntoIterator<Item = String>) {
         self.names.fresh.extend(names);
     }
 
-    /// The names that were stated or claimed.
+    /// The names that were taken by `state` or claimed.
     pub fn into_names(self) -> HashSet<String> {
         self.names.fresh
     }
 
-    /// From now on what is made has names of its own, and stands by itself.
+    /// Starts a separate name space and node list for a function that is a value.
     pub fn apart(&mut self) -> AroundIt<'a> {
         self.within += 1;
         AroundIt {
@@ -176,7 +176,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// Ends that; returns what was made.
+    /// Ends that; returns the nodes that were made.
     pub fn together(&mut self, around: AroundIt<'a>) -> Vec<NodeDef> {
         self.within -= 1;
         self.names = around.names;
@@ -184,7 +184,7 @@ impl<'a> Expander<'a> {
         std::mem::replace(&mut self.made, around.made)
     }
 
-    /// Reads a node that stands in the graph as it is, with the functions that are values of its attributes.
+    /// Reads a node that is in the graph unchanged, with the functions in its attributes that are values.
     ///
     /// # Errors
     /// Node if one of those cannot be expanded.
@@ -195,7 +195,7 @@ impl<'a> Expander<'a> {
         Ok(node)
     }
 
-    /// Expands a call; its node is as it stands in the graph: full names, inputs and device.
+    /// Expands a call; its node has the names, inputs and device of the graph.
     pub fn call(&mut self, node: &NodeMessage, call: &FunctionCall, around: &Around) -> Result<Answer, FormatError> {
         match call {
             FunctionCall::Function(function) => {
@@ -212,7 +212,8 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// The arguments of a call, and what surrounds its body: everything in it waits for what the call waits for.
+    /// The arguments of a call, and the control inputs around its body: every node in it waits for the control inputs of the
+    /// call.
     fn begin(&mut self, node: &NodeMessage, around: &Around) -> Result<(Vec<String>, Around), FormatError> {
         let (args, mut first) = inputs_of(node);
         if first.is_empty() {
@@ -337,7 +338,7 @@ impl<'a> Expander<'a> {
             body.names.push(name);
         }
 
-        // Calls first: they decide where their outputs come from.
+        // Calls first: they determine the origins of their outputs.
         let order = order(&body.nodes, &body.calls, |input| body.source(input));
         let order = order.map_err(|node| refuse(&body.names[node], circle()))?;
         let wanted_by_name = wanted_by_name(function);
@@ -389,7 +390,7 @@ impl<'a> Expander<'a> {
         Ok(answer)
     }
 
-    /// A node of a body as it stands in the graph.
+    /// A node of a body with the names of the graph.
     fn in_graph(&self, body: &Body, i: usize) -> Result<NodeMessage, FormatError> {
         let mut node = body.nodes[i].clone();
         node.name.clone_from(&body.names[i]);
@@ -400,7 +401,7 @@ impl<'a> Expander<'a> {
         Ok(node)
     }
 
-    /// One control input for many: none, the only one, or that from a node that waits for all.
+    /// One control input that replaces many: none, the only one, or that of a node that waits for all.
     pub fn gate(
         &mut self,
         caller: &str,
@@ -417,7 +418,7 @@ impl<'a> Expander<'a> {
         Ok(Some(control(&gate)))
     }
 
-    /// Makes a node under that name or the next that is free; returns the name.
+    /// Makes a node under that name or the next free one; returns the name.
     pub fn node(
         &mut self,
         name: String,
@@ -431,7 +432,7 @@ impl<'a> Expander<'a> {
         Ok(name)
     }
 
-    /// A node under a name that was claimed before.
+    /// Makes a node under a name that was claimed before.
     pub fn named(&mut self, name: String, op: &str, inputs: Vec<String>, device: &str) -> Result<(), FormatError> {
         self.push(NodeDef { name, op: op.into(), inputs, device: device.into(), ..NodeDef::default() })
     }
@@ -440,7 +441,7 @@ impl<'a> Expander<'a> {
         self.functions.get(&call.name).map(Arc::as_ref)
     }
 
-    /// The name of the function that the library states to be the gradient of another.
+    /// The name of the declared gradient function of another.
     pub fn gradient_of(&self, function: &str) -> Option<String> {
         self.functions.gradients.get(function).cloned()
     }
@@ -471,12 +472,12 @@ impl<'a> Expander<'a> {
         refuse(node, why)
     }
 
-    /// Takes a name for a node, or the next like it that is free.
+    /// Claims a name for a node, or the next free one like it.
     pub fn claim(&mut self, wanted: String) -> String {
         if self.names.insert(wanted.clone()) {
             return wanted;
         }
-        // Searches on from the last one like it: a call of many branches needs a name for each.
+        // Continues from the last number of this name: a call of many branches needs a name for each.
         let mut number = self.numbers.get(&wanted).copied().unwrap_or(0);
         let name = loop {
             number += 1;
@@ -495,7 +496,7 @@ pub(super) fn inputs_of(node: &NodeMessage) -> (Vec<String>, Vec<String>) {
     node.input.iter().cloned().partition(|input| !input.starts_with('^'))
 }
 
-/// The nodes of a body that something names: as a control input, for its place, or to have run.
+/// The nodes of a body that are referenced by name: as a control input, for colocation, or as control outputs.
 fn wanted_by_name(function: &FunctionDef) -> HashSet<&str> {
     let mut wanted: HashSet<&str> = function.control_ret.values().map(String::as_str).collect();
     for node in &function.node_def {
@@ -516,8 +517,8 @@ pub(super) fn place_of(class: &[u8]) -> Option<&str> {
     std::str::from_utf8(class).ok()?.strip_prefix("loc:@")
 }
 
-/// What a node of a body says of other names: the loop it enters, which is another with each call, and the nodes it
-/// shares a device with, of which those outside of the body do not count.
+/// Renames the references of a body node: the frame of a loop, which is distinct for each call, and the nodes it is colocated
+/// with, of which those outside of the body are dropped.
 fn localise(node: &mut NodeMessage, prefix: &str, body: &Body) {
     if let Some(Value::S(frame)) = node.attr.get_mut("frame_name").and_then(|attr| attr.value.as_mut()) {
         *frame = [prefix.as_bytes(), b"/", frame].concat();
@@ -530,7 +531,7 @@ fn localise(node: &mut NodeMessage, prefix: &str, body: &Body) {
     }
 }
 
-/// The device of a node of a body: what it states, and what it leaves open as its caller.
+/// The device of a body node: its own, with the open parts taken from its caller.
 pub(super) fn device(own: &str, caller: &str) -> String {
     if own.is_empty() || caller.is_empty() {
         return if own.is_empty() { caller.to_owned() } else { own.to_owned() };
@@ -544,7 +545,7 @@ pub(super) fn device(own: &str, caller: &str) -> String {
     spec.to_string()
 }
 
-/// Whether a node takes a handle: it runs on the handle's device, unless it requests another.
+/// Whether a node uses a handle: it runs on the handle's device, unless it requests another.
 fn takes_handle(node: &NodeMessage) -> bool {
     takes_handle_of(&node.op, |attr| {
         let value = node.attr.get(attr).and_then(|attr| attr.value.as_ref());
@@ -552,7 +553,7 @@ fn takes_handle(node: &NodeMessage) -> bool {
     })
 }
 
-/// As [`takes_handle`]; `is_handle` says whether an attribute of the node is the dtype of handles.
+/// As [`takes_handle`]; `is_handle` returns whether an attribute of the node is the dtype of handles.
 pub(super) fn takes_handle_of(op: &str, is_handle: impl Fn(&str) -> bool) -> bool {
     op::lookup(op).is_some_and(|op| {
         op.inputs.iter().any(|input| match input.ty {

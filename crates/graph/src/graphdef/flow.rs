@@ -1,4 +1,4 @@
-//! Branches and loops that are functions, as the Switch, Merge, Enter and Exit that they stand for.
+//! The expansion of branches and loops that are functions into Switch, Merge, Enter and Exit.
 
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::{DType, Tensor};
@@ -11,10 +11,10 @@ use crate::{Attr, Attrs, FormatError};
 /// `DT_BOOL`.
 const BOOL: i32 = 10;
 
-/// How many iterations run at once if the loop does not say.
+/// The number of concurrent iterations if the loop does not specify it.
 const PARALLEL_ITERATIONS: i64 = 10;
 
-/// What runs if a condition is true, or if it is false.
+/// One side of a conditional.
 struct Side {
     args: Vec<String>,
     /// A control input that is alive on this side only.
@@ -44,8 +44,8 @@ impl Expander<'_> {
         self.unite(node, vec![left, taken])
     }
 
-    /// A chain of choices: the first branch or the others, of those the first or the others, …; a number that no branch has
-    /// takes the last.
+    /// A chain of choices: the first branch or the rest, of the rest the first or the rest, …; a number without a branch
+    /// selects the last.
     pub(super) fn choose_case(
         &mut self,
         node: &NodeMessage,
@@ -89,7 +89,7 @@ impl Expander<'_> {
         self.unite(node, ends)
     }
 
-    /// The data inputs of a node, and the first of them behind all that the node waits for.
+    /// The data inputs of a node; the first of them is available only after everything that the node waits for.
     fn first_input(&mut self, node: &NodeMessage, around: &Around) -> Result<(Vec<String>, String), FormatError> {
         let (inputs, mut before) = inputs_of(node);
         let Some(first) = inputs.first().cloned() else {
@@ -104,7 +104,7 @@ impl Expander<'_> {
         Ok((inputs, first))
     }
 
-    /// The dtype of each argument of a function that is a handle; 0 for the others.
+    /// The dtype of each argument of a function that is a handle; 0 for every other argument.
     fn arg_types(&self, call: &NameAttrList) -> Vec<i32> {
         self.signature(call)
             .and_then(|signature| super::function::types(&signature.input_arg, &call.attr).ok())
@@ -112,7 +112,7 @@ impl Expander<'_> {
             .unwrap_or_default()
     }
 
-    /// Sends values one way if `pred` is true and the other if not: `[taken, left]`.
+    /// Switches values to one side if `pred` is true and to the other if not: `[taken, left]`.
     fn divide(
         &mut self,
         node: &NodeMessage,
@@ -129,7 +129,7 @@ impl Expander<'_> {
         let left = self.node(name("switch_f"), "Identity", vec![switch], at, Attrs::default())?;
         let mut sides = [taken, left].map(|pivot| Side { args: Vec::new(), pivot: control(&pivot) });
         for (i, value) in values.iter().enumerate() {
-            // Handles are not switched.
+            // The Switch of a handle requests no device: a handle never leaves its own.
             let at = if types.get(i).is_some_and(|&ty| is_handle(ty)) { "" } else { at };
             let inputs = vec![value.clone(), pred.to_owned()];
             let switch = self.node(name(&format!("switch_{i}")), "Switch", inputs, at, Attrs::default())?;
@@ -151,7 +151,7 @@ impl Expander<'_> {
         Ok((answer, side.pivot))
     }
 
-    /// The outputs of the sides, of which one is alive; each with its pivot.
+    /// The merged outputs of the sides, one of which is alive; each side with its pivot.
     fn unite(&mut self, node: &NodeMessage, sides: Vec<(Answer, String)>) -> Result<Answer, FormatError> {
         let types = sides[0].0.types.clone();
         for (side, _) in &sides {
@@ -171,7 +171,7 @@ impl Expander<'_> {
                 Attrs::default(),
             )?);
         }
-        // If a side has effects that no output waits for, the side that is alive tells when they are done.
+        // If a side has effects that no output waits for, the side that is alive signals their completion.
         if answer.tensors.is_empty() || sides.iter().any(|(side, _)| !side.done.is_empty()) {
             let mut ends = Vec::new();
             for (side, pivot) in sides {
@@ -201,7 +201,7 @@ impl Expander<'_> {
             return Err(refuse(&node.name, why));
         }
         let mut is_fixed = self.handed_back(body, values.len());
-        // At least one value goes around, which tells the others how often.
+        // At least one value must be a loop variable: it provides the pivot of each iteration.
         let round = (0..values.len())
             .find(|&i| !is_fixed[i] && !is_handle(types[i]))
             .or_else(|| (0..values.len()).find(|&i| !is_handle(types[i])))
@@ -213,7 +213,7 @@ impl Expander<'_> {
         let name = |what: &str, i: usize| format!("{}/{what}_{i}", node.name);
         let home = |i: usize| if is_handle(types[i]) { "" } else { node.device.as_str() };
         let none = Attrs::default;
-        // Into the loop.
+        // Entry of the loop.
         let mut heads: Vec<String> = Vec::with_capacity(values.len());
         let next: Vec<String> = (0..values.len()).map(|i| self.claim(name("next_iteration", i))).collect();
         for (i, value) in values.iter().enumerate() {
@@ -234,7 +234,7 @@ impl Expander<'_> {
         }
         let inputs = answer.tensors.into_iter().chain(answer.done).collect();
         let pred = self.node(format!("{}/loop_cond", node.name), "LoopCond", inputs, &node.device, none())?;
-        // Around the loop.
+        // Body of the loop.
         let mut args = heads.clone();
         let mut out = values.clone();
         for i in (0..values.len()).filter(|&i| !is_fixed[i]) {
@@ -245,7 +245,7 @@ impl Expander<'_> {
         }
         let pivot = vec![args[round].clone()];
         let pivot = control(&self.node(format!("{}/round", node.name), "Identity", pivot, &node.device, none())?);
-        // What is the same in every iteration also exists in the last, in which the body does not run.
+        // A value that is the same in every iteration also exists in the last, in which the body does not run.
         for i in (0..values.len()).filter(|&i| is_fixed[i]) {
             let inputs = vec![heads[i].clone(), pivot.clone()];
             args[i] = self.node(name("fixed", i), "Identity", inputs, home(i), none())?;
@@ -266,7 +266,7 @@ impl Expander<'_> {
         Ok(Answer { done: vec![control(&out[round])], tensors: out, types })
     }
 
-    /// Whether a function returns each of its first `count` arguments as it is.
+    /// Whether a function returns each of its first `count` arguments unchanged.
     fn handed_back(&self, call: &NameAttrList, count: usize) -> Vec<bool> {
         let mut all = vec![false; count];
         let Some(function) = self.function(call) else { return all };

@@ -1,4 +1,4 @@
-//! The functions of a graph: which nodes call one, what it takes and returns, and how its body names tensors.
+//! The functions of a graph: the nodes that call one, its arguments and results, and the tensor names in its body.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -17,7 +17,7 @@ use crate::split_tensor_name;
 pub(super) struct Functions {
     /// By their names.
     pub by_name: BTreeMap<String, Arc<FunctionDef>>,
-    /// The names of those that the library states to be the gradient of another, by the name of that one.
+    /// The declared gradient functions, by the name of the function that each is the gradient of.
     pub gradients: BTreeMap<String, String>,
 }
 
@@ -33,13 +33,13 @@ impl Functions {
 
 type AttrValues = BTreeMap<String, AttrValue>;
 
-/// Most tensors that the arguments of a function may stand for, if an attribute says how many.
+/// Most tensors of a function's arguments, if an attribute specifies the number.
 const MAX_TENSORS: usize = 1 << 16;
 
-/// The ops that call functions, as an error names them.
+/// The ops that call functions, for error messages.
 const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, If, StatelessIf, Case, StatelessCase, While, StatelessWhile, SymbolicGradient and those of datasets";
 
-/// What a node calls.
+/// The call that a node makes.
 #[derive(Debug)]
 pub(super) enum FunctionCall {
     Function(NameAttrList),
@@ -85,10 +85,10 @@ pub(super) fn is_caller(op: &str, functions: &Functions) -> bool {
 }
 
 impl FunctionCall {
-    /// What a node calls; `None` if it calls nothing.
+    /// The call that a node makes; `None` if it calls nothing.
     ///
     /// # Errors
-    /// Why not, if an attribute is not the function that it should be.
+    /// The reason, if an attribute is not the function that it should be.
     pub fn of(node: &NodeDef, functions: &Functions) -> Result<Option<FunctionCall>, String> {
         if functions.contains_key(&node.op) {
             return Ok(Some(FunctionCall::Function(NameAttrList { name: node.op.clone(), attr: node.attr.clone() })));
@@ -110,7 +110,7 @@ impl FunctionCall {
         }))
     }
 
-    /// The places of the outputs that the caller's op names.
+    /// The ranges of outputs by their names in the caller's op.
     fn places(&self, node: &NodeDef, functions: &Functions) -> Result<Places, String> {
         let types = match self {
             FunctionCall::Function(call) if call.name == node.op => {
@@ -134,12 +134,12 @@ impl FunctionCall {
     }
 }
 
-/// Why a node with an attribute that is a function, but which is not a call, is refused.
+/// The reason for refusing a node that has a function as an attribute, but is not a call.
 pub(super) fn no_caller(function: &str) -> String {
     format!("is the function {function:?}; of the ops that take functions meshtf has {CALLERS}")
 }
 
-/// The dtypes, by number, of the tensors that each formal argument stands for.
+/// The dtypes, by number, of the tensors of each formal argument.
 pub(super) fn types(args: &[ArgDef], attrs: &AttrValues) -> Result<Vec<Vec<i32>>, String> {
     let mut left = MAX_TENSORS;
     let attr = |name: &str| attrs.get(name).and_then(|attr| attr.value.as_ref());
@@ -170,8 +170,8 @@ pub(super) fn types(args: &[ArgDef], attrs: &AttrValues) -> Result<Vec<Vec<i32>>
         .collect()
 }
 
-/// Most bytes that the attributes of a call fill in for one node of a body, and how deep functions among them nest: each
-/// call within a call may double what it passes on.
+/// Most bytes that the attributes of a call fill in for one node of a body, and the deepest nesting of functions among them:
+/// each call within a call may double the data that it passes on.
 const MAX_FILLED_BYTES: usize = 1 << 20;
 const MAX_FILLED_DEPTH: usize = 64;
 
@@ -223,7 +223,7 @@ impl Filling<'_> {
     }
 }
 
-/// The places of the outputs of a call: by name, or all under one.
+/// The ranges of the outputs of a call: by name, or all under one name.
 pub(super) enum Places {
     Named(HashMap<String, Range<usize>>),
     All(usize),
@@ -234,21 +234,21 @@ pub(super) struct Body<'a> {
     pub functions: &'a Functions,
     /// Its nodes, with the attributes of this call.
     pub nodes: Vec<NodeDef>,
-    /// What each node calls.
+    /// The call that each node makes.
     pub calls: Vec<Option<FunctionCall>>,
     /// The name of each node in the graph.
     pub names: Vec<String>,
     /// The outputs of each call that has been expanded.
     pub answers: HashMap<usize, Vec<String>>,
-    /// The places of the outputs of each call that something takes.
+    /// The output ranges of each call whose outputs are used.
     pub places: RefCell<HashMap<usize, Places>>,
     pub by_name: HashMap<&'a str, usize>,
-    /// The tensors of the graph that each argument stands for.
+    /// The tensors of the graph for each argument.
     pub args: HashMap<&'a str, Vec<String>>,
 }
 
 impl Body<'_> {
-    /// The places of the outputs of a call that its op calls `name`.
+    /// The range of a call's outputs that its op calls `name`.
     fn answer_places(&self, node: usize, call: &FunctionCall, name: &str) -> Result<Range<usize>, String> {
         let mut known = self.places.borrow_mut();
         let known = match known.entry(node) {
@@ -263,14 +263,14 @@ impl Body<'_> {
         }
     }
 
-    /// The node of the body that an input comes from.
+    /// The node of the body that produces an input.
     pub fn source(&self, input: &str) -> Option<usize> {
         let name = input.strip_prefix('^').unwrap_or(input);
         self.by_name.get(name.split(':').next()?).copied()
     }
 
-    /// The inputs in the graph that an input of a node of the body, or what is returned, stands for: `arg`, `arg:1`,
-    /// `node:out`, `node:out:1` or `^node`.
+    /// The inputs in the graph for an input of a body node, or for a result: `arg`, `arg:1`, `node:out`, `node:out:1` or
+    /// `^node`.
     pub fn resolve(&self, input: &str) -> Result<Vec<String>, String> {
         let unknown = || format!("input {input:?} is neither an argument nor an output of a node of its function");
         if let Some(name) = input.strip_prefix('^') {
@@ -298,7 +298,7 @@ impl Body<'_> {
             Some(call) => self.answer_places(node, call, output)?,
             None => places(&self.nodes[node], output)?,
         };
-        // One of them, or all; only what is used is made.
+        // One of them, or all; only the used ones are made.
         let places = match parts.next() {
             None => places,
             Some(index) => {
@@ -314,7 +314,7 @@ impl Body<'_> {
     }
 }
 
-/// The places of the outputs of a node that its op calls `name`.
+/// The range of a node's outputs that its op calls `name`.
 fn places(node: &NodeDef, name: &str) -> Result<Range<usize>, String> {
     // An unknown op is refused by its name, later.
     let Some(op) = op::lookup(&node.op) else { return Ok(0..1) };
@@ -338,12 +338,12 @@ fn places(node: &NodeDef, name: &str) -> Result<Range<usize>, String> {
     Err(format!("{} ({}) has no output {name:?}", node.name, node.op))
 }
 
-/// `name` for port 0, `name:port` for the others.
+/// `name` for port 0, `name:port` for every other port.
 pub(super) fn tensor(name: &str, port: usize) -> String {
     if port == 0 { name.to_owned() } else { format!("{name}:{port}") }
 }
 
-/// The control input from the node that makes a tensor.
+/// The control input from the node that produces a tensor.
 pub(super) fn control(tensor: &str) -> String {
     if tensor.starts_with('^') { tensor.to_owned() } else { format!("^{}", split_tensor_name(tensor).0) }
 }

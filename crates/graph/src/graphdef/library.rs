@@ -1,4 +1,4 @@
-//! A graph that arrives in pieces, with functions: turns each piece into nodes that call none.
+//! A graph with functions that arrives in pieces: turns each piece into nodes that call no function.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::proto::{FunctionDef, GradientDef, GraphDef, NodeMessage};
 use crate::program::Budget;
 use crate::{FormatError, MAX_NODES, NodeDef, split_tensor_name};
 
-/// The functions of a graph that arrives in pieces, and what its calls were expanded to.
+/// The functions of a graph that arrives in pieces, and the names and handles of its expanded calls.
 #[derive(Clone, Debug)]
 pub struct Library {
     functions: Arc<Functions>,
-    /// Every node so far, stated or made.
+    /// The names of all nodes so far, stated or made.
     names: HashSet<String>,
     /// The origin of each output `caller:port` of a call that is a handle of state.
     handles: HashMap<String, String>,
-    /// Most nodes that the calls of one piece become.
+    /// Most nodes that the calls of one piece expand to.
     limit: usize,
 }
 
@@ -31,7 +31,7 @@ impl Default for Library {
     }
 }
 
-/// What a piece of a graph adds to the [`Library`] of the pieces before.
+/// The additions of a piece of a graph to the [`Library`] of the earlier pieces.
 #[derive(Debug)]
 pub struct Growth {
     functions: Arc<Functions>,
@@ -40,32 +40,32 @@ pub struct Growth {
 }
 
 impl Library {
-    /// As [`Library::expanded`], and adds what the piece adds.
+    /// As [`Library::expanded`], and adds the piece to the library.
     ///
     /// # Errors
-    /// As of [`Library::expanded`]; the library stays as it was.
+    /// As [`Library::expanded`]; the library is then unchanged.
     pub fn expand(&mut self, graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
         let (nodes, growth) = self.expanded(graph)?;
         self.grow(growth);
         Ok(nodes)
     }
 
-    /// Adds what a piece adds that was expanded after all those before. Costs what that is, not the whole.
+    /// Adds the piece that was expanded last. The cost depends on the piece, not on the size of the library.
     pub fn grow(&mut self, growth: Growth) {
         self.functions = growth.functions;
         self.names.extend(growth.names);
         self.handles.extend(growth.handles);
     }
 
-    /// The nodes of a GraphDef, with each call of a function replaced by the nodes of its body. The functions are those
-    /// that it brings and those that came before; one that comes again must be the same.
+    /// The nodes of a GraphDef, with each call of a function replaced by the nodes of its body. The functions are those in this
+    /// piece and in earlier ones; a function that is sent again must be the same.
     ///
-    /// A call that cannot be expanded is kept as a node that no step can run. Costs what the piece has, not the whole: only one
-    /// that brings a new function, with which a client sends all that there are, makes another list of them.
+    /// A call that cannot be expanded is kept as a node that no step can run. The cost depends on the piece, not on the size of
+    /// the graph: only a piece with a new function, with which a client sends all functions, copies the list of them.
     ///
     /// # Errors
-    /// NoGraph if two functions of one name differ or one has two gradients, Node if a call takes its own output, NoMemory if
-    /// there is no memory for the constants.
+    /// NoGraph if two functions of the same name differ or one has two gradients, Node if a call consumes its own output,
+    /// NoMemory if there is no memory for the constants.
     pub fn expanded(&self, graph: GraphDef) -> Result<(Vec<NodeDef>, Growth), FormatError> {
         let mut functions = Arc::clone(&self.functions);
         let library = graph.library.unwrap_or_default();
@@ -86,7 +86,7 @@ impl Library {
         nodes: Vec<NodeMessage>,
         reading: Reading,
     ) -> Result<(Vec<NodeDef>, Growth), FormatError> {
-        // Why calls cannot be expanded.
+        // The reasons why calls cannot be expanded.
         let mut refused: HashMap<usize, String> = HashMap::new();
         let mut calls: Vec<Option<FunctionCall>> = Vec::with_capacity(nodes.len());
         for (i, node) in nodes.iter().enumerate() {
@@ -103,7 +103,7 @@ impl Library {
         let mut expander = Expander::new(&functions, &self.names, self.limit, reading);
         expander.state(nodes.iter().map(|node| node.name.clone()));
         let mut handles = HashMap::new();
-        // Each call's nodes, which replace it.
+        // The nodes that replace each call.
         let mut expanded: HashMap<usize, Vec<NodeDef>> = HashMap::new();
         for i in order {
             let Some(call) = &calls[i] else { continue };
@@ -155,7 +155,7 @@ impl Library {
 fn learn(functions: &mut Arc<Functions>, function: FunctionDef) -> Result<(), FormatError> {
     let name = function.signature.as_ref().map(|signature| signature.name.clone()).unwrap_or_default();
     match functions.get(&name) {
-        // As bytes, because a NaN among its constants equals nothing.
+        // Compared as bytes, because a NaN among its constants equals nothing.
         Some(known) if known.encode_to_vec() == function.encode_to_vec() => Ok(()),
         Some(_) => Err(FormatError::NoGraph { why: format!("there are two functions {name:?} that differ") }),
         None => {
@@ -165,7 +165,7 @@ fn learn(functions: &mut Arc<Functions>, function: FunctionDef) -> Result<(), Fo
     }
 }
 
-/// Adds which function is the gradient of another, if that is new.
+/// Adds the declaration of a function's gradient, if that is new.
 fn learn_gradient(functions: &mut Arc<Functions>, gradient: GradientDef) -> Result<(), FormatError> {
     let GradientDef { function_name: of, gradient_func: is } = gradient;
     match functions.gradients.get(&of) {
@@ -181,7 +181,7 @@ fn learn_gradient(functions: &mut Arc<Functions>, gradient: GradientDef) -> Resu
     }
 }
 
-/// What keeps a call from being expanded, as the call's own fault.
+/// The error that prevents the expansion of a call, as the reason to refuse the call.
 fn why(call: &str, error: FormatError) -> String {
     match error {
         FormatError::Node { node, why } if node == call => why,
@@ -190,7 +190,7 @@ fn why(call: &str, error: FormatError) -> String {
     }
 }
 
-/// The node, with the handles that it takes from calls replaced by their origins.
+/// The node, with handles from calls replaced by their origins.
 fn with_handles(mut node: NodeMessage, handles: [&HashMap<String, String>; 2]) -> NodeMessage {
     if handles.iter().any(|handles| !handles.is_empty()) {
         for input in node.input.iter_mut().filter(|input| !input.starts_with('^')) {

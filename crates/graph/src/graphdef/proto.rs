@@ -1,8 +1,9 @@
-//! The messages of a GraphDef, with TensorFlow's field numbers, and how protobuf's JSON mapping writes them.
+//! The messages of a GraphDef, with TensorFlow's field numbers, and their form in protobuf's JSON mapping.
 //!
-//! Only what a graph needs is here; other fields are skipped on reading. Dtypes stay numbers until a node uses them.
+//! Only the fields that a graph needs are defined; other fields are skipped on reading. Dtypes stay numbers until a node uses
+//! them.
 
-// The messages and fields are TensorFlow's, which describes them.
+// The messages and fields are documented by TensorFlow.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ pub struct FunctionDefLibrary {
     pub gradient: Vec<GradientDef>,
 }
 
-/// Which function of a library computes the gradient of another.
+/// The function of a library that computes the gradient of another.
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GradientDef {
@@ -55,7 +56,7 @@ pub struct FunctionDef {
     pub signature: Option<Signature>,
     #[prost(message, repeated, tag = "3")]
     pub node_def: Vec<NodeDef>,
-    /// The tensor of the body that each output is.
+    /// The tensor of the body for each output.
     #[prost(btree_map = "string, string", tag = "4")]
     pub ret: BTreeMap<String, String>,
     /// The nodes of the body that run even if no output needs them.
@@ -63,7 +64,7 @@ pub struct FunctionDef {
     pub control_ret: BTreeMap<String, String>,
 }
 
-/// A function's OpDef.
+/// The OpDef of a function.
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signature {
@@ -77,7 +78,7 @@ pub struct Signature {
     pub attr: Vec<AttrDef>,
 }
 
-/// A formal input or output: of one type, of the type that an attribute names, or as many as attributes say.
+/// A formal input or output: of one type, of the type named by an attribute, or as many as attributes specify.
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ArgDef {
@@ -107,7 +108,7 @@ pub struct AttrDef {
     pub default_value: Option<AttrValue>,
 }
 
-/// [`NodeDef`] beside the graph's own. Errors of protobuf name the message as it is defined, so that has TensorFlow's name.
+/// The name for this [`NodeDef`] next to the graph's own. protobuf's errors contain the defined name, so that is TensorFlow's.
 pub type NodeMessage = NodeDef;
 
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
@@ -138,7 +139,7 @@ pub struct AttrValue {
 #[derive(Clone, PartialEq, prost::Oneof, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Value {
-    // The two large ones are boxed, or every attribute would be as large.
+    // The two large ones are boxed; otherwise every attribute would be as large.
     #[prost(message, boxed, tag = "1")]
     List(Box<ListValue>),
     #[prost(bytes, tag = "2")]
@@ -193,7 +194,7 @@ pub struct ListValue {
     pub func: Vec<NameAttrList>,
 }
 
-/// A function named by an attribute, and what its own attributes are.
+/// A function named by an attribute, with its own attributes.
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct NameAttrList {
     #[prost(string, tag = "1")]

@@ -1,8 +1,8 @@
-//! Protobuf's JSON mapping of a GraphDef, into the messages.
+//! The reader of protobuf's JSON mapping of a GraphDef.
 //!
-//! As protobuf's own parsers: field names in camelCase or as in the .proto file, enums by name or number, 64-bit
-//! integers as strings or numbers, bytes as base64 of either alphabet, null for a default, and no unknown fields. Every
-//! mistake is named with its place in the document, which pbjson's readers cannot do.
+//! As protobuf's own parsers: field names in camelCase or as in the .proto file, enums by name or number, 64-bit integers as
+//! strings or numbers, bytes as base64 of either alphabet, null for a default, and no unknown fields. Every error has its
+//! position in the document, which pbjson's readers cannot provide.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -73,7 +73,7 @@ fn gradient(value: &Value, path: Path) -> Read<GradientDef> {
     Ok(gradient)
 }
 
-/// A function; of its fields those that say how it is called and what it does.
+/// A function; of its fields those that specify its call and its body.
 fn function(value: &Value, path: Path) -> Read<FunctionDef> {
     let mut function = FunctionDef::default();
     message(value, path, "FunctionDef", |field, value, path| {
@@ -277,7 +277,7 @@ fn tensor(value: &Value, path: Path) -> Read<TensorProto> {
     Ok(tensor)
 }
 
-/// Whether a message has a field of that name; if not, an error with the names that it has.
+/// Whether a message has a field of that name; if not, an error with the names of its fields.
 enum Known {
     Yes,
     No(&'static [&'static str]),

@@ -1,4 +1,5 @@
-//! TensorProto ⇄ Tensor: the packed bytes, or one list of values whose last fills the rest of the shape.
+//! The conversion between TensorProto and Tensor: the packed bytes, or one list of values whose last fills the rest of the
+//! shape.
 
 use half::{bf16, f16};
 use meshtf_tensor::{Complex, DType, Data, Element, PartialShape, Shape, Tensor};
@@ -7,7 +8,7 @@ use super::proto::{Dim, TensorProto, TensorShapeProto, data_type_name};
 use crate::program::Budget;
 use crate::{Attr, Filled};
 
-/// The dtype of a value; references are what they refer to.
+/// The dtype of a value; for a reference, that of its value.
 pub(super) fn dtype(number: i32) -> Result<DType, String> {
     DType::from_proto(number)
         .map(|(dtype, _)| dtype)
@@ -35,14 +36,14 @@ pub(super) fn shape_proto(shape: &PartialShape) -> TensorShapeProto {
     }
 }
 
-/// The constant that a message holds. A large one of one repeated value is kept as that value and a shape.
+/// The constant in a message. A large one of one repeated value is kept as that value and a shape.
 pub(super) fn attr_from_proto(mut proto: TensorProto, budget: &mut Budget) -> Result<Attr, String> {
     let dtype = dtype(proto.dtype)?;
     let shape = shape(&proto)?;
     let stated = [
         proto.float_val.len(),
         proto.double_val.len(),
-        // Two numbers an element.
+        // Two numbers per element.
         proto.scomplex_val.len().div_ceil(2),
         proto.dcomplex_val.len().div_ceil(2),
         proto.half_val.len(),
@@ -52,7 +53,7 @@ pub(super) fn attr_from_proto(mut proto: TensorProto, budget: &mut Budget) -> Re
         proto.uint64_val.len(),
         proto.bool_val.len(),
         proto.string_val.len(),
-        // Packed: each element is there.
+        // Packed: each element is present.
         if proto.tensor_content.is_empty() { 0 } else { 2 },
     ];
     let n = shape.limited_elements(dtype).map_err(|failure| failure.message)?;
@@ -110,7 +111,7 @@ pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tens
     Tensor::new(shape, data).map_err(|failure| failure.message)
 }
 
-/// Complex numbers whose parts are stated one behind the other.
+/// Complex numbers whose parts alternate.
 fn pairs<T: Copy>(parts: &[T], field: &str) -> Result<Vec<Complex<T>>, String> {
     match parts.as_chunks::<2>() {
         (pairs, []) => Ok(pairs.iter().map(|&[re, im]| Complex { re, im }).collect()),
@@ -118,12 +119,12 @@ fn pairs<T: Copy>(parts: &[T], field: &str) -> Result<Vec<Complex<T>>, String> {
     }
 }
 
-/// `n` values: those stated, then the last again; zeros if none is stated. As TensorFlow reads them.
+/// `n` values: the stated ones, then the last repeated; zeros if none is stated, as in TensorFlow.
 fn fill<T: Element + Default>(mut values: Vec<T>, n: usize, budget: &mut Budget) -> Result<Data, String> {
     if values.len() > n {
         return Err(format!("has {} values, but its shape holds {n}", values.len()));
     }
-    // A string takes its own bytes each time it is repeated.
+    // Each repetition of a string takes the bytes of the string.
     let last = values.last().cloned().unwrap_or_default();
     let payload = match T::into_data(vec![last.clone()]) {
         Data::String(strings) => strings[0].len(),
@@ -156,7 +157,7 @@ fn unpack_strings(mut content: &[u8], n: usize) -> Option<Vec<Vec<u8>>> {
     content.is_empty().then_some(strings)
 }
 
-/// As TensorFlow writes constants: one value in the list of its dtype, more packed as bytes.
+/// The form in which TensorFlow writes constants: one value in the list of its dtype, several packed as bytes.
 pub(super) fn to_proto(tensor: &Tensor) -> TensorProto {
     let mut proto = TensorProto {
         dtype: tensor.dtype().proto_number(),

@@ -1,4 +1,4 @@
-//! GraphDefs read, refused and written: what TensorFlow makes of them, by hand.
+//! Tests of reading, refusing and writing GraphDefs, with TensorFlow's results written by hand.
 
 use half::{bf16, f16};
 use meshtf_tensor::{Complex, DType, Data, PartialShape};
@@ -95,7 +95,7 @@ fn what_cannot_be_held_is_refused_by_name() {
         "AAAA".repeat(1000)
     );
     check(&wide, "exceeds the limit of 2147483647 bytes");
-    // What a list of values leaves open is written out, and so has a limit of its own.
+    // The elements that a list of values omits are allocated, and so have a separate limit.
     let long = r#"{"dtype": "DT_FLOAT", "tensorShape": {"dim": [{"size": 100000000}]}, "floatVal": [1, 2]}"#;
     check(long, "more than 268435456 bytes in total");
     check(r#"{"dtype": "DT_FLOAT", "floatvals": []}"#, "no field \"floatvals\"; did you mean \"floatVal\"?");
@@ -115,7 +115,7 @@ fn functions_are_refused_where_nobody_calls_them() {
     assert_eq!(from_json(&hidden).unwrap()[0].attrs, Attrs::from([("_gradient_op_type", Attr::Str(b"x".to_vec()))]));
 }
 
-/// 16 bytes of a message may stand for 2 GiB: they stay what they are until a step takes the constant.
+/// 16 bytes of a message may stand for 2 GiB: the constant stays compact until a step uses it.
 #[test]
 fn a_large_constant_of_one_value_stays_one_value() {
     let check = |tensor: &str, want: (DType, usize, Tensor)| {
@@ -138,7 +138,7 @@ fn a_large_constant_of_one_value_stays_one_value() {
     assert_eq!(constant(&text), Ok(Tensor::vector(vec![7i32; 65_536])));
 }
 
-/// Before version 24, a client that knew no shape wrote [].
+/// Before version 24, clients wrote [] for an unknown shape.
 #[test]
 fn a_placeholder_of_an_old_client_may_have_any_shape() {
     let check = |versions: &str, shape: &str, want: PartialShape| {
@@ -227,7 +227,7 @@ fn any_tensor() -> impl Strategy<Value = Tensor> {
     ]
 }
 
-/// Equal but for NaN, which equals nothing: every NaN has the same text.
+/// Equal except for NaN, which equals nothing: every NaN has the same text.
 fn same(a: &Tensor, b: &Tensor) -> bool {
     (a.dtype(), a.shape(), a.to_string()) == (b.dtype(), b.shape(), b.to_string())
 }

@@ -1,5 +1,5 @@
-//! Functions as values, in both directions: an attribute that names a function becomes its body, and a body a function of the
-//! library.
+//! Functions as values, in both directions: an attribute that names a function gets its body, and a body becomes a function of
+//! the library.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,13 +12,13 @@ use crate::function::{Function, FunctionBody, MAX_WITHIN};
 use crate::op::{self, ArgType, AttrKind};
 use crate::{Attr, Attrs, FormatError, NodeDef, build, split_tensor_name};
 
-/// Whether an op calls the function that an attribute of it holds, or the functions, by itself and when it wants.
+/// Whether an op itself calls the function or functions in that attribute, when it needs to.
 pub(super) fn is_value(op: &str, attr: &str) -> bool {
     op::lookup(op).and_then(|op| op.attr(attr)).is_some_and(|attr| attr.kind == AttrKind::Func)
 }
 
 impl Expander<'_> {
-    /// The functions that the attributes of a node hold, taken out of it.
+    /// The functions in the attributes of a node, removed from it.
     ///
     /// # Errors
     /// Node if one cannot be expanded.
@@ -40,7 +40,7 @@ impl Expander<'_> {
         Ok(values)
     }
 
-    /// A function with what its call states of it filled in.
+    /// A function with the attributes of its call filled in.
     pub(super) fn value(&mut self, user: &str, call: &NameAttrList) -> Result<Function, FormatError> {
         let refused = |why: String| refuse(user, why);
         if self.within >= MAX_WITHIN {
@@ -59,7 +59,7 @@ impl Expander<'_> {
             }
         }
         let of_args = types(&signature.input_arg, &attrs).map_err(refused)?.concat();
-        // Its nodes have names of their own.
+        // Its nodes have a separate name space.
         let around_it = self.apart();
         let made = self.made_of(call, &of_args);
         let nodes = self.together(around_it);
@@ -76,7 +76,7 @@ impl Expander<'_> {
         let mut effects: Vec<String> =
             answer.done.iter().map(|node| node.strip_prefix('^').unwrap_or(node).to_owned()).collect();
         if self.function(call).is_some_and(|function| function.control_ret.is_empty()) {
-            // What has an effect runs, unless the function says what does.
+            // Nodes with an effect run, unless the function lists those that do.
             let own = |node: &&NodeDef| node.name.matches('/').count() == 1;
             let has_effect = |node: &&NodeDef| op::lookup(&node.op).is_some_and(|op| op.has_effect());
             effects.extend(nodes.iter().filter(own).filter(has_effect).map(|node| node.name.clone()));
@@ -107,21 +107,21 @@ impl Expander<'_> {
     }
 }
 
-/// The scope of a function's nodes: its name, with `_` for what the name of a node cannot have. TensorFlow 1.15 names the
-/// function of a `map` after its lambda, with `<lambda>`.
+/// The scope of a function's nodes: its name, with `_` for characters that the name of a node cannot have. TensorFlow 1.15
+/// names the function of a `map` after its lambda, with `<lambda>`.
 fn scope_of(function: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let scope: String = function.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
     if scope.starts_with('-') || scope.is_empty() { format!("_{scope}") } else { scope }
 }
 
-/// The functions of the attributes of some nodes, and of those within, and the names that they are written under. Different
-/// functions of one name, as those of two graphs are, get different names.
+/// The functions in the attributes of some nodes, including nested ones, and the names under which they are written. Different
+/// functions of the same name, such as those of two graphs, get different names.
 #[derive(Default)]
 pub(super) struct Names<'a> {
     by_name: HashMap<&'a str, Vec<(&'a Function, String)>>,
     taken: HashSet<String>,
-    /// Each before those that hold it.
+    /// Each before the functions that hold it.
     all: Vec<&'a Function>,
 }
 
@@ -152,7 +152,7 @@ impl<'a> Names<'a> {
         same.iter().find(|(known, _)| *known == function).map(|(_, name)| &**name)
     }
 
-    /// The name that a function is written under.
+    /// The name under which a function is written.
     pub fn of_function(&self, function: &Function) -> String {
         self.known(function).unwrap_or(&function.name).to_owned()
     }
@@ -214,7 +214,7 @@ fn written(function: &Function, names: &Names) -> FunctionDef {
     }
 }
 
-/// The name that the op of a node has for an output, and which of those of that name it is.
+/// The op's name for an output of a node, and the index among the outputs of that name.
 fn output_of(node: &NodeDef, port: usize) -> (&'static str, usize) {
     let Some(op) = op::lookup(&node.op) else { return ("output", port) };
     let mut first = 0;

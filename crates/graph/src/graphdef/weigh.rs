@@ -1,7 +1,7 @@
-//! How much memory a message takes once it is decoded, computed from its bytes: two of them can ask for hundreds.
+//! The memory that a message takes once it is decoded, computed from its bytes: two bytes can require hundreds.
 //!
-//! Walks the fields and makes nothing, so that a message of a stranger, or one that is written to be large, is refused
-//! while it is as small as it came. What a field costs stands in a [`Schema`] beside the messages of a GraphDef.
+//! Walks the fields without allocating them, so that a message of an unauthenticated peer, or one that is designed to be large,
+//! is refused while it is still small. The cost of a field is specified by a [`Schema`] next to the messages of a GraphDef.
 
 use meshtf_tensor::failure::{Code, Failure, Result};
 use prost::bytes::Buf;
@@ -10,28 +10,28 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use super::proto;
 use crate::MAX_NODES;
 
-/// Most bytes that a graph may take as messages, on its way to be one.
+/// Most bytes that the messages of a graph may take while it is read.
 pub const MAX_GRAPH_BYTES: usize = 4 << 30;
-/// How deeply messages may nest: the limit of protobuf's own decoders.
+/// Deepest nesting of messages: the limit of protobuf's own decoders.
 const MAX_DEPTH: usize = 100;
-/// How many elements a list makes room for with its first, and for each further one: it doubles when it is full.
+/// The number of elements for which a list makes room with its first, and for each further one: it doubles when it is full.
 const FIRST: usize = 4;
 const FURTHER: usize = 2;
-/// The same for a map: its first entry takes a whole leaf, whose entries it keeps at least half full.
+/// The same numbers for a map: its first entry takes a whole leaf, and leaves stay at least half full.
 const FIRST_ENTRY: usize = 12;
 
-/// A kind of message: its fields by their number, below 64. Others are skipped, as decoders do.
+/// A kind of message: its fields by their number, below 64. Other fields are skipped, as decoders do.
 pub struct Schema(pub &'static [(u32, Field)]);
 
-/// What a field costs.
+/// The cost of a field.
 pub enum Field {
-    /// A string or bytes of which the message has one.
+    /// A string or bytes, not repeated.
     Text,
     /// Strings or bytes, each with a handle.
     Texts,
-    /// Numbers of this many bytes, each by itself or packed.
+    /// Numbers of this many bytes, each separate or packed.
     Numbers(usize),
-    /// A message that takes no place of its own.
+    /// A message stored inline in its parent.
     One(&'static Schema),
     /// A boxed message of this many bytes.
     Apart(usize, &'static Schema),
@@ -39,11 +39,11 @@ pub enum Field {
     Many(usize, &'static Schema),
     /// Entries of a map, of this many bytes each.
     Entries(usize, &'static Schema),
-    /// Nodes of a graph, which are counted as well.
+    /// Nodes of a graph, which are also counted.
     Nodes,
 }
 
-/// Walks a message; how many bytes it takes once it is decoded, beside its own length.
+/// Walks a message; returns the number of bytes that it takes once it is decoded, in addition to its own length.
 ///
 /// # Errors
 /// InvalidArgument if the bytes are not a message; ResourceExhausted if it takes more than `most`, or the graph in it
@@ -56,16 +56,16 @@ pub fn weigh(message: impl Buf, schema: &'static Schema, most: usize) -> Result<
 struct Walk {
     bytes: usize,
     nodes: usize,
-    /// Fields that no schema has.
+    /// The number of fields that are in no schema.
     unknown: usize,
 }
 
-/// A message that is being walked.
+/// A message during the walk.
 struct Open {
     schema: &'static Schema,
-    /// How many bytes of the whole are left after its end.
+    /// The number of bytes that remain after its end.
     end: usize,
-    /// The lists and maps that it has a part of, by their field.
+    /// The lists and maps of which an element has been seen, by field.
     begun: u64,
 }
 
@@ -115,7 +115,7 @@ impl Walk {
         Ok(self.bytes)
     }
 
-    /// Counts a field; the schema of the message in it, if it is one.
+    /// Counts a field; returns the schema of the message in it, if it is one.
     fn field(&mut self, open: &mut Open, tag: u32, wire: WireType, length: usize) -> Option<&'static Schema> {
         let Some((_, field)) = open.schema.0.iter().find(|(own, _)| *own == tag) else {
             self.unknown += 1;
@@ -131,7 +131,7 @@ impl Walk {
         match field {
             Field::Text => self.bytes += length,
             Field::Texts => self.bytes += length + places(FIRST) * size_of::<Vec<u8>>(),
-            // A packed one has as many numbers as bytes, at most.
+            // A packed field has at most as many numbers as bytes.
             Field::Numbers(size) => self.bytes += size * (places(FIRST) + FURTHER * length),
             Field::One(inner) => return is_message.then_some(*inner),
             Field::Apart(size, inner) => {
@@ -287,7 +287,7 @@ mod tests {
         }
     }
 
-    /// A graph that has every field of every message. A new field must be added here, and to its schema.
+    /// A graph that has every field of every message. A new field must be added to it, and to its schema.
     fn everything() -> GraphDef {
         let call = NameAttrList { name: "f".into(), attr: BTreeMap::from([("a".into(), attr(Value::I(1)))]) };
         let list = ListValue {
@@ -362,7 +362,7 @@ mod tests {
             assert_eq!(weigh(message, schema, usize::MAX).unwrap(), bytes, "{message:?}");
         };
         check(&[], &GRAPH, 0);
-        // Three empty nodes: room for four with the first, and for two more with each that follows.
+        // Three empty nodes: room for four with the first, and for two more with each further one.
         check(&[0x0a, 0, 0x0a, 0, 0x0a, 0], &GRAPH, 8 * node);
         // A node with the name "ab" and two empty inputs.
         check(&[0x0a, 8, 0x0a, 2, b'a', b'b', 0x1a, 0, 0x1a, 0], &GRAPH, 4 * node + 2 + 6 * 24);

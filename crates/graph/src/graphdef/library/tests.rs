@@ -1,4 +1,4 @@
-//! Small graphs with functions, and the nodes that they stand for, by hand.
+//! Tests of small graphs with functions, with the nodes of their expansion written by hand.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -78,14 +78,14 @@ fn lines(nodes: &[NodeDef]) -> Vec<String> {
     nodes.iter().map(line).collect()
 }
 
-/// Expands, and checks that what comes out is a graph.
+/// Expands, and checks that the result is a graph.
 fn expanded(nodes: &[String], functions: &[String]) -> Vec<String> {
     let nodes = from_json(&graph(nodes, functions)).unwrap();
     Graph::new(nodes.clone()).unwrap();
     lines(&nodes)
 }
 
-/// Why the graph is refused, or the first of its nodes that no step can run.
+/// The reason why the graph is refused, or why the first of its nodes that no step can run cannot.
 fn refused(nodes: &[String], functions: &[String]) -> String {
     match from_json(&graph(nodes, functions)) {
         Err(error) => error.to_string(),
@@ -132,7 +132,7 @@ fn a_body_names_outputs_by_their_argument_and_states_some_of_its_device() {
         "b = ConcatV2 s:output:2 s:output:0 axis:output",
         r#""T": {"placeholder": "T"}, "N": {"i": 2}, "Tidx": {"type": "DT_INT32"}"#,
     );
-    // A list as an output is all that its name stands for.
+    // The name of a list of outputs denotes all of them.
     let signature = r#"f(a: "typeAttr": "T") -> (b: "typeAttr": "T", all: "typeAttr": "T","numberAttr": "n")"#;
     let f = function(signature, &[split, axis, merged], "b=b:output:0 all=s:output", "");
     let nodes =
@@ -171,7 +171,7 @@ fn effects_wait_for_what_the_call_waits_for_and_the_caller_for_them() {
         "y/inner/start = NoOp ^y/add ^y/start @/job:w/task:0",
         "y/inner = Identity y/read ^y/add @/job:w/task:0",
         "y/one = Const ^y/start @/job:w/task:0",
-        // What takes a handle runs where that is.
+        // A node that uses a handle runs on the handle's device.
         "y/add = AssignAddVariableOp v y/one ^y/start",
         "y/read = ReadVariableOp v ^y/add ^y/start",
         "y = Identity y/read ^y/add ^y/inner ^a ^b @/job:w/task:0",
@@ -236,7 +236,7 @@ fn a_loop_goes_round_with_what_changes_and_keeps_what_does_not() {
         "y/next_iteration_0 = NextIteration y/body/n @/job:w/task:0",
         "y/handle = Const @/job:w/task:0",
         "y = IdentityN y/exit_0 y/handle ^y/exit_0 @/job:w/task:0",
-        // A handle comes from where it is, not through the caller.
+        // A handle comes from its origin, not through the caller.
         "r = ReadVariableOp v",
     ];
     assert_eq!(expanded(&nodes, &[cond, body]), wanted);
@@ -248,7 +248,7 @@ fn a_library_grows_with_its_graph() {
     let piece = |text: &str| read_json::graph(&meshtf_tensor::json::parse(text).unwrap()).unwrap();
     let first = graph(&[constant("x = Const"), node("y = f x", "")], &[square()]);
     assert_eq!(lines(&library.expand(piece(&first)).unwrap()), ["x = Const", "y/m = Mul x x", "y = Identity y/m"]);
-    // The functions come again with each piece; names that were made are taken.
+    // The functions come again with each piece; names of expanded nodes are in use.
     let neg = function("neg(a) -> (o)", &[node("m = Neg a", FLOAT), node("q = f m:y:0", "")], "o=q:o:0", "");
     let second = graph(&[node("y/m_1 = neg y", ""), node("z = f y/m_1", "")], &[square(), neg]);
     let wanted = [
@@ -259,14 +259,14 @@ fn a_library_grows_with_its_graph() {
         "z = Identity z/m",
     ];
     assert_eq!(lines(&library.expand(piece(&second)).unwrap()), wanted);
-    // What differs is refused, and what came with it forgotten.
+    // A different function of the same name is refused, and the rest of its piece is forgotten.
     let other = function("f(a) -> (o)", &[], "o=a", "");
     let new = function("new(a) -> (o)", &[], "o=a", "");
     let error = library.expand(piece(&graph(&[], &[new, other]))).unwrap_err().to_string();
     assert_eq!(error, "there are two functions \"f\" that differ");
     let nodes = library.expand(piece(&graph(&[node("n = PartitionedCall y", &func("f", "new"))], &[]))).unwrap();
     assert_eq!(nodes[0].refused.as_deref(), Some("calls \"new\", which is not a function of the graph's library"));
-    // A piece adds what it has, and copies nothing of what is there.
+    // A piece adds its own content, and copies nothing of the existing library.
     let (_, growth) = library.expanded(piece(&graph(&[node("last = f y", "")], &[square()]))).unwrap();
     let names: BTreeSet<&str> = growth.names.iter().map(String::as_str).collect();
     assert_eq!((names, growth.handles.len()), (BTreeSet::from(["last", "last/m"]), 0));
@@ -333,7 +333,7 @@ fn a_few_functions_do_not_become_a_graph_without_end() {
     let nodes = library.expand(piece).unwrap();
     let why = nodes[1].refused.as_deref().unwrap();
     assert!(why.contains("with it, the functions of the graph expand to more than 1000 nodes"), "{why}");
-    // That was counted, and nothing made for it.
+    // The nodes were counted, and none was made.
     assert_eq!((nodes.len(), library.names.len()), (2, 2));
 
     let one = |i: usize| {
@@ -346,7 +346,7 @@ fn a_few_functions_do_not_become_a_graph_without_end() {
     assert!(error.contains("calls f64, more than 64 functions deep"), "{error}");
 }
 
-/// Each call hands on twice what it was given, so that the sixtieth would be given more than any memory holds.
+/// Each call passes on twice the data that it received, so that the sixtieth would receive more than any memory holds.
 #[test]
 fn what_calls_hand_on_does_not_grow_without_end() {
     let many = |i: usize| {
@@ -410,7 +410,7 @@ fn functions_that_are_values_may_have_any_name() {
     assert_eq!(again[2].attrs.function("f").unwrap().name, name);
 }
 
-/// Each of these took a time that grew with the square of what is there.
+/// Each of these took a time that was quadratic in the size of the graph.
 #[test]
 fn wide_calls_are_expanded_in_one_breath() {
     let n = 10_000;
