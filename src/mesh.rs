@@ -1,9 +1,9 @@
 //! The mesh: how nodes and clients find, admit and reach each other.
 //!
-//! [`Mesh::join`] makes this process a participant; from then on [`Mesh::send`] carries messages to peers and an
-//! [`Inbox`] takes what they send. Small messages go over one stream per peer ([`control`]), large ones over sockets of
-//! their own ([`transfer`]), all of it after the proof of the mesh key ([`admission`]). Connections may break; the [`link`]
-//! between two participants goes on over the next. The mesh does not look at what a message means.
+//! [`Mesh::join`] makes this process a participant; from then on [`Mesh::send`] carries messages to peers and an [`Inbox`]
+//! takes the messages of peers. Small messages travel over one stream per peer ([`control`]), large ones over separate sockets
+//! ([`transfer`]), and both only after the proof of the mesh key ([`admission`]). Connections may break; the [`link`] between
+//! two participants continues over the next. The mesh does not interpret messages.
 
 mod address;
 mod admission;
@@ -79,95 +79,95 @@ use crate::protocol::status::{LimitStatus, NetworkStatus};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer};
 use crate::strangers::Ports;
 
-/// Most requests to the driver that wait.
+/// Most requests to the driver that are queued.
 const MAX_COMMANDS: usize = 16;
-/// Most messages to this participant itself that wait.
+/// Most messages from this participant to itself that are queued.
 const MAX_LOCAL: usize = 16 << 10;
 
-/// What takes the messages and hears who is there. It is called on the connection's own task, so it must not block: what
-/// takes time goes into a queue. [`Mesh::send`] may be called from here, [`Mesh::leave`] may not.
+/// The receiver of messages and of membership events. It is called on the connection's own task, so it must not block: slow
+/// work belongs in a queue. It may call [`Mesh::send`], but not [`Mesh::leave`].
 pub trait Inbox: Send + Sync {
     /// The handle to answer with; called once, before the first message is delivered.
     fn joined(&self, _mesh: &Mesh) {}
 
-    /// Any message but Hello and Goodbye. Small messages of one peer come in the order they were sent. A message over
-    /// [`MAX_SMALL_BYTES`] is overtaken by small ones, except by those of its [`Flow`](crate::protocol::Flow). What comes
-    /// before [`Mesh::join`] has returned is held back until then.
+    /// Any message but Hello and Goodbye. Small messages of one peer arrive in the order they were sent. Small messages may
+    /// overtake a message over [`MAX_SMALL_BYTES`], except those of its [`Flow`](crate::protocol::Flow). Messages that arrive
+    /// before [`Mesh::join`] has returned are held back until then.
     fn deliver(&self, from: &Peer, envelope: Envelope);
 
-    /// Calls `deliveries`, which calls [`Inbox::deliver`] for each message that may be delivered, and holds the link's order
-    /// meanwhile. What is to be done without that, such as a short computation, can follow here.
+    /// Calls `deliveries`, which calls [`Inbox::deliver`] for each deliverable message and holds the link's order lock
+    /// meanwhile. Work that does not need that lock, such as a short computation, can follow in an override.
     fn around(&self, deliveries: &mut dyn FnMut()) {
         deliveries();
     }
 
-    /// A peer is there and has said Hello. What it changes in it later shows in [`Mesh::watch`]. Called before `join` has
-    /// returned for the peers found by then.
+    /// A peer is up and has said Hello. Later changes of its Hello show in [`Mesh::watch`]. For the peers found during `join`,
+    /// it is called before `join` returns.
     fn up(&self, peer: &Peer, hello: &Hello);
 
-    /// The peer is gone, once for every `up`; `task` is the one it held. What was sent to it and has not arrived is lost.
-    /// A connection that breaks is not that: what was on it comes over the next.
+    /// The peer is gone; called once for every `up`. `task` is the task that it held. Messages to it that have not arrived are
+    /// lost. A broken connection is not reported by this: its messages arrive over the next one.
     fn down(&self, peer: &Peer, task: Option<&Task>, why: &str);
 
-    /// The connection that carried the link with a peer broke; another is tried.
+    /// The connection that carried the link with a peer broke; the link waits for another.
     fn broke(&self, _peer: &Peer, _why: &str) {}
 
-    /// After `broke`: the link goes on over another connection.
+    /// After `broke`: the link continues over another connection.
     fn mended(&self, _peer: &Peer) {}
 
-    /// Something was refused because of a limit; it may be called for each of many.
+    /// A request was refused because of a limit; it may be called for each of many.
     fn limit_reached(&self, _what: &str) {}
 
-    /// Called a while after `down` of a peer that held a task. Others that lost the peer have noticed by now; those that have
-    /// not can reach it, though this participant could not. It may be up here again, too.
+    /// Called a while after `down` of a peer that held a task. Other nodes that lost the peer have noticed by now; a node that
+    /// has not can still reach it, though this participant could not. The peer may be up again on this participant, too.
     fn parted(&self, _peer: &Peer, _task: &Task, _why: &str) {}
 }
 
-/// Who is admitted.
+/// The admission policy of a mesh.
 #[derive(Clone, Debug)]
 pub enum Admission {
-    /// Those who can prove that they have the key.
+    /// Participants that can prove that they have the key.
     Key(MeshKey),
-    /// Anybody who can reach the port and is open too.
+    /// Any participant that can reach the port and is open too.
     Open,
 }
 
-/// How a participant joins.
+/// The configuration with which a participant joins.
 #[derive(Clone)]
 pub struct MeshConfig {
-    /// Name of the mesh; participants of others are strangers.
+    /// Name of the mesh; participants of other meshes are refused.
     pub mesh: String,
     /// How peers prove that they belong to the mesh.
     pub admission: Admission,
-    /// A new one for every start, unless told otherwise.
+    /// A new one for every start, unless configured.
     pub identity: Keypair,
     /// The task to hold; `None` for a client, which hosts nothing and need not be reachable.
     pub task: Option<Task>,
-    /// What the task has. GPUs that are found later are told with [`Mesh::set_devices`].
+    /// The devices of the task. GPUs that are found later are announced with [`Mesh::set_devices`].
     pub devices: Vec<DeviceInfo>,
     /// Where to listen. Empty: a node on a free port of every interface, a client nowhere.
     pub listen: Vec<Multiaddr>,
-    /// Peers to dial whatever discovery finds; names are resolved again at every try.
+    /// Peers to dial in addition to those that discovery finds; names are resolved again at every attempt.
     pub peers: Vec<Multiaddr>,
-    /// As `peers`, but brought by a ticket some time ago: another node may be there now.
+    /// As `peers`, but from a ticket accepted some time ago: another node may have the address now.
     pub remembered: Vec<Multiaddr>,
     /// Fixed addresses, of a cluster file: a node listens on its own and dials the others.
     pub fixed: BTreeMap<Task, Multiaddr>,
-    /// File in which a node that is not told where to listen notes its ports, so that it takes them again the next time.
+    /// File in which a node without configured listen addresses records its ports, so that it takes them again the next time.
     pub ports: Option<PathBuf>,
-    /// Folder where the processes of one machine find each other.
+    /// Folder through which the processes of one machine find each other.
     pub registry: Option<PathBuf>,
     /// Look for peers on the LAN.
     pub mdns: bool,
-    /// Reach processes of this user on this machine through Unix sockets, without encryption. Linux only; elsewhere, and to
-    /// others, it makes no difference.
+    /// Reach processes of this user on this machine through Unix sockets, without encryption. Linux only; it has no effect on
+    /// other systems, nor for other peers.
     pub local: bool,
 }
 
 impl MeshConfig {
     /// A client of `mesh` that does not search for peers.
     pub fn new(mesh: impl Into<String>, admission: Admission) -> Self {
-        // 32 random bytes are a key; only a machine without randomness leads to the other branch, and `join` tells it.
+        // 32 random bytes are a key; only a machine without randomness takes the other branch, and `join` reports it.
         let identity = match crate::random::bytes::<32>().map(Keypair::ed25519_from_bytes) {
             Ok(Ok(identity)) => identity,
             _ => Keypair::generate_ed25519(),
@@ -223,18 +223,18 @@ pub struct Mesh {
     commands: mpsc::Sender<Command>,
     local: mpsc::Sender<Envelope>,
     search: Arc<Mutex<Search>>,
-    /// The links with something that waits for a flush.
+    /// The links with frames that wait for a flush.
     unflushed: Arc<Mutex<Vec<Arc<Link>>>>,
     ports: Arc<Ports>,
 }
 
 impl Mesh {
-    /// Joins. A node is back within half a second: as soon as everybody who is known has answered, or has not in 0.4 s.
-    /// For a client that knows no peer it returns at once, with an empty cluster to [`watch`](Mesh::watch).
+    /// Joins. A node returns within half a second: as soon as every known peer has answered, or after 0.4 s without an answer.
+    /// A client that knows no peer returns at once, with an empty cluster to [`watch`](Mesh::watch).
     ///
     /// # Errors
-    /// [`MeshError::TaskTaken`] if a live node holds the task; otherwise what is wrong with the configuration, or what
-    /// the operating system refused.
+    /// [`MeshError::TaskTaken`] if a live node holds the task; otherwise an error of the configuration, or of the operating
+    /// system.
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the participant leaves again if it had joined.
@@ -251,8 +251,8 @@ impl Mesh {
         Mesh::join_over(transports, config, inbox, Speaks::own()).await
     }
 
-    /// As [`Mesh::join`], over these transports, in the name of that meshtf. Of several transports that handle an address, the
-    /// first is used.
+    /// As [`Mesh::join`], over these transports, as the given version of meshtf. Of several transports that handle an address,
+    /// the first is used.
     async fn join_over(
         transports: Vec<Arc<dyn Transport>>,
         config: MeshConfig,
@@ -346,25 +346,25 @@ impl Mesh {
         self.roster.has_met_all()
     }
 
-    /// Whether the node `peer`, which is connected, can reach the node of `task`, as far as it has told.
+    /// Whether the node `peer`, which is connected, can reach the node of `task`, as far as it has reported.
     pub fn is_met_by(&self, task: &Task, peer: &Peer) -> bool {
         self.roster.is_met_by(task, peer)
     }
 
-    /// Whether a connected peer names a node that holds `task`, reachable from here or not.
+    /// Whether a connected peer names a node that holds `task`, reachable from this participant or not.
     pub fn is_told_of(&self, task: &Task) -> bool {
         self.roster.is_told_of(task)
     }
 
-    /// Whether waiting is useless: every known peer turns this participant away, and the address of at least one of them was
-    /// given.
+    /// Whether waiting is useless: every known peer refuses this participant, and the address of at least one of them was
+    /// configured.
     pub fn is_turned_away(&self) -> bool {
         lock(&self.search).turned_away
     }
 
-    /// Sends a message. It is on its way or queued when this returns, and arrives once. It is lost only if the link to the
-    /// peer ends, which [`Inbox::down`] reports: connections that break on the way are replaced. Never blocks, and
-    /// may be called from any thread. A message to this participant itself reaches the inbox on a task of its own.
+    /// Sends a message. It is on its way or queued when this returns, and arrives exactly once. It is lost only if the link to
+    /// the peer ends, which [`Inbox::down`] reports: connections that break on the way are replaced. Never blocks, and may be
+    /// called from any thread. A message to this participant itself reaches the inbox on a separate task.
     ///
     /// # Errors
     /// [`MeshError::NotConnected`], [`MeshError::QueueFull`], [`MeshError::TooLarge`]: nothing was sent.
@@ -403,18 +403,18 @@ impl Mesh {
         Ok(Some(link))
     }
 
-    /// Sends what [`Mesh::send_soon`] queued.
+    /// Sends the messages that [`Mesh::send_soon`] queued.
     pub fn flush(&self) {
         let links = std::mem::take(&mut *lock(&self.unflushed));
         links.iter().for_each(|link| link.flush());
     }
 
-    /// Has every peer send something back, so that a later [`Mesh::status`] tells how long that takes.
+    /// Makes every peer send an echo, so that a later [`Mesh::status`] reports the round-trip time.
     pub fn probe(&self) {
         self.roster.links().iter().for_each(|link| link.probe());
     }
 
-    /// How the links fare, and how near this participant is to its limits.
+    /// The condition of the links, and the use of this participant's limits.
     pub fn status(&self) -> NetworkStatus {
         let links = self.roster.links();
         let mut limits = vec![LimitStatus::new("peers", links.len(), MAX_PEERS)];
@@ -444,13 +444,13 @@ impl Mesh {
         self.roster.own_hello().addresses
     }
 
-    /// What finding peers has tried so far.
+    /// The attempts to find peers so far.
     pub fn tried(&self) -> Vec<Attempt> {
         lock(&self.search).attempts.clone()
     }
 
-    /// Returns when another node turns out to hold this one's task, which can be after `join`: two parts of a network
-    /// that find each other late, or a node that was suspended while another took its place. This node is to stop then.
+    /// Returns when another node turns out to hold this one's task, which can be after `join`: two partitions of a network that
+    /// find each other late, or a node that was suspended while another took its place. This node must stop then.
     ///
     /// # Cancellation
     /// Dropping the future only ends the wait.
@@ -466,11 +466,11 @@ impl Mesh {
     /// As [`leave`](Mesh::leave), without waiting for it.
     pub fn part(&self) {
         let (done, _) = oneshot::channel();
-        // A full queue holds such a request already.
+        // A full queue contains such a request already.
         let _ = self.commands.try_send(Command::Leave(done));
     }
 
-    /// Says goodbye to everybody and closes every connection; takes 0.3 s at most.
+    /// Says goodbye to every peer and closes every connection; takes 0.3 s at most.
     ///
     /// # Cancellation
     /// If the future is dropped after its first poll, the participant leaves nonetheless.

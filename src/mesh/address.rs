@@ -1,4 +1,4 @@
-//! Addresses: multiaddrs everywhere, and `host:port` as people write it, which is turned into one here.
+//! Addresses: multiaddrs everywhere, and the `host:port` form of users, which this module turns into multiaddrs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,10 +11,10 @@ use super::error::MeshError;
 const MAX_RESOLVED: usize = 4;
 /// Longest host name, as DNS has it.
 const MAX_NAME_BYTES: usize = 253;
-/// Most characters of a wrong address that its error repeats.
+/// Most characters of an invalid address that its error repeats.
 const MAX_REPEATED_CHARS: usize = 200;
 
-/// Reads an address as people write it: a multiaddr, or `host:port`, which is TCP.
+/// Parses an address in the form of users: a multiaddr, or `host:port`, which is TCP.
 ///
 /// # Errors
 /// [`MeshError::Address`] if it is neither.
@@ -47,12 +47,12 @@ pub fn parse_address(text: &str) -> Result<Multiaddr, MeshError> {
     Ok(Multiaddr::empty().with(host).with(Protocol::Tcp(port)))
 }
 
-/// Those of a peer's addresses that are addresses and need not be resolved.
+/// Those of a peer's addresses that are valid and need no resolution.
 pub fn resolved(addresses: &[String]) -> Vec<Multiaddr> {
     addresses.iter().filter_map(|text| text.parse().ok()).filter(|address| name(address).is_none()).collect()
 }
 
-/// The addresses that this is now, if it begins with a host name.
+/// The addresses to which this one resolves now, if it begins with a host name.
 ///
 /// # Errors
 /// If the name is unknown.
@@ -104,7 +104,7 @@ fn name(address: &Multiaddr) -> Option<String> {
     }
 }
 
-/// The IP address that it begins with.
+/// The IP address at its head.
 pub fn ip(address: &Multiaddr) -> Option<IpAddr> {
     match address.iter().next()? {
         Protocol::Ip4(ip) => Some(ip.into()),
@@ -113,7 +113,7 @@ pub fn ip(address: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
-/// The name of the Unix socket that it is.
+/// The name of the Unix socket that it denotes.
 pub fn local_name(address: &Multiaddr) -> Option<String> {
     match address.iter().next()? {
         Protocol::Unix(name) => Some(name.into_owned()),
@@ -121,7 +121,7 @@ pub fn local_name(address: &Multiaddr) -> Option<String> {
     }
 }
 
-/// Whether two addresses lead to the same machine, as seen from here.
+/// Whether two addresses lead to the same machine, from the point of view of this one.
 pub fn is_same_host(a: &Multiaddr, b: &Multiaddr) -> bool {
     match (a.iter().next(), b.iter().next()) {
         (Some(Protocol::Unix(_)), Some(Protocol::Unix(_))) => true,
@@ -145,9 +145,9 @@ pub fn is_loopback(address: &Multiaddr) -> bool {
     }
 }
 
-/// The parts of a peer's addresses to dial, each once those before it have failed: what is quickest within this machine; what
-/// leads elsewhere; and what is also this machine's own, as the address of a bridge for containers is on every machine that
-/// has one. A peer that names a loopback address is on this machine, where its own addresses are as good as any.
+/// The addresses of a peer in the stages in which to dial them, each once those before it have failed: the fastest ones within
+/// this machine; those of other machines; and those that this machine has as well, as every machine has the address of its
+/// bridge for containers. A peer that names a loopback address is on this machine, where its own addresses are as good as any.
 pub fn in_stages(addresses: Vec<Multiaddr>, is_own: impl Fn(IpAddr) -> bool) -> Vec<Vec<Multiaddr>> {
     let (local, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| local_name(address).is_some());
     let is_here = others.iter().any(is_loopback);
@@ -161,7 +161,7 @@ pub fn is_own(ip: IpAddr) -> bool {
     !ip.is_unspecified() && std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// Whether it makes sense to tell an address to a peer, which is on this machine or is not.
+/// Whether an address is useful to a peer, which is on this machine or is not.
 pub fn is_reachable_from(address: &str, same_machine: bool) -> bool {
     let Ok(address) = address.parse::<Multiaddr>() else { return false };
     let is_useless = |ip: IpAddr| match ip.to_canonical() {

@@ -1,10 +1,10 @@
-//! Who gets in: the proof of the mesh key, on a stream that a [transport](super::transport) has secured, before a single byte
-//! of anything else.
+//! Admission: the proof of the mesh key, on a stream that a [transport](super::transport) has secured, before a single byte of
+//! anything else.
 //!
-//! The dialler proves first. Until it has, the listener says nothing, whatever it is sent: it answers a proof or closes the
-//! connection. So a stranger learns that a libp2p node is there and nothing of its mesh, not even which version of the
-//! protocol it speaks. A proof is keyed BLAKE3 over the role, both PeerIds and a secret of this one connection, to which both
-//! sides gave fresh randomness; it is worth nothing on any other connection. The key is never sent.
+//! The dialler proves first. Until it has, the listener sends nothing, whatever it receives: it answers a proof or closes the
+//! connection. So an unauthenticated peer learns that a libp2p node exists and nothing of its mesh, not even which version of
+//! the protocol it speaks. A proof is keyed BLAKE3 over the role, both PeerIds and a secret of this one connection, to which
+//! both sides contributed fresh randomness; it is worth nothing on any other connection. The key is never sent.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod fuzz;
@@ -24,18 +24,18 @@ use super::release::{MAX_RELEASE_BYTES, Release, Speaks};
 use super::transport::{Arrival, PeerStream, Secured};
 use crate::strangers::{Progress, Stranger};
 
-/// How long the release of a participant of another version of the protocol is waited for.
+/// How long to wait for the release of a participant of another version of the protocol.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 const PROOF_BYTES: usize = 32;
-/// What either side says of itself once the other has proven the key: its version of the protocol, and a hash of the
+/// The identification that either side sends once the other has proven the key: its version of the protocol, and a hash of the
 /// mesh's name.
 const CARD_BYTES: usize = 2 + 32;
 /// The listener's answer to a proof: its own proof, and its card.
 const ANSWER_BYTES: usize = PROOF_BYTES + CARD_BYTES;
-/// What the dialler says then: its card, and what the stream is for.
+/// The dialler's last message: its card, and the purpose of the stream.
 const ERRAND_BYTES: usize = CARD_BYTES + 1;
 
-/// What the proofs go over: a [`PeerStream`], or bytes of the fuzzer.
+/// The stream that carries the proofs: a [`PeerStream`], or bytes of the fuzzer.
 trait ProofStream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ProofStream for S {}
@@ -47,7 +47,7 @@ pub struct Admitted {
     pub stream: PeerStream,
 }
 
-/// What a stream is for; the dialler says.
+/// The purpose of a stream; the dialler chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
@@ -68,7 +68,7 @@ pub struct Gate {
     handshakes: Handshakes,
 }
 
-/// The input of the two proofs on one connection, besides the key.
+/// The input of the two proofs on one connection, in addition to the key.
 struct ProofInput {
     dialler: PeerId,
     listener: PeerId,
@@ -93,11 +93,12 @@ impl Gate {
         Ok(Admitted { peer, purpose, stream })
     }
 
-    /// Secures a connection that came in, has the other side prove the key, and proves it in turn. Until something comes,
-    /// the connection costs its place among the strangers and no more; what it costs then is done by the thread for that.
+    /// Secures a connection that came in, has the other side prove the key, and proves it in turn. Until the first byte
+    /// arrives, the connection costs only its slot among the unauthenticated peers; the work after that is done by the
+    /// handshake thread.
     ///
     /// # Errors
-    /// [`Denied`] inside, if the two are not of one mesh, or the stranger had to make room for another.
+    /// [`Denied`] inside, if the two are not of one mesh, or the unauthenticated peer had to make room for another.
     pub async fn admit(self: &Arc<Self>, mut arrival: Box<dyn Arrival>, stranger: Stranger) -> io::Result<Admitted> {
         let (gate, told_to_go) = (Arc::clone(self), stranger.told_to_go());
         let handshake = async move {
@@ -153,14 +154,14 @@ impl Gate {
             return Err(Denied::Stranger.into());
         }
         let admitted = same(&proof, &input.proof(&key, DIALLER));
-        // An open mesh keeps no secret: a dialler with a key is told that none is wanted here.
+        // An open mesh keeps no secret: a dialler with a key learns that none is wanted.
         if admitted || matches!(self.admission, Admission::Open) {
             stream.write_all(&input.proof(&key, LISTENER)).await?;
             stream.write_all(&self.card()).await?;
             stream.flush().await?;
         }
         if !admitted {
-            // An orderly end tells the dialler that it is denied: after a connection that breaks it would try again.
+            // An orderly end shows the dialler that it is denied: after a connection that breaks it would try again.
             let _ = stream.shutdown().await;
             let denied = match self.admission {
                 Admission::Open => Denied::KeyWanted,
@@ -190,7 +191,7 @@ impl Gate {
         card
     }
 
-    /// Judges the other side by its card. Of another version of the protocol, nothing but the number is looked at.
+    /// Judges the other side by its card. Of another version of the protocol, nothing but the number is read.
     fn is_of_mine(&self, card: &[u8]) -> io::Result<()> {
         let [a, b, mesh_id @ ..] = card else { return Err(Denied::Stranger.into()) };
         let protocol = u16::from_le_bytes([*a, *b]);
@@ -201,19 +202,19 @@ impl Gate {
         if *mesh_id == self.mesh_id { Ok(()) } else { Err(Denied::OtherMesh.into()) }
     }
 
-    /// The outcome of a proof. Two that found each other to be of two versions of the protocol tell each other their releases
-    /// first.
+    /// The outcome of a proof. Two participants that found each other to be of two versions of the protocol exchange their
+    /// releases first.
     async fn with_release<T>(stream: &mut impl ProofStream, proven: io::Result<T>) -> io::Result<T> {
         let Err(error) = proven else { return proven };
         let denied = error.get_ref().and_then(|inner| inner.downcast_ref::<Denied>());
         let Some(Denied::OtherVersion { theirs, ours }) = denied else { return Err(error) };
         let told = timeout(RELEASE_LIMIT, exchange_releases(stream, ours.release)).await;
-        // One that knows nothing of releases hangs up.
+        // A participant that does not know releases hangs up.
         let theirs = Speaks { release: told.ok().and_then(Result::ok).flatten(), ..*theirs };
         Err(Denied::OtherVersion { theirs, ours: *ours }.into())
     }
 
-    /// The key to prove: the mesh's, or a key that everybody knows if the mesh is open. So there is one handshake for both.
+    /// The key to prove: the mesh's, or a publicly known key if the mesh is open. So there is one handshake for both.
     fn key(&self) -> [u8; 32] {
         match &self.admission {
             Admission::Key(key) => *key.bytes(),
@@ -244,8 +245,8 @@ fn same(a: &[u8], b: &[u8; PROOF_BYTES]) -> bool {
     <[u8; PROOF_BYTES]>::try_from(a).is_ok_and(|a| blake3::Hash::from_bytes(a) == blake3::Hash::from_bytes(*b))
 }
 
-/// Tells the own release and takes the other side's: each behind its length, one byte, 0 if it has none. This has to stay as it
-/// is in every version of the protocol.
+/// Sends the own release and reads the other side's: each after its length, one byte, 0 if it has none. This must remain the
+/// same in every version of the protocol.
 async fn exchange_releases(stream: &mut impl ProofStream, own: Option<Release>) -> io::Result<Option<Release>> {
     let own = own.as_ref().map_or("", Release::as_str);
     stream.write_all(&[&[own.len() as u8], own.as_bytes()].concat()).await?;
@@ -258,7 +259,7 @@ async fn exchange_releases(stream: &mut impl ProofStream, own: Option<Release>) 
     Ok(std::str::from_utf8(name).ok().and_then(Release::new))
 }
 
-/// Fills `bytes`; false if the other side closed the connection in order before that. One that breaks is an error.
+/// Fills `bytes`; false if the other side closed the connection in order before that. A broken connection is an error.
 async fn read_whole(stream: &mut impl ProofStream, bytes: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -301,7 +302,7 @@ mod tests {
             Side { gate: Arc::new(gate), tcp: Tcp::new(Arc::new(Tls::new(&identity).unwrap())) }
         }
 
-        /// Where it listens from now on, and the first connection that it takes.
+        /// Its listen address, and the first connection that it takes.
         async fn listen(&self) -> (libp2p::Multiaddr, impl Future<Output = Box<dyn Arrival>> + use<>) {
             let mut events = self.tcp.listen(&"/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
             let Some(ListenEvent::Opened(address)) = events.next().await else { panic!("it does not listen") };
@@ -353,7 +354,7 @@ mod tests {
         check(gate(key(1), old), gate(key(2), new), Some(Denied::WrongKey), Some(Denied::WrongKey)).await;
     }
 
-    /// One of a version that knows nothing of releases: it hangs up once it has said and heard which version is spoken.
+    /// A peer of a version that does not know releases: it hangs up once both sides have sent their version of the protocol.
     #[tokio::test]
     async fn one_that_does_not_tell_its_release_is_told_by_its_number() {
         let listener = Side::new("lab", key(1), Speaks::own());
@@ -401,7 +402,7 @@ mod tests {
         check(&[0; PROOF_BYTES - 1]).await;
         check(&[0; PROOF_BYTES]).await;
         check(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
-        // What the version before this one began with.
+        // The first bytes of the version before this one.
         check(&[&b"mtf1\x01\x00\x01\x00"[..], &[7; 64]].concat()).await;
     }
 
@@ -445,7 +446,7 @@ mod tests {
         let from = "127.0.0.1".parse().unwrap();
         let first = strangers.admit(from).unwrap();
         let crowd = async {
-            // As many as it takes until the first has to go; no address has a thousand places.
+            // As many as it takes until the first has to leave; no address has a thousand slots.
             let others: Vec<_> = std::iter::from_fn(|| strangers.admit(from)).take(1000).collect();
             let mut nothing = Vec::new();
             here.read_to_end(&mut nothing).await.unwrap();

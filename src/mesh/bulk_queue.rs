@@ -1,7 +1,7 @@
 //! The bulk messages of a link: those that wait for a socket, and those that were written and are not acknowledged.
 //!
-//! Pure. They are numbered from 1. What was written to a socket that breaks waits again, before all that is newer; the
-//! receiver drops by its number what came twice.
+//! Pure. Messages are numbered from 1. Those that were written to a socket that breaks are queued again, before all newer ones;
+//! the receiver recognises duplicates by their number and drops them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ pub const MAX_BULK_BYTES: usize = 8 << 30;
 /// How often one bulk message is sent before the link counts as broken for good.
 pub const MAX_SENDS: u32 = 16;
 
-/// The bulk of one direction of a link.
+/// The bulk messages of one direction of a link.
 pub struct BulkQueue<T> {
-    /// Number of the last.
+    /// Number of the last message.
     last: u64,
     kept: BTreeMap<u64, Kept<T>>,
-    /// The numbers of those that wait for a socket, in the order to write them. One that was acknowledged is skipped.
+    /// The numbers of the messages that wait for a socket, in the order to write them. An acknowledged one is skipped.
     waiting: VecDeque<u64>,
     bytes: usize,
 }
@@ -38,7 +38,7 @@ impl<T> BulkQueue<T> {
     /// The number of the next message, which has `bytes` bytes.
     ///
     /// # Errors
-    /// What there would be too many of, and the limit.
+    /// The name of the limit that would be exceeded, and the limit.
     pub fn next(&self, bytes: usize) -> Result<u64, (&'static str, usize)> {
         if self.kept.len() >= MAX_BULK_MESSAGES {
             return Err(("bulk messages that wait", MAX_BULK_MESSAGES));
@@ -57,7 +57,7 @@ impl<T> BulkQueue<T> {
         self.waiting.push_back(self.last);
     }
 
-    /// How many wait for a socket.
+    /// The number of messages that wait for a socket.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -73,7 +73,7 @@ impl<T> BulkQueue<T> {
         None
     }
 
-    /// The socket that these were written to broke: those that are not acknowledged wait again.
+    /// The socket that these were written to broke: those that are not acknowledged are queued again.
     ///
     /// # Errors
     /// The limit, if one was sent that often.
@@ -89,7 +89,7 @@ impl<T> BulkQueue<T> {
         Ok(())
     }
 
-    /// Whether one was written and is not acknowledged.
+    /// Whether the message was written and is not acknowledged.
     pub fn keeps(&self, number: u64) -> bool {
         self.kept.contains_key(&number)
     }

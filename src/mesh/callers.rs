@@ -1,5 +1,5 @@
-//! Who came to this node and was turned away, where both sides can do something about it: for another version of the protocol,
-//! another mesh key, or because one side has none.
+//! The peers that connected to this node and were refused, where either side can do something about it: for another version of
+//! the protocol, for another mesh key, or because one side has none.
 //!
 //! Pure: time comes in as an argument.
 
@@ -12,9 +12,9 @@ use super::denied::Denied;
 use super::discovery::{Attempt, Source, Verdict};
 use super::release::Speaks;
 
-/// Most that are remembered.
+/// Most callers that are remembered.
 const MAX_CALLERS: usize = 64;
-/// How long one is remembered: several times as long as one that was turned away waits before it comes again.
+/// How long a caller is remembered: several times the pause after which a refused peer tries again.
 const REMEMBERED_FOR: Duration = Duration::from_secs(120);
 
 struct Caller {
@@ -24,12 +24,12 @@ struct Caller {
     last: Instant,
 }
 
-/// Those who came, by the machine that they came from; the ports that they came from tell nothing.
+/// The callers by the machine that they came from; the ports that they came from carry no information.
 #[derive(Default)]
 pub struct Callers(BTreeMap<Option<IpAddr>, Caller>);
 
 impl Callers {
-    /// Somebody came from that address, and was turned away. What is no node is not remembered.
+    /// Notes that a peer came from that address and was refused. Callers that are not nodes are not remembered.
     pub fn note(&mut self, from: &Multiaddr, denied: Denied, now: Instant) {
         let (verdict, speaks) = match denied {
             Denied::OtherVersion { theirs, .. } => (Verdict::OtherVersion, Some(theirs)),
@@ -45,7 +45,7 @@ impl Callers {
         }
     }
 
-    /// What is known of them, without those of machines at which one of the `attempts` met the same.
+    /// The callers as attempts, without those of machines at which one of the `attempts` met the same refusal.
     pub fn attempts(&self, attempts: &[Attempt], now: Instant) -> Vec<Attempt> {
         let is_told = |machine: &Option<IpAddr>, caller: &Caller| {
             attempts.iter().any(|attempt| {
@@ -88,7 +88,7 @@ mod tests {
         callers.note(&from("/unix/@meshtf-x"), other(9), start);
         let seven = ("10.0.0.7".to_owned(), Some(speaks(3)));
         assert_eq!(places(&callers, &[], start), [("this machine".to_owned(), Some(speaks(9))), seven.clone()]);
-        // One that was dialled, too, is known with its port.
+        // A caller that was dialled as well is known with its port.
         let dialled =
             Attempt { address: Some(from("/ip4/10.0.0.7/tcp/4001")), ..callers.attempts(&[], start).remove(1) };
         assert_eq!(places(&callers, &[dialled], start), [("this machine".to_owned(), Some(speaks(9)))]);
@@ -112,7 +112,7 @@ mod tests {
         }
         let verdicts: Vec<Verdict> = callers.attempts(&[], now).iter().map(|attempt| attempt.verdict).collect();
         assert_eq!(verdicts, [Verdict::OtherKey, Verdict::KeyWanted, Verdict::Open]);
-        // Where this side was refused for the key as well, one of the two is enough.
+        // If this side was refused for the key as well, one of the two attempts is enough.
         let mut dialled = callers.attempts(&[], now).remove(0);
         dialled.address = Some("/ip4/10.0.0.0/tcp/4001".parse().unwrap());
         assert_eq!(callers.attempts(&[dialled], now).len(), 2);

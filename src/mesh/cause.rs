@@ -1,4 +1,4 @@
-//! Why a connection could not be made: the causes inside the errors that wrap them.
+//! The reasons why a connection could not be made: the causes inside the errors that wrap them.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -12,7 +12,7 @@ use super::denied::Denied;
 use super::discovery::{Miss, Verdict};
 use super::frame::Refusal;
 
-/// What a failed dial means for the next.
+/// The consequence of a failed dial for the next attempt.
 pub fn miss(error: &DialError) -> Miss {
     match error {
         DialError::LocalPeerId { .. } => Miss::new(Verdict::Itself, "this is the participant itself"),
@@ -26,7 +26,8 @@ pub fn miss(error: &DialError) -> Miss {
     }
 }
 
-/// Of several addresses, the one that got furthest says most; of those that got equally far, the first.
+/// Of several addresses, the failure of the one that got furthest is the most informative; of those that got equally far, the
+/// first.
 fn of_addresses(failures: &[(Multiaddr, TransportError<io::Error>)]) -> Miss {
     let mut furthest: Option<(Verdict, &Multiaddr, Option<Denied>)> = None;
     for (address, error) in failures {
@@ -64,7 +65,7 @@ fn verdict_of(denied: Denied) -> Verdict {
     }
 }
 
-/// What a refusal by a peer that is of the mesh comes down to.
+/// The verdict for a refusal by a member of the mesh.
 pub fn refused(refusal: &Refusal) -> Verdict {
     match refusal {
         Refusal::TaskTaken { .. } => Verdict::TaskTaken,
@@ -74,7 +75,7 @@ pub fn refused(refusal: &Refusal) -> Verdict {
     }
 }
 
-/// How far a connection came whose making failed with this error.
+/// How far a connection attempt came that failed with this error.
 fn broken_at(error: &(dyn Error + 'static)) -> Verdict {
     use io::ErrorKind::{
         AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable, NotFound, Other,
@@ -85,7 +86,7 @@ fn broken_at(error: &(dyn Error + 'static)) -> Verdict {
     }
     let is_telling = |error: &io::Error| error.kind() != Other;
     match find::<io::Error>(error, &is_telling).map(io::Error::kind) {
-        // A Unix socket that is not there any more.
+        // A Unix socket that does not exist any more.
         Some(ConnectionRefused | NotFound) => Verdict::Refused,
         Some(TimedOut) => Verdict::Silent,
         Some(PermissionDenied) => Verdict::Forbidden,
@@ -97,8 +98,8 @@ fn broken_at(error: &(dyn Error + 'static)) -> Verdict {
     }
 }
 
-/// Why a connection or stream that was up ended. If the other end is gone, this says so plainly: TLS would say it with a web
-/// address.
+/// Why a connection or stream that was up ended. If the other end is gone, the text states so plainly: the text of TLS would
+/// contain a web address.
 pub fn broken(what: &str, error: &io::Error) -> String {
     if is_end(error) {
         format!("{what} ended without a goodbye; its process may have been killed, or the network was cut")
@@ -107,7 +108,7 @@ pub fn broken(what: &str, error: &io::Error) -> String {
     }
 }
 
-/// Whether the other end went away: what is read ends too early, or the system says so.
+/// Whether the other end went away: the input ends too early, or the system reports so.
 fn is_end(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     let is_end = |kind| matches!(kind, UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected);
@@ -183,7 +184,8 @@ mod tests {
         check(vec![ConnectionReset.into()], Verdict::HungUp);
         check(vec![io::Error::from_raw_os_error(libc::ECONNRESET)], Verdict::HungUp);
         check(vec![io::Error::new(io::ErrorKind::InvalidData, "not a handshake")], Verdict::HungUp);
-        // What the system says of this machine tells nothing of the other: an address without its zone, no descriptor.
+        // An error of this machine's own system carries no information about the other machine: an address without its zone, no
+        // descriptor.
         check(vec![io::Error::from_raw_os_error(libc::EINVAL)], Verdict::Unreachable);
         check(vec![io::Error::other(io::Error::from_raw_os_error(libc::EMFILE))], Verdict::Unreachable);
         check(vec![Denied::WrongKey.into()], Verdict::OtherKey);

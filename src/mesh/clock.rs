@@ -1,5 +1,5 @@
-//! The time by which links are kept, doubted and given up. Timers only wake who looks at it, so that a test can let it stand
-//! still and move it on.
+//! The clock by which links are kept, doubted and given up. Timers only wake the tasks that read it, so that a test can stop it
+//! and advance it.
 
 #[cfg(not(test))]
 use std::time::Instant;
@@ -21,7 +21,7 @@ mod stopped {
         static STANDS_AT: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// The time of the thread, if it was stopped there.
+    /// The time of the thread, if it was stopped on this thread.
     pub fn now() -> Instant {
         STANDS_AT.get().unwrap_or_else(Instant::now)
     }

@@ -1,9 +1,9 @@
-//! The control stream: one per peer, long-lived, for everything small.
+//! The control stream: one per peer, long-lived, for all small messages.
 //!
-//! A sender pushes to the connection's [`Wire`](super::wire::Wire), which writes at once if it can. The connection's own
-//! task writes the rest, reads what has come, and calls the inbox, with no other task in between. The participant with the
-//! lower PeerId opens the stream, on one of the connections that exist, so both always speak on the same one. Both say first
-//! how they stand with each other and who they are; then their [`Link`] goes on over this connection, or begins.
+//! A sender pushes to the connection's [`Wire`](super::wire::Wire), which writes at once if it can. The connection's own task
+//! writes the rest, reads incoming bytes, and calls the inbox, with no other task in between. The participant with the lower
+//! PeerId opens the stream, on one of the connections that exist, so both always use the same one. Both first send their
+//! [`Standing`] and their Hello; then their [`Link`] continues over this connection, or begins.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,15 +26,15 @@ use super::{cause, clock};
 use crate::protocol::{Envelope, Message, Peer};
 
 const PROTOCOL: StreamProtocol = StreamProtocol::new("/meshtf/control/1");
-/// How often a sign of life is sent if nothing else is. The kernel acknowledges TCP for a stopped process, so only this shows
-/// that a peer lives.
+/// The interval of signs of life if no other frame is sent. The kernel acknowledges TCP for a stopped process, so only a sign
+/// of life shows that a peer runs.
 pub const PING_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a peer may take to say Hello, and a stream to drain before it closes.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// Frames handled before other tasks get their turn.
 const FRAMES_A_TURN: usize = 256;
-/// So often it is looked whether those have taken [`LONG`]: an inbox may run short steps within.
+/// Frames between two checks whether the turn has taken [`LONG`]: an inbox may run short steps within.
 const FRAMES_A_LOOK: usize = 16;
 const LONG: Duration = Duration::from_millis(1);
 const READ_BYTES: usize = 16 << 10;
@@ -54,11 +54,11 @@ pub enum End {
     Closed,
 }
 
-/// What a connection's handler tells the behaviour: its stream is over, and why.
+/// The message of a connection's handler to the behaviour: its stream is over, and why.
 #[derive(Debug)]
 pub struct Ended(pub End);
 
-/// What the behaviour tells a connection's handler: open the stream.
+/// The message of the behaviour to a connection's handler: open the stream.
 #[derive(Debug)]
 pub struct Open;
 
@@ -72,7 +72,7 @@ pub struct Control {
     connection: Arc<Connection>,
     channel: Option<Channel>,
     events: VecDeque<Event>,
-    /// The stream was opened: a connection has only one.
+    /// The stream was opened: a connection has at most one.
     used: bool,
 }
 
@@ -181,18 +181,18 @@ impl ConnectionHandler for Control {
     }
 }
 
-/// The state of a connection's stream, and the frame that is half read.
+/// The state of a connection's stream, and the frame that is partly read.
 struct Channel {
     peer: Peer,
     id: PeerId,
     connection: Arc<Connection>,
-    /// What this side said first on this stream.
+    /// The first messages of this side on this stream.
     said: Said,
-    /// How the peer says that it stands with this side, until it has said Hello.
+    /// The peer's standing, until it has said Hello.
     standing: Option<Standing>,
     /// The link that this connection carries, once the peer has said Hello.
     link: Option<Arc<Link>>,
-    /// A message that came before messages are delivered.
+    /// A message that arrived before messages are delivered.
     held: Option<(Prefix, Envelope)>,
     input: Vec<u8>,
     /// The part of `input` that is filled and not yet taken.
@@ -231,7 +231,7 @@ impl Channel {
         if let Some(link) = self.link.as_ref().filter(|link| link.owes_acknowledgement(0)) {
             let _closing = self.connection.wire.push_soon(&link.ping());
         }
-        // Written after reading, so that what the inbox answered at once goes out in this turn.
+        // Written after reading, so that the inbox's immediate answers go out in this turn.
         if let Poll::Ready(Err(error)) = self.connection.wire.poll_write(cx) {
             return Poll::Ready(broken(&error));
         }
@@ -282,8 +282,8 @@ impl Channel {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        // Nothing more is taken, but the peer closes first: closing with unread bytes would reset the connection, and the
-        // peer would lose the last frames.
+        // No more input is taken, but the peer closes first: closing with unread bytes would reset the connection, and the peer
+        // would lose the last frames.
         while let Poll::Ready(read) = self.connection.wire.poll_read(cx, &mut self.input) {
             if !matches!(read, Ok(1..)) {
                 return Poll::Ready(End::Closed);
@@ -292,7 +292,7 @@ impl Channel {
         Poll::Pending
     }
 
-    /// The prefix of the frame at `start` if all of it is here; otherwise how many bytes it has.
+    /// The prefix of the frame at `start` if the whole frame is in `input`; otherwise how many bytes it has.
     fn whole_frame(&self) -> Result<Result<Prefix, usize>, String> {
         let input = &self.input[self.start..self.end];
         let Some(prefix) = input.first_chunk::<PREFIX_BYTES>() else { return Ok(Err(PREFIX_BYTES)) };
@@ -374,7 +374,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Tells the peer why it gets no link, and closes the connection.
+    /// Sends the peer the reason why it gets no link, and closes the connection.
     fn turn_away(&mut self, unmet: &Unmet) {
         match unmet {
             Unmet::Refused(refusal) => {
@@ -389,13 +389,13 @@ impl Channel {
         self.closing = Some(Instant::now() + DRAIN_LIMIT);
     }
 
-    /// Sends a sign of life when it is time. The driver notices that none came from the peer.
+    /// Sends a sign of life when it is due. The driver notices if none came from the peer.
     fn watch(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if self.connection.wire.is_closed() {
             let limit = *self.closing.get_or_insert_with(|| Instant::now() + DRAIN_LIMIT);
             if self.tick.deadline() != limit {
                 self.tick.as_mut().reset(limit);
-                // So that what still comes is read and dropped.
+                // So that bytes that still come are read and dropped.
                 cx.waker().wake_by_ref();
             }
         }

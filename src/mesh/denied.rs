@@ -1,4 +1,4 @@
-//! Why a connection is not admitted, and how long it may take to be.
+//! The reasons why a connection is not admitted, and the time limits of admission.
 
 use std::io;
 use std::time::Duration;

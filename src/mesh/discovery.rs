@@ -1,6 +1,6 @@
-//! Which targets to dial, when, and the outcome.
+//! Discovery: which targets to dial, when, and the outcome.
 //!
-//! Pure: time comes in as an argument. Every way of finding peers adds targets here. A target that does not answer is tried
+//! Pure: time comes in as an argument. Every way of finding peers adds targets to it. A target that does not answer is tried
 //! again, ever more slowly, as long as its source names it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub const MAX_TARGETS: usize = 4096;
 const MAX_ADDRESSES: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long a target that denied us, or is this participant, is left alone.
+/// How long a target that refused this participant, or is this participant, is left alone.
 const DENIED_PAUSE: Duration = Duration::from_secs(30);
 /// After this many failures, a peer known only from other nodes is forgotten.
 const HEARSAY_ATTEMPTS: u32 = 12;
@@ -32,15 +32,15 @@ pub enum Source {
     Configured,
     /// The cluster file.
     ClusterFile,
-    /// A ticket that was taken some time ago.
+    /// A ticket that was accepted some time ago.
     Ticket,
     /// Another process on this machine.
     Registry,
     /// mDNS.
     Lan,
-    /// A peer told, or it was up before.
+    /// A peer reported it, or it was up before.
     Hearsay,
-    /// It came here, and was turned away.
+    /// It connected to this node and was refused.
     Caller,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is dialled.
+/// A target to dial.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// As it was configured; it may begin with a host name.
@@ -66,27 +66,27 @@ pub enum Target {
     Peer(PeerId),
 }
 
-/// What finding peers has tried, and the outcome: one line for a person.
+/// An attempt to find a peer, and the outcome: one line for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// How the place became known, or the way of finding that was tried.
+    /// How the address became known, or the way of finding that was tried.
     pub source: Source,
     /// The address, folder or network.
     pub place: String,
-    /// The address that was dialled; of several, the one that the verdict is of. `None`: a way of finding, not a place.
+    /// The address that was dialled; of several, the one that the verdict is about. `None`: a way of finding, not an address.
     pub address: Option<Multiaddr>,
-    /// What the last outcome comes down to; of a way of finding, whether it found somebody.
+    /// The class of the last outcome; of a way of finding, whether it found a peer.
     pub verdict: Verdict,
     /// The last outcome.
     pub outcome: String,
-    /// Which meshtf is there, if it is of another version of the protocol.
+    /// The version of meshtf at the address, if it is of another version of the protocol.
     pub speaks: Option<Speaks>,
     /// The peer that answered, or that was expected, if known.
     pub peer: Option<Peer>,
 }
 
 impl Attempt {
-    /// A way of finding that is not a place, and how many it found.
+    /// A way of finding that is not an address, and how many peers it found.
     pub(super) fn way(source: Source, place: String, found: usize, outcome: String) -> Self {
         let verdict = if found > 0 { Verdict::Met } else { Verdict::Pending };
         Attempt { source, place, address: None, verdict, outcome, speaks: None, peer: None }
@@ -99,7 +99,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// What an attempt to reach a place came down to, in the order in which it gets that far.
+/// The class of the outcome of an attempt to reach an address, ordered by how far the attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -107,7 +107,7 @@ pub enum Verdict {
     Pending,
     /// The name has no address.
     Unresolved,
-    /// This machine may not send there.
+    /// This machine may not send to the address.
     Forbidden,
     /// There is no route, or no machine on the network has the address.
     Unreachable,
@@ -119,11 +119,11 @@ pub enum Verdict {
     Slow,
     /// The other side hangs up.
     HungUp,
-    /// Another peer is there than the one that was looked for.
+    /// Another peer has the address than the one that was looked for.
     Moved,
     /// It is this participant.
     Itself,
-    /// Something other than a node answers.
+    /// A program other than a node answers.
     NoNode,
     /// It has another mesh key.
     OtherKey,
@@ -139,7 +139,7 @@ pub enum Verdict {
     Full,
     /// It holds the task that this participant claims.
     TaskTaken,
-    /// Somebody who is of the mesh is there.
+    /// A member of the mesh answers.
     Met,
 }
 
@@ -155,7 +155,7 @@ impl Verdict {
 #[derive(Default)]
 pub struct Search {
     pub attempts: Vec<Attempt>,
-    /// Waiting is useless: all known peers deny us, and at least one was named.
+    /// Waiting is useless: all known peers refuse this participant, and at least one was configured.
     pub turned_away: bool,
 }
 
@@ -166,7 +166,7 @@ pub struct Miss {
     pub why: String,
     /// With [`Verdict::OtherVersion`]: the meshtf of the peer.
     pub speaks: Option<Speaks>,
-    /// The address that got as far as the verdict says.
+    /// The address that got as far as the verdict.
     pub address: Option<Multiaddr>,
 }
 
@@ -183,19 +183,19 @@ struct Entry {
     failures: u32,
     due: Instant,
     dialling: bool,
-    /// The peer there denied us the last time.
+    /// The peer at the address refused this participant the last time.
     denied: bool,
     verdict: Verdict,
-    /// The address that the verdict is of, if it is not the first.
+    /// The address that the verdict is about, if it is not the first.
     at: Option<Multiaddr>,
-    /// Who was met there.
+    /// The peer that was met at the address.
     peer: Option<PeerId>,
     outcome: Option<String>,
     speaks: Option<Speaks>,
 }
 
 impl Entry {
-    /// The address that the verdict is of.
+    /// The address that the verdict is about.
     fn place(&self) -> Option<&Multiaddr> {
         self.at.as_ref().or(self.addresses.first())
     }
@@ -242,7 +242,7 @@ impl Discovery {
         self.targets.insert(target, entry);
     }
 
-    /// A peer was met at this address, which comes first from now on.
+    /// A peer was met at this address, which is tried first from now on.
     pub fn met_at(&mut self, peer: &PeerId, address: Multiaddr) {
         if let Some(entry) = self.targets.get_mut(&Target::Peer(*peer)) {
             entry.addresses.retain(|other| *other != address);
@@ -266,7 +266,7 @@ impl Discovery {
         });
     }
 
-    /// The targets to dial now, with their addresses. Each is being dialled until its outcome is told.
+    /// The targets to dial now, with their addresses. Each counts as being dialled until its outcome is reported.
     pub fn due(&mut self, now: Instant, is_up: impl Fn(&PeerId) -> bool) -> Vec<(Target, Vec<Multiaddr>)> {
         let mut due = Vec::new();
         for (target, entry) in &mut self.targets {
@@ -316,7 +316,7 @@ impl Discovery {
         }
     }
 
-    /// A peer that was connected turned us away.
+    /// A connected peer refused this participant.
     pub fn turned_away(&mut self, peer: &PeerId, verdict: Verdict, why: &str, now: Instant) {
         for (target, entry) in &mut self.targets {
             if *target == Target::Peer(*peer) || entry.peer == Some(*peer) {
@@ -333,8 +333,8 @@ impl Discovery {
         self.targets.values().all(|entry| !entry.dialling && entry.outcome.is_some())
     }
 
-    /// Whether every target denied us the last time it was tried, and at least one of them came from `source` or a better one.
-    /// A peer that only mDNS found may well be of another mesh.
+    /// Whether every target refused this participant the last time it was tried, and at least one of them came from `source` or
+    /// a better one. A peer that only mDNS found may well be of another mesh.
     pub fn is_turned_away(&self, source: Source) -> bool {
         self.targets.values().all(|entry| entry.denied) && self.targets.values().any(|entry| entry.source <= source)
     }
@@ -344,7 +344,7 @@ impl Discovery {
         self.targets.values().all(|entry| entry.source != source || entry.outcome.is_some())
     }
 
-    /// What was tried, without peers whose place another one has by now that was met: they were restarted.
+    /// The attempts, without peers whose address now belongs to another peer that was met: they were restarted.
     pub fn attempts(&self) -> Vec<Attempt> {
         let met = self.targets.values().filter(|entry| entry.verdict == Verdict::Met);
         let met: BTreeSet<Multiaddr> =
@@ -383,7 +383,7 @@ impl Discovery {
     }
 }
 
-/// The end of a PeerId, which tells it from others; they all begin alike.
+/// The end of a PeerId, which distinguishes it; all PeerIds begin alike.
 fn short(peer: &PeerId) -> String {
     let text = peer.to_string();
     format!("…{}", &text[text.len().saturating_sub(8)..])

@@ -38,20 +38,20 @@ use crate::protocol::{Message, Peer};
 
 /// Most connections of one peer: both sides dial, and broken ones may linger.
 const MAX_CONNECTIONS_A_PEER: u32 = 8;
-/// Most targets that are resolved and wait to be dialled; the tasks that resolve others wait then.
+/// Most targets that are resolved and wait to be dialled; further tasks that resolve names wait.
 const MAX_RESOLVED_WAITING: usize = 64;
 /// Most peers of the LAN that are remembered.
 const MAX_LAN_PEERS: usize = MAX_TARGETS;
-/// Most bulk streams that wait to be looked at.
+/// Most admitted bulk streams that wait for a reader.
 const MAX_ARRIVED: usize = 256;
-/// How long a node waits for those it knows of.
+/// How long a node waits for the peers it knows of.
 const JOIN_LIMIT: Duration = Duration::from_millis(400);
-/// How long it waits for a process of this machine that is alive and has not answered, before it takes its task: that process
-/// may be starting too, or the machine is under load.
+/// How long a node waits, before it takes its task, for a process of this machine that is alive and has not answered: that
+/// process may be starting too, or the machine is under load.
 const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(2);
 /// How long a node gives another that starts at the same moment to object.
 const OBJECTION_TIME: Duration = Duration::from_millis(50);
-/// After this a node has its task for good.
+/// After this time a node has its task for good.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// How long nodes of the LAN get to answer before a denial counts as final.
 const LAN_LIMIT: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ const EAGER_TIME: Duration = Duration::from_secs(10);
 const IDLE_CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 const MDNS_QUERY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the handle asks of the driver.
+/// The requests of the handle to the driver.
 pub enum Command {
     Leave(oneshot::Sender<()>),
 }
@@ -77,9 +77,9 @@ struct Behaviour {
 /// A dial under way.
 struct Dial {
     target: Target,
-    /// What is to be dialled next if this fails, in order; all of one part at once.
+    /// The addresses to dial next if this dial fails, in order; all of one stage at once.
     rest: VecDeque<Vec<Multiaddr>>,
-    /// The failure of what was dialled before that came furthest.
+    /// Of the dials before, the failure that got furthest.
     failed: Option<Miss>,
 }
 
@@ -91,14 +91,14 @@ pub struct Driver {
     discovery: Discovery,
     callers: Callers,
     registry: Option<Registry>,
-    /// The registry folder, if there is to be one; the outcome of reading it, and who answers on the LAN.
+    /// The registry folder, if one is to be used; the outcome of reading it, and the peers that answer on the LAN.
     registry_folder: Option<PathBuf>,
     registry_outcome: String,
     lan: Option<BTreeSet<PeerId>>,
     dials: BTreeMap<ConnectionId, Dial>,
     resolved: mpsc::Receiver<(Target, Result<Vec<Multiaddr>, String>)>,
     resolver: mpsc::Sender<(Target, Result<Vec<Multiaddr>, String>)>,
-    /// Connected, and not yet heard or turned away: [`Driver::on_news`] has not read its Hello.
+    /// Connected peers whose Hello [`Driver::on_news`] has not read, and that were not refused.
     greeting: BTreeSet<PeerId>,
     addresses: BTreeSet<Multiaddr>,
     started: Instant,
@@ -111,7 +111,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Listens, and looks around once.
+    /// Listens, and looks for peers once.
     ///
     /// # Errors
     /// If an address cannot be listened on, or no transport handles it.
@@ -161,14 +161,14 @@ impl Driver {
             mending: Mending::new(now),
             roster,
         };
-        // Before mDNS can tell of this participant, the processes of this machine can know of a shorter way to it.
+        // Before mDNS can announce this participant, the processes of this machine can know of a shorter way to it.
         driver.open_registry(&config, me);
         driver.listen(&config).await?;
         driver.look_around(&config)?;
         Ok(driver)
     }
 
-    /// Runs until told to leave, or until the last handle is gone. `met` is sent once every known peer was asked.
+    /// Runs until asked to leave, or until the last handle is gone. `met` is sent once every known peer was asked.
     pub async fn run(mut self, met: oneshot::Sender<()>) {
         let mut met = Some(met);
         let mut lost = self.roster.lost();
@@ -177,7 +177,7 @@ impl Driver {
         let roster = self.roster.clone();
         loop {
             if met.is_some() {
-                // Whom those name who have just come up is asked, too.
+                // The peers that a newly connected peer names are asked, too.
                 self.on_news();
                 if self.has_met_everybody() || lost.borrow_and_update().is_some() {
                     self.report();
@@ -213,7 +213,7 @@ impl Driver {
         };
         match Registry::open(folder, &config.mesh, key, me) {
             Ok(registry) => self.registry = Some(registry),
-            // A file system that is read-only, say. There are other ways to be found.
+            // A read-only file system, for example. There are other ways to be found.
             Err(error) => {
                 tracing::warn!("no processes of this machine will be found by themselves: {error}");
                 self.registry_outcome = error.to_string();
@@ -332,7 +332,7 @@ impl Driver {
         self.discovery.outcome(&target, Err(miss), clock::now());
     }
 
-    /// Dials what comes next. All addresses of a peer in one part are dialled at once, and the first that answers is taken.
+    /// Dials the next stage. All addresses of a peer in one stage are dialled at once, and the first that answers is taken.
     fn dial_next(&mut self, mut dial: Dial) {
         let mut addresses = dial.rest.pop_front().unwrap_or_default();
         let options = match &dial.target {
@@ -349,9 +349,9 @@ impl Driver {
         self.dial(options, dial);
     }
 
-    /// A dial failed: what is left is tried, unless that is useless.
+    /// A dial failed: the next stage is dialled, unless that is useless.
     fn not_reached(&mut self, mut dial: Dial, miss: Miss) {
-        // Whoever is at this machine's own address says nothing of a peer that has others.
+        // The process at this machine's own address proves nothing about a peer that has other addresses.
         let is_elsewhere = matches!(dial.target, Target::Peer(_)) && is_own(&miss);
         let furthest = match dial.failed.take() {
             Some(failed) if failed.verdict >= miss.verdict || is_elsewhere => failed,
@@ -360,7 +360,7 @@ impl Driver {
         if furthest.verdict.is_final() || dial.rest.is_empty() {
             return self.discovery.outcome(&dial.target, Err(furthest), clock::now());
         }
-        // A Unix socket that is not there says nothing of a peer that has other addresses.
+        // A missing Unix socket proves nothing about a peer that has other addresses.
         dial.failed = Some(furthest).filter(|miss| miss.address.as_ref().is_none_or(|at| local_name(at).is_none()));
         self.dial_next(dial);
     }
@@ -460,7 +460,7 @@ impl Driver {
         }
     }
 
-    /// Learns from what the peers say: which peers they know, and their own addresses in case the connection breaks.
+    /// Learns from the peers' Hellos: which peers they know, and their own addresses in case the connection breaks.
     fn on_news(&mut self) {
         let now = clock::now();
         let me = *self.swarm.local_peer_id();
@@ -495,8 +495,8 @@ impl Driver {
         self.ticks += 1;
         if let Some(settles) = self.settles {
             if stood_still >= LINK_LIMIT {
-                // This process was suspended, and its peers took it for dead: it is a newcomer again, so that a node
-                // that took its task over meanwhile keeps it.
+                // This process was suspended, and its peers took it for dead: it is a newcomer again, so that a node that took
+                // its task over meanwhile keeps it.
                 self.settles = Some(now + SETTLED_AFTER);
                 self.roster.change(|hello| (hello.claims_since_unix_ms, hello.settled) = (unix_ms(), false));
             } else if now >= settles {
@@ -532,7 +532,7 @@ impl Driver {
         }
         attempts.extend(self.discovery.attempts());
         attempts.extend(self.callers.attempts(&attempts, clock::now()));
-        // If only an old ticket's address denied us, a node on the LAN may still let us in.
+        // If only an old ticket's address refused this participant, a node on the LAN may still admit it.
         let asked_lan = self.lan.is_none() || self.age() >= LAN_LIMIT;
         let turned_away = self.discovery.is_turned_away(if asked_lan { Source::Ticket } else { Source::ClusterFile });
         *lock(&self.search) = Search { attempts, turned_away };

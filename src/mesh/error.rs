@@ -1,4 +1,4 @@
-//! What can go wrong between this participant and its mesh.
+//! The errors of this participant and its mesh.
 
 use std::fmt;
 use std::io;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::Peer;
 
-/// Who holds a task.
+/// The holder of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Who that is.
+    /// Its PeerId.
     pub peer: Peer,
     /// Multiaddrs it listens on.
     pub addresses: Vec<String>,
@@ -35,7 +35,7 @@ impl fmt::Display for Holder {
 /// Why joining a mesh or sending on it failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-// The text of each says what its fields are.
+// The text of each variant describes its fields.
 #[allow(missing_docs)]
 pub enum MeshError {
     /// Another live node holds the task.
@@ -44,7 +44,7 @@ pub enum MeshError {
     /// The peer is not connected, or not any more.
     #[error("{peer} is not connected")]
     NotConnected { peer: Peer },
-    /// The peer does not take what is sent to it fast enough.
+    /// The peer does not take messages fast enough.
     #[error("the queue to {peer} is full: {limit} is the limit of {what}")]
     QueueFull { peer: Peer, what: &'static str, limit: usize },
     /// The peer left messages out.
@@ -56,7 +56,7 @@ pub enum MeshError {
     /// A value that cannot leave its device.
     #[error("a message cannot be encoded: {why}")]
     Encode { why: String },
-    /// An address that was configured is not one.
+    /// A configured address is not a valid address.
     #[error(
         "{text:?} is not an address: {why}; expected host:port (192.168.1.7:4711) or a multiaddr (/ip4/192.168.1.7/tcp/4711)"
     )]
@@ -67,13 +67,13 @@ pub enum MeshError {
     /// The task is not in the cluster file.
     #[error("{task} is not in the cluster file, which has {known}")]
     NotInClusterFile { task: Task, known: String },
-    /// The mesh key, a ticket, or the folder they live in.
+    /// An error of the mesh key, a ticket, or the folder they live in.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// No certificate could be made for the identity.
     #[error("cannot make this participant's certificate: {0}")]
     Certificate(String),
-    /// Sockets, threads, randomness: what the operating system refused.
+    /// An error of the operating system about sockets, threads or randomness.
     #[error("{what}: {source}")]
     Io { what: &'static str, source: io::Error },
     /// This participant has left.
@@ -105,10 +105,10 @@ impl From<MeshError> for Failure {
     }
 }
 
-/// What can be wrong with a mesh key, a ticket or the folder that keeps them.
+/// The errors of a mesh key, a ticket or the folder that keeps them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-// The text of each says what its fields are.
+// The text of each variant describes its fields.
 #[allow(missing_docs)]
 pub enum KeyError {
     /// A mesh's name violates the grammar.
@@ -123,14 +123,14 @@ pub enum KeyError {
     /// The file is not a mesh key.
     #[error("{path} is not a mesh key; move it away, and a new key is made")]
     Damaged { path: PathBuf },
-    /// There is no key of that mesh on this machine.
+    /// The mesh has no key on this machine.
     #[error(
         "this machine has no key of mesh {mesh:?}: there is no {path}. `meshtf node --name local/0` starts the mesh here \
          and makes its key; `meshtf ticket` on a machine that is in it and `meshtf join` here bring the key over{}",
         keys_of(others)
     )]
     Missing { mesh: String, path: PathBuf, others: Vec<String> },
-    /// Others than its owner may read the key's file.
+    /// Users other than its owner may read the key's file.
     #[error("{path} is a secret, but other users can access it (its mode is {mode:04o}): chmod 600 {path}")]
     Exposed { path: PathBuf, mode: u32 },
     /// Another key of that mesh is on this machine.

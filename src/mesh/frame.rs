@@ -1,8 +1,8 @@
-//! How a message lies on a wire: a prefix of fixed length, a postcard header, then the tensors' elements as they are.
+//! The layout of a message on a wire: a prefix of fixed length, a postcard header, then the tensors' elements as they are.
 //! docs/protocol.md defines it byte by byte.
 //!
-//! Pure. The same frame travels on the control stream and on a bulk stream. Nothing here trusts a length: what a frame
-//! claims is compared with the limits before anything is allocated for it.
+//! Pure. The same frame travels on the control stream and on a bulk stream. This module trusts no length: the lengths that a
+//! frame claims are compared with the limits before anything is allocated for them.
 
 #[cfg(test)]
 mod layout;
@@ -28,7 +28,7 @@ pub const MAX_CONTROL_FRAME_BYTES: usize = 1 << 20;
 /// Most tensors in one message.
 pub const MAX_TENSORS: usize = 1 << 16;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -38,11 +38,11 @@ pub enum Kind {
     Ping = 1,
     /// A [`Refusal`]; the connection ends with it.
     Refused = 2,
-    /// "Dial me, I have bulk for you and cannot dial you"; empty.
+    /// A request to dial a bulk stream, from a peer that has bulk to send and cannot dial; empty.
     Call = 3,
     /// A [`Standing`], first on a control stream.
     Standing = 4,
-    /// A number that is to be sent back at once, to measure how long that takes.
+    /// A number to send back at once, to measure the round-trip time.
     Echo = 5,
     /// The number of an [`Kind::Echo`], sent back.
     Echoed = 6,
@@ -54,18 +54,18 @@ pub struct Prefix {
     pub kind: Kind,
     pub header_bytes: usize,
     pub payload_bytes: usize,
-    /// Counts a link's messages from 1, those on the control stream and the bulk each for themselves. 0: what is said on one
-    /// connection alone and is not sent again.
+    /// Counts a link's messages from 1, those on the control stream and the bulk separately. 0: a frame of one connection
+    /// alone, which is not sent again.
     pub number: u64,
     /// The bulk message that must have been delivered before this one; 0: none.
     pub after: u64,
     /// How many messages of the control stream must have been taken before this bulk message is delivered.
     pub behind: u64,
-    /// What the sender has taken of what this receiver sent on the link.
+    /// The messages of this receiver on the link that the sender has taken.
     pub taken: Taken,
 }
 
-/// What one end of a link has taken of the other's messages: an acknowledgement.
+/// The messages of the other end that one end of a link has taken: an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     /// Every message of the control stream up to this one.
@@ -74,19 +74,19 @@ pub struct Taken {
     pub bulk: u64,
 }
 
-/// What is said first on a control stream: with which link the two may go on.
+/// The first frame on a control stream: with which link the two may continue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// The number of the new link, if none goes on. It is drawn at random.
+    /// The number of the new link, if none continues. It is drawn at random.
     pub fresh: u64,
-    /// The link that the sayer has with the peer.
+    /// The link that the sender has with the peer.
     pub link: Option<LinkNumbers>,
     pub taken: Taken,
     /// The bulk messages taken beyond those.
     pub bulk_beyond: Vec<u64>,
 }
 
-/// How the two ends call a link: `own` the end that speaks, `theirs` the other.
+/// The numbers by which the two ends call a link: `own` is the number of the sending end, `theirs` of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkNumbers {
     pub own: u64,
@@ -94,13 +94,13 @@ pub struct LinkNumbers {
 }
 
 impl Standing {
-    /// The link that goes on if one end said this and the other `theirs`: the one that both have.
+    /// The link that continues if one end sent this and the other `theirs`: the one that both have.
     pub fn goes_on(&self, theirs: &Standing) -> Option<LinkNumbers> {
         self.link.filter(|link| theirs.link == Some(LinkNumbers { own: link.theirs, theirs: link.own }))
     }
 }
 
-/// Why a participant is refused by another that it could prove the mesh key to.
+/// Why a participant is refused by another to which it could prove the mesh key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// The task it claims is held by a live node.
@@ -109,7 +109,7 @@ pub enum Refusal {
     OtherMesh { mesh: String },
     /// It speaks another version of the protocol.
     OtherVersion { version: u16 },
-    /// There are as many peers as there may be.
+    /// The peers are at their limit.
     Crowded { limit: usize },
 }
 
@@ -128,7 +128,7 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// What goes before the tensors' elements.
+/// The header of a message, before the tensors' elements.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Header {
     pub message: Message,
@@ -139,7 +139,7 @@ pub struct Header {
 pub struct TensorHeader {
     pub dtype: DType,
     pub shape: Shape,
-    /// The elements of a tensor of strings; every other dtype's lie in the payload.
+    /// The elements of a tensor of strings; those of every other dtype are in the payload.
     pub strings: Option<Vec<serde_bytes::ByteBuf>>,
 }
 
@@ -201,12 +201,12 @@ impl Prefix {
         })
     }
 
-    /// A frame that says nothing of what came before it.
+    /// A frame that acknowledges nothing.
     fn of(kind: Kind, header_bytes: usize, payload_bytes: usize) -> Self {
         Prefix { kind, header_bytes, payload_bytes, number: 0, after: 0, behind: 0, taken: Taken::default() }
     }
 
-    /// Bytes that follow.
+    /// The number of bytes that follow.
     pub fn body_bytes(self) -> usize {
         self.header_bytes + self.payload_bytes
     }
@@ -250,7 +250,7 @@ pub fn empty_frame(kind: Kind) -> [u8; PREFIX_BYTES] {
     Prefix::of(kind, 0, 0).encode()
 }
 
-/// Writes into a frame that is ready to go what is known only now: its number, and what this end has taken.
+/// Writes into a finished frame the fields that are known only when it leaves: its number, and the acknowledgement.
 pub fn stamp(frame: &mut [u8], number: u64, taken: Taken) {
     for (at, value) in [(13, number), (37, taken.frames), (45, taken.bulk)] {
         frame[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -283,11 +283,11 @@ pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failu
     Ok(header)
 }
 
-/// So many bytes of a header are enough to find out who has to be told that the message could not be taken.
+/// This many bytes of a header are enough to find out who has to be notified that the message could not be taken.
 pub const TELLING_BYTES: usize = 1024;
 
-/// A message that stands for a large one that could not be taken, so that those who wait for it are told: made from the first
-/// bytes of its header, it says which request, step or pieces that is about. `None` if those bytes do not say.
+/// A substitute for a large message that could not be taken, so that its addressees are notified: made from the first bytes of
+/// its header, it names the request, step or pieces that the message is about. `None` if those bytes do not contain them.
 pub fn stand_in(header: &[u8]) -> Option<Message> {
     let ((reader, kind), rest) = postcard::take_from_bytes::<(u32, u32)>(header).ok()?;
     let starts = |message: Message| {
@@ -334,7 +334,7 @@ pub fn stand_in(header: &[u8]) -> Option<Message> {
     to_worker(push.clone()).then(|| push.into())
 }
 
-/// A whole message whose bytes are all here.
+/// A whole message, all of whose bytes are present.
 ///
 /// # Errors
 /// As [`decode_header`], and for a bool that is neither 0 nor 1.

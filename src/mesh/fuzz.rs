@@ -1,4 +1,4 @@
-//! What a peer sends, before and after it is admitted, as functions of bytes, for [`crate::fuzz`].
+//! The input from a peer, before and after its admission, as functions of bytes, for [`crate::fuzz`].
 
 pub use super::admission::fuzz::handshake;
 use super::frame::{
@@ -34,7 +34,7 @@ pub fn ticket(line: &str) -> bool {
     true
 }
 
-/// Examples in the present form of what peers say, as `(target, name, bytes)`: those in `fuzz/seeds/` are held to them.
+/// Examples of a peer's messages in their present form, as `(target, name, bytes)`: those in `fuzz/seeds/` must equal them.
 #[cfg(test)]
 pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use super::frame::tests::{example, whole};

@@ -1,8 +1,8 @@
-//! The thread that shakes hands with strangers.
+//! The thread for the handshakes of unauthenticated peers.
 //!
-//! A handshake costs a stranger little and a node a millisecond of signatures. On one thread of their own, the handshakes of
-//! strangers take one processor at most, in the order in which they came, and do not slow the threads that carry the messages
-//! of members. The table of [strangers](crate::strangers) limits how many wait.
+//! A handshake costs an unauthenticated peer little and a node a millisecond of signatures. On one thread of their own, these
+//! handshakes take one processor at most, in the order in which the peers connected, and do not slow the threads that carry the
+//! messages of members. The table of [unauthenticated peers](crate::strangers) limits how many wait.
 
 use std::io;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ pub struct Handshakes(OnceLock<Option<Worker>>);
 
 struct Worker {
     runtime: Handle,
-    /// The thread ends when this is dropped, and what it has under way with it.
+    /// The thread ends when this is dropped, and its work under way with it.
     _stays: oneshot::Sender<()>,
 }
 
@@ -25,7 +25,7 @@ impl Handshakes {
     /// Does the work on the thread. Dropping the future ends the work.
     ///
     /// # Errors
-    /// What the work fails with; `Other` if it panics.
+    /// The error of the work; `Other` if it panics.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = io::Result<T>> + Send + 'static,
@@ -46,7 +46,7 @@ impl Handshakes {
 }
 
 impl Worker {
-    /// `None` if the system has no thread to give; the handshakes are then done by the tasks that ask for them.
+    /// `None` if the system has no thread to give; the handshakes are then done by the tasks that request them.
     fn start() -> Option<Worker> {
         let cannot = |error: &io::Error| tracing::warn!("cannot start a thread for handshakes: {error}");
         let runtime = Builder::new_current_thread().build().inspect_err(cannot).ok()?;

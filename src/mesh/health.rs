@@ -1,14 +1,14 @@
 //! The health of a link: when to look for another connection, and when to give it up.
 //!
-//! Pure: time comes in as an argument. A link is in doubt once nothing was heard for a while: when a wire was cut and is
-//! whole again, the old connection may stay stuck for seconds, while a new one works at once.
+//! Pure: time comes in as an argument. A link is in doubt after some time of silence: when a wire was cut and is whole again,
+//! the old connection may stay stuck for seconds, while a new one works at once.
 
 use std::time::{Duration, Instant};
 
 /// Silence up to this long is normal: a peer sends a sign of life every half second.
 pub const DOUBT_AFTER: Duration = Duration::from_millis(1200);
-/// How long the peer of a link may be silent. That is 3 s for a cut wire, what the peer may have been silent before the cut, and
-/// the time that a new connection takes on a busy machine.
+/// How long the peer of a link may be silent. That is 3 s for a cut wire, the silence before the cut, and the time that a new
+/// connection takes on a busy machine.
 pub const LINK_LIMIT: Duration = Duration::from_secs(6);
 /// How long a link is kept if its peer closed the connection and listens nowhere (a client): if it lives, it dials at once.
 pub const RETURN_LIMIT: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ pub const RETURN_LIMIT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What to do about a link.
+/// The action to take for a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// Nothing before this time.
@@ -27,7 +27,7 @@ pub enum Remedy {
     GiveUp,
 }
 
-/// What is known of one link's trouble.
+/// The state of one link's repair.
 #[derive(Debug, Default)]
 pub struct Health {
     /// When to dial next, and the pause after that; `None` while all is well.
@@ -57,7 +57,7 @@ impl Health {
 mod tests {
     use super::*;
 
-    /// Looks when told to, from `from` ms after the peer was heard, until the link is given up; returns when it dialled.
+    /// Calls `look` as requested, from `from` ms after the peer was heard, until the link is given up; returns when it dialled.
     fn dials(health: &mut Health, start: Instant, from: u64, broken: bool) -> (Vec<u64>, u64) {
         let mut now = start + Duration::from_millis(from);
         let mut dials = Vec::new();

@@ -1,4 +1,4 @@
-//! The elements of a tensor while they come in.
+//! A tensor's elements while they arrive.
 
 #![allow(unsafe_code, reason = "elements are filled before they are initialised")]
 
@@ -11,14 +11,14 @@ use bytes::buf::{BufMut, UninitSlice};
 /// Memory for a number of elements, filled with bytes as they are read and not zeroed before: writing 64 MB twice is
 /// measurable.
 pub struct Incoming<T> {
-    /// Empty until all are there.
+    /// Empty until all of them have arrived.
     elements: Vec<T>,
     filled_bytes: usize,
     wanted: usize,
 }
 
 impl<T: AnyBitPattern> Incoming<T> {
-    /// Memory for `wanted` elements. It is reserved at once and used as it fills, so that a claim alone costs nothing.
+    /// Memory for `wanted` elements. It is reserved at once and used as it fills, so that a claimed length alone costs nothing.
     ///
     /// # Errors
     /// If there is not enough memory.

@@ -1,6 +1,6 @@
-//! The mesh key, which admits to a mesh, and where it is kept.
+//! The mesh key, which admits to a mesh, and its storage.
 //!
-//! A key is made with the first node of a mesh and kept in the user's own folder; a file that others can read is refused.
+//! A key is made with the first node of a mesh and kept in the user's own folder; a file that other users can read is refused.
 //! It is never sent on a socket, only proven ([`admission`](super::admission)).
 
 use std::fs;
@@ -24,7 +24,7 @@ const MAX_NAME: usize = 64;
 const MOST_SHOWN: usize = 80;
 /// Most meshes that an error names.
 const MOST_NAMED: usize = 8;
-/// Who may read a file: anybody but its owner.
+/// The mode bits of a file for users other than its owner.
 #[cfg(unix)]
 const OTHERS: u32 = 0o077;
 
@@ -58,13 +58,13 @@ impl MeshKey {
         &self.0
     }
 
-    /// A name for the key that tells nothing about it: for files and logs.
+    /// A name for the key that reveals nothing about it: for files and logs.
     pub fn fingerprint(&self) -> String {
         blake3::derive_key("meshtf 2026 key fingerprint", &self.0)[..6].iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// The key of `mesh` in `home`, made now if there is none, and whether it was. Of two processes that make one at
-    /// once, both get the key of the first.
+    /// The key of `mesh` in `home`, made now if there is none, and whether it was made. If two processes make one at once, both
+    /// get the key of the first.
     ///
     /// # Errors
     /// If `mesh` is not a name, or the folder or file cannot be used.
@@ -75,7 +75,7 @@ impl MeshKey {
         }
         let key = MeshKey::generate()?;
         if write_new(&path, &key)? {
-            // Without the mark a ticket is refused that could be taken; that is all.
+            // Without the mark, a ticket that could be accepted is refused; there is no other effect.
             let _unmarked = fs::write(untried_path(&path), "");
             return Ok((key, true));
         }
@@ -89,8 +89,8 @@ impl MeshKey {
         }
     }
 
-    /// Whether a peer has proven the key of `mesh`, or a ticket brought it. Otherwise it was made on this machine, and nobody
-    /// else may have it.
+    /// Whether a peer has proven the key of `mesh`, or a ticket brought it. Otherwise it was made on this machine, and no other
+    /// machine may have it.
     pub fn is_confirmed(home: &Path, mesh: &str) -> bool {
         key_path(home, mesh).is_ok_and(|path| !untried_path(&path).exists())
     }
@@ -120,7 +120,7 @@ pub fn home() -> Result<PathBuf, KeyError> {
     etcetera::home_dir().map(|home| home.join(".config").join("meshtf")).map_err(|_| KeyError::NoHome)
 }
 
-/// Addresses of `mesh` that a ticket brought, to be dialled with no flag.
+/// Addresses of `mesh` from tickets, which are dialled without any flag.
 ///
 /// # Errors
 /// If `mesh` is not a name or the file cannot be read.
@@ -145,7 +145,7 @@ pub fn check_mesh_name(mesh: &str) -> Result<(), KeyError> {
     if ok { Ok(()) } else { Err(KeyError::Name { name: mesh.chars().take(MOST_SHOWN).collect() }) }
 }
 
-/// The meshes whose keys are beside `key`, the first few by name.
+/// The meshes whose keys are in the folder of `key`, the first few by name.
 fn meshes(key: &Path) -> Vec<String> {
     let files = key.parent().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
     let name = |file: fs::DirEntry| file.file_name().to_str()?.strip_suffix(".key").map(str::to_owned);
@@ -155,12 +155,12 @@ fn meshes(key: &Path) -> Vec<String> {
     names
 }
 
-/// The mark next to a key that was made here and that no peer has proven yet.
+/// The mark next to a key that was made on this machine and that no peer has proven yet.
 pub(super) fn untried_path(key: &Path) -> PathBuf {
     key.with_extension("untried")
 }
 
-/// Makes `path` a folder that only this user can look into.
+/// Makes `path` a folder that only this user can enter.
 pub(crate) fn private_folder(path: &Path) -> Result<(), KeyError> {
     let fail = |source| KeyError::Io { path: path.to_owned(), source };
     if !path.is_dir() {
@@ -211,7 +211,7 @@ pub(super) fn key_file(key: &MeshKey) -> String {
 /// The text of a file that holds a secret.
 ///
 /// # Errors
-/// [`KeyError::Exposed`] if others than its owner may use it; [`KeyError::Io`] if it cannot be read at all.
+/// [`KeyError::Exposed`] if users other than its owner may use it; [`KeyError::Io`] if it cannot be read at all.
 pub fn read_secret(path: &Path) -> Result<String, KeyError> {
     let fail = |source| KeyError::Io { path: path.to_owned(), source };
     let file = fs::File::open(path).map_err(fail)?;
@@ -233,7 +233,7 @@ pub(super) fn read_key(path: &Path) -> Result<Option<MeshKey>, KeyError> {
     let text = match read_secret(path) {
         Ok(text) => text,
         Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // Not text, and so no key.
+        // The file is not text, and so no key.
         Err(KeyError::Io { path, source }) if source.kind() == io::ErrorKind::InvalidData => {
             return Err(KeyError::Damaged { path });
         }
@@ -246,7 +246,7 @@ pub(super) fn read_key(path: &Path) -> Result<Option<MeshKey>, KeyError> {
     key.map(|bytes| Some(MeshKey(bytes))).ok_or_else(|| KeyError::Damaged { path: path.to_owned() })
 }
 
-/// Writes the key unless a file is there already; whether it did. A reader never sees half of it.
+/// Writes the key unless the file exists already; returns whether it did. A reader never sees a partial key.
 pub(super) fn write_new(path: &Path, key: &MeshKey) -> Result<bool, KeyError> {
     private_folder(path.parent().unwrap_or(Path::new(".")))?;
     let (beside, file) = private_file_beside(path, key_file(key).as_bytes())?;
@@ -291,7 +291,7 @@ mod tests {
             assert_eq!(mode(&home.path().join("keys/lab.key")), 0o600);
         }
         let left: Vec<_> = fs::read_dir(home.path().join("keys")).unwrap().map(|e| e.unwrap().file_name()).collect();
-        // Two keys, each with the mark that nobody was met with it.
+        // Two keys, each with the mark that no peer has proven it.
         assert_eq!(left.len(), 4, "{left:?}");
         MeshKey::confirm(home.path(), "lab");
         assert!(!home.path().join("keys/lab.untried").exists());
@@ -318,7 +318,7 @@ mod tests {
             assert!(error.to_string().contains(part), "{part}: {error}");
         }
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
-        // Of a name that is mistyped, those that there are help.
+        // For a mistyped name, the existing names help.
         for name in ["lab", "meshtf"] {
             MeshKey::load_or_create(home.path(), name).unwrap();
         }

@@ -1,8 +1,9 @@
 //! A link with a peer, and the connections that carry it.
 //!
-//! A link begins when two participants have said Hello and outlives its connections: what was sent and not acknowledged
-//! goes out again on the next one, and what comes twice is dropped. It ends with a goodbye, with the peer's process, or
-//! when the peer was silent for too long. Then what was under way on it is lost, and the next connection begins another link.
+//! A link begins when two participants have said Hello and outlives its connections: messages that were sent and not
+//! acknowledged are sent again on the next one, and duplicates are dropped. It ends with a goodbye, with the peer's process, or
+//! when the peer was silent for too long. Then the messages under way on it are lost, and the next connection begins another
+//! link.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,7 @@ use crate::protocol::status::{LinkState, PeerStatus};
 use crate::protocol::{Envelope, Hello, Peer};
 
 /// Messages of the control stream, and bulk messages and bytes, that a receiver takes before it acknowledges them with a
-/// frame of its own, if no other frame has done so.
+/// separate frame, if no other frame has done so.
 const FRAMES_UNTOLD: u64 = 64;
 const BULK_UNTOLD: u64 = 16;
 const BULK_BYTES_UNTOLD: usize = 1 << 20;
@@ -48,11 +49,11 @@ pub struct Link {
     pub numbers: LinkNumbers,
     pub outbound: Outbound,
     outgoing: Mutex<Outgoing>,
-    /// What the peer has acknowledged of the control stream.
+    /// The frames of the control stream that the peer has acknowledged.
     acknowledged: AtomicU64,
     hello: Mutex<Arc<Hello>>,
     order: Mutex<Arrivals>,
-    /// What this side has taken, and the part of it that the peer was told.
+    /// The messages that this side has taken, and the part of them that it has acknowledged.
     taken: [AtomicU64; 2],
     told: [AtomicU64; 2],
     began: Instant,
@@ -62,21 +63,21 @@ pub struct Link {
     ended: watch::Sender<bool>,
 }
 
-/// What leaves on the control stream.
+/// The outgoing side of the control stream.
 struct Outgoing {
     sent: Sent,
-    /// The connection it leaves on, or left on last.
+    /// The connection that carries it, or carried it last.
     connection: Arc<Connection>,
     /// That connection cannot be used any more.
     broken: Option<Broken>,
     closed: bool,
 }
 
-/// How a connection came to its end.
+/// How a connection ended.
 #[derive(Clone, Debug)]
 pub struct Broken {
     pub why: String,
-    /// The peer's machine, or something on the way, closed it; otherwise nothing came through any more.
+    /// The peer's machine, or a device on the way, closed it; otherwise nothing came through any more.
     pub hung_up: bool,
     pub at: Instant,
 }
@@ -107,7 +108,7 @@ impl Link {
         }
     }
 
-    /// What the peer last said of itself.
+    /// The peer's last Hello.
     pub fn hello(&self) -> Arc<Hello> {
         lock(&self.hello).clone()
     }
@@ -123,10 +124,10 @@ impl Link {
 
     /// Sends a message's frame; it leaves with the next [`Link::flush`], or over the next connection.
     ///
-    /// What `must_come` may use [`RESERVED_BYTES`](super::sent::RESERVED_BYTES) more.
+    /// A frame that `must_come` may use [`RESERVED_BYTES`](super::sent::RESERVED_BYTES) more.
     ///
     /// # Errors
-    /// [`MeshError::QueueFull`] if too much is not acknowledged, [`MeshError::NotConnected`] after the end.
+    /// [`MeshError::QueueFull`] if too many bytes are not acknowledged, [`MeshError::NotConnected`] after the end.
     pub fn send_soon(&self, mut frame: Vec<u8>, must_come: bool) -> Result<(), MeshError> {
         let mut outgoing = lock(&self.outgoing);
         if outgoing.closed {
@@ -148,7 +149,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends what waits.
+    /// Sends the queued frames.
     pub fn flush(&self) {
         self.connection().wire.flush();
     }
@@ -164,26 +165,26 @@ impl Link {
         }
     }
 
-    /// Says a number beside the messages.
+    /// Sends a number outside the sequence of messages.
     pub fn say_number(&self, kind: Kind, number: u64) {
         if let Ok(frame) = frame::encode_value(kind, &number) {
             self.say(frame);
         }
     }
 
-    /// Has the peer send something back, which tells how long the way there and back takes.
+    /// Makes the peer send an echo, which gives the round-trip time.
     pub fn probe(&self) {
         self.say_number(Kind::Echo, clock::now().saturating_duration_since(self.began).as_micros() as u64);
     }
 
     /// The peer sent the number of a [`Link::probe`] back.
     pub fn came_back(&self, number: u64) {
-        // The number is this side's clock, unless the peer made it up: then the figure about it is wrong, and no other.
+        // The number is this side's clock, unless the peer made it up: then the round-trip time is wrong, and no other figure.
         let now = clock::now().saturating_duration_since(self.began).as_micros() as u64;
         self.traffic.round_trip_took(now.saturating_sub(number));
     }
 
-    /// How the link fares, for people.
+    /// The condition of the link, for people.
     pub fn status(&self) -> PeerStatus {
         let now = clock::now();
         let since = |then: Instant| now.saturating_duration_since(then).as_millis() as u64;
@@ -211,7 +212,7 @@ impl Link {
         lock(&self.outgoing).sent.last()
     }
 
-    /// What this side has taken, to be written into a frame that leaves now.
+    /// The messages that this side has taken, to be written into a frame that leaves now.
     pub fn tell_taken(&self) -> Taken {
         let [frames, bulk] = [0, 1].map(|i| {
             let taken = self.taken[i].load(Ordering::Acquire);
@@ -241,10 +242,10 @@ impl Link {
         untold(0) >= FRAMES_UNTOLD || untold(1) >= BULK_UNTOLD || (untold(1) > 0 && bulk_bytes >= BULK_BYTES_UNTOLD)
     }
 
-    /// The peer has taken this much of what was sent to it.
+    /// The peer has taken this much of this side's messages.
     ///
     /// # Errors
-    /// If it was not sent that much.
+    /// If fewer were sent.
     pub fn acknowledged(&self, taken: Taken, bulk_beyond: &[u64]) -> Result<(), String> {
         if taken.frames > self.acknowledged.load(Ordering::Acquire) {
             let acknowledged = lock(&self.outgoing).sent.acknowledge(taken.frames);
@@ -255,7 +256,7 @@ impl Link {
         acknowledged.map_err(|last| format!("it acknowledges bulk message {} of {last}", taken.bulk))
     }
 
-    /// How this side stands with the peer, which is said first on a new connection.
+    /// This side's standing with the peer, the first frame on a new connection.
     pub fn standing(&self, fresh: u64) -> Standing {
         let order = lock(&self.order);
         Standing {
@@ -266,10 +267,10 @@ impl Link {
         }
     }
 
-    /// Goes on over `connection`, whose other end said `standing`: what it has not taken is sent again.
+    /// Continues over `connection`, whose other end sent `standing`: the frames that it has not taken are sent again.
     ///
     /// # Errors
-    /// If it says that it took what was never sent.
+    /// If it claims to have taken frames that were never sent.
     pub fn attach(&self, connection: &Arc<Connection>, standing: &Standing) -> Result<(), String> {
         self.acknowledged(standing.taken, &standing.bulk_beyond)?;
         let mut outgoing = lock(&self.outgoing);
@@ -319,7 +320,7 @@ impl Link {
         now.heard > then.heard || (then.broken.is_some() && now.broken.is_none())
     }
 
-    /// Waits until a message that is just being handed over has been.
+    /// Waits until a delivery that is under way has finished.
     pub fn settle(&self) {
         drop(lock(&self.order));
     }
@@ -331,7 +332,8 @@ impl Link {
         }
     }
 
-    /// Takes a message of the control stream once, and what waited for it: `hand` gets what may be delivered, in order.
+    /// Takes a message of the control stream once, and the messages that waited for it: `hand` gets the deliverable ones, in
+    /// order.
     ///
     /// # Errors
     /// If messages before it are missing, or too many wait for one before them.
@@ -342,7 +344,7 @@ impl Link {
         envelope: Envelope,
         mut hand: impl FnMut(Envelope),
     ) -> Result<(), MeshError> {
-        // Held while the inbox is called: two connections may bring the same frames for a moment, and the bulk its own.
+        // Held while the inbox is called: two connections may bring the same frames for a moment, and the bulk streams theirs.
         let mut order = lock(&self.order);
         if !order.frame(number).map_err(|disorder| self.disorder(disorder))? {
             return Ok(());
@@ -359,7 +361,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes a bulk message once: `hand` gets what may be delivered, in order.
+    /// Takes a bulk message once: `hand` gets the deliverable messages, in order.
     ///
     /// # Errors
     /// If too many wait for one before them.
@@ -391,8 +393,8 @@ impl Link {
         *self.ended.borrow()
     }
 
-    /// Ends it: nothing is sent or kept any more, and its connection closes behind what it still has to write. Returns
-    /// whether it had not ended before.
+    /// Ends the link: nothing is sent or kept any more, and its connection closes after the last bytes that it still has to
+    /// write. Returns whether it had not ended before.
     pub fn finish(&self) -> bool {
         let mut outgoing = lock(&self.outgoing);
         outgoing.closed = true;

@@ -1,8 +1,8 @@
 //! The behaviour that gives every connection its control stream, and every peer one connection.
 //!
-//! Both sides dial, so two connections with one peer are common. The participant with the lower PeerId decides: it opens
-//! the control stream on the first, and closes another that comes right after it. If one comes later, one side does not hear
-//! the other any more: the stream is opened there, too, and the link goes on over it.
+//! Both sides dial, so two connections with one peer are common. The participant with the lower PeerId decides: it opens the
+//! control stream on the first, and closes another that comes right after it. A connection that comes later means that one side
+//! does not hear the other any more: the stream is opened on it, too, and the link continues over it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! The order of messages that belong together, though some come in bulk and some on the control stream.
+//! The order of messages that belong together, though some travel in bulk and some on the control stream.
 //!
-//! Pure. A bulk message has a number; a message may name the bulk message it must follow, and a bulk message how many
-//! frames of the control stream it must follow. It waits here for them. A message that comes a second time, because a
-//! connection broke before the sender heard of its arrival, is recognised by its number.
+//! Pure. A bulk message has a number; a message may name the bulk message it must follow, and a bulk message the number of
+//! frames of the control stream it must follow. [`Arrivals`] keeps it until they have come. A message that comes a second time,
+//! because a connection broke before the sender heard of its arrival, is recognised by its number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,14 @@ use crate::protocol::Envelope;
 /// Most messages of one peer that wait for a bulk message before them.
 pub const MAX_WAITING: usize = 4096;
 
-/// What has come on one link, and what of it waits for more.
+/// The messages that have come on one link, and those of them that wait for others.
 #[derive(Default)]
 pub struct Arrivals {
-    /// Number of the last frame of the control stream that was taken. They come in order, some of them twice.
+    /// Number of the last frame of the control stream that was taken. Frames come in order, some of them twice.
     frames: u64,
     /// The bulk messages that have come.
     come: Numbers,
-    /// Those of them that were handed on.
+    /// Those of them that were delivered.
     done: Numbers,
     /// Messages by the bulk message they follow, with their own number.
     waiting: BTreeMap<u64, Vec<(u64, Envelope)>>,
@@ -30,9 +30,9 @@ pub struct Arrivals {
 /// Numbers from 1 on, which need not come in order.
 #[derive(Default)]
 struct Numbers {
-    /// Every one up to this is there.
+    /// Every number up to this has come.
     floor: u64,
-    /// Those that are there beyond it.
+    /// Those beyond it that have come.
     beyond: BTreeSet<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Numbers {
 /// Why a message cannot be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disorder {
-    /// So many wait already, which is the limit.
+    /// The limit: this many messages wait already.
     Full(usize),
     /// It is not the next and was not taken before.
     Gap { number: u64, after: u64 },
@@ -89,8 +89,8 @@ impl Arrivals {
         self.come.beyond.iter().copied().collect()
     }
 
-    /// Bulk message `sequence` has come, to be delivered behind `behind` frames and behind bulk message `after`, or 0.
-    /// Returns what can be handed on now, in order; nothing if it had come before.
+    /// Bulk message `sequence` has come, to be delivered after `behind` frames and after bulk message `after`, or 0. Returns
+    /// the messages to deliver now, in order; none if it had come before.
     ///
     /// # Errors
     /// [`Disorder::Full`] if too many wait.
@@ -115,8 +115,8 @@ impl Arrivals {
         Ok(ready)
     }
 
-    /// A message is to follow bulk message `after`, or 0; it is bulk message `sequence` itself, or 0. Returns what can be
-    /// handed on now, in order.
+    /// A message is to follow bulk message `after`, or 0; it is bulk message `sequence` itself, or 0. Returns the messages to
+    /// deliver now, in order.
     ///
     /// # Errors
     /// [`Disorder::Full`] if too many wait.
@@ -158,7 +158,7 @@ impl Arrivals {
         Ok(ready)
     }
 
-    /// Counts one more that waits.
+    /// Counts one more waiting message.
     fn wait(&mut self) -> Result<(), Disorder> {
         if self.count == MAX_WAITING {
             return Err(Disorder::Full(MAX_WAITING));
@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(order.frame(number), taken, "frame {number}");
         }
         assert_eq!(order.frame(5), Err(Disorder::Gap { number: 5, after: 3 }));
-        // 2 waits for 1, and 4 for a frame: that they have come is known all the same.
+        // 2 waits for 1, and 4 for a frame: their arrival is known all the same.
         let bulk = [(2, 0, 1, vec![]), (4, 9, 0, vec![]), (2, 0, 1, vec![]), (4, 9, 0, vec![])];
         for (sequence, behind, after, ready) in bulk {
             assert_eq!(order.message(sequence, behind, after, message(sequence)), Ok(ready));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     proptest! {
-        /// One flow, all in bulk, arriving in any order: handed on in the order sent.
+        /// One flow, all in bulk, arriving in any order: delivered in the order sent.
         #[test]
         fn any_arrival_gives_the_order_sent(arrival in Just((1u64..40).collect::<Vec<_>>()).prop_shuffle()) {
             let mut order = Arrivals::default();

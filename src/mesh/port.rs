@@ -1,9 +1,9 @@
 //! The port: all ways in and out of a participant.
 //!
-//! It chooses the [transport](super::transport) of an address, and keeps one table of [strangers](crate::strangers) for
-//! everything that comes in: it may be from anybody, and nothing but its place is kept for it until it has proven the mesh
-//! key. Streams for bulk come in at the same address as connections. Once admitted they are handed over and never reach
-//! libp2p's swarm, so one open port is all that a firewall must let through.
+//! It chooses the [transport](super::transport) of an address, and keeps one table of [unauthenticated peers](crate::strangers)
+//! for all incoming connections: one may be from any host, and nothing but its slot is kept for it until it has proven the mesh
+//! key. Streams for bulk come in at the same address as connections. Once admitted they are passed to the bulk reader and never
+//! reach libp2p's swarm, so one open port is all that a firewall must let through.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,12 +28,12 @@ use super::single::Single;
 use super::transport::{Arrival, ListenEvent, Transport};
 use crate::strangers::{Stranger, Strangers};
 
-/// The error that ends the swarm's interest in a stream that is handed over.
+/// The error that ends the swarm's interest in a stream that is passed to the bulk reader.
 #[derive(Debug, thiserror::Error)]
 #[error("handed over for bulk")]
 pub struct HandedOver;
 
-/// A participant's transports, and who is let in through them.
+/// A participant's transports, and the admission through them.
 pub struct Port {
     transports: Vec<Arc<dyn Transport>>,
     gate: Arc<Gate>,
@@ -46,7 +46,7 @@ impl Port {
         Port { transports, gate: Arc::new(gate), strangers: Strangers::new() }
     }
 
-    /// Those who have come in and not proven the key yet.
+    /// The peers that have connected and not proven the key yet.
     pub fn strangers(&self) -> &Arc<Strangers> {
         &self.strangers
     }
@@ -56,17 +56,18 @@ impl Port {
         self.transport(address).is_ok()
     }
 
-    /// Where to listen if nothing else is said.
+    /// The listen addresses if none are configured.
     pub fn everywhere(&self) -> Vec<Multiaddr> {
         self.transports.iter().flat_map(|transport| transport.everywhere()).collect()
     }
 
-    /// Where to listen besides.
+    /// The additional listen addresses.
     pub fn besides(&self) -> Vec<Multiaddr> {
         self.transports.iter().filter_map(|transport| transport.besides()).collect()
     }
 
-    /// [`Port::everywhere`], each with where to listen instead to be found as before: this node listened at `opened`.
+    /// [`Port::everywhere`], each with the address at which to listen instead, to be found as before: this node listened at
+    /// `opened`.
     pub fn again(&self, opened: &[Multiaddr]) -> Vec<(Multiaddr, Option<Multiaddr>)> {
         let again = |everywhere: Multiaddr| {
             let transport = self.transport(&everywhere).ok();
@@ -82,10 +83,10 @@ impl Port {
         })
     }
 
-    /// Opens a stream, on which both sides have proven the mesh key. `peer` is who must be there, if that is known.
+    /// Opens a stream, on which both sides have proven the mesh key. `peer` is the expected peer, if that is known.
     ///
     /// # Errors
-    /// If nobody answers in time, or somebody who is not of the mesh; [`Denied`] is inside then.
+    /// If no peer answers in time, or one that is not of the mesh; [`Denied`] is inside then.
     pub async fn dial(&self, address: &Multiaddr, peer: Option<PeerId>, purpose: Purpose) -> io::Result<Admitted> {
         let dial = self.transport(address)?.dial(address);
         let handshake = async {
@@ -98,17 +99,17 @@ impl Port {
         timeout(HANDSHAKE_LIMIT, handshake).await.unwrap_or_else(|_| Err(Denied::Slow.into()))
     }
 
-    /// The transport of libp2p's swarm. What comes in for bulk goes to `bulk`.
+    /// The transport of libp2p's swarm. Streams that come in for bulk go to `bulk`.
     pub fn swarm_transport(self: Arc<Self>, bulk: mpsc::Sender<Admitted>) -> Boxed<(PeerId, StreamMuxerBox)> {
         SwarmTransport { port: self, bulk, listeners: VecDeque::new() }.boxed()
     }
 }
 
-/// The port, as libp2p's swarm asks for it.
+/// The port in the form that libp2p's swarm requires.
 struct SwarmTransport {
     port: Arc<Port>,
     bulk: mpsc::Sender<Admitted>,
-    /// They are polled in turns: the one polled first comes last the next time.
+    /// The listeners, polled in turns: the one polled first comes last the next time.
     listeners: VecDeque<(ListenerId, BoxStream<'static, ListenEvent>)>,
 }
 
@@ -168,7 +169,7 @@ impl SwarmTransport {
                 TransportEvent::ListenerError { listener_id, error }
             }
             ListenEvent::Arrived { local, remote, arrival } => {
-                // What comes without an IP address comes from this machine.
+                // A connection without an IP address comes from this machine.
                 let from = address::ip(&remote).unwrap_or(Ipv4Addr::LOCALHOST.into());
                 let place = self.port.strangers.admit(from);
                 let upgrade = admit(Arc::clone(&self.port.gate), arrival, place, self.bulk.clone()).boxed();

@@ -1,8 +1,8 @@
-//! The registry folder: how processes on one machine find each other, with only `lo` up, in containers, in CI.
+//! The registry folder, through which the processes of one machine find each other, with only `lo` up, in containers, in CI.
 //!
-//! Each process keeps one file there, locked for as long as it lives: a file that can be locked is of a process that is
-//! gone, and is removed by the first process that notices. Nothing in a file is secret, and nothing in it is trusted: a peer
-//! at an address still has to prove the mesh key.
+//! Each process keeps one file there, locked for as long as it lives: a file that can be locked is of a process that is gone,
+//! and is removed by the first process that notices. A file contains no secret and is not trusted: a peer at an address still
+//! has to prove the mesh key.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,12 +16,12 @@ use super::address::Multiaddr;
 use super::error::KeyError;
 use super::key::{MeshKey, private_file_beside, private_folder};
 
-/// Most files looked at, and most bytes of one.
+/// Most files that are read, and most bytes of one.
 const MAX_FILES: usize = 4096;
 const MAX_FILE_BYTES: u64 = 64 << 10;
 const EXTENSION: &str = "json";
 
-/// What a process writes of itself.
+/// The file of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     mesh: String,
@@ -52,7 +52,7 @@ impl Registry {
         Ok(Registry { folder, mesh, key, me, file: None, written: Vec::new() })
     }
 
-    /// Writes this process's file if it does not exist or says something else.
+    /// Writes this process's file if it does not exist or its contents differ.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -95,13 +95,13 @@ impl Registry {
         }
         let file = File::open(path).ok()?;
         if *path != self.path() && file.try_lock_shared().is_ok() {
-            // Its process is gone, unless it has just put a new file in this one's place.
+            // Its process is gone, unless it has just put a new file at this path.
             if is_same_file(&file, path) {
                 let _ = fs::remove_file(path);
             }
             return None;
         }
-        // Whole, before it is parsed: a parser asks for one byte at a time.
+        // The whole file, before it is parsed: a parser requests one byte at a time.
         let mut text = Vec::new();
         (&file).take(MAX_FILE_BYTES).read_to_end(&mut text).ok()?;
         let entry: Entry = serde_json::from_slice(&text).ok()?;

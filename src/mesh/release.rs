@@ -1,4 +1,4 @@
-//! Which meshtf a participant is: what those of another version of the protocol still tell each other.
+//! The release of a participant, which those of another version of the protocol still exchange.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ pub struct Release {
 }
 
 impl Release {
-    /// That name; `None` if it is empty, too long, or has other characters than those of versions: letters and digits of ASCII,
-    /// `.`, `-` and `+`.
+    /// The release of that name; `None` if it is empty, too long, or has other characters than those of versions: letters and
+    /// digits of ASCII, `.`, `-` and `+`.
     pub fn new(name: &str) -> Option<Release> {
         let is_right = |byte: &u8| byte.is_ascii_alphanumeric() || b".-+".contains(byte);
         let right = !name.is_empty() && name.len() <= MAX_RELEASE_BYTES && name.as_bytes().iter().all(is_right);
@@ -39,17 +39,17 @@ impl fmt::Debug for Release {
     }
 }
 
-/// Which meshtf somebody is, and the version of the protocol that it speaks.
+/// A participant's release of meshtf, and the version of the protocol that it speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Speaks {
     /// The version of the protocol.
     pub protocol: u16,
-    /// Its release, unless it does not tell.
+    /// Its release, unless it does not send it.
     pub release: Option<Release>,
 }
 
 impl Speaks {
-    /// This program.
+    /// The release and protocol of this program.
     pub fn own() -> Speaks {
         Speaks { protocol: VERSION, release: Release::new(env!("CARGO_PKG_VERSION")) }
     }

@@ -1,5 +1,5 @@
-//! The ports that a task had when it was last served, so that it takes them again: tickets and addresses outlive a restart. What
-//! a port is, the [transports](super::transport) say.
+//! The ports at which a task was last served, so that it takes them again: tickets and addresses outlive a restart. The
+//! [transports](super::transport) define the form of a port.
 
 use std::fs;
 use std::io::Read as _;
@@ -31,7 +31,7 @@ fn folder(home: &Path, mesh: &str) -> Result<PathBuf, KeyError> {
     Ok(home.join("ports").join(mesh))
 }
 
-/// Where tasks of `mesh` listened on this machine with TCP, on every interface: by `JOB-NUMBER`, in order.
+/// The addresses at which tasks of `mesh` listened on this machine with TCP, on every interface: by `JOB-NUMBER`, in order.
 ///
 /// # Errors
 /// [`KeyError::Name`] if `mesh` is not a name.
@@ -48,7 +48,7 @@ pub fn remembered_ports(home: &Path, mesh: &str) -> Result<Vec<(String, Vec<Sock
     Ok(all)
 }
 
-/// Where the task is to listen again; nothing if that is not known. A line that is no address is passed over.
+/// The addresses at which the task is to listen again; empty if they are not known. A line that is no address is skipped.
 pub fn load(path: &Path) -> Vec<Multiaddr> {
     let mut text = String::new();
     let read = fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
@@ -58,7 +58,7 @@ pub fn load(path: &Path) -> Vec<Multiaddr> {
     text.lines().filter_map(|line| line.parse().ok()).take(MAX_PORTS).collect()
 }
 
-/// Notes where the task is to listen again.
+/// Records the addresses at which the task is to listen again.
 ///
 /// # Errors
 /// If the file cannot be written.

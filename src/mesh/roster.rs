@@ -1,6 +1,6 @@
-//! Who is up: the links to peers, what the peers said of themselves, and who holds which task.
+//! The roster of a participant: its links to peers, the peers' Hellos, and the holders of the tasks.
 //!
-//! Every link begins once and ends once, and the [`Inbox`] is told of both in that order. Nothing here touches a socket.
+//! Every link begins once and ends once, and the [`Inbox`] is notified of both in that order. This module touches no socket.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,28 +25,28 @@ use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, 
 pub const MAX_PEERS: usize = 1024;
 /// Most peers that a Hello names.
 pub const MAX_KNOWN_PEERS: usize = 256;
-/// Most addresses of one peer that are looked at.
+/// Most addresses of one peer that are read.
 pub const MAX_ADDRESSES: usize = 16;
-/// How long after the end of a link the inbox is told that others had time to notice too: they may have heard the peer up to one
-/// sign of life later.
+/// How long after the end of a link the inbox is notified that the other nodes had time to notice too: they may have heard the
+/// peer up to one sign of life later.
 const PARTED_AFTER: Duration = Duration::from_millis(1500);
 /// Most links that ended within that time; beyond it, the oldest is reported at once.
 const MAX_PARTED: usize = 4 * MAX_PEERS;
 
-/// What this side said of itself first on a connection.
+/// The first messages of this side on a connection.
 pub struct Said {
     pub hello: Hello,
     pub standing: Standing,
 }
 
-/// Why two that said Hello have no link.
+/// Why two participants that said Hello have no link.
 pub enum Unmet {
     Refused(Refusal),
-    /// What this side said is out of date by now, or what the peer said makes no sense. Another connection has to decide.
+    /// This side's first messages are out of date by now, or the peer's make no sense. Another connection has to decide.
     Again(String),
 }
 
-/// A link that ended, to report once others had time to notice it too.
+/// A link that ended, to report once the other nodes had time to notice it too.
 struct Parted {
     due: Instant,
     peer: Peer,
@@ -59,10 +59,10 @@ pub struct Roster {
     pub me: Peer,
     pub incarnation: Incarnation,
     inbox: Arc<dyn Inbox>,
-    /// What this participant says of itself, with every address it has.
+    /// This participant's Hello, with every address it has.
     hello: Mutex<Hello>,
     links: RwLock<BTreeMap<Peer, Arc<Link>>>,
-    /// Held while a peer comes up or goes down, so that the inbox is told of one after the other.
+    /// Held while a peer comes up or goes down, so that the inbox is notified of one after the other.
     turn: Mutex<()>,
     /// Held while the cluster is put together.
     refreshing: Mutex<()>,
@@ -73,7 +73,7 @@ pub struct Roster {
     /// Counts the peers that came up.
     changes: watch::Sender<u64>,
     port: Arc<Port>,
-    /// Wakes the driver: a peer came, went, named others, or its connection broke.
+    /// Wakes the driver: a peer came, went or named other peers, or its connection broke.
     pub news: Notify,
     parted: Mutex<VecDeque<Parted>>,
 }
@@ -109,12 +109,12 @@ impl Roster {
         self.changes.subscribe()
     }
 
-    /// How this participant is reached, and reaches others.
+    /// The port, through which this participant is reached and reaches its peers.
     pub fn port(&self) -> &Arc<Port> {
         &self.port
     }
 
-    /// Who took this participant's task, once somebody has.
+    /// The node that took this participant's task, once one has.
     pub fn lost(&self) -> watch::Receiver<Option<(Task, Holder)>> {
         self.lost.subscribe()
     }
@@ -151,15 +151,15 @@ impl Roster {
         self.links().iter().any(|link| link.hello().peers.iter().any(|known| known.task == *task))
     }
 
-    /// Whether the node `peer` says that it is connected with the node of `task`, or is it.
+    /// Whether the node `peer` states that it is connected with the node of `task`, or is it.
     pub fn is_met_by(&self, task: &Task, peer: &Peer) -> bool {
         let Some(hello) = self.link(peer).map(|link| link.hello()) else { return false };
-        // One that names as many as it may name can know more.
+        // A peer that names as many peers as it may can know more.
         let is_named = || hello.peers.len() >= MAX_KNOWN_PEERS || hello.peers.iter().any(|known| known.task == *task);
         hello.task.as_ref() == Some(task) || is_named()
     }
 
-    /// What this participant says of itself, in full.
+    /// This participant's complete Hello.
     pub fn own_hello(&self) -> Hello {
         lock(&self.hello).clone()
     }
@@ -179,7 +179,7 @@ impl Roster {
         hello
     }
 
-    /// Changes what this participant says of itself and tells everybody.
+    /// Changes this participant's Hello and sends it to every peer.
     pub fn change(&self, change: impl FnOnce(&mut Hello)) {
         let before = self.own_hello();
         change(&mut lock(&self.hello));
@@ -189,7 +189,7 @@ impl Roster {
         }
     }
 
-    /// Sends this participant's Hello to everybody who is up.
+    /// Sends this participant's Hello to every peer that is up.
     pub fn tell(&self) {
         for link in self.links() {
             let hello = Message::Hello(Box::new(self.hello_for(link.connection().loopback)));
@@ -201,7 +201,7 @@ impl Roster {
         }
     }
 
-    /// What to say first on a new connection with a peer.
+    /// The first messages on a new connection with a peer.
     pub fn first_words(&self, peer: &Peer, loopback: bool) -> Said {
         let fresh = crate::random::u64();
         let none = || Standing { fresh, link: None, taken: Taken::default(), bulk_beyond: Vec::new() };
@@ -209,7 +209,7 @@ impl Roster {
         Said { hello: self.hello_for(loopback), standing }
     }
 
-    /// A peer said Hello on a connection on which this side said `said`: their link goes on over it, or begins.
+    /// A peer said Hello on a connection on which this side sent `said`: their link continues over it, or begins.
     ///
     /// # Errors
     /// Why there is no link.
@@ -293,11 +293,11 @@ impl Roster {
         Ok(link)
     }
 
-    /// Says Hello again if what this side says of itself has changed since its Hello on this connection. Changes until now
-    /// were not sent on it, as it carried no link.
+    /// Says Hello again if this participant's Hello has changed since the one on this connection. Changes until now were not
+    /// sent on it, as it carried no link.
     fn tell_changes(&self, link: &Link, said: &Hello) {
         let hello = self.hello_for(link.connection().loopback);
-        // Which other peers there are is sent again and again anyway.
+        // The list of other peers is sent again and again anyway.
         let of_itself = |hello: &Hello| Hello { peers: Vec::new(), ..hello.clone() };
         if of_itself(&hello) != of_itself(said)
             && let Ok(frame) = encode_small(&Message::Hello(Box::new(hello)).into())
@@ -318,7 +318,7 @@ impl Roster {
         self.news.notify_one();
     }
 
-    /// A connection is over. The link that it carried, if any, waits for another.
+    /// A connection is over. The link that it carried, if any, waits for another one.
     pub fn broke(&self, link: &Link, connection: &Arc<Connection>, why: &str, hung_up: bool) {
         if link.detach(connection, why, hung_up) && !link.is_over() {
             self.inbox.broke(&link.peer, why);
@@ -326,7 +326,7 @@ impl Roster {
         }
     }
 
-    /// The link is over, unless it was already: its connection closes, and the inbox is told.
+    /// The link is over, unless it was already: its connection closes, and the inbox is notified.
     pub fn end(&self, link: &Arc<Link>, why: &str) {
         let turn = lock(&self.turn);
         self.end_in_turn(&turn, link, why);
@@ -365,7 +365,7 @@ impl Roster {
         }
     }
 
-    /// Tells the inbox of the links that ended [`PARTED_AFTER`] ago.
+    /// Notifies the inbox of the links that ended [`PARTED_AFTER`] ago.
     pub fn tell_parted(&self, now: Instant) {
         loop {
             let next = {
@@ -382,13 +382,13 @@ impl Roster {
         }
     }
 
-    /// Another holds this participant's task.
+    /// Another node holds this participant's task.
     pub fn lose(&self, task: Task, holder: Holder) {
         self.lost.send_if_modified(|lost| lost.is_none().then(|| *lost = Some((task, holder))).is_some());
         self.refresh();
     }
 
-    /// Hands a message of the control stream to the inbox, once, after the bulk message it must follow.
+    /// Passes a message of the control stream to the inbox, once, after the bulk message it must follow.
     ///
     /// # Errors
     /// If messages before it are missing, or too many wait for a bulk message that does not come.
@@ -398,7 +398,7 @@ impl Roster {
         })
     }
 
-    /// Hands a bulk message to the inbox, once, after what it must follow.
+    /// Passes a bulk message to the inbox, once, after the messages it must follow.
     ///
     /// # Errors
     /// If too many wait for one before them.
@@ -422,7 +422,7 @@ impl Roster {
         }
     }
 
-    /// Hands over what this participant sent to itself.
+    /// Delivers a message of this participant to itself.
     pub fn deliver_local(&self, envelope: Envelope) {
         self.inbox.deliver(&self.me, envelope);
     }
@@ -463,7 +463,7 @@ pub fn encode_small(envelope: &Envelope) -> Result<Vec<u8>, MeshError> {
     frame::encode_head(envelope).map(|(_, head)| head)
 }
 
-/// Whether `a` has the task that both claim: a settled holder before a newcomer, then the earlier, then the lower number.
+/// Whether `a` keeps the task that both claim: a settled holder before a newcomer, then the earlier, then the lower number.
 /// Both sides of a link compare the same two Hellos, so they agree.
 fn has_it(a: &Hello, a_peer: &Peer, b: &Hello, b_peer: &Peer) -> bool {
     let rank =
@@ -479,12 +479,12 @@ fn said_task(hello: &Hello) -> Task {
     hello.task.clone().unwrap_or_else(|| Task::new("", 0))
 }
 
-/// The addresses that can be told to a peer, which is on the same machine or is not.
+/// The addresses that are useful to a peer, which is on the same machine or is not.
 fn reachable(addresses: &[String], same_machine: bool) -> Vec<String> {
     addresses.iter().filter(|address| is_reachable_from(address, same_machine)).take(MAX_ADDRESSES).cloned().collect()
 }
 
-/// A Hello without what is over the limits.
+/// A Hello without the entries that exceed the limits.
 fn trimmed(mut hello: Hello) -> Hello {
     hello.peers.truncate(MAX_KNOWN_PEERS);
     hello.out_of_reach.truncate(MAX_KNOWN_PEERS);

@@ -1,14 +1,14 @@
-//! The frames that were sent on a link and that the peer has not said to have taken.
+//! The frames that were sent on a link and that the peer has not acknowledged.
 //!
-//! Pure. They are numbered from 1, in the order they leave. When a connection breaks, those that are still here go out
-//! again over the next one; the receiver drops by its number what it had taken already.
+//! Pure. Frames are numbered from 1, in the order they leave. When a connection breaks, the unacknowledged ones are sent again
+//! over the next one; the receiver recognises duplicates by their number and drops them.
 
 use std::collections::VecDeque;
 
 /// Most bytes of frames that one peer has not acknowledged.
 pub const MAX_UNACKNOWLEDGED_BYTES: usize = 64 << 20;
-/// Bytes beyond that for frames that must come: answers, failures, and messages that release something. They are so small
-/// that tens of thousands fit.
+/// Bytes beyond that for frames that must come: answers, failures, and messages that release something. They are so small that
+/// tens of thousands fit.
 pub const RESERVED_BYTES: usize = 8 << 20;
 
 /// The frames of one direction of a link.
@@ -22,7 +22,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The number of the next frame, which has `bytes` bytes. One that `must_come` may take of [`RESERVED_BYTES`].
+    /// The number of the next frame, which has `bytes` bytes. A frame that `must_come` may use [`RESERVED_BYTES`].
     ///
     /// # Errors
     /// The limit, if more than that would wait to be acknowledged.
@@ -60,16 +60,16 @@ impl Sent {
         Ok(())
     }
 
-    /// What has to go out again, in order.
+    /// The frames to send again, in order.
     pub fn unacknowledged(&self) -> impl Iterator<Item = &[u8]> {
         self.kept.iter().map(Vec::as_slice)
     }
 
-    /// Forgets what was kept.
+    /// Forgets the kept frames.
     pub fn clear(&mut self) {
         self.kept = VecDeque::new();
         self.bytes = 0;
-        // Nothing that comes late can acknowledge what is forgotten.
+        // With this number a late acknowledgement is no error, and changes nothing.
         self.last = u64::MAX;
     }
 }
@@ -109,7 +109,7 @@ mod tests {
             sent.keep(vec![0; half]);
         }
         assert_eq!(sent.next(1, false), Err(MAX_UNACKNOWLEDGED_BYTES));
-        // What must come still does, and that has a limit too.
+        // A frame that must come is still accepted, up to a limit.
         assert_eq!(sent.next(RESERVED_BYTES, true), Ok(3));
         assert_eq!(sent.next(RESERVED_BYTES + 1, true), Err(MAX_UNACKNOWLEDGED_BYTES + RESERVED_BYTES));
         sent.acknowledge(1).unwrap();
@@ -121,9 +121,9 @@ mod tests {
         Send,
         Arrive,
         Acknowledge,
-        /// What is on the wire is lost, and what is not acknowledged goes out on the next.
+        /// Frames on the wire are lost, and unacknowledged frames are sent again on the next connection.
         Break,
-        /// The same, but the receiver said long before what it had taken.
+        /// The same, but the receiver sent its acknowledgement long before.
         BreakLate,
     }
 

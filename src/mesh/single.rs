@@ -1,7 +1,7 @@
 //! A connection with one stream, as libp2p's multiplexer.
 //!
-//! A connection carries the control stream alone, so it needs no multiplexer: what is written is one record of its transport
-//! and one system call.
+//! A connection carries the control stream alone, so it needs no multiplexer: each write is one record of its transport and one
+//! system call.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ pub struct Single {
 /// The one stream of a connection.
 pub struct Whole {
     stream: PeerStream,
-    /// The byte that told that the other side has opened it.
+    /// The byte that showed that the other side has opened it.
     first: Option<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Whole meshes in one process, over loopback, found through a registry folder of their own.
+//! Whole meshes in one process, over loopback, found through registry folders that only they use.
 
 mod in_memory;
 mod links;
@@ -21,7 +21,7 @@ use super::transport::tcp::socket_address;
 use super::*;
 use crate::protocol::{Message, PushedValue, Reply, ToClient, ToMaster, ToWorker, VERSION};
 
-/// Nothing here takes that long; a test that waits for it has failed.
+/// Nothing in these tests takes that long; a test that waits for it has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ enum Heard {
     Up(Peer),
     Down(Peer, String),
     Got(Peer, Box<Envelope>),
-    /// The connection with a peer broke; the link with it goes on.
+    /// The connection with a peer broke; the link with it continues.
     Broke,
     Mended,
 }
@@ -58,7 +58,7 @@ impl Inbox for Ear {
     }
 }
 
-/// A participant and what it hears.
+/// A participant and the events of its inbox.
 struct Someone {
     mesh: Mesh,
     heard: UnboundedReceiver<Heard>,
@@ -278,7 +278,7 @@ async fn garbage_on_the_port_is_hung_up_on() {
 async fn messages_of_one_request_stay_in_order_whatever_their_size() {
     let folder = temp_dir::TempDir::new().unwrap();
     let mut node = Someone::join(config(folder.path(), "local/0")).await.unwrap();
-    // A client does not listen: what is large comes over sockets that it was asked to dial.
+    // A client does not listen: large messages come over sockets that it was asked to dial.
     let mut client = Someone::join(config(folder.path(), "")).await.unwrap();
     client.sees(&["local/0"]).await;
     // The node knows of the client once it has heard of it.
@@ -327,7 +327,7 @@ async fn who_goes_is_missed_once_with_or_without_a_goodbye() {
     assert!(why.contains("left"), "{why}");
     a.sees(&["local/0"]).await;
 
-    // A process that is killed: its sockets close, and nobody says goodbye.
+    // A process that is killed: its sockets close, without a goodbye.
     let registry = folder.path().to_owned();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let c = runtime.spawn(async move { Someone::join(config(&registry, "local/1")).await.unwrap() }).await.unwrap();
@@ -387,7 +387,7 @@ impl Proxy {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = Proxy { address: listener.local_addr().unwrap(), open: Arc::default(), held: Arc::default() };
         let (open, held) = (proxy.open.clone(), proxy.held.clone());
-        // Ends with the process: a listener has no other way to be told.
+        // Ends with the process: a listener has no other way to be notified.
         std::thread::spawn(move || {
             for inward in listener.incoming().map_while(Result::ok) {
                 let Ok(outward) = std::net::TcpStream::connect(target) else { continue };
@@ -430,7 +430,7 @@ fn clone(socket: &std::net::TcpStream) -> std::net::TcpStream {
     socket.try_clone().unwrap()
 }
 
-/// Two that are connected through a proxy, and know of no other way at first.
+/// Two participants that are connected through a proxy, and know of no other way at first.
 async fn through_a_proxy(folders: &[temp_dir::TempDir; 2]) -> (Someone, Someone, Proxy) {
     let a = Someone::join(config(folders[0].path(), "local/0")).await.unwrap();
     let proxy = Proxy::before(socket_address(&address_of(&a)).unwrap());
@@ -486,7 +486,7 @@ async fn what_was_sent_survives_resets_once_and_in_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_says_nothing_is_replaced() {
     let (mut a, mut b, proxy) = through_a_proxy(&[(); 2].map(|()| temp_dir::TempDir::new().unwrap())).await;
-    // The way through the proxy is dead from now on; the direct one, of which both were told, is not.
+    // The way through the proxy is dead from now on; the direct one, of which both were notified, is not.
     proxy.hold(true);
     let start = std::time::Instant::now();
     for i in 0..100 {

@@ -15,24 +15,24 @@ use super::key::{
     untried_path, write_new,
 };
 
-/// What a line that is a ticket begins with; the number is the ticket's version.
+/// The prefix of a line that is a ticket; the number is the ticket's version.
 const TICKET_PREFIX: &str = "meshtf-ticket-1.";
 const CHECKSUM_BYTES: usize = 8;
 /// Most addresses that a ticket carries and a machine remembers for one mesh.
 const MAX_TICKET_ADDRESSES: usize = 16;
-/// Longest line that is looked at as a ticket.
+/// Longest line that is parsed as a ticket.
 const MAX_TICKET_CHARS: usize = 8192;
-/// What is wrong with a line that ends too early.
+/// The error of a line that ends too early.
 const INCOMPLETE: &str = "it is incomplete: copy the whole line";
 
-/// What brings a second machine into a mesh: one line to copy.
+/// The line that admits a second machine to a mesh, made to be copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// Name of the mesh.
     pub mesh: String,
     /// Its key.
     pub key: MeshKey,
-    /// Where nodes of the mesh listen.
+    /// The listen addresses of nodes of the mesh.
     pub addresses: Vec<Multiaddr>,
 }
 
@@ -44,7 +44,7 @@ struct TicketBody {
     addresses: Vec<String>,
 }
 
-/// What [`Ticket::accept`] found and did.
+/// The outcome of [`Ticket::accept`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Accepted {
@@ -89,7 +89,7 @@ impl std::str::FromStr for Ticket {
         if !text.is_ascii() {
             return Err(refuse("it has a character that tickets do not use"));
         }
-        // A cut can leave one character that is not a whole byte; that something is missing is the better message.
+        // A cut can leave one character that is not a whole byte; the better message is that something is missing.
         let whole = if text.len() % 4 == 1 { &text[..text.len() - 1] } else { &text[..] };
         let lenient = base64::engine::GeneralPurpose::new(
             &base64::alphabet::URL_SAFE,
@@ -100,7 +100,7 @@ impl std::str::FromStr for Ticket {
         let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
         let wanted = length + CHECKSUM_BYTES;
         if rest.len() < wanted || whole.len() != text.len() {
-            // A length that is wrong itself says little of what is missing.
+            // A length that is itself wrong does not show how much is missing.
             return Err(refuse(match wanted <= MAX_TICKET_CHARS * 3 / 4 {
                 true => INCOMPLETE,
                 false => "one of its characters is wrong",
@@ -122,16 +122,16 @@ impl std::str::FromStr for Ticket {
 }
 
 impl Ticket {
-    /// Keeps the key and the addresses in `home`, so that from now on nodes and clients of this user are of the mesh.
+    /// Keeps the key and the addresses in `home`, so that from now on nodes and clients of this user belong to the mesh.
     ///
     /// # Errors
-    /// [`KeyError::Exists`] if another key is there and `replace` is not said; otherwise as [`MeshKey::load`].
+    /// [`KeyError::Exists`] if another key exists and `replace` is not set; otherwise as [`MeshKey::load`].
     pub fn accept(&self, home: &Path, replace: bool) -> Result<Accepted, KeyError> {
         let path = key_path(home, &self.mesh)?;
         let accepted = match read_key(&path) {
             Ok(None) if write_new(&path, &self.key)? => Accepted::Stored,
             Ok(Some(key)) if key == self.key => Accepted::Known,
-            // Made here in passing, and nobody was met with it.
+            // Made on this machine in passing, and no peer has proven it.
             Ok(Some(_)) if untried_path(&path).exists() => {
                 overwrite(&path, key_file(&self.key).as_bytes())?;
                 MeshKey::confirm(home, &self.mesh);
@@ -200,7 +200,7 @@ mod tests {
             assert!(why(&line[..cut]).contains("incomplete"), "{cut}: {}", why(&line[..cut]));
         }
         assert!(why(&format!("{line}AAAA")).contains("follows"));
-        // A length that has changed says nothing of what is missing.
+        // A length that has changed does not show how much is missing.
         let mut changed = line.clone();
         changed.replace_range(TICKET_PREFIX.len()..=TICKET_PREFIX.len(), "_");
         assert!(why(&changed).contains("one of its characters is wrong"), "{}", why(&changed));

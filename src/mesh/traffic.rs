@@ -1,4 +1,4 @@
-//! What a link has carried, for those who ask: counters, each a number of its own that no message waits for.
+//! The traffic counters of a link, for status reports: separate atomics that no message waits for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Traffic {
     sent: AtomicU64,
     received: AtomicU64,
-    /// Microseconds of the last round trip that was measured, and one more; 0: none was.
+    /// Microseconds of the last round trip that was measured, plus one; 0: none was.
     round_trip: AtomicU64,
 }
 
@@ -20,7 +20,7 @@ impl Traffic {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes sent and received, messages and what surrounds them, before encryption.
+    /// Bytes sent and received, of messages and their framing, before encryption.
     pub fn bytes(&self) -> (u64, u64) {
         (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed))
     }

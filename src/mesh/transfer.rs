@@ -1,10 +1,10 @@
-//! Bulk: messages over [`MAX_SMALL_BYTES`](super::frame::MAX_SMALL_BYTES), on streams of their own.
+//! Bulk transfer: messages over [`MAX_SMALL_BYTES`](super::frame::MAX_SMALL_BYTES), on separate streams.
 //!
-//! A bulk stream carries frames in one direction, authenticated like every stream, without a multiplexer. The sender dials
-//! it; if it cannot, it asks the receiver on the control stream to dial instead. Tensors are written from their own memory
-//! and read into the memory that they keep. A message is kept until the receiver has it; if its stream breaks before, it is
-//! sent again on another. If a message cannot be sent at all, the link ends: the sender was told that the message went out, so
-//! both sides must hear that it did not arrive.
+//! A bulk stream carries frames in one direction, authenticated like every stream, without a multiplexer. The sender dials it;
+//! if it cannot, it asks the receiver on the control stream to dial instead. Tensors are written from their own memory and read
+//! into their final memory. A message is kept until the receiver has acknowledged it; if its stream breaks before, it is sent
+//! again on another. If a message cannot be sent at all, the link ends: the sender was notified that the message went out, so
+//! both sides must learn that it did not arrive.
 
 #[cfg(test)]
 mod flow_order;
@@ -38,8 +38,8 @@ use crate::protocol::{Envelope, Flow, Peer};
 pub const MAX_SOCKETS: usize = 4;
 /// Flows whose last bulk message is remembered, before those whose last is acknowledged are forgotten.
 const MAX_FLOWS: usize = 2 * MAX_BULK_MESSAGES;
-/// Most sockets that are dialled, or read, for one peer because it asked: those that it uses, and as many that broke before
-/// this side noticed.
+/// Most sockets that are dialled, or read, for one peer at its request: those that it uses, and as many that broke before this
+/// side noticed.
 const MAX_CALLS: usize = 2 * MAX_SOCKETS;
 /// How long an idle socket is kept.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes written at a time. Measured over TLS: more gains nothing, nor does reading ahead.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// What goes to one peer in bulk.
+/// The bulk messages to one peer.
 #[derive(Default)]
 pub struct Outbound {
     queue: Mutex<Queue>,
@@ -61,7 +61,7 @@ pub struct Outbound {
     sent: AtomicU64,
     acknowledged: AtomicU64,
     arrived: Notify,
-    /// Sockets that the peer dialled because it was asked to.
+    /// Sockets that the peer dialled on request.
     called: Mutex<VecDeque<PeerStream>>,
     answered: Notify,
     /// Held once for each call of the peer that is being answered.
@@ -83,7 +83,7 @@ struct BulkMessage {
     tensors: Vec<Tensor>,
 }
 
-/// Sends a message to a peer, on the stream or in bulk by its size.
+/// Sends a message to a peer, on the control stream or in bulk by its size.
 ///
 /// # Errors
 /// If the peer is gone, its queue full, or the message too large.
@@ -122,17 +122,17 @@ pub fn send(
 #[derive(Debug)]
 enum NotAdded {
     Closed,
-    /// Of what there would be too much, and the limit.
+    /// The name of the limit that would be exceeded, and the limit.
     Full(&'static str, usize),
 }
 
 impl Outbound {
-    /// The bulk message that a small one of `flow`, which is about to be sent, must follow; 0: none.
+    /// The bulk message that a small message of `flow`, which is about to be sent, must follow; 0: none.
     ///
     /// If the peer has acknowledged all bulk, the answer is 0, without the lock. A bulk message that has come is delivered as
     /// soon as the bulk before it and the small messages sent before it have come. All of that bulk has come too, and those
     /// small messages have smaller numbers than the one that is sent now. The control stream is delivered in the order of its
-    /// numbers, so the message that is sent now is delivered after all of this.
+    /// numbers, so the message that is sent now is delivered after all of these.
     fn last_of(&self, flow: Flow) -> u64 {
         if self.acknowledged.load(Ordering::Acquire) >= self.sent.load(Ordering::Acquire) {
             return 0;
@@ -141,7 +141,7 @@ impl Outbound {
     }
 
     /// Queues a bulk message, with its prefix and its frame up to the tensors. Returns whether another socket is needed for it,
-    /// which is counted already. `frames` tells how many messages were sent on the control stream so far.
+    /// which is counted already. `frames` is the number of messages that were sent on the control stream so far.
     ///
     /// # Errors
     /// [`NotAdded`]: nothing was queued.
@@ -177,7 +177,7 @@ impl Outbound {
         Ok(another_socket)
     }
 
-    /// Forgets what waits and takes no more.
+    /// Forgets the queued messages and takes no more.
     pub fn clear(&self) {
         let mut queue = lock(&self.queue);
         queue.closed = true;
@@ -187,7 +187,7 @@ impl Outbound {
     /// The peer has every bulk message up to `floor`, and those `beyond` it.
     ///
     /// # Errors
-    /// The number of the last, if it was not sent that many.
+    /// The number of the last message, if fewer were sent.
     pub fn acknowledge(&self, floor: u64, beyond: &[u64]) -> Result<(), u64> {
         if floor <= self.acknowledged.load(Ordering::Acquire) && beyond.is_empty() {
             return Ok(());
@@ -197,8 +197,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// The next message with its number; `None` after [`IDLE_LIMIT`] without one, and then one socket less is counted. May
-    /// be dropped before it is ready.
+    /// The next message with its number; `None` after [`IDLE_LIMIT`] without one, and then the socket count is reduced by one.
+    /// May be dropped before it is ready.
     async fn wait(&self) -> Option<(u64, Arc<BulkMessage>)> {
         if let Some(message) = lock(&self.queue).bulk.take() {
             return Some(message);
@@ -243,7 +243,7 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// One place among the sockets to a peer: a socket is opened, fed from the queue and closed when idle; one that breaks is
+/// One slot among the sockets to a peer: a socket is opened, fed from the queue and closed when idle; one that breaks is
 /// followed by another.
 async fn carry(roster: Arc<Roster>, link: Arc<Link>) {
     let work = async {
@@ -287,7 +287,7 @@ async fn carry(roster: Arc<Roster>, link: Arc<Link>) {
     }
 }
 
-/// Writes what waits to a socket until the socket is idle. `written` then has the numbers that the peer may not have.
+/// Writes queued messages to a socket until the socket is idle. `written` then has the numbers that the peer may not have.
 ///
 /// # Errors
 /// If the socket broke.
@@ -299,7 +299,7 @@ async fn feed(mut socket: PeerStream, link: &Link, written: &mut Vec<u64>) -> io
         let next = tokio::select! {
             biased;
             next = link.outbound.wait() => next,
-            // Nothing ever comes back on it, so that a read returns only if it broke with something on its way.
+            // The peer never writes on it, so a read returns only if the socket broke with something on its way.
             end = socket.read(&mut nothing) => return Err(end.err().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())),
         };
         let Some((number, message)) = next else { break };
@@ -316,7 +316,7 @@ async fn feed(mut socket: PeerStream, link: &Link, written: &mut Vec<u64>) -> io
     if written.is_empty() {
         return Ok(());
     }
-    // The socket goes on: its place was given up when it was idle.
+    // The socket continues: its slot was given up when it was idle.
     queue.sockets += 1;
     Err(io::ErrorKind::TimedOut.into())
 }
@@ -334,7 +334,7 @@ async fn write(socket: &mut PeerStream, link: &Link, number: u64, message: &Bulk
     socket.flush().await
 }
 
-/// A socket that takes bulk to the peer, dialled by this side or, asked to, by the other.
+/// A socket for bulk to the peer, dialled by this side or, on request, by the other.
 async fn open(port: &Port, link: &Link) -> Result<PeerStream, String> {
     let mut tried = Vec::new();
     for address in dial_order(port, link) {

@@ -1,8 +1,8 @@
-//! What is to be written to one peer, and the stream that it is written to.
+//! The frames to be written to one peer, and the stream that carries them.
 //!
-//! Frames go out on the thread that sends them, if the stream is free and takes them: so what a device's thread made leaves
-//! without waking another thread. What cannot go at once waits in the queue, and the connection's own task is woken to write
-//! it. Frames leave in the order they were pushed, whichever thread writes them.
+//! Frames go out on the thread that sends them, if the stream is free and takes them: so the values of a device's thread leave
+//! without waking another thread. The rest waits in the queue, and the connection's own task is woken to write it. Frames leave
+//! in the order they were pushed, whichever thread writes them.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 use super::frame::MAX_CONTROL_FRAME_BYTES;
 use super::sent::{MAX_UNACKNOWLEDGED_BYTES, RESERVED_BYTES};
 
-/// Most bytes that wait to be written on one connection: all that a link keeps, and what is sent once only.
+/// Most bytes that wait to be written on one connection: all that a link keeps, and the frames that are sent once only.
 pub const MAX_QUEUED_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES + RESERVED_BYTES + (8 << 20);
 
-/// What is written on one connection with a peer. A thread that holds `line` may lock `queue` for a moment, never the other
+/// The outgoing side of one connection with a peer. A thread that holds `line` may lock `queue` for a moment, never the other
 /// way round.
 pub struct Wire<S = Stream> {
     queue: Mutex<Queue>,
@@ -44,12 +44,12 @@ pub enum NotTaken {
 #[derive(Default)]
 struct Queue {
     bytes: Vec<u8>,
-    /// Somebody is about to write them.
+    /// A thread is about to write them.
     promised: bool,
     closed: bool,
 }
 
-/// The stream, and what is being written to it.
+/// The stream, and the frames that are being written to it.
 struct Line<S> {
     stream: S,
     output: Vec<u8>,
@@ -57,9 +57,9 @@ struct Line<S> {
     unflushed: bool,
     /// This side of the stream is closed.
     finished: bool,
-    /// It takes nothing more for now, or is broken. The connection's task, which is woken when that changes, has to go on.
+    /// It takes nothing more for now, or is broken. The connection's task, which is woken when that changes, has to continue.
     stuck: bool,
-    /// Why it broke, until the connection's task has been told.
+    /// Why it broke, until the connection's task has received the error.
     error: Option<io::Error>,
     /// When something was last written.
     sent: Instant,
@@ -99,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Ok(())
     }
 
-    /// Sends what waits.
+    /// Sends the queued frames.
     pub fn flush(&self) {
         let mut queue = lock(&self.queue);
         if queue.bytes.is_empty() || std::mem::replace(&mut queue.promised, true) {
@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Takes no more; what waits is still written, then the connection closes.
+    /// Takes no more; the queued frames are still written, then the connection closes.
     pub fn close(&self) {
         lock(&self.queue).closed = true;
         pause();
@@ -129,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.waker.wake();
     }
 
-    /// The connection's task is to be woken by this one from now on.
+    /// The waker with which the connection's task is woken from now on.
     pub fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
@@ -158,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         lock(&self.line).as_ref().map(|line| line.sent)
     }
 
-    /// Reads what the peer sent.
+    /// Reads the peer's bytes.
     ///
     /// # Errors
     /// If the stream broke.
@@ -169,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Writes what waits, and closes this side of the stream behind the last of it. Ready if it broke.
+    /// Writes the queued frames, and closes this side of the stream after the last of them. Ready if it broke.
     pub fn poll_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<Infallible>> {
         let mut line = self.line_of_task();
         let Some(line) = &mut *line else { return Poll::Pending };
@@ -192,11 +192,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         lock(&self.line)
     }
 
-    /// Writes what waits on this thread. Returns whether all of it went, or the connection's task knows that it has to go on.
+    /// Writes the queued frames on this thread. Returns whether all of them went, or the connection's task knows that it has to
+    /// continue.
     fn write_now(&self) -> bool {
         let mut line = match self.line.try_lock() {
             Ok(line) => line,
-            // The thread that holds it may have looked into the queue already.
+            // The thread that holds it may have read the queue already.
             Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         };
@@ -220,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Line<S> {
-    /// Takes what waits in the queue, once all that was taken before is written. Returns whether the queue was empty, and
+    /// Takes the contents of the queue, once everything taken before is written. Returns whether the queue was empty, and
     /// whether it is closed.
     fn take(&mut self, queue: &Mutex<Queue>) -> Option<Empty> {
         if self.written < self.output.len() {
@@ -241,7 +242,7 @@ impl<S: AsyncWrite + Unpin> Line<S> {
         None
     }
 
-    /// Writes and flushes what was taken; pending if the stream takes no more for now.
+    /// Writes and flushes the taken frames; pending if the stream takes no more for now.
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.output.len() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.output[self.written..]))?;
@@ -272,13 +273,13 @@ impl<S: AsyncWrite + Unpin> Line<S> {
     }
 }
 
-/// Another thread may come in between here: in a test, it does.
+/// A switch point: in the model test, another thread may run at it.
 fn pause() {
     #[cfg(test)]
     tests::pause();
 }
 
-/// Nothing waits in a queue, which may be closed.
+/// An empty queue, which may be closed.
 struct Empty {
     closed: bool,
 }

@@ -22,16 +22,16 @@ static GATES: LazyLock<[Gate; 2]> = LazyLock::new(|| {
     })
 });
 
-/// What both ends know of one connection, which is always the same here.
+/// The shared input of the proofs on one connection, which is always the same in this module.
 fn input(gate: &Gate) -> ProofInput {
     let other = Keypair::ed25519_from_bytes([8; 32]).expect("32 bytes are a key").public().to_peer_id();
     ProofInput { dialler: other, listener: gate.me, binding: [3; 32] }
 }
 
-/// One handshake, in which the other side says `bytes` and hangs up. Whether it was let in.
+/// One handshake, in which the other side sends `bytes` and hangs up. Returns whether it was admitted.
 ///
 /// # Panics
-/// If the other side is let in without the key, or hears more than it should.
+/// If the other side is admitted without the key, or receives more than it should.
 pub fn handshake(bytes: &[u8]) -> bool {
     let Some((&how, said)) = bytes.split_first() else { return false };
     let gate = &GATES[usize::from(how & OPEN != 0)];
@@ -47,7 +47,7 @@ pub fn handshake(bytes: &[u8]) -> bool {
     let mut stream = tokio::io::join(said.as_slice(), &mut heard);
     let (admitted, most) = if how & LISTENS == 0 {
         let admitted = gate.prove_second(&mut stream, &input).now_or_never().expect("nothing is waited for");
-        // An open mesh answers everybody who says something of a proof's length.
+        // An open mesh answers every peer that sends as many bytes as a proof has.
         let is_answered = has_proven || how & OPEN != 0;
         (admitted.is_ok(), if is_answered { ANSWER_BYTES } else { 0 })
     } else {
@@ -60,7 +60,7 @@ pub fn handshake(bytes: &[u8]) -> bool {
     admitted
 }
 
-/// What both sides say if each lets the other in, as `(name, bytes)`.
+/// The messages of both sides if each admits the other, as `(name, bytes)`.
 #[cfg(test)]
 pub fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let [keyed, open] = &*GATES;

@@ -1,4 +1,4 @@
-//! The bulk streams that others dialled: how many are read at once, in all and of each peer.
+//! The bulk streams that peers dialled: how many are read at once, in all and of each peer.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -19,7 +19,7 @@ const MAX_BULK_IN: usize = 4096;
 /// Most of them from one peer: those that it uses, and as many that broke before this side noticed.
 const MAX_BULK_A_PEER: usize = 2 * MAX_SOCKETS;
 
-/// Reads each bulk stream on a task of its own. One too many is closed, and its sender tries again later.
+/// Reads each bulk stream on a separate task. A stream over the limit is closed, and its sender tries again later.
 pub async fn take(roster: Arc<Roster>, mut arrived: mpsc::Receiver<Admitted>) {
     let limit = MAX_BULK_IN.min(descriptors::limit() / 8);
     let mut readers = JoinSet::new();
@@ -37,7 +37,7 @@ pub async fn take(roster: Arc<Roster>, mut arrived: mpsc::Receiver<Admitted>) {
                 of_peer.insert(peer, held + 1);
                 let roster = roster.clone();
                 readers.spawn(async move {
-                    // A panic must give the place back, too.
+                    // A panic must give the slot back, too.
                     let read = AssertUnwindSafe(accept(roster, socket));
                     let _panicked = read.catch_unwind().await;
                     peer

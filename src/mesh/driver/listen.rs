@@ -1,4 +1,4 @@
-//! Where a participant listens: at the addresses it was given, at its own of the cluster file, or on every interface.
+//! The listen addresses of a participant: the configured ones, its own of the cluster file, or every interface.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -31,7 +31,8 @@ impl Driver {
             for address in address::resolve(wanted).await.map_err(refuse)? {
                 result = self.listen_on(address.clone()).map_err(refuse);
                 if result.is_err() && fixed && address::ip(&address).is_some() {
-                    // Behind NAT or a container's network, the address others use is not one of this machine's own.
+                    // Behind NAT or a container's network, the address that other machines use is not one of this machine's
+                    // own.
                     result = self.listen_on(address::on_every_interface(&address)).map_err(refuse);
                 }
                 if result.is_ok() {

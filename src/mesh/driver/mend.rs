@@ -1,5 +1,5 @@
-//! Links in trouble: dials for another connection, notices that a process is gone, gives up links that stay silent, and tells
-//! the peers which nodes this one cannot reach.
+//! The repair of links: dials for another connection, notices that a process is gone, gives up links that stay silent, and
+//! reports to the peers which nodes this one cannot reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,13 +19,13 @@ use super::super::roster::MAX_KNOWN_PEERS;
 use super::{Driver, TICK};
 use crate::protocol::Peer;
 
-/// A node that others name is reported as out of reach if it stays so for this long.
+/// A node that peers name is reported as unreachable if it stays so for this long.
 const MISSING_LIMIT: Duration = Duration::from_secs(2);
-/// A driver that looks later than this was stopped or starved: silence beyond this time is its own fault. So a process that
-/// was stopped does not take its peers for dead, and one that is always starved still ends a dead link.
+/// A driver that runs later than this was stopped or starved: silence beyond this time is its own fault. So a process that was
+/// stopped does not take its peers for dead, and one that is always starved still ends a dead link.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
-/// What the driver knows about links in trouble.
+/// The driver's state about links in trouble.
 pub struct Mending {
     /// By this side's number of the link.
     health: BTreeMap<u64, Health>,
@@ -34,11 +34,11 @@ pub struct Mending {
     looked: Instant,
     /// When a link needs the next look.
     pub next: Option<Instant>,
-    /// Nodes that others name and that this one has no link with, and since when.
+    /// Nodes that peers name and that this one has no link with, and since when.
     missing: BTreeMap<Peer, Instant>,
 }
 
-/// A dial for a link in trouble, and how the link was when it began.
+/// A dial for a link in trouble, and the condition of the link when it began.
 pub struct Redial {
     link: Arc<Link>,
     condition: Condition,
@@ -56,7 +56,7 @@ impl Mending {
 }
 
 impl Driver {
-    /// Looks after every link.
+    /// Checks every link.
     pub(super) fn mend(&mut self) {
         let now = clock::now();
         let stood_still = now.duration_since(self.mending.looked).saturating_sub(STANDSTILL);
@@ -121,8 +121,8 @@ impl Driver {
         }
     }
 
-    /// A dial for a link in trouble has failed. If the peer's own machine says that nobody listens there, or another process
-    /// answers, the peer's process is gone.
+    /// A dial for a link in trouble has failed. If the peer's own machine answers that nothing listens at the port, or another
+    /// process answers, the peer's process is gone.
     pub(super) fn not_reached_again(&self, Redial { link, condition }: &Redial, error: &DialError) {
         tracing::debug!(peer = %link.peer, %error, "not reached again");
         let gone = match error {
@@ -140,7 +140,7 @@ impl Driver {
         }
     }
 
-    /// Finds out which nodes others are connected with and this one cannot reach, and tells the peers.
+    /// Finds out which nodes the peers are connected with and this one cannot reach, and reports them to the peers.
     pub(super) fn tell_missing(&mut self) {
         if self.roster.own_hello().task.is_none() {
             return;
@@ -160,7 +160,7 @@ impl Driver {
         self.roster.change(|hello| hello.out_of_reach = missing);
     }
 
-    /// When a link or a tick needs the driver next.
+    /// When the driver is needed next, for a link or a tick.
     pub(super) fn next_look(&self) -> Instant {
         let next = clock::now() + TICK * 4;
         self.mending.next.map_or(next, |look| look.min(next))
@@ -172,8 +172,8 @@ impl Driver {
     }
 }
 
-/// Whether the peer was at this address: it was dialled there, or came from that host and says that it listens there. Another
-/// address of its list may lead to another machine, as seen from here.
+/// Whether the peer was at this address: it was dialled there, or came from that host and states that it listens there. Another
+/// address of its list may lead, from this machine, to another machine.
 fn was_there(link: &Link, address: &Multiaddr) -> bool {
     let connection = link.connection();
     match &connection.dialled {

@@ -7,7 +7,7 @@ use crate::protocol::constants::Reference;
 use crate::protocol::inquiry::{Answer, VariableName};
 use crate::protocol::{Content, Reply, ToClient, ToMaster};
 
-/// The fields of a prefix, as they lie in it.
+/// The fields of a prefix, in their order.
 #[rustfmt::skip]
 fn prefix(kind: u8, header: u8, payload: u8) -> Vec<u8> {
     vec![

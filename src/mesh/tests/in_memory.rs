@@ -1,10 +1,10 @@
-//! Meshes over a transport without sockets: what is above the transports knows nothing of TCP, TLS or ports.
+//! Meshes over a transport without sockets: the layers above the transports know nothing of TCP, TLS or ports.
 
 use super::super::clock::Stopped;
 use super::super::transport::memory::{Memory, Network};
 use super::*;
 
-/// A participant on `network`, who dials the node at the first address.
+/// A participant on `network`, which dials the node at the first address.
 pub(super) async fn join(network: &Arc<Network>, task: &str) -> Result<Someone, MeshError> {
     join_with(network, task, Admission::Key(MeshKey::from_bytes([1; 32]))).await
 }
@@ -94,7 +94,7 @@ async fn what_was_sent_survives_a_cut_once_and_in_order() {
 
 #[tokio::test]
 async fn strangers_and_holders_of_a_task_are_told_apart_on_any_transport() {
-    // A node does not wait for long before it takes its task: here it does.
+    // A node does not wait for long before it takes its task: in this test it does.
     let (_clock, network) = (Stopped::here(), Arc::new(Network::default()));
     let mut a = join(&network, "local/0").await.unwrap();
     let stranger = join_with(&network, "", Admission::Key(MeshKey::from_bytes([2; 32]))).await.unwrap();
@@ -104,7 +104,7 @@ async fn strangers_and_holders_of_a_task_are_told_apart_on_any_transport() {
 
     let b = join(&network, "local/1").await.unwrap();
     a.sees(&["local/0", "local/1"]).await;
-    // Of two whose claims are of the same millisecond, either may have the task.
+    // If two claims are of the same millisecond, either node may have the task.
     let held = unix_ms();
     while unix_ms() <= held {
         tokio::task::yield_now().await;
@@ -124,7 +124,7 @@ async fn nodes_of_two_versions_say_so_on_both_sides() {
     let old = join(&network, "local/0").await.unwrap();
     let speaks = Speaks { protocol: VERSION + 1, release: Release::new("0.9.0") };
     let new = join_as(&network, "local/1", key(), speaks).await.unwrap();
-    // The old one is dialled, and dials nobody: it knows of the new one because that came.
+    // The old one is dialled, and dials no peer: it knows of the new one because that connected.
     let seen = async |someone: &Someone| {
         let looked = async {
             loop {

@@ -1,5 +1,5 @@
-//! What becomes of links when their network is disturbed. The clock stands still unless a test moves it, and everything runs on
-//! the test's thread, so that a limit is passed exactly when it is said to be.
+//! The fate of links when their network is disturbed. The clock stands still unless a test advances it, and everything runs on
+//! the test's thread, so that a limit is passed exactly when the test intends it.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use super::super::transport::memory::{Memory, Network};
 use super::in_memory::join;
 use super::*;
 
-/// The clock moves by steps at which every driver looks, for fewer than a driver takes for a standstill of its own.
+/// The clock advances by steps at which every driver runs, and each is shorter than the standstill limit of a driver.
 const STEP: Duration = Duration::from_millis(100);
-/// More than a task needs turns until its driver has looked.
+/// More turns than a task needs until its driver has run.
 const TURNS: usize = 64;
 
 /// Lets time pass for these participants.
@@ -29,7 +29,7 @@ async fn pass(clock: &Stopped, time: Duration, of: &[&Someone]) {
     }
 }
 
-/// Two nodes that know each other, and what they have heard of that is forgotten.
+/// Two nodes that know each other, and whose events of that are forgotten.
 async fn pair(network: &Arc<Network>) -> (Someone, Someone) {
     let mut a = join(network, "local/0").await.unwrap();
     let mut b = join(network, "local/1").await.unwrap();
@@ -38,7 +38,7 @@ async fn pair(network: &Arc<Network>) -> (Someone, Someone) {
 }
 
 impl Someone {
-    /// All that was heard until now, without the messages: `up`, `down`, `broke` and `mended`.
+    /// All events until now, without the messages: `up`, `down`, `broke` and `mended`.
     fn events(&mut self) -> Vec<&'static str> {
         let mut events = Vec::new();
         while let Ok(heard) = self.heard.try_recv() {
@@ -204,7 +204,7 @@ async fn the_successor_of_a_node_that_was_killed_is_not_refused_for_it() {
         while unix_ms() <= b.mesh.roster.own_hello().claims_since_unix_ms {
             tokio::task::yield_now().await;
         }
-        // A holder that is as new as its successor would be outdone as soon as that is settled.
+        // A holder that is as new as its successor would lose to it as soon as that is settled.
         clock.pass(SETTLED_AFTER);
         while !a.mesh.roster.link(b.peer()).is_some_and(|link| link.hello().settled) {
             tokio::task::yield_now().await;
@@ -256,7 +256,7 @@ async fn what_is_of_one_flow_stays_in_order_though_its_bulk_breaks() {
     let (_clock, network) = (Stopped::here(), Arc::new(Network::default()));
     let (a, mut b) = pair(&network).await;
     const REQUESTS: u64 = 3;
-    // The small ones are there long before the bulk stream is dialled again.
+    // The small ones arrive long before the bulk stream is dialled again.
     network.break_after(1_000_000);
     for id in 0..REQUESTS {
         for elements in [400_000, 4, 300_000, 5] {

@@ -1,4 +1,4 @@
-//! Meshes of processes of one machine, that meet through Unix sockets.
+//! Meshes of processes of one machine, which meet through Unix sockets.
 
 use super::super::address::local_name;
 use super::super::registry::Registry;
@@ -8,7 +8,7 @@ fn local_config(registry: &Path, task: &str) -> MeshConfig {
     MeshConfig { local: true, ..config(registry, task) }
 }
 
-/// Where `one`'s connection with `other` leads.
+/// The address of `one`'s connection with `other`.
 fn way(one: &Someone, other: &Someone) -> Multiaddr {
     one.mesh.roster.link(other.peer()).unwrap().connection().remote.clone()
 }
@@ -39,7 +39,7 @@ async fn nodes_and_clients_of_one_machine_meet_through_sockets_without_encryptio
         client.mesh.send(b.peer(), message.clone()).unwrap();
         assert!(b.got().await.1 == message, "{elements} elements came over changed");
     }
-    // Nobody else is told of such an address.
+    // Other peers do not receive such an address.
     let told = a.mesh.roster.hello_for(false).addresses;
     assert!(told.iter().all(|address| !address.starts_with("/unix")), "{told:?}");
     let here = a.mesh.roster.hello_for(true).addresses;
@@ -49,7 +49,7 @@ async fn nodes_and_clients_of_one_machine_meet_through_sockets_without_encryptio
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_whose_socket_is_not_here_is_reached_over_tcp() {
     let (own, folder) = (temp_dir::TempDir::new().unwrap(), temp_dir::TempDir::new().unwrap());
-    // As in a container with a network of its own, whose registry folder is this one's.
+    // As in a container with its own network, whose registry folder is this one's.
     let a = Someone::join(config(own.path(), "local/0")).await.unwrap();
     let key = MeshKey::from_bytes([1; 32]).fingerprint();
     let mut registry = Registry::open(folder.path(), "lab", key, a.peer().as_str().parse().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What the mesh costs, beside what its sockets cost bare. Run it by hand:
+//! The cost of the mesh, compared with the cost of its bare sockets. Run it by hand:
 //! `cargo test --release --lib mesh::tests::speed -- --ignored --nocapture`
 
 use std::sync::mpsc::{Sender, channel};
@@ -20,7 +20,7 @@ const ROUNDS: u64 = 20_000;
 const TENSOR_BYTES: usize = 64 << 20;
 const TRANSFERS: usize = 12;
 
-/// Sends back what it gets, or counts rounds and tensors.
+/// Returns the messages that it gets, or counts rounds and tensors.
 struct Ball {
     mesh: OnceLock<Mesh>,
     report: Option<Sender<Instant>>,
@@ -55,7 +55,7 @@ fn round(step: u64) -> Envelope {
     ToMaster::Done { piece: PieceId { session: SessionId(7), number: 1 }, step }.into()
 }
 
-/// A participant on a runtime of its own, as it would be in a process of its own.
+/// A participant on a separate runtime, as in a separate process.
 fn participant(
     folder: &std::path::Path,
     task: &str,
@@ -80,7 +80,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Processor time this process has taken, in seconds; 0 if the system does not tell it this way.
+/// Processor time that this process has taken, in seconds; 0 if the system does not report it this way.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
@@ -96,7 +96,7 @@ fn rate(time: Duration) -> f64 {
     TENSOR_BYTES as f64 / 1e9 / time.as_secs_f64()
 }
 
-/// A round trip of 64 bytes on raw TCP, each side on a runtime of its own.
+/// A round trip of 64 bytes on raw TCP, each side on a separate runtime.
 fn raw_round_trip() -> Duration {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (here, there) = (runtime(), runtime());

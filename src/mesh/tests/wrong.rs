@@ -1,4 +1,4 @@
-//! Members that break the protocol, spoken byte by byte: what a node makes of them.
+//! Members that violate the protocol, byte by byte, and the node's reaction.
 
 use std::io;
 
@@ -18,12 +18,12 @@ struct Raw {
     port: Port,
     me: PeerId,
     control: PeerStream,
-    /// How the node says that they stand, first of all.
+    /// The node's standing, its first frame.
     standing: Standing,
 }
 
 impl Raw {
-    /// Connects with the node at the first address, and has heard its first words.
+    /// Connects with the node at the first address, and receives its first frames.
     async fn connect(network: &Arc<Network>, node: &Someone) -> Raw {
         let node: PeerId = node.peer().as_str().parse().unwrap();
         // The lower of the two opens the control stream.
@@ -33,7 +33,7 @@ impl Raw {
         let port = Port::new(vec![Arc::new(Memory { network: network.clone(), me })], gate);
         let address = "/memory/1".parse().unwrap();
         let mut control = port.dial(&address, Some(node), Purpose::Control).await.unwrap().stream;
-        // multistream-select: each line after its length, and the other side says the same.
+        // multistream-select: each line after its length, and the other side sends the same.
         let lines: Vec<u8> = ["/multistream/1.0.0\n", "/meshtf/control/1\n"]
             .into_iter()
             .flat_map(|line| [&[line.len() as u8], line.as_bytes()].concat())
@@ -106,7 +106,7 @@ fn message(message: impl Into<Envelope>, number: u64) -> Vec<u8> {
     frame
 }
 
-/// A prefix of a message that claims to be so long.
+/// A prefix of a message that claims these lengths.
 fn claim(header_bytes: usize, payload_bytes: usize) -> [u8; PREFIX_BYTES] {
     let taken = Taken::default();
     let kind = Kind::Message;
@@ -134,7 +134,7 @@ async fn one_that_breaks_the_protocol_loses_its_link() {
         let mut member = Raw::connect(&network, &node).await;
         member.greet(|_| {}).await;
         assert_eq!(node.up().await.as_str(), member.me.to_string());
-        // What comes before is taken.
+        // The messages before it are accepted.
         member.say(&message(number(1), 1)).await;
         assert_eq!(node.got().await.1, number(1));
         member.say(&frame).await;
@@ -163,7 +163,7 @@ async fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
     let mut node = join(&network, "local/0").await.unwrap();
     let other = join(&network, "local/1").await.unwrap();
     assert_eq!(node.up().await, *other.peer());
-    // The first to come has it, and the one who says this claims to come last.
+    // The first to connect has it, and the member that sends this claims to come last.
     let taken = |index: u32, holder: &Someone| {
         let since_unix_ms = holder.mesh.roster.own_hello().since_unix_ms;
         let holder = Holder { peer: holder.peer().clone(), addresses: holder.mesh.addresses(), since_unix_ms };

@@ -20,7 +20,7 @@ use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Peer};
 
 /// How long an idle socket is kept: longer than its sender keeps it.
 const RECEIVER_IDLE_LIMIT: Duration = Duration::from_secs(45);
-/// How long a bulk stream may take to say which link it is of, and that link to exist.
+/// How long a bulk stream may take to name its link, and that link to exist.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// By how much a buffer grows while a header comes in.
 const HEADER_STEP_BYTES: usize = 1 << 20;
@@ -47,7 +47,7 @@ pub(super) async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerS
     tokio::select! {
         result = work => match result {
             Ok(()) => {}
-            // The sender notices as well, and sends again what did not come.
+            // The sender notices as well, and sends the missing messages again.
             Err(Unread::Broken(error)) => tracing::debug!(peer = %link.peer, %error, "a bulk stream from it broke"),
             Err(Unread::Wrong(why)) => end_for(roster, &link, &why),
         },
@@ -59,8 +59,8 @@ fn end_for(roster: &Roster, link: &Arc<Link>, why: &str) {
     roster.end(link, &format!("its bulk data cannot be accepted: {why}"));
 }
 
-/// The link of a bulk stream, which its sender says first. The link is up here only once the peer's Hello was read, which may
-/// have been sent just before.
+/// The link of a bulk stream, which its sender names first. The link is up on this side only once the peer's Hello was read,
+/// which may have been sent just before.
 async fn link_of(roster: &Roster, peer: &Peer, socket: &mut PeerStream) -> Result<Arc<Link>, Unread> {
     let mut changes = roster.changes();
     let mut number = [0; 8];
@@ -112,7 +112,7 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
         return Err(Unread::Wrong("a bulk stream carries messages only".to_owned()));
     }
     link.acknowledged(prefix.taken, &[]).map_err(Unread::Wrong)?;
-    // For the header and what it is decoded to. A small one needs no reservation.
+    // For the header and its decoded form. A small one needs no reservation.
     let reserved = match prefix.header_bytes {
         0..HEADER_STEP_BYTES => None,
         bytes => match memory::try_reserve(2 * bytes) {
@@ -120,7 +120,7 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
             Err(failure) => return Ok(Some(refuse(socket, prefix, failure).await?)),
         },
     };
-    // Grown as it comes in: a claimed length costs this side no more than it costs the peer.
+    // Grown as it arrives: a claimed length costs this side no more than it costs the peer.
     let mut header = Vec::new();
     while header.len() < prefix.header_bytes {
         let start = header.len();
@@ -147,8 +147,8 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
     Ok(Some((prefix, Envelope { message: header.message, tensors })))
 }
 
-/// Passes over a message for whose header there is no memory. The message that is delivered in its place says who waits for an
-/// answer.
+/// Skips a message for whose header there is no memory. The message that is delivered in its place names the requests that wait
+/// for an answer.
 async fn refuse(socket: &mut PeerStream, prefix: Prefix, failure: Failure) -> io::Result<(Prefix, Envelope)> {
     let mut start = [0; frame::TELLING_BYTES];
     socket.read_exact(&mut start).await?;
@@ -163,7 +163,7 @@ async fn pass_over(socket: &mut PeerStream, bytes: usize) -> io::Result<()> {
     if passed < bytes as u64 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// Reads a tensor into the memory it then keeps.
+/// Reads a tensor into its final memory.
 async fn read_tensor(socket: &mut PeerStream, link: &Link, header: TensorHeader) -> io::Result<Tensor> {
     let bytes = header.payload_bytes().map_err(io::Error::other)?;
     if let Some(strings) = header.strings {

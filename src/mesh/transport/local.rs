@@ -1,12 +1,11 @@
-//! Streams between processes of one user on one machine: Linux's Unix sockets, whose names lie in no folder.
+//! Streams between processes of one user on one machine: Linux's Unix sockets, with abstract names.
 //!
-//! The two ends shake hands in [TLS](super::tls) as they do over TCP, so that each has proven its PeerId, and go on without
-//! encryption: what is written passes through the kernel of this machine alone, and the kernel says that the other end is of
-//! the same user, who can read this process's memory anyway. A socket that belongs to another user is refused by either end.
+//! The two ends perform the [TLS](super::tls) handshake as they do over TCP, so that each has proven its PeerId, and continue
+//! without encryption: the bytes pass through the kernel of this machine alone, and the kernel reports that the other end is of
+//! the same user, who can read this process's memory anyway. Either end refuses a socket that belongs to another user.
 //!
-//! After the handshake the end that dialled speaks first. The other says with one byte that it has all of the handshake: it
-//! may have read further, and what it read must not be anything that follows the handshake. Bulk goes through
-//! [shared memory](ring).
+//! After the handshake the end that dialled speaks first. The other confirms with one byte that it has all of the handshake: it
+//! may have read further, and those bytes must not be any that follow the handshake. Bulk goes through [shared memory](ring).
 
 mod ring;
 mod stream;
@@ -29,9 +28,9 @@ use super::tls::{Met, Tls};
 use super::{Arrival, CONNECT_LIMIT, ListenEvent, Secured, Transport};
 use crate::mesh::address::local_name;
 
-/// What the names of sockets begin with.
+/// The prefix of the names of sockets.
 const NAME: &str = "@meshtf-";
-/// What the listening end says, encrypted, once it has all of the handshake: that it has, and how bulk comes after it.
+/// The listening end's confirmation, encrypted, that it has all of the handshake; its value states the format of bulk.
 const READY: u8 = 2;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -47,7 +46,7 @@ pub struct Local {
 
 impl Local {
     /// # Errors
-    /// If the system does not say whose process this is.
+    /// If the system does not report the user of this process.
     pub fn new(me: PeerId, tls: Arc<Tls>) -> io::Result<Self> {
         let (here, _there) = UnixStream::pair()?;
         Ok(Local { tls, me, user: here.peer_cred()?.uid() })
@@ -70,7 +69,7 @@ impl Transport for Local {
     fn dial(&self, address: &Multiaddr) -> BoxFuture<'static, io::Result<Secured>> {
         let (name, tls, user) = (socket_name(address), Arc::clone(&self.tls), self.user);
         async move {
-            // If too many wait to be accepted, it fails at once.
+            // If too many connections wait to be accepted, it fails at once.
             let socket = Socket2::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
             socket.connect(&name?)?;
             let socket = UnixStream::from_std(socket.into())?;
@@ -166,7 +165,7 @@ fn named(name: &str) -> Multiaddr {
 /// The name of the socket of an address that [`Local`] handles.
 fn socket_name(address: &Multiaddr) -> io::Result<SockAddr> {
     let name = local_name(address).ok_or(io::ErrorKind::InvalidInput)?;
-    // A name that begins with a zero lies in no folder.
+    // A name that begins with a zero is abstract: it is not in the file system.
     SockAddr::unix(name.replacen('@', "\0", 1))
 }
 
@@ -181,7 +180,7 @@ mod tests {
         Local::new(identity.public().to_peer_id(), Arc::new(Tls::new(&identity).unwrap())).unwrap()
     }
 
-    /// The next that connects.
+    /// The next connection.
     async fn arrival(events: &mut BoxStream<'static, ListenEvent>) -> Box<dyn Arrival> {
         match events.next().await.unwrap() {
             ListenEvent::Arrived { remote, mut arrival, .. } => {
@@ -202,7 +201,7 @@ mod tests {
         let words = vec![7; 1 << 20];
         let dial = async {
             let mut dialled = a.dial(&address).await.unwrap();
-            // At once, so that it lies in the socket right behind the handshake.
+            // At once, so that it is in the socket right behind the handshake.
             dialled.stream.write_all(&words).await.unwrap();
             dialled.stream.write_all(b"!").await.unwrap();
             dialled.stream.shutdown().await.unwrap();
@@ -225,7 +224,7 @@ mod tests {
         let (a, b) = (local(), Local { user: u32::MAX - 1, ..local() });
         let address = b.besides().unwrap();
         let mut events = b.listen(&address).unwrap();
-        // The listener takes everybody for another user.
+        // The listener takes every peer for another user.
         let accept = async {
             let ListenEvent::Arrived { mut arrival, .. } = events.next().await.unwrap() else {
                 panic!("nobody connected")

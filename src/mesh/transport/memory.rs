@@ -30,15 +30,15 @@ const BACKLOG: usize = 64;
 pub struct Network {
     listeners: Mutex<BTreeMap<u64, (PeerId, mpsc::Sender<ListenEvent>)>>,
     lines: Mutex<Vec<Weak<Line>>>,
-    /// Who dialled, once for each stream so far; a stream's number is the address of the side that dialled it.
+    /// The PeerId of the dialler of each stream so far; a stream's number is the address of the side that dialled it.
     dialled: Mutex<Vec<PeerId>>,
     /// All dials fail.
     is_parted: AtomicBool,
-    /// Those who can neither dial nor be dialled.
+    /// Participants that can neither dial nor be dialled.
     alone: Mutex<BTreeSet<PeerId>>,
-    /// So many dials wait for one another still.
+    /// The number of dials that still wait for one another.
     together: Mutex<Option<(usize, Arc<Barrier>)>>,
-    /// The first stream that has carried so many bytes breaks there.
+    /// The first stream that has carried this many bytes breaks at that byte.
     breaks_after: Mutex<Option<usize>>,
 }
 
@@ -53,18 +53,18 @@ impl Network {
         self.lines().iter().for_each(|line| line.is_mute.store(true, Ordering::Relaxed));
     }
 
-    /// Whether dials fail, as after a time in which nobody answers.
+    /// Whether dials fail, as after a time without an answer.
     pub fn part(&self, is_parted: bool) {
         self.is_parted.store(is_parted, Ordering::Relaxed);
     }
 
-    /// Breaks every stream that there is; dials to and from `peer` fail from now on, as after a time in which nobody answers.
+    /// Breaks every stream that exists; dials to and from `peer` fail from now on, as after a time without an answer.
     pub fn cut_off(&self, peer: PeerId) {
         lock(&self.alone).insert(peer);
         self.cut();
     }
 
-    /// Those who were cut off can dial and be dialled again.
+    /// Participants that were cut off can dial and be dialled again.
     pub fn join_all(&self) {
         lock(&self.alone).clear();
     }
@@ -74,7 +74,7 @@ impl Network {
         *lock(&self.together) = Some((count, Arc::new(Barrier::new(count))));
     }
 
-    /// Breaks the first stream that has carried so many bytes since it was dialled, at that byte.
+    /// Breaks the first stream that has carried this many bytes since it was dialled, at that byte.
     pub fn break_after(&self, bytes: usize) {
         *lock(&self.breaks_after) = Some(bytes);
     }
@@ -84,7 +84,7 @@ impl Network {
         lock(&self.breaks_after).is_none()
     }
 
-    /// Who dialled the streams so far.
+    /// The diallers of the streams so far.
     pub fn dialled(&self) -> Vec<PeerId> {
         lock(&self.dialled).clone()
     }
@@ -95,7 +95,7 @@ impl Network {
         lines.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What a dial waits for, if it is to wait for others.
+    /// The barrier for a dial, if it is to wait for other dials.
     fn others(&self) -> Option<Arc<Barrier>> {
         let mut together = lock(&self.together);
         let (left, barrier) = together.as_mut()?;
@@ -108,7 +108,7 @@ impl Network {
     }
 }
 
-/// What both ends of a stream share.
+/// The shared state of both ends of a stream.
 #[derive(Default)]
 struct Line {
     is_cut: watch::Sender<bool>,
@@ -203,7 +203,7 @@ fn port(address: &Multiaddr) -> Option<u64> {
     }
 }
 
-/// A place among the listeners.
+/// A listener's entry in the network.
 struct Listening {
     network: Arc<Network>,
     port: u64,
@@ -233,7 +233,7 @@ struct Pipe {
     pipe: DuplexStream,
     line: Arc<Line>,
     network: Arc<Network>,
-    /// Wakes who reads once the line is cut.
+    /// Wakes the reader once the line is cut.
     cut: BoxFuture<'static, ()>,
 }
 
@@ -289,7 +289,7 @@ impl AsyncWrite for Pipe {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What is mute does not even say that it ends.
+        // A mute stream does not even send its end.
         if self.is_mute() { Poll::Ready(Ok(())) } else { Pin::new(&mut self.pipe).poll_shutdown(cx) }
     }
 }

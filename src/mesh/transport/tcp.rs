@@ -87,7 +87,7 @@ impl Transport for Tcp {
 
 type Accepted = <TcpListeners as libp2p::core::Transport>::ListenerUpgrade;
 
-/// What the mesh is told of an event of libp2p's listener; `None` after its end.
+/// The mesh's form of an event of libp2p's listener; `None` after its end.
 fn listen_event(event: TransportEvent<Accepted, io::Error>, tls: &Arc<Tls>) -> Option<ListenEvent> {
     Some(match event {
         TransportEvent::NewAddress { listen_addr, .. } => ListenEvent::Opened(listen_addr),

@@ -1,7 +1,7 @@
-//! TLS between two PeerIds: what libp2p's specification asks for, on rustls.
+//! TLS between two PeerIds, as libp2p's specification requires it, on rustls.
 //!
-//! It says who is there and nothing else; [`admission`](crate::mesh::admission) finds out whether that one is let in.
-//! Nothing here can be made to write a session's secrets to a file.
+//! It identifies the peer and nothing else; [`admission`](crate::mesh::admission) decides whether it is admitted. No setting
+//! makes this module write a session's secrets to a file.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ use super::{BINDING_LABEL, ByteStream, Secured};
 use crate::mesh::denied::Denied;
 use crate::mesh::error::MeshError;
 
-/// What every libp2p node offers: a stranger is not told that this one is of meshtf.
+/// The protocol name that every libp2p node offers: an unauthenticated peer does not learn that this one is of meshtf.
 const ALPN: &[u8] = b"libp2p";
 
 /// Both ends of TLS, with one certificate.
@@ -49,7 +49,7 @@ impl Tls {
             cipher_suite::TLS13_AES_256_GCM_SHA384,
             cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
         ];
-        // Taken as it is: rustls's own check of a certificate stumbles over libp2p's extension.
+        // Taken as it is: rustls's own check of a certificate rejects libp2p's extension.
         let signer = aws_lc_rs::sign::any_ecdsa_type(key).map_err(|error| MeshError::Certificate(error.to_string()))?;
         let certified = Arc::new(SingleCertAndKey::from(CertifiedKey::new(vec![certificate], signer)));
         Ok(Tls { provider: Arc::new(provider), certified })
@@ -100,7 +100,7 @@ impl Tls {
         Ok(Arc::new(server).into())
     }
 
-    /// TLS alone, to measure and to test against.
+    /// TLS alone, for measurements and tests.
     #[cfg(test)]
     pub fn bare(&self) -> (TlsConnector, TlsAcceptor) {
         let any = Arc::<PeerCertificate>::default;
@@ -118,12 +118,12 @@ fn met<S>(certificate: &PeerCertificate, stream: TlsStream<S>) -> io::Result<Met
     Ok(Met { peer, binding, stream })
 }
 
-/// What TLS is spoken over.
+/// The socket under TLS.
 pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
 
-/// Two ends that have proven who they are.
+/// Two ends that have proven their PeerIds.
 pub struct Met<S> {
     peer: PeerId,
     binding: [u8; 32],
@@ -131,12 +131,12 @@ pub struct Met<S> {
 }
 
 impl<S: Socket> Met<S> {
-    /// They go on in TLS.
+    /// They continue in TLS.
     pub fn encrypted(self) -> Secured {
         Secured { peer: self.peer, binding: self.binding, stream: Box::new(self.stream) }
     }
 
-    /// They go on without TLS. Neither end may have read more than what the other wrote in it.
+    /// They continue without TLS. Neither end may have read beyond the bytes that the other wrote in it.
     #[cfg(target_os = "linux")]
     pub fn bare(self) -> Secured
     where
@@ -151,7 +151,7 @@ impl<S: Socket> Met<S> {
 }
 
 impl<S: Socket> ByteStream for TlsStream<S> {
-    /// So many bytes are encrypted before they are written to the socket.
+    /// Chunks of this many bytes are encrypted before they are written to the socket.
     fn expect_writes_of(&mut self, bytes: usize) {
         match self {
             TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(bytes)),
@@ -162,8 +162,8 @@ impl<S: Socket> ByteStream for TlsStream<S> {
     fn expect_bulk(&mut self) {}
 }
 
-/// The certificate of the other end of one handshake. Any is taken that proves a PeerId: whether that one is let in is not
-/// decided here.
+/// The certificate of the other end of one handshake. Any certificate that proves a PeerId is accepted: whether that peer is
+/// admitted is decided elsewhere.
 ///
 /// TLS 1.3 asks for the certificate first and, always, for the signature that proves it then. Both are judged at the second
 /// question, so that a certificate is parsed, and its own signatures are checked, once.
@@ -192,7 +192,7 @@ impl PeerCertificate {
         Ok(HandshakeSignatureValid::assertion())
     }
 
-    /// libp2p's certificates are ECDSA over P-256; the others are what its specification allows.
+    /// libp2p's certificates are ECDSA over P-256; the other schemes are those that its specification allows.
     fn schemes() -> Vec<SignatureScheme> {
         vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ECDSA_NISTP384_SHA384, SignatureScheme::ED25519]
     }
@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    /// Who each side finds at the other end.
+    /// The PeerId that each side finds at the other end.
     async fn meet(dialler: &Tls, listener: &Tls) -> [io::Result<PeerId>; 2] {
         let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let dial = async { dialler.connect(TcpStream::connect(port.local_addr().unwrap()).await.unwrap()).await };

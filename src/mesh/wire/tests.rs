@@ -1,9 +1,9 @@
-//! Threads that push, the task that writes and a stream that takes little: in every order in which they
-//! can come with few interruptions.
+//! A model test of the wire: threads that push, the task that writes and a stream that takes few bytes, in every interleaving
+//! with few interruptions.
 //!
-//! The threads of a run go one at a time, from one place where another may come in to the next. Which goes on is a choice; the
-//! runs take each sequence of choices once. loom and shuttle do more, but take the place of std's types in all that they run,
-//! tokio and futures included.
+//! The threads of a run execute one at a time, from one switch point to the next. Which thread continues is a choice; the runs
+//! take each sequence of choices once. loom and shuttle do more, but take the place of std's types in all that they run, tokio
+//! and futures included.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,29 +14,29 @@ use std::thread;
 
 use super::*;
 
-/// How often in a run another thread comes in while one could go on. If a thread has to wait, any other may go on.
+/// How often in a run another thread is scheduled while one could continue. If a thread has to wait, any other may continue.
 const MOST_INTERRUPTIONS: usize = 2;
 /// More runs than this are not a small model.
 const MOST_RUNS: usize = 400_000;
 
-/// What the threads of a run share: whose turn it is, and what was chosen so far.
+/// The shared state of the threads of a run: whose turn it is, and the choices so far.
 struct Turns {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    /// Whether a thread can go on; `None` once it has ended.
+    /// Whether a thread can continue; `None` once it has ended.
     ready: Vec<Option<bool>>,
     turn: usize,
     choices: Choices,
-    /// How often another came in while a thread could go on.
+    /// How often another thread was scheduled while one could continue.
     interrupted: usize,
-    /// A thread has panicked: the others end, too.
+    /// A thread has panicked: the other threads end, too.
     failed: bool,
 }
 
-/// A thread of a run, which says so when it ends.
+/// A thread of a run, which reports its end.
 struct Body(usize, Arc<Turns>);
 
 impl Drop for Body {
@@ -53,7 +53,7 @@ impl Drop for Body {
     }
 }
 
-/// The choices of this run: each is one of so many.
+/// The choices of this run, each with the number of its alternatives.
 #[derive(Default)]
 struct Choices {
     made: Vec<(usize, usize)>,
@@ -87,7 +87,7 @@ thread_local! {
     static ME: RefCell<Option<(usize, Arc<Turns>)>> = const { RefCell::new(None) };
 }
 
-/// Where another thread of the run may come in.
+/// A point at which another thread of the run may be scheduled.
 pub(super) fn pause() {
     let Some((me, turns)) = ME.with_borrow(Option::clone) else { return };
     let mut state = lock(&turns.state);
@@ -95,12 +95,12 @@ pub(super) fn pause() {
     turns.wait_for(me, state);
 }
 
-/// Lets others go on until something holds that only they can bring about.
+/// Lets other threads run until a condition holds that only they can bring about.
 pub(super) fn until(holds: impl Fn() -> bool) {
     let Some((me, turns)) = ME.with_borrow(Option::clone) else { return };
     while !holds() {
         let mut state = lock(&turns.state);
-        // Asked again once another thread has gone on.
+        // Asked again once another thread has run.
         state.ready[me] = Some(false);
         turns.pass_on(&mut state);
         turns.wait_for(me, state);
@@ -108,12 +108,12 @@ pub(super) fn until(holds: impl Fn() -> bool) {
 }
 
 impl Turns {
-    /// Gives the turn to one of those that can go on, which may be this thread again.
+    /// Gives the turn to one of the threads that can continue, which may be this thread again.
     fn pass_on(&self, state: &mut State) {
         let is_able = |i: &usize| state.ready.get(*i) == Some(&Some(true));
         let others = (0..state.ready.len()).filter(|i| *i != state.turn && is_able(i));
         let able: Vec<usize> = match is_able(&state.turn) {
-            // It is taken off its way only so often.
+            // It is interrupted only a limited number of times.
             true if state.interrupted == MOST_INTERRUPTIONS => vec![state.turn],
             true => [state.turn].into_iter().chain(others).collect(),
             false => others.collect(),
@@ -128,7 +128,7 @@ impl Turns {
         self.changed.notify_all();
     }
 
-    /// So too, after something was done that others may have waited for.
+    /// The same, after an action that other threads may have waited for.
     fn go_on(&self, state: &mut State) {
         state.ready.iter_mut().flatten().for_each(|ready| *ready = true);
         self.pass_on(state);
@@ -142,13 +142,13 @@ impl Turns {
     }
 }
 
-/// Threads, and what is checked when they have ended.
+/// Threads, and the check after their end.
 struct Run {
     bodies: Vec<Box<dyn FnOnce() + Send>>,
     check: Box<dyn FnOnce()>,
 }
 
-/// Runs what `make` makes in every order; returns how many there are.
+/// Executes the runs that `make` returns, one in each order; returns the number of orders.
 fn in_every_order(make: impl Fn() -> Run) -> usize {
     let mut choices = Choices::default();
     for run in 1.. {
@@ -182,14 +182,14 @@ fn in_every_order(make: impl Fn() -> Run) -> usize {
     unreachable!("the runs have an end")
 }
 
-/// A stream that takes some bytes at a time, and what it took.
+/// A stream that takes a few bytes at a time, and records them.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Taken>>);
 
 #[derive(Default)]
 struct Taken {
     bytes: Vec<u8>,
-    /// What it does at each write: takes so many bytes, or none for now. All of them after that.
+    /// Its response to each write: takes this many bytes, or none for now. After that, it takes all of them.
     takes: VecDeque<Option<usize>>,
     waits: Option<Waker>,
     closed: bool,
@@ -228,7 +228,7 @@ impl AsyncWrite for Sink {
     }
 }
 
-/// The connection's task is woken.
+/// A waker for the connection's task.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -237,7 +237,7 @@ impl Wake for Woken {
     }
 }
 
-/// Threads that push these frames, the last of which closes the wire, and the task that writes until all of it is there.
+/// Threads that push these frames, the last of which closes the wire, and the task that writes until all of it has arrived.
 fn check(frames: &[&[&'static str]], takes: &[Option<usize>], closes: bool) -> usize {
     in_every_order(|| {
         let wire = Arc::new(Wire::<Sink>::default());
@@ -267,12 +267,12 @@ fn check(frames: &[&[&'static str]], takes: &[Option<usize>], closes: bool) -> u
                 let taken = lock(&task_sink.0);
                 taken.bytes.len() == total && (taken.closed || !closes)
             };
-            // Nothing but being woken makes it look again: a frame that nobody tells it of stays for ever.
+            // Only a wake-up makes it poll again: a frame without one stays in the queue for ever.
             while !is_done() {
                 until(|| task_woken.0.load(Ordering::SeqCst) || is_done());
                 if task_woken.0.swap(false, Ordering::SeqCst) {
                     let waker = task_woken.clone().into();
-                    // As the connection's task does: first it says whom to wake, then it looks.
+                    // As the connection's task does: first it registers its waker, then it polls.
                     task_wire.register(&waker);
                     pause();
                     let answer = task_wire.poll_write(&mut Context::from_waker(&waker));

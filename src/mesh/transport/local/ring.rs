@@ -1,9 +1,9 @@
-//! Memory that two processes of this machine share, and how its descriptor gets from one to the other.
+//! Memory that two processes of this machine share, and the passing of its descriptor from one to the other.
 //!
 //! A ring is made by the process that writes it, which passes the descriptor over a Unix socket; the other maps it for reading.
-//! What lies in it may change at any time, by whatever the writer does, so it is only ever copied. The reader takes nothing
-//! but a file in memory that has exactly [`RING_BYTES`] and is sealed against shrinking: reading beyond the end of a file that
-//! was shortened would kill the process.
+//! Its contents may change at any time, whatever the writer does, so they are only ever copied. The reader accepts only a file
+//! in memory that has exactly [`RING_BYTES`] and is sealed against shrinking: reading beyond the end of a file that was
+//! shortened would kill the process.
 
 #![allow(unsafe_code, reason = "memory is mapped, and a descriptor passed, in C")]
 
@@ -17,15 +17,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use meshtf_tensor::memory;
 use tokio::io::ReadBuf;
 
-/// Bytes of a ring: little enough to stay in the processor's cache between writer and reader. Measured: more is not faster, and
-/// half of it is slower.
+/// Bytes of a ring: small enough to stay in the processor's cache between writer and reader. Measured: a larger one is not
+/// faster, and one of half the size is slower.
 pub const RING_BYTES: usize = 2 << 20;
 /// Most rings that this process writes. Streams beyond that send through their sockets.
 const MAX_RINGS: usize = 64;
 /// The rings that this process writes.
 static RINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// Memory that is mapped, of [`RING_BYTES`].
+/// A mapping of [`RING_BYTES`] of memory.
 struct Mapping(NonNull<u8>);
 
 // SAFETY: it owns what it points to, which any thread may access.
@@ -52,7 +52,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The end of a ring that is written. It counts as memory of this process.
+/// The writing end of a ring. It counts as memory of this process.
 pub struct Written {
     mapping: Mapping,
     _counted: Counted,
@@ -71,15 +71,15 @@ impl Written {
     /// Writes bytes from position `at` on.
     ///
     /// # Panics
-    /// If they go beyond the end.
+    /// If they exceed the end.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= RING_BYTES && bytes.len() <= RING_BYTES - at, "{} bytes at {at} of a ring", bytes.len());
-        // SAFETY: the part that is written was just checked to lie within the mapping, which no reference points into.
+        // SAFETY: the part that is written was just checked to be within the mapping, which no reference points into.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapping.0.as_ptr().add(at), bytes.len()) };
     }
 }
 
-/// The end of a ring that is read.
+/// The reading end of a ring.
 pub struct Read(Mapping);
 
 impl Read {
@@ -95,7 +95,7 @@ impl Read {
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(wrong("the shared memory that it passes is not sealed against shrinking"));
         }
-        // A page of a file of huge pages can be taken away in spite of the seal.
+        // A page of a file of huge pages can be removed in spite of the seal.
         if file_system(&file)? != i128::from(libc::TMPFS_MAGIC) {
             return Err(wrong("the shared memory that it passes is not of ordinary pages"));
         }
@@ -106,14 +106,14 @@ impl Read {
         Mapping::of(&file, libc::PROT_READ).map(Read)
     }
 
-    /// Appends to `into` as many bytes from position `at` on as it has room for, at most `count`. Returns how many.
+    /// Appends to `into` as many bytes from position `at` on as fit, at most `count`. Returns how many.
     ///
     /// # Panics
-    /// If `count` goes beyond the end.
+    /// If `count` exceeds the end.
     pub fn take(&self, at: usize, count: usize, into: &mut ReadBuf<'_>) -> usize {
         assert!(at <= RING_BYTES && count <= RING_BYTES - at, "{count} bytes at {at} of a ring");
         let count = count.min(into.remaining());
-        // SAFETY: `count` bytes lie within the mapping, and within the room of `into`, which are filled by the copy. The writer
+        // SAFETY: `count` bytes are within the mapping, and within the room of `into`, which are filled by the copy. The writer
         // may change them meanwhile; then other bytes are copied.
         unsafe {
             let room = into.unfilled_mut().as_mut_ptr().cast::<u8>();
@@ -164,7 +164,7 @@ fn sealed_memory() -> io::Result<File> {
     if sealed < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
-/// The kind of file system that a file lies in.
+/// The kind of file system that contains a file.
 fn file_system(file: &File) -> io::Result<i128> {
     let mut about = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the system writes to `about`, all of whose fields are numbers.
@@ -173,12 +173,12 @@ fn file_system(file: &File) -> io::Result<i128> {
     if failed { Err(io::Error::last_os_error()) } else { Ok(i128::from(unsafe { about.assume_init() }.f_type)) }
 }
 
-/// The peer broke the rules of shared memory: what it sends cannot be taken.
+/// The peer broke the rules of shared memory: its bytes cannot be taken.
 pub fn wrong(why: &str) -> io::Error {
     io::Error::other(why.to_owned())
 }
 
-/// Room for one descriptor beside a message, and no more: the system drops others.
+/// Room for one descriptor attached to a message, and no more: the system drops further ones.
 #[repr(C)]
 struct Beside {
     head: libc::cmsghdr,
@@ -186,10 +186,10 @@ struct Beside {
 }
 
 impl Beside {
-    /// The length of head and descriptor, as the head says it.
+    /// The length of head and descriptor, as the head states it.
     const BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<RawFd>();
 
-    /// A message of one byte with this beside it. Both must outlive its use.
+    /// A message of one byte with this attached. Both must outlive its use.
     fn message(&mut self, part: &mut libc::iovec) -> libc::msghdr {
         // SAFETY: all of its fields are numbers and pointers, for which zero is a value.
         let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -210,7 +210,7 @@ impl Beside {
     }
 }
 
-/// Sends one byte with a descriptor beside it.
+/// Sends one byte with a descriptor attached.
 ///
 /// # Errors
 /// The socket's.
@@ -227,10 +227,10 @@ pub fn send_with(socket: BorrowedFd<'_>, mut byte: u8, descriptor: BorrowedFd<'_
     }
 }
 
-/// Takes one byte, and the descriptor beside it if there is one; `None` at the end of the stream.
+/// Takes one byte, and the descriptor attached to it if there is one; `None` at the end of the stream.
 ///
 /// # Errors
-/// The socket's; or there was more beside the byte.
+/// The socket's; or more was attached to the byte.
 pub fn take_with(socket: BorrowedFd<'_>) -> io::Result<Option<(u8, Option<OwnedFd>)>> {
     let mut byte = 0u8;
     let mut part = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };
@@ -245,13 +245,13 @@ pub fn take_with(socket: BorrowedFd<'_>) -> io::Result<Option<(u8, Option<OwnedF
     let whole = beside_bytes >= Beside::BYTES;
     let is_one = beside.head.cmsg_level == libc::SOL_SOCKET && beside.head.cmsg_type == libc::SCM_RIGHTS;
     let descriptor = (whole && is_one && beside.descriptor >= 0).then(|| {
-        // SAFETY: the system has just opened it for this process, and said its number nowhere else.
+        // SAFETY: the system has just opened it for this process, and returned its number nowhere else.
         unsafe { OwnedFd::from_raw_fd(beside.descriptor) }
     });
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
         return Err(match descriptor {
             Some(_) => wrong("it passes more than one descriptor"),
-            // The system had no place for it in this process.
+            // The system had no free descriptor for it in this process.
             None => io::Error::from_raw_os_error(libc::EMFILE),
         });
     }

@@ -1,11 +1,11 @@
 //! A stream of this machine: a Unix socket, through which bytes go as they are until one end expects bulk.
 //!
 //! Then the sender offers a [ring](super::ring) of shared memory with the first byte: the bytes go through the ring, and the
-//! socket says how many. Both ends count by themselves, and what the other says is checked: nothing but bytes is shared. Without
-//! a ring the bytes go through the socket.
+//! socket carries their counts. Both ends count by themselves, and the other end's counts are checked: only bytes are shared.
+//! Without a ring the bytes go through the socket.
 //!
-//! The socket carries numbers of four bytes, little-endian: from the writer, of bytes that were put into the ring behind those
-//! before; from the reader, of bytes whose place is free again.
+//! The socket carries numbers of four bytes, little-endian: from the writer, the number of bytes appended to the ring; from the
+//! reader, the number of bytes whose space is free again.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::mesh::transport::ByteStream;
 /// The first byte of bulk: it goes through the socket, or through the ring that comes with the byte.
 const PLAIN: u8 = 0;
 const RING: u8 = 1;
-/// The reader says that a part of the ring is free again once it is so large.
+/// The reader reports a part of the ring as free again once it has this many bytes.
 const FREED_STEP: usize = RING_BYTES / 8;
 
 /// The stream.
@@ -31,12 +31,12 @@ pub struct LocalStream {
     way: Way,
 }
 
-/// How bytes go.
+/// The path of the bytes.
 enum Way {
     Socket,
     /// Bulk will be written: the first write offers a ring, if there is one.
     Offers(Option<(ring::Written, OwnedFd)>),
-    /// Bulk will be read, the first byte of which says how it comes.
+    /// Bulk will be read, the first byte of which states its path.
     Awaits,
     Writes(Writer),
     Reads(Reader),
@@ -47,7 +47,7 @@ impl LocalStream {
         LocalStream { socket, way: Way::Socket }
     }
 
-    /// Says how the bytes will go.
+    /// Announces the path of the bytes.
     fn poll_offer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Way::Offers(offered) = &mut self.way {
             let said = self.socket.try_io(Interest::WRITABLE, || match offered {
@@ -65,7 +65,7 @@ impl LocalStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Hears how the bytes will come. Returns whether any will.
+    /// Receives the path of the bytes. Returns whether any will come.
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         loop {
             let heard = self.socket.try_io(Interest::READABLE, || ring::take_with(self.socket.as_fd()));
@@ -103,7 +103,7 @@ impl AsyncRead for LocalStream {
         let LocalStream { socket, way } = &mut *self;
         match way {
             Way::Reads(reader) => {
-                // Bytes of a ring cost no call of the system: without this, a long tensor would leave other tasks no turn.
+                // Bytes of a ring cost no system call: without this, a long tensor would leave other tasks no turn.
                 let turn = ready!(poll_proceed(cx));
                 ready!(reader.poll(socket, cx, into))?;
                 turn.made_progress();
@@ -153,7 +153,7 @@ impl AsyncWrite for LocalStream {
 struct Writer {
     ring: ring::Written,
     at: usize,
-    /// Bytes of the ring that hold nothing which is still to be read.
+    /// Bytes of the ring that contain nothing that is still to be read.
     free: usize,
     told: Told,
     heard: Heard,
@@ -176,14 +176,14 @@ impl Writer {
         self.at = (self.at + count) % RING_BYTES;
         self.free -= count;
         self.told.owed += count;
-        // What the socket does not take now goes before the next bytes, or with a flush.
+        // Bytes that the socket does not take now go before the next bytes, or with a flush.
         if let Poll::Ready(told) = self.told.poll(socket, cx) {
             told?;
         }
         Poll::Ready(Ok(count))
     }
 
-    /// Hears of places that are free again; `None` at the end of the stream.
+    /// Receives counts of space that is free again; `None` at the end of the stream.
     fn poll_freed(&mut self, socket: &UnixStream, cx: &mut Context<'_>) -> Poll<io::Result<Option<()>>> {
         let Some(freed) = ready!(self.heard.poll(socket, cx))? else { return Poll::Ready(Ok(None)) };
         if freed > RING_BYTES - self.free {
@@ -198,9 +198,9 @@ impl Writer {
 struct Reader {
     ring: ring::Read,
     at: usize,
-    /// Bytes from there on that were written and not read.
+    /// Bytes from that position on that were written and not read.
     available: usize,
-    /// Bytes before it that were read, of which the writer was not told.
+    /// Bytes before it that were read, and of which the writer was not notified.
     read: usize,
     told: Told,
     heard: Heard,
@@ -213,7 +213,7 @@ impl Reader {
 
     fn poll(&mut self, socket: &UnixStream, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         while self.available == 0 {
-            // The writer may wait for it. Whether it is still there shows where something is read.
+            // The writer may wait for it. A read shows whether the writer still exists.
             let _told = self.told.poll(socket, cx);
             let Some(written) = ready!(self.heard.poll(socket, cx))? else { return Poll::Ready(Ok(())) };
             if written > RING_BYTES.saturating_sub(self.read + self.told.untold()) {
@@ -233,24 +233,24 @@ impl Reader {
     }
 }
 
-/// Numbers that are to be said.
+/// Counts to send.
 #[derive(Default)]
 struct Told {
-    /// The sum of those that are not under way.
+    /// The sum of the counts that are not being sent.
     owed: usize,
-    /// One that is, of which this much is still to be written.
+    /// The count that is being sent, of which this many bytes are still to be written.
     number: [u8; 4],
     left: usize,
 }
 
 impl Told {
-    /// What the other end was not told yet.
+    /// The sum that the other end has not been sent in full.
     fn untold(&self) -> usize {
         let under_way = if self.left > 0 { u32::from_le_bytes(self.number) as usize } else { 0 };
         self.owed + under_way
     }
 
-    /// Writes what is owed.
+    /// Writes the counts that are owed.
     fn poll(&mut self, socket: &UnixStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.left == 0 {
@@ -270,7 +270,7 @@ impl Told {
     }
 }
 
-/// Numbers that come.
+/// Counts that arrive.
 #[derive(Default)]
 struct Heard {
     /// The first bytes of one.
@@ -279,7 +279,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// The sum of those that are there, once one is; `None` at the end of the stream.
+    /// The sum of the counts that have arrived, once one has; `None` at the end of the stream.
     fn poll(&mut self, socket: &UnixStream, cx: &mut Context<'_>) -> Poll<io::Result<Option<usize>>> {
         let mut bytes = [0; 64];
         loop {
@@ -329,7 +329,7 @@ mod tests {
         (writer, reader)
     }
 
-    /// Bytes that tell where they belong.
+    /// Bytes whose values identify their positions.
     fn numbered(count: usize) -> Vec<u8> {
         (0..count).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
     }
@@ -376,7 +376,7 @@ mod tests {
         reader.read_exact(&mut came).await.unwrap();
         more.await.unwrap();
         assert!(came == bytes);
-        // What was written before the end is still read.
+        // Bytes that were written before the end are still read.
         drop(writer);
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).await.unwrap();
@@ -389,7 +389,7 @@ mod tests {
             let mut end = Box::pin(writer.read(&mut nothing));
             assert!(futures::poll!(&mut end).is_pending());
             drop(reader);
-            // It ends, or is reset, since something was not read.
+            // The stream ends, or is reset, since some bytes were not read.
             assert!(end.await.map_or(true, |count| count == 0));
         }
         assert!(writer.write_all(&bytes).await.is_err());
@@ -417,7 +417,7 @@ mod tests {
             let kind = read.err().map(|error| error.kind());
             assert_eq!(kind, ["too much", "wrong"].contains(&says).then_some(io::ErrorKind::Other), "{numbers:?}");
         }
-        // A reader that frees what was never written.
+        // A reader that frees bytes that were never written.
         for numbers in [&[3u32][..], &[2, 1], &[0]] {
             let (mut writer, mut reader) = pair(true);
             writer.write_all(b"xy").await.unwrap();
@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    /// How often a task stops for others until it is done.
+    /// How often a task yields to other tasks until it is done.
     async fn turns(work: impl Future<Output = ()>) -> usize {
         let (mut work, mut turns) = (std::pin::pin!(work), 0);
         while futures::poll!(&mut work).is_pending() {
@@ -440,7 +440,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_tasks_get_their_turn_while_there_is_always_more_to_move() {
-        // More parts than a task may take at once, and few enough that the socket holds all that is said of them.
+        // More parts than a task may take at once, and few enough that the socket holds all of their counts.
         const PARTS: usize = 150;
         let (mut writer, mut reader) = pair(true);
         let bytes = numbered(PARTS * 100);
