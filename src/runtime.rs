@@ -1,7 +1,7 @@
-//! What runs graphs on a mesh: the client's end of a session, the worker and the master of a node, the router that carries
-//! messages between them, and the host that holds all of them.
+//! The runtime that executes graphs on a mesh: the client's end of a session, the worker and the master of a node, the router
+//! that carries messages between them, and the host that contains all of them.
 //!
-//! `worker` and `master` do not know each other: everything between them is a message.
+//! `worker` and `master` do not know each other: they communicate by messages alone.
 
 pub(crate) mod client;
 pub(crate) mod host;

@@ -1,4 +1,4 @@
-//! The client's end: requests to a master, and the answers that come back.
+//! The client's end: requests to a master, and their answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,34 +22,34 @@ const EVENTS: usize = 1024;
 /// Most requests of one client that wait for their answers at a time.
 const MAX_PENDING: usize = 1 << 16;
 
-/// What a run of many steps tells while it is under way. Steps are counted from 1.
+/// An event of a run of many steps while it is under way. Steps are counted from 1.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum StepEvent {
-    /// What a step fetched, in the order asked.
+    /// The values that a step fetched, in the order of the request.
     Fetched {
         /// The step.
         step: u64,
         /// A value for each fetch.
         values: Vec<Tensor>,
     },
-    /// A fetch of a partial run, by its place among the fetches.
+    /// A fetch of a partial run, by its index among the fetches.
     PartialFetch {
-        /// The place, from 0.
+        /// The index, from 0.
         fetch: u32,
         /// Its value.
         value: Tensor,
     },
-    /// How many steps are done. Comes now and then, about ten times a second if steps are fast.
+    /// The number of steps that are done. Sent from time to time, about ten times a second if steps are fast.
     Progress {
-        /// How many.
+        /// The number of steps.
         steps: u64,
-        /// The last values of the scalars among the fetches, of a few of them: of floats first.
+        /// The last values of some of the scalars among the fetches, floats first.
         fetched: Vec<Fetched>,
     },
 }
 
-/// Asks masters and hosts, and passes their answers to the callers.
+/// Sends requests to masters and hosts, and passes their answers to the callers.
 pub(crate) struct Client {
     router: Arc<dyn Router>,
     next: AtomicU64,
@@ -57,13 +57,13 @@ pub(crate) struct Client {
 }
 
 struct Pending {
-    /// Who owes the answer.
+    /// The peer that owes the answer.
     by: Peer,
     answer: oneshot::Sender<ReplyWithTensors>,
     events: Option<mpsc::Sender<StepEvent>>,
 }
 
-/// What is answered, and the tensors that go with it: with a failure, the feeds that it gives back.
+/// An answer, and its tensors: with a failure, the feeds that it gives back.
 type ReplyWithTensors = (Result<Reply>, Vec<Tensor>);
 
 /// A request under way. Dropping it forgets the answer.
@@ -78,7 +78,7 @@ impl Client {
         Arc::new(Client { router, next: AtomicU64::new(1), pending: Mutex::default() })
     }
 
-    /// Sends a request with its tensors; what steps fetch before the last comes through `events`.
+    /// Sends a request with its tensors; the values fetched before the last step come through `events`.
     pub fn ask(
         self: &Arc<Self>,
         master: &Peer,
@@ -112,7 +112,7 @@ impl Client {
             }
             waiting.insert(id, pending);
         }
-        // Made before sending, so that a send that fails takes the request back.
+        // Made before sending, so that a failed send removes the request.
         let asked = Asked { id, client: Arc::clone(self), answer };
         self.router.send(to, Envelope::new(message(id), tensors))?;
         Ok(asked)
@@ -149,7 +149,7 @@ impl Client {
                 }
             }
             ToClient::Progress { id, steps, fetched } => {
-                // If there is no room, it is dropped: the next one says more.
+                // If there is no room, it is dropped: the next one supersedes it.
                 if let Some(sender) = self.events_of(id, from) {
                     let _dropped = sender.try_send(StepEvent::Progress { steps, fetched });
                 }

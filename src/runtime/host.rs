@@ -1,4 +1,4 @@
-//! What every participant hosts: a client's end, and with a task a worker and a master. Messages come in here.
+//! The host of a participant: a client's end, and with a task a worker and a master. It receives all messages.
 
 #[cfg(test)]
 mod by_hand;
@@ -34,7 +34,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// A host for `task`, or for a client alone. `resources` are what its graphs keep and may touch.
+    /// A host for `task`, or for a client alone. `resources` are those that its graphs keep and may touch.
     pub fn new(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
         let worker = task.map(|task| Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources)));
@@ -111,14 +111,14 @@ impl Host {
         }
     }
 
-    /// Fails what waits for a message for which there was no memory here.
+    /// Fails the requests and steps that wait for a message for which there was no memory.
     fn refuse(&self, from: &Peer, message: Message, failure: Failure) {
         let failure = match &self.task {
             Some(task) => failure.on_task(&task.to_string()),
             None => failure,
         };
         if let Message::ToWorker(ToWorker::Push { step, to, .. }) = message {
-            // Only the device knows what waits there.
+            // Only the device knows what waits for the value.
             return self.worker.iter().for_each(|worker| worker.refuse(step, &to, failure.clone()));
         }
         let failure = failure.with_holder();
@@ -138,11 +138,11 @@ impl Host {
                     let step = StepId { session: piece.session, number: step };
                     self.to_master(from, ToMaster::Failed { step, failure }, Vec::new());
                 }
-                // What stands for a registration; see `frame::stand_in`.
+                // A substitute for a registration; see `frame::stand_in`.
                 ToMaster::Registered { session, pieces, .. } => {
                     answer(ToMaster::Registered { session, pieces, result: Err(failure) }.into());
                 }
-                // Those come without tensors.
+                // These come without tensors.
                 ToMaster::Failed { .. } | ToMaster::PeerLost { .. } | ToMaster::Confirmed { .. } => {}
             },
             Message::ToWorker(message) => match message {
@@ -156,7 +156,7 @@ impl Host {
                     let pieces = pieces.into_iter().map(|(id, _)| id).collect();
                     answer(ToMaster::Registered { session, pieces, result: Err(failure) }.into());
                 }
-                // Those come without tensors, but for Push, of which the device was told.
+                // These come without tensors, except Push, of which the device was notified.
                 ToWorker::Push { .. }
                 | ToWorker::Abort { .. }
                 | ToWorker::Forget { .. }
@@ -169,7 +169,7 @@ impl Host {
         }
     }
 
-    /// What is not over yet, for people; empty when nothing is.
+    /// The work that is not over yet, for people; empty if there is none.
     #[cfg(test)]
     pub fn holds(&self) -> String {
         let mut held = Vec::new();
@@ -181,7 +181,7 @@ impl Host {
         held.join(", ")
     }
 
-    /// A while after a task's peer went down: all others that lost it know by now.
+    /// A while after a task's peer went down: every other node that lost it knows by now.
     pub fn peer_lost(&self, peer: &Peer, why: &str) {
         if let Some(worker) = &self.worker {
             worker.report_lost(peer, why);
@@ -220,7 +220,7 @@ mod tests {
     use meshtf_tensor::failure::Code;
     use meshtf_tensor::ids::{PieceId, RequestId, SessionId};
 
-    /// Keeps what is sent.
+    /// Keeps the sent messages.
     #[derive(Default)]
     struct Sent(Mutex<Vec<(Peer, Message)>>);
 

@@ -1,7 +1,7 @@
-//! How a node answers [inquiries](crate::protocol::inquiry): how it fares, and what its variables hold.
+//! The answers of a node to [inquiries](crate::protocol::inquiry) about its condition and the values of its variables.
 //!
-//! Each is answered on a thread of its own, up to [`MAX_INQUIRIES`] at a time, since it waits: for a device, for a variable
-//! that an op changes, for the time over which a rate is measured. So no connection and no step waits for one.
+//! Each is answered on a separate thread, up to [`MAX_INQUIRIES`] at a time, since it waits: for a device, for a variable that
+//! an op changes, for the time over which a rate is measured. So no connection and no step waits for one.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,9 +33,9 @@ const MAX_INQUIRIES: usize = 16;
 /// Shortest and longest time over which rates are measured.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(250);
 const LONGEST_WINDOW: Duration = Duration::from_secs(5);
-/// How long peers have to send something back if the window has begun before.
+/// How long peers have to return an echo if the window has begun before.
 const ECHOES_WITHIN: Duration = Duration::from_millis(50);
-/// Most earlier looks at the counters that are kept.
+/// Most earlier snapshots of the counters that are kept.
 const MAX_LOOKS: usize = 16;
 
 /// Answers the inquiries of one node.
@@ -47,12 +47,12 @@ pub(crate) struct Inspector {
     master: Option<Weak<Master>>,
     events: Arc<Events>,
     started: Instant,
-    /// Earlier looks at the counters, the oldest first.
+    /// Earlier snapshots of the counters, the oldest first.
     looks: Mutex<VecDeque<(Instant, Counters)>>,
     under_way: AtomicUsize,
 }
 
-/// A place among those that are answered; dropping it gives it back.
+/// A slot among the inquiries that are being answered; dropping it frees it.
 struct Place(Arc<Inspector>);
 
 impl Drop for Place {
@@ -153,8 +153,8 @@ impl Inspector {
         }
     }
 
-    /// The events after that number, as many as one answer may hold. A number that this node has not given yet is of another
-    /// that held its task before.
+    /// The events after that number, as many as one answer may contain. A number that this node has not reached yet is from an
+    /// earlier process that held its task.
     fn events(&self, after: u64, with_steps: bool) -> Answer {
         if with_steps {
             self.events.keep_steps();
@@ -191,7 +191,7 @@ impl Inspector {
         status.cut()
     }
 
-    /// The oldest look at the counters that is recent enough, unless even that is too recent.
+    /// The oldest snapshot of the counters that is recent enough, unless even that is too recent.
     fn earlier_look(&self) -> Option<(Instant, Counters)> {
         let mut looks = lock(&self.looks);
         looks.retain(|(at, _)| at.elapsed() <= LONGEST_WINDOW);
@@ -205,7 +205,7 @@ impl Inspector {
         }
     }
 
-    /// What the node tells now, but for its resources: whole, without rates.
+    /// The status of the node, except its resources: complete, without rates.
     fn look(&self) -> NodeStatus {
         let cluster = self.router.cluster();
         let network = self.router.network();
@@ -255,7 +255,7 @@ impl Inspector {
         Answer::Resources { page, next, total: self.resources.count() as u64 }
     }
 
-    /// `None` on a participant without a task, which has none.
+    /// `None` on a participant without a task, which has no resources.
     fn resource(&self, info: ResourceInfo) -> Option<ResourceStatus> {
         let ResourceInfo { key, kind, session, dtypes, shape, bytes, length, version } = info;
         let (kind_of_device, index) = key.device;

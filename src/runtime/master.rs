@@ -1,8 +1,8 @@
-//! The master of a node: owns the sessions that clients opened here, plans their graphs, registers the pieces with the
+//! The master of a node: owns the sessions that clients opened on the node, plans their graphs, registers the pieces with the
 //! workers and drives their steps.
 //!
-//! Values never pass through it but feeds and fetches. It never blocks the thread that delivers a message: planning
-//! happens on threads of its own, and no lock is held while anything is sent.
+//! Of all values only feeds and fetches pass through it. It never blocks the thread that delivers a message: planning happens
+//! on separate threads, and no lock is held while anything is sent.
 
 mod claims;
 mod machine;
@@ -34,16 +34,16 @@ use crate::protocol::status::{LimitStatus, SessionStatus};
 use crate::protocol::{Cluster, Constants, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
 use crate::runtime::router::Router;
 
-/// How much a master keeps. What is over it makes room by leaving out what was not used for longest.
+/// The limits of a master. To stay within them, it drops the items that were not used for longest.
 #[derive(Clone, Copy, Debug)]
 pub struct MasterLimits {
     /// Most sessions that are open at once.
     pub sessions: usize,
-    /// How long an unused session is kept even if its place is needed.
+    /// How long an unused session is kept even if its slot is needed.
     pub idle_kept: Duration,
     /// Most plans of one session: sets of feeds, fetches and targets.
     pub plans: usize,
-    /// Most nodes of one session's plans together: what its workers keep for it grows with them.
+    /// Most nodes of one session's plans together: the memory that its workers use for it grows with them.
     pub plan_nodes: usize,
 }
 
@@ -59,7 +59,7 @@ pub struct Master {
     planner: Planner,
 }
 
-/// What the planning threads share with the threads that deliver.
+/// The state that the planning threads share with the threads that deliver.
 struct State {
     task: Task,
     router: Arc<dyn Router>,
@@ -69,14 +69,14 @@ struct State {
     claims: Claims,
     traces: Traces,
     clock: Clock,
-    /// Steps that are done, of all sessions there were.
+    /// Steps that are done, of all sessions since the start.
     steps: AtomicU64,
 }
 
-/// The time on a master's own clock.
+/// The master's own clock.
 type Clock = Box<dyn Fn() -> Nanos + Send + Sync>;
 
-/// Nodes as a client sent them, and what was beside them.
+/// A client's nodes, and the tensors of that message.
 struct SentNodes {
     nodes: Vec<NodeDef>,
     constants: Constants,
@@ -120,7 +120,7 @@ impl Master {
         Master { state, planner }
     }
 
-    /// A master without threads, which plans when it is told to, by a clock of its maker.
+    /// A master without threads, which plans on request, by the clock of its maker.
     #[cfg(test)]
     pub fn by_hand(
         task: Task,
@@ -132,13 +132,13 @@ impl Master {
         Master::with(task, router, limits, events, clock, Planner::without_threads)
     }
 
-    /// The planner, for those who have it work by hand.
+    /// The planner, for tests that run it by hand.
     #[cfg(test)]
     pub(super) fn planner(&self) -> &Planner {
         &self.planner
     }
 
-    /// Takes a message that a client or a worker sent.
+    /// Receives a message from a client or a worker.
     pub fn deliver(&self, from: &Peer, message: ToMaster, tensors: Vec<Tensor>) {
         let State { router, .. } = &*self.state;
         match message {
@@ -191,11 +191,11 @@ impl Master {
         }
     }
 
-    /// Ends a session at once, whatever of it is being planned.
+    /// Ends a session at once, including its requests that are being planned.
     fn close(&self, client: &Peer, id: RequestId, session: SessionId) {
         let closed = Failure::new(Code::Cancelled, "the session was closed");
         let job = PlanRequest { client: client.clone(), id, request: Request::Close { session }, tensors: Vec::new() };
-        // The planner first: the session's opening, if it was under way, is then either done and seen here, or followed by
+        // The planner first: the session's opening, if it was under way, is then either done and visible below, or followed by
         // this job.
         let (given_up, nothing_under_way) = self.planner.end(job);
         self.state.close(client, session, &closed);
@@ -207,7 +207,7 @@ impl Master {
         }
     }
 
-    /// The sessions that are open, and how near the master is to its limits.
+    /// The sessions that are open, and the use of the master's limits.
     pub fn status(&self) -> (Vec<SessionStatus>, Vec<LimitStatus>) {
         let now = self.state.now();
         let of_one = machine::limits(&self.state.limits);
@@ -228,7 +228,7 @@ impl Master {
         self.state.steps.load(Ordering::Relaxed)
     }
 
-    /// What a session does, but for the plan and the traced step of these numbers.
+    /// The activity of a session, except for the plan and the traced step of these numbers.
     ///
     /// # Errors
     /// Aborted if it is not open, and no traced step of it is kept.
@@ -300,17 +300,16 @@ impl State {
         (self.clock)()
     }
 
-    /// Passes an event to a session and sends the messages that follow. Returns what is to be planned.
+    /// Passes an event to a session and sends the messages that follow. Returns the planning that is to be done.
     fn on(&self, handle: &Arc<Handle>, event: SessionEvent<'_>) -> Option<ToPlan> {
         self.on_session(handle, event, |_| true)?
     }
 
     /// As [`Master::on`], if `is_wanted` holds under the lock; else `None`.
     ///
-    /// What a session decides leaves in the order in which it was decided, whichever threads it was decided on: so two runs
-    /// of one plan start in the same order everywhere (or each could wait for the other), and no Abort overtakes the Start
-    /// that it is about. One thread at a time sends for a session, and holds nothing meanwhile: a slow way to one worker
-    /// or client holds up no other session.
+    /// The decisions of a session leave in their order, whichever threads they were made on: so two runs of one plan start in
+    /// the same order everywhere (or each could wait for the other), and no Abort overtakes its Start. One thread at a time
+    /// sends for a session, and holds no lock meanwhile: a slow way to one worker or client holds up no other session.
     fn on_session(
         &self,
         handle: &Arc<Handle>,
@@ -330,7 +329,7 @@ impl State {
             if done > 0 {
                 self.steps.fetch_add(done, Ordering::Relaxed);
             }
-            // Under the lock, so that what happens to a session is noted in its order.
+            // Under the lock, so that the events of a session are noted in their order.
             self.note(&mut session.machine);
             if let Some(traced) = session.machine.take_traced() {
                 self.traces.keep(handle.id, traced);
@@ -339,7 +338,7 @@ impl State {
             (to_plan, sends)
         };
         if sends {
-            // A step that follows runs when others may send for the session again.
+            // A step that follows runs once other threads may send for the session again.
             delivering(|| self.empty(handle));
         }
         Some(to_plan)
@@ -350,7 +349,7 @@ impl State {
     }
 
     fn empty(&self, handle: &Arc<Handle>) {
-        /// Lets the next one send if this one panicked.
+        /// Lets the next thread send if this one panicked.
         struct Turn<'a>(&'a Handle);
         impl Drop for Turn<'_> {
             fn drop(&mut self) {
@@ -377,14 +376,14 @@ impl State {
                     self.unsent(handle, about, &to, &failure);
                 }
             }
-            // A quick step here sends its values to others together with their Start.
+            // A quick step on this thread sends its values to other nodes together with their Start.
             if !has_inline_work() {
                 self.router.flush();
             }
         }
     }
 
-    /// A session hears that something could not be sent; what it then wants sent comes behind what is being sent.
+    /// Notifies a session that a message could not be sent; the messages that follow from that are sent after those under way.
     fn unsent(&self, handle: &Handle, about: About, to: &Peer, failure: &Failure) {
         if matches!(about, About::Nothing) && failure.code != Code::Unavailable {
             tracing::warn!("{to} was not told to release something: {failure}");
@@ -394,7 +393,7 @@ impl State {
         self.note(&mut session.machine);
     }
 
-    /// Does for a client what it asks of its session.
+    /// Performs a client's request to its session.
     fn asked(&self, client: &Peer, id: RequestId, session: SessionId, event: SessionEvent<'_>) -> Option<ToPlan> {
         let found = self.sessions.of(client, session).and_then(|handle| {
             let is_open = |machine: &Machine| !machine.is_over();
@@ -409,14 +408,14 @@ impl State {
         }
     }
 
-    /// Takes in what a worker tells of a session.
+    /// Receives a worker's report on a session.
     fn told(&self, session: SessionId, event: SessionEvent<'_>) {
         if let Some(handle) = self.sessions.find(session) {
             self.on(&handle, event);
         }
     }
 
-    /// Does what takes long; `None` if the answer comes later.
+    /// Performs the slow requests; `None` if the answer comes later.
     fn plan(&self, client: &Peer, id: RequestId, request: Request, tensors: Vec<Tensor>) -> Result<Option<Reply>> {
         match request {
             Request::Open { session, graph, options, constants } => {
@@ -436,7 +435,7 @@ impl State {
                 self.prepare(client, id, session, signature, Some(alone));
                 Ok(None)
             }
-            // What was under way when the client closed it may have been its opening.
+            // The request under way when the client closed it may have been its opening.
             Request::Close { session } => {
                 self.close(client, session, &Failure::new(Code::Cancelled, "the session was closed"));
                 Ok(Some(Reply::Closed))
@@ -503,7 +502,7 @@ impl State {
         Ok(meshtf_graph::plan::plan(graph, &devices, signature, &options)?)
     }
 
-    /// Plans a signature, of the session's graph or of one of its own, and sends the pieces out; the session answers when they
+    /// Plans a signature, of the session's graph or of a separate one, and sends the pieces out; the session answers when they
     /// are registered, or at once if it can.
     fn prepare(
         &self,
@@ -524,7 +523,7 @@ impl State {
         self.asked(client, request, id, SessionEvent::Planned { request, of, plan, cluster });
     }
 
-    /// Ends a session of a client's, if there is such a one.
+    /// Ends a client's session, if it exists.
     fn close(&self, client: &Peer, id: SessionId, failure: &Failure) {
         if let Ok(handle) = self.sessions.of(client, id) {
             self.sessions.remove(id);
@@ -576,14 +575,14 @@ impl Work for State {
     }
 }
 
-/// Notes that something failed because of a limit, if that is why.
+/// Notes that something failed because of a limit, if that is the reason.
 fn note_limit(events: &Events, failure: &Failure) {
     if failure.code == Code::ResourceExhausted {
         events.note(Event::LimitReached { what: failure.to_string() });
     }
 }
 
-/// Says where each node of a plan is placed, as TensorFlow's servers do for `log_device_placement`.
+/// Logs where each node of a plan is placed, as TensorFlow's servers do for `log_device_placement`.
 fn log_placement(plan: &Plan) {
     for piece in &plan.pieces {
         for node in &piece.nodes {

@@ -1,4 +1,4 @@
-//! How messages leave a node: over the mesh, or straight to another node of the same process.
+//! The way of messages out of a node: over the mesh, or straight to another node of the same process.
 
 use std::sync::Arc;
 
@@ -24,17 +24,17 @@ pub trait Router: Send + Sync {
         self.send(to, envelope)
     }
 
-    /// Sends what waits for it.
+    /// Sends the messages that wait for it.
     fn flush(&self) {}
 
     /// The tasks that are up now.
     fn cluster(&self) -> Arc<Cluster>;
 
-    /// How the network fares; empty if there is none.
+    /// The condition of the network; empty if there is none.
     fn network(&self) -> NetworkStatus {
         NetworkStatus::default()
     }
 
-    /// Measures how long the way to each peer and back takes, for a later [`Router::network`].
+    /// Measures the round-trip time to each peer, for a later [`Router::network`].
     fn probe(&self) {}
 }

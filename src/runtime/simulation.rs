@@ -1,13 +1,13 @@
-//! Masters, workers and clients on a network drawn from a seed: messages dawdle, large ones are overtaken, links stall and
-//! break, tasks die and come back as other processes, clients lose patience, planners and registrars panic. Steps wait in
-//! queues, and some runs are fed and fetched in parts. Masters keep so few plans that most are made again, and in some seeds so
-//! few sessions that clients lose theirs to each other.
+//! A simulation of masters, workers and clients on a network drawn from a seed: messages are delayed, large ones are overtaken,
+//! links stall and break, tasks die and come back as other processes, clients cancel runs, planners and registrars panic. Steps
+//! wait in queues, and some runs are fed and fetched in parts. Masters keep so few plans that most are made again, and in some
+//! seeds so few sessions that clients lose theirs to each other.
 //!
-//! Whatever is drawn, every run ends, with the right values or with the first cause of its failure, and nothing of it is
-//! left with those that live on.
+//! Whatever is drawn, every run ends, with the right values or with the first cause of its failure, and the surviving
+//! participants keep nothing of it.
 //!
-//! One thread does everything, and a seed repeats all of it: which message comes next, who plans, compiles or runs a turn of
-//! its device, which client goes on, and how much time passes on the masters' clocks.
+//! One thread does everything, and a seed determines all of it: which message comes next, which chore runs (planning,
+//! compiling, or a turn of a device), which client continues, and how much time passes on the masters' clocks.
 
 mod life;
 mod net;
@@ -28,10 +28,11 @@ const TASKS: u32 = 3;
 const CLIENTS: u64 = 2;
 const RUNS: u64 = 4;
 const STEPS_MAX: u64 = 12;
-/// Before one act in so many time passes, up to this many nanoseconds: twice as long as a master keeps an idle session at least.
+/// Time passes before one act in this many, by up to this many nanoseconds: at least twice as long as a master keeps an idle
+/// session.
 const PASSES: u64 = 16;
 const MOST_PASSED: u64 = 120_000_000_000;
-/// What is under way after so many acts goes on for ever.
+/// A run that is under way after this many acts counts as endless.
 const MAX_ACTS: u64 = 200_000;
 
 /// SplitMix64: small, and the same draws everywhere.
@@ -50,7 +51,7 @@ impl Draw {
     }
 }
 
-/// What a seed is about.
+/// The plot of a seed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plot {
     /// Nothing goes wrong; the clients count in one shared variable.
@@ -61,11 +62,11 @@ enum Plot {
     Cancels,
     /// Planners and registrars panic.
     Panics,
-    /// A master has room for one session, which two clients want. They give up some of their runs, too.
+    /// A master has room for one session, and two clients need one. They give up some of their runs, too.
     Crowds,
     /// A task dies at some moment.
     Dies { task: u32 },
-    /// A task dies at some moment, and later another process has it.
+    /// A task dies at some moment, and later another process takes it.
     Returns { task: u32 },
     /// The link between this task and the next ends at some moment.
     Parts { task: u32 },
@@ -95,7 +96,7 @@ impl Plot {
         if self == Plot::Crowds { 1 } else { MasterLimits::default().sessions }
     }
 
-    /// What happens, and after how many acts from now.
+    /// The strikes, and after how many acts from now each occurs.
     fn strikes(self, draw: &mut Draw) -> Vec<(u64, Strike)> {
         let first = 50 + draw.below(700);
         let later = first + 1 + draw.below(400);
@@ -109,13 +110,13 @@ impl Plot {
     }
 }
 
-/// What befalls the network.
+/// A disturbance of the network.
 #[derive(Clone, Copy)]
 enum Strike {
     Kill(u32),
     Start(u32),
     Part(u32, u32),
-    /// For so many acts.
+    /// For this many acts.
     Stall(u32, u32, u64),
 }
 
@@ -147,7 +148,7 @@ fn clients_that_want_one_place_take_it_from_each_other() {
     assert!(ended >= 8 && refused >= 8, "in {ended} of 16 seeds a session was ended, in {refused} one was refused");
 }
 
-/// Plays a seed to its end. What happened, act by act, if it `is_traced`.
+/// Runs a seed to its end. Returns the acts, if it `is_traced`.
 fn simulate(seed: u64, is_traced: bool) -> Result<Vec<String>, String> {
     let mut draw = Draw(seed);
     act_out(Plot::draw(&mut draw), draw, is_traced)
@@ -160,14 +161,14 @@ fn act_out(plot: Plot, draw: Draw, is_traced: bool) -> Result<Vec<String>, Strin
     Ok(world.trace.unwrap_or_default())
 }
 
-/// Something that may happen next.
+/// A possible next act.
 enum Act {
     Deliver(Way),
     Chore(Peer, Chore),
     Client(usize),
 }
 
-/// The network, and what is to happen on it.
+/// The network, and the strikes that are due on it.
 struct World {
     net: Arc<Net>,
     draw: Draw,
@@ -199,18 +200,18 @@ impl World {
             }
         }
         if let Plot::Returns { .. } = plot {
-            // Whatever became of the runs before, the mesh is whole again.
+            // Whatever happened to the runs before, the mesh is whole again.
             self.strikes.iter_mut().for_each(|(at, _)| *at = self.acts);
             let draw = Draw(self.draw.next());
             self.run(vec![Life::of(life::live(Arc::clone(&self.net), 0, Plot::Stalls { task: 0 }, draw))])?;
         }
-        // A drop does not wait: what it sent is still under way.
+        // A drop does not wait: its messages are still under way.
         self.run(vec![])?;
         let left = self.net.left();
         if left.is_empty() { Ok(()) } else { Err(format!("something is left: {left}")) }
     }
 
-    /// Acts until the clients are through, or, if there are none, until nothing is left to do.
+    /// Acts until the clients have finished, or, if there are none, until nothing is left to do.
     fn run(&mut self, mut lives: Vec<Life>) -> Result<Vec<u64>, String> {
         let is_last = lives.is_empty();
         let mut results: BTreeMap<usize, u64> = BTreeMap::new();
@@ -231,7 +232,7 @@ impl World {
                 match self.strikes.is_empty() && !self.net.is_stalled() {
                     true if is_last => break,
                     true => return Err(format!("a run does not end: {}", self.net.left())),
-                    // Nothing happens until something befalls the network, or a link goes on.
+                    // Nothing happens until a strike, or until a link continues.
                     false => continue,
                 }
             }
@@ -267,7 +268,7 @@ impl World {
         }
     }
 
-    /// Has happen what is due.
+    /// Performs the strikes that are due.
     fn strike(&mut self) {
         let acts = self.acts;
         let due: Vec<Strike> = self.strikes.iter().filter(|(at, _)| *at <= acts).map(|(_, strike)| *strike).collect();
@@ -289,7 +290,7 @@ struct Life {
     woken: Arc<Woken>,
 }
 
-/// Whether a client has something to go on with.
+/// Whether a client can continue.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {

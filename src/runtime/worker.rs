@@ -1,8 +1,8 @@
-//! The worker of a node: holds the pieces that masters register, runs them on its devices, and pushes what they make
-//! to whoever waits for it.
+//! The worker of a node: holds the pieces that masters register, runs them on its devices, and pushes their values to the
+//! receivers that wait for them.
 //!
-//! Knows no graph and no plan beyond its own pieces. Never blocks the thread that delivers a message; the host has it run a
-//! quick step when that is done.
+//! It knows no graph and no plan beyond its own pieces. It never blocks the thread that delivers a message; the host makes it
+//! run a quick step after the delivery.
 
 #[cfg(test)]
 mod by_hand;
@@ -32,7 +32,7 @@ use crate::runtime::router::Router;
 
 /// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
 const REGISTRATIONS: usize = 1024;
-/// What a panic of a registration is called.
+/// The name of a registration in the failure for its panic.
 const REGISTERING: &str = "registering a piece";
 /// Most sessions, of all masters, that a worker holds pieces of.
 const MAX_SESSIONS: usize = 1 << 16;
@@ -40,7 +40,7 @@ const MAX_SESSIONS: usize = 1 << 16;
 /// The worker of one task.
 pub struct Worker {
     state: Arc<State>,
-    /// To the thread that compiles pieces, so that a large graph does not hold up the connection it came on.
+    /// The queue of the thread that compiles pieces, so that a large graph does not hold up the connection it came on.
     registrar: SyncSender<RegisterWork>,
     #[cfg(test)]
     by_hand: Option<by_hand::Registrations>,
@@ -53,14 +53,14 @@ struct RegisterWork {
     pieces: Vec<(PieceId, Piece)>,
 }
 
-/// What the devices' threads share with the worker.
+/// The state that the devices' threads share with the worker.
 struct State {
     task: Task,
     router: Arc<dyn Router>,
     resources: Arc<Resources>,
     devices: RwLock<BTreeMap<DeviceName, (Arc<Device>, DeviceInfo)>>,
     sessions: Mutex<HashMap<SessionId, WorkerSession>>,
-    /// For each peer that went down and may be up for others: the sessions that may have lost values with it.
+    /// For each peer that went down and may be up for other nodes: the sessions that may have lost values with it.
     lost_peers: Mutex<HashMap<Peer, Vec<Affected>>>,
 }
 
@@ -68,27 +68,27 @@ struct State {
 struct Affected {
     session: SessionId,
     master: Peer,
-    /// The last step that was asked for by then.
+    /// The last step that was requested by then.
     until: u64,
 }
 
 struct WorkerSession {
     master: Peer,
-    /// `None` for one that is not compiled yet.
+    /// `None` for a piece that is not compiled yet.
     pieces: HashMap<PieceId, Option<Registered>>,
-    /// The large constants of those, so that they need not come again with the next.
+    /// Their large constants, so that these need not come again with the next pieces.
     constants: HeldConstants,
-    /// The last step that was asked for.
+    /// The last step that was requested.
     last: u64,
     /// Registrations that have not ended.
     registering: usize,
-    /// It was released while a registration was under way, which then releases what it made.
+    /// It was released while a registration was under way, which then releases its own results.
     is_over: bool,
-    /// A piece of it was compiled here, and what that made may be there though the piece was forgotten.
+    /// A piece of it was compiled on this worker, and its resources may exist though the piece was forgotten.
     is_used: bool,
 }
 
-/// What a registration is answered that the thread for them does not take.
+/// The failure of a registration that the registrar thread does not take.
 fn not_taken(error: TrySendError<RegisterWork>) -> Failure {
     match error {
         TrySendError::Full(_) => {
@@ -142,7 +142,7 @@ impl Worker {
         )
     }
 
-    /// What a device of this worker hands its values to.
+    /// The sink for the values of this worker's devices.
     pub fn sink(&self) -> Arc<dyn Sink> {
         Arc::clone(&self.state) as Arc<dyn Sink>
     }
@@ -153,12 +153,12 @@ impl Worker {
         devices.insert(info.name.clone(), (Arc::new(device), info));
     }
 
-    /// What the devices do and hold, and how near the worker is to its limits. Waits for the devices' threads, though not long.
+    /// The devices' work and memory, and the use of the worker's limits. Waits for the devices' threads, though not long.
     pub fn status(&self) -> WorkerStatus {
         self.state.status()
     }
 
-    /// Takes a message that a master or another worker sent.
+    /// Receives a message from a master or another worker.
     pub fn deliver(&self, from: &Peer, message: ToWorker, tensors: Vec<Tensor>) {
         match message {
             ToWorker::Register { session, isolated, mut pieces, constants } => {
@@ -200,7 +200,7 @@ impl Worker {
                     self.state.release(session);
                 }
             }
-            // What was said before has been done here, and is ahead of what comes later in the mailbox of each device.
+            // Earlier messages have been processed by this thread, and precede later ones in the mailbox of each device.
             ToWorker::Confirm { session } => self.state.answer(from, ToMaster::Confirmed { session }),
             ToWorker::Clear { containers } => {
                 containers.iter().for_each(|container| self.state.resources.clear(container))
@@ -215,7 +215,7 @@ impl Worker {
         }
     }
 
-    /// What is not over yet, for people.
+    /// The work that is not over yet, for people.
     #[cfg(test)]
     pub fn holds(&self) -> Option<String> {
         let constants: usize = self.state.sessions().values().map(|session| session.constants.len()).sum();
@@ -225,8 +225,8 @@ impl Worker {
         (!is_idle).then(|| format!("{sessions} sessions as a worker with {constants} constants, {devices:?}"))
     }
 
-    /// Forgets the sessions of a master that is gone. If it held a task, notes which of the others may have lost values with
-    /// it; a client sends a worker none.
+    /// Forgets the sessions of a master that is gone. If it held a task, notes which of the other sessions may have lost values
+    /// with it; a client sends a worker none.
     pub fn down(&self, peer: &Peer, task: Option<&Task>) {
         let mut orphans: Vec<SessionId> = {
             let sessions = self.state.sessions();
@@ -255,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// A peer went down a while ago. A master that has not noticed can still reach it: it is told that this worker could
+    /// A peer went down a while ago. A master that has not noticed can still reach it: it is notified that this worker could
     /// not, since steps of it may wait for values that were lost.
     pub fn report_lost(&self, peer: &Peer, why: &str) {
         for Affected { session, master, until } in self.state.lost_peers().remove(peer).unwrap_or_default() {
@@ -268,7 +268,7 @@ impl Worker {
 impl Drop for Worker {
     /// The devices hold the state as their sink and the state holds the devices: one must drop the other.
     fn drop(&mut self) {
-        // Dropped outside of the locks: the last one to drop a device waits for its thread, which may want them.
+        // Dropped outside of the locks: the last one to drop a device waits for its thread, which may need them.
         let devices = std::mem::take(&mut *self.state.devices.write().unwrap_or_else(PoisonError::into_inner));
         let sessions = std::mem::take(&mut *self.state.sessions());
         drop((devices, sessions));
@@ -305,8 +305,8 @@ impl State {
     /// Notes that a registration waits to be compiled, so that a release in the meantime is not missed.
     ///
     /// # Errors
-    /// PermissionDenied if the session is another master's, AlreadyExists if one of its pieces is here, ResourceExhausted if
-    /// there are too many sessions.
+    /// PermissionDenied if the session is another master's, AlreadyExists if one of its pieces exists already,
+    /// ResourceExhausted if there are too many sessions.
     fn announce(&self, master: &Peer, id: SessionId, pieces: &[PieceId]) -> Result<()> {
         let is_anothers = || Failure::new(Code::PermissionDenied, format!("session {id} belongs to another master"));
         if pieces.iter().any(|piece| piece.session != id) {
@@ -362,7 +362,7 @@ impl State {
         }
     }
 
-    /// Compiles pieces and answers, whatever happens.
+    /// Compiles pieces and answers, also after a failure or a panic.
     fn register(&self, registration: RegisterWork) {
         let RegisterWork { master, session, isolated, pieces } = registration;
         let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
@@ -414,7 +414,7 @@ impl State {
         }
     }
 
-    /// Forgets pieces of a master's. One that is being compiled goes as soon as it is.
+    /// Forgets a master's pieces. One that is being compiled is dropped as soon as it is done.
     fn forget(&self, master: &Peer, pieces: &[PieceId]) {
         let mut of_device: Vec<(Arc<Device>, PieceId)> = Vec::new();
         {
@@ -477,8 +477,8 @@ impl State {
         let _gone = self.router.send(master, message.into());
     }
 
-    /// Tells a session's master something about a step, together with what else a device's turn sends. If it cannot be sent, the
-    /// step fails, since the master waits for it.
+    /// Reports something about a step to its session's master, together with the other messages of a device's turn. If it
+    /// cannot be sent, the step fails, since the master waits for it.
     fn report(&self, step: StepId, message: impl Into<Envelope>) {
         let Some(master) = self.master(step.session) else { return };
         if let Err(failure) = self.router.send_soon(&master, message.into())

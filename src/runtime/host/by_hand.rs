@@ -1,22 +1,22 @@
-//! A host without threads, for tests: it says what there is to do, and does it on the thread of the test that asks for it.
+//! A host without threads, for tests: it lists its chores, and does them on the thread of the test.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
-/// Something that a host has to do.
+/// A unit of work of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chore {
     /// A request that its master plans.
     Plan,
     /// A registration that its worker compiles.
     Register,
-    /// A turn of the device of that place.
+    /// A turn of the device at that index.
     Turn(usize),
 }
 
 impl Host {
-    /// `time` is what its master's clock shows, in nanoseconds.
+    /// `time` is the reading of its master's clock, in nanoseconds.
     pub fn by_hand(
         task: &Task,
         router: &Arc<dyn Router>,
@@ -42,7 +42,7 @@ impl Host {
         Ok(info)
     }
 
-    /// What there is to do.
+    /// The chores that are due.
     pub fn chores(&self) -> Vec<Chore> {
         let mut chores = Vec::new();
         chores.extend(self.master.iter().filter(|master| master.planner().has_work()).map(|_| Chore::Plan));

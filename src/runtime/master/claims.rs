@@ -1,7 +1,7 @@
-//! Names that sessions claim: whoever has one loses its session to the next who claims it.
+//! The names that sessions claim: a session that has a name ends when another one claims it.
 //!
-//! A claim is answered once the workers of the sessions that it ended have said that they have let go of those, so that what the
-//! claiming session asks of them comes after everything of the others.
+//! A claim is answered once the workers of the sessions that it ended have confirmed that they have released them, so that the
+//! claiming session's messages to them come after all those of the ended sessions.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
@@ -24,11 +24,11 @@ struct Waiting {
     session: SessionId,
     client: Peer,
     request: RequestId,
-    /// The ended sessions, each with a worker that has not let go of it yet.
+    /// The ended sessions, each with a worker that has not released it yet.
     left: BTreeSet<(SessionId, Peer)>,
 }
 
-/// The claims that wait.
+/// The claims that wait for workers.
 #[derive(Default)]
 pub(super) struct Claims(Mutex<Vec<Waiting>>);
 
@@ -37,7 +37,7 @@ impl Claims {
         lock(&self.0)
     }
 
-    /// Takes out of what is waited for; returns the claims that wait for nothing more.
+    /// Removes the pairs that are over; returns the claims that wait for nothing more.
     fn take(&self, is_over: impl Fn(&(SessionId, Peer)) -> bool) -> Vec<Waiting> {
         let mut all = self.lock();
         all.iter_mut().for_each(|one| one.left.retain(|left| !is_over(left)));
@@ -46,14 +46,14 @@ impl Claims {
 }
 
 impl Master {
-    /// A worker has let go of a session.
+    /// A worker has released a session.
     pub(super) fn confirmed(&self, worker: &Peer, session: SessionId) {
         self.state.answer_claims(|(of, by)| *of == session && by == worker);
     }
 }
 
 impl State {
-    /// Keeps names for a session, and ends the others that have one of them. The answer comes later.
+    /// Keeps names for a session, and ends the other sessions that have one of them. The answer comes later.
     pub(super) fn claim(&self, client: &Peer, request: RequestId, id: SessionId, names: Vec<String>) -> Result<()> {
         if names.len() > MAX_NAMES || names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
             let why = format!("a session claims at most {MAX_NAMES} names of at most {MAX_NAME_BYTES} bytes each");
@@ -79,14 +79,14 @@ impl State {
         for (Claimed { handle, .. }, failure) in &ended {
             self.on(handle, SessionEvent::Supersede { failure });
         }
-        // Of a worker that was gone before, nothing is heard.
+        // A worker that was gone before sends no confirmation.
         let cluster = self.router.cluster();
         let is_up = |worker: &Peer| cluster.members().any(|member| member.peer == *worker);
         self.answer_claims(|(_, worker)| !is_up(worker));
         Ok(())
     }
 
-    /// Has a claim wait, and for what the claims of ended sessions waited for, too, which fail.
+    /// Makes a claim wait, also for the workers that the claims of ended sessions waited for; those claims fail.
     fn wait(&self, mut waiting: Waiting, ended: &[(Claimed, Failure)]) {
         let mut failed = Vec::new();
         {
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    /// Answers the claims that wait for nothing but what is over.
+    /// Answers the claims that wait only for pairs that are over.
     pub(super) fn answer_claims(&self, is_over: impl Fn(&(SessionId, Peer)) -> bool) {
         for one in self.claims.take(is_over) {
             self.reply(&one.client, one.request, Ok(Reply::Claimed));

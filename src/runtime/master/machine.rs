@@ -1,8 +1,7 @@
 //! One client's session as a state machine: its graph, the plans made of it, the runs under way.
 //!
-//! Pure: what happens comes in as a [`SessionEvent`] with the time at which it does, and what is to be sent comes out, in the
-//! order in which it was decided. The master keeps the lock, the clock and the threads, plans what the machine wants planned, and
-//! sends.
+//! Pure: events come in as a [`SessionEvent`] with their time, and the messages to send come out, in the order in which they
+//! were decided. The master keeps the lock, the clock and the threads, does the planning that the machine requests, and sends.
 
 mod about;
 mod constants;
@@ -33,45 +32,45 @@ use crate::protocol::event::Event;
 use crate::protocol::look::MAX_DRAWN;
 use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
 
-/// What is to be sent.
+/// The messages to send.
 pub(super) type Sends = Vec<(Peer, Envelope)>;
 
 /// A time on the master's own clock, in nanoseconds.
 pub(super) type Nanos = u64;
 
-/// What happens to a session.
+/// An event of a session.
 pub(super) enum SessionEvent<'a> {
-    /// Its client asks for a run.
+    /// Its client requests a run.
     Run { request: RequestId, ask: Ask, cluster: &'a Cluster },
     /// Its client gives a partial run some of its feeds.
     Feed { request: RequestId, fed: Fed },
     /// Its client gives up a run.
     Cancel { run: RequestId },
-    /// Its client asks for the plan of a signature, of the session's graph or of another.
+    /// Its client requests the plan of a signature, of the session's graph or of another.
     Prepare { request: RequestId, signature: Signature, alone: Option<AloneGraph>, cluster: &'a Cluster },
-    /// What the session wanted planned has been, on this cluster.
+    /// The planning that the session requested has been done, on this cluster.
     Planned { request: RequestId, of: ToPlan, plan: Result<Plan>, cluster: &'a Cluster },
     /// A worker has compiled its pieces of a plan, or refused them.
     Registered { worker: &'a Peer, pieces: Vec<PieceId>, result: Result<()> },
-    /// A worker has a fetch of a partial run, by its place among the piece's fetches.
+    /// A worker has a fetch of a partial run, by its index among the piece's fetches.
     PartialFetch { piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor> },
     /// A piece has run for this step.
     Done { piece: PieceId, step: u64, tensors: Vec<Tensor> },
     /// A step failed on a worker.
     Failed { step: u64, failure: Failure },
-    /// A worker lost its link with `peer` after it was told to start steps up to `until`.
+    /// A worker lost its link with `peer` after it received the start of steps up to `until`.
     PeerLost { worker: &'a Peer, until: u64, peer: Peer, why: String },
-    /// A peer is gone, and whatever waits for it fails.
+    /// A peer is gone, and everything that waits for it fails.
     Down { peer: &'a Peer, failure: &'a Failure },
-    /// Something the session wanted sent could not be.
+    /// A message of the session could not be sent.
     Unsent { to: &'a Peer, about: About, failure: &'a Failure },
-    /// It ends: its client closed it or is gone, or another took its place.
+    /// It ends: its client closed it or is gone, or another took its slot.
     End { failure: &'a Failure },
     /// It ends for another, which waits until its workers have confirmed that.
     Supersede { failure: &'a Failure },
 }
 
-/// What a session wants planned: a [`SessionEvent::Planned`] follows.
+/// A session's request for planning: a [`SessionEvent::Planned`] follows.
 pub(super) struct ToPlan {
     of: Of,
     pub options: SessionOptions,
@@ -79,14 +78,14 @@ pub(super) struct ToPlan {
     picture: Option<Arc<Picture>>,
 }
 
-/// The graph that is planned.
+/// The graph to plan.
 enum Of {
-    /// The session's, as it was when the plan was asked for.
+    /// The session's, as it was when the plan was requested.
     Session(Arc<Graph>),
     Alone(Box<AloneGraph>),
 }
 
-/// A graph of one plan, which goes with it.
+/// A graph of one plan, which is sent with the request.
 pub(super) struct AloneGraph {
     pub graph: Graph,
     /// Its large constants.
@@ -101,7 +100,7 @@ impl ToPlan {
         }
     }
 
-    /// Draws its plan, if nobody can plan it again for that: a graph of its own goes once it is planned.
+    /// Draws its plan, if the plan cannot be made again for that: a separate graph is dropped once it is planned.
     pub fn draw(&mut self, plan: &Plan) {
         let nodes: usize = plan.pieces.iter().map(|piece| piece.nodes.len()).sum();
         let is_drawn = matches!(self.of, Of::Alone(_)) && nodes <= MAX_DRAWN;
@@ -117,25 +116,25 @@ pub(super) struct Machine {
     options: SessionOptions,
     plans: Plans,
     runs: Runs,
-    /// When its client last asked for something.
+    /// When its client last made a request.
     used: Nanos,
     /// When it was opened.
     opened: Nanos,
     /// Steps that are done, of all its runs.
     steps_done: u64,
-    /// What its steps fetched, for those who look.
+    /// The values that its steps fetched, for inspection.
     seen: Seen,
-    /// What happened, for those who follow; of steps only if they are told.
+    /// Its events, for followers; those of steps only if they are requested.
     happened: Vec<Event>,
     tells_steps: bool,
-    /// What is to be sent, first what was decided first.
+    /// The messages to send, the first decided first.
     outbox: Sends,
-    /// It has ended; those that still hold it must not use it.
+    /// It has ended; threads that still hold it must not use it.
     is_over: bool,
     next_piece: u32,
     /// The tasks that pieces were sent to, and which process held each then.
     tasks: HashMap<Task, Incarnation>,
-    /// Every worker that pieces were sent to, whatever became of them.
+    /// Every worker that pieces were sent to, whether or not it kept them.
     workers: BTreeSet<Peer>,
 }
 
@@ -184,8 +183,8 @@ impl Machine {
         }
     }
 
-    /// Takes in what happens. What is then to be sent is left for [`Machine::take_outgoing`]; what is to be planned first
-    /// is answered here.
+    /// Processes an event. The messages to send are left for [`Machine::take_outgoing`]; the planning that must come first is
+    /// returned.
     pub fn handle(&mut self, event: SessionEvent<'_>, now: Nanos) -> Option<ToPlan> {
         match event {
             SessionEvent::Run { request, ask, cluster } => {
@@ -226,22 +225,22 @@ impl Machine {
         None
     }
 
-    /// Swaps what is to be sent for what is in `empty`, which keeps its place for the next.
+    /// Swaps the messages to send for `empty`, whose allocation is reused.
     pub fn take_outgoing(&mut self, empty: &mut Sends) {
         std::mem::swap(empty, &mut self.outbox);
     }
 
-    /// Those that have, or may have, pieces of it.
+    /// The workers that have, or may have, pieces of it.
     pub fn workers(&self) -> impl Iterator<Item = &Peer> {
         self.workers.iter()
     }
 
-    /// As what it was opened.
+    /// The options with which it was opened.
     pub fn options(&self) -> &SessionOptions {
         &self.options
     }
 
-    /// Whether something is to be sent.
+    /// Whether messages are to be sent.
     pub fn has_outgoing(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -250,7 +249,7 @@ impl Machine {
         self.is_over
     }
 
-    /// When its client last asked for something.
+    /// When its client last made a request.
     pub fn used(&self) -> Nanos {
         self.used
     }
@@ -264,8 +263,8 @@ impl Machine {
         &mut self.constants
     }
 
-    /// Adds nodes that were checked against its graph, unless that has changed since; says whether it has. The graph is copied
-    /// only if a plan is being made of it.
+    /// Adds nodes that were checked against its graph, unless that has changed since; returns whether it added them. The graph
+    /// is copied only if a plan is being made of it.
     #[must_use]
     pub fn extend(&mut self, addition: Addition) -> bool {
         Arc::make_mut(&mut self.graph).append(addition)
@@ -277,7 +276,7 @@ impl Machine {
         self.runs.len()
     }
 
-    /// Whether nothing of it is under way.
+    /// Whether no request of it is under way.
     pub fn is_idle(&self) -> bool {
         let is_asked = |plan: &Prepared| matches!(plan.readiness, Readiness::Waiting { .. });
         self.runs.is_empty() && !self.plans.iter().any(is_asked)
@@ -299,12 +298,12 @@ impl Machine {
         self.tells_steps = tells_steps;
     }
 
-    /// What happened since this was last asked.
+    /// The events since the last call.
     pub fn take_happened(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.happened)
     }
 
-    /// Tells that something was refused because of a limit, if that is why.
+    /// Notes a refusal because of a limit, if that is the reason.
     fn tell_limit(&mut self, failure: &Failure) {
         if failure.code == Code::ResourceExhausted {
             self.happened.push(Event::LimitReached { what: failure.to_string() });
@@ -330,7 +329,7 @@ impl Machine {
         }
     }
 
-    /// A request for a signature's plan: answers it if that can run as it stands, and otherwise says what is to be planned.
+    /// A request for a signature's plan: answers it if a plan can run as it is, and otherwise returns the planning to do.
     fn prepare(&mut self, request: RequestId, signature: Signature, cluster: &Cluster) -> Option<ToPlan> {
         match self.plans.stand(&signature, cluster, request) {
             Ok(Standing::Nothing) => return Some(self.to_plan(Of::Session(Arc::clone(&self.graph)), signature)),
@@ -460,7 +459,7 @@ impl Machine {
                 return Err(failure);
             }
         };
-        // A worker that is not there holds nothing of it any more.
+        // A worker that is not up holds nothing of it any more.
         self.workers.retain(|worker| cluster.members().any(|member| member.peer == *worker));
         self.workers.extend(workers);
         self.forget(unneeded);
@@ -496,7 +495,7 @@ impl Machine {
         }
     }
 
-    /// Answers those who wait for a plan that does not come, and drops it. The next request for it starts anew.
+    /// Answers the requests that wait for a plan that does not come, and drops it. The next request for it starts anew.
     fn give_up(&mut self, number: u32, failure: &Failure) {
         let plan = self.plans.get_mut(number).map(|plan| &mut plan.readiness);
         if let Some(Readiness::Waiting { requests, .. }) = plan {
@@ -508,13 +507,13 @@ impl Machine {
         self.forget(unneeded);
     }
 
-    /// If the session ends with its tasks and one of them is not up: that.
+    /// The failure of a session that ends with its tasks, if one of them is not up.
     fn lost_to(&self, cluster: &Cluster) -> Option<Failure> {
         let is_gone = |task: &&Task| cluster.member(task).is_none();
         self.tasks.keys().filter(|_| self.options.ends_with_its_tasks).filter(is_gone).min().map(lost)
     }
 
-    /// Fails what depended on a message that could not be sent.
+    /// Fails the requests that depended on a message that could not be sent.
     fn unsent(&mut self, to: &Peer, about: About, failure: &Failure) {
         let is_gone = failure.code == Code::Unavailable;
         match about {
@@ -529,7 +528,7 @@ impl Machine {
         }
     }
 
-    /// `peer` is gone, and whatever waits for it fails.
+    /// `peer` is gone, and everything that waits for it fails.
     fn lose(&mut self, peer: &Peer, failure: &Failure) {
         self.constants.lost(peer);
         for run in self.runs.needing(peer) {
@@ -538,8 +537,8 @@ impl Machine {
         for number in self.plans.with(peer) {
             let Some(plan) = self.plans.get(number) else { continue };
             let is_asked = matches!(plan.readiness, Readiness::Waiting { .. });
-            // Whether its pieces are still there if it comes back is not known here. A session that ends with its tasks is to
-            // be told so by the plan.
+            // Whether its pieces still exist if it comes back is unknown. A session that ends with its tasks must learn
+            // of it by the plan.
             if is_asked || !self.options.ends_with_its_tasks {
                 self.give_up(number, failure);
             }
@@ -569,7 +568,7 @@ impl Machine {
     }
 }
 
-/// The tasks of which the first sends the second values.
+/// The tasks of which the first sends values to the second.
 fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
     let sends = plan.pieces.iter().flat_map(|piece| piece.nodes.iter().map(move |node| (&piece.device.task, &node.op)));
     let between = sends.filter_map(|(from, op)| match op {
@@ -579,14 +578,14 @@ fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
     between.collect()
 }
 
-/// The shape that a placeholder states for what it is fed; unknown for every other tensor.
+/// The shape that a placeholder states for its feed; unknown for every other tensor.
 fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
     let Ok(output) = graph.output(feed) else { return PartialShape::UNKNOWN };
     let node = graph.node(output.node);
     node.attrs.shape("shape").ok().filter(|_| node.op.is_fed).cloned().unwrap_or_default()
 }
 
-/// What a session that ends with its tasks says once one of them is not the process that it was.
+/// The failure of a session that ends with its tasks once one of them is held by another process.
 fn lost(task: &Task) -> Failure {
     let why = format!(
         "task {task} was lost or restarted since this session used it, and what it kept there is gone; open a new session \

@@ -1,7 +1,7 @@
-//! The threads that plan, and whose turn it is.
+//! The threads that plan, and the queue of their requests.
 //!
-//! A session's requests are worked on in their order and one at a time; the sessions take turns. One of the threads takes
-//! small graphs only, so that they never wait for somebody's large one. A panic fails the request that it happened in.
+//! A session's requests are processed in their order and one at a time; the sessions take turns. One of the threads takes small
+//! graphs only, so that they never wait for another session's large one. A panic fails the request in which it happened.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,12 +19,12 @@ use crate::protocol::{Peer, Request};
 const PLANNERS: usize = 3;
 /// Most nodes of a small graph: it is planned within some ten milliseconds.
 const SMALL_GRAPH: usize = 10_000;
-/// Most requests that wait to be worked on, of all sessions.
+/// Most requests that are queued, of all sessions.
 const MAX_WAITING: usize = 4096;
-/// Most requests of one session that wait.
+/// Most queued requests of one session.
 const MAX_WAITING_IN_LANE: usize = 64;
 
-/// The request that no client made: theirs count from 1.
+/// The request that no client made: clients' requests count from 1.
 const NOBODYS: RequestId = RequestId(0);
 
 /// A request that takes long: everything but running.
@@ -33,7 +33,7 @@ pub(in crate::runtime) struct PlanRequest {
     pub client: Peer,
     pub id: RequestId,
     pub request: Request,
-    /// What came beside it.
+    /// The tensors that came with it.
     pub tensors: Vec<Tensor>,
 }
 
@@ -44,11 +44,11 @@ struct Lane {
     session: Option<SessionId>,
 }
 
-/// What does the work.
+/// The processing of requests.
 pub(in crate::runtime) trait Work: Send + Sync + 'static {
     /// How many nodes the request is about.
     fn nodes(&self, request: &Request) -> usize;
-    /// Does what is asked, and answers.
+    /// Performs the request, and answers.
     fn work(&self, job: PlanRequest);
     /// The work on that request panicked; it has probably not been answered yet.
     fn panicked(&self, client: &Peer, id: RequestId, session: Option<SessionId>, failure: Failure);
@@ -61,7 +61,7 @@ pub(in crate::runtime) struct Planner {
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// Told when a lane's turn comes, and at the end.
+    /// Notified when a lane's turn comes, and at the end.
     news: Condvar,
     work: Arc<dyn Work>,
 }
@@ -69,7 +69,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     lanes: HashMap<Lane, Waiting>,
-    /// The lanes that have something to do and nothing under way, by the size of what comes first.
+    /// The lanes with queued requests and none under way, by the size of the first request.
     small: VecDeque<Lane>,
     large: VecDeque<Lane>,
     waiting: usize,
@@ -93,19 +93,19 @@ impl Planner {
         planner
     }
 
-    /// One without threads: tests tell it when to work.
+    /// A planner without threads: tests call it to work.
     pub fn without_threads(work: Arc<dyn Work>) -> Planner {
         Planner { shared: Arc::new(Shared { queue: Mutex::default(), news: Condvar::new(), work }) }
     }
 
-    /// Whether something waits whose turn it is.
+    /// Whether a request waits whose turn has come.
     #[cfg(test)]
     pub fn has_work(&self) -> bool {
         let queue = self.shared.lock();
         !queue.small.is_empty() || !queue.large.is_empty()
     }
 
-    /// Does what waits for longest, large before small.
+    /// Processes the request that has waited for longest, large before small.
     #[cfg(test)]
     pub fn work_one(&self) {
         let next = self.shared.lock().next(false);
@@ -114,10 +114,10 @@ impl Planner {
         }
     }
 
-    /// Has a request worked on when its turn comes.
+    /// Queues a request.
     ///
     /// # Errors
-    /// ResourceExhausted if too many wait.
+    /// ResourceExhausted if too many are queued.
     pub fn push(&self, job: PlanRequest) -> Result<()> {
         let lane = Lane::of(&job);
         let mut queue = self.shared.lock();
@@ -139,8 +139,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Takes back what a session has waiting. Then `last` is worked on after what is under way; it comes back if
-    /// nothing is.
+    /// Removes a session's queued requests. Then `last` is processed after the request under way; it is returned if there is
+    /// none.
     pub fn end(&self, last: PlanRequest) -> (Vec<PlanRequest>, Option<PlanRequest>) {
         let lane = Lane::of(&last);
         let mut queue = self.shared.lock();
@@ -155,7 +155,7 @@ impl Planner {
         }
     }
 
-    /// Drops what a client that is gone has waiting, and closes the session that may just be opened for it.
+    /// Drops the queued requests of a client that is gone, and closes the session that may just be opened for it.
     pub fn forget(&self, client: &Peer) {
         let mut queue = self.shared.lock();
         let lanes: Vec<Lane> = queue.lanes.keys().filter(|lane| lane.client == *client).cloned().collect();
@@ -184,7 +184,7 @@ impl Lane {
     }
 }
 
-/// The session that a request is about.
+/// The session that a request names.
 fn session_of(request: &Request) -> Option<SessionId> {
     match request {
         Request::Open { session, .. }
@@ -212,7 +212,7 @@ impl Queue {
         Some((lane, job))
     }
 
-    /// Takes out what waits in a lane, and the lane too if nothing of it is under way.
+    /// Removes the queued requests of a lane, and the lane too if no request of it is under way.
     fn clear(&mut self, lane: &Lane) -> Vec<PlanRequest> {
         let Some(waiting) = self.lanes.get_mut(lane) else { return Vec::new() };
         let jobs: Vec<PlanRequest> = waiting.jobs.drain(..).collect();
@@ -229,7 +229,7 @@ impl Queue {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Whatever panicked under it, each job is in it or out of it.
+        // After a panic under the lock, each job is still entirely in the queue or entirely out of it.
         lock(&self.queue)
     }
 
@@ -253,7 +253,7 @@ impl Shared {
         self.done(lane);
     }
 
-    /// The next job that is this thread's to do; waits for one. `None` at the end.
+    /// The next job for this thread; waits for one. `None` at the end.
     fn take(&self, small_only: bool) -> Option<(Lane, PlanRequest)> {
         let mut queue = self.lock();
         loop {
@@ -267,7 +267,7 @@ impl Shared {
         }
     }
 
-    /// What was under way in a lane is done: it goes to the end of the line.
+    /// The request under way in a lane is done: the lane goes to the end of the queue.
     fn done(&self, lane: Lane) {
         let mut queue = self.lock();
         let Some(waiting) = queue.lanes.get_mut(&lane) else { return };
@@ -279,7 +279,7 @@ impl Shared {
         }
     }
 
-    /// A lane has something to do, and nothing under way.
+    /// A lane has a queued request, and none under way.
     fn turn(&self, queue: &mut Queue, lane: Lane) {
         let first = queue.lanes.get(&lane).and_then(|waiting| waiting.jobs.front());
         let is_small = first.is_none_or(|job| self.work.nodes(&job.request) <= SMALL_GRAPH);
@@ -300,7 +300,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Tells what it is to do, and waits to be let on if the request's number is odd.
+    /// Reports its requests, and waits for permission to proceed if the request's number is odd.
     struct Told {
         began: Sender<u64>,
         lets: Mutex<Receiver<()>>,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     impl Work for Told {
-        /// A session of that number is that large.
+        /// The size of a session is its number.
         fn nodes(&self, request: &Request) -> usize {
             session_of(request).map_or(0, |session| session.0 as usize)
         }
@@ -356,7 +356,7 @@ mod tests {
     fn small_graphs_never_wait_for_large_ones() {
         let bench = bench();
         let began = || bench.began.recv_timeout(PATIENCE).unwrap();
-        // As many large ones as there are threads, each of a session of its own.
+        // As many large ones as there are threads, each of a different session.
         for place in 0..PLANNERS as u64 {
             bench.planner.push(job(LARGE + place, 2 * place + 1)).unwrap();
         }
@@ -388,7 +388,7 @@ mod tests {
         }
         bench.planner.push(job(2, 202)).unwrap();
         bench.planner.push(explain(302)).unwrap();
-        // One of a session's is under way; its others wait for it though two threads come free.
+        // One request of a session is under way; its other requests wait for it though two threads come free.
         let free = |_| bench.lets.send(()).unwrap();
         (0..PLANNERS).for_each(free);
         let mut order: Vec<u64> = (0..5).map(|_| began()).collect();

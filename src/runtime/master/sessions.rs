@@ -1,6 +1,6 @@
-//! Which sessions are open, and which of them is closed when there are too many.
+//! The open sessions, and the choice of the one to close when there are too many.
 //!
-//! Knows nothing of graphs and steps. Its lock is held for a lookup and never while a session is at work: who finds a
+//! Knows nothing of graphs and steps. Its lock is held for a lookup and never while a session is at work: a thread that finds a
 //! session takes its handle and releases the lock.
 
 use std::collections::{HashMap, VecDeque};
@@ -15,7 +15,7 @@ use super::MasterLimits;
 use super::machine::{Machine, Nanos};
 use crate::protocol::Peer;
 
-/// Most ended sessions that are remembered, so that a client that comes back hears why.
+/// Most ended sessions that are remembered, so that a client that comes back receives the reason.
 const MAX_REMEMBERED: usize = 4096;
 
 pub(super) struct Sessions {
@@ -23,7 +23,7 @@ pub(super) struct Sessions {
     table: Mutex<Table>,
 }
 
-/// A session, for those who work on it.
+/// A session, for the threads that work on it.
 pub(super) struct Handle {
     pub id: SessionId,
     pub client: Peer,
@@ -36,21 +36,21 @@ pub(super) struct Claimed {
     pub name: String,
 }
 
-/// A session, and how far it is with sending what it decided.
+/// A session, and the state of its sending.
 pub(super) struct Hosted {
     pub machine: Machine,
-    /// Somebody sends what it wants sent.
+    /// A thread is sending its messages.
     pub is_sending: bool,
-    /// A panic may have lost some of what it wanted sent.
+    /// A panic may have lost some of its messages.
     pub is_damaged: bool,
 }
 
 #[derive(Default)]
 struct Table {
     open: HashMap<SessionId, Arc<Handle>>,
-    /// Those that had to go for others, the last one last, with the name that they lost if that is why.
+    /// Sessions that were closed for other sessions, the last one last, with the name that they lost if that is the reason.
     evicted: VecDeque<(SessionId, Option<String>)>,
-    /// By the names that sessions have claimed, and the task on which those have what names no task.
+    /// The claimed names, each with the task on which the session has the resources that name no task.
     claims: HashMap<(Option<Task>, String), SessionId>,
 }
 
@@ -64,7 +64,7 @@ impl Handle {
         lock(&self.session)
     }
 
-    /// Whether something panicked while it was at work on the session, and may have left it half changed.
+    /// Whether a panic happened during work on the session, and may have left it half changed.
     pub fn is_damaged(&self) -> bool {
         self.session.is_poisoned() || self.lock().is_damaged
     }
@@ -83,7 +83,7 @@ impl Sessions {
         self.lock().open.get(&id).cloned()
     }
 
-    /// A session of a client's.
+    /// A client's session.
     ///
     /// # Errors
     /// Aborted if it is not open.
@@ -93,19 +93,19 @@ impl Sessions {
         found.cloned().ok_or_else(|| table.no_session(id, &self.limits))
     }
 
-    /// All of them, in the order of their ids.
+    /// All sessions, in the order of their ids.
     pub fn all(&self) -> Vec<Arc<Handle>> {
         let mut all: Vec<_> = self.lock().open.values().cloned().collect();
         all.sort_unstable_by_key(|handle| handle.id);
         all
     }
 
-    /// What somebody hears whose session is not open.
+    /// The failure of a request whose session is not open.
     pub fn no_session(&self, id: SessionId) -> Failure {
         self.lock().no_session(id, &self.limits)
     }
 
-    /// Keeps a new session; returns the one that has to go for it, if any.
+    /// Keeps a new session; returns the one that is closed for it, if any.
     ///
     /// # Errors
     /// AlreadyExists; ResourceExhausted if there are too many and all are in use.
@@ -158,7 +158,7 @@ impl Sessions {
 }
 
 impl Table {
-    /// Keeps why a session had to go.
+    /// Records why a session was closed.
     fn remember(&mut self, id: SessionId, claimed: Option<String>) {
         if self.evicted.len() >= MAX_REMEMBERED {
             self.evicted.pop_front();
@@ -171,7 +171,8 @@ impl Table {
         self.open.remove(&id)
     }
 
-    /// Of the client that has most sessions, so that it takes no other's place, the idle one that was not used for longest.
+    /// Of the client that has most sessions, so that it takes no other client's slot, the idle one that was not used for
+    /// longest.
     fn victim(&self, limits: &MasterLimits, now: Nanos) -> Option<SessionId> {
         let mut of_client: HashMap<&Peer, usize> = HashMap::new();
         for handle in self.open.values() {

@@ -1,4 +1,4 @@
-//! A master between scripted workers and clients: what it sends to whom, in which order, and what it lets go of.
+//! A master between scripted workers and clients: its messages to each, their order, and the resources that it releases.
 
 mod claims;
 mod constants;
@@ -28,14 +28,14 @@ const GRAPH: &str = r#"{ "version": 1, "nodes": {
     "z":  { "op": "Neg", "inputs": ["x"], "device": "/job:t/task:0" },
     "w":  { "op": "Neg", "inputs": ["x"], "device": "/job:t" } } }"#;
 
-/// What the network does with a message, beside handing it over.
+/// The network's treatment of messages, in addition to delivering them.
 #[derive(Default)]
 struct Whims {
     /// Peers that a send to waits for, until they are taken out.
     slow: HashSet<Peer>,
-    /// Sends to them fail, in that way.
+    /// Sends to this peer fail, with this failure.
     fails: Option<(Peer, Failure)>,
-    /// How many looks at the cluster panic.
+    /// The number of cluster reads that will panic.
     panics: usize,
     /// The next send to it panics.
     panics_for: Option<Peer>,
@@ -76,7 +76,7 @@ impl Router for Network {
     }
 }
 
-/// A master, and everybody that it speaks with.
+/// A master, and all of its peers.
 struct Bench {
     master: Master,
     network: Arc<Network>,
@@ -133,7 +133,7 @@ impl Bench {
         (to.as_str().to_owned(), envelope)
     }
 
-    /// The answer that comes next, and to whom.
+    /// The next answer, and its receiver.
     fn answer(&self) -> (String, RequestId, Result<Reply>, Vec<Tensor>) {
         let (to, Envelope { message, tensors }) = self.next();
         let Message::ToClient(ToClient::Reply { id, result }) = message else { panic!("{message:?}") };
@@ -159,7 +159,7 @@ impl Bench {
         self.ask("client", request, vec![])
     }
 
-    /// Says for a worker that it has registered what it is sent next; its name, and the pieces.
+    /// Confirms the next registration for a worker; returns its name, and the pieces.
     fn register(&self) -> (String, Vec<PieceId>) {
         let (to, Envelope { message, .. }) = self.next();
         let Message::ToWorker(ToWorker::Register { session, pieces, .. }) = message else { panic!("{message:?}") };
@@ -169,7 +169,7 @@ impl Bench {
         (to, pieces)
     }
 
-    /// Prepares what has one piece: its number, its worker and the piece.
+    /// Prepares a plan of one piece: its number, its worker and the piece.
     fn prepared(&mut self, session: u64, name: &str) -> (u32, String, PieceId) {
         let id = self.prepare(session, name);
         let (worker, pieces) = self.register();
@@ -184,7 +184,7 @@ impl Bench {
         self.ask("client", request, vec![Tensor::scalar(7i32)])
     }
 
-    /// The steps that a worker is told to start next.
+    /// The steps that a worker is asked to start next.
     fn started(&self) -> (String, u64, u64) {
         let (to, Envelope { message, .. }) = self.next();
         let Message::ToWorker(ToWorker::Start { first, count, .. }) = message else { panic!("{message:?}") };
@@ -195,7 +195,7 @@ impl Bench {
         self.master.deliver(&peer(worker), ToMaster::Done { piece, step }, vec![Tensor::scalar(-7i32)]);
     }
 
-    /// What the next message, which is to be a Forget, names, and whom.
+    /// The worker and the pieces of the next message, which has to be a Forget.
     fn forgotten(&self) -> (String, Vec<PieceId>) {
         let (to, Envelope { message, .. }) = self.next();
         let Message::ToWorker(ToWorker::Forget { pieces }) = message else { panic!("{message:?}") };
@@ -234,7 +234,7 @@ fn a_panic_in_the_middle_of_a_session_ends_it_and_no_other() {
     bench.open("client", 1).unwrap();
     bench.open("client", 2).unwrap();
     let (_, worker, _) = bench.prepared(1, "y0");
-    // What the session wanted sent is lost.
+    // The session's messages are lost.
     bench.network.whims.lock().unwrap().panics_for = Some(peer(&worker));
     let id = bench.prepare(1, "y1");
     let (to, Envelope { message, .. }) = bench.next();
@@ -254,11 +254,11 @@ fn a_panic_in_the_middle_of_a_session_ends_it_and_no_other() {
 fn a_plan_that_is_made_anew_leaves_nothing_behind() {
     let mut bench = bench(limits(8, 8));
     bench.open("client", 1).unwrap();
-    // Nothing names the task, so that the plan goes to another worker when task 0 is restarted.
+    // No node names the task, so that the plan goes to another worker when task 0 is restarted.
     let (plan, worker, piece) = bench.prepared(1, "w");
     assert_eq!(worker, "t0.0");
     *bench.network.cluster.lock().unwrap() = cluster(&[1, 0]);
-    // The run gives the feeds back, and says to a program what is to be done.
+    // The run gives the feeds back, and states in machine-readable form how to continue.
     bench.run(1, plan, 1);
     let (_, _, result, feeds) = bench.answer();
     let failure = result.unwrap_err();
@@ -319,7 +319,7 @@ fn the_plan_that_was_not_used_for_longest_goes_first() {
     bench.open("client", 1).unwrap();
     let (first, worker, first_piece) = bench.prepared(1, "y0");
     let (second, _, second_piece) = bench.prepared(1, "y1");
-    // The first is used, so that the second goes for the third.
+    // The first is used, so that the second is dropped for the third.
     bench.run(1, first, 1);
     assert_eq!(bench.started(), (worker.clone(), 1, 1));
     bench.done(&worker, first_piece, 1);
@@ -331,11 +331,11 @@ fn the_plan_that_was_not_used_for_longest_goes_first() {
     bench.run(1, second, 1);
     let failure = bench.answer().2.unwrap_err();
     assert_eq!(failure.reason, Some(Reason::PlanGone), "{failure}");
-    // One that was never there is another matter.
+    // A number that never existed is a different failure.
     bench.run(1, 99, 1);
     let failure = bench.answer().2.unwrap_err();
     assert_eq!((failure.code, failure.reason), (Code::InvalidArgument, None), "{failure}");
-    // What runs is not taken away, whatever comes.
+    // A running plan is never dropped.
     bench.run(1, first, 1);
     bench.run(1, third, 1);
     assert_eq!((bench.started().1, bench.started().1), (2, 3));
@@ -360,7 +360,7 @@ fn plans_of_many_nodes_make_room_for_one_another() {
     let (_, third_pieces) = bench.register();
     let Ok(Reply::Prepared { plan: third, .. }) = bench.answer().2 else { panic!("prepared") };
     assert_ne!(first, third);
-    // What runs does not go, and then there is no room.
+    // A running plan is not dropped, and then there is no room.
     bench.run(1, third, 1);
     bench.started();
     bench.run(1, third - 1, 1);
@@ -379,7 +379,7 @@ fn plans_of_many_nodes_make_room_for_one_another() {
 fn two_requests_for_one_plan_share_it() {
     let mut bench = bench(limits(8, 8));
     bench.open("client", 1).unwrap();
-    // The second is asked by somebody who lost patience with the first.
+    // The second request comes from a client that did not wait for the first.
     let first = bench.prepare(1, "y0");
     let (to, Envelope { message, .. }) = bench.next();
     let Message::ToWorker(ToWorker::Register { session, pieces, .. }) = message else { panic!("{message:?}") };
@@ -412,7 +412,7 @@ fn where_sessions_are_too_many_the_idle_one_of_who_has_most_goes() {
     assert!(failure.message.contains("3 sessions were open here"), "{failure}");
     let failure = ended(&mut bench, 77);
     assert!(failure.message.contains("it ended, or this node was restarted"), "{failure}");
-    // One that runs is not idle.
+    // A running session is not idle.
     bench.run(1, plan, 1);
     bench.started();
     bench.open("client", 4).unwrap();
@@ -454,7 +454,7 @@ fn a_slow_way_to_one_worker_holds_up_no_other_session() {
         let message = ToMaster::Request { id: RequestId(1002), request: run };
         bench.master.deliver(&peer("client"), message, vec![Tensor::scalar(7i32)]);
         assert_eq!(bench.started(), ("t0.0".to_owned(), 1, 1));
-        // What is decided of the slow one in the meantime waits for its turn and overtakes nothing.
+        // A decision about the slow session in the meantime waits for its turn and overtakes nothing.
         let step = meshtf_tensor::ids::StepId { session: SessionId(1), number: 1 };
         let failed = ToMaster::Failed { step, failure: Failure::invalid("no") };
         bench.master.deliver(&peer(&worker), failed, vec![]);
@@ -500,12 +500,12 @@ fn what_a_worker_has_no_room_for_fails_what_it_is_for_alone() {
     );
     let (_, answered, result, _) = bench.answer();
     assert_eq!((answered, result), (run, Err(full.clone())));
-    // A run of the same plan that was under way goes on, and the plan stays.
+    // A run of the same plan that was under way continues, and the plan stays.
     bench.done(&worker, piece, 1);
     assert_eq!(bench.answer().1, other);
     bench.run(1, plan, 1);
     assert_eq!(bench.started().1, 3);
-    // Pieces that cannot be sent fail the plan that they are of.
+    // Pieces that cannot be sent fail their plan.
     bench.network.whims.lock().unwrap().fails = Some((peer(&worker), full.clone()));
     let prepare = bench.prepare(1, "y1");
     let (_, answered, result, _) = bench.answer();

@@ -58,7 +58,7 @@ mod tests {
         traces.keep(SessionId(0), (1, trace(10)));
         traces.keep(SessionId(0), (2, trace(20)));
         assert_eq!(traces.of(SessionId(0)), Some((2, trace(20))));
-        // One that is too large takes the place of none, and the one before is not the last any more.
+        // A trace that is too large replaces none, and the one before is not the last any more.
         traces.keep(SessionId(0), (3, trace(MAX_BYTES + 1)));
         assert_eq!(traces.of(SessionId(0)), None);
         (0..MAX_KEPT as u64 + 1).for_each(|n| traces.keep(SessionId(n), (n, trace(1))));

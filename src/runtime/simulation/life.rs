@@ -1,4 +1,4 @@
-//! What the clients of the simulation do, and what they take for right.
+//! The behaviour of the simulation's clients, and the results that they accept.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::{Draw, Plot, RUNS, STEPS_MAX, TASKS};
 use crate::protocol::SessionOptions;
 use crate::session::{Session, Steps};
 
-/// What is fetched in a run. With the initialiser these are more plans than a master keeps.
+/// The fetches of a run. With the initialiser these are more plans than a master keeps.
 const FETCHES: [&[&str]; 4] = [&["last", "read"], &["read", "last"], &["sum_3", "last"], &["last"]];
 /// The count at which a program of [`Plot::Fails`] fails.
 const FAILS_AT: u64 = 7;
-/// A table so large that it goes beside messages, from its first number to its last, and the sum of these two.
+/// A table so large that it is sent apart from the message header, from its first number to its last, and the sum of these two.
 const TABLE: std::ops::RangeInclusive<i32> = 7..=1200;
 const ENDS: i32 = 1207;
 
@@ -25,7 +25,7 @@ async fn open(net: &Net, number: u64, master: u32, graph: &Graph, options: Sessi
     Session::open_as(net.session_id(), client, net.holder(master), graph, options).await
 }
 
-/// Sets the variable that clients share to zero, or answers what it holds.
+/// Sets the variable that clients share to zero, or returns its value.
 pub async fn count(net: Arc<Net>, what: &'static str) -> Result<u64, String> {
     let work = async {
         let (graph, _) = program(&mut Draw(0), Plot::Counts);
@@ -89,7 +89,7 @@ pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Res
             }
             Err(failure) => {
                 excused(plot, &failure)?;
-                // The session goes on, or the client opens another.
+                // The session continues, or the client opens another.
                 let goes_on = match plot {
                     Plot::Panics | Plot::Cancels => true,
                     _ => draw.below(2) == 0,
@@ -108,7 +108,7 @@ pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Res
     Ok(counted)
 }
 
-/// Runs so many steps, or one that is fed and fetched in parts: how many ran, and what the last fetched.
+/// Runs this many steps, or one that is fed and fetched in parts: returns how many ran, and the values that the last fetched.
 async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut Draw) -> Result<(u64, i32)> {
     let x = Tensor::scalar(x);
     if plot != Plot::Counts {
@@ -128,9 +128,9 @@ async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut 
     Ok((count, ran.fetches[last].item()?))
 }
 
-/// Whether a failure may have come from what happened in the run. One that names a task is excused if that task died or could
-/// not be reached; one that names a panic, if a planner panicked; one for want of room, if a client gave up while its plans
-/// were being registered, since those count as in use until they are; one for want of a place, if there is one for two clients.
+/// Whether the events of the run explain a failure. One that names a task is excused if that task died or could not be reached;
+/// one that names a panic, if a planner panicked; one for lack of room, if a client gave up while its plans were being
+/// registered, since those count as in use until they are; one for lack of a session slot, if there is one for two clients.
 fn excused(plot: Plot, failure: &Failure) -> Result<(), String> {
     let is_panic = failure.code == Code::Internal && failure.message.ends_with("drawn from the seed");
     let names = |task: u32| {
@@ -158,7 +158,7 @@ fn excused(plot: Plot, failure: &Failure) -> Result<(), String> {
     }
 }
 
-/// Lets others go on so many times.
+/// Yields to other tasks this many times.
 async fn yields(times: u64) {
     if times == u64::MAX {
         std::future::pending::<()>().await;
@@ -168,8 +168,8 @@ async fn yields(times: u64) {
     }
 }
 
-/// A program whose sums criss-cross the tasks, that counts its steps, and whose steps wait for each other in a queue that
-/// holds one value; and by what it multiplies `x`.
+/// A program whose sums criss-cross the tasks, that counts its steps, and whose steps wait for each other in a queue that holds
+/// one value; and the factor by which it multiplies `x`.
 fn program(draw: &mut Draw, plot: Plot) -> (Graph, i32) {
     let mut nodes = vec![r#""x": { "op": "Placeholder", "attrs": { "dtype": "int32", "shape": [] } }"#.to_owned()];
     let mut weights = vec![1i32];
@@ -186,7 +186,7 @@ fn program(draw: &mut Draw, plot: Plot) -> (Graph, i32) {
             device(draw)
         ));
     }
-    // The same place in both clients' programs: they share it if they count together.
+    // The same device in both clients' programs: they share it if they count together.
     let place = r#""device": "/job:sim/task:1""#;
     let limit = if plot == Plot::Fails { FAILS_AT } else { 1 << 30 };
     let queue = format!(r#""device": "{}""#, device(draw));
@@ -204,7 +204,7 @@ fn program(draw: &mut Draw, plot: Plot) -> (Graph, i32) {
         format!(r#""total": {{ "op": "ReadVariableOp", "inputs": ["v"], {place}, "attrs": {{ "dtype": "int32" }} }}"#),
         format!(r#""few": {{ "op": "Less", "inputs": ["read", {limit}], "device": "{}" }}"#, device(draw)),
         format!(r#""check": {{ "op": "Assert", "inputs": ["few", "read"], "device": "{}" }}"#, device(draw)),
-        // Each step puts a value in and takes one out, in whichever order: one of the two waits.
+        // Each step puts a value in and takes one out, in either order: one of the two waits.
         format!(
             r#""q": {{ "op": "FIFOQueueV2", {queue},
                 "attrs": {{ "component_types": ["int32"], "capacity": 1, "shared_name": "turns" }} }}"#

@@ -1,4 +1,4 @@
-//! The network of the simulation: what is under way, who is there, and what befalls them.
+//! The network of the simulation: its messages under way, its participants, and its disturbances.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,22 +19,22 @@ use crate::runtime::router::Router;
 
 /// Most plans of a session: fewer than its client runs.
 const MAX_PLANS: usize = 2;
-/// One delivery in so many is the last on its way for a while, and of how many acts at most.
+/// One delivery in this many is the last on its way for a while, and for how many acts at most.
 const DAWDLES: u64 = 12;
 const MOST_DAWDLED: u64 = 300;
 /// Most messages that the next on a way is drawn from.
 const MAX_READY: usize = 8;
 
-/// From whom to whom.
+/// A way: its sender and its receiver.
 pub type Way = (Peer, Peer);
 
-/// What goes from one participant to another.
+/// A delivery from one participant to another.
 #[allow(clippy::large_enum_variant)] // Few are under way, and they are moved once.
 enum Delivery {
     Message(Envelope),
-    /// The link with the sender is over; what follows comes over another, if it is not dead.
+    /// The link with the sender is over; later deliveries come over another, if it is not dead.
     Down,
-    /// It was so a while ago: the sender is dead, and everybody knows, or it is up.
+    /// The link ended a while ago: the sender is dead, and every participant knows, or it is up.
     PeerLost,
 }
 
@@ -45,22 +45,22 @@ pub struct Net {
     sessions: AtomicU64,
     /// Most sessions of a master.
     max_sessions: usize,
-    /// What the clocks of all masters show, in nanoseconds.
+    /// The reading of all masters' clocks, in nanoseconds.
     time: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
 struct Lanes {
     lanes: BTreeMap<Way, VecDeque<Delivery>>,
-    /// The ways on which nothing comes for so many acts, so that messages gather and overtake each other.
+    /// The ways on which nothing comes for this many acts, so that messages gather and overtake each other.
     dawdling: BTreeMap<Way, u64>,
-    /// The ways whose link is broken for so many acts.
+    /// The ways whose link is broken for this many acts.
     stalled: BTreeMap<Way, u64>,
     cluster: Arc<Cluster>,
     dead: BTreeSet<Peer>,
     /// How many processes have held each task so far.
     processes: BTreeMap<u32, u64>,
-    /// Draws whether a look at the cluster while planning panics, or the answer to a registration; `None`: neither does.
+    /// Draws whether a read of the cluster while planning panics, or the answer to a registration; `None`: neither does.
     panics: Option<Draw>,
     /// The chores of that kind that panicked when they were last done.
     panicked: BTreeSet<&'static str>,
@@ -75,7 +75,7 @@ impl Router for SimRouter {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         self.net.may_panic("register");
         let mut state = self.net.lock();
-        // What a dead participant still does has no effect.
+        // The sends of a dead participant have no effect.
         if state.dead.contains(&self.me) {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl Router for SimRouter {
 }
 
 thread_local! {
-    /// What the thread is at.
+    /// The chore that the thread is doing.
     static CHORE: Cell<&'static str> = const { Cell::new("") };
 }
 
@@ -118,7 +118,7 @@ impl Net {
         alive.map(|(peer, host)| (peer.clone(), Arc::clone(host))).collect()
     }
 
-    /// Who holds a task, or held it last.
+    /// The peer that holds a task, or held it last.
     pub fn holder(&self, task: u32) -> Peer {
         let processes = self.lock().processes.get(&task).copied().unwrap_or(1);
         peer(task, processes - 1)
@@ -134,7 +134,7 @@ impl Net {
         self.lock().panics = Some(draw);
     }
 
-    /// Panics in chores of that kind if that is drawn, but not twice in a row: who panicked gets to say so.
+    /// Panics in chores of that kind if that is drawn, but not twice in a row: a panicked chore gets to report it.
     fn may_panic(&self, kind: &'static str) {
         if CHORE.get() != kind {
             return;
@@ -186,7 +186,7 @@ impl Net {
         state.lanes.iter().any(|(way, lane)| !lane.is_empty() && state.stalled.contains_key(way))
     }
 
-    /// Delivers what comes next on a way. What that is, if somebody is to be told.
+    /// Delivers the next delivery on a way. Returns its text if `is_told`.
     pub fn deliver(&self, way: &Way, draw: &mut Draw, is_told: bool) -> String {
         let delivery = {
             let mut state = self.lock();
@@ -213,7 +213,7 @@ impl Net {
         told
     }
 
-    /// A task's process dies: what it sent may arrive in part, what was sent to it does not.
+    /// A task's process dies: its messages may arrive in part, messages to it do not.
     pub fn kill(&self, task: u32, draw: &mut Draw) {
         let victim = self.holder(task);
         let survivors: Vec<Peer> =
@@ -251,12 +251,12 @@ impl Net {
         state.cluster = Arc::new(Cluster::new(members));
     }
 
-    /// Moves the clocks of all masters on.
+    /// Advances the clocks of all masters.
     pub fn pass(&self, nanos: u64) {
         self.time.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// The link between two tasks ends, though both live on: what was under way on it is lost, and it begins anew.
+    /// The link between two tasks ends, though both live on: the messages under way on it are lost, and it begins anew.
     pub fn part(&self, one: u32, other: u32) {
         let (one, other) = (self.holder(one), self.holder(other));
         let mut state = self.lock();
@@ -267,21 +267,21 @@ impl Net {
         }
     }
 
-    /// The connection between two tasks breaks, and their link goes on over another after so many acts: nothing is lost.
+    /// The connection between two tasks breaks, and their link continues over another after this many acts: nothing is lost.
     pub fn stall(&self, one: u32, other: u32, acts: u64) {
         let (one, other) = (self.holder(one), self.holder(other));
         self.lock().stalled.extend([((one.clone(), other.clone()), acts), ((other, one), acts)]);
     }
 
-    /// What survivors still hold; empty if that is nothing.
+    /// The state that survivors still hold; empty if there is none.
     pub fn left(&self) -> String {
         let held = self.alive().into_iter().map(|(peer, host)| (peer, host.holds()));
         held.filter(|(_, held)| !held.is_empty()).map(|(peer, held)| format!("{peer} holds {held}; ")).collect()
     }
 }
 
-/// The places of what may come next. Any message may be large and then goes beside the rest, so what is sent after it may
-/// be there first, unless they are of one flow.
+/// The indices of the deliveries that may come next. Any message may be large and then travels in bulk, so later messages may
+/// arrive first, unless they are of one flow.
 fn ready(lane: &VecDeque<Delivery>) -> Vec<usize> {
     let mut flows = BTreeSet::new();
     let mut places = Vec::new();
@@ -316,7 +316,7 @@ pub fn client(number: u64) -> Peer {
     Peer::new(format!("client {number}"))
 }
 
-/// The tasks, each with a master of so many sessions, and clients that hold none.
+/// The tasks, each with a master of this many sessions, and clients that hold none.
 pub fn network(max_sessions: usize) -> Arc<Net> {
     let net = Arc::new(Net { max_sessions, ..Net::default() });
     (0..TASKS).for_each(|task| net.start(task));

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// The registrations that wait: those that were taken from the channel, and the channel.
+/// The queued registrations: those that were taken from the channel, and the channel.
 pub(super) struct Registrations {
     taken: Mutex<VecDeque<RegisterWork>>,
     channel: Mutex<Receiver<RegisterWork>>,
 }
 
 impl Worker {
-    /// A worker that compiles pieces when it is told to.
+    /// A worker that compiles pieces on request.
     pub fn by_hand(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> Self {
         let (mut worker, registrations) = Worker::without_thread(task, router, resources);
         worker.by_hand = Some(Registrations { taken: Mutex::default(), channel: Mutex::new(registrations) });

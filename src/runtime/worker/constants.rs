@@ -1,5 +1,5 @@
-//! The large constants of the pieces that a worker holds: one that is here for a piece of a session does not come again with
-//! another. No session gets one of another's.
+//! The large constants of the pieces that a worker holds: a constant that the worker has for a piece of a session is not sent
+//! again for another. No session gets one of another's.
 
 use meshtf_graph::plan::Piece;
 use meshtf_tensor::Tensor;

@@ -1,4 +1,4 @@
-//! What a worker says of its devices and of the pieces on them.
+//! The status of a worker's devices and of the pieces on them.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::{MAX_SESSIONS, Registered, State};
 use crate::protocol::DeviceInfo;
 use crate::protocol::status::{DeviceStatus, LimitStatus, Listed, MAX_LISTED, MemoryStatus, PieceStatus};
 
-/// How long a device's threads may take to say what they hold. One of them takes over within 20 ms if an op takes long.
+/// How long a device's threads may take to report what they hold. One of them takes over within 20 ms if an op takes long.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// A worker at one moment.
 #[derive(Default)]
 pub struct WorkerStatus {
     pub devices: Vec<DeviceStatus>,
-    /// Those that ran most steps.
+    /// The pieces that ran most steps.
     pub pieces: Listed<PieceStatus>,
     pub limits: Vec<LimitStatus>,
 }
@@ -42,7 +42,7 @@ impl State {
         status
     }
 
-    /// What is known of the pieces that a device tells of.
+    /// The known details of the pieces that a device reports.
     fn pieces(&self, load: &Load, info: &DeviceInfo) -> Vec<PieceStatus> {
         let sessions = self.sessions();
         let known = load.ran.iter().filter_map(|&(id, steps)| {

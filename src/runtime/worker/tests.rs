@@ -1,4 +1,4 @@
-//! A worker with a device and a scripted network: what it holds, for whom, and what it answers.
+//! A worker with a device and a scripted network: the pieces and sessions that it holds, and its answers.
 
 mod constants;
 
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct Whims {
-    /// How many sends panic.
+    /// The number of sends that will panic.
     panics: usize,
     /// Sends wait.
     is_slow: bool,
@@ -163,7 +163,7 @@ fn pieces_are_forgotten_registered_or_not() {
     bench.start(MASTER, id(1, 1), 2);
     let (_, message) = bench.next();
     assert_eq!(message, Message::from(ToMaster::Done { piece: id(1, 1), step: 2 }));
-    // The session is still there, without a piece, until it is released.
+    // The session still exists, without a piece, until it is released.
     bench.tell(MASTER, ToWorker::Forget { pieces: vec![id(1, 1)] });
     assert_eq!((bench.pieces(), bench.worker.state.sessions().len()), (0, 1));
     bench.tell(MASTER, ToWorker::Release { session: SessionId(1) });

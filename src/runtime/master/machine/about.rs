@@ -1,20 +1,20 @@
-//! What a message of a master is about.
+//! The subject of a message of a master.
 
 use meshtf_tensor::ids::{PieceId, RequestId};
 
 use crate::protocol::{Message, ToClient, ToWorker};
 
-/// What a message is about, for when it cannot be sent.
+/// The subject of a message, for the case that it cannot be sent.
 pub(in super::super) enum About {
     /// Pieces of a plan that a worker is to hold.
     Pieces(Vec<PieceId>),
     /// A worker's part in a run, by one of its steps.
     Step(u64),
-    /// What answers a request.
+    /// The answer to a request.
     Answer(RequestId),
-    /// What a run tells its client while it is under way.
+    /// A report of a run to its client while it is under way.
     Fetch(RequestId),
-    /// Nothing that anything waits for.
+    /// A message that nothing waits for.
     Nothing,
 }
 
@@ -36,7 +36,7 @@ impl About {
                 ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => About::Fetch(*id),
                 ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => About::Nothing,
             },
-            // A master says nothing else.
+            // A master sends nothing else.
             Message::ToMaster(_)
             | Message::ToHost(_)
             | Message::Hello(_)

@@ -1,6 +1,6 @@
 //! The large constants of a session's graph, and which worker holds which of them.
 //!
-//! The master has each once: its graph, the plans made of it and what is sent share the elements.
+//! The master has each once: its graph, the plans made of it and the messages share the elements.
 
 use std::collections::HashMap;
 
@@ -20,8 +20,9 @@ pub(in super::super) struct Stock {
     values: HashMap<Content, Tensor>,
     /// The attributes of each node that are among them.
     of_node: HashMap<String, Vec<(String, Content)>>,
-    /// What each worker said that it holds, by what uses it there. A worker reads of new pieces and of those to forget in
-    /// the order in which that was decided here: it holds no less than this when it reads what was sent on its strength.
+    /// The constants that each worker confirmed to hold, by the pieces that use them on it. A worker reads of new pieces and of
+    /// those to forget in the order in which this machine decided it: it holds no less than this when it reads a message that
+    /// relies on it.
     held: HashMap<Peer, HeldConstants>,
 }
 
@@ -29,7 +30,7 @@ pub(in super::super) struct Stock {
 pub(in super::super) type Arrived = Vec<(String, String, Content, Tensor)>;
 
 impl Stock {
-    /// Gives nodes that the client sent the constants that they lack, and tells which those were.
+    /// Gives the client's nodes the constants that they lack, and returns which those were.
     ///
     /// # Errors
     /// As [`Constants::put_back`].
@@ -43,7 +44,7 @@ impl Stock {
         Ok(arrived.collect())
     }
 
-    /// These belong to nodes of the graph now.
+    /// Adds constants whose nodes belong to the graph now.
     pub fn add(&mut self, arrived: Arrived) {
         for (node, attr, content, value) in arrived {
             self.values.insert(content, value);
@@ -59,13 +60,14 @@ impl Stock {
         })
     }
 
-    /// What a message to a worker says of the constants of its pieces, and those that go beside it: what it does not hold.
+    /// The references of a message to a worker to the constants of its pieces, and the constants to send with it: those that
+    /// the worker does not hold.
     pub fn beside(&self, taken: TakenOut, worker: &Peer) -> (Constants, Vec<Tensor>) {
         let held = self.held.get(worker);
         taken.without(|content| held.is_some_and(|held| held.get(content).is_some()))
     }
 
-    /// A worker has compiled its part of a plan, and holds what that uses.
+    /// A worker has compiled its part of a plan, and holds the constants that it uses.
     pub(super) fn registered(&mut self, part: &Part) {
         let held = self.held.entry(part.worker.clone()).or_default();
         for (piece, content) in &part.constants {
@@ -75,14 +77,14 @@ impl Stock {
         }
     }
 
-    /// A worker is told to forget pieces.
+    /// A worker is asked to forget pieces.
     pub fn forgotten(&mut self, worker: &Peer, pieces: &[PieceId]) {
         if let Some(held) = self.held.get_mut(worker) {
             held.release(pieces);
         }
     }
 
-    /// What a worker holds is not known any more: it is gone, or does not hold what it should.
+    /// The constants that a worker holds are not known any more: it is gone, or does not hold those that it should.
     pub fn lost(&mut self, worker: &Peer) {
         self.held.remove(worker);
     }

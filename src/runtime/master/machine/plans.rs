@@ -1,7 +1,7 @@
-//! The plans of one session: under which numbers they run, who holds their pieces, and which is forgotten first when
-//! there are too many.
+//! The plans of one session: their numbers, the workers that hold their pieces, and which plan is dropped first when there are
+//! too many.
 //!
-//! Sends nothing: it says which pieces are no longer run.
+//! Sends nothing: it returns the pieces that are no longer run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -29,35 +29,35 @@ pub(super) struct Prepared {
     /// It is of the session's graph: every request for its signature gets it.
     pub is_shared: bool,
     pub feed_types: Vec<DType>,
-    /// What is known of each feed's shape.
+    /// The known shape of each feed.
     pub feed_shapes: Vec<PartialShape>,
-    /// The tasks of which the first sends the second values.
+    /// The tasks of which the first sends values to the second.
     pub meets: Arc<BTreeSet<(Task, Task)>>,
-    /// Where each piece stands: its fetches' places in the signature.
+    /// The indices of each piece's fetches in the signature.
     pub piece_fetches: Arc<HashMap<PieceId, Vec<u32>>>,
-    /// Where each feed goes that comes while its step is under way.
+    /// The receivers of each feed that comes while its step is under way.
     pub feed_ways: Vec<Vec<FeedWay>>,
     /// In a partial run: the feeds that each fetch needs.
     pub needed_feeds: Vec<Vec<u32>>,
     pub summary: Summary,
-    /// It, drawn, if its graph was its own and is not kept.
+    /// Its picture, if its graph was a separate one and is not kept.
     pub picture: Option<Arc<Picture>>,
     /// The numbers of its pieces.
     pub pieces: Range<u32>,
-    /// How many nodes those have.
+    /// The number of their nodes.
     pub nodes: usize,
     pub readiness: Readiness,
-    /// How many runs of it are under way.
+    /// The number of its runs under way.
     pub runs: usize,
-    /// How many steps of it are done.
+    /// The number of its steps that are done.
     pub steps: u64,
-    /// When it was last asked for, on the session's own count.
+    /// When it was last requested, on the session's own count.
     pub used: u64,
-    /// Its signature has another plan by now; it goes with its last run.
+    /// Its signature has another plan by now; it is dropped with its last run.
     pub is_replaced: bool,
 }
 
-/// Who takes a feed of a partial run.
+/// A receiver of a feed of a partial run.
 #[derive(Clone)]
 pub(super) struct FeedWay {
     pub worker: Peer,
@@ -65,7 +65,7 @@ pub(super) struct FeedWay {
     pub transfer: u32,
 }
 
-/// What one worker has of a plan.
+/// One worker's part of a plan.
 #[derive(Clone)]
 pub(super) struct Part {
     pub task: Task,
@@ -74,12 +74,12 @@ pub(super) struct Part {
     pub pieces: Vec<PieceId>,
     /// The signature's feeds that its pieces take, piece by piece.
     pub feeds: Vec<u32>,
-    /// Which of its pieces use which large constants.
+    /// The large constants that each of its pieces uses.
     pub constants: Vec<(PieceId, Content)>,
 }
 
 pub(super) enum Readiness {
-    /// These workers have not answered yet; then the requests are.
+    /// These workers have not answered yet; the requests are answered after them.
     Waiting {
         requests: Vec<RequestId>,
         workers: BTreeSet<Peer>,
@@ -87,11 +87,11 @@ pub(super) enum Readiness {
     Ready,
 }
 
-/// What stands under a signature.
+/// The state of a signature's plan.
 pub(super) enum Standing {
     /// A plan that can run.
     Ready(u32),
-    /// One that is being registered; the request is answered with it.
+    /// A plan that is being registered; the request is answered with it.
     Asked,
     Nothing,
 }
@@ -105,12 +105,12 @@ pub(super) struct Plans {
     by_signature: HashMap<Arc<Signature>, u32>,
     /// Each plan by the first of its pieces.
     by_piece: BTreeMap<u32, u32>,
-    /// The number of the next plan. None is given twice, so that an old one never means a new plan.
+    /// The number of the next plan. No number is given twice, so that an old one never means a new plan.
     next: u32,
     clock: u64,
 }
 
-/// Pieces that are not needed any more, and who has them.
+/// Pieces that are not needed any more, and the workers that have them.
 pub(super) type Unneeded = Vec<(Peer, Vec<PieceId>)>;
 
 impl Plans {
@@ -145,7 +145,7 @@ impl Plans {
         self.plans.values()
     }
 
-    /// What stands under a signature on this cluster; `request` is noted if a plan is being registered.
+    /// The state of a signature's plan on this cluster; `request` is noted if a plan is being registered.
     ///
     /// # Errors
     /// ResourceExhausted if too many requests wait for it already.
@@ -191,7 +191,7 @@ impl Plans {
         self.plans.iter().max_by_key(|(_, plan)| (plan.steps, plan.used)).map(|(&number, plan)| (number, plan))
     }
 
-    /// The requests that wait for a signature's plan, for another plan of it to answer.
+    /// The requests that wait for a signature's plan, so that another plan of it answers them.
     pub fn take_requests(&mut self, signature: &Signature) -> Vec<RequestId> {
         let plan = self.by_signature.get(signature).and_then(|number| self.plans.get_mut(number));
         match plan.map(|plan| &mut plan.readiness) {
@@ -200,8 +200,8 @@ impl Plans {
         }
     }
 
-    /// Keeps a plan under a number of its own. Another under its signature goes, and if there are too many, or their
-    /// nodes are, those which were not used for longest and that nobody runs.
+    /// Keeps a plan under a new number. Another plan of its signature is dropped, and if there are too many plans or nodes,
+    /// also the idle ones that were not used for longest.
     ///
     /// # Errors
     /// ResourceExhausted if too many are in use, or no number is left.
@@ -238,7 +238,7 @@ impl Plans {
     fn in_the_way(&self, nodes: usize) -> Result<Vec<u32>> {
         let MasterLimits { plans: most, plan_nodes, .. } = self.limits;
         let (mut count, mut all_nodes) = (self.plans.len() + 1, self.nodes + nodes);
-        // One by itself is as large as its graph may be.
+        // A single plan may be as large as its graph.
         let fits = |count: usize, nodes: usize| count == 1 || (count <= most && nodes <= plan_nodes);
         if fits(count, all_nodes) {
             return Ok(Vec::new());
@@ -276,7 +276,7 @@ impl Plans {
         if plan.runs == 0 && plan.is_replaced { self.remove(number) } else { Unneeded::new() }
     }
 
-    /// The plan is not to be run again: it goes at once, or with its last run.
+    /// The plan is not to be run again: it is dropped at once, or with its last run.
     pub fn replace(&mut self, number: u32) -> Unneeded {
         let Some(plan) = self.plans.get_mut(&number) else { return Unneeded::new() };
         if plan.runs == 0 {
@@ -319,22 +319,22 @@ impl Plans {
     }
 }
 
-/// What a client is told that is to prepare a plan again.
+/// The failure for a client that must prepare a plan again.
 pub(super) fn gone(why: &str) -> Failure {
     Failure::new(Code::Aborted, format!("{why}; the plan must be prepared again")).because(Reason::PlanGone)
 }
 
-/// What a client is told whose session has no number left for another plan or piece.
+/// The failure for a client whose session has no number left for another plan or piece.
 pub(super) fn no_number(of: &str) -> Failure {
     let why = format!("the session has used all of its {MAX_NUMBERS} numbers for {of}; open another session");
     Failure::new(Code::ResourceExhausted, why)
 }
 
 impl Prepared {
-    /// Whether these values are what the plan is to be fed.
+    /// Whether these values fit the plan's feeds.
     ///
     /// # Errors
-    /// InvalidArgument if their number, a dtype or a shape is another.
+    /// InvalidArgument if their number, a dtype or a shape differs.
     pub fn check_feeds(&self, feeds: &[Tensor]) -> Result<()> {
         if self.feed_types.len() != feeds.len() {
             let why = format!("the plan takes {}, got {}", counted(self.feed_types.len(), "feed"), feeds.len());
@@ -343,10 +343,10 @@ impl Prepared {
         feeds.iter().enumerate().try_for_each(|(place, feed)| self.check_feed(place, feed))
     }
 
-    /// Whether this value is what one feed takes.
+    /// Whether this value fits one feed.
     ///
     /// # Errors
-    /// InvalidArgument if there is no such feed, or the dtype or the shape is another.
+    /// InvalidArgument if there is no such feed, or the dtype or the shape differs.
     pub fn check_feed(&self, place: usize, feed: &Tensor) -> Result<()> {
         let Some(name) = self.signature.feeds.get(place) else {
             return Err(Failure::invalid(format!("the plan has no feed {place}")));
@@ -362,7 +362,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// A task that is not there any more as the plan knew it.
+    /// A task that is no longer held by the process that the plan knew.
     pub fn missed(&self, cluster: &Cluster) -> Option<&Task> {
         let is_there = |part: &Part| {
             let member = cluster.member(&part.task);
@@ -404,7 +404,7 @@ mod tests {
         let mut plans = Plans::new(MasterLimits::default());
         let kept = plans.keep(plan("a")).map(|(number, _)| number);
         assert_eq!(kept.unwrap(), 0);
-        // Another under the same signature has another number, though the first goes.
+        // Another plan of the same signature has another number, though the first is dropped.
         let kept = plans.keep(plan("a")).map(|(number, _)| number);
         assert_eq!((kept.unwrap(), plans.len(), plans.nodes()), (1, 1, 1));
         plans.next = MAX_NUMBERS - 1;
@@ -413,7 +413,7 @@ mod tests {
         let refused = plans.keep(plan("c")).map(|(number, _)| number).unwrap_err();
         assert_eq!(refused.code, Code::ResourceExhausted);
         assert!(refused.message.contains("all of its 4294967295 numbers for plans"), "{refused}");
-        // Those that are there can still be run.
+        // The existing ones can still be run.
         assert_eq!(plans.used(MAX_NUMBERS - 1).unwrap().nodes, 1);
     }
 }

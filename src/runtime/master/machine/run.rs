@@ -1,4 +1,4 @@
-//! Steps under way: one `Run` of a client, as many steps as it asked for, the workers a window ahead.
+//! Steps under way: one `Run` of a client with the number of steps that it requested, the workers a window ahead.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToW
 
 /// Steps of one run that the workers may be ahead of the slowest piece.
 const WINDOW: u64 = 32;
-/// How often a client that watches a run is told how far it is.
+/// The interval at which a client that watches a run is notified of its progress.
 const TELLS: Nanos = 100_000_000;
 /// Most runs of one session under way at once.
 pub(super) const MAX_RUNS: usize = 1024;
 
-/// What a client asks to run.
+/// A client's request for a run.
 pub(in super::super) struct Ask {
     pub plan: u32,
     pub steps: u64,
@@ -32,7 +32,7 @@ pub(in super::super) struct Ask {
     pub feeds: Vec<Tensor>,
 }
 
-/// What a client gives a partial run: these of the signature's feeds.
+/// A client's feeds for a partial run: a subset of the signature's feeds.
 pub(in super::super) struct Fed {
     pub run: RequestId,
     pub feeds: Vec<u32>,
@@ -47,7 +47,7 @@ pub(super) struct Runs {
     /// By the number of their first step: the steps of two runs never overlap.
     runs: BTreeMap<u64, ClientRun>,
     by_request: HashMap<RequestId, u64>,
-    /// How many steps have been asked for so far; they count from 1.
+    /// How many steps have been requested so far; they count from 1.
     steps: u64,
 }
 
@@ -56,16 +56,16 @@ struct ClientRun {
     request: RequestId,
     plan: u32,
     signature: Arc<Signature>,
-    /// The feeds that a partial run has not been given yet.
+    /// The feeds that a partial run has not received yet.
     unfed: HashSet<u32>,
     parts: Arc<Vec<Part>>,
-    /// The tasks of which the first sends the second values.
+    /// The tasks of which the first sends values to the second.
     meets: Arc<BTreeSet<(Task, Task)>>,
-    /// Each piece's fetches' places in the signature.
+    /// The indices of each piece's fetches in the signature.
     piece_fetches: Arc<HashMap<PieceId, Vec<u32>>>,
     feeds: Vec<Tensor>,
     every: u64,
-    /// When the client, if it watches, was last told how far the run is.
+    /// When the client, if it watches, was last notified of the run's progress.
     told: Option<Nanos>,
     /// Number of the run's first step, of the next to start, and one past its last.
     first: u64,
@@ -78,7 +78,7 @@ struct ClientRun {
 struct OpenStep {
     waits: HashSet<PieceId>,
     fetched: Vec<Option<Tensor>>,
-    /// What the devices say of what they ran, if the plan is traced.
+    /// The devices' traces, if the plan is traced.
     traces: Vec<Tensor>,
 }
 
@@ -91,7 +91,7 @@ impl Runs {
         self.runs.len()
     }
 
-    /// The first step of the run that has this one started.
+    /// The first step of the run that contains this started step.
     fn holding(&self, step: u64) -> Option<u64> {
         let (&first, run) = self.runs.range(..=step).next_back()?;
         (step < run.next).then_some(first)
@@ -109,7 +109,7 @@ impl Runs {
         Some(run)
     }
 
-    /// Forgets all; the requests that they would have answered.
+    /// Forgets all runs; returns the requests that they would have answered.
     pub fn clear(&mut self) -> Vec<RequestId> {
         self.by_request.clear();
         std::mem::take(&mut self.runs).into_values().map(|run| run.request).collect()
@@ -117,7 +117,7 @@ impl Runs {
 }
 
 impl ClientRun {
-    /// Opens the window as far as it goes.
+    /// Opens the window as far as possible.
     fn advance(&mut self, out: &mut Sends) {
         let target = self.end.min(self.first_open() + WINDOW);
         let behind = target.saturating_sub(self.next);
@@ -133,7 +133,7 @@ impl ClientRun {
         }
         for part in self.parts.iter() {
             let message = ToWorker::Start { pieces: part.pieces.clone(), first, count: behind };
-            // In a partial run they come later.
+            // In a partial run the feeds come later.
             let tensors = part.feeds.iter().filter_map(|&feed| self.feeds.get(feed as usize).cloned()).collect();
             out.push((part.worker.clone(), Envelope::new(message, tensors)));
         }
@@ -143,7 +143,7 @@ impl ClientRun {
         }
     }
 
-    /// Hands feeds to the pieces that wait for them.
+    /// Passes feeds to the pieces that wait for them.
     fn feed(&mut self, session: SessionId, fed: Fed, plan: &Prepared, out: &mut Sends) -> Result<()> {
         if fed.feeds.len() != fed.tensors.len() {
             return Err(Failure::invalid(format!("{} feeds, but {} values", fed.feeds.len(), fed.tensors.len())));
@@ -191,7 +191,7 @@ impl ClientRun {
         Ok(())
     }
 
-    /// The tasks of these two, if one sends the other values in this run.
+    /// The tasks of these two, if one sends values to the other in this run.
     fn meet(&self, one: &Peer, other: &Peer) -> Option<(&Task, &Task)> {
         let task = |peer: &Peer| self.parts.iter().find(|part| part.worker == *peer).map(|part| &part.task);
         let (one, other) = (task(one)?, task(other)?);
@@ -199,7 +199,7 @@ impl ClientRun {
         pairs.iter().any(|pair| self.meets.contains(pair)).then_some((one, other))
     }
 
-    /// Tells which steps are done, and which began after that: each the first, on the session's count, and how many.
+    /// Notes which steps are done, and which began after that: each the first, on the session's count, and how many.
     fn tell_steps(&self, session: SessionId, done: (u64, u64), begun: (u64, u64), happened: &mut Vec<Event>) {
         // The client counts the steps of its run.
         let of_run = |step: u64| step - self.first + 1;
@@ -216,7 +216,7 @@ impl ClientRun {
         self.next - self.open.len() as u64
     }
 
-    /// Has the workers give up every open step.
+    /// Makes the workers give up every open step.
     fn abort(&self, session: SessionId, failure: &Failure, out: &mut Sends) {
         for number in self.first_open()..self.next {
             let step = StepId { session, number };
@@ -226,7 +226,7 @@ impl ClientRun {
         }
     }
 
-    /// A piece has done its part of a step. Whether the run is over.
+    /// A piece has done its part of a step. Returns whether the run is over.
     fn done(
         &mut self,
         client: &Peer,
@@ -248,7 +248,7 @@ impl ClientRun {
             }
         }
         step.traces.extend(tensors);
-        // Steps end in order for the client, though a later one may be through before an earlier one.
+        // Steps end in order for the client, though a later one may be done before an earlier one.
         while self.open.front().is_some_and(|step| step.waits.is_empty()) {
             let number = self.first_open();
             let Some(step) = self.open.pop_front() else { break };
@@ -277,10 +277,10 @@ impl ClientRun {
 }
 
 impl Machine {
-    /// Begins a run, or tells the client why not.
+    /// Begins a run, or sends the client the reason why not.
     pub(super) fn begin(&mut self, request: RequestId, mut ask: Ask, cluster: &Cluster, now: Nanos) {
         if let Err(failure) = self.try_begin(request, &mut ask, cluster, now) {
-            // The client prepares the plan again and goes on, and need not have kept what it feeds for that.
+            // The client prepares the plan again and continues, and need not have kept its feeds for that.
             let feeds = if failure.reason == Some(Reason::PlanGone) { ask.feeds } else { Vec::new() };
             self.answer_with(request, Err(failure), feeds);
         }
@@ -344,7 +344,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Gives up the run that a request asked for, if it is under way.
+    /// Gives up the run of a request, if it is under way.
     pub(super) fn cancel(&mut self, request: RequestId, failure: &Failure) {
         if let Some(&first) = self.runs.by_request.get(&request) {
             self.fail_run(first, failure);
@@ -414,7 +414,7 @@ impl Machine {
         }
     }
 
-    /// A worker lost its link with `peer` while steps up to `until` were asked for: those that need it wait for ever.
+    /// A worker lost its link with `peer` while steps up to `until` were requested: those that need it would wait for ever.
     pub(super) fn peer_lost(&mut self, worker: &Peer, until: u64, peer: &Peer, why: &str) {
         let begun = self.runs.runs.range(..=until);
         let stuck: Vec<(u64, Failure)> = begun
@@ -426,7 +426,7 @@ impl Machine {
         }
     }
 
-    /// What a worker needs for a step could not be sent.
+    /// A message that a worker needs for a step could not be sent.
     pub(super) fn unsent_step(&mut self, step: u64, failure: &Failure) {
         if let Some(first) = self.runs.holding(step) {
             self.fail_run(first, failure);
@@ -441,7 +441,7 @@ impl Machine {
     }
 }
 
-/// The first pair of tasks that are to exchange values and cannot: who says so, and whom it cannot reach.
+/// The first pair of tasks that have to exchange values and cannot: the one that reports it, and the one that it cannot reach.
 fn apart<'a>(meets: &'a BTreeSet<(Task, Task)>, cluster: &Cluster) -> Option<(&'a Task, &'a Task)> {
     meets.iter().find_map(|(from, to)| cluster.are_apart(from, to))
 }

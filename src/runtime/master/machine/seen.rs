@@ -1,6 +1,6 @@
-//! What a session keeps of its steps for those who look at it: a few points of each scalar that it fetches, whatever the number
-//! of steps; when its pieces were done with the last steps, while somebody looks; and the devices' traces of the last step that
-//! was traced, until the master takes them.
+//! The record of a session's steps for inspection: a few points of each scalar that it fetches, whatever the number of steps;
+//! when its pieces were done with the last steps, while the session is inspected; and the devices' traces of the last traced
+//! step, until the master takes them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::protocol::look::{
 };
 use crate::protocol::status::SessionStatus;
 
-/// A traced step: its number, and what each device says of it.
+/// A traced step: its number, and each device's trace.
 pub(in super::super) type Traced = (u64, Vec<Tensor>);
 
 #[derive(Default)]
@@ -24,11 +24,11 @@ pub(super) struct Seen {
     traced: Option<Traced>,
     /// The last pieces that were done with a step, which step, and when.
     lately: VecDeque<(PieceId, u64, Nanos)>,
-    /// Until when those are kept: a while after somebody looked.
+    /// Until when those are kept: a while after the last inspection.
     until: Nanos,
 }
 
-/// How long after a look the times of pieces are kept.
+/// How long after an inspection the times of pieces are kept.
 const LOOKED_FOR: Nanos = 5_000_000_000;
 
 struct Kept {
@@ -52,7 +52,7 @@ impl Seen {
                 kept.add(point);
                 continue;
             }
-            // A loss is a float; what is counted beside it makes room.
+            // A loss is a float; counters fetched with it make room.
             let is_float = tensor.as_ref().is_some_and(|tensor| tensor.dtype().is_float());
             if is_float
                 && self.curves.len() == MAX_CURVES
@@ -69,7 +69,7 @@ impl Seen {
         }
     }
 
-    /// The last value of each.
+    /// The last value of each scalar.
     pub fn last(&self) -> Vec<Fetched> {
         self.curves.iter().map(Kept::last).collect()
     }
@@ -101,14 +101,14 @@ impl Seen {
         self.lately.iter()
     }
 
-    /// The last traced step, if there was one since this was last asked.
+    /// The last traced step, if there was one since the last call.
     pub fn take_traced(&mut self) -> Option<Traced> {
         self.traced.take()
     }
 }
 
 impl Machine {
-    /// How it fares, for people.
+    /// Its condition, for people.
     pub fn status(&self, now: Nanos) -> SessionStatus {
         let since = |then: Nanos| now.saturating_sub(then) / 1_000_000;
         SessionStatus {
@@ -124,7 +124,7 @@ impl Machine {
         }
     }
 
-    /// What it does, for people, and what is to be planned for a picture of the plan of which most steps are done, unless that is
+    /// Its activity, for people, and the planning that is needed to draw the plan of which most steps are done, unless that is
     /// `known` or was drawn when it was made.
     pub fn look(&mut self, known: Option<u32>, now: Nanos) -> (SessionLook, Option<ToPlan>) {
         let main = self.plans.main();
@@ -151,7 +151,7 @@ impl Machine {
         (look, to_draw)
     }
 
-    /// The last traced step, if there was one since this was last asked.
+    /// The last traced step, if there was one since the last call.
     pub fn take_traced(&mut self) -> Option<Traced> {
         self.seen.take_traced()
     }
@@ -182,7 +182,7 @@ impl Kept {
     }
 }
 
-/// The number that a scalar is.
+/// The value of a scalar as a number.
 fn number(tensor: &Tensor) -> Option<f64> {
     if tensor.rank() > 0 {
         return None;
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(last, [("loss", point(1000, 500.0)), ("count", point(1000, 1000.0))]);
         let all = seen.curves();
         let points = &all[0].points;
-        // 1000 values in 128 places: every eighth.
+        // 1000 values for 128 slots: every eighth.
         assert_eq!((points.len(), points[0], points[1]), (125, point(1, 0.5), point(9, 4.5)));
         assert!(points.windows(2).all(|two| two[1].step - two[0].step == 8), "{points:?}");
     }

@@ -1,4 +1,5 @@
-//! The machine of a session by itself: events with invented times in, messages out. There is no lock, no clock and no thread.
+//! The machine of a session in isolation: events with invented times in, messages out. There is no lock, no clock and no
+//! thread.
 
 use meshtf_graph::plan::{PlanOptions, plan};
 use meshtf_graph::read;
@@ -29,7 +30,7 @@ fn cluster() -> Cluster {
     }))
 }
 
-/// A machine, and all that it has sent, a message a line.
+/// A machine, and all of its messages, one per line.
 struct Script {
     machine: Machine,
     cluster: Cluster,
@@ -45,7 +46,7 @@ impl Script {
         Script { machine, cluster: cluster(), sent: Vec::new() }
     }
 
-    /// Tells the machine what happens; what it sends then.
+    /// Passes an event to the machine; returns the messages that follow.
     fn on(&mut self, event: SessionEvent<'_>, now: Nanos) -> Vec<(Peer, Message)> {
         assert!(self.machine.handle(event, now).is_none(), "something is to be planned");
         self.sent()
@@ -58,7 +59,7 @@ impl Script {
         outgoing.into_iter().map(|(to, envelope)| (to, envelope.message)).collect()
     }
 
-    /// Has the plan for `y` made and registered: its number and its pieces, by worker.
+    /// Makes and registers the plan for `y`: its number and its pieces, by worker.
     fn prepare(&mut self, now: Nanos) -> (u32, Vec<PieceId>) {
         let signature = Signature { feeds: vec!["x".into()], fetches: vec!["y".into()], ..Signature::default() };
         let (request, cluster) = (RequestId(1), self.cluster.clone());
@@ -104,7 +105,7 @@ impl Script {
     }
 }
 
-/// The steps that workers are told to start: whom, the first and how many.
+/// The steps that workers are asked to start: the worker, the first step and their number.
 fn started(sent: &[(Peer, Message)]) -> Vec<(&str, u64, u64)> {
     let starts = sent.iter().filter_map(|(to, message)| match message {
         Message::ToWorker(ToWorker::Start { first, count, .. }) => Some((to.as_str(), *first, *count)),
@@ -132,7 +133,7 @@ fn a_window_of_steps_is_open_and_moves_by_half() {
     }
     let sent = script.done(&pieces, 16, 0);
     assert_eq!(started(&sent), [("worker 0", 33, 16), ("worker 1", 33, 16)]);
-    // A step that is done before those before it opens nothing.
+    // A step that is done before earlier ones opens nothing.
     for step in 18..40 {
         assert_eq!(script.done(&pieces, step, 0), [], "step {step}");
     }
@@ -143,7 +144,7 @@ fn a_window_of_steps_is_open_and_moves_by_half() {
 #[test]
 fn who_watches_a_run_is_told_every_100_ms_how_far_it_is() {
     let begun = 5 * SECOND;
-    // When each step is done after the run began, and how many the client is told of then.
+    // When each step is done after the run began, and the step counts that the client is sent then.
     let times: [(Nanos, &[u64]); 7] = [
         (1, &[]),
         (100 * MS - 1, &[]),
@@ -152,7 +153,7 @@ fn who_watches_a_run_is_told_every_100_ms_how_far_it_is() {
         (100 * MS, &[]),
         (200 * MS - 1, &[]),
         (250 * MS, &[5]),
-        // The next is due 100 ms after it was told, not after it was due.
+        // The next is due 100 ms after the report, not after it was due.
         (345 * MS, &[]),
     ];
     for watched in [true, false] {
@@ -180,7 +181,7 @@ fn a_session_is_idle_from_when_its_client_last_asked() {
     assert_eq!((ms(&script, 7 * SECOND), script.machine.used()), ((5000, 1000, 0, 0), 6 * SECOND));
     script.run(plan, 2, false, 8 * SECOND);
     assert_eq!(ms(&script, 8 * SECOND), (6000, 0, 1, 0));
-    // What workers say is nothing that the client asks.
+    // Workers' reports do not count as requests of the client.
     script.done(&pieces, 1, 9 * SECOND);
     assert_eq!(ms(&script, 9 * SECOND), (7000, 1000, 1, 1));
     script.done(&pieces, 2, 10 * SECOND);
@@ -207,7 +208,7 @@ fn a_worker_that_is_gone_fails_the_run_once_and_the_other_is_told() {
         panic!("{answers:?}")
     };
     assert_eq!(why.code, Code::Unavailable);
-    // What comes late from the other is of no run.
+    // A late message of the other worker belongs to no run.
     assert_eq!(script.on(SessionEvent::Done { piece: pieces[0], step: 1, tensors: vec![] }, 0), []);
     assert_eq!(script.machine.runs(), 0);
 }
@@ -226,7 +227,7 @@ fn the_same_events_at_the_same_times_send_the_same() {
         script.sent
     };
     let (first, second) = (play(), play());
-    // Two of Register, one of each answer, two of Start, progress as it goes, and the end.
+    // Two of Register, one of each answer, two of Start, some of Progress, and the end.
     assert!(first.len() > 10, "{first:#?}");
     assert_eq!(first, second);
 }

@@ -8,14 +8,14 @@ impl Bench {
         self.ask(client, Request::Claim { session: SessionId(session), names }, vec![])
     }
 
-    /// Claims what nobody has that would have to end.
+    /// Claims names that no session has which would have to end.
     fn claims(&mut self, client: &str, session: u64, names: &[&str]) {
         let id = self.claim(client, session, names);
         let (to, answered, result, _) = self.answer();
         assert_eq!((to.as_str(), answered, result), (client, id, Ok(Reply::Claimed)), "{names:?}");
     }
 
-    /// Claims names for a session and has it run steps; on which worker, and the run.
+    /// Claims names for a session and runs steps in it; returns the worker, and the run.
     fn runs_with(&mut self, client: &str, session: u64, names: &[&str]) -> (String, RequestId) {
         self.claims(client, session, names);
         let (plan, worker, _) = self.prepared(session, "y0");
@@ -30,7 +30,7 @@ impl Bench {
         assert_eq!(self.answer().2, Ok(Reply::Opened));
     }
 
-    /// The session of `client` that has a piece on t1.0 ends, which the worker is to confirm.
+    /// The session of `client` that has a piece on t1.0 ends, which the worker has to confirm.
     fn superseded(&self, run: RequestId) {
         let release = self.next();
         assert_eq!(release.0, "t1.0");
@@ -60,12 +60,12 @@ fn a_session_ends_for_the_next_that_claims_its_name() {
     bench.is_quiet();
     bench.master.deliver(&peer(&worker), ToMaster::Confirmed { session: SessionId(1) }, vec![]);
     assert_eq!(bench.answer(), ("other".to_owned(), claim, Ok(Reply::Claimed), vec![]));
-    // Who has lost a name hears why, whatever it asks for.
+    // A client that has lost a name receives the reason, whatever it requests.
     bench.claim("client", 1, &["a"]);
     let failure = bench.answer().2.unwrap_err();
     assert_eq!((failure.code, failure.reason), (Code::Aborted, Some(Reason::Superseded)));
     assert!(failure.message.contains("another session has claimed a"), "{failure}");
-    // Names that were given back, or left for others, are nobody's.
+    // Names that were released, or dropped for others, belong to no session.
     bench.open("client", 3).unwrap();
     bench.claims("other", 2, &["d"]);
     bench.claims("other", 2, &[]);

@@ -1,4 +1,4 @@
-//! Large constants: which go to whom, and how often.
+//! Large constants: the receivers of each, and how often it is sent.
 
 use meshtf_graph::{Attr, Attrs};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::protocol::Content;
 use crate::protocol::constants::TakenOut;
 
-/// What the client calls the table.
+/// The client's name for the table.
 const TABLE: Content = Content([7; 32]);
 /// The largest and the sum of one table, on task 1, and the largest on task 0.
 const GRAPH: &str = r#"{ "version": 1, "nodes": {
@@ -24,7 +24,7 @@ fn constant(name: &str, value: Tensor) -> NodeDef {
     NodeDef { name: name.to_owned(), op: "Const".to_owned(), attrs, ..NodeDef::default() }
 }
 
-/// What is sent of nodes, all of whose large constants are the table.
+/// The parts of a message with nodes, all of whose large constants are the table.
 fn sent(mut nodes: Vec<NodeDef>, is_there: bool) -> (Vec<NodeDef>, Constants, Vec<Tensor>) {
     let (constants, tensors) = TakenOut::of(&mut [&mut nodes], |_, _, _| Some(TABLE)).without(|_| is_there);
     (nodes, constants, tensors)
@@ -48,7 +48,7 @@ impl Bench {
         self.answer().2
     }
 
-    /// Has a signature prepared, and its only worker answer: who that is, and how many bytes of constants it got.
+    /// Prepares a signature, and has its only worker answer: returns the worker, and how many bytes of constants it got.
     fn prepare_with(&mut self, fetch: &str, result: Result<()>) -> (String, usize) {
         let signature = Signature { fetches: vec![fetch.to_owned()], ..Signature::default() };
         self.ask("client", Request::Prepare { session: SessionId(1), signature }, vec![]);
@@ -86,7 +86,7 @@ fn a_constant_goes_to_each_worker_once_and_is_never_copied() {
     assert_eq!(bench.prepare_with("max_1", Ok(())), to("t1.0", 8000));
     assert_eq!(bench.prepare_with("sum_1", Ok(())), to("t1.0", 0));
     assert_eq!(bench.prepare_with("max_0", Ok(())), to("t0.0", 8000));
-    // The same under another name, in nodes that come later, is not sent to the master again, and so on.
+    // The same table under another name, in later nodes, is not sent to the master again, nor to the worker.
     bench.extend("again", true).unwrap();
     assert_eq!(bench.prepare_with("again", Ok(())), to("t0.0", 0));
     let session = bench.master.state.sessions.find(SessionId(1)).unwrap();
@@ -119,7 +119,7 @@ fn what_a_worker_refused_it_does_not_hold() {
     let too_little = || Err(Failure::new(Code::ResourceExhausted, "no memory for it"));
     assert_eq!(bench.prepare_with("max_1", too_little()), to("t1.0", 8000));
     assert_eq!(bench.prepare_with("max_1", Ok(())), to("t1.0", 8000));
-    // Whatever the reason is, what it holds is not known then.
+    // Whatever the reason is, its constants are unknown then.
     assert_eq!(bench.prepare_with("sum_1", too_little()), to("t1.0", 0));
     assert_eq!(bench.prepare_with("sum_1", Ok(())), to("t1.0", 8000));
 }
@@ -170,7 +170,7 @@ fn a_graph_of_its_own_keeps_its_constants_apart_and_goes_with_its_plan() {
     let names: Vec<&str> = boxes.iter().map(|one| &one.name[..]).collect();
     assert_eq!((look(None).plan, &names[..]), (Some(1), &["max_1/reduction_indices", "table", "max_1"][..]));
     assert_eq!(look(Some(1)).picture, None);
-    // A request for the same of the session's graph gets that, in place of the first of them.
+    // A request for the same signature of the session's graph gets that plan, in place of the first of them.
     assert_eq!(bench.prepare_with("max_1", Ok(())), to("t1.0", 8000));
     bench.ask("client", Request::Run { session, plan: 0, steps: 1, every: 0, watched: false }, vec![]);
     let failure = bench.answer().2.unwrap_err();

@@ -1,4 +1,4 @@
-//! Large constants: how long a worker holds them, and for whom.
+//! Large constants: how long a worker holds them, and for which sessions.
 
 use super::*;
 use crate::protocol::Content;
@@ -7,7 +7,7 @@ use crate::protocol::constants::nodes_of;
 
 const TABLE: Content = Content([7; 32]);
 
-/// A piece that takes the largest of a table, and the table.
+/// A piece that computes the maximum of a table, and the table.
 fn piece() -> (Piece, Tensor) {
     let text = r#"{ "version": 1, "nodes": {
         "x": 2, "table": { "op": "Fill", "inputs": [[3000], "x"] }, "y": { "op": "Max", "inputs": ["table", 0] } } }"#;
@@ -25,7 +25,7 @@ fn piece() -> (Piece, Tensor) {
 }
 
 impl Bench {
-    /// Sends a piece, with its table or without; the answer.
+    /// Sends a piece, with its table or without; returns the answer.
     fn register_with(&self, id: PieceId, piece: &Piece, with_table: bool) -> Result<()> {
         let mut pieces = vec![(id, piece.clone())];
         let taken = TakenOut::of(&mut nodes_of(&mut pieces), |_, _, _| Some(TABLE));
@@ -77,7 +77,7 @@ fn a_session_gets_no_constant_of_another() {
     let bench = bench();
     let (piece, _) = piece();
     bench.register_with(id(1, 0), &piece, true).unwrap();
-    // Whoever knows what it is called.
+    // A session that knows the constant's content does not get it.
     let failure = bench.register_with(id(2, 0), &piece, false).unwrap_err();
     assert_eq!(failure.code, Code::FailedPrecondition, "{failure}");
     assert_eq!((bench.constants(1), bench.constants(2)), (Some(1), None));
@@ -92,7 +92,7 @@ fn a_registration_that_fails_leaves_no_constant() {
     bench.register_with(id(1, 1), &piece, true).unwrap();
     bench.register_with(id(1, 2), &bench.piece_elsewhere(&piece), true).unwrap_err();
     assert_eq!(bench.constants(1), Some(1));
-    // Fewer tensors than there are to be.
+    // Fewer tensors than the message announces.
     let constants = Constants { references: vec![], beside: vec![TABLE] };
     let pieces = vec![(id(1, 3), piece)];
     bench.tell(MASTER, ToWorker::Register { session: SessionId(1), isolated: false, pieces, constants });
@@ -102,7 +102,7 @@ fn a_registration_that_fails_leaves_no_constant() {
 }
 
 impl Bench {
-    /// A piece for a device that is not there.
+    /// A piece for a device that does not exist.
     fn piece_elsewhere(&self, piece: &Piece) -> Piece {
         Piece { device: Task::new("t", 0).device(DeviceKind::Gpu, 7), ..piece.clone() }
     }
