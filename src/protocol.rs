@@ -1,6 +1,6 @@
-//! What nodes and clients say to each other: ids, messages, limits.
+//! The protocol of nodes and clients: ids, messages, limits.
 //!
-//! Pure data. How the messages travel is `mesh`'s business; what they lead to is `worker`'s and `master`'s.
+//! Pure data. `mesh` transports the messages; `worker` and `master` process them.
 
 pub mod cluster;
 pub mod constants;
@@ -27,10 +27,10 @@ pub use meshtf_tensor::ids::{Incarnation, PieceId, RequestId, SessionId, StepId}
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-/// Version of this protocol. Nodes of different versions refuse each other and say so.
+/// Version of this protocol. Nodes of different versions refuse each other and state the reason.
 pub const VERSION: u16 = 4;
 
-/// Most bytes one message with all its tensors may have. A tensor ends at 2 GiB; a few may travel together.
+/// Most bytes one message with all its tensors may have. A tensor has at most 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
 
 /// A participant of a mesh, node or client: the text form of its libp2p PeerId.
@@ -68,30 +68,30 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How a session behaves.
+/// The options of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionOptions {
-    /// If the device that a node requests does not exist, run it on one of its task that does.
+    /// If the device that a node requests does not exist, run the node on a device of the same task that does.
     pub soft_placement: bool,
     /// The task of the nodes that name none, if that is not the master's own.
     pub default_task: Option<Task>,
     /// Nodes that request no kind of device go to a GPU of their task if it has one, and not to its CPU.
     pub prefers_gpu: bool,
-    /// See no variable or queue of another session, and leave none behind.
+    /// See no variable or queue of another session, and leave none after the session's end.
     pub isolated: bool,
-    /// Once a task that the session used was restarted, every step that needs it fails with Aborted: what the session kept
-    /// there is gone, and its client is to open another and restore. Otherwise the session goes on with the new one.
+    /// Once a task that the session used was restarted, every step that needs it fails with Aborted: the session's resources on
+    /// it are gone, and its client must open another session and restore. Otherwise the session continues with the new process.
     pub ends_with_its_tasks: bool,
-    /// Devices that the session may use; all, if it is empty. The master's own it may always use.
+    /// Devices that the session may use; all, if it is empty. It may always use the master's own.
     pub device_filters: Vec<DeviceSpec>,
     /// Log where each node of a plan is placed.
     pub log_placement: bool,
 }
 
-/// A message with the tensors that go with it. A message names its tensors by their place in `tensors`.
+/// A message with its tensors. A message names its tensors by their index in `tensors`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Envelope {
-    /// What is said.
+    /// The message.
     pub message: Message,
     /// The tensors that it names.
     pub tensors: Vec<Tensor>,
@@ -110,9 +110,9 @@ impl<M: Into<Message>> From<M> for Envelope {
     }
 }
 
-/// Everything that is said on a mesh, by who reads it.
+/// All messages of a mesh, by their receivers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// What the doc of a message does not say of its fields, their names and types do.
+// The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum Message {
@@ -128,7 +128,7 @@ pub enum Message {
     ToWorker(ToWorker),
     /// Read by the participant itself.
     ToHost(ToHost),
-    /// In place of a message for whose tensors the receiver has no memory; never sent.
+    /// A substitute for a message for whose tensors the receiver has no memory; never sent.
     #[serde(skip)]
     Refused { message: Box<Message>, failure: Failure },
 }
@@ -157,50 +157,49 @@ impl From<ToHost> for Message {
     }
 }
 
-/// What a master tells a client.
+/// The messages of a master to a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// What the doc of a message does not say of its fields, their names and types do.
+// The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum ToClient {
     /// Once per request; `Run` is answered after its last step. A run that is refused because its plan is gone
     /// ([`Reason::PlanGone`](meshtf_tensor::failure::Reason::PlanGone)) gives its feeds back: they are the tensors.
     Reply { id: RequestId, result: Result<Reply, Failure> },
-    /// What a step of a `Run` fetched; the tensors are the fetches, in order.
+    /// The fetches of a step of a `Run`; the tensors are their values, in order.
     Fetched { id: RequestId, step: u64 },
-    /// A fetch of a partial run, by its place in the signature; the tensor is its value.
+    /// A fetch of a partial run, by its index in the signature; the tensor is its value.
     PartialFetch { id: RequestId, fetch: u32 },
-    /// Now and then: how many steps of a watched `Run` are done, and the last values of the scalars that it fetches.
+    /// From time to time: how many steps of a watched `Run` are done, and the last values of the scalars that it fetches.
     Progress { id: RequestId, steps: u64, fetched: Vec<Fetched> },
 }
 
-/// What clients and workers tell a master.
+/// The messages of clients and workers to a master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// What the doc of a message does not say of its fields, their names and types do.
+// The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum ToMaster {
-    /// A client asks for something.
+    /// A client's request.
     Request { id: RequestId, request: Request },
-    /// A worker has registered these pieces, or says why not.
+    /// A worker has registered these pieces, or reports why not.
     Registered { session: SessionId, pieces: Vec<PieceId>, result: Result<(), Failure> },
-    /// A fetch of a partial run, by its place among the piece's fetches; the tensor is its value.
+    /// A fetch of a partial run, by its index among the piece's fetches; the tensor is its value.
     PartialFetch { piece: PieceId, step: u64, place: u32 },
-    /// The piece has run for this step; the tensors are what it fetched, in the piece's order, and its trace if the plan is
-    /// traced.
+    /// The piece has run for this step; the tensors are its fetches, in the piece's order, and its trace if the plan is traced.
     Done { piece: PieceId, step: u64 },
     /// The step failed on that worker.
     Failed { step: StepId, failure: Failure },
-    /// The worker's link with `peer` ended a while ago, and what was under way on it is lost. That concerns the session's
-    /// steps up to `until`, the last that the worker had been told to start by then.
+    /// The worker's link with `peer` ended a while ago, and the messages under way on it are lost. That concerns the session's
+    /// steps up to `until`, the last that the worker had been asked to start by then.
     PeerLost { session: SessionId, until: u64, peer: Peer, why: String },
-    /// To [`ToWorker::Confirm`].
+    /// The answer to [`ToWorker::Confirm`].
     Confirmed { session: SessionId },
 }
 
-/// What masters, and other workers, tell a worker.
+/// The messages of masters, and of other workers, to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// What the doc of a message does not say of its fields, their names and types do.
+// The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum ToWorker {
@@ -210,8 +209,8 @@ pub enum ToWorker {
     /// Run these pieces for these steps, one step after the other; the tensors are the pieces' feeds, piece by piece, the
     /// same for every step.
     Start { pieces: Vec<PieceId>, first: u64, count: u64 },
-    /// Values of a step for one device, from another worker or, in a partial run, the master's feeds. The tensors are those
-    /// of the values that are not dead, in order.
+    /// Values of a step for one device, from another worker or, in a partial run, the master's feeds. The tensors are those of
+    /// the values that are not dead, in order.
     Push { step: StepId, to: DeviceName, values: Vec<PushedValue> },
     /// Give the step up and forget it.
     Abort { step: StepId, failure: Failure },
@@ -219,15 +218,15 @@ pub enum ToWorker {
     Forget { pieces: Vec<PieceId> },
     /// The session is over; forget its pieces and its own resources.
     Release { session: SessionId },
-    /// From anybody: forget every resource of these containers.
+    /// From any member: forget every resource of these containers.
     Clear { containers: Vec<String> },
-    /// Answered by [`ToMaster::Confirmed`] once everything that was said of the session before is done or on its way to a device.
+    /// Answered by [`ToMaster::Confirmed`] once all earlier messages of the session are processed or on their way to a device.
     Confirm { session: SessionId },
 }
 
-/// What any participant asks another one itself, whatever that hosts.
+/// The messages of any participant to another one itself, whatever that hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// What the doc of a message does not say of its fields, their names and types do.
+// The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum ToHost {
@@ -236,10 +235,10 @@ pub enum ToHost {
     Ask { id: RequestId, inquiry: Inquiry },
 }
 
-/// One value of a [`ToWorker::Push`], whose tensor travels beside it.
+/// One value of a [`ToWorker::Push`], whose tensor travels with the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PushedValue {
-    /// Which of the plan's transfers it is of.
+    /// The plan's transfer to which it belongs.
     pub transfer: u32,
     /// The iteration of each loop that it is in, the outermost first; empty outside of loops.
     pub iterations: SmallVec<[u32; 2]>,
@@ -247,9 +246,9 @@ pub struct PushedValue {
     pub is_dead: bool,
 }
 
-/// What a client asks of its master.
+/// The requests of a client to its master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// What the doc of a message does not say of its fields, their names and types do.
+// The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum Request {
@@ -257,20 +256,20 @@ pub enum Request {
     Open { session: SessionId, graph: Vec<NodeDef>, options: SessionOptions, constants: Constants },
     /// Adds nodes to the session's graph; the tensors are their large constants that it does not have yet.
     Extend { session: SessionId, nodes: Vec<NodeDef>, constants: Constants },
-    /// Plans and registers; the reply's plan is what `Run` names.
+    /// Plans and registers; `Run` names the plan of the reply.
     Prepare { session: SessionId, signature: Signature },
-    /// The same for a graph of its own, which goes with its plan: the session's graph does not have its nodes. Variables and
-    /// queues it shares with the session's other plans, by name. The tensors are its large constants.
+    /// The same for a separate graph, which is sent with the request: the session's graph does not have its nodes. It shares
+    /// variables and queues with the session's other plans, by name. The tensors are its large constants.
     PrepareAlone { session: SessionId, nodes: Vec<NodeDef>, signature: Signature, constants: Constants },
-    /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step.
-    /// Fetches are sent for the last step, and for every `every`-th (0: only the last). A `watched` run tells how far it is.
+    /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step. Fetches are
+    /// sent for the last step, and for every `every`-th (0: only the last). A `watched` run reports its progress.
     Run { session: SessionId, plan: u32, steps: u64, every: u64, watched: bool },
-    /// Feeds a partial `Run` under way: `feeds` are places in the signature's feeds, and the tensors their values, in that order.
-    /// Refused if a fetch among `wanted` needs a feed that the run has not been given by then.
+    /// Feeds a partial `Run` under way: `feeds` are indices into the signature's feeds, and the tensors their values, in that
+    /// order. Refused if a fetch among `wanted` needs a feed that the run has not received by then.
     Feed { session: SessionId, run: RequestId, feeds: Vec<u32>, wanted: Vec<u32> },
     /// Cancels a `Run` under way.
     Cancel { session: SessionId, run: RequestId },
-    /// Ends the session and everything that it runs.
+    /// Ends the session and all its runs.
     Close { session: SessionId },
     /// Plans without running: for `meshtf plan`. Large constants have their dtype and shape, and other elements.
     Explain { graph: Vec<NodeDef>, signature: Signature, options: SessionOptions },
@@ -278,9 +277,9 @@ pub enum Request {
     Claim { session: SessionId, names: Vec<String> },
 }
 
-/// What a master answers, and with `Told` a host.
+/// The answers of a master, and with `Told` of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// What the doc of a message does not say of its fields, their names and types do.
+// The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum Reply {
@@ -288,7 +287,7 @@ pub enum Reply {
     Opened,
     /// The nodes are in the session's graph.
     Extended,
-    /// What `Run` names, and where it runs, for those who show it.
+    /// The plan's number for `Run`, and a summary of where it runs, for display.
     Prepared { plan: u32, summary: Summary },
     /// All steps ran; the tensors are the fetches and, if the plan is traced, the devices' traces.
     Ran { steps: u64 },
@@ -300,8 +299,8 @@ pub enum Reply {
     Closed,
     /// The plan.
     Explained(Box<meshtf_graph::plan::Plan>),
-    /// To an inquiry; the tensor, for [`Answer::Variable`], is the value.
+    /// The answer to an inquiry; the tensor, for [`Answer::Variable`], is the value.
     Told(Answer),
-    /// The session has the names, and no worker runs anything of those that had them.
+    /// The session has the names, and no worker runs anything of the sessions that had them.
     Claimed,
 }

@@ -1,4 +1,5 @@
-//! Who is there: what a node says of itself, and the snapshot of all of them that planning works on.
+//! The nodes of a mesh: the information that a node sends about itself, and the snapshot of all of them on which planning
+//! works.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,26 +11,26 @@ use super::{Incarnation, Peer};
 /// A device as its node advertises it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
-    /// Its whole name.
+    /// Its full name.
     pub name: DeviceName,
     /// burn backend that serves it: `flex`, `ndarray`, `wgpu`.
     pub backend: String,
-    /// What it is, for a person: a processor or adapter name.
+    /// A description for people: a processor or adapter name.
     pub description: String,
 }
 
-/// A node that somebody is connected with.
+/// A node that the sender is connected with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownPeer {
-    /// Who that is.
+    /// Its PeerId.
     pub peer: Peer,
-    /// The task it holds: up, whether or not the receiver can reach it.
+    /// The task it holds: it is up, whether or not the receiver can reach it.
     pub task: Task,
     /// Multiaddrs at which the receiver may reach it; there may be none.
     pub addresses: Vec<String>,
 }
 
-/// What a participant says of itself: first on every connection, and on change.
+/// The self-description of a participant: sent first on every connection, and on change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The version of the protocol that it speaks: [`VERSION`](super::VERSION).
@@ -46,23 +47,23 @@ pub struct Hello {
     pub addresses: Vec<String>,
     /// When it started, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// Since when it claims its task: since its start, or since it woke from a sleep in which others took it for dead.
+    /// Since when it claims its task: since its start, or since it woke from a suspension in which its peers took it for dead.
     pub claims_since_unix_ms: u64,
-    /// Whether it has held its task long enough that everybody could object. Of two that claim one task, the settled one
-    /// has it.
+    /// Whether it has held its task long enough that every peer could object. Of two that claim one task, the settled one keeps
+    /// it.
     pub settled: bool,
-    /// The nodes it is connected with, so that everybody meets everybody.
+    /// The nodes it is connected with, so that all participants meet each other.
     pub peers: Vec<KnownPeer>,
-    /// Nodes that others are connected with and it cannot reach.
+    /// Nodes that its peers are connected with and it cannot reach.
     pub out_of_reach: Vec<Peer>,
 }
 
-/// A node of the cluster: a task and who holds it.
+/// A node of the cluster: a task and the peer that holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// The task.
     pub task: Task,
-    /// Who holds it.
+    /// The peer that holds it.
     pub peer: Peer,
     /// The random number of the process that holds it.
     pub incarnation: Incarnation,
@@ -82,11 +83,11 @@ impl Member {
     }
 }
 
-/// Which tasks live where: an immutable snapshot.
+/// The tasks of a mesh and their holders: an immutable snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     members: BTreeMap<Task, Member>,
-    /// Which of them cannot reach which, though both are up: the first says so.
+    /// Pairs of tasks of which the first reports that it cannot reach the second, though both are up.
     apart: BTreeSet<(Task, Task)>,
 }
 
@@ -97,19 +98,19 @@ impl Cluster {
         Cluster { members, apart: BTreeSet::new() }
     }
 
-    /// The same snapshot with pairs of tasks of which the first says that it cannot reach the second.
+    /// The same snapshot with pairs of tasks of which the first reports that it cannot reach the second.
     #[must_use]
     pub fn with_apart(mut self, apart: impl IntoIterator<Item = (Task, Task)>) -> Self {
         self.apart = apart.into_iter().collect();
         self
     }
 
-    /// Who cannot reach whom, though both are up.
+    /// Pairs of tasks of which the first cannot reach the second, though both are up.
     pub fn apart(&self) -> impl Iterator<Item = &(Task, Task)> {
         self.apart.iter()
     }
 
-    /// Whether one of these two says that it cannot reach the other: the one that says so, and the other.
+    /// The pair of these two of which the first reports that it cannot reach the second, if there is one.
     pub fn are_apart<'a>(&self, one: &'a Task, other: &'a Task) -> Option<(&'a Task, &'a Task)> {
         let says = |from: &Task, to: &Task| !self.apart.is_empty() && self.apart.contains(&(from.clone(), to.clone()));
         match (says(one, other), says(other, one)) {
@@ -124,12 +125,12 @@ impl Cluster {
         self.members.values()
     }
 
-    /// Who holds that task, if somebody does.
+    /// The member that holds that task, if there is one.
     pub fn member(&self, task: &Task) -> Option<&Member> {
         self.members.get(task)
     }
 
-    /// The member that `peer` is, if it holds a task.
+    /// The member of that peer, if it holds a task.
     pub fn member_of(&self, peer: &Peer) -> Option<&Member> {
         self.members.values().find(|member| member.peer == *peer)
     }

@@ -1,10 +1,10 @@
-//! Large constants of a graph, which go beside the header of a message as the values of steps do, and once.
+//! Large constants of a graph, which are sent outside the header of a message, as the values of steps are, and only once.
 //!
-//! A node whose constant is large travels without that attribute; a [`Reference`] says by its content what belongs there.
-//! The content itself is beside the message, or was beside an earlier one of the session that its receiver still keeps.
+//! A node whose constant is large travels without that attribute; a [`Reference`] states the content that belongs to it. The
+//! content itself is sent with the message, or was sent with an earlier one of the session that its receiver still keeps.
 //!
-//! A content is named by its client, and known within that client's session alone. So nobody gets at another's constant
-//! by its name, and a client that names two constants alike misleads nobody but itself.
+//! A content is named by its client, and known within that client's session alone. So no client can obtain another's constant
+//! by its name, and a client that gives two constants the same name harms only itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -16,18 +16,18 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::PieceId;
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of elements of a constant that stays in its node, and so in the header of every message that has the node.
+/// Most bytes of elements of a constant that stays in its node, and so in the header of every message that contains the node.
 pub const MAX_INLINE_CONSTANT_BYTES: usize = 4 << 10;
 
-/// Most different constants of one message that are not in its header; those beyond stay in it.
+/// Most different constants of one message that are sent outside its header; further ones stay in it.
 pub const MAX_CONSTANTS: usize = 1 << 15;
 
-/// What a constant is: BLAKE3 of its dtype, shape and elements.
+/// The identity of a constant: BLAKE3 of its dtype, shape and elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Content(pub [u8; 32]);
 
 impl fmt::Display for Content {
-    /// The first bytes, which are enough to tell two apart.
+    /// The first bytes, which are enough to distinguish two contents.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
@@ -42,26 +42,26 @@ impl fmt::Debug for Content {
 /// An attribute that a node lacks in its message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reference {
-    /// The piece, by its place in the message; 0 for the nodes of a graph.
+    /// The piece, by its index in the message; 0 for the nodes of a graph.
     pub piece: u32,
-    /// The node, by its place there.
+    /// The node, by its index in the piece or graph.
     pub node: u32,
     /// The attribute's name.
     pub attr: String,
-    /// What its value is.
+    /// The content of its value.
     pub content: Content,
 }
 
 /// The constants that the nodes of a message lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constants {
-    /// Which attributes are left out of their nodes.
+    /// The attributes that are left out of their nodes.
     pub references: Vec<Reference>,
-    /// What the message's tensors are, in their order. Whatever else is referred to, the receiver has.
+    /// The contents of the message's tensors, in their order. The receiver has all other contents that are referred to.
     pub beside: Vec<Content>,
 }
 
-/// A node that travels: of a graph or of a piece.
+/// A node in a message: of a graph or of a piece.
 pub trait Travels {
     /// The node's name, and its attributes.
     fn parts(&mut self) -> (&str, &mut Attrs);
@@ -87,14 +87,14 @@ pub fn nodes_of(pieces: &mut [(PieceId, Piece)]) -> Vec<&mut [PieceNode]> {
 /// The constants that were taken out of nodes.
 #[derive(Default)]
 pub struct TakenOut {
-    /// Where they were, in the order of the nodes.
+    /// Their positions, in the order of the nodes.
     pub references: Vec<Reference>,
     values: BTreeMap<Content, Tensor>,
 }
 
 impl TakenOut {
-    /// Takes the large constants out of the nodes of one or more pieces; `content` says of a node's attribute what it is,
-    /// or that it is to stay.
+    /// Takes the large constants out of the nodes of one or more pieces; `content` gives the content of a node's attribute, or
+    /// `None` if it is to stay.
     pub fn of<N: Travels>(
         pieces: &mut [&mut [N]],
         mut content: impl FnMut(&str, &str, &Tensor) -> Option<Content>,
@@ -123,7 +123,7 @@ impl TakenOut {
         true
     }
 
-    /// What a message says of them, and what goes beside it: all but what its receiver has.
+    /// The references of a message, and the constants to send with it: all that its receiver does not have.
     pub fn without(mut self, is_there: impl Fn(&Content) -> bool) -> (Constants, Vec<Tensor>) {
         self.values.retain(|content, _| !is_there(content));
         let (beside, tensors) = self.values.into_iter().unzip();
@@ -132,11 +132,12 @@ impl TakenOut {
 }
 
 impl Constants {
-    /// Gives nodes back what they lack; `tensors` came beside the message, and `held` tells what came earlier.
+    /// Gives nodes back the constants that they lack; `tensors` came with the message, and `held` returns those that came
+    /// earlier.
     ///
     /// # Errors
-    /// InvalidArgument if there is no such node, or there are more or fewer tensors than the message says;
-    /// FailedPrecondition if a constant is neither beside the message nor held.
+    /// InvalidArgument if there is no such node, or there are more or fewer tensors than the message states; FailedPrecondition
+    /// if a constant is neither sent with the message nor held.
     pub fn put_back<N: Travels>(
         &self,
         pieces: &mut [&mut [N]],
@@ -165,8 +166,8 @@ impl Constants {
     }
 }
 
-/// The constants of a session that a worker holds, each for as long as one of its pieces uses it. The worker keeps one, and
-/// the master one for each worker.
+/// The constants of a session that a worker holds, each for as long as one of its pieces uses it. The worker keeps one such
+/// record, and the master one for each worker.
 #[derive(Debug, Default)]
 pub struct HeldConstants {
     constants: HashMap<Content, (Tensor, BTreeSet<PieceId>)>,
@@ -188,12 +189,12 @@ impl HeldConstants {
         self.constants.is_empty()
     }
 
-    /// Keeps a constant until the piece is forgotten, or for longer if others use it.
+    /// Keeps a constant until the piece is forgotten, or for longer if other pieces use it.
     pub fn hold(&mut self, content: Content, value: &Tensor, piece: PieceId) {
         self.constants.entry(content).or_insert_with(|| (value.clone(), BTreeSet::new())).1.insert(piece);
     }
 
-    /// These pieces use nothing any more.
+    /// These pieces use no constant any more.
     pub fn release(&mut self, pieces: &[PieceId]) {
         self.constants.retain(|_, (_, users)| {
             pieces.iter().for_each(|piece| {
@@ -220,7 +221,7 @@ mod tests {
         NodeDef { name: name.to_owned(), attrs, ..NodeDef::default() }
     }
 
-    /// Of this many bytes.
+    /// A tensor of this many bytes.
     fn bytes(count: usize) -> Tensor {
         Tensor::vector(vec![count as u8; count])
     }
@@ -259,7 +260,7 @@ mod tests {
     fn constants_beyond_those_that_may_go_beside_a_message_stay_in_it() {
         let large = bytes(MAX_INLINE_CONSTANT_BYTES + 1);
         let mut nodes: Vec<NodeDef> = (0..MAX_CONSTANTS + 3).map(|n| node(&n.to_string(), large.clone())).collect();
-        // The last but one is what the first is.
+        // The last but one has the content of the first.
         let number = |name: &str| name.parse::<usize>().unwrap() % (MAX_CONSTANTS + 1);
         let taken = TakenOut::of(&mut [&mut nodes], |name, _, _| Some(content(number(name))));
         assert_eq!((taken.references.len(), taken.values.len()), (MAX_CONSTANTS + 2, MAX_CONSTANTS));

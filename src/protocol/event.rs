@@ -1,6 +1,6 @@
-//! What happens on a node, in one closed vocabulary: logs, tests and those who follow a node get these.
+//! The events of a node, in one closed vocabulary, for logs, tests and followers of a node.
 //!
-//! Each fact has one form here, and one text: [`Event`]'s `Display`.
+//! Each fact has one form in this module, and one text: [`Event`]'s `Display`.
 
 use std::fmt;
 
@@ -11,46 +11,46 @@ use serde::{Deserialize, Serialize};
 use super::status::shorten;
 use super::{Peer, RequestId, SessionId};
 
-/// Something that happened.
+/// An event of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Event {
-    /// A node or client is there: its link began.
+    /// A node or client is up: its link began.
     TaskMet {
         /// The task that it holds; `None`: it is a client.
         task: Option<Task>,
-        /// Who it is.
+        /// The peer.
         peer: Peer,
     },
     /// It is gone: its link ended.
     TaskLost {
         /// The task that it held; `None`: it was a client.
         task: Option<Task>,
-        /// Who it was.
+        /// The peer.
         peer: Peer,
         /// Why the link ended.
         why: String,
     },
-    /// The connection that carried a link broke; another is tried.
+    /// The connection that carried a link broke; the link waits for another.
     LinkDown {
-        /// Who is at its other end.
+        /// The peer at its other end.
         peer: Peer,
         /// Why it broke.
         why: String,
     },
-    /// The link goes on over another connection.
+    /// The link continues over another connection.
     LinkUp {
-        /// Who is at its other end.
+        /// The peer at its other end.
         peer: Peer,
     },
     /// A client opened a session whose master this node is.
     SessionOpened {
         /// Its id.
         session: SessionId,
-        /// Who opened it.
+        /// The client that opened it.
         client: Peer,
     },
-    /// A session ended, and why: its client closed it or is gone, say.
+    /// A session ended, and why: for example, its client closed it or is gone.
     SessionEnded {
         /// Its id.
         session: SessionId,
@@ -65,7 +65,7 @@ pub enum Event {
         run: RequestId,
         /// The first of them, counted from 1 in the run.
         first: u64,
-        /// How many.
+        /// Their number.
         count: u64,
     },
     /// Steps of a run are done on all of its workers.
@@ -76,7 +76,7 @@ pub enum Event {
         run: RequestId,
         /// The first of them, counted from 1 in the run.
         first: u64,
-        /// How many.
+        /// Their number.
         count: u64,
     },
     /// A run was given up.
@@ -90,18 +90,18 @@ pub enum Event {
         /// Why it was given up.
         why: String,
     },
-    /// Something was refused because a limit is reached.
+    /// A request was refused because a limit is reached.
     LimitReached {
-        /// What was refused, and which limit it is.
+        /// The refused request, and the limit.
         what: String,
     },
 }
 
-/// What an event is about, for those who want only some.
+/// The subject of an event, for filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Subject {
-    /// Nodes and clients that come and go, and the links with them.
+    /// Nodes and clients that connect and disconnect, and the links with them.
     Peers,
     /// Sessions and runs of which this node is the master.
     Sessions,
@@ -112,7 +112,7 @@ pub enum Subject {
 }
 
 impl Event {
-    /// What it is about.
+    /// Its subject.
     pub fn subject(&self) -> Subject {
         match self {
             Event::TaskMet { .. } | Event::TaskLost { .. } | Event::LinkDown { .. } | Event::LinkUp { .. } => {
@@ -124,7 +124,7 @@ impl Event {
         }
     }
 
-    /// Whether a run ended as clients end what they run: they cancelled it, or its input was at its end.
+    /// Whether a run ended in the usual way: its client cancelled it, or its input was at its end.
     pub fn is_usual_end(&self) -> bool {
         matches!(self, Event::RunFailed { code: Code::Cancelled | Code::OutOfRange, .. })
     }
@@ -145,7 +145,7 @@ impl Event {
         }
     }
 
-    /// Its name, which does not change: `task_met`.
+    /// Its stable name, such as `task_met`.
     pub fn name(&self) -> &'static str {
         match self {
             Event::TaskMet { .. } => "task_met",
@@ -191,14 +191,14 @@ impl fmt::Display for Event {
     }
 }
 
-/// An event, with its number and when it happened.
+/// An event, with its number and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {
-    /// Counts the events of the node that were noted, from 1: for a follower, a gap says how many it missed.
+    /// Counts the events of the node that were noted, from 1: to a follower, a gap shows how many it missed.
     pub number: u64,
     /// When it happened, in milliseconds since 1970 by the clock of the node.
     pub unix_ms: u64,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 

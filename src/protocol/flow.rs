@@ -1,7 +1,7 @@
-//! Which messages keep their order.
+//! The flows of messages, which keep their order.
 //!
-//! A large message goes beside the small ones, which may overtake it. What must not be overtaken is in one flow with what
-//! must not overtake it: an Abort with the Start that it is about, say.
+//! A large message travels apart from the small ones, which may overtake it. Messages that must not overtake each other are in
+//! one flow, such as an Abort and its Start.
 
 use super::{Message, Request, ToClient, ToHost, ToMaster, ToWorker};
 
@@ -9,18 +9,18 @@ use super::{Message, Request, ToClient, ToHost, ToMaster, ToWorker};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Flow {
-    /// What a client asks about one run, and what is answered to one request or inquiry.
+    /// A client's messages about one run, and the answers to one request or inquiry.
     Request(u64),
-    /// What makes, changes and ends a client's session.
+    /// The messages that make, change and end a client's session.
     Session(u64),
-    /// What a master tells a worker of one session.
+    /// The messages of a master to a worker about one session.
     Pieces(u64),
-    /// What a worker reports of one step of a session.
+    /// The reports of a worker about one step of a session.
     Step(u64, u64),
 }
 
 impl Message {
-    /// The flow that it belongs to; `None` for one that keeps no order with any other.
+    /// The flow of this message; `None` for one that keeps no order with any other.
     pub fn flow(&self) -> Option<Flow> {
         match self {
             Message::ToClient(message) => Some(message.flow()),
@@ -31,7 +31,7 @@ impl Message {
         }
     }
 
-    /// Whether its receiver would wait for it, or keep something, for ever if it did not come. It is small.
+    /// Whether its receiver would wait for it, or keep something, for ever if it did not come. Such a message is small.
     pub fn must_come(&self) -> bool {
         match self {
             Message::ToClient(message) => match message {

@@ -1,5 +1,5 @@
-//! What every member of a mesh may ask a node, without a session: how the node fares, what outlives its steps, and what its
-//! variables hold.
+//! The inquiries that every member of a mesh may send to a node, without a session: about its condition, its resources, and the
+//! values of its variables.
 
 use meshtf_tensor::device::DeviceKind;
 use serde::{Deserialize, Serialize};
@@ -18,19 +18,19 @@ pub const MAX_PAGE_BYTES: usize = 32 << 10;
 /// Most events of one [`Answer::Events`].
 pub const MAX_EVENTS: usize = 128;
 
-/// What is asked.
+/// An inquiry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Inquiry {
-    /// How the node fares.
+    /// The condition of the node.
     Status,
     /// The resources that follow this one, or the first.
     Resources {
-        /// After which one; `None`: from the first.
+        /// The resource after which to begin; `None`: from the first.
         after: Option<ResourceId>,
     },
-    /// The events after that number, of those that the node keeps; with `steps`, those of steps too, which the node notes and
-    /// keeps for 5 s after it was asked for them.
+    /// The events after that number, of those that the node keeps; with `steps`, also those of steps, which the node notes and
+    /// keeps for 5 s after they were requested.
     Events {
         /// The number; 0 for all that are kept.
         after: u64,
@@ -41,40 +41,40 @@ pub enum Inquiry {
     ReadVariable(VariableName),
     /// Sets a variable to the tensor; if a version is `expected`, only while the variable has that.
     WriteVariable {
-        /// Which one.
+        /// The variable.
         variable: VariableName,
-        /// The version that it is to have before; `None`: any.
+        /// The version that it must have before; `None`: any.
         expected: Option<u64>,
     },
-    /// What one of its sessions does.
+    /// The activity of one of its sessions.
     Session {
-        /// Which one.
+        /// The session.
         session: SessionId,
-        /// The number of the plan that who asks has already.
+        /// The number of the plan that the inquirer has already.
         plan: Option<u32>,
-        /// The traced step that who asks has already.
+        /// The traced step that the inquirer has already.
         traced: Option<u64>,
     },
 }
 
-/// What is answered.
+/// The answer to an inquiry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Answer {
-    /// How the node fares, over a short time before the answer.
+    /// The condition of the node, over a short time before the answer.
     Status(Box<NodeStatus>),
-    /// Resources in the order of their keys, with their whole names.
+    /// Resources in the order of their keys, with their full names.
     Resources {
-        /// The resources that follow the one that was named.
+        /// The resources after the one in the inquiry.
         page: Vec<ResourceStatus>,
-        /// After which one the next page begins; `None`: this is the last.
+        /// The resource after which the next page begins; `None`: this is the last.
         next: Option<ResourceId>,
         /// How many resources there are.
         total: u64,
     },
     /// Events in the order of their numbers, [`MAX_EVENTS`] at most.
     Events {
-        /// The events after the number that was named, the oldest ones.
+        /// The events after the number in the inquiry, the oldest ones.
         events: Vec<Noted>,
     },
     /// The tensor is the value.
@@ -87,22 +87,22 @@ pub enum Answer {
         /// The version.
         version: u64,
     },
-    /// What a session does.
+    /// The activity of a session.
     Session(Box<SessionLook>),
 }
 
-/// Names a variable of a node that sessions share.
+/// The name of a variable of a node that sessions share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VariableName {
     /// Empty: the default one.
     pub container: String,
     /// Its name: the `shared_name` of its node, or the node's own.
     pub name: String,
-    /// Its device; need not be said if only one has a variable of that name.
+    /// Its device; may be omitted if only one has a variable of that name.
     pub device: Option<(DeviceKind, u32)>,
 }
 
-/// Which resource of a node one is. The order of the fields is that in which they are listed.
+/// The key of a resource of a node. The order of the fields is that in which resources are listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ResourceId {
     /// Its container.

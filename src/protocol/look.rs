@@ -1,5 +1,5 @@
-//! What a master tells of one of its sessions to who looks into it: the scalars that it fetched, the plan that it ran last, and
-//! the last of its steps that was traced. Pure data, and bounded.
+//! The inspection of a session, answered by its master: the scalars that it fetched, the plan that it ran last, and the last of
+//! its steps that was traced. Pure data, and bounded.
 
 use meshtf_graph::plan::Picture;
 use meshtf_graph::trace::StepPicture;
@@ -31,7 +31,7 @@ pub struct Point {
 pub struct Fetched {
     /// The name by which it is fetched.
     pub name: String,
-    /// What it was last.
+    /// Its last value.
     pub last: Point,
 }
 
@@ -42,7 +42,7 @@ pub struct Curve {
     pub name: String,
     /// Some of its values, as far apart as the number of steps demands.
     pub points: Vec<Point>,
-    /// What it was last.
+    /// Its last value.
     pub last: Point,
 }
 
@@ -53,31 +53,32 @@ pub struct PieceDone {
     pub device: DeviceName,
     /// The step, counted from 1 over all runs of the session.
     pub step: u64,
-    /// How long before the answer its master heard so, in microseconds.
+    /// How long before the answer its master received the report, in microseconds.
     pub ago_us: u64,
 }
 
-/// What a session does.
+/// The activity of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionLook {
     /// The scalars that it fetches, the first that it fetched first.
     pub curves: Vec<Curve>,
-    /// The pieces of that plan that were done last, the first of them first; kept for 5 s after somebody looked.
+    /// The pieces of that plan that were done last, the first of them first; kept for 5 s after an inspection.
     pub lately: Vec<PieceDone>,
     /// It has ended, and only its traced step is still kept.
     pub is_over: bool,
     /// The number of the plan of which most steps are done; `None` if it has none.
     pub plan: Option<u32>,
-    /// That plan; `None` if who asks has it already, if it has more than [`MAX_DRAWN`] nodes, or if it cannot be made any more.
+    /// That plan; `None` if the inquirer has it already, if it has more than [`MAX_DRAWN`] nodes, or if it cannot be made any
+    /// more.
     pub picture: Option<Picture>,
     /// Number of the last step that was traced and that the master still keeps.
     pub traced: Option<u64>,
-    /// That step; `None` if who asks has it already.
+    /// That step; `None` if the inquirer has it already.
     pub step: Option<StepPicture>,
 }
 
 impl SessionLook {
-    /// Cuts every text to what an answer may hold.
+    /// Cuts every text to the limit of an answer.
     pub fn cut(mut self) -> Self {
         self.curves.iter_mut().for_each(|curve| shorten(&mut curve.name));
         if let Some(picture) = &mut self.picture {

@@ -1,7 +1,7 @@
-//! What a node says of itself when it is asked: its sessions, pieces, devices, resources, peers and limits.
+//! The status of a node, the answer to a status inquiry: its sessions, pieces, devices, resources, peers and limits.
 //!
-//! Pure data, and bounded: a list holds [`MAX_LISTED`] entries at most and says how many there are, a name
-//! [`MAX_NAME_BYTES`]. Rates are measured over a short time before the answer, by two looks at the same counters.
+//! Pure data, and bounded: a list has [`MAX_LISTED`] entries at most and states the total number, a name has
+//! [`MAX_NAME_BYTES`]. Rates are measured over a short time before the answer, from two snapshots of the same counters.
 
 use std::collections::HashMap;
 
@@ -22,15 +22,15 @@ pub const MAX_NAME_BYTES: usize = 256;
 pub const MAX_FETCHED: usize = 2;
 const MAX_FETCHED_BYTES: usize = 64;
 
-/// Most dtypes of a queue's components, and dimensions of a shape, in an answer; a shape of more is left out.
+/// Most dtypes of a queue's components, and dimensions of a shape, in an answer; a larger shape is left out.
 const MAX_COMPONENTS: usize = 16;
 
-/// Some of the entries that there are.
+/// A part of a list, with the list's length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed<T> {
-    /// Those that are listed.
+    /// The listed entries.
     pub items: Vec<T>,
-    /// How many there are, listed or not.
+    /// The number of entries, listed or not.
     pub total: u64,
 }
 
@@ -46,14 +46,14 @@ impl<T> Listed<T> {
         Listed { total: items.len() as u64, items }
     }
 
-    /// The first of these that may be listed.
+    /// The first of these, up to the limit of a list.
     pub fn cut(mut self) -> Self {
         self.items.truncate(MAX_LISTED);
         self.items.shrink_to_fit();
         self
     }
 
-    /// How many there are that are not listed.
+    /// How many entries are not listed.
     pub fn left_out(&self) -> u64 {
         self.total.saturating_sub(self.items.len() as u64)
     }
@@ -62,27 +62,27 @@ impl<T> Listed<T> {
 /// A node at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
-    /// How long before the answer the counters were looked at first: what rates and shares are measured over.
+    /// How long before the answer the first snapshot of the counters was taken: the period of rates and shares.
     pub window_ms: u64,
-    /// The sessions whose master this node is: first what ran most steps of late.
+    /// The sessions whose master this node is: those that ran most steps recently first.
     pub sessions: Listed<SessionStatus>,
-    /// The pieces of graphs that masters registered here: first what ran most steps.
+    /// The pieces of graphs that masters registered on this node: those that ran most steps first.
     pub pieces: Listed<PieceStatus>,
     /// Its devices.
     pub devices: Listed<DeviceStatus>,
-    /// Variables, queues, accumulators, tables, iterators and readers: first what takes most memory.
+    /// Variables, queues, accumulators, tables, iterators and readers: the largest first.
     pub resources: Listed<ResourceStatus>,
-    /// Those that it has a link with: nodes by their tasks, and then clients.
+    /// The peers that it has a link with: nodes by their tasks, and then clients.
     pub peers: Listed<PeerStatus>,
-    /// What is limited, and how near each limit is.
+    /// The limits of the node, and how near each is.
     pub limits: Vec<LimitStatus>,
-    /// What was counted since the node started.
+    /// The totals since the node started.
     pub totals: Totals,
 }
 
-/// What a node counts from its start on.
+/// The totals of a node since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Steps that are done, of all sessions whose master it was.
@@ -91,7 +91,7 @@ pub struct Totals {
     pub failed_runs: u64,
 }
 
-/// Who it is that answers.
+/// The identity of the node that answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The task that it holds; `None`: it is a client.
@@ -111,11 +111,11 @@ pub struct Identity {
 pub struct SessionStatus {
     /// Its id.
     pub id: SessionId,
-    /// Who opened it.
+    /// The client that opened it.
     pub client: Peer,
     /// Milliseconds since it was opened.
     pub age_ms: u64,
-    /// How long ago its client last asked for something.
+    /// How long ago its client last made a request.
     pub idle_ms: u64,
     /// Plans that the master keeps for it: sets of feeds, fetches and targets.
     pub plans: u64,
@@ -123,7 +123,7 @@ pub struct SessionStatus {
     pub runs: u64,
     /// Steps that are done, of all its runs.
     pub steps: u64,
-    /// Steps that were done in a second, over the time before the answer.
+    /// Steps done per second, over the time before the answer.
     pub steps_per_second: f64,
     /// The last values of the first [`MAX_FETCHED`] scalars that it fetches.
     pub fetched: Vec<Fetched>,
@@ -136,7 +136,7 @@ pub struct PieceStatus {
     pub session: SessionId,
     /// Its number in the session.
     pub number: u32,
-    /// Who had it registered.
+    /// The master that registered it.
     pub master: Peer,
     /// The device that runs it.
     pub device: DeviceName,
@@ -151,24 +151,24 @@ pub struct PieceStatus {
 pub struct MemoryStatus {
     /// Bytes in use.
     pub used: u64,
-    /// `None` if nothing tells: no budget is set, or the GPU's driver does not say.
+    /// `None` if it is unknown: no budget is set, or the GPU's driver does not report it.
     pub free: Option<u64>,
 }
 
 /// A device of the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// Its whole name.
+    /// Its full name.
     pub name: DeviceName,
     /// The burn backend that serves it: `flex`, `ndarray`, `wgpu`.
     pub backend: String,
-    /// What it is, for people.
+    /// A description for people.
     pub description: String,
     /// CPU: of the process, which all its CPU devices share. `None`: unknown.
     pub memory: Option<MemoryStatus>,
-    /// How long it has had something to do since it was opened.
+    /// How long it has been busy since it was opened.
     pub busy_us: u64,
-    /// The share of the time of late in which it had something to do, 0 to 1.
+    /// The share of recent time in which it was busy, 0 to 1.
     pub busy_share: f64,
     /// Sessions that it knows.
     pub sessions: u64,
@@ -176,13 +176,13 @@ pub struct DeviceStatus {
     pub pieces: u64,
     /// Steps under way, waiting to begin, or known only from values that came early.
     pub steps: u64,
-    /// Values that came from elsewhere and that no node of a graph has taken yet.
+    /// Values that came from other devices and that no node of a graph has taken yet.
     pub parked_values: u64,
-    /// Bytes of all values that wait, feeds too.
+    /// Bytes of all waiting values, including feeds.
     pub parked_bytes: u64,
 }
 
-/// What outlives steps on the node.
+/// A resource of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceStatus {
     /// `variable`, `queue`, `barrier`, `accumulator`, `tensor array`, `stack`, `staging area`, `map of sparse tensors`,
@@ -201,9 +201,9 @@ pub struct ResourceStatus {
     pub is_isolated: bool,
     /// Of a variable's value, or of a queue's components.
     pub dtypes: Vec<DType>,
-    /// Of a variable's value, or of what the graph says if it has none.
+    /// Of a variable's value, or as the graph states it if it has none.
     pub shape: PartialShape,
-    /// Bytes of what it holds: if that lies on a GPU, those of the GPU. `None` while an op changes it.
+    /// Bytes of its contents: if they are on a GPU, those of the GPU. `None` while an op changes it.
     pub bytes: Option<u64>,
     /// Elements of a queue, or gradients of an accumulator.
     pub length: Option<u64>,
@@ -211,14 +211,14 @@ pub struct ResourceStatus {
     pub version: Option<u64>,
 }
 
-/// How the node stands with a peer.
+/// The state of the node's link with a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Who it is.
+    /// The peer.
     pub peer: Peer,
     /// The task it holds; `None`: a client.
     pub task: Option<Task>,
-    /// Where it is connected.
+    /// The address at which it is connected.
     pub address: String,
     /// Whether the link has a connection.
     pub state: LinkState,
@@ -232,9 +232,9 @@ pub struct PeerStatus {
     pub sent_bytes: u64,
     /// Bytes received from it over this link.
     pub received_bytes: u64,
-    /// Bytes sent in a second, over the time before the answer.
+    /// Bytes sent per second, over the time before the answer.
     pub sent_per_second: f64,
-    /// Bytes received in a second, over the time before the answer.
+    /// Bytes received per second, over the time before the answer.
     pub received_per_second: f64,
 }
 
@@ -263,7 +263,7 @@ impl PeerStatus {
 pub enum LinkState {
     /// It has one.
     Up,
-    /// Its connection broke, and another is being tried.
+    /// Its connection broke, and it waits for another.
     Mending {
         /// For how many milliseconds.
         for_ms: u64,
@@ -275,7 +275,7 @@ pub enum LinkState {
 /// One limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitStatus {
-    /// What is limited.
+    /// The limited quantity.
     pub name: String,
     /// How much of it is in use; if each of several has the limit for itself, the most of one.
     pub used: u64,
@@ -290,7 +290,7 @@ impl LimitStatus {
     }
 }
 
-/// What a node's network tells: nothing if there is none.
+/// The status of a node's network: empty if there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetworkStatus {
     /// Name of the mesh.
@@ -310,7 +310,7 @@ pub struct Counters {
 }
 
 impl NodeStatus {
-    /// What rates are made of.
+    /// The counters from which rates are made.
     pub fn counters(&self) -> Counters {
         Counters {
             steps: self.sessions.items.iter().map(|session| (session.id, session.steps)).collect(),
@@ -324,7 +324,7 @@ impl NodeStatus {
         }
     }
 
-    /// Makes rates of what was counted since `earlier`, `window_us` ago. What was not there then counted from nothing.
+    /// Computes rates from the counts since `earlier`, `window_us` ago. An entry that did not exist then counts from zero.
     pub fn measure(&mut self, earlier: &Counters, window_us: u64) {
         self.window_ms = window_us / 1000;
         let seconds = window_us.max(1) as f64 / 1e6;
@@ -343,7 +343,7 @@ impl NodeStatus {
         }
     }
 
-    /// How many clients it has a link with; `None` if it has links with so many nodes that the list is cut before all of them.
+    /// How many clients it has a link with; `None` if the nodes alone fill a list that is cut.
     pub fn clients(&self) -> Option<u64> {
         let nodes = self.peers.items.iter().filter(|peer| peer.task.is_some()).count();
         // The list has nodes before clients.
@@ -351,7 +351,7 @@ impl NodeStatus {
         has_all.then(|| self.peers.total.saturating_sub(nodes as u64))
     }
 
-    /// Puts each list in order and cuts it, and every text, to what an answer may hold.
+    /// Sorts each list and cuts it, and every text, to the limits of an answer.
     pub fn cut(mut self) -> Self {
         let NodeStatus { sessions, pieces, devices, resources, peers, limits, .. } = &mut self;
         sessions.items.sort_by(|a, b| {
@@ -449,7 +449,7 @@ mod tests {
     fn rates_are_what_was_counted_in_the_time_between() {
         let mut earlier = NodeStatus { sessions: Listed::all(vec![session(1, 100)]), ..NodeStatus::default() };
         earlier.sessions.items.push(session(2, 7));
-        // The third was not there then.
+        // The third did not exist then.
         let sessions = Listed::all(vec![session(1, 350), session(2, 7), session(3, 50)]);
         let mut now = NodeStatus { sessions, ..NodeStatus::default() };
         now.measure(&earlier.counters(), 500_000);
@@ -482,7 +482,7 @@ mod tests {
         let status = status.cut();
         let Listed { items, total } = &status.sessions;
         assert_eq!((items.len(), *total, status.sessions.left_out()), (MAX_LISTED, many, 10));
-        // First what ran most.
+        // Those that ran most steps come first.
         assert_eq!(items[0].steps, many - 1);
         let name = &status.resources.items[0].name;
         assert!(name.len() <= MAX_NAME_BYTES && name.ends_with("ä…"), "{name}");
@@ -518,7 +518,7 @@ mod tests {
             ..NodeStatus::default()
         };
         let bytes = postcard::to_allocvec(&status.cut()).unwrap().len();
-        // Two small messages' worth, and only if every name is as long as it may be.
+        // The size of two small messages, and only if every name has its greatest length.
         assert!(bytes <= 128 << 10, "{bytes}");
     }
 }
