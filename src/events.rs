@@ -1,7 +1,8 @@
-//! The events of a node: the last of them, and those who follow them.
+//! The events of a node: the last of them, and their followers.
 //!
-//! Noting one never waits for anybody: what a follower does not take in time is dropped, and its number says so. Events of steps
-//! are noted only while somebody follows or has asked for them of late, so that a step costs one look at a flag.
+//! Noting an event never blocks: the events that a follower does not take in time are dropped, and the numbers show how many.
+//! Events of steps are noted only while there is a follower or a recent request for them, so that a step costs one read of a
+//! flag.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,31 +14,31 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::protocol::event::{Event, Noted, Subject};
 
-/// Most events that are kept for those who ask what happened, and as many of steps.
+/// Most events that are kept for later requests, and as many of steps.
 pub(crate) const MAX_KEPT: usize = 1024;
 
-/// How long events of steps are noted and kept after somebody asked for them.
+/// How long events of steps are noted and kept after a request for them.
 pub(crate) const STEPS_FOR: Duration = Duration::from_secs(5);
 
-/// Most events that wait for one follower; beyond, it misses the oldest.
+/// Most events that wait for one follower; beyond that, it misses the oldest.
 const MAX_WAITING: usize = 1024;
 
-/// How long a limit that is reached again and again is not noted again: whoever is refused does not fill what is kept.
+/// How long a limit that is reached again and again is not noted again: a refused client cannot fill the kept events.
 const LIMIT_PAUSE: Duration = Duration::from_secs(10);
-/// Most limits of which that is known.
+/// Most limits whose last note is remembered.
 const MAX_PAUSING: usize = 64;
 
-/// Most events of a second that are logged where a person reads: whatever clients do, the log stays readable and small.
+/// Most events per second that are logged at a level that people read: whatever clients do, the log stays readable and small.
 const MOST_LINES: u64 = 50;
-/// The second.
+/// The period to which [`MOST_LINES`] applies.
 const PACE: Duration = Duration::from_secs(1);
 
 /// The events of one node.
 pub(crate) struct Events {
     ring: Mutex<Ring>,
-    /// How many follow; those who ask for events of steps count as one.
+    /// The number of followers; all requesters of events of steps count as one.
     followers: Arc<AtomicUsize>,
-    /// How many runs failed.
+    /// The number of runs that failed.
     failed_runs: AtomicU64,
 }
 
@@ -45,19 +46,19 @@ struct Ring {
     /// Number of the last event.
     last: u64,
     pace: Pace,
-    /// None of steps.
+    /// The last events, except those of steps.
     kept: VecDeque<Noted>,
-    /// Those of steps, and until when they are kept.
+    /// The events of steps, and until when they are kept.
     steps: Option<(VecDeque<Noted>, Instant)>,
-    /// To the followers; `None` while there is none.
+    /// The channel to the followers; `None` while there is none.
     sender: Option<broadcast::Sender<Noted>>,
-    /// The limits that were noted of late, and when.
+    /// The limits that were noted recently, and when.
     limits: BTreeMap<String, Instant>,
 }
 
-/// Follows the events of a node, from when it was made.
+/// A follower of the events of a node, from its creation on.
 pub struct Follower {
-    /// How many there are.
+    /// The number of followers.
     followers: Arc<AtomicUsize>,
     receiver: broadcast::Receiver<Noted>,
     missed: u64,
@@ -73,7 +74,7 @@ impl Events {
             sender: None,
             limits: BTreeMap::new(),
         };
-        // A log that takes steps is one who follows.
+        // A log that takes events of steps counts as a follower.
         let logs_steps = usize::from(tracing::enabled!(target: STEPS, tracing::Level::DEBUG));
         Arc::new(Events {
             ring: Mutex::new(ring),
@@ -93,7 +94,7 @@ impl Events {
         self.failed_runs.load(Ordering::Relaxed)
     }
 
-    /// Notes that something was refused because of a limit, unless that was noted within [`LIMIT_PAUSE`].
+    /// Notes that a request was refused because of a limit, unless that was noted within [`LIMIT_PAUSE`].
     pub fn note_limit(&self, what: &str) {
         if self.is_limit_news(what, Instant::now()) {
             self.note(Event::LimitReached { what: what.to_owned() });
@@ -110,7 +111,7 @@ impl Events {
         is_news
     }
 
-    /// Notes that something happened, in the log too.
+    /// Notes an event, in the log too.
     pub fn note(&self, event: Event) {
         if matches!(event, Event::RunFailed { .. }) && !event.is_usual_end() {
             self.failed_runs.fetch_add(1, Ordering::Relaxed);
@@ -127,7 +128,7 @@ impl Events {
         ring.last += 1;
         let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let noted = Noted { number: ring.last, unix_ms, event };
-        // Under the lock, so that everybody gets them in the order of their numbers. It never waits.
+        // Under the lock, so that every follower gets the events in the order of their numbers. It never waits.
         let is_heard = ring.sender.as_ref().is_some_and(|sender| sender.send(noted.clone()).is_ok());
         if !is_heard {
             ring.sender = None;
@@ -165,7 +166,7 @@ impl Events {
         lock(&self.ring).last
     }
 
-    /// The last of those after `number`, the oldest first, and of steps those that were kept, if they are wanted.
+    /// The last events after `number`, the oldest first, and if requested the kept ones of steps.
     pub fn since(&self, number: u64, with_steps: bool) -> Vec<Noted> {
         let ring = lock(&self.ring);
         let steps = ring.steps.iter().filter(|_| with_steps).flat_map(|(steps, _)| steps);
@@ -182,7 +183,7 @@ impl Events {
     }
 }
 
-/// How many events were logged in the second that runs, and left out in all of it.
+/// How many events were logged in the current second, and how many were left out in all of it.
 #[derive(Default)]
 struct Pace {
     began: Option<Instant>,
@@ -205,8 +206,8 @@ impl Pace {
 /// The target of the log's lines on steps.
 const STEPS: &str = "meshtf::steps";
 
-/// What a person who runs a node wants to know is logged as information or a warning; clients come and go all the time, and steps
-/// more often still. So is what comes too fast to be read.
+/// Events for the operator of a node are logged as information or a warning. Clients come and go all the time, links break and
+/// mend, and steps are more frequent still: these are logged below that, as are events that come too fast to be read.
 fn log(event: &Event, is_paced: bool) {
     let name = event.name();
     match (event.subject(), event) {
@@ -230,7 +231,7 @@ fn keep(ring: &mut VecDeque<Noted>, noted: Noted) {
 }
 
 impl Follower {
-    /// The next event; `None` once the node is gone. What came while too many waited is left out, and counted.
+    /// The next event; `None` once the node is gone. Events that came while too many waited are left out, and counted.
     ///
     /// # Cancellation
     /// Dropping the future loses no event.
@@ -351,13 +352,13 @@ mod tests {
         let numbers: Vec<u64> = events.since(0, true).iter().map(|noted| noted.number).collect();
         assert_eq!(numbers, (6..=MAX_KEPT as u64 + 6).collect::<Vec<_>>());
         assert_eq!(events.since(0, false).iter().map(|noted| &noted.event).collect::<Vec<_>>(), [&limit(1)]);
-        // Nobody has asked for long: the next step is the last that is noted.
+        // The last request is long ago: the next step is the last that is noted.
         events.keep_steps_until(Instant::now());
         assert!(events.are_followed());
         events.note(done(1));
         assert!(!events.are_followed());
         assert_eq!(events.since(0, true).len(), 1);
-        // Who asks again begins anew, beside a follower or not.
+        // A new request begins anew, with or without a follower.
         let follower = events.follow();
         events.keep_steps();
         events.note(done(2));
