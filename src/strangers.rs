@@ -1,11 +1,11 @@
-//! Sockets whose other side has proven nothing yet: how many there may be, from which addresses, and which one is closed when
-//! one more comes.
+//! Unauthenticated peers, the sockets whose other side has proven nothing yet: their number, their addresses, and the choice of
+//! the one to close when one more comes.
 //!
-//! A port keeps one table of them. A newcomer gets a place. If none is left, another stranger loses its place: one from the
-//! address that holds the most places; among those, one that has progressed as far as most strangers of that address; among
-//! those, the one that has been at that stage the longest. So a crowd from one address costs that address its own places, and
-//! at whatever stage the crowd stops, a newcomer that goes on gets through. Some places are kept for addresses from which the
-//! key was proven before. The port decides what a proof is; nothing here reads a byte.
+//! A port keeps one table of them. A newcomer gets a slot. If none is free, another unauthenticated peer loses its slot: one
+//! from the address that holds the most slots; among those, one that has progressed as far as most peers of that address; among
+//! those, the one that has been at that stage the longest. So a crowd from one address costs that address its own slots, and at
+//! whatever stage the crowd stops, a newcomer that progresses gets through. Some slots are kept for addresses from which the
+//! key was proven before. The port decides what a proof is; this module reads no byte.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,40 +19,40 @@ use tokio::sync::Notify;
 
 use crate::descriptors;
 
-/// Fewest and most strangers of one port. Between them it is one place for so many descriptors: the others are left for peers
-/// that have proven the key, and for files.
+/// Fewest and most unauthenticated peers of one port. Between these limits there is one slot for every [`DESCRIPTORS_A_PLACE`]
+/// descriptors: the rest is left for peers that have proven the key, and for files.
 const FEWEST_PLACES: usize = 16;
 const MOST_PLACES: usize = 256;
 const DESCRIPTORS_A_PLACE: usize = 8;
-/// Fewest places that one address may hold; otherwise it is a quarter of them.
+/// Fewest slots that one address may hold; otherwise it is a quarter of them.
 const FEWEST_OF_ONE: usize = 8;
 /// Most addresses that are remembered because the key was proven from there.
 const MAX_KNOWN: usize = 1024;
 /// How often a lack of descriptors is logged.
 const COMPLAINTS: Duration = Duration::from_secs(60);
 
-/// Who is told that a limit is reached.
+/// The function that is notified when a limit is reached.
 pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// The strangers of one port.
+/// The unauthenticated peers of one port.
 pub(crate) struct Strangers {
     places: usize,
     table: Mutex<Table>,
-    /// What is said when one loses its place to another, and to whom.
+    /// The report when one loses its slot to another, and the function that receives it.
     full: OnceLock<(String, Tell)>,
 }
 
 #[derive(Default)]
 struct Table {
-    /// The strangers that have a place, in the order they came.
+    /// The peers that have a slot, in the order they came.
     here: BTreeMap<u64, Place>,
-    /// How many were told to go and have not gone yet.
+    /// How many were asked to leave and have not left yet.
     leaving: usize,
-    /// Counts the strangers that came.
+    /// Counts the unauthenticated peers that came.
     came: u64,
     /// Counts each step of progress of any of them; the first step is to connect.
     steps: u64,
-    /// The addresses from which the key was proven, and the count of arrivals when that was last.
+    /// The addresses from which the key was proven, and the count of arrivals at the last proof.
     known: BTreeMap<Origin, u64>,
     complained: Option<Instant>,
 }
@@ -65,19 +65,19 @@ struct Place {
     go: Arc<Notify>,
 }
 
-/// How far a stranger has come.
+/// How far an unauthenticated peer has progressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Progress {
     /// It is connected, and has sent nothing.
     Silent,
-    /// It has sent something.
+    /// It has sent its first byte.
     Spoke,
-    /// It speaks TLS, and has a name.
+    /// It speaks TLS, and has a PeerId.
     Secured,
 }
 
-/// The origin of a stranger: an IPv4 address, or the /64 of an IPv6 address, since a machine that has one address of a /64 can
-/// have all of them.
+/// The origin of an unauthenticated peer: an IPv4 address, or the /64 of an IPv6 address, since a machine that has one address
+/// of a /64 can have all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Origin(IpAddr);
 
@@ -90,14 +90,14 @@ impl From<IpAddr> for Origin {
     }
 }
 
-/// The ports of one node, for those who ask how many strangers wait there.
+/// The ports of one node, for reports on how many unauthenticated peers wait at each.
 pub(crate) struct Ports {
     all: Mutex<Vec<(&'static str, Weak<Strangers>)>>,
     tell: Tell,
 }
 
 impl Ports {
-    /// `tell` is told when strangers at one of them lose their places to others.
+    /// `tell` is called when unauthenticated peers at one of them lose their slots to others.
     pub fn new(tell: Tell) -> Self {
         Ports { all: Mutex::default(), tell }
     }
@@ -111,7 +111,7 @@ impl Ports {
         ports.push((name, Arc::downgrade(strangers)));
     }
 
-    /// Each port by its name: how many of its places are held, and how many there are.
+    /// Each port by its name: how many of its slots are held, and how many it has.
     pub fn held(&self) -> Vec<(&'static str, usize, usize)> {
         let ports = lock(&self.all).clone();
         let open = ports.into_iter().filter_map(|(name, strangers)| Some((name, strangers.upgrade()?)));
@@ -119,7 +119,7 @@ impl Ports {
     }
 }
 
-/// The place of a stranger; dropping it gives it back.
+/// The slot of an unauthenticated peer; dropping it frees it.
 pub(crate) struct Stranger {
     strangers: Arc<Strangers>,
     number: u64,
@@ -127,7 +127,7 @@ pub(crate) struct Stranger {
 }
 
 impl Strangers {
-    /// As many places as a port of this process can have, by the descriptors there are.
+    /// A table with as many slots as a port of this process can have, by its limit of descriptors.
     pub fn new() -> Arc<Self> {
         let places = (descriptors::limit() / DESCRIPTORS_A_PLACE).clamp(FEWEST_PLACES, MOST_PLACES);
         Arc::new(Strangers::with_places(places))
@@ -137,8 +137,8 @@ impl Strangers {
         Strangers { places, table: Mutex::default(), full: OnceLock::new() }
     }
 
-    /// A place for a socket that has just been accepted. `None`: close it at once, as too many that were told to go have
-    /// not gone yet.
+    /// A slot for a socket that has just been accepted. `None`: close it at once, as too many peers that were asked to leave
+    /// have not left yet.
     pub fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Stranger> {
         let from = Origin::from(from);
         let mut table = self.table();
@@ -171,8 +171,8 @@ impl Strangers {
         Some(Stranger { strangers: Arc::clone(self), number, go })
     }
 
-    /// A socket could not be accepted. If there was no descriptor left, half of the strangers have to give theirs back, and the
-    /// log says so once a minute at most. The caller has to pause before the next try.
+    /// A socket could not be accepted. If there was no descriptor left, half of the unauthenticated peers have to give theirs
+    /// back, and a warning is logged once a minute at most. The caller has to pause before the next attempt.
     pub fn could_not_accept(&self, error: &io::Error) {
         if !descriptors::are_exhausted(error) {
             return;
@@ -199,7 +199,7 @@ impl Strangers {
 }
 
 impl Table {
-    /// Which one of those from `among` goes first.
+    /// The first one to leave of those from `among`.
     fn first_to_go(&self, among: impl Fn(&Origin) -> bool) -> Option<u64> {
         let mut held: BTreeMap<Origin, usize> = BTreeMap::new();
         let mut alike: BTreeMap<(Origin, Progress), usize> = BTreeMap::new();
@@ -233,7 +233,7 @@ impl Table {
 }
 
 impl Stranger {
-    /// It has made this progress.
+    /// Notes its progress.
     pub fn is_at(&self, progress: Progress) {
         let mut table = self.strangers.table();
         table.steps += 1;
@@ -245,7 +245,7 @@ impl Stranger {
         }
     }
 
-    /// It has proven the key and is no longer a stranger: its address is known from now on.
+    /// It has proven the key and is no longer unauthenticated: its address is known from now on.
     pub fn proved(self) {
         let mut table = self.strangers.table();
         if let Some(from) = table.here.get(&self.number).map(|place| place.from) {
@@ -253,7 +253,7 @@ impl Stranger {
         }
     }
 
-    /// Ready once it has to go, so that another gets its place.
+    /// Ready once it has to leave, so that another gets its slot.
     pub fn told_to_go(&self) -> impl Future<Output = ()> + Send + use<> {
         Arc::clone(&self.go).notified_owned()
     }
@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// A crowd of strangers, each with its address.
+    /// A crowd of unauthenticated peers, each with its address.
     struct Crowd {
         strangers: Arc<Strangers>,
         here: Vec<(String, Stranger)>,
@@ -285,7 +285,7 @@ mod tests {
             Crowd { strangers: Arc::new(Strangers::with_places(places)), here: Vec::new() }
         }
 
-        /// Strangers come, and those who are told to go do so.
+        /// Peers come, and those who are asked to leave do so.
         fn come(&mut self, from: &str, count: usize) {
             for _ in 0..count {
                 let stranger = self.strangers.admit(from.parse().unwrap()).expect("a place");
@@ -298,7 +298,7 @@ mod tests {
             self.here.retain(|(_, stranger)| stranger.told_to_go().now_or_never().is_none());
         }
 
-        /// How many of an address are here.
+        /// How many of an address hold a slot.
         fn count(&self, from: &str) -> usize {
             self.here.iter().filter(|(other, _)| other == from).count()
         }
@@ -314,7 +314,7 @@ mod tests {
         crowd.come("10.0.0.1", 3);
         crowd.come("10.0.0.66", 300);
         assert_eq!((crowd.count("10.0.0.66"), crowd.count("10.0.0.1")), (16, 3));
-        // The last one, of that same address, has a place.
+        // The last one, of that same address, has a slot.
         assert_eq!(crowd.here.last().map(|(_, last)| last.number), Some(303));
     }
 
@@ -328,13 +328,13 @@ mod tests {
         ports.add("door", &door.strangers);
         mesh.come("10.0.0.1", 3);
         assert_eq!(ports.held(), [("mesh", 3, 64), ("door", 0, 16)]);
-        // One address may hold a quarter of the places; the next of it takes the place of another.
+        // One address may hold a quarter of the slots; its next peer takes the slot of another.
         mesh.come("10.0.0.9", 16);
         assert!(lock(&told).is_empty());
         mesh.come("10.0.0.9", 1);
         assert_eq!(*lock(&told), ["mesh: one was closed to make room for another, since their places are taken"]);
         mesh.here.retain(|(from, _)| from != "10.0.0.9");
-        // One that goes, and one that proves the key, give their places back.
+        // One that leaves, and one that proves the key, free their slots.
         mesh.here.pop();
         mesh.prove("10.0.0.2");
         assert_eq!(ports.held()[0], ("mesh", 2, 64));
@@ -365,7 +365,7 @@ mod tests {
         crowd.come("10.0.0.1", 16);
         assert_eq!(crowd.count("10.0.0.1"), 16);
         assert_eq!(crowd.here.len(), 64, "48 of the unknown and 16 of the known");
-        // One that was not known can still come: another of the unknown goes for it.
+        // An unknown one can still come: another unknown one leaves for it.
         crowd.come("10.9.9.9", 1);
         assert_eq!((crowd.count("10.9.9.9"), crowd.count("10.0.0.1")), (1, 16));
     }
@@ -374,7 +374,7 @@ mod tests {
     fn who_stands_with_the_crowd_goes_first() {
         let numbers = |crowd: &Crowd| crowd.here.iter().map(|(_, stranger)| stranger.number).collect::<Vec<_>>();
         let stages = [Progress::Silent, Progress::Spoke, Progress::Secured];
-        // The first three are at one stage each, and the crowd, which has sixteen places, is at one of them.
+        // The first three are at one stage each, and the crowd, which has sixteen slots, is at one of them.
         for stops in stages {
             let mut crowd = Crowd::new(64);
             crowd.come("10.0.0.1", 3);
@@ -388,7 +388,7 @@ mod tests {
             let mut left: Vec<u64> = (1..=3).filter(|number| stages[*number as usize - 1] != stops).collect();
             left.extend(90..=103);
             assert_eq!(numbers(&crowd), left, "{stops:?}");
-            // One that goes on passes the crowd, at whatever stage the crowd stops.
+            // One that progresses passes the crowd, at whatever stage the crowd stops.
             crowd.come("10.0.0.1", 1);
             for at in stages {
                 crowd.here.iter().find(|(_, stranger)| stranger.number == 104).unwrap().1.is_at(at);
@@ -406,7 +406,7 @@ mod tests {
         let strangers = Arc::new(Strangers::with_places(16));
         let from = "10.0.0.1".parse().unwrap();
         let kept: Vec<Stranger> = std::iter::from_fn(|| strangers.admit(from)).take(1000).collect();
-        // Eight are here and sixteen were told to go and did not.
+        // Eight hold a slot, and sixteen were asked to leave and did not.
         assert_eq!(kept.len(), 8 + 16);
         drop(kept);
         assert!(strangers.admit(from).is_some());
