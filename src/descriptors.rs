@@ -1,15 +1,15 @@
-//! File descriptors: every socket takes one, and many systems begin with a soft limit of 1024.
+//! File descriptors: every socket takes one, and many systems start with a soft limit of 1024.
 //!
-//! What a process may hold at once is asked here and nowhere else; nothing here opens or closes anything.
+//! This module alone reads and sets the process's limit of descriptors; it opens and closes no socket.
 
 #![allow(unsafe_code, reason = "the system's limits are asked and set in C")]
 
 use std::io;
 
-/// What a process asks for, if the system allows it: far more than nine sockets for each of a thousand peers, and far less than
-/// what some systems refuse.
+/// The limit that a process requests, if the system allows it: far more than nine sockets for each of a thousand peers, and far
+/// less than the values that some systems refuse.
 const WANTED: u64 = 65_536;
-/// What is assumed if the system does not say.
+/// The limit that is assumed if the system does not report one.
 const ASSUMED: u64 = 1024;
 
 /// Raises this process's soft limit towards its hard one, and returns the new soft limit.
@@ -37,7 +37,7 @@ pub(crate) fn limit() -> usize {
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
-/// How many it has open; `None` if the system does not tell.
+/// How many it has open; `None` if the system does not report it.
 pub(crate) fn open() -> Option<usize> {
     // One of them is the folder itself, while it is read.
     let entries = std::fs::read_dir("/proc/self/fd").ok()?;
