@@ -1,11 +1,11 @@
-//! Randomness, from the operating system.
+//! Random numbers from the operating system.
 
 use std::io;
 
 /// Random bytes.
 ///
 /// # Errors
-/// Where the operating system has none to give.
+/// If the operating system has none to give.
 pub(crate) fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)
@@ -16,7 +16,7 @@ pub(crate) fn bytes<const N: usize>() -> io::Result<[u8; N]> {
 /// A random number, for an id.
 ///
 /// # Panics
-/// Where the operating system has no randomness to give, as nothing that follows could be trusted.
+/// If the operating system has no randomness to give, as nothing that follows could be trusted.
 pub(crate) fn u64() -> u64 {
     u64::from_le_bytes(bytes().expect("the operating system gives random bytes"))
 }
