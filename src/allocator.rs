@@ -1,10 +1,10 @@
 //! The allocator of the `meshtf` command.
 //!
-//! mimalloc, which keeps the memory of large tensors for the next ones, while the system's allocator would return it
-//! and fault it in again page by page. It keeps it for longer than is its default: a training takes and frees the same tensors
-//! in each step, and a fresh page costs more than what most ops do with it. Large tensors are placed on large pages if the
-//! system has them: a matrix product jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Allocations are
-//! counted for the process's [memory budget](meshtf_tensor::memory).
+//! mimalloc, which keeps the memory of large tensors for the next ones, while the system's allocator would return it and fault
+//! it in again page by page. It keeps it for longer than its default: a training allocates and frees the same tensors in each
+//! step, and a fresh page costs more than the work of most ops on it. Large tensors are placed on large pages if the system has
+//! them: a matrix product jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Allocations are counted for
+//! the process's [memory budget](meshtf_tensor::memory).
 
 #![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
 
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use meshtf_tensor::memory;
 use mimalloc::MiMalloc;
 
-/// For how many milliseconds free memory is kept, unless `MIMALLOC_PURGE_DELAY` says so.
+/// For how many milliseconds free memory is kept, unless `MIMALLOC_PURGE_DELAY` is set.
 const KEPT_MS: c_long = 10_000;
 
 unsafe extern "C" {
-    // mimalloc's own functions; its crate declares them only together with much else.
+    // mimalloc's own functions; its crate declares them only together with many others.
     fn mi_collect(force: bool);
     fn mi_option_set_default(option: c_int, value: c_long);
 }
 /// The number of that option in mimalloc.
 const PURGE_DELAY: c_int = 15;
 
-/// For a program's `#[global_allocator]`. A library does not decide about its program's memory, so it is only used if a
-/// program says so, as `meshtf` and the benches do.
+/// For a program's `#[global_allocator]`. A library does not decide about its program's memory, so it is only used if a program
+/// declares it, as `meshtf` and the benches do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocator;
 
@@ -97,7 +97,7 @@ fn took(block: *mut u8, size: usize) {
     advise(block, size);
 }
 
-/// Requests large pages for a large block that has not been written to yet. The pages at its ends may hold neighbours,
+/// Requests large pages for a large block that has not been written to yet. The pages at its ends may contain other blocks,
 /// which is harmless, and the system may refuse.
 #[inline]
 fn advise(block: *mut u8, size: usize) {
@@ -107,7 +107,7 @@ fn advise(block: *mut u8, size: usize) {
     }
 }
 
-/// Says for how long free memory is kept, the first time that there is something to keep.
+/// Sets for how long free memory is kept, at the first block that is to be kept.
 fn keep() {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.load(Ordering::Relaxed) {
