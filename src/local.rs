@@ -1,4 +1,4 @@
-//! All tasks of a cluster in this process: the same masters, workers and plans, without a network.
+//! A cluster within one process: the same masters, workers and plans, without a network.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -43,7 +43,7 @@ use crate::session::{Session, explain, inquire};
 /// ```
 pub struct LocalCluster {
     bus: Arc<Bus>,
-    /// The bus holds them weakly, since each host holds the bus.
+    /// The bus holds the hosts weakly, since each host holds the bus.
     hosts: BTreeMap<Task, Arc<Host>>,
 }
 
@@ -75,7 +75,7 @@ impl LocalCluster {
     /// Starts the tasks, each with the devices that `backend` finds on this machine. Graphs may not access files.
     ///
     /// # Errors
-    /// InvalidArgument if there is no task or one is named twice; Unavailable if the backend has no device here.
+    /// InvalidArgument if there is no task or one is named twice; Unavailable if the backend has no device on this machine.
     pub fn start(tasks: &[Task], backend: BackendChoice) -> Result<LocalCluster> {
         LocalCluster::start_with_data(tasks, backend, None)
     }
@@ -148,7 +148,7 @@ impl LocalCluster {
         explain(&self.host(target)?.client, &peer_of(target), graph, signature, options).await
     }
 
-    /// Follows what happens on a task from now on.
+    /// Follows the events of a task from now on.
     ///
     /// # Errors
     /// NotFound if there is no such task.
@@ -156,11 +156,11 @@ impl LocalCluster {
         Ok(self.host(task)?.events.follow())
     }
 
-    /// What happened on a task after the event of that number, or for 0 from the first that it keeps: the oldest ones, some at a
-    /// time. The number of the last is where the next call goes on; an empty answer says that nothing is newer.
+    /// The events of a task after that number, or for 0 from the first that it keeps: the oldest ones, a limited number per
+    /// call. The next call continues with the number of the last; an empty answer means that there is nothing newer.
     ///
-    /// Events of steps are among them if `with_steps` is set, from the first call that asks for them, and as long as no more than
-    /// 5 s pass between two that do. A task keeps the last 1024 of them, and of the others as many.
+    /// Events of steps are among them if `with_steps` is set, from the first call that requests them, and as long as no more
+    /// than 5 s pass between two that do. A task keeps the last 1024 of them, and as many of the other events.
     ///
     /// # Errors
     /// NotFound if there is no such task.
@@ -171,7 +171,7 @@ impl LocalCluster {
         inquire::events(&self.host(task)?.client, &peer_of(task), after, with_steps).await
     }
 
-    /// How a task fares.
+    /// The status of a task.
     ///
     /// # Errors
     /// NotFound if there is no such task.
@@ -254,7 +254,7 @@ mod tests {
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
-        // More steps than anybody waits for, until progress was reported twice.
+        // More steps than could ever run, until progress was reported twice.
         let count = u64::MAX / 2;
         let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
         let steps = Steps { count, every: 0 };
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(cluster.host(&task).unwrap().holds(), "");
     }
 
-    /// Waits until what a task holds satisfies the condition.
+    /// Waits until the unfinished work of a task satisfies the condition.
     async fn comes_to_hold(cluster: &LocalCluster, task: &Task, what: impl Fn(&str) -> bool) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while let held = cluster.host(task).unwrap().holds()
@@ -354,7 +354,7 @@ mod tests {
                 ran = run => panic!("{ran:?}"),
                 _begun = told.recv() => {}
             }
-            // In a thread of its own, since the drop might hang.
+            // On a separate thread, since the drop might hang.
             let (ended, end) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 drop(cluster);
