@@ -1,9 +1,9 @@
-//! Everything that takes input from strangers, each as a function of bytes: for `fuzz/`, which generates input, and for
-//! a test with modified examples.
+//! All parsers of unauthenticated input, each as a function of bytes: for `fuzz/`, which generates input, and for a test with
+//! modified examples.
 //!
-//! A function here never panics, never hangs and allocates no memory on the strength of an announced length, whatever
-//! the bytes are. If they can be read, it also checks that the result survives being written and read again. It returns
-//! whether they could: an example of which nothing can be read any more is worthless.
+//! A function of this module never panics, never hangs and allocates no memory on the strength of an announced length, whatever
+//! the bytes are. If it can parse them, it also checks that the result survives being written and read again. It returns
+//! whether it could: an example that can no longer be parsed is worthless.
 
 use meshtf_graph as graph;
 use meshtf_graph::{Graph, graphdef};

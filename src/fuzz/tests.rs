@@ -1,5 +1,5 @@
-//! Every target with modified examples from `fuzz/seeds/<target>/`, to which each input that once broke one is added.
-//! The modifications are drawn from a fixed seed, so that a test that passes here passes everywhere.
+//! A test of every target with modified examples from `fuzz/seeds/<target>/`, to which each input that once broke one is added.
+//! The modifications are drawn from a fixed seed, so that the test gives the same result on every machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -44,7 +44,7 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]))
 }
 
-/// A modification of a byte of an example, or of what follows it.
+/// A modification of a byte of an example, or of the bytes after it.
 #[derive(Clone, Debug)]
 enum Change {
     Set(u8),
@@ -62,7 +62,7 @@ fn change() -> impl Strategy<Value = (u16, Change)> {
         2 => any::<u8>().prop_map(Change::Remove),
         2 => any::<u8>().prop_map(Change::Repeat),
         2 => proptest::collection::vec(any::<u8>(), 1..12).prop_map(Change::Insert),
-        // Large numbers in the encodings of protobuf and others.
+        // Large numbers in the encodings of protobuf and other formats.
         1 => Just(Change::Insert(vec![0xff; 8])),
         1 => Just(Change::Insert(b"99999999999".to_vec())),
         1 => Just(Change::Cut),
@@ -91,7 +91,7 @@ fn changed(example: &[u8], changes: &[(u16, Change)]) -> Vec<u8> {
     bytes
 }
 
-/// Modifying examples that cannot be read finds nothing.
+/// Modifying examples that cannot be parsed finds nothing.
 #[test]
 fn every_target_reads_an_example() {
     for target in TARGETS {
@@ -174,7 +174,7 @@ fn every_op_answers_or_fails_whatever_its_arguments() {
         (0..cores).for_each(|_| _ = scope.spawn(try_some));
     });
     let never = never.into_inner().unwrap();
-    // In case everything is refused before a kernel runs. Ops that access files have no folder here.
+    // In case everything is refused before a kernel runs. Ops that access files have no folder in this test.
     eprintln!("{} of {} ops never answered: {never:?}", never.len(), ops.len());
     assert!(never.len() * MOST_NEVER_ANSWERED < ops.len(), "{} of {} ops: {never:?}", never.len(), ops.len());
 }
