@@ -1,4 +1,4 @@
-//! The `meshtf` command: the exit code, and what must be done before anything else. See [`meshtf::cli`].
+//! The `meshtf` command: the exit code, and the setup that must precede everything else. See [`meshtf::cli`].
 
 #![allow(unsafe_code, reason = "the system is asked in C, and the environment is changed before any thread")]
 
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[global_allocator]
 static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 
-/// Whether this process was started with a standard output, unlike in `meshtf … >&-`. Before `main`, Rust opens /dev/null
-/// in place of a closed one, which cannot be told from a deliberate /dev/null any more: so the check runs before that, if
+/// Whether this process was started with a standard output, unlike in `meshtf … >&-`. Before `main`, Rust opens /dev/null in
+/// place of a closed one, which cannot be distinguished from a deliberate /dev/null any more: so the check runs before that, if
 /// the system supports it. Only the command does this, not the library.
 static HAS_STDOUT: AtomicBool = AtomicBool::new(true);
 
