@@ -16,21 +16,21 @@ use crate::strangers::{Stranger, Strangers};
 
 /// How long sent bytes may stay unacknowledged before the connection is closed.
 const MAX_UNANSWERED: Duration = Duration::from_secs(30);
-/// How long a connection may be silent before the system asks whether the other end is there.
+/// How long a connection may be silent before the system probes whether the other end is alive.
 const ALIVE_AFTER: Duration = Duration::from_secs(20);
 /// How long accepting pauses after an error, such as a lack of descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// The address of a door, and who may pass.
+/// The address of a door, and its token.
 #[derive(Clone, Debug)]
 pub struct DoorConfig {
     /// Port 0 picks a free one.
     pub address: SocketAddr,
-    /// The token that clients must show; required if the address can be reached from other machines.
+    /// The token that clients must present; required if the address can be reached from other machines.
     pub token: Option<String>,
 }
 
-/// An open door. Dropping it closes it, and ends what its clients have under way.
+/// An open door. Dropping it closes it and ends the calls of its clients.
 #[derive(Debug)]
 pub struct Door {
     address: SocketAddr,
@@ -58,7 +58,7 @@ impl Drop for Door {
 /// Why a door could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-// The text of each says what its fields are.
+// The text of each explains its fields.
 #[allow(missing_docs)]
 pub enum DoorError {
     /// Its address can be reached from other machines, and clients need no token.
@@ -73,8 +73,8 @@ pub enum DoorError {
     Address { flag: &'static str, address: SocketAddr, source: std::io::Error },
 }
 
-/// Listens for the clients of a door, which is open to this machine alone unless it has a token; the address that it then has.
-/// `flag` names the address on the command line, `may` is what clients may do.
+/// Listens for the clients of a door and returns its actual address. The door is open to this machine alone unless it has a
+/// token. `flag` names the address on the command line; `may` states the rights of clients.
 async fn listen(
     flag: &'static str,
     may: &'static str,
@@ -90,8 +90,8 @@ async fn listen(
     Ok((listener, address))
 }
 
-/// Accepts clients until it is dropped, and all connections with it. `whom` says in the log who could not be accepted; `serve`
-/// has a connection and its place among the strangers.
+/// Accepts clients until it is dropped, which ends all connections. `whom` names the clients in the log entry of a failed
+/// accept; `serve` receives a connection and its slot among the unauthenticated clients.
 async fn accept<F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     strangers: &Arc<Strangers>,
@@ -120,7 +120,7 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
     }
 }
 
-/// Answers leave at once, and an end that is gone is noticed.
+/// Sends answers without delay, and detects an end that is gone.
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);

@@ -1,9 +1,9 @@
 //! The server for burn programs: a program whose device is `ws://host:port` computes on the mesh.
 //!
-//! Speaks the protocol of burn's own remote backend. What a program asks for is queued; a part of it that somebody waits for
-//! becomes one graph over all its devices, which is planned once and run as one step of the node's sessions. Device index i of
-//! the door is the i-th device of the mesh by name. Its clients can do what a member of the mesh can, so it is open to this
-//! machine only, and to others only with a token.
+//! Speaks the protocol of burn's own remote backend. Requests of a program are queued. When a client waits for the result of a
+//! part of the queue, that part becomes one graph over all devices of the program, which is planned once and run as one step of
+//! the node's sessions. Device index i of the door is the i-th device of the mesh by name. Clients of the door have the rights
+//! of a member of the mesh, so the door is open to this machine only, and to other machines only with a token.
 
 mod form;
 mod frame;
@@ -43,12 +43,12 @@ use crate::strangers::Strangers;
 
 /// The flag of the command line that opens it.
 const FLAG: &str = "--burn";
-/// Most sessions of all programs that are connected; a program has one for each of its devices.
+/// Maximum number of sessions of all connected programs; a program has one for each of its devices.
 const MAX_SESSIONS: usize = 1024;
-/// For this long after a client has asked for the devices, their indices do not change.
+/// For this long after a client has requested the devices, their indices do not change.
 const NUMBERED_FOR: Duration = Duration::from_secs(10);
 
-/// Opens a door to a node. Clients show the token as their credential. The programs that are connected end with the door.
+/// Opens a door to a node. Clients present the token as their credential. The connected programs end with the door.
 ///
 /// # Errors
 /// If the address is taken, or can be reached from other machines and there is no token.
@@ -61,7 +61,7 @@ pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError
     Ok(Door::new(address, http::serve(serving, listener)))
 }
 
-/// What the connections of a door share.
+/// The state that the connections of a door share.
 struct Serving {
     node: Arc<Node>,
     /// The hash of the token.
@@ -70,13 +70,13 @@ struct Serving {
     programs: Mutex<Programs>,
 }
 
-/// The programs that are connected, and the devices that they know by index.
+/// The connected programs, and the devices that they know by index.
 #[derive(Default)]
 struct Programs {
     all: Vec<Connected>,
     /// None of these is renumbered while a program is connected.
     devices: Vec<DeviceName>,
-    /// When somebody last asked for them.
+    /// The time of the last request for them.
     asked: Option<Instant>,
 }
 
@@ -86,11 +86,11 @@ struct Connected {
     sessions: usize,
 }
 
-/// Who a client is, as far as its sessions tell: those of one program are at one address and have one credential.
+/// The identity of a client, as far as its sessions show it: those of one program are at one address and have one credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Client {
     address: IpAddr,
-    /// The process of this machine at the other end, as far as the system tells.
+    /// The process of this machine at the other end, as far as the system shows it.
     process: Process,
     credential: blake3::Hash,
 }
@@ -103,7 +103,7 @@ impl Serving {
         Serving { node, token, strangers, programs: Mutex::default() }
     }
 
-    /// The steps of all programs that are connected.
+    /// The steps of all connected programs.
     #[cfg(test)]
     fn counts(&self) -> run::Counts {
         let all = lock(&self.programs).all.iter().map(|known| known.running.counts()).collect::<Vec<_>>();
@@ -111,8 +111,8 @@ impl Serving {
         run::Counts { steps: sum(|of| of.steps), parts: sum(|of| of.parts), planned: sum(|of| of.planned) }
     }
 
-    /// Whether a client that shows this credential may pass. It may end in `#` and a name, by which a program tells its sessions
-    /// from those of others.
+    /// Whether the door accepts a client with this credential. The credential may end in `#` and a name, by which a program
+    /// distinguishes its sessions from those of other programs.
     fn knows(&self, credential: &[u8]) -> bool {
         let token = credential.split(|byte| *byte == b'#').next().unwrap_or_default();
         // The comparison of hashes takes the same time wherever they differ.
@@ -144,7 +144,7 @@ impl Serving {
         if programs.all.iter().map(|known| known.sessions).sum::<usize>() >= MAX_SESSIONS {
             return None;
         }
-        // A program has one session for each device: a second one is another program's, unless the system says whose it is.
+        // A program has one session for each device: a second one is another program's, unless the system names the process.
         let is_same =
             |known: &Connected| known.client == client && (client.process.id.is_some() || !known.running.has(device));
         if let Some(known) = programs.all.iter_mut().find(|known| is_same(known)) {

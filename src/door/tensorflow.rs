@@ -46,11 +46,11 @@ const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 /// Largest HTTP/2 frame.
 const FRAME: u32 = 1 << 20;
-/// Most calls that one client may have under way: each thread of a program that waits for a queue is one.
+/// Maximum number of calls that one client may have under way: each thread of a program that waits for a queue is one.
 const MAX_CALLS: u32 = 4096;
-/// Most calls of one connection that were reset before they were processed; with more the connection ends.
+/// Maximum number of calls of one connection that were reset before they were processed; with more the connection ends.
 const MAX_TAKEN_BACK_UNSEEN: usize = 20;
-/// Most bytes of a call's headers.
+/// Maximum size of a call's headers in bytes.
 const MAX_HEADERS: u32 = 8 << 10;
 /// How often a client is pinged, and how long it may take to answer: whatever it runs ends with it.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);

@@ -1,8 +1,8 @@
 //! The server for observers of the mesh: Prometheus, at `/metrics`, and people, with one page that shows the mesh as it
 //! changes.
 //!
-//! It only reads. What it shows is what every member of the mesh may ask, so it is open to this machine only, and to others only
-//! with a token.
+//! It only reads. It shows only data that every member of the mesh may request, so it is open to this machine only, and to
+//! other machines only with a token.
 
 mod http;
 mod looks;
@@ -25,23 +25,24 @@ use crate::strangers::Strangers;
 
 /// The flag of the command line that opens it.
 const FLAG: &str = "--web";
-/// How often pages get a new picture, while somebody looks; how old what others get may be, so that they cost the nodes no more.
+/// The interval of new pictures while a page follows, and the greatest age of a picture for other requests, so that these cost
+/// the nodes no more.
 const EVERY: Duration = Duration::from_secs(1);
-/// Most pages that follow the mesh at a time.
+/// Maximum number of pages that follow the mesh at a time.
 const MAX_FOLLOWERS: usize = 32;
 
-/// What the connections share.
+/// The state that the connections share.
 struct Serving {
     node: Arc<Node>,
     /// The hash of the token.
     token: Option<blake3::Hash>,
     strangers: Arc<Strangers>,
-    /// The last picture for those who follow, as JSON; made while somebody does.
+    /// The last picture for the pages that follow, as JSON; made while there are any.
     pictures: watch::Sender<Arc<str>>,
     /// The last picture, and the last metrics.
     picture: Recent<Arc<str>>,
     metrics: Recent<Arc<str>>,
-    /// The sessions that followers look into.
+    /// The sessions that followers inspect.
     looks: Looks,
 }
 
@@ -68,7 +69,7 @@ pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError
 }
 
 impl Serving {
-    /// Whether one who shows this token may pass.
+    /// Whether the server accepts this token.
     fn knows(&self, token: &[u8]) -> bool {
         // The comparison of hashes takes the same time wherever they differ.
         self.token.is_none_or(|own| blake3::hash(token) == own)
@@ -82,20 +83,20 @@ impl Serving {
     /// The node as Prometheus reads it.
     ///
     /// # Errors
-    /// If the node does not tell how it fares.
+    /// If the node does not report its status.
     async fn metrics(&self) -> failure::Result<Arc<str>> {
         self.metrics.get(EVERY, async |_| Ok(metrics::text(&self.node.status(None).await?).into())).await
     }
 }
 
-/// Makes pictures for as long as somebody looks.
+/// Makes pictures as long as a page follows.
 async fn draw(serving: Arc<Serving>) {
     let mut tick = tokio::time::interval(EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         if serving.pictures.receiver_count() > 0 {
-            // Of the last tick it is old, even if that came late.
+            // A picture of the last tick is too old, even if that came late.
             if let Ok(picture) = serving.picture(EVERY / 2).await {
                 let _nobody = serving.pictures.send(picture);
             }

@@ -1,7 +1,7 @@
-//! What an operation is apart from its tensors and scalars.
+//! The form of an operation: the operation without its tensors and scalars.
 //!
-//! A program's loop has operations of the same forms in each iteration, with other tensors. A form is made once; what is queued
-//! and what steps consist of refers to it, so that a recipe is hashed and compared without a look at its operations.
+//! A program's loop has operations of the same forms in each iteration, with other tensors. A form is made once; queued items
+//! and steps refer to it, so that a recipe is hashed and compared without inspecting its operations.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 /// A tensor of an operation: its id, and whether this is its last use.
 pub(super) type Given = (u64, bool);
 
-/// An operation as a program asks for it.
+/// An operation as a program requests it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Call {
     pub form: Arc<Form>,
@@ -28,11 +28,11 @@ pub(super) struct Call {
 /// An operation without its tensors and scalars.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// The ids of its tensors are their places among those of a call, and so are its scalars, if it computes with them.
+    /// The ids of its tensors are their indices in those of a call, and so are its scalars, if it computes with them.
     pub operation: OperationIr,
-    /// The dtype and shape of each input; `None` if there is no such dtype here.
+    /// The dtype and shape of each input; `None` if meshtf has no such dtype.
     pub inputs: SmallVec<[(Option<DType>, Shape); 2]>,
-    /// Those of each output, if the dtypes exist here.
+    /// Those of each output, if meshtf has the dtypes.
     pub outputs: Result<SmallVec<[(DType, Shape); 1]>, Arc<Failure>>,
     pub scalars: usize,
     pub draws_random: bool,
@@ -67,7 +67,7 @@ impl Form {
         Form { operation, inputs, outputs, scalars, draws_random, hash }
     }
 
-    /// The operation on tensors of these numbers, with the scalars that stand from a place on in a list.
+    /// The operation on tensors of these numbers, with the scalars at the indices of a list from `scalars_from` on.
     pub fn on(&self, numbers: &[u32], scalars_from: usize) -> OperationIr {
         let mut operation = self.operation.clone();
         let scalars_from = lowering::computes_with_scalars(&operation).then_some(scalars_from as u64);
@@ -88,11 +88,11 @@ impl Hash for Form {
     }
 }
 
-/// Gives tensors and scalars their places instead.
+/// Replaces tensors and scalars by their indices.
 struct TakeOut<'t> {
     tensors: &'t [Given],
     next: usize,
-    /// `None` if the scalars stay where they are.
+    /// `None` if the scalars stay in the operation.
     scalars: Option<&'t mut SmallVec<[ScalarIr; 1]>>,
 }
 
@@ -105,7 +105,7 @@ impl IrVisitorMut for TakeOut<'_> {
         };
         self.next += 1;
         tensor.id = TensorId::new(place.map_or(u64::MAX, |place| place as u64));
-        // When a tensor ends depends on which thread drops it first, and makes no difference to what is computed.
+        // When a tensor ends depends on which thread drops it first, and does not change the result.
         tensor.status = TensorStatus::ReadOnly;
     }
 
@@ -117,10 +117,10 @@ impl IrVisitorMut for TakeOut<'_> {
     }
 }
 
-/// Gives places tensors and scalars.
+/// Replaces indices by tensors and scalars.
 struct PutIn<'n> {
     numbers: &'n [u32],
-    /// `None` if the scalars are not places.
+    /// `None` if the scalars are not indices.
     scalars_from: Option<u64>,
 }
 

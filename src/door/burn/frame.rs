@@ -1,4 +1,4 @@
-//! What a frame says.
+//! The content of a frame.
 
 use burn_std::id::StreamId;
 use meshtf_tensor::failure::Result;
@@ -8,11 +8,11 @@ use super::known::Operations;
 use super::message::{self, RemoteMessage, SessionTask};
 use super::messagepack::{length, unsigned};
 
-/// How an operation begins: an array of the stream and the operation, in two maps with one entry each. The stream is an array of
+/// The head of an operation: an array of the stream and the operation, in two maps with one entry each. The stream is an array of
 /// its number.
 const OPERATION: &[u8] = b"\x81\xa4Task\x81\xb1RegisterOperation\x92\x91";
 
-/// What a client says.
+/// A part of a frame: an operation, another task, or the end of the session.
 #[derive(Debug)]
 pub(super) enum Said {
     Operation(StreamId, Call),
@@ -21,17 +21,17 @@ pub(super) enum Said {
     End,
 }
 
-/// What a session's frames say.
+/// Reads the frames of a session.
 #[derive(Default)]
 pub(super) struct Frames {
     pub(super) operations: Operations,
 }
 
 impl Frames {
-    /// Appends what a frame says, in order.
+    /// Appends the parts of a frame, in order.
     ///
     /// # Errors
-    /// InvalidArgument if it is not what a client sends; nothing is appended then.
+    /// InvalidArgument if no client sends such a frame; nothing is appended then.
     pub fn read(&mut self, frame: &[u8], said: &mut Vec<Said>) -> Result<()> {
         let before = said.len();
         if self.read_known(frame, said).is_none() {
@@ -41,7 +41,7 @@ impl Frames {
         Ok(())
     }
 
-    /// The same; `None` if the frame has to be decoded as a whole, or cannot be.
+    /// The same for operations that are known by their bytes; `None` if the frame has to be decoded as a whole, or cannot be.
     fn read_known(&mut self, frame: &[u8], said: &mut Vec<Said>) -> Option<()> {
         let (mut rest, count) = match frame {
             [short @ 0x90..=0x9f, rest @ ..] => (rest, usize::from(short & 0x0f)),

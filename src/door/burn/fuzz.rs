@@ -1,4 +1,4 @@
-//! What a burn program sends, as a function of bytes, for [`crate::fuzz`].
+//! The messages of a burn program, as functions of bytes, for [`crate::fuzz`].
 
 use meshtf_graph::Graph;
 use meshtf_tensor::failure::Failure;
@@ -8,7 +8,7 @@ use super::graph;
 use super::message;
 use super::program::Recorder;
 
-/// Most bytes of a frame that is looked at.
+/// Maximum size of an accepted frame in bytes.
 const LONGEST: usize = 1 << 16;
 
 /// A frame of tasks: queued, made into steps, and lowered.
@@ -51,8 +51,8 @@ pub fn message(bytes: &[u8]) -> bool {
     any
 }
 
-/// Frames with operations as a client sends them, of the records in `tests/data/burn`: each with its name, and with every name of
-/// an operation once.
+/// Frames with operations as a client sends them, from the records in `tests/data/burn`: each with its name; together they have
+/// every operation once, by name.
 #[cfg(test)]
 pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
     use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
@@ -104,7 +104,7 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
     frames.enumerate().map(|(i, bytes)| ("burn_message", format!("operations_{i:02}"), bytes)).collect()
 }
 
-/// The operations of each case that was recorded of burn.
+/// The operations of each recorded case of burn.
 #[cfg(test)]
 fn recorded() -> Vec<Vec<burn_ir::OperationIr>> {
     let folder = meshtf_testing::means::root().join("tests/data/burn");

@@ -1,4 +1,4 @@
-//! A step as a graph of its own.
+//! A step as a separate graph.
 
 use std::collections::HashMap;
 
@@ -12,18 +12,18 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 use super::slots::{Kind, Slot, Slots};
 use super::step::{Part, ProgramStep, Recipe};
 
-/// What a step runs.
+/// The feeds and the results of a step's graph.
 pub(super) struct Built {
-    /// What is fed beside the uploads, which come first.
+    /// The feeds in addition to the uploads, which come first.
     fed: Vec<Fed>,
-    /// Where the fetches of the recipe come among those of the signature; a failure if its value cannot be computed.
+    /// The indices of the recipe's fetches in those of the signature; a failure if the value cannot be computed.
     pub fetched: Vec<Result<usize>>,
-    /// Which of what the recipe keeps cannot be computed, and why.
+    /// Values that the recipe keeps and that cannot be computed, and why.
     pub refused: Vec<(usize, Failure)>,
 }
 
 impl Built {
-    /// What a step feeds.
+    /// The feeds of a step.
     ///
     /// # Errors
     /// InvalidArgument if a scalar cannot be of the dtype that its operation has.
@@ -39,7 +39,8 @@ impl Built {
     }
 }
 
-/// The nodes of a recipe, and what a step of it runs. `scalars` has those that are constants, and `None` for those that are fed.
+/// The nodes of a recipe, and the signature and the feeds of its steps. `scalars` has those that are constants, and `None` for
+/// those that are fed.
 ///
 /// # Errors
 /// InvalidArgument if a device's name is not valid.
@@ -62,7 +63,7 @@ struct Builder<'g> {
     variables: HashMap<Slot, (Output, Option<Output>)>,
     /// Values that cannot be computed, and why.
     refused: HashMap<u32, Failure>,
-    /// What several devices have reduced together.
+    /// Values that several devices have reduced together.
     reduced: HashMap<(Vec<u32>, Option<DType>), Output>,
 }
 
@@ -137,7 +138,7 @@ impl<'g> Builder<'g> {
         Ok((Signature { feeds, fetches, targets, mode: Mode::Whole }, Built { fed, fetched, refused }))
     }
 
-    /// Says on which device what follows is.
+    /// Selects the device of the nodes that follow.
     fn on(&mut self, device: u32) -> Result<()> {
         self.lowering.on_device(&self.devices[device as usize])
     }
@@ -151,7 +152,7 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// What an operation computes; if that cannot be, neither can what depends on it, and all else can.
+    /// Adds the nodes of an operation; if it cannot be computed, neither can the values that depend on it, but all others can.
     fn operation(&mut self, operation: &OperationIr) -> Result<()> {
         let missing = operation.inputs().find_map(|input| self.refused.get(&number(input.id))).cloned();
         let done = match missing {
@@ -166,8 +167,8 @@ impl<'g> Builder<'g> {
         Ok(())
     }
 
-    /// The sum of a value of each device, or their mean in this dtype. It is computed once if they meet in one step, where the
-    /// first of them is.
+    /// The sum of a value of each device, or their mean in this dtype. It is computed once if they meet in one step, on the
+    /// device of the first.
     fn reduce(&mut self, inputs: &[u32], output: u32, mean: Option<DType>) -> Result<()> {
         if let Some(failure) = inputs.iter().find_map(|input| self.refused.get(input)).cloned() {
             self.refused.insert(output, failure);
@@ -204,7 +205,7 @@ impl<'g> Builder<'g> {
         Ok(variable)
     }
 
-    /// Puts a value into a slot, after what the slot had was read; returns the node's name.
+    /// Puts a value into a slot, after the read of the slot's previous value; returns the node's name.
     fn assign(&mut self, slot: Slot, value: Output) -> Result<String> {
         let variable = self.variable(slot)?;
         let before = self.variables.get(&slot).and_then(|(_, read)| *read);
@@ -226,7 +227,7 @@ fn number(id: TensorId) -> u32 {
     id.value() as u32
 }
 
-/// Whether a step's scalars are those that a plan has as constants; `None` there is fed.
+/// Whether a step's scalars are the constants of a plan; `None` in the plan is fed.
 pub(super) fn fits(constants: &[Option<ScalarIr>], scalars: &[ScalarIr]) -> bool {
     constants.iter().zip(scalars).all(|(constant, scalar)| constant.is_none_or(|constant| is_same(constant, *scalar)))
 }

@@ -27,7 +27,7 @@ use crate::strangers::{Progress, Stranger};
 
 /// How long a client may take until it has opened a session.
 pub(super) const MAX_GREETING: Duration = Duration::from_secs(10);
-/// Most bytes of a request's head.
+/// Maximum size of a request's head in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
 /// Accepts clients until it is dropped.
@@ -38,12 +38,12 @@ pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
     .await;
 }
 
-/// A connection whose client has shown nothing yet.
+/// A connection whose client has presented no credential yet.
 pub(super) struct Newcomer {
     pub from: IpAddr,
-    /// The addresses of this end and of its end.
+    /// The addresses of this end and of the client's end.
     pub ends: Option<(SocketAddr, SocketAddr)>,
-    /// Its place among the strangers, until it has opened a session.
+    /// Its slot among the unauthenticated clients, until it has opened a session.
     pub stranger: Stranger,
 }
 
@@ -72,7 +72,7 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, strange
     let greeting = async {
         let answered = tokio::time::timeout(MAX_GREETING, serving).await;
         answered.ok()?.ok()?;
-        // Nothing is there if it only asked for the list.
+        // There is no upgrade if it only requested the list.
         let upgrade = session.await.ok()?;
         let upgraded = upgrade.await.ok()?;
         newcomer.stranger.is_at(Progress::Spoke);
@@ -88,7 +88,7 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, strange
 }
 
 fn answer(door: &Arc<Serving>, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-    // A browser says for which page it asks, and no page of the web is to reach what listens on the user's own machine.
+    // A browser names the page that makes the request, and no page of the web may reach a listener on the user's own machine.
     if request.headers().contains_key(ORIGIN) {
         return text(StatusCode::FORBIDDEN, "this port serves burn programs, not web pages".to_owned());
     }

@@ -1,11 +1,11 @@
 //! The operations that a session knows by their bytes.
 //!
-//! An operation's bytes are the same in each iteration of a loop but for the ids of its tensors and its scalars. Those are found
-//! without knowing what the operation is, and replaced by their places; what then remains is decoded once, and looked up from
-//! then on. Whether a place holds what it seems to hold is checked against what the whole was decoded to: an operation for which
-//! that is not so is decoded each time.
+//! An operation's bytes are the same in each iteration of a loop but for the ids of its tensors and its scalars. Those are
+//! found without knowledge of the operation and replaced by their indices; the remainder is decoded once, and looked up from
+//! then on. Whether a field holds an id or a scalar, as its bytes suggest, is checked against the decoded operation: if it does
+//! not, the operation is decoded each time.
 //!
-//! A loop also repeats the order of its operations. The one that came after the same few operations before is tried first: if
+//! A loop also repeats the order of its operations. The operation that last followed the same few operations is tried first: if
 //! the bytes are its, nothing has to be found or looked up.
 
 use std::collections::HashMap;
@@ -18,66 +18,67 @@ use smallvec::SmallVec;
 use super::form::{Call, Form};
 use super::messagepack::{scalar, unsigned, value};
 
-/// How a tensor begins: an array of four, the first of which is an array of its id.
+/// The head of a tensor: an array of four, the first of which is an array of its id.
 const TENSOR: [u8; 2] = [0x94, 0x91];
-/// How a place among scalars begins.
+/// The head of an index into the scalars.
 const PLACE: &[u8] = b"\x81\xa4UInt";
-/// Most tensors, and most scalars, of an operation that is looked up: their places take one byte.
+/// Maximum number of tensors, and of scalars, of an operation that is looked up: their indices take one byte.
 const MAX_PLACES: usize = 128;
-/// Most bytes of such an operation.
+/// Maximum size of such an operation in bytes.
 const MAX_LENGTH: usize = 2 << 10;
-/// Most operations that are remembered, and most bytes of them together; at least half are forgotten if there are more.
+/// Maximum number of remembered operations, and their maximum total size in bytes; at least half are forgotten if there are
+/// more.
 const MAX_KNOWN: usize = 1 << 13;
 const MAX_KNOWN_BYTES: usize = 2 << 20;
-/// How many guesses are remembered, of what comes after the four operations before.
+/// Number of remembered guesses, each of the operation that follows four given ones.
 const GUESSES_BITS: u32 = 13;
-/// None of the operations that are known.
+/// None of the known operations.
 const NONE: u16 = u16::MAX;
 
-/// The operations that a session knows.
+/// The known operations of a session.
 #[derive(Default)]
 pub(super) struct Operations {
     all: Vec<Known>,
-    /// Which of them has these bytes.
+    /// The number of the operation with these bytes.
     by_bytes: HashMap<Arc<[u8]>, u16, RandomState>,
-    /// How many bytes they have together.
+    /// Their total size in bytes.
     bytes: usize,
     /// The last four, 16 bits each.
     recent: u64,
-    /// Which came last after four such, by their hash; empty as long as none is known.
+    /// The operation that last followed four such, by their hash; empty as long as none is known.
     guesses: Vec<u16>,
     taken_out: TakenOut,
 }
 
-/// An operation's bytes, and what was taken out of them.
+/// An operation's bytes, and the ids and scalars taken out of them.
 #[derive(Default)]
 struct TakenOut {
-    /// With places instead of ids and scalars.
+    /// With indices instead of ids and scalars.
     bytes: Vec<u8>,
-    /// Where the places are, in order.
+    /// The offsets of the indices, in order.
     gaps: SmallVec<[Gap; 8]>,
     ids: SmallVec<[u64; 8]>,
     scalars: SmallVec<[ScalarIr; 2]>,
 }
 
-/// Where among an operation's bytes a place is, and whether it is a scalar's.
+/// The offset of an index in an operation's bytes, and whether it stands for a scalar.
 type Gap = (usize, bool);
 
-/// What bytes stand for.
+/// The meaning of some bytes.
 struct Known {
     bytes: Arc<[u8]>,
     gaps: SmallVec<[(u16, bool); 4]>,
     form: Arc<Form>,
-    /// For each tensor of the form: which of the ids in the bytes it has, and whether this is its last use.
+    /// For each tensor of the form: the index of its id in the bytes, and whether this is its last use.
     tensors: SmallVec<[(u8, bool); 4]>,
-    /// For each scalar of the form: which of those in the bytes it is.
+    /// For each scalar of the form: its index in those of the bytes.
     scalars: SmallVec<[u8; 4]>,
-    /// It has come again since some were forgotten.
+    /// It has been read again since operations were last forgotten.
     is_used: bool,
 }
 
 impl Operations {
-    /// The operation that these bytes begin with, and its length.
+    /// The operation at the head of these bytes, and its length.
     pub fn read(&mut self, from: &[u8]) -> Option<(Call, usize)> {
         let place = (self.recent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - GUESSES_BITS)) as usize;
         let guess = self.guesses.get(place).copied().unwrap_or(NONE);
@@ -121,8 +122,8 @@ impl Operations {
         is
     }
 
-    /// Forgets what has not come again since some were forgotten last; and more of the others, if they are more than half of
-    /// what may be remembered.
+    /// Forgets the operations that have not been read since the last call of this function, and of the rest those beyond half
+    /// of the limits.
     fn forget(&mut self) {
         let all = std::mem::take(&mut self.all);
         (self.by_bytes, self.bytes, self.guesses) = Default::default();
@@ -135,7 +136,7 @@ impl Operations {
 }
 
 impl Known {
-    /// The same with other ids and scalars, if these bytes begin with it, and its length then.
+    /// The same operation with other ids and scalars, and its length, if the bytes begin with it.
     fn read(&self, from: &[u8]) -> Option<(Call, usize)> {
         let (mut ids, mut scalars) = (SmallVec::<[u64; 8]>::new(), SmallVec::<[ScalarIr; 2]>::new());
         let (mut rest, mut compared) = (from, 0);
@@ -166,14 +167,14 @@ impl Known {
 }
 
 impl TakenOut {
-    /// Takes out what seem to be ids and scalars of the operation that these bytes begin with; returns its length.
+    /// Takes out the apparent ids and scalars of the operation at the head of these bytes; returns its length.
     fn take_out(&mut self, from: &[u8]) -> Option<usize> {
         let TakenOut { bytes, gaps, ids, scalars } = self;
         bytes.clear();
         gaps.clear();
         ids.clear();
         scalars.clear();
-        // How many values are to come, where the next is, and up to where all was copied.
+        // The number of values to come, the offset of the next one, and the end of the copied bytes.
         let (mut values, mut at, mut copied) = (1usize, 0, 0);
         while values > 0 {
             values -= 1;
@@ -210,7 +211,7 @@ impl TakenOut {
         Some(at)
     }
 
-    /// How these bytes say what a call is; `None` if what was taken out of them is not what the call has.
+    /// The relation of these bytes to a call; `None` if the ids and scalars taken out of them are not the call's.
     fn known_as(&self, call: &Call) -> Option<Known> {
         let TakenOut { bytes, gaps, ids, scalars } = self;
         if bytes.len() > MAX_LENGTH {
@@ -336,7 +337,7 @@ mod tests {
             }
             assert!(calls.iter().zip(&forms).all(|(call, form)| Arc::ptr_eq(&call.form, form)), "{base}");
         }
-        // What lets go of a tensor and what does not are of one form, by content.
+        // By content, a form does not depend on whether it drops a tensor.
         assert!(forms[2] == forms[3] && !Arc::ptr_eq(&forms[2], &forms[3]));
         // The two that scale by a float and by an integer differ in their scalars alone.
         assert!(forms[0] == forms[1] && forms[0] != forms[2]);
@@ -347,13 +348,13 @@ mod tests {
     fn what_only_looks_like_a_known_operation_is_decoded() {
         let mut frames = Frames::default();
         let tensors: Vec<TensorIr> = (0..200).map(|id| tensor(id, TensorStatus::ReadOnly)).collect();
-        // More tensors than there are places.
+        // More tensors than there are indices.
         let many = frame(vec![OperationIr::Custom(CustomOpIr::new("many", &tensors, &tensors[..1]))]);
         for _ in 0..2 {
             assert_eq!(format!("{:?}", read(&mut frames, &many).unwrap()), decoded(&many));
         }
         assert!(frames.operations.all.is_empty());
-        // Anything may be cut off.
+        // The bytes may be cut off anywhere.
         let add = BinaryOpIr { lhs: tensors[0].clone(), rhs: tensors[1].clone(), out: tensors[2].clone() };
         let whole = frame(vec![numeric(NumericOperationIr::Add(add)); 2]);
         for _ in 0..5 {

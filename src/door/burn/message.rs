@@ -1,7 +1,7 @@
 //! The messages of burn's remote protocol, version 2, which burn 0.22 speaks.
 //!
-//! They travel as MessagePack: structs as arrays, variants by name. The layout of an operation is that of `burn-ir`'s own types,
-//! whose fields go by position: so this is one version of burn, and no other.
+//! They travel as MessagePack: structs as arrays, variants by name. The layout of an operation is that of `burn-ir`'s types,
+//! whose fields are encoded by position, so this is the protocol of exactly one version of burn.
 
 use burn_ir::{GraphBindings, GraphId, OperationIr, TensorId, TensorIr};
 use burn_std::id::StreamId;
@@ -9,15 +9,15 @@ use burn_std::{BoolDType, DType, DeviceSettings, ExecutionError, FloatDType, Int
 use meshtf_tensor::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 
-/// The version of the protocol that is spoken here.
+/// The version of the protocol.
 pub(super) const VERSION: u16 = 2;
 /// The versions of burn that speak it.
 pub(super) const BURN: &str = "0.22";
 
-/// The number by which a client knows the answer to a request.
+/// The number by which a client identifies the answer to a request.
 pub(super) type RequestId = u64;
 
-/// What a client sends.
+/// A message from a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum RemoteMessage {
     Task(Box<SessionTask>),
@@ -30,7 +30,7 @@ pub(super) struct SessionId {
     id: u64,
 }
 
-/// How a client opens a session.
+/// The message that opens a session.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SessionInit {
     pub version: u16,
@@ -52,7 +52,7 @@ impl std::fmt::Debug for SessionInit {
 /// The number of a tensor on its way from one session of a program to another.
 pub(super) type TransferId = u64;
 
-/// What a session is to do, in order.
+/// A task of a session; they run in order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum SessionTask {
     Seed(u64),
@@ -100,7 +100,7 @@ pub(super) enum SessionTask {
     ProfileAbandon(StreamId, Ignored),
 }
 
-/// A part of a message that is not looked at: of tensors between servers, and of profiling.
+/// A part of a message that is ignored: of tensors between servers, and of profiling.
 #[derive(Debug)]
 pub(super) struct Ignored;
 
@@ -116,7 +116,7 @@ impl Serialize for Ignored {
     }
 }
 
-/// What is answered.
+/// The answer to a request.
 #[derive(Debug, Serialize)]
 pub(super) struct TaskResponse {
     pub content: TaskResponseContent,
@@ -136,19 +136,18 @@ pub(super) enum TaskResponseContent {
     InitRefused(SessionRefusal),
 }
 
-/// How a session begins.
+/// The answer to the opening of a session.
 #[derive(Debug, Serialize)]
 pub(super) struct SessionInfo {
     version: u16,
     settings: DeviceSettings,
     device_count: u32,
-    /// The server's identity, which WebSocket has none of.
+    /// The server's identity, which a WebSocket does not have.
     peer_id: Option<()>,
 }
 
 impl SessionInfo {
-    /// A program's tensors are float32, int32 and bool unless it says otherwise, as with burn's CPU backend, whatever device they
-    /// are on.
+    /// A program's tensors are float32, int32 and bool unless it states otherwise, as with burn's CPU backend, on any device.
     pub fn new(device_count: u32) -> SessionInfo {
         let settings = DeviceSettings::with_dtypes(FloatDType::F32, IntDType::I32, BoolDType::Native);
         SessionInfo { version: VERSION, settings, device_count, peer_id: None }
@@ -177,8 +176,8 @@ pub(super) fn encode(response: &TaskResponse) -> Vec<u8> {
     rmp_serde::to_vec(response).expect("an answer has nothing that MessagePack lacks")
 }
 
-/// The version of the protocol that a client speaks, as far as its first frame tells: that of a version whose handshake has
-/// another form cannot be read.
+/// The first message of a session. The error is the version of the client's protocol, as far as its first frame shows it: that
+/// of a version whose handshake has another form cannot be read.
 pub(super) fn init(frame: &[u8]) -> Result<SessionInit, Option<u16>> {
     #[derive(Deserialize)]
     enum First {

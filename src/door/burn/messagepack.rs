@@ -1,4 +1,4 @@
-//! MessagePack without knowing what it says: where its values end, and what the simple ones are.
+//! MessagePack without its meaning: the extent of its values, and the simple ones.
 
 use burn_ir::ScalarIr;
 
@@ -51,7 +51,7 @@ pub(super) fn length(bytes: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-/// The length of the value that these bytes begin with, without what it contains, and how many values that are.
+/// The length of the value that these bytes begin with, without its content, and the number of values in it.
 pub(super) fn value(bytes: &[u8]) -> Option<(usize, usize)> {
     let of =
         |size: usize| bytes.get(1..=size)?.iter().try_fold(0usize, |sum, &byte| Some(sum << 8 | usize::from(byte)));
@@ -71,7 +71,7 @@ pub(super) fn value(bytes: &[u8]) -> Option<(usize, usize)> {
         0xdd => (5, of(4)?),
         0xde => (3, 2 * of(2)?),
         0xdf => (5, of(4)?.checked_mul(2)?),
-        // What is reserved, and extensions, of which a client sends none.
+        // Reserved codes and extensions, neither of which a client sends.
         _ => return None,
     };
     (size <= bytes.len()).then_some((size, more))

@@ -1,4 +1,4 @@
-//! The plans that a program's steps have: one for each recipe, made when the recipe first comes.
+//! The plans of a program's steps: one for each recipe, made when the recipe first occurs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::node::Node;
 use crate::protocol::{Peer, SessionOptions};
 use crate::session::{AlonePlan, Session};
 
-/// How often a plan is made anew because a scalar changed that had not changed before; after that, all its scalars are fed.
+/// How many times a plan is rebuilt because a scalar changed that had not changed before; after that, all its scalars are fed.
 const MAX_CHANGES: u32 = 4;
-/// How often a step has its plan made again if the master does not keep it any more.
+/// How many times a step has its plan rebuilt if the master has dropped it.
 const MAX_PLANNED_AGAIN: usize = 3;
-/// Most recipes whose plans are remembered; all are forgotten if there are more.
+/// Maximum number of recipes whose plans are remembered; all are forgotten if there are more.
 const MAX_RECIPES: usize = 4096;
-/// Most operations and uploads that they have together.
+/// Maximum number of operations and uploads of all of them.
 const MAX_RECIPE_PARTS: usize = 1 << 20;
 
 /// Turns a step into nodes, given the scalars that are constants of it and the names of the devices.
@@ -30,7 +30,7 @@ pub(super) trait Lower: Fn(&[Option<ScalarIr>], &[String]) -> Result<(Vec<NodeDe
 
 impl<F: Fn(&[Option<ScalarIr>], &[String]) -> Result<(Vec<NodeDef>, Signature, Built)>> Lower for F {}
 
-/// The plans of a program, and the session that has them.
+/// The plans of a program, and the session that they run in.
 pub(super) struct Plans<'n> {
     session: Option<Session>,
     /// The session's master.
@@ -40,11 +40,11 @@ pub(super) struct Plans<'n> {
     recipes: Recipes,
 }
 
-/// The recipes that were planned, by their hashes.
+/// The planned recipes, by their hashes.
 #[derive(Default)]
 struct Recipes {
     known: HashMap<u64, Vec<(Recipe, Arc<Planned>)>>,
-    /// How many operations and uploads they have together.
+    /// The number of their operations and uploads.
     parts: usize,
 }
 
@@ -52,24 +52,24 @@ struct Recipes {
 struct Planned {
     /// The scalars that are constants of it; `None` is fed.
     scalars: Vec<Option<ScalarIr>>,
-    /// How often a scalar that had been a constant changed.
+    /// How many times a scalar that had been a constant changed.
     changes: u32,
     built: Built,
     /// `None` if all that it computes is refused.
     plan: Option<AlonePlan>,
 }
 
-/// What a step answers.
+/// The results of a step.
 pub(super) struct Ran {
-    /// What the recipe fetches.
+    /// The values of the recipe's fetches.
     pub values: Vec<Result<Tensor>>,
-    /// What it does not keep since it cannot be computed, and why.
+    /// Values that it does not keep since they cannot be computed, and why.
     pub refused: Vec<(usize, Failure)>,
     pub is_planned: bool,
 }
 
 impl<'n> Plans<'n> {
-    /// None yet. `devices` returns the names of the devices by index.
+    /// An empty table. `devices` returns the names of the devices by index.
     pub fn new(node: &'n Node, devices: &'n (dyn Fn() -> Vec<String> + Send + Sync)) -> Plans<'n> {
         Plans { session: None, master: None, node, devices, recipes: Recipes::default() }
     }
@@ -79,7 +79,8 @@ impl<'n> Plans<'n> {
         self.session
     }
 
-    /// Lets go of the session if its master is another process by now, or has ended it: then all is lost that the program kept.
+    /// Drops the session if its master is another process by now, or has ended it: all values that the program kept are lost
+    /// then.
     pub fn end_session(&mut self, failure: &Failure) -> bool {
         let is_ended = failure.code == Code::Aborted && failure.reason != Some(Reason::PlanGone);
         let is_gone = is_ended || self.node.master(None).ok() != self.master;
@@ -93,7 +94,7 @@ impl<'n> Plans<'n> {
     /// Runs a step, which `lower` turns into nodes if there is no plan for it.
     ///
     /// # Errors
-    /// What lowering, planning or running it failed with.
+    /// The failure of its lowering, its planning or its run.
     pub async fn run(&mut self, step: &ProgramStep, lower: impl Lower) -> Result<Ran> {
         let hash = step.hash();
         let (mut planned, is_planned) = match self.recipes.find(hash, &step.recipe) {
@@ -137,7 +138,7 @@ impl<'n> Plans<'n> {
         let (nodes, signature, built) = lower(&scalars, &devices)?;
         let (lowered, count) = (began.elapsed(), nodes.len());
         if self.session.is_none() {
-            // What a program keeps is its own, and goes with its session.
+            // The variables of a program are private to it, and end with its session.
             let options = SessionOptions { isolated: true, soft_placement: true, ..SessionOptions::default() };
             self.master = self.node.master(None).ok();
             self.session = Some(self.node.session(Graph::default(), None, options).await?);
@@ -183,7 +184,7 @@ impl Recipes {
 }
 
 impl Planned {
-    /// The scalars of the next plan when these have come: what has changed is fed from now on.
+    /// The scalars of the next plan, given those of this step: a scalar that has changed is fed from now on.
     fn changed(&self, scalars: &[ScalarIr]) -> Vec<Option<ScalarIr>> {
         if self.changes >= MAX_CHANGES {
             return vec![None; scalars.len()];

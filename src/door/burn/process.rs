@@ -1,10 +1,10 @@
-//! Which process of this machine is at the other end of a connection.
+//! The process of this machine at the other end of a connection.
 
 #[cfg(target_os = "linux")]
 use std::net::IpAddr;
 use std::net::SocketAddr;
 
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
     /// The number of its user.
@@ -13,11 +13,11 @@ pub(super) struct Process {
     pub id: Option<u32>,
 }
 
-/// The process at the other end of a connection between this end and that, if it is on this machine and as far as the system
-/// tells. Reads files.
+/// The process at the other end of a connection between these two addresses, if it is on this machine, as far as the system
+/// shows it. Reads files.
 ///
-/// Linux lists the sockets of a machine, each with its user and the number of its inode, and for each process those that it has
-/// open. What a process of another user has open cannot be seen.
+/// Linux lists the sockets of a machine, each with its user and the number of its inode, and for each process its open sockets.
+/// Those of another user's process cannot be seen.
 #[cfg(target_os = "linux")]
 pub(super) fn of_peer(ends: Option<(SocketAddr, SocketAddr)>) -> Process {
     let Some((own, peer)) = ends else { return Process::default() };
@@ -43,7 +43,7 @@ fn socket(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<(u32, u6
     })
 }
 
-/// An address as the table has it: each four bytes as a number of this machine, in hexadecimal.
+/// An address in the form of the table: each four bytes as a number in this machine's byte order, in hexadecimal.
 #[cfg(target_os = "linux")]
 fn shown(address: SocketAddr) -> String {
     let bytes = match address.ip() {

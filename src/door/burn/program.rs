@@ -1,13 +1,13 @@
-//! What a program has queued, and when a part of it becomes a step.
+//! The queues of a program, and when a part of them becomes a step.
 //!
-//! A program has a session for each device, and each of its threads a stream in that session. What arrives is queued. Somebody
-//! who reads a tensor makes a step of all that its stream has queued before, and of as much of the other streams as that depends
-//! on; what the door has already is answered at once.
-//! A stream that begins to upload after it has computed enough makes a step, too: so a loop runs an iteration at a time, and the
-//! program queues the next one meanwhile. Steps never depend on when a message arrives, only on what each stream says: so a loop
-//! has the same steps in every iteration, and each is planned once.
+//! A program has a session for each device, and each of its threads a stream in that session. Messages are queued. A read of a
+//! tensor makes a step of all items that its stream has queued before, and of the items of other streams that they depend on; a
+//! value that the door holds is answered at once.
+//! A stream that begins to upload after it has computed enough makes a step, too: so a loop runs one iteration at a time, while
+//! the program queues the next one. Steps depend on the content of each stream alone, never on the time at which a message
+//! arrives: so a loop has the same steps in every iteration, and each is planned once.
 //!
-//! There is no lock, clock or socket here.
+//! This module uses no lock, clock or socket.
 
 mod cut;
 mod queue;
@@ -34,18 +34,19 @@ use super::relative::Graphs;
 use super::slots::Slots;
 use super::step::{Answer, Answered};
 
-/// Most operations of one stream that are queued before they become a step without a reason of the program's.
+/// Maximum number of operations of one stream in the queue; with more they become a step, even if the program requests none.
 pub(super) const MAX_QUEUED: usize = 1 << 15;
-/// Fewest items, from the first that computes, that become a step because the stream goes on to upload. A loader that uploads the
-/// items of a batch one by one, and computes a little with each, makes a few steps of a batch and not as many as it has items.
+/// Minimum number of items, from the first that computes, that become a step because the stream continues with an upload. A
+/// loader that uploads the items of a batch one by one, and computes a little with each, makes a few steps per batch instead of
+/// one per item.
 pub(super) const WORTH_A_STEP: u64 = 32;
-/// Most items that may be queued when no step can take them away.
+/// Maximum number of items in the queue while no step can take any.
 const MAX_HELD: usize = 1 << 20;
-/// Most bytes that one stream uploads before they become a step.
+/// Maximum number of bytes that one stream uploads before they become a step.
 const MAX_UPLOADED: usize = 1 << 30;
-/// Most groups of devices that reduce together.
+/// Maximum number of groups of devices that reduce together.
 const MAX_GROUPS: usize = 1024;
-/// Most tensors that a program may hold.
+/// Maximum number of tensors that a program may hold.
 const MAX_TENSORS: usize = 1 << 22;
 
 /// A session of a program, by its number.
@@ -70,30 +71,30 @@ pub(super) struct Recorder {
     /// Looked up several times for each operation.
     pub values: HashMap<Key, Value, RandomState>,
     pub slots: Slots,
-    /// Clones of it are with the values that the door has.
+    /// Counts the values that the door has: each holds a clone of it.
     pub held: Arc<()>,
-    /// What can be answered without a step.
+    /// Answers that need no step.
     pub answers: Vec<Answer>,
-    /// A step was made since slots were looked through for those to be emptied.
+    /// A step was made since the last search for slots to empty.
     pub is_after_step: bool,
     /// The groups of devices that reduce together.
     groups: HashMap<Vec<u16>, u16>,
-    /// Streams whose threads are gone, to be used for others.
+    /// Streams whose threads are gone, for reuse.
     spare: Vec<usize>,
     marks: VecDeque<Mark>,
-    /// Rises whenever a mark that had to wait may have to wait no longer.
+    /// Incremented whenever a mark that had to wait may be ready.
     arrivals: u64,
-    /// The arrivals at which all marks had to wait.
+    /// The value of `arrivals` at which all marks had to wait.
     waited_at: Option<(u64, usize)>,
     queued: usize,
-    /// Room for what a step takes out of the queues, empty.
+    /// Empty lists for the items that a step takes out of the queues.
     pub taken: Vec<VecDeque<Item>>,
-    /// Fewest items of a step that nobody reads.
+    /// Minimum number of items of a step that no read requested.
     worth_a_step: u64,
 }
 
 impl Recorder {
-    /// The steps of a program that nobody reads have at least this many items, from the first that computes.
+    /// Steps that no read requested have at least `worth_a_step` items, from the first that computes.
     pub fn new(worth_a_step: u64) -> Recorder {
         Recorder { worth_a_step, ..Recorder::default() }
     }
@@ -106,8 +107,8 @@ impl Recorder {
         self.sessions.insert(session, opened);
     }
 
-    /// Ends a session: nobody will read its tensors. Other sessions can still use what it sent to them. Returns the requests that
-    /// get no answer any more.
+    /// Ends a session, whose tensors will not be read any more. Other sessions can still use the tensors that it sent to them.
+    /// Returns the requests that get no answer.
     pub fn close(&mut self, session: SessionNo) -> Vec<SessionTask> {
         let mut requests = Vec::new();
         let Some(closed) = self.sessions.get_mut(&session) else { return requests };
@@ -154,7 +155,7 @@ impl Recorder {
         requests
     }
 
-    /// A use of a value is done, or will not come.
+    /// A use of a value is done, or will not occur.
     pub fn used(&mut self, key: Key, is_last: bool) {
         let Some(value) = self.values.get_mut(&key) else { return };
         value.uses -= 1;
@@ -179,12 +180,12 @@ impl Recorder {
         self.queued
     }
 
-    /// Whether something waits to become a step.
+    /// Whether an item waits to become a step.
     pub fn is_due(&self) -> bool {
         !self.marks.is_empty() && self.waited_at != Some((self.arrivals, self.marks.len()))
     }
 
-    /// Queues what a session sends. What needs no step is answered by the caller.
+    /// Queues a task of a session. A task that needs no step is answered by the caller.
     ///
     /// # Errors
     /// ResourceExhausted if the queue is full, or there are too many tensors, so that the program cannot continue.
@@ -243,7 +244,7 @@ impl Recorder {
             }
             SessionTask::RegisterTensorLocal { stream_id, transfer_id, new_id } => {
                 let transfer = Key::Transfer(transfer_id);
-                // The session that is to send it existed before.
+                // The session that is to send it was opened earlier.
                 let others = self.sessions.iter().filter(|(number, own)| **number != session && own.is_open).count();
                 let absent = if others == 0 { State::Failed(Arc::new(unsent())) } else { State::Awaited };
                 self.values.entry(transfer).or_insert_with(|| Value::new(absent));
@@ -255,7 +256,7 @@ impl Recorder {
                 self.arrivals += 1;
             }
             SessionTask::ReadTensor(request, stream, tensor) if self.read_at_once(session, request, &tensor) => {
-                // The steps are the same, whether the value has come by now or not.
+                // The steps are the same, whether or not the value has arrived.
                 self.end_step(session, stream);
             }
             SessionTask::ReadTensor(request, stream, tensor) => {
@@ -294,7 +295,7 @@ impl Recorder {
         }
     }
 
-    /// Answers a read of what the door has; says whether it does.
+    /// Answers a read of a value that the door has; returns whether it does.
     fn read_at_once(&mut self, session: SessionNo, request: RequestId, tensor: &TensorIr) -> bool {
         let (key, is_last) = used(session, tensor);
         let Some(value) = self.values.get_mut(&key) else { return false };
@@ -306,7 +307,7 @@ impl Recorder {
         true
     }
 
-    /// What a stream has queued by now becomes a step.
+    /// Makes a step of all items that a stream has queued so far.
     fn end_step(&mut self, session: SessionNo, id: StreamId) {
         if let Some(&stream) = self.sessions.get(&session).and_then(|own| own.streams.get(&id)) {
             self.mark(stream, self.streams[stream].end(), Why::Read, Vec::new());
@@ -341,7 +342,7 @@ impl Recorder {
         let inputs: SmallVec<[(Key, bool); 2]> = inputs.iter().map(given).collect();
         let outputs: SmallVec<[Key; 1]> = outputs.iter().map(|output| given(output).0).collect();
         match &call.form.operation {
-            // What it names was sent before, or is a matter between the sessions.
+            // The tensor that it names was sent before, or the operation concerns the sessions alone.
             OperationIr::Init(_) | OperationIr::Distributed(DistributedOperationIr::SyncCollective) => {}
             OperationIr::Drop(_) => {
                 let inputs = inputs.into_iter().map(|(key, _)| (key, true)).collect();

@@ -1,6 +1,6 @@
 //! Operations that a client sends once and then runs by number: those of burn's feature `fusion`.
 //!
-//! In them, tensors have numbers of their own, and shapes, scalars and ranges are places in lists that come with each run.
+//! In them, tensors have their own numbers, and shapes, scalars and ranges are indices into lists that come with each run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::program::MAX_QUEUED;
 
-/// Most of a session's graphs.
+/// Maximum number of a session's graphs.
 const MAX_GRAPHS: usize = 4096;
-/// Most operations of all of them.
+/// Maximum number of operations of all of them.
 const MAX_OPERATIONS: usize = 1 << 20;
-/// What distinguishes tensors that only such a graph knows: a client counts its own from 0.
+/// Distinguishes the tensors that only such a graph knows: a client numbers its own from 0.
 const INNER: u64 = 1 << 63;
 
 /// The graphs of a session.
@@ -45,7 +45,7 @@ impl Graphs {
         Ok(())
     }
 
-    /// The operations of a graph with what one run binds.
+    /// The operations of a graph with the bindings of one run.
     ///
     /// # Errors
     /// NotFound if there is no such graph.

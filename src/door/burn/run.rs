@@ -24,15 +24,15 @@ use super::step::{Answer, Answered, ProgramStep};
 use crate::node::Node;
 use crate::protocol::Cluster;
 
-/// Most items that a program may have queued while a step of it runs; its sockets are not read beyond that.
+/// Maximum number of queued items of a program while a step of it runs; with more, its sockets are not read.
 const MAX_WAITING: usize = 4 * MAX_QUEUED;
 
-/// A program that is connected.
+/// A connected program.
 pub(super) struct Running {
     shared: Mutex<Shared>,
-    /// Something has arrived that may be due.
+    /// An item has arrived that may be due.
     wake: Notify,
-    /// A step has taken something out of the queues.
+    /// A step has taken items out of the queues.
     freed: Notify,
     /// The last session was closed.
     over: Notify,
@@ -45,20 +45,21 @@ struct Shared {
     next: SessionNo,
     /// A step is under way.
     is_running: bool,
-    /// The first failure since a session's last sync, which tells it.
+    /// The first failure since a session's last sync, which reports it.
     failed: HashMap<SessionNo, Arc<Failure>>,
-    /// Sessions of which a message was lost, and why: they have no tensors any more, and each request of theirs is told.
+    /// Sessions that lost a message, and why: they have no tensors any more, and each of their requests is answered with the
+    /// failure.
     refused: HashMap<SessionNo, Arc<Failure>>,
     counts: Counts,
 }
 
 impl Shared {
-    /// Whether so much is queued that a session has to wait for a step. One is certain to come.
+    /// Whether the queue is so long that a session has to wait for a step. A step is certain to come.
     fn is_full(&self) -> bool {
         self.program.queued() > MAX_WAITING && self.is_busy()
     }
 
-    /// Whether a step runs, or is sure to.
+    /// Whether a step runs, or is certain to.
     fn is_busy(&self) -> bool {
         self.is_running || self.program.is_due()
     }
@@ -68,9 +69,9 @@ impl Shared {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub steps: u64,
-    /// The operations and uploads that they consisted of.
+    /// Their operations and uploads.
     pub parts: u64,
-    /// Those whose plan was there already.
+    /// The steps that ran an existing plan.
     pub planned: u64,
 }
 
@@ -124,7 +125,7 @@ impl Running {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
-            // Before the look, so that none is missed after it.
+            // Before the check, so that no notification is missed after it.
             freed.as_mut().enable();
             match memory::try_reserve(bytes) {
                 Ok(reserved) => return Ok(reserved),
@@ -134,8 +135,8 @@ impl Running {
         }
     }
 
-    /// A message of a session is lost. Its content is unknown, so the state of the session is, too. What it still
-    /// asks for is answered with the failure.
+    /// Marks a session as lost, since a message of it is lost: its content is unknown, so the state of the session is, too.
+    /// Later requests of the session are answered with the failure.
     pub fn refuse(&self, session: SessionNo, failure: Failure) {
         let mut shared = lock(&self.shared);
         for request in shared.program.close(session) {
@@ -151,13 +152,13 @@ impl Running {
         lock(&self.shared).counts
     }
 
-    /// Takes what a session sends, in order. Waits while too much is queued that a step is about to take away.
+    /// Takes the messages of a session, in order. Waits while the queue is full and a step is about to take items away.
     ///
     /// # Errors
-    /// ResourceExhausted if too much waits for what another session is to send.
+    /// ResourceExhausted if too many items wait for a tensor from another session.
     ///
     /// # Cancellation
-    /// If the future is dropped before it is ready, all was taken.
+    /// If the future is dropped before it is ready, all messages were taken.
     pub async fn push(&self, session: SessionNo, said: impl Iterator<Item = Said>) -> Result<()> {
         {
             let mut shared = lock(&self.shared);
@@ -181,7 +182,7 @@ impl Running {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
-            // Before the look, so that none is missed after it.
+            // Before the check, so that no notification is missed after it.
             freed.as_mut().enable();
             if !lock(&self.shared).is_full() {
                 return Ok(());
@@ -206,7 +207,7 @@ impl Running {
                     let failure = Failure::new(Code::Unavailable, why).on_task(&task.to_string());
                     shared.program.lost(|device| of_it.contains(&device), &Arc::new(failure));
                 }
-                // A client may contradict itself in ways that nothing here expects: its program ends, and no other.
+                // A client may contradict itself in ways that this code does not expect: its program ends, and no other.
                 let step = catch_unwind(AssertUnwindSafe(|| shared.program.next_step()));
                 let step = step.unwrap_or_else(|panic| {
                     tracing::error!("a burn program ends: {}", panicked(&*panic));
@@ -219,7 +220,7 @@ impl Running {
             };
             self.freed.notify_waiters();
             match step {
-                // Nobody waits for it once the program is gone.
+                // No client waits for it once the program is gone.
                 Some(step) => tokio::select! {
                     () = self.take(&mut plans, step) => {}
                     () = self.over.notified() => break,
@@ -240,11 +241,11 @@ impl Running {
         }
     }
 
-    /// Runs a step and answers those who wait for it.
+    /// Runs a step and answers the requests that wait for it.
     async fn take(&self, plans: &mut Plans<'_>, step: ProgramStep) {
         let lower = |scalars: &[Option<ScalarIr>], devices: &[String]| {
             let shared = lock(&self.shared);
-            // What a client says of its tensors may contradict itself in ways that no rule expects.
+            // A client's description of its tensors may contradict itself in ways that no rule expects.
             let build = AssertUnwindSafe(|| graph::build(&step.recipe, scalars, &shared.program.slots, devices));
             catch_unwind(build).unwrap_or_else(|panic| Err(panicked(&*panic)))
         };
@@ -305,7 +306,8 @@ fn answer_at_once(shared: &mut Shared) {
     answer(shared, answers, |place, _| Err(nothing(place)));
 }
 
-/// Sends the answers of a step; what is read is answered by `read`. A sync fails if a step has failed since the one before.
+/// Sends the answers of a step; the values that are read come from `read`. A sync fails if a step has failed since the last
+/// one.
 fn answer(
     shared: &mut Shared,
     answers: Vec<Answer>,
@@ -332,7 +334,7 @@ fn reply(shared: &Shared, session: SessionNo, id: RequestId, content: TaskRespon
     if let Some(replies) = shared.replies.get(&session)
         && let Err(error) = replies.try_send(TaskResponse { content, id })
     {
-        // A session whose socket is gone is about to be closed; one that does not read its answers loses them.
+        // A session whose socket is gone is about to be closed; a session that does not read its answers loses them.
         tracing::debug!("an answer to a burn program is dropped: {error}");
     }
 }
@@ -344,7 +346,7 @@ fn panicked(panic: &(dyn Any + Send)) -> Failure {
     Failure::new(Code::Internal, why)
 }
 
-/// A failure as burn tells it.
+/// A failure in burn's form.
 fn told(failure: &Failure) -> ExecutionError {
     ExecutionError::WithContext { reason: failure.to_string() }
 }
@@ -353,7 +355,7 @@ fn nothing(place: usize) -> Failure {
     Failure::new(Code::Internal, format!("a step without operations cannot fetch value {place}"))
 }
 
-/// The tasks whose devices a program knows, as they were when it met them.
+/// The tasks whose devices a program knows, in the state in which it met them.
 #[derive(Default)]
 struct Tasks {
     incarnations: HashMap<Task, Incarnation>,
@@ -361,7 +363,7 @@ struct Tasks {
 }
 
 impl Tasks {
-    /// The tasks that are not what they were, each with the indices of its devices.
+    /// The tasks that have changed, each with the indices of its devices.
     fn lost(&mut self, cluster: &Arc<Cluster>, devices: impl Fn() -> Vec<DeviceName>) -> Vec<(Task, Vec<u32>)> {
         if self.seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, cluster)) {
             return Vec::new();

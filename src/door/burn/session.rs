@@ -21,14 +21,14 @@ use super::run::Running;
 use super::websocket::{self, Incoming};
 use super::{Client, Serving, process};
 
-/// Largest first message, which has a credential and a few numbers.
+/// Largest first message: a credential and a few numbers.
 const MAX_INIT: usize = 64 << 10;
-/// Largest message, which is burn's own limit.
+/// Largest message: burn's own limit.
 const MAX_MESSAGE: usize = 1 << 30;
 
-/// Most answers that wait until a client reads them; more are dropped.
+/// Maximum number of answers that wait until a client reads them; further ones are dropped.
 const MAX_REPLIES: usize = 4096;
-/// Most pings that wait to be answered; more get no answer.
+/// Maximum number of pings that wait to be answered; further ones get no answer.
 const MAX_PINGS: usize = 4;
 
 type Reader = websocket::Reader<ReadHalf<TokioIo<Upgraded>>>;
@@ -59,7 +59,7 @@ struct Admitted {
     replies: mpsc::Receiver<TaskResponse>,
 }
 
-/// Reads the first message and answers it; `None` if the client may not pass.
+/// Reads the first message and answers it; `None` if the client is refused.
 async fn admit(door: &Arc<Serving>, mut reader: Reader, mut writer: Writer, newcomer: Newcomer) -> Option<Admitted> {
     let first = loop {
         match reader.next(MAX_INIT, |bytes| std::future::ready(memory::reserve(bytes))).await.ok()? {
@@ -115,7 +115,7 @@ async fn send(writer: &mut Writer, response: &TaskResponse) -> Option<()> {
     websocket::send(writer, &message::encode(response)).await.ok()
 }
 
-/// A session that is open; it is closed when this is dropped.
+/// An open session; dropping this closes it.
 struct Open {
     door: Arc<Serving>,
     running: Arc<Running>,
@@ -129,7 +129,7 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// Takes what the client sends and sends what is answered.
+    /// Receives the client's messages and sends the answers.
     ///
     /// # Errors
     /// InvalidArgument if the client does not keep to the protocol.
@@ -167,7 +167,7 @@ impl Open {
                 match reader.next(MAX_MESSAGE, |bytes| self.running.reserve(bytes)).await {
                     Ok(Incoming::Message(message, reserved)) => {
                         let goes_on = take(&mut frames, message, reserved, &answer, &mut said)?;
-                        // Those that came together are queued together.
+                        // Messages that arrived together are queued together.
                         if goes_on && reader.has_message() {
                             continue;
                         }
@@ -196,7 +196,7 @@ impl Open {
         }
     }
 
-    /// Tells the node if that failed because of a limit.
+    /// Notifies the node if the failure is due to a limit.
     fn note_limit(&self, failure: &Failure) {
         if failure.code == Code::ResourceExhausted {
             self.door.node.limit_reached(&format!("a burn program's session failed: {}", failure.message));
@@ -204,11 +204,11 @@ impl Open {
     }
 }
 
-/// Appends the messages of a frame to what is `said`, but for those that it answers; returns whether more are to come. `reserved`
-/// is for what they are as tasks.
+/// Appends the messages of a frame to `said`, except those that it answers; returns whether more are to come. `reserved` is the
+/// memory for the decoded tasks.
 ///
 /// # Errors
-/// InvalidArgument if it is not what a client sends.
+/// InvalidArgument if no client sends such a frame.
 fn take(
     frames: &mut Frames,
     frame: Bytes,
@@ -218,7 +218,7 @@ fn take(
 ) -> Result<bool> {
     let before = said.len();
     frames.read(&frame, said)?;
-    // It is in memory now, and in its place.
+    // The decoded tasks are in memory now and replace the frame.
     drop((frame, reserved));
     let mut goes_on = true;
     let new = said.extract_if(before.., |said| match said {
@@ -239,9 +239,9 @@ fn take(
     Ok(goes_on)
 }
 
-/// The answer to what needs no step.
+/// The answer to a task that needs no step.
 fn at_once(task: &SessionTask) -> Option<TaskResponse> {
-    /// That values of a dtype can be stored and computed with.
+    /// The flags of a dtype whose values can be stored and computed with.
     const STORED_AND_COMPUTED: u32 = 0b011;
     let (content, id) = match task {
         SessionTask::DTypeUsage(id, dtype) => {

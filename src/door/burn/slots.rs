@@ -1,16 +1,17 @@
-//! Where tensors stay between steps: each in a slot of its device, which is a variable there.
+//! The storage of tensors between steps: each in a slot of its device, which is a variable on that device.
 //!
-//! A tensor takes the slot that the same tensor of an earlier step with the same operations had, if that is free: so a program's
-//! loop comes back to the same slots, with every iteration or with every second, and its steps are the same steps. One without
-//! such a predecessor takes a slot that the step frees, as parameters take those of the parameters that they replace. A small one
-//! whose predecessor is still there, as losses are that are read later, has no slot: the door holds its value.
+//! A tensor takes the slot that the same tensor of an earlier step with the same operations had, if that slot is free: so a
+//! program's loop returns to the same slots, in every iteration or in every second one, and its steps are the same steps. A
+//! tensor without such a predecessor takes a slot that the step frees, as parameters take those of the parameters that they
+//! replace. A small tensor whose predecessor still exists, such as a loss that is read later, has no slot: the door holds its
+//! value.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use meshtf_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
-/// What the tensors of some slots have in common.
+/// The common properties of the tensors of some slots.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
     /// The index of the device.
@@ -20,23 +21,24 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// Bytes of a tensor's elements; `None` if they are not known.
+    /// Size of a tensor's elements in bytes; `None` if unknown.
     pub fn bytes(&self) -> Option<usize> {
         self.shape.elements()?.checked_mul(self.dtype.size()?)
     }
 }
 
-/// A slot: the number of its kind, and its own among those.
+/// A slot: the number of its kind, and its number in that kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Slot {
     pub kind: u32,
     pub number: u32,
 }
 
-/// What a tensor is in a program: the hash of the operations of the step that makes it, and its place among those that stay.
+/// The identity of a tensor in a program: the hash of the operations of the step that makes it, and its index in those that
+/// stay.
 pub(super) type StepTensor = (u64, u32);
 
-/// Most parts whose slots are remembered; all are forgotten if there are more.
+/// Maximum number of parts whose slots are remembered; all are forgotten if there are more.
 const MAX_PARTS: usize = 1 << 16;
 
 /// The slots of a program.
@@ -46,22 +48,22 @@ pub(super) struct Slots {
     kinds: Vec<Kind>,
     used: Vec<Used>,
     parts: HashMap<StepTensor, Owned>,
-    /// Free slots that still have a value, first what was freed first.
+    /// Free slots that still have a value, in the order in which they were freed.
     freed: VecDeque<Freed>,
 }
 
-/// Where a tensor's predecessors were.
+/// The slots of a tensor's predecessors.
 #[derive(Debug, Default)]
 struct Owned {
     slots: SmallVec<[Slot; 2]>,
-    /// One of them was held by the door.
+    /// One of the predecessors was held by the door.
     is_held: bool,
 }
 
 #[derive(Debug)]
 struct Freed {
     slot: Slot,
-    /// How many steps have not taken it since.
+    /// The number of steps since then that have not taken it.
     waited: u32,
 }
 
@@ -70,20 +72,20 @@ const EMPTIED_AFTER: u32 = 2;
 /// A larger value is dropped after the step that freed its slot.
 const LARGE: usize = 8 << 20;
 
-/// Which slots of a kind are taken.
+/// The slots of a kind that are taken.
 #[derive(Debug, Default)]
 struct Used {
-    /// Those below `next` that are not.
+    /// Those below `next` that are not taken.
     free: BTreeSet<u32>,
-    /// Those of them that no part had.
+    /// Those of the free slots that no part has had.
     unowned: BTreeSet<u32>,
-    /// No slot from here on was ever taken.
+    /// No slot from this number on was ever taken.
     next: u32,
 }
 
 impl Slots {
-    /// A free slot for a part, which is taken from now on. `None` if the part `may_be_held` and its predecessor still has its
-    /// own: then its successors are held, too, so that their steps are the same.
+    /// Takes a free slot for a part. `None` if the part `may_be_held` and its predecessor still has its own: then its
+    /// successors are held, too, so that their steps are the same.
     pub fn take(&mut self, part: StepTensor, kind: Kind, may_be_held: bool) -> Option<Slot> {
         let kind = self.number(kind);
         if self.parts.len() >= MAX_PARTS {
@@ -119,7 +121,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// A step is over: the slots that are to be emptied now, in their order.
+    /// Ends a step: returns the slots that are to be emptied now, in their order.
     pub fn due_to_be_emptied(&mut self) -> Vec<Slot> {
         let mut due = Vec::new();
         let mut freed = std::mem::take(&mut self.freed);
@@ -138,12 +140,12 @@ impl Slots {
         due
     }
 
-    /// These were not emptied after all.
+    /// These slots were not emptied after all.
     pub fn not_emptied(&mut self, slots: &[Slot]) {
         self.freed.extend(slots.iter().map(|&slot| Freed { slot, waited: 0 }));
     }
 
-    /// Slots of such devices have nothing that is to be dropped: it is gone.
+    /// Removes the slots of such devices from those to be emptied: their values are gone.
     pub fn lost(&mut self, is_lost: impl Fn(u32) -> bool) {
         let kinds = &self.kinds;
         self.freed.retain(|freed| !is_lost(kinds[freed.slot.kind as usize].device));
@@ -160,7 +162,7 @@ impl Slots {
         number
     }
 
-    /// Nothing uses what is in the slot any more. It stays there until a step takes the slot, or it is emptied.
+    /// The value in the slot has no uses left. It stays in memory until a step takes the slot, or the slot is emptied.
     pub fn free(&mut self, slot: Slot) {
         if self.used[slot.kind as usize].free.insert(slot.number) {
             self.freed.push_back(Freed { slot, waited: 0 });
@@ -176,7 +178,7 @@ impl Slots {
         &self.kinds[slot.kind as usize]
     }
 
-    /// How many are taken.
+    /// The number of slots that are taken.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.used.iter().map(|used| used.next as usize - used.free.len()).sum()
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(take(&mut slots, (7, 0), kind(0)), first[0]);
         assert_eq!((slots.len(), slots.kind(first[0]).device), (5, 0));
         assert!(slots.is_taken(second));
-        // A part that is new takes what the step frees, not what an earlier one left.
+        // A new part takes the slot that the step frees, not one that an earlier step left.
         slots.free(first[2]);
         assert_eq!(take(&mut slots, (8, 0), kind(0)), first[2]);
         slots.free(second);
@@ -247,7 +249,7 @@ mod tests {
         for part in 0..3 * MAX_PARTS as u64 {
             let slot = slots.take((part, 0), kind(0), false).unwrap();
             slots.free(slot);
-            // Nothing that was freed by the step before is left.
+            // None of the slots that the previous step freed is left.
             (0..4).for_each(|_| drop(slots.due_to_be_emptied()));
         }
         assert!(slots.used[0].next as usize <= MAX_PARTS && slots.parts.len() <= MAX_PARTS);

@@ -1,8 +1,9 @@
-//! A connection that acknowledges what it has read before it waits for more.
+//! A connection that acknowledges the bytes it has read before it waits for more.
 //!
-//! burn's client sends many small frames with Nagle's algorithm on: after one of them the next waits until that is acknowledged,
-//! and Linux delays acknowledgements by 40 ms if nothing is answered. Acknowledged once all was read, what has gathered at the
-//! client meanwhile comes as one segment: neither end waits, and neither wakes the other for each frame.
+//! burn's client sends many small frames with Nagle's algorithm on: after one of them the next waits until that is
+//! acknowledged, and Linux delays acknowledgements by 40 ms if no answer is sent. Acknowledging after all bytes were read lets
+//! the frames that the client has gathered meanwhile arrive as one segment: neither end waits, and neither wakes the other for
+//! each frame.
 
 use std::io;
 use std::pin::Pin;

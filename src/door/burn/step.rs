@@ -1,5 +1,5 @@
-//! A step of a program: what was cut out of its queues, in an order and with numbers that are the same whenever the program does
-//! the same again.
+//! A step of a program: items cut out of its queues, in an order and with numbers that are the same whenever the program
+//! repeats the same operations.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
@@ -18,25 +18,25 @@ use super::message::RequestId;
 use super::program::{Held, Item, Key, MAX_QUEUED, Place, Recorder, SessionNo, State, Work};
 use super::slots::{Kind, Slot};
 
-/// Largest value that the door has instead of a slot.
+/// Largest value that the door holds instead of a slot.
 const MAX_HELD_BYTES: usize = 4 << 10;
-/// Most values that it has.
+/// Maximum number of values that it holds.
 const MAX_HELD_VALUES: usize = 1 << 14;
 
-/// Most lists of items whose room is kept from step to step.
+/// Maximum number of lists of items whose memory is kept from step to step.
 const MAX_KEPT_LISTS: usize = 8;
 
-/// What a step computes. Two steps with the same recipe have the same plan: only scalars, seeds and uploads differ.
+/// The computation of a step. Two steps with the same recipe have the same plan: only scalars, seeds and uploads differ.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Recipe {
     pub parts: Vec<Part>,
-    /// What it reads out of slots: the number of the value in this step, and the slot.
+    /// Values read out of slots: the number of the value in this step, and the slot.
     pub resident: Vec<(u32, Slot)>,
-    /// What stays after it: the number of the value, and the slot.
+    /// Values that stay after it: the number of the value, and the slot.
     pub kept: Vec<(u32, Slot)>,
     /// Slots whose values are to be dropped.
     pub emptied: Vec<Slot>,
-    /// What is read.
+    /// Values that are read.
     pub fetched: Vec<u32>,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Part {
     Reduce { device: u32, inputs: Vec<u32>, output: u32, dtype: DType, mean: bool },
 }
 
-/// A step, and what differs from another with the same recipe.
+/// A step, with the data that differ between steps of the same recipe.
 #[derive(Debug, Default)]
 pub(super) struct ProgramStep {
     pub recipe: Recipe,
@@ -61,13 +61,13 @@ pub(super) struct ProgramStep {
     pub answers: Vec<Answer>,
     /// The values that stay after it, in the order of the recipe's.
     pub kept: Vec<Key>,
-    /// The values that the door has after it, and their places among what the recipe fetches.
+    /// The values that the door has after it, and their indices in the fetches of the recipe.
     pub held: Vec<(Key, usize)>,
-    /// The hash of the recipe's parts, but for those that feed what the door has.
+    /// The hash of the recipe's parts, except those that feed values that the door has.
     operations: u64,
 }
 
-/// What is answered after a step.
+/// An answer after a step.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub session: SessionNo,
@@ -77,12 +77,12 @@ pub(super) struct Answer {
 
 #[derive(Debug)]
 pub(super) enum Answered {
-    /// The value fetched at this place, which is this tensor.
+    /// The value at this index of the fetches, which is this tensor.
     Read(usize, TensorIr),
     /// This value, which is this tensor.
     Held(Tensor, TensorIr),
     Sync,
-    /// What should be read is not there.
+    /// The value to read does not exist.
     Failed(Arc<Failure>),
 }
 
@@ -109,11 +109,12 @@ impl Recorder {
         self.values.get(key).map(|value| &value.state)
     }
 
-    /// The next step, if one is due. What it keeps counts as resident from now on; [`Recorder::failed`] takes that back.
+    /// The next step, if one is due. The values that it keeps count as resident from now on; [`Recorder::failed`] takes that
+    /// back.
     pub fn next_step(&mut self) -> Option<ProgramStep> {
         if std::mem::take(&mut self.is_after_step) {
             let emptied = self.slots.due_to_be_emptied();
-            // By itself, so that what a loop computes is the same whatever was dropped before.
+            // In a separate step, so that the steps of a loop are the same whatever was dropped before.
             if !emptied.is_empty() {
                 return Some(ProgramStep { recipe: Recipe { emptied, ..Recipe::default() }, ..ProgramStep::default() });
             }
@@ -135,7 +136,7 @@ impl Recorder {
                 break;
             }
         }
-        // Only a client whose operations use what they make themselves leaves any.
+        // Items are left only if a client's operations use their own outputs.
         for (stream, mut items) in lists {
             items.drain(..).for_each(|item| making.give_up(stream, item));
             making.program.keep_room(items);
@@ -143,14 +144,14 @@ impl Recorder {
         Some(making.finish())
     }
 
-    /// Keeps the room that a step's items took for the next.
+    /// Keeps the memory of a step's list of items for the next step.
     fn keep_room(&mut self, items: VecDeque<Item>) {
         if self.taken.len() < MAX_KEPT_LISTS && items.capacity() <= 2 * MAX_QUEUED {
             self.taken.push(items);
         }
     }
 
-    /// A step failed: so has this, which it would have kept.
+    /// A step failed, and with it this value, which the step would have kept.
     pub fn failed(&mut self, key: &Key, failure: &Arc<Failure>) {
         if let Some(value) = self.values.get_mut(key)
             && let State::There(Place::Slot(slot)) = std::mem::replace(&mut value.state, State::Failed(failure.clone()))
@@ -159,7 +160,7 @@ impl Recorder {
         }
     }
 
-    /// The value that a step made for the door to have.
+    /// Stores the value that a step made for the door.
     pub fn came(&mut self, key: &Key, result: Result<Tensor, Failure>) {
         // Its session may be closed by now.
         let Some(value) = self.values.get_mut(key) else { return };
@@ -170,7 +171,7 @@ impl Recorder {
         }
     }
 
-    /// What is in slots of these devices is lost.
+    /// The values in the slots of these devices are lost.
     pub fn lost(&mut self, is_lost: impl Fn(u32) -> bool, failure: &Arc<Failure>) {
         for value in self.values.values_mut() {
             if let State::There(Place::Slot(slot)) = value.state
@@ -189,14 +190,14 @@ struct Making<'p> {
     step: ProgramStep,
     /// The dtype and shape of each value of the step, by its number.
     kinds: Vec<(DType, Shape)>,
-    /// What the step has made, in order, or read out of slots, each with the device where it stays.
+    /// The values that the step has made, in order, or read out of slots, each with its device.
     made: Vec<(Key, u32)>,
-    /// The places of the parts that feed what the door has.
+    /// The indices of the parts that feed values that the door has.
     fed: Vec<usize>,
 }
 
 impl Making<'_> {
-    /// Takes in the items of a stream up to one that uses what is still to be made; returns whether there was any.
+    /// Takes in the items of a stream up to one that uses a value still to be made; returns whether there was any.
     fn go_on(&mut self, stream: usize, items: &mut VecDeque<Item>) -> bool {
         let session = self.program.streams[stream].session;
         let device = self.program.device(session);
@@ -218,7 +219,7 @@ impl Making<'_> {
         any
     }
 
-    /// An item that nothing can come before.
+    /// Takes an item whose inputs no other item can make.
     fn give_up(&mut self, stream: usize, item: Item) {
         let session = self.program.streams[stream].session;
         let failure = Arc::new(Failure::invalid("an operation uses what it makes itself, or what is made after it"));
@@ -385,10 +386,11 @@ impl Making<'_> {
         }
     }
 
-    /// Gives places to what stays.
+    /// Assigns slots to the values that stay.
     fn finish(self) -> ProgramStep {
         let Making { program, mut step, kinds, made, fed } = self;
-        // Without those that would not be there if their values were in slots: what a loop makes has the same predecessors then.
+        // Without those that would not exist if their values were in slots: the values of a loop have the same predecessors
+        // then.
         let is_own = |place: &usize| fed.binary_search(place).is_err();
         let own: Vec<&Part> =
             (0..step.recipe.parts.len()).filter(is_own).map(|place| &step.recipe.parts[place]).collect();
@@ -404,7 +406,7 @@ impl Making<'_> {
                 let may_be_held = kind.bytes().is_some_and(|bytes| bytes <= MAX_HELD_BYTES)
                     && Arc::strong_count(&program.held) <= MAX_HELD_VALUES;
                 let slot = match is_fetched {
-                    // It comes to the door in any case.
+                    // It is sent to the door in any case.
                     Some(_) if may_be_held => None,
                     _ => program.slots.take((step.operations, place as u32), kind, may_be_held),
                 };

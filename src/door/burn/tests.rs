@@ -1,4 +1,4 @@
-//! What programs say becomes steps: which, in which order, and always the same ones.
+//! The steps of programs: their content and their order, which do not vary.
 
 mod served;
 
@@ -76,13 +76,13 @@ fn receive(transfer_id: u64, id: u64) -> SessionTask {
 
 /// A program with a session on each of some devices.
 fn program(devices: u32) -> Recorder {
-    // Every upload after something that computes ends a step.
+    // Every upload after an item that computes ends a step.
     let mut program = Recorder::new(0);
     (0..devices).for_each(|device| program.open(device, device, 42));
     program
 }
 
-/// Queues what a session sends, and makes the steps that are due.
+/// Queues the tasks of a session, and makes the steps that are due.
 fn steps(program: &mut Recorder, session: SessionNo, tasks: Vec<SessionTask>) -> Vec<ProgramStep> {
     tasks.into_iter().for_each(|task| program.push(session, task).unwrap());
     let next = || {
@@ -118,7 +118,7 @@ fn a_read_runs_what_its_stream_has_queued() {
     assert!(
         matches!(step.answers[..], [ref answer] if answer.request == 9 && matches!(answer.what, Answered::Read(0, _)))
     );
-    // 1 is used by what is still queued, 2 is over, 3 may be used again and has come to the door.
+    // 1 is used by an item still in the queue, 2 is released, 3 may be used again and is sent to the door.
     assert_eq!(step.kept, [Key::Tensor(0, 1)]);
     assert_eq!(step.held, [(Key::Tensor(0, 3), 0)]);
     assert!(!program.values.contains_key(&Key::Tensor(0, 2)));
@@ -141,7 +141,7 @@ fn what_is_over_frees_its_slot() {
     };
     assert_eq!(step.recipe.resident.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [slots[1], slots[0]]);
     assert_eq!(step.recipe.kept.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), slots[..1]);
-    // The other is emptied when two more steps have not taken it.
+    // The other is emptied after two more steps that have not taken it.
     let mut emptied = Vec::new();
     for i in 0..3 {
         let made = steps(&mut program, 0, vec![exp(kept(5), 10 + i), read(i, last(10 + i))]);
@@ -151,8 +151,8 @@ fn what_is_over_frees_its_slot() {
     assert_eq!(emptied, [vec![], slots[1..].to_vec(), vec![]]);
 }
 
-/// The recipes of a loop whose losses are read some iterations later; the steps are made after every so many iterations. Each
-/// request to read has the number of its iteration; those are answered, too, that were answered at once.
+/// The recipes of a loop whose losses are read `behind` iterations later; the steps are made after every `every` iterations.
+/// Each request to read has the number of its iteration; those answered at once are in the list of answers, too.
 fn read_later(behind: u64, every: u64) -> (Vec<Recipe>, Vec<(u64, bool)>) {
     let mut program = program(1);
     let id = |i: u64, n: u64| 10 * (i + 1) + n;
@@ -190,7 +190,7 @@ fn losses_that_are_read_later_are_held_and_make_no_new_steps() {
     let last = recipes.last().unwrap();
     assert_eq!((last.fetched.len(), last.kept.len()), (1, 1), "the loss, the parameter");
     assert!(recipes[recipes.len() - 14..].iter().all(|recipe| recipe == last), "{recipes:#?}");
-    // The steps are the same when they lag behind, and reads come before the values have.
+    // The steps are the same when they lag behind, and reads come before the values exist.
     for every in [2, 3, 24] {
         let (lagging, answered) = read_later(4, every);
         assert!(lagging == recipes, "{every}: {lagging:#?}");
@@ -198,7 +198,7 @@ fn losses_that_are_read_later_are_held_and_make_no_new_steps() {
     }
 }
 
-/// The recipes of a loop in which so many of a parameter's predecessors are still there when it is made.
+/// The recipes of a loop in which `by` of a parameter's predecessors still exist when it is made.
 fn outlived(by: u64) -> Vec<Recipe> {
     let mut program = program(1);
     let id = |i: u64, n: u64| 10 * (i + 1) + n;
@@ -268,7 +268,7 @@ fn a_tensor_that_another_session_has_not_sent_yet_is_waited_for() {
 fn a_read_does_not_wait_for_what_another_session_takes_later() {
     let mut program = program(2);
     assert!(steps(&mut program, 0, vec![upload(TRAINING, 1), give(kept(1), 5)]).is_empty());
-    // What is given to the first session, it takes only when the read is answered: its thread is the one that waits.
+    // The first session takes its transfer only when the read is answered: its thread is the one that waits.
     let before_upload = vec![receive(5, 20), exp(kept(20), 21), give(last(20), 6), upload(TRAINING, 22)];
     assert!(steps(&mut program, 1, before_upload).is_empty());
     let [step] = &steps(&mut program, 1, vec![add(last(22), last(21), 23), read(9, last(23))])[..] else {
@@ -285,7 +285,7 @@ fn what_depends_on_a_failure_fails_and_nothing_else() {
     let first =
         steps(&mut program, 0, vec![upload(TRAINING, 1), upload(TRAINING, 2), exp(kept(1), 3), read(0, kept(3))]);
     let failure = std::sync::Arc::new(meshtf_tensor::failure::Failure::invalid("no such row"));
-    // 2 was there before the step that fails.
+    // 2 existed before the step that fails.
     let failing = steps(&mut program, 0, vec![exp(kept(3), 4), read(1, kept(4))]);
     fail(&mut program, &failing[0], &failure);
     assert_eq!((first[0].kept.len(), first[0].held.len()), (2, 1));
@@ -293,7 +293,7 @@ fn what_depends_on_a_failure_fails_and_nothing_else() {
     let answers: Vec<bool> =
         later.iter().flat_map(|step| &step.answers).map(|answer| matches!(answer.what, Answered::Failed(_))).collect();
     assert_eq!(answers, [true, false]);
-    // What was never made fails by itself.
+    // A read of a tensor that was never made fails alone.
     let absent = steps(&mut program, 0, vec![read(4, kept(77))]);
     assert!(
         matches!(&absent[0].answers[0].what, Answered::Failed(failure) if failure.message.contains("does not exist"))
@@ -363,7 +363,7 @@ fn operations_that_use_what_they_make_are_refused() {
     let mut program = program(1);
     let [step] = &steps(&mut program, 0, vec![exp(kept(1), 1), read(5, kept(1))])[..] else { panic!("one step") };
     assert!(matches!(&step.answers[..], [answer] if matches!(answer.what, Answered::Failed(_))), "{step:?}");
-    // And those that say something else of a tensor than it is.
+    // And those that describe a tensor falsely.
     let other = TensorIr { shape: Shape::new([3]), ..kept(2) };
     let [step] = &steps(&mut program, 0, vec![upload(TRAINING, 2), exp(other, 3), read(6, kept(3))])[..] else {
         panic!("one step")
@@ -380,7 +380,7 @@ fn a_closed_session_leaves_nothing() {
     assert!(program.slots.len() > 0);
     program.close(0);
     assert!(program.values.is_empty() && program.queued() == 0 && program.slots.len() == 0);
-    // What it was to send will not come.
+    // The tensor that it was to send will not arrive.
     let waiting = steps(&mut program, 1, vec![receive(8, 20), read(1, last(20))]);
     assert!(matches!(waiting[0].answers[0].what, Answered::Failed(_)), "nobody is left to send it");
 }
@@ -403,8 +403,8 @@ fn random_operations_are_seeded_one_after_another() {
     assert_eq!(again.seeds, [[5, 3]]);
 }
 
-/// What each session sends in iterations of a training on two devices: the parameter 1 goes from device 0 to device 1, its
-/// gradient comes back, and device 0 updates it, by a rate that changes.
+/// The tasks of each session in iterations of a training on two devices: the parameter 1 is sent from device 0 to device 1, its
+/// gradient is sent back, and device 0 updates it, by a rate that changes.
 fn training(iterations: u64) -> [Vec<SessionTask>; 2] {
     let (mut main, mut other) = (vec![upload(TRAINING, 1)], Vec::new());
     for i in 0..iterations {
@@ -478,6 +478,6 @@ fn what_is_in_slots_of_a_lost_device_is_lost() {
     let failure = std::sync::Arc::new(meshtf_tensor::failure::Failure::invalid("the task is gone"));
     program.lost(|device| device == 1, &failure);
     let is_failed = |key| matches!(program.values[&key].state, State::Failed(_));
-    // What was read, the door has.
+    // The door has the values that were read.
     assert!(is_failed(Key::Tensor(1, 11)) && !is_failed(Key::Tensor(1, 12)) && !is_failed(Key::Tensor(0, 1)));
 }

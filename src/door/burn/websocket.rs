@@ -1,8 +1,8 @@
 //! The server's end of a WebSocket (RFC 6455): messages come in, frames go out.
 //!
-//! Not tokio-tungstenite's, which makes room for a whole message as soon as a client announces its length. Here whoever reads
-//! says first whether there is memory for it; a message for which there is none is read to its end and dropped, so that the
-//! client, which waits for no answer until then, can be told.
+//! Not tokio-tungstenite's, which allocates a whole message as soon as a client announces its length. The caller of this reader
+//! decides first whether there is memory for a message; a message without memory is read to its end and dropped, so that the
+//! client, which waits for no answer until then, receives the failure.
 
 use std::io;
 
@@ -11,11 +11,11 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory::{self, Reservation};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes that a read makes room for: frames of half a kilobyte, which a client's system gathers to segments of up to 64 kB.
+/// The buffer of a read in bytes: frames of half a kilobyte, which a client's system gathers into segments of up to 64 kB.
 const READ_AT_ONCE: usize = 64 << 10;
-/// As long as a message has at most this many bytes, it is taken without asking for memory.
+/// A message of at most this many bytes is received without a reservation of memory.
 const SMALL: usize = 64 << 10;
-/// Most bytes of a control frame.
+/// Maximum payload of a control frame in bytes.
 const MAX_CONTROL: usize = 125;
 
 const CONTINUED: u8 = 0;
@@ -25,12 +25,12 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// What comes in.
+/// An incoming item.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// A binary message, and as much memory again as it takes, reserved for what it is decoded to.
+    /// A binary message, and a reservation of the same number of bytes for its decoded form.
     Message(Bytes, Reservation),
-    /// There is no memory for a message. All of it has come, and was dropped.
+    /// There is no memory for a message. It was received to its end and dropped.
     Refused(Failure),
     /// To be answered with [`pong`].
     Ping(Bytes),
@@ -38,21 +38,21 @@ pub(super) enum Incoming {
     Closed,
 }
 
-/// What a frame begins with.
+/// The header of a frame.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     is_last: bool,
     opcode: u8,
     length: usize,
     mask: [u8; 4],
-    /// Its own bytes.
+    /// The size of the header itself.
     size: usize,
 }
 
 /// The header that these bytes begin with; `None` if more are needed.
 ///
 /// # Errors
-/// What no client sends.
+/// If no client sends such a header.
 fn header(bytes: &[u8]) -> Result<Option<Header>, &'static str> {
     let [first, second, rest @ ..] = bytes else { return Ok(None) };
     let (is_last, opcode) = (first & 0x80 != 0, first & 0x0f);
@@ -80,17 +80,17 @@ fn header(bytes: &[u8]) -> Result<Option<Header>, &'static str> {
     Ok(Some(Header { is_last, opcode, length, mask, size: 2 + long + 4 }))
 }
 
-/// The end from which messages come.
+/// The receiving end.
 pub(super) struct Reader<S> {
     stream: S,
     buffer: BytesMut,
 }
 
-/// A message of which not all frames have come.
+/// A message of which not all frames have arrived.
 #[derive(Default)]
 struct Part {
     bytes: BytesMut,
-    /// For what it is decoded to.
+    /// For its decoded form.
     reserved: Reservation,
     is_text: bool,
     refused: Option<Failure>,
@@ -101,8 +101,8 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         Reader { stream, buffer: BytesMut::new() }
     }
 
-    /// What comes next; of a message of more than `most` bytes that is an error. `reserve` is asked for the memory of each frame
-    /// of a large one.
+    /// The next item; a message of more than `most` bytes is an error. `reserve` is called for the memory of each frame of a
+    /// large message.
     ///
     /// # Errors
     /// If the connection breaks, or the client does not keep to the protocol.
@@ -119,7 +119,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 unmask(&mut payload, mask);
                 match opcode {
                     CLOSE => return Ok(Incoming::Closed),
-                    // In the midst of a message nobody could answer it, nor does anybody wait for that.
+                    // In the middle of a message it could not be answered, nor does a client wait for that.
                     PING if message.is_none() => return Ok(Incoming::Ping(payload.freeze())),
                     _ => continue,
                 }
@@ -133,7 +133,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 return Err(wrong(&format!("a message that exceeds the limit of {most} bytes")));
             }
             if part.refused.is_none() && part.bytes.len() + length > SMALL {
-                // For the frame, and for what it is decoded to.
+                // For the frame and its decoded form.
                 match reserve(2 * length).await {
                     Ok(reserved) => part.reserved.join(reserved),
                     Err(failure) => part.refused = Some(of_message(failure, part.bytes.len() + length)),
@@ -159,7 +159,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         }
     }
 
-    /// Whether a message that needs no memory to be asked for has come as a whole, so that [`Reader::next`] has not to wait.
+    /// Whether a whole message that needs no reservation has arrived, so that [`Reader::next`] does not have to wait.
     pub fn has_message(&self) -> bool {
         let Ok(Some(header)) = header(&self.buffer) else { return false };
         let Header { is_last, opcode, length, mask: _, size } = header;
@@ -183,7 +183,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         }
     }
 
-    /// The next `length` bytes, for which memory is reserved if they are many.
+    /// The next `length` bytes; reserves memory if they are many.
     async fn payload(&mut self, length: usize, reserved: &mut Reservation) -> io::Result<BytesMut> {
         if length <= SMALL {
             while self.buffer.len() < length {
@@ -204,7 +204,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         Ok(payload)
     }
 
-    /// Passes over the next `length` bytes.
+    /// Skips the next `length` bytes.
     async fn skip(&mut self, mut length: usize) -> io::Result<()> {
         loop {
             let here = self.buffer.len().min(length);
@@ -251,7 +251,7 @@ pub(super) async fn pong(stream: &mut (impl AsyncWrite + Unpin), payload: &[u8])
     write(stream, PONG, payload).await
 }
 
-/// Ends the connection, as far as this end sends.
+/// Closes the sending direction of the connection.
 ///
 /// # Errors
 /// If the connection breaks.
@@ -310,7 +310,7 @@ mod tests {
         (0..length).map(|i| i as u8).collect()
     }
 
-    /// What a client's bytes say, up to their end: messages with what is reserved for them, pings, refusals.
+    /// The items in a client's bytes, up to their end: messages with their reservations, pings, refusals.
     async fn read(bytes: impl AsyncRead + Unpin, most: usize, limit: usize) -> Result<Vec<String>, String> {
         let mut reader = Reader::new(bytes);
         let mut all = Vec::new();
@@ -368,7 +368,7 @@ mod tests {
                 format!("{length}, Reservation {{ bytes: {reserved} }}")
             })
             .collect();
-        // Of the one in parts, each is reserved for once the message is large.
+        // Of the one in parts, each frame is reserved once the message is large.
         wanted.push("150009, Reservation { bytes: 150009 }".to_owned());
         wanted.extend(["ping b\"here\"".to_owned(), "closed".to_owned()]);
         assert_eq!(read(&bytes[..], 1 << 20, 1 << 40).await.as_ref(), Ok(&wanted));

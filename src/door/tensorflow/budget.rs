@@ -15,8 +15,8 @@ use super::pieces::{Pieces, malformed};
 use super::unproven::{MessagePlace, Unproven};
 use crate::strangers::Origin;
 
-/// Most bytes of messages from clients that have not shown the door's token, of one and of all together: the token is
-/// in a session's first message, after the graph. At most a quarter of the process's memory budget, if it has one.
+/// Maximum size in bytes of the messages from clients that have not shown the door's token, of one and of all together: the
+/// token is in a session's first message, after the graph. At most a quarter of the process's memory budget, if it has one.
 const MAX_UNPROVEN_BYTES: usize = 256 << 20;
 const UNPROVEN_SHARE: usize = 4;
 /// Bytes per permit.
@@ -62,7 +62,7 @@ impl MessageBudget {
         Share { held: Held::Unproven(self.0.unproven.place(from)), ..self.known() }
     }
 
-    /// Decodes a message of this schema. What it takes as a message stays counted while the permit is held.
+    /// Decodes a message of this schema. The memory of the decoded message stays counted while the permit is held.
     ///
     /// # Errors
     /// InvalidArgument if it is malformed; ResourceExhausted if it exceeds the limit, alone or with others.
@@ -158,7 +158,7 @@ impl Share {
         self.cover()
     }
 
-    /// Takes from the budget for what a few bytes expand to when decoded, as if all of it had been sent.
+    /// Takes from the budget for the decoded size of a few bytes, as if all of it had been sent.
     ///
     /// # Errors
     /// ResourceExhausted if the budget is exhausted, or it exceeds the limit of one message.

@@ -1,8 +1,8 @@
-//! The connections of clients: limits on them and on the calls that wait on each, whether a session's connection is
-//! still open, and the end of connections that are idle or only send noise.
+//! The connections of clients: limits on them and on the calls that wait on each, whether a session's connection is still open,
+//! and the end of connections that are idle or only send noise.
 //!
-//! A client that has not shown the door's token counts as one of the door's [strangers](crate::strangers); if no token
-//! is required, it does until it speaks HTTP/2.
+//! A client that has not shown the door's token counts as one of the door's [unauthenticated clients](crate::strangers); if no
+//! token is required, it does until it speaks HTTP/2.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,20 +20,21 @@ use meshtf_tensor::lock::lock;
 use crate::descriptors;
 use crate::strangers::{Origin, Progress, Stranger, Strangers};
 
-/// Most connections of a door, strangers included; fewer if they would take more than half of the descriptors.
+/// Maximum number of connections of a door, unauthenticated clients included; fewer if they would take more than half of the
+/// descriptors.
 const MAX_CONNECTIONS: usize = 1024;
 const DESCRIPTORS_A_CONNECTION: usize = 2;
 /// How long a client that has not shown the token may stay connected without sending a request.
 const MAX_IDLE_UNPROVEN: Duration = Duration::from_secs(60);
-/// Most calls, from one sweep to the next, that a client may reset before sending any of their bytes.
+/// Maximum number of calls, from one sweep to the next, that a client may reset before sending any of their bytes.
 const MAX_TAKEN_BACK: u32 = 1000;
-/// Most calls of one connection whose messages have not been received yet.
+/// Maximum number of calls of one connection whose messages have not been received yet.
 const MAX_WAITING: u32 = 256;
 /// The same for a client that has not shown the token.
 const MAX_WAITING_UNPROVEN: u32 = 16;
 /// This many calls of each connection are accepted even if the door has reached its limit.
 const RESERVED_WAITING: u32 = 16;
-/// Most such calls of the whole door.
+/// Maximum number of such calls of the whole door.
 const MAX_WAITING_TOGETHER: u32 = 16 << 10;
 
 /// The connections of a door.
@@ -56,7 +57,7 @@ struct State {
     door: Arc<Door>,
     /// The peer's address.
     address: IpAddr,
-    /// Set while it is one.
+    /// Set while its client is unauthenticated.
     stranger: Mutex<Option<Stranger>>,
     is_proven: AtomicBool,
     /// Calls whose messages have not been received yet.
@@ -80,7 +81,7 @@ impl State {
         self.is_proven.load(Ordering::Relaxed)
     }
 
-    /// It no longer counts as a stranger.
+    /// Its client no longer counts as unauthenticated.
     fn proved(&self) {
         self.is_proven.store(true, Ordering::Relaxed);
         if let Some(stranger) = lock(&self.stranger).take() {
@@ -106,7 +107,7 @@ impl Connections {
         &self.0.strangers
     }
 
-    /// Admits a client if there is a place; another stranger may be evicted for it.
+    /// Admits a client if a slot is free; another unauthenticated client may be evicted for it.
     pub fn admit(&self, address: IpAddr) -> Option<ConnectionPlace> {
         let door = &self.0;
         if lock(&door.all).len() >= door.most {
@@ -148,11 +149,11 @@ impl Connections {
     }
 }
 
-/// A connection's place; the connection is open as long as this lives.
+/// A connection's slot; the connection is open as long as this lives.
 pub(super) struct ConnectionPlace {
     id: u64,
     state: Arc<State>,
-    /// Ready when it is evicted, while it is a stranger.
+    /// Ready when it is evicted, while its client is unauthenticated.
     told_to_go: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -290,11 +291,11 @@ impl Drop for Call {
     }
 }
 
-/// What a call brings beside its message.
+/// The origin of a call and its rights.
 pub(super) struct Caller {
     /// The connection it came on.
     pub connection: Option<Connection>,
-    /// Whether it may pass: nobody has to show a token, or it has.
+    /// Whether it may pass: no token is required, or it has shown the token.
     pub is_known: bool,
 }
 
@@ -315,7 +316,7 @@ mod tests {
         let connections = Connections::new(false);
         let mut places: Vec<ConnectionPlace> = (0..3).map(|_| connections.admit(NEAR).unwrap()).collect();
         places[1].connection().prove();
-        // Many more than an address has places; evicted ones leave.
+        // Many more than an address has slots; evicted clients leave.
         for _ in 0..300 {
             places.push(connections.admit(NEAR).unwrap());
             places.retain_mut(|place| !is_ended(place));

@@ -1,6 +1,6 @@
 //! Feeds in a client's messages: elements are read from the network directly into their tensor.
 //!
-//! What a few bytes would expand to is counted, and checked against the graph, before it is allocated.
+//! The size that a few bytes would expand to is counted, and checked against the graph, before it is allocated.
 
 use bytes::BufMut;
 use meshtf_graph::graphdef::weigh::{Field, SHAPE, Schema, TENSOR as TENSOR_SCHEMA, weigh};
@@ -17,11 +17,11 @@ use super::tensor::{CONTENT, Name, TENSOR};
 
 /// Larger messages are decoded on threads that may block.
 const AT_ONCE: usize = 256 << 10;
-/// Most bytes of a feed besides its tensor: its name.
+/// Maximum size of a feed without its tensor in bytes: its name.
 const MAX_NAME_BYTES: usize = 64 << 10;
-/// Most memory of a decoded shape; no shape has more dimensions.
+/// Maximum memory of a decoded shape; no shape has more dimensions.
 const MAX_HEAD_BYTES: usize = 1 << 20;
-/// Most memory allocated for a tensor that is only announced; more when this much has been received.
+/// Maximum memory allocated for a tensor that is only announced; more when this much has been received.
 const CLAIMED: usize = 16 << 20;
 
 /// The fields of a TensorProto except its elements.
@@ -105,7 +105,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The tensor of a message that states its elements one by one, or one value for all of them: a few bytes can ask
+    /// The tensor of a message that states its elements one by one, or one value for all of them: a few bytes can request
     /// for any amount of memory, which is counted before it is allocated.
     async fn stated(&self, rope: &mut Rope, stated: Vec<u8>, packed: Vec<u8>, name: &str) -> Result<Tensor> {
         let mut elements = 0;
@@ -310,11 +310,11 @@ mod tests {
         let content = |length| tensor_to_proto(&Tensor::zeros(DType::F32, vec![length]).unwrap()).encode_to_vec();
         check(content(1 << 20), true).await;
         check(content((1 << 20) - 1), false).await;
-        // A small feed is left to the session, whose error says more.
+        // A small feed is left to the session, whose error explains more.
         check(splat(DType::F32, 2, one()), true).await;
     }
 
-    /// Fields are decoded once: a message of many parts costs what its bytes cost.
+    /// Fields are decoded once: a message of many parts costs as much as its bytes.
     #[tokio::test]
     async fn fields_before_many_parts_are_not_decoded_for_each() {
         let readers = Readers::new(1);

@@ -1,7 +1,7 @@
 //! gRPC's unary calls, as TensorFlow's clients make them: a request of one message, a response of one message and a
 //! status.
 //!
-//! tonic's own codecs copy a message once on the way in and once on the way out; here large tensors are read from the
+//! tonic's own codecs copy a message once on the way in and once on the way out; this module reads large tensors from the
 //! pieces they arrive in and sent from their own memory. Connections, streams and HTTP/2's limits are tonic's.
 
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ use super::tensor::Outgoing;
 const HEADER: usize = 5;
 /// A call times out at most this long before its client's own limit.
 const EARLY: Duration = Duration::from_millis(50);
-/// Most bytes of an error's text in a header, escaped; clients accept some thousand bytes of headers.
+/// Maximum size of an error's text in a header in bytes, escaped; clients accept some thousand bytes of headers.
 const MAX_STATUS_TEXT: usize = 2048;
 
 /// Serves the calls of one connection's streams.
@@ -98,7 +98,7 @@ impl Begun {
                 _ => service.budget().known(),
             };
             let message = Rope::open(body, share).await;
-            // From here on a call that is reset no longer counts as noise.
+            // From now on a call that is reset no longer counts as noise.
             call.iter_mut().for_each(Call::has_begun);
             let message = message?.in_call(call);
             Box::pin(service.call(method, message, &caller)).await

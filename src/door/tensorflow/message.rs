@@ -1,5 +1,5 @@
-//! The methods and messages of TensorFlow's `MasterService`, with its field numbers. Only fields that meshtf reads or
-//! writes are here; others are skipped.
+//! The methods and messages of TensorFlow's `MasterService`, with its field numbers. Only fields that meshtf reads or writes
+//! are defined; others are skipped.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub struct ConfigProto {
     pub allow_soft_placement: bool,
     #[prost(bool, tag = "8")]
     pub log_device_placement: bool,
-    /// Most milliseconds that an operation on the session may take; 0 for no limit.
+    /// Time limit of an operation on the session in milliseconds; 0 for no limit.
     #[prost(int64, tag = "11")]
     pub operation_timeout_in_ms: i64,
     #[prost(bool, tag = "15")]
@@ -135,15 +135,15 @@ pub struct RunOptions {
     pub trace_level: i32,
     #[prost(int64, tag = "2")]
     pub timeout_in_ms: i64,
-    /// A pool of threads, which sessions on servers have not; less than [`MANY_STEPS`]: see there.
+    /// A pool of threads, which sessions on servers do not have; a value below [`MANY_STEPS`] is a number of steps: see there.
     #[prost(int32, tag = "3")]
     pub inter_op_thread_pool: i32,
     #[prost(bool, tag = "5")]
     pub output_partition_graphs: bool,
 }
 
-/// A run takes as many steps, one after the other, as its pool of threads is less than this. So what `meshtf tf` starts asks for
-/// the steps of a queue runner: clients of every age pass that field on, and TensorFlow's servers do without it.
+/// A run takes as many steps, one after the other, as its pool of threads is less than this. So programs under `meshtf tf`
+/// request the steps of a queue runner: clients of every age pass that field on, and TensorFlow's servers ignore it.
 pub const MANY_STEPS: i32 = -733_100_000;
 
 impl RunOptions {
@@ -153,7 +153,7 @@ impl RunOptions {
         u64::try_from(less).unwrap_or(0).max(1)
     }
 
-    /// Whether the client is to learn what ran.
+    /// Whether the client requests a trace.
     pub fn is_traced(&self) -> bool {
         self.trace_level > 0 || self.output_partition_graphs
     }
@@ -174,7 +174,7 @@ pub struct RunStepResponse {
 pub struct RunMetadata {
     #[prost(message, optional, tag = "1")]
     pub step_stats: Option<StepStats>,
-    /// What each device ran, as a graph.
+    /// The nodes that each device ran, as a graph.
     #[prost(message, repeated, tag = "3")]
     pub partition_graphs: Vec<GraphDef>,
 }
@@ -339,7 +339,7 @@ pub(super) fn milliseconds(limit: i64) -> Option<Duration> {
     u64::try_from(limit).ok().filter(|&limit| limit > 0).map(Duration::from_millis)
 }
 
-/// The failure's text as TensorFlow's clients read it: they look for the node between its double braces.
+/// The failure's text as TensorFlow's clients read it: they search for the node between its double braces.
 pub(super) fn described(failure: &Failure) -> String {
     let mut text = failure.message.clone();
     let place = [failure.op.as_deref().map(|op| format!("op {op}")), failure.device.clone().or(failure.task.clone())];

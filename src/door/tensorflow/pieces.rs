@@ -23,7 +23,7 @@ impl Pieces {
         }
     }
 
-    /// The first `length` bytes, which must be there.
+    /// The first `length` bytes, which must exist.
     fn split_to(&mut self, mut length: usize) -> Pieces {
         let mut front = Pieces::default();
         self.length -= length;

@@ -1,6 +1,6 @@
 //! Decodes large messages on threads that may block, a few at once.
 //!
-//! So clients cannot keep the threads busy that carry everybody's messages.
+//! This keeps clients from occupying the threads that carry the messages of all connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Readers {
     /// Does the work in its turn.
     ///
     /// # Errors
-    /// What the work fails with; ResourceExhausted if no turn is free in time; Internal if it panics.
+    /// The failure of the work; ResourceExhausted if no turn is free in time; Internal if it panics.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         let turn = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.0).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {

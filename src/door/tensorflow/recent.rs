@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Most keys of evicted entries that are remembered.
+/// Maximum number of keys of evicted entries that are remembered.
 const MAX_REMEMBERED: usize = 4096;
 
 pub(super) struct RecentlyUsed<K, V> {
@@ -50,7 +50,7 @@ impl<K: Hash + Eq + Clone, V> RecentlyUsed<K, V> {
         self.gone.iter().any(|gone| gone.borrow() == key)
     }
 
-    /// Evicts entries until there is a place, and returns them. Those with the lowest rank go first, among these the
+    /// Evicts entries until a slot is free, and returns them. Those with the lowest rank are evicted first, among these the
     /// least recently used; those without a rank stay.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl<K: Hash + Eq + Clone, V> RecentlyUsed<K, V> {
         Ok(out)
     }
 
-    /// Inserts an entry; there must be a place.
+    /// Inserts an entry; a slot must be free.
     pub fn insert(&mut self, key: K, value: V) {
         self.clock += 1;
         self.entries.insert(key, Entry { value, used: self.clock });

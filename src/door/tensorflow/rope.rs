@@ -1,7 +1,7 @@
 //! A message as it arrives from the network: pieces, each freed as soon as it has been read.
 //!
-//! So a message of half a gigabyte is never in memory as bytes: it is decoded while it arrives. Reading never waits
-//! long for a silent client, nor blocks a thread that others need for long.
+//! So a message of half a gigabyte is never in memory as bytes: it is decoded while it arrives. Reading never waits long for a
+//! silent client, nor blocks a thread that other tasks need for long.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ const SLOWEST: u64 = 4 << 10;
 const LONGEST_UNPROVEN: Duration = Duration::from_secs(60);
 /// The flag and the length before each message.
 const HEADER: usize = 5;
-/// Most bytes of a varint, and so of a key or a length.
+/// Maximum size of a varint in bytes, and so of a key or a length.
 const VARINT: usize = 10;
-/// Bytes at the start of a message in which the session's handle is searched; in ours it ends at 34.
+/// Bytes at the start of a message in which the session's handle is searched; in meshtf's own requests it ends at 34.
 const START: usize = 64;
 /// Longer messages are searched on threads that may block.
 const SEARCHED_AT_ONCE: usize = 64 << 10;
@@ -83,7 +83,7 @@ impl Rope {
         &mut self.share
     }
 
-    /// Takes from the budget for what some bytes of the message expand to when decoded.
+    /// Takes from the budget for the decoded size of some bytes of the message.
     ///
     /// # Errors
     /// ResourceExhausted if the budget is exhausted.
@@ -91,7 +91,7 @@ impl Rope {
         self.share.expand(self.received, bytes)
     }
 
-    /// Waits for the whole message, and returns what has not been read, without consuming it.
+    /// Waits for the whole message, and returns the unread part, without consuming it.
     ///
     /// # Errors
     /// InvalidArgument if it is truncated.

@@ -35,7 +35,7 @@ const OTHER_CLUSTER_WAIT: Duration = Duration::from_millis(1500);
 const MESSAGES_UNDER_WAY: usize = 4;
 /// How long a client may pause in the middle of a message.
 const MAX_SILENCE: Duration = Duration::from_secs(20);
-/// Most bytes of a request without its graph or feeds: names.
+/// Maximum size in bytes of a request without its graph or feeds: names.
 const MAX_NAMES_BYTES: usize = 8 << 20;
 /// Memory per such byte when decoded, at most: a name of two bytes becomes a string in a list that grows by doubling.
 const NAMES_GROW: usize = 24;
@@ -248,7 +248,7 @@ impl MasterService {
             device_filters: filters.clone(),
             // TensorFlow's placement of nodes without a device.
             prefers_gpu: true,
-            // TensorFlow's clients restore lost state, and learn from the session's end that they must.
+            // TensorFlow's clients restore lost state, and recognize by the session's end that they must.
             ends_with_its_tasks: true,
             ..SessionOptions::default()
         };

@@ -20,11 +20,11 @@ use super::recent::{Full, RecentlyUsed};
 use super::trace::metadata;
 use crate::session::{PartialRun, Session, Steps};
 
-/// Most callables of one session.
+/// Maximum number of callables of one session.
 const MAX_CALLABLES: usize = 4096;
-/// Most partial runs of one session: fewer than there are lanes, so that one may begin before another ends.
+/// Maximum number of partial runs of one session: fewer than there are lanes, so that one may begin before another ends.
 const MAX_PARTIAL_RUNS: usize = 250;
-/// Most steps that one call may ask for. `meshtf tf` asks for 1,000.
+/// Maximum number of steps that one call may request. `meshtf tf` requests 1,000.
 const MAX_STEPS: u64 = 10_000;
 
 pub(super) struct DoorSession {
@@ -76,7 +76,7 @@ impl Placeholders {
 }
 
 /// The nodes of a GraphDef as a TensorFlow client means them: relative file names are relative to the program's folder,
-/// since the program looks for its checkpoints itself.
+/// since the program searches for its checkpoints itself.
 pub(super) fn stated(library: &Library, graph_def: GraphDef) -> Result<(Vec<NodeDef>, Growth)> {
     let (mut nodes, growth) = library.expanded(graph_def)?;
     name_files_from_working_folder(&mut nodes);
@@ -100,7 +100,7 @@ fn name_files_from_working_folder(nodes: &mut [NodeDef]) {
     }
 }
 
-/// Whether a node uses files, or one in a function that it has may: what has none is not copied.
+/// Whether a node uses files, or a function that it calls may: nodes without files are not copied.
 fn may_use_files(node: &NodeDef) -> bool {
     let in_function =
         |attr: &Attr| attr.held_functions().iter().any(|function| function.nodes.iter().any(may_use_files));
@@ -118,7 +118,7 @@ pub(super) struct Callable {
     pub feed: Vec<String>,
     pub fetch: Vec<String>,
     pub target: Vec<String>,
-    /// Tensors that others are fed with.
+    /// Tensors that other tensors are fed with.
     pub connected: Vec<(String, String)>,
     pub options: RunOptions,
 }
@@ -179,7 +179,7 @@ impl DoorSession {
         lock(&self.seen).at.elapsed()
     }
 
-    /// Checks that a value of this dtype and shape may be fed to a tensor, as far as the graph says.
+    /// Checks that a value of this dtype and shape may be fed to a tensor, as far as the graph specifies it.
     ///
     /// # Errors
     /// InvalidArgument if it may not.
@@ -240,14 +240,14 @@ impl DoorSession {
         self.step(names, feeds, request.fetch, request.target, &options).await
     }
 
-    /// Runs targets many times, each time to its end before the next begins, until one fails: what took place until then stays.
+    /// Runs targets many times, each time to its end before the next begins, until one fails: the effects until then stay.
     async fn steps(&self, targets: Vec<String>, options: &RunOptions) -> Result<()> {
         let signature = Signature { feeds: Vec::new(), fetches: Vec::new(), targets, mode: Mode::Whole };
         let first = self.within(options, self.session.step(signature.clone(), Vec::new())).await?;
         let rest = options.steps() - 1;
         if first.summary.devices.len() == 1 && self.limit(options).is_none() {
-            // One device runs them one after the other by itself. Several would run ahead of each other: when one failed, what
-            // another had taken out of a queue for a later step would be lost.
+            // One device runs them one after the other by itself. Several would run ahead of each other: when one failed,
+            // elements that another had taken out of a queue for a later step would be lost.
             let targets: Vec<&str> = signature.targets.iter().map(String::as_str).collect();
             return self
                 .session
@@ -326,7 +326,7 @@ impl DoorSession {
         let Callable { feed, fetch, target, connected, options } = &*callable;
         let (mut names, mut feeds) = (feed.clone(), feeds);
         if !connected.is_empty() {
-            // A step of their own computes them, and the callable's is fed with them.
+            // A separate step computes them, and the callable's step is fed with them.
             let (from, to): (Vec<String>, Vec<String>) = connected.iter().cloned().unzip();
             let computed = self.step(names.clone(), feeds.clone(), from, Vec::new(), options).await?;
             names.extend(to);
@@ -350,7 +350,7 @@ impl DoorSession {
         Ok(handle)
     }
 
-    /// Cancels the least recently continued partial run if there is no place for one more.
+    /// Cancels the least recently continued partial run if no lane is free.
     fn evict_for_a_partial_run(&self) -> Result<()> {
         let is_idle = |run: &Arc<PartialRun>| (Arc::strong_count(run) == 1).then_some(0);
         let cancelled = lock(&self.partial).evict_for_one_more(is_idle);

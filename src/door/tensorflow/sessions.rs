@@ -11,12 +11,12 @@ use super::connection::Connection;
 use super::recent::{Full, RecentlyUsed};
 use super::session::DoorSession;
 
-/// Most sessions that are open at once.
+/// Maximum number of sessions that are open at once.
 const MAX_SESSIONS: usize = 1024;
-/// How long a session stays after its client's last connection ended and its last call was made, if its place is not
-/// needed: clients close idle connections and come back.
+/// How long a session stays after its client's last connection ended and its last call was made, if its slot is not needed:
+/// clients close idle connections and come back.
 const ORPHAN_KEPT: Duration = Duration::from_secs(2 * 60 * 60);
-/// How long a connected client's session must be unused before another client may get its place.
+/// How long a connected client's session must be unused before another client may get its slot.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(super) struct Sessions(Mutex<RecentlyUsed<String, Arc<DoorSession>>>);
@@ -47,7 +47,7 @@ impl Sessions {
         Err(Failure::new(Code::Aborted, why))
     }
 
-    /// Evicts sessions, so that there is a place for one more over this connection.
+    /// Evicts sessions, so that a slot is free for one more over this connection.
     ///
     /// # Errors
     /// ResourceExhausted if no session can be evicted.

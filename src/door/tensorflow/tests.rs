@@ -118,7 +118,7 @@ async fn a_session_runs_and_ends() {
     let y = meshtf_graph::graphdef::tensor_from_proto(ran.tensor[0].tensor.clone().unwrap()).unwrap();
     assert_eq!(y, Tensor::vector(vec![2f32, 3.0]));
 
-    // Errors are in the status, or in the body if the client asks for that.
+    // Errors are in the status, or in the body if the client requests that.
     assert_eq!(door.run(&step, &[]).await.unwrap_err().0, Code::InvalidArgument);
     let in_body = RunStepRequest { store_errors_in_response_body: true, ..step.clone() };
     let told = door.run(&in_body, &[]).await.unwrap();

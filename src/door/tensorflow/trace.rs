@@ -1,4 +1,4 @@
-//! What the devices ran, as the step stats that TensorFlow's `timeline` displays.
+//! The trace of the devices, as the step stats that TensorFlow's `timeline` displays.
 
 use std::collections::HashSet;
 

@@ -1,8 +1,8 @@
 //! The budget for messages of clients that have not shown the door's token: which of them is evicted when it is
 //! exhausted.
 //!
-//! It is the largest message of the address that holds the most; if that is the message that asks for more, it is
-//! refused. So a client that exhausts the budget excludes nobody elsewhere, and nobody at its address with a small
+//! The largest message of the address that holds the most is evicted; if that is the message that requests more, it is refused.
+//! So a client that exhausts the budget excludes no client at another address, and none at its own address with a small
 //! message.
 
 use std::collections::BTreeMap;
@@ -49,12 +49,12 @@ impl Unproven {
         Arc::new(Unproven { most, table: Mutex::default() })
     }
 
-    /// Most bytes of one message, and of all.
+    /// Maximum size in bytes of one message, and of all.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// An empty place for a message from this address.
+    /// An empty share for a message from this address.
     pub fn place(self: &Arc<Self>, from: Option<Origin>) -> MessagePlace {
         let go = Arc::new(Notify::new());
         let mut table = lock(&self.table);
@@ -74,7 +74,7 @@ impl Table {
             *together.entry(held.from).or_default() += held.bytes + asks(other);
         }
         let can_go = self.here.iter().filter(|(other, held)| **other == number || !held.is_whole);
-        // Among equals the one that asks.
+        // Among equals the message that requests more.
         let most = can_go.max_by_key(|&(&other, held)| (together[&held.from], held.bytes + asks(other), asks(other)));
         most.map(|(&other, _)| other).filter(|&other| other != number)
     }
@@ -87,7 +87,7 @@ impl Table {
 }
 
 impl MessagePlace {
-    /// Makes it hold at least `bytes`; others may be evicted for that.
+    /// Makes it hold at least `bytes`; other messages may be evicted for that.
     ///
     /// # Errors
     /// ResourceExhausted if this one is evicted.
@@ -162,11 +162,11 @@ mod tests {
         let other = budget.place(from(2));
         other.cover(30).unwrap();
         assert!(was_told_to_go(&large) && large.cover(1).is_err());
-        // Its place is free at once.
+        // Its share is free at once.
         other.cover(60).unwrap();
         let third = budget.place(from(3));
         third.cover(40).unwrap();
-        // The address that holds the most is the one that asks.
+        // The address that holds the most is the one that requests more.
         assert!(other.cover(61).is_err() && !was_told_to_go(&other) && !was_told_to_go(&third));
         drop(other);
         third.cover(100).unwrap();
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(crowd.iter().filter(|place| was_told_to_go(place)).count(), 5);
         // Half each.
         assert!(client.cover(51).is_err());
-        // One of the crowd that asks for more is evicted itself if none is larger.
+        // One of the crowd that requests more is evicted itself if none is larger.
         let last = crowd.iter().find(|place| place.bytes() > 0).unwrap();
         assert!(last.cover(16).is_err());
     }

@@ -46,7 +46,7 @@ impl Stream for Incoming {
                 self.pause = None;
             }
             match ready!(self.listener.poll_accept(context)) {
-                // A client for which there is no place is disconnected.
+                // A client without a free slot is disconnected.
                 Ok((stream, from)) => {
                     if prepare(&stream).is_ok()
                         && let Some(place) = self.connections.admit(from.ip())
@@ -177,7 +177,7 @@ mod tests {
     async fn an_evicted_connection_neither_reads_nor_writes() {
         let connections = Connections::new(false);
         let (_near, mut wire) = ends(&connections).await;
-        // More than an address has places.
+        // More than an address has slots.
         let crowd = async {
             (0..300)
                 .filter_map(|_| connections.admit(std::net::Ipv4Addr::LOCALHOST.into()))

@@ -1,5 +1,5 @@
-//! The port of the door: HTTP. `/` is the page, `/events` what it follows (with `?session=ID&master=TASK` that session too),
-//! `/mesh` one picture, `/metrics` for Prometheus.
+//! The port of the door: HTTP. `/` is the page, `/events` the events that it follows (with `?session=ID&master=TASK` those of
+//! that session too), `/mesh` one picture, `/metrics` for Prometheus.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
@@ -29,7 +29,7 @@ use crate::strangers::{Progress, Stranger};
 
 /// How long a request and its answer may take, unless it follows the mesh.
 const MAX_REQUEST: Duration = Duration::from_secs(10);
-/// Most bytes of a request's head.
+/// Maximum size of a request's head in bytes.
 const MAX_HEAD: usize = 16 << 10;
 const PAGE: &str = concat!(
     include_str!("page.html"),
@@ -38,7 +38,7 @@ const PAGE: &str = concat!(
     include_str!("session.js"),
     "</script>\n"
 );
-/// The page has its script and style in itself, and connects to nothing but this port.
+/// The page contains its script and style, and connects to no other port.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -49,7 +49,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// The place of a connection among the strangers, until it has shown that it may pass.
+/// The slot of a connection among the unauthenticated clients, until it has presented the token.
 type Place = Arc<Mutex<Option<Stranger>>>;
 
 /// Accepts clients until it is dropped.
@@ -60,7 +60,7 @@ pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
     .await;
 }
 
-/// One request and its answer: who follows the mesh has no place among the strangers any more.
+/// One request and its answer: a connection that follows the mesh has no slot among the unauthenticated clients any more.
 async fn connection(door: Arc<Serving>, stream: TcpStream, stranger: Stranger) {
     let told_to_go = stranger.told_to_go();
     let place: Place = Arc::new(Mutex::new(Some(stranger)));
@@ -101,7 +101,7 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
     }
     match *request.method() {
         Method::GET => {}
-        // Without a body, which hyper leaves out; nobody follows by it.
+        // Without a body, which hyper omits; a follower does not use this method.
         Method::HEAD if path != "/events" => {}
         Method::HEAD => return response(StatusCode::OK, EVENTS, Full::default().boxed_unsync()),
         _ => {
@@ -136,8 +136,8 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
     }
 }
 
-/// Pictures as server-sent events, for as long as the other end reads them: the latest one whenever it is ready.
-/// With each comes what is new of the session that is named.
+/// Pictures as server-sent events, for as long as the other end reads them: the latest one whenever it is ready. Each comes
+/// with the changes of the session that is named.
 fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
     let mut pictures = door.pictures.subscribe();
     pictures.mark_changed();
@@ -147,7 +147,7 @@ fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
         loop {
             pictures.changed().await.ok()?;
             let picture = Arc::clone(&pictures.borrow_and_update());
-            // None is there before the first.
+            // There is no picture before the first.
             if !picture.is_empty() {
                 let mut events = format!("data: {picture}\n\n");
                 if let Some(watcher) = &mut watcher {
@@ -161,12 +161,12 @@ fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
     response(StatusCode::OK, EVENTS, StreamBody::new(events).boxed_unsync())
 }
 
-/// A page of the web must not read this port by way of the browser on the user's own machine: neither as another origin, nor
-/// under a name of its own that leads to this machine's address, which only a token rules out.
+/// A page of the web must not read this port through the browser on the user's own machine: neither as another origin, nor
+/// under its own host name that resolves to this machine's address, which only a token rules out.
 fn check_origin(headers: &HeaderMap, path: &str, has_token: bool) -> Result<(), String> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(HOST).unwrap_or_default();
-    // Of an image, say, browsers do not tell the origin. Links to the page may be anywhere.
+    // Browsers do not send the origin of an image request, for example. Links to the page may be anywhere.
     let is_cross_site = path != "/" && text(SEC_FETCH_SITE) == Some("cross-site");
     if is_cross_site || text(ORIGIN).is_some_and(|origin| origin != format!("http://{host}")) {
         return Err("refused: the request comes from another website\n".to_owned());
@@ -218,7 +218,7 @@ fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body
         (CACHE_CONTROL, "no-store"),
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        // The address may have the token in it.
+        // The address may contain the token.
         (REFERRER_POLICY, "no-referrer"),
     ];
     response.headers_mut().extend(headers.map(|(name, value)| (name, HeaderValue::from_static(value))));

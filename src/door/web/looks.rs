@@ -1,4 +1,4 @@
-//! Those who look into one session: what it does is asked once for all of them, and each is sent what is new to it.
+//! Inspection of one session by several followers: the session is queried once for all of them, and each receives the changes.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -42,17 +42,17 @@ pub fn named(query: &str) -> std::result::Result<Option<Key>, String> {
     }
 }
 
-/// The sessions that somebody looks into.
+/// The sessions that followers inspect.
 #[derive(Default)]
 pub struct Looks(Mutex<HashMap<Key, Weak<Watch>>>);
 
-/// A session that somebody looks into.
+/// A session that followers inspect.
 pub struct Watch {
     key: Key,
     told: Recent<Told>,
 }
 
-/// What a session told, as the data of events. What changes seldom has its number.
+/// A session's answer, as the data of events. The parts that change seldom have numbers.
 #[derive(Clone, Default)]
 struct Told {
     curves: Arc<str>,
@@ -60,7 +60,7 @@ struct Told {
     step: (Option<u64>, Arc<str>),
 }
 
-/// Somebody who looks into a session, and what they were sent of it.
+/// A follower of a session, and the parts it has received.
 pub struct Watcher {
     watch: Arc<Watch>,
     plan: Option<Option<u32>>,
@@ -68,7 +68,7 @@ pub struct Watcher {
 }
 
 impl Looks {
-    /// One more looks into a session.
+    /// Adds a follower of a session.
     pub fn watcher(&self, key: Key) -> Watcher {
         let mut all = lock(&self.0);
         all.retain(|_, watch| watch.strong_count() > 0);
@@ -83,7 +83,7 @@ impl Looks {
 }
 
 impl Watch {
-    /// What the session told less than `age` ago, or tells now. Cancel-safe.
+    /// The session's answer of less than `age` ago, or a new one. Cancel-safe.
     async fn told(&self, node: &Node, age: Duration) -> Told {
         let (task, session) = &self.key;
         let ask = async |last: Option<Told>| {
@@ -98,7 +98,7 @@ impl Watch {
 }
 
 impl Told {
-    /// What is known when a session told this after that.
+    /// The data after this answer of the session.
     fn and(mut self, session: SessionId, look: Result<SessionLook>) -> Told {
         let id = session.to_string();
         let look = match look {
@@ -129,7 +129,7 @@ impl Told {
 }
 
 impl Watcher {
-    /// Adds the events that tell what is new.
+    /// Adds the events for the changes.
     pub async fn add_events(&mut self, node: &Node, age: Duration, to: &mut String) {
         let Told { curves, plan, step } = self.watch.told(node, age).await;
         let mut event = |name: &str, data: &str| {
@@ -147,7 +147,7 @@ impl Watcher {
     }
 }
 
-/// `worker/0 CPU:0`, as the page has devices.
+/// `worker/0 CPU:0`: the page's form of a device.
 fn device(name: &DeviceName) -> String {
     format!("{} {}:{}", name.task.short(), name.kind.name(), name.index)
 }

@@ -1,5 +1,5 @@
-//! What a node tells of itself in the text format of Prometheus (version 0.0.4). It is a dozen gauges and
-//! counters of one snapshot, which takes no registry, and so no library.
+//! The metrics of a node in the text format of Prometheus (version 0.0.4): a dozen gauges and counters of one snapshot, which
+//! needs no registry, and so no library.
 
 use std::fmt::Write as _;
 
@@ -178,7 +178,7 @@ impl Text {
     }
 }
 
-/// A label's value as the format wants it.
+/// A label's value, escaped for the format.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -309,7 +309,7 @@ mod tests {
         let panels = dashboard["panels"].as_array().unwrap().iter();
         let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
         let asked: BTreeSet<&str> = targets.flat_map(|target| named(target["expr"].as_str().unwrap())).collect();
-        // The rate of the steps done tells more: it misses none between two looks.
+        // The rate is left out: the number of steps is more exact, since it misses none between two scrapes.
         let spared = BTreeSet::from(["meshtf_steps_per_second"]);
         assert_eq!(asked, &metrics - &spared, "docs/grafana.json");
     }

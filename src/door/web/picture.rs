@@ -1,4 +1,5 @@
-//! The mesh at one moment, as the page takes it: every node with its devices, sessions and variables, and the links between them.
+//! The mesh at one moment, as the page takes it: every node with its devices, sessions and variables, and the links between
+//! them.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::protocol::Cluster;
 use crate::protocol::look::Fetched;
 use crate::protocol::status::{LinkState, NodeStatus};
 
-/// How long a node gets to tell how it fares.
+/// How long a node may take to report its status.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Asks every node that is up.

@@ -1,4 +1,4 @@
-//! A value that many ask for and that is made for all of them together.
+//! A value that several callers request and that is made once for all of them.
 
 use std::time::Duration;
 

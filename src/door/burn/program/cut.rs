@@ -1,4 +1,4 @@
-//! Which part of a program's queues becomes the next step.
+//! The part of a program's queues that becomes the next step.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -9,7 +9,7 @@ const IDLE: u32 = 4;
 /// After this many, a stream with an empty queue is forgotten: its thread may be gone.
 const FORGOTTEN: u32 = 1024;
 
-/// A step that is due: all of a stream before an item.
+/// A step that is due: all items of a stream before a given one.
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
     pub stream: usize,
@@ -21,32 +21,32 @@ pub(super) struct Mark {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Somebody reads.
+    /// A client reads.
     Read,
-    /// So much is queued.
+    /// The queue has reached its limit.
     Full,
-    /// The stream goes on to upload.
+    /// The stream continues with an upload.
     Over,
 }
 
-/// How far each stream goes into a step, by stream.
+/// The end of each stream's items in a step, by stream.
 type Cut = BTreeMap<usize, u64>;
 
 impl Recorder {
-    /// What the next step takes out of the queues, stream by stream, if one is due that does not have to wait.
+    /// Takes the next step's items out of the queues, stream by stream, if a step is due that does not have to wait.
     pub fn cut(&mut self) -> Option<Vec<(usize, VecDeque<Item>)>> {
         let streams = &self.streams;
         self.marks.retain(|mark| {
             let stream = &streams[mark.stream];
             let left = mark.before.saturating_sub(stream.front) as usize;
-            // Another step may have computed all that this one was to.
+            // Another step may have computed all items of this one.
             match mark.why {
                 Why::Read | Why::Full => left > 0,
                 Why::Over => stream.items.iter().take(left).any(|item| item.work.computes()),
             }
         });
-        // A stream's marks come in turn; but one of somebody who reads does not wait for one that waits for what another session
-        // takes: that session may do so only when the read is answered.
+        // A stream's marks are handled in turn; but a mark of a read does not wait for one that waits for another session to
+        // take a tensor: that session may do so only when the read is answered.
         let mut waiting = HashSet::new();
         let ready = self.marks.iter().enumerate().find_map(|(i, mark)| {
             if mark.why == Why::Over && waiting.contains(&mark.stream) {
@@ -74,7 +74,8 @@ impl Recorder {
         Some(taken.collect())
     }
 
-    /// Cares for the streams that are not in a step: the tensors they dropped would stay forever if they are never read again.
+    /// Handles the streams that are not in a step: the tensors they dropped would stay forever if the streams are never read
+    /// again.
     fn pass(&mut self, cut: &mut Cut) {
         for (i, stream) in self.streams.iter_mut().enumerate() {
             if cut.contains_key(&i) {
@@ -103,7 +104,7 @@ impl Recorder {
         }
     }
 
-    /// How far each stream has to go into the step of a mark; `None` if that has to wait.
+    /// The end of each stream's items in the step of a mark; `None` if the mark has to wait.
     fn closure(&self, mark: &Mark) -> Option<Cut> {
         let mut cut = Cut::new();
         let mut open = mark.also.clone();
@@ -129,7 +130,8 @@ impl Recorder {
                 }
             }
         }
-        // Nobody waits for this one: what it sends to another session is a part of that one's step, which is to come.
+        // No client waits for this one: the tensors that it sends to another session are part of that session's step, which
+        // will follow.
         let sends = |(&stream, &before): (&usize, &u64)| {
             let queue = &self.streams[stream];
             (queue.front..before).any(|at| {

@@ -1,4 +1,4 @@
-//! What is queued: the items of each stream, in order.
+//! Queues: the items of each stream, in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::value::Key;
 use crate::door::burn::form::Form;
 use crate::door::burn::message::RequestId;
 
-/// What is queued.
+/// An item of a queue.
 #[derive(Debug)]
 pub(in crate::door::burn) struct Item {
     pub work: Work,
-    /// What it uses, and whether that is the last use.
+    /// Its inputs, and whether this is the last use of each.
     pub inputs: SmallVec<[(Key, bool); 2]>,
     pub outputs: SmallVec<[Key; 1]>,
 }
@@ -32,9 +32,9 @@ pub(in crate::door::burn) enum Work {
     Alias,
     /// Its output is its inputs, reduced.
     Reduce(ReduceOperation),
-    /// It ends a tensor.
+    /// It releases a tensor.
     Drop,
-    /// It cannot be done.
+    /// It cannot be computed.
     Refused(Arc<Failure>),
     Read(RequestId, Box<TensorIr>),
     Sync(RequestId),
@@ -51,13 +51,13 @@ pub(in crate::door::burn) struct Stream {
     pub(super) items: VecDeque<Item>,
     /// The number of the first item.
     pub(super) front: u64,
-    /// The first item since the last mark that computes something.
+    /// The first item that computes since the last mark.
     pub(super) computes_from: Option<u64>,
-    /// Where the last mark is.
+    /// The position of the last mark.
     pub(super) marked: u64,
-    /// Bytes that were uploaded since.
+    /// Bytes uploaded since then.
     pub(super) uploaded: usize,
-    /// How many steps have had nothing of it.
+    /// The number of steps without an item of it.
     pub(super) idle: u32,
 }
 
@@ -66,7 +66,7 @@ impl Stream {
         self.front + self.items.len() as u64
     }
 
-    /// Takes out what is before an item, to the end of `taken`.
+    /// Moves the items before a given one to the end of `taken`.
     pub(super) fn take(&mut self, before: u64, taken: &mut VecDeque<Item>) {
         let count = (before - self.front) as usize;
         if taken.is_empty() && count == self.items.len() {

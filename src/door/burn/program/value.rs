@@ -1,4 +1,4 @@
-//! A program's values: what each is, where it is, and for how long.
+//! A program's values: the state, the location and the lifetime of each.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ pub(in crate::door::burn) enum Key {
     Tensor(SessionNo, u64),
     /// A tensor on its way to another session.
     Transfer(u64),
-    /// What a device gives to the n-th reduction over a group of devices.
+    /// The contribution of a device to the n-th reduction over a group of devices.
     Share { group: u16, device: u16, reduction: u64 },
 }
 
-/// Where a value is.
+/// The state of a value.
 #[derive(Clone, Debug)]
 pub(in crate::door::burn) enum State {
     /// Another session is to send it.
     Awaited,
-    /// Something that is queued makes it.
+    /// A queued item makes it.
     Queued { stream: usize, at: u64 },
-    /// It is there.
+    /// It exists.
     There(Place),
-    /// It is in the step that is being made, by this number; and where it was before, unless the step makes it.
+    /// It is in the step that is being made, under this number; and its previous location, unless the step makes it.
     Here(u32, Option<Place>),
-    /// What would have made it failed.
+    /// The operation that would have made it failed.
     Failed(Arc<Failure>),
 }
 
-/// Where a value is between steps.
+/// The location of a value between steps.
 #[derive(Clone, Debug)]
 pub(in crate::door::burn) enum Place {
     /// In a slot.
@@ -47,18 +47,18 @@ pub(in crate::door::burn) enum Place {
 #[derive(Clone, Debug)]
 pub(in crate::door::burn) struct Held {
     pub value: Option<Tensor>,
-    /// Each is counted by a clone of this.
+    /// Counts the value: a clone of the recorder's `held`.
     pub _counted: Arc<()>,
 }
 
 #[derive(Debug)]
 pub(in crate::door::burn) struct Value {
     pub state: State,
-    /// How often what is queued uses it.
+    /// The number of its uses in the queues.
     pub uses: u32,
-    /// How many more uses end it: 1 but for a share of a reduction, which each participant uses once.
+    /// The number of uses that end it: 1 but for a share of a reduction, which each participant uses once.
     pub ends_after: u32,
-    /// Who takes it, of a transfer.
+    /// The item that takes it, of a transfer.
     pub(super) taken: Option<(usize, u64)>,
 }
 
@@ -67,14 +67,14 @@ impl Value {
         Value { state, uses: 0, ends_after: 1, taken: None }
     }
 
-    /// It cannot be used any longer.
+    /// It cannot be used any more.
     pub(super) fn is_over(&self) -> bool {
         self.uses == 0 && self.ends_after == 0
     }
 }
 
 impl State {
-    /// The slot that it has, also while a step uses it.
+    /// Its slot, also while a step uses it.
     pub(super) fn slot(&self) -> Option<Slot> {
         match self {
             State::There(Place::Slot(slot)) | State::Here(_, Some(Place::Slot(slot))) => Some(*slot),

@@ -1,4 +1,4 @@
-//! The door over sockets of this machine, with a node behind it: what a client of burn sends and gets, as bytes.
+//! The door over sockets of this machine, with a node behind it: the bytes that a client of burn sends and receives.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl Client {
         rmp_serde::from_slice(&frame).unwrap()
     }
 
-    /// What a tensor has, of two elements.
+    /// The elements of a tensor of two.
     async fn read(&mut self) -> Result<Vec<f32>, String> {
         match self.next().await.content {
             Content::ReadTensor(Ok(data)) => Ok(data.as_slice::<f32>().unwrap().to_vec()),
@@ -195,7 +195,7 @@ async fn what_cannot_run_is_told_by_name_when_it_is_read() {
         (exponentials[0] - 1f32.exp()).abs() < 1e-5 && (exponentials[1] - 2f32.exp()).abs() < 1e-4,
         "{exponentials:?}"
     );
-    // A wrong argument fails where it is computed, and the program goes on.
+    // A wrong argument fails where it is computed, and the program continues.
     client.tasks(vec![read(2, kept(99)), SessionTask::SyncBackend(3, TRAINING)]).await;
     assert!(client.read().await.unwrap_err().contains("does not exist"));
     let done = client.next().await;
@@ -249,12 +249,12 @@ async fn a_device_that_joins_later_is_appended_while_a_program_is_connected() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let numbered = || {
-        // As if nobody had asked for them lately.
+        // As if no client had requested them lately.
         lock(&served.door.programs).asked = None;
         served.door.devices().iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(numbered(), [all[1], all[0]]);
-    // The program opens its second device, and goes on with the first.
+    // The program opens its second device, and continues with the first.
     let (mut second, answer) = served.session(2, 1, "").await;
     assert!(matches!(answer, Content::Init((2, _, 2, _))), "{answer:?}");
     second.tasks(vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]).await;
@@ -309,7 +309,7 @@ async fn what_is_no_message_ends_the_session_alone() {
     assert!(bad.socket.next().await.is_none_or(|message| !matches!(message, Ok(Message::Binary(_)))));
     good.tasks(vec![upload(TRAINING, 1), read(0, kept(1))]).await;
     assert_eq!(good.read().await, Ok(vec![1.0, 2.0]));
-    // A first message that is too large is not taken in.
+    // A first message that is too large is refused.
     let mut large = served.connect().await;
     let sent = large.socket.send(Message::binary(vec![0u8; 1 << 20])).await;
     assert!(
@@ -319,7 +319,7 @@ async fn what_is_no_message_ends_the_session_alone() {
 
 #[test]
 fn a_message_without_memory_is_told_and_ends_its_session_alone() {
-    // The door's tasks run on this thread, which has a budget of its own.
+    // The door's tasks run on this thread, which has a separate budget.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let budget = memory::in_use() + 1_000_000;
     memory::with_limit(budget, || runtime.block_on(without_memory()));
@@ -337,7 +337,7 @@ async fn without_memory() {
     assert!(client.read().await.is_ok());
     other.tasks(vec![upload(TRAINING, 1), read(0, kept(1))]).await;
     assert!(other.read().await.is_ok());
-    // As much again is reserved for what it is decoded to: 200 kB fit, 600 kB do not.
+    // The same amount again is reserved for the decoded message: 200 kB fit, 600 kB do not.
     client.tasks(vec![data(3, 50_000)]).await;
     client.tasks(vec![read(1, kept(1))]).await;
     assert_eq!(client.read().await, Ok(vec![1.0, 2.0]));
@@ -346,7 +346,7 @@ async fn without_memory() {
     let refused = client.read().await.unwrap_err();
     assert!(refused.contains("a message of 600 kB is refused: this takes 1.20 MB"), "{refused}");
     assert!(matches!(client.next().await, Response { content: Content::SyncBackend(Err(_)), id: 3 }));
-    // The other goes on, and so does one that is opened anew.
+    // The other session continues to work, and so does a new one.
     other.tasks(vec![exp(kept(1), 2), read(1, kept(2))]).await;
     assert!(other.read().await.is_ok());
     drop(client);
@@ -355,8 +355,8 @@ async fn without_memory() {
     assert_eq!(client.read().await, Ok(vec![1.0, 2.0]));
 }
 
-/// What burn's own client sent and burn's own server answered (`examples/burn/suite/src/bin/frames.rs`): frames, each with a byte
-/// that says who sent it, 0 for the client, and its length.
+/// Messages of burn's own client and answers of burn's own server (`examples/burn/suite/src/bin/frames.rs`): frames, each with
+/// a byte that identifies the sender, 0 for the client, and its length.
 fn recorded(name: &str) -> Vec<(u8, Vec<u8>)> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/burn_frames").join(name);
     let bytes = std::fs::read(path).unwrap();
@@ -373,7 +373,7 @@ fn recorded(name: &str) -> Vec<(u8, Vec<u8>)> {
 
 #[tokio::test]
 async fn a_recorded_client_gets_what_burns_own_server_answered() {
-    /// What each loss and each parameter may be off by: flex and the mesh add up in other orders.
+    /// The tolerance of each loss and each parameter: flex and the mesh add up in different orders.
     const TOLERANCE: f64 = 1e-4;
     let values = |content: &Content| match content {
         Content::ReadTensor(Ok(data)) => (data.shape().to_vec(), data.iter::<f64>().collect::<Vec<_>>()),
@@ -388,7 +388,7 @@ async fn a_recorded_client_gets_what_burns_own_server_answered() {
                 client.socket.send(Message::binary(frame)).await.unwrap();
                 continue;
             }
-            // The client waits for its answers before it goes on.
+            // The client waits for its answers before it continues.
             let wanted: Response = rmp_serde::from_slice(&frame).unwrap();
             while !asked.contains_key(&wanted.id) {
                 let got = client.next().await;
