@@ -1,7 +1,7 @@
 //! A session: one graph on one master, run step by step.
 //!
 //! Opened with [`Node::session`](crate::Node::session) on a mesh, or [`LocalCluster::session`](crate::LocalCluster::session)
-//! in one process. Variables and queues that its graph makes live on their tasks; the session itself ends when it is
+//! in one process. Variables and queues that its graph makes stay on their tasks; the session itself ends when it is
 //! dropped.
 
 mod alone;
@@ -27,24 +27,24 @@ pub(crate) use partial::PartialRun;
 use crate::protocol::{Peer, Reply, Request, SessionOptions};
 use crate::runtime::client::{Client, StepEvent};
 
-/// A session on a master. Cheap steps: the plan of a (feeds, fetches, targets) signature is made once.
+/// A session on a master. Steps are cheap: the plan of a (feeds, fetches, targets) signature is made once.
 pub struct Session {
     client: Arc<Client>,
     master: Peer,
     id: SessionId,
-    /// What the master has of its graph's large constants.
+    /// The large constants of the session's graph that the master has.
     constants: SentConstants,
     plans: Mutex<HashMap<Signature, Planned>>,
-    /// Held while a plan is asked for, so that those who run the same for the first time ask once.
+    /// Held during a request for a plan, so that concurrent first runs of the same signature request it once.
     preparing: tokio::sync::Mutex<()>,
     /// The lanes of partial runs that are taken.
     lanes: Arc<Mutex<BTreeSet<u32>>>,
     is_open: AtomicBool,
 }
 
-/// Most plans whose numbers a session remembers. One that it forgot is asked for again, which costs a message.
+/// Maximum number of plans whose numbers a session remembers. A forgotten plan is requested again, which costs a message.
 const MAX_KNOWN_PLANS: usize = 4096;
-/// How often a run has its plan prepared again if the master does not keep it any more.
+/// How many times a run has its plan prepared again if the master has dropped it.
 const MAX_PREPARED_AGAIN: usize = 3;
 
 /// A plan that the master has made.
@@ -54,23 +54,23 @@ struct Planned {
     summary: Arc<Summary>,
 }
 
-/// What one run is to do; see [`Session::run_steps`].
+/// The steps of one run; see [`Session::run_steps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     /// How many steps to run.
     pub count: u64,
-    /// Fetches come back for every `every`-th step, and always for the last; 0: only for the last.
+    /// Fetches are returned for every `every`-th step, and always for the last; 0: only for the last.
     pub every: u64,
 }
 
-/// How a run went, beside its values.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutput {
-    /// What the last step fetched, in the order asked.
+    /// The fetches of the last step, in the order of the request.
     pub fetches: Vec<Tensor>,
-    /// What each device ran when, after [`Session::trace`]; else empty.
+    /// The trace of each device, after [`Session::trace`]; else empty.
     pub traces: Vec<DeviceTrace>,
-    /// The plan that ran, in short: which devices took part, and what travelled.
+    /// A summary of the plan that ran: the devices that took part, and the transfers between them.
     pub summary: Arc<Summary>,
 }
 
@@ -84,7 +84,7 @@ impl Session {
         Session::open_as(SessionId(crate::random::u64()), client, master, graph, options).await
     }
 
-    /// Opens a session under this id, which no other may have.
+    /// Opens a session under this id, which no other session may have.
     pub(crate) async fn open_as(
         id: SessionId,
         client: Arc<Client>,
@@ -92,7 +92,7 @@ impl Session {
         graph: &Graph,
         options: SessionOptions,
     ) -> Result<Session> {
-        // Made before the master is asked: a client that loses patience meanwhile closes what it opened.
+        // Made before the request to the master: a client that gives up meanwhile closes the session that it opened.
         let mut session = Session {
             client,
             master,
@@ -119,24 +119,24 @@ impl Session {
         Ok(session)
     }
 
-    /// Runs one step: feeds `feeds`, runs what `fetches` and `targets` need, and returns the fetched values in order.
+    /// Runs one step: feeds `feeds`, runs the nodes that `fetches` and `targets` need, and returns the fetched values in order.
     ///
     /// # Errors
-    /// InvalidArgument for names that do not exist, a missing feed or one of the wrong type; what a node of the graph
-    /// fails with; Unavailable, naming the task, if one is gone.
+    /// InvalidArgument for names that do not exist, a missing feed or one of the wrong type; the failure of a node of the
+    /// graph; Unavailable, naming the task, if one is gone.
     ///
     /// # Cancellation
-    /// If the future is dropped before it is ready, the run is cancelled on its workers. What the steps that ran by then did to
-    /// variables and queues stays done; the session can be used on.
+    /// If the future is dropped before it is ready, the run is cancelled on its workers. Changes that its finished steps made
+    /// to variables and queues stay; the session remains usable.
     pub async fn run(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<Vec<Tensor>> {
         let ran = self.run_steps(feeds, fetches, targets, Steps { count: 1, every: 0 }, |_, _| {}).await?;
         Ok(ran.fetches)
     }
 
-    /// Runs many steps without coming back between them: the workers run on as their inputs arrive.
+    /// Runs many steps without a return to the caller between them: the workers continue as their inputs arrive.
     ///
-    /// `on_fetch` gets a step's number, counted from 1, and its fetches, for every `steps.every`-th step but the last,
-    /// whose fetches are answered.
+    /// `on_fetch` receives a step's number, counted from 1, and its fetches, for every `steps.every`-th step but the last,
+    /// whose fetches are returned.
     ///
     /// # Errors
     /// As [`Session::run`]; the failure's step is counted from 1.
@@ -159,7 +159,7 @@ impl Session {
         self.run_many(signature(feeds, fetches, targets, Mode::Whole), values(feeds), steps, false, on_event).await
     }
 
-    /// As [`Session::run_steps`], and `on_event` hears how many steps are through as well, fetched or not.
+    /// As [`Session::run_steps`], and `on_event` also receives the number of finished steps, fetched or not.
     ///
     /// # Errors
     /// As [`Session::run_steps`].
@@ -177,7 +177,7 @@ impl Session {
         self.run_many(signature(feeds, fetches, targets, Mode::Whole), values(feeds), steps, true, on_event).await
     }
 
-    /// Runs one step as [`Session::run`] does, and tells what each device ran when.
+    /// Runs one step as [`Session::run`] does, and returns the trace of each device.
     ///
     /// # Errors
     /// As [`Session::run`].
@@ -188,8 +188,8 @@ impl Session {
         self.step(signature(feeds, fetches, targets, Mode::Traced), values(feeds)).await
     }
 
-    /// Runs one step of a signature. The feeds, in its order, are handed on: if they are not shared, a large one is
-    /// not copied on its way into a variable.
+    /// Runs one step of a signature. The feeds, in its order, are passed on: if they are not shared, a large one is not copied
+    /// on its way into a variable.
     pub(crate) async fn step(&self, signature: Signature, feeds: Vec<Tensor>) -> Result<RunOutput> {
         self.run_many(signature, feeds, Steps { count: 1, every: 0 }, false, |_| {}).await
     }
@@ -208,8 +208,8 @@ impl Session {
             let plan = self.planned(&signature).await?;
             match self.run_plan(plan.number, feeds, steps, watched, &mut on_event).await {
                 (Ok(fetches), _) => break (fetches, plan.summary),
-                // The master has dropped it for others that are used more, or a task of it was restarted; no step has begun.
-                // The next plan does without that task, or says what is missing.
+                // The master has dropped it for plans that are used more, or a task of it was restarted; no step has begun. The
+                // next plan omits that task, or the failure names the missing part.
                 (Err(failure), back)
                     if failure.reason == Some(Reason::PlanGone)
                         && back.len() == signature.feeds.len()
@@ -249,7 +249,7 @@ impl Session {
         self.plans().get(signature).cloned()
     }
 
-    /// A plan of that number does not run any more.
+    /// Removes the plan of that number, which does not run any more.
     fn forget(&self, signature: &Signature, number: u32) {
         let mut plans = self.plans();
         if plans.get(signature).is_some_and(|plan| plan.number == number) {
@@ -268,7 +268,7 @@ impl Session {
         Ok(planned)
     }
 
-    /// Runs a plan: what the last step fetched, or a failure and the feeds that come back with it.
+    /// Runs a plan; returns the fetches of the last step, or a failure and the feeds that were not used.
     async fn run_plan(
         &self,
         plan: u32,
@@ -308,7 +308,7 @@ impl Session {
         }
     }
 
-    /// Adds nodes to the session's graph; they may take inputs from the nodes that are there.
+    /// Adds nodes to the session's graph; they may take inputs from the existing nodes.
     ///
     /// # Errors
     /// InvalidArgument if a node is wrong; the graph is then as it was.
@@ -324,10 +324,10 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps names for this session, and no others, until it ends or gives them back. Every other session of the same master
-    /// that has one of them ends: before this is ready, its workers have cancelled what it runs. So of those who take turns,
-    /// such as a training that was killed and the one that continues it, only the last works. A session claims at most 65,536
-    /// names of at most 1024 bytes each. Names of sessions with other default tasks, and of isolated ones, are other names.
+    /// Reserves names for this session until it ends or gives them back. Every other session of the same master that has one of
+    /// them ends: before this is ready, its workers have cancelled its runs. So of sessions that replace each other, such as
+    /// that of a killed training and that of its continuation, only the last works. A session claims at most 65,536 names of at
+    /// most 1024 bytes each. The names of sessions with other default tasks, and of isolated ones, are separate.
     ///
     /// # Errors
     /// InvalidArgument for more or longer names; Aborted if the session has ended; Unavailable if the master is gone.
@@ -361,7 +361,7 @@ impl Session {
         self.end().await
     }
 
-    /// As [`Session::close`], while others may still hold the session; what they run ends with Cancelled.
+    /// As [`Session::close`], while there may be other references to the session; their runs end with Cancelled.
     pub(crate) async fn end(&self) -> Result<()> {
         if !self.is_open.swap(false, Ordering::Relaxed) {
             return Ok(());
@@ -373,13 +373,13 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if *self.is_open.get_mut() {
-            // Nobody waits for the answer; a master that is gone has forgotten the session already.
+            // The answer is not awaited; a master that is gone has forgotten the session already.
             let _answer = self.client.ask(&self.master, Request::Close { session: self.id }, Vec::new(), None);
         }
     }
 }
 
-/// Cancels a run whose future is dropped before its answer: on a timeout, say.
+/// Cancels a run whose future is dropped before its answer: on a timeout, for example.
 struct CancelOnDrop<'a> {
     session: &'a Session,
     run: RequestId,

@@ -1,7 +1,7 @@
-//! Plans of graphs that are not the session's: each graph goes with its plan.
+//! Plans of graphs that are separate from the session's graph: each plan has its own graph.
 //!
-//! For clients whose graph changes all the time, as a burn program's does: what is not run any more is forgotten, and planning
-//! costs what the graph has, however many were planned before.
+//! For clients whose graph changes all the time, as a burn program's does: a graph that is not run any more is forgotten, and
+//! the cost of planning depends on the graph alone, however many were planned before.
 
 use meshtf_graph::NodeDef;
 use meshtf_graph::plan::Signature;
@@ -12,18 +12,19 @@ use super::constants::SentConstants;
 use super::{Session, Steps, unexpected};
 use crate::protocol::{Reply, Request};
 
-/// A plan of a graph of its own.
+/// A plan of a separate graph.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AlonePlan {
     number: u32,
 }
 
 impl Session {
-    /// Has nodes planned by themselves: they see no node of the session's graph, and do not become part of it. Variables and
-    /// queues they share with the session's other plans, by name.
+    /// Has nodes planned by themselves: they see no node of the session's graph, and do not become part of it. They share
+    /// variables and queues with the session's other plans, by name.
     ///
     /// # Errors
-    /// InvalidArgument if a node is wrong, or the signature names what is not among them; Unavailable if the master is gone.
+    /// InvalidArgument if a node is wrong, or the signature names a node that is not among them; Unavailable if the master is
+    /// gone.
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the master may have made the plan or may still make it.
@@ -36,11 +37,11 @@ impl Session {
         }
     }
 
-    /// Runs one step of such a plan; returns what it fetches.
+    /// Runs one step of such a plan; returns its fetches.
     ///
     /// # Errors
     /// As [`Session::run`]. With the reason [`Reason::PlanGone`](meshtf_tensor::failure::Reason::PlanGone), the master has
-    /// dropped the plan for others that are used more, or a task of it was restarted: no step has begun, and the plan is to be
+    /// dropped the plan for others that are used more, or a task of it was restarted: no step has begun, and the plan must be
     /// prepared again.
     ///
     /// # Cancellation

@@ -1,4 +1,4 @@
-//! The large constants of a session's graph, on their way to the master: each once.
+//! The large constants of a session's graph, which are sent to the master once each.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard};
@@ -11,16 +11,16 @@ use meshtf_tensor::{Data, Tensor};
 use crate::protocol::constants::{MAX_INLINE_CONSTANT_BYTES, TakenOut};
 use crate::protocol::{Constants, Content};
 
-/// Goes into each hash first, so that no other use of the same hash function yields the same ones.
+/// Goes into each hash first, so that no other use of the same hash function yields the same hashes.
 const CONTEXT: &str = "meshtf 2026 constant";
 
-/// The constants that the master has of a session.
+/// The constants of a session that the master has.
 #[derive(Default)]
 pub struct SentConstants(Mutex<HashSet<Content>>);
 
 impl SentConstants {
-    /// Takes the large constants out of nodes that are to be sent: what their message says of them, and those that go
-    /// beside it, which the master does not have.
+    /// Takes the large constants out of nodes that are to be sent: their entries in the message, and the tensors that are sent
+    /// with it because the master does not have them.
     pub fn take_out(&self, nodes: &mut [NodeDef]) -> (Constants, Vec<Tensor>) {
         let taken = TakenOut::of(&mut [nodes], |_, _, constant| Some(content(constant)));
         let sent = self.lock();
@@ -37,7 +37,7 @@ impl SentConstants {
     }
 }
 
-/// What identifies a constant: the hash of its dtype, shape and elements.
+/// The identity of a constant: the hash of its dtype, shape and elements.
 fn content(constant: &Tensor) -> Content {
     let mut hash = blake3::Hasher::new_derive_key(CONTEXT);
     let mut number = |number: usize| {
@@ -58,7 +58,7 @@ fn content(constant: &Tensor) -> Content {
     Content(*hash.finalize().as_bytes())
 }
 
-/// Replaces the elements of large constants by one, since a plan depends on their dtype and shape alone.
+/// Replaces the elements of large constants by a single value, since a plan depends on their dtype and shape alone.
 pub fn leave_out_elements(nodes: &mut [NodeDef]) {
     for value in nodes.iter_mut().flat_map(|node| node.attrs.0.values_mut()) {
         if let Attr::Tensor(constant) = value
@@ -71,7 +71,7 @@ pub fn leave_out_elements(nodes: &mut [NodeDef]) {
     }
 }
 
-/// Gives the constants of a plan that was made without their elements what its graph has.
+/// Restores the elements of the graph's constants in a plan that was made without them.
 pub fn put_back_elements(plan: &mut Plan, graph: &Graph) {
     for node in plan.pieces.iter_mut().flat_map(|piece| &mut piece.nodes) {
         let Some(id) = graph.find(&node.name) else { continue };
@@ -127,7 +127,7 @@ mod tests {
         ];
         let (constants, tensors) = sent.take_out(&mut nodes.clone());
         assert_eq!((constants.references.len(), tensors.len()), (4, 3));
-        // Whether the master took it is not known yet.
+        // It is not known yet whether the master took it.
         assert_eq!(sent.take_out(&mut nodes.clone()).1.len(), 3);
         sent.came(constants.beside);
         nodes.push(constant("new", vector(2000, 2i32)));

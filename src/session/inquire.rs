@@ -1,4 +1,4 @@
-//! Questions to a node that need no session: how it fares, and what its variables hold.
+//! Requests to a node that need no session: its status, its resources, its events, and the values of its variables.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn other(answer: &Answer) -> Failure {
     Failure::new(Code::Internal, format!("unexpected answer from the node: {answer:?}"))
 }
 
-/// How a node fares.
+/// The status of a node.
 pub(crate) async fn status(client: &Arc<Client>, node: &Peer) -> Result<NodeStatus> {
     match ask(client, node, Inquiry::Status, Vec::new()).await? {
         (Answer::Status(status), _) => Ok(*status),
@@ -38,7 +38,7 @@ pub(crate) async fn status(client: &Arc<Client>, node: &Peer) -> Result<NodeStat
     }
 }
 
-/// What one of a node's sessions does, but for the plan and the traced step that are known already.
+/// The state of one of a node's sessions, without the plan and the traced step that the client has already.
 pub(crate) async fn look(
     client: &Arc<Client>,
     node: &Peer,
@@ -52,7 +52,7 @@ pub(crate) async fn look(
     }
 }
 
-/// All that outlives steps on a node.
+/// All resources of a node.
 pub(crate) async fn resources(client: &Arc<Client>, node: &Peer) -> Result<Vec<ResourceStatus>> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
@@ -69,7 +69,7 @@ pub(crate) async fn resources(client: &Arc<Client>, node: &Peer) -> Result<Vec<R
     }
 }
 
-/// Some of what happened on a node after the event of that number.
+/// The next events of a node after the event of that number.
 pub(crate) async fn events(client: &Arc<Client>, node: &Peer, after: u64, steps: bool) -> Result<Vec<Noted>> {
     match ask(client, node, Inquiry::Events { after, steps }, Vec::new()).await? {
         (Answer::Events { events }, _) => Ok(events),
@@ -86,7 +86,7 @@ pub(crate) async fn read_variable(client: &Arc<Client>, node: &Peer, variable: V
     }
 }
 
-/// Sets a variable, if it has the `expected` version; its version then.
+/// Sets a variable, if it has the `expected` version; returns its new version.
 pub(crate) async fn write_variable(
     client: &Arc<Client>,
     node: &Peer,
@@ -167,7 +167,7 @@ mod tests {
         let status = cluster.status(&task()).await.unwrap();
 
         let [ours] = &status.sessions.items[..] else { panic!("{:?}", status.sessions) };
-        // One of init, 25 that count, three that put something into the queue: three plans, none of which runs now.
+        // One of init, 25 that count, three that put elements into the queue: three plans, none of which runs now.
         assert_eq!((ours.steps, ours.plans, ours.runs), (29, 3, 0));
         assert_eq!(ours.client.as_str(), "local/0");
         let ran: Vec<u64> = status.pieces.items.iter().map(|piece| piece.steps).collect();
@@ -211,14 +211,14 @@ mod tests {
         assert_eq!(cluster.read_variable(&task, named("n")).await.unwrap(), (Tensor::scalar(1i64), 2));
         let set = |value: Tensor, expected| cluster.write_variable(&task, named("n"), value, expected);
         assert_eq!(set(Tensor::scalar(40i64), Some(2)).await.unwrap(), 3);
-        // Somebody who read it before that is told.
+        // A client that read it before that receives an error.
         let late = set(Tensor::scalar(50i64), Some(2)).await.unwrap_err();
         assert_eq!(late.code, Code::Aborted);
         assert!(late.message.contains("version 3"), "{late}");
         session.run(&[], &[], &["count"]).await.unwrap();
         assert_eq!(cluster.read_variable(&task, named("n")).await.unwrap(), (Tensor::scalar(41i64), 4));
         assert_eq!(set(Tensor::scalar(7i64), None).await.unwrap(), 5);
-        // What it cannot hold changes nothing.
+        // A value that it cannot hold changes nothing.
         for wrong in [Tensor::scalar(7i32), Tensor::vector(vec![7i64])] {
             assert_eq!(set(wrong, None).await.unwrap_err().code, Code::InvalidArgument);
         }
@@ -273,7 +273,7 @@ mod tests {
         assert!(names.is_sorted());
         names.dedup();
         assert_eq!(names.len(), COUNT);
-        // The status lists some, and says how many there are.
+        // The status lists some, and the number of all.
         let resources = cluster.status(&task()).await.unwrap().resources;
         assert_eq!((resources.total, resources.items.len()), (600, crate::protocol::status::MAX_LISTED));
         assert_eq!(cluster.read_variable(&task(), named("v599")).await.unwrap(), (Tensor::scalar(599i32), 1));
@@ -339,9 +339,9 @@ mod tests {
         assert_eq!(names(0).await, [(1, "session_opened"), (2, "session_ended")]);
         assert_eq!(names(1).await, [(2, "session_ended")]);
         assert_eq!(names(2).await, []);
-        // A number that has not been given is that of another process, which held the task before.
+        // A number beyond the last event is that of another process, which held the task before.
         assert_eq!(names(9).await.len(), 2);
-        // More than one answer holds come in several, each once.
+        // Events that exceed one answer come in several, each once.
         for _ in 0..MAX_EVENTS {
             cluster.session(Graph::default(), &task(), SessionOptions::default()).await.unwrap().close().await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! A partial run: one step whose feeds come, and whose fetches go, in several calls.
+//! A partial run: one step that receives its feeds and returns its fetches in several calls.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::{MAX_PREPARED_AGAIN, Session, prepare};
 use crate::protocol::{Peer, Reply, Request};
 use crate::runtime::client::{Client, StepEvent};
 
-/// A step under way. Dropping it cancels what has not run.
+/// A step under way. Dropping it cancels the part that has not run.
 pub(crate) struct PartialRun {
     client: Arc<Client>,
     master: Peer,
@@ -25,7 +25,7 @@ pub(crate) struct PartialRun {
     progress: Mutex<Progress>,
 }
 
-/// Most partial runs of one session that are under way.
+/// Maximum number of partial runs of one session that are under way.
 const MAX_LANES: u32 = 256;
 
 /// A lane that one partial run has to itself while it is under way.
@@ -35,7 +35,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// The first that is free, so that plans are used again.
+    /// Takes the first that is free, so that plans are reused.
     fn take(taken: &Arc<std::sync::Mutex<BTreeSet<u32>>>) -> Result<Lane> {
         let mut lanes = lock(taken);
         let free = (0..MAX_LANES).find(|lane| !lanes.contains(lane));
@@ -60,14 +60,14 @@ struct Progress {
     events: mpsc::Receiver<StepEvent>,
     answer: Pin<Box<dyn Future<Output = Result<()>> + Send>>,
     ended: Option<Result<()>>,
-    /// The fetches that came and were not asked for yet, by their place.
+    /// The fetches that arrived and were not requested yet, by their index.
     values: HashMap<u32, Tensor>,
     unfed: usize,
     unfetched: usize,
 }
 
 impl Session {
-    /// Begins a step that will be fed `feeds` and asked for `fetches`, each once, in any number of calls.
+    /// Begins a step that will receive `feeds` and return `fetches`, each once, in any number of calls.
     ///
     /// # Errors
     /// As [`Session::run`].
@@ -86,14 +86,15 @@ impl Session {
 }
 
 impl PartialRun {
-    /// Feeds some of what was announced and waits for some of the fetches, in the order asked. The call after which nothing
-    /// is left waits until the step has run.
+    /// Feeds some of the announced feeds and waits for some of the fetches, in the order of the request. The call that
+    /// completes both waits until the step has run.
     ///
     /// # Errors
-    /// InvalidArgument for what was not announced, or was given or fetched before; what a node of the graph fails with.
+    /// InvalidArgument for a feed or fetch that was not announced, or was given or fetched before; the failure of a node of the
+    /// graph.
     ///
     /// # Cancellation
-    /// If the future is dropped, feeds may have been given and what was fetched is lost: the run is to be ended.
+    /// If the future is dropped, feeds may have been given and fetched values are lost: the run must be ended.
     pub async fn go_on(&self, feeds: Vec<(String, Tensor)>, fetches: &[String]) -> Result<Vec<Tensor>> {
         let mut progress = self.progress.lock().await;
         let wanted: Vec<u32> =
@@ -116,10 +117,10 @@ impl PartialRun {
         Ok(values)
     }
 
-    /// Hands over feeds, by their places, and says what is wanted then.
+    /// Passes feeds, by their indices, and states the fetches that are wanted then.
     ///
-    /// Whether its plan was still there when the step was to begin is known only now. If not, it is prepared again, and the step
-    /// begins anew: no part of it has run.
+    /// Only now is it known whether its plan still existed when the step was to begin. If it did not, it is prepared again, and
+    /// the step begins anew: no part of it has run.
     async fn feed(
         &self,
         progress: &mut Progress,
@@ -141,7 +142,7 @@ impl PartialRun {
                 Ok((other, _)) => return Err(super::unexpected(&other)),
                 Err(failure) => failure,
             };
-            // What ended the step says more than that it has ended.
+            // The failure that ended the step explains more than the fact that it has ended.
             let ended = match failure.reason {
                 Some(Reason::RunOver) => progress.end().await,
                 _ => progress.look().await,
@@ -152,14 +153,14 @@ impl PartialRun {
                     (again, tensors) = (again + 1, kept);
                 }
                 Err(cause) => return Err(cause),
-                // One that ended well has left its fetches.
+                // A step that succeeded has left its fetches.
                 Ok(()) if places.is_empty() && progress.ended.is_some() => return Ok(()),
                 Ok(()) => return Err(failure),
             }
         }
     }
 
-    /// Whether the step has run, well or not.
+    /// Whether the step has ended, successfully or not.
     pub async fn is_over(&self) -> bool {
         self.progress.lock().await.ended.is_some()
     }
@@ -222,7 +223,7 @@ impl Progress {
         self.ended.clone().unwrap_or(Ok(()))
     }
 
-    /// How the step ended, if it has; does not wait.
+    /// Takes the step's result, if it has ended; does not wait.
     async fn look(&mut self) -> Result<()> {
         tokio::select! {
             biased;
@@ -280,7 +281,7 @@ mod tests {
         let refused = run.go_on(vec![fed("a", 1.0)], &names(&["product"])).await.unwrap_err();
         assert_eq!(refused.code, Code::InvalidArgument, "{refused}");
         assert!(refused.message.contains("needs b"), "{refused}");
-        // What was refused was not fed.
+        // The refused feed was not fed.
         let sum = run.go_on(vec![fed("a", 1.0), fed("b", 2.0)], &names(&["sum"])).await.unwrap();
         assert_eq!(sum, [Tensor::scalar(3f32)]);
         assert!(run.go_on(vec![fed("a", 1.0)], &[]).await.unwrap_err().message.contains("already"));
@@ -291,13 +292,13 @@ mod tests {
         assert!(run.is_over().await);
     }
 
-    /// Plays a master that lets go of plans before they run.
+    /// Simulates a master that drops plans before they run.
     struct Forgetful {
         client: OnceLock<Arc<Client>>,
-        /// How many more runs find their plan gone.
+        /// How many more runs find their plan dropped.
         gone: AtomicUsize,
         prepared: AtomicUsize,
-        /// The run that came last, and whether it is under way.
+        /// The last run, and whether it is under way.
         run: std::sync::Mutex<Option<(RequestId, bool)>>,
     }
 
@@ -345,7 +346,7 @@ mod tests {
     #[tokio::test]
     async fn a_plan_that_goes_before_its_step_begins_is_prepared_again() {
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        // (runs that find their plan gone, how often a plan is prepared, whether the run goes well)
+        // (runs that find their plan dropped, how often a plan is prepared, whether the run succeeds)
         let cases = [(0, 1, true), (1, 2, true), (MAX_PREPARED_AGAIN, 1 + MAX_PREPARED_AGAIN, true)];
         for (gone, prepared, is_well) in cases.into_iter().chain([(usize::MAX, 1 + MAX_PREPARED_AGAIN, false)]) {
             let master = Arc::new(Forgetful {
