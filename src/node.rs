@@ -1,6 +1,6 @@
 //! A participant of a mesh: joins it, hosts a worker and a master if it holds a task, opens sessions, leaves.
 //!
-//! This is what programs that run on a mesh use; `meshtf node` and `meshtf submit` are thin layers over it.
+//! This is the interface of programs that run on a mesh; `meshtf node` and `meshtf submit` are thin layers over it.
 
 mod router;
 mod spec;
@@ -31,34 +31,34 @@ use crate::runtime::host::Host;
 use crate::runtime::router::Router;
 use crate::session::{Session, explain, inquire};
 
-/// How often [`Node::wait_until`] looks.
+/// The interval of the checks of [`Node::wait_until`].
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Name of the mesh if none is given.
 pub const DEFAULT_MESH: &str = "meshtf";
 
-/// How a participant joins, and what it hosts.
+/// The options with which a participant joins, and its services.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// The task to hold; `None` for a client, which hosts nothing.
     pub task: Option<Task>,
     /// Name of the mesh.
     pub mesh: String,
-    /// What computes, if a task is held.
+    /// The backend, if a task is held.
     pub backend: BackendChoice,
     /// Addresses to listen on, multiaddrs or `host:port`; empty: every interface, a free port.
     pub listen: Vec<String>,
-    /// Addresses to dial, besides those that are discovered; multiaddrs or `host:port`.
+    /// Addresses to dial in addition to those that are discovered; multiaddrs or `host:port`.
     pub peers: Vec<String>,
-    /// Without a mesh key: admit and dial everybody who is without one too.
+    /// Without a mesh key: admit and dial every peer that has no key either.
     pub open: bool,
     /// Fixed addresses for the tasks.
     pub cluster: Option<ClusterSpec>,
-    /// Folder that graphs may save to and restore from; `None`: one of the task's own below the home folder.
+    /// Folder that graphs may save to and restore from; `None`: the task's own folder below the home folder.
     pub data: Option<PathBuf>,
     /// Folder of keys and settings; `None`: the user's (see [`mesh::home`]).
     pub home: Option<PathBuf>,
-    /// Whether to look on the local network by mDNS.
+    /// Whether to search the local network by mDNS.
     pub mdns: bool,
     /// Whether processes of this user on this machine are reached through Unix sockets, without encryption (Linux).
     pub local: bool,
@@ -85,7 +85,7 @@ impl Default for NodeConfig {
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-// The text of each says what its fields are.
+// The text of each explains its fields.
 #[allow(missing_docs)]
 pub enum NodeError {
     /// The mesh cannot be joined.
@@ -99,7 +99,7 @@ pub enum NodeError {
     Data { folder: PathBuf, source: std::io::Error },
 }
 
-/// A participant of a mesh. Dropping it leaves, without waiting for the goodbye to be out; see [`Node::close`].
+/// A participant of a mesh. Dropping it leaves, without waiting until the goodbye is sent; see [`Node::close`].
 pub struct Node {
     task: Option<Task>,
     mesh: Mesh,
@@ -114,7 +114,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// Joins the mesh; with a task, serves it from then on. GPUs are looked for meanwhile, and advertised when found.
+    /// Joins the mesh; with a task, serves it from then on. Meanwhile it searches for GPUs, and advertises those that it finds.
     ///
     /// # Errors
     /// If the task is held by a live node, an address cannot be used, or the key cannot be read or made. A client does not make
@@ -172,7 +172,7 @@ impl Node {
         self.mesh.cluster()
     }
 
-    /// The mesh, for what a session does not need.
+    /// The mesh, for functions that need no session.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
     }
@@ -214,14 +214,14 @@ impl Node {
     pub async fn wait_for_all(&self, limit: Duration) {
         let mut watch = self.mesh.watch();
         let everybody = watch.wait_for(|_| self.mesh.has_met_all());
-        // Some may be out of reach from here; the mesh works without them.
+        // Some may be unreachable from this machine; the mesh works without them.
         let _unreached = tokio::time::timeout(limit, everybody).await.is_err();
     }
 
-    /// Opens a session whose master is `target`; without one this node itself, or for a client the first task by name.
+    /// Opens a session on the master `target`; without one on this node, or for a client on the first task by name.
     ///
     /// # Errors
-    /// Unavailable if `target` is not up, with the tasks that are; NotFound if its name looks like a typing error;
+    /// Unavailable if `target` is not up, with the tasks that are; NotFound if its name looks like a typo;
     /// InvalidArgument if the graph is wrong.
     ///
     /// # Cancellation
@@ -248,16 +248,17 @@ impl Node {
         explain(&self.host.client, &self.master(target)?, graph, signature, options).await
     }
 
-    /// Follows what happens on this node from now on.
+    /// Follows the events of this node from now on.
     pub fn events(&self) -> Follower {
         self.host.events.follow()
     }
 
-    /// What happened on a node after the event of that number, or for 0 from the first that it keeps: the oldest ones, some at a
-    /// time. The number of the last is where the next call goes on; an empty answer says that nothing is newer.
+    /// The events of a node after the event of that number, or for 0 from the first that it keeps: the oldest ones, a limited
+    /// number at a time. The number of the last is the argument of the next call; an empty answer states that there are no
+    /// newer ones.
     ///
-    /// Events of steps are among them if `with_steps` is set, from the first call that asks for them, and as long as no more than
-    /// 5 s pass between two that do. A node keeps the last 1024 of them, and of the others as many.
+    /// They include the events of steps if `with_steps` is set: from the first call that requests them, and as long as no more
+    /// than 5 s pass between two such calls. A node keeps the last 1024 of them, and as many of the others.
     ///
     /// # Errors
     /// As [`Node::status`].
@@ -268,7 +269,7 @@ impl Node {
         inquire::events(&self.host.client, &self.master(target)?, after, with_steps).await
     }
 
-    /// How a node fares: that of `target`, or this one, or the first task there is by name.
+    /// The status of a node: `target`, or this node, or the first task by name.
     ///
     /// # Errors
     /// As [`Node::session`].
@@ -279,7 +280,8 @@ impl Node {
         inquire::status(&self.host.client, &self.master(target)?).await
     }
 
-    /// How every node that is up fares, each asked at once, by task: DeadlineExceeded of those that do not answer within `limit`.
+    /// The status of every node that is up, by task. All are queried at once; DeadlineExceeded for those that do not answer
+    /// within `limit`.
     ///
     /// # Cancellation
     /// As [`Node::status`].
@@ -293,11 +295,11 @@ impl Node {
         futures::future::join_all(asked).await
     }
 
-    /// What a session does whose master is the node of `target`: the scalars that it fetches, its last plan, its last traced
-    /// step. The plan and the traced step of those numbers are left out.
+    /// The state of a session whose master is the node of `target`: the scalars that it fetches, its last plan, its last traced
+    /// step. The plan and the traced step of the given numbers are omitted.
     ///
     /// # Errors
-    /// Aborted if the session is not open there. And as [`Node::status`].
+    /// Aborted if the session is not open on that node. And as [`Node::status`].
     ///
     /// # Cancellation
     /// As [`Node::status`].
@@ -322,7 +324,7 @@ impl Node {
         inquire::resources(&self.host.client, &self.master(target)?).await
     }
 
-    /// The value of a node's variable that sessions share, and its version: how often it was changed.
+    /// The value of a node's variable that sessions share, and its version: the number of its changes.
     ///
     /// # Errors
     /// NotFound if there is no such variable; PermissionDenied if it is an isolated session's; FailedPrecondition while
@@ -334,8 +336,8 @@ impl Node {
         inquire::read_variable(&self.host.client, &self.master(target)?, variable).await
     }
 
-    /// Sets a node's variable that sessions share; if a version is `expected`, only if the variable has that version. Returns the
-    /// version that it then has.
+    /// Sets a node's variable that sessions share; if a version is `expected`, only if the variable has that version. Returns
+    /// the new version.
     ///
     /// # Errors
     /// Aborted if the variable has another version than that; InvalidArgument if it takes no such value; and as
@@ -343,7 +345,7 @@ impl Node {
     ///
     /// # Cancellation
     /// If the future is dropped after its first poll, the node sets the variable nonetheless, now or when an op that changes it
-    /// is done. [`Node::read_variable`] tells by the version whether it has.
+    /// is done. [`Node::read_variable`] shows by the version whether it has.
     pub async fn write_variable(
         &self,
         target: Option<&Task>,
@@ -357,7 +359,7 @@ impl Node {
     /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.
     ///
     /// # Errors
-    /// Unavailable if a task is not up; the others have forgotten theirs.
+    /// Unavailable if a task is not up; the other tasks have forgotten theirs.
     pub fn clear_containers(&self, containers: &[String], tasks: &[Task]) -> Result<()> {
         let cluster = self.mesh.cluster();
         let clear = |task: &Task| {
@@ -367,12 +369,12 @@ impl Node {
         tasks.iter().map(clear).fold(Ok(()), Result::and)
     }
 
-    /// Notes that a door of this node refused something because of a limit.
+    /// Notes that a door of this node refused a request because of a limit.
     pub(crate) fn limit_reached(&self, what: &str) {
         self.host.events.note_limit(what);
     }
 
-    /// Says goodbye to everybody and leaves.
+    /// Says goodbye to all peers and leaves.
     ///
     /// # Cancellation
     /// If the future is dropped after its first poll, the node leaves nonetheless.
@@ -380,7 +382,7 @@ impl Node {
         self.mesh.clone().leave().await;
     }
 
-    /// The master of sessions that are opened for `target`, or for no task.
+    /// The master of sessions that are opened on `target`, or without a target.
     ///
     /// # Errors
     /// Unavailable if it is not up, with the tasks that are.
@@ -398,7 +400,7 @@ impl Node {
     }
 }
 
-/// `No node is up as /job:local/task:7; those that are: local/0.` NotFound if the name looks like a typing error.
+/// `No node is up as /job:local/task:7; those that are: local/0.` NotFound if the name looks like a typo.
 fn no_task(task: &Task, cluster: &Cluster) -> Failure {
     let meant = meant(&DeviceSpec::from(&task.device(DeviceKind::Cpu, 0)).task_only(), cluster.tasks());
     if !meant.is_empty() {
@@ -411,19 +413,19 @@ fn no_task(task: &Task, cluster: &Cluster) -> Failure {
     Failure::new(Code::Unavailable, why).because(Reason::TaskDown)
 }
 
-/// What the task's graphs keep, and the folder they may touch, which is made if it does not exist.
+/// The resources of the task's graphs, and the folder that they may use, which is made if it does not exist.
 fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
     let Some(task) = &config.task else { return Ok(Resources::new()) };
     let folder = config.data.clone().unwrap_or_else(|| own_data(home, &config.mesh, task));
     DataDir::new(&folder).map(Resources::with_data).map_err(|source| NodeError::Data { folder, source })
 }
 
-/// The folder that a task's graphs may touch unless another is named.
+/// The folder that a task's graphs may use unless another is named.
 pub(crate) fn own_data(home: &Path, mesh: &str, task: &Task) -> PathBuf {
     home.join("data").join(mesh).join(format!("{}-{}", task.job, task.index))
 }
 
-/// Only a node makes the key of a mesh: no other participant would have one that a client made.
+/// Only a node makes the key of a mesh: no other participant would have a key that a client made.
 fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, MeshError> {
     if config.task.is_some() && !config.open {
         MeshKey::load_or_create(home, &config.mesh)?;
@@ -448,7 +450,7 @@ fn parse_all(addresses: &[String]) -> Result<Vec<Multiaddr>, MeshError> {
     addresses.iter().map(|text| parse_address(text)).collect()
 }
 
-/// Looking for adapters takes half a second the first time: a node serves before that is done.
+/// The search for adapters takes half a second the first time: a node serves before it is done.
 fn look_for_gpus(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo>, host: &Arc<Host>, mesh: &Mesh) {
     let (host, mesh) = (Arc::downgrade(host), mesh.clone());
     tokio::task::spawn_blocking(move || {

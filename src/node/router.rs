@@ -1,4 +1,4 @@
-//! What ties a node's mesh to its host: messages out, messages in, and what happens to links.
+//! The connection of a node's mesh to its host: outgoing messages, incoming messages, and events of links.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};

@@ -17,14 +17,15 @@ impl ClusterSpec {
     /// Reads a ClusterSpec from JSON.
     ///
     /// # Errors
-    /// InvalidArgument if it is not JSON of that form, a job's name is not valid, or an address stands twice.
+    /// InvalidArgument if it is not JSON of that form, a job's name is not valid, or an address occurs twice.
     pub fn from_json(text: &str) -> Result<Self> {
         let value = json::parse(text).map_err(|fault| refused(text, fault))?;
         ClusterSpec::of(tasks(&value, Path::Root).map_err(|fault| refused(text, fault))?)
     }
 
-    /// Reads a ClusterSpec as the flag `--cluster_spec` of TensorFlow's servers has it: jobs with commas between them, each with
-    /// its name, a bar, and its addresses with semicolons between them: `ps|a:2222,worker|b:2222;c:2222`. JSON is read, too.
+    /// Reads a ClusterSpec in the form of the flag `--cluster_spec` of TensorFlow's servers: jobs with commas between them,
+    /// each with its name, a bar, and its addresses with semicolons between them: `ps|a:2222,worker|b:2222;c:2222`. JSON is
+    /// read, too.
     ///
     /// # Errors
     /// InvalidArgument as for [`ClusterSpec::from_json`], and for a part that is not of that form.
@@ -48,8 +49,8 @@ impl ClusterSpec {
         ClusterSpec::of(all)
     }
 
-    /// Reads what the environment variable `TF_CONFIG` says: the cluster, and the task that the process is to have, if it is one
-    /// of the cluster's: `{"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}`.
+    /// Reads the environment variable `TF_CONFIG`: the cluster, and the task of the process, if it is one of the cluster's:
+    /// `{"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}`.
     ///
     /// # Errors
     /// InvalidArgument as for [`ClusterSpec::from_json`], and if there is no cluster or the task is not of that form.
