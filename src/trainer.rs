@@ -1,5 +1,5 @@
-//! Trains a model in a session: batches are sent ahead to the workers, which go from step to step without waiting for this
-//! process, and between the steps it evaluates, saves and reports. `meshtf train` is this with a command line.
+//! Training of a model in a session: batches are sent ahead to the workers, which run one step after another without waiting
+//! for this process; between the steps the trainer evaluates, saves and reports. `meshtf train` is its command line.
 //!
 //! ```no_run
 //! # async fn example() -> meshtf::Result<()> {
@@ -70,44 +70,44 @@ use meshtf_train::numerics::{Numerics, add_checks};
 
 use crate::Session;
 
-/// Bytes of batches that are sent to the workers at a time, unless one is larger.
+/// Bytes of batches that are sent to the workers at a time, unless one batch is larger.
 const BLOCK_BYTES: usize = 4 << 20;
-/// Most batches that are sent at a time. Twice as many wait in a queue.
+/// Maximum number of batches that are sent at a time. Twice that number wait in a queue.
 const MAX_BLOCK: usize = 64;
-/// How many saved states are kept.
+/// Number of saved states that are kept.
 const KEEP: usize = 3;
 
-/// How a training runs, beside what its sections say.
+/// The options of a training in addition to its sections.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How many steps in all, at least one, whatever the sections say.
+    /// The number of all steps, at least one; overrides the sections.
     pub steps: Option<u64>,
     /// The folder in which the state is saved: at the end, when the training is stopped, and at regular steps in between. It is
-    /// made if it is not there.
+    /// made if it does not exist.
     pub checkpoint: Option<PathBuf>,
-    /// How often the state is saved besides.
+    /// The interval of further saves.
     pub every: Option<Every>,
-    /// How many of the saved states are kept, the last ones; 0: three.
+    /// Number of saved states that are kept, the last ones; 0: three.
     pub keep: usize,
-    /// Goes on from the last saved state, in place of beginning anew.
+    /// Continues from the last saved state instead of beginning anew.
     pub resume: bool,
-    /// As `resume` if there is a saved state, else begins anew: for what is started again by itself. Best weights that a
-    /// training left which saved no state are replaced then.
+    /// As `resume` if there is a saved state, else begins anew: for programs that are restarted automatically. Best weights
+    /// left by a training that saved no state are replaced then.
     pub resume_if_any: bool,
-    /// Begins with these weights in place of first values: the last state of a folder, or a file .safetensors, .npz, or the
+    /// Begins with these weights instead of initial values: the last state of a folder, or a file .safetensors, .npz, or the
     /// prefix of a TensorFlow checkpoint. Not with `resume`; not used if `resume_if_any` found a state.
     pub weights: Option<PathBuf>,
-    /// Ends the training at a gradient that is NaN or infinite, too, and says which node made that, or such a loss.
+    /// Also ends the training at a gradient that is NaN or infinite, and names the node that made the gradient or such a loss.
     pub check_numerics: bool,
-    /// Has [`Observer::traced`] told what each device ran in a few steps, and when.
+    /// Passes a trace of each device in a few steps to [`Observer::traced`].
     pub trace: bool,
 }
 
-/// How often something is done between steps.
+/// An interval of actions between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Every {
-    /// After every this many steps, at least 1.
+    /// After every n steps, at least 1.
     Steps(u64),
     /// After the first whole step, or half a second of them, that ends this long after the last time. Longer than 0.
     Time(Duration),
@@ -119,17 +119,17 @@ pub struct Trainer {
     job: TrainingGraph,
     sections: Sections,
     examples: Examples,
-    /// Those that are evaluated.
+    /// The examples that are evaluated.
     held_out: Option<Examples>,
     constants: Constants,
     chunk: Chunk,
     order: Order,
-    /// Batches that are sent at a time.
+    /// Number of batches that are sent at a time.
     block: usize,
     steps: u64,
-    /// After how many steps the loss is fetched.
+    /// The interval in steps at which the loss is fetched.
     record: u64,
-    /// After how many the weights are.
+    /// The same for the weights.
     weights_every: Option<u64>,
     every: Option<Every>,
     traces: bool,
@@ -137,7 +137,7 @@ pub struct Trainer {
     resume: bool,
     /// Whether best weights of another training may be replaced.
     replaces_best: bool,
-    /// In place of first values.
+    /// Weights that replace the initial values.
     weights: Option<Weights>,
     numerics: Option<Numerics>,
     holders: Holders,
@@ -146,9 +146,9 @@ pub struct Trainer {
 /// The examples of a training.
 #[derive(Clone, Debug)]
 pub struct TrainingData {
-    /// To train with; a share of them is held out if the section `data` says so.
+    /// The examples of the training; a share of them is held out if the section `data` specifies it.
     pub train: Examples,
-    /// To evaluate with, in place of a share of the others. None of them lies on workers.
+    /// The examples of the evaluation, instead of a share of the others. None of them is stored on workers.
     pub evaluate: Option<Examples>,
 }
 
@@ -158,14 +158,14 @@ impl From<Examples> for TrainingData {
     }
 }
 
-/// How a training ended, and after which step.
+/// The end of a training: why, and after which step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Steps that were done when it began.
+    /// Number of steps done when it began.
     pub start: u64,
-    /// Steps that are done now.
+    /// Number of steps done now.
     pub step: u64,
-    /// Why it ended.
+    /// The reason.
     pub how: How,
 }
 
@@ -175,21 +175,22 @@ pub struct Ended {
 pub enum How {
     /// All steps are done.
     Done,
-    /// What the section `evaluate` watches has not become better for as long as it says.
+    /// The value that the section `evaluate` watches has not improved for as long as the section allows.
     Enough,
-    /// Somebody wanted it to end.
+    /// `stop` was ready.
     Stopped,
 }
 
 impl Trainer {
-    /// Puts a training together: replicas of the model on workers, the optimizer, what saves and restores. The graph has the
-    /// model, with placeholders for the examples, by whose names `data` has them, examples first. What the sections say of files
-    /// is not looked at; [`load`] reads it. The nodes of `sections.init` give the variables their first values.
+    /// Prepares a training: replicas of the model on workers, the optimizer, and the nodes that save and restore. The graph has
+    /// the model, with placeholders for the examples; `data` has the examples, by the placeholders' names, examples first.
+    /// Files that the sections name are ignored; [`load`] reads them. The nodes of `sections.init` give the variables their
+    /// initial values.
     ///
     /// # Errors
     /// [`Error::Sections`] if the sections do not fit the graph or the examples: a name that does not exist, a batch that the
     /// workers cannot share equally, a loss that does not depend on a variable. [`Error::Input`] if an example does not fit its
-    /// placeholder, options do not fit each other, or a folder or a file of theirs is not as it must be.
+    /// placeholder, options contradict each other, or a folder or a file of the options is not valid.
     pub fn new(
         graph: Graph,
         mut sections: Sections,
@@ -278,59 +279,59 @@ impl Trainer {
         self.job.graph.tasks()
     }
 
-    /// How many steps there are in all.
+    /// The number of all steps.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// How many steps go through all examples once.
+    /// The number of steps of one epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.order.steps_per_epoch()
     }
 
-    /// What this trains with, and how. Epochs between evaluations are steps here.
+    /// The sections of this training. Epochs between evaluations are converted to steps.
     pub fn sections(&self) -> &Sections {
         &self.sections
     }
 
-    /// What is recorded of steps: the loss and the metrics.
+    /// The names of the values that are recorded of steps: the loss and the metrics.
     pub fn names(&self) -> Vec<String> {
         std::iter::once("loss".to_owned()).chain(self.sections.train.metrics.iter().cloned()).collect()
     }
 
-    /// Calls [`Observer::trained`] after every this many steps and after the last; the default is a twentieth of all steps.
+    /// Calls [`Observer::trained`] after every `steps` steps and after the last; the default is a twentieth of all steps.
     pub fn record_every(&mut self, steps: u64) {
         self.record = steps.max(1);
     }
 
-    /// Has [`Observer::weights`] told: after each evaluation, or each tenth of all steps, and after the last.
+    /// Enables calls of [`Observer::weights`]: after each evaluation, or each tenth of all steps, and after the last.
     pub fn report_weights(&mut self) {
         let tenth = (self.steps / 10).max(1);
         self.weights_every =
             Some(self.sections.evaluate.as_ref().map_or(tenth, |section| section.every.min(self.steps)));
     }
 
-    /// Trains to the end, in a session on [`graph`](Trainer::graph). Other sessions of the same master end that train one of
-    /// these variables, since one that was killed, and is continued by this, may still run on its nodes. A trainer that saves
-    /// its states in a folder and does not resume runs once: what is in the folder then can be resumed by another, with
+    /// Trains to the end, in a session on [`graph`](Trainer::graph). Other sessions of the same master that train one of these
+    /// variables end: the session of a killed training that this one continues may still run on its nodes. A trainer that saves
+    /// its states in a folder and does not resume runs once; another can resume the states in the folder, with
     /// [`Options::resume`].
     ///
     /// # Errors
-    /// [`Error::Input`] if there is no state to resume from, it is of another model, or the folder has states and this does not
-    /// resume; [`Error::NotFinite`]; [`Error::Failed`] if a step fails; [`Error::Observer`].
+    /// [`Error::Input`] if there is no state to resume from, it is of another model, or the folder has states and this trainer
+    /// does not resume; [`Error::NotFinite`]; [`Error::Failed`] if a step fails; [`Error::Observer`].
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the steps under way are cancelled: some of their updates are made and some
-    /// not. What was saved is whole, and so is a state that is being written. The session keeps its claim on the variables; see
-    /// [`Session::disclaim`]. A new run begins anew, or resumes from what was
-    /// saved. The files that lie on the workers stay in their memory until a run or an evaluation of this graph ends, or the node
-    /// does. To end a training after a whole step, use [`run_until`](Trainer::run_until).
+    /// not. Saved states are whole, and so is a state that is being written. The session keeps its claim on the variables; see
+    /// [`Session::disclaim`]. A new run begins anew, or resumes from a saved state. Files that the workers hold stay in their
+    /// memory until a run or an evaluation of this graph ends, or the node does. To end a training after a whole step, use
+    /// [`run_until`](Trainer::run_until).
     pub async fn run(&self, session: &Session, observer: &mut dyn Observer) -> Result<Ended, Error> {
         self.run_until(session, observer, std::future::pending()).await
     }
 
-    /// As [`run`](Trainer::run), until `stop` is ready: the steps that have begun are done then, within about half a second or
-    /// one step, and the state is saved if there is a folder for that.
+    /// As [`run`](Trainer::run), until `stop` is ready: then the steps that have begun are finished, within about half a second
+    /// or one step, and the state is saved if there is a folder for it.
     ///
     /// # Errors
     /// As [`run`](Trainer::run).
@@ -349,10 +350,10 @@ impl Trainer {
         if let Some(folder) = &self.folder {
             folder.clean();
         }
-        // What is left of one that was killed may still run, for as long as its nodes wait for its return.
+        // The remains of a killed training may still run, for as long as its nodes wait for its return.
         session.claim(self.claimed()).await?;
         let ended = self.run_alone(session, observer, stop).await;
-        // A session that has ended has no names any more.
+        // A session that has ended has no claims any more.
         let _ = session.disclaim().await;
         ended
     }
@@ -379,7 +380,7 @@ impl Trainer {
         self.holding(session, &self.job.loads, run).await
     }
 
-    /// What a session claims that trains these variables.
+    /// The names that a session claims when it trains these variables.
     fn claimed(&self) -> Vec<String> {
         let name = |variable: &Variable| match variable.device.as_str() {
             "" => format!("variable {}", variable.name),
@@ -388,7 +389,7 @@ impl Trainer {
         self.job.variables.iter().map(name).collect()
     }
 
-    /// Feeds, steps, and what is due between the steps.
+    /// Sends the batches, runs the steps, and does the work that is due between them.
     async fn train(
         &self,
         session: &Session,
@@ -411,7 +412,7 @@ impl Trainer {
                 ended = &mut stepping => return ended.map(|(how, step)| Ended { start, step, how }),
             }
         };
-        // The steps that have their batches are done first, so that what is saved is whole.
+        // The steps that have their batches are finished first, so that the saved state is whole.
         let Error::Input(why) = unfed else { return Err(unfed) };
         if self.folder.is_none() || self.job.steps.len() > 1 || !self.job.beside.is_empty() {
             return Err(Error::Input(why));
@@ -429,7 +430,7 @@ impl Trainer {
 }
 
 impl Options {
-    /// Refuses what says nothing that could be done.
+    /// Refuses options that are contradictory or out of range.
     fn check(&self) -> Result<(), Error> {
         let refused = match self {
             Options { steps: Some(0), .. } => "steps is 0; expected at least 1",

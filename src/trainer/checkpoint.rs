@@ -1,4 +1,4 @@
-//! A training's state in a folder: one file of safetensors for each step that was saved, written whole or not at all.
+//! A training's state in a folder: one file of safetensors for each saved step, written whole or not at all.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use meshtf_train::file::Sections;
 use super::stored::{self, IMPORTED, STEP, states};
 use super::{Error, Observer};
 
-/// What the metadata of a file are named.
+/// The keys of a file's metadata.
 const BATCH: &str = "meshtf.batch";
 const SHUFFLE: &str = "meshtf.shuffle";
 const EXAMPLES: &str = "meshtf.examples";
@@ -25,7 +25,7 @@ const BEST_FILE: &str = "best.safetensors";
 pub(super) struct Folder {
     path: PathBuf,
     keep: usize,
-    /// By what the order of the data is known again.
+    /// Identifies the order of the data.
     order: BTreeMap<String, String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Saved {
 }
 
 impl Folder {
-    /// Of the last `keep` states, for a training with as many examples.
+    /// A folder of the last `keep` states, for a training with `examples` examples.
     pub fn new(path: &Path, keep: usize, sections: &Sections, examples: usize) -> Result<Folder, Error> {
         fs::create_dir_all(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
         let shuffle = sections.data.shuffle.map_or_else(|| "no".to_owned(), |seed| seed.to_string());
@@ -48,7 +48,7 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), keep: keep.max(1), order })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -63,13 +63,13 @@ impl Folder {
         others.retain(|file| *file != path);
         let extra = (others.len() + 1).saturating_sub(self.keep);
         for old in others.iter().take(extra) {
-            // What cannot be removed is only too many.
+            // A file that cannot be removed is merely superfluous.
             let _ = fs::remove_file(old);
         }
         Ok(path)
     }
 
-    /// Saves the state with the best weights so far: those with this value of what is watched, such as `greatest accuracy`.
+    /// Saves the state with the best weights so far: those with this value of the watched metric, such as `greatest accuracy`.
     pub fn save_best(&self, step: u64, value: f64, of: &str, tensors: Vec<(String, Tensor)>) -> Result<(), Error> {
         let mut metadata = self.order.clone();
         metadata.insert(STEP.to_owned(), step.to_string());
@@ -78,7 +78,7 @@ impl Folder {
         stored::write(&self.path.join(BEST_FILE), &Contents { tensors, metadata })
     }
 
-    /// The best value of this that was saved, and after which step it was. What is there but of another measure is noted.
+    /// The best saved value of this metric, and its step. A saved value of another metric is reported to the observer.
     pub fn best(&self, of: &str, observer: &mut dyn Observer) -> Result<Option<(f64, u64)>, Error> {
         let path = self.path.join(BEST_FILE);
         if !path.try_exists().map_err(|error| Error::input(format!("{}: {error}", path.display())))? {
@@ -100,14 +100,14 @@ impl Folder {
         value.zip(step).map(Some).ok_or_else(wrong)
     }
 
-    /// Removes what saves left that were cut off.
+    /// Removes the partial files of interrupted saves.
     pub fn clean(&self) {
         let is_part = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             name.ends_with(".safetensors.part") && (name.starts_with("step-") || name.starts_with(BEST_FILE))
         };
         let entries = fs::read_dir(&self.path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-        // What cannot be removed takes room, no more.
+        // A file that cannot be removed takes disk space, nothing else.
         entries.filter(is_part).for_each(|part| _ = fs::remove_file(part));
     }
 
@@ -116,8 +116,8 @@ impl Folder {
         Ok(!self.files()?.is_empty())
     }
 
-    /// Refuses a folder with the states or, unless these are to be replaced, the best weights of another training: they would be
-    /// taken for those of this.
+    /// Refuses a folder with the states of another training or, unless they are to be replaced, its best weights: they would be
+    /// mistaken for those of this training.
     pub fn begin_anew(&self, replaces_best: bool) -> Result<(), Error> {
         let path = self.path.display();
         if self.has_states()? {
@@ -138,7 +138,7 @@ impl Folder {
         states(&self.path).map_err(|error| Error::input(format!("{}: {error}", self.path.display())))
     }
 
-    /// The last state, which must be of a training with the same data in the same order.
+    /// The last state; its training must have had the same data in the same order.
     pub fn last(&self) -> Result<Option<Saved>, Error> {
         let Some(file) = self.files()?.pop() else { return Ok(None) };
         let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", file.display()));
@@ -166,7 +166,7 @@ impl Saved {
     /// The values of variables, in their order.
     ///
     /// # Errors
-    /// Which tensors differ, if it is of another model.
+    /// The tensors that differ, if the state is of another model.
     pub fn values(&self, variables: &[meshtf_train::Variable]) -> Result<Vec<Tensor>, Error> {
         stored::values(&self.tensors, variables, true)
             .map_err(|differ| Error::input(format!("{} is of another model: {differ}", self.file.display())))

@@ -1,4 +1,4 @@
-//! What placeholders are fed with beside examples: the same in each step, and the same in each evaluation.
+//! The feeds in addition to examples: the same in each step, and the same in each evaluation.
 
 use meshtf_graph::Graph;
 use meshtf_tensor::failure::Failure;
@@ -7,24 +7,24 @@ use meshtf_train::file::Sections;
 
 use super::Error;
 
-/// What is fed beside examples.
+/// The constant feeds.
 #[derive(Debug)]
 pub(super) struct Constants {
     pub steps: Vec<(String, Tensor)>,
     pub evaluations: Vec<(String, Tensor)>,
 }
 
-/// Some of them as a session takes them.
+/// The feeds in the form that a session takes.
 pub(super) fn feeds(constants: &[(String, Tensor)]) -> impl Iterator<Item = (&str, Tensor)> {
     constants.iter().map(|(name, value)| (name.as_str(), value.clone()))
 }
 
 impl Constants {
-    /// What the sections say, in the dtypes of the placeholders. In an evaluation, it is what the section `data` says of those
-    /// that the section `evaluate` has nothing for.
+    /// The constants of the sections, in the dtypes of the placeholders. In an evaluation, those of the section `data` count
+    /// unless the section `evaluate` has an entry for the placeholder.
     ///
     /// # Errors
-    /// [`Error::Sections`] for what cannot be fed: it is no placeholder, takes examples, or the value does not fit it.
+    /// [`Error::Sections`] for a name that cannot be fed: it is no placeholder, takes examples, or the value does not fit it.
     pub fn of(graph: &Graph, sections: &Sections) -> Result<Constants, Error> {
         let data = &sections.data;
         let fit = |at: &str, constants: &[(String, Tensor)]| -> Result<Vec<(String, Tensor)>, Error> {
@@ -47,9 +47,9 @@ impl Constants {
     }
 }
 
-/// The value as the placeholder takes it.
+/// The value in the placeholder's dtype.
 fn fitted(graph: &Graph, name: &str, value: &Tensor) -> Result<Tensor, Failure> {
-    // As a message of this program says it, which has TensorFlow's words for TensorFlow's clients.
+    // The error's own text: a failure made of it has TensorFlow's words, for TensorFlow's clients.
     let id = graph.find_or_nearest(name).map_err(|error| Failure::invalid(error.to_string()))?;
     let node = graph.node(id);
     if !node.op.is_fed {

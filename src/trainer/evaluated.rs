@@ -1,4 +1,4 @@
-//! What an evaluation finds: the means of metrics, and the classes that are taken for others.
+//! The results of an evaluation: the means of metrics, and the confusion of classes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,19 +7,19 @@ use meshtf_tensor::Tensor;
 
 use super::Error;
 
-/// Most classes that are counted against each other.
+/// Maximum number of classes of a confusion.
 const MAX_CLASSES: i64 = 1000;
 
-/// What an evaluation found.
+/// The results of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
     /// The means of the loss and of the section's metrics over all examples that are evaluated, in that order.
     pub means: Vec<f64>,
-    /// How often each class was taken for each, if the section asks for that.
+    /// The number of examples of each class by predicted class, if the section requests it.
     pub confusion: Option<Confusion>,
 }
 
-/// How often examples of each class are taken for each. Its text is a table for a person.
+/// A confusion matrix: the number of examples of each class by predicted class. Its text is a table for a person.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Confusion(BTreeMap<(i64, i64), u64>);
 
@@ -46,7 +46,7 @@ impl Confusion {
         Ok(())
     }
 
-    /// A row for each class that examples have, a column for each that they are taken for.
+    /// A row for each class of the examples, a column for each predicted class.
     pub fn rows(&self) -> Vec<Vec<u64>> {
         let classes = self.0.keys().map(|&(label, prediction)| label.max(prediction) + 1).max().unwrap_or(0);
         let of = |label, prediction| self.0.get(&(label, prediction)).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Evaluates examples that are not trained with, and says whether the results still get better.
+//! Evaluates examples that are not trained with, and decides whether the results still improve.
 
 use meshtf_tensor::Tensor;
 use meshtf_train::file::EvaluateSection;
@@ -9,18 +9,18 @@ use super::state::blocking;
 use super::{Error, Observer, Trainer};
 use crate::Session;
 
-/// Whether evaluations get better.
+/// Whether evaluations improve.
 pub(super) struct Watch {
     place: usize,
     pub name: String,
     is_greatest: bool,
     patience: Option<u64>,
-    /// The best value, and after which step it was.
+    /// The best value, and its step.
     pub best: Option<(f64, u64)>,
     worse: u64,
 }
 
-/// What follows from an evaluation.
+/// The consequence of an evaluation.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Better,
@@ -30,7 +30,7 @@ pub(super) enum Verdict {
 }
 
 impl Watch {
-    /// From the first step on.
+    /// A watch that begins with the first step.
     fn new(section: &EvaluateSection) -> Watch {
         let of = section.best.of.as_ref();
         let place =
@@ -40,19 +40,19 @@ impl Watch {
         Watch { place, name, is_greatest, patience, best: None, worse: 0 }
     }
 
-    /// From a step on, before which the best value was this; there were so many steps between evaluations.
+    /// The same from the step `start` on, with the best value before it; `every` steps between evaluations.
     fn from(self, start: u64, best: Option<(f64, u64)>, every: u64) -> Watch {
         let best = best.filter(|(_, step)| *step <= start);
         let worse = best.map_or(0, |(_, step)| start / every.max(1) - step / every.max(1));
         Watch { best, worse, ..self }
     }
 
-    /// What the best value is of, in words.
+    /// A description of the watched value.
     fn aim(&self) -> String {
         format!("{} {}", if self.is_greatest { "greatest" } else { "least" }, self.name)
     }
 
-    /// Looks at the means after a step.
+    /// Judges the means after a step.
     pub fn look(&mut self, step: u64, means: &[f64]) -> Verdict {
         let value = means[self.place];
         let is_better = match self.best {
@@ -73,7 +73,7 @@ impl Watch {
 }
 
 impl Trainer {
-    /// What watches the evaluations after a step, if there are any.
+    /// The watch on the evaluations after the step `start`, if there are any.
     pub(super) fn watch(&self, start: u64, observer: &mut dyn Observer) -> Result<Option<Watch>, Error> {
         let Some(section) = &self.sections.evaluate else { return Ok(None) };
         let watch = Watch::new(section);
@@ -84,7 +84,7 @@ impl Trainer {
         Ok(Some(watch.from(start, best, section.every)))
     }
 
-    /// Evaluates if it is due after a step, and follows from it what is to follow; returns whether the training ends.
+    /// Evaluates if it is due after a step, and acts on the result; returns whether the training ends.
     pub(super) async fn look(
         &self,
         session: &Session,
@@ -121,15 +121,15 @@ impl Trainer {
         }
     }
 
-    /// The means of the loss and the metrics over the examples that are evaluated, and their confusion, with the variables as
-    /// they are; nothing if there are none. It may run beside a training of this trainer.
+    /// The means of the loss and the metrics over the examples that are evaluated, and their confusion, with the current
+    /// variables; empty if there are none. It may run in parallel with a training of this trainer.
     ///
     /// # Errors
     /// [`Error::Input`] if a metric is not a number, or a class of the confusion not a class; [`Error::Failed`] as
     /// [`Session::run`].
     ///
     /// # Cancellation
-    /// If the future is dropped before it is ready, nothing has changed, but that files which lie on the workers may stay in
+    /// If the future is dropped before it is ready, nothing has changed, except that files which the workers hold may stay in
     /// their memory until the next evaluation or training of this graph ends, or the node does.
     pub async fn evaluate(&self, session: &Session) -> Result<Evaluated, Error> {
         let are_there = self.held_out.iter().any(|examples| examples.there().any(|there| there.is_some()));
@@ -138,7 +138,7 @@ impl Trainer {
         self.holding(session, &loads, self.evaluate_held(session)).await
     }
 
-    /// As [`evaluate`](Trainer::evaluate), once what lies on the workers is held there.
+    /// As [`evaluate`](Trainer::evaluate), after the workers have read their files.
     async fn evaluate_held(&self, session: &Session) -> Result<Evaluated, Error> {
         let section = self.sections.evaluate.as_ref();
         let mut confusion = section.and_then(|section| section.confusion.as_ref()).map(|_| Confusion::default());
@@ -156,7 +156,7 @@ impl Trainer {
             }
             let places: Vec<usize> = (at..at + count).collect();
             let tensors = self.taken(session, held_out, &places).await?;
-            // A constant that is there for evaluations takes the place of examples.
+            // A constant for evaluations replaces examples.
             let constants = &self.constants.evaluations;
             let is_own = |(name, _): &(&str, Tensor)| constants.iter().all(|(constant, _)| constant != name);
             let examples = held_out.names().zip(tensors).filter(is_own);
@@ -201,7 +201,7 @@ mod tests {
         let of = Best { of: Some("a".to_owned()), is_greatest: true };
         let mut greatest = Watch::new(&section(of));
         assert_eq!(verdicts(&mut greatest, 0, &[3.0, 2.0]), [Better, Better]);
-        // What goes on after a break counts on from there.
+        // A continued training counts on from that step.
         let mut later = Watch::new(&section(Best::default())).from(50, Some((1.0, 40)), 10);
         assert_eq!(verdicts(&mut later, 50, &[1.5]), [Enough]);
         let mut anew = Watch::new(&section(Best::default())).from(30, Some((1.0, 40)), 10);

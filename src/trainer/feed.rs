@@ -1,4 +1,4 @@
-//! Sending the batches of a training ahead to the workers.
+//! Sends the batches of a training ahead to the workers.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use super::state::blocking;
 use super::{Error, Trainer};
 use crate::Session;
 
-/// As [`Examples::take`]. What is read from a file as it is taken is not waited for here.
+/// As [`Examples::take`]. Reads from files do not block this thread.
 async fn take(
     examples: &Examples,
     places: Vec<usize>,
@@ -27,7 +27,7 @@ async fn take(
 }
 
 impl Trainer {
-    /// Drops what a training left behind which was killed.
+    /// Drops the batches that a killed training left behind.
     pub(super) async fn drain(&self, session: &Session) -> Result<(), Error> {
         for Drain { size, drop } in &self.job.drains {
             if session.run(&[], &[size], &[]).await?[0].to_i64()? > 0 {
@@ -37,17 +37,17 @@ impl Trainer {
         Ok(())
     }
 
-    /// Sends the batches of all steps ahead, as far as the workers have room.
-    /// `fed` is the number of steps whose batches were sent, if all workers get theirs together.
+    /// Sends the batches of all steps ahead, as far as the workers have room. `fed` is the number of steps whose batches were
+    /// sent, if all workers get theirs together.
     ///
     /// # Errors
-    /// [`Error::Input`] for an example that cannot be had; the batches before it were sent.
+    /// [`Error::Input`] for an example that cannot be read; the batches before it were sent.
     pub(super) async fn feed(&self, session: &Session, start: u64, fed: &AtomicU64) -> Result<(), Error> {
         let all = 0..self.job.queues.len();
         if self.job.beside.is_empty() {
             return self.feed_some(session, start, all, fed).await;
         }
-        // A worker that is late has no room, and no other waits for that.
+        // A worker that is late has no room, and no other worker waits for it.
         futures::future::try_join_all(all.map(|i| self.feed_some(session, start, i..i + 1, fed))).await?;
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Trainer {
                 let batches = own.len() / rows;
                 let tensors = match take(&self.examples, own, vec![batches, rows]).await? {
                     Ok(tensors) => tensors,
-                    // The batches before the one that cannot be had are whole.
+                    // The batches before the example that cannot be read are whole.
                     Err(_) if count > 1 => {
                         block = 1;
                         continue 'blocks;
@@ -94,7 +94,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Some examples, `[places, ...]`: those that lie on the workers as the first of them has them.
+    /// Some examples, `[examples, ...]`: of those that the workers hold, the ones of the first worker.
     pub(super) async fn taken(
         &self,
         session: &Session,
@@ -105,7 +105,7 @@ impl Trainer {
         let rows = self.sections.train.rows(self.sections.data.batch)?.max(1);
         for ((held, there), tensor) in self.job.held.iter().zip(examples.there()).zip(&mut tensors) {
             let (Some(held), Some(_)) = (held, there) else { continue };
-            // Places are taken in whole batches; the last one is filled up.
+            // Indices are taken in whole batches; the last one is padded.
             let mut places = tensor.to_i64s()?;
             let count = places.len();
             places.resize(count.next_multiple_of(rows), places.last().copied().unwrap_or(0));
@@ -121,7 +121,8 @@ impl Trainer {
         Ok(tensors)
     }
 
-    /// What each step feeds beside its batch: constants, and what tells the layers that ask for it that a step trains.
+    /// The feeds of each step in addition to its batch: constants, and the flags of a training step for the layers that have
+    /// one.
     pub(super) fn beside_batches(&self) -> Vec<(&str, Tensor)> {
         let steps = &self.constants.steps;
         let flag = self.job.training.as_deref().filter(|flag| steps.iter().all(|(name, _)| name != flag));

@@ -1,4 +1,4 @@
-//! Whether what the sections say fits the graph and the examples: what is wrong is told before anything runs.
+//! Checks that the sections fit the graph and the examples: an error is reported before anything runs.
 
 use std::collections::HashSet;
 
@@ -45,7 +45,7 @@ fn check_needed<'n>(
     is_fed: impl Fn(&str) -> bool,
 ) -> Result<(), Error> {
     for name in names {
-        // A name that does not exist is told where it stands.
+        // A name that does not exist is reported where it occurs.
         let found = graph.output(name).map(|output| output.node).ok().or_else(|| graph.find(name));
         let (mut open, mut seen) = (Vec::from_iter(found), HashSet::new());
         while let Some(id) = open.pop() {
@@ -68,7 +68,7 @@ fn check_needed<'n>(
     Ok(())
 }
 
-/// What the examples are to their placeholders, which they must fit.
+/// The relation of the examples to their placeholders, which they must fit.
 ///
 /// A worker takes `rows` of them at a time.
 pub(super) fn parts(graph: &Graph, examples: &Examples, rows: usize) -> Result<Vec<FedPlaceholder>, Error> {
@@ -153,10 +153,10 @@ pub(super) fn check_confusion(graph: &Graph, confusion: &ConfusionNodes) -> Resu
     Ok(())
 }
 
-/// The nodes that give the graph's variables their first values: those that the sections name, or the node `init`. `has_others`:
-/// whether the variables get other values.
+/// The nodes that give the graph's variables their initial values: those that the sections name, or the node `init`.
+/// `has_others`: whether the variables get other values.
 pub(super) fn init_of(graph: &Graph, named: &[String], has_others: bool) -> Result<Vec<String>, Error> {
-    /// Of that name are those of models, and of graphs that TensorFlow made.
+    /// The name in models, and in graphs that TensorFlow made.
     const INIT: &str = "init";
     let variable = graph.nodes().find(|(_, node)| node.op.makes_variable);
     let missing = || match variable {
@@ -186,25 +186,25 @@ pub(super) fn init_of(graph: &Graph, named: &[String], has_others: bool) -> Resu
     }
 }
 
-/// How many examples are evaluated at a time.
+/// The number of examples that are evaluated at a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Chunk {
     pub examples: usize,
-    /// Whether a placeholder takes just as many; what does not fill that is left out.
+    /// Whether a placeholder takes exactly that number; a remainder is left out.
     pub is_fixed: bool,
 }
 
 impl Chunk {
-    /// Most examples at a time, unless a worker takes more.
+    /// Maximum number of examples at a time, unless a worker takes more.
     const MOST: usize = 1024;
-    /// Most bytes of them, unless those of a worker are more.
+    /// Their maximum size in bytes, unless those of a worker are larger.
     const BYTES: usize = 16 << 20;
 
-    /// Of examples that are evaluated, where workers take `rows` of those to train with. Those placeholders whose first size is
-    /// known take as many.
+    /// The chunk of the evaluated examples, where workers take `rows` examples of the training at a time. Placeholders whose
+    /// first size is known take that number.
     ///
     /// # Errors
-    /// [`Error::Sections`] if that is more than there are.
+    /// [`Error::Sections`] if that exceeds the number of examples.
     pub fn of(graph: &Graph, examples: &Examples, rows: usize) -> Result<Chunk, Error> {
         let is_fixed = |name: &str| {
             let shape = graph.find(name).and_then(|id| graph.node(id).attrs.shape("shape").ok());

@@ -1,4 +1,4 @@
-//! A folder of images, in which each class has a folder.
+//! A folder of images with one folder for each class.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use meshtf_train::data::Images;
 
 use super::source::read;
 
-/// The endings of images' files.
+/// The extensions of image files.
 const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];
 
 /// The images of a folder, class after class, by name.
@@ -16,12 +16,12 @@ const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];
 pub(super) struct ImageFolder {
     /// The names of the classes' folders.
     pub classes: Vec<String>,
-    /// The files, and the places of their classes.
+    /// The files, and the indices of their classes.
     pub images: Vec<(PathBuf, usize)>,
 }
 
 impl ImageFolder {
-    /// Lists a folder. Hidden files are not looked at.
+    /// Lists a folder. Hidden files are ignored.
     ///
     /// # Errors
     /// If the folder cannot be read or has no class, a class has no image, or a file is not an image.
@@ -63,7 +63,7 @@ impl ImageFolder {
         images.finish().map_err(|failure| failure.message)
     }
 
-    /// The images, each with what it is called in a message.
+    /// The images, each with its name in messages.
     pub fn named_images(&self) -> Vec<(PathBuf, String)> {
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let named =
@@ -77,7 +77,7 @@ impl ImageFolder {
     }
 }
 
-/// What is in a folder and not hidden, by name.
+/// The visible entries of a folder, by name.
 fn entries(path: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(|error| error.to_string())? {

@@ -1,19 +1,19 @@
-//! Files that lie on the workers, which hold them in memory for as long as somebody takes examples of them.
+//! Files on the workers: the workers hold them in memory as long as the trainer takes examples of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Error, Trainer};
 use crate::Session;
 
-/// Who takes examples of what lies on the workers.
+/// The number of users of the examples that the workers hold.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     count: AtomicUsize,
-    /// Held by one at a time, while workers read their files or drop them.
+    /// Held by one user at a time, while workers read their files or drop them.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// One of them.
+/// One user.
 struct Holder<'h>(&'h AtomicUsize);
 
 impl Drop for Holder<'_> {
@@ -23,8 +23,8 @@ impl Drop for Holder<'_> {
 }
 
 impl Trainer {
-    /// Has workers read files by running `loads`, then does some work. However that ends, all workers drop their files,
-    /// unless other work of this trainer takes examples of them.
+    /// Has workers read files by running `loads`, then does some work. However that ends, all workers drop their files, unless
+    /// other work of this trainer takes examples of them.
     pub(super) async fn holding<T>(
         &self,
         session: &Session,
@@ -51,7 +51,7 @@ impl Trainer {
         let _turn = turn.lock().await;
         if count.load(Ordering::SeqCst) == 1 {
             for unload in &self.job.unloads {
-                // A session that failed cannot have it done.
+                // A failed session cannot run it.
                 let _ = session.run(&[], &[], &[unload]).await;
             }
         }

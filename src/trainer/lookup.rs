@@ -1,4 +1,4 @@
-//! Which files lie on the workers, and what is in them: each worker is asked before the training is put together.
+//! The files that are on the workers, and their content: each worker is queried before the training is prepared.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use meshtf_train::job::homes;
 use super::Error;
 use crate::Session;
 
-/// Bytes in which the header of a file is looked for.
+/// Bytes in which the header of a file is searched.
 const START: i64 = 1 << 17;
 
-/// Asks the workers for the files of a section `data` that lie on them.
+/// Queries the workers for the files of a section `data` that they have.
 #[derive(Debug)]
 pub struct Lookup {
     graph: Graph,
@@ -30,12 +30,12 @@ struct Asked {
     length: String,
 }
 
-/// What the workers have of a section's files.
+/// The workers' files of a section.
 #[derive(Debug, Default)]
 pub struct Found(pub(super) BTreeMap<String, Head>);
 
 impl Lookup {
-    /// What is to be asked, if a file of the sections lies on workers. The graph is the model's.
+    /// The lookup for the sections, if one of their files is on the workers. The graph is the model's.
     ///
     /// # Errors
     /// [`Error::Sections`] for a device that cannot be read.
@@ -63,21 +63,22 @@ impl Lookup {
         Ok(Some(Lookup { graph: Graph::new(defs)?, files }))
     }
 
-    /// The graph that a session must have to be asked.
+    /// The graph of the session for [`ask`](Lookup::ask).
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The workers that are asked.
+    /// The workers that are queried.
     pub fn tasks(&self) -> Vec<Task> {
         self.graph.tasks()
     }
 
-    /// Asks them, in a session on [`graph`](Lookup::graph).
+    /// Queries them, in a session on [`graph`](Lookup::graph).
     ///
     /// # Errors
-    /// [`Error::Input`], with the file and the worker: there is none below its folder, it is no .npy file whose examples lie one
-    /// behind the other, or has another shape or dtype than on the first worker. [`Error::Failed`] if a worker cannot be reached.
+    /// [`Error::Input`], with the file and the worker: the file does not exist below the worker's folder, is no .npy file with
+    /// contiguous examples, or has another shape or dtype than on the first worker. [`Error::Failed`] if a worker cannot be
+    /// reached.
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, nothing has changed.
@@ -117,7 +118,7 @@ impl Lookup {
     }
 }
 
-/// The nodes that answer the beginning of a file, and its length.
+/// The nodes that return the beginning of a file, and its length.
 fn header(own: &str, device: &str, file: &str) -> Vec<NodeDef> {
     let name = |part: &str| format!("{own}/{part}");
     let node =

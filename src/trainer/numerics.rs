@@ -1,4 +1,4 @@
-//! What a step whose loss is NaN or infinite says: and which node was the first with such a value, if it was asked for.
+//! The message for a step whose loss is NaN or infinite, with the first node that had such a value, if the options request it.
 
 use meshtf_tensor::failure::{Failure, Stage};
 use meshtf_tensor::{Data, Tensor};
@@ -10,7 +10,7 @@ use super::{Error, Trainer};
 use crate::Session;
 
 impl Trainer {
-    /// What a failed run of steps means for the training: of the worker's kind of step, its first `number` done.
+    /// The error of the training for a failed run of steps, of which the first `number` of the worker's kind are done.
     pub(super) async fn explained(
         &self,
         session: &Session,
@@ -62,7 +62,7 @@ impl Trainer {
         Ok(is_whole)
     }
 
-    /// The first value of a step that is not finite: the step is computed again with its batch. The variables are as it had them.
+    /// The first value of a step that is not finite: the step is computed again with its batch and the same variables.
     async fn first_wrong(&self, session: &Session, step: u64, worker: usize) -> Result<String, Error> {
         let Some(numerics) = &self.numerics else { return Ok(String::new()) };
         let batch = self.order.clone().of_step(step.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! Who follows a training, and what ends one.
+//! The observers of a training, and the reasons that end one.
 
 use std::fmt;
 
@@ -9,26 +9,26 @@ use meshtf_tensor::failure::{Code, Failure};
 
 use super::Evaluated;
 
-/// What an observer returns: an error of its own ends the training.
+/// The result of an observer: its error ends the training.
 pub type Observed = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Follows a training as it runs. Each of these does nothing unless it is written. They are called between steps, one at a time,
-/// and the workers run on meanwhile for as long as there are batches; an error ends the training as an [`Error::Observer`].
+/// Follows a training as it runs. The methods do nothing by default. They are called between steps, one at a time, and the
+/// workers continue meanwhile as long as there are batches; an error ends the training as an [`Error::Observer`].
 pub trait Observer: Send {
-    /// The first step is about to run: this many steps are done already.
+    /// The first step is about to run; `start` steps are done already.
     fn begins(&mut self, start: u64) -> Observed {
         let _ = start;
         Ok(())
     }
 
-    /// What there is to know once: from which state the training goes on, say. A sentence.
+    /// A single notice, such as the state from which the training continues. A sentence.
     fn noted(&mut self, text: &str) -> Observed {
         let _ = text;
         Ok(())
     }
 
-    /// A step is done of those that are recorded. `values` are the loss and the metrics of its batch, as
-    /// [`Trainer::names`](super::Trainer::names) has them.
+    /// A recorded step is done. `values` are the loss and the metrics of its batch, in the order of
+    /// [`Trainer::names`](super::Trainer::names).
     fn trained(&mut self, step: u64, values: &[f64]) -> Observed {
         let _ = (step, values);
         Ok(())
@@ -40,45 +40,45 @@ pub trait Observer: Send {
         Ok(())
     }
 
-    /// What was evaluated is the last of this training: there are no more steps, or it has not become better for too long.
+    /// The evaluation was the last of this training: there are no more steps, or the result has not improved for too long.
     fn evaluated_last(&mut self, evaluated: &Evaluated) -> Observed {
         let _ = evaluated;
         Ok(())
     }
 
-    /// The weights after a step, by name, if [`Trainer::report_weights`](super::Trainer::report_weights) asked for them.
+    /// The weights after a step, by name, if [`Trainer::report_weights`](super::Trainer::report_weights) requested them.
     fn weights(&mut self, step: u64, weights: &[(String, Tensor)]) -> Observed {
         let _ = (step, weights);
         Ok(())
     }
 
-    /// What each device ran in `steps` consecutive steps from `first` on, if
-    /// [`Options::trace`](super::Options::trace) asks for it.
+    /// The trace of each device in `steps` consecutive steps from `first` on, if [`Options::trace`](super::Options::trace)
+    /// requests it.
     fn traced(&mut self, first: u64, steps: u64, traces: Vec<DeviceTrace>) -> Observed {
         let _ = (first, steps, traces);
         Ok(())
     }
 
-    /// The training ends after this step, before the last one: what the section `evaluate` watches, `of`, has not become better
-    /// than `best` was after the step `at`.
+    /// The training ends after this step, before the last one: the value `of` that the section `evaluate` watches has not
+    /// improved on `best`, its value after the step `at`.
     fn enough(&mut self, step: u64, of: &str, best: f64, at: u64) -> Observed {
         let _ = (step, of, best, at);
         Ok(())
     }
 }
 
-/// Nobody follows.
+/// The empty observer.
 impl Observer for () {}
 
-/// Why a training could not begin, or ended.
+/// The reason why a training could not begin, or ended.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the sections say does not fit the graph or the examples. The message names the key, if there is one.
+    /// The sections do not fit the graph or the examples. The message names the key, if there is one.
     Sections(String),
-    /// Something else that was given does not fit: a file, a folder, an example. The message names it.
+    /// Another argument does not fit: a file, a folder, an example. The message names it.
     Input(String),
-    /// The loss became NaN or infinite. The message says in which step, and what helps.
+    /// The loss became NaN or infinite. The message contains the step and a remedy.
     NotFinite(String),
     /// A step failed, or could not run.
     Failed(Failure),
@@ -131,7 +131,7 @@ impl From<Box<dyn std::error::Error + Send + Sync>> for Error {
 }
 
 impl From<Error> for Failure {
-    /// For programs that have one error for all: InvalidArgument for what was given, Aborted if the observer ended it.
+    /// For programs with a single error type: InvalidArgument for the arguments, Aborted if the observer ended it.
     fn from(error: Error) -> Failure {
         match error {
             Error::Failed(failure) => failure,

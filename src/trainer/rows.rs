@@ -20,35 +20,35 @@ use meshtf_train::file::DataSource;
 
 use super::source::{elements, fitted};
 
-/// What takes at most this many bytes, unpacked, is held in memory.
+/// Maximum unpacked size in bytes of a file that is held in memory.
 pub(super) const MAX_HELD: u64 = 64 << 20;
 
-/// Examples as they lie in their files.
+/// Examples in the form of their files.
 trait Pieces: std::fmt::Debug + Send + Sync {
-    /// How many there are.
+    /// Their number.
     fn count(&self) -> usize;
 
-    /// Some of them, by their places, each below the count: `[places, ...]`.
+    /// The examples with these indices, each below the count: `[examples, ...]`.
     ///
     /// # Errors
     /// Those of reading.
     fn read(&self, places: &[usize]) -> Result<Tensor>;
 }
 
-/// What a placeholder takes.
+/// The examples that a placeholder takes.
 #[derive(Clone, Debug)]
 pub(super) struct Takes {
     pub dtype: DType,
     pub shape: PartialShape,
-    /// What numbers are multiplied with before they are converted.
+    /// The factor of numbers before they are converted.
     pub scale: Option<f64>,
 }
 
 impl Takes {
-    /// How many elements an example has, if that is known.
+    /// The number of elements of an example, if it is known.
     ///
     /// # Errors
-    /// They are more than can be counted.
+    /// If the number overflows.
     pub fn width(&self) -> std::result::Result<Option<usize>, String> {
         let sizes = self.shape.0.as_ref();
         let sizes = sizes.and_then(|sizes| sizes.get(1..)?.iter().copied().collect::<Option<Vec<_>>>());
@@ -56,7 +56,7 @@ impl Takes {
     }
 }
 
-/// The examples of a file, or of a folder of images, as a placeholder takes them.
+/// The examples of a file, or of a folder of images, in the dtype and shape of a placeholder.
 #[derive(Debug)]
 pub(super) struct FileRows {
     name: String,
@@ -69,10 +69,10 @@ pub(super) struct FileRows {
 }
 
 impl FileRows {
-    /// What a source has in a file; `None` if its examples cannot be read one by one.
+    /// The examples of a source in a file; `None` if they cannot be read one by one.
     ///
     /// # Errors
-    /// What is wrong with it, or with its first example; of tables and texts, with any.
+    /// The fault of the file or of its first example; of tables and texts, that of any example.
     pub fn open(file: &DataFile, source: &DataSource, takes: &Takes) -> std::result::Result<Option<FileRows>, String> {
         let named = FilePart { file: source.file.clone(), part: source.part.clone() };
         let said = |failure: Failure| failure.message;
@@ -91,10 +91,10 @@ impl FileRows {
         FileRows::of(&source.file, Some(file.clone()), pieces, takes).map(Some)
     }
 
-    /// What a folder has of images.
+    /// The images of a folder.
     ///
     /// # Errors
-    /// What is wrong with the first of them.
+    /// The fault of the first image.
     pub fn of_images(name: &str, images: ImageRows, takes: &Takes) -> std::result::Result<FileRows, String> {
         FileRows::of(name, None, Box::new(images), takes)
     }
@@ -112,7 +112,7 @@ impl FileRows {
         Ok(rows)
     }
 
-    /// Some examples, as the placeholder takes them.
+    /// Some examples, in the dtype and shape of the placeholder.
     fn fitting(&self, places: &[usize]) -> Result<Tensor> {
         let fitting = |places: &[usize]| -> Result<std::result::Result<Tensor, String>> {
             let raw = self.pieces.read(places)?;
@@ -120,7 +120,7 @@ impl FileRows {
         };
         let tensor = fitting(places).and_then(|fitted| {
             fitted.or_else(|all| {
-                // Which of them does not fit is found one by one.
+                // The example that does not fit is found one by one.
                 for &place in places {
                     if let Err(why) = fitting(&[place])? {
                         return Err(Failure::invalid(format!("example {place}: {why}")));
@@ -129,7 +129,7 @@ impl FileRows {
                 Err(Failure::invalid(all))
             })
         });
-        // Whatever was read of a file that changes is not what it was.
+        // Bytes read from a file that has changed are not the data.
         self.file.as_ref().map_or(Ok(()), DataFile::check)?;
         tensor
     }

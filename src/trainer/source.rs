@@ -1,4 +1,4 @@
-//! The files of a training's data, as tensors of what they are fed to.
+//! The files of a training's data, as tensors for their placeholders.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,7 +22,7 @@ const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
 /// The channels of images whose placeholder leaves them open.
 const COLOURS: usize = 3;
 
-/// What was read of files that several placeholders are fed from.
+/// Files that several placeholders are fed from, once read.
 #[derive(Default)]
 struct Known {
     /// The files that are too large to be held in memory; `None` for those that are not.
@@ -31,7 +31,7 @@ struct Known {
     folders: HashMap<String, ImageFolder>,
 }
 
-/// What sections name, read.
+/// The data of the sections.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The examples, by the placeholders that they are fed to.
@@ -41,9 +41,9 @@ pub struct Loaded {
     pub folders: Vec<(String, usize, Vec<String>)>,
 }
 
-/// Reads what the sections `data` and `evaluate` name, files from this folder on, and fits it to a graph's placeholders: the
-/// dtype and the shape of an example are those that the placeholder takes. What is large is read as its examples are taken.
-/// What lies on the workers is as they have been asked for it by a [`Lookup`](super::Lookup).
+/// Reads the files that the sections `data` and `evaluate` name, relative to `folder`, and fits them to a graph's placeholders:
+/// the dtype and the shape of an example are those of the placeholder. Large files are read as their examples are taken. Files
+/// on the workers are described by `found`, the result of a [`Lookup`](super::Lookup).
 ///
 /// # Errors
 /// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.
@@ -58,7 +58,7 @@ pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) ->
 }
 
 impl Known {
-    /// What placeholders are fed with.
+    /// The feeds of the placeholders.
     fn examples(
         &mut self,
         feed: &[(String, DataSource)],
@@ -81,7 +81,7 @@ impl Known {
         Ok(Examples::of(columns)?)
     }
 
-    /// Refuses folders of images whose classes would have other numbers than those that are trained with.
+    /// Refuses folders of images whose classes would have other numbers than in the training data.
     fn check_classes(&self, train: &[(String, DataSource)], own: &[(String, DataSource)]) -> Result<(), Error> {
         let classes = |source: &DataSource| {
             self.folders.get(&source.file).filter(|_| source.take == Take::Classes).map(|folder| &folder.classes)
@@ -101,7 +101,7 @@ impl Known {
         Ok(())
     }
 
-    /// What a source has for a placeholder.
+    /// The examples of a source for a placeholder.
     fn column(&mut self, source: &DataSource, folder: &Path, takes: &Takes, found: &Found) -> Result<Column, String> {
         let Takes { dtype, shape, scale } = takes;
         if source.take == Take::There {
@@ -116,7 +116,7 @@ impl Known {
         fitted(raw, *dtype, shape, *scale).map(Column::Held)
     }
 
-    /// What is read as it is taken; `None` for what is held in memory.
+    /// The examples of a file that is read as they are taken; `None` if it is held in memory.
     fn large(&mut self, source: &DataSource, at: &Path, takes: &Takes) -> Result<Option<FileRows>, String> {
         let path = at.join(&source.file);
         match source.take {
@@ -145,7 +145,7 @@ impl Known {
         })
     }
 
-    /// What a source has for a placeholder, examples first.
+    /// The tensor of a source for a placeholder, examples first.
     fn raw(&mut self, source: &DataSource, at: &Path, dtype: DType, shape: &PartialShape) -> Result<Tensor, String> {
         let said = |failure: Failure| failure.message;
         let path = at.join(&source.file);
@@ -189,7 +189,7 @@ fn channels(shape: &PartialShape) -> Result<usize, String> {
     }
 }
 
-/// The names of the columns that are taken, of all that there are.
+/// The names of the columns that are taken, out of all.
 pub(super) fn columns(names: &[String], source: &DataSource) -> Result<Vec<String>, String> {
     if let Some(part) = &source.part {
         return match source.columns.is_empty() && source.except.is_empty() {
@@ -219,7 +219,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// How many elements an example of these sizes has.
+/// The number of elements of an example of these sizes.
 pub(super) fn elements(sizes: &[usize]) -> Result<usize, String> {
     let shape = Shape::from(sizes.to_vec());
     shape.elements().ok_or_else(|| format!("an example of shape {shape} has too many elements"))
@@ -232,7 +232,7 @@ pub(super) fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Opt
     };
     let size = elements(own)?;
     let wanted: Vec<usize> = match &shape.0 {
-        // One column is a number an example if nothing else is said.
+        // One column is a number per example by default.
         None if own == [1] => Vec::new(),
         None => own.to_vec(),
         Some(sizes) if sizes.is_empty() => return Err("the placeholder is one value, and takes no examples".to_owned()),
@@ -265,7 +265,7 @@ fn converted(raw: &Tensor, dtype: DType, scale: f64) -> Result<Tensor, String> {
     let least_and_most: Option<(f64, f64)> = match dtype {
         DType::U8 => Some((0.0, 255.0)),
         DType::I32 => Some((i32::MIN.into(), i32::MAX.into())),
-        // Up to where a double holds every whole number.
+        // The range in which a double holds every whole number.
         DType::I64 => Some((-9_007_199_254_740_992.0, 9_007_199_254_740_992.0)),
         _ => None,
     };
@@ -293,7 +293,7 @@ fn converted(raw: &Tensor, dtype: DType, scale: f64) -> Result<Tensor, String> {
     }
 }
 
-/// Numbers go through a double, which does not hold every large int64.
+/// Numbers are converted through a double, which does not hold every large int64.
 fn whole_enough(raw: &Tensor, dtype: DType) -> Result<(), String> {
     let is_above = match raw.data() {
         Data::I64(values) => values.iter().any(|value| value.unsigned_abs() > 1 << 53),

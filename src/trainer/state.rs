@@ -1,4 +1,4 @@
-//! The values of a training's variables: the first ones, those that were saved, those that are saved.
+//! The values of a training's variables: the first ones, the saved ones, and saving.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::Session;
 
 /// Bytes of variables that are fetched or set in one step, unless one is larger.
 const STATE_BYTES: usize = 256 << 20;
-/// How a person finds where a value that is not finite comes from.
+/// The advice for finding the source of a value that is not finite.
 pub(super) const WITH: &str = "check_numerics (on the command line --check-numerics) says";
-/// How often it is looked whether the last step is done.
+/// The interval of the checks whether the last step is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Does what may wait for a disk, on a thread that no other task needs: a node in this process has to answer its peers meanwhile.
-/// If the future is dropped, it is done nevertheless.
+/// Runs work that may wait for a disk, on a thread that no other task needs: a node in this process has to answer its peers
+/// meanwhile. If the future is dropped, the work is done nevertheless.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => Ok(done),
@@ -30,7 +30,7 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 }
 
 impl Trainer {
-    /// Gives all variables their values; returns how many steps they have behind them.
+    /// Gives all variables their values; returns the number of steps behind them.
     pub(super) async fn begin(&self, session: &Session, observer: &mut dyn Observer) -> Result<u64, Error> {
         if self.resume {
             let saved = self.folder.as_ref().map(Folder::last).transpose()?.flatten();
@@ -53,7 +53,7 @@ impl Trainer {
         if !init.is_empty() {
             session.run(&[], &[], &init).await?;
         }
-        // What the optimizer keeps may begin with the values of variables.
+        // The slots of the optimizer may begin with the values of variables.
         if let Some(weights) = &self.weights {
             weights.set(session).await?;
         }
@@ -61,7 +61,7 @@ impl Trainer {
         Ok(0)
     }
 
-    /// The updates so far, as the variable counts them that is saved with the others.
+    /// The number of updates so far, as counted by the variable that is saved with the others.
     pub(super) async fn counted(&self, session: &Session) -> Result<u64, Error> {
         let counts = |variable: &&Variable| variable.name == GLOBAL_STEP;
         let Some(variable) = self.job.variables.iter().find(counts) else { return Ok(0) };
@@ -97,8 +97,8 @@ impl Trainer {
     /// The values of all variables after a step, by name.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] if one that is trained is NaN or infinite somewhere: nobody goes on from such a state, and it would
-    /// take the place of a better one.
+    /// [`Error::NotFinite`] if an element of a trained variable is NaN or infinite: a training cannot continue from such a
+    /// state, and it would replace a better one.
     pub(super) async fn whole(&self, session: &Session, step: u64) -> Result<Vec<(String, Tensor)>, Error> {
         let values = self.values(session, |_| true).await?;
         let trained = self.job.variables.iter().zip(&values).filter(|(variable, _)| variable.trainable);

@@ -1,4 +1,4 @@
-//! The steps of a training, and what is due between them.
+//! The steps of a training, and the work that is due between them.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ use super::{Error, Every, How, Observer, Trainer};
 use crate::Session;
 use crate::Steps;
 
-/// How long steps run before it is looked whether somebody wants them to end.
+/// How long steps run between checks of `stop`.
 const SEGMENT: Duration = Duration::from_millis(500);
 
 impl Trainer {
-    /// Runs the workers for which updates do not wait. At the end of the steps, or before, their runs are dropped with this.
+    /// Runs the workers for which updates do not wait. Their runs are dropped with this future, at the latest at the end of the
+    /// steps.
     pub(super) async fn beside(&self, session: &Session, start: u64) -> Result<(), Error> {
         let (feeds, steps) = (self.beside_batches(), Steps { count: self.steps - start, every: 0 });
         let workers = self.job.beside.iter().map(async |run| {
@@ -30,8 +31,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Runs the steps, and between them what is due. Once `stop` is ready, the steps that were begun are done, so that what is
-    /// saved is whole.
+    /// Runs the steps, and the work that is due between them. Once `stop` is ready, the steps that have begun are finished, so
+    /// that the saved state is whole.
     pub(super) async fn step(
         &self,
         session: &Session,
@@ -64,11 +65,11 @@ impl Trainer {
             };
             let saves = is_over || stops || is_due;
             let between = async {
-                // What goes on from a saved state does not evaluate that step again, so it is evaluated first, even if the
-                // training is to end.
+                // A training continued from a saved state does not evaluate that step again, so it is evaluated first, even if
+                // the training is to end.
                 let looked = self.look(session, step, observer, &mut watch).await;
                 let kept = if saves { self.save(session, step).await } else { Ok(()) };
-                // Of two errors, the first is told.
+                // Of two errors, the first is reported.
                 let is_enough = looked?;
                 kept?;
                 if saves {
@@ -99,7 +100,8 @@ impl Trainer {
         }
     }
 
-    /// The step up to which is run without coming back: what is due, or a while on. Reports are whole steps apart.
+    /// The step up to which the workers run without a return: the next that is due, or that of a while later. Reports are whole
+    /// steps apart.
     fn next_stop(&self, step: u64, pace: u64, traced: &Range<u64>) -> u64 {
         let after = |every: u64| (step / every + 1).saturating_mul(every);
         let every = match self.every {
@@ -160,8 +162,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Runs the steps of workers that do not wait for each other: step `i` is the turn of worker `i`, modulo their number. What
-    /// is reported is the mean over the last step of each.
+    /// Runs the steps of workers that do not wait for each other: step `i` is the turn of worker `i`, modulo their number. The
+    /// reported value is the mean over the last step of each.
     async fn each_its_own(
         &self,
         session: &Session,
@@ -197,7 +199,7 @@ impl Trainer {
     }
 }
 
-/// Does some work to its end; whether somebody wanted the training to end by then is kept.
+/// Runs some work to its end; remembers whether `stop` became ready meanwhile.
 async fn heard<T>(
     work: impl Future<Output = Result<T, Error>>,
     mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,

@@ -13,13 +13,13 @@ use meshtf_train::data::{read_npz_all, write_npz};
 
 use super::Error;
 
-/// The key of a state's metadata that says after how many steps it was saved.
+/// The key of a state's metadata for the number of steps after which it was saved.
 pub(crate) const STEP: &str = "meshtf.step";
-/// The key of a state that another program made, or that went through a form without metadata.
+/// The key of a state that another program made, or that was converted to a form without metadata.
 pub(crate) const IMPORTED: &str = "meshtf.imported";
 /// The largest file that is read.
 const MAX_FILE_BYTES: u64 = 4 * MAX_TENSOR_BYTES as u64;
-/// Most tensors that are named in a message.
+/// Maximum number of tensors that are named in a message.
 const MAX_NAMED: usize = 8;
 
 /// The form of a file, by its name.
@@ -41,7 +41,7 @@ impl Form {
     }
 }
 
-/// Reads a file, a checkpoint of TensorFlow by its prefix, or the last state of a training in a folder; returns which it was.
+/// Reads a file, a checkpoint of TensorFlow by its prefix, or the last state of a training in a folder; returns the path, too.
 pub(crate) fn read(path: &Path) -> Result<(PathBuf, Contents), Error> {
     let path = if path.is_dir() { last(path)? } else { path.to_owned() };
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
@@ -93,7 +93,7 @@ fn split(path: &Path) -> Result<(&Path, &str), Error> {
     Ok((folder.unwrap_or(Path::new(".")), name))
 }
 
-/// Writes a file in the form that its name says, whole or not at all.
+/// Writes a file in the form that its extension states, whole or not at all.
 pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
     let at = |why: &dyn std::fmt::Display| Error::input(format!("cannot write {}: {why}", path.display()));
     let (folder, name) = split(path)?;
@@ -120,10 +120,10 @@ pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
     write().inspect_err(|_| _ = fs::remove_file(&part))
 }
 
-/// Has the moving averages of variables take the variables' places.
+/// Replaces variables by their moving averages.
 ///
 /// # Errors
-/// Bad input if there is none.
+/// Bad input if there are no averages.
 pub(crate) fn average(contents: &mut Contents) -> Result<(), Error> {
     let is_average = |(name, _): &&(String, Tensor)| name.ends_with(AVERAGE);
     let averages: Vec<(String, Tensor)> = contents.tensors.iter().filter(is_average).cloned().collect();
@@ -170,7 +170,7 @@ pub(crate) fn state(folder: &Path, step: u64) -> PathBuf {
 /// The values of variables among tensors, in their order. `extra`: whether tensors of no variable count as a difference, too.
 ///
 /// # Errors
-/// Which tensors differ, if they are of another model.
+/// The tensors that differ, if they are of another model.
 pub(crate) fn values(
     tensors: &[(String, Tensor)],
     variables: &[meshtf_train::Variable],
@@ -223,7 +223,7 @@ mod tests {
         }
         let files = fs::read_dir(folder.child("a")).unwrap().map(|entry| entry.unwrap().file_name());
         assert!(files.into_iter().all(|name| !name.to_string_lossy().contains("part")));
-        // Averages take the places of what they are the averages of.
+        // Averages replace the variables that they are the averages of.
         let value = |name: &str, value: f32| (name.to_owned(), Tensor::scalar(value));
         let tensors = vec![value("w", 1.0), value("b", 2.0), value("w/ExponentialMovingAverage", 3.0)];
         let mut averaged = Contents { tensors, ..Contents::default() };
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(averaged.tensors[..2], [value("w", 3.0), value("b", 2.0)]);
         averaged.tensors.truncate(2);
         assert!(average(&mut averaged).unwrap_err().to_string().contains("no moving averages"));
-        // A name that occurs twice cannot be written; nothing is left of it.
+        // A name that occurs twice cannot be written; no partial file is left.
         let twice = Contents { tensors: [&contents.tensors[..1], &contents.tensors[..1]].concat(), ..contents };
         for name in ["b/m.safetensors", "b/m.npz", "b/m"] {
             assert!(write(&folder.child(name), &twice).unwrap_err().to_string().contains("layer/w"), "{name}");

@@ -1,4 +1,4 @@
-//! Trainings by the library, in this process.
+//! Trainings through the library, in this process.
 
 mod fed;
 mod fits;
@@ -78,7 +78,7 @@ async fn running_averages_are_kept_and_evaluated_with() {
             assert!((average - share * mean).abs() < near, "{mode:?}: {average}, expected {}", share * mean);
         }
     }
-    // What is held out is looked at with the averages: far from its own mean, it is not brought to 0.
+    // Held-out examples are evaluated with the averages: far from their own mean, they are not normalized to 0.
     let m = Model::new();
     let x = m.placeholder("x", DType::F32, [None, Some(2)]);
     let normed = x.batch_norm("norm");
@@ -100,14 +100,15 @@ async fn running_averages_are_kept_and_evaluated_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn averages_are_kept_where_some_workers_are_late_too() {
-    // How many of its batches the first worker drops depends on who is first: it goes on until there was one that it did not.
+    // How many of its batches the first worker drops depends on which is first: it continues until there was one that it did
+    // not drop.
     let mut sections = sections(2, 100_000);
     (sections.train.workers, sections.train.ps, sections.train.backup) = (2, 1, 1);
     let trainer = Trainer::new(normed(), sections, examples(), &Options::default()).unwrap();
     let (_cluster, session) = session(&trainer).await;
     let average = async || {
         let values = trainer.values(&session, |one| one.name == "norm/moving_mean").await;
-        // Until they have their first values, variables have none.
+        // Until they have their initial values, variables have none.
         values.map_or(0.0, |values| values[0].1.slice::<f32>().unwrap()[0])
     };
     let kept = async { while average().await <= 0.0 {} };
@@ -115,7 +116,7 @@ async fn averages_are_kept_where_some_workers_are_late_too() {
     assert!(average().await > 0.0);
 }
 
-/// The gradient of a table stays rows, and the mean of those who are first is that of all if all bring the same.
+/// The gradient of a table stays rows, and the mean of the workers that are first is that of all if all contribute the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_averaged_where_some_workers_are_late() {
     let m = Model::new();
@@ -178,7 +179,7 @@ fn what_counts_a_step_waits_for_its_averages() {
     }
 }
 
-/// What an observer was told.
+/// The calls of an observer.
 #[derive(Default)]
 struct Told {
     trained: Vec<u64>,
@@ -241,11 +242,11 @@ async fn an_observer_is_told_what_it_asks_for() {
     assert_eq!(trainer.run(&session, &mut ()).await.unwrap().step, 30);
 }
 
-/// What ends an observer's training.
+/// The event that ends an observer's training.
 struct Ends {
     at: u64,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
-    /// A folder in whose place there is a file then.
+    /// A folder that is replaced by a file then.
     spoils: Option<std::path::PathBuf>,
     fails: bool,
 }
@@ -293,7 +294,7 @@ async fn a_second_run_does_not_touch_the_states_of_the_first() {
     let error = trainer.run(&session, &mut ()).await.unwrap_err().to_string();
     assert!(error.contains("continue it (resume), or name another folder"), "{error}");
     assert_eq!(files().len(), 2);
-    // Whatever else is there, what is saved stays.
+    // Whatever else the folder contains, a saved state stays.
     let own = Folder::new(&folder.child("run"), 2, &sections(2, 10), 8).unwrap().save(4, Vec::new()).unwrap();
     assert_eq!(files(), [own, folder.child("run").join(names[1])]);
 }
@@ -343,11 +344,11 @@ fn what_does_not_fit_is_said() {
     }
 }
 
-/// Examples that are read as they are taken, one of which cannot be.
+/// Examples that are read as they are taken, one of which cannot be read.
 #[derive(Debug)]
 struct Damaged {
     at: usize,
-    /// What is read in its place, if it can be.
+    /// The value that is read in its place, if it can be read.
     value: Option<f32>,
 }
 
@@ -397,7 +398,7 @@ async fn the_state_before_a_bad_example_is_saved() {
         let (_cluster, other) = session(&trainer).await;
         let error = trainer.run(&other, &mut ()).await.unwrap_err().to_string();
         assert!(whys.iter().all(|why| error.contains(why)), "{error}");
-        // Once the data is mended, it goes on from there, to where it would have come.
+        // Once the data is repaired, it continues from there, to the result of an uninterrupted training.
         let options = Options { resume: true, ..options };
         let trainer = Trainer::new(graph.clone(), sections.clone(), data(Some(1.5)), &options).unwrap();
         let ended = trainer.run(&other, &mut ()).await.unwrap();
@@ -410,7 +411,7 @@ async fn the_state_before_a_bad_example_is_saved() {
     }
 }
 
-/// A loss behind a batch norm, which keeps averages, of what has no labels.
+/// A loss behind a batch norm, which keeps averages, of examples without labels.
 fn squares() -> Graph {
     let m = Model::new();
     let x = m.placeholder("x", DType::F32, [None, Some(2)]);
@@ -430,14 +431,14 @@ fn broken(folder: &TempDir) -> Trainer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_wrong_first_is_told() {
-    // What the observer says is not lost in what goes wrong after it: neither a step's failure,
+    // The observer's error is not lost in a later failure: neither that of a step,
     let folder = TempDir::new().unwrap();
     let trainer = broken(&folder);
     let (_cluster, session) = session(&trainer).await;
     let observer = || Ends { at: 37, stop: None, spoils: None, fails: false };
     let error = trainer.run(&session, &mut Ends { fails: true, ..observer() }).await.unwrap_err();
     assert!(matches!(&error, Error::Observer(_)), "{error}");
-    // nor is a state that cannot be saved.
+    // nor that of a state that cannot be saved.
     let mut spoils = Ends { spoils: Some(folder.child("run")), ..observer() };
     let error = trainer.run(&session, &mut spoils).await.unwrap_err().to_string();
     assert!(
@@ -446,7 +447,7 @@ async fn what_was_wrong_first_is_told() {
     );
 }
 
-/// Examples that are there once somebody else had a turn.
+/// Examples that exist once another task had a turn.
 #[derive(Debug)]
 struct Waits {
     begun: tokio::sync::mpsc::UnboundedSender<()>,
@@ -470,7 +471,7 @@ impl Rows for Waits {
     }
 }
 
-/// A node may run on the same thread: it is not kept from answering while a file is read.
+/// A node may run on the same thread: it can answer while a file is read.
 #[tokio::test]
 async fn reading_files_does_not_keep_others_from_running() {
     let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! What each device ran in a few steps of a training, and when.
+//! The traces of the devices in a few steps of a training.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use super::evaluated::number;
 use super::{Error, Observer, Trainer};
 use crate::Session;
 
-/// How many steps are traced: their traces are held until the last of them is done.
+/// The number of traced steps: their traces are held until the last of them is done.
 const TRACED: u64 = 4;
-/// How many steps run before those, if there are as many: the first ones plan, compile and measure.
+/// The number of steps before those, if there are enough: the first ones plan, compile and measure.
 const BEFORE: u64 = 10;
 
-/// The steps that are traced, counted from 0, and what was traced of them so far.
+/// The traced steps, counted from 0, and their traces so far.
 pub(super) struct Traces {
     pub steps: Range<u64>,
     devices: Vec<DeviceTrace>,
@@ -35,7 +35,7 @@ impl Traces {
 }
 
 impl Trainer {
-    /// The steps that are traced: the 11th to the 14th of this run, or the last ones of a shorter one.
+    /// The traced steps: the 11th to the 14th of this run, or the last ones of a shorter one.
     pub(super) fn traced(&self, start: u64) -> Range<u64> {
         if !self.traces {
             return 0..0;
@@ -45,8 +45,8 @@ impl Trainer {
         first..first + count
     }
 
-    /// Runs steps one after the other, and traces them; tells of it once the last of those is done. Of workers that do not wait
-    /// for each other, each step is the one whose turn it is.
+    /// Runs steps one after the other, and traces them; reports the traces once the last of those is done. Of workers that do
+    /// not wait for each other, each step is that of the worker whose turn it is.
     pub(super) async fn trace(
         &self,
         session: &Session,

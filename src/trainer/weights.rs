@@ -1,4 +1,4 @@
-//! Variables get the values that a training saved.
+//! Loads saved values into a graph's variables.
 
 use std::path::Path;
 
@@ -19,19 +19,19 @@ pub(crate) struct Weights(Vec<Weight>);
 
 #[derive(Debug)]
 struct Weight {
-    /// What is fed with the value.
+    /// The name that is fed with the value.
     feed: String,
-    /// What is run then.
+    /// The node that is run then.
     run: String,
     value: Tensor,
 }
 
 impl Weights {
-    /// Reads a file of tensors, or the last that a training saved in a folder, and adds to the graph what sets its variables:
-    /// with `averages`, to their moving averages.
+    /// Reads a file of tensors, or the last state that a training saved in a folder, and adds to the graph the nodes that set
+    /// its variables: with `averages`, to their moving averages.
     ///
     /// # Errors
-    /// Bad input: no such file, and which variables it does not have, or has otherwise.
+    /// Bad input: the file does not exist, or lacks variables, or has them in another form; the message names them.
     pub fn add(graph: Graph, path: &Path, averages: bool) -> Result<(Graph, Weights), Error> {
         let (file, mut contents) = read(path).map_err(|error| Error::input(format!("weights {error}")))?;
         if averages {

@@ -1,4 +1,4 @@
-//! Examples of one size, one behind the other: .npy and .npz, safetensors, idx.
+//! Contiguous examples of one size: .npy and .npz, safetensors, idx.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
@@ -8,7 +8,7 @@ use meshtf_train::data::{FilePart, Member, chosen, find_npz, idx_head};
 
 use super::{DataFile, Pieces};
 
-/// Bytes in which the header of an array is looked for.
+/// Bytes in which the header of an array is searched.
 const START: u64 = 1 << 17;
 
 #[derive(Debug)]
@@ -18,10 +18,10 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Finds the elements of a file; `None` if it has none that lie so.
+    /// Finds the elements of a file; `None` if they are not contiguous.
     ///
     /// # Errors
-    /// What is wrong with its header.
+    /// The fault of its header.
     pub fn find(file: &DataFile, named: &FilePart) -> Result<Option<Elements>> {
         let (start, length, part) = (file.some(0, START)?, file.length(), named.part.as_deref());
         let of = |file: &DataFile, head: Option<Head>| head.map(|head| Elements { file: file.clone(), head });

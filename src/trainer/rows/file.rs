@@ -1,4 +1,4 @@
-//! Files that are larger than what is held in memory; packed ones are unpacked into a file without a name.
+//! Files that are too large to be held in memory; packed ones are unpacked into a file without a name.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -13,12 +13,12 @@ use meshtf_train::data::largest_in_npz;
 
 use crate::random;
 
-/// Most bytes that a file is unpacked to.
+/// Maximum size of an unpacked file in bytes.
 const MAX_UNPACKED: u64 = 1 << 38;
-/// Bytes that are read at a time of a file that is read from its beginning to its end.
+/// Bytes per read of a file that is read from its beginning to its end.
 const BLOCK: usize = 1 << 20;
 
-/// A file that is read here and there. Its clones are the same file.
+/// A file with random access. Its clones are the same file.
 #[derive(Clone, Debug)]
 pub(in super::super) struct DataFile(Arc<Opened>);
 
@@ -26,13 +26,13 @@ pub(in super::super) struct DataFile(Arc<Opened>);
 struct Opened {
     file: Mutex<File>,
     length: u64,
-    /// When it was last changed, if the system says so.
+    /// Its time of modification, if the system has it.
     changed: Option<SystemTime>,
 }
 
 impl DataFile {
-    /// Opens a file that has more than `held` bytes, unpacked if it is one of gzip, or an archive of which an array has more;
-    /// `None` if it has no more.
+    /// Opens a file of more than `held` bytes, unpacked if it is of gzip, or an archive with an array of more bytes; `None` if
+    /// it has no more.
     ///
     /// # Errors
     /// It cannot be opened, read or unpacked.
@@ -42,7 +42,7 @@ impl DataFile {
         let length = file.metadata().map_err(failed)?.len();
         let mut start = Vec::new();
         (&file).take(2).read_to_end(&mut start).map_err(failed)?;
-        // A small one is read as a whole by others, who tell what is wrong with it.
+        // A small one is read as a whole elsewhere; that code reports its faults.
         if start != [0x1f, 0x8b] {
             let is_large = length > held
                 || start == *b"PK" && largest_in_npz(BufReader::new(&file)).is_ok_and(|bytes| bytes > held);
@@ -56,10 +56,10 @@ impl DataFile {
         unpacked.map(Some).map_err(|failure| Failure { message: format!("gzip: {}", failure.message), ..failure })
     }
 
-    /// All that a reader yields, in a file that is gone when it is closed, in the folder for temporary files.
+    /// All bytes of a reader, in a file without a name in the folder for temporary files, which disappears when it is closed.
     ///
     /// # Errors
-    /// Those of the reader; there is no room, or it is more than the limit.
+    /// Those of the reader; the disk is full, or the bytes exceed the limit.
     pub fn unpacked(from: impl Read) -> Result<DataFile> {
         let at = std::env::temp_dir();
         let cannot = |error: io::Error| {
@@ -89,7 +89,7 @@ impl DataFile {
         self.0.length
     }
 
-    /// Some bytes, from a place on.
+    /// Reads bytes from an offset on.
     ///
     /// # Errors
     /// Those of reading: it may be shorter by now.
@@ -98,7 +98,7 @@ impl DataFile {
         file.seek(SeekFrom::Start(begin)).and_then(|_| file.read_exact(to)).map_err(failed)
     }
 
-    /// As many bytes as there are, up to `most`, from a place on.
+    /// The bytes from an offset on, up to `most`.
     ///
     /// # Errors
     /// Those of reading; ResourceExhausted if there is no memory for them.
@@ -115,7 +115,7 @@ impl DataFile {
         BufReader::with_capacity(BLOCK, Reader { file: self.clone(), at: 0 })
     }
 
-    /// Whether it is as it was when it was opened.
+    /// Checks that the file has not changed since it was opened.
     ///
     /// # Errors
     /// InvalidArgument if not.

@@ -11,7 +11,7 @@ use super::Pieces;
 
 #[derive(Debug)]
 pub(in super::super) struct ImageRows {
-    /// The files, each with what it is called in a message.
+    /// The files, each with its name in messages.
     files: Vec<(PathBuf, String)>,
     channels: usize,
     /// The height and width of all.
@@ -20,10 +20,10 @@ pub(in super::super) struct ImageRows {
 }
 
 impl ImageRows {
-    /// Images that take more than `held` bytes together when they are decoded; `None` if they take no more.
+    /// Images that take more than `held` bytes together in decoded form; `None` if they take no more.
     ///
     /// # Errors
-    /// Which of them is not an image, as far as that was looked at.
+    /// Names the image that is not valid, as far as they were checked.
     pub fn of(
         files: Vec<(PathBuf, String)>,
         channels: usize,

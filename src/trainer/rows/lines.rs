@@ -1,4 +1,4 @@
-//! The lines of a text. Where each begins is held in memory, 8 bytes a line.
+//! The lines of a text. The offset of each is held in memory, 8 bytes per line.
 
 use std::io::{BufRead, Read};
 
@@ -9,9 +9,9 @@ use meshtf_train::data::{Lines, MAX_LINE};
 
 use super::{DataFile, Pieces, Takes};
 
-/// Places that are asked memory for at a time.
+/// Number of offsets per reservation of memory.
 const MORE: usize = 1 << 16;
-/// The bytes with which a text may begin that says that it is UTF-8.
+/// The byte order mark of UTF-8, with which a text may begin.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct TextLines {
     width: Option<usize>,
 }
 
-/// Where pieces of a file begin, and where the last one ends.
+/// The offsets of the pieces of a file, and the end of the last one.
 #[derive(Debug, Default)]
 pub(super) struct Starts(Vec<u64>);
 
@@ -60,7 +60,7 @@ impl TextLines {
     /// Finds the lines of a file.
     ///
     /// # Errors
-    /// Which line is not UTF-8, or too long.
+    /// Names the line that is not UTF-8, or too long.
     pub fn index(file: &DataFile, takes: &Takes) -> std::result::Result<TextLines, String> {
         let said = |failure: Failure| failure.message;
         let most = if takes.dtype == DType::String { None } else { takes.width()? };

@@ -1,4 +1,4 @@
-//! The lines of a table. Where each begins is held in memory, 8 bytes a line.
+//! The lines of a table. The offset of each is held in memory, 8 bytes per line.
 
 use std::io::BufRead;
 
@@ -23,7 +23,7 @@ impl Table {
     /// Finds the lines of a file, each of which has numbers in the columns that are taken.
     ///
     /// # Errors
-    /// What is wrong with it, with the line.
+    /// The fault, with the line.
     pub fn index(file: &DataFile, source: &DataSource) -> Result<Table> {
         let (mut chosen, mut starts, mut numbers) = (None, Starts::default(), Vec::new());
         let mut each = |line: usize, begin: u64, record: &[&str]| -> Result<()> {

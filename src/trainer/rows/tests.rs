@@ -1,4 +1,4 @@
-//! Every kind of file over a small bound, against the same file held in memory.
+//! Every kind of file over a small bound, compared with the same file held in memory.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +17,7 @@ use zip::write::SimpleFileOptions;
 use super::*;
 
 const COUNT: usize = 40;
-/// What is held in memory here.
+/// Maximum number of bytes held in memory in these tests.
 const HELD: u64 = 100;
 
 fn takes(dtype: DType, shape: &[Option<usize>], scale: Option<f64>) -> Takes {
@@ -89,7 +89,7 @@ fn files(folder: &TempDir) -> Vec<&'static str> {
     ]
 }
 
-/// What is taken of a large file is what is in it, whichever examples are asked for, and split as those in memory are.
+/// Examples taken from a large file are its content, whichever indices are requested, and split like those in memory.
 #[test]
 fn large_files_are_read_as_they_are_taken() {
     let folder = TempDir::new().unwrap();
@@ -213,7 +213,7 @@ fn what_is_wrong_with_a_large_file_is_told() {
         &takes(DType::F32, &[None], None),
         "its tensors take 160 bytes, but 100 follow the header",
     );
-    // A value that does not fit is told with its example, when it is taken.
+    // A value that does not fit is reported with its example, when it is taken.
     let mut values = vec![1f32; COUNT];
     values[7] = 0.5;
     write(&folder, "b.npy", &npy::write(&Tensor::vector(values)).unwrap());
@@ -229,7 +229,7 @@ fn what_is_wrong_with_a_large_file_is_told() {
         let refused = rows.read(&[40]).unwrap_err();
         assert!(refused.message.contains("c.csv: it was changed after the training had opened it"), "{refused}");
     }
-    // What has no columns is told by who reads it as a whole.
+    // A file without columns is reported by the code that reads it as a whole.
     let source = DataSource { columns: vec!["a".to_owned()], take: Take::Values, ..source("b.npy") };
     assert!(open(&folder, &source, &takes(DType::U8, &[None], None), HELD).unwrap().is_none());
 }

@@ -1,4 +1,4 @@
-//! What steps and evaluations are fed with beside batches, and what each worker draws for itself.
+//! The feeds of steps and evaluations in addition to batches, and the random numbers of each worker.
 
 use meshtf_graph::Attrs;
 use meshtf_tensor::Shape;
@@ -7,7 +7,7 @@ use meshtf_train::model::Value;
 
 use super::*;
 
-/// How many workers and tasks of job `ps` there are, how they work together, and how many workers may be late.
+/// The numbers of workers and of tasks of job `ps`, the update mode, and how many workers may be late.
 const LAYOUTS: [(usize, usize, UpdateMode, usize); 5] = [
     (0, 0, UpdateMode::Sync, 0),
     (2, 1, UpdateMode::Sync, 0),
@@ -22,7 +22,7 @@ fn laid_out(mut sections: Sections, layout: (usize, usize, UpdateMode, usize)) -
     sections
 }
 
-/// A loss that is `keep` times the mean of the squares of `x`, and what `keep` is.
+/// A loss that is `keep` times the mean of the squares of `x`, and the tensor `keep`.
 fn kept() -> Graph {
     let m = Model::new();
     let (x, keep) = (m.placeholder("x", DType::F32, [None, Some(2)]), m.placeholder("keep", DType::F32, [0usize; 0]));
@@ -42,7 +42,7 @@ fn xs(values: &[f32]) -> Examples {
     Examples::new(vec![("x".to_owned(), x)]).unwrap()
 }
 
-/// Keeps what was recorded of the steps.
+/// Keeps the recorded values of the steps.
 #[derive(Debug, Default)]
 struct Recorded(Vec<Vec<f64>>);
 
@@ -78,7 +78,7 @@ async fn constants_are_fed_in_steps_and_others_in_evaluations() {
     }
 }
 
-/// What computes the value that is there without a constant has a placeholder that nobody feeds, and is another on each worker.
+/// The default value, without a constant, depends on a placeholder that is not fed, and differs on each worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_constant_takes_the_place_of_a_default_on_every_worker() {
     let m = Model::new();
@@ -179,7 +179,7 @@ fn what_cannot_be_fed_is_refused() {
     }
 }
 
-/// What each of two workers draws, and what one alone does.
+/// The random numbers of each of two workers, and of a single one.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_worker_draws_its_own_random_numbers() {
     let m = Model::new();

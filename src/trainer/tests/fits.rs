@@ -1,4 +1,4 @@
-//! What is refused before the first step, or before a state is saved; and what is evaluated at a time.
+//! The refusals before the first step, or before a state is saved; and the number of examples that are evaluated at a time.
 
 use meshtf_train as train;
 use meshtf_train::file::ConfusionNodes;

@@ -1,4 +1,4 @@
-//! Files that lie on the workers: they are in the workers' memory only while they are used.
+//! Files on the workers: they are in the workers' memory only while they are used.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,7 +56,7 @@ impl Setup {
     }
 }
 
-/// Looks at what a training begins with, or ends it then.
+/// Observes the first state of a training, or ends the training then.
 struct Begins {
     fails: bool,
 }
@@ -80,7 +80,7 @@ async fn files_are_let_go_of_however_a_training_ends() {
     let again = setup_of(true).await;
     let ended = again.trainer.run(&again.session, &mut ()).await.unwrap();
     assert_eq!((ended.start, ended.how, again.held().await), (40, How::Done, vec![0; 4]));
-    // A file that is gone: what was read before it is let go of.
+    // A missing file: the files that were read before it are dropped.
     let other = setup(&folder, 0.0, &Options::default()).await;
     std::fs::remove_file(folder.child("y.npy")).unwrap();
     let error = other.trainer.run(&other.session, &mut ()).await.unwrap_err().to_string();
@@ -101,7 +101,7 @@ async fn an_evaluation_leaves_a_training_its_files() {
     let evaluate = async {
         let mut count = 0;
         while !is_done.load(Ordering::SeqCst) {
-            // Before the variables have first values, there is nothing to evaluate.
+            // Before the variables have initial values, there is nothing to evaluate.
             count += usize::from(trainer.evaluate(session).await.is_ok());
         }
         count
