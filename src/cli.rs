@@ -1,7 +1,7 @@
 //! The command line: arguments in, text out, one file per subcommand.
 //!
-//! Results go to stdout and everything else to stderr. Each way to end has an exit code ([`Exit`]). This only parses
-//! and prints; planning and running graphs is the library's, which a program can use without it.
+//! Results go to stdout and everything else to stderr. Each way to end has an exit code ([`Exit`]). This module only parses and
+//! prints; the library plans and runs graphs, and a program can use it without this module.
 
 /// Like `std`'s, but without a panic if stderr cannot be written (closed, a full disk, a reader that went away), since
 /// the messages there only accompany a result. Defined before the modules, so that they all use it.
@@ -54,7 +54,7 @@ use clap::{Parser, Subcommand};
 pub use failure::Exit;
 use failure::Trouble;
 
-/// What a subcommand returns: its exit code, or the error that ended it.
+/// The result of a subcommand: its exit code, or the error that ended it.
 type Outcome = Result<Exit, Trouble>;
 
 const EXAMPLES: &str = "\
@@ -161,8 +161,8 @@ enum Command {
     Man(man::Args),
 }
 
-/// Runs the command line of this process. `has_stdout` is whether it was started with a standard output, which only the
-/// program can tell, before Rust puts /dev/null in the place of one that is closed.
+/// Runs the command line of this process. `has_stdout` is whether it was started with a standard output, which only `main` can
+/// find out, before Rust replaces a closed one by /dev/null.
 pub fn main(has_stdout: bool) -> ExitCode {
     if !has_stdout {
         output::has_no_stdout();
@@ -196,7 +196,7 @@ pub fn main(has_stdout: bool) -> ExitCode {
     ended(dispatch(cli.command))
 }
 
-/// The exit code of an outcome, whose error is told.
+/// The exit code of an outcome, after its error is reported.
 fn ended(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
@@ -209,7 +209,7 @@ fn ended(outcome: Outcome) -> ExitCode {
     }
 }
 
-/// The arguments of this process. Called by the name of TensorFlow's server, it is that.
+/// The arguments of this process. If it is called by the name of TensorFlow's server, they are those of `meshtf server`.
 fn arguments(mut all: Vec<OsString>) -> Vec<OsString> {
     if all.first().is_some_and(|program| server::is_called(program)) {
         all.splice(..1, ["meshtf".into(), "server".into()]);
@@ -257,8 +257,8 @@ fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
     outcome
 }
 
-/// Threads for the network: half of the cores, since devices compute on all of them, and no more than sockets keep
-/// busy. One too many costs time: each incoming message would wake a second thread that finds no work.
+/// Threads for the network: half of the cores, since devices compute on all of them, and no more than sockets keep busy. One
+/// too many costs time: each incoming message would wake a second thread that finds no work.
 fn network_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 4))
 }

@@ -19,7 +19,7 @@ use super::{Exit, Outcome, Trouble};
 use crate::door::{self, DoorConfig};
 use crate::node::{Node, NodeConfig};
 
-/// How long it looks for a node before it starts one.
+/// How long it searches for a node before it starts one.
 const SEARCH: Duration = Duration::from_secs(2);
 /// How long it then waits for the nodes that the first one announces, so that the order of devices is the same each time.
 const EVERYBODY: Duration = Duration::from_millis(500);
@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 pub(super) async fn burn(args: Args) -> Outcome {
-    // Ctrl-C reaches the program, too, which ends as it likes.
+    // Ctrl-C reaches the program, too, which decides how it ends.
     let mut interrupt = listen_for(SignalKind::interrupt())?;
     let mut terminate = listen_for(SignalKind::terminate())?;
     args.memory.apply();
@@ -84,9 +84,9 @@ pub(super) async fn burn(args: Args) -> Outcome {
     Ok(Exit::Program(code(status)))
 }
 
-/// A client of the mesh, or a node if there is no other.
+/// A client of the mesh, or a node if no other is up.
 async fn reach(args: &Args) -> Result<Node, Trouble> {
-    // A key is made if there is none: this may be the first node on this machine.
+    // A key is made if none exists: this may be the first node on this machine.
     if !args.mesh.open {
         args.mesh.own_key()?;
     }
@@ -111,7 +111,7 @@ async fn reach(args: &Args) -> Result<Node, Trouble> {
     Ok(Node::start(config).await?)
 }
 
-/// Asks the program to end. It was not waited for yet, so its id is its own.
+/// Asks the program to end. It has not been waited for, so its id cannot belong to another process.
 fn end(id: u32) {
     // SAFETY: the call takes two numbers.
     unsafe { libc::kill(id as libc::pid_t, libc::SIGTERM) };

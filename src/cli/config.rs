@@ -1,5 +1,5 @@
-//! The configuration file of `meshtf node`: every flag by its name, for what the command line and the environment leave open.
-//! `meshtf doctor` reads it too, and takes the flags that it has itself.
+//! The configuration file of `meshtf node`: every flag by its name, for flags that the command line and the environment leave
+//! open. `meshtf doctor` reads it too, and takes the flags that it has itself.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,32 +14,32 @@ use toml::{Table, Value};
 use super::{Cli, Trouble};
 use crate::mesh::home;
 
-/// The subcommand that the file is of.
+/// The subcommand of the file.
 const NODE: &str = "node";
-/// The one that checks it.
+/// The subcommand that checks it.
 const DOCTOR: &str = "doctor";
-/// Its flags that no file has: they are about the file, or end the command.
+/// Its flags that the file cannot contain: they are about the file, or end the command.
 const NOT_IN_FILE: [&str; 4] = ["config", "print-config", "help", "version"];
-/// Most bytes of the file.
+/// Maximum size of the file in bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What `meshtf doctor` found of the file.
+/// The result of the search of `meshtf doctor` for the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Found {
-    /// No file is named, and there is no folder in which one would be.
+    /// No file is named, and the user has no home folder for one.
     #[default]
     Nowhere,
-    /// There is none at its usual place.
+    /// No file exists at its usual path.
     Absent(PathBuf),
     /// It was read, and sets these flags.
     Read { path: PathBuf, flags: Vec<String> },
-    /// It cannot be read, or has something that a node would refuse.
+    /// It cannot be read, or contains an entry that a node would refuse.
     Wrong(String),
 }
 
-/// How the command line could not be parsed.
+/// The reason why the command line could not be parsed.
 pub(super) enum Wrong {
-    /// As clap says it.
+    /// An error of clap.
     Usage(clap::Error),
     /// The file is at fault.
     File(Trouble),
@@ -51,7 +51,7 @@ impl From<clap::Error> for Wrong {
     }
 }
 
-/// Parses a command line; of `meshtf node` with what the file adds, and what all of it comes to as a file, for `--print-config`.
+/// Parses a command line; that of `meshtf node` is completed from the file, and returned as a file, too, for `--print-config`.
 pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Option<String>), Wrong> {
     let mut line: Vec<OsString> = line.into_iter().collect();
     let is_node = line.iter().any(|word| word == NODE);
@@ -67,7 +67,7 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Op
     let file = file(given).map_err(Wrong::File)?;
     if let Some((path, table)) = &file {
         let added = added(&flags_of(NODE), given, table).map_err(|why| at(path, &why))?;
-        // What the command line is without the file is told as such.
+        // An error of the command line without the file is reported as such.
         if let Err(error) = loose_with(&line, &added) {
             return Err(at(path, &error.to_string().replace("error: ", "")));
         }
@@ -78,7 +78,8 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Op
     Ok((Cli::from_arg_matches(&matches)?, printed))
 }
 
-/// The command line of `meshtf doctor` with what the file adds, and what was found of it: a file that is wrong is a finding.
+/// The command line of `meshtf doctor`, completed from the file, and the result of the search for it: a file that is wrong is a
+/// finding.
 fn doctors(mut line: Vec<OsString>, given: &ArgMatches) -> Result<Cli, clap::Error> {
     let found = match file(given) {
         Err(trouble) => Found::Wrong(trouble.to_string()),
@@ -98,7 +99,7 @@ fn doctors(mut line: Vec<OsString>, given: &ArgMatches) -> Result<Cli, clap::Err
     Ok(cli)
 }
 
-/// What the file adds for `meshtf doctor`: the flags that a node has, too.
+/// The words that the file adds for `meshtf doctor`: the flags that a node has, too.
 fn for_doctor(given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> {
     let (node, doctor) = (flags_of(NODE), flags_of(DOCTOR));
     let bare = ["meshtf", NODE].map(OsString::from);
@@ -116,7 +117,7 @@ fn at(path: &Path, why: &str) -> Wrong {
     Wrong::File(Trouble::input(format!("{}: {}", path.display(), why.trim_end())))
 }
 
-/// The command line without what `node` demands: the file may have it.
+/// The command line without the requirements of `node`: the file may meet them.
 fn loose() -> Command {
     Cli::command().mut_subcommand(NODE, |node| node.mut_args(|arg| arg.required(false)))
 }
@@ -132,12 +133,12 @@ fn flags_of(name: &str) -> Command {
     all.find_subcommand(name).cloned().unwrap_or_default()
 }
 
-/// Where the file is if none is named.
+/// The path of the file if none is named.
 fn usual_place() -> Option<PathBuf> {
     home().ok().map(|home| home.join("config.toml"))
 }
 
-/// The file's path and content; `None` if none is named and there is none at its usual place.
+/// The file's path and content; `None` if none is named and none exists at its usual path.
 fn file(given: &ArgMatches) -> Result<Option<(PathBuf, Table)>, Trouble> {
     let named = given.get_one::<PathBuf>("config").cloned();
     let is_named = named.is_some();
@@ -154,13 +155,13 @@ fn file(given: &ArgMatches) -> Result<Option<(PathBuf, Table)>, Trouble> {
     Ok(Some((path, table)))
 }
 
-/// The flags that a file may have.
+/// The flags that a file may contain.
 fn of_file(node: &Command) -> impl Iterator<Item = (&Arg, &str)> {
     let flags = node.get_arguments().filter_map(|arg| Some((arg, arg.get_long()?)));
     flags.filter(|(_, long)| !NOT_IN_FILE.contains(long))
 }
 
-/// What the file adds to the command line: its flags, but for those that are given or in the environment.
+/// The words that the file adds to the command line: its flags, except those that are given or in the environment.
 fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> {
     let known: BTreeSet<&str> = of_file(node).map(|(_, long)| long).collect();
     if let Some(unknown) = table.keys().find(|key| !known.contains(key.as_str())) {
@@ -181,7 +182,7 @@ fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String
     Ok(added)
 }
 
-/// The words of the command line that a value of the file is; or what would be right.
+/// The words of the command line for a value of the file; or the values that are valid.
 fn words(arg: &Arg, long: &str, value: &Value) -> Result<Vec<String>, &'static str> {
     let one = |value: &Value, expected: &'static str| match value {
         Value::String(text) => Ok(format!("--{long}={text}")),
@@ -214,7 +215,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A configuration as a file: what each flag is for, and its value; a comment if it has none.
+/// A configuration as a file: the help of each flag, and its value; a comment if it has none.
 fn printed(node: &Command, matches: &ArgMatches) -> String {
     let mut text = String::new();
     for (arg, long) in of_file(node) {
@@ -226,7 +227,7 @@ fn printed(node: &Command, matches: &ArgMatches) -> String {
             .flatten()
             .map(|value| quoted(&value.to_string_lossy()))
             .collect();
-        // What nobody has set is shown, and left to its default.
+        // A flag that is not set is shown, and left to its default.
         let is_default =
             matches.value_source(arg.get_id().as_str()).is_none_or(|source| source == ValueSource::DefaultValue);
         text.push_str(if is_default { "# " } else { "" });
@@ -258,7 +259,7 @@ mod tests {
         text.split(' ').map(OsString::from).collect()
     }
 
-    /// What the command line and a file come to, as a file.
+    /// The configuration of a command line and a file, as a file.
     fn parsed(text: &str, config: &str) -> Result<Table, String> {
         let folder = temp_dir::TempDir::new().unwrap();
         let file = folder.path().join("c.toml");
@@ -282,9 +283,9 @@ mod tests {
         assert_eq!((text("name"), text("mesh"), text("grpc")), (Some("ps/3"), Some("lab"), Some("127.0.0.1:2222")));
         assert_eq!((list("peer"), list("listen")), (Some(2), Some(2)), "the command line has the last word");
         assert_eq!((table["grpc-limit"].as_integer(), table["verbose"].as_integer()), (Some(1000), Some(2)));
-        // What is not set is left to its default.
+        // A flag that is not set is left to its default.
         assert_eq!((table["no-mdns"].as_bool(), table.get("open"), table.get("burn")), (Some(true), None, None));
-        // What is printed is a file that comes to the same.
+        // The printed file leads to the same configuration.
         let (_, printed) = parse(line("meshtf node --name ps/3 --listen 0.0.0.0:1 --memory 50%")).ok().unwrap();
         let again = parsed("meshtf node", &printed.unwrap()).unwrap();
         assert_eq!((again["name"].as_str(), again["memory"].as_str()), (Some("ps/3"), Some("50%")));
@@ -336,7 +337,7 @@ mod tests {
         assert_eq!(args.data, Some(PathBuf::from("/d")));
         let flags = ["data", "listen", "mesh", "name", "no-mdns", "open", "peer", "verbose"].map(str::to_owned);
         assert_eq!(args.found, Found::Read { path: path.clone(), flags: flags.to_vec() });
-        // What a node would refuse is told, and the rest is checked without the file.
+        // An entry that a node would refuse is reported, and the rest is checked without the file.
         for (config, part) in [("nam = 1", "no flag nam"), ("name = 7", "'7' for '--name"), ("mesh = \"", "line 1")] {
             let args = parsed("meshtf doctor", config);
             assert!(

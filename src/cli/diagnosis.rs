@@ -1,6 +1,6 @@
-//! Why nodes do not meet: what the attempts to reach peers come down to, and what to do about it.
+//! The reasons why nodes do not meet: conclusions from the attempts to reach peers, and their remedies.
 //!
-//! Pure. `doctor`, `ps`, `submit` and a node that has met nobody conclude alike, from here.
+//! Pure functions, shared by `doctor`, `ps`, `submit` and a node that has met no peer, so that all conclude alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -8,15 +8,15 @@ use std::net::Ipv6Addr;
 use super::paint::{Paint, Tone};
 use crate::mesh::{Attempt, Multiaddr, Source, Speaks, Verdict};
 
-/// Most places that one conclusion names.
+/// Maximum number of addresses that one conclusion names.
 const MAX_NAMED: usize = 4;
 
-/// What is wrong, and what would be right.
+/// A problem and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Conclusion {
     pub what: String,
     pub remedy: String,
-    /// It is of somebody else's mesh, perhaps.
+    /// The peers belong to another mesh, perhaps.
     pub may_be_fine: bool,
 }
 
@@ -27,8 +27,8 @@ impl Conclusion {
     }
 }
 
-/// What the attempts come down to: one conclusion for each reason for which peers were seen and not met. An old address, of a
-/// ticket or of hearsay, at which nobody is any more is worth one only as long as nobody was met.
+/// The conclusions from the attempts: one for each reason for which peers were seen and not met. An old address, of a ticket or
+/// of hearsay, at which no node listens any more is reported only as long as no peer was met.
 pub(super) fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
     let has_met = attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Met);
     let mut by_reason: BTreeMap<(Verdict, Source, Option<Speaks>), Vec<&Attempt>> = BTreeMap::new();
@@ -40,17 +40,17 @@ pub(super) fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
     by_reason.into_iter().filter_map(|((verdict, source, _), tried)| of_reason(verdict, source, &tried)).collect()
 }
 
-/// Whether a peer is being tried whose failure would be worth a conclusion though others were met.
+/// Whether an attempt is under way whose failure would be reported although other peers were met.
 pub(super) fn is_expecting(attempts: &[Attempt]) -> bool {
     attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Pending && !is_old(attempt))
 }
 
-/// Whether its address is one of earlier or of hearsay, at which there may well be nobody any more.
+/// Whether its address is an earlier one or hearsay, at which possibly no node listens any more.
 fn is_old(attempt: &Attempt) -> bool {
     matches!(attempt.source, Source::Ticket | Source::Hearsay | Source::Registry)
 }
 
-/// The same at the end of the time that peers have to answer: a name that is still being looked up by then is told, too.
+/// The same at the end of the time that peers have to answer: a name that is still being looked up by then is reported, too.
 pub(super) fn conclude_at_last(attempts: &[Attempt]) -> Vec<Conclusion> {
     let is_name = |attempt: &&Attempt| {
         let address = attempt.address.as_ref().map(Multiaddr::to_string).unwrap_or_default();
@@ -203,13 +203,13 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
             ),
         ),
     };
-    // Whoever has the key belongs to the mesh, whatever it speaks.
+    // A peer with the key belongs to the mesh, whatever protocol it speaks.
     let is_stranger = (source == Source::Lan || is_caller) && verdict != Verdict::OtherVersion;
     let may_be_fine = is_stranger && verdict.is_final();
     Some(Conclusion { what, remedy, may_be_fine })
 }
 
-/// What came of the attempts, each outcome once.
+/// The outcomes of the attempts, each once.
 fn outcomes(tried: &[&Attempt]) -> String {
     let mut all: Vec<&str> = Vec::new();
     for attempt in tried {
@@ -220,7 +220,7 @@ fn outcomes(tried: &[&Attempt]) -> String {
     all.join("; ")
 }
 
-/// The port that all have, or its placeholder.
+/// The port of all attempts, or its placeholder.
 fn port(tried: &[&Attempt]) -> String {
     let ports: BTreeSet<Option<u16>> = tried.iter().map(|attempt| Place::of(attempt).port).collect();
     match ports.first() {
@@ -229,7 +229,7 @@ fn port(tried: &[&Attempt]) -> String {
     }
 }
 
-/// `on 10.0.0.7:`, before what is to be done there.
+/// `on 10.0.0.7:`, before the remedy to apply on that machine.
 fn there(tried: &[&Attempt]) -> String {
     match tried {
         [one] => format!("on {}:", Place::of(one).shown_host()),
@@ -237,7 +237,7 @@ fn there(tried: &[&Attempt]) -> String {
     }
 }
 
-/// How the two firewalls that most machines have are told to let the port in.
+/// The commands that let the port in, for the two firewalls that most machines have.
 fn allow(tried: &[&Attempt]) -> String {
     let port = port(tried);
     let machines = if tried.len() == 1 { "that machine" } else { "those machines" };
@@ -257,12 +257,12 @@ fn places(tried: &[&Attempt]) -> String {
     named.join(", ")
 }
 
-/// Where an attempt went: `10.0.0.7:4001`.
+/// The address of an attempt: `10.0.0.7:4001`.
 pub(super) fn shown_place(attempt: &Attempt) -> String {
     Place::of(attempt).to_string()
 }
 
-/// A host and a port, as people write them.
+/// A host and a port in their usual form.
 struct Place {
     host: String,
     port: Option<u16>,
@@ -275,7 +275,7 @@ impl Place {
             ["", "ip4" | "ip6" | "dns" | "dns4" | "dns6", host, "tcp", port, ..] => {
                 Place { host: host.to_owned(), port: port.parse().ok() }
             }
-            // Its name is long, and tells nothing that its peer's does not.
+            // Its name is long, and contains nothing that its peer's does not.
             ["", "unix", ..] => {
                 let whose = attempt.place.split("/unix/").next().unwrap_or_default();
                 Place { host: format!("{whose}a Unix socket"), port: None }
@@ -288,7 +288,7 @@ impl Place {
         self.host.parse::<Ipv6Addr>().is_ok()
     }
 
-    /// The host, in brackets if a colon may follow that is none of its own.
+    /// The host, in brackets if it contains colons and a port may follow.
     fn shown_host(&self) -> String {
         if self.is_ipv6() { format!("[{}]", self.host) } else { self.host.clone() }
     }
@@ -483,7 +483,7 @@ mod tests {
         check(&[&given, &met], 1);
         check(&[&refused, &met], 1);
         check(&[&met], 0);
-        // Ways of finding are not peers, whatever they found.
+        // Ways of discovery are not peers, whatever they found.
         let way = Attempt { address: None, ..met };
         check(&[&way], 0);
         check(&[&way, &old], 1);

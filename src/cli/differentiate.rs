@@ -55,7 +55,7 @@ pub(super) fn differentiate(args: Args) -> Outcome {
     let unconnected = if args.zeros { Unconnected::Zero } else { Unconnected::None };
     let (graph, gradients) =
         of_graph(graph, &args.of, &args.by, unconnected).map_err(|failure| match failure.code {
-            // The graph cannot be differentiated: it is the input that is bad.
+            // The graph cannot be differentiated: the input is bad.
             Code::Unimplemented | Code::InvalidArgument => {
                 Trouble::input(format!("{}: {}", args.graph.display(), failure.message))
             }
@@ -81,8 +81,8 @@ pub(super) fn differentiate(args: Args) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// Writes the graph in the form that the file's name says, with what the file that was read said to fetch, feed and run; if
-/// it said nothing, with what was asked for.
+/// Writes the graph in the form that the file's extension states, with the fetches, feeds and targets of the input file;
+/// without any, with those of the arguments.
 fn write(args: &Args, program: Program, graph: &Graph, gradients: &[NamedGradient]) -> Result<(), Trouble> {
     for (_, node) in graph.nodes() {
         if let Some(why) = node.refused.as_ref().and_then(|refused| refused.why.as_ref()) {

@@ -56,7 +56,7 @@ pub struct Args {
     /// where they are not given [default: config.toml beside the keys, if it exists]
     #[arg(long, value_name = "FILE", env = "MESHTF_CONFIG")]
     config: Option<PathBuf>,
-    /// What came of that file.
+    /// The result of the search for that file.
     #[arg(skip)]
     pub found: Found,
     /// Print an object: ok, findings (check, level, what, remedy)
@@ -156,7 +156,7 @@ async fn of_mesh(args: &Args) -> Vec<Finding> {
     }
 }
 
-/// What to do if this machine could not begin to look for peers.
+/// The remedy if this machine could not begin to search for peers.
 fn not_joined(error: &NodeError) -> &'static str {
     match error {
         NodeError::Mesh(MeshError::Address { .. }) => {

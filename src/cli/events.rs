@@ -1,4 +1,4 @@
-//! `meshtf events`: what happens on a node.
+//! `meshtf events`: the events of a node.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{Exit, Outcome, Trouble, output};
 use crate::node::Node;
 use crate::protocol::event::{Event, Noted};
 
-/// How often a node is asked for what is new.
+/// The interval of the requests for new events.
 const ASK_EVERY: Duration = Duration::from_millis(300);
 
 /// Follow what happens on a node
@@ -82,7 +82,7 @@ fn show(noted: &Noted, as_json: bool) -> Result<(), Trouble> {
     output::line(&format!("{when} {told}"))
 }
 
-/// What stands out among what happens.
+/// The tone of events that stand out.
 fn tone(event: &Event) -> Option<Tone> {
     match event {
         Event::RunFailed { .. } if !event.is_usual_end() => Some(Tone::Bad),

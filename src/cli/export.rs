@@ -79,7 +79,7 @@ pub(super) fn import(args: ImportArgs) -> Outcome {
     said(&file, &to, &contents)
 }
 
-/// After how many steps a state was saved: as it says, or as the variable counts that the optimizer has; else 0.
+/// The number of steps after which a state was saved: by its metadata, or by the optimizer's count; else 0.
 fn step_of(contents: &Contents) -> Result<u64, Trouble> {
     let wrong = |text: &str| Trouble::input(format!("{text} is not a number of steps"));
     if let Some(text) = contents.metadata.get(STEP) {

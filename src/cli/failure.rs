@@ -1,4 +1,4 @@
-//! How a command ends: its exit code, and the one message that says why.
+//! The end of a command: its exit code, and the one message that explains it.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::trainer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Exit {
-    /// The command did what it was asked.
+    /// The command succeeded.
     Ok,
     /// `verify`: a case differs; `doctor`: there is a problem.
     Differs,
@@ -86,7 +86,7 @@ impl Trouble {
         Trouble { closed_pipe, ..Trouble::new(exit, format!("cannot write to stdout: {error}")) }
     }
 
-    /// The same, with more to say if a task is down.
+    /// The same, with reasons appended if a task is down.
     pub fn with_reasons(mut self, reasons: impl FnOnce() -> String) -> Self {
         if self.is_task_down {
             self.message.push_str(&reasons());
@@ -94,7 +94,7 @@ impl Trouble {
         self
     }
 
-    /// Whether nobody is left to read.
+    /// Whether the reader of stdout is gone.
     pub fn is_closed_pipe(&self) -> bool {
         self.closed_pipe
     }
@@ -160,12 +160,12 @@ impl From<NodeError> for Trouble {
     }
 }
 
-/// A task that is down, or a node that dropped what it held, is a mesh error, whatever it led to. Any other failure in
-/// a step is the graph's, and what is refused before a step is bad input.
+/// A task that is down, or a node that dropped its resources, is a mesh error, whatever followed from it. Any other failure in
+/// a step is the graph's, and a refusal before a step is bad input.
 fn exit_of(failure: &Failure) -> Exit {
     match failure.code {
         _ if failure.reason == Some(Reason::TaskDown) => Exit::Mesh,
-        // Who tried again would end the other in turn.
+        // A retry would end the other session in turn.
         _ if failure.reason == Some(Reason::Superseded) => Exit::GraphFailed,
         Code::Unavailable | Code::Unauthenticated => Exit::Mesh,
         Code::DeadlineExceeded => Exit::Timeout,

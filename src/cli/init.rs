@@ -8,7 +8,7 @@ use meshtf_tensor::DType;
 use super::{Exit, Trouble};
 use crate::Session;
 
-/// Most variables named in a message.
+/// Maximum number of variables named in a message.
 const MAX_NAMED: usize = 8;
 
 /// The variables that `init` sets.
@@ -22,7 +22,7 @@ struct Check {
     node: String,
 }
 
-/// What to do about `init`.
+/// The action to take for `init`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// None of the variables has a value, or it sets none: run it.
@@ -61,10 +61,10 @@ impl Checks {
         }
     }
 
-    /// Finds out what to do about `init`.
+    /// Decides the action to take for `init`.
     ///
     /// # Errors
-    /// If some of the variables have a value and others have not; errors of running the check.
+    /// If some of the variables have a value and others do not; errors of running the check.
     pub async fn due(&self, session: &Session) -> Result<Due, Trouble> {
         if self.0.is_empty() {
             return Ok(Due::Run);

@@ -1,4 +1,4 @@
-//! What `submit`, `run` and `plan` share: a graph file, feeds and fetches.
+//! The inputs that `submit`, `run` and `plan` share: a graph file, feeds and fetches.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -154,7 +154,7 @@ impl GraphArgs {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
         let (program, graph) = read_graph(&self.graph)?;
 
-        // Naming what to run means to go on with the variables as they are.
+        // Explicit fetches or targets mean that the current values of the variables are kept.
         let by_file = self.fetch.is_empty() && self.targets.is_empty();
         let (fetches, targets) = match by_file {
             true => (program.fetch, program.targets),

@@ -1,4 +1,4 @@
-//! What is logged on stderr, and in which form: lines for people, or an object a line for programs.
+//! The log on stderr and its form: lines for people, or one object per line for programs.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Write as _};
@@ -19,10 +19,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::paint::{Paint, complain, speak_json};
 
-/// The name of an event of the closed vocabulary, which lines for people do not repeat: their text says it.
+/// The field with the name of an event, of a closed vocabulary; lines for people omit it, since their text expresses it.
 const EVENT: &str = "event";
 
-/// The name of a field whose lines stand below the message, indented, where people read.
+/// The name of a field whose lines follow the message, indented, in the form for people.
 const MORE: &str = "more";
 
 /// How a line of the log looks.
@@ -34,8 +34,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged if neither `-v` nor `MESHTF_LOG` says it. A node tells what happens on it; of libraries, and of commands that
-/// ask nodes, only what goes wrong is of interest.
+/// The levels if neither `-v` nor `MESHTF_LOG` specifies them. A node logs its events; of libraries, and of commands that query
+/// nodes, only failures are of interest.
 fn levels(verbose: u8, is_node: bool) -> &'static str {
     match (verbose, is_node) {
         (0, true) => {
@@ -54,7 +54,7 @@ fn levels(verbose: u8, is_node: bool) -> &'static str {
     }
 }
 
-/// Logs to stderr as `MESHTF_LOG` or `-v` says.
+/// Logs to stderr at the levels of `MESHTF_LOG` or `-v`.
 pub(super) fn to_stderr(verbose: u8, format: LogFormat, is_node: bool) {
     speak_json(format == LogFormat::Json);
     let levels = std::env::var("MESHTF_LOG").unwrap_or_else(|_| levels(verbose, is_node).to_owned());
@@ -79,12 +79,12 @@ pub(super) fn to_stderr(verbose: u8, format: LogFormat, is_node: bool) {
     };
 }
 
-/// The target of mDNS's log, which says what an interface cannot do again at every question, some seconds apart.
+/// The target of mDNS's log, which repeats the failures of an interface at every query, some seconds apart.
 const MDNS: &str = "libp2p_mdns";
-/// Most of its errors that are known to have been logged; more are not logged.
+/// Maximum number of its errors that are remembered as logged; further ones are not logged.
 const MAX_TOLD: usize = 64;
 
-/// Lets through what the levels do, and each error of mDNS once.
+/// Passes the events of the enabled levels, and each error of mDNS once.
 struct Seldom {
     levels: Targets,
     told: Mutex<BTreeSet<String>>,
@@ -137,7 +137,8 @@ fn written(writer: &mut impl fmt::Write, name: &str, value: &str) -> fmt::Result
     }
 }
 
-/// A text without its control characters: what a client or a peer says neither steers the terminal nor begins a line of the log.
+/// A text without its control characters: the text of a client or a peer neither controls the terminal nor begins a line of the
+/// log.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -149,8 +150,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Writes events as objects, one a line: flat, with the time in `unix_ms`. The objects of tracing-subscriber's feature `json` are
-/// nested.
+/// Writes events as objects, one per line: flat, with the time in `unix_ms`. The objects of tracing-subscriber's feature `json`
+/// are nested.
 struct Json;
 
 impl<S, N> FormatEvent<S, N> for Json
@@ -250,7 +251,7 @@ mod tests {
         assert!(!lets(0, false, "meshtf::events", Level::INFO) && lets(0, false, "meshtf::events", Level::WARN));
         assert!(!lets(0, true, "meshtf::steps", Level::DEBUG) && lets(1, true, "meshtf::steps", Level::DEBUG));
         assert!(lets(1, false, "meshtf::transfers", Level::DEBUG) && !lets(1, true, "libp2p_swarm", Level::DEBUG));
-        // What mDNS cannot do is a node's concern.
+        // The failures of mDNS concern a node only.
         assert!(lets(0, true, "libp2p_mdns::behaviour", Level::ERROR) && !lets(0, false, "libp2p_mdns", Level::ERROR));
         assert!(!lets(0, true, "libp2p_mdns::behaviour", Level::WARN));
         assert!(lets(2, true, "meshtf::mesh::driver", Level::DEBUG) && lets(3, true, "wgpu", Level::TRACE));

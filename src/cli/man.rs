@@ -1,4 +1,4 @@
-//! `meshtf man`: the manual pages, one for each subcommand, for those who package the command.
+//! `meshtf man`: the manual pages, one for each subcommand, for packagers.
 
 use std::path::PathBuf;
 

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use meshtf_tensor::memory::{self, Bytes};
 
-/// The default share of the available memory, in percent: the rest is for code, stacks, what the allocator keeps
-/// between steps, and the machine's other programs.
+/// The default share of the available memory, in percent: the rest is for code, stacks, memory that the allocator keeps between
+/// steps, and the machine's other programs.
 const SHARE_PERCENT: u64 = 80;
 
-/// A smaller budget leaves nothing for values beside what a node itself needs.
+/// A smaller budget leaves no memory for values in addition to a node's own needs.
 const LEAST_BYTES: u64 = 32 << 20;
 
-/// Address space under `ulimit -v` that is reserved for threads' stacks and for what the allocator maps ahead.
+/// Address space under `ulimit -v` that is reserved for threads' stacks and for the allocator's mappings ahead of use.
 const ADDRESS_MARGIN_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -99,12 +99,12 @@ fn size(text: &str) -> Result<Size, String> {
     Ok(Size::Bytes(bytes))
 }
 
-/// The budget of a process for which none is given; `None` if the system does not say what there is.
+/// The budget of a process for which none is given; `None` if the system does not report its memory.
 pub(super) fn default_budget() -> Option<u64> {
     available(SHARE_PERCENT)
 }
 
-/// A percentage of what this process can get: of the machine's memory or the container's limit, and of the address
+/// A percentage of the memory available to this process: of the machine's memory or the container's limit, and of the address
 /// space that `ulimit -v` leaves. `None` if the system reports neither.
 fn available(percent: u64) -> Option<u64> {
     let memory = [machine(), cgroup(Path::new("/"))].into_iter().flatten().min().map(|bytes| bytes / 100 * percent);

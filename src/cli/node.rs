@@ -1,4 +1,4 @@
-//! `meshtf node`: serves a task until it is told to stop.
+//! `meshtf node`: serves a task until a signal ends it.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -20,13 +20,13 @@ use crate::mesh::read_secret;
 use crate::node::{Node, NodeConfig, NodeError};
 use crate::protocol::Peer;
 
-/// When a node that has met no other reports what it tried, and how often it looks for new reasons.
+/// The time after which a node that has met no other reports its attempts, and the interval of its checks for new reasons.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
-/// How long a node that shuts down may take to tell the others; whatever still runs ends with the process.
+/// How long a node that shuts down may take to notify its peers; work still running ends with the process.
 pub(super) const LEAVE_LIMIT: Duration = Duration::from_millis(700);
 /// The target of the log's lines on the node as a whole.
 const LOG: &str = "meshtf::node";
-/// Most reasons that a node reports for peers it cannot meet.
+/// Maximum number of reasons that a node reports for peers it cannot meet.
 const MAX_TOLD: usize = 64;
 
 /// Serve a task of the mesh until SIGINT or SIGTERM
@@ -106,7 +106,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether the node is not to be started.
+    /// Whether the command only prints the configuration.
     pub fn prints_config(&self) -> bool {
         self.print_config
     }
@@ -127,24 +127,24 @@ pub(super) async fn node(args: Args) -> Outcome {
     serve(Serving { task: name, mesh, memory, config, expects_others: true }, doors, std::future::pending()).await
 }
 
-/// What is served, however it was asked for.
+/// The services of a node, for all commands that start one.
 pub(super) struct Serving<'a> {
     pub task: &'a Task,
     pub mesh: &'a MeshArgs,
     pub memory: &'a MemoryArgs,
     pub config: NodeConfig,
-    /// Whether it is worth a message if no other node is found.
+    /// Whether a message is due if no other node is found.
     pub expects_others: bool,
 }
 
-/// Serves a task until a signal comes, or `ends` is ready.
+/// Serves a task until a signal arrives, or `ends` is ready.
 pub(super) async fn serve(
     serving: Serving<'_>,
     open: impl AsyncFnOnce(&Arc<Node>) -> Result<Doors, Trouble>,
     ends: impl Future<Output = ()>,
 ) -> Outcome {
     let Serving { task, mesh, memory, config, expects_others } = serving;
-    // Before anything that may take long, so that no signal is lost.
+    // Before any call that may take long, so that no signal is lost.
     let mut interrupt = listen_for(SignalKind::interrupt())?;
     let mut terminate = listen_for(SignalKind::terminate())?;
     memory.apply();
@@ -155,7 +155,7 @@ pub(super) async fn serve(
         only on networks you trust, or leave it out and add machines with `meshtf ticket` and `meshtf join`."
         );
     }
-    // In a folder of its own, its mesh is nobody else's.
+    // With a home folder of its own, it has a mesh of its own.
     if !config.open && config.home.is_none() {
         mesh.own_key()?;
     }
@@ -177,7 +177,7 @@ pub(super) async fn serve(
         tokio::select! {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
-            // Its clients are gone: nobody needs to be told.
+            // Its clients are gone: no notification is needed.
             () = &mut ends => {
                 let _ = tokio::time::timeout(LEAVE_LIMIT, node.close()).await;
                 return Ok(Exit::Ok);
@@ -210,7 +210,7 @@ fn tell(Conclusion { what, remedy, may_be_fine }: &Conclusion) {
     }
 }
 
-/// The reasons that were told, and who was met then.
+/// The reasons that were reported, and the peers that were met then.
 #[derive(Default)]
 struct Reasons {
     told: BTreeSet<Conclusion>,
@@ -218,7 +218,7 @@ struct Reasons {
 }
 
 impl Reasons {
-    /// Those that are to be told: each once, and again if it had been overcome, when somebody new was met.
+    /// The reasons to report: each once, and again if it had been overcome, when a new peer was met.
     fn news(&mut self, reasons: Vec<Conclusion>, met: BTreeSet<Peer>) -> Vec<Conclusion> {
         if !met.is_subset(&self.met) {
             self.told.retain(|told| reasons.contains(told));
@@ -229,7 +229,7 @@ impl Reasons {
     }
 }
 
-/// The servers for clients of other systems, while they are open.
+/// The open servers for clients of other systems.
 #[derive(Default)]
 pub(super) struct Doors {
     pub grpc: Option<Door>,
@@ -259,7 +259,7 @@ impl Doors {
         Ok(doors)
     }
 
-    /// ` grpc=127.0.0.1:2222 burn=127.0.0.1:3000 web=127.0.0.1:8080`, of those that are open.
+    /// ` grpc=127.0.0.1:2222 burn=127.0.0.1:3000 web=127.0.0.1:8080`, of the open doors.
     fn shown(&self) -> String {
         let grpc = self.grpc.as_ref().map(|door| format!(" grpc={}", door.address()));
         let burn = self.burn.as_ref().map(|door| format!(" burn={}", door.address()));
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(reasons.news(vec![silent.clone(), key.clone()], met(&["me"])), []);
         assert_eq!(reasons.news(vec![], met(&["me"])), []);
         assert_eq!(reasons.news(vec![silent.clone()], met(&["me"])), [], "it comes and goes, and nobody was met");
-        // A peer is met: what still holds is not told again, and what no longer holds is, when it comes back.
+        // A peer is met: a reason that still holds is not reported again; one that no longer holds is reported when it returns.
         assert_eq!(reasons.news(vec![key.clone()], met(&["me", "other"])), []);
         assert_eq!(reasons.news(vec![key.clone(), silent.clone()], met(&["me"])), [silent]);
         let many = (0..2 * MAX_TOLD).map(|n| reason(&n.to_string())).collect();

@@ -1,4 +1,4 @@
-//! What goes to stdout: values, tables, JSON. A reader that goes away ends the command, without a word.
+//! The output on stdout: values, tables, JSON. If its reader closes it, the command ends without a message.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use serde_json::{Map, Value, json};
 use super::Trouble;
 use super::paint::{Paint, Tone};
 
-/// Whether this process was started with a standard output. Without one (`meshtf … >&-`) Rust puts /dev/null in its place
-/// before `main`, and results would vanish without a word.
+/// Whether this process was started with a standard output. Without one (`meshtf … >&-`) Rust replaces it by /dev/null before
+/// `main`, and results would be lost without a message.
 static HAS_STDOUT: AtomicBool = AtomicBool::new(true);
 
-/// Makes every later [`bytes`] fail: there is nowhere to write to.
+/// Makes every later [`bytes`] fail: there is no stdout to write to.
 pub(super) fn has_no_stdout() {
     HAS_STDOUT.store(false, Ordering::Relaxed);
 }
@@ -37,13 +37,13 @@ pub(super) fn line(text: &str) -> Result<(), Trouble> {
     bytes(format!("{text}\n").as_bytes())
 }
 
-/// A JSON value, indented if a person reads it.
+/// A JSON value, indented on a terminal.
 pub(super) fn json_value(value: &Value) -> Result<(), Trouble> {
     if io::stdout().is_terminal() { line(&format!("{value:#}")) } else { line(&value.to_string()) }
 }
 
-/// The fetched values as text: one alone as it is, several as `name: value`. A value of rank 2 and more begins on a line
-/// of its own.
+/// The fetched values as text: a single one without its name, several as `name: value`. A value of rank 2 and more begins on a
+/// new line.
 pub(super) fn values_text(names: &[String], values: &[Tensor]) -> String {
     match values {
         [one] => one.to_string(),
@@ -97,7 +97,7 @@ pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), 
     }
 }
 
-/// Writes each value to `DIR/NAME.npy`, and returns the files. What a file name cannot hold becomes `_`.
+/// Writes each value to `DIR/NAME.npy`, and returns the files. Characters that a file name cannot contain become `_`.
 pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
     let mut files = Vec::with_capacity(names.len());
@@ -120,7 +120,7 @@ pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result
     Ok(files.into_iter().map(|(path, _)| path).collect())
 }
 
-/// Where each part ran, one line per device, and the transfers.
+/// The device of each part, one line per device, and the transfers.
 pub(super) fn where_it_ran(paint: Paint, summary: &Summary) -> String {
     let mut lines = Vec::new();
     for DeviceSummary { device, nodes, more_nodes } in &summary.devices {

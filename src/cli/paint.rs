@@ -1,4 +1,4 @@
-//! Colours and weights of what people read: on a terminal, and not where NO_COLOR or TERM=dumb says so. Pipes and files get none.
+//! Colours and weights of text for people: on a terminal, unless NO_COLOR or TERM=dumb is set. Pipes and files get none.
 
 use std::fmt::Display;
 use std::io;
@@ -12,20 +12,20 @@ use anstyle::{AnsiColor, Color, Style};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Paint(bool);
 
-/// What a piece of text is.
+/// The role of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
-    /// Something is wrong.
+    /// A problem.
     Bad,
-    /// Something may be wrong.
+    /// A possible problem.
     Warning,
     /// All is well.
     Good,
-    /// What to do about it, or a name.
+    /// A remedy, or a name.
     Accent,
-    /// A heading, or what was asked for.
+    /// A heading, or a requested value.
     Strong,
-    /// What accompanies the rest.
+    /// Secondary text.
     Dim,
 }
 
@@ -56,7 +56,7 @@ impl Paint {
         self.0
     }
 
-    /// The text in that tone, or as it is.
+    /// The text in that tone, or plain.
     pub fn tone(self, tone: Tone, text: impl Display) -> String {
         if !self.0 {
             return text.to_string();
@@ -80,20 +80,20 @@ impl Tone {
     }
 }
 
-/// Whether stderr is for programs: an object a line.
+/// Whether stderr is for programs: one object per line.
 static STDERR_IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Whether what is said on stderr from now on is an object a line, as the log is then.
+/// Sets whether later messages on stderr are objects, one per line, as the log is then.
 pub(super) fn speak_json(is_json: bool) {
     STDERR_IS_JSON.store(is_json, Ordering::Relaxed);
 }
 
-/// Says on stderr what went wrong.
+/// Reports a failure on stderr.
 pub(super) fn complain(what: impl Display) {
     say("error", Tone::Bad, &what);
 }
 
-/// Says on stderr what is worth knowing.
+/// Reports a notice on stderr.
 pub(super) fn mention(what: impl Display) {
     say("info", Tone::Dim, &what);
 }
@@ -107,7 +107,7 @@ fn say(level: &str, tone: Tone, what: &dyn Display) {
     }
 }
 
-/// A line as the log has them as JSON.
+/// A line in the log's JSON form.
 fn object(unix_ms: u64, level: &str, what: &dyn Display) -> serde_json::Value {
     serde_json::json!({ "unix_ms": unix_ms, "level": level, "target": "meshtf", "text": what.to_string() })
 }

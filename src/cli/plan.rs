@@ -1,4 +1,4 @@
-//! `meshtf plan`: what each device would do, the device of every node and why, and every transfer, without running anything.
+//! `meshtf plan`: the load of each device, the device of every node and why, and every transfer, without running anything.
 
 mod draw;
 mod svg;
@@ -20,7 +20,7 @@ use super::table::wide_table;
 use super::{Exit, Outcome, output};
 use crate::protocol::SessionOptions;
 
-/// Rows of a table unless all are asked for.
+/// Rows of a table unless all are requested.
 const MAX_LISTED: usize = 20;
 
 /// Show placement and transfers of a graph without running it
@@ -209,7 +209,7 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
     text
 }
 
-/// How many rows of a table are left out, and how to see them.
+/// The number of rows that a table omits, and the flag that shows them.
 fn left_out(paint: Paint, all: usize, most: usize) -> String {
     match all.saturating_sub(most) {
         0 => String::new(),
@@ -239,8 +239,8 @@ mod tests {
         let options = PlanOptions { default_device: device(0), soft_placement: false };
         let plan = plan(&graph, &[device(0), device(1)], &signature, &options).unwrap();
         let totals = totals(&plan, &graph);
-        // 10 x 3 elements of 4 bytes are kept, and go out in each step.
-        // What is sent is the variables' own.
+        // 10 x 3 elements of 4 bytes are kept, and sent in each step.
+        // The sent values are the variables' own.
         let here = Total {
             nodes: 4,
             variables: 120,
@@ -250,7 +250,7 @@ mod tests {
             ..Total::default()
         };
         assert_eq!(totals[&device(0)], here);
-        // Each is received, and negated beside it.
+        // Each is received, and negated into a second value.
         let there =
             Total { nodes: 2, peak: 240, unknown_values: 2, receives: 120, unknown_transfers: 1, ..Total::default() };
         assert_eq!(totals[&device(1)], there);

@@ -16,11 +16,11 @@ use crate::protocol::{Cluster, Member, VERSION};
 
 /// The list counts as complete when it has not changed for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
-/// How long a node has to tell its version.
+/// How long a node may take to report its version.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1500);
-/// How long peers have to answer that are given or heard and are no tasks yet: longer than a connection takes to fail.
+/// How long peers may take to answer that are given or hearsay and are not tasks yet: longer than a connection takes to fail.
 const TRIED_WITHIN: Duration = Duration::from_secs(2);
-/// How often to look meanwhile.
+/// The interval of the checks meanwhile.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// List the tasks that are up
@@ -57,7 +57,8 @@ pub(super) async fn ps(args: Args) -> Outcome {
             still_since = tokio::time::Instant::now();
         }
     }
-    // Why a peer is not met is known when the attempt has ended: behind a firewall that drops it, that takes a while.
+    // The reason why a peer is not met is known when the attempt has ended: behind a firewall that drops it, that takes a
+    // while.
     let began = tokio::time::Instant::now();
     while began.elapsed() < TRIED_WITHIN && is_expecting(&node.mesh().tried()) {
         tokio::time::sleep(LOOKS_EVERY).await;
@@ -81,7 +82,7 @@ pub(super) async fn ps(args: Args) -> Outcome {
         }
     }
     for conclusion in &missed {
-        // Somebody was met, so a stranger's mesh beside this one is no trouble.
+        // A peer was met, so another mesh on the same network is no problem.
         match conclusion.may_be_fine {
             true => mention(conclusion.shown(Paint::stderr())),
             false => complain(conclusion.shown(Paint::stderr())),
@@ -90,10 +91,10 @@ pub(super) async fn ps(args: Args) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// The versions of meshtf that nodes told, by their tasks.
+/// The versions of meshtf that nodes reported, by their tasks.
 type Versions = BTreeMap<Task, String>;
 
-/// Where a node of another version of the protocol is, and which meshtf it runs.
+/// The address of a node of another version of the protocol, and its version of meshtf.
 type Other = (String, Speaks);
 
 /// All such nodes that were seen, each once.
@@ -105,7 +106,7 @@ fn others(attempts: &[Attempt]) -> Vec<Other> {
     others
 }
 
-/// An object with those keys of a member that can be known.
+/// An object with the keys of a member that can be known.
 fn other_as_json((place, speaks): &Other) -> serde_json::Value {
     json!({
         "task": null,

@@ -1,4 +1,4 @@
-//! How a command reaches a mesh: which one, by which addresses, and how long it waits for it.
+//! The connection of a command to a mesh: the name of the mesh, its addresses, and the time limits.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::protocol::SessionOptions;
 use crate::protocol::status::NodeStatus;
 use crate::{LocalCluster, Session};
 
-/// How long a command waits for the first node to be found, and for nodes that are up to meet.
+/// How long a command waits for the first node to be found, and for the nodes that are up to meet.
 const SEARCH_LIMIT: Duration = Duration::from_secs(8);
 /// How long it waits for a key that a node on this machine, started at the same moment, is about to make.
 const KEY_WAIT: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ pub(super) struct AskArgs {
 }
 
 impl AskArgs {
-    /// Joins as a client, waits for the `tasks`, does `work` there within what is left of the time limit, and leaves.
+    /// Joins as a client, waits for the `tasks`, does `work` within the rest of the time limit, and leaves.
     pub async fn ask(&self, tasks: &[Task], work: impl AsyncFnOnce(&Node) -> Outcome) -> Outcome {
         let deadline = Deadline::after(self.timeout);
         let node = self.mesh.reach(tasks, deadline).await?;
@@ -74,7 +74,7 @@ impl AskArgs {
     }
 }
 
-/// Where sessions are opened: on the nodes that are up, or on a cluster in this process.
+/// The host of sessions: the nodes that are up, or a cluster in this process.
 pub(super) enum Reached {
     Mesh { node: Box<Node>, master: Option<Task> },
     Local { cluster: LocalCluster, master: Task },
@@ -114,7 +114,7 @@ impl Reached {
         }
     }
 
-    /// What is to be said of a failure: if a task is down, which peers were seen and not met, and why.
+    /// The failure with its reasons: if a task is down, the peers that were seen and not met, and why.
     pub fn explain_trouble(&self, trouble: Trouble) -> Trouble {
         match self {
             Reached::Mesh { node, .. } => trouble.with_reasons(|| concluded(node)),
@@ -122,7 +122,7 @@ impl Reached {
         }
     }
 
-    /// How the node of a task fares, or of the master.
+    /// The status of the node of a task, or of the master.
     pub async fn status(&self, task: Option<&Task>) -> Result<NodeStatus, Failure> {
         match self {
             Reached::Mesh { node, master } => node.status(task.or(master.as_ref())).await,
@@ -130,7 +130,7 @@ impl Reached {
         }
     }
 
-    /// Leaves the mesh, if there is one.
+    /// Leaves the mesh, if it joined one.
     pub async fn close(self) {
         if let Reached::Mesh { node, .. } = self {
             node.close().await;
@@ -139,7 +139,7 @@ impl Reached {
 }
 
 impl MeshArgs {
-    /// The configuration of a client: only how to reach the mesh.
+    /// The configuration of a client: only the options for reaching the mesh.
     pub fn client(&self) -> NodeConfig {
         NodeConfig {
             task: None,
@@ -163,8 +163,7 @@ impl MeshArgs {
         flags
     }
 
-    /// The key of the mesh. If there is none, it is made and a message says so, for users who meant to join another
-    /// machine's mesh.
+    /// The key of the mesh. If none exists, it is made, with a message for users who meant to join another machine's mesh.
     pub fn own_key(&self) -> Result<MeshKey, Trouble> {
         let home = home().map_err(key_trouble)?;
         let (key, made) = MeshKey::load_or_create(&home, &self.mesh).map_err(NodeError::from)?;
@@ -179,7 +178,7 @@ impl MeshArgs {
         Ok(key)
     }
 
-    /// Returns once there is a key. Only nodes and tickets make one.
+    /// Returns once a key exists. Only nodes and tickets make one.
     async fn wait_for_key(&self, deadline: Deadline) -> Result<(), Trouble> {
         let home = home().map_err(key_trouble)?;
         let looking = Instant::now();
@@ -278,7 +277,7 @@ fn key_trouble(error: KeyError) -> Trouble {
 /// The home of the user that nodes run as where the .deb is installed.
 pub(super) const SERVICE_HOME: &str = "/var/lib/meshtf";
 
-/// How commands reach the mesh of this machine's service, if there is one and the key was looked for elsewhere.
+/// The advice for reaching the mesh of this machine's service, if it has one and the key was expected elsewhere.
 pub(super) fn as_service(key: &Path, service: &Path) -> Option<String> {
     let is_other = service.is_dir() && !key.starts_with(service);
     is_other.then(|| {
@@ -295,7 +294,7 @@ async fn turned_away(node: &Node) {
     }
 }
 
-/// What was tried to find a node, and the outcomes: one line for each, or for all with the same outcome.
+/// The attempts to find a node and their outcomes: one line for each, or one for all with the same outcome.
 pub(super) fn tried(node: &Node) -> String {
     let mut outcomes: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for Attempt { source, place, outcome, .. } in node.mesh().tried() {
@@ -309,7 +308,7 @@ pub(super) fn tried(node: &Node) -> String {
     if lines.is_empty() { "  no address was known".to_owned() } else { lines.join("\n") }
 }
 
-/// Why peers that were seen are not met, to be added to a message; empty if there are none.
+/// The reasons why peers that were seen are not met, as text to append to a message; empty if there are none.
 pub(super) fn concluded(node: &Node) -> String {
     match diagnosis::concluded(&node.mesh().tried(), Paint::stderr()) {
         text if text.is_empty() => text,

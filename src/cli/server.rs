@@ -22,7 +22,7 @@ use crate::node::{ClusterSpec, Node, NodeConfig, own_data};
 /// Name under which the command is this subcommand, as a link: TensorFlow's own server's.
 pub(super) const CALLED: &str = "grpc_tensorflow_server";
 
-/// How often a server checks whether the program that started it still runs. The end of its standard input tells sooner,
+/// How often a server checks whether the program that started it still runs. The end of its standard input is noticed sooner,
 /// unless a copy of the program has that, too.
 const LOOKS_FOR_PARENT: Duration = Duration::from_millis(200);
 
@@ -98,7 +98,7 @@ pub(super) async fn server(args: Args) -> Outcome {
         ..args.mesh.client()
     };
     if let Some(folder) = &private {
-        // The mesh ends with the server; what its graphs save does not.
+        // The mesh ends with the server; the files that its graphs save do not.
         if config.data.is_none() {
             let home = home().map_err(|error| Trouble::input(error.to_string()))?;
             config.data = Some(own_data(&home, &config.mesh, &task));
@@ -120,7 +120,7 @@ pub(super) async fn server(args: Args) -> Outcome {
 }
 
 impl Args {
-    /// Whether a person started it, who reads what it logs.
+    /// Whether a person started it, who reads its log.
     pub(super) fn is_on_its_own(&self) -> bool {
         self.parent.is_none()
     }
@@ -156,12 +156,12 @@ impl Args {
     }
 }
 
-/// Where to open the door of a task to which the ClusterSpec gives this address.
+/// The address of the door of a task to which the ClusterSpec gives this address.
 fn door_address(task: &Task, text: &str, has_token: bool) -> Result<SocketAddr, Trouble> {
     let wrong = |why: String| Trouble::input(format!("the address of {} in the cluster: {why}", task.short()));
     let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong(format!("{text:?} is not HOST:PORT")))?;
     let port: u16 = port.parse().map_err(|_| wrong(format!("{port:?} in {text:?} is not a port")))?;
-    // Another machine's name need not be known here, and this machine's own may be known to others only.
+    // Another machine's name need not be known on this machine, and this machine's own may be known on other machines only.
     let known = socket_address(text).ok();
     let loopback = known.filter(|address| address.ip().is_loopback());
     if has_token {
@@ -169,7 +169,7 @@ fn door_address(task: &Task, text: &str, has_token: bool) -> Result<SocketAddr, 
         let is_name = !host.eq_ignore_ascii_case("localhost") && text.parse::<SocketAddr>().is_err();
         return Ok(match (loopback, known) {
             (Some(address), _) if !is_name => address,
-            // At every interface, as TensorFlow's servers are.
+            // At every interface, like TensorFlow's servers.
             (_, Some(address)) if address.is_ipv6() => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
             _ => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
         });
@@ -186,11 +186,11 @@ fn door_address(task: &Task, text: &str, has_token: bool) -> Result<SocketAddr, 
     Ok(address)
 }
 
-/// Returns when the process that started this one has ended; never if there is none to look at.
+/// Returns when the process that started this one has ended; never if there is none to watch.
 async fn parent_ended(parent: Option<u32>) {
     let Some(parent) = parent else { return std::future::pending().await };
     let (sender, input_ended) = tokio::sync::oneshot::channel();
-    // A thread that waits for input cannot be called back, and need not be: it ends with the process.
+    // A thread that waits for input cannot be cancelled, and need not be: it ends with the process.
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
         let _ = sender.send(());

@@ -9,7 +9,8 @@ pub(super) fn listen_for(kind: SignalKind) -> Result<Signal, Trouble> {
     signal(kind).map_err(|error| Trouble::input(format!("cannot receive signals: {error}")))
 }
 
-/// Ready when the user or the system asks this command to end: a signal counts from this call on, whenever the future is polled.
+/// Ready when the user or the system asks this command to end: a signal counts from this call on, whenever the future is
+/// polled.
 pub(super) fn interrupted() -> impl Future<Output = Trouble> {
     let signals = listen_for(SignalKind::interrupt()).and_then(|one| Ok((one, listen_for(SignalKind::terminate())?)));
     async {

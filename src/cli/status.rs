@@ -1,4 +1,4 @@
-//! `meshtf status`: how nodes fare.
+//! `meshtf status`: the status of nodes.
 
 use meshtf_tensor::PartialShape;
 use meshtf_tensor::device::Task;
@@ -86,7 +86,7 @@ fn node_text(paint: Paint, task: &Task, status: &NodeStatus) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-/// A table, and how much of it is left out; nothing if there is nothing.
+/// A table, and the number of omitted rows; nothing if there are no rows.
 fn part<T, R: Into<TableRow>>(paint: Paint, listed: &Listed<T>, header: &[&str], row: fn(&T) -> R) -> Option<String> {
     if listed.items.is_empty() {
         return None;
@@ -175,7 +175,7 @@ pub(super) fn resource_row(resource: &ResourceStatus) -> Vec<String> {
     ]
 }
 
-/// What share of a limit is near it.
+/// The share of a limit from which on the limit is near.
 const NEAR: f64 = 0.9;
 
 const PEERS: [&str; 6] = ["PEER", "ADDRESS", "LINK", "ROUND TRIP", "SENT", "RECEIVED"];

@@ -91,9 +91,9 @@ pub(super) struct StepArgs {
     quiet: bool,
 }
 
-/// Most names of fetches, and of ops that ran, in the summary at the end.
+/// Maximum number of names of fetches, and of ops that ran, in the summary at the end.
 const MOST_NAMED: usize = 4;
-/// Most numbers beside the progress bar, and columns of them.
+/// Maximum number of values next to the progress bar, and of their terminal columns.
 const MOST_NUMBERS: usize = 2;
 const MOST_COLUMNS: usize = 36;
 
@@ -113,13 +113,13 @@ pub(super) async fn submit(args: Args) -> Outcome {
         trouble = interrupted() => Err(trouble),
     };
     let outcome = outcome.map_err(|trouble| reached.explain_trouble(trouble));
-    // Leaving the mesh ends what an abandoned step left running.
+    // Leaving the mesh ends the remains of an abandoned step.
     reached.close().await;
     outcome
 }
 
 impl StepArgs {
-    /// Refuses what could only fail after the run.
+    /// Refuses arguments that could only fail after the run.
     pub fn check(&self, job: &StepRequest) -> Result<(), Trouble> {
         if self.init && job.init.is_empty() {
             return Err(Trouble::input("--init: the file has no \"init\", the nodes to run first"));
@@ -195,7 +195,7 @@ impl StepArgs {
         Ok(ran.summary)
     }
 
-    /// Runs `count` steps, and prints those that --every asks for, except the last.
+    /// Runs `count` steps, and prints those that --every selects, except the last.
     async fn run_steps(&self, session: &Session, job: &StepRequest, count: u64) -> Result<RunOutput, Trouble> {
         let progress = self.progress();
         let mut trouble = None;
@@ -219,7 +219,7 @@ impl StepArgs {
         Ok(ran?)
     }
 
-    /// Prints or writes what the last step fetched.
+    /// Prints or writes the fetches of the last step.
     fn show(&self, job: &StepRequest, ran: &RunOutput) -> Result<(), Trouble> {
         let files = match &self.out {
             Some(folder) => output::save(folder, &job.fetches, &ran.fetches)?,
@@ -289,7 +289,7 @@ impl StepArgs {
         if self.steps < 2 || self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        // The bar takes what the rest leaves.
+        // The bar takes the remaining width.
         let bar = if Paint::stderr().is_on() { "{wide_bar:.cyan}" } else { "{wide_bar}" };
         let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}} {{rate}} {{eta}} {{msg}}"));
         let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {

@@ -1,10 +1,10 @@
-//! Tables on stdout, and how times, names and counts are written in them.
+//! Tables on stdout, and the forms of times, names and counts in them.
 
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 
 use super::paint::{Paint, Tone};
 
-/// A row of a table; its tone, if it is to stand out.
+/// A row of a table; its tone, if it stands out.
 pub(super) struct TableRow {
     cells: Vec<String>,
     tone: Option<Tone>,
@@ -22,12 +22,12 @@ impl From<Vec<String>> for TableRow {
     }
 }
 
-/// A table without lines, as wide as the terminal lets it be.
+/// A table without lines, at most as wide as the terminal.
 pub(super) fn table<R: Into<TableRow>>(paint: Paint, header: &[&str], rows: impl IntoIterator<Item = R>) -> String {
     arranged(ContentArrangement::Dynamic, paint, header, rows)
 }
 
-/// A table without lines, each row of which is one line, however long.
+/// A table without lines, each row of which is one line of any length.
 pub(super) fn wide_table<R: Into<TableRow>>(
     paint: Paint,
     header: &[&str],
@@ -44,7 +44,7 @@ fn arranged<R: Into<TableRow>>(
 ) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(how);
-    // A terminal that does not know its size, as programs that drive others have, has room for all.
+    // A terminal that does not know its size, as in programs that drive others, has no limit.
     if table.width() == Some(0) {
         table.set_content_arrangement(ContentArrangement::Disabled);
     }
@@ -73,7 +73,7 @@ fn styled(cell: Cell, tone: Option<Tone>) -> Cell {
     }
 }
 
-/// The end of a PeerId, which is what tells two apart.
+/// The end of a PeerId, which distinguishes peers.
 pub(super) fn short_peer(peer: &str) -> String {
     match peer.char_indices().rev().nth(7) {
         Some((at, _)) if at > 0 => format!("…{}", &peer[at..]),
@@ -81,7 +81,7 @@ pub(super) fn short_peer(peer: &str) -> String {
     }
 }
 
-/// Where a peer is, for people: of a Unix socket at most one end has a name, and a long one that tells nothing.
+/// The address of a peer, for people: of a Unix socket at most one end has a name, a long one without information.
 pub(super) fn place(address: &str) -> &str {
     if address.starts_with("/unix/") { "Unix socket" } else { address }
 }

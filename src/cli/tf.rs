@@ -1,7 +1,7 @@
 //! `meshtf tf`: runs a Python program of TensorFlow 1 whose `tf.train.Server`s are nodes.
 //!
-//! The Python files below `tf/` are written to a folder of this user's, which goes on the program's Python path. What they do is
-//! told at the top of each.
+//! The Python files below `tf/` are written to a folder of this user, which is added to the program's Python path. The head of
+//! each file describes it.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -66,7 +66,7 @@ pub(super) fn tf(args: Args) -> Outcome {
     let [program, arguments @ ..] = &args.command[..] else { return Err(Trouble::input("there is no command")) };
     let binary = std::env::current_exe()
         .map_err(|error| Trouble::input(format!("cannot find the meshtf binary to start servers with: {error}")))?;
-    // The program may change its folder.
+    // The program may change its working folder.
     let home = home().map_err(|error| Trouble::input(error.to_string()))?;
     let home = std::path::absolute(&home)
         .map_err(|error| Trouble::input(format!("MESHTF_HOME {}: {error}", home.display())))?;
@@ -81,7 +81,7 @@ pub(super) fn tf(args: Args) -> Outcome {
         path.push(set);
     }
     let flags = serde_json::to_string(&args.server_flags()?).expect("a list of strings is JSON");
-    // In the place of this process, so that signals, the terminal and the exit code are the program's.
+    // Replaces this process, so that signals, the terminal and the exit code are the program's.
     let error = Command::new(program)
         .args(arguments)
         .env("PYTHONPATH", path)
@@ -93,7 +93,7 @@ pub(super) fn tf(args: Args) -> Outcome {
 }
 
 impl Args {
-    /// What each `meshtf server` of the program is started with, beside its task.
+    /// The flags of each `meshtf server` of the program, in addition to its task.
     fn server_flags(&self) -> Result<Vec<String>, Trouble> {
         let data = match &self.data {
             None => PathBuf::from("/"),
@@ -109,7 +109,8 @@ impl Args {
     }
 }
 
-/// The folder with the Python files, which is named after their content, so that no version of this command changes another's.
+/// The folder with the Python files, which is named after their content, so that versions of this command do not overwrite each
+/// other's files.
 fn written(home: &Path) -> Result<PathBuf, Trouble> {
     let mut hasher = blake3::Hasher::new();
     for (name, text) in FILES {

@@ -1,4 +1,4 @@
-//! `meshtf ticket`: prints what another machine needs to join this mesh, on one line.
+//! `meshtf ticket`: prints the ticket with which another machine joins this mesh, on one line.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::{Exit, Outcome, Trouble, output};
 use crate::mesh::{Multiaddr, Ticket, is_loopback, parse_address};
 use crate::node::{Node, NodeError};
 
-/// How long to look for nodes of this machine, whose addresses go into the ticket.
+/// How long to search for nodes of this machine, whose addresses go into the ticket.
 const LOOK_FOR_NODES: Duration = Duration::from_millis(700);
 
 /// Print a ticket that lets another machine join this mesh

@@ -1,4 +1,4 @@
-//! `meshtf top`: how the mesh fares, as it changes, on a terminal.
+//! `meshtf top`: the status of the mesh, refreshed, on a terminal.
 
 mod rows;
 mod session;
@@ -23,9 +23,9 @@ use crate::protocol::look::SessionLook;
 
 /// How long a node has to report its status.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How often to check whether to end while no key comes.
+/// The interval of the checks whether to end while no key arrives.
 const KEY_WAIT: Duration = Duration::from_millis(200);
-/// Most keys that wait.
+/// Maximum number of keys in the queue.
 const MAX_KEYS: usize = 64;
 
 /// Show the state of the mesh, as it changes
@@ -62,7 +62,7 @@ pub(super) async fn top(args: Args) -> Outcome {
 
 async fn watch(node: &Node, every: Duration) -> Outcome {
     let cannot = |error: std::io::Error| Trouble::input(format!("cannot draw on the terminal: {error}"));
-    // Before the terminal is taken over, which is to be given back whatever signal comes.
+    // Before the terminal is taken over, which must be restored after any signal.
     let interrupted = interrupted();
     tokio::pin!(interrupted);
     let mut terminal = ratatui::try_init().map_err(cannot)?;
@@ -95,19 +95,19 @@ async fn watch(node: &Node, every: Duration) -> Outcome {
         }
     };
     ratatui::restore();
-    // It notices within KEY_WAIT that nobody listens.
+    // The thread notices within KEY_WAIT that its receiver is gone.
     drop(keys);
     let _ended = reader.join();
     outcome
 }
 
-/// Reads keys, and changes of the terminal's size, until nobody receives them.
+/// Reads keys, and changes of the terminal's size, until the receiver is gone.
 fn read_keys(sender: &mpsc::Sender<Event>) {
     while !sender.is_closed() {
         match event::poll(KEY_WAIT) {
             Ok(false) => {}
             Ok(true) => match event::read() {
-                // What does not fit is pressed again.
+                // A key that does not fit is dropped; the user presses it again.
                 Ok(event) => drop(sender.try_send(event)),
                 Err(_) => return,
             },
@@ -116,7 +116,7 @@ fn read_keys(sender: &mpsc::Sender<Event>) {
     }
 }
 
-/// The session that is shown, and its plan and traced step that are known.
+/// The session that is shown, and the numbers of its plan and traced step that are known.
 type Wanted = (Key, Option<u32>, Option<u64>);
 
 fn wanted(view: &View, whole: &Whole) -> Option<Wanted> {
@@ -125,7 +125,7 @@ fn wanted(view: &View, whole: &Whole) -> Option<Wanted> {
     Some((key, known.and_then(|look| look.plan), known.and_then(|look| look.traced)))
 }
 
-/// The answers of one round of questions.
+/// The answers of one round of requests.
 struct Seen {
     told: Vec<Told>,
     troubles: Vec<String>,
@@ -157,7 +157,7 @@ async fn look_at(node: &Node, at: Instant, wanted: Option<Wanted>) -> Seen {
         .apart()
         .map(|(from, to)| format!("{} cannot reach {}, though both are up", from.short(), to.short()))
         .collect();
-    // A stranger's mesh beside this one is no trouble.
+    // Another mesh on the same network is no problem.
     let conclusions = conclude(&node.mesh().tried()).into_iter().filter(|conclusion| !conclusion.may_be_fine);
     troubles.extend(conclusions.flat_map(|conclusion| [conclusion.what, format!("  → {}", conclusion.remedy)]));
     Seen { told, troubles, session }

@@ -1,4 +1,4 @@
-//! A traced step: its timeline as a file, and where its time went as text.
+//! A traced step: its timeline as a file, and a report of its times as text.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -18,7 +18,7 @@ const MOST_OF_PATH: usize = 5;
 /// Pairs of devices that it names.
 const MOST_LINKS: usize = 10;
 
-/// Writes the timeline of steps, one after the other, and returns where their time went.
+/// Writes the timeline of steps, one after the other, and returns the report of their times.
 pub(super) fn write(path: &Path, steps: u64, traces: &[DeviceTrace]) -> Result<String, Trouble> {
     let (timeline, paint) = (Timeline::of(traces), Paint::stderr());
     let write = || {
@@ -34,7 +34,7 @@ pub(super) fn write(path: &Path, steps: u64, traces: &[DeviceTrace]) -> Result<S
     ))
 }
 
-/// Where the time of steps went.
+/// The report of the times of steps.
 fn report(paint: Paint, steps: u64, costs: &Costs) -> String {
     let percent = |part_us: f64| format!("{:.0} %", 100.0 * part_us / costs.took_us.max(f64::MIN_POSITIVE));
     let devices = costs.devices.iter().map(|time| {
@@ -70,7 +70,7 @@ fn report(paint: Paint, steps: u64, costs: &Costs) -> String {
     parts.join("\n\n")
 }
 
-/// What the step's end hung on; `None` if nothing ran.
+/// The critical path of the step; `None` if nothing ran.
 fn path(paint: Paint, path: &[PathPart]) -> Option<String> {
     let took = |part: &PathPart| part.took_us + part.waited_us;
     let sum = |of: fn(&PathPart) -> f64| path.iter().map(of).sum::<f64>();

@@ -32,7 +32,7 @@ use crate::protocol::SessionOptions;
 use crate::trainer::stored::states;
 use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Options, Trainer, load};
 
-/// Most points of a curve between two lines that are printed.
+/// Maximum number of points of a curve between two printed lines.
 const BETWEEN: u64 = 20;
 
 /// Train a graph with data from files
@@ -127,7 +127,7 @@ enum Resume {
     IfAny,
 }
 
-/// How long after a task was lost it is tried again.
+/// The delay before a retry after the loss of a task.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) async fn train(args: Args) -> Outcome {
@@ -135,7 +135,7 @@ pub(super) async fn train(args: Args) -> Outcome {
     with_retries(args, once).await
 }
 
-/// Trains, and if a task is lost, again from the last saved state as often as the arguments say.
+/// Trains; if a task is lost, trains again from the last saved state, as often as the arguments allow.
 async fn with_retries(mut args: Args, mut run: impl AsyncFnMut(Args) -> Outcome) -> Outcome {
     for left in (0..args.retries).rev() {
         let trouble = match run(args.clone()).await {
@@ -153,7 +153,7 @@ async fn with_retries(mut args: Args, mut run: impl AsyncFnMut(Args) -> Outcome)
     run(args).await.map_err(|trouble| with_last_state(trouble, folder.as_deref()))
 }
 
-/// If a task was lost, the error says with which state to go on.
+/// If a task was lost, the error names the state from which to continue.
 fn with_last_state(trouble: Trouble, folder: Option<&Path>) -> Trouble {
     let Some(folder) = folder.filter(|_| trouble.exit == Exit::Mesh) else { return trouble };
     match states(folder).ok().and_then(|mut states| states.pop()) {
@@ -168,7 +168,7 @@ fn with_last_state(trouble: Trouble, folder: Option<&Path>) -> Trouble {
 /// Trains once.
 async fn once(args: Args) -> Outcome {
     let read = Files::read(&args)?;
-    // Where data lies on the workers, they are asked for it before the training is put together.
+    // If workers have the data, they are queried before the training is prepared.
     let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
         None => (None, Found::default()),
         Some(lookup) => {
@@ -200,7 +200,7 @@ async fn once(args: Args) -> Outcome {
     outcome
 }
 
-/// Where the training runs: in this process, or on the nodes of these tasks.
+/// The host of the training: this process, or the nodes of these tasks.
 async fn reach(args: &Args, tasks: Vec<Task>) -> Result<Reached, Trouble> {
     if !args.local {
         return args.mesh.reach_for(tasks, args.target.as_ref(), Deadline::after(None)).await;
@@ -218,7 +218,7 @@ async fn ask(reached: &Reached, lookup: &Lookup) -> Result<Found, Trouble> {
     Ok(found?)
 }
 
-/// What the files of a training say.
+/// The content of a training's files.
 struct Files {
     from: PathBuf,
     graph: Graph,
@@ -240,14 +240,14 @@ impl Files {
         Ok(Files { from, graph, sections })
     }
 
-    /// The tasks that a training of this needs.
+    /// The tasks that this training needs.
     fn tasks(&self) -> Vec<Task> {
         let of = |job: &str, count: usize| (0..count).map(|i| Task::new(job, i as u32)).collect::<Vec<_>>();
         let train = &self.sections.train;
         [self.graph.tasks(), of("worker", train.workers), of("ps", train.ps)].concat()
     }
 
-    /// An error about what the sections say names their file.
+    /// Adds the file's name to an error about its sections.
     fn explained(&self, error: Error) -> Trouble {
         match error {
             Error::Sections(why) => Trouble::input(format!("{}: {why}", self.from.display())),
@@ -256,16 +256,16 @@ impl Files {
     }
 }
 
-/// A training that is ready to run, and what is to be shown of it.
+/// A training that is ready to run, and the state of its display.
 struct Command {
     args: Args,
     trainer: Trainer,
-    /// After how many steps the loss is printed.
+    /// The interval in steps of the printed losses.
     report: u64,
 }
 
 impl Command {
-    /// Reads everything, and puts the graph together: what is wrong is said before anything runs.
+    /// Reads all inputs, and builds the graph: errors are reported before anything runs.
     fn prepare(args: Args, read: Files, found: &Found) -> Result<Command, Trouble> {
         args.plot.as_ref().map_or(Ok(()), |file| check_file("--plot", file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
@@ -332,7 +332,7 @@ impl Command {
         Err(Trouble::new(trouble.exit, format!("interrupted after {step} of {} steps; {how}", trainer.steps())))
     }
 
-    /// Trains until the end, or until a signal: the steps that were begun are done first. A second signal does not wait.
+    /// Trains until the end, or until a signal: the steps that have begun are finished first. A second signal does not wait.
     async fn until_interrupted(
         &self,
         session: &Session,

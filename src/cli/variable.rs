@@ -1,4 +1,4 @@
-//! `meshtf variable`: what the variables of a node hold, without a graph.
+//! `meshtf variable`: the values of a node's variables, without a graph.
 
 use std::path::PathBuf;
 
@@ -165,7 +165,7 @@ async fn set(node: &Node, of: &NodeArgs, variable: VariableName, value: &str, ex
         let is_there = variable.device.is_none_or(|wanted| wanted == device);
         is_there && !resource.is_isolated && resource.name == variable.name && resource.container == container
     });
-    // If there is no such variable, or it belongs to a session, the node says so, and no value is sent.
+    // If no such variable exists, or it belongs to a session, the node reports that, and no value is sent.
     let Some(dtype) = known.and_then(|resource| resource.dtypes.first()) else {
         let (_, version) = node.read_variable(Some(&of.task), variable).await?;
         return Err(Failure::new(

@@ -97,7 +97,7 @@ fn name_of(folder: &Path) -> String {
     whole.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Removes the leading / of fed file names: nodes keep files below folders of their own, wherever it was recorded.
+/// Removes the leading / of fed file names: nodes keep files below their own folders, wherever the case was recorded.
 fn move_files(case: &mut Case) {
     let files = file_names(&case.graph);
     for (name, value) in case.steps.iter_mut().flat_map(|step| &mut step.feeds) {
@@ -130,7 +130,7 @@ fn file_names(graph: &Graph) -> BTreeSet<Output> {
 }
 
 async fn compare(case: &Case, reached: &Reached, prefers_gpu: bool) -> Verdict {
-    // A case was recorded on servers of its own, so it must not see what another case left on a node.
+    // A case was recorded on servers of its own, so it must not see the resources that another case left on a node.
     let options = SessionOptions {
         soft_placement: case.soft_placement,
         prefers_gpu,
@@ -174,7 +174,7 @@ impl Args {
         }
     }
 
-    /// Where the case runs; its master is the first task of its cluster, as in the recording.
+    /// The host of the case; its master is the first task of its cluster, as in the recording.
     async fn host(&self, case: &Case, scratch: &Scratch) -> Result<Reached, Trouble> {
         let tasks: Vec<Task> = case.tasks();
         let master = tasks.first().cloned();
@@ -210,7 +210,7 @@ impl Args {
     }
 }
 
-/// A folder for the files of one case, named as where it was recorded. Removed on drop.
+/// A folder for the files of one case, named like the folder of the recording. Removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -226,7 +226,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // With --mesh nothing was made.
+        // With --mesh no folder was made.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,10 +1,10 @@
-//! What a check found: how bad it is, what it is, and what to do about it.
+//! A finding of a check: its severity, its text and its remedy.
 
 use serde_json::{Value, json};
 
 use super::super::paint::{Paint, Tone};
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Ok,
@@ -33,14 +33,14 @@ impl Level {
     }
 }
 
-/// What one check found.
+/// A finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which check: `key`, `multicast`, …
+    /// The check: `key`, `multicast`, …
     pub check: &'static str,
     pub level: Level,
     pub what: String,
-    /// What to do; of all that is not well.
+    /// The remedy; set unless all is well.
     pub remedy: Option<String>,
 }
 

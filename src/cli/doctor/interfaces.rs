@@ -1,5 +1,5 @@
 //! The network interfaces of this machine, and whether multicast works on them. By getifaddrs, since the library if-addrs does
-//! not say which interfaces have multicast.
+//! not report which interfaces have multicast.
 
 #![allow(unsafe_code, reason = "the system lists its interfaces in C")]
 
@@ -15,7 +15,7 @@ use super::finding::Finding;
 const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(224, 0, 0, 251), 5353);
 /// How long a packet to the group may take to come back to this machine.
 const ECHO_LIMIT: Duration = Duration::from_millis(500);
-/// Most interfaces that are looked at.
+/// Maximum number of interfaces that are checked.
 const MAX_INTERFACES: usize = 64;
 
 /// An address of an interface.
@@ -33,7 +33,7 @@ impl Interface {
     }
 }
 
-/// The addresses of this machine's interfaces; those of IPv6 that lead no further than the cable are left out.
+/// The addresses of this machine's interfaces, without the link-local ones of IPv6.
 pub fn list() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the call writes a list to `first`, which is freed below.
@@ -69,7 +69,7 @@ fn address_of(entry: &libc::ifaddrs) -> Option<IpAddr> {
     if entry.ifa_addr.is_null() {
         return None;
     }
-    // SAFETY: an address that is not null begins with its family, which says what structure it is.
+    // SAFETY: an address that is not null begins with its family, which determines its structure.
     unsafe {
         match i32::from((*entry.ifa_addr).sa_family) {
             libc::AF_INET => {
@@ -85,7 +85,7 @@ fn address_of(entry: &libc::ifaddrs) -> Option<IpAddr> {
     }
 }
 
-/// Whether mDNS's group carries what this machine sends back to it, on each interface that has multicast.
+/// Whether mDNS's group returns this machine's packets to it, on each interface that has multicast.
 pub fn multicast(interfaces: &[Interface]) -> Vec<Finding> {
     let outward = interfaces.iter().filter(|one| one.is_up && one.has_multicast && !one.is_loopback());
     let tried: Vec<(&Interface, io::Result<bool>)> = outward
@@ -99,10 +99,10 @@ pub fn multicast(interfaces: &[Interface]) -> Vec<Finding> {
     of_multicast(&tried, has_ipv6)
 }
 
-/// Sends a question to the group that nobody answers, and waits for it.
+/// Sends a query to the group that no host answers, and waits for it.
 fn hears_itself(interface: Ipv4Addr) -> io::Result<bool> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    // Beside the nodes and the mDNS service that run on this machine.
+    // In addition to the nodes and the mDNS service that run on this machine.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, GROUP.port())).into())?;

@@ -1,5 +1,5 @@
-//! The checks of this machine alone: key, folders, ports, interfaces, GPUs, memory. Each has a part that looks, and a pure part
-//! that concludes.
+//! The checks of this machine alone: key, folders, ports, interfaces, GPUs, memory. Each has a part that inspects the machine,
+//! and a pure part that concludes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -85,12 +85,12 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool, servic
     }
 }
 
-/// Whether files can be made in a folder, or it can be made itself.
+/// Whether files can be made in a folder, or the folder itself can be made.
 pub fn folder(check: &'static str, path: &Path) -> Finding {
     of_folder(check, path, path.exists(), try_to_write(path))
 }
 
-/// Makes a file in the folder, or in what there is above it, and removes it.
+/// Makes a file in the folder, or in its nearest existing ancestor, and removes it.
 fn try_to_write(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let there = path.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
@@ -136,8 +136,8 @@ fn of_folder(check: &'static str, path: &Path, is_there: bool, written: io::Resu
     }
 }
 
-/// Whether a node could listen at these addresses; without any, at a free port, and at those that tasks had before. At the
-/// addresses `own`, nodes of this user and mesh listen already.
+/// Whether a node could listen at these addresses; without any, at a free port, and at those that tasks had before. Nodes of
+/// this user and mesh listen at the addresses `own` already.
 pub fn ports(
     listen: &[String],
     remembered: &[(String, Vec<SocketAddr>)],
@@ -168,19 +168,19 @@ pub fn ports(
     listen.iter().map(one).collect()
 }
 
-/// Those addresses that are of TCP.
+/// The TCP addresses among these.
 pub fn sockets(addresses: &[Multiaddr]) -> BTreeSet<SocketAddr> {
     addresses.iter().filter_map(|address| socket(&address.to_string()).ok()).collect()
 }
 
-/// Whether one of these addresses is this one, or one of all that an unspecified one stands for.
+/// Whether `own` contains this address, or one of those that an unspecified address stands for.
 fn is_own(own: &BTreeSet<SocketAddr>, address: SocketAddr) -> bool {
     let is_all = |address: &SocketAddr| address.ip().is_unspecified();
     let is_it = |one: &SocketAddr| one.ip() == address.ip() || is_all(one) || is_all(&address);
     own.iter().any(|one| one.port() == address.port() && is_it(one))
 }
 
-/// Listens for a moment as a node does: at an address of IPv6 for IPv6 alone.
+/// Listens for a moment as a node does: at an IPv6 address for IPv6 alone.
 fn bind(address: SocketAddr) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {
@@ -289,7 +289,7 @@ pub fn graphics_files() -> Vec<(PathBuf, bool)> {
     all.into_iter().map(|path| (path.clone(), may_open(&path))).collect()
 }
 
-/// GPUs that were found, or why there may be none.
+/// The GPUs that were found, or the reason why there may be none.
 pub fn gpus(found: &[String], files: &[(PathBuf, bool)]) -> Finding {
     if !found.is_empty() {
         return Finding::ok("gpu", found.join(", "));
@@ -332,7 +332,7 @@ mod tests {
         let missing = |others| KeyError::Missing { mesh: "lab".into(), path: path.clone(), others };
         check(of_key("lab", Err(missing(vec![])), true), Level::Problem, "no /h/keys/lab.key", "meshtf join TICKET");
         check(of_key("lab", Err(missing(vec!["meshtf".into()])), true), Level::Problem, "(--mesh NAME): meshtf", "");
-        // Where a service runs, its user has the key.
+        // On a machine that runs a service, the service's user has the key.
         let service = temp_dir::TempDir::new().unwrap();
         let found = super::of_key("lab", Err(missing(vec![])), true, service.path());
         check(found, Level::Problem, "no key of mesh", "sudo -H -u meshtf meshtf");
@@ -363,7 +363,7 @@ mod tests {
         let denied = || Err(io::ErrorKind::PermissionDenied.into());
         let of_folder = |check, path, written| super::of_folder(check, path, true, written);
         check(of_folder("home", Path::new("/h"), denied()), Level::Problem, "by this user", "chown -R $USER /h");
-        // What is above it is somebody else's.
+        // The folder above it belongs to another user.
         let found = super::of_folder("home", Path::new("/h/x"), false, denied());
         check(found, Level::Problem, "/h/x does not exist", "install -d -m 700 -o $USER /h/x");
         let full = Err(io::ErrorKind::StorageFull.into());
@@ -389,7 +389,7 @@ mod tests {
         check(free, Level::Ok, "a free port", "");
         check(again, Level::Note, &format!("ps/3 had TCP {} here, which is in use", taken.port()), "ss -ltnp");
         check(of_remembered("ps/3", 7, true), Level::Ok, "is free for it", "");
-        // What a node of this mesh holds is as it should be.
+        // A port that a node of this mesh holds is as it should be.
         let held = own(taken);
         check(super::ports(&[], &before, &held, &all).remove(1), Level::Ok, "a node of this mesh listens now", "");
         let listen = [taken.to_string()];

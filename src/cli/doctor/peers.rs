@@ -1,4 +1,4 @@
-//! The checks of the mesh: who is there, who was seen and not met, and how those that answer fare.
+//! The checks of the mesh: its members, the peers that were seen and not met, and the status of the members that answer.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,34 +13,34 @@ use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 use crate::protocol::status::NodeStatus;
 use crate::protocol::{Cluster, Member};
 
-/// How long peers get to answer: as long as a connection that nobody answers takes to fail, and those that mDNS finds to be
-/// tried.
+/// How long peers may take to answer: as long as an unanswered connection takes to fail, plus the time to try the peers that
+/// mDNS finds.
 const LOOK_FOR: Duration = Duration::from_secs(8);
-/// How long mDNS gets to find somebody.
+/// How long mDNS may take to find a peer.
 const LAN_FOR: Duration = Duration::from_millis(2500);
-/// How long those get that are known without asking the network, and a node to answer a question.
+/// How long the peers may take that are known without a search of the network, and a node to answer a request.
 const QUICK_FOR: Duration = Duration::from_secs(3);
-/// How often it is looked whether everybody has answered.
+/// The interval of the checks whether all peers have answered.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Clocks that are further apart than this are told of: logs and traces of the two would not fit together.
+/// Clocks that are further apart than this are reported: logs and traces of the two would not fit together.
 pub const CLOCKS_APART_MS: i64 = 10_000;
 
-/// What was seen of the mesh.
+/// The observations of the mesh.
 pub struct Seen {
     pub attempts: Vec<Attempt>,
     pub cluster: Cluster,
-    /// Of each member, what it answered.
+    /// The answer of each member.
     pub answers: Vec<NodeAnswer>,
 }
 
-/// How a node answered.
+/// The answer of a node.
 pub struct NodeAnswer {
     pub task: Task,
-    /// Its version, milliseconds since it started, and this machine's time then; or why there is no answer.
+    /// Its version, milliseconds since it started, and this machine's time at the answer; or the reason why there is no answer.
     pub told: Result<(String, u64, u64), String>,
 }
 
-/// Joins as a client, and looks for as long as it takes to know of everybody.
+/// Joins as a client, and waits until the search for peers is complete.
 pub async fn look(mesh: &MeshArgs, cluster: Option<ClusterSpec>, is_quick: bool) -> Result<Seen, NodeError> {
     let mut config = NodeConfig { cluster, ..mesh.client() };
     config.mdns &= !is_quick;
@@ -58,7 +58,7 @@ pub async fn look(mesh: &MeshArgs, cluster: Option<ClusterSpec>, is_quick: bool)
     node.wait_for_all(LOOK_AGAIN).await;
     let cluster = node.cluster();
     let answered = node.statuses(QUICK_FOR).await;
-    // As late as QUICK_FOR, if somebody did not answer.
+    // As late as QUICK_FOR, if a node did not answer.
     let now = unix_ms();
     let answer = |(task, status): (Task, meshtf_tensor::failure::Result<NodeStatus>)| {
         let told = status.map(|status| (status.identity.version, status.identity.up_ms, now));
@@ -70,7 +70,7 @@ pub async fn look(mesh: &MeshArgs, cluster: Option<ClusterSpec>, is_quick: bool)
     Ok(Seen { attempts, cluster: Cluster::clone(&cluster), answers })
 }
 
-/// Whether every place has been tried.
+/// Whether every address has been tried.
 fn is_known(attempts: &[Attempt]) -> bool {
     attempts.iter().all(|attempt| attempt.address.is_none() || attempt.verdict != Verdict::Pending)
 }
@@ -79,7 +79,7 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// What is to be said of what was seen; `expected` are tasks that must be up.
+/// The findings on these observations; `expected` are tasks that must be up.
 pub fn judge(mesh: &str, seen: &Seen, expected: &[Task]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for answer in &seen.answers {
@@ -93,7 +93,7 @@ pub fn judge(mesh: &str, seen: &Seen, expected: &[Task]) -> Vec<Finding> {
         ));
     }
     let has_met = seen.cluster.tasks().next().is_some();
-    // Whoever says which tasks matter does not mind another address at which nobody is.
+    // With expected tasks, a further address without a node is no problem.
     let has_expected = !expected.is_empty() && expected.iter().all(|task| seen.cluster.member(task).is_some());
     for conclusion in conclude_at_last(&seen.attempts) {
         let (what, remedy) = (conclusion.what, conclusion.remedy);
@@ -150,10 +150,10 @@ fn of_answer(answer: &NodeAnswer, member: Option<&Member>) -> Vec<Finding> {
     findings
 }
 
-/// By how many milliseconds the clock of a node is ahead of this machine's, if that is known.
+/// The milliseconds by which the clock of a node is ahead of this machine's, if they are known.
 pub fn clock_apart(answer: &NodeAnswer, member: Option<&Member>) -> Option<i64> {
     let ((_, up_ms, now), member) = (answer.told.as_ref().ok()?, member?);
-    // It started at a time of its own clock, and has been up for `up_ms` since.
+    // Its start is a time of its own clock, and it has been up for `up_ms` since.
     Some(member.since_unix_ms.saturating_add(*up_ms) as i64 - *now as i64)
 }
 
@@ -199,7 +199,7 @@ mod tests {
         check(vec![], vec![told(&own, 1_065_000)], &[], &[(Fine, "")]);
         let silent = NodeAnswer { task: task.clone(), told: Err("it did not answer".into()) };
         check(vec![], vec![silent], &[], &[(Problem, "does not report its status")]);
-        // Somebody else's mesh on the same LAN does not matter, unless it is the only one that is seen.
+        // Another mesh on the same LAN does not matter, unless it is the only one that is seen.
         let key = || vec![refused(Source::Lan, Verdict::OtherKey)];
         check(key(), vec![], &[], &[(Problem, "refused our key")]);
         check(key(), fine(), &[], &[(Fine, ""), (Warning, "refused our key")]);

@@ -1,4 +1,4 @@
-//! How far the way to each peer leads: its name, a connection, the handshake, the key, the version, the mesh, the clock.
+//! The last stage on the way to each peer: its name, a connection, the handshake, the key, the version, the mesh, the clock.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use super::peers::{CLOCKS_APART_MS, Seen, clock_apart};
 use crate::mesh::{Attempt, Verdict};
 use crate::protocol::Member;
 
-/// Most peers that get a line.
+/// Maximum number of peers that get a line.
 const MAX_LINES: usize = 32;
 
-/// What is passed on the way to a peer, in order.
+/// The stages on the way to a peer, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Name,
@@ -45,7 +45,7 @@ impl Stage {
 /// A line for each peer that was tried.
 pub fn lines(seen: &Seen) -> Vec<Finding> {
     let mut attempts: Vec<&Attempt> = seen.attempts.iter().filter(|attempt| attempt.address.is_some()).collect();
-    // Of several ways to one peer, what somebody configured is the one to tell of.
+    // Of several ways to one peer, the configured one is reported.
     attempts.sort_by_key(|attempt| attempt.source);
     let mut met = BTreeSet::new();
     attempts.retain(|attempt| match (&attempt.peer, attempt.verdict) {
@@ -62,7 +62,7 @@ pub fn lines(seen: &Seen) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong has its remedy where it is concluded, for all peers that it is true of.
+/// A finding without a remedy: the conclusion has it, for all peers that it applies to.
 fn told(level: Level, what: String) -> Finding {
     Finding { check: "reach", level, what, remedy: None }
 }
@@ -90,12 +90,12 @@ fn line(attempt: &Attempt, seen: &Seen) -> Option<Finding> {
     Some(told(level, format!("{place}: {}", words.join(", "))))
 }
 
-/// Where a node is, without the name of its peer.
+/// The address of a node, without the name of its peer.
 fn plain(attempt: &Attempt, address: &str) -> String {
     if address.starts_with("/unix/") { "a Unix socket".to_owned() } else { shown_place(attempt) }
 }
 
-/// At which stage an attempt stopped, and how; `None` for the last: it passed. `None` for all: it was not tried to its end.
+/// The stage at which an attempt stopped, and how; `None` for the last: it passed. `None` for all: the attempt did not finish.
 fn stopped(verdict: Verdict) -> Option<(Stage, Option<&'static str>)> {
     let (stage, how) = match verdict {
         Verdict::Unresolved => (Stage::Name, "unknown"),
@@ -118,7 +118,7 @@ fn stopped(verdict: Verdict) -> Option<(Stage, Option<&'static str>)> {
     Some((stage, Some(how)))
 }
 
-/// What is known of the clock of a node that was met.
+/// The finding on the clock of a node that was met.
 fn clock(seen: &Seen, member: Option<&Member>) -> (Level, String) {
     let answer = member.and_then(|member| seen.answers.iter().find(|answer| answer.task == member.task));
     match answer.and_then(|answer| clock_apart(answer, member)) {

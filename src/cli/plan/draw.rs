@@ -8,11 +8,11 @@ use meshtf_graph::plan::Plan;
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::memory::Bytes;
 
-/// Most nodes that are drawn: Graphviz takes minutes for more.
+/// Maximum number of nodes that are drawn: Graphviz takes minutes for more.
 const MAX_NODES: usize = 2000;
 
 /// The plan of `graph` for `dot`. Nodes are drawn in the box of their device; an edge between two boxes is a transfer, with its
-/// bytes if they are known; one that only orders is dotted.
+/// bytes if they are known; a control edge is dotted.
 pub fn dot(plan: &Plan, graph: &Graph) -> String {
     let drawn = &plan.placements[..plan.placements.len().min(MAX_NODES)];
     let places: HashMap<&str, &DeviceName> = drawn.iter().map(|one| (one.node.as_str(), &one.device)).collect();
@@ -58,7 +58,7 @@ pub fn dot(plan: &Plan, graph: &Graph) -> String {
     text
 }
 
-/// How the edge of a transfer looks.
+/// The style of the edge of a transfer.
 fn crossing(plan: &Plan, node: &str, port: usize, from: &DeviceName, to: &DeviceName) -> String {
     let is_it = |tensor: &str| match tensor.rsplit_once(':') {
         Some((name, number)) => name == node && number == port.to_string(),

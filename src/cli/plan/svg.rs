@@ -1,4 +1,4 @@
-//! A plan as a picture that every browser shows: a lane for each device, and in it its nodes, from left to right.
+//! A plan as a picture for browsers: a lane for each device, and in it its nodes, from left to right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use meshtf_graph::op::{self, Role};
 use meshtf_graph::plan::{Arrow, NodeBox, Picture};
 use meshtf_tensor::memory::Bytes;
 
-/// How far apart columns and rows of boxes are, and the size of a box, in pixels.
+/// The distances of columns and rows of boxes, and the size of a box, in pixels.
 const COLUMN: usize = 164;
 const ROW: usize = 46;
 const BOX: (usize, usize) = (132, 34);
@@ -24,10 +24,10 @@ const STYLE: &str = "<style>svg{--ink:#1c2430;--dim:#5d6776;--back:#fff;--fill:8
     rect{fill:hsl(var(--h) 55% var(--fill));stroke:hsl(var(--h) 55% var(--edge))}.lane{fill-opacity:.25;stroke:none}\
     path{fill:none;stroke:var(--dim)}.crosses{stroke:var(--hot);stroke-width:2}</style>";
 
-/// Where a box stands: its column, and its row in the lane of its device.
+/// The position of a box: its column, and its row in the lane of its device.
 type Place = (usize, usize);
 
-/// The picture as a file. Constants are left out: they tell little of a plan, and there are many.
+/// The picture as a file. Constants are left out: they are numerous and explain little of a plan.
 pub fn svg(picture: &Picture) -> String {
     let (boxes, arrows) = without_constants(picture);
     let places = places(&boxes, &arrows);
@@ -113,7 +113,7 @@ fn without_constants(picture: &Picture) -> (Vec<&NodeBox>, Vec<Arrow>) {
     (boxes, between.collect())
 }
 
-/// Where each box stands: in a column behind all that it takes values from, but for the back edges of loops.
+/// The position of each box: in a column behind all boxes that it takes values from, except along the back edges of loops.
 fn places(boxes: &[&NodeBox], arrows: &[Arrow]) -> Vec<Place> {
     let mut next: Vec<Vec<usize>> = vec![Vec::new(); boxes.len()];
     arrows.iter().for_each(|arrow| next[arrow.from as usize].push(arrow.to as usize));
@@ -126,7 +126,7 @@ fn places(boxes: &[&NodeBox], arrows: &[Arrow]) -> Vec<Place> {
             columns[to] = columns[to].max(columns[one] + 1);
         }
     }
-    // What takes nothing stands right before what takes it first.
+    // A box without inputs is placed immediately before its first consumer.
     let mut takes = vec![false; boxes.len()];
     arrows.iter().for_each(|arrow| takes[arrow.to as usize] = true);
     for one in (0..boxes.len()).filter(|&one| !takes[one]) {
@@ -141,7 +141,7 @@ fn places(boxes: &[&NodeBox], arrows: &[Arrow]) -> Vec<Place> {
     boxes.iter().zip(columns).map(place).collect()
 }
 
-/// The boxes such that each stands behind those that lead to it, unless they are in a loop.
+/// The boxes in an order in which each follows its predecessors, unless they are in a loop.
 fn ordered(next: &[Vec<usize>]) -> Vec<usize> {
     let (mut is_seen, mut order) = (vec![false; next.len()], Vec::with_capacity(next.len()));
     for root in 0..next.len() {
@@ -170,7 +170,7 @@ fn hue(device: usize) -> usize {
     (210 + device * 275 / 2) % 360
 }
 
-/// The end of a name, as much of it as a box has room for: what tells nodes of one scope apart.
+/// The end of a name, as much of it as fits into a box: it distinguishes nodes of one scope.
 fn ending(text: &str) -> String {
     match text.char_indices().rev().nth(MOST_CHARACTERS - 1) {
         Some((at, _)) if at > 0 => format!("…{}", &text[at..]),

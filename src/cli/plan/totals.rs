@@ -1,4 +1,4 @@
-//! What a plan comes to, device by device: nodes, memory, transfers.
+//! The totals of a plan by device: nodes, memory, transfers.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use meshtf_graph::{Attrs, Graph, Output};
 use meshtf_tensor::DType;
 use meshtf_tensor::device::DeviceName;
 
-/// What one device has to do.
+/// The load of one device.
 #[derive(Debug, Default, PartialEq)]
 pub struct Total {
     pub nodes: u64,
-    /// Bytes of the variables on it, and how many have a size that is not known.
+    /// Bytes of the variables on it, and the number of those whose size is not known.
     pub variables: u64,
     pub unknown_variables: u64,
-    /// Most bytes of values that it has at once in a step, and how many values have a size that is not known.
+    /// Peak size in bytes of the values that it has at once in a step, and the number of values whose size is not known.
     pub peak: u64,
     pub unknown_values: u64,
-    /// Bytes that it sends and receives in a step, and how many transfers have a size that is not known.
+    /// Bytes that it sends and receives in a step, and the number of transfers whose size is not known.
     pub sends: u64,
     pub receives: u64,
     pub unknown_transfers: u64,
@@ -56,18 +56,18 @@ fn variable_bytes(attrs: &Attrs) -> Option<u64> {
     elements_bytes(attrs.dtype("dtype").ok()?, attrs.shape("shape").ok()?.0.as_ref()?)
 }
 
-/// Bytes of elements, if every size is known. The machine that plans need not be one that could hold them.
+/// Bytes of elements, if every size is known. The machine that plans does not need the memory for them.
 fn elements_bytes(dtype: DType, sizes: &[Option<usize>]) -> Option<u64> {
     sizes.iter().try_fold(dtype.size()? as u64, |bytes, size| bytes.checked_mul((*size)? as u64))
 }
 
-/// Most bytes of values that a piece has at once if its nodes run one after the other, each once, and a value is there until
-/// its last use; and how many values have a size that is not known. Constants and what is fetched stay to the end. What passes
-/// a value on, or reads a variable, has none of its own.
+/// Peak size in bytes of the values that a piece has at once if its nodes run one after the other, each once, and a value
+/// exists until its last use; and the number of values whose size is not known. Constants and fetches stay to the end. A node
+/// that passes a value on, or reads a variable, has none of its own.
 fn peak(piece: &Piece, plan: &Plan, graph: &Graph) -> (u64, u64) {
     let count = piece.nodes.len();
     let mut unknown = 0;
-    // The node whose value a node has, and the bytes of its own; after which node they go.
+    // The node that owns the value of each node, the bytes of its own value, and the node after which they are released.
     let mut owner: Vec<usize> = (0..count).collect();
     let mut own = vec![0u64; count];
     let mut last: Vec<usize> = (0..count).collect();
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn values_are_there_until_their_last_use() {
-        // 1000 floats are fed; each of the chain is gone when the next is there, but for the fed ones, which the sum takes
-        // last; what is fetched stays.
+        // 1000 floats are fed; each of the chain is released when the next exists, except the fed ones, which the sum takes
+        // last; the fetch stays.
         let text = r#"{"version": 1, "nodes": {
             "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [1000]}},
             "a": {"op": "Neg", "inputs": ["x"]}, "same": {"op": "Identity", "inputs": ["a"]},

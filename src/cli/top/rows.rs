@@ -1,4 +1,4 @@
-//! The tables of `meshtf top` as data: what the nodes told, as rows of text in an order.
+//! The tables of `meshtf top` as data: the nodes' reports, as rows of text in an order.
 
 use std::cmp::Reverse;
 
@@ -11,18 +11,18 @@ use super::session::Looked;
 use crate::protocol::SessionId;
 use crate::protocol::status::{DeviceStatus, LinkState, NodeStatus, PeerStatus, ResourceStatus, SessionStatus};
 
-/// What one node told, or why it did not.
+/// The report of one node, or the reason why it has none.
 pub struct Told {
     pub task: Task,
     pub status: Result<NodeStatus, String>,
 }
 
-/// What all nodes told at one time, and what is wrong with the mesh.
+/// The reports of all nodes at one time, and the problems of the mesh.
 #[derive(Default)]
 pub struct Whole {
     pub told: Vec<Told>,
     pub troubles: Vec<String>,
-    /// What the session told that is looked into.
+    /// The report of the session that is shown.
     pub looked: Option<Looked>,
 }
 
@@ -36,12 +36,12 @@ pub enum Panel {
     Variables,
 }
 
-/// How many cells a column wants.
+/// The width that a column needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// As many as its content takes, and so many at least.
+    /// That of its content, and at least n cells.
     Whole(u16),
-    /// The same, and so many at most.
+    /// The same, and at most n cells.
     Cut(u16, u16),
 }
 
@@ -58,14 +58,14 @@ impl Width {
     }
 }
 
-/// A row, and the task that it is of.
+/// A row, and its task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub task: Task,
     pub cells: Vec<String>,
-    /// What is shown as a bar behind the third cell, 0 to 1.
+    /// The share in the bar behind the third cell, 0 to 1.
     pub share: Option<f64>,
-    /// The session that it is of.
+    /// Its session.
     pub session: Option<SessionId>,
 }
 
@@ -90,8 +90,8 @@ impl Panel {
         }
     }
 
-    /// The least widths of its columns, at which numbers that change do not move what stands beside them; and whether a column's
-    /// content may ask for more. One that may be cut has the most that it asks for.
+    /// The minimal widths of its columns, at which changing numbers do not move their neighbours; and whether a column's
+    /// content may need more. A column that may be cut has the most that it needs.
     pub fn widths(self) -> [Width; 7] {
         use Width::{Cut, Whole};
         match self {
@@ -113,7 +113,7 @@ impl Panel {
         }
     }
 
-    /// What it can be sorted by; first what it is sorted by at the beginning.
+    /// The names of its orders; the first is the default.
     pub fn orders(self) -> &'static [&'static str] {
         match self {
             Panel::Devices => &["name", "busy", "memory"],
@@ -191,7 +191,7 @@ impl Whole {
         )
     }
 
-    /// What is wrong: of the mesh, and of nodes that do not tell.
+    /// The problems: of the mesh, and of nodes that do not report.
     pub fn wrong(&self) -> Vec<String> {
         let silent = self
             .told

@@ -1,4 +1,4 @@
-//! One session in `meshtf top`: curves of what it fetches, where its plan runs, and where the time of its last traced step went.
+//! One session in `meshtf top`: curves of its fetches, the devices of its plan, and the times of its last traced step.
 
 use std::collections::BTreeMap;
 
@@ -17,18 +17,18 @@ use super::rows::bytes;
 use crate::protocol::SessionId;
 use crate::protocol::look::{Curve, SessionLook};
 
-/// A curve whose greatest value is so many times its median has a logarithmic scale: on another, half of it is the lower edge.
-/// The page has the same number.
+/// A curve whose greatest value is this many times its median has a logarithmic scale: on a linear one, half of it is at the
+/// lower edge. The page uses the same number.
 const LOGARITHMIC_FROM: f64 = 100.0;
 /// Cells between two curves.
 const APART: u16 = 2;
-/// Most lines on a plan, and on a step.
+/// Maximum number of lines on a plan, and on a step.
 const MAX_LINES: usize = 8;
 
 /// A session, and its master.
 pub type Key = (Task, SessionId);
 
-/// What a session told, or why it did not.
+/// The report of a session, or the reason why it has none.
 pub struct Looked {
     pub key: Key,
     pub look: SessionLook,
@@ -36,7 +36,7 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// What is known of a session when it told this, and `before` was known of the same one or of another.
+    /// The state after a report of the session; `before` is the state of the same session or of another.
     pub fn after(before: Option<Looked>, key: Key, told: Result<SessionLook, String>) -> Looked {
         let before = before.filter(|before| before.key == key).map(|before| before.look).unwrap_or_default();
         match told {
@@ -103,14 +103,14 @@ fn draw_curve(frame: &mut Frame<'_>, area: Rect, curve: &Curve) {
     frame.render_widget(chart, below);
 }
 
-/// The least and the greatest of one coordinate, apart from each other.
+/// The least and the greatest value of one coordinate, widened if they are equal.
 fn bounds(points: &[(f64, f64)], of: fn(&(f64, f64)) -> f64) -> [f64; 2] {
     let (least, most) =
         points.iter().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
     if least < most { [least, most] } else { [least.min(0.0), least.max(1.0)] }
 }
 
-/// If they are to be drawn by the logarithms of their values: the least value above 0, which stands for 0 then.
+/// Whether the values are drawn by their logarithms: if so, the least value above 0, which stands for 0 then.
 fn logarithmic_from(points: &[(f64, f64)]) -> Option<f64> {
     let mut values: Vec<f64> = points.iter().map(|point| point.1).collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -212,7 +212,7 @@ mod tests {
             (&[2.4, 0.3, 1e-3, 0.0, 1e-6], Some(1e-6)),
             (&[0.0, 0.0, 0.0, 1e-6, 2.4], None),
             (&[2.4, 1.2, 0.3, 1e-5], None),
-            // What grows evenly.
+            // Linear growth.
             (&[1.0, 1000.0, 2000.0, 3000.0], None),
             (&[-1e-9, 1e-3, 1e-3, 2.4], None),
             (&[5.0], None),

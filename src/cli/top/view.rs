@@ -1,4 +1,4 @@
-//! What `meshtf top` shows, and what its keys do. Draws on any of ratatui's backends.
+//! The display of `meshtf top`, and the actions of its keys. Draws on any of ratatui's backends.
 
 use meshtf_tensor::device::Task;
 use ratatui::Frame;
@@ -15,31 +15,31 @@ use super::session::Key;
 const BAR: usize = 8;
 /// Cells between two columns.
 const SPACE: u16 = 1;
-/// Most lines of what is wrong, and what to do about it.
+/// Maximum number of lines of problems and remedies.
 const MAX_WRONG: usize = 4;
 const KEYS: &str = "Tab table  s sort  ↑↓ row  Enter session or task alone  Esc all  q quit";
 const SESSION_KEYS: &str = "Esc all  q quit";
 
-/// Whether to go on.
+/// The action after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     On,
-    /// And to ask at once: another session is looked into.
+    /// Also query the nodes at once: another session is shown.
     Look,
     Quit,
 }
 
-/// What is chosen.
+/// The selection.
 #[derive(Debug, Default)]
 pub struct View {
     part: Panel,
-    /// By what each table is sorted: a number in [`Panel::orders`].
+    /// The order of each table: a number in [`Panel::orders`].
     orders: [usize; 4],
-    /// The row that is chosen in the table that is.
+    /// The selected row of the selected table.
     row: usize,
     /// The only task that is shown.
     only: Option<Task>,
-    /// The session that is looked into.
+    /// The session that is shown.
     session: Option<Key>,
 }
 
@@ -48,12 +48,12 @@ impl View {
         self.orders[part as usize]
     }
 
-    /// The session that is looked into.
+    /// The session that is shown.
     pub fn session(&self) -> Option<&Key> {
         self.session.as_ref()
     }
 
-    /// A key was pressed while this was shown.
+    /// Handles a key that was pressed while this was shown.
     pub fn key(&mut self, key: KeyEvent, whole: &Whole) -> Next {
         let step = |view: &mut View, by: usize| {
             view.part = Panel::ALL[(view.part as usize + by) % Panel::ALL.len()];
@@ -99,7 +99,7 @@ impl View {
         let wrong = whole.wrong();
         let lines = wrong.len().min(MAX_WRONG) as u16;
         let mut heights = vec![Constraint::Length(1), Constraint::Length(lines)];
-        // The table that is chosen gets the most room, and none less than a line.
+        // The selected table gets the most room, and none less than a line.
         heights.extend(Panel::ALL.map(|part| Constraint::Fill(if part == self.part { 3 } else { 2 })));
         heights.push(Constraint::Length(1));
         let areas = Layout::vertical(heights).split(frame.area());
@@ -138,7 +138,7 @@ impl View {
     }
 }
 
-/// The columns for which there is room, and their widths: names are whole, and columns that matter least are left out first.
+/// The columns for which there is room, and their widths: names are whole, and the least important columns are left out first.
 fn columns(part: Panel, rows: &[super::rows::Row], room: u16) -> Vec<(usize, u16)> {
     let longest = |i: usize| {
         let cells = rows.iter().map(|row| row.cells[i].chars().count());
@@ -153,7 +153,8 @@ fn columns(part: Panel, rows: &[super::rows::Row], room: u16) -> Vec<(usize, u16
             columns.retain(|&(i, _)| i != spared);
         }
     }
-    // What is cut is given the room that is left, and then all columns but the last, so that the table is as wide as the screen.
+    // Columns that were cut take the room that is left, then all columns but the last, so that the table is as wide as the
+    // screen.
     let mut left = room.saturating_sub(taken(&columns));
     for (i, width) in &mut columns {
         let more = (longest(*i) as u32).saturating_sub(u32::from(*width)).min(left);
@@ -208,7 +209,7 @@ mod tests {
     use meshtf_tensor::device::DeviceKind;
     use meshtf_tensor::{DType, PartialShape};
 
-    /// A task whose numbers are made of `n`.
+    /// A task whose numbers are derived from `n`.
     fn told(job: &str, n: u64) -> Told {
         let task = Task::new(job, 0);
         let device = DeviceStatus {

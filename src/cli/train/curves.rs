@@ -1,6 +1,6 @@
 //! The loss and the metrics of a training over its steps.
 
-/// Most points that a curve keeps. A longer one has every second of them, then every fourth, ….
+/// Maximum number of points that a curve keeps. A longer one keeps every second of them, then every fourth, and so forth.
 const MAX_POINTS: usize = 4096;
 
 /// Values by step.
@@ -8,7 +8,7 @@ const MAX_POINTS: usize = 4096;
 pub(super) struct Curve {
     pub names: Vec<String>,
     pub points: Vec<(u64, Vec<f64>)>,
-    /// One point in this many is kept.
+    /// The number of points of which one is kept.
     stride: u64,
     seen: u64,
 }
@@ -40,7 +40,7 @@ impl Curve {
     }
 }
 
-/// What a training printed: over the batches, and over the examples that are held out.
+/// The printed values of a training: over the batches, and over the held-out examples.
 #[derive(Debug)]
 pub(super) struct Curves {
     pub trained: Curve,

@@ -1,4 +1,4 @@
-//! `--log DIR`: what TensorBoard shows (scalars, histograms of weights, the graph), and an object of JSON a line.
+//! `--log DIR`: the data for TensorBoard (scalars, histograms of weights, the graph), and one object of JSON per line.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use crate::cli::Trouble;
 
-/// What a file of events begins with.
+/// The first event of a file of events.
 const VERSION: &str = "brain.Event:2";
-/// The largest graph that is written: a browser is to draw it.
+/// The largest graph that is written, since a browser must draw it.
 const MAX_GRAPH_BYTES: usize = 32 << 20;
 
-/// `tensorflow.Event`, the fields used here.
+/// `tensorflow.Event`, the fields that this module uses.
 #[derive(Clone, PartialEq, Message)]
 struct Event {
     #[prost(double, tag = "1")]
@@ -34,7 +34,7 @@ struct Event {
     summary: Option<SummaryProto>,
 }
 
-/// The files of a training's log. What writes them computes and waits for a disk: it is called where a thread may block.
+/// The files of a training's log. Writing computes and waits for a disk: it must run where a thread may block.
 pub(super) struct Log {
     folder: PathBuf,
     events: BufWriter<File>,
@@ -42,11 +42,11 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Begins a file of events in a folder, with the graph, and goes on with `log.jsonl` there.
+    /// Begins a file of events in a folder, with the graph, and appends to the folder's `log.jsonl`.
     pub fn begin(folder: &Path, graph: &Graph) -> Result<Log, Trouble> {
         let open = || -> io::Result<Log> {
             fs::create_dir_all(folder)?;
-            // TensorBoard takes the files of a folder in the order of their names.
+            // TensorBoard reads the files of a folder in the order of their names.
             let name = format!("events.out.tfevents.{:010}.{}.meshtf", now() as u64, std::process::id());
             let events = OpenOptions::new().create(true).append(true).open(folder.join(name))?;
             let lines = OpenOptions::new().create(true).append(true).open(folder.join("log.jsonl"))?;
@@ -63,7 +63,7 @@ impl Log {
         open().map_err(|error| failed(folder, &error))
     }
 
-    /// Numbers after a step, and the same as a line of JSON. `what` begins their names: `held_out/`, say.
+    /// Numbers after a step, and the same as a line of JSON. `what` is the prefix of their names: `held_out/`, for example.
     pub fn numbers(&mut self, step: u64, what: &str, numbers: &[(&str, f64)], line: &Value) -> Result<(), Trouble> {
         let value = |(name, number): &(&str, f64)| SummaryValue {
             tag: format!("{what}{name}"),
@@ -129,7 +129,7 @@ fn record(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What TensorFlow 2.21's `tf.io.TFRecordWriter` writes of `b"meshtf"`.
+    /// The output of TensorFlow 2.21's `tf.io.TFRecordWriter` for `b"meshtf"`.
     #[test]
     fn a_record_is_tensorflows() {
         let wanted = [6, 0, 0, 0, 0, 0, 0, 0, 115, 105, 213, 55, 109, 101, 115, 104, 116, 102, 67, 128, 21, 188];

@@ -14,7 +14,7 @@ use crate::cli::Trouble;
 
 /// The width of a picture, and the height of each of its diagrams.
 const SIZE: (u32, u32) = (800, 360);
-/// Colours that people with any sight tell apart (Okabe and Ito, 2008).
+/// Colours that people with any colour vision can distinguish (Okabe and Ito, 2008).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -96,7 +96,7 @@ fn dots(curves: &Curves) -> Option<String> {
     )
 }
 
-/// From where to where the lines go; never a range of nothing.
+/// The ranges of the lines in both coordinates; never empty.
 fn ranges(lines: &[Line]) -> ((f64, f64), (f64, f64)) {
     let all = || lines.iter().flat_map(|line| &line.points);
     let range = |of: fn(&(f64, f64)) -> f64| {

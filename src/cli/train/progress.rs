@@ -1,4 +1,4 @@
-//! What is printed while a training runs.
+//! The output while a training runs.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use super::log::Log;
 use crate::cli::{Trouble, output, trace};
 use crate::trainer::{Evaluated, Observed, Observer};
 
-/// Where a training is, and how fast.
+/// The position of a training, and its rate.
 pub(super) struct Progress {
     steps: u64,
     per_epoch: u64,
-    /// After how many steps a line is printed.
+    /// The interval in steps of the printed lines.
     every: u64,
     json: bool,
     /// When the first step began.
@@ -25,14 +25,14 @@ pub(super) struct Progress {
     pace: Pace,
     pub curves: Curves,
     log: Option<Log>,
-    /// Where a trace goes, and what is to be said of it then.
+    /// The file of a trace, and the report to print then.
     trace: Option<PathBuf>,
     pub traced: Option<String>,
 }
 
-/// How many steps are done in a second. The steps of half a minute count, since several are told of at once, and they come late.
+/// The number of steps per second. The steps of half a minute count, since several are reported at once, and late.
 struct Pace {
-    /// The last step that was told of, and when something was last told of.
+    /// The last reported step, and the time of the last report.
     last: (u64, Instant),
     steps: f64,
     seconds: f64,
@@ -58,15 +58,15 @@ impl Pace {
         rate
     }
 
-    /// The time since the last step was not of steps.
+    /// The time since the last step was not spent on steps.
     fn paused(&mut self, now: Instant) {
         self.last.1 = now;
     }
 }
 
-/// What a [`Progress`] is of.
+/// The extent of a training, for a [`Progress`].
 pub(super) struct Plan {
-    /// The steps in all.
+    /// The number of all steps.
     pub steps: u64,
     pub per_epoch: u64,
     pub every: u64,
@@ -74,7 +74,7 @@ pub(super) struct Plan {
 }
 
 impl Progress {
-    /// Of the curves' names; the loss is the first.
+    /// A progress of the curves' names; the loss is the first.
     pub fn new(plan: Plan, curves: Curves, log: Option<Log>, trace: Option<PathBuf>) -> Progress {
         let Plan { steps, per_epoch, every, json } = plan;
         let now = Instant::now();
@@ -108,7 +108,7 @@ impl Progress {
         ))
     }
 
-    /// What was found on the examples that are held out, after a step.
+    /// Reports the evaluation of the held-out examples after a step.
     fn found(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Trouble> {
         // The time of an evaluation does not count as time of steps.
         self.pace.paused(Instant::now());
@@ -130,7 +130,7 @@ impl Progress {
     }
 }
 
-/// What it prints fails with a [`Trouble`], which comes back as such.
+/// Printing fails with a [`Trouble`], which is returned as such.
 impl Observer for Progress {
     fn begins(&mut self, start: u64) -> Observed {
         self.began = Instant::now();
@@ -174,7 +174,7 @@ impl Observer for Progress {
         Ok(())
     }
 
-    /// The training ends before its last step: nothing becomes better any more.
+    /// The training ends before its last step: the watched value does not improve any more.
     fn enough(&mut self, step: u64, of: &str, best: f64, at: u64) -> Observed {
         let line = match self.json {
             true => json!({ "step": step, "stopped": { "best": best, "step": at } }).to_string(),
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(pace.stepped(120, at(1.0)), 20.0);
         pace.paused(at(61.0));
         assert_eq!(pace.stepped(140, at(62.0)), 20.0);
-        // Where steps become slower, that is seen.
+        // Slower steps are seen in the rate.
         let rates = [100.0, 200.0, 300.0].map(|later| pace.stepped(140 + later as u64, at(62.0 + later)));
         assert!(rates.is_sorted_by(|a, b| a > b) && rates[2] < 2.0, "{rates:?}");
     }

@@ -1,4 +1,4 @@
-//! What a training took: time, rates, and what each device did.
+//! The cost of a training: time, rates, and the busy time of each device.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use crate::cli::reach::Reached;
 use crate::cli::{Trouble, output};
 use crate::trainer::Trainer;
 
-/// For how many microseconds each device has had something to do.
+/// The microseconds for which each device has been busy.
 type Devices = BTreeMap<String, u64>;
 
-/// How things stood when the training began.
+/// The state when the training began.
 pub(super) struct Usage {
     devices: Devices,
 }
@@ -23,7 +23,7 @@ impl Usage {
         Usage { devices: devices(trainer, reached).await }
     }
 
-    /// Prints what `steps` steps took, the first of which began at `began`.
+    /// Prints the cost of `steps` steps, the first of which began at `began`.
     pub async fn print(self, command: &Command, reached: &Reached, steps: u64, began: Instant) -> Result<(), Trouble> {
         let took = began.elapsed();
         let rate = steps as f64 / took.as_secs_f64().max(1e-9);
@@ -48,7 +48,7 @@ impl Usage {
     }
 }
 
-/// What the devices have done so far; without those of tasks that do not answer.
+/// The busy time of the devices so far; without those of tasks that do not answer.
 async fn devices(trainer: &Trainer, reached: &Reached) -> Devices {
     let tasks = trainer.tasks();
     let asked: Vec<_> = if tasks.is_empty() { vec![None] } else { tasks.iter().map(Some).collect() };

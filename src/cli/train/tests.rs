@@ -1,4 +1,4 @@
-//! Trainings in this process, with files in a folder of their own.
+//! Trainings in this process, with files in a temporary folder.
 
 mod data;
 mod watched;
@@ -60,7 +60,7 @@ async fn run(folder: &TempDir, more: &[&str]) -> Outcome {
     super::train(args(folder, more)).await
 }
 
-/// What was saved after a step, by the variables' names.
+/// The values saved after a step, by the variables' names.
 fn saved(folder: &TempDir, run: &str, step: u64) -> Vec<(String, Tensor)> {
     let file = folder.child(run).join(format!("step-{step:012}.safetensors"));
     let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -86,7 +86,7 @@ async fn what_is_resumed_ends_as_what_was_not_interrupted() {
     assert_eq!(steps, [false, true, true, true]);
     run(&folder, &["--checkpoint", &dir("parts"), "--steps", "70"]).await.unwrap();
     assert_eq!(saved(&folder, "parts", 70), saved(&folder, "whole", 70));
-    // What a save that was cut off leaves is not a state.
+    // The partial file of an interrupted save is not a state.
     std::fs::write(folder.child("parts").join("step-000000000099.safetensors.part"), "half").unwrap();
     run(&folder, &["--checkpoint", &dir("parts"), "--resume"]).await.unwrap();
     assert!(!folder.child("parts").join("step-000000000099.safetensors.part").exists());
@@ -113,7 +113,7 @@ async fn what_is_restarted_by_itself_begins_or_goes_on() {
     let whole = folder.child("whole").display().to_string();
     run(&folder, &["--checkpoint", &whole]).await.unwrap();
     assert_eq!(saved(&folder, "run", 20), saved(&folder, "whole", 20));
-    // A lost task is tried again so.
+    // A retry after the loss of a task continues like this.
     let retried = args(&folder, &["--checkpoint", &dir, "--retries", "2"]);
     let mut seen = Vec::new();
     let lost = async |args: Args| {
@@ -176,7 +176,7 @@ async fn states_are_saved_by_time_and_steps_are_traced() {
     let [dir, trace] = ["run", "trace.json"].map(|name| folder.child(name).display().to_string());
     let more = ["--checkpoint", &dir, "--every", "0.000001s", "--keep", "100", "--trace", &trace];
     run(&folder, &more).await.unwrap();
-    // After the first step, which is run by itself, that time is over.
+    // After the first step, which is run by itself, that time has passed.
     saved(&folder, "run", 1);
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -278,7 +278,7 @@ async fn workers_that_do_not_wait_for_each_other_take_all_batches() {
     assert_eq!(count(140), 140);
 }
 
-/// A GraphDef with reference variables, as TensorFlow 1 writes it, and what is to be done with it in another file.
+/// A GraphDef with reference variables, as TensorFlow 1 writes it, trained by the sections of another file.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_graphdef_is_trained_by_another_file() {
     let folder = files("", "");

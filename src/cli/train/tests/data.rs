@@ -20,7 +20,7 @@ fn classifier(folder: &TempDir, reshaped: bool, x: &str, y: &str, feeds: &str) {
     std::fs::write(folder.child("graph.json"), graph).unwrap();
 }
 
-/// What a training learned of 12 inputs: by how much each speaks for the second class.
+/// The result of a training on 12 inputs: the weight of each for the second class.
 async fn learned(folder: &TempDir) -> Vec<f32> {
     let dir = folder.child("run").display().to_string();
     run(folder, &["--checkpoint", &dir]).await.unwrap_or_else(|trouble| panic!("{trouble}"));
@@ -45,7 +45,7 @@ async fn a_folder_of_images_has_a_folder_for_each_class() {
     std::fs::write(folder.child("photos/.hidden"), "").unwrap();
     let feeds = r#"{"x": {"images": "photos", "scale": 0.004}, "y": {"classes": "photos"}}"#;
     classifier(&folder, true, "[null, 2, 2, 3]", "[null]", feeds);
-    // The second class is red: each pixel's red speaks for it, its green against it, its blue was never there.
+    // The second class is red: each pixel's red has a positive weight, its green a negative one, its blue was always 0.
     for pixel in learned(&folder).await.chunks(3) {
         assert!(pixel[0] > 0.1 && pixel[1] < -0.1 && pixel[2] == 0.0, "{pixel:?}");
     }
@@ -80,7 +80,7 @@ async fn arrays_and_text_are_examples() {
     classifier(&folder, false, "[null, 12]", "[null]", r#"{"x": "d.npz:x", "y": "d.npz:labels"}"#);
     let learned = learned(&folder).await;
     assert!(learned.iter().all(|w| *w > 0.1), "{learned:?}");
-    // The bytes of a line, filled up.
+    // The bytes of a line, padded.
     std::fs::write(folder.child("lines.txt"), "ab\nabcdefghijkl\n\nb\n").unwrap();
     std::fs::write(folder.child("labels.csv"), "label\n0\n1\n0\n1\n").unwrap();
     let feeds = r#"{"x": {"file": "lines.txt", "scale": 0.01}, "y": "labels.csv:label"}"#;
@@ -91,7 +91,7 @@ async fn arrays_and_text_are_examples() {
     assert!(trouble.contains("data for x: lines.txt: line 2 has 13 bytes, and the placeholder takes 12"), "{trouble}");
 }
 
-/// The same examples in the same order, whether they are sent or lie on the workers.
+/// The same examples in the same order, whether they are sent or are on the workers.
 #[tokio::test(flavor = "multi_thread")]
 async fn data_on_the_workers_teaches_what_data_that_is_sent_does() {
     let x: Vec<f64> = (0..400).map(|i| f64::from(i * 37 % 101) - 50.0).collect();
@@ -100,7 +100,7 @@ async fn data_on_the_workers_teaches_what_data_that_is_sent_does() {
         (r#", "steps": 40"#, true),
         (r#", "steps": 40, "workers": 2, "ps": 1"#, true),
         (r#", "steps": 40, "workers": 2, "mode": "mirrored""#, true),
-        // What these learn depends on who is first.
+        // The result of these depends on which worker is first.
         (r#", "steps": 40, "workers": 2, "ps": 1, "mode": "async""#, false),
     ] {
         let folder = files(train, "");

@@ -1,4 +1,4 @@
-//! What is kept of a training and said of it: the best weights, logs, pictures, the node that made a NaN.
+//! The outputs of a training: the best weights, logs, pictures, the node that made a NaN.
 
 use meshtf_tensor::safetensors::Contents;
 
@@ -32,11 +32,11 @@ async fn a_training_that_becomes_no_better_ends_and_the_best_weights_are_kept() 
     assert_eq!(said(&best), ["50", "greatest accuracy"]);
     let counted = saved(&folder, "run", 150);
     assert_eq!(counted.iter().find(|(name, _)| name == "global_step").unwrap().1, Tensor::scalar(150i64));
-    // Patience has run out there, too, for what goes on.
+    // Patience is exhausted for a continued training, too.
     run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "2000"]).await.unwrap();
     let last = stored::states(&folder.child("run")).unwrap().pop().unwrap();
     assert!(last.ends_with("step-000000000200.safetensors"), "{}", last.display());
-    // What was the best by another measure is not compared.
+    // A best value of another metric is not compared.
     change(&folder, &[(r#""best": {"greatest""#, r#""best": {"least""#)]);
     run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "250"]).await.unwrap();
     let (_, best) = stored::read(&folder.child("run").join("best.safetensors")).unwrap();
@@ -154,12 +154,12 @@ async fn weights_go_to_other_programs_and_back() {
         assert_eq!(saved(&folder, &back, 60), end, "{name}");
         let twice = import(ImportArgs { from: model, to: folder.child(&back) }).unwrap_err();
         assert!(twice.to_string().contains("it contains saved training states"), "{twice}");
-        // It goes on as what was not taken away.
+        // It continues from the file without the removed tensors.
         let back = folder.child(&back).display().to_string();
         run(&folder, &["--checkpoint", &back, "--resume", "--steps", "70"]).await.unwrap();
     }
     assert_eq!(saved(&folder, "back0", 70), saved(&folder, "back2", 70));
-    // Weights in place of first values: of a training that learns nothing, they are what it ends with.
+    // Weights instead of initial values: a training that learns nothing ends with them.
     change(&folder, &[(r#""rate": 0.02"#, r#""rate": 0.0"#)]);
     let (model, dir) = (folder.child("m.npz").display().to_string(), folder.child("anew").display().to_string());
     run(&folder, &["--weights", &model, "--checkpoint", &dir, "--steps", "10"]).await.unwrap();
