@@ -1,4 +1,4 @@
-//! Replays recorded TensorFlow sessions over a mesh, and compares the answers. The recording decides what is right.
+//! Replays recorded TensorFlow sessions over a mesh, and compares the answers. The recording defines the right answers.
 
 mod replay;
 

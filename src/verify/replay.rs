@@ -12,17 +12,17 @@ use crate::session::Session;
 /// How long one step may take before it counts as stuck.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Where a session first differed from the recording.
+/// The first difference of a session from the recording.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Difference {
     /// The step, counted from 1.
     pub step: usize,
-    /// How it differed.
+    /// The kind of the difference.
     pub why: Cause,
 }
 
-/// How a step differed from the recording.
+/// The kinds of difference between a step and the recording.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -41,7 +41,7 @@ pub enum Cause {
 /// The first step that differed from the recording.
 ///
 /// # Cancellation
-/// If the future is dropped, the step under way is cancelled, as [`Session::run`] says.
+/// If the future is dropped, the step under way is cancelled, as documented for [`Session::run`].
 pub async fn replay(case: &Case, session: Result<Session>) -> Result<usize, Difference> {
     let session = match (session, case.steps.first()) {
         (Ok(session), _) => session,
