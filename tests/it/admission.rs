@@ -1,4 +1,4 @@
-//! Who gets in: nobody without the mesh key, whatever they try, unless the mesh is open.
+//! Admission to a mesh: no peer without the mesh key is admitted, whatever it tries, unless the mesh is open.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ fn another_key_is_refused() {
     let zero = sandbox.node("local/0");
     let stranger = sandbox.elsewhere();
     let graph = fetch_two(&stranger);
-    // The name of the mesh and the address are right, and the key is one of its own.
+    // The name of the mesh and the address are right, and the key is its own.
     stranger.run(&["ticket", "--no-mdns"]).expect(0);
     stranger.run(&["submit", &graph, "--peer", zero.address()]).expect(4);
     stranger.run(&["submit", &graph, "--peer", zero.address(), "--open"]).expect(4);
@@ -46,7 +46,7 @@ fn garbage_on_the_port_harms_nobody() {
             let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
-            // It may hang up while we still talk.
+            // It may hang up while the test still sends.
             let _ = stream.write_all(bytes);
             let _ = stream.read(&mut [0; 512]);
         }

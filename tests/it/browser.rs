@@ -1,6 +1,7 @@
-//! `meshtf node --web` in a real browser: the page draws what nodes tell, by its script, and without anything from elsewhere.
+//! `meshtf node --web` in a real browser: the page draws the nodes' reports by its own script, and loads nothing from
+//! elsewhere.
 //!
-//! Chromium is driven over a pipe by the DevTools protocol: JSON, with a zero byte behind each message.
+//! Chromium is controlled over a pipe by the DevTools protocol: JSON, with a zero byte after each message.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use crate::sandbox::{Sandbox, wait_until};
 use meshtf_testing::means::{Means, missing};
 
-/// Far above what it takes: the machine may be busy.
+/// Far above the expected time: the machine may be busy.
 const SOON: Duration = Duration::from_secs(120);
 
 /// A number that is fetched from one task, of values that another one makes.
@@ -21,7 +22,7 @@ const NOISE: &str = r#"{"version": 1, "nodes": {
     "noise": {"op": "RandomUniform", "inputs": [[2]], "attrs": {"dtype": "float32"}, "device": "/job:local/task:1"},
     "loss": {"op": "Mean", "inputs": ["noise", [0]], "device": "/job:local/task:0"}}, "fetch": ["loss"]}"#;
 
-/// What the page shows, counted in its document.
+/// The content of the page, counted in its document.
 const SHOWN: &str = r##"(() => {
     const count = what => document.querySelectorAll(what).length;
     const texts = what => [...document.querySelectorAll(what)].map(one => one.textContent);
@@ -36,7 +37,7 @@ const SHOWN: &str = r##"(() => {
     };
 })()"##;
 
-/// Finds and starts it.
+/// Finds Chromium and starts it.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.ci/chromium");
 
 struct Browser {
@@ -94,7 +95,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page; the protocol's session with it.
+    /// Opens a page; returns the protocol's session with it.
     fn open(&mut self, url: &str) -> String {
         let target = self.ask(None, "Target.createTarget", json!({ "url": url }))["targetId"].clone();
         let attached = self.ask(None, "Target.attachToTarget", json!({ "targetId": target, "flatten": true }));
@@ -143,7 +144,7 @@ fn a_browser_draws_the_mesh_and_a_session_that_runs() {
     assert_eq!(shown["boxes"], json!(["loss", "noise"]), "{shown:#}");
     assert_eq!((&shown["wrong"], &shown["foreign"]), (&json!(""), &json!([])), "{shown:#}");
 
-    // Who chooses a session by hand has it in the address.
+    // The address contains a session that was chosen by hand.
     browser.evaluate(&page, "document.querySelector('#sessions button').click()");
     let id = browser.evaluate(&page, "document.querySelector('#sessions button').textContent");
     assert_eq!(

@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 use crate::sandbox::{SPLIT_238, Sandbox};
 use meshtf_testing::means::{Means, missing};
 
-/// What begins a colour.
+/// The beginning of a colour.
 const ESCAPE: &str = "\u{1b}[";
 
-/// What a command prints on a terminal, stdout and stderr together.
+/// The output of a command on a terminal, stdout and stderr together.
 fn on_a_terminal(sandbox: &Sandbox, arguments: &[String], variables: &[(&str, &str)]) -> Option<String> {
     let quoted: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
     let line = format!("'{}' {}", env!("CARGO_BIN_EXE_meshtf"), quoted.join(" "));
@@ -29,7 +29,7 @@ fn a_terminal_has_colours_and_pipes_and_no_color_have_none() {
     let graph = sandbox.file("graph.json", SPLIT_238);
     let wrong = sandbox.file("wrong.json", r#"{"version": 1, "nodes": {"a": {"op": "Nonsense"}}, "fetch": ["a"]}"#);
     let trace = sandbox.path("trace.json").display().to_string();
-    // A command, and what it prints in colour: on stdout or stderr.
+    // A command, and its coloured output: on stdout or stderr.
     let cases: &[(&[&str], &str)] = &[
         (&["submit", &graph], "fetched y in 1 step"),
         (&["submit", &graph, "--trace", &trace], "the traced step took"),
@@ -60,7 +60,7 @@ fn a_terminal_has_colours_and_pipes_and_no_color_have_none() {
             assert!(plain.contains(part) && !plain.contains(ESCAPE), "{arguments:?} {variables:?}: {plain:?}");
         }
     }
-    // What a program reads has none anywhere.
+    // Output for programs never has colours.
     let words = ["doctor", "--quick", "--json"].map(str::to_owned);
     let json = on_a_terminal(&sandbox, &words, &[]).unwrap_or_default();
     assert!(json.contains("\"findings\"") && !json.contains(ESCAPE), "{json:?}");

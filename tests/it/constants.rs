@@ -1,11 +1,11 @@
-//! Large constants between nodes: they travel beside messages, and once.
+//! Large constants between nodes: they are sent separately from messages, and once.
 
 use meshtf::graph;
 use meshtf::tensor::{DType, Tensor};
 
 use crate::sandbox::Sandbox;
 
-/// Inside a header it would take its memory twice while it comes, before it is kept.
+/// Inside a header it would take its memory twice while it is received, before it is stored.
 #[test]
 fn one_of_nearly_the_memory_of_its_nodes_travels() {
     const BYTES: usize = 60_000_000;

@@ -1,10 +1,10 @@
-//! Graphs that are deep: long rows of nodes, many loops one after the other, and loops within loops.
+//! Graphs that are deep: long chains of nodes, many loops one after the other, and nested loops.
 
 use std::fmt::Write;
 
 use crate::sandbox::Sandbox;
 
-/// The nodes of a `graph.json`, as they are written.
+/// The nodes of a `graph.json`, as text.
 #[derive(Default)]
 struct Nodes(String);
 
@@ -19,7 +19,7 @@ impl Nodes {
         write!(self.0, r#""{name}": {{ "value": {value}, "control": [{after}] }}, "#).expect("text");
     }
 
-    /// The head of loop `k`, which goes on while its number is less than `end`; inside, the number is `at{k}`.
+    /// The head of loop `k`, which continues while its number is less than `end`; inside, the number is `at{k}`.
     fn begin_loop(&mut self, k: usize, from: &str, end: &str) {
         let frame = format!(r#""frame_name": "loop{k}""#);
         self.add(&format!("in{k}"), "Enter", &[from], &frame);
@@ -31,7 +31,7 @@ impl Nodes {
         self.add(&format!("at{k}"), "Identity", &[&format!("now{k}:1")], "");
     }
 
-    /// The end of loop `k`, whose number becomes `then`; it comes out as `out{k}`.
+    /// The end of loop `k`, whose number becomes `then`; its exit is `out{k}`.
     fn end_loop(&mut self, k: usize, then: &str) {
         self.add(&format!("next{k}"), "NextIteration", &[then], "");
         self.add(&format!("out{k}"), "Exit", &[&format!("now{k}")], "");
@@ -43,14 +43,14 @@ impl Nodes {
         self.add(&format!("plus{k}"), "Add", &[&format!("at{k}"), &format!("one{k}")], "");
     }
 
-    /// Puts the graph into a file that fetches this.
+    /// Writes the graph to a file that fetches `fetch`.
     fn file(self, sandbox: &Sandbox, fetch: &str) -> String {
         let nodes = self.0.trim_end().trim_end_matches(',');
         sandbox.file("deep.json", format!(r#"{{ "version": 1, "nodes": {{ {nodes} }}, "fetch": ["{fetch}"] }}"#))
     }
 }
 
-/// So many loops, each within the one before; the innermost makes 1 of 0, with which all end.
+/// `loops` nested loops; the innermost makes 1 of 0, with which all end.
 fn nested(loops: usize) -> Nodes {
     let mut nodes = Nodes::default();
     nodes.constant("start", 0, "");
@@ -76,7 +76,7 @@ fn deep_graphs_are_answered() {
     let _node = sandbox.node("local/0");
     let submit = |graph: &str| sandbox.run(&["submit", graph, "--quiet"]);
 
-    // A row of nodes that hand on, and one of nodes that compute.
+    // A chain of nodes that pass a value on, and one of nodes that compute.
     let mut row = Nodes::default();
     row.constant("n0", 7, "");
     for i in 1..=50_000 {
@@ -90,7 +90,7 @@ fn deep_graphs_are_answered() {
     }
     submit(&row.file(&sandbox, "n20001")).prints("-7");
 
-    // Loops one after the other, each of which counts two further.
+    // Loops one after the other, each of which counts up by two.
     let mut row = Nodes::default();
     row.constant("start", 0, "");
     for k in 0..2000 {
@@ -102,7 +102,7 @@ fn deep_graphs_are_answered() {
     }
     submit(&row.file(&sandbox, "out1999")).prints("4000");
 
-    // As deep as loops may stand, and one deeper.
+    // The greatest depth of loops, and one more.
     submit(&nested(256).file(&sandbox, "out0")).prints("1");
     submit(&nested(257).file(&sandbox, "out0"))
         .expect(2)

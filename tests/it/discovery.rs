@@ -1,4 +1,4 @@
-//! How nodes find each other: on one machine, over a link with multicast, and by address where there is none.
+//! Discovery of nodes: on one machine, over a link with multicast, and by address where there is none.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::network::Namespaces;
 use crate::sandbox::{NodeProcess, SPLIT_238, Sandbox, wait_until};
 
-/// How long what comes soon may take on a machine that is busy.
+/// The limit for events that should come soon, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A second sandbox of the same mesh, let in with a ticket, as another machine is.
+/// A second sandbox of the same mesh, admitted with a ticket, as another machine is.
 fn joined(sandbox: &Sandbox, other: &Sandbox) {
     let ticket = sandbox.run(&["ticket"]).expect(0).stdout;
     other.run(&["join", ticket.trim()]).expect(0);
@@ -36,7 +36,7 @@ fn processes_of_one_machine_meet_through_unix_sockets_though_mdns_hears_them() {
     namespaces.join();
     let sandbox = Sandbox::new().in_namespace(&namespaces.names[0]);
     let _zero = sandbox.node("local/0");
-    // Which is heard of first, the socket or the address, differs from one start to the next.
+    // The order in which the socket and the address are heard of differs from one start to the next.
     for n in 1..=6 {
         let _other = sandbox.node(&format!("local/{n}"));
         let mut link = Value::Null;
@@ -86,7 +86,7 @@ fn a_cut_cable_is_noticed_within_eight_seconds() {
 
 #[test]
 fn by_address_where_multicast_is_silent() {
-    // Two sandboxes share no registry folder, and `lo` carries no multicast: what is left is the address.
+    // Two sandboxes share no registry folder, and `lo` carries no multicast: only the address remains.
     let Some(namespaces) = Namespaces::new(1, "--peer without multicast") else { return };
     let here = Sandbox::new().in_namespace(&namespaces.names[0]);
     let there = here.elsewhere().in_namespace(&namespaces.names[0]);
@@ -98,7 +98,7 @@ fn by_address_where_multicast_is_silent() {
 
 #[test]
 fn by_a_cluster_file_with_fixed_addresses() {
-    // Two sandboxes share no registry folder and do not ask the network: what is left is the file.
+    // Two sandboxes share no registry folder and do not search the network: only the file remains.
     let here = Sandbox::new();
     let there = here.elsewhere();
     joined(&here, &there);
@@ -115,7 +115,7 @@ fn by_a_cluster_file_with_fixed_addresses() {
     let _second = start(&there, "local/1");
     assert!(first.address().ends_with(zero.rsplit(':').next().unwrap()), "{} for {zero}", first.line);
     submits_238(&here);
-    // A task that the file does not have, and a file that is none.
+    // A task that is missing in the file, and a file that is not a ClusterSpec.
     here.run(&["node", "--name", "local/7", "--cluster", &file]).expect(2).complains(&["local", "cluster"]);
     let wrong = here.file("wrong.json", r#"{"local": 7}"#);
     here.run(&["node", "--name", "local/0", "--cluster", &wrong]).expect(2).complains(&[

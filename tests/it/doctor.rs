@@ -1,4 +1,5 @@
-//! What `meshtf doctor` concludes, of networks with one fault each; and that `ps`, `submit` and a waiting node conclude alike.
+//! The conclusions of `meshtf doctor` on networks with one fault each, and that `ps`, `submit` and a waiting node conclude
+//! alike.
 
 use serde_json::Value;
 
@@ -8,13 +9,13 @@ use meshtf_testing::means::{Means, missing};
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Lets `other` into the mesh of `sandbox`.
+/// Admits `other` to the mesh of `sandbox`.
 fn joined(sandbox: &Sandbox, other: &Sandbox) {
     let ticket = sandbox.run(&["ticket"]).expect(0).stdout;
     other.run(&["join", ticket.trim()]).expect(0);
 }
 
-/// The findings of a check, as `level what`.
+/// The findings of a check, as level and text.
 fn found(report: &Value, check: &str) -> Vec<String> {
     let findings = report["findings"].as_array().expect("a list");
     let of_check = findings.iter().filter(|finding| finding["check"] == check);
@@ -25,7 +26,7 @@ fn found(report: &Value, check: &str) -> Vec<String> {
 fn a_machine_in_order_has_no_problem() {
     let sandbox = Sandbox::new();
     let _zero = sandbox.node("local/0");
-    // Somebody shows the key.
+    // A client presents the key.
     sandbox.run(&["ps"]).expect(0);
     let text = sandbox.run(&["doctor", "--no-mdns", "--quick", "--expect", "local/0"]).expect(0).stdout;
     let passed = "socket ok, TLS ok, key ok, version ok, mesh ok, clock ok";
@@ -117,11 +118,11 @@ fn a_firewall_that_drops_tcp_is_told_from_a_silent_network() {
     let reach = found(&report, "reach");
     assert!(reach.contains(&format!("note 10.77.0.2:{port} (mDNS): TCP unanswered")), "{reach:?}");
 
-    // A node that waits says the same.
+    // A waiting node reports the same.
     let waiting = here.node("local/0");
     let told = format!("mDNS hears 10.77.0.2, but TCP {port} {stale}");
     assert!(wait_until(SOON, || waiting.process.stderr().contains(&told)), "{}", waiting.process.stderr());
-    // So does the list of those that are up, though somebody is.
+    // So does the list of the tasks that are up, although it is not empty.
     here.run(&["ps"]).expect(0).complains(&[&told]);
 }
 
@@ -131,7 +132,7 @@ fn a_wrong_key_is_told_by_every_command() {
     namespaces.join();
     let here = Sandbox::new().in_namespace(&namespaces.names[0]);
     let there = here.elsewhere().in_namespace(&namespaces.names[1]);
-    // Each makes a key of its own, which is what happens without a ticket.
+    // Each makes its own key, as happens without a ticket.
     let one = there.node_with("local/1", &["--listen", "10.77.0.2:0"]);
     let zero = here.node_with("local/0", &["--listen", "10.77.0.1:0"]);
     let address = one.socket_address();
@@ -148,7 +149,7 @@ fn a_wrong_key_is_told_by_every_command() {
     let graph = here.file("graph.json", SPLIT_238);
     here.run(&[&["submit", &graph][..], &peer].concat()).expect(4).complains(&["/job:local/task:1", &refused]);
     assert!(wait_until(SOON, || zero.process.stderr().contains(&refused)), "{}", zero.process.stderr());
-    // Every command that misses a task says so.
+    // Every command that misses a task reports it.
     for command in
         [&["plan", &graph][..], &["status", "local/1"], &["variable", "list", "local/1"], &["events", "local/1"]]
     {
@@ -212,7 +213,7 @@ fn a_node_takes_its_port_again_and_another_if_it_is_taken() {
     first.process.end_within(SOON).expect(0);
     let again = sandbox.node("local/0");
     assert_eq!(port(&again), before);
-    // Another process has it now: of another home, so that it has nothing to do with this mesh.
+    // Another process has it now: of another home, so that it is not part of this mesh.
     again.process.signal("KILL");
     again.process.end_within(SOON);
     let stranger = Sandbox::new().in_namespace(&namespaces.names[0]);
@@ -225,7 +226,7 @@ fn a_machine_that_joins_is_told_of_nodes_with_its_old_key() {
     let sandbox = Sandbox::new();
     let ticket = sandbox.run(&["ticket", "--no-mdns"]).expect(0).stdout;
     let other = sandbox.elsewhere();
-    // It began a mesh of its own before it was given the ticket.
+    // It began its own mesh before it was given the ticket.
     let _early = other.node_with("local/1", &["--no-mdns"]);
     other.run(&["join", ticket.trim()]).expect(0).complains(&["runs on this machine with the old key: restart it"]);
     let again = other.run(&["join", ticket.trim()]).expect(0);

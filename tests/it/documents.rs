@@ -46,7 +46,7 @@ fn recorded_programs_replay_on_a_gpu() {
     if gpus(BackendChoice::Wgpu).is_empty() {
         return missing(Means::Gpu, "recorded programs on a GPU");
     }
-    // Cases recorded to fail because there was no GPU have one here.
+    // Cases recorded to fail because there was no GPU have one in this test.
     let cases: Vec<PathBuf> = cases().into_iter().filter(|case| !fails_without_a_gpu(case)).collect();
     std::thread::scope(|scope| {
         for half in cases.chunks(cases.len().div_ceil(2)) {
@@ -164,7 +164,7 @@ fn a_graph_for_a_gpu_is_refused_without_one_unless_placed_softly() {
 
 #[test]
 fn programs_in_rust_answer_as_the_graphs_do() {
-    // Cargo builds the examples beside the folder that this test's own program is in.
+    // Cargo builds the examples next to the folder of this test's own program.
     let own = std::env::current_exe().expect("this program has a path");
     let examples = own.ancestors().nth(2).expect("it lies in deps").join("examples");
     for (example, answer) in [("238", "238\n"), ("mean", "49.5\n")] {

@@ -1,5 +1,5 @@
-//! The door under load: large, silent or endless requests of strangers and clients take neither its memory nor the time
-//! of other clients.
+//! The door under load: large, silent or endless requests of clients, authenticated or not, take neither its memory nor the
+//! time of other clients.
 
 #![allow(unsafe_code, reason = "a thread enters a network namespace in C")]
 
@@ -24,12 +24,12 @@ pub const EXHAUSTED: u16 = 8;
 const ABORTED: u16 = 10;
 pub const UNAUTHENTICATED: u16 = 16;
 
-/// Most memory that a node may grow by while it is attacked.
+/// Maximum growth of a node's memory while it is attacked.
 const GROWTH_KB: u64 = 160 << 10;
 /// The same for calls without a message, and the number of these calls.
 const FLOOD_GROWTH_KB: u64 = 64 << 10;
 const FLOOD: usize = 100_000;
-/// What a step may take while the door is attacked. On a busy machine it may take a good part of a second anyway.
+/// The limit of a step while the door is attacked. On a busy machine it may take a good part of a second anyway.
 const STEP_WITHIN: Duration = Duration::from_secs(10);
 
 fn node(name: &str, op: &str, inputs: &[&str], attrs: Attrs) -> NodeDef {
@@ -37,7 +37,7 @@ fn node(name: &str, op: &str, inputs: &[&str], attrs: Attrs) -> NodeDef {
     NodeDef { name: name.into(), op: op.into(), inputs, attrs, ..NodeDef::default() }
 }
 
-/// y = x + 1, where x is fed, of any shape; four = a placeholder of four numbers; a queue and what goes in and out.
+/// y = x + 1, where x is fed, of any shape; four = a placeholder of four numbers; a queue with its enqueue and dequeue.
 pub fn graph() -> Vec<u8> {
     let dtype = ("dtype", Attr::Type(DType::F32));
     let shape = ("shape", Attr::Shape(PartialShape(Some(vec![Some(4)]))));
@@ -377,7 +377,7 @@ fn a_client_behind_a_cut_cable_leaves_nothing_running() {
     let is_open = || sees_it().lines().any(|line| line.contains(" 02004D0A:") && line.contains(" 01 "));
     assert!(is_open());
     assert!(wait_until(Duration::from_secs(60), || !is_open()), "the connection is held for open");
-    // Nobody dequeues what is enqueued now.
+    // No client dequeues the elements that are enqueued now.
     works(&near, &handle, 4);
     near.call("RunStep", &[field(1, &handle), field(4, "put")].concat()).expect("put");
     let size = near.call("RunStep", &step(&handle, &[], "size:0")).expect("a size");
@@ -391,7 +391,7 @@ fn connect_from(namespace: &str, door: &str) -> TcpStream {
     let (path, door) = (format!("/run/netns/{namespace}"), door.to_owned());
     let connected = thread::spawn(move || {
         let file = std::fs::File::open(path).expect("the namespace is there");
-        // SAFETY: it takes an open descriptor and a constant; it moves this thread only, which ends here.
+        // SAFETY: it takes an open descriptor and a constant; it moves this thread only, which ends after this function.
         let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
         assert_eq!(entered, 0, "the namespace can be entered");
         TcpStream::connect(door).expect("the door is open")

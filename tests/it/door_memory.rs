@@ -1,5 +1,5 @@
-//! The door's limits and the node's memory budget: bytes from clients and strangers count as they arrive, and strangers
-//! that exhaust their budget keep nobody out.
+//! The door's limits and the node's memory budget: bytes from clients count as they arrive, and unauthenticated clients that
+//! exhaust their budget do not keep other clients out.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::grpc::{Call, Client, field};
 use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a process may use beside what is counted: threads, and what the allocator keeps.
+/// The memory of a process in addition to the counted bytes: threads, and the allocator's reserve.
 const BESIDE_KB: u64 = 32 << 10;
 
-/// A node with a door and a budget; `asks` says whether the door requires the token.
+/// A node with a door and a budget; `asks` states whether the door requires the token.
 fn node(sandbox: &Sandbox, budget: &str, asks: bool) -> NodeProcess {
     let token = sandbox.file("token", TOKEN);
     let mut arguments = vec!["--memory", budget, "--grpc", "127.0.0.1:0"];
@@ -115,7 +115,7 @@ fn concurrent_feeds_share_the_budget() {
             let mut call = other.begin("RunStep").unwrap();
             let (message, length) = begun_step(&handle, ELEMENTS);
             call.send(length + fetch.len(), &[message, vec![0; FIRST]].concat(), false);
-            // By then, what came before on its connection has been checked.
+            // By then, the messages that came earlier on its connection have been checked.
             works(other, &handle, 4);
             (other, call)
         })
@@ -132,8 +132,8 @@ fn concurrent_feeds_share_the_budget() {
     for answer in answers.into_iter().filter(Result::is_err) {
         refused(answer, EXHAUSTED, "of its 200 MB (--memory) in use");
     }
-    // The allocator keeps what one request leaves for the next, and may not have found a use yet for two of their
-    // blocks. Without a budget it grew by 390 MB.
+    // The allocator keeps the memory of one request for the next, and may not have reused two of their blocks yet. Without a
+    // budget it grew by 390 MB.
     stays_within(&node, before, 200_000 + 2 * 4 * ELEMENTS as u64 / 1000);
     works(&client, &handle, 1_000_000);
 }

@@ -1,4 +1,4 @@
-//! The examples in Rust do what they say.
+//! The examples in Rust, and the claims in their comments.
 
 #[allow(dead_code)]
 #[path = "../../examples/classifier.rs"]
@@ -25,7 +25,7 @@ async fn models_of_a_text_learn_it() {
     }
 }
 
-/// Trains an example with some of its text replaced, in this process; the last line that begins with this.
+/// Trains an example with some of its text replaced, in this process; returns the last line that begins with `line`.
 fn trained(sandbox: &Sandbox, name: &str, find: &str, replace: &str, line: &str) -> String {
     for file in ["exp.csv", "digits.npy", "digits_labels.npy"] {
         sandbox.file(file, std::fs::read(project(&format!("examples/train/{file}"))).unwrap());
@@ -44,7 +44,7 @@ fn number(line: &str, word: &str) -> f64 {
     words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no number after {word}: {line}"))
 }
 
-/// One line of 25 says where it runs, and the result is the same.
+/// One line of 25 states where it runs, and the result is the same.
 #[test]
 fn e_to_the_x_is_learned_on_one_task_or_two() {
     let sandbox = Sandbox::new();
@@ -70,7 +70,7 @@ fn digits_are_told_apart_whatever_the_workers_do() {
     for (workers, least) in [
         (r#""workers": 2, "ps": 1"#, 0.97),
         (r#""workers": 2, "mode": "mirrored""#, 0.97),
-        // What these learn depends on who is first.
+        // The result of these depends on which worker is first.
         (r#""workers": 2, "ps": 1, "mode": "async""#, 0.97),
         (r#""workers": 3, "ps": 1, "backup": 1"#, 0.93),
     ] {

@@ -1,4 +1,4 @@
-//! Exit codes: one situation has one, in whatever form it comes.
+//! Exit codes: each situation has one code, in all its forms.
 
 use std::thread;
 
@@ -20,10 +20,10 @@ fn variable_on(device: &str) -> String {
     )
 }
 
-/// The exit code, the subcommand, the graphs that it is tried with, the arguments after them, and what it complains of.
+/// The exit code, the subcommand, the graphs that it is tried with, the arguments after them, and the parts of its error.
 type Situation<'a> = (i32, &'a str, Vec<String>, &'a [&'a str], &'a [&'a str]);
 
-/// Situations in their forms: a command, what it gets after the graph, and what it says beside its code.
+/// Situations in their forms: a command, its arguments after the graph, and its message in addition to its code.
 #[test]
 fn one_situation_has_one_code() {
     let sandbox = Sandbox::new();
@@ -46,24 +46,24 @@ fn one_situation_has_one_code() {
     situations.push((4, "submit", vec![here.clone()], &["--target", "local/7"], is_down));
     situations.push((4, "submit", vec![here.clone()], &["--target", "ps/0"], is_down));
     situations.push((4, "plan", vec![here.clone()], &["--target", "ps/0"], is_down));
-    // A name that is a slip of the pen.
+    // A misspelt name.
     for device in ["/job:loacl/task:1", "/job:loacl", "/job:loacl/task:1/device:CPU:0"] {
         situations.push((2, "submit", slip(device), &[], is_slip));
         situations.push((2, "plan", slip(device), &[], is_slip));
     }
     situations.push((2, "submit", vec![here.clone()], &["--target", "loacl/1"], is_slip));
     situations.push((2, "plan", vec![here.clone()], &["--target", "loacl/1"], is_slip));
-    // A device that a task which is up does not have.
+    // A device that an existing task does not have.
     situations.push((2, "submit", slip("/job:local/task:1/gpu:9"), &[], &["/job:local/task:1 has no GPU:9"]));
     situations.push((2, "plan", slip("/gpu:9"), &[], &["No task has GPU:9"]));
-    // A variable without a value, in whichever way it is come upon.
+    // A variable without a value, however it is reached.
     situations.push((3, "submit", vec![variable_on("/job:local/task:1")], &[], &["uninitialized value v"]));
     situations.push((3, "run", vec![variable_on("/job:local/task:1")], &[], &["uninitialized value v"]));
     // A name that the graph does not have.
     for command in ["submit", "plan", "run"] {
         situations.push((2, command, vec![here.clone()], &["--fetch", "z"], &["'z', does not exist"]));
     }
-    // All wait for tasks that do not come; so they do it together.
+    // All wait for tasks that do not come; so they run in parallel.
     thread::scope(|scope| {
         for (number, (code, command, graphs, arguments, says)) in situations.into_iter().enumerate() {
             let sandbox = &sandbox;
@@ -77,7 +77,7 @@ fn one_situation_has_one_code() {
             });
         }
     });
-    // In one process every task that the graph names is there; what is missing is a number without a job.
+    // In one process every task that the graph names exists; a number without a job does not.
     sandbox.run(&["run", &sandbox.file("job.json", on("/job:ps"))]).prints("-2");
     sandbox.run(&["run", &sandbox.file("task.json", on("/task:5"))]).expect(2).complains(&["No node serves /task:5"]);
     sandbox.run(&["run", &project("examples/graph.json")]).prints("238");

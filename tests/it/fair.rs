@@ -1,10 +1,11 @@
-//! Long ops beside short ones, on the same device: nobody waits for them, and they end with their client.
+//! Long ops in parallel with short ones, on the same device: the short ones do not wait for them, and they end with their
+//! client.
 
 use std::time::{Duration, Instant};
 
 use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
-/// Far more than a small step takes, however busy the machine; far less than what it must not wait for.
+/// Far more than a small step takes, however busy the machine; far less than the ops that it must not wait for.
 const SOON: Duration = Duration::from_secs(10);
 
 /// An op of half a minute or more.
@@ -17,7 +18,7 @@ fn slow(sandbox: &Sandbox) -> String {
     sandbox.file("slow.json", graph)
 }
 
-/// Products of large matrices, one of the other: work of seconds for what computes on matrices.
+/// A chain of products of large matrices: work of seconds for matrix kernels.
 fn products(sandbox: &Sandbox) -> String {
     let mut nodes = String::from(r#""x0": {"op": "Fill", "inputs": [[3000, 3000], 0.0001]}, "#);
     for i in 1..=40 {
@@ -27,7 +28,7 @@ fn products(sandbox: &Sandbox) -> String {
     sandbox.file("products.json", format!(r#"{{"version": 1, "nodes": {{ {nodes} {last} }}, "fetch": ["w"]}}"#))
 }
 
-/// 128 MB that are laid out anew, read and summed again and again: work of seconds for the memory.
+/// 128 MB that are transposed, read and summed repeatedly: work of seconds for the memory.
 fn passes(sandbox: &Sandbox) -> String {
     let mut nodes = String::from(r#""x0": {"op": "Fill", "inputs": [[4096, 8192], 0.5]}, "#);
     for i in (1..=120).step_by(2) {
@@ -52,12 +53,12 @@ fn small(sandbox: &Sandbox) -> String {
 fn used(node: &NodeProcess) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.process.pid())).expect("the node is there");
     let fields: Vec<&str> = stat.rsplit_once(')').expect("a name in brackets").1.split_whitespace().collect();
-    // In hundredths of a second on every Linux there is.
+    // In hundredths of a second on every Linux.
     let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
     Duration::from_millis(10 * ticks)
 }
 
-/// Waits until the node computes something long.
+/// Waits until the node runs a long computation.
 fn computes(node: &NodeProcess) {
     let before = used(node);
     assert!(wait_until(Duration::from_secs(60), || used(node) > before + Duration::from_millis(700)));
@@ -104,14 +105,14 @@ fn a_small_session_does_not_wait_for_a_long_one() {
         assert!(took < SOON, "{steps} small steps took {took:?} beside a long one");
     }
     assert!(!long.has_ended(), "the long one was not long");
-    // A client that is gone takes its op with it.
+    // The op of a client that is gone ends with it.
     long.signal("KILL");
     assert!(rests(&node), "it computes on");
 }
 
 #[test]
 fn small_steps_go_on_beside_whatever_is_large() {
-    /// What a small step waits for a large one at most.
+    /// The most time that a small step waits for a large one.
     const WAIT: Duration = Duration::from_millis(100);
     const STEPS: usize = 100;
     let sandbox = Sandbox::new();
@@ -120,7 +121,7 @@ fn small_steps_go_on_beside_whatever_is_large() {
     for large in [slow(&sandbox), products(&sandbox), passes(&sandbox)] {
         let mut long = sandbox.start(&["submit", &large, "--quiet"]);
         computes(&node);
-        // A line for each step; the half of them that comes soonest says how long one takes, whatever else the machine does.
+        // A line for each step; the faster half of them shows the time of one, whatever other load the machine has.
         let steps = STEPS.to_string();
         let beside = sandbox.start(&["submit", &small, "--steps", &steps, "--every", "1"]);
         let mut gaps = Vec::new();
@@ -136,7 +137,7 @@ fn small_steps_go_on_beside_whatever_is_large() {
         let median = gaps[gaps.len() / 2];
         assert!(median < WAIT, "a small step takes {median:?} beside {large}");
         beside.end().expect(0);
-        // What its client gave up leaves the device.
+        // Work that its client gave up leaves the device.
         long.signal("KILL");
         assert!(rests(&node), "{large} computes on");
     }

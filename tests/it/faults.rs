@@ -1,10 +1,10 @@
-//! Nodes that die, hang or vanish: noticed in time, named, and survived by everybody else.
+//! Nodes that die, hang or vanish: noticed in time, named, and survived by all other nodes.
 
 use std::time::{Duration, Instant};
 
 use crate::sandbox::{NodeProcess, Running, Sandbox};
 
-/// Some seconds of steps over both tasks: long enough to be struck in the middle of one.
+/// Some seconds of steps over both tasks: long enough for a fault in the middle of one.
 const MANY_STEPS: &str = "1000000000";
 
 /// A graph whose every step crosses from task 1 to task 0, and one that needs task 0 alone.
@@ -18,7 +18,7 @@ fn graphs(sandbox: &Sandbox) -> (String, String) {
     )
 }
 
-/// A client in the middle of its steps: it has shown some of them.
+/// A client in the middle of its steps: it has printed some of them.
 fn in_the_middle(sandbox: &Sandbox, graph: &str) -> Running {
     let client = sandbox.start(&["submit", graph, "--steps", MANY_STEPS, "--every", "10", "--target", "local/0"]);
     let line = client.next_line(Duration::from_secs(60));
@@ -26,7 +26,7 @@ fn in_the_middle(sandbox: &Sandbox, graph: &str) -> Running {
     client
 }
 
-/// Strikes task 1 while a client runs, and asserts that the client hears of it, by name, within `limit`.
+/// Sends a signal to task 1 while a client runs, and asserts that the client reports it, by name, within `limit`.
 fn strike(sandbox: &Sandbox, split: &str, one: &NodeProcess, signal: &str, limit: Duration) {
     let client = in_the_middle(sandbox, split);
     let struck = Instant::now();
@@ -43,10 +43,10 @@ fn a_killed_worker_is_named_and_the_rest_goes_on() {
     let (split, alone) = graphs(&sandbox);
     let _zero = sandbox.node("local/0");
     let one = sandbox.node("local/1");
-    // A second is the promise.
+    // The promised limit is a second.
     strike(&sandbox, &split, &one, "KILL", Duration::from_secs(1));
     sandbox.run(&["submit", &alone, "--target", "local/0"]).prints("7");
-    // Its name is free again, and the mesh whole.
+    // Its name is free again, and the mesh is complete.
     drop(one);
     let _back = sandbox.node("local/1");
     sandbox.run(&["submit", &split]).prints("238");
@@ -91,7 +91,7 @@ fn a_client_that_goes_away_leaves_nothing_running() {
     let client = in_the_middle(&sandbox, &split);
     client.signal("KILL");
     drop(client);
-    // Idle nodes use no processor time; those that still step for a dead client do.
+    // Idle nodes use no processor time; nodes that still run steps for a dead client do.
     let Some(_) = cpu_ticks(&zero) else { return };
     let idle = crate::sandbox::wait_until(Duration::from_secs(20), || {
         let before = (cpu_ticks(&zero), cpu_ticks(&one));

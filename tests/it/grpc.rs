@@ -1,5 +1,5 @@
-//! A client of the door that implements HTTP/2 and gRPC only, so that it can send what TensorFlow's clients never
-//! would.
+//! A client of the door that implements HTTP/2 and gRPC only, so that it can send messages that TensorFlow's
+//! clients never would.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
 use tokio::runtime::Runtime;
 
-/// A call without an answer by then has failed. Far above what it takes, since the machine may be busy.
+/// A call without an answer by then has failed. Far above the expected time, since the machine may be busy.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(90);
 
 /// A connection to a door.

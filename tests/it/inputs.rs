@@ -1,5 +1,4 @@
-//! Bad input: one clear message that says what is wrong, where, and what is expected; exit code 2, and nothing left
-//! behind.
+//! Bad input: one clear message with the fault, its location and the expectation; exit code 2, and no files left behind.
 
 use crate::sandbox::{Ended, Sandbox};
 
@@ -37,7 +36,8 @@ fn files_that_are_no_graph() {
     sandbox.run(&["run", "no-such-file.json"]).expect(2).complains(&["no-such-file.json"]);
 }
 
-/// A GraphDef may have nodes that meshtf cannot run, as TensorFlow's programs do beside what they run.
+/// A GraphDef may have nodes that meshtf cannot run, as those of TensorFlow's programs have in addition to the nodes that they
+/// run.
 #[test]
 fn graph_defs_with_more_than_a_run_needs() {
     let graph = r#"{"node": [

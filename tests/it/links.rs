@@ -16,11 +16,10 @@ const PS: usize = 0;
 const WORKER: usize = 1;
 const CHIEF: usize = 2;
 
-/// What a step may take under load, and a node to find the others again.
+/// The limit of a step under load, and of a node's search for its peers after a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The count of a step is sent to worker/1, `times` times in a tensor if that is more than 1; its result
-/// comes back.
+/// The count of a step is sent to worker/1, `times` times in a tensor if that is more than 1; its result is sent back.
 pub fn training(times: usize) -> String {
     let nodes = r#"{ "version": 1, "nodes": {
   "c":      { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "int32", "shape": [] } },
@@ -78,7 +77,7 @@ impl Field {
     }
 }
 
-/// A client that trains, and what it should have printed so far.
+/// A client that trains, and the output expected of it so far.
 pub struct Training {
     pub client: Running,
     step: u64,
@@ -201,7 +200,7 @@ fn a_longer_cut_gives_right_values_or_a_named_failure() {
                 let training = field.train();
                 field.cut(PS, WORKER, Duration::from_secs(seconds));
                 training.goes_on_or_fails(&["cannot reach", "worker/1", "ps/0"]);
-                // And the link is whole again.
+                // And the link is complete again.
                 let whole = wait_until(PATIENCE, || {
                     field.sandbox.run(&["submit", &field.graph, "--fetch", "state", "--target", "chief/0"]).code() == 0
                 });
@@ -224,7 +223,7 @@ fn a_link_that_stays_down_is_named() {
     training.client.end_within(PATIENCE).expect(4).complains(&said);
     assert!(cut.elapsed() < Duration::from_secs(12), "the client heard of it after {:?}", cut.elapsed());
 
-    // Everybody can see it, and nobody waits for it.
+    // Every node can see it, and none waits for it.
     let seen = wait_until(PATIENCE, || {
         let ps = field.sandbox.run(&["ps"]).expect(0);
         ["worker/1 cannot reach ps/0, though both are up", "ps/0 cannot reach worker/1, though both are up"]

@@ -1,4 +1,4 @@
-//! Many clients at once: all get the right answer in time, and the nodes keep nothing.
+//! Many clients at once: all get the right answer in time, and the nodes keep no memory of them.
 
 use std::thread;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
 const CLIENTS: usize = 8;
 const SUBMITS: usize = 100;
-/// Memory that a node may keep after the load, beyond what it had after a first round.
+/// Memory that a node may keep after the load, beyond its memory after a first round.
 const GROWTH_LIMIT_KB: u64 = 24 * 1024;
 
 /// A split graph whose answer identifies the submit: (x + 300) on task 0 and (x - 66) on task 1.

@@ -1,5 +1,5 @@
-//! Every rule against what burn's flex backend answers: the cases of `tests/data/burn/*.json`, which `examples/burn/record`
-//! makes.
+//! Every rule compared with the answers of burn's flex backend: the cases of `tests/data/burn/*.json`, which
+//! `examples/burn/record` makes.
 //!
 //! A case is a list of operations (as burn's serde has them), the inputs `[id, dtype, shape, values]`, and the outputs in the
 //! same form. Floats that JSON lacks are "nan", "inf" and "-inf". Each case runs twice: with its scalars as constants, and with
@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use meshtf_lowering::{FedValue, Lowering, Scalars, computes_with_scalars, name, scalar_tensor};
 
-/// What meshtf refuses by name.
+/// The operations that meshtf refuses by name.
 const REFUSED: &[&str] = &["Float::Quantize", "Float::Dequantize"];
 
 /// Cases that need another relative tolerance, by the start of their names, and why.
@@ -86,7 +86,7 @@ async fn operations_answer_as_flex_does() {
     assert!(wrong.is_empty(), "{} of {} runs are wrong:\n{}", wrong.len(), 2 * cases.len(), wrong.join("\n"));
 }
 
-/// Lowers operations and runs them; the values of `outputs`.
+/// Lowers operations and runs them; returns the values of `outputs`.
 async fn run(
     cluster: &LocalCluster,
     operations: &[OperationIr],
@@ -199,7 +199,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// An output in the dtype that its operation promises. flex gives indices as int64 and some bools as uint8 whatever it says.
+/// An output in the dtype that its operation promises. flex returns indices as int64 and some bools as uint8 in any case.
 fn promised(operations: &[OperationIr], id: TensorId, value: Tensor) -> Tensor {
     let out = operations.iter().flat_map(|op| op.outputs()).find(|out| out.id == id).expect("an operation makes it");
     let dtype = meshtf_lowering::dtype(out.dtype).unwrap();

@@ -1,5 +1,5 @@
-//! Meshes of real processes. Every test has a home folder, a key and a mesh name of its own, so that all of them run side
-//! by side, and beside a mesh that is already up. Nothing sleeps for luck: a test waits for what it needs, up to a limit.
+//! Meshes of real processes. Every test has its own home folder, key and mesh name, so that all tests run in parallel, and in
+//! parallel with a mesh that is already up. No test sleeps for a fixed time: it waits for a condition, up to a limit.
 
 mod admission;
 mod browser;

@@ -54,10 +54,10 @@ impl Crowded {
         }
     }
 
-    /// The other session takes further steps.
+    /// The other session completes further steps.
     #[track_caller]
     fn goes_on(&self, when: &str) {
-        // What it has printed so far does not count, only a new line.
+        // Only a new line counts, not the output so far.
         while self.beside.next_line(Duration::ZERO).is_some() {}
         assert!(self.beside.next_line(PATIENCE).is_some(), "{when}: {}", self.beside.stderr());
     }
@@ -89,7 +89,7 @@ fn results_over_the_budget_are_refused_and_freed() {
     crowded.refuses(&fills(&["Fill"; 3], 2 * TWENTY_MB), &["--fetch", "most"], values);
     crowded.refuses(&fills(&["RandomUniform"; 8], TWENTY_MB), &["--fetch", "most"], values);
     crowded.refuses(&fills(&["TruncatedNormal"; 8], TWENTY_MB), &["--fetch", "most"], values);
-    // Each alone would be too much.
+    // Each alone would exceed the budget.
     let line = fills(&["Fill"], 6 * TWENTY_MB);
     let graph = crowded.sandbox.file("large.json", line);
     crowded.sandbox.run(&["submit", &graph, "--fetch", "most"]).expect(3).complains(&[
@@ -120,7 +120,7 @@ fn variables_fill_the_budget_and_stay() {
         crowded.sandbox.run(&["submit", &file, "--run", &format!("init{i}"), "--quiet"]).expect(0);
     }
     crowded.refuses(&graph, &["--run", "init3,init4,init5,init6,init7"], "variable 'v");
-    // Existing elements are still there, and can be read and overwritten.
+    // Existing elements are kept, and can be read and overwritten.
     crowded.sandbox.run(&["submit", &file, "--fetch", "most1", "--quiet"]).prints("1.5");
 }
 
@@ -343,7 +343,7 @@ fn constants_that_do_not_fit_are_not_bad_input() {
         ..NodeDef::default()
     });
     let graph = sandbox.file("constants.pb", graphdef::to_binary(&nodes));
-    // The file alone exceeds the budget, and each constant takes as much again.
+    // The file alone exceeds the budget, and each constant takes the same amount again.
     sandbox
         .run(&["run", &graph, "--fetch", "a", "--memory", "150MB"])
         .expect(4)

@@ -15,7 +15,7 @@ fn ip(arguments: &[&str]) -> bool {
 }
 
 impl Namespaces {
-    /// `count` namespaces with nothing but their own `lo`; `None` if `test` may go without them.
+    /// `count` namespaces with their own `lo` only; `None` if `test` may be skipped without them.
     pub fn new(count: u32, test: &str) -> Option<Namespaces> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let mut namespaces = Namespaces { names: Vec::new() };
@@ -62,8 +62,8 @@ impl Namespaces {
         }
     }
 
-    /// From now on nothing that `from` sends to `to` arrives, without an error: it goes to a hardware address that no
-    /// port of the switch has.
+    /// From now on no packet from `from` arrives at `to`, without an error: they are sent to a hardware address that no port of
+    /// the switch has.
     pub fn silence(&self, from: usize, to: usize) {
         let nowhere = ["lladdr", "02:00:00:00:00:01", "nud", "permanent"];
         assert!(ip(
@@ -71,8 +71,8 @@ impl Namespaces {
         ));
     }
 
-    /// From now on the namespace `name` sends nothing over TCP to others, as behind a firewall that drops it; other protocols,
-    /// multicast too, pass. `false` if this machine cannot do that.
+    /// From now on the namespace `name` sends nothing over TCP to other namespaces, as behind a firewall that drops it; other
+    /// protocols, multicast too, pass. `false` if this machine cannot do that.
     pub fn drop_tcp(&self, name: usize) -> bool {
         ip(&["-n", &self.names[name], "rule", "add", "ipproto", "tcp", "prio", "10", "blackhole"])
     }
@@ -86,7 +86,7 @@ impl Namespaces {
     pub fn reset(&self, from: usize, to: usize) -> usize {
         let arguments =
             ["netns", "exec", &self.names[from], "ss", "--kill", "--tcp", "--no-header", "dst", &host_address(to)];
-        // It prints what it reset, and succeeds even if the kernel cannot reset connections.
+        // It prints the connections that it reset, and succeeds even if the kernel cannot reset connections.
         let shown = Command::new("ip").args(arguments).output();
         shown.map_or(0, |shown| shown.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count())
     }

@@ -1,5 +1,5 @@
-//! docs/ops.md: which op runs where, asked of the kernels themselves. Out of date, the test says so; with
-//! `MESHTF_WRITE_DOCS=1` it writes it anew.
+//! docs/ops.md: the kernels of each op by backend, taken from the kernels themselves. The test fails if the file is out of
+//! date; with `MESHTF_WRITE_DOCS=1` it rewrites the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -74,7 +74,7 @@ fn the_table_of_ops_is_what_the_kernels_say() {
     }
 }
 
-/// What the table says of ndarray and wgpu, by op.
+/// The entries of the table for ndarray and wgpu, by op.
 fn written(table: &str) -> BTreeMap<&str, [&str; 2]> {
     let cells = table.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
     cells.filter(|cells| cells.len() == 7).map(|cells| (cells[1], [cells[4], cells[5]])).collect()
@@ -83,7 +83,7 @@ fn written(table: &str) -> BTreeMap<&str, [&str; 2]> {
 fn table(gpu: Option<&dyn Engine>, written: &BTreeMap<&str, [&str; 2]>) -> String {
     let open = |choice| cpu(choice).open().expect("the CPU is always there");
     let flex = open(BackendChoice::Flex);
-    // As the GPU's column: checked by a build that has the backend, and else left as it stands.
+    // Like the GPU's column: checked by a build that has the backend, and otherwise left unchanged.
     let ndarray = BUILT.contains(&BackendChoice::NdArray).then(|| open(BackendChoice::NdArray));
     let mut text = String::from(HEAD);
     text.push_str("| op | host | flex | ndarray | wgpu |\n|---|---|---|---|---|\n");
@@ -113,13 +113,13 @@ fn table(gpu: Option<&dyn Engine>, written: &BTreeMap<&str, [&str; 2]>) -> Strin
     text
 }
 
-/// A node of an op for each dtype that it may be of; one without where there is no choice.
+/// A node of an op for each dtype that it may have; one without a dtype where there is no choice.
 fn nodes(op: &'static OpDef) -> Vec<(Option<DType>, Node)> {
     let types = op.inputs.iter().chain(&op.outputs).filter_map(|argument| match argument.ty {
         ArgType::Attr(attr) | ArgType::Many(_, attr) => op.attr(attr),
         _ => None,
     });
-    // That with the most choice; an index beside an input of one dtype is none.
+    // The attribute with the most choice; an index next to an input of one dtype does not count.
     let choice = |attr: &&AttrDef| if attr.types.is_empty() { usize::MAX } else { attr.types.len() };
     let has_fixed = op.inputs.iter().any(|input| matches!(input.ty, ArgType::Fixed(DType::Bool | DType::String)));
     let varying = types.rev().max_by_key(choice).filter(|attr| !(has_fixed && choice(attr) <= 2));
@@ -151,7 +151,7 @@ const DTYPES: &[DType] = &[
     DType::String,
 ];
 
-/// Those dtypes for which there is a kernel, in as few words as say it.
+/// The dtypes for which there is a kernel, in the shortest form.
 fn cell(nodes: &[(Option<DType>, Node)], has_kernel: impl Fn(&KernelNode) -> bool) -> String {
     let found: Vec<bool> = nodes.iter().map(|(_, node)| node.with(&has_kernel)).collect();
     if let [(None, _)] = nodes {
@@ -178,7 +178,7 @@ fn cell(nodes: &[(Option<DType>, Node)], has_kernel: impl Fn(&KernelNode) -> boo
     words.join(", ")
 }
 
-/// A node as kernels are compiled for, with attributes that are right whatever its inputs' shapes.
+/// A node as kernels are compiled for, with attributes that are right for inputs of any shape.
 #[derive(Clone)]
 struct Node {
     op: &'static str,
@@ -223,7 +223,7 @@ fn usual(attr: &AttrDef) -> Option<Attr> {
         }
         (AttrKind::Type, true) => Attr::Types(vec![DType::F32; length.max(1)]),
         (AttrKind::Int, false) => Attr::Int(attr.minimum.unwrap_or(1)),
-        // Strides, windows: of images where it is not said that they are of more.
+        // Strides, windows: of images unless the attribute has more.
         (AttrKind::Int, true) => Attr::Ints(vec![1; length.max(4)]),
         (AttrKind::Float, false) => Attr::Float(1.0),
         (AttrKind::Float, true) => Attr::Floats(vec![1.0; length.max(4)]),

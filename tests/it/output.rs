@@ -1,4 +1,4 @@
-//! Output: results, messages, files; and what happens if one of them cannot be written.
+//! Output: results, messages, files; and failures to write them.
 
 use std::fs::OpenOptions;
 use std::process::Stdio;
@@ -41,7 +41,7 @@ fn looking_for_gpus_says_nothing() {
     let graph = project("examples/gpu.json");
     let mut command = sandbox.command(&["run", &graph, "--backend", "wgpu", "--quiet"]);
     let ended = command.env_remove("XDG_RUNTIME_DIR").output().expect("it starts");
-    // If there is no adapter, the message says only that.
+    // If there is no adapter, that is the whole message.
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!said.contains("XDG_RUNTIME_DIR"), "{said}");
 }
@@ -88,7 +88,7 @@ fn a_plan_knows_the_fed_shapes() {
     );
     let plan = sandbox.run(&["plan", &graph, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
     assert_eq!(plan["transfers"][0]["bytes"], 12, "{plan}");
-    // Feeds the constant x of 238, which goes to both tasks, and y2, which comes back.
+    // Feeds the constant x of 238, which is sent to both tasks, and y2, which is sent back.
     let split = sandbox.file("split.json", SPLIT_238);
     let plan = sandbox.run(&["plan", &split, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
     let bytes: Vec<_> = plan["transfers"].as_array().unwrap().iter().map(|transfer| &transfer["bytes"]).collect();
@@ -161,7 +161,7 @@ fn a_traced_step_is_a_timeline_of_all_devices() {
         for sum in [(1, json!("y1")), (1, json!("y")), (2, json!("y2"))] {
             assert!(sums.contains(&sum), "{command}: {sum:?} is not in {sums:?}");
         }
-        // y2 goes from the second task to the first.
+        // y2 is sent from the second task to the first.
         let (sent, received) = (of("s", "id"), of("f", "id"));
         let y2 = sent.iter().filter(|(from, id)| *from == 2 && received.contains(&(1, id.clone())));
         assert_eq!(y2.count(), 1, "{command}: {sent:?} {received:?}");

@@ -1,5 +1,5 @@
-//! What is given away: it is packed here with the binary that the tests have, installed, started and removed, and this system
-//! stays as it is.
+//! The packages: built on this machine with the binary of the tests, installed, started and removed; this system does not
+//! change.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::network::Namespaces;
 use crate::sandbox::Sandbox;
 use meshtf_testing::means::{Means, missing};
 
-/// What is done with the package `$1` in a copy of this system, told line by line.
+/// The steps with the package `$1` in a copy of this system, each reported on a line.
 const INSTALL: &str = r#"
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 # Quickly: nothing here has to outlive a power failure, and nobody reads the index of manual pages.
@@ -57,8 +57,8 @@ put
 echo "user first: $(getent group meshtf | cut -d: -f1) $(stat -c '%U %G %a' /var/lib/meshtf)"
 "#;
 
-/// What `dist.sh` asks of the machine, in place of what it has: cargo, which writes down what it is asked to build; rustc, which
-/// has the targets in $STUBS/lib; and a binary that is small.
+/// Replacements for the programs that `dist.sh` runs: cargo, which records the builds; rustc, which has the targets in
+/// $STUBS/lib; and a small binary.
 const STUBS: [(&str, &str); 5] = [
     (
         "cargo",
@@ -106,7 +106,7 @@ fn in_a_copy(words: &[&str]) -> Output {
     Command::new("bash").arg(script).args(words).stdin(Stdio::null()).output().expect("bash runs")
 }
 
-/// Whether packages can be made here, and a copy of this system.
+/// Whether this machine can make packages, and a copy of this system.
 fn can_install() -> bool {
     in_a_copy(&[]).status.success()
 }
@@ -155,7 +155,7 @@ fn a_package_is_installed_where_its_group_or_user_is_already() {
     assert_eq!(told.lines().collect::<Vec<_>>(), want, "{wrong}");
 }
 
-/// What `dist.sh` ends with and says on stderr, and what it asked cargo to build.
+/// Whether `dist.sh` succeeds, its stderr, and the builds that it requested of cargo.
 fn dist(
     sandbox: &Sandbox,
     out: &str,
@@ -197,7 +197,7 @@ fn targets_that_are_named_are_built_and_others_only_where_they_can_be() {
     let named = format!("{arm} {musl}");
     std::fs::create_dir(sandbox.path("stubs/lib").join(arm)).expect("a folder");
 
-    // Nothing is built if not all of it can be.
+    // Nothing is built if one of the targets cannot be built.
     let (is_done, told, asked) = dist(&sandbox, "none", Some(&named), &[]);
     assert!(!is_done && told.contains(musl) && told.contains(&format!("rustup target add {musl}")), "{told}");
     assert!(asked.is_empty() && !sandbox.path("none").exists(), "{asked:?}");
@@ -206,7 +206,7 @@ fn targets_that_are_named_are_built_and_others_only_where_they_can_be() {
     let (is_done, told, _) = dist(&sandbox, "none", Some(""), &[("GPU", "none")]);
     assert!(!is_done && told.contains("GPU=none: expected yes, or no"), "{told}");
 
-    // Without GPUs, for both kinds of machine; the last line says what there is not.
+    // Without GPUs, for both kinds of machine; the last line names the missing ones.
     let (is_done, told, asked) = dist(&sandbox, "out", None, &[("GPU", "no")]);
     let last = format!("no archive for {musl}: it needs `rustup target add {musl}`");
     assert!(is_done && told.lines().last() == Some(&last), "{told}");
@@ -222,7 +222,7 @@ fn targets_that_are_named_are_built_and_others_only_where_they_can_be() {
         assert!(crates.contains("  libp2p 0.57.1: MIT") && !crates.contains("  wgpu "), "{file}");
     }
 
-    // With them, if nobody says otherwise; a static binary has none.
+    // With GPUs by default; a static binary has none.
     std::fs::create_dir(sandbox.path("stubs/lib").join(musl)).expect("a folder");
     let (is_done, told, asked) = dist(&sandbox, "both", Some(&named), &[]);
     assert!(is_done && asked.len() == 3, "{told}");
@@ -267,8 +267,7 @@ fn an_archive_has_the_binary_its_manual_and_all_licences() {
     for part in ["  libp2p 0.57.1: MIT", "  tokio 1.", "  mimalloc", "Permission is hereby granted"] {
         assert!(licences.contains(part), "{part:?} is not among the licences");
     }
-    // What only tests use is not in the binary, nor what only features have that it is built without, nor what runs in the
-    // compiler.
+    // The list does not contain crates of tests, of features that the binary is built without, or procedural macros.
     for part in ["  proptest ", "  cubecl-cuda ", "  serde_derive "] {
         assert!(!licences.contains(part), "{part:?} is among the licences");
     }
@@ -284,7 +283,7 @@ impl Drop for Started {
     }
 }
 
-/// The words of the last line of a Containerfile that has this instruction, which are a list in JSON behind `key`.
+/// The words of the last line of a Containerfile with this instruction: a list in JSON after `key`.
 fn instruction(file: &str, key: &str) -> Vec<String> {
     let line = file.lines().rfind(|line| line.starts_with(key)).unwrap_or_else(|| panic!("no {key}"));
     let list = &line[line.find('[').expect("a list")..];
@@ -308,7 +307,7 @@ fn an_image_starts_as_its_user_and_is_healthy() {
     assert_eq!(file.lines().filter(|line| line.starts_with("COPY")).count(), 2, "{file}");
     assert!(!image.join("rootfs/data").exists(), "the second COPY would leave its owner as it is");
     std::fs::rename(image.join("data"), image.join("rootfs/data")).expect("one file system");
-    // As a container is started: in its file system, as its user, with its environment and a network of its own.
+    // As a container is started: in its file system, as its user, with its own environment and network.
     let run = |words: &[String]| {
         let enter = r#"mount --rbind /proc "$1/proc" && user=$2 && root=$1 && variables=$3 && shift 3 &&
             exec env -i $variables "$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v chroot)" --userspec="$user" "$root" "$@""#;
@@ -335,7 +334,7 @@ fn an_image_starts_as_its_user_and_is_healthy() {
     let words = ["/usr/bin/meshtf", "doctor", "--quick", "--json", "--expect", "local/0"].map(str::to_owned);
     let report: Value = serde_json::from_slice(&run(&words).output().expect("a process").stdout).expect("JSON");
     assert_eq!(report["ok"], true, "{report}");
-    // The key and the data are in the volume, and there is no other place to write to.
+    // The key and the data are in the volume, and no other folder is writable.
     assert_eq!(instruction(&file, "VOLUME"), ["/data"]);
     assert!(image.join("rootfs/data/keys/meshtf.key").exists());
 }

@@ -1,4 +1,4 @@
-//! What the tests live in: a home folder of their own, node processes that end with the test, commands that cannot hang.
+//! The environment of the tests: a separate home folder, node processes that end with the test, commands that cannot hang.
 
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use meshtf_testing::means::{Means, missing};
 
-/// A node that serves later than this has failed. Far above what it takes: the machine may be busy.
+/// A node that serves later than this has failed. Far above the expected time: the machine may be busy.
 const SERVES_WITHIN: Duration = Duration::from_secs(60);
 /// A command that runs longer than this hangs.
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
@@ -24,7 +24,7 @@ pub struct Sandbox {
     namespace: Option<String>,
 }
 
-/// What a command that has ended left.
+/// The result of a command that has ended.
 pub struct Ended {
     pub status: ExitStatus,
     pub stdout: String,
@@ -43,7 +43,7 @@ impl Sandbox {
         }
     }
 
-    /// Another sandbox of the same mesh, with nothing shared but its name: as on another machine.
+    /// Another sandbox of the same mesh, with only its name in common: as on another machine.
     pub fn elsewhere(&self) -> Sandbox {
         Sandbox { mesh: self.mesh.clone(), ..Sandbox::new() }
     }
@@ -58,7 +58,7 @@ impl Sandbox {
         self.folder.path().join(name)
     }
 
-    /// Writes a file into the home folder and answers its path. Nobody else can read it, as a token's file has to be.
+    /// Writes a file into the home folder and returns its path. Only its owner can read it, as a token's file requires.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         use std::os::unix::fs::PermissionsExt;
         let path = self.path(name);
@@ -124,7 +124,7 @@ impl Sandbox {
     }
 }
 
-/// A process whose output is read as it comes. Killed when dropped.
+/// A process whose output is read as it arrives. Killed when dropped.
 pub struct Running {
     child: Child,
     started: Instant,
@@ -262,7 +262,7 @@ impl NodeProcess {
             .unwrap_or_else(|| panic!("no {key}= in {:?}", self.line))
     }
 
-    /// A file that `/proc` has about it; `None` if a check of `test` may go without.
+    /// A file of `/proc` about it; `None` if a check of `test` may be skipped.
     pub fn proc(&self, file: &str, test: &str) -> Option<String> {
         let told = std::fs::read_to_string(format!("/proc/{}/{file}", self.process.pid())).ok();
         if told.is_none() {
@@ -291,7 +291,7 @@ impl Ended {
         self.status.code().unwrap_or(-1)
     }
 
-    /// Asserts the exit code, with everything that was said where it is another.
+    /// Asserts the exit code; shows the whole output if it is another.
     #[track_caller]
     pub fn expect(self, code: i32) -> Ended {
         assert_eq!(self.code(), code, "after {:?}\nstdout: {}\nstderr: {}", self.took, self.stdout, self.stderr);
@@ -321,7 +321,7 @@ impl Ended {
     }
 }
 
-/// Waits until `holds`, up to `limit`; whether it came to hold.
+/// Waits until `holds`, up to `limit`; returns whether it came to hold.
 pub fn wait_until(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while Instant::now() < deadline {
@@ -338,7 +338,7 @@ pub fn project(path: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
 }
 
-/// The split 238 as a person writes it.
+/// The split 238, written by hand.
 pub const SPLIT_238: &str = r#"{
   "version": 1,
   "nodes": {

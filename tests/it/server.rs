@@ -1,11 +1,11 @@
-//! `meshtf server`: tasks of a ClusterSpec. `meshtf tf`: what a program is started with.
+//! `meshtf server`: tasks of a ClusterSpec. `meshtf tf`: the environment and the arguments of a program.
 
 use std::process::Command;
 use std::time::Duration;
 
 use crate::sandbox::{NodeProcess, Running, SPLIT_238, Sandbox, wait_until};
 
-/// Two tasks at ports that the system picks, as TensorFlow's first servers were told.
+/// Two tasks at ports that the system picks, in the form of TensorFlow's first servers.
 const SPEC: &str = "local|127.0.0.1:0;localhost:0";
 
 fn server(sandbox: &Sandbox, arguments: &[&str]) -> NodeProcess {
@@ -66,7 +66,7 @@ fn a_server_ends_with_the_program_that_started_it() {
     // Its input has ended already.
     let own = std::process::id().to_string();
     sandbox.run(&[&arguments[..], &[&own]].concat()).expect(0);
-    // Its input does not end, for it has the other end itself; its parent is killed.
+    // Its input does not end, since it has the other end itself; its parent is killed.
     let script = "mkfifo $1; exec 3<>$1; shift; \"$0\" \"$@\" $$ <&3 & echo $!; wait";
     let like = sandbox.command(&[]);
     let mut command = Command::new("sh");
@@ -80,7 +80,7 @@ fn a_server_ends_with_the_program_that_started_it() {
     let pid = parent.next_line(Duration::from_secs(60)).expect("it says its child's id");
     let line = parent.next_line(Duration::from_secs(60)).unwrap_or_else(|| panic!("{}", parent.stderr()));
     assert!(line.starts_with("local/0 serves "), "{line}");
-    // Its mesh ends with it; what its graphs save does not.
+    // Its mesh ends with it; the files that its graphs save do not.
     assert!(sandbox.path("data").join(&sandbox.mesh).join("local-0").is_dir());
     let lives = || {
         Command::new("sh")
@@ -106,7 +106,7 @@ fn a_program_of_tensorflow_gets_the_python_path_and_keeps_its_exit_code() {
     let flags: Vec<String> = serde_json::from_str(lines[3]).expect("a list of flags");
     let expected = ["--data", "/", "--backend", "auto", "--memory", "1000000000", "--mesh", &sandbox.mesh, "--no-mdns"];
     assert_eq!(flags, expected);
-    // A relative home folder is the one that it was, wherever the program goes.
+    // A relative home folder keeps its meaning when the program changes its folder.
     let script = "cd / && test -f ${PYTHONPATH%%:*}/sitecustomize.py && echo $MESHTF_HOME";
     let mut command = sandbox.command(&["tf", "--", "sh", "-c", script]);
     command.current_dir(sandbox.path("")).env("MESHTF_HOME", "own");

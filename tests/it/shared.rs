@@ -1,11 +1,11 @@
-//! Large values between nodes of one user on one machine: through shared memory, unless somebody wants it otherwise.
+//! Large values between nodes of one user on one machine: through shared memory, unless a flag disables it.
 
 use std::time::Duration;
 
 use crate::links::{Training, training};
 use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
-/// How many rings of shared memory a node has mapped.
+/// Number of rings of shared memory that a node has mapped.
 fn rings(node: &NodeProcess) -> Option<usize> {
     let maps = node.proc("maps", "the shared memory of nodes")?;
     Some(maps.lines().filter(|line| line.contains("memfd:meshtf-ring")).count())
@@ -16,7 +16,7 @@ fn in_the_middle(sandbox: &Sandbox, flags: &[&str]) -> ([NodeProcess; 3], Traini
     let graph = sandbox.file("training.json", training(500_000));
     let nodes = ["ps/0", "worker/1", "chief/0"].map(|name| sandbox.node_with(name, flags));
     let mut training = Training::begin(sandbox, &graph);
-    // What it prints is checked: no value is lost, or comes twice, or changed.
+    // Its output is checked: no value is lost, duplicated or changed.
     training.goes_on();
     (nodes, training)
 }

@@ -1,5 +1,4 @@
-//! State that outlives a step: variables that many clients count in, checkpoints of a node that is killed, very large
-//! graphs.
+//! Resources: variables that many clients increment, checkpoints of a node that is killed, very large graphs.
 
 use std::fmt::Write;
 use std::thread;
@@ -23,7 +22,7 @@ const COUNTERS: &str = r#"{ "version": 1, "nodes": {
   "init":   { "op": "NoOp", "control": ["zero_a", "zero_b"] },
   "bump":   { "op": "NoOp", "control": ["bump_a", "bump_b"] } } }"#;
 
-/// The same as a file that says what to run: counts in both, and shows them.
+/// The same as a file with targets: counts in both, and fetches them.
 fn counting() -> String {
     let nodes = COUNTERS.trim_end().strip_suffix("} }").expect("an object of objects");
     format!(
@@ -78,7 +77,7 @@ fn trained_variables_are_not_initialised_again() {
     let graph = sandbox.file("counting.json", counting());
     let submit = |arguments: &[&str]| sandbox.run(&[&["submit", graph.as_str(), "--steps", "10"], arguments].concat());
     submit(&[]).prints("seen_a: 10\nseen_b: 20");
-    // Run again, it continues and says so.
+    // Run again, it continues and reports it.
     submit(&[]).complains(&["init is skipped", "--init starts over"]).prints("seen_a: 20\nseen_b: 40");
     submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
     // A client that dies in the middle of its steps loses none of them.
@@ -107,7 +106,7 @@ fn trained_variables_are_not_initialised_again() {
     }
     let _nodes = [sandbox.node("ps/0"), sandbox.node("ps/1")];
     submit(&[]).prints("seen_a: 10\nseen_b: 20");
-    // Nothing is fed here, and nothing is left of another run.
+    // Nothing is fed, and no variable is left of another run.
     sandbox.run(&["run", &graph, "--steps", "3"]).prints("seen_a: 3\nseen_b: 6");
     sandbox.run(&["run", &graph, "--init", "--fetch", "read_a"]).prints("0");
     let without = sandbox.file("without.json", r#"{ "version": 1, "nodes": { "y": 2 }, "fetch": ["y"] }"#);

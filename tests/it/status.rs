@@ -1,4 +1,4 @@
-//! What nodes say when they are asked how they fare, and variables that are read and set without a graph.
+//! The status of nodes, and variables that are read and set without a graph.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn a_node_at_work_tells_its_sessions_pieces_variables_and_peers() {
     let ps = status(&sandbox, "ps/0");
     assert_eq!((&ps["task"], &ps["mesh"]), (&"/job:ps/task:0".into(), &sandbox.mesh.clone().into()));
     assert_eq!(ps["version"], env!("CARGO_PKG_VERSION"));
-    // The client has gone, and with it its session; what it made is there.
+    // The client has gone, and with it its session; its resources are kept.
     assert!(wait_until(SOON, || status(&sandbox, "ps/0")["sessions"]["total"] == 0));
     let w = named(items(&ps, "resources"), "name", "w");
     assert_eq!((&w["bytes"], &w["version"], &w["kind"]), (&4000.into(), &1.into(), &"variable".into()));
@@ -58,14 +58,14 @@ fn a_node_at_work_tells_its_sessions_pieces_variables_and_peers() {
     let own = if cfg!(target_os = "linux") { "/unix/" } else { "127.0.0.1" };
     assert!(worker["address"].as_str().unwrap().contains(own), "{worker}");
     assert!(worker["round_trip_us"].as_u64().is_some_and(|us| us < 10_000_000), "{worker}");
-    // A step brings the ps a number from the worker.
+    // A step sends the ps a number from the worker.
     assert!(worker["received_bytes"].as_u64().unwrap() > 20 * 8, "{worker}");
     let limits = ps["limits"].as_array().unwrap();
     assert!(named(limits, "name", "descriptors")["used"].as_u64().unwrap() > 3);
     assert!(named(limits, "name", "memory")["limit"].as_u64().is_some(), "a node has a budget");
     assert_eq!(named(limits, "name", "peers")["used"], ps["peers"]["total"]);
 
-    // While a client runs steps, its session is there, on its master, and the pieces of it on both.
+    // While a client runs steps, its session is listed on its master, and its pieces on both nodes.
     let client = sandbox.start(&["submit", &graph, "--steps", "1000000000", "--every", "100", "--target", "worker/0"]);
     client.next_line(SOON).expect("steps that are done");
     let (first, second) = (status(&sandbox, "worker/0"), status(&sandbox, "worker/0"));
@@ -80,7 +80,7 @@ fn a_node_at_work_tells_its_sessions_pieces_variables_and_peers() {
     assert!(piece["steps"].as_u64().unwrap() >= after["steps"].as_u64().unwrap(), "{piece} {after}");
     assert!(items(&ps, "devices")[0]["busy_share"].as_f64().unwrap() > 0.0, "{ps}");
 
-    // For people, all nodes at once, and nothing broken.
+    // For people, all nodes at once, and no broken lines.
     let text = sandbox.run(&["status"]).expect(0).stdout;
     for part in ["/job:ps/task:0 of mesh", "/job:worker/task:0 of mesh", "STEPS/S", "ROUND TRIP", "float32[1000]"] {
         assert!(text.contains(part), "{part} is not in\n{text}");
@@ -107,7 +107,7 @@ fn variables_are_listed_read_and_set_from_the_command_line() {
     variable(&["get", "ps/0", "n"]).prints("3");
     let got = variable(&["get", "ps/0", "n", "--json"]).expect(0).json();
     assert_eq!((&got["version"], &got["n"]["value"], &got["n"]["dtype"]), (&4.into(), &3.into(), &"int64".into()));
-    // As a file, it can be set to what it was, and steps go on from there.
+    // As a file, it can be set to its old value, and steps continue from there.
     let file = sandbox.path("n.npy").display().to_string();
     variable(&["get", "ps/0", "n", "--out", &file]).prints("");
     sandbox.run(&["submit", &graph, "--steps", "2"]).prints("5");
@@ -159,7 +159,7 @@ fn steps_are_told_to_who_asks_for_them() {
     let _nodes = [sandbox.node("ps/0"), sandbox.node("worker/0")];
     let graph = sandbox.file("counting.json", COUNTING);
     let follower = sandbox.start(&["events", "ps/0", "--steps", "--json"]);
-    // It has asked once when it tells what happened before.
+    // It has made its first request when it prints the earlier events.
     follower.next_line(SOON).expect("the worker was met");
     sandbox.run(&["submit", &graph, "--steps", "3", "--target", "ps/0"]).prints("3");
     let is_last = |line: &str| {

@@ -1,5 +1,5 @@
-//! Strangers at a node's ports: crowds that are silent, slow, or speak TLS. Holders of the key are still served, and a
-//! stranger learns nothing and does not stay.
+//! Unauthenticated peers at a node's ports: crowds that are silent, slow, or speak TLS. Holders of the key are still served,
+//! and an unauthenticated peer learns nothing and does not stay.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,15 +13,15 @@ use rustls::ClientConnection;
 
 use crate::sandbox::{NodeProcess, Running, SPLIT_238, Sandbox, wait_until};
 
-/// As many as once locked others out, when a node counted all of them together.
+/// This number once locked out holders of the key, when a node counted all connections together.
 const CROWD: usize = 300;
-/// Most connections that one crowd makes: those that are closed come again.
+/// Maximum number of connections that one crowd makes: those that are closed are opened again.
 const MOST_VISITS: usize = 6_000;
-/// How long a silent connection may stay, and one that proves nothing, with a margin for a busy machine.
+/// How long a silent connection may stay, and one that does not authenticate, with a margin for a busy machine.
 const SILENCE_ENDS_WITHIN: Duration = Duration::from_secs(2 + 4);
 const HANDSHAKE_ENDS_WITHIN: Duration = Duration::from_secs(5 + 4);
 
-/// What a stranger does once it is connected.
+/// The behaviour of an unauthenticated peer once it is connected.
 #[derive(Clone, Copy, Debug)]
 pub enum Manner {
     /// Nothing.
@@ -42,10 +42,10 @@ impl Manner {
     }
 }
 
-/// A stranger at a port.
+/// An unauthenticated peer at a port.
 struct Visitor {
     socket: TcpStream,
-    /// What it sends a byte at a time.
+    /// The bytes that it sends one at a time.
     rest: std::vec::IntoIter<u8>,
 }
 
@@ -92,7 +92,7 @@ impl Visitor {
     }
 }
 
-/// Does `work` while a crowd is at the port; closed connections come again. Returns how many connected.
+/// Does `work` while a crowd is at the port; closed connections are opened again. Returns the number of connections.
 pub fn during(address: SocketAddr, manner: Manner, work: impl FnOnce()) -> usize {
     let (over, visits) = (AtomicBool::new(false), AtomicUsize::new(0));
     let part_of_crowd = || {
@@ -159,7 +159,7 @@ fn a_stranger_learns_nothing_and_does_not_stay() {
         scope.spawn(|| check(Manner::Slow, HANDSHAKE_ENDS_WITHIN));
         scope.spawn(|| check(Manner::Garbage, SILENCE_ENDS_WITHIN));
     });
-    // What a node of another mesh would send; the node answers only with the end of TLS.
+    // Bytes such as a node of another mesh would send; the node answers only with the end of TLS.
     let mut stream = rustls::StreamOwned::new(tls(), TcpStream::connect(address).unwrap());
     stream.sock.set_read_timeout(Some(HANDSHAKE_ENDS_WITHIN)).unwrap();
     stream.write_all(&[7; 32]).unwrap();
@@ -235,7 +235,7 @@ fn a_client_makes_no_key() {
         sandbox.run(command).expect(4).complains(&["no key of mesh", "keys/", "meshtf node --name", "meshtf join"]);
     }
     assert!(!sandbox.path("keys").exists());
-    // A key that is made while a client looks for it is found: `meshtf node … & meshtf submit …`.
+    // A key that is made while a client waits for it is found: `meshtf node … & meshtf submit …`.
     let client = sandbox.start(&["ps", "--json", "--no-mdns"]);
     let node = sandbox.node("local/0");
     let told = sandbox.mesh.as_str();
@@ -243,7 +243,7 @@ fn a_client_makes_no_key() {
     let ended = client.end();
     assert!([0, 4].contains(&ended.code()), "{}", ended.stderr);
     sandbox.run(&["ps"]).expect(0);
-    // A second node has nothing new to tell.
+    // A second node has nothing new to report.
     let other = sandbox.node("local/1");
     assert!(!other.process.stderr().contains("is new"), "{}", other.process.stderr());
 }
@@ -277,7 +277,7 @@ fn a_graph_runs_as_soon_as_its_tasks_are_up() {
     let text =
         SPLIT_238.replace("/job:local/task:0", "/job:ps/task:0").replace("/job:local/task:1", "/job:worker/task:2");
     for _ in 0..3 {
-        // Only the key is shared and nobody uses mDNS: everybody knows worker/1 and no other.
+        // Only the key is shared and mDNS is off: every node knows worker/1 and no other.
         let first = Sandbox::new();
         let middle = first.node_with("worker/1", &["--no-mdns"]);
         let ticket = first.run(&["ticket", "--no-mdns"]).expect(0).stdout;

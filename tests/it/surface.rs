@@ -1,4 +1,4 @@
-//! What a user sees of a working mesh: the node's line, `submit`, `ps`, `plan`, tickets, exit codes.
+//! The commands on a working mesh: the node's line, `submit`, `ps`, `plan`, tickets, exit codes.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn values_come_from_tables_and_text() {
     let table = sandbox.file("t.csv", "a,b\n1,2.5\n3,4\n");
     let text = sandbox.file("t.txt", "one\nthree\n");
     let run = |fetch: &str, feed: String| sandbox.run(&["run", &graph, "--fetch", fetch, "--feed", &feed]);
-    // A column is a vector, and a matrix where a placeholder takes that alone.
+    // A column is a vector, and a matrix where a placeholder takes only that.
     run("y", format!("x=@{table}:b")).prints("[[5.]\n [8.]]");
     run("z", format!("any=@{table}:b")).prints("[5. 8.]");
     run("z", format!("any=@{table}")).prints("[[2. 5.]\n [6. 8.]]");
@@ -140,7 +140,7 @@ fn a_node_stops_at_once_on_a_signal() {
         let told = std::time::Instant::now();
         node.process.signal(signal);
         node.process.end_within(Duration::from_secs(10)).expect(0);
-        // One second is promised; a busy machine gets another.
+        // The promised limit is one second; a busy machine gets another.
         assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
     }
 }
@@ -177,7 +177,7 @@ fn without_a_mesh_the_exit_code_says_so() {
     // A machine with the key, and a mesh without nodes.
     sandbox.run(&["ticket", "--no-mdns"]).expect(0);
     sandbox.run(&["submit", &graph, "--timeout", "0.2"]).expect(4).complains(&["no node", "0.2 s"]);
-    // And no network is needed for this.
+    // Nor does this need a network.
     sandbox.run(&["run", &graph]).prints("238");
 }
 
@@ -191,7 +191,7 @@ fn a_task_that_is_down_is_a_mesh_error() {
     // A port that another node listens on is refused, not shared with it.
     let address = zero.address().to_owned();
     sandbox.run(&["node", "--name", "local/1", "--listen", &address]).expect(4).complains(&["cannot listen on"]);
-    // An invalid name leaves nothing behind, inside the home folder or elsewhere.
+    // An invalid name leaves no files behind, inside the home folder or elsewhere.
     let outside = format!("meshtf-outside-{}", std::process::id());
     sandbox.run(&["node", "--name", "local/1", "--mesh", &format!("../../{outside}")]).expect(2);
     assert!(!sandbox.path(&format!("../{outside}")).exists());

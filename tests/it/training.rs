@@ -1,4 +1,4 @@
-//! `meshtf train` as people run it: on nodes, killed, interrupted, resumed.
+//! `meshtf train` on nodes: killed, interrupted, resumed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::sandbox::{Running, Sandbox, project, wait_until};
 use meshtf_testing::means::{Means, missing};
 
-/// A line of a training comes within this.
+/// The limit for the next line of a training.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
 
-/// The example, beside its data, with more in its section `train`.
+/// The example with its data, and more in its section `train`.
 fn example(sandbox: &Sandbox, train: &str) -> String {
     sandbox.file("circle.csv", std::fs::read(project("examples/circle.csv")).unwrap());
     let graph = std::fs::read_to_string(project("examples/circle.json")).unwrap();
@@ -67,7 +67,7 @@ fn what_was_killed_or_interrupted_goes_on_as_if_it_had_not_been() {
 
     for dir in [&killed, &stopped] {
         let last = last_state(dir);
-        // On to a step that the other training goes to as well.
+        // To a step that the other training reaches as well.
         let steps = (last + 500).to_string();
         start(with(dir, &["--resume", "--steps", &steps])).end().expect(0);
         let other = dir.clone() + "_whole";
@@ -83,8 +83,8 @@ fn last_state(folder: &str) -> u64 {
     steps.max().expect("a state was saved")
 }
 
-/// For a while, nodes keep the session of a client that was killed, since it may come back: what that still runs is not to meet
-/// what continues it.
+/// For a while, nodes keep the session of a client that was killed, since it may come back: steps of that session must not mix
+/// with those of its continuation.
 #[test]
 fn what_continues_on_nodes_at_once_is_alone_there() {
     let sandbox = Sandbox::new();
@@ -208,11 +208,11 @@ fn each_worker_reads_its_own_file_and_one_that_has_another_is_named() {
 
 #[test]
 fn data_that_is_larger_than_memory_takes_little_of_it() {
-    /// What the process may take at most: a quarter of what its files have.
+    /// The most memory of the process: a quarter of the size of its files.
     const MOST_KB: u64 = 360_000;
     const ROWS: usize = 40_000;
     let sandbox = Sandbox::new();
-    // 1.3 GB of zeros, which take no room on the disk.
+    // 1.3 GB of zeros, which take no space on the disk.
     let mut header = format!(r#"{{"x":{{"dtype":"F32","shape":[{ROWS},8192],"data_offsets":[0,{}]}}}}"#, ROWS * 32_768);
     header.insert_str(0, std::str::from_utf8(&(header.len() as u64).to_le_bytes()).unwrap());
     let x = sandbox.file("x.safetensors", &header);

@@ -1,4 +1,4 @@
-//! `meshtf node --web`: the page, what it follows, and the metrics; who may look, and who may not.
+//! `meshtf node --web`: the page, the events that it follows, and the metrics; accepted and refused requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ fn address(node: &NodeProcess) -> SocketAddr {
     node.said("web").parse().expect("an address")
 }
 
-/// Sends a request for a path; the connection, to read the answer from.
+/// Sends a request for a path; returns the connection, to read the answer from.
 fn ask(address: SocketAddr, path: &str, headers: &str) -> TcpStream {
     ask_by("GET", address, path, headers)
 }
@@ -63,7 +63,7 @@ fn the_page_follows_the_mesh_and_prometheus_reads_the_node() {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
 
-    // Events come by themselves, one a line, with an empty line behind.
+    // Events arrive without further requests, one per line, each followed by an empty line.
     let events = BufReader::new(ask(web, "/events", "")).lines().map(|line| line.expect("it goes on"));
     let pictures: Vec<Value> =
         events.filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).take(2).collect();

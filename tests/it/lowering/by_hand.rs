@@ -1,4 +1,4 @@
-//! Operations that no file records: what they answer was calculated by hand, or they are refused.
+//! Operations without a recording: their answers were calculated by hand, or they are refused.
 
 use burn_ir::{
     BaseOperationIr, CastOpIr, CustomOpIr, DequantizeOpIr, FloatOperationIr, GatherNdOpIr, InterpolateBackwardOpIr,
@@ -66,7 +66,7 @@ async fn what_is_not_recorded_answers_as_calculated() {
         let got = run(&cluster, std::slice::from_ref(&operation), &inputs, &[TensorId::new(9)], false).await;
         assert_eq!(got.unwrap(), [wanted], "{}", name(&operation));
     }
-    // An index beyond its dim fails even where a product is scattered, for which positions are counted through.
+    // An index beyond its dim fails even where a product is scattered, for which positions are linearized.
     let product = OperationIr::BaseFloat(BaseOperationIr::ScatterNd(scatter(Burn::F32, Update::Mul)));
     let data = [Tensor::from([[1f32; 2]; 3]), Tensor::from([[0], [3]]), Tensor::from([[2f32; 2]; 2])];
     let inputs: Vec<(TensorId, Tensor)> = (0..).map(TensorId::new).zip(data).collect();
@@ -74,7 +74,7 @@ async fn what_is_not_recorded_answers_as_calculated() {
     assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
 }
 
-/// Whatever number of elements a product is scattered into.
+/// For any number of elements that a product is scattered into.
 #[test]
 fn products_are_scattered_into_large_tensors() {
     let dims = &[1 << 25];
@@ -89,7 +89,7 @@ fn products_are_scattered_into_large_tensors() {
     lowering.operation(&OperationIr::BaseFloat(BaseOperationIr::ScatterNd(scatter))).unwrap();
 }
 
-/// Axes that would take a matrix of more than 2^22 elements.
+/// Axes that would need a matrix of more than 2^22 elements.
 #[tokio::test]
 async fn long_axes_are_resized() {
     const LONG: usize = 6000;
@@ -111,7 +111,7 @@ async fn long_axes_are_resized() {
             out: ir(9, Burn::F32, long),
         },
     );
-    // Each element of the shorter one lies in the middle between two of the longer one.
+    // Each element of the shorter one is in the middle between two of the longer one.
     let counted = |dims: &[usize], value: fn(usize) -> f32| {
         Tensor::from_vec(dims.to_vec(), (0..dims.iter().product()).map(value).collect::<Vec<f32>>())
     };

@@ -1,4 +1,4 @@
-//! The loss of connectionist temporal classification, and its gradient, against the sum over all paths.
+//! The loss of connectionist temporal classification, and its gradient, compared with the sum over all paths.
 
 use burn_ir::{CtcLossBackwardOpIr, CtcLossOpIr, ModuleOperationIr, OperationIr, TensorId, TensorIr};
 use burn_std::{DType as Burn, Shape};
@@ -13,7 +13,7 @@ use super::run;
 const STEPS: usize = 4;
 const CLASSES: usize = 3;
 
-/// A batch of examples: how many steps of each count, its targets and how many of those are labels.
+/// A batch of examples: the number of counted steps of each, its targets and the number of those that are labels.
 struct Batch {
     blank: usize,
     lengths: Vec<i32>,
@@ -22,7 +22,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Numbers that are no logarithms of probabilities that add up to 1: the loss does not ask for that.
+    /// Numbers that are not logarithms of probabilities that add up to 1: the loss does not require that.
     fn log_probs(&self) -> Vec<f64> {
         (0..STEPS * self.lengths.len() * CLASSES).map(|i| -0.25 - ((i * 7) % 11) as f64 / 8.0).collect()
     }
@@ -112,8 +112,8 @@ async fn the_loss_counts_all_paths() {
         let near = |(&x, &y): (&f32, &f64)| f64::from(x) == y || (f64::from(x) - y).abs() < 1e-5;
         assert!(got.len() == wanted.len() && got.iter().zip(wanted).all(near), "{got:?}, wanted {wanted:?}");
     };
-    // Two labels, one, none; twice the same, which takes three steps, in three and in two; more than there are steps; no step and
-    // too many. Targets that do not count are no classes.
+    // Two labels, one, none; twice the same, which needs three steps, in three and in two; more than the steps; no step and too
+    // many. Targets that do not count are not classes.
     let lengths = vec![4, 3, 4, 3, 2, 1, 0, 9];
     let labels = vec![2, 1, 0, 2, 2, 2, 1, 2];
     let targets = |a: i32, b: i32| {

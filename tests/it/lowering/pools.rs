@@ -16,7 +16,7 @@ use meshtf_lowering::{Lowering, Scalars};
 const GRADIENT: u64 = 1000;
 const ANSWER: u64 = 1001;
 
-/// The gradient of a pool, and how far apart the elements under its window are.
+/// The gradient of a pool, and the distance of the elements under its window.
 fn gradient_of(operation: &OperationIr) -> Option<(OperationIr, usize)> {
     let like = |other: &TensorIr, id| TensorIr { id, status: TensorStatus::NotInit, ..other.clone() };
     let OperationIr::Module(operation) = operation else { return None };

@@ -1,4 +1,4 @@
-//! Random tensors, whose numbers are not burn's: their distributions, and that they depend on the seed alone.
+//! Random tensors, whose numbers differ from burn's: their distributions, and that they depend on the seed alone.
 
 use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, RandomOpIr, TensorId, TensorIr};
 use burn_std::{DType as Burn, Distribution, Shape};

@@ -1,4 +1,4 @@
-//! Which operations burn has, and those of which there is no record.
+//! The operations of burn, and those without a recording.
 
 use serde::de::DeserializeOwned;
 
@@ -7,7 +7,7 @@ use burn_ir::{
     NumericOperationIr,
 };
 
-/// Operations that no file records, and why.
+/// Operations without a recording, and why.
 pub const UNRECORDED: &[(&str, &str)] = &[
     ("Float::Random", "its numbers differ by design"),
     ("NumericInt::IntRandom", "its numbers differ by design"),
