@@ -1,7 +1,7 @@
-//! meshtf compared with burn and NumPy: kernels, graphs of tiny ops, and allocations; and how fast gradients are added.
+//! meshtf compared with burn and NumPy: kernels, graphs of tiny ops, and allocations; and the time to add gradients.
 //!
-//! Prints tables; needs no harness. `cargo bench --bench kernels`, or with a word to run only what has it in its name.
-//! What is compared runs alternately, and the best of each counts, so that other load on the machine affects all alike.
+//! Prints tables; needs no harness. `cargo bench --bench kernels`, or with a word to run only the rows whose names contain it.
+//! Compared calls run alternately, and the best time of each counts, so that other load on the machine affects all alike.
 
 #[path = "kernels/allocations.rs"]
 mod allocations;
@@ -25,7 +25,7 @@ use meshtf_engine::adapters::BackendChoice;
 #[global_allocator]
 static ALLOCATOR: counted::Counting = counted::Counting;
 
-/// Seconds for the comparison in one row, and for NumPy for each of its own.
+/// Seconds for the comparison in one row, and for each of NumPy's measurements.
 const SECONDS: f64 = 2.0;
 
 fn main() {

@@ -1,8 +1,8 @@
 //! The costs of a mesh, as ratios within one run: a table, never a timed test.
 //!
-//! `cargo bench --bench mesh`. Each figure is next to its baseline, measured in the same run on the same machine: a
-//! step and a round trip on raw TCP, a tensor from task to task and TLS on a plain socket, a tiny op and burn called
-//! directly. Peers are processes of their own: this program starts `meshtf node`s and copies of itself.
+//! `cargo bench --bench mesh`. Each figure is next to its baseline, measured in the same run on the same machine: a step and a
+//! round trip on raw TCP, a tensor from task to task and TLS on a plain socket, a tiny op and burn called directly. Peers are
+//! separate processes: this program starts `meshtf node`s and copies of itself.
 
 #[path = "mesh/baseline.rs"]
 mod baseline;

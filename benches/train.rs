@@ -1,8 +1,8 @@
 //! The cost of a training step: the documents' y = e^x program, whole, cut into layers, and data-parallel.
 //!
 //! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `trainer`, `mirrored`, `network`, `memory`) to run
-//! only what has it in its name. A table, never a timed test. Each task but the master is a `meshtf node` process; the client
-//! is in the master's.
+//! only the rows whose names contain it. A table, never a timed test. Each task but the master is a `meshtf node` process; the
+//! client is in the master's.
 
 #[path = "train/exchange.rs"]
 mod exchange;

@@ -1,4 +1,4 @@
-//! The allocations of an op in a step that has run before: its output, and what a value costs besides its elements.
+//! The allocations of an op in a step that has run before: its output, and the cost of a value in addition to its elements.
 
 use std::hint::black_box;
 
@@ -88,7 +88,7 @@ fn steps(choice: BackendChoice, op: &str, inputs: usize, elements: usize) -> Cou
 /// Rows, inputs and outputs of the training.
 const TRAINED: [usize; 3] = [32, 16, 8];
 
-/// The computation of [`training`], by burn: its values come in, and its loss goes out, each step.
+/// The computation of [`training`], by burn: each step takes its values and returns its loss.
 fn direct_train<B: Backend>() -> Count {
     let [rows, inputs, outputs] = TRAINED;
     let (feed, target) = (numbers(&[rows, inputs]), numbers(&[rows, outputs]));
@@ -109,7 +109,7 @@ fn direct_train<B: Backend>() -> Count {
     counted(|| (0..TIMES).for_each(|_| step()))
 }
 
-/// Steps of training, including what the device does around them.
+/// Steps of training, including the device's overhead.
 fn train(choice: BackendChoice) -> Count {
     let stepper = Stepper::open(choice);
     let [rows, inputs, outputs] = TRAINED;

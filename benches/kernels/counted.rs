@@ -37,28 +37,28 @@ fn count(bytes: usize) {
     }
 }
 
-// SAFETY: all of it is the other allocator's own.
+// SAFETY: every call is forwarded to the other allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's promises are passed on.
         unsafe { Allocator.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's promises are passed on.
         unsafe { Allocator.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's promises are passed on.
         unsafe { Allocator.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size.saturating_sub(layout.size()));
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's promises are passed on.
         unsafe { Allocator.realloc(block, layout, size) }
     }
 }

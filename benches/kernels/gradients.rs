@@ -1,4 +1,4 @@
-//! How long it takes to add the gradients of a large graph, and to plan a training beside its model, without running anything.
+//! The time to add the gradients of a large graph, and to plan a training as well as its model, without running anything.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ const LAYERS: usize = 2000;
 /// Dense layers of the model that is planned.
 const DENSE: usize = 300;
 
-/// Prints both.
+/// Prints both times.
 pub fn report() {
     added();
     plans();
@@ -36,7 +36,7 @@ fn added() {
     println!("gradients of {} nodes, {added} added: {:.1} ms (aim: under 200)", 5 * LAYERS + 2, best * 1e3);
 }
 
-/// Prints how long the plans of a loss and of a step that trains take, the least of some turns each.
+/// Prints the time to plan a loss and a training step, the least of some turns each.
 fn plans() {
     let m = Model::new();
     let mut last = m.placeholder("x", DType::F32, [None, Some(4)]);
@@ -72,7 +72,7 @@ fn plans() {
     );
 }
 
-/// Products, biases, activations and sums, one behind the other.
+/// Products, biases, activations and sums in a chain.
 fn layers() -> Graph {
     let mut g = GraphBuilder::new();
     let mut build = || -> meshtf::Result<()> {

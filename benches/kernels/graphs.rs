@@ -13,7 +13,7 @@ use meshtf::tensor::{DType, PartialShape, Tensor};
 use meshtf_engine::adapters::{BackendChoice, cpu};
 use meshtf_exec::{Device, Pushed, Resources, Sink};
 
-/// A node, its attributes beside its inputs.
+/// A node with its attributes and inputs.
 pub fn node<const N: usize>(name: &str, op: &str, inputs: &[&str], attrs: [(&str, Attr); N]) -> NodeDef {
     let inputs = inputs.iter().map(|&input| input.to_owned()).collect();
     NodeDef { name: name.into(), op: op.into(), inputs, attrs: Attrs::from(attrs), ..NodeDef::default() }

@@ -1,10 +1,10 @@
-//! What NumPy takes for the same computations, if there is a Python with it.
+//! NumPy's time for the same computations, if a Python with NumPy exists.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Seconds by measurement; or why there are none.
+/// Seconds by measurement; or the reason why there are none.
 pub struct Numpy(Result<HashMap<String, f64>, String>);
 
 impl Numpy {

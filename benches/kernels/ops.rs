@@ -77,7 +77,7 @@ impl Table {
                 op: "Conv2D",
                 attrs: Attrs::from([("strides", Attr::Ints(vec![1; 4])), ("padding", Attr::Str(b"SAME".to_vec()))]),
                 inputs: vec![numbers(&[batch, side, side, channels]), numbers(&[3, 3, channels, made])],
-                // burn is given what it likes best: NCHW and OIHW.
+                // burn gets its preferred layouts: NCHW and OIHW.
                 direct_inputs: [numbers(&[batch, channels, side, side]), numbers(&[made, channels, 3, 3])],
             };
             self.compare::<B, 2>(choice, &name, case, |[image, filter]| {
@@ -105,7 +105,7 @@ impl Table {
         self.reductions::<B>(choice);
     }
 
-    /// As attention, normalisation and distances broadcast.
+    /// The broadcasts of attention, normalisation and distances.
     fn broadcasts<B: Backend>(&self, choice: BackendChoice) {
         for (name, whole, part) in [
             ("add a mask to 8x12x128x128", [8, 12, 128, 128], [8, 1, 1, 128]),
@@ -166,7 +166,7 @@ impl Table {
         self.row(case.name, choice, burn, ours);
     }
 
-    /// An addition that overwrites its left input, which nobody else holds.
+    /// An addition that overwrites its left input, which has no other owner.
     fn add_in_place<B: Backend>(&self, choice: BackendChoice, name: &str, dims: &[usize]) {
         if !name.contains(&self.wanted) {
             return;

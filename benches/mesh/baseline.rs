@@ -17,7 +17,7 @@ use crate::measure::{Spread, time_each};
 const ECHO: &str = "--serve-echo";
 const SINK: &str = "--serve-sink";
 const UNIX_SINK: &str = "--serve-unix-sink";
-/// Most bytes that a sink takes at a time.
+/// Maximum number of bytes that a sink takes at a time.
 const SINK_BYTES: usize = 64 << 20;
 
 /// Plays a role in a child process; returns whether `role` is one.
@@ -209,7 +209,7 @@ fn client_config() -> ClientConfig {
         .with_no_client_auth()
 }
 
-/// A baseline on loopback authenticates nobody, which makes no difference once the connection is open.
+/// A baseline on loopback authenticates no peer, which makes no difference once the connection is open.
 #[derive(Debug)]
 struct Anybody;
 

@@ -8,7 +8,7 @@ pub struct Spread {
     pub p99: Duration,
 }
 
-/// Sorts and picks.
+/// Sorts the times and picks the two.
 pub fn spread(mut times: Vec<Duration>) -> Spread {
     times.sort_unstable();
     Spread { p50: times[times.len() / 2], p99: times[times.len() * 99 / 100] }
@@ -32,7 +32,7 @@ pub fn time_each(rounds: usize, mut call: impl FnMut()) -> Spread {
 /// CPU seconds a process has used, in user and kernel mode.
 pub fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The second field is the program's name in brackets and may hold anything; what is wanted stands behind it.
+    // The second field is the program's name in brackets and may contain any character; the wanted fields follow it.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |i: usize| fields.get(i).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) + ticks(12)) / 100.0

@@ -1,4 +1,4 @@
-//! Nodes in processes of their own.
+//! Nodes in separate processes.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use meshtf::BackendChoice;
 use meshtf::device::Task;
 use meshtf::node::{Node, NodeConfig};
 
-/// A `meshtf node` in a process of its own.
+/// A `meshtf node` in a separate process.
 pub struct Peer {
     child: Child,
-    /// From the start of the process to the line that says it serves.
+    /// The time from the start of the process to the line that it serves.
     pub served_after: Duration,
 }
 
@@ -62,7 +62,7 @@ pub fn home(name: &str) -> PathBuf {
     home
 }
 
-/// This process as `own`, and the other tasks as processes of their own, all in the home folder `name`.
+/// This process as `own`, and the other tasks as separate processes, all in the home folder `name`.
 pub async fn cluster(name: &str, own: Task, others: &[Task]) -> (Vec<Peer>, Node) {
     cluster_over(name, own, others, true).await
 }

@@ -15,7 +15,7 @@ impl Report {
         Report { baseline, rows: Vec::new() }
     }
 
-    /// What was measured, its figure, the baseline's, and their ratio; `aim` is the project's target.
+    /// The name of a measurement, its figure, the baseline's, and their ratio; `aim` is the project's target.
     pub fn row(&mut self, what: &str, figure: String, baseline: String, ratio: Option<f64>, aim: &str) {
         let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
         eprintln!("measured: {what}: {figure}");

@@ -28,7 +28,7 @@ async fn two_tasks(name: &str, graph: Graph) -> (Vec<Peer>, Node, Session) {
     (peers, node, session)
 }
 
-/// How soon a node serves, and what it holds when idle.
+/// The time until a node serves, and its memory when idle.
 pub fn start(report: &mut Report) {
     let home = home("start");
     let mut times: Vec<Duration> = (0..5).map(|_| Peer::start("local/0", &home).served_after).collect();
@@ -91,7 +91,8 @@ pub async fn split_step(report: &mut Report) {
     node.close().await;
 }
 
-/// Tensors from task 1 to task 0, through shared memory beside a bare Unix socket, and over TCP beside TLS on a plain socket.
+/// Tensors from task 1 to task 0, through shared memory compared with a bare Unix socket, and over TCP compared with TLS on a
+/// plain socket.
 pub async fn transfer(report: &mut Report) {
     for (size, bytes, aim) in [("64 MB", TENSOR_BYTES, "at least 5 GB/s"), ("4 MB", 4 << 20, "")] {
         let what = format!("{size} tensor from task to task of one user, beside a bare Unix socket");
@@ -101,7 +102,7 @@ pub async fn transfer(report: &mut Report) {
     moved(report, what, TENSOR_BYTES, false, baseline::BareTls::connect(TENSOR_BYTES), "at least 0.85 of it").await;
 }
 
-/// A constant from task 1 to task 0, and as many bytes through `bare`.
+/// A constant from task 1 to task 0, and the same number of bytes through `bare`.
 async fn moved(report: &mut Report, what: &str, bytes: usize, local: bool, mut bare: impl Bare, aim: &str) {
     let mut graph = GraphBuilder::new();
     let big = Tensor::from_vec([bytes / 4], vec![1.5f32; bytes / 4]);
@@ -112,7 +113,7 @@ async fn moved(report: &mut Report, what: &str, bytes: usize, local: bool, mut b
     let graph = graph.finish().expect("a graph");
     let session = node.session(graph, None, SessionOptions::default()).await.expect("a session");
 
-    // In turns, so that what else the machine does falls on both.
+    // In turns, so that other load on the machine affects both.
     session.run(&[], &["size"], &[]).await.expect("a step");
     bare.move_once();
     let (here, there, sink) = (std::process::id(), peers[0].id(), bare.peer());

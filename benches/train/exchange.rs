@@ -1,5 +1,5 @@
-//! The baseline of mirrored training: two processes that send each other as many bytes at once, over a bare Unix socket, as
-//! processes of one user on one machine speak.
+//! The baseline of mirrored training: two processes that send each other the same number of bytes at once, over a bare Unix
+//! socket, which is the transport between processes of one user on one machine.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +10,7 @@ use crate::mirrored::BYTES;
 
 const ROLE: &str = "--serve-exchange";
 
-/// The other end, which is a process of its own.
+/// The other end, which is a separate process.
 pub struct Pair {
     child: Child,
     stream: UnixStream,
@@ -33,7 +33,7 @@ impl Pair {
         Pair { child, stream, payload: vec![3; BYTES], room: vec![0; BYTES], path }
     }
 
-    /// Sends the bytes, and takes as many at the same time.
+    /// Sends the bytes, and receives the same number at the same time.
     pub fn exchange(&mut self) {
         assert!(exchange(&self.stream, &self.payload, &mut self.room), "the other end is there");
     }
@@ -60,7 +60,7 @@ pub fn serve(role: &str, path: &Path) -> bool {
     true
 }
 
-/// Sends the bytes, and takes as many at the same time. Returns whether the other end did so too.
+/// Sends the bytes, and receives the same number at the same time. Returns whether the other end did so too.
 pub fn exchange<S: Sync>(stream: &S, payload: &[u8], room: &mut [u8]) -> bool
 where
     for<'a> &'a S: Read + Write,

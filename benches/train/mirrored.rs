@@ -1,4 +1,4 @@
-//! Mirrored training of two workers: how many bytes of gradients they move both ways, beside a bare pair of sockets.
+//! Mirrored training of two workers: the bytes of gradients that they move both ways, compared with a bare pair of sockets.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ use crate::report::Report;
 /// The variables, and the elements of each: 64 MB in all.
 const VARIABLES: usize = 16;
 const ELEMENTS: usize = 1 << 20;
-/// Bytes of gradients that each worker sends in a step, and takes.
+/// Bytes of gradients that each worker sends and receives in a step.
 pub const BYTES: usize = VARIABLES * ELEMENTS * 4;
-/// Each figure is the best of this many rounds of so many steps: other load on the machine can only slow it down.
+/// Each figure is the best of this many rounds of `STEPS` steps: other load on the machine can only slow it down.
 const ROUNDS: usize = 4;
 const STEPS: usize = 8;
 
@@ -52,7 +52,7 @@ pub async fn speed(report: &mut Report) {
         Some(own / other),
         "at least 0.8",
     );
-    // Who computes and copies with the same processors cannot do both at once.
+    // Processors that both compute and copy cannot do both at once.
     let exchange = mirrored.saturating_sub(Duration::from_secs_f64(alone));
     let own = rate(exchange);
     report.row(
@@ -66,7 +66,7 @@ pub async fn speed(report: &mut Report) {
     node.close().await;
 }
 
-/// What a worker by itself, which exchanges nothing, computes in the same step, in seconds of one processor.
+/// The computation of a single worker, which exchanges nothing, in the same step, in seconds of one processor.
 async fn alone() -> f64 {
     let job = model(1);
     let (peers, node) = cluster("mirrored-alone", Task::new("worker", 0), &[]).await;
@@ -86,7 +86,7 @@ async fn alone() -> f64 {
     best
 }
 
-/// A model of which a step computes little else than gradients: the sum of all elements, times the mean of the batch.
+/// A model whose step computes little but gradients: the sum of all elements, times the mean of the batch.
 fn model(workers: usize) -> TrainingGraph {
     let mut g = GraphBuilder::new();
     let x = g.placeholder("x", DType::F32, [None]).expect("a placeholder");
@@ -108,7 +108,7 @@ fn model(workers: usize) -> TrainingGraph {
     job(g.finish().expect("a graph"), &sections, &parts, STEPS, false).expect("a training")
 }
 
-/// How long so many steps take, whose batches are there.
+/// The duration of `STEPS` steps whose batches are in the queues.
 async fn steps(session: &Session, job: &TrainingGraph) -> Duration {
     for queue in &job.queues {
         let rows = 2 / job.queues.len();

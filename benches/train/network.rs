@@ -1,9 +1,9 @@
-//! Mirrored training of an MLP by two workers with 1 Gbit/s between them, beside what that link allows.
+//! Mirrored training of an MLP by two workers with 1 Gbit/s between them, compared with the capacity of that link.
 //!
-//! Each worker is in a network namespace of its own (Linux, as root, with iproute2's `ip` and `tc`); without these the row is
-//! left out, and why is said. The worker of the first namespace is a copy of this program, which measures. What the link allows
-//! is what a bare TCP socket makes of it, by turns with the training: on a link that drops what is too much, that is less than
-//! its rate.
+//! Each worker is in a separate network namespace (Linux, as root, with iproute2's `ip` and `tc`); without these the row is
+//! omitted and the reason printed. The worker of the first namespace is a copy of this program, which measures. The capacity of
+//! the link is measured with a bare TCP socket, by turns with the training: on a link that drops the excess, it is less than
+//! the link's rate.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use crate::report::Report;
 const ROLE: &str = "--serve-network";
 /// The other end of the bare socket.
 const BARE_ROLE: &str = "--serve-bare-network";
-/// Where it says, in the home folder, at which address it listens.
+/// The file in the home folder with its address.
 const BARE_FILE: &str = "bare";
 /// The link's rate each way, as `tc` takes it.
 const RATE: &str = "1gbit";
@@ -115,7 +115,7 @@ pub fn speed(report: &mut Report) {
     );
 }
 
-/// A copy of this program that ends with this.
+/// A copy of this program that ends with this value.
 struct Other(Child);
 
 impl Drop for Other {
@@ -146,7 +146,7 @@ fn gradient_bytes() -> usize {
 fn serve_bare(home: &Path) {
     let listener = TcpListener::bind((ADDRESSES[1], 0)).expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
-    // In one step, since the other end reads it as soon as it is there.
+    // Written in one step, since the other end reads the file as soon as it exists.
     std::fs::write(home.join("bare.new"), address).expect("a file in the home folder");
     std::fs::rename(home.join("bare.new"), home.join(BARE_FILE)).expect("a file in the home folder");
     let (stream, _) = listener.accept().expect("the bench connects");
@@ -166,7 +166,7 @@ fn bare_stream(home: &Path) -> TcpStream {
 }
 
 /// Prints the seconds of a step, the bytes that this worker sent in it, the seconds in which a bare socket exchanges the
-/// gradients, and those in which one worker computes what both do, on the cores that both have.
+/// gradients, and those in which one worker computes the work of both, on the cores of both.
 async fn measure(home: &Path) {
     let (own, other) = (Task::new("worker", 0), Task::new("worker", 1));
     let config = NodeConfig {
@@ -208,7 +208,7 @@ struct Training {
 }
 
 impl Training {
-    /// Of so many workers, which share the batch of both.
+    /// A training with `workers` workers, which share the batch of both.
     async fn open(node: &Node, workers: usize) -> Training {
         let job = model(workers);
         let session = node.session(job.graph.clone(), None, SessionOptions::default()).await.expect("a session");
@@ -222,7 +222,7 @@ impl Training {
         training
     }
 
-    /// The mean of some steps, whose batches are there.
+    /// The mean time of some steps whose batches are in the queues.
     async fn step_seconds(&self) -> f64 {
         let [inputs, .., classes] = LAYERS;
         for queue in &self.job.queues {
@@ -240,7 +240,7 @@ impl Training {
     }
 }
 
-/// The MLP, and its training by so many workers.
+/// The MLP, and its training by `workers` workers.
 fn model(workers: usize) -> TrainingGraph {
     let mut g = GraphBuilder::new();
     let [inputs, .., classes] = LAYERS;
@@ -273,7 +273,7 @@ fn model(workers: usize) -> TrainingGraph {
     job(g.finish().expect("a graph"), &sections, &parts, STEPS, false).expect("a training")
 }
 
-/// Bytes that left through the cable so far, with all headers.
+/// Bytes sent over the cable so far, with all headers.
 fn sent_bytes() -> f64 {
     let counter = std::fs::read_to_string("/sys/class/net/mtf0/statistics/tx_bytes").expect("the cable's counters");
     counter.trim().parse().expect("a number")

@@ -44,7 +44,7 @@ impl Program {
         }
     }
 
-    /// Each layer on a task of its own.
+    /// Each layer on a separate task.
     pub fn model() -> Program {
         let placeholders = ("Placeholder", "Placeholder_1");
         Program {
@@ -74,7 +74,7 @@ impl Program {
         }
     }
 
-    /// The initial weights: values that are fed in place of the random initialisers' own.
+    /// The initial weights: values that are fed instead of those of the random initialisers.
     pub fn initial(&self) -> Vec<(&'static str, Tensor)> {
         let mut numbers = Numbers::new(1);
         [("W1", [1, 16]), ("W2", [16, 32]), ("W3", [32, 1])]
@@ -164,9 +164,9 @@ fn spread(nodes: Vec<NodeDef>, towers: &[String]) -> Vec<NodeDef> {
                 spread.push(NodeDef { device, ..renamed(&node, tower) });
             }
         } else if node.name.starts_with(OTHER_TOWER) || input.starts_with(OTHER_TOWER) {
-            // The second worker's part, and what gives its gradients to the average.
+            // The second worker's part, and the nodes that pass its gradients to the average.
         } else if input.starts_with(TOWER) {
-            // What gives a gradient to the average: one for each worker, all along the same axis.
+            // The nodes that pass a gradient to the average: one for each worker, all along the same axis.
             for tower in towers {
                 let mut copy = renamed(&node, tower);
                 copy.name = format!("{tower}{}", node.name);

@@ -1,4 +1,4 @@
-//! How fast the program trains, whether it learns, and how much memory it uses.
+//! The training rate of the program, its loss, and its memory.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! The documents' program by a trainer, which sends batches ahead to the workers, beside the graph that is written by hand and
-//! fed once.
+//! The documents' program by a trainer, which sends batches ahead to the workers, compared with the graph that is written by
+//! hand and fed once.
 
 use std::time::Instant;
 
