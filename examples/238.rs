@@ -1,4 +1,4 @@
-//! 238 on two tasks, from Rust: this program is `local/0`, and a `meshtf node --name local/1` runs beside it.
+//! 238 on two tasks, from Rust: this program is `local/0`, and a `meshtf node --name local/1` runs in parallel.
 //!
 //! `cargo run --release --example 238` runs both tasks in this process; with `-- --mesh` it joins the mesh instead.
 

@@ -1,4 +1,4 @@
-//! A classifier of two layers, each on a task of its own: is a point inside of a circle or not?
+//! A classifier of two layers, each on a separate task: is a point inside a circle or not?
 
 use meshtf::BackendChoice;
 use meshtf::LocalCluster;
@@ -14,7 +14,7 @@ async fn main() -> meshtf::Result<()> {
     Ok(())
 }
 
-/// Trains the classifier; its accuracy on the points it was trained with.
+/// Trains the classifier; returns its accuracy on the points of the training.
 pub async fn accuracy() -> meshtf::Result<f32> {
     let m = Model::new();
     let x = m.placeholder("x", DType::F32, [None, Some(2)]);

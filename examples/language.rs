@@ -1,5 +1,5 @@
-//! Three models of a text, each trained in seconds: a GRU that reads its characters, embeddings of its words, whose updates touch
-//! only the words of a batch, and a small transformer.
+//! Three models of a text, each trained in seconds: a GRU that reads its characters, embeddings of its words, whose updates
+//! touch only the words of a batch, and a small transformer.
 
 use meshtf::BackendChoice;
 use meshtf::LocalCluster;
@@ -13,7 +13,7 @@ use meshtf::train::{Optimizer, Training};
 const TEXT: &str = "alice was beginning to get very tired of sitting by her sister on the bank and of having nothing to do once \
                     or twice she had peeped into the book her sister was reading but it had no pictures or conversations in it \
                     and what is the use of a book thought alice without pictures or conversations";
-/// Characters that a model sees before the one that it is to find.
+/// Characters before the one that a model is to find.
 const LENGTH: usize = 12;
 
 #[tokio::main]
@@ -24,7 +24,7 @@ async fn main() -> meshtf::Result<()> {
     Ok(())
 }
 
-/// Trains a model to find each character of the text from those before it; the share that it finds.
+/// Trains a model to find each character of the text from those before it; returns the share that it finds.
 pub async fn characters(model: impl FnOnce(&Model, &Value, usize) -> Value) -> meshtf::Result<f32> {
     let mut known: Vec<u8> = TEXT.bytes().collect();
     known.sort_unstable();
@@ -40,7 +40,7 @@ pub async fn characters(model: impl FnOnce(&Model, &Value, usize) -> Value) -> m
     fit(&m, &logits, &[Task::new("worker", 0)], x, next, 0.01, 60).await
 }
 
-/// A GRU, of which all outputs are looked at.
+/// A GRU with all of its outputs.
 pub fn reads(m: &Model, x: &Value, classes: usize) -> Value {
     let seen = m.embedding("letters", classes, 16, x).gru("gru", 48);
     seen.flatten().dense("logits", classes)
@@ -65,7 +65,7 @@ pub async fn words() -> meshtf::Result<f32> {
     let pairs: Vec<i32> = words.windows(3).flat_map(|window| &window[..2]).copied().collect();
     let m = Model::new();
     let x = m.placeholder("x", DType::I32, [None, Some(2)]);
-    // The gradient of the table has the rows alone that were looked up.
+    // The gradient of the table has only the rows that were looked up.
     let rows = m.on("/job:ps/task:0", || m.embedding("words", known.len(), 24, &x));
     let logits = m.on("/job:worker/task:0", || rows.flatten().dense("next", known.len()));
     let x = Tensor::from_vec([words.len() - 2, 2], pairs);
@@ -73,7 +73,7 @@ pub async fn words() -> meshtf::Result<f32> {
     fit(&m, &logits, &tasks, x, words[2..].to_vec(), 0.05, 60).await
 }
 
-/// Fits a model to examples; the share of them whose class it then finds.
+/// Fits a model to examples; returns the share of them whose class it then finds.
 async fn fit(
     m: &Model,
     logits: &Value,

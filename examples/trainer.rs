@@ -1,5 +1,5 @@
-//! A classifier of two layers, trained by two workers together: is a point inside of a circle or not? On two machines that have
-//! the nodes worker/0 and worker/1, a `meshtf::Node` stands in place of the cluster in this process.
+//! A classifier of two layers, trained by two workers together: is a point inside a circle or not? On two machines with the
+//! nodes worker/0 and worker/1, a `meshtf::Node` replaces the cluster in this process.
 use meshtf::BackendChoice;
 use meshtf::data::Examples;
 use meshtf::model::Model;
@@ -15,7 +15,7 @@ async fn main() -> meshtf::Result<()> {
     Ok(())
 }
 
-/// Trains the classifier; its accuracy on points that it was not trained with.
+/// Trains the classifier; returns its accuracy on points that it was not trained with.
 pub async fn accuracy() -> meshtf::Result<f64> {
     let m = Model::new();
     let (x, y) = (m.placeholder("x", DType::F32, [None, Some(2)]), m.placeholder("y", DType::I32, [None]));
