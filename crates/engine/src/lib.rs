@@ -149,6 +149,7 @@ pub trait Engine: Send + Sync {
 
 impl Value {
     /// The dtype of its elements.
+    #[inline]
     pub fn dtype(&self) -> DType {
         match self {
             Value::Host(tensor) => tensor.dtype(),
@@ -157,6 +158,7 @@ impl Value {
     }
 
     /// Its shape; `[]` for a scalar.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         match self {
             Value::Host(tensor) => tensor.shape(),
@@ -165,21 +167,25 @@ impl Value {
     }
 
     /// Number of dimensions; 0 for a scalar.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.shape().rank()
     }
 
     /// Number of elements.
+    #[inline]
     pub fn len(&self) -> usize {
         self.shape().dims().iter().product()
     }
 
     /// Whether it has no element: some dimension is 0.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Bytes of the elements, on the host or in an engine.
+    #[inline]
     pub fn element_bytes(&self) -> usize {
         match self {
             Value::Host(tensor) => tensor.byte_len(),
@@ -197,6 +203,7 @@ impl Value {
     }
 
     /// Bytes of this process's memory that it takes, metadata included.
+    #[inline]
     pub fn heap_bytes(&self) -> usize {
         match self {
             Value::Host(tensor) => tensor.heap_bytes(),
@@ -226,6 +233,7 @@ impl Value {
     ///
     /// # Errors
     /// Internal if the engine failed to compute or to pass it.
+    #[inline]
     pub fn into_host(self) -> Result<Tensor> {
         match self {
             Value::Host(tensor) => Ok(tensor),

@@ -57,26 +57,31 @@ impl<const K: usize> Broadcast<K> {
     }
 
     /// A walk over operands that all have this number of elements.
+    #[inline]
     pub fn flat(elements: usize) -> Self {
         Broadcast { dims: smallvec::smallvec![elements], strides: smallvec::smallvec![[1; K]], elements }
     }
 
     /// The dimensions, outermost first: the size of each, and the stride of each operand along it.
+    #[inline]
     pub fn dims(&self) -> impl Iterator<Item = (usize, [usize; K])> {
         self.dims.iter().copied().zip(self.strides.iter().copied())
     }
 
     /// The number of elements in a row.
+    #[inline]
     pub fn row(&self) -> usize {
         self.dims[self.dims.len() - 1]
     }
 
     /// The stride of each operand along a row: 1, or 0 if it is broadcast.
+    #[inline]
     pub fn steps(&self) -> [usize; K] {
         self.strides[self.strides.len() - 1]
     }
 
     /// For each row, in order, the offset of each operand's first element.
+    #[inline]
     pub fn rows(&self) -> BroadcastRows<'_, K> {
         let outer = self.dims.len() - 1;
         let next = (self.elements > 0).then_some([0; K]);
@@ -85,6 +90,7 @@ impl<const K: usize> Broadcast<K> {
 
     /// The rows in blocks of at most [`ELEMENTS`]: for each block, the offset of each operand's first element, and the
     /// number of elements.
+    #[inline]
     pub fn blocks(&self) -> BroadcastBlocks<'_, K> {
         BroadcastBlocks { rows: self.rows(), at: [0; K], left: 0 }
     }

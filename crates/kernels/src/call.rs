@@ -22,6 +22,7 @@ pub fn take<const N: usize>(inputs: Inputs) -> Result<[Tensor; N]> {
 }
 
 /// The outputs of a kernel with a single output.
+#[inline]
 pub fn one(output: Tensor) -> Outputs {
     smallvec::smallvec![output]
 }
@@ -105,6 +106,7 @@ pub fn vector(tensor: &Tensor, what: &str, or_scalar: bool) -> Result<Vec<i64>> 
 }
 
 /// The product of some sizes. It saturates; the caller's shape check rejects a total that is too large.
+#[inline]
 pub fn product(dims: &[usize]) -> usize {
     dims.iter().fold(1usize, |n, &d| n.saturating_mul(d))
 }

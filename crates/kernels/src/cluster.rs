@@ -53,6 +53,7 @@ impl<'a> Points<'a> {
         Ok(points)
     }
 
+    #[inline]
     fn row(&self, i: usize) -> &'a [f32] {
         &self.rows[i * self.width..][..self.width]
     }
@@ -190,6 +191,7 @@ struct Chosen<'a> {
 }
 
 impl Chosen<'_> {
+    #[inline]
     fn sum_up(&mut self) {
         let mut sum = 0.0;
         for (total, nearest) in self.sums.iter_mut().zip(&self.nearest) {

@@ -76,6 +76,7 @@ impl<'a, T: Float> Scores<'a, T> {
     }
 
     /// The scores of all classes at one step of one example.
+    #[inline]
     fn at(&self, t: usize, b: usize) -> &'a [T] {
         &self.scores[(t * self.batch + b) * self.classes..][..self.classes]
     }
@@ -83,6 +84,7 @@ impl<'a, T: Float> Scores<'a, T> {
 
 /// The logarithm of the sum of two numbers given by their logarithms. As in TensorFlow, the added term is computed in 32
 /// bits.
+#[inline]
 fn log_sum<T: Float>(a: T, b: T) -> T {
     let (high, low) = if a > b { (a, b) } else { (b, a) };
     if low == T::LOWEST || high == T::LOWEST {

@@ -120,6 +120,7 @@ fn lengths(op: Transform, x: &Tensor, length: &Tensor, least: impl Fn(usize) -> 
 }
 
 /// The number of frequencies of a real signal of that length.
+#[inline]
 fn frequencies(length: usize) -> usize {
     if length == 0 { 0 } else { length / 2 + 1 }
 }
@@ -279,6 +280,7 @@ struct Halved {
 }
 
 /// The root of unity at `part` of a turn, clockwise.
+#[inline]
 fn root(part: f64) -> Number {
     let (sin, cos) = (std::f64::consts::TAU * part).sin_cos();
     Complex { re: cos, im: -sin }

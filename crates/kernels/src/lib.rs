@@ -81,6 +81,7 @@ pub struct KernelNode<'a> {
 ///
 /// # Errors
 /// InvalidArgument or Unimplemented if no input could be valid for these attributes or dtypes.
+#[inline]
 pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
     compile_with(node, &Generators::default())
 }
@@ -89,6 +90,7 @@ pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
 ///
 /// # Errors
 /// As [`compile`].
+#[inline]
 pub fn compile_with(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
     match first(FAMILIES, node)? {
         None => random::kernel(node, generators),
@@ -110,6 +112,7 @@ fn first(families: &[Compile], node: &KernelNode) -> Result<Option<HostKernel>> 
 }
 
 /// The numbers of the families that have the op of a node: one, or none if the op has no host kernel.
+#[inline]
 pub fn owners(node: &KernelNode) -> Vec<usize> {
     let mut answers: Vec<_> = FAMILIES.iter().map(|family| family(node)).collect();
     answers.push(random::kernel(node, &Generators::default()));

@@ -43,21 +43,27 @@ macro_rules! scalar {
     ($($type:ty)*) => {
         $(impl Scalar for $type {
             type Real = $type;
+            #[inline]
             fn size(self) -> f64 {
                 f64::from(self.abs())
             }
+            #[inline]
             fn conj(self) -> Self {
                 self
             }
+            #[inline]
             fn re(self) -> $type {
                 self
             }
+            #[inline]
             fn of(re: $type) -> Self {
                 re
             }
+            #[inline]
             fn square(self) -> $type {
                 self * self
             }
+            #[inline]
             fn turned(self) -> (Self, $type) {
                 (1.0, self)
             }
@@ -65,21 +71,27 @@ macro_rules! scalar {
 
         impl Scalar for Complex<$type> {
             type Real = $type;
+            #[inline]
             fn size(self) -> f64 {
                 f64::from(self.re).hypot(self.im.into())
             }
+            #[inline]
             fn conj(self) -> Self {
                 Complex { re: self.re, im: -self.im }
             }
+            #[inline]
             fn re(self) -> $type {
                 self.re
             }
+            #[inline]
             fn of(re: $type) -> Self {
                 Complex { re, im: 0.0 }
             }
+            #[inline]
             fn square(self) -> $type {
                 self.re * self.re + self.im * self.im
             }
+            #[inline]
             fn turned(self) -> (Self, $type) {
                 let length = self.re.hypot(self.im);
                 let unit = Complex { re: self.re / length, im: self.im / length };
@@ -300,10 +312,12 @@ impl<T: Scalar> Lu<T> {
         lu
     }
 
+    #[inline]
     fn diagonal(&self) -> impl Iterator<Item = T> {
         (0..self.n).map(|k| self.factors[k * self.n + k])
     }
 
+    #[inline]
     fn is_singular(&self) -> bool {
         self.diagonal().any(|pivot| pivot == T::ZERO)
     }

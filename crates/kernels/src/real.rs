@@ -38,6 +38,7 @@ pub fn widened(node: &KernelNode, mut kernel: HostKernel) -> HostKernel {
     })
 }
 
+#[inline]
 fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
@@ -70,6 +71,7 @@ pub fn narrow(tensor: Tensor, dtype: DType) -> Result<Tensor> {
 
 /// Zero for a denormal, as kernel threads treat it; for C library functions that examine a number's bits. The check
 /// examines the bits too: the compiler is unaware of the threads' mode and would remove a comparison with zero.
+#[inline]
 pub fn flushed<T: Float>(x: T) -> T {
     x.map(
         |x| if x.is_subnormal() { 0f32.copysign(x) } else { x },
@@ -77,52 +79,63 @@ pub fn flushed<T: Float>(x: T) -> T {
     )
 }
 
+#[inline]
 pub fn sqrt<T: Float>(x: T) -> T {
     x.map(f32::sqrt, f64::sqrt)
 }
 
 /// The reciprocal square root, in two steps, each of which rounds a half float.
+#[inline]
 pub fn rsqrt<T: Float>(x: T) -> T {
     T::ONE / sqrt(x)
 }
 
+#[inline]
 pub fn exp<T: Float>(x: T) -> T {
     x.map(f32::exp, f64::exp)
 }
 
+#[inline]
 pub fn exp_m1<T: Float>(x: T) -> T {
     x.map(f32::exp_m1, f64::exp_m1)
 }
 
+#[inline]
 pub fn ln<T: Float>(x: T) -> T {
     flushed(x).map(f32::ln, f64::ln)
 }
 
+#[inline]
 pub fn ln_1p<T: Float>(x: T) -> T {
     x.map(f32::ln_1p, f64::ln_1p)
 }
 
+#[inline]
 pub fn pow<T: Float>(x: T, y: T) -> T {
     let y = y.to_f64();
     x.map(|x| x.powf(y as f32), |x| x.powf(y))
 }
 
+#[inline]
 pub fn abs<T: Float>(x: T) -> T {
     x.map(f32::abs, f64::abs)
 }
 
 /// The order of two numbers with NaN last, which is total, as sorting requires.
+#[inline]
 pub fn order<T: PartialOrd>(a: &T, b: &T) -> std::cmp::Ordering {
     let is_none = |x: &T| x.partial_cmp(x).is_none();
     a.partial_cmp(b).unwrap_or_else(|| is_none(a).cmp(&is_none(b)))
 }
 
 /// The larger of two; the first if they cannot be compared.
+#[inline]
 pub fn max<T: Float>(a: T, b: T) -> T {
     if a < b { b } else { a }
 }
 
 /// 1, -1, or the number itself if it is neither positive nor negative.
+#[inline]
 pub fn sign<T: Float>(x: T) -> T {
     if x > T::ZERO {
         T::ONE

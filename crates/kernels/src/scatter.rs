@@ -60,6 +60,7 @@ fn scatter_div(dtype: DType) -> Option<Update> {
     })
 }
 
+#[inline]
 fn divide<T: Float>(at: &mut T, with: &T) {
     *at = *at / *with;
 }

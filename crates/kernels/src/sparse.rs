@@ -63,10 +63,12 @@ impl Sparse {
         Ok(sparse)
     }
 
+    #[inline]
     fn rank(&self) -> usize {
         self.dims.len()
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.values.len()
     }

@@ -13,6 +13,7 @@ use register::{FLUSHES, control, set_control};
 
 /// Sets flush-to-zero on the calling thread and on the pool over which kernels spread their work: denormal operands count as
 /// zero, and a denormal result becomes zero.
+#[inline]
 pub fn flush() {
     on_this_thread();
     static POOL: Once = Once::new();
@@ -25,6 +26,7 @@ pub struct Flushed {
 }
 
 impl Flushed {
+    #[inline]
     pub fn begin() -> Flushed {
         let before = control();
         set_control(before | FLUSHES);
@@ -57,6 +59,7 @@ mod register {
     /// The bits of MXCSR: results that are denormal become zero, and operands that are count as zero.
     pub const FLUSHES: u64 = 1 << 15 | 1 << 6;
 
+    #[inline]
     pub fn control() -> u64 {
         let mut control = 0u32;
         // SAFETY: every x86-64 processor has the register; its value is stored in `control`.
@@ -64,6 +67,7 @@ mod register {
         control.into()
     }
 
+    #[inline]
     pub fn set_control(control: u64) {
         let control = control as u32;
         // SAFETY: the value just read from the register, except for the bits of `FLUSHES`.
@@ -76,6 +80,7 @@ mod register {
     /// The bit of FPCR for both, in float32 and float64.
     pub const FLUSHES: u64 = 1 << 24;
 
+    #[inline]
     pub fn control() -> u64 {
         let control;
         // SAFETY: every 64-bit ARM processor has the register.
@@ -83,6 +88,7 @@ mod register {
         control
     }
 
+    #[inline]
     pub fn set_control(control: u64) {
         // SAFETY: the value just read from the register, except for the bit of `FLUSHES`.
         unsafe { std::arch::asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) };
@@ -94,6 +100,7 @@ mod register {
 mod register {
     pub const FLUSHES: u64 = 0;
 
+    #[inline]
     pub fn control() -> u64 {
         0
     }

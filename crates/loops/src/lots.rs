@@ -8,6 +8,7 @@ use crate::turn::{BLOCK, apart, look};
 const LOTS: usize = 4;
 
 /// The number of elements in a chunk if each takes `work`, in the unit of [`BLOCK`].
+#[inline]
 pub fn lot(work: usize) -> usize {
     (BLOCK / LOTS / work.max(1)).max(1)
 }
@@ -17,6 +18,7 @@ const LEAST: usize = BLOCK / 64;
 
 /// As [`lot`], for `places` elements: small enough that each thread gets several chunks, unless those would be too small to
 /// pay.
+#[inline]
 pub fn even_lot(places: usize, work: usize) -> usize {
     evenly(places, work, threads())
 }
@@ -45,6 +47,7 @@ pub fn in_lots<L: Send>(mut lots: impl Iterator<Item = L>, compute: impl Fn(L) +
 }
 
 /// The number of threads that share the work.
+#[inline]
 pub fn threads() -> usize {
     rayon::current_num_threads()
 }

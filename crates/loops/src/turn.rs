@@ -20,24 +20,29 @@ const STOP: u8 = 2;
 
 impl Signal {
     /// Begins a new turn: resets the signal.
+    #[inline]
     pub fn clear(&self) {
         self.0.store(GO_ON, Ordering::Relaxed);
     }
 
     /// Asks the turn to end after the current op.
+    #[inline]
     pub fn make_way(&self) {
         self.0.fetch_max(MAKE_WAY, Ordering::Relaxed);
     }
 
     /// Cancels the step: the current op ends, too.
+    #[inline]
     pub fn stop(&self) {
         self.0.store(STOP, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed) != GO_ON
     }
 
+    #[inline]
     pub fn says_stop(&self) -> bool {
         self.0.load(Ordering::Relaxed) == STOP
     }
@@ -63,6 +68,7 @@ pub fn within<T>(signal: &Arc<Signal>, turn: impl FnOnce() -> T) -> T {
 }
 
 /// The signal of the turn that this thread runs.
+#[inline]
 pub fn current() -> Option<Arc<Signal>> {
     CURRENT.with_borrow(Clone::clone)
 }
@@ -103,6 +109,7 @@ thread_local! {
 struct Stopped;
 
 /// Whether this unwinding is not a panic but the end of an op whose step was cancelled.
+#[inline]
 pub fn is_stop(panic: &(dyn Any + Send)) -> bool {
     panic.is::<Stopped>()
 }
@@ -130,6 +137,7 @@ pub struct Pace {
 }
 
 impl Pace {
+    #[inline]
     pub fn new() -> Pace {
         Pace { left: BLOCK }
     }

@@ -70,6 +70,7 @@ const DEVICE_EXAMPLE: &str = "expected /job:local/task:0/device:GPU:0, from whic
 
 impl DeviceKind {
     /// Its name in device names: `CPU` or `GPU`.
+    #[inline]
     pub const fn name(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "CPU",
@@ -98,6 +99,7 @@ impl Task {
     }
 
     /// The device of this task.
+    #[inline]
     pub fn device(&self, kind: DeviceKind, index: u32) -> DeviceName {
         DeviceName { task: self.clone(), kind, index }
     }
@@ -105,6 +107,7 @@ impl Task {
 
 impl DeviceName {
     /// Whether this device satisfies the request.
+    #[inline]
     pub fn matches(&self, spec: &DeviceSpec) -> bool {
         spec.job.as_ref().is_none_or(|job| *job == self.task.job)
             && spec.task.is_none_or(|task| task == self.task.index)
@@ -115,6 +118,7 @@ impl DeviceName {
 
 impl DeviceSpec {
     /// Whether nothing is requested.
+    #[inline]
     pub fn is_open(&self) -> bool {
         *self == DeviceSpec::default()
     }
@@ -137,6 +141,7 @@ impl DeviceSpec {
     }
 
     /// The request without the kind and index of a device, to which soft placement falls back.
+    #[inline]
     pub fn task_only(&self) -> DeviceSpec {
         DeviceSpec { job: self.job.clone(), task: self.task, kind: None, index: None }
     }

@@ -70,30 +70,36 @@ const TABLE: [(DType, &str, &str, i32, Option<usize>); 18] = [
 
 impl DType {
     /// Every dtype.
+    #[inline]
     pub fn all() -> impl Iterator<Item = DType> {
         TABLE.iter().map(|row| row.0)
     }
 
+    #[inline]
     fn row(self) -> &'static (DType, &'static str, &'static str, i32, Option<usize>) {
         TABLE.iter().find(|row| row.0 == self).expect("the table has every dtype")
     }
 
     /// The name users read and write: `float32`.
+    #[inline]
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
     /// The name in GraphDef JSON without its `DT_`: `FLOAT`.
+    #[inline]
     pub fn proto_name(self) -> &'static str {
         self.row().2
     }
 
     /// The number in `tensorflow.DataType`.
+    #[inline]
     pub fn proto_number(self) -> i32 {
         self.row().3
     }
 
     /// The dtype of the name that users write; aliases such as `float` and `double` are accepted.
+    #[inline]
     pub fn from_name(name: &str) -> Option<DType> {
         let long = match name {
             "half" => "float16",
@@ -107,17 +113,20 @@ impl DType {
 
     /// The dtype of a number in `tensorflow.DataType`, and whether it is a reference to a variable (whose number is greater by
     /// 100).
+    #[inline]
     pub fn from_proto(number: i32) -> Option<(DType, bool)> {
         let (plain, is_ref) = if number > 100 { (number - 100, true) } else { (number, false) };
         TABLE.iter().find(|row| row.3 == plain).map(|row| (row.0, is_ref))
     }
 
     /// Whether its values stay on the device that made them.
+    #[inline]
     pub fn is_handle(self) -> bool {
         matches!(self, DType::Resource | DType::Variant)
     }
 
     /// Bytes per element; `None` for strings, resources and variants.
+    #[inline]
     pub fn size(self) -> Option<usize> {
         match self {
             DType::C128 => Some(16),
@@ -130,27 +139,32 @@ impl DType {
     }
 
     /// Its name with an article, for messages: `an int32`, `a uint8`.
+    #[inline]
     pub fn with_article(self) -> String {
         let article = if self.name().starts_with('i') { "an" } else { "a" };
         format!("{article} {}", self.name())
     }
 
     /// Whether it is one of the four floats.
+    #[inline]
     pub fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
     /// Whether it is complex64 or complex128.
+    #[inline]
     pub fn is_complex(self) -> bool {
         matches!(self, DType::C64 | DType::C128)
     }
 
     /// Whether values of it have gradients: floats and complex numbers.
+    #[inline]
     pub fn is_differentiable(self) -> bool {
         self.is_float() || self.is_complex()
     }
 
     /// The dtype of the parts of a complex number; every other dtype is its own.
+    #[inline]
     pub fn real(self) -> DType {
         match self {
             DType::C64 => DType::F32,
@@ -160,22 +174,26 @@ impl DType {
     }
 
     /// Whether it is a signed or unsigned integer; bool is not.
+    #[inline]
     pub fn is_integer(self) -> bool {
         self.is_signed_integer() || self.is_unsigned_integer()
     }
 
     /// Whether it is int8, int16, int32 or int64.
+    #[inline]
     pub fn is_signed_integer(self) -> bool {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
     /// Whether it is uint8, uint16, uint32 or uint64.
+    #[inline]
     pub fn is_unsigned_integer(self) -> bool {
         matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
 }
 
 impl fmt::Display for DType {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

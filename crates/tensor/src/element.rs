@@ -96,15 +96,19 @@ macro_rules! element {
     ($($type:ty => $variant:ident),* $(,)?) => {
         $(impl Element for $type {
             const DTYPE: DType = DType::$variant;
+            #[inline]
             fn slice(data: &Data) -> Option<&[Self]> {
                 if let Data::$variant(v) = data { Some(v) } else { None }
             }
+            #[inline]
             fn vec_mut(data: &mut Data) -> Option<&mut Vec<Self>> {
                 if let Data::$variant(v) = data { Some(v) } else { None }
             }
+            #[inline]
             fn from_data(data: Data) -> Option<Vec<Self>> {
                 if let Data::$variant(v) = data { Some(v) } else { None }
             }
+            #[inline]
             fn into_data(elements: Vec<Self>) -> Data {
                 Data::$variant(elements)
             }
@@ -112,16 +116,19 @@ macro_rules! element {
 
         impl Data {
             /// The dtype of the elements.
+            #[inline]
             pub fn dtype(&self) -> DType {
                 match self { $(Data::$variant(_) => DType::$variant,)* }
             }
 
             /// Number of elements.
+            #[inline]
             pub fn len(&self) -> usize {
                 match self { $(Data::$variant(v) => v.len(),)* }
             }
 
             /// Whether there are no elements.
+            #[inline]
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
@@ -130,6 +137,7 @@ macro_rules! element {
             ///
             /// # Panics
             /// For [`DType::Resource`] and [`DType::Variant`], whose values are never host tensors.
+            #[inline]
             pub fn zeros(dtype: DType, n: usize) -> Data {
                 match dtype {
                     $(DType::$variant => Data::$variant(vec![Default::default(); n]),)*
@@ -172,11 +180,13 @@ macro_rules! bytes_of {
 
 impl Data {
     /// The elements as bytes in this machine's order (little-endian on every supported machine); `None` for strings.
+    #[inline]
     pub fn bytes(&self) -> Option<&[u8]> {
         bytes_of!(self, bytemuck::cast_slice, Data => None, |v| Some(bytemuck::cast_slice::<bool, u8>(v)))
     }
 
     /// The elements as bytes to be filled in; `None` for strings, and for bool, for which not every byte is valid.
+    #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         bytes_of!(self, bytemuck::cast_slice_mut, Data => None, |_| None)
     }
@@ -190,29 +200,46 @@ macro_rules! integer {
         $(impl Ring for $type {
             const ZERO: Self = 0;
             const ONE: Self = 1;
+            #[inline]
             fn add(self, other: Self) -> Self { self.wrapping_add(other) }
+            #[inline]
             fn sub(self, other: Self) -> Self { self.wrapping_sub(other) }
+            #[inline]
             fn mul(self, other: Self) -> Self { self.wrapping_mul(other) }
+            #[inline]
             fn neg(self) -> Self { self.wrapping_neg() }
         }
         impl Numeric for $type {
             const LOWEST: Self = <$type>::MIN;
             const HIGHEST: Self = <$type>::MAX;
+            #[inline]
             fn to_f64(self) -> f64 { self as f64 }
+            #[inline]
             fn from_f64(value: f64) -> Self { value as $type }
+            #[inline]
             fn to_i64(self) -> i64 { self as i64 }
+            #[inline]
             fn from_i64(value: i64) -> Self { value as $type }
         }
         impl Integer for $type {
             const BITS: u32 = <$type>::BITS;
+            #[inline]
             fn checked_div(self, other: Self) -> Option<Self> { self.checked_div(other) }
+            #[inline]
             fn checked_rem(self, other: Self) -> Option<Self> { self.checked_rem(other) }
+            #[inline]
             fn wrapping_div(self, other: Self) -> Self { self.wrapping_div(other) }
+            #[inline]
             fn wrapping_rem(self, other: Self) -> Self { self.wrapping_rem(other) }
+            #[inline]
             fn and(self, other: Self) -> Self { self & other }
+            #[inline]
             fn or(self, other: Self) -> Self { self | other }
+            #[inline]
             fn xor(self, other: Self) -> Self { self ^ other }
+            #[inline]
             fn not(self) -> Self { !self }
+            #[inline]
             fn wrapping_pow(self, exponent: u32) -> Self { self.wrapping_pow(exponent) }
         })*
     };
@@ -225,17 +252,25 @@ macro_rules! float {
         $(impl Ring for $type {
             const ZERO: Self = $zero;
             const ONE: Self = $one;
+            #[inline]
             fn add(self, other: Self) -> Self { self + other }
+            #[inline]
             fn sub(self, other: Self) -> Self { self - other }
+            #[inline]
             fn mul(self, other: Self) -> Self { self * other }
+            #[inline]
             fn neg(self) -> Self { -self }
         }
         impl Numeric for $type {
             const LOWEST: Self = <$type>::NEG_INFINITY;
             const HIGHEST: Self = <$type>::INFINITY;
+            #[inline]
             fn to_f64(self) -> f64 { $to_f64(self) }
+            #[inline]
             fn from_f64(value: f64) -> Self { $from_f64(value) }
+            #[inline]
             fn to_i64(self) -> i64 { $to_f64(self) as i64 }
+            #[inline]
             fn from_i64(value: i64) -> Self { $from_f64(value as f64) }
         })*
     };
@@ -253,9 +288,13 @@ macro_rules! complex {
         $(impl Ring for Complex<$part> {
             const ZERO: Self = Complex::new(0.0, 0.0);
             const ONE: Self = Complex::new(1.0, 0.0);
+            #[inline]
             fn add(self, other: Self) -> Self { self + other }
+            #[inline]
             fn sub(self, other: Self) -> Self { self - other }
+            #[inline]
             fn mul(self, other: Self) -> Self { self * other }
+            #[inline]
             fn neg(self) -> Self { -self }
         })*
     };
@@ -264,24 +303,28 @@ macro_rules! complex {
 complex!(f32, f64);
 
 impl Float for f16 {
+    #[inline]
     fn map(self, narrow: impl Fn(f32) -> f32, _wide: impl Fn(f64) -> f64) -> Self {
         f16::from_f32(narrow(self.to_f32()))
     }
 }
 
 impl Float for bf16 {
+    #[inline]
     fn map(self, narrow: impl Fn(f32) -> f32, _wide: impl Fn(f64) -> f64) -> Self {
         bf16::from_f32(narrow(self.to_f32()))
     }
 }
 
 impl Float for f32 {
+    #[inline]
     fn map(self, narrow: impl Fn(f32) -> f32, _wide: impl Fn(f64) -> f64) -> Self {
         narrow(self)
     }
 }
 
 impl Float for f64 {
+    #[inline]
     fn map(self, _narrow: impl Fn(f32) -> f32, wide: impl Fn(f64) -> f64) -> Self {
         wide(self)
     }

@@ -130,51 +130,61 @@ impl Tensor {
     }
 
     /// The dtype of its elements.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.data.dtype()
     }
 
     /// Its shape; `[]` for a scalar.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// The size of each dimension, the outermost first; none for a scalar.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         self.shape.dims()
     }
 
     /// Number of dimensions; 0 for a scalar.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.shape.rank()
     }
 
     /// Number of elements.
+    #[inline]
     pub fn len(&self) -> usize {
         self.data.len()
     }
 
     /// Whether it has no elements: some dimension is 0.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Its elements, row-major.
+    #[inline]
     pub fn data(&self) -> &Data {
         &self.data
     }
 
     /// The elements for writing; copied first if another tensor shares them.
+    #[inline]
     pub fn data_mut(&mut self) -> &mut Data {
         Arc::make_mut(&mut self.data)
     }
 
     /// Shape and elements; the elements are copied only if another tensor shares them.
+    #[inline]
     pub fn into_parts(self) -> (Shape, Data) {
         (self.shape, Arc::unwrap_or_clone(self.data))
     }
 
     /// Whether the elements are not shared: they can be written without a copy.
+    #[inline]
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.data) == 1
     }
@@ -183,6 +193,7 @@ impl Tensor {
     ///
     /// # Errors
     /// ResourceExhausted if there is not enough memory for the copy.
+    #[inline]
     pub fn admit_writing(&self) -> Result<()> {
         if self.is_unique() { Ok(()) } else { memory::admit(self.byte_len()) }
     }
@@ -266,6 +277,7 @@ impl Tensor {
     ///
     /// # Errors
     /// InvalidArgument if the dtype is neither or there is not exactly one element.
+    #[inline]
     pub fn to_i64(&self) -> Result<i64> {
         match self.to_i64s()?.as_slice() {
             [one] => Ok(*one),
@@ -303,17 +315,20 @@ impl Tensor {
     ///
     /// # Panics
     /// If the index is out of range.
+    #[inline]
     pub fn element(&self, i: usize) -> Tensor {
         let data = with_type!(self.dtype(), T => T::into_data(self.slice::<T>().unwrap_or(&[])[i..=i].to_vec()));
         Tensor { shape: Shape::scalar(), data: Arc::new(data.expect("host tensors have no handles")) }
     }
 
     /// The elements as little-endian bytes without a copy; `None` for strings.
+    #[inline]
     pub fn bytes(&self) -> Option<&[u8]> {
         self.data.bytes()
     }
 
     /// Bytes of the elements; for strings, the sum of their lengths.
+    #[inline]
     pub fn byte_len(&self) -> usize {
         match &*self.data {
             Data::String(v) => v.iter().map(Vec::len).sum(),
@@ -322,6 +337,7 @@ impl Tensor {
     }
 
     /// Bytes of memory that it occupies, including overhead.
+    #[inline]
     pub fn heap_bytes(&self) -> usize {
         // The reference counts, and an allocator's overhead per block.
         const AROUND: usize = 32;

@@ -150,6 +150,7 @@ impl Budget {
 
 /// Sets how many bytes the heap of this process may hold. Call it once, before memory is allocated. It takes effect
 /// only in programs whose global allocator is meshtf's `Allocator`.
+#[inline]
 pub fn set_limit(bytes: usize) {
     BUDGET.limit.store(bytes, Ordering::Relaxed);
 }
@@ -167,11 +168,13 @@ pub fn with_limit<T>(bytes: usize, run: impl FnOnce() -> T) -> T {
 }
 
 /// How many bytes the heap of this process may hold; `None` without a budget.
+#[inline]
 pub fn limit() -> Option<usize> {
     Some(BUDGET.limit()).filter(|&limit| limit < usize::MAX)
 }
 
 /// How many bytes it holds.
+#[inline]
 pub fn in_use() -> usize {
     BUDGET.in_use()
 }
@@ -207,6 +210,7 @@ fn tell(change: isize) {
 }
 
 /// Updates the shared count; called when a thread ends.
+#[inline]
 pub fn tell_all() {
     BUDGET.in_use.fetch_add(UNTOLD.replace(0), Ordering::Relaxed);
 }
@@ -228,6 +232,7 @@ pub struct Turn {
 }
 
 impl Turn {
+    #[inline]
     pub fn begin() -> Turn {
         Turn { around: PROMISED.replace(Some(0)) }
     }
@@ -264,6 +269,7 @@ pub fn grow() -> Result<()> {
 ///
 /// # Errors
 /// ResourceExhausted if too much of the budget is in use or reserved; names the largest holder.
+#[inline]
 pub fn keep(bytes: usize) -> Result<()> {
     if BUDGET.may_keep(bytes) { Ok(()) } else { Err(BUDGET.refuse(0).with_holder()) }
 }
@@ -276,6 +282,7 @@ pub fn is_crowded_by(waiting: usize) -> bool {
 }
 
 /// The error when nothing more can be kept.
+#[inline]
 pub fn refusal() -> Failure {
     BUDGET.refuse(0)
 }
@@ -285,11 +292,13 @@ pub fn refusal() -> Failure {
 ///
 /// # Errors
 /// ResourceExhausted if that exceeds the budget; names the largest holder.
+#[inline]
 pub fn reserve(bytes: usize) -> Result<Reservation> {
     try_reserve(bytes).map_err(Failure::with_holder)
 }
 
 /// Like [`reserve`], for callers that find the largest holder themselves.
+#[inline]
 pub fn try_reserve(bytes: usize) -> Result<Reservation> {
     if BUDGET.limit() == usize::MAX {
         return Ok(Reservation { bytes: 0 });
@@ -305,6 +314,7 @@ pub struct Reservation {
 
 impl Reservation {
     /// Releases this many bytes, which have been allocated and are counted as in use.
+    #[inline]
     pub fn taken(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -312,6 +322,7 @@ impl Reservation {
     }
 
     /// Takes over the reservation of another one.
+    #[inline]
     pub fn join(&mut self, mut other: Reservation) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
@@ -371,6 +382,7 @@ impl Failure {
     }
 
     /// Like [`Failure::with_holder_among`], if the caller knows nothing else.
+    #[inline]
     pub fn with_holder(self) -> Failure {
         self.with_holder_among(|worked_on| worked_on)
     }

@@ -16,18 +16,21 @@ pub trait Moved: Element + Default {
 macro_rules! moved {
     ($($type:ty: $($variant:ident)*;)*) => {
         $(impl Moved for $type {
+            #[inline]
             fn of(data: &Data) -> Option<&[Self]> {
                 match data {
                     $(Data::$variant(elements) => Some(bytemuck::cast_slice(elements)),)*
                     _ => None,
                 }
             }
+            #[inline]
             fn of_mut(data: &mut Data) -> Option<&mut [Self]> {
                 match data {
                     $(Data::$variant(elements) => Some(bytemuck::cast_slice_mut(elements)),)*
                     _ => None,
                 }
             }
+            #[inline]
             fn into_data_of(dtype: DType, elements: Vec<Self>) -> Option<Data> {
                 match dtype {
                     $(DType::$variant => Some(Data::$variant(bytemuck::allocation::cast_vec(elements))),)*
@@ -51,12 +54,15 @@ moved! {
 macro_rules! alone {
     ($($type:ty),*) => {
         $(impl Moved for $type {
+            #[inline]
             fn of(data: &Data) -> Option<&[Self]> {
                 Self::slice(data)
             }
+            #[inline]
             fn of_mut(data: &mut Data) -> Option<&mut [Self]> {
                 Self::vec_mut(data).map(Vec::as_mut_slice)
             }
+            #[inline]
             fn into_data_of(dtype: DType, elements: Vec<Self>) -> Option<Data> {
                 (dtype == Self::DTYPE).then(|| Self::into_data(elements))
             }
@@ -90,6 +96,7 @@ impl Tensor {
     ///
     /// # Errors
     /// InvalidArgument if the dtype is of another size.
+    #[inline]
     pub fn moved<T: Moved>(&self) -> Result<&[T]> {
         T::of(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
     }

@@ -15,21 +15,25 @@ pub struct Shape(SmallVec<[usize; 4]>);
 
 impl Shape {
     /// The shape of a scalar: rank 0, one element.
+    #[inline]
     pub fn scalar() -> Self {
         Shape::default()
     }
 
     /// The size of each dimension, the outermost first; none for a scalar.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
 
     /// Number of dimensions; 0 for a scalar.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
     /// Number of elements; `None` if it overflows.
+    #[inline]
     pub fn elements(&self) -> Option<usize> {
         self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
     }
@@ -68,6 +72,7 @@ impl Shape {
     }
 
     /// Whether a `dtype` tensor of this shape may be made: see [`Shape::checked_elements`].
+    #[inline]
     pub fn is_allowed(&self, dtype: DType) -> bool {
         self.checked_elements(dtype).is_ok()
     }
@@ -167,6 +172,7 @@ impl PartialShape {
     pub const UNKNOWN: PartialShape = PartialShape(None);
 
     /// Whether a tensor of `shape` is compatible with it.
+    #[inline]
     pub fn admits(&self, shape: &Shape) -> bool {
         self.0.as_ref().is_none_or(|dims| {
             dims.len() == shape.rank()
@@ -175,6 +181,7 @@ impl PartialShape {
     }
 
     /// The shape, if every size is known.
+    #[inline]
     pub fn known(&self) -> Option<Shape> {
         self.0.as_ref()?.iter().copied().collect()
     }

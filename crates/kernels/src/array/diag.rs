@@ -146,10 +146,12 @@ impl Diagonals {
         Ok((lower, upper))
     }
 
+    #[inline]
     fn count(&self) -> usize {
         (self.upper - self.lower + 1) as usize
     }
 
+    #[inline]
     fn length(rows: usize, columns: usize, d: i64) -> i64 {
         (rows as i64 + d.min(0)).min(columns as i64 - d.max(0)).max(0)
     }

@@ -109,11 +109,13 @@ impl Gather {
     }
 
     /// The number of slices to read, if each has elements.
+    #[inline]
     pub fn slices(&self) -> usize {
         self.places.len() * self.outer
     }
 
     /// The offset of a slice.
+    #[inline]
     pub fn offset(&self, slice: usize) -> usize {
         if self.outer * self.batches == 1 {
             return self.places[slice] * self.inner;

@@ -54,6 +54,7 @@ pub(crate) fn change(node: &KernelNode, op: &str, dtype: DType) -> Result<Option
     found.map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
 }
 
+#[inline]
 fn changing<T: Element>(ignore: bool, combine: impl Fn(&mut T, &T) + Send + 'static) -> Update {
     Update::new(1, move |variables, rest| match (variables, rest) {
         ([var], [indices, updates]) => scatter_into(var, indices, updates, ignore, &combine),

@@ -50,6 +50,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 }
 
 /// Descending order; NaN is less than every number.
+#[inline]
 fn descending<T: Numeric>(x: &T, y: &T) -> Ordering {
     let is_nan = |x: &T| x.partial_cmp(x).is_none();
     y.partial_cmp(x).unwrap_or_else(|| is_nan(x).cmp(&is_nan(y)))

@@ -111,6 +111,7 @@ fn keyed<T: Element + Copy>(x: &Tensor, key: impl Fn(T) -> Option<u64>) -> Resul
 const LOOKUP: usize = 128;
 
 /// The bits of a number; both zeros have the same key.
+#[inline]
 fn bits(x: f64) -> u64 {
     if x == 0.0 { 0 } else { x.to_bits() }
 }

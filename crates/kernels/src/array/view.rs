@@ -23,6 +23,7 @@ pub struct View {
 
 impl View {
     /// The view of all elements of a tensor of this shape.
+    #[inline]
     pub fn all(shape: &Shape) -> Self {
         let dims = shape.dims().iter().zip(shape.strides()).map(|(&size, stride)| (size, stride as isize)).collect();
         View { offset: 0, dims }
@@ -99,12 +100,14 @@ impl View {
     }
 
     /// The same view with as few dimensions as possible.
+    #[inline]
     fn merged(&self) -> View {
         let dims = merged(self.dims.iter().map(|&(size, stride)| (size, [stride])));
         View { offset: self.offset, dims: dims.into_iter().map(|(size, [stride])| (size, stride)).collect() }
     }
 
     /// The view as runs of contiguous elements or of one repeated element, if it has long ones.
+    #[inline]
     fn repeat(&self) -> Option<Repeat> {
         let &(_, 0..=1) = self.dims.last()? else { return None };
         let dims = self.dims.iter().rev().map(|&(size, stride)| Some((size, [usize::try_from(stride).ok()?])));
@@ -160,6 +163,7 @@ impl View {
     }
 
     /// Calls `f` with the start of each part that the last `inner` dimensions form, in order. No dimension may be empty.
+    #[inline]
     fn for_each(&self, inner: usize, mut f: impl FnMut(isize)) {
         let outer = &self.dims[..self.dims.len() - inner];
         for_each_of(outer.iter().map(|&(size, stride)| (size, [stride])).collect(), [self.offset], |[at]| f(at));

@@ -72,6 +72,7 @@ struct Search<T> {
 const NONE: usize = usize::MAX;
 
 impl<T: Float> Search<T> {
+    #[inline]
     fn new(width: usize) -> Search<T> {
         let never = Search::never();
         let start = Likely { total: T::ZERO, blank: T::ZERO, label: T::LOWEST };
@@ -79,11 +80,13 @@ impl<T: Float> Search<T> {
         Search { nodes: vec![root], children: HashMap::new(), beam: vec![0], width }
     }
 
+    #[inline]
     fn never() -> Likely<T> {
         Likely { total: T::LOWEST, blank: T::LOWEST, label: T::LOWEST }
     }
 
     /// Sorts the beam, the most likely prefix first.
+    #[inline]
     fn sort(&mut self) {
         let nodes = &self.nodes;
         let order = |&a: &usize, &b: &usize| {
@@ -138,6 +141,7 @@ impl<T: Float> Search<T> {
         Ok(())
     }
 
+    #[inline]
     fn child(&mut self, parent: usize, label: usize) -> usize {
         let next = self.nodes.len();
         let child = *self.children.entry((parent, label)).or_insert(next);
@@ -149,17 +153,20 @@ impl<T: Float> Search<T> {
     }
 
     /// The index in the beam of the least likely prefix.
+    #[inline]
     fn bottom(&self) -> Option<usize> {
         let total = |place: &usize| self.nodes[self.beam[*place]].new.total;
         (0..self.beam.len()).reduce(|a, b| if total(&b) <= total(&a) { b } else { a })
     }
 
+    #[inline]
     fn is_candidate(&self, total: T) -> bool {
         let is_better = || self.bottom().is_some_and(|place| total > self.nodes[self.beam[place]].new.total);
         total > T::LOWEST && (self.beam.len() < self.width || is_better())
     }
 
     /// Adds a prefix to the beam; it replaces the least likely if the beam is full.
+    #[inline]
     fn keep(&mut self, node: usize) {
         if self.beam.len() >= self.width
             && let Some(place) = self.bottom()

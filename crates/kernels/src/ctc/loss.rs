@@ -149,25 +149,30 @@ impl<'a, T: Float> Example<'a, T> {
     }
 
     /// The log likelihood of a position of the path at a step.
+    #[inline]
     fn likely(&self, t: usize, u: usize) -> T {
         self.scores.at(t, self.b)[self.path[u]] - self.norms[t]
     }
 
+    #[inline]
     fn is_blank(&self, u: usize) -> bool {
         u.is_multiple_of(2)
     }
 
     /// Whether an alignment may stay at a position for another step.
+    #[inline]
     fn stays(&self, u: usize) -> bool {
         self.rules.merges || self.is_blank(u)
     }
 
     /// Whether an alignment may move from the label at `u` to the label at `next` without a blank between.
+    #[inline]
     fn skips(&self, u: usize, next: usize) -> bool {
         !(self.is_blank(u) || self.rules.merges && self.path[u] == self.path[next])
     }
 
     /// The positions that can be reached at a step and from which the end can be reached.
+    #[inline]
     fn reach(&self, t: usize) -> std::ops::Range<usize> {
         let (steps, places) = (self.norms.len(), self.path.len());
         places.saturating_sub(2 * (steps - t))..places.min(2 * (t + 1))

@@ -60,10 +60,12 @@ impl Dense {
     }
 
     /// The number of values that an example must have; `None` for any number of rows.
+    #[inline]
     fn count(&self) -> Option<usize> {
         self.shape.known().and_then(|shape| shape.elements())
     }
 
+    #[inline]
     fn row_size(&self) -> usize {
         self.row.as_ref().and_then(Shape::elements).unwrap_or(1)
     }
@@ -114,6 +116,7 @@ impl At<'_> {
 }
 
 /// The name of the list in an example that holds values of a dtype.
+#[inline]
 fn list_of(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float",
@@ -130,6 +133,7 @@ pub(super) struct FeatureValues {
 }
 
 impl FeatureValues {
+    #[inline]
     pub fn new(dtype: DType) -> FeatureValues {
         FeatureValues { data: Data::zeros(dtype, 0), counts: Vec::new() }
     }

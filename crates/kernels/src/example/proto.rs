@@ -74,6 +74,7 @@ pub struct Int64List {
 }
 
 impl Kind {
+    #[inline]
     pub fn dtype(&self) -> DType {
         match self {
             Kind::Bytes(_) => DType::String,
@@ -82,6 +83,7 @@ impl Kind {
         }
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Kind::Bytes(list) => list.value.len(),
@@ -91,6 +93,7 @@ impl Kind {
     }
 
     /// Appends the values to those of the same dtype.
+    #[inline]
     pub fn append_to(self, data: &mut Data) {
         match (self, data) {
             (Kind::Bytes(mut list), Data::String(all)) => all.append(&mut list.value),

@@ -239,6 +239,7 @@ struct Steps {
 }
 
 impl Steps {
+    #[inline]
     fn new(dtype: DType) -> Steps {
         Steps { values: FeatureValues::new(dtype), lengths: Vec::new() }
     }

@@ -44,6 +44,7 @@ impl Compression {
     }
 
     /// A writer that compresses into the file `to`.
+    #[inline]
     pub fn writer(self, to: Whole) -> Compressed {
         let name = to.name().to_vec();
         let to = match self {

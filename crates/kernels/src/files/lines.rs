@@ -14,6 +14,7 @@ pub struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
+    #[inline]
     pub fn new(reader: R) -> Lines<R> {
         Lines { reader, pace: Pace::new() }
     }

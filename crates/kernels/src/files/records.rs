@@ -109,6 +109,7 @@ impl Records {
     }
 
     /// The number of bytes between header and footer, for a file of records of one length that has been read to its end.
+    #[inline]
     pub fn body(&self) -> i64 {
         match &self.source {
             Source::Fixed { ahead, footer, record, .. } => {

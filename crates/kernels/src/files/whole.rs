@@ -71,6 +71,7 @@ impl Write for Whole {
 }
 
 impl Drop for Whole {
+    #[inline]
     fn drop(&mut self) {
         if !self.is_complete {
             // An error means that the file or its folder was already deleted.

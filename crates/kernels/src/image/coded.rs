@@ -90,6 +90,7 @@ fn format(bytes: &[u8]) -> Option<ImageFormat> {
     }
 }
 
+#[inline]
 fn invalid(format: ImageFormat, error: &ImageError) -> Failure {
     let name = format!("{format:?}").to_uppercase();
     match error {
@@ -110,6 +111,7 @@ fn decoder(bytes: &[u8], format: ImageFormat) -> Result<impl ImageDecoder + '_> 
     Ok(decoder)
 }
 
+#[inline]
 fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.max_alloc = Some(1 << 30);

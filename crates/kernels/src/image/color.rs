@@ -70,14 +70,17 @@ fn each_pixel<T: Float>(images: Tensor, code: Code, f: impl Fn([T; 3]) -> [T; 3]
     Ok(images)
 }
 
+#[inline]
 fn of<T: Numeric>(value: f64) -> T {
     T::from_f64(value)
 }
 
+#[inline]
 fn most<T: PartialOrd>(a: T, b: T) -> T {
     if b > a { b } else { a }
 }
 
+#[inline]
 fn least<T: PartialOrd>(a: T, b: T) -> T {
     if b < a { b } else { a }
 }
@@ -100,6 +103,7 @@ fn to_hsv<T: Float>([r, g, b]: [T; 3]) -> [T; 3] {
     [if hue < T::ZERO { hue + T::ONE } else { hue }, saturation, value]
 }
 
+#[inline]
 fn from_hsv<T: Float>([h, s, v]: [T; 3]) -> [T; 3] {
     let (dh, without) = (h * of(6.0), T::ONE - s);
     let absolute = |x: T| if x < T::ZERO { -x } else { x };

@@ -72,6 +72,7 @@ fn admit_places(height: usize, width: usize) -> Result<()> {
 }
 
 /// The two pixels adjacent to a position, and the weight of the second.
+#[inline]
 fn around(place: f32) -> (usize, usize, f32) {
     (place.floor() as usize, place.ceil() as usize, place - place.floor())
 }

@@ -174,6 +174,7 @@ fn fill(window: &mut [f32], image: &[f32], channels: usize, noise: Noise, dice: 
 }
 
 /// A number of the normal distribution, by the Box-Muller method.
+#[inline]
 fn normal(dice: &mut Dice) -> f32 {
     let (length, turn) = (1.0 - dice.fraction(), dice.fraction());
     ((-2.0 * length.ln()).sqrt() * (std::f64::consts::TAU * turn).cos()) as f32

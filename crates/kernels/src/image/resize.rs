@@ -37,6 +37,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
+#[inline]
 fn scale(input: usize, output: usize, aligned: bool) -> f32 {
     if aligned && output > 1 { (input - 1) as f32 / (output - 1) as f32 } else { input as f32 / output as f32 }
 }

@@ -66,18 +66,21 @@ struct Candidate {
 
 impl Ord for Candidate {
     /// The highest score first; among equal scores, the first box.
+    #[inline]
     fn cmp(&self, other: &Candidate) -> Ordering {
         self.score.total_cmp(&other.score).then(other.index.cmp(&self.index))
     }
 }
 
 impl PartialOrd for Candidate {
+    #[inline]
     fn partial_cmp(&self, other: &Candidate) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl PartialEq for Candidate {
+    #[inline]
     fn eq(&self, other: &Candidate) -> bool {
         self.cmp(other) == Ordering::Equal
     }

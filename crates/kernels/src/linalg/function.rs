@@ -15,11 +15,13 @@ type C = Complex<f64>;
 const ZERO: C = C::new(0.0, 0.0);
 const ONE: C = C::new(1.0, 0.0);
 
+#[inline]
 fn length(x: C) -> f64 {
     x.re.hypot(x.im)
 }
 
 /// The square root with a non-negative real part.
+#[inline]
 fn square_root(x: C) -> C {
     if x == ZERO {
         return ZERO;
@@ -38,18 +40,22 @@ pub(super) trait Wide: Scalar {
 macro_rules! wide {
     ($($real:ty)*) => {
         $(impl Wide for $real {
+            #[inline]
             fn widened(self) -> C {
                 C::new(self.into(), 0.0)
             }
+            #[inline]
             fn narrowed(wide: C) -> Self {
                 wide.re as $real
             }
         }
 
         impl Wide for Complex<$real> {
+            #[inline]
             fn widened(self) -> C {
                 C::new(self.re.into(), self.im.into())
             }
+            #[inline]
             fn narrowed(wide: C) -> Self {
                 Complex { re: wide.re as $real, im: wide.im as $real }
             }
@@ -114,12 +120,14 @@ struct Rotation {
 }
 
 impl Rotation {
+    #[inline]
     fn of(a: C, b: C) -> Rotation {
         let size = length(a).hypot(length(b));
         if size == 0.0 { Rotation { a: ONE, b: ZERO } } else { Rotation { a: a / size, b: b / size } }
     }
 
     /// Applies the rotation to rows `k` and `k + 1`, from column `from` on.
+    #[inline]
     fn rows(&self, matrix: &mut [C], n: usize, k: usize, from: usize) {
         for j in from..n {
             let (x, y) = (matrix[k * n + j], matrix[(k + 1) * n + j]);
@@ -129,6 +137,7 @@ impl Rotation {
     }
 
     /// Applies the inverse to columns `k` and `k + 1`, in the rows before `to`.
+    #[inline]
     fn columns(&self, matrix: &mut [C], n: usize, k: usize, to: usize) {
         for row in matrix.chunks_exact_mut(n).take(to) {
             let (x, y) = (row[k], row[k + 1]);
@@ -198,6 +207,7 @@ impl Schur {
     }
 
     /// Whether the subdiagonal element in column `k - 1` is negligible.
+    #[inline]
     fn is_split(&self, k: usize) -> bool {
         let at = |i: usize, j: usize| length(self.t[i * self.n + j]);
         let beside = at(k, k) + at(k - 1, k - 1);

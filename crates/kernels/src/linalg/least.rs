@@ -55,16 +55,19 @@ impl<T: Scalar> Matrix<T> {
         &self.elements[i * self.columns..][..self.columns]
     }
 
+    #[inline]
     fn adjoint(&self) -> Matrix<T> {
         let elements = adjoint_of(&self.elements, self.rows, self.columns);
         Matrix { rows: self.columns, columns: self.rows, elements }
     }
 
+    #[inline]
     fn transposed(&self) -> Matrix<T> {
         let elements = transposed(&self.elements, self.rows, self.columns);
         Matrix { rows: self.columns, columns: self.rows, elements }
     }
 
+    #[inline]
     fn times(&self, other: &Matrix<T>) -> Matrix<T> {
         let mut elements = vec![T::ZERO; self.rows * other.columns];
         for (i, sums) in paced(elements.chunks_exact_mut(other.columns).enumerate(), self.columns * other.columns) {
@@ -110,11 +113,13 @@ fn shortest<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>) -> Matrix<T> {
     z.transposed().times(&Matrix::new(solved, b.columns))
 }
 
+#[inline]
 fn conjugated<T: Scalar>(matrix: &Matrix<T>) -> Matrix<T> {
     let elements = matrix.elements.iter().map(|x| x.conj()).collect();
     Matrix { rows: matrix.rows, columns: matrix.columns, elements }
 }
 
+#[inline]
 fn real<T: Scalar>(value: f64) -> T {
     T::of(T::Real::from_f64(value))
 }

@@ -95,6 +95,7 @@ impl<T: Scalar> Reflections<T> {
 /// The reflection of a vector onto its first axis. `head` is its first element, `tail` the sum of the squares of the
 /// other elements. Returns the new first element, which is real, the factor tau, and the divisor that turns the other
 /// elements into those of v.
+#[inline]
 pub(super) fn reflection<T: Scalar>(head: T, tail: T::Real) -> (T, T, T) {
     if tail == T::Real::ZERO && head == T::of(head.re()) {
         return (head, T::ZERO, T::ONE);

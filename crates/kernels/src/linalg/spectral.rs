@@ -166,6 +166,7 @@ fn diagonalize<T: Float>(d: &mut [T], e: &mut [T], mut rotate: impl FnMut(usize,
     Ok(())
 }
 
+#[inline]
 fn hypotenuse<T: Float>(x: T, y: T) -> T {
     let (greater, less) = if abs(x) >= abs(y) { (abs(x), abs(y)) } else { (abs(y), abs(x)) };
     if greater == T::ZERO {
@@ -176,6 +177,7 @@ fn hypotenuse<T: Float>(x: T, y: T) -> T {
 }
 
 /// The distance from 1 to the next number.
+#[inline]
 pub(super) fn epsilon<T: Float>() -> T {
     T::from_f64(if T::DTYPE == DType::F64 { f64::EPSILON } else { f32::EPSILON.into() })
 }

@@ -246,11 +246,13 @@ fn power<T: Integer>(mut base: T, exponent: T) -> T {
 }
 
 /// C's fmod; a denormal divisor counts as zero.
+#[inline]
 fn remainder<T: Float>(x: T, y: T) -> T {
     with_both(x, flushed(y), |x, y| x % y, |x, y| x % y)
 }
 
 /// A function of two floats, computed in f32 or f64, whichever represents the type exactly.
+#[inline]
 fn with_both<T: Float>(x: T, y: T, narrow: impl Fn(f32, f32) -> f32, wide: impl Fn(f64, f64) -> f64) -> T {
     let other = y.to_f64();
     x.map(|x| narrow(x, other as f32), |x| wide(x, other))

@@ -52,6 +52,7 @@ fn truncated(mut x: Tensor, to: DType) -> Result<Tensor> {
 /// The dtype in which kernels compute `dtype`; it represents all its values: float32 for the halves; int64 for integers
 /// narrower than int32 and for uint32. A result that is cast back is rounded or wrapped once, as if it had been computed
 /// in the narrow dtype.
+#[inline]
 pub fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,

@@ -23,10 +23,12 @@ pub(crate) trait Pair: Ring {
     /// The value of a part that is nearest to `value`.
     fn part(value: f64) -> Self::Part;
 
+    #[inline]
     fn conjugate(self) -> Self {
         Self::from_wide(self.wide().conj())
     }
 
+    #[inline]
     fn over(self, other: Self) -> Self {
         Self::from_wide(quotient(self.wide(), other.wide()))
     }
@@ -144,19 +146,23 @@ const ZERO: Number = Complex::new(0.0, 0.0);
 const ONE: Number = Complex::new(1.0, 0.0);
 
 /// i z
+#[inline]
 fn turned(z: Number) -> Number {
     Complex::new(-z.im, z.re)
 }
 
 /// -i z
+#[inline]
 fn turned_back(z: Number) -> Number {
     Complex::new(z.im, -z.re)
 }
 
+#[inline]
 fn size(z: Number) -> f64 {
     z.re.hypot(z.im)
 }
 
+#[inline]
 fn angle(z: Number) -> f64 {
     z.im.atan2(z.re)
 }
@@ -182,6 +188,7 @@ pub(super) fn quotient(x: Number, y: Number) -> Number {
     product / (y.re * y.re + y.im * y.im) * scale
 }
 
+#[inline]
 fn exp(z: Number) -> Number {
     if z.im == 0.0 {
         return Complex::new(z.re.exp(), z.im);
@@ -190,11 +197,13 @@ fn exp(z: Number) -> Number {
     if size == 0.0 { ZERO } else { Complex::new(size * z.im.cos(), size * z.im.sin()) }
 }
 
+#[inline]
 fn exp_m1(z: Number) -> Number {
     let half = (z.im / 2.0).sin();
     Complex::new(z.re.exp_m1() * z.im.cos() - 2.0 * half * half, z.re.exp() * z.im.sin())
 }
 
+#[inline]
 fn ln(z: Number) -> Number {
     let (more, less) = (z.re.abs().max(z.im.abs()), z.re.abs().min(z.im.abs()));
     let near_one = (0.5..2.0).contains(&more) && less < 2.0;
@@ -202,6 +211,7 @@ fn ln(z: Number) -> Number {
     Complex::new(size, angle(z))
 }
 
+#[inline]
 fn ln_1p(z: Number) -> Number {
     if size(z) > 0.5 {
         return ln(ONE + z);
@@ -225,6 +235,7 @@ fn sqrt(z: Number) -> Number {
     }
 }
 
+#[inline]
 fn pow(x: Number, y: Number) -> Number {
     if y == ZERO {
         return ONE;
@@ -235,10 +246,12 @@ fn pow(x: Number, y: Number) -> Number {
     exp(y * ln(x))
 }
 
+#[inline]
 fn sinh(z: Number) -> Number {
     Complex::new(z.re.sinh() * z.im.cos(), z.re.cosh() * z.im.sin())
 }
 
+#[inline]
 fn cosh(z: Number) -> Number {
     Complex::new(z.re.cosh() * z.im.cos(), z.re.sinh() * z.im.sin())
 }
@@ -257,24 +270,29 @@ fn tanh(z: Number) -> Number {
     Complex::new(beta * (1.0 + sinh * sinh).sqrt() * sinh / below, tan / below)
 }
 
+#[inline]
 fn asinh(z: Number) -> Number {
     // An odd function: computed on the side where no digits cancel.
     if z.re.is_sign_negative() { -asinh(-z) } else { ln(z + sqrt(z * z + ONE)) }
 }
 
+#[inline]
 fn acosh(z: Number) -> Number {
     ln(z + sqrt(z + ONE) * sqrt(z - ONE))
 }
 
+#[inline]
 fn asin(z: Number) -> Number {
     turned_back(asinh(turned(z)))
 }
 
+#[inline]
 fn acos(z: Number) -> Number {
     let asin = asin(z);
     Complex::new(std::f64::consts::FRAC_PI_2 - asin.re, -asin.im)
 }
 
+#[inline]
 fn atanh(z: Number) -> Number {
     (ln_1p(z) - ln_1p(-z)) / 2.0
 }

@@ -25,12 +25,14 @@ struct Scaled {
 }
 
 /// The derivative of the regularized lower incomplete gamma function with respect to `a`.
+#[inline]
 pub fn igamma_by_a(a: f64, x: f64) -> f64 {
     by_a(a, x, |it| it.scale * (it.value * it.scale_slope + it.slope))
 }
 
 /// The derivative of a sample of the gamma distribution with respect to its parameter `alpha`, by implicit
 /// differentiation: the derivative of its cumulative probability with respect to `alpha`, over its density, negated.
+#[inline]
 pub fn gamma_sample_by_alpha(alpha: f64, sample: f64) -> f64 {
     // The density is `scale * alpha / sample` for the series, and `scale / sample` for the fraction.
     let is_above = sample > 1.0 && sample > alpha;

@@ -46,6 +46,7 @@ pub fn ndtri(p: f64) -> f64 {
 
 /// The quantile of a probability of at most one half: an estimate (Abramowitz and Stegun, 26.2.23, to 5e-4), and Halley's
 /// method, each round of which triples the digits.
+#[inline]
 fn lower_tail(p: f64) -> f64 {
     let t = (-2.0 * p.ln()).sqrt();
     let estimate =
@@ -197,6 +198,7 @@ pub fn zeta(x: f64, q: f64) -> f64 {
 }
 
 /// Derivative `n + 1` of the logarithm of gamma; NaN if `n` is not an integer (5.15.1).
+#[inline]
 pub fn polygamma(n: f64, x: f64) -> f64 {
     if n < 0.0 || n != n.floor() {
         return f64::NAN;

@@ -97,6 +97,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 }
 
 /// TensorFlow's formula, with each step rounded.
+#[inline]
 fn sigmoid_of_half<T: Float>(x: T) -> T {
     let e = exp(x);
     if e == T::HIGHEST { T::ONE } else { e / (T::ONE + e) }
@@ -144,10 +145,12 @@ macro_rules! functions {
 
 /// TensorFlow flushes denormals to zero, but the C library recognizes a zero by its bits: for every denormal it, and so
 /// TensorFlow, returns the logarithm of half the smallest one.
+#[inline]
 fn lgamma_of_f32(x: f32) -> f32 {
     if x.is_subnormal() { 150.0 * std::f32::consts::LN_2 } else { lgamma(f64::from(x)) as f32 }
 }
 
+#[inline]
 fn lgamma_of_f64(x: f64) -> f64 {
     if x.is_subnormal() { 1075.0 * std::f64::consts::LN_2 } else { lgamma(x) }
 }

@@ -103,6 +103,7 @@ pub fn zip_to<T: Element, R: Element>(x: &Tensor, y: &Tensor, f: impl Fn(&T, &T)
     Ok(Tensor::from_vec(shape, out))
 }
 
+#[inline]
 fn walk(shape: &Shape, operands: [&Shape; 2]) -> Broadcast<2> {
     if operands[0] == operands[1] {
         Broadcast::flat(shape.elements().unwrap_or(0))

@@ -55,6 +55,7 @@ pub(super) fn check(name: &str, tensor: &Tensor, wanted: &[(&str, usize)]) -> Re
     Ok(())
 }
 
+#[inline]
 pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }

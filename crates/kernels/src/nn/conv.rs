@@ -76,30 +76,36 @@ impl Convolution {
         Ok(Convolution { batch: input.dims()[0], axes, in_channels, out_channels, groups })
     }
 
+    #[inline]
     fn output_shape(&self, spatial: usize) -> Shape {
         let space = self.axes[3 - spatial..].iter().map(|axis| axis.output);
         [self.batch].into_iter().chain(space).chain([self.out_channels]).collect()
     }
 
     /// The number of windows in the whole batch.
+    #[inline]
     fn windows(&self) -> usize {
         self.batch * self.axes.iter().map(|axis| axis.output).product::<usize>()
     }
 
     /// The number of elements of one group's channels under a window.
+    #[inline]
     fn patch(&self) -> usize {
         self.axes.iter().map(|axis| axis.window).product::<usize>() * self.group_in()
     }
 
+    #[inline]
     fn group_in(&self) -> usize {
         self.in_channels / self.groups
     }
 
+    #[inline]
     fn group_out(&self) -> usize {
         self.out_channels / self.groups
     }
 
     /// Whether the patches equal the input.
+    #[inline]
     fn is_pointwise(&self) -> bool {
         self.groups == 1
             && self.axes.iter().all(|axis| axis.window == 1 && axis.stride == 1 && axis.before == 0)
@@ -108,6 +114,7 @@ impl Convolution {
 
     /// Calls `f(first window, windows, first input channel, first output channel)` for runs of windows whose patches
     /// fit into `PATCH_ELEMENTS`, group by group.
+    #[inline]
     fn for_each_run(&self, mut f: impl FnMut(usize, usize, usize, usize)) {
         let (windows, run) = (self.windows(), (PATCH_ELEMENTS / self.patch().max(1)).max(1));
         for group in 0..self.groups {
@@ -272,6 +279,7 @@ fn check_gradient(want: &Shape, got: &Shape) -> Result<()> {
 }
 
 /// The shape `[batch, channels, space…]` as `[batch, space…, channels]`.
+#[inline]
 fn rotate_left(shape: &Shape) -> Shape {
     let mut dims = shape.dims().to_vec();
     dims[1..].rotate_left(1);

@@ -51,6 +51,7 @@ impl Depthwise {
         Ok(Depthwise { batch, axes, channels, multiplier })
     }
 
+    #[inline]
     fn output_shape(&self) -> Shape {
         Shape::from([self.batch, self.axes[1].output, self.axes[2].output, self.channels * self.multiplier])
     }

@@ -164,6 +164,7 @@ impl Windows {
         Windows::new(input, &starts, overlaps)
     }
 
+    #[inline]
     fn output(&self) -> Shape {
         [self.dims[0], self.ranges[0].len(), self.ranges[1].len(), self.dims[3]].into()
     }

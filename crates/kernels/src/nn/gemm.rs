@@ -24,10 +24,12 @@ pub trait Term: Numeric {
 impl Term for f32 {
     type Sum = f64;
 
+    #[inline]
     fn widen(self) -> f64 {
         self.into()
     }
 
+    #[inline]
     fn narrow(sum: f64) -> f32 {
         sum as f32
     }
@@ -38,10 +40,12 @@ macro_rules! sums_itself {
         $(impl Term for $type {
             type Sum = $type;
 
+            #[inline]
             fn widen(self) -> $type {
                 self
             }
 
+            #[inline]
             fn narrow(sum: $type) -> $type {
                 sum
             }
@@ -60,14 +64,17 @@ pub struct Matrix<'a, T> {
 
 impl<'a, T: Copy> Matrix<'a, T> {
     /// A matrix of consecutive rows of `step` elements.
+    #[inline]
     pub fn rows(data: &'a [T], step: usize) -> Self {
         Matrix { data, step: [step, 1] }
     }
 
+    #[inline]
     pub fn transposed(self) -> Self {
         Matrix { step: [self.step[1], self.step[0]], ..self }
     }
 
+    #[inline]
     fn at(&self, i: usize, j: usize) -> T {
         self.data[i * self.step[0] + j * self.step[1]]
     }
@@ -106,6 +113,7 @@ pub fn add_product<T: Term>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, c
 }
 
 /// Fills `panel` with groups of `size` elements: the first `used` of each from `at(group, index)`, the rest zero.
+#[inline]
 fn pack<T: Numeric>(panel: &mut [T], size: usize, used: usize, at: impl Fn(usize, usize) -> T) {
     for (p, group) in panel.chunks_exact_mut(size).enumerate() {
         for (j, to) in group.iter_mut().enumerate() {

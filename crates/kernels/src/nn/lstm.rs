@@ -57,6 +57,7 @@ struct Peep<'a>([&'a [f32]; 3]);
 
 impl Peep<'_> {
     /// The contribution of a cell's state to a gate.
+    #[inline]
     fn of(&self, gate: usize, cell: usize, holds: f32) -> f32 {
         self.0[gate].get(cell).map_or(0.0, |weight| weight * holds)
     }

@@ -63,6 +63,7 @@ impl Over {
         Ok(Over { batch, channels, axes: [h, w] })
     }
 
+    #[inline]
     fn output(&self) -> Shape {
         [self.batch, self.axes[0].output, self.axes[1].output, self.channels].into()
     }

@@ -123,6 +123,7 @@ impl PoolAttrs {
     }
 
     /// Whether the channels are the last dimension.
+    #[inline]
     pub fn has_channels_last(&self) -> bool {
         !self.slide.channels_first
     }
@@ -153,12 +154,14 @@ impl PoolAttrs {
 }
 
 impl Windows {
+    #[inline]
     pub fn output_shape(&self, spatial: usize) -> Shape {
         let space = self.axes[3 - spatial..].iter().map(|axis| axis.output);
         [self.batch].into_iter().chain(space).chain([self.channels]).collect()
     }
 
     /// The largest number of pixels under a window.
+    #[inline]
     pub fn largest(&self) -> usize {
         self.axes.iter().map(|axis| axis.window.min(axis.input)).product()
     }

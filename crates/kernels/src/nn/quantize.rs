@@ -117,6 +117,7 @@ fn of_attrs(node: &KernelNode) -> Result<Scale> {
 }
 
 impl Scale {
+    #[inline]
     fn rounded(self, x: f32) -> f32 {
         let inverse = 1.0 / self.step;
         let zero = (-self.min * inverse + 0.5).floor();

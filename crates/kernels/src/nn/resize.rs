@@ -72,6 +72,7 @@ impl Centers {
         }
     }
 
+    #[inline]
     fn scale(self, input: usize, output: usize) -> f32 {
         if self == Centers::Aligned && output > 1 {
             (input - 1) as f32 / (output - 1) as f32
@@ -80,6 +81,7 @@ impl Centers {
         }
     }
 
+    #[inline]
     fn position(self, output: usize, scale: f32) -> f32 {
         match self {
             Centers::Half => (output as f32 + 0.5) * scale - 0.5,

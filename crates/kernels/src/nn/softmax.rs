@@ -55,20 +55,24 @@ fn rows<T: Float>(f: impl Fn(&mut [T], usize) + Send + 'static) -> HostKernel {
 }
 
 /// A function of all rows, from a function of one row.
+#[inline]
 fn each<T: Float>(f: fn(&mut [T])) -> impl Fn(&mut [T], usize) {
     move |all, classes| paced(all.chunks_exact_mut(classes), 8 * classes).for_each(f)
 }
 
 /// Subtracts the row's maximum from it.
+#[inline]
 fn shift<T: Float>(row: &mut [T]) {
     let max = row.iter().fold(T::LOWEST, |max, &x| if x > max { x } else { max });
     row.iter_mut().for_each(|x| *x = *x - max);
 }
 
+#[inline]
 fn sum<T: Float>(row: impl Iterator<Item = T>) -> T {
     row.fold(T::ZERO, |sum, x| sum + x)
 }
 
+#[inline]
 fn softmax<T: Float>(row: &mut [T]) {
     shift(row);
     row.iter_mut().for_each(|x| *x = exp(*x));
@@ -76,6 +80,7 @@ fn softmax<T: Float>(row: &mut [T]) {
     row.iter_mut().for_each(|x| *x = *x / sum);
 }
 
+#[inline]
 fn log_softmax<T: Float>(row: &mut [T]) {
     shift(row);
     let log_sum = ln(sum(row.iter().map(|&x| exp(x))));

@@ -66,6 +66,7 @@ struct Partition {
 
 impl Partition {
     /// The number of values of the longest row.
+    #[inline]
     fn width(&self) -> i64 {
         match self.form {
             Form::Splits => self.at.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0).max(0),

@@ -184,17 +184,20 @@ pub fn uniform_f64([high, low]: [u32; 2]) -> f64 {
 }
 
 /// Two normal numbers from two uniform ones (Box and Muller 1958). The angle is computed in f64 and then rounded.
+#[inline]
 fn normal2([radius, angle]: [u32; 2]) -> [f32; 2] {
     let radius = (-2.0 * uniform_f32(radius).max(1.0e-7).ln()).sqrt();
     let angle = (2.0 * std::f64::consts::PI * f64::from(uniform_f32(angle))) as f32;
     [angle.sin() * radius, angle.cos() * radius]
 }
 
+#[inline]
 fn normal4([a, b, c, d]: Bits) -> [f32; 4] {
     let ([first, second], [third, fourth]) = (normal2([a, b]), normal2([c, d]));
     [first, second, third, fourth]
 }
 
+#[inline]
 pub fn normal2_f64([a, b, c, d]: Bits) -> [f64; 2] {
     let radius = (-2.0 * uniform_f64([a, b]).max(1.0e-7).ln()).sqrt();
     let angle = 2.0 * std::f64::consts::PI * uniform_f64([c, d]);

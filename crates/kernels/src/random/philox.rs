@@ -17,21 +17,25 @@ pub struct Philox {
 }
 
 impl Philox {
+    #[inline]
     pub fn new(key: u64, counter: u128) -> Philox {
         Philox { key: [key as u32, (key >> 32) as u32], counter }
     }
 
     /// The generator seeded by a node's two seed attributes.
+    #[inline]
     pub fn from_seeds(seed: u64, seed2: u64) -> Philox {
         Philox::new(seed, u128::from(seed2) << 64)
     }
 
     /// Skips this many counts.
+    #[inline]
     pub fn skip(&mut self, counts: u64) {
         self.counter = self.counter.wrapping_add(u128::from(counts));
     }
 
     /// The bits of the next count.
+    #[inline]
     pub fn draw(&mut self) -> Bits {
         let bits = rounds(self.count(), self.key);
         self.skip(1);
@@ -67,6 +71,7 @@ impl Philox {
     }
 
     /// The bits as a sequence of words.
+    #[inline]
     pub fn words(self) -> Words {
         Words { philox: self, bits: [0; 4], used: 4 }
     }
@@ -97,6 +102,7 @@ pub struct Words {
 }
 
 impl Words {
+    #[inline]
     pub fn draw(&mut self) -> u32 {
         if self.used == self.bits.len() {
             self.bits = self.philox.draw();

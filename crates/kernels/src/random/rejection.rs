@@ -73,11 +73,13 @@ struct Draws {
 }
 
 impl Draws {
+    #[inline]
     fn new(mut philox: Philox, skipped: u64) -> Draws {
         philox.skip(skipped);
         Draws { philox, uniform: None, normal: None }
     }
 
+    #[inline]
     fn uniform(&mut self) -> f64 {
         self.uniform.take().unwrap_or_else(|| {
             let [a, b, c, d] = self.philox.draw();
@@ -86,6 +88,7 @@ impl Draws {
         })
     }
 
+    #[inline]
     fn normal(&mut self) -> f64 {
         self.normal.take().unwrap_or_else(|| {
             let [first, second] = normal2_f64(self.philox.draw());
@@ -249,6 +252,7 @@ impl<T: Float> Bounded<T> {
         }
     }
 
+    #[inline]
     fn made(&self, z: f64) -> T {
         T::from_f64(round::<T>(z * self.deviation) + self.mean)
     }
@@ -330,6 +334,7 @@ struct Rejection {
     what: &'static str,
 }
 
+#[inline]
 fn round<T: Float>(x: f64) -> f64 {
     T::from_f64(x).to_f64()
 }

@@ -7,11 +7,13 @@ use super::philox::{Philox, Words};
 pub struct Simple(Words);
 
 impl Simple {
+    #[inline]
     pub fn new(seed: u64) -> Simple {
         Simple(Philox::new(seed, 0).words())
     }
 
     /// A number in [0, 1).
+    #[inline]
     pub fn fraction(&mut self) -> f32 {
         uniform_f32(self.0.draw())
     }

@@ -54,11 +54,13 @@ impl Dice {
     }
 
     /// TensorFlow's sequence for these seeds.
+    #[inline]
     pub fn seeded(seed: u64, seed2: u64) -> Dice {
         Dice(Philox::from_seeds(seed, seed2).words())
     }
 
     /// As [`seeded`](Dice::seeded), after the first `blocks` of four numbers.
+    #[inline]
     pub fn seeded_after(seed: u64, seed2: u64, blocks: u64) -> Dice {
         let mut philox = Philox::from_seeds(seed, seed2);
         philox.skip(blocks);
@@ -66,22 +68,26 @@ impl Dice {
     }
 
     /// Unpredictable seeds.
+    #[inline]
     pub fn unpredictable_seeds() -> (u64, u64) {
         (entropy(), entropy())
     }
 
     /// The next 32 bits.
+    #[inline]
     pub fn draw(&mut self) -> u32 {
         self.0.draw()
     }
 
     /// A number in [0, 1).
+    #[inline]
     pub fn fraction(&mut self) -> f64 {
         let [first, second] = [self.draw(), self.draw()];
         uniform_f64([first, second])
     }
 
     /// A number below `sides`, which must not be 0.
+    #[inline]
     pub fn throw(&mut self, sides: usize) -> usize {
         self.0.draw() as usize % sides
     }
@@ -138,6 +144,7 @@ pub(super) struct Generator(Arc<Mutex<Philox>>);
 
 impl Generator {
     /// The generator for this step, with `counts` reserved for it.
+    #[inline]
     pub(super) fn reserve(&self, counts: u64) -> Philox {
         let mut next = lock(&self.0);
         let now = *next;
@@ -145,12 +152,14 @@ impl Generator {
         now
     }
 
+    #[inline]
     fn reserve_numbers(&self, numbers: usize) -> Philox {
         self.reserve(numbers as u64 * COUNTS_PER_NUMBER)
     }
 }
 
 /// An unpredictable number: the standard library keys its hash maps with the system's entropy.
+#[inline]
 fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -33,11 +33,13 @@ impl Unigrams {
     }
 
     /// Whether the weight with this index after the reserved ones belongs to this shard.
+    #[inline]
     pub fn takes(&self, place: usize) -> bool {
         (self.before() + place) % self.shards == self.shard
     }
 
     /// The number of reserved classes of this shard, which is also the number of its next class.
+    #[inline]
     fn before(&self) -> usize {
         let own = |count: usize| {
             if self.shard < self.shards { (count + self.shards - 1 - self.shard) / self.shards } else { 0 }
@@ -94,6 +96,7 @@ impl Weighted {
         Ok(Weighted { total: weights.iter().sum(), weights, places })
     }
 
+    #[inline]
     pub fn draw(&self, words: &mut Words) -> i64 {
         let own = uniform_f32(words.draw());
         let at = below(words, self.places.len() as u32) as usize;
@@ -101,6 +104,7 @@ impl Weighted {
         (if own < likely { at } else { other }) as i64
     }
 
+    #[inline]
     pub fn likely(&self, class: i64) -> f32 {
         let weight = usize::try_from(class).ok().and_then(|class| self.weights.get(class));
         weight.map_or(0.0, |weight| weight / self.total)
@@ -137,6 +141,7 @@ impl Learned {
         Ok(Learned { levels })
     }
 
+    #[inline]
     fn total(&self) -> i32 {
         self.levels[0][0]
     }
@@ -154,6 +159,7 @@ impl Learned {
         at as i64
     }
 
+    #[inline]
     pub fn likely(&self, class: i64) -> f32 {
         let counts = &self.levels[self.levels.len() - 1];
         let count = usize::try_from(class).ok().and_then(|class| counts.get(class)).copied();

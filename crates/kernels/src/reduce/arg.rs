@@ -72,6 +72,7 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
 /// Elements that are compared in parallel.
 const LANES: usize = 32;
 
+#[inline]
 fn start<T: Numeric>(greatest: bool) -> T {
     if greatest { T::LOWEST } else { T::HIGHEST }
 }

@@ -100,6 +100,7 @@ fn extreme<T: Numeric>(greatest: bool, dtype: DType, keep_dims: bool) -> HostKer
 }
 
 /// The least and the greatest value of `dtype`.
+#[inline]
 fn limits<T: Numeric>(dtype: DType) -> (T, T) {
     with_integer!(dtype, N => (T::from_i64(N::LOWEST.to_i64()), T::from_i64(N::HIGHEST.to_i64())))
         .unwrap_or((T::LOWEST, T::HIGHEST))

@@ -31,6 +31,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 }
 
 /// The logarithm of the sum of two exponentials.
+#[inline]
 fn log_sum_exp<T: Float>(a: T, b: T) -> T {
     let (greater, less) = if a > b { (a, b) } else { (b, a) };
     if less == T::LOWEST || greater == T::HIGHEST { greater } else { greater + ln_1p(exp(less - greater)) }

@@ -50,16 +50,19 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 }
 
 /// The lesser of two; the second if it is NaN.
+#[inline]
 fn less<T: Numeric>(x: T, y: T) -> T {
     if y < x || y.partial_cmp(&y).is_none() { y } else { x }
 }
 
 /// The greater of two; the second if it is NaN.
+#[inline]
 fn greater<T: Numeric>(x: T, y: T) -> T {
     if y > x || y.partial_cmp(&y).is_none() { y } else { x }
 }
 
 /// The least finite value of `dtype`, TensorFlow's result for a segment without rows.
+#[inline]
 fn least<T: Numeric>(dtype: DType) -> T {
     match dtype {
         DType::F16 => T::from_f64(half::f16::MIN.to_f64()),
@@ -71,6 +74,7 @@ fn least<T: Numeric>(dtype: DType) -> T {
 }
 
 /// The greatest finite value of `dtype`.
+#[inline]
 fn greatest<T: Numeric>(dtype: DType) -> T {
     match dtype {
         DType::F16 => T::from_f64(half::f16::MAX.to_f64()),
@@ -126,6 +130,7 @@ fn sorted<T: Ring>(
     Ok(Tensor::from_vec(shape, out))
 }
 
+#[inline]
 fn divide<T: Numeric>(sum: T, n: usize) -> T {
     match T::DTYPE {
         DType::U64 => T::from_i64((sum.to_i64() as u64 / n as u64) as i64),

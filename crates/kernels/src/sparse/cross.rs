@@ -55,11 +55,13 @@ struct Column {
 }
 
 impl Column {
+    #[inline]
     fn features(&self, row: usize) -> std::ops::Range<usize> {
         row.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[row]
     }
 
     /// A feature as a number; for a string, its fingerprint.
+    #[inline]
     fn number(&self, place: usize) -> u64 {
         match self.values.data() {
             Data::I64(all) => all[place] as u64,
@@ -195,6 +197,7 @@ fn numbers(columns: &[Column], counts: &[usize], hashing: &Hashing) -> Tensor {
 }
 
 /// The combination of two fingerprints (TensorFlow's FingerprintCat64).
+#[inline]
 fn joined(one: u64, other: u64) -> u64 {
     const FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
     let mix = |x: u64| x ^ x >> 47;

@@ -18,6 +18,7 @@ enum Divisor {
 }
 
 impl Divisor {
+    #[inline]
     fn of<T: Numeric>(self, count: usize) -> T {
         T::from_f64(match self {
             Divisor::One => 1.0,

@@ -28,15 +28,18 @@ fn half_word(s: &[u8], at: usize) -> u64 {
     s[at..at + 4].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
+#[inline]
 fn shift_mix(x: u64) -> u64 {
     x ^ x >> 47
 }
 
+#[inline]
 fn mix(u: u64, v: u64, mul: u64) -> u64 {
     let a = shift_mix((u ^ v).wrapping_mul(mul));
     shift_mix((v ^ a).wrapping_mul(mul)).wrapping_mul(mul)
 }
 
+#[inline]
 fn multiplier(length: usize) -> u64 {
     K2.wrapping_add(length as u64 * 2)
 }

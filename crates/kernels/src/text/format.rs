@@ -12,6 +12,7 @@ use super::super::{HostKernel, KernelNode};
 const MOST: i64 = 4096;
 
 /// A float of either precision as f64.
+#[inline]
 fn wide(number: impl Into<f64>) -> f64 {
     number.into()
 }

@@ -46,6 +46,7 @@ pub struct OpenHistogram {
 }
 
 impl Default for OpenHistogram {
+    #[inline]
     fn default() -> OpenHistogram {
         let whole = Histogram { min: f64::MAX, max: -f64::MAX, ..Histogram::default() };
         OpenHistogram { whole, counts: vec![0.0; LIMITS.len()] }
@@ -82,6 +83,7 @@ impl OpenHistogram {
         histogram
     }
 
+    #[inline]
     pub fn bytes(&self) -> usize {
         size_of_val(&self.counts[..])
     }

@@ -74,6 +74,7 @@ impl Rules {
         Ok(Outputs::from_iter([Tensor::vector(joined), splits]))
     }
 
+    #[inline]
     fn pads_of(&self, width: i64) -> i64 {
         if self.pads < 0 { width - 1 } else { self.pads.min(width - 1) }
     }

@@ -132,6 +132,7 @@ impl Rewrite {
         Rewrite { pieces, is_valid }
     }
 
+    #[inline]
     fn groups(&self) -> usize {
         let group = |piece: &Piece| if let Piece::Group(group) = piece { *group } else { 0 };
         self.pieces.iter().map(group).max().unwrap_or(0)

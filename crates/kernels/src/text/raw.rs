@@ -88,6 +88,7 @@ fn each(texts: &Tensor, f: impl Fn(&Vec<u8>) -> Result<Vec<u8>>, size: impl Fn(u
 }
 
 /// Base64 with the URL-safe alphabet; padding is optional when decoding.
+#[inline]
 fn engine(pads: bool) -> GeneralPurpose {
     let config = GeneralPurposeConfig::new()
         .with_encode_padding(pads)

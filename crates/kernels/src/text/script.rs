@@ -21,6 +21,7 @@ pub(super) fn kernel() -> HostKernel {
 }
 
 /// ICU's number of the script of a code point; -1 for an invalid code point.
+#[inline]
 fn script(code: i32) -> i32 {
     let Some(code) = u32::try_from(code).ok().filter(|&code| code <= char::MAX.into()) else { return -1 };
     let after = RUNS.partition_point(|(first, _)| *first <= code);

@@ -81,11 +81,13 @@ impl Rules {
         })
     }
 
+    #[inline]
     fn is_wrong(&self, character: &Character) -> bool {
         character.is_wrong || self.replaces_controls && character.code <= 0x1f
     }
 
     /// The character or its replacement; `None` if it is omitted.
+    #[inline]
     fn replaced(&self, character: &Character) -> Option<u32> {
         match self.is_wrong(character) {
             false => Some(character.code),

@@ -97,6 +97,7 @@ fn complex_descent<T: Ring>(roles: Roles) -> Update {
     })
 }
 
+#[inline]
 fn change_by_ftrl<T: Float>(variables: [&mut [T]; 3], grad: &[T], rates: [T; 5], by_lr: bool) {
     if takes_roots(rates) {
         change_all(variables, grad, ftrl::<T, true>(rates, by_lr));

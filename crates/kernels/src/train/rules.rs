@@ -10,14 +10,17 @@ pub trait Rule<T, const V: usize>: Fn([T; V], T) -> [T; V] + Copy + Send + Sync 
 
 impl<T, const V: usize, R: Fn([T; V], T) -> [T; V] + Copy + Send + Sync> Rule<T, V> for R {}
 
+#[inline]
 pub fn gradient_descent<T: Float>([lr]: [T; 1]) -> impl Rule<T, 1> {
     move |[var], g| [var - g * lr]
 }
 
+#[inline]
 pub fn proximal_gradient_descent<T: Float>([lr, l1, l2]: [T; 3]) -> impl Rule<T, 1> {
     move |[var], g| [proximal(var - g * lr, lr, l1, l2)]
 }
 
+#[inline]
 pub fn momentum<T: Float>([lr, momentum]: [T; 2], nesterov: bool) -> impl Rule<T, 2> {
     move |[var, accum], g| {
         let accum = accum * momentum + g;
@@ -25,6 +28,7 @@ pub fn momentum<T: Float>([lr, momentum]: [T; 2], nesterov: bool) -> impl Rule<T
     }
 }
 
+#[inline]
 pub fn keras_momentum<T: Float>([lr, momentum]: [T; 2], nesterov: bool) -> impl Rule<T, 2> {
     move |[var, accum], g| {
         let accum = accum * momentum - g * lr;
@@ -32,6 +36,7 @@ pub fn keras_momentum<T: Float>([lr, momentum]: [T; 2], nesterov: bool) -> impl 
     }
 }
 
+#[inline]
 pub fn adagrad<T: Float>([lr]: [T; 1], update_slots: bool) -> impl Rule<T, 2> {
     move |[var, accum], g| {
         let accum = if update_slots { accum + g * g } else { accum };
@@ -39,6 +44,7 @@ pub fn adagrad<T: Float>([lr]: [T; 1], update_slots: bool) -> impl Rule<T, 2> {
     }
 }
 
+#[inline]
 pub fn adagrad_v2<T: Float>([lr, epsilon]: [T; 2], update_slots: bool) -> impl Rule<T, 2> {
     move |[var, accum], g| {
         let accum = if update_slots { accum + g * g } else { accum };
@@ -46,6 +52,7 @@ pub fn adagrad_v2<T: Float>([lr, epsilon]: [T; 2], update_slots: bool) -> impl R
     }
 }
 
+#[inline]
 pub fn proximal_adagrad<T: Float>([lr, l1, l2]: [T; 3]) -> impl Rule<T, 2> {
     move |[var, accum], g| {
         let accum = accum + g * g;
@@ -55,6 +62,7 @@ pub fn proximal_adagrad<T: Float>([lr, l1, l2]: [T; 3]) -> impl Rule<T, 2> {
 }
 
 /// Dual averaging: the variable is recomputed from the sum of the gradients and the sum of their squares.
+#[inline]
 pub fn adagrad_da<T: Float>([lr, l1, l2, step]: [T; 4]) -> impl Rule<T, 3> {
     move |[_, sum, squares], g| {
         let (sum, squares) = (sum + g, squares + g * g);
@@ -64,6 +72,7 @@ pub fn adagrad_da<T: Float>([lr, l1, l2, step]: [T; 4]) -> impl Rule<T, 3> {
     }
 }
 
+#[inline]
 pub fn adadelta<T: Float>([lr, rho, epsilon]: [T; 3]) -> impl Rule<T, 3> {
     move |[var, accum, accum_update], g| {
         let accum = accum * rho + g * g * (T::ONE - rho);
@@ -72,6 +81,7 @@ pub fn adadelta<T: Float>([lr, rho, epsilon]: [T; 3]) -> impl Rule<T, 3> {
     }
 }
 
+#[inline]
 pub fn adam<T: Float>(rates: [T; 6], nesterov: bool) -> impl Rule<T, 3> {
     let [beta1_power, beta2_power, lr, beta1, beta2, epsilon] = rates;
     let alpha = lr * sqrt(T::ONE - beta2_power) / (T::ONE - beta1_power);
@@ -82,6 +92,7 @@ pub fn adam<T: Float>(rates: [T; 6], nesterov: bool) -> impl Rule<T, 3> {
     }
 }
 
+#[inline]
 pub fn adam_with_amsgrad<T: Float>(rates: [T; 6]) -> impl Rule<T, 4> {
     let [beta1_power, beta2_power, lr, beta1, beta2, epsilon] = rates;
     let alpha = lr * sqrt(T::ONE - beta2_power) / (T::ONE - beta1_power);
@@ -92,6 +103,7 @@ pub fn adam_with_amsgrad<T: Float>(rates: [T; 6]) -> impl Rule<T, 4> {
     }
 }
 
+#[inline]
 pub fn ada_max<T: Float>([beta1_power, lr, beta1, beta2, epsilon]: [T; 5]) -> impl Rule<T, 3> {
     let alpha = lr / (T::ONE - beta1_power);
     move |[var, m, v], g| {
@@ -100,6 +112,7 @@ pub fn ada_max<T: Float>([beta1_power, lr, beta1, beta2, epsilon]: [T; 5]) -> im
     }
 }
 
+#[inline]
 pub fn rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Rule<T, 3> {
     move |[var, ms, mom], g| {
         let ms = ms + (g * g - ms) * (T::ONE - rho);
@@ -108,6 +121,7 @@ pub fn rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Rule<T, 
     }
 }
 
+#[inline]
 pub fn sparse_rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Rule<T, 3> {
     move |[var, ms, mom], g| {
         let ms = ms * rho + g * g * (T::ONE - rho);
@@ -116,6 +130,7 @@ pub fn sparse_rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl R
     }
 }
 
+#[inline]
 pub fn centered_rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Rule<T, 4> {
     move |[var, mg, ms, mom], g| {
         let (mg, ms) = (mg + (g - mg) * (T::ONE - rho), ms + (g * g - ms) * (T::ONE - rho));
@@ -125,6 +140,7 @@ pub fn centered_rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl
     }
 }
 
+#[inline]
 pub fn sparse_centered_rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Rule<T, 4> {
     move |[var, mg, ms, mom], g| {
         let (mg, ms) = (g * (T::ONE - rho) + mg * rho, ms * rho + g * g * (T::ONE - rho));
@@ -155,10 +171,12 @@ pub fn ftrl<T: Float, const IS_ROOT: bool>(rates: [T; 5], by_lr: bool) -> impl R
 }
 
 /// Whether FTRL with these rates raises to the power 0.5.
+#[inline]
 pub fn takes_roots<T: Float>([.., power]: [T; 5]) -> bool {
     power.to_f64() == -0.5
 }
 
+#[inline]
 pub fn add_sign<T: Float>([lr, alpha, sign_decay, beta]: [T; 4]) -> impl Rule<T, 2> {
     move |[var, m], g| {
         let m = m * beta + g * (T::ONE - beta);
@@ -166,6 +184,7 @@ pub fn add_sign<T: Float>([lr, alpha, sign_decay, beta]: [T; 4]) -> impl Rule<T,
     }
 }
 
+#[inline]
 pub fn power_sign<T: Float>([lr, log_base, sign_decay, beta]: [T; 4]) -> impl Rule<T, 2> {
     // The product of two signs is one of three numbers or NaN.
     let power = |signs: T| exp(log_base * sign_decay * signs);
@@ -180,6 +199,7 @@ pub fn power_sign<T: Float>([lr, log_base, sign_decay, beta]: [T; 4]) -> impl Ru
 }
 
 /// Shrinks `v` towards zero by `l1` and scales it down by `l2`: the proximal step of L1 and L2 regularization.
+#[inline]
 fn proximal<T: Float>(v: T, rate: T, l1: T, l2: T) -> T {
     let divisor = T::ONE + l2 * rate;
     if l1 > T::ZERO { sign(v) * max(abs(v) - rate * l1, T::ZERO) / divisor } else { v / divisor }

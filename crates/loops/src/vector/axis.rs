@@ -39,6 +39,7 @@ impl Axis {
     }
 
     /// Most positions under a window.
+    #[inline]
     pub(super) fn most(&self) -> usize {
         self.window.min(self.input)
     }

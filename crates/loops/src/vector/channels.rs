@@ -23,16 +23,19 @@ trait Terms: Copy + Send + Sync {
 pub type Sums = [Vec<f64>; 2];
 
 /// The number of bytes that the sums of `len` elements take while they are computed.
+#[inline]
 pub fn scratch_bytes(len: usize, channels: usize) -> usize {
     let size = size_of::<[f64; 2]>() * row(channels);
     (len / part(channels) + 2).saturating_mul(size)
 }
 
 /// Numbers that are added in parallel lanes: whole positions.
+#[inline]
 fn row(channels: usize) -> usize {
     channels * LANES.div_ceil(channels)
 }
 
+#[inline]
 fn part(channels: usize) -> usize {
     (PART / row(channels)).max(PLACES) * row(channels)
 }
@@ -141,6 +144,7 @@ fn repeated(channels: &[Normal], of: impl Fn(&Normal) -> f32) -> Vec<f32> {
 }
 
 /// The cut for functions of elements with `channels` channels.
+#[inline]
 fn cut(channels: usize, work: usize) -> Cut {
     Cut { period: row(channels), work }
 }

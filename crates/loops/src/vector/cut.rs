@@ -31,6 +31,7 @@ impl Cut {
     pub const ANYWHERE: Cut = Cut { period: 1, work: 1 };
 
     /// The number of elements, of `len`, in a chunk.
+    #[inline]
     pub fn lot(self, len: usize) -> usize {
         let fewest = FEWEST / self.work;
         let lot = len.div_ceil(threads() * LOTS).clamp(fewest / 2, MOST);
@@ -39,6 +40,7 @@ impl Cut {
 }
 
 /// Calls `act` with the index of the first element of each part of `xs`, and that part.
+#[inline]
 pub fn in_place(xs: &mut [f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) {
     let lot = cut.lot(xs.len());
     in_lots(xs.chunks_mut(lot).enumerate(), |(i, part)| act(i * lot, part));

@@ -31,6 +31,7 @@ type Taps = Vec<(usize, usize)>;
 impl Depthwise {
     /// Whether the parts take no longer than a kernel may run without a check for cancellation, with lists of a moderate
     /// size.
+    #[inline]
     pub fn is_paced(&self) -> bool {
         let listed = |axis: &Axis| axis.window.saturating_mul(axis.input.max(axis.output)) <= MOST_TAPS;
         let wide = self.width.input.max(self.width.output);
@@ -107,6 +108,7 @@ impl Depthwise {
     }
 
     /// The number of rows of windows, and the number of them that are summed for one part of the filter's gradient.
+    #[inline]
     fn parts(&self) -> (usize, usize) {
         let rows = self.batch * self.height.output;
         let row = self.weights() * self.width.output;
@@ -114,19 +116,23 @@ impl Depthwise {
     }
 
     /// Most bytes that a gradient takes in addition to the result.
+    #[inline]
     pub fn scratch_bytes(&self) -> usize {
         let (rows, each) = self.parts();
         size_of::<f32>() * rows.div_ceil(each) * self.weights()
     }
 
+    #[inline]
     fn pixels(&self) -> usize {
         self.batch * self.height.input * self.width.input * self.channels
     }
 
+    #[inline]
     fn answers(&self) -> usize {
         self.batch * self.height.output * self.width.output * self.channels
     }
 
+    #[inline]
     fn weights(&self) -> usize {
         self.height.window * self.width.window * self.channels
     }

@@ -118,6 +118,7 @@ impl Work for ChoosingOver<'_> {
 
 /// Writes the chosen numbers over `xs`, which are all those of one side, [`TRUE`] or [`FALSE`], in their order. The slice of
 /// that side in the choice is not read.
+#[inline]
 pub fn choose_over(xs: &mut [f32], kept: usize, choice: Choice) {
     in_place(xs, Cut::ANYWHERE, |from, xs| widest(ChoosingOver { xs, kept, choice, from }));
 }

@@ -180,6 +180,7 @@ struct Sizes {
 
 impl Sizes {
     /// The number of rows of a fold in a part.
+    #[inline]
     fn rows(self) -> usize {
         if self.outer >= WHOLE || self.inner >= WHOLE * TILE {
             return self.size;
@@ -187,11 +188,13 @@ impl Sizes {
         (PART / self.inner).max(ROWS).max(self.size.div_ceil(PARTS)).min(self.size)
     }
 
+    #[inline]
     fn parts(self) -> usize {
         self.size.div_ceil(self.rows())
     }
 
     /// Results of all parts.
+    #[inline]
     fn results(self) -> usize {
         self.outer * self.parts() * self.inner
     }
@@ -217,11 +220,13 @@ impl Folding {
     }
 
     /// Whether the fold combines any numbers.
+    #[inline]
     pub fn is_some(&self) -> bool {
         self.dims.iter().any(|dim| dim.1)
     }
 
     /// The fold along the longest dimension, and the folding of the result that remains; `None` if there is none.
+    #[inline]
     fn first(&self) -> Option<(Sizes, Folding)> {
         let gone = self.dims.iter().enumerate().filter(|(_, dim)| dim.1);
         let (at, &(size, _)) = gone.max_by_key(|(_, dim)| dim.0)?;
@@ -232,6 +237,7 @@ impl Folding {
     }
 
     /// The number of bytes that the results take while they are computed.
+    #[inline]
     pub fn scratch_bytes(&self) -> usize {
         self.first().map_or(0, |(sizes, _)| 2 * size_of::<f64>() * sizes.results())
     }

@@ -112,6 +112,7 @@ impl Width {
     }
 
     /// The number of floats in a register.
+    #[inline]
     pub fn lanes(self) -> usize {
         self.0
     }

@@ -102,6 +102,7 @@ macro_rules! of_angles {
                     $function(x)
                 }
 
+                #[inline]
                 fn of_larger(self, x: f32) -> f32 {
                     x.$function()
                 }
@@ -284,11 +285,13 @@ pub fn unary(op: &str) -> Option<Unary> {
 }
 
 /// LeakyRelu, whose slope is an attribute.
+#[inline]
 pub fn leaky(slope: f32) -> Unary {
     unary!(Leaky { slope })
 }
 
 /// LeakyReluGrad.
+#[inline]
 pub fn leaky_gradient(slope: f32) -> Binary {
     let gradient = LeakyGradient { slope };
     Binary { straight: pairs!(gradient), swapped: pairs!(Swapped(gradient)), broadcasts: false }

@@ -27,11 +27,13 @@ pub struct Pool {
 
 impl Pool {
     /// Whether the blocks take no longer than a kernel may run without a check for cancellation.
+    #[inline]
     pub fn is_paced(&self) -> bool {
         self.row_of_windows().max(self.row_of_pixels()) <= BLOCK
     }
 
     /// The work of a row of the output.
+    #[inline]
     fn row_of_windows(&self) -> usize {
         let rows = self.depth.most().saturating_mul(self.height.most());
         let across = self.width.output.saturating_mul(self.width.most());
@@ -39,6 +41,7 @@ impl Pool {
     }
 
     /// The work of a row of the gradient: all windows over it, each of which is read twice.
+    #[inline]
     fn row_of_pixels(&self) -> usize {
         let windows = |axis: &Axis| axis.window.div_ceil(axis.stride).min(axis.output);
         let volume = [self.depth, self.height, self.width].iter().map(Axis::most).fold(2, usize::saturating_mul);
@@ -47,25 +50,30 @@ impl Pool {
     }
 
     /// The work of a pixel: a step for as many channels as most processors compute on at once.
+    #[inline]
     fn work(&self) -> usize {
         self.channels.div_ceil(8)
     }
 
     /// Numbers of a row, and rows of a volume.
+    #[inline]
     fn rows_of_volume(&self) -> (usize, usize) {
         (self.width.input * self.channels, self.depth.input * self.height.input)
     }
 
+    #[inline]
     fn pixels(&self) -> usize {
         let (row, rows) = self.rows_of_volume();
         self.batch * rows * row
     }
 
+    #[inline]
     fn windows(&self) -> usize {
         self.batch * self.depth.output * self.height.output * self.width.output * self.channels
     }
 
     /// The rows of a volume that a window covers in each plane, given the window's position in depth and height.
+    #[inline]
     fn under(&self, z: usize, y: usize) -> impl Iterator<Item = Range<usize>> + Clone {
         let (rows, height) = (self.height.under(y), self.height.input);
         self.depth.under(z).map(move |plane| plane * height + rows.start..plane * height + rows.end)
@@ -165,6 +173,7 @@ impl Pool {
 
     /// The windows that cover these rows of a volume, which are of one plane or whole planes: their positions in depth and
     /// height.
+    #[inline]
     fn over(&self, rows: &Range<usize>) -> impl Iterator<Item = (usize, usize)> {
         let height = self.height.input;
         let planes = rows.start / height..rows.end.div_ceil(height);

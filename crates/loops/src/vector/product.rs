@@ -26,6 +26,7 @@ impl MatrixView<'_> {
     ///
     /// # Panics
     /// If they are outside of the matrix.
+    #[inline]
     pub fn part(&self, first: [usize; 2], count: [usize; 2]) -> Self {
         let has = |i: usize| first[i] <= self.dims[i] && count[i] <= self.dims[i] - first[i];
         assert!(has(0) && has(1), "a part lies within its matrix");
@@ -42,6 +43,7 @@ const MOST_ROWS: usize = 1024;
 ///
 /// # Panics
 /// If the columns of `y` are not contiguous, or the sizes of the matrices do not fit.
+#[inline]
 pub fn by_transpose(x: MatrixView, y: MatrixView, adds: bool, to: &mut [f32]) {
     by_transpose_with(Width::widest(), x, y, adds, to);
 }
@@ -91,6 +93,7 @@ fn down_the_rows(width: Width, x: MatrixView, run: &[ColumnRun], right: Right, p
 
 /// Whether a product of `m` rows, with `k` products in each sum, and `n` columns is small: a larger one is worth packing, a
 /// deeper one panels, and one of fewer columns would fill no register.
+#[inline]
 pub fn is_small_product([m, k, n]: [usize; 3]) -> bool {
     let work = m.saturating_mul(k).saturating_mul(n);
     (1..=1 << 20).contains(&work) && k <= MOST_ROWS && n >= 8

@@ -79,6 +79,7 @@ impl<'a, const N: usize> Walk<'a, N> {
     }
 
     /// The stride of each tensor along a row: 1, or 0 if its elements are the same.
+    #[inline]
     pub(super) fn steps(&self) -> [usize; N] {
         self.dims.last().map_or([0; N], |last| last.1)
     }
@@ -93,6 +94,7 @@ pub struct Repeat {
 
 impl Repeat {
     /// Every element once.
+    #[inline]
     pub fn none(len: usize) -> Repeat {
         Repeat { dims: smallvec![(len, [1])] }
     }
@@ -142,21 +144,25 @@ impl Repeat {
     }
 
     /// Whether every element is at its original index.
+    #[inline]
     pub fn is_none(&self) -> bool {
         matches!(self.dims[..], [(_, [1])])
     }
 
     /// The number of positions of the output.
+    #[inline]
     pub(super) fn places(&self) -> usize {
         self.dims.iter().map(|(size, _)| size).product()
     }
 
     /// Whether the runs are so short that the elements are better repeated in memory first.
+    #[inline]
     pub fn is_short(&self) -> bool {
         self.dims.len() > 1 && self.dims[self.dims.len() - 1].0 < SHORT
     }
 
     /// The stride of the elements of a run: 1 or 0.
+    #[inline]
     pub(super) fn step(&self) -> usize {
         let (_, [step]) = self.dims[self.dims.len() - 1];
         step
@@ -175,6 +181,7 @@ impl Repeat {
     }
 
     /// The runs of `count` positions of the output, from one on.
+    #[inline]
     pub(super) fn runs(&self, from: usize, count: usize) -> Runs<'_> {
         // An empty output has no position to begin at.
         let dims = if count > 0 { &self.dims[..] } else { &[] };

@@ -77,6 +77,7 @@ macro_rules! raised {
 
 impl LocalResponse {
     /// The number of bytes that it takes in addition to the output.
+    #[inline]
     pub fn scratch_bytes(&self, channels: usize) -> usize {
         Places::of(self, channels).room(NEAR.max(channels)).saturating_mul(BUFFERS * size_of::<f32>() * threads())
     }
@@ -87,6 +88,7 @@ impl LocalResponse {
     }
 
     /// Normalises the numbers in place. There is at least one channel.
+    #[inline]
     pub fn normalise_over(&self, xs: &mut [f32], channels: usize) {
         in_place(xs, cut(channels), |_, xs| self.normalise(xs, channels));
     }
@@ -107,6 +109,7 @@ impl LocalResponse {
         (places, near, places.buffers(numbers.min(near)))
     }
 
+    #[inline]
     fn normalise(&self, xs: &mut [f32], channels: usize) {
         let (places, near, mut buffers) = self.lots(xs.len(), channels);
         for xs in xs.chunks_mut(near) {
@@ -124,6 +127,7 @@ impl LocalResponse {
     }
 }
 
+#[inline]
 fn cut(channels: usize) -> Cut {
     Cut { period: channels, work: WORK }
 }
@@ -137,21 +141,25 @@ struct Places {
 }
 
 impl Places {
+    #[inline]
     fn of(norm: &LocalResponse, channels: usize) -> Places {
         Places { channels, reach: norm.radius.min(channels - 1) }
     }
 
     /// The count of numbers that are computed on at a time: whole positions.
+    #[inline]
     fn near(self) -> usize {
         (NEAR / self.channels).max(1) * self.channels
     }
 
     /// The windows over `numbers` numbers, those of the zeros after each position included.
+    #[inline]
     fn windows(self, numbers: usize) -> usize {
         numbers / self.channels * (self.channels + self.reach)
     }
 
     /// The size of a buffer for `numbers` numbers.
+    #[inline]
     fn room(self, numbers: usize) -> usize {
         self.windows(numbers).saturating_add(2 * self.reach)
     }

@@ -14,16 +14,19 @@ const LANES: usize = 16;
 const WORK: usize = 8;
 
 /// The number of rows of `classes` in a chunk.
+#[inline]
 fn rows_of_lot(classes: usize) -> usize {
     lot(WORK * classes).max(1)
 }
 
 /// Overwrites each row of `classes` numbers with its softmax.
+#[inline]
 pub fn softmax(all: &mut [f32], classes: usize) {
     in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest_fused(Softmax { rows, classes }));
 }
 
 /// Overwrites each row of `classes` numbers with the logarithm of its softmax.
+#[inline]
 pub fn log_softmax(all: &mut [f32], classes: usize) {
     in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest_fused(LogSoftmax { rows, classes }));
 }

@@ -55,6 +55,7 @@ impl<W: Work> FusedWork for Plain<W> {
 }
 
 /// Runs a loop as compiled for this processor.
+#[inline]
 pub fn widest<W: Work>(work: W) {
     widest_fused(Plain(work));
 }

@@ -47,6 +47,7 @@ pub struct Product<'a> {
 }
 
 /// Most rows of a product.
+#[inline]
 pub fn most_rows(width: Width) -> usize {
     match width.lanes() {
         // As many as there are registers for, with two for columns in each row: 32, or 16.
@@ -57,6 +58,7 @@ pub fn most_rows(width: Width) -> usize {
 }
 
 /// Most columns of a product, whose right matrix must have as many as whole registers hold.
+#[inline]
 pub fn most_columns(width: Width) -> usize {
     2 * width.lanes()
 }

@@ -18,6 +18,7 @@ pub trait One: Copy + Send + Sync {
     fn of<M: MulAdd>(self, x: f32) -> f32;
 
     /// The function of an argument outside the domain of [`One::of`]. A loop over it is not vectorised.
+    #[inline]
     fn of_larger(self, _x: f32) -> f32 {
         unreachable!("a function with a limit says what it is beyond that")
     }
@@ -73,6 +74,7 @@ impl<F: One> FusedWork for Map<'_, F> {
 }
 
 /// Overwrites each number with the function of it.
+#[inline]
 pub fn map<F: One>(xs: &mut [f32], f: F) {
     in_place(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest_fused(Map { xs, f }));
 }
@@ -134,6 +136,7 @@ pub struct Operand<'a> {
 
 impl Operand<'_> {
     /// Calls `act` with the operand, or with an equivalent one of more elements: see [`Repeat::unrolled`].
+    #[inline]
     pub(super) fn unrolled<R>(self, act: impl FnOnce(Operand) -> R) -> R {
         let more = self.repeat.unrolled(self.elements);
         act(more.as_ref().map_or(self, |(elements, repeat)| Operand { elements, repeat }))
@@ -184,6 +187,7 @@ impl<F: Two> FusedWork for Zip<'_, F> {
 }
 
 /// Overwrites each `x` with the function of it and its `y`.
+#[inline]
 pub fn zip<F: Two>(xs: &mut [f32], ys: Operand, f: F) {
     ys.unrolled(|ys| in_place(xs, Cut { period: 1, work: F::WORK }, |from, xs| widest_fused(Zip { xs, ys, from, f })));
 }

@@ -116,6 +116,7 @@ fn sides(width: usize, height: usize) -> Result<(u32, u32)> {
     }
 }
 
+#[inline]
 fn failed(error: &ImageError) -> Failure {
     match error {
         ImageError::Limits(_) => Failure::new(Code::ResourceExhausted, format!("cannot encode an image: {error}")),
