@@ -3,8 +3,8 @@
 //!
 //! [burn]: https://burn.dev
 //!
-//! This package is the mesh: nodes, sessions over them, and the doors for other systems' clients. It hands on the crates below it,
-//! which know no mesh: [`tensor`], [`graph`] and [`plan`], [`train`], [`model`] and [`data`], [`checkpoint`], [`lowering`].
+//! This package is the mesh: nodes, sessions over them, and the doors for other systems' clients. It re-exports the crates below
+//! it, which know no mesh: [`tensor`], [`graph`] and [`plan`], [`train`], [`model`] and [`data`], [`checkpoint`], [`lowering`].
 //! docs/architecture.md has the map of all of them.
 //!
 //! | module | content |

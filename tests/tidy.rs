@@ -55,6 +55,18 @@ const MODULES: &[(&str, &[&str])] = &[
     ("main", &[]),
 ];
 
+/// Circumlocutions, and the terms of the field that documents and comments use instead. CONTRIBUTING.md has the table for people.
+const WORDS: &[(&str, &str)] = &[
+    ("goes on", "continues"),
+    ("go on", "continue"),
+    ("going on", "continuing"),
+    ("sees to", "handles"),
+    ("is told", "is notified"),
+    ("stranger", "unauthenticated peer"),
+    ("strangers", "unauthenticated peers"),
+    ("lots", "chunks"),
+];
+
 struct Source {
     name: String,
     text: String,
@@ -275,6 +287,55 @@ fn every_crate_has_a_head_and_a_place_on_the_map() {
         }
         if !map.contains(&format!("crates/{name}")) {
             complaints.push(format!("docs/architecture.md has no crates/{name}"));
+        }
+    }
+    assert_none(complaints);
+}
+
+/// A line without the targets of its links.
+fn without_links(line: &str) -> String {
+    let mut parts = line.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + "]" + part.split_once(')').map_or("", |(_, rest)| rest))
+}
+
+/// Prose: text outside of code, in spans or blocks.
+fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let mut is_code = false;
+    (1..).zip(text.lines()).filter_map(move |(number, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        let outside = || without_links(line).split('`').step_by(2).collect::<Vec<_>>().join(" ");
+        (!is_code && !is_fence).then(|| (number, outside()))
+    })
+}
+
+#[test]
+fn documents_and_comments_use_the_terms_of_the_field() {
+    let comments = |source: &Source| {
+        let is_comment = |line: &&str| line.trim_start().starts_with("//");
+        let text = |line: &str| line.trim_start().trim_start_matches(['/', '!']).to_owned();
+        source.text.lines().map(|line| if is_comment(&line) { text(line) } else { String::new() }).collect::<Vec<_>>()
+    };
+    // The help of the command is compared with the documents.
+    let rust = sources().into_iter().filter(|source| {
+        !["src/cli/", "examples/burn/", "tests/tidy.rs"].iter().any(|own| source.name.starts_with(own))
+    });
+    let rust = rust.map(|source| (comments(&source).join("\n"), source.name));
+    let top = ["README.md", "CHANGELOG.md"]
+        .map(|name| (fs::read_to_string(root().join(name)).expect("there is such a document"), name.to_owned()));
+    let documents = files(&["docs"], "md").into_iter().map(|source| (source.text, source.name)).chain(top);
+    let mut complaints = Vec::new();
+    for (text, name) in rust.chain(documents) {
+        for (number, line) in prose(&text) {
+            let line = format!(" {} ", line.trim().to_lowercase());
+            let begins = line.trim_start().trim_start_matches("- ").starts_with("what ") && name.ends_with(".rs");
+            let spoken = line.replace(|c: char| !c.is_alphanumeric() && c != '\'', " ");
+            let found = WORDS.iter().filter(|(word, _)| spoken.contains(&format!(" {word} ")));
+            complaints.extend(found.map(|(word, term)| format!("{name}:{number}: {word:?}: say {term:?}")));
+            if begins {
+                complaints.push(format!("{name}:{number}: begins with \"What\": name the thing"));
+            }
         }
     }
     assert_none(complaints);
