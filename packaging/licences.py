@@ -23,8 +23,8 @@ def linked(target, features):
     tree = cargo("tree", "--package", "meshtf", "--target", target, *features, *edges, "--prefix", "none", "--format", "{p}")
     # `name v1.2.3`, for some with more behind.
     found = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
-    found = {package for package in found if package[0] != "meshtf"}
-    all_packages = json.loads(cargo("metadata", "--format-version", "1", "--filter-platform", target))["packages"]
+    found = {package for package in found if package[0] != "meshtf" and not package[0].startswith("meshtf-")}
+    all_packages = json.loads(cargo("metadata", *features, "--format-version", "1", "--filter-platform", target))["packages"]
     packages = [package for package in all_packages if (package["name"], "v" + package["version"]) in found]
     if len(packages) != len(found):
         sys.exit(f"licences.py: {len(found)} crates are linked, and cargo knows the folders of {len(packages)}")
