@@ -1,8 +1,8 @@
 //! The mesh: how nodes and clients find, admit and reach each other.
 //!
 //! [`Mesh::join`] makes this process a participant; from then on [`Mesh::send`] carries messages to peers and an [`Inbox`]
-//! takes the messages of peers. Small messages travel over one stream per peer ([`control`]), large ones over separate sockets
-//! ([`transfer`]), and both only after the proof of the mesh key ([`admission`]). Connections may break; the [`link`] between
+//! takes the messages of peers. Small messages travel over one stream per peer (`control`), large ones over separate sockets
+//! (`transfer`), and both only after the proof of the mesh key (`admission`). Connections may break; the `link` between
 //! two participants continues over the next. The mesh does not interpret messages.
 
 mod address;

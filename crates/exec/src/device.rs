@@ -130,7 +130,7 @@ impl Device {
     ///
     /// # Errors
     /// The failure of the first node that cannot be compiled; AlreadyExists if the id is taken, ResourceExhausted if the device
-    /// holds [`MAX_PIECES`].
+    /// holds [`MAX_PIECES`](crate::MAX_PIECES).
     pub fn register(&self, id: PieceId, piece: Piece) -> Result<(), Failure> {
         let Inner { name, engine, resources, .. } = &*self.place;
         let site = Site {

@@ -15,7 +15,7 @@ pub trait Sink: Send + Sync {
     /// The piece has run for this step; its fetches, in the piece's order, and its trace if it is traced.
     fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>);
     /// The step failed on this device. Called once; nothing more of that step follows, nor of the later steps of its
-    /// [`Device::start`].
+    /// [`Device::start`](crate::Device::start).
     fn failed(&self, step: StepId, failure: Failure);
     /// Sends the values passed so far. Before this call, they may wait for more to the same receiver.
     fn flush(&self) {}

@@ -136,7 +136,14 @@ pub struct Pace {
     left: usize,
 }
 
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace::new()
+    }
+}
+
 impl Pace {
+    /// The first check comes after a [`BLOCK`] of work.
     #[inline]
     pub fn new() -> Pace {
         Pace { left: BLOCK }

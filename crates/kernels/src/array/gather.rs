@@ -62,7 +62,7 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// The slices that [`gather`] reads from a tensor of this shape.
+    /// The slices that `gather` reads from a tensor of this shape.
     ///
     /// # Errors
     /// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, or, in TensorFlow's words, if the shapes do not match.

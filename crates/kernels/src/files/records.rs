@@ -123,6 +123,7 @@ impl Records {
     ///
     /// # Errors
     /// DataLoss if the file is corrupt; ResourceExhausted if the record is too large; the system's errors.
+    #[allow(clippy::should_implement_trait, reason = "reading fails, and is over after that")]
     pub fn next(&mut self) -> Result<Option<Record>> {
         let Records { name, source, count, offset, pace } = self;
         let failing = |error: &io::Error| failed(name, error);

@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 128;
 /// Parses a JSON document. A byte order mark at its start is skipped.
 ///
 /// # Errors
-/// The first position at which the text is not JSON, repeats a key, or nests deeper than [`MAX_DEPTH`].
+/// The first position at which the text is not JSON, repeats a key, or nests deeper than `MAX_DEPTH`.
 pub fn parse(text: &str) -> Result<Value<'_>, Fault> {
     Parser { text, at: 0, relaxed: false }.document()
 }
