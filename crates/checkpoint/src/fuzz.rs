@@ -1,4 +1,4 @@
-//! The formats of a checkpoint as functions of bytes, for [`meshtf::fuzz`].
+//! The formats of a checkpoint as functions of bytes, for `meshtf::fuzz`.
 
 use meshtf_tensor::{DType, Shape};
 

@@ -98,7 +98,7 @@ pub enum Mode {
     /// All feeds at its start, all fetches at its end.
     #[default]
     Whole,
-    /// The same, and each device reports the nodes that it ran, with times: a [`trace::DeviceTrace`] as one more fetch.
+    /// The same, and each device reports the nodes that it ran, with times: a [`crate::trace::DeviceTrace`] as one more fetch.
     Traced,
     /// Feeds are received, and fetches returned, one by one while the step runs. Such a step may stay unfinished for long, and
     /// the steps of one plan run in order: concurrent ones have separate lanes, and so separate plans.

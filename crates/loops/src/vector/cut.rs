@@ -106,7 +106,7 @@ impl<R: Copy> Places<'_, R> {
     }
 }
 
-/// As [`made`]: `act` is called with the index of the first element of a part, and fills that part.
+/// As `made`: `act` is called with the index of the first element of a part, and fills that part.
 ///
 /// # Panics
 /// If `act` leaves a slot unfilled.
