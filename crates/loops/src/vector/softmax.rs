@@ -10,6 +10,9 @@ use crate::lots::{in_lots, lot};
 /// Partial results in parallel lanes, so that a sum can be vectorised; the order of a sum follows from this alone.
 const LANES: usize = 16;
 
+/// Exponentials that are computed before they are added: a multiple of [`LANES`], and few enough for the nearest cache.
+const BLOCK: usize = 16 * LANES;
+
 /// The work of an element, counted as additions: there are a few passes over the rows.
 const WORK: usize = 8;
 
@@ -94,7 +97,7 @@ impl FusedWork for LogSoftmax<'_> {
         for row in self.rows.chunks_exact_mut(self.classes) {
             let largest = largest(row);
             row.iter_mut().for_each(|x| *x -= largest);
-            let log_total = ln::<M>(sum_of(row, exp::<M>));
+            let log_total = ln::<M>(sum_of_exp::<M>(row));
             row.iter_mut().for_each(|x| *x -= log_total);
         }
     }
@@ -139,7 +142,7 @@ impl FusedWork for Loss<'_> {
             row.iter_mut().for_each(|x| *x -= largest);
             let own = sum_of_pairs(row, labels);
             let total = exp_of_shifted::<M>(row, 0.0);
-            *loss = ln::<M>(total) * sum_of(labels, |label| label) - own;
+            *loss = ln::<M>(total) * sum_of(labels) - own;
             let part = 1.0 / total;
             row.iter_mut().zip(labels).for_each(|(x, label)| *x = *x * part - label);
         }
@@ -177,16 +180,9 @@ fn largest(row: &[f32]) -> f32 {
 /// Overwrites each number with the exponential of its difference from `largest`; returns the sum of those.
 #[inline(always)]
 fn exp_of_shifted<M: MulAdd>(row: &mut [f32], largest: f32) -> f32 {
-    let mut lanes = [0f32; LANES];
-    let (parts, rest) = row.as_chunks_mut::<LANES>();
-    for part in parts {
-        for (lane, x) in lanes.iter_mut().zip(part) {
-            *x = exp::<M>(*x - largest);
-            *lane += *x;
-        }
-    }
-    rest.iter_mut().for_each(|x| *x = exp::<M>(*x - largest));
-    lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
+    // In a pass of its own: together with the sum in lanes, the compiler unrolls the lanes and computes each by itself.
+    row.iter_mut().for_each(|x| *x = exp::<M>(*x - largest));
+    sum_of(row)
 }
 
 /// Multiplies each number by `factor`, one over the sum of its row, as TensorFlow's softmax does: that takes a tenth of the
@@ -197,15 +193,34 @@ fn scale(row: &mut [f32], factor: f32) {
 }
 
 #[inline(always)]
-fn sum_of(row: &[f32], of: impl Fn(f32) -> f32) -> f32 {
+fn sum_of(row: &[f32]) -> f32 {
     let mut lanes = [0f32; LANES];
     let (parts, rest) = row.as_chunks::<LANES>();
+    add_to(&mut lanes, parts);
+    lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
+}
+
+#[inline(always)]
+fn add_to(lanes: &mut [f32; LANES], parts: &[[f32; LANES]]) {
     for part in parts {
         for (lane, &x) in lanes.iter_mut().zip(part) {
-            *lane += of(x);
+            *lane += x;
         }
     }
-    lanes.iter().sum::<f32>() + rest.iter().map(|&x| of(x)).sum::<f32>()
+}
+
+/// The sum of the exponentials, in the order of [`sum_of`]. They are computed a block at a time, in a pass of their own.
+#[inline(always)]
+fn sum_of_exp<M: MulAdd>(row: &[f32]) -> f32 {
+    let (mut block, mut lanes, mut rest_sum) = ([0f32; BLOCK], [0f32; LANES], 0.0);
+    for numbers in row.chunks(BLOCK) {
+        let block = &mut block[..numbers.len()];
+        block.iter_mut().zip(numbers).for_each(|(e, &x)| *e = exp::<M>(x));
+        let (parts, rest) = block.as_chunks::<LANES>();
+        add_to(&mut lanes, parts);
+        rest_sum += rest.iter().sum::<f32>();
+    }
+    lanes.iter().sum::<f32>() + rest_sum
 }
 
 #[cfg(test)]
