@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use burn::backend::Capture;
 use burn::tensor::{CapturedGraph, Int, Tensor, TensorId};
 use burn_ir::TensorIr;
-use meshtf::graph::{GraphBuilder, Program, graphdef, json};
-use meshtf::lowering::{Fed, Lowering, Scalars};
-use meshtf::tensor::{MAX_TENSOR_BYTES, Tensor as Value, npy};
+use meshtf_graph::{GraphBuilder, Program, graphdef, json};
+use meshtf_lowering::{Fed, Lowering, Scalars};
+use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor as Value, npy};
 
 /// A weight of at most this many elements stands in the graph itself, if that is written as JSON.
 const SMALL: usize = 64;
@@ -30,7 +30,7 @@ pub struct Saved {
 #[non_exhaustive]
 pub enum SaveError {
     /// An operation that does not run on the mesh, or that contradicts itself.
-    Operation(Box<meshtf::Failure>),
+    Operation(Box<meshtf_tensor::failure::Failure>),
     /// A declared input that no operation uses, or a declared output that none makes.
     Boundary(TensorId),
     /// The weights take more bytes than a graph may have.
@@ -59,8 +59,8 @@ impl fmt::Display for SaveError {
 
 impl std::error::Error for SaveError {}
 
-impl From<meshtf::Failure> for SaveError {
-    fn from(failure: meshtf::Failure) -> Self {
+impl From<meshtf_tensor::failure::Failure> for SaveError {
+    fn from(failure: meshtf_tensor::failure::Failure) -> Self {
         SaveError::Operation(Box::new(failure))
     }
 }
@@ -153,14 +153,14 @@ fn lower(captured: &CapturedGraph) -> Result<Lowered, SaveError> {
     let (mut bound, mut weights) = (Vec::new(), Vec::new());
     for (i, id) in captured.graph.inputs.iter().enumerate() {
         let tensor = used.get(id).ok_or(SaveError::Boundary(*id))?;
-        let shape = meshtf::tensor::Shape::from(tensor.shape[..].to_vec());
-        let input = graph.placeholder(&format!("input_{i}"), meshtf::lowering::dtype(tensor.dtype)?, &shape)?;
+        let shape = meshtf_tensor::Shape::from(tensor.shape[..].to_vec());
+        let input = graph.placeholder(&format!("input_{i}"), meshtf_lowering::dtype(tensor.dtype)?, &shape)?;
         saved.inputs.push(graph.tensor_name(input));
         bound.push((*id, input));
     }
     let held = captured.values.iter().filter(|(id, _)| !captured.graph.inputs.contains(id) && used.contains_key(id));
     for (i, (id, value)) in held.enumerate() {
-        let value = meshtf::lowering::tensor(value)?;
+        let value = meshtf_lowering::tensor(value)?;
         let weight = graph.constant(&format!("weight_{i}"), value.clone())?;
         weights.push((graph.tensor_name(weight), value));
         bound.push((*id, weight));
