@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::strangers::{Stranger, Strangers};
+use crate::unauthenticated::{UnauthenticatedPeer, UnauthenticatedPeers};
 
 /// How long sent bytes may stay unacknowledged before the connection is closed.
 const MAX_UNANSWERED: Duration = Duration::from_secs(30);
@@ -94,24 +94,24 @@ async fn listen(
 /// accept; `serve` receives a connection and its slot among the unauthenticated clients.
 async fn accept<F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
-    strangers: &Arc<Strangers>,
+    unauthenticated_peers: &Arc<UnauthenticatedPeers>,
     whom: &str,
-    serve: impl Fn(TcpStream, IpAddr, Stranger) -> F,
+    serve: impl Fn(TcpStream, IpAddr, UnauthenticatedPeer) -> F,
 ) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
-                    if let Some(stranger) = strangers.admit(from.ip())
+                    if let Some(unauthenticated) = unauthenticated_peers.admit(from.ip())
                         && prepare(&stream).is_ok()
                     {
-                        connections.spawn(serve(stream, from.ip(), stranger));
+                        connections.spawn(serve(stream, from.ip(), unauthenticated));
                     }
                 }
                 Err(error) => {
                     tracing::debug!("cannot accept {whom}: {error}");
-                    strangers.could_not_accept(&error);
+                    unauthenticated_peers.could_not_accept(&error);
                     tokio::time::sleep(AFTER_FAILURE).await;
                 }
             },

@@ -286,14 +286,14 @@ mod tests {
         assert!(events.is_limit_news("peers", start + LIMIT_PAUSE));
         let noted = (0..2 * MAX_PAUSING).filter(|n| events.is_limit_news(&n.to_string(), start + LIMIT_PAUSE)).count();
         assert_eq!(noted, MAX_PAUSING - 1);
-        events.note_limit("strangers");
-        events.note_limit("strangers");
+        events.note_limit("unauthenticated peers");
+        events.note_limit("unauthenticated peers");
         assert_eq!(events.last(), 0, "there is no room to know of one more");
         let other = Events::new();
-        other.note_limit("strangers");
-        other.note_limit("strangers");
+        other.note_limit("unauthenticated peers");
+        other.note_limit("unauthenticated peers");
         let kept: Vec<Event> = other.since(0, false).into_iter().map(|noted| noted.event).collect();
-        assert_eq!(kept, [Event::LimitReached { what: "strangers".into() }]);
+        assert_eq!(kept, [Event::LimitReached { what: "unauthenticated peers".into() }]);
     }
 
     #[test]

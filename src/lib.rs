@@ -42,8 +42,8 @@ pub mod protocol;
 mod random;
 mod runtime;
 mod session;
-mod strangers;
 pub mod trainer;
+mod unauthenticated;
 pub mod verify;
 
 pub use allocator::Allocator;

@@ -77,7 +77,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::descriptors;
 use crate::protocol::status::{LimitStatus, NetworkStatus};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer};
-use crate::strangers::Ports;
+use crate::unauthenticated::Ports;
 
 /// Most requests to the driver that are queued.
 const MAX_COMMANDS: usize = 16;
@@ -279,7 +279,7 @@ impl Mesh {
         let told = Arc::downgrade(&inbox);
         let tell = move |what: &str| told.upgrade().into_iter().for_each(|inbox| inbox.limit_reached(what));
         let ports = Arc::new(Ports::new(Arc::new(tell)));
-        ports.add("strangers at the mesh's port", port.strangers());
+        ports.add("unauthenticated peers at the mesh's port", port.unauthenticated_peers());
         let roster = Arc::new(Roster::new(hello, Peer::new(id.to_string()), inbox, port));
         let search = Arc::new(Mutex::new(Search::default()));
         let (commands, received) = mpsc::channel(MAX_COMMANDS);

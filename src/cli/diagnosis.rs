@@ -204,8 +204,8 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
         ),
     };
     // A peer with the key belongs to the mesh, whatever protocol it speaks.
-    let is_stranger = (source == Source::Lan || is_caller) && verdict != Verdict::OtherVersion;
-    let may_be_fine = is_stranger && verdict.is_final();
+    let is_unauthenticated = (source == Source::Lan || is_caller) && verdict != Verdict::OtherVersion;
+    let may_be_fine = is_unauthenticated && verdict.is_final();
     Some(Conclusion { what, remedy, may_be_fine })
 }
 
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_may_be_somebody_elses() {
+    fn an_unauthenticated_peer_may_be_somebody_elses() {
         let is_fine = |source, verdict| conclude(&[attempt(source, "10.0.0.1:1", verdict, "")])[0].may_be_fine;
         assert!(is_fine(Source::Lan, Verdict::OtherKey) && is_fine(Source::Caller, Verdict::OtherKey));
         assert!(!is_fine(Source::Configured, Verdict::OtherKey) && !is_fine(Source::Caller, Verdict::OtherVersion));

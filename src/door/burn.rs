@@ -39,7 +39,7 @@ use tokio::sync::mpsc;
 
 use super::{Door, DoorConfig, DoorError, listen};
 use crate::node::Node;
-use crate::strangers::Strangers;
+use crate::unauthenticated::UnauthenticatedPeers;
 
 /// The flag of the command line that opens it.
 const FLAG: &str = "--burn";
@@ -66,7 +66,7 @@ struct Serving {
     node: Arc<Node>,
     /// The hash of the token.
     token: Option<blake3::Hash>,
-    strangers: Arc<Strangers>,
+    unauthenticated_peers: Arc<UnauthenticatedPeers>,
     programs: Mutex<Programs>,
 }
 
@@ -98,9 +98,9 @@ struct Client {
 impl Serving {
     fn new(node: Arc<Node>, token: Option<&str>) -> Serving {
         let token = token.map(|token| blake3::hash(token.as_bytes()));
-        let strangers = Strangers::new();
-        node.mesh().ports().add("strangers at burn's door", &strangers);
-        Serving { node, token, strangers, programs: Mutex::default() }
+        let unauthenticated_peers = UnauthenticatedPeers::new();
+        node.mesh().ports().add("unauthenticated peers at burn's door", &unauthenticated_peers);
+        Serving { node, token, unauthenticated_peers, programs: Mutex::default() }
     }
 
     /// The steps of all connected programs.

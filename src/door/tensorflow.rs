@@ -68,7 +68,7 @@ const SWEEPS: Duration = Duration::from_secs(10);
 pub async fn open(node: Arc<Node>, config: DoorConfig, max_message_bytes: usize) -> Result<Door, DoorError> {
     let (listener, address) = listen(FLAG, "run graphs on the mesh", &config).await?;
     let connections = Connections::new(config.token.is_none());
-    node.mesh().ports().add("strangers at TensorFlow's door", connections.strangers());
+    node.mesh().ports().add("unauthenticated peers at TensorFlow's door", connections.unauthenticated_peers());
     let service = Arc::new(MasterService::new(node, max_message_bytes, config.token.as_deref()));
     Ok(Door::new(address, serve(service, listener, connections)))
 }

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::{Door, DoorConfig, DoorError, listen};
 use crate::node::Node;
-use crate::strangers::Strangers;
+use crate::unauthenticated::UnauthenticatedPeers;
 
 /// The flag of the command line that opens it.
 const FLAG: &str = "--web";
@@ -36,7 +36,7 @@ struct Serving {
     node: Arc<Node>,
     /// The hash of the token.
     token: Option<blake3::Hash>,
-    strangers: Arc<Strangers>,
+    unauthenticated_peers: Arc<UnauthenticatedPeers>,
     /// The last picture for the pages that follow, as JSON; made while there are any.
     pictures: watch::Sender<Arc<str>>,
     /// The last picture, and the last metrics.
@@ -56,11 +56,12 @@ struct Serving {
 pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
     let (listener, address) = listen(FLAG, "see the state of the mesh", &config).await?;
     let token = config.token.map(|token| blake3::hash(token.as_bytes()));
-    let strangers = Strangers::new();
-    node.mesh().ports().add("strangers at the web's door", &strangers);
+    let unauthenticated_peers = UnauthenticatedPeers::new();
+    node.mesh().ports().add("unauthenticated peers at the web's door", &unauthenticated_peers);
     let pictures = watch::Sender::new(Arc::from(""));
     let (picture, metrics) = (Recent::default(), Recent::default());
-    let serving = Arc::new(Serving { node, token, strangers, pictures, picture, metrics, looks: Looks::default() });
+    let serving =
+        Arc::new(Serving { node, token, unauthenticated_peers, pictures, picture, metrics, looks: Looks::default() });
     Ok(Door::new(address, async move {
         let mut drawing = JoinSet::new();
         drawing.spawn(draw(Arc::clone(&serving)));

@@ -22,7 +22,7 @@ use super::denied::{Denied, FIRST_BYTE_LIMIT, HANDSHAKE_LIMIT};
 use super::handshakes::Handshakes;
 use super::release::{MAX_RELEASE_BYTES, Release, Speaks};
 use super::transport::{Arrival, PeerStream, Secured};
-use crate::strangers::{Progress, Stranger};
+use crate::unauthenticated::{Progress, UnauthenticatedPeer};
 
 /// How long to wait for the release of a participant of another version of the protocol.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
@@ -99,18 +99,22 @@ impl Gate {
     ///
     /// # Errors
     /// [`Denied`] inside, if the two are not of one mesh, or the unauthenticated peer had to make room for another.
-    pub async fn admit(self: &Arc<Self>, mut arrival: Box<dyn Arrival>, stranger: Stranger) -> io::Result<Admitted> {
-        let (gate, told_to_go) = (Arc::clone(self), stranger.told_to_go());
+    pub async fn admit(
+        self: &Arc<Self>,
+        mut arrival: Box<dyn Arrival>,
+        unauthenticated: UnauthenticatedPeer,
+    ) -> io::Result<Admitted> {
+        let (gate, told_to_go) = (Arc::clone(self), unauthenticated.told_to_go());
         let handshake = async move {
             timeout(FIRST_BYTE_LIMIT, arrival.first_byte()).await.unwrap_or_else(|_| Err(Denied::Silent.into()))?;
-            stranger.is_at(Progress::Spoke);
+            unauthenticated.is_at(Progress::Spoke);
             let proof = async move {
                 let Secured { peer, binding, mut stream } = arrival.secure().await?;
-                stranger.is_at(Progress::Secured);
+                unauthenticated.is_at(Progress::Secured);
                 let input = ProofInput { dialler: peer, listener: gate.me, binding };
                 let proven = gate.prove_second(&mut stream, &input).await;
                 if proven.is_ok() {
-                    stranger.proved();
+                    unauthenticated.proved();
                 }
                 Ok((peer, stream, proven))
             };
@@ -139,7 +143,7 @@ impl Gate {
         let (proof, card) = answer.split_at(PROOF_BYTES);
         if !same(proof, &input.proof(&key, LISTENER)) {
             let runs_open = same(proof, &input.proof(&open_key(), LISTENER));
-            return Err(if runs_open { Denied::Open } else { Denied::Stranger }.into());
+            return Err(if runs_open { Denied::Open } else { Denied::UnauthenticatedPeer }.into());
         }
         stream.write_all(&self.card()).await?;
         stream.write_all(&[purpose as u8]).await?;
@@ -151,7 +155,7 @@ impl Gate {
         let key = self.key();
         let mut proof = [0; PROOF_BYTES];
         if !read_whole(stream, &mut proof).await? {
-            return Err(Denied::Stranger.into());
+            return Err(Denied::UnauthenticatedPeer.into());
         }
         let admitted = same(&proof, &input.proof(&key, DIALLER));
         // An open mesh keeps no secret: a dialler with a key learns that none is wanted.
@@ -172,7 +176,7 @@ impl Gate {
         }
         let mut errand = [0; ERRAND_BYTES];
         if !read_whole(stream, &mut errand).await? {
-            return Err(Denied::Stranger.into());
+            return Err(Denied::UnauthenticatedPeer.into());
         }
         let [card @ .., purpose] = errand;
         self.is_of_mine(&card)?;
@@ -180,7 +184,7 @@ impl Gate {
             0 => Ok(Purpose::Control),
             1 => Ok(Purpose::Send),
             2 => Ok(Purpose::Receive),
-            _ => Err(Denied::Stranger.into()),
+            _ => Err(Denied::UnauthenticatedPeer.into()),
         }
     }
 
@@ -193,7 +197,7 @@ impl Gate {
 
     /// Judges the other side by its card. Of another version of the protocol, nothing but the number is read.
     fn is_of_mine(&self, card: &[u8]) -> io::Result<()> {
-        let [a, b, mesh_id @ ..] = card else { return Err(Denied::Stranger.into()) };
+        let [a, b, mesh_id @ ..] = card else { return Err(Denied::UnauthenticatedPeer.into()) };
         let protocol = u16::from_le_bytes([*a, *b]);
         if protocol != self.speaks.protocol {
             let theirs = Speaks { protocol, release: None };
@@ -283,7 +287,7 @@ mod tests {
     use crate::mesh::transport::tls::Tls;
     use crate::mesh::transport::{ListenEvent, Transport};
     use crate::mesh::{Keypair, MeshKey};
-    use crate::strangers::Strangers;
+    use crate::unauthenticated::UnauthenticatedPeers;
 
     fn key(byte: u8) -> Admission {
         Admission::Key(MeshKey::from_bytes([byte; 32]))
@@ -316,8 +320,8 @@ mod tests {
         }
     }
 
-    fn place() -> Stranger {
-        Strangers::new().admit("127.0.0.1".parse().unwrap()).unwrap()
+    fn place() -> UnauthenticatedPeer {
+        UnauthenticatedPeers::new().admit("127.0.0.1".parse().unwrap()).unwrap()
     }
 
     fn denied<T>(result: &io::Result<T>) -> Option<Denied> {
@@ -378,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stranger_without_a_proof_hears_nothing() {
+    async fn an_unauthenticated_peer_without_a_proof_hears_nothing() {
         let check = async |sent: &[u8]| {
             let listener = Side::new("lab", key(1), Speaks::own());
             let (address, arrival) = listener.listen().await;
@@ -442,12 +446,12 @@ mod tests {
         let (address, arrival) = listener.listen().await;
         let mut here = TcpStream::connect(socket_address(&address).unwrap()).await.unwrap();
         let there = arrival.await;
-        let strangers = Strangers::new();
+        let unauthenticated_peers = UnauthenticatedPeers::new();
         let from = "127.0.0.1".parse().unwrap();
-        let first = strangers.admit(from).unwrap();
+        let first = unauthenticated_peers.admit(from).unwrap();
         let crowd = async {
             // As many as it takes until the first has to leave; no address has a thousand slots.
-            let others: Vec<_> = std::iter::from_fn(|| strangers.admit(from)).take(1000).collect();
+            let others: Vec<_> = std::iter::from_fn(|| unauthenticated_peers.admit(from)).take(1000).collect();
             let mut nothing = Vec::new();
             here.read_to_end(&mut nothing).await.unwrap();
             drop(others);

@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn those_with_another_key_or_none_are_told_and_strangers_are_not() {
+    fn those_with_another_key_or_none_are_told_and_unauthenticated_peers_are_not() {
         let (mut callers, now) = (Callers::default(), Instant::now());
         let from = |host: u8| format!("/ip4/10.0.0.{host}/tcp/50001").parse::<Multiaddr>().unwrap();
         for (host, denied) in [Denied::WrongKey, Denied::KeyWanted, Denied::Open].into_iter().enumerate() {
             callers.note(&from(host as u8), denied, now);
         }
-        for denied in [Denied::Stranger, Denied::Slow, Denied::Silent, Denied::Crowded, Denied::OtherPeer] {
+        for denied in [Denied::UnauthenticatedPeer, Denied::Slow, Denied::Silent, Denied::Crowded, Denied::OtherPeer] {
             callers.note(&from(9), denied, now);
         }
         let verdicts: Vec<Verdict> = callers.attempts(&[], now).iter().map(|attempt| attempt.verdict).collect();

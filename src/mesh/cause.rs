@@ -54,7 +54,7 @@ fn of_addresses(failures: &[(Multiaddr, TransportError<io::Error>)]) -> Miss {
 
 fn verdict_of(denied: Denied) -> Verdict {
     match denied {
-        Denied::Stranger => Verdict::NoNode,
+        Denied::UnauthenticatedPeer => Verdict::NoNode,
         Denied::OtherVersion { .. } => Verdict::OtherVersion,
         Denied::OtherMesh => Verdict::OtherMesh,
         Denied::WrongKey => Verdict::OtherKey,

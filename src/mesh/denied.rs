@@ -14,7 +14,7 @@ pub const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     #[error("it is not a meshtf node")]
-    Stranger,
+    UnauthenticatedPeer,
     #[error("it is {theirs}, this is {ours}, and the two refuse each other; run the same release on both machines")]
     OtherVersion { theirs: Speaks, ours: Speaks },
     #[error("it is of another mesh")]

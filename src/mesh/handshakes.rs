@@ -2,7 +2,7 @@
 //!
 //! A handshake costs an unauthenticated peer little and a node a millisecond of signatures. On one thread of their own, these
 //! handshakes take one processor at most, in the order in which the peers connected, and do not slow the threads that carry the
-//! messages of members. The table of [unauthenticated peers](crate::strangers) limits how many wait.
+//! messages of members. The table of [unauthenticated peers](crate::unauthenticated) limits how many wait.
 
 use std::io;
 use std::sync::OnceLock;

@@ -1,8 +1,8 @@
 //! The port: all ways in and out of a participant.
 //!
-//! It chooses the [transport](super::transport) of an address, and keeps one table of [unauthenticated peers](crate::strangers)
-//! for all incoming connections: one may be from any host, and nothing but its slot is kept for it until it has proven the mesh
-//! key. Streams for bulk come in at the same address as connections. Once admitted they are passed to the bulk reader and never
+//! It chooses the [transport](super::transport) of an address, and keeps one table of
+//! [unauthenticated peers](crate::unauthenticated) for all incoming connections: one may be from any host, and nothing but its
+//! slot is kept for it until it has proven the mesh key. Streams for bulk come in at the same address as connections. Once admitted they are passed to the bulk reader and never
 //! reach libp2p's swarm, so one open port is all that a firewall must let through.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use super::admission::{Admitted, Gate, Purpose};
 use super::denied::{Denied, HANDSHAKE_LIMIT};
 use super::single::Single;
 use super::transport::{Arrival, ListenEvent, Transport};
-use crate::strangers::{Stranger, Strangers};
+use crate::unauthenticated::{UnauthenticatedPeer, UnauthenticatedPeers};
 
 /// The error that ends the swarm's interest in a stream that is passed to the bulk reader.
 #[derive(Debug, thiserror::Error)]
@@ -37,18 +37,18 @@ pub struct HandedOver;
 pub struct Port {
     transports: Vec<Arc<dyn Transport>>,
     gate: Arc<Gate>,
-    strangers: Arc<Strangers>,
+    unauthenticated_peers: Arc<UnauthenticatedPeers>,
 }
 
 impl Port {
     /// Of several transports that handle an address, the first is used.
     pub fn new(transports: Vec<Arc<dyn Transport>>, gate: Gate) -> Self {
-        Port { transports, gate: Arc::new(gate), strangers: Strangers::new() }
+        Port { transports, gate: Arc::new(gate), unauthenticated_peers: UnauthenticatedPeers::new() }
     }
 
     /// The peers that have connected and not proven the key yet.
-    pub fn strangers(&self) -> &Arc<Strangers> {
-        &self.strangers
+    pub fn unauthenticated_peers(&self) -> &Arc<UnauthenticatedPeers> {
+        &self.unauthenticated_peers
     }
 
     /// Whether one of the transports can dial and listen at this address, or could if its name were resolved.
@@ -165,13 +165,13 @@ impl SwarmTransport {
             ListenEvent::Opened(listen_addr) => TransportEvent::NewAddress { listener_id, listen_addr },
             ListenEvent::Closed(listen_addr) => TransportEvent::AddressExpired { listener_id, listen_addr },
             ListenEvent::Failed(error) => {
-                self.port.strangers.could_not_accept(&error);
+                self.port.unauthenticated_peers.could_not_accept(&error);
                 TransportEvent::ListenerError { listener_id, error }
             }
             ListenEvent::Arrived { local, remote, arrival } => {
                 // A connection without an IP address comes from this machine.
                 let from = address::ip(&remote).unwrap_or(Ipv4Addr::LOCALHOST.into());
-                let place = self.port.strangers.admit(from);
+                let place = self.port.unauthenticated_peers.admit(from);
                 let upgrade = admit(Arc::clone(&self.port.gate), arrival, place, self.bulk.clone()).boxed();
                 TransportEvent::Incoming { listener_id, upgrade, local_addr: local, send_back_addr: remote }
             }
@@ -182,7 +182,7 @@ impl SwarmTransport {
 async fn admit(
     gate: Arc<Gate>,
     arrival: Box<dyn Arrival>,
-    place: Option<Stranger>,
+    place: Option<UnauthenticatedPeer>,
     bulk: mpsc::Sender<Admitted>,
 ) -> io::Result<SwarmConnection> {
     let admitted = gate.admit(arrival, place.ok_or(Denied::Crowded)?).await?;

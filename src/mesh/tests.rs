@@ -233,7 +233,7 @@ async fn of_two_that_start_at_once_one_has_the_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_are_told_why_and_stay_outside() {
+async fn unauthenticated_peers_are_told_why_and_stay_outside() {
     let (folder, elsewhere) = (temp_dir::TempDir::new().unwrap(), temp_dir::TempDir::new().unwrap());
     let keyed = Someone::join(config(folder.path(), "local/0")).await.unwrap();
     let open =
@@ -246,12 +246,12 @@ async fn strangers_are_told_why_and_stay_outside() {
         (&keyed, Admission::Key(MeshKey::from_bytes([1; 32])), "den", "another mesh"),
     ] {
         let peers = vec![address_of(to)];
-        let stranger = MeshConfig { admission, peers, mesh: mesh.into(), ..config(elsewhere.path(), "") };
-        let stranger = Someone::join(stranger).await.unwrap();
-        assert!(stranger.mesh.cluster().is_empty());
-        let tried = stranger.mesh.tried().iter().map(Attempt::to_string).collect::<Vec<_>>().join("\n");
+        let unauthenticated = MeshConfig { admission, peers, mesh: mesh.into(), ..config(elsewhere.path(), "") };
+        let unauthenticated = Someone::join(unauthenticated).await.unwrap();
+        assert!(unauthenticated.mesh.cluster().is_empty());
+        let tried = unauthenticated.mesh.tried().iter().map(Attempt::to_string).collect::<Vec<_>>().join("\n");
         assert!(tried.contains(why), "{why}: {tried}");
-        assert!(stranger.mesh.is_turned_away(), "nobody else is left to try: {tried}");
+        assert!(unauthenticated.mesh.is_turned_away(), "nobody else is left to try: {tried}");
     }
     assert_eq!((keyed.mesh.cluster().len(), open.mesh.cluster().len()), (1, 1), "one folder, two meshes");
 }

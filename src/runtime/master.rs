@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use self::claims::Claims;
-use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, ToPlan};
+use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use self::traces::Traces;
@@ -371,7 +371,7 @@ impl State {
                 }
             }
             for (to, envelope) in outgoing.drain(..) {
-                let about = About::of(&envelope.message);
+                let about = Subject::of(&envelope.message);
                 if let Err(failure) = self.router.send_soon(&to, envelope) {
                     self.unsent(handle, about, &to, &failure);
                 }
@@ -384,8 +384,8 @@ impl State {
     }
 
     /// Notifies a session that a message could not be sent; the messages that follow from that are sent after those under way.
-    fn unsent(&self, handle: &Handle, about: About, to: &Peer, failure: &Failure) {
-        if matches!(about, About::Nothing) && failure.code != Code::Unavailable {
+    fn unsent(&self, handle: &Handle, about: Subject, to: &Peer, failure: &Failure) {
+        if matches!(about, Subject::Nothing) && failure.code != Code::Unavailable {
             tracing::warn!("{to} was not told to release something: {failure}");
         }
         let mut session = handle.lock();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use meshtf_graph::Graph;
 use meshtf_graph::op::Role;
 use meshtf_tensor::{DType, Shape, Tensor};
-use meshtf_train::data::{Examples, There};
+use meshtf_train::data::{Examples, WorkerFile};
 use meshtf_train::file::{ConfusionNodes, Sections};
 use meshtf_train::job::{FedPlaceholder, UPDATES};
 
@@ -72,7 +72,7 @@ fn check_needed<'n>(
 ///
 /// A worker takes `rows` of them at a time.
 pub(super) fn parts(graph: &Graph, examples: &Examples, rows: usize) -> Result<Vec<FedPlaceholder>, Error> {
-    let part = |((name, dtype, example), there): ((&str, DType, &[usize]), Option<&There>)| {
+    let part = |((name, dtype, example), there): ((&str, DType, &[usize]), Option<&WorkerFile>)| {
         let at = |why: String| Error::input(format!("data for {name}: {why}"));
         let id = graph.find_or_nearest(name).map_err(|error| at(error.to_string()))?;
         let node = graph.node(id);

@@ -40,7 +40,7 @@ impl Lookup {
     /// # Errors
     /// [`Error::Sections`] for a device that cannot be read.
     pub fn of(sections: &Sections, graph: &Graph) -> Result<Option<Lookup>, Error> {
-        let there = sections.data.feed.iter().filter(|(_, source)| source.take == Take::There);
+        let there = sections.data.feed.iter().filter(|(_, source)| source.take == Take::WorkerFile);
         let mut names: Vec<&str> = there.map(|(_, source)| source.file.as_str()).collect();
         names.sort_unstable();
         names.dedup();

@@ -10,7 +10,7 @@ use meshtf_graph::Graph;
 use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
-use meshtf_train::data::{Column, Csv, Examples, FilePart, Lines, There, read_tensor, unpacked};
+use meshtf_train::data::{Column, Csv, Examples, FilePart, Lines, WorkerFile, read_tensor, unpacked};
 use meshtf_train::file::{DataSource, Sections, Take};
 
 use super::folder::ImageFolder;
@@ -104,10 +104,10 @@ impl Known {
     /// The examples of a source for a placeholder.
     fn column(&mut self, source: &DataSource, folder: &Path, takes: &Takes, found: &Found) -> Result<Column, String> {
         let Takes { dtype, shape, scale } = takes;
-        if source.take == Take::There {
+        if source.take == Take::WorkerFile {
             let head = found.0.get(&source.file).ok_or("the workers were not asked for it")?;
-            let there = There::of(&source.file, head, *scale, *dtype, shape);
-            return there.map(|there| Column::There(Arc::new(there))).map_err(|failure| failure.message);
+            let there = WorkerFile::of(&source.file, head, *scale, *dtype, shape);
+            return there.map(|there| Column::WorkerFile(Arc::new(there))).map_err(|failure| failure.message);
         }
         if let Some(rows) = self.large(source, folder, takes)? {
             return Ok(Column::Elsewhere(Arc::new(rows)));

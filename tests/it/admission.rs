@@ -14,14 +14,14 @@ fn fetch_two(sandbox: &Sandbox) -> String {
 fn another_key_is_refused() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
-    let stranger = sandbox.elsewhere();
-    let graph = fetch_two(&stranger);
+    let unauthenticated = sandbox.elsewhere();
+    let graph = fetch_two(&unauthenticated);
     // The name of the mesh and the address are right, and the key is its own.
-    stranger.run(&["ticket", "--no-mdns"]).expect(0);
-    stranger.run(&["submit", &graph, "--peer", zero.address()]).expect(4);
-    stranger.run(&["submit", &graph, "--peer", zero.address(), "--open"]).expect(4);
+    unauthenticated.run(&["ticket", "--no-mdns"]).expect(0);
+    unauthenticated.run(&["submit", &graph, "--peer", zero.address()]).expect(4);
+    unauthenticated.run(&["submit", &graph, "--peer", zero.address(), "--open"]).expect(4);
     // Nor does a node of another key become part of the mesh.
-    let _other = stranger.node_with("local/1", &["--peer", zero.address()]);
+    let _other = unauthenticated.node_with("local/1", &["--peer", zero.address()]);
     let listed = sandbox.run(&["ps", "--json"]).expect(0).json();
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
     sandbox.run(&["submit", &fetch_two(&sandbox)]).prints("2");

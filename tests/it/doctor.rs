@@ -216,8 +216,8 @@ fn a_node_takes_its_port_again_and_another_if_it_is_taken() {
     // Another process has it now: of another home, so that it is not part of this mesh.
     again.process.signal("KILL");
     again.process.end_within(SOON);
-    let stranger = Sandbox::new().in_namespace(&namespaces.names[0]);
-    let _holds = stranger.node_with("local/0", &["--listen", &format!("0.0.0.0:{before}")]);
+    let unauthenticated = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let _holds = unauthenticated.node_with("local/0", &["--listen", &format!("0.0.0.0:{before}")]);
     assert_ne!(port(&sandbox.node("local/0")), before);
 }
 

@@ -14,7 +14,7 @@ use meshtf::tensor::{DType, PartialShape, Tensor};
 use crate::grpc::{Client, Refused, field, first, head, number};
 use crate::network::Namespaces;
 use crate::sandbox::{NodeProcess, Sandbox, wait_until};
-use crate::strangers::{Manner, during};
+use crate::unauthenticated::{Manner, during};
 
 pub const TOKEN: &str = "0123456789abcdef";
 
@@ -162,27 +162,35 @@ fn splats(handle: &str, count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_stranger_s_requests_are_not_decoded() {
+fn an_unauthenticated_peer_s_requests_are_not_decoded() {
     let sandbox = Sandbox::new();
     let (node, client, handle) = guarded(&sandbox);
     let empty_nodes = field(1, [0x0a, 0].repeat(4 << 20));
     under_attack(&node, &client, &handle, |door| {
-        let stranger = Client::new(door);
+        let unauthenticated = Client::new(door);
         for _ in 0..12 {
-            refused(stranger.call("RunStep", &splats("nosuch", 8)), ABORTED, "Session handle \"nosuch\" is not found");
+            refused(
+                unauthenticated.call("RunStep", &splats("nosuch", 8)),
+                ABORTED,
+                "Session handle \"nosuch\" is not found",
+            );
             // The handle may also come after the feeds.
             let behind = [splats("", 8), field(1, "nosuch")].concat();
-            refused(stranger.call("RunStep", &behind[2..]), ABORTED, "nosuch");
+            refused(unauthenticated.call("RunStep", &behind[2..]), ABORTED, "nosuch");
         }
         for token in [None, Some(""), Some("0123456789abcde"), Some("0123456789abcdef0")] {
-            refused(stranger.call("CreateSession", &create(&empty_nodes, token)), UNAUTHENTICATED, "requires a token");
+            refused(
+                unauthenticated.call("CreateSession", &create(&empty_nodes, token)),
+                UNAUTHENTICATED,
+                "requires a token",
+            );
         }
         let names = [0x22, 0].repeat(4 << 20);
         for method in ["PartialRunSetup", "MakeCallable", "RunCallable", "ExtendSession", "CloseSession"] {
-            refused(stranger.call(method, &[field(1, "nosuch"), names.clone()].concat()), ABORTED, "nosuch");
+            refused(unauthenticated.call(method, &[field(1, "nosuch"), names.clone()].concat()), ABORTED, "nosuch");
         }
-        refused(stranger.call("Reset", &names), UNAUTHENTICATED, "requires a token");
-        refused(stranger.call("ListDevices", &names), UNAUTHENTICATED, "requires a token");
+        refused(unauthenticated.call("Reset", &names), UNAUTHENTICATED, "requires a token");
+        refused(unauthenticated.call("ListDevices", &names), UNAUTHENTICATED, "requires a token");
         let wrong = Client::new(door).with_token("0123456789abcde");
         refused(wrong.call("Reset", &[]), UNAUTHENTICATED, "requires a token");
         let known = Client::new(door).with_token(TOKEN);
@@ -225,18 +233,18 @@ fn announced_but_unsent_messages_block_nobody() {
         let own = session(&known, &create(&graph(), None));
         let mut waiting = Vec::new();
         for _ in 0..8 {
-            let mut stranger = silent.begin("CreateSession").unwrap();
-            stranger.send(200 << 20, &[], false);
+            let mut unauthenticated = silent.begin("CreateSession").unwrap();
+            unauthenticated.send(200 << 20, &[], false);
             let mut claim = known.begin("RunStep").unwrap();
             let (begun, claimed) = begun_step(&own, 375_000_000);
             claim.send(claimed, &begun, false);
-            waiting.push((stranger, claim));
+            waiting.push((unauthenticated, claim));
         }
         let third = Client::new(door).with_token(TOKEN);
         let theirs = session(&third, &create(&graph(), None));
         works(&third, &theirs, 1_000_000);
-        for (stranger, claim) in waiting {
-            refused(silent.answer(stranger), DEADLINE, "of the request in");
+        for (unauthenticated, claim) in waiting {
+            refused(silent.answer(unauthenticated), DEADLINE, "of the request in");
             refused(known.answer(claim), DEADLINE, "of the request in");
         }
     });
@@ -306,7 +314,7 @@ fn a_silent_connection_is_closed() {
 }
 
 #[test]
-fn many_strangers_do_not_keep_clients_out() {
+fn many_unauthenticated_peers_do_not_keep_clients_out() {
     let sandbox = Sandbox::new();
     let (node, client, handle) = guarded(&sandbox);
     for manner in [Manner::HalfOpen, Manner::Slow, Manner::Garbage] {

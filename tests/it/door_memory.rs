@@ -36,19 +36,19 @@ fn stays_within(node: &NodeProcess, before: Option<u64>, kb: u64) {
 }
 
 #[test]
-fn strangers_that_exhaust_their_budget_keep_nobody_out() {
+fn unauthenticated_peers_that_exhaust_their_budget_keep_nobody_out() {
     let sandbox = Sandbox::new();
     let node = node(&sandbox, "200MB", true);
     let client = Client::new(node.said("grpc"));
     let handle = session(&client, &create(&graph(), Some(TOKEN)));
     works(&client, &handle, 4);
     let before = peak_kb(&node);
-    let stranger = Client::new(node.said("grpc"));
+    let unauthenticated = Client::new(node.said("grpc"));
     // A quarter of the budget is theirs.
-    refused(stranger.call("CreateSession", &vec![0; 50_000_001]), EXHAUSTED, "the limit of 50000000");
+    refused(unauthenticated.call("CreateSession", &vec![0; 50_000_001]), EXHAUSTED, "the limit of 50000000");
     let mut waiting: Vec<Call> = Vec::new();
     for turn in 0..4 {
-        let mut call = stranger.begin("CreateSession").unwrap();
+        let mut call = unauthenticated.begin("CreateSession").unwrap();
         call.send(50_000_000, &vec![0; 49_999_990], false);
         if turn == 0 {
             has_grown(&node, before, 45_000);
@@ -61,11 +61,11 @@ fn strangers_that_exhaust_their_budget_keep_nobody_out() {
         works(&newcomer, &theirs, 1_000_000);
         works(&client, &handle, 1_000_000);
     }
-    refused(stranger.call("CreateSession", &create(&graph(), None)), UNAUTHENTICATED, "requires a token");
+    refused(unauthenticated.call("CreateSession", &create(&graph(), None)), UNAUTHENTICATED, "requires a token");
     // Each but the last is evicted, at the latest for the next one.
     waiting.pop();
     for call in waiting {
-        refused(stranger.answer(call), EXHAUSTED, "have not shown the token");
+        refused(unauthenticated.answer(call), EXHAUSTED, "have not shown the token");
     }
     stays_within(&node, before, 100_000);
 }

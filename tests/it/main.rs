@@ -30,7 +30,7 @@ mod server;
 mod shared;
 mod state;
 mod status;
-mod strangers;
 mod surface;
 mod training;
+mod unauthenticated;
 mod web;

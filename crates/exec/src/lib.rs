@@ -13,7 +13,6 @@ mod device;
 mod function;
 #[doc(hidden)]
 pub mod fuzz;
-mod held;
 mod inner;
 mod mailbox;
 mod outbox;
@@ -24,6 +23,7 @@ mod rows;
 mod sink;
 mod state;
 mod step;
+mod step_memory;
 mod sums;
 mod thread;
 mod token;

@@ -9,8 +9,8 @@ mod arrays;
 mod barrier;
 mod checkpoint;
 mod dataset;
+mod dataset_experimental;
 mod dataset_graph;
-mod dataset_more;
 mod file_dataset;
 mod files;
 mod iterator;
@@ -76,7 +76,7 @@ const FAMILIES: &[Compile] = &[
     checkpoint::compile,
     dataset::compile,
     dataset_graph::compile,
-    dataset_more::compile,
+    dataset_experimental::compile,
     statistics::compile,
     file_dataset::compile,
     iterator::compile,

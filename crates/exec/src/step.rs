@@ -29,13 +29,13 @@ use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use staged::Course;
 use trace::Trace;
 
-use super::held::Tally;
 use super::outbox::Outbox;
 use super::parked::{Parked, cost};
 use super::program::{Act, CompiledPiece, PieceCode};
 use super::resource::Resource;
 use super::sink::{Pushed, Sink};
 use super::state::{self, OpContext, Outcome};
+use super::step_memory::Tally;
 use super::token::{Token, Tokens};
 use super::waiting::{Answer, WaitId, Wake};
 

@@ -20,12 +20,12 @@ mod example;
 mod fft;
 pub mod files;
 mod image;
+mod legacy;
 mod linalg;
 mod math;
 mod matmul;
 mod named;
 mod nn;
-mod older;
 mod ragged;
 mod random;
 mod real;
@@ -136,5 +136,5 @@ const FAMILIES: &[Compile] = &[
     ctc::kernel,
     cluster::kernel,
     checkpoint::kernel,
-    older::kernel,
+    legacy::kernel,
 ];

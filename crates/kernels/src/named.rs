@@ -1,10 +1,10 @@
 //! Updates of the rows that indices name, in order, on several threads. Each thread has a range of rows and applies the
 //! updates for that range in order, so that each element changes as it would on one thread.
 
-use meshtf_loops::lots::{in_lots, lot, threads};
+use meshtf_loops::chunks::{chunk, in_chunks, threads};
 
 /// Chunks of work per thread between two cancellation checks.
-const LOTS: usize = 4;
+const CHUNKS: usize = 4;
 /// Least width of a row for several threads. Shorter rows take no longer than the check whether a row is in a thread's
 /// range.
 const LEAST_WIDTH: usize = 8;
@@ -40,7 +40,7 @@ impl<'a, T, const V: usize> RowRange<'a, T, V> {
 }
 
 /// Calls `act` with ranges of the rows until every name in `names` is applied. `work` is the work per element, in the
-/// unit of [`lot`]. Skips a name beyond the last row.
+/// unit of [`chunk`]. Skips a name beyond the last row.
 pub fn in_ranges<T: Send, const V: usize>(
     mut slots: [&mut [T]; V],
     names: &[usize],
@@ -52,10 +52,10 @@ pub fn in_ranges<T: Send, const V: usize>(
     if rows == 0 {
         return;
     }
-    let lot = lot(work.saturating_mul(width));
-    let most = lot * LOTS * threads();
+    let chunk = chunk(work.saturating_mul(width));
+    let most = chunk * CHUNKS * threads();
     for (i, some) in names.chunks(most).enumerate() {
-        let is_shared = width >= LEAST_WIDTH && some.len() > lot;
+        let is_shared = width >= LEAST_WIDTH && some.len() > chunk;
         let ranges = if is_shared { ranges(some, rows, threads()) } else { vec![rows] };
         let mut rest = slots.each_mut().map(|slot| &mut **slot);
         let mut first = 0;
@@ -66,7 +66,7 @@ pub fn in_ranges<T: Send, const V: usize>(
             first = end;
             part
         });
-        in_lots(parts, &act);
+        in_chunks(parts, &act);
     }
 }
 

@@ -80,7 +80,7 @@ fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + Sync + 'static) -> 
     })
 }
 
-/// The work per element of a scatter, in the unit of `lots::lot`.
+/// The work per element of a scatter, in the unit of `chunks::chunk`.
 const WORK: usize = 2;
 
 struct Rows<'a, T, F> {

@@ -8,7 +8,7 @@ mod images;
 mod npz;
 mod order;
 mod text;
-mod there;
+mod worker_file;
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub use npz::{Member, find as find_npz, largest as largest_in_npz};
 pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
 pub use order::Order;
 pub use text::Lines;
-pub use there::There;
+pub use worker_file::WorkerFile;
 
 /// Most bytes that the pieces of a text may take: its lines or its fields, with their containers.
 const MAX_PIECES_BYTES: usize = MAX_TENSOR_BYTES.saturating_mul(4);
@@ -57,7 +57,7 @@ pub enum Column {
     /// Read on demand.
     Elsewhere(Arc<dyn Rows>),
     /// In files of the workers: the indices of the examples are fed.
-    There(Arc<There>),
+    WorkerFile(Arc<WorkerFile>),
 }
 
 impl Column {
@@ -66,7 +66,7 @@ impl Column {
         match self {
             Column::Held(tensor) => tensor.dims().first().copied(),
             Column::Elsewhere(rows) => Some(rows.count()),
-            Column::There(there) => Some(there.count()),
+            Column::WorkerFile(there) => Some(there.count()),
         }
     }
 
@@ -75,7 +75,7 @@ impl Column {
         match self {
             Column::Held(tensor) => (tensor.dtype(), tensor.dims().get(1..).unwrap_or_default()),
             Column::Elsewhere(rows) => rows.example(),
-            Column::There(there) => (there.takes, &there.example),
+            Column::WorkerFile(there) => (there.takes, &there.example),
         }
     }
 }
@@ -151,9 +151,9 @@ impl Examples {
     }
 
     /// The files of the columns that are on the workers, column by column, as in [`columns`](Examples::columns).
-    pub fn there(&self) -> impl Iterator<Item = Option<&There>> {
+    pub fn there(&self) -> impl Iterator<Item = Option<&WorkerFile>> {
         self.columns.iter().map(|(_, column)| match column {
-            Column::There(there) => Some(&**there),
+            Column::WorkerFile(there) => Some(&**there),
             _ => None,
         })
     }
@@ -192,7 +192,7 @@ impl Examples {
             match column {
                 Column::Held(tensor) => taken(tensor, places, shape),
                 Column::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
-                Column::There(_) => {
+                Column::WorkerFile(_) => {
                     let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
                     Tensor::vector(places).reshaped(outer)
                 }

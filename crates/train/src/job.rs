@@ -6,8 +6,8 @@ mod backup;
 mod mirrored;
 mod queue;
 mod replicas;
-mod there;
 mod updates;
+mod worker_file;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
 pub(crate) use self::queue::name_of_next;
 use self::replicas::{Filled, Replicas};
-pub use self::there::Held;
+pub use self::worker_file::Held;
 use meshtf_graph::gradient::Gradient;
 use meshtf_graph::op::Role;
 use meshtf_graph::variable::ops::{cast, on};
@@ -28,7 +28,7 @@ use meshtf_tensor::{DType, PartialShape};
 use super::file::{Sections, TrainSection, UpdateMode};
 use super::minimize::{apply_each, gradients};
 use super::{Trained, clip};
-use crate::data::There;
+use crate::data::WorkerFile;
 
 /// A placeholder that the training feeds, with the dtype and the shape of an example.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ pub struct FedPlaceholder {
     /// The shape of one example.
     pub example: Vec<usize>,
     /// The file on the workers that contains it, if any: then indices into the file are fed.
-    pub there: Option<There>,
+    pub there: Option<WorkerFile>,
 }
 
 /// The graph of a training, and the names of its nodes.

@@ -23,7 +23,7 @@ use super::super::accept;
 use super::message::{BURN, VERSION};
 use super::socket::Acknowledging;
 use super::{Serving, session};
-use crate::strangers::{Progress, Stranger};
+use crate::unauthenticated::{Progress, UnauthenticatedPeer};
 
 /// How long a client may take until it has opened a session.
 pub(super) const MAX_GREETING: Duration = Duration::from_secs(10);
@@ -32,8 +32,8 @@ const MAX_HEAD: usize = 16 << 10;
 
 /// Accepts clients until it is dropped.
 pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
-    accept(listener, &door.strangers, "a burn program", |stream, from, stranger| {
-        connection(Arc::clone(&door), stream, from, stranger)
+    accept(listener, &door.unauthenticated_peers, "a burn program", |stream, from, unauthenticated| {
+        connection(Arc::clone(&door), stream, from, unauthenticated)
     })
     .await;
 }
@@ -44,13 +44,13 @@ pub(super) struct Newcomer {
     /// The addresses of this end and of the client's end.
     pub ends: Option<(SocketAddr, SocketAddr)>,
     /// Its slot among the unauthenticated clients, until it has opened a session.
-    pub stranger: Stranger,
+    pub unauthenticated: UnauthenticatedPeer,
 }
 
-async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, stranger: Stranger) {
-    let told_to_go = stranger.told_to_go();
+async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, unauthenticated: UnauthenticatedPeer) {
+    let told_to_go = unauthenticated.told_to_go();
     let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
-    let newcomer = Newcomer { from, ends, stranger };
+    let newcomer = Newcomer { from, ends, unauthenticated };
     let (send_session, session) = tokio::sync::oneshot::channel();
     let upgraded = Arc::new(Mutex::new(Some(send_session)));
     let service = service_fn(|request: Request<Incoming>| {
@@ -75,7 +75,7 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, strange
         // There is no upgrade if it only requested the list.
         let upgrade = session.await.ok()?;
         let upgraded = upgrade.await.ok()?;
-        newcomer.stranger.is_at(Progress::Spoke);
+        newcomer.unauthenticated.is_at(Progress::Spoke);
         Some(upgraded)
     };
     let greeted = tokio::select! {

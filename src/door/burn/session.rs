@@ -38,7 +38,7 @@ type Writer = WriteHalf<TokioIo<Upgraded>>;
 pub(super) async fn serve(door: Arc<Serving>, stream: TokioIo<Upgraded>, newcomer: Newcomer) {
     let (reader, writer) = tokio::io::split(stream);
     let reader = Reader::new(reader);
-    let told_to_go = newcomer.stranger.told_to_go();
+    let told_to_go = newcomer.unauthenticated.told_to_go();
     let admitted = tokio::select! {
         admitted = tokio::time::timeout(MAX_GREETING, admit(&door, reader, writer, newcomer)) => admitted.ok().flatten(),
         () = told_to_go => None,
@@ -68,7 +68,7 @@ async fn admit(door: &Arc<Serving>, mut reader: Reader, mut writer: Writer, newc
             Incoming::Refused(_) | Incoming::Closed => return None,
         }
     };
-    let Newcomer { from, ends, stranger } = newcomer;
+    let Newcomer { from, ends, unauthenticated } = newcomer;
     let refusal = match message::init(&first) {
         Err(version) => {
             let version = version.map_or("another".to_owned(), |version| version.to_string());
@@ -83,7 +83,7 @@ async fn admit(door: &Arc<Serving>, mut reader: Reader, mut writer: Writer, newc
             SessionRefusal::Unauthorized
         }
         Ok(init) => {
-            stranger.proved();
+            unauthenticated.proved();
             let device_count = door.devices().len() as u32;
             if init.device_index < device_count {
                 let process = tokio::task::spawn_blocking(move || process::of_peer(ends)).await.unwrap_or_default();

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pieces::{Pieces, malformed};
 use super::unproven::{MessagePlace, Unproven};
-use crate::strangers::Origin;
+use crate::unauthenticated::Origin;
 
 /// Maximum size in bytes of the messages from clients that have not shown the door's token, of one and of all together: the
 /// token is in a session's first message, after the graph. At most a quarter of the process's memory budget, if it has one.
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_have_a_part_of_the_budget() {
+    fn unauthenticated_peers_have_a_part_of_the_budget() {
         assert_eq!(unproven_bytes(None), 256 << 20);
         assert_eq!(unproven_bytes(Some(100_000_000)), 25_000_000);
         assert_eq!(unproven_bytes(Some(64 << 30)), 256 << 20);
@@ -266,14 +266,14 @@ mod tests {
     #[test]
     fn clients_without_the_token_have_a_budget_of_their_own() {
         let budget = MessageBudget::new(usize::MAX, 1, Duration::MAX);
-        let [mut stranger, mut other, mut third] = [(); 3].map(|()| budget.unproven(None));
-        assert!(is_full(stranger.admit(MAX_UNPROVEN_BYTES + 1)));
-        stranger.received(MAX_UNPROVEN_BYTES).unwrap();
-        stranger.is_whole();
+        let [mut unauthenticated, mut other, mut third] = [(); 3].map(|()| budget.unproven(None));
+        assert!(is_full(unauthenticated.admit(MAX_UNPROVEN_BYTES + 1)));
+        unauthenticated.received(MAX_UNPROVEN_BYTES).unwrap();
+        unauthenticated.is_whole();
         assert!(is_full(other.received(1)));
         budget.known().received(1).unwrap();
         // A client that shows it frees its share for the next one.
-        stranger.prove().unwrap();
+        unauthenticated.prove().unwrap();
         other.received(MAX_UNPROVEN_BYTES).unwrap();
         // So does one that has not sent everything; one that has shown the token meanwhile continues.
         third.received(1).unwrap();

@@ -1,8 +1,8 @@
 //! The connections of clients: limits on them and on the calls that wait on each, whether a session's connection is still open,
 //! and the end of connections that are idle or only send noise.
 //!
-//! A client that has not shown the door's token counts as one of the door's [unauthenticated clients](crate::strangers); if no
-//! token is required, it does until it speaks HTTP/2.
+//! A client that has not shown the door's token counts as one of the door's
+//! [unauthenticated clients](crate::unauthenticated); if no token is required, it does until it speaks HTTP/2.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 
 use crate::descriptors;
-use crate::strangers::{Origin, Progress, Stranger, Strangers};
+use crate::unauthenticated::{Origin, Progress, UnauthenticatedPeer, UnauthenticatedPeers};
 
 /// Maximum number of connections of a door, unauthenticated clients included; fewer if they would take more than half of the
 /// descriptors.
@@ -45,7 +45,7 @@ struct Door {
     /// Whether no token is required.
     asks_nothing: bool,
     most: usize,
-    strangers: Arc<Strangers>,
+    unauthenticated_peers: Arc<UnauthenticatedPeers>,
     all: Mutex<HashMap<u64, Weak<State>>>,
     next: AtomicU64,
     /// Calls whose messages have not been received yet.
@@ -58,7 +58,7 @@ struct State {
     /// The peer's address.
     address: IpAddr,
     /// Set while its client is unauthenticated.
-    stranger: Mutex<Option<Stranger>>,
+    unauthenticated: Mutex<Option<UnauthenticatedPeer>>,
     is_proven: AtomicBool,
     /// Calls whose messages have not been received yet.
     waiting: AtomicU32,
@@ -84,8 +84,8 @@ impl State {
     /// Its client no longer counts as unauthenticated.
     fn proved(&self) {
         self.is_proven.store(true, Ordering::Relaxed);
-        if let Some(stranger) = lock(&self.stranger).take() {
-            stranger.proved();
+        if let Some(unauthenticated) = lock(&self.unauthenticated).take() {
+            unauthenticated.proved();
         }
     }
 }
@@ -95,7 +95,7 @@ impl Connections {
         Connections(Arc::new(Door {
             asks_nothing,
             most: MAX_CONNECTIONS.min(descriptors::limit() / DESCRIPTORS_A_CONNECTION),
-            strangers: Strangers::new(),
+            unauthenticated_peers: UnauthenticatedPeers::new(),
             all: Mutex::default(),
             next: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
@@ -103,8 +103,8 @@ impl Connections {
     }
 
     /// The clients that have not shown the token yet.
-    pub fn strangers(&self) -> &Arc<Strangers> {
-        &self.0.strangers
+    pub fn unauthenticated_peers(&self) -> &Arc<UnauthenticatedPeers> {
+        &self.0.unauthenticated_peers
     }
 
     /// Admits a client if a slot is free; another unauthenticated client may be evicted for it.
@@ -113,13 +113,13 @@ impl Connections {
         if lock(&door.all).len() >= door.most {
             return None;
         }
-        let stranger = door.strangers.admit(address)?;
-        let told_to_go = Box::pin(stranger.told_to_go());
+        let unauthenticated = door.unauthenticated_peers.admit(address)?;
+        let told_to_go = Box::pin(unauthenticated.told_to_go());
         let id = door.next.fetch_add(1, Ordering::Relaxed);
         let state = Arc::new(State {
             door: Arc::clone(door),
             address,
-            stranger: Mutex::new(Some(stranger)),
+            unauthenticated: Mutex::new(Some(unauthenticated)),
             is_proven: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
             taken_back: AtomicU32::new(0),
@@ -133,7 +133,7 @@ impl Connections {
 
     /// Reports that a client could not be accepted.
     pub fn could_not_accept(&self, error: &io::Error) {
-        self.0.strangers.could_not_accept(error);
+        self.0.unauthenticated_peers.could_not_accept(error);
     }
 
     /// Ends idle connections of clients that have not shown the token.
@@ -166,8 +166,8 @@ impl ConnectionPlace {
     pub fn greeted(&self) {
         if self.state.door.asks_nothing {
             self.state.proved();
-        } else if let Some(stranger) = &*lock(&self.state.stranger) {
-            stranger.is_at(Progress::Spoke);
+        } else if let Some(unauthenticated) = &*lock(&self.state.unauthenticated) {
+            unauthenticated.is_at(Progress::Spoke);
         }
     }
 
@@ -200,7 +200,7 @@ impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         lock(&self.state.door.all).remove(&self.id);
         // Calls under way may hold the state for a while.
-        let _stranger = lock(&self.state.stranger).take();
+        let _unauthenticated = lock(&self.state.unauthenticated).take();
     }
 }
 
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn many_strangers_evict_the_first_of_them() {
+    fn many_unauthenticated_peers_evict_the_first_of_them() {
         let connections = Connections::new(false);
         let mut places: Vec<ConnectionPlace> = (0..3).map(|_| connections.admit(NEAR).unwrap()).collect();
         places[1].connection().prove();
@@ -378,7 +378,7 @@ mod tests {
             assert!(!place.state.is_proven());
             place.greeted();
             assert_eq!(place.state.is_proven(), asks_nothing);
-            assert_eq!(lock(&place.state.stranger).is_none(), asks_nothing);
+            assert_eq!(lock(&place.state.unauthenticated).is_none(), asks_nothing);
         }
     }
 }

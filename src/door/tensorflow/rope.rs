@@ -395,7 +395,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_stranger_has_one_minute_however_much_it_sends() {
+    fn an_unauthenticated_peer_has_one_minute_however_much_it_sends() {
         let check = |received: usize, is_known: bool, seconds: u64| {
             assert_eq!(may_take(received, is_known), Duration::from_secs(seconds));
         };
@@ -407,7 +407,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_stranger_s_message_can_be_evicted_while_it_waits() {
+    async fn an_unauthenticated_peer_s_message_can_be_evicted_while_it_waits() {
         let budget = MessageBudget::with_unproven(1 << 20, 1, Duration::from_secs(60), 12);
         let mut message = Rope::open(Body::new(silent(&[0, 0, 0, 0, 12, 1, 2])), budget.unproven(None)).await.unwrap();
         let mut waits = std::pin::pin!(message.whole());

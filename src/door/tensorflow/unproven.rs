@@ -12,7 +12,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use tokio::sync::Notify;
 
-use crate::strangers::Origin;
+use crate::unauthenticated::Origin;
 
 /// The budget.
 pub(super) struct Unproven {

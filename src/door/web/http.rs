@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::super::accept;
 use super::{EVERY, MAX_FOLLOWERS, Serving, looks};
-use crate::strangers::{Progress, Stranger};
+use crate::unauthenticated::{Progress, UnauthenticatedPeer};
 
 /// How long a request and its answer may take, unless it follows the mesh.
 const MAX_REQUEST: Duration = Duration::from_secs(10);
@@ -50,20 +50,20 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// The slot of a connection among the unauthenticated clients, until it has presented the token.
-type Place = Arc<Mutex<Option<Stranger>>>;
+type Place = Arc<Mutex<Option<UnauthenticatedPeer>>>;
 
 /// Accepts clients until it is dropped.
 pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
-    accept(listener, &door.strangers, "who wants to look", |stream, _, stranger| {
-        connection(Arc::clone(&door), stream, stranger)
+    accept(listener, &door.unauthenticated_peers, "who wants to look", |stream, _, unauthenticated| {
+        connection(Arc::clone(&door), stream, unauthenticated)
     })
     .await;
 }
 
 /// One request and its answer: a connection that follows the mesh has no slot among the unauthenticated clients any more.
-async fn connection(door: Arc<Serving>, stream: TcpStream, stranger: Stranger) {
-    let told_to_go = stranger.told_to_go();
-    let place: Place = Arc::new(Mutex::new(Some(stranger)));
+async fn connection(door: Arc<Serving>, stream: TcpStream, unauthenticated: UnauthenticatedPeer) {
+    let told_to_go = unauthenticated.told_to_go();
+    let place: Place = Arc::new(Mutex::new(Some(unauthenticated)));
     let service = service_fn(|request: Request<Incoming>| {
         let (door, place) = (Arc::clone(&door), Arc::clone(&place));
         async move { Ok::<_, Infallible>(answer(&door, &request, &place).await) }
@@ -85,8 +85,8 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, stranger: Stranger) {
 }
 
 async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place) -> Response<Body> {
-    if let Some(stranger) = &*lock(place) {
-        stranger.is_at(Progress::Spoke);
+    if let Some(unauthenticated) = &*lock(place) {
+        unauthenticated.is_at(Progress::Spoke);
     }
     let headers = request.headers();
     let path = request.uri().path();
@@ -124,8 +124,8 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
                 Ok(named) => named,
                 Err(why) => return whole(StatusCode::BAD_REQUEST, TEXT, why),
             };
-            if let Some(stranger) = lock(place).take() {
-                stranger.proved();
+            if let Some(unauthenticated) = lock(place).take() {
+                unauthenticated.proved();
             }
             follow(door, named)
         }

@@ -93,13 +93,13 @@ async fn what_was_sent_survives_a_cut_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn strangers_and_holders_of_a_task_are_told_apart_on_any_transport() {
+async fn unauthenticated_peers_and_holders_of_a_task_are_told_apart_on_any_transport() {
     // A node does not wait for long before it takes its task: in this test it does.
     let (_clock, network) = (Stopped::here(), Arc::new(Network::default()));
     let mut a = join(&network, "local/0").await.unwrap();
-    let stranger = join_with(&network, "", Admission::Key(MeshKey::from_bytes([2; 32]))).await.unwrap();
-    assert!(stranger.mesh.cluster().is_empty());
-    let tried = stranger.mesh.tried().iter().map(Attempt::to_string).collect::<Vec<_>>().join("\n");
+    let unauthenticated = join_with(&network, "", Admission::Key(MeshKey::from_bytes([2; 32]))).await.unwrap();
+    assert!(unauthenticated.mesh.cluster().is_empty());
+    let tried = unauthenticated.mesh.tried().iter().map(Attempt::to_string).collect::<Vec<_>>().join("\n");
     assert!(tried.contains("/memory/1") && tried.contains("another mesh key"), "{tried}");
 
     let b = join(&network, "local/1").await.unwrap();

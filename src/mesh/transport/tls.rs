@@ -109,7 +109,7 @@ impl Tls {
 }
 
 fn met<S>(certificate: &PeerCertificate, stream: TlsStream<S>) -> io::Result<Met<S>> {
-    let peer = *certificate.peer.get().ok_or(Denied::Stranger)?;
+    let peer = *certificate.peer.get().ok_or(Denied::UnauthenticatedPeer)?;
     let export = |bytes| match &stream {
         TlsStream::Client(stream) => stream.get_ref().1.export_keying_material(bytes, BINDING_LABEL, None),
         TlsStream::Server(stream) => stream.get_ref().1.export_keying_material(bytes, BINDING_LABEL, None),

@@ -3,22 +3,22 @@
 //! Pure: events come in as a [`SessionEvent`] with their time, and the messages to send come out, in the order in which they
 //! were decided. The master keeps the lock, the clock and the threads, does the planning that the machine requests, and sends.
 
-mod about;
 mod constants;
+mod history;
 mod plans;
 mod run;
-mod seen;
+mod subject;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-pub(super) use self::about::About;
 pub(super) use self::constants::Stock;
+use self::history::History;
+pub(super) use self::history::Traced;
 use self::plans::{FeedWay, MAX_NUMBERS, Part, Plans, Prepared, Readiness, Standing, Unneeded, no_number};
 pub(super) use self::run::{Ask, Fed};
 use self::run::{MAX_RUNS, Runs};
-use self::seen::Seen;
-pub(super) use self::seen::Traced;
+pub(super) use self::subject::Subject;
 use meshtf_graph::plan::{Mode, Picture, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
 use meshtf_graph::{Addition, Graph};
 use meshtf_tensor::device::Task;
@@ -63,7 +63,7 @@ pub(super) enum SessionEvent<'a> {
     /// A peer is gone, and everything that waits for it fails.
     Down { peer: &'a Peer, failure: &'a Failure },
     /// A message of the session could not be sent.
-    Unsent { to: &'a Peer, about: About, failure: &'a Failure },
+    Unsent { to: &'a Peer, about: Subject, failure: &'a Failure },
     /// It ends: its client closed it or is gone, or another took its slot.
     End { failure: &'a Failure },
     /// It ends for another, which waits until its workers have confirmed that.
@@ -123,7 +123,7 @@ pub(super) struct Machine {
     /// Steps that are done, of all its runs.
     steps_done: u64,
     /// The values that its steps fetched, for inspection.
-    seen: Seen,
+    seen: History,
     /// Its events, for followers; those of steps only if they are requested.
     happened: Vec<Event>,
     tells_steps: bool,
@@ -172,7 +172,7 @@ impl Machine {
             used: now,
             opened: now,
             steps_done: 0,
-            seen: Seen::default(),
+            seen: History::default(),
             happened: Vec::new(),
             tells_steps: false,
             outbox: Sends::new(),
@@ -514,17 +514,17 @@ impl Machine {
     }
 
     /// Fails the requests that depended on a message that could not be sent.
-    fn unsent(&mut self, to: &Peer, about: About, failure: &Failure) {
+    fn unsent(&mut self, to: &Peer, about: Subject, failure: &Failure) {
         let is_gone = failure.code == Code::Unavailable;
         match about {
-            About::Pieces(_) | About::Step(_) if is_gone => self.lose(to, failure),
-            About::Pieces(pieces) => self.registered(to, &pieces, Err(failure.clone())),
-            About::Step(number) => self.unsent_step(number, failure),
+            Subject::Pieces(_) | Subject::Step(_) if is_gone => self.lose(to, failure),
+            Subject::Pieces(pieces) => self.registered(to, &pieces, Err(failure.clone())),
+            Subject::Step(number) => self.unsent_step(number, failure),
             // The peer is gone; its sessions end, and it has released everything.
             _ if is_gone => {}
-            About::Answer(id) => self.answer(id, Err(failure.clone())),
-            About::Fetch(id) => self.cancel(id, failure),
-            About::Nothing => {}
+            Subject::Answer(id) => self.answer(id, Err(failure.clone())),
+            Subject::Fetch(id) => self.cancel(id, failure),
+            Subject::Nothing => {}
         }
     }
 

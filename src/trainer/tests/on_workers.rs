@@ -26,7 +26,7 @@ async fn setup(folder: &TempDir, hold_out: f64, options: &Options) -> Setup {
         sections.evaluate = Some(EvaluateSection { every: 20, ..EvaluateSection::default() });
     }
     let source = |name: &str| {
-        (name.to_owned(), DataSource { file: format!("{name}.npy"), take: Take::There, ..DataSource::default() })
+        (name.to_owned(), DataSource { file: format!("{name}.npy"), take: Take::WorkerFile, ..DataSource::default() })
     };
     sections.data.feed = vec![source("x"), source("y")];
     let tasks = [Task::new("ps", 0), Task::new("worker", 0), Task::new("worker", 1)];

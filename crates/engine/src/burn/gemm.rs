@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use burn_backend::TensorData;
 use burn_flex::FlexTensor;
-use meshtf_loops::lots;
+use meshtf_loops::chunks;
 use meshtf_loops::vector::{MatrixView, by_transpose, is_small_product, small_products};
 use smallvec::SmallVec;
 
@@ -161,7 +161,7 @@ const TILES: usize = 2;
 /// If a matrix is not within its elements, or the sizes do not fit.
 pub(super) fn spread(x: MatrixView, y: MatrixView) -> Option<Vec<f32>> {
     let ([m, k], n) = (x.dims, y.dims[1]);
-    let (is_large, threads) = (m.saturating_mul(n).saturating_mul(k) >= SHARED, lots::threads());
+    let (is_large, threads) = (m.saturating_mul(n).saturating_mul(k) >= SHARED, chunks::threads());
     if !is_large || m.min(n) == 1 || threads == 1 {
         return None;
     }
@@ -181,7 +181,7 @@ fn by_tiles(x: MatrixView, y: MatrixView, [down, across]: [usize; 2]) -> Vec<f32
         let across = parts(n, across, TILE_COLUMNS);
         across.map(move |columns| (rows.clone(), columns))
     });
-    lots::in_lots(tiles, |(rows, columns)| {
+    chunks::in_chunks(tiles, |(rows, columns)| {
         let x = x.part([rows.start, 0], [rows.len(), k]);
         let y = y.part([0, columns.start], [k, columns.len()]);
         // SAFETY: parts are within their matrices; a tile begins within the product's memory, and no other tile has its

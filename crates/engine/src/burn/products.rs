@@ -2,7 +2,7 @@
 //! the sum in place, and only the sliced part of a product is computed.
 
 use meshtf_kernels::{self as kernel, HostKernel, KernelNode};
-use meshtf_loops::lots;
+use meshtf_loops::chunks;
 use meshtf_loops::vector::{self, MatrixView};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Shape, Tensor};
@@ -108,14 +108,14 @@ fn add(products: &[[MatrixView; 2]], values: &[&[f32]], is_begun: bool, sum: &mu
     let Some([x, y]) = products.first() else { return };
     let (rows, columns) = (x.dims[0], y.dims[1]);
     let multiplications: usize = products.iter().map(|[x, _]| sum.len() * x.dims[1]).sum();
-    let lot = match multiplications {
+    let chunk = match multiplications {
         ..SHARED => rows,
-        _ => rows.div_ceil(2 * lots::threads()).next_multiple_of(ROWS),
+        _ => rows.div_ceil(2 * chunks::threads()).next_multiple_of(ROWS),
     };
-    lots::in_lots(sum.chunks_mut(lot * columns).enumerate(), |(i, sum)| {
+    chunks::in_chunks(sum.chunks_mut(chunk * columns).enumerate(), |(i, sum)| {
         let mut is_begun = is_begun;
         for &value in values {
-            let value = if value.len() == columns { value } else { &value[i * lot * columns..] };
+            let value = if value.len() == columns { value } else { &value[i * chunk * columns..] };
             for (row, sum) in sum.chunks_mut(columns).enumerate() {
                 let value = if value.len() == columns { value } else { &value[row * columns..][..columns] };
                 match is_begun {
@@ -128,7 +128,7 @@ fn add(products: &[[MatrixView; 2]], values: &[&[f32]], is_begun: bool, sum: &mu
         for [x, y] in products {
             // Decided by the whole product: no bit of the result depends on the number of threads that share it.
             let in_order = is_better_in_order(rows, y);
-            let x = x.part([i * lot, 0], [sum.len() / columns, x.dims[1]]);
+            let x = x.part([i * chunk, 0], [sum.len() / columns, x.dims[1]]);
             multiply(x, *y, in_order, is_begun, sum);
             is_begun = true;
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use meshtf_engine::{Engine, EngineKernel, EngineOutcome, Value, Values, take_to_host};
 use meshtf_graph::{Attr, Attrs};
 use meshtf_kernels::{self as kernel, Inputs, KernelNode};
-use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_loops::turn;
 use meshtf_loops::vector::{Work, widest};
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -130,8 +130,8 @@ fn add_in_place(variable: &mut Tensor, value: &Tensor, adds: bool) -> Result<()>
     }
     let dtype = variable.dtype();
     let done = with_ring!(dtype, T => {
-        let (lot, xs, ys) = (lot(2), variable.slice_mut::<T>()?, value.slice::<T>()?);
-        in_lots(xs.chunks_mut(lot).zip(ys.chunks(lot)), |(xs, ys)| widest(Addition { xs, ys, adds }));
+        let (chunk, xs, ys) = (chunk(2), variable.slice_mut::<T>()?, value.slice::<T>()?);
+        in_chunks(xs.chunks_mut(chunk).zip(ys.chunks(chunk)), |(xs, ys)| widest(Addition { xs, ys, adds }));
     });
     done.ok_or_else(|| Failure::invalid(format!("{dtype} is not a numeric dtype")))
 }

@@ -19,9 +19,9 @@ use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory;
 
 use super::answer::compute;
-use crate::held::Tally;
 use crate::program::{Act, CompiledPiece, PieceCode};
 use crate::state::Outcome;
+use crate::step_memory::Tally;
 use crate::token::{Token, Tokens};
 
 /// A shorter kernel is not worth the way to another thread and back: some 20 µs if the machine is idle, and a multiple of that

@@ -10,9 +10,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use meshtf_tensor::failure::{Code, Failure};
 use smallvec::SmallVec;
 
-use crate::held::Tally;
 use crate::program::{CONTROL, CompiledNode, Edge, PieceCode, Wait};
 use crate::sink::Iterations;
+use crate::step_memory::Tally;
 use crate::token::{Token, Tokens};
 
 /// A node in one iteration.

@@ -5,8 +5,8 @@ use meshtf_tensor::failure::{Failure, Held, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
-use super::super::held::Tally;
 use super::super::rows::{self, row, stack};
+use super::super::step_memory::Tally;
 use super::super::token::{List, Token, depth_over};
 
 /// Most elements of one list.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use meshtf_loops::lots::{in_lots, lot, threads};
+use meshtf_loops::chunks::{chunk, in_chunks, threads};
 use meshtf_loops::turn::{Pace, paced};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
@@ -78,9 +78,9 @@ fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
     memory::admit(answers * (size_of::<T>() + size_of::<i64>()) + orders)?;
     let (mut values, mut places) = (vec![T::ZERO; answers], vec![0i64; answers]);
     if answers > 0 {
-        let rows = lot(COMPARISON * columns);
+        let rows = chunk(COMPARISON * columns);
         let found = values.chunks_mut(rows * k).zip(places.chunks_mut(rows * k));
-        in_lots(x.slice::<T>()?.chunks(rows * columns).zip(found), |(rows, (values, places))| {
+        in_chunks(x.slice::<T>()?.chunks(rows * columns).zip(found), |(rows, (values, places))| {
             top_k_of_rows(rows, columns, values, places, k);
         });
     }

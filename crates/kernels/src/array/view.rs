@@ -4,7 +4,7 @@
 //! Slices, transposes, reversals, tiles, diagonals and broadcasts are all views, so that only the read and the write are
 //! compiled for every size of elements.
 
-use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_loops::turn::{BLOCK, Pace};
 use meshtf_loops::vector::{self, Repeat};
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -225,9 +225,9 @@ fn copy_in_lots<T: Moved>(dims: &[(usize, [isize; 2])], start: [isize; 2], sourc
         }
         return;
     }
-    let rows = lot(2 * count);
+    let rows = chunk(2 * count);
     let parts = target[start[0] as usize..].chunks_mut(rows * to_step as usize).take(size.div_ceil(rows));
-    in_lots(parts.enumerate(), |(i, target)| {
+    in_chunks(parts.enumerate(), |(i, target)| {
         let mut dims = dims.to_vec();
         dims[0].0 = rows.min(size - i * rows);
         copy_rows(&dims, [0, start[1] + (i * rows) as isize * from_step], source, target);

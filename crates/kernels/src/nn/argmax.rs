@@ -1,6 +1,6 @@
 //! MaxPoolWithArgmax and its gradient: the largest element under each window, and its index in the image.
 
-use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_loops::turn::{BLOCK, look};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Integer, Numeric, Shape, Tensor, with_number};
@@ -62,10 +62,10 @@ fn largest<T: Numeric, I: Integer>(pool: &PoolAttrs, in_batch: bool, input: &Ten
     let mut indices = vec![I::ZERO; shape.checked_elements(I::DTYPE)?];
     let from = input.slice::<T>()?;
     // The constant is the overhead of a window, even of a small one.
-    let lot = lot(windows.largest() * windows.channels + 8);
-    let lots = values.chunks_mut(lot * windows.channels).zip(indices.chunks_mut(lot * windows.channels));
-    in_lots(lots.enumerate(), |(i, (values, indices))| {
-        largest_from(&windows, in_batch, from, i * lot, values, indices);
+    let chunk = chunk(windows.largest() * windows.channels + 8);
+    let chunks = values.chunks_mut(chunk * windows.channels).zip(indices.chunks_mut(chunk * windows.channels));
+    in_chunks(chunks.enumerate(), |(i, (values, indices))| {
+        largest_from(&windows, in_batch, from, i * chunk, values, indices);
     });
     Ok(smallvec![Tensor::from_vec(shape.clone(), values), Tensor::from_vec(shape, indices)])
 }

@@ -1,6 +1,6 @@
 //! ExtractImagePatches and ExtractVolumePatches: the elements under each window, row by row, as the channels of one pixel.
 
-use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Numeric, Tensor, with_number};
 
@@ -56,9 +56,9 @@ fn boxes<T: Numeric>(slide: &Slide, window: [usize; 3], volumes: &Tensor) -> Res
     let shape = meshtf_tensor::Shape::from([batch, d.output, h.output, w.output, size]);
     let mut answer = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
     if !answer.is_empty() {
-        let (from, lot) = (volumes.slice::<T>()?, lot(size));
-        in_lots(answer.chunks_mut(lot * size).enumerate(), |(i, answer)| {
-            for (patch, answer) in (i * lot..).zip(answer.chunks_exact_mut(size)) {
+        let (from, chunk) = (volumes.slice::<T>()?, chunk(size));
+        in_chunks(answer.chunks_mut(chunk * size).enumerate(), |(i, answer)| {
+            for (patch, answer) in (i * chunk..).zip(answer.chunks_exact_mut(size)) {
                 let [x, y] = [patch % w.output, patch / w.output % h.output];
                 let [z, volume] = [patch / w.output / h.output % d.output, patch / w.output / h.output / d.output];
                 for (k, answer) in answer.chunks_exact_mut(w.window * channels).enumerate() {
@@ -103,9 +103,9 @@ fn patches<T: Numeric>(slide: &Slide, window: [usize; 3], images: &Tensor) -> Re
     let shape = meshtf_tensor::Shape::from([batch, h.output, w.output, size]);
     let mut answer = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
     if !answer.is_empty() {
-        let (from, lot) = (images.slice::<T>()?, lot(size));
-        in_lots(answer.chunks_mut(lot * size).enumerate(), |(i, answer)| {
-            for (patch, answer) in (i * lot..).zip(answer.chunks_exact_mut(size)) {
+        let (from, chunk) = (images.slice::<T>()?, chunk(size));
+        in_chunks(answer.chunks_mut(chunk * size).enumerate(), |(i, answer)| {
+            for (patch, answer) in (i * chunk..).zip(answer.chunks_exact_mut(size)) {
                 let [image, y, x] = [patch / w.output / h.output, patch / w.output % h.output, patch % w.output];
                 for (k, answer) in answer.chunks_exact_mut(w.window * channels).enumerate() {
                     if let Some(row) = h.position(y, k) {

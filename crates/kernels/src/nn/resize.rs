@@ -1,6 +1,6 @@
 //! The resizing of images by nearest neighbour or bilinear interpolation, and the gradients of both.
 
-use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_loops::vector::{Work, widest};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Float, Numeric, Shape, Tensor, with_float, with_number};
@@ -123,8 +123,8 @@ impl Centers {
         let pixels = images.slice::<f32>()?;
         let (ys, xs) = (self.between(rows, height), self.between(columns, width));
         let row = width * channels;
-        let many = lot(4 * row);
-        in_lots(output.chunks_mut((many * row).max(1)).enumerate(), |(i, to)| {
+        let many = chunk(4 * row);
+        in_chunks(output.chunks_mut((many * row).max(1)).enumerate(), |(i, to)| {
             widest(Mixed { to, first: i * many, pixels, rows, columns, channels, ys: &ys, xs: &xs });
         });
         Ok(Tensor::from_vec(shape, output))
@@ -152,8 +152,8 @@ impl Centers {
         if !from.is_empty() {
             let (ys, xs) = (self.between(rows, height), self.between(columns, width));
             let (row, grad_row) = (columns * channels, width * channels);
-            let many = lot(8 * grad_row * height.div_ceil(rows));
-            in_lots(back.chunks_mut(many * row).enumerate(), |(i, back)| {
+            let many = chunk(8 * grad_row * height.div_ceil(rows));
+            in_chunks(back.chunks_mut(many * row).enumerate(), |(i, back)| {
                 let mut sums = vec![0f64; row];
                 for (back, place) in back.chunks_exact_mut(row).zip(i * many..) {
                     let (image, own) = (place / rows, place % rows);
@@ -181,8 +181,8 @@ impl Centers {
         let pixels = images.slice::<T>()?;
         let (ys, xs) = (self.nearest_of(rows, height), self.nearest_of(columns, width));
         let row = width * channels;
-        let many = lot(2 * row);
-        in_lots(output.chunks_mut((many * row).max(1)).enumerate(), |(i, to)| {
+        let many = chunk(2 * row);
+        in_chunks(output.chunks_mut((many * row).max(1)).enumerate(), |(i, to)| {
             let source = |place: usize| place / height * rows + ys[place % height];
             for place in 0..to.len() / row {
                 let from = source(i * many + place);
@@ -207,8 +207,8 @@ impl Centers {
         if !from.is_empty() {
             let (ys, xs) = (self.nearest_of(rows, height), self.nearest_of(columns, width));
             let (row, grad_row) = (columns * channels, width * channels);
-            let many = lot(4 * grad_row * height.div_ceil(rows));
-            in_lots(back.chunks_mut(many * row).enumerate(), |(i, back)| {
+            let many = chunk(4 * grad_row * height.div_ceil(rows));
+            in_chunks(back.chunks_mut(many * row).enumerate(), |(i, back)| {
                 for (back, place) in back.chunks_exact_mut(row).zip(i * many..) {
                     let (image, own) = (place / rows, place % rows);
                     for y in ys.partition_point(|&y| y < own)..ys.partition_point(|&y| y <= own) {

@@ -1,6 +1,6 @@
 //! ArgMax and ArgMin: the first position of the greatest or least element along an axis.
 
-use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_loops::turn::{BLOCK, Pace, look};
 use meshtf_loops::vector::{Work, widest};
 use meshtf_tensor::failure::{Failure, Result};
@@ -42,9 +42,9 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
     dims.remove(at);
     let mut places = vec![0i64; Shape::from(dims.as_slice()).checked_elements(DType::I64)?];
     if !places.is_empty() {
-        let blocks = lot(2 * size * inner);
-        let lots = x.slice::<T>()?.chunks(blocks * size * inner).zip(places.chunks_mut(blocks * inner));
-        in_lots(lots, |(elements, places)| match inner {
+        let blocks = chunk(2 * size * inner);
+        let chunks = x.slice::<T>()?.chunks(blocks * size * inner).zip(places.chunks_mut(blocks * inner));
+        in_chunks(chunks, |(elements, places)| match inner {
             // A chunk of several rows is short; a single long row is processed after one cancellation check.
             1 => {
                 look();

@@ -1,6 +1,6 @@
 //! Cumsum, Cumprod and CumulativeLogsumexp: every partial result along an axis.
 
-use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Complex, Float, Numeric, Ring, Tensor, with_type};
@@ -54,7 +54,7 @@ fn scan<T: Ring>(
         return Ok(x);
     }
     let block = size * inner;
-    in_lots(x.slice_mut::<T>()?.chunks_mut(lot(2 * block) * block), |blocks| {
+    in_chunks(x.slice_mut::<T>()?.chunks_mut(chunk(2 * block) * block), |blocks| {
         let mut sums = vec![start; inner];
         let mut pace = Pace::new();
         for block in blocks.chunks_exact_mut(block) {

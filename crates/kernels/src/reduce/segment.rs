@@ -180,7 +180,7 @@ fn unsorted<T: Ring>(
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// The work per element of a segment, in the unit of `lots::lot`.
+/// The work per element of a segment, in the unit of `chunks::chunk`.
 const WORK: usize = 2;
 
 struct Rows<'a, T, F> {

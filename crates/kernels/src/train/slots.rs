@@ -1,12 +1,12 @@
 //! A rule applied to whole slices, those of a variable and its slots: vectorised and multithreaded.
 
-use meshtf_loops::lots::{in_lots, lot};
+use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_loops::vector::{Work, widest};
 use meshtf_tensor::Float;
 
 use super::rules::Rule;
 
-/// The work per element of an update, in the unit of [`lot`].
+/// The work per element of an update, in the unit of [`chunk`].
 pub const WORK: usize = 4;
 
 /// The elements of a variable and its slots, as many of each as of the gradient.
@@ -47,11 +47,11 @@ pub fn change_all<'a, T: Float, const V: usize>(mut slots: [&'a mut [T]; V], gra
 where
     [&'a mut [T]; V]: Slots<T, V>,
 {
-    let parts = grad.chunks(lot(WORK)).map(|grad| {
+    let parts = grad.chunks(chunk(WORK)).map(|grad| {
         let slots = slots.each_mut().map(|slot| slot.split_off_mut(..grad.len()).unwrap_or_default());
         Part { slots, grad, rule }
     });
-    in_lots(parts, widest);
+    in_chunks(parts, widest);
 }
 
 struct Part<'a, T, R, const V: usize> {

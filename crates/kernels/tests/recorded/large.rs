@@ -26,12 +26,12 @@ fn an_update_writes_over_an_input_of_its_own_and_copies_one_that_others_hold() {
 
 /// Large enough for several chunks: by the definition, window by window.
 #[test]
-fn lots_of_windows_are_computed_as_one_would_be() {
+fn chunks_of_windows_are_computed_as_one_would_be() {
     let (batch, height, width, channels) = (3, 157, 161, 9);
     let value = |i: usize| ((i * 7919 + i / 13) % 1013) as f32;
     let input =
         Tensor::from_vec([batch, height, width, channels], (0..batch * height * width * channels).map(value).collect());
-    assert!(input.len() * 12 > 2 * BLOCK, "there is more than one lot");
+    assert!(input.len() * 12 > 2 * BLOCK, "there is more than one chunk");
     for in_batch in [false, true] {
         let case = json!({"op": "MaxPoolWithArgmax", "attrs": {
             "ksize": [1, 4, 3, 1], "strides": [1, 1, 2, 1], "padding": "SAME", "include_batch_in_index": in_batch,
@@ -62,7 +62,7 @@ fn lots_of_windows_are_computed_as_one_would_be() {
 
 /// Large enough for several chunks: by the definition, element by element.
 #[test]
-fn lots_of_patches_are_computed_as_one_would_be() {
+fn chunks_of_patches_are_computed_as_one_would_be() {
     let (batch, height, width, channels) = (2, 97, 101, 5);
     let images =
         Tensor::from_vec([batch, height, width, channels], (1..=(batch * height * width * channels) as i32).collect());

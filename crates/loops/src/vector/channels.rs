@@ -4,7 +4,7 @@
 
 use super::cut::{Cut, in_place, on_copy};
 use super::target::{Work, widest};
-use crate::lots::in_lots;
+use crate::chunks::in_chunks;
 
 /// Fewest numbers that are added in parallel lanes: a multiple of the widest registers.
 const LANES: usize = 128;
@@ -45,7 +45,7 @@ fn summed(xs: &[f32], ys: &[f32], of_channel: [&[f32]; 2], terms: impl Terms) ->
     let (row, part) = (row(channels), part(channels));
     let of_row = of_channel.map(|all| all.iter().copied().cycle().take(row).collect::<Vec<f32>>());
     let mut all = vec![[0f64; 2]; xs.len().div_ceil(part) * row];
-    in_lots(all.chunks_mut(row).zip(xs.chunks(part)).zip(ys.chunks(part)), |((sums, xs), ys)| {
+    in_chunks(all.chunks_mut(row).zip(xs.chunks(part)).zip(ys.chunks(part)), |((sums, xs), ys)| {
         let [mut first, mut second] = [vec![0f64; row], vec![0f64; row]];
         widest(Part { xs, ys, of_row: of_row.each_ref().map(|all| &all[..]), sums: [&mut first, &mut second], terms });
         sums.iter_mut().zip(first.into_iter().zip(second)).for_each(|(sums, (x, y))| *sums = [x, y]);

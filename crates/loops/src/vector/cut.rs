@@ -5,7 +5,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::lots::{in_lots, threads};
+use crate::chunks::{in_chunks, threads};
 
 /// Fewest elements for which it pays to wake another thread, if each takes an addition.
 pub(super) const FEWEST: usize = 1 << 18;
@@ -13,7 +13,7 @@ pub(super) const FEWEST: usize = 1 << 18;
 /// cancellation.
 pub(super) const MOST: usize = 1 << 18;
 /// Chunks per thread, so that no thread waits long for the other threads.
-const LOTS: usize = 4;
+const CHUNKS: usize = 4;
 /// Elements that are copied and computed on while they are in the L1 cache.
 pub(super) const NEAR: usize = 1 << 11;
 
@@ -32,24 +32,24 @@ impl Cut {
 
     /// The number of elements, of `len`, in a chunk.
     #[inline]
-    pub fn lot(self, len: usize) -> usize {
+    pub fn chunk(self, len: usize) -> usize {
         let fewest = FEWEST / self.work;
-        let lot = len.div_ceil(threads() * LOTS).clamp(fewest / 2, MOST);
-        if len < fewest { len.max(1) } else { lot.next_multiple_of(self.period) }
+        let chunk = len.div_ceil(threads() * CHUNKS).clamp(fewest / 2, MOST);
+        if len < fewest { len.max(1) } else { chunk.next_multiple_of(self.period) }
     }
 }
 
 /// Calls `act` with the index of the first element of each part of `xs`, and that part.
 #[inline]
 pub fn in_place(xs: &mut [f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) {
-    let lot = cut.lot(xs.len());
-    in_lots(xs.chunks_mut(lot).enumerate(), |(i, part)| act(i * lot, part));
+    let chunk = cut.chunk(xs.len());
+    in_chunks(xs.chunks_mut(chunk).enumerate(), |(i, part)| act(i * chunk, part));
 }
 
 /// As [`in_place`], on a copy.
 pub fn on_copy(xs: &[f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
     let near = NEAR.next_multiple_of(cut.period);
-    made(xs.len(), cut.lot(xs.len()), |from, places| {
+    made(xs.len(), cut.chunk(xs.len()), |from, places| {
         for (i, places) in places.chunks_mut(near).enumerate() {
             let at = from + i * near;
             act(at, places.write_copy_of_slice(&xs[at..][..places.len()]));
@@ -111,17 +111,17 @@ impl<R: Copy> Places<'_, R> {
 /// # Panics
 /// If `act` leaves a slot unfilled.
 pub fn anew<R: Copy + Send>(len: usize, cut: Cut, act: impl Fn(usize, &mut Places<R>) + Sync) -> Vec<R> {
-    made(len, cut.lot(len), |from, all| {
+    made(len, cut.chunk(len), |from, all| {
         let mut places = Places { all, filled: 0 };
         act(from, &mut places);
         assert_eq!(places.left(), 0, "every place is filled");
     })
 }
 
-/// A vector of `len` elements, which need no dropping, in chunks of `lot`: `act` is called with the index of the first
+/// A vector of `len` elements, which need no dropping, in chunks of `chunk`: `act` is called with the index of the first
 /// element of each, and with its slots, of which it writes every one.
-pub(super) fn made<R: Send>(len: usize, lot: usize, act: impl Fn(usize, &mut [MaybeUninit<R>]) + Sync) -> Vec<R> {
-    made_in(len, std::iter::repeat(lot), act)
+pub(super) fn made<R: Send>(len: usize, chunk: usize, act: impl Fn(usize, &mut [MaybeUninit<R>]) + Sync) -> Vec<R> {
+    made_in(len, std::iter::repeat(chunk), act)
 }
 
 /// A vector of `len` sums, in chunks of these sizes: `act` is called with the index of the first of each, and adds to its
@@ -150,13 +150,13 @@ fn made_in<R: Send>(
     assert!(!std::mem::needs_drop::<R>(), "what was written is not dropped if the step is given up");
     let mut made = Vec::with_capacity(len);
     let mut rest = &mut made.spare_capacity_mut()[..len];
-    let lots = sizes.map_while(|size| {
+    let chunks = sizes.map_while(|size| {
         let (from, places) = (len - rest.len(), rest.split_off_mut(..size.min(rest.len()))?);
         (!places.is_empty()).then_some((from, places))
     });
-    in_lots(lots, |(from, places)| act(from, places));
-    assert!(rest.is_empty(), "the lots are all of the elements");
-    // SAFETY: the chunks cover all of the vector's slots, and `act` wrote each of them before `in_lots` returned.
+    in_chunks(chunks, |(from, places)| act(from, places));
+    assert!(rest.is_empty(), "the chunks are all of the elements");
+    // SAFETY: the chunks cover all of the vector's slots, and `act` wrote each of them before `in_chunks` returned.
     unsafe { made.set_len(len) };
     made
 }
@@ -172,9 +172,9 @@ mod tests {
         for sizes in [vec![1], vec![5, 5, 2], vec![1, 300_000, 7], vec![]] {
             let len: usize = sizes.iter().sum();
             // The last chunk may be longer than the remainder.
-            let lots = sizes.iter().enumerate().map(|(i, &size)| if i + 1 == sizes.len() { size + 3 } else { size });
+            let chunks = sizes.iter().enumerate().map(|(i, &size)| if i + 1 == sizes.len() { size + 3 } else { size });
             let sums =
-                summed(len, lots, |from, to| to.iter_mut().enumerate().for_each(|(i, x)| *x += (from + i) as f32));
+                summed(len, chunks, |from, to| to.iter_mut().enumerate().for_each(|(i, x)| *x += (from + i) as f32));
             assert!(sums.iter().copied().eq((0..len).map(|i| i as f32)), "{sizes:?}");
         }
         let too_few = catch_unwind(AssertUnwindSafe(|| summed(10, [4, 5].into_iter(), |_, _| {})));

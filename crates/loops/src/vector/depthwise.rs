@@ -6,7 +6,7 @@
 
 use super::axis::Axis;
 use super::target::{Work, widest};
-use crate::lots::{even_lot, in_lots};
+use crate::chunks::{even_chunk, in_chunks};
 use crate::turn::BLOCK;
 
 /// A depthwise convolution with one filter for each channel. All sizes are at least 1.
@@ -79,8 +79,8 @@ impl Depthwise {
         let mut sums = vec![0f32; self.batch * rows.len() * row];
         // One step for as many channels as most processors compute on at once.
         let steps = self.height.window * self.width.window * columns.len() * self.channels.div_ceil(8);
-        let count = even_lot(self.batch * rows.len(), steps);
-        in_lots(sums.chunks_mut(count * row).enumerate(), |(i, sums)| {
+        let count = even_chunk(self.batch * rows.len(), steps);
+        in_chunks(sums.chunks_mut(count * row).enumerate(), |(i, sums)| {
             widest(Sums { from, size: [high, wide], filter, conv: *self, taps: &taps, sums, first: i * count });
         });
         sums
@@ -94,7 +94,7 @@ impl Depthwise {
         assert_eq!((image.len(), gradient.len()), (self.pixels(), self.answers()), "the sizes of the convolution");
         let (rows, each) = self.parts();
         let mut parts = vec![0f32; rows.div_ceil(each) * self.weights()];
-        in_lots(parts.chunks_mut(self.weights()).enumerate(), |(i, sums)| {
+        in_chunks(parts.chunks_mut(self.weights()).enumerate(), |(i, sums)| {
             let rows = i * each..rows.min((i + 1) * each);
             widest(FilterGradient { conv: *self, image, gradient, rows, sums });
         });

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::cut::Cut;
 use super::target::{Work, widest};
-use crate::lots::in_lots;
+use crate::chunks::in_chunks;
 
 /// Numbers of a row that are folded in parallel lanes, in groups of four: the number that the widest registers hold.
 const LANES: usize = 16;
@@ -276,9 +276,9 @@ fn once<T: Copy + Sync, F: Folder<T>>(xs: &[T], sizes: Sizes, f: F) -> Vec<F::Fo
     let Sizes { outer, inner, .. } = sizes;
     let (rows, parts) = (sizes.rows(), sizes.parts());
     let mut results = vec![F::START; sizes.results()];
-    let lot = Cut::ANYWHERE.lot(xs.len()).div_ceil(rows).next_multiple_of(inner.min(TILE));
-    in_lots(results.chunks_mut(lot).enumerate(), |(i, to)| {
-        widest(Lot { to, from: i * lot, xs, sizes, rows, parts, f });
+    let chunk = Cut::ANYWHERE.chunk(xs.len()).div_ceil(rows).next_multiple_of(inner.min(TILE));
+    in_chunks(results.chunks_mut(chunk).enumerate(), |(i, to)| {
+        widest(Chunk { to, from: i * chunk, xs, sizes, rows, parts, f });
     });
     if parts == 1 {
         return results;
@@ -293,7 +293,7 @@ fn once<T: Copy + Sync, F: Folder<T>>(xs: &[T], sizes: Sizes, f: F) -> Vec<F::Fo
 }
 
 /// Some results, of which the first has index `from`.
-struct Lot<'a, T, F: Folder<T>> {
+struct Chunk<'a, T, F: Folder<T>> {
     to: &'a mut [F::Folded],
     from: usize,
     xs: &'a [T],
@@ -303,10 +303,10 @@ struct Lot<'a, T, F: Folder<T>> {
     f: F,
 }
 
-impl<T: Copy + Sync, F: Folder<T>> Work for Lot<'_, T, F> {
+impl<T: Copy + Sync, F: Folder<T>> Work for Chunk<'_, T, F> {
     #[inline(always)]
     fn run(self) {
-        let Lot { mut to, from, xs, sizes: Sizes { size, inner, .. }, rows, parts, f } = self;
+        let Chunk { mut to, from, xs, sizes: Sizes { size, inner, .. }, rows, parts, f } = self;
         if (inner, parts) == (1, 1) {
             return fold_rows(to, &xs[from * size..], size, f);
         }

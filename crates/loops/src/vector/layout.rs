@@ -4,7 +4,7 @@ use super::cut::{Cut, anew, made};
 use super::repeat::Repeat;
 use super::transpose::{TILE, transpose};
 use super::walk::Rows;
-use crate::lots::{in_lots, lot};
+use crate::chunks::{chunk, in_chunks};
 use crate::turn::{BLOCK, Pace};
 
 /// Most elements of a chunk.
@@ -51,8 +51,8 @@ fn in_parts(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
         }
         return;
     }
-    let rows = lot(2 * row).next_multiple_of(if near == 0 { TILE } else { 1 });
-    in_lots(to.chunks_mut(rows * row).enumerate(), |(i, to)| {
+    let rows = chunk(2 * row).next_multiple_of(if near == 0 { TILE } else { 1 });
+    in_chunks(to.chunks_mut(rows * row).enumerate(), |(i, to)| {
         let mut own = dims.to_vec();
         own[0].0 = to.len() / row;
         copy(&from[i * rows * stride..], &own, near, to);
@@ -114,7 +114,7 @@ fn copy(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
 /// A tensor's element at each position of an output.
 pub fn repeated<T: Clone + Send + Sync>(from: &[T], repeat: &Repeat) -> Vec<T> {
     let len = repeat.places();
-    made(len, Cut::ANYWHERE.lot(len), |at, to| repeat.runs(at, to.len()).write(from, to))
+    made(len, Cut::ANYWHERE.chunk(len), |at, to| repeat.runs(at, to.len()).write(from, to))
 }
 
 /// The elements of a tensor of these dimensions, repeated along each of them.

@@ -6,7 +6,7 @@ use super::cut::{Cut, made};
 
 /// A copy.
 pub fn copied<T: Copy + Send + Sync>(elements: &[T]) -> Vec<T> {
-    made(elements.len(), Cut::ANYWHERE.lot(elements.len()), |from, to: &mut [MaybeUninit<T>]| {
+    made(elements.len(), Cut::ANYWHERE.chunk(elements.len()), |from, to: &mut [MaybeUninit<T>]| {
         to.write_copy_of_slice(&elements[from..from + to.len()]);
     })
 }
@@ -31,7 +31,7 @@ pub fn joined<T: Copy + Send + Sync>(parts: &[&[T]], outer: usize) -> Vec<T> {
     let chunks: Vec<usize> = parts.iter().map(|part| part.len() / outer).collect();
     let ends = ends(chunks.iter().copied());
     let row = ends[ends.len() - 1];
-    made(row * outer, Cut::ANYWHERE.lot(row * outer), |from, mut to: &mut [MaybeUninit<T>]| {
+    made(row * outer, Cut::ANYWHERE.chunk(row * outer), |from, mut to: &mut [MaybeUninit<T>]| {
         let (mut index, mut within) = (from / row, from % row);
         let mut part = ends.partition_point(|&end| end <= within);
         while !to.is_empty() {
@@ -79,7 +79,7 @@ pub fn picked(elements: &[f32], dims: &[usize], axes: &[Vec<Stretch>], value: f3
         stride *= dims[axis];
     }
     let len = row * outer.iter().map(|outer| outer.size).product::<usize>();
-    made(len, Cut::ANYWHERE.lot(len), |from, mut to| {
+    made(len, Cut::ANYWHERE.chunk(len), |from, mut to| {
         let (mut index, mut within) = (from / row, from % row);
         while !to.is_empty() {
             let Some(source) = source(&outer, index) else {

@@ -12,7 +12,7 @@ use super::axis::Axis;
 use super::cut::summed;
 use super::lanes::{Four, Lanes, Registered, Single, Width};
 use super::target::{Work, widest};
-use crate::lots::{even_lot, in_lots};
+use crate::chunks::{even_chunk, in_chunks};
 use crate::turn::BLOCK;
 
 /// A pool over volumes of known size. No window is dilated.
@@ -130,8 +130,8 @@ impl Pool {
             return answer;
         }
         let row = self.width.output * self.channels;
-        let count = even_lot(answer.len() / row, self.row_of_windows());
-        in_lots(answer.chunks_mut(count * row).enumerate(), |(i, answer)| rows(i * count, answer));
+        let count = even_chunk(answer.len() / row, self.row_of_windows());
+        in_chunks(answer.chunks_mut(count * row).enumerate(), |(i, answer)| rows(i * count, answer));
         answer
     }
 
@@ -157,12 +157,12 @@ impl Pool {
     fn back(&self, gradient: &[f32], rows: impl Fn(usize, usize, &mut [f32]) + Sync) -> Vec<f32> {
         assert_eq!(gradient.len(), self.windows(), "the gradient has the size of the pool");
         let ((row, all), height) = (self.rows_of_volume(), self.height.input);
-        let lot = even_lot(self.batch * all, self.row_of_pixels());
+        let chunk = even_chunk(self.batch * all, self.row_of_pixels());
         // Whole planes, or rows of one; whole strides, so that few windows overlap two chunks and are read for each.
-        let (part, count) = if lot < height {
-            (height, lot.next_multiple_of(self.height.stride).min(height))
+        let (part, count) = if chunk < height {
+            (height, chunk.next_multiple_of(self.height.stride).min(height))
         } else {
-            (all, ((lot / height.max(1)).next_multiple_of(self.depth.stride) * height).min(all))
+            (all, ((chunk / height.max(1)).next_multiple_of(self.depth.stride) * height).min(all))
         };
         let of_part = || (0..part).step_by(count.max(1)).map(|first| count.min(part - first) * row);
         let parts = self.batch * all / part.max(1);

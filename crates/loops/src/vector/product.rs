@@ -8,7 +8,7 @@ use super::cut::summed;
 use super::lanes::Width;
 use super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::transpose::transpose;
-use crate::lots::threads;
+use crate::chunks::threads;
 
 /// A strided matrix within a slice.
 #[derive(Clone, Copy)]
@@ -101,9 +101,9 @@ pub fn is_small_product([m, k, n]: [usize; 3]) -> bool {
 
 /// Fewest multiplications of a chunk of small products, some microseconds of one thread, and most between two checks for
 /// cancellation.
-const LOT: std::ops::RangeInclusive<usize> = 1 << 18..=1 << 24;
+const CHUNK: std::ops::RangeInclusive<usize> = 1 << 18..=1 << 24;
 /// Chunks for each thread, so that no thread waits long for the other threads.
-const LOTS: usize = 8;
+const CHUNKS: usize = 8;
 
 /// `count` small products, concatenated: `matrices` returns the two factors of each. All have the sizes of the first. Every
 /// sum is added in the order of its terms.
@@ -115,8 +115,9 @@ pub fn small_products<'a>(count: usize, matrices: impl Fn(usize) -> [MatrixView<
     assert!(is_small_product([x.dims[0], x.dims[1], y.dims[1]]), "the products are small");
     let product = x.dims[0] * y.dims[1];
     let work = product * x.dims[1];
-    let lot = count.div_ceil(LOTS * threads()).saturating_mul(work).clamp(*LOT.start(), *LOT.end()).div_ceil(work);
-    summed(count * product, std::iter::repeat(lot * product), |from, products| {
+    let chunk =
+        count.div_ceil(CHUNKS * threads()).saturating_mul(work).clamp(*CHUNK.start(), *CHUNK.end()).div_ceil(work);
+    summed(count * product, std::iter::repeat(chunk * product), |from, products| {
         for (i, to) in products.chunks_mut(product).enumerate() {
             let [x, y] = matrices(from / product + i);
             match y.steps {

@@ -8,7 +8,7 @@ use super::ops::{Reciprocal, RootBelow};
 use super::power::Power;
 use super::target::{FusedWork, MulAdd, widest_fused};
 use super::walk::{One, Two};
-use crate::lots::threads;
+use crate::chunks::threads;
 
 /// Numbers that are computed on while they are in the L1 cache.
 const NEAR: usize = 1 << 10;
@@ -103,7 +103,7 @@ impl LocalResponse {
 
     /// The layout of channels in buffers, the count of numbers that are computed on at a time, and buffers for those, or for
     /// `numbers` if fewer.
-    fn lots(&self, numbers: usize, channels: usize) -> (Places, usize, [Vec<f32>; BUFFERS]) {
+    fn chunks(&self, numbers: usize, channels: usize) -> (Places, usize, [Vec<f32>; BUFFERS]) {
         let places = Places::of(self, channels);
         let near = places.near();
         (places, near, places.buffers(numbers.min(near)))
@@ -111,7 +111,7 @@ impl LocalResponse {
 
     #[inline]
     fn normalise(&self, xs: &mut [f32], channels: usize) {
-        let (places, near, mut buffers) = self.lots(xs.len(), channels);
+        let (places, near, mut buffers) = self.chunks(xs.len(), channels);
         for xs in xs.chunks_mut(near) {
             let buffers = places.parts(&mut buffers, xs.len());
             raised!(self.beta, power => widest_fused(Forward { xs, norm: self, places, buffers, power }));
@@ -119,7 +119,7 @@ impl LocalResponse {
     }
 
     fn go_back(&self, gradient: &mut [f32], xs: &[f32], ys: &[f32], channels: usize) {
-        let (places, near, mut buffers) = self.lots(xs.len(), channels);
+        let (places, near, mut buffers) = self.chunks(xs.len(), channels);
         for ((gradient, xs), ys) in gradient.chunks_mut(near).zip(xs.chunks(near)).zip(ys.chunks(near)) {
             let buffers = places.parts(&mut buffers, xs.len());
             raised!(self.beta, power => widest_fused(Backward { gradient, xs, ys, norm: self, places, buffers, power }));

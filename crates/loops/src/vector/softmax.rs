@@ -5,7 +5,7 @@ use super::cut::{Cut, on_copy};
 use super::functions::{exp, ln};
 use super::place::copied;
 use super::target::{FusedWork, MulAdd, widest_fused};
-use crate::lots::{in_lots, lot};
+use crate::chunks::{chunk, in_chunks};
 
 /// Partial results in parallel lanes, so that a sum can be vectorised; the order of a sum follows from this alone.
 const LANES: usize = 16;
@@ -19,19 +19,19 @@ const WORK: usize = 8;
 /// The number of rows of `classes` in a chunk.
 #[inline]
 fn rows_of_lot(classes: usize) -> usize {
-    lot(WORK * classes).max(1)
+    chunk(WORK * classes).max(1)
 }
 
 /// Overwrites each row of `classes` numbers with its softmax.
 #[inline]
 pub fn softmax(all: &mut [f32], classes: usize) {
-    in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest_fused(Softmax { rows, classes }));
+    in_chunks(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest_fused(Softmax { rows, classes }));
 }
 
 /// Overwrites each row of `classes` numbers with the logarithm of its softmax.
 #[inline]
 pub fn log_softmax(all: &mut [f32], classes: usize) {
-    in_lots(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest_fused(LogSoftmax { rows, classes }));
+    in_chunks(all.chunks_mut(rows_of_lot(classes) * classes), |rows| widest_fused(LogSoftmax { rows, classes }));
 }
 
 /// The softmax of each row of `classes` numbers.
@@ -51,16 +51,16 @@ pub fn log_softmax_of(all: &[f32], classes: usize) -> Vec<f32> {
 /// If a label is not one of the classes.
 pub fn sparse_cross_entropy(all: &mut [f32], classes: usize, labels: &[i64], losses: &mut [f32]) {
     let rows = rows_of_lot(classes);
-    let lots = all.chunks_mut(rows * classes).zip(labels.chunks(rows)).zip(losses.chunks_mut(rows));
-    in_lots(lots, |((rows, labels), losses)| widest_fused(SparseLoss { rows, classes, labels, losses }));
+    let chunks = all.chunks_mut(rows * classes).zip(labels.chunks(rows)).zip(losses.chunks_mut(rows));
+    in_chunks(chunks, |((rows, labels), losses)| widest_fused(SparseLoss { rows, classes, labels, losses }));
 }
 
 /// Overwrites each row of `classes` numbers with the gradient of its cross entropy with the row of labels, and writes the
 /// cross entropy to `losses`.
 pub fn cross_entropy(all: &mut [f32], classes: usize, labels: &[f32], losses: &mut [f32]) {
     let rows = rows_of_lot(classes);
-    let lots = all.chunks_mut(rows * classes).zip(labels.chunks(rows * classes)).zip(losses.chunks_mut(rows));
-    in_lots(lots, |((rows, labels), losses)| widest_fused(Loss { rows, classes, labels, losses }));
+    let chunks = all.chunks_mut(rows * classes).zip(labels.chunks(rows * classes)).zip(losses.chunks_mut(rows));
+    in_chunks(chunks, |((rows, labels), losses)| widest_fused(Loss { rows, classes, labels, losses }));
 }
 
 /// As [`cross_entropy`], into a new vector: the gradient.

@@ -282,8 +282,8 @@ pub fn outer(column: &[f32], row: &[f32]) -> Vec<f32> {
 /// A row of `depth` numbers for each index: `on` at the index, if the row has that position, and `off` elsewhere.
 pub fn one_hot(indices: &[i64], depth: usize, [on, off]: [f32; 2]) -> Vec<f32> {
     let len = indices.len() * depth;
-    let lot = Cut { period: depth.max(1), work: 1 }.lot(len);
-    made(len, lot, |from, places: &mut [MaybeUninit<f32>]| {
+    let chunk = Cut { period: depth.max(1), work: 1 }.chunk(len);
+    made(len, chunk, |from, places: &mut [MaybeUninit<f32>]| {
         places.fill(MaybeUninit::new(off));
         for (row, &index) in places.chunks_exact_mut(depth).zip(&indices[from / depth..]) {
             if let Some(place) = usize::try_from(index).ok().and_then(|index| row.get_mut(index)) {

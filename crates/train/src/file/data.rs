@@ -55,7 +55,7 @@ pub enum Take {
     /// The classes of the images of a folder: the indices of their folders' names in alphabetical order.
     Classes,
     /// The numbers of a .npy file that is stored on each worker, below the folder whose files graphs may use there.
-    There,
+    WorkerFile,
 }
 
 pub(super) fn data(value: &Value, path: Path) -> Read<DataSection> {
@@ -125,7 +125,7 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
             "file" => named(&mut source, value.text(path)?, value, path)?,
             "images" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Images),
             "classes" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Classes),
-            "on_workers" => (source.file, source.take) = (below(value.text(path)?, value, path)?, Take::There),
+            "on_workers" => (source.file, source.take) = (below(value.text(path)?, value, path)?, Take::WorkerFile),
             "size" => {
                 let sides = list(value, path, count)?;
                 let [height, width] = sides[..] else {

@@ -80,7 +80,7 @@ fn evaluated(value: &Value, path: Path) -> Read<Fed> {
     if fed.0.is_empty() && fed.1.is_empty() {
         return Err(Fault::content(value, path, "it is empty; leave it out if examples are held out"));
     }
-    match fed.0.iter().find(|(_, source)| source.take == Take::There) {
+    match fed.0.iter().find(|(_, source)| source.take == Take::WorkerFile) {
         Some((name, _)) => Err(Fault::content(
             value,
             path,

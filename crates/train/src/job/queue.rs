@@ -3,7 +3,7 @@
 use meshtf_graph::{Attr, Attrs, NodeDef};
 use meshtf_tensor::{DType, PartialShape, Shape};
 
-use super::there::{self, Held};
+use super::worker_file::{self, Held};
 use super::{Drain, FedPlaceholder};
 
 /// The number of updates that a worker may lag behind; then the other workers wait for it.
@@ -71,7 +71,7 @@ pub(super) fn queue(
         nodes.push(node(&format!("/feed_{k}"), "Placeholder", vec![], attrs));
         let feed = format!("{own}/feed_{k}");
         let held = part.there.as_ref().map(|there| {
-            let (read, held) = there::nodes(&own, k, device, rows, there);
+            let (read, held) = worker_file::nodes(&own, k, device, rows, there);
             nodes.extend(read);
             held
         });

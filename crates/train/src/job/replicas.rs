@@ -9,7 +9,7 @@ use meshtf_tensor::literal::convert_feed;
 use meshtf_tensor::{DType, Tensor};
 
 use super::queue::{QueueNodes, name_of_next, queue, tokens};
-use super::there::Held;
+use super::worker_file::Held;
 use super::{Drain, FedPlaceholder, REPLICA, homes};
 use crate::file::{TrainSection, UpdateMode};
 

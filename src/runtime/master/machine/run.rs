@@ -10,8 +10,8 @@ use meshtf_tensor::failure::{Code, Failure, Reason, Result, Stage};
 use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 use smallvec::SmallVec;
 
+use super::history::History;
 use super::plans::{FeedWay, Part, Prepared, gone};
-use super::seen::Seen;
 use super::{Machine, Nanos, Sends, lost};
 use crate::protocol::event::Event;
 use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToWorker};
@@ -233,7 +233,7 @@ impl ClientRun {
         (piece, number): (PieceId, u64),
         tensors: Vec<Tensor>,
         now: Nanos,
-        seen: &mut Seen,
+        seen: &mut History,
         out: &mut Sends,
     ) -> bool {
         let place = number.checked_sub(self.first_open()).and_then(|place| usize::try_from(place).ok());

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use meshtf_tensor::failure::Held;
 use meshtf_tensor::ids::PieceId;
 
-use super::super::super::held::Tally;
 use super::super::super::mailbox::{Holds, Load};
+use super::super::super::step_memory::Tally;
 use super::{Awaited, PieceState, Table};
 
 impl Table {

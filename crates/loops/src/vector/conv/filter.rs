@@ -10,7 +10,7 @@ use super::super::lanes::Width;
 use super::super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
 use super::{Convolution, MOST_SCRATCH, MOST_WORK, even_parts};
-use crate::lots::{in_lots, threads};
+use crate::chunks::{in_chunks, threads};
 use crate::vector::sum_over;
 
 /// Floats of images that are read at once: they stay in a core's cache.
@@ -24,7 +24,7 @@ const WORK: usize = 4 << 20;
 /// Multiplications of a chunk between two checks for cancellation.
 const ROUND: usize = 64 << 20;
 /// Most chunks in parallel.
-const LOTS: usize = 32;
+const CHUNKS: usize = 32;
 /// Fewest pixels of a part, so that adding up the parts takes little time compared with them.
 const PIXELS: usize = 1 << 10;
 
@@ -46,12 +46,12 @@ pub fn gradient(c: &Convolution, width: Width, images: &[f32], gradient: &[f32])
 pub fn scratch(c: &Convolution, width: Width) -> usize {
     let band = MOST_SCRATCH.min(c.image[0] * c.image[1] * c.channels + SCRATCH);
     let gradient = NEAR.max(c.answer[1]) * c.made.next_multiple_of(width.lanes());
-    c.weights() * parts(c, LOTS) + threads() * (band + gradient)
+    c.weights() * parts(c, CHUNKS) + threads() * (band + gradient)
 }
 
-/// The number of parts for which there are enough pixels, at most `lots`; all of the same number of images, if possible.
-fn parts(c: &Convolution, lots: usize) -> usize {
-    let most = (c.batch * c.answer[0] * c.answer[1] / PIXELS).clamp(1, c.batch).min(lots);
+/// The number of parts for which there are enough pixels, at most `chunks`; all of the same number of images, if possible.
+fn parts(c: &Convolution, chunks: usize) -> usize {
+    let most = (c.batch * c.answer[0] * c.answer[1] / PIXELS).clamp(1, c.batch).min(chunks);
     (most.div_ceil(2)..=most).rev().find(|&parts| c.batch.is_multiple_of(parts)).unwrap_or(most)
 }
 
@@ -93,10 +93,10 @@ impl Weights<'_> {
         let (c, [high, wide]) = (self.c, self.c.answer);
         let weights = c.window[0] * c.window[1] * c.channels;
         let work = |weights: usize| [wide, weights, c.made].into_iter().fold(1, usize::saturating_mul);
-        let lots = (work(weights).saturating_mul(c.batch * high) / WORK).clamp(1, LOTS);
-        let images = c.batch.div_ceil(parts(c, lots));
+        let chunks = (work(weights).saturating_mul(c.batch * high) / WORK).clamp(1, CHUNKS);
+        let images = c.batch.div_ceil(parts(c, chunks));
         let parts = c.batch.div_ceil(images);
-        let range = weights.div_ceil(lots.div_ceil(parts)).max(most_rows(self.width)).min(weights);
+        let range = weights.div_ceil(chunks.div_ceil(parts)).max(most_rows(self.width)).min(weights);
         let band = if let Groups::Padded(_, source) = &self.groups { source.scratch(1) } else { 0 };
         if band > MOST_SCRATCH || wide.saturating_mul(c.made) > MOST_SCRATCH || work(range) > MOST_WORK {
             return None;
@@ -104,12 +104,12 @@ impl Weights<'_> {
         let mut sums = vec![0f32; parts * weights * c.made];
         let round = (ROUND / work(range)).max(1);
         for from in (0..images * high).step_by(round) {
-            let lots = sums.chunks_mut(weights * c.made).enumerate().flat_map(|(part, sums)| {
+            let chunks = sums.chunks_mut(weights * c.made).enumerate().flat_map(|(part, sums)| {
                 let all = part * images * high..((part + 1) * images).min(c.batch) * high;
                 let rows = all.start + from..(all.start + from + round).min(all.end);
                 sums.chunks_mut(range * c.made).enumerate().map(move |(i, sums)| (rows.clone(), i * range, sums))
             });
-            in_lots(lots, |(rows, first, sums)| self.add(rows, first, sums));
+            in_chunks(chunks, |(rows, first, sums)| self.add(rows, first, sums));
         }
         let (all, others) = sums.split_at_mut(weights * c.made);
         let others: Vec<&[f32]> = others.chunks(weights * c.made).collect();
@@ -148,7 +148,7 @@ impl Weights<'_> {
     /// As [`Weights::add`], for rows that are read at once: some of one image, or all of some images.
     fn band(&self, rows: Range<usize>, first: usize, sums: &mut [f32], scratch: &mut Scratch) {
         let (c, [high, wide]) = (self.c, self.c.answer);
-        let lot = first..first + sums.len() / c.made;
+        let chunk = first..first + sums.len() / c.made;
         let gradient = self.widened(rows.clone(), &mut scratch.gradient);
         match &self.groups {
             Groups::Padded(groups, source) => {
@@ -164,14 +164,14 @@ impl Weights<'_> {
                 let windows: Vec<ColumnRun> = windows.collect();
                 for group in groups {
                     let own = group.right..group.right + group.len;
-                    self.group(&band[group.at..], &windows, along, own, gradient, (&lot, sums));
+                    self.group(&band[group.at..], &windows, along, own, gradient, (&chunk, sums));
                 }
             }
             Groups::Clipped(groups) => {
                 let along = c.stride[1] * c.channels;
                 for (i, Clipped { taps, inside: [down, across] }) in groups.iter().enumerate() {
                     let own = i * c.channels..(i + 1) * c.channels;
-                    if own.end <= lot.start || lot.end <= own.start || across.is_empty() {
+                    if own.end <= chunk.start || chunk.end <= own.start || across.is_empty() {
                         continue;
                     }
                     let place = |window: usize, i: usize| (taps[i].at + (window * c.stride[i]) as isize) as usize;
@@ -184,7 +184,7 @@ impl Weights<'_> {
                             right: (row - rows.start) * wide + across.start,
                         }
                     }));
-                    self.group(self.images, &scratch.windows, along, own, gradient, (&lot, sums));
+                    self.group(self.images, &scratch.windows, along, own, gradient, (&chunk, sums));
                 }
             }
         }
@@ -198,10 +198,10 @@ impl Weights<'_> {
         along: usize,
         group: Range<usize>,
         gradient: &[f32],
-        (lot, sums): (&Range<usize>, &mut [f32]),
+        (chunk, sums): (&Range<usize>, &mut [f32]),
     ) {
         let (made, wide) = (self.c.made, most_columns(self.width));
-        let (from, to) = (group.start.max(lot.start), group.end.min(lot.end));
+        let (from, to) = (group.start.max(chunk.start), group.end.min(chunk.end));
         if from >= to || windows.is_empty() {
             return;
         }
@@ -210,7 +210,7 @@ impl Weights<'_> {
             for part in even_parts(to - from, most_rows(self.width)) {
                 let weight = from + part.start;
                 let left = Left { from: &pixels[weight - group.start..], runs: windows, along, down: 1 };
-                let to = &mut sums[(weight - lot.start) * made + block..];
+                let to = &mut sums[(weight - chunk.start) * made + block..];
                 let columns = wide.min(made - block);
                 multiply(
                     self.width,

@@ -7,7 +7,7 @@ use super::super::lanes::Width;
 use super::super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
 use super::{MOST_SCRATCH, MOST_WORK, even_parts};
-use crate::lots::{in_lots, threads};
+use crate::chunks::{in_chunks, threads};
 
 /// Floats of the images that are padded at once: they stay in a core's cache.
 const SCRATCH: usize = 64 << 10;
@@ -16,7 +16,7 @@ const DEPTH: usize = 2048;
 /// Fewest multiplications of a chunk, which take about a tenth of a millisecond.
 const WORK: usize = 4 << 20;
 /// Chunks per thread, so that no thread waits long for the other threads.
-const LOTS: usize = 8;
+const CHUNKS: usize = 8;
 
 pub struct Pass {
     pub width: Width,
@@ -92,11 +92,11 @@ impl Pass {
             return None;
         }
         let mut answer = vec![0f32; self.batch * self.target[0] * row];
-        let fair = (self.batch * self.target[0]).div_ceil(threads() * LOTS);
+        let fair = (self.batch * self.target[0]).div_ceil(threads() * CHUNKS);
         // Whole strides, so that the padding is copied once.
         let apart = grids.first().map_or(1, |ready| ready.grid.apart[0]);
         let rows = fair.clamp(1, (MOST_WORK / work.max(1)).max(1)).max(WORK / work.max(1)).next_multiple_of(apart);
-        in_lots(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
+        in_chunks(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
             let mut scratch = Vec::new();
             let (mut from, end) = (i * rows, i * rows + answer.len() / row);
             while from < end {
@@ -163,7 +163,7 @@ impl Pass {
         let (depth, made, wide) = (self.depth, self.made, most_columns(self.width));
         let rows = taps[0].len() * taps[1].len() * depth;
         let mut weights = vec![0f32; rows * made.next_multiple_of(self.width.lanes())];
-        in_lots(weights.chunks_mut(rows * wide).enumerate(), |(i, weights)| {
+        in_chunks(weights.chunks_mut(rows * wide).enumerate(), |(i, weights)| {
             let width = weights.len() / rows;
             let columns = (made - i * wide).min(width);
             let taps = taps[0].iter().flat_map(|row| taps[1].iter().map(move |column| (row.index, column.index)));

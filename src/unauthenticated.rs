@@ -35,7 +35,7 @@ const COMPLAINTS: Duration = Duration::from_secs(60);
 pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The unauthenticated peers of one port.
-pub(crate) struct Strangers {
+pub(crate) struct UnauthenticatedPeers {
     places: usize,
     table: Mutex<Table>,
     /// The report when one loses its slot to another, and the function that receives it.
@@ -92,7 +92,7 @@ impl From<IpAddr> for Origin {
 
 /// The ports of one node, for reports on how many unauthenticated peers wait at each.
 pub(crate) struct Ports {
-    all: Mutex<Vec<(&'static str, Weak<Strangers>)>>,
+    all: Mutex<Vec<(&'static str, Weak<UnauthenticatedPeers>)>>,
     tell: Tell,
 }
 
@@ -103,43 +103,48 @@ impl Ports {
     }
 
     /// A port has this table, for as long as the table is kept.
-    pub fn add(&self, name: &'static str, strangers: &Arc<Strangers>) {
+    pub fn add(&self, name: &'static str, unauthenticated_peers: &Arc<UnauthenticatedPeers>) {
         let text = format!("{name}: one was closed to make room for another, since their places are taken");
-        let _first = strangers.full.set((text, Arc::clone(&self.tell)));
+        let _first = unauthenticated_peers.full.set((text, Arc::clone(&self.tell)));
         let mut ports = lock(&self.all);
-        ports.retain(|(_, strangers)| strangers.strong_count() > 0);
-        ports.push((name, Arc::downgrade(strangers)));
+        ports.retain(|(_, unauthenticated_peers)| unauthenticated_peers.strong_count() > 0);
+        ports.push((name, Arc::downgrade(unauthenticated_peers)));
     }
 
     /// Each port by its name: how many of its slots are held, and how many it has.
     pub fn held(&self) -> Vec<(&'static str, usize, usize)> {
         let ports = lock(&self.all).clone();
-        let open = ports.into_iter().filter_map(|(name, strangers)| Some((name, strangers.upgrade()?)));
-        open.map(|(name, strangers)| (name, strangers.table().here.len(), strangers.places)).collect()
+        let open = ports
+            .into_iter()
+            .filter_map(|(name, unauthenticated_peers)| Some((name, unauthenticated_peers.upgrade()?)));
+        open.map(|(name, unauthenticated_peers)| {
+            (name, unauthenticated_peers.table().here.len(), unauthenticated_peers.places)
+        })
+        .collect()
     }
 }
 
 /// The slot of an unauthenticated peer; dropping it frees it.
-pub(crate) struct Stranger {
-    strangers: Arc<Strangers>,
+pub(crate) struct UnauthenticatedPeer {
+    unauthenticated_peers: Arc<UnauthenticatedPeers>,
     number: u64,
     go: Arc<Notify>,
 }
 
-impl Strangers {
+impl UnauthenticatedPeers {
     /// A table with as many slots as a port of this process can have, by its limit of descriptors.
     pub fn new() -> Arc<Self> {
         let places = (descriptors::limit() / DESCRIPTORS_A_PLACE).clamp(FEWEST_PLACES, MOST_PLACES);
-        Arc::new(Strangers::with_places(places))
+        Arc::new(UnauthenticatedPeers::with_places(places))
     }
 
     fn with_places(places: usize) -> Self {
-        Strangers { places, table: Mutex::default(), full: OnceLock::new() }
+        UnauthenticatedPeers { places, table: Mutex::default(), full: OnceLock::new() }
     }
 
     /// A slot for a socket that has just been accepted. `None`: close it at once, as too many peers that were asked to leave
     /// have not left yet.
-    pub fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Stranger> {
+    pub fn admit(self: &Arc<Self>, from: IpAddr) -> Option<UnauthenticatedPeer> {
         let from = Origin::from(from);
         let mut table = self.table();
         if table.leaving >= self.places {
@@ -168,7 +173,7 @@ impl Strangers {
         if let Some((text, tell)) = self.full.get().filter(|_| is_full) {
             tell(text);
         }
-        Some(Stranger { strangers: Arc::clone(self), number, go })
+        Some(UnauthenticatedPeer { unauthenticated_peers: Arc::clone(self), number, go })
     }
 
     /// A socket could not be accepted. If there was no descriptor left, half of the unauthenticated peers have to give theirs
@@ -232,10 +237,10 @@ impl Table {
     }
 }
 
-impl Stranger {
+impl UnauthenticatedPeer {
     /// Notes its progress.
     pub fn is_at(&self, progress: Progress) {
-        let mut table = self.strangers.table();
+        let mut table = self.unauthenticated_peers.table();
         table.steps += 1;
         let since = table.steps;
         if let Some(place) = table.here.get_mut(&self.number)
@@ -247,7 +252,7 @@ impl Stranger {
 
     /// It has proven the key and is no longer unauthenticated: its address is known from now on.
     pub fn proved(self) {
-        let mut table = self.strangers.table();
+        let mut table = self.unauthenticated_peers.table();
         if let Some(from) = table.here.get(&self.number).map(|place| place.from) {
             table.know(from);
         }
@@ -259,9 +264,9 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnauthenticatedPeer {
     fn drop(&mut self) {
-        let mut table = self.strangers.table();
+        let mut table = self.unauthenticated_peers.table();
         if table.here.remove(&self.number).is_none() {
             table.leaving = table.leaving.saturating_sub(1);
         }
@@ -276,26 +281,26 @@ mod tests {
 
     /// A crowd of unauthenticated peers, each with its address.
     struct Crowd {
-        strangers: Arc<Strangers>,
-        here: Vec<(String, Stranger)>,
+        unauthenticated_peers: Arc<UnauthenticatedPeers>,
+        here: Vec<(String, UnauthenticatedPeer)>,
     }
 
     impl Crowd {
         fn new(places: usize) -> Self {
-            Crowd { strangers: Arc::new(Strangers::with_places(places)), here: Vec::new() }
+            Crowd { unauthenticated_peers: Arc::new(UnauthenticatedPeers::with_places(places)), here: Vec::new() }
         }
 
         /// Peers come, and those who are asked to leave do so.
         fn come(&mut self, from: &str, count: usize) {
             for _ in 0..count {
-                let stranger = self.strangers.admit(from.parse().unwrap()).expect("a place");
-                self.here.push((from.to_owned(), stranger));
+                let unauthenticated = self.unauthenticated_peers.admit(from.parse().unwrap()).expect("a place");
+                self.here.push((from.to_owned(), unauthenticated));
                 self.go();
             }
         }
 
         fn go(&mut self) {
-            self.here.retain(|(_, stranger)| stranger.told_to_go().now_or_never().is_none());
+            self.here.retain(|(_, unauthenticated)| unauthenticated.told_to_go().now_or_never().is_none());
         }
 
         /// How many of an address hold a slot.
@@ -304,7 +309,7 @@ mod tests {
         }
 
         fn prove(&self, from: &str) {
-            self.strangers.admit(from.parse().unwrap()).expect("a place").proved();
+            self.unauthenticated_peers.admit(from.parse().unwrap()).expect("a place").proved();
         }
     }
 
@@ -324,8 +329,8 @@ mod tests {
         let heard = Arc::clone(&told);
         let ports = Ports::new(Arc::new(move |what: &str| lock(&heard).push(what.to_owned())));
         let (mut mesh, door) = (Crowd::new(64), Crowd::new(16));
-        ports.add("mesh", &mesh.strangers);
-        ports.add("door", &door.strangers);
+        ports.add("mesh", &mesh.unauthenticated_peers);
+        ports.add("door", &door.unauthenticated_peers);
         mesh.come("10.0.0.1", 3);
         assert_eq!(ports.held(), [("mesh", 3, 64), ("door", 0, 16)]);
         // One address may hold a quarter of the slots; its next peer takes the slot of another.
@@ -372,14 +377,15 @@ mod tests {
 
     #[test]
     fn who_stands_with_the_crowd_goes_first() {
-        let numbers = |crowd: &Crowd| crowd.here.iter().map(|(_, stranger)| stranger.number).collect::<Vec<_>>();
+        let numbers =
+            |crowd: &Crowd| crowd.here.iter().map(|(_, unauthenticated)| unauthenticated.number).collect::<Vec<_>>();
         let stages = [Progress::Silent, Progress::Spoke, Progress::Secured];
         // The first three are at one stage each, and the crowd, which has sixteen slots, is at one of them.
         for stops in stages {
             let mut crowd = Crowd::new(64);
             crowd.come("10.0.0.1", 3);
-            for (stranger, at) in crowd.here.iter().zip(stages) {
-                stranger.1.is_at(at);
+            for (unauthenticated, at) in crowd.here.iter().zip(stages) {
+                unauthenticated.1.is_at(at);
             }
             for _ in 0..100 {
                 crowd.come("10.0.0.1", 1);
@@ -391,7 +397,7 @@ mod tests {
             // One that progresses passes the crowd, at whatever stage the crowd stops.
             crowd.come("10.0.0.1", 1);
             for at in stages {
-                crowd.here.iter().find(|(_, stranger)| stranger.number == 104).unwrap().1.is_at(at);
+                crowd.here.iter().find(|(_, unauthenticated)| unauthenticated.number == 104).unwrap().1.is_at(at);
                 for _ in 0..10 {
                     crowd.come("10.0.0.1", 1);
                     crowd.here.last().unwrap().1.is_at(stops);
@@ -403,24 +409,25 @@ mod tests {
 
     #[test]
     fn one_that_does_not_go_is_counted() {
-        let strangers = Arc::new(Strangers::with_places(16));
+        let unauthenticated_peers = Arc::new(UnauthenticatedPeers::with_places(16));
         let from = "10.0.0.1".parse().unwrap();
-        let kept: Vec<Stranger> = std::iter::from_fn(|| strangers.admit(from)).take(1000).collect();
+        let kept: Vec<UnauthenticatedPeer> =
+            std::iter::from_fn(|| unauthenticated_peers.admit(from)).take(1000).collect();
         // Eight hold a slot, and sixteen were asked to leave and did not.
         assert_eq!(kept.len(), 8 + 16);
         drop(kept);
-        assert!(strangers.admit(from).is_some());
-        let table = strangers.table();
+        assert!(unauthenticated_peers.admit(from).is_some());
+        let table = unauthenticated_peers.table();
         assert_eq!((table.here.len(), table.leaving), (0, 0));
     }
 
     #[test]
-    fn a_lack_of_descriptors_costs_half_of_the_strangers() {
+    fn a_lack_of_descriptors_costs_half_of_the_unauthenticated_peers() {
         let mut crowd = Crowd::new(64);
         crowd.come("10.0.0.1", 9);
-        crowd.strangers.could_not_accept(&io::ErrorKind::ConnectionAborted.into());
+        crowd.unauthenticated_peers.could_not_accept(&io::ErrorKind::ConnectionAborted.into());
         assert_eq!(crowd.count("10.0.0.1"), 9);
-        crowd.strangers.could_not_accept(&io::Error::from_raw_os_error(libc::EMFILE));
+        crowd.unauthenticated_peers.could_not_accept(&io::Error::from_raw_os_error(libc::EMFILE));
         crowd.go();
         assert_eq!(crowd.count("10.0.0.1"), 4);
     }
@@ -431,7 +438,7 @@ mod tests {
         for host in 0..=MAX_KNOWN as u32 {
             crowd.prove(&std::net::Ipv4Addr::from_bits(0x0a00_0000 + host).to_string());
         }
-        let table = crowd.strangers.table();
+        let table = crowd.unauthenticated_peers.table();
         assert_eq!(table.known.len(), MAX_KNOWN);
         assert!(!table.known.contains_key(&Origin("10.0.0.0".parse().unwrap())));
     }

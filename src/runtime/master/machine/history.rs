@@ -19,7 +19,7 @@ use crate::protocol::status::SessionStatus;
 pub(in super::super) type Traced = (u64, Vec<Tensor>);
 
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct History {
     curves: Vec<Kept>,
     traced: Option<Traced>,
     /// The last pieces that were done with a step, which step, and when.
@@ -39,7 +39,7 @@ struct Kept {
     is_float: bool,
 }
 
-impl Seen {
+impl History {
     /// A step is done, and fetched these values by these names.
     pub fn add(&mut self, step: u64, names: &[String], values: &[Option<Tensor>], traces: &[Tensor]) {
         if !traces.is_empty() {
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn only_numbers_are_kept_and_only_some_of_many() {
-        let mut seen = Seen::default();
+        let mut seen = History::default();
         let names = ["loss", "vector", "name", "count"].map(str::to_owned);
         for step in 1..=1000u64 {
             let values = [
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn so_many_names_are_kept() {
-        let mut seen = Seen::default();
+        let mut seen = History::default();
         for step in 1..100u64 {
             seen.add(step, &[step.to_string()], &[Some(Tensor::scalar(1.0f64))], &[]);
         }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_is_counted_makes_room_for_a_float() {
-        let mut seen = Seen::default();
+        let mut seen = History::default();
         let names = ["a", "b", "c", "d", "loss"].map(str::to_owned);
         let mut values = vec![Some(Tensor::scalar(7i64)); 4];
         values.push(Some(Tensor::scalar(0.5f32)));
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn the_times_of_pieces_are_kept_while_somebody_looks() {
         let piece = |number| PieceId { session: SessionId(1), number };
-        let mut seen = Seen::default();
+        let mut seen = History::default();
         seen.piece_done(piece(0), 1, 10);
         assert_eq!(seen.lately(20).count(), 0, "nobody had looked");
         (0..MAX_LATELY as u64 + 3).for_each(|n| seen.piece_done(piece(1), n, 30 + n));

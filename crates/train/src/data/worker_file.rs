@@ -7,7 +7,7 @@ use meshtf_tensor::{DType, PartialShape, Shape};
 /// A .npy file of examples on the workers, below the folder of each whose files graphs may use, and the conversion of its
 /// examples to the input of a placeholder.
 #[derive(Clone, Debug, PartialEq)]
-pub struct There {
+pub struct WorkerFile {
     /// The path of the file in that folder.
     pub file: String,
     /// The dtype of the file's elements.
@@ -26,13 +26,13 @@ pub struct There {
     pub example: Vec<usize>,
 }
 
-impl There {
+impl WorkerFile {
     /// The examples for a placeholder of this dtype and shape in a file with this beginning, which is as long as its header
     /// states.
     ///
     /// # Errors
     /// InvalidArgument if the examples do not fit the placeholder, or cannot be converted without reading each.
-    pub fn of(file: &str, head: &Head, scale: Option<f64>, takes: DType, shape: &PartialShape) -> Result<There> {
+    pub fn of(file: &str, head: &Head, scale: Option<f64>, takes: DType, shape: &PartialShape) -> Result<WorkerFile> {
         let Some((dtype, is_little_endian)) = head.elements() else {
             return Err(Failure::invalid("its elements are not numbers that workers can read"));
         };
@@ -57,7 +57,7 @@ impl There {
             return Err(Failure::invalid(format!("an example has shape {own}, and the placeholder takes {shape}")));
         }
         let (begin, shape) = (head.offset(0), head.shape().to_vec());
-        Ok(There { file: file.to_owned(), dtype, is_little_endian, shape, begin, scale, takes, example })
+        Ok(WorkerFile { file: file.to_owned(), dtype, is_little_endian, shape, begin, scale, takes, example })
     }
 
     /// The number of examples.

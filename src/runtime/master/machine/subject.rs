@@ -5,7 +5,7 @@ use meshtf_tensor::ids::{PieceId, RequestId};
 use crate::protocol::{Message, ToClient, ToWorker};
 
 /// The subject of a message, for the case that it cannot be sent.
-pub(in super::super) enum About {
+pub(in super::super) enum Subject {
     /// Pieces of a plan that a worker is to hold.
     Pieces(Vec<PieceId>),
     /// A worker's part in a run, by one of its steps.
@@ -18,30 +18,30 @@ pub(in super::super) enum About {
     Nothing,
 }
 
-impl About {
-    pub fn of(message: &Message) -> About {
+impl Subject {
+    pub fn of(message: &Message) -> Subject {
         match message {
             Message::ToWorker(message) => match message {
-                ToWorker::Register { pieces, .. } => About::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
-                ToWorker::Start { first, .. } => About::Step(*first),
-                ToWorker::Push { step, .. } => About::Step(step.number),
+                ToWorker::Register { pieces, .. } => Subject::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
+                ToWorker::Start { first, .. } => Subject::Step(*first),
+                ToWorker::Push { step, .. } => Subject::Step(step.number),
                 ToWorker::Abort { .. }
                 | ToWorker::Forget { .. }
                 | ToWorker::Release { .. }
                 | ToWorker::Confirm { .. }
-                | ToWorker::Clear { .. } => About::Nothing,
+                | ToWorker::Clear { .. } => Subject::Nothing,
             },
             Message::ToClient(message) => match message {
-                ToClient::Reply { id, result: Ok(_) } => About::Answer(*id),
-                ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => About::Fetch(*id),
-                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => About::Nothing,
+                ToClient::Reply { id, result: Ok(_) } => Subject::Answer(*id),
+                ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => Subject::Fetch(*id),
+                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => Subject::Nothing,
             },
             // A master sends nothing else.
             Message::ToMaster(_)
             | Message::ToHost(_)
             | Message::Hello(_)
             | Message::Goodbye { .. }
-            | Message::Refused { .. } => About::Nothing,
+            | Message::Refused { .. } => Subject::Nothing,
         }
     }
 }

@@ -3,7 +3,7 @@
 use meshtf_graph::{Attr, Attrs, NodeDef};
 use meshtf_tensor::{DType, Shape, Tensor};
 
-use crate::data::There;
+use crate::data::WorkerFile;
 
 /// The examples on a worker: the nodes that read them, and those that take some.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Held {
 }
 
 /// The nodes of a file on the device of a queue; `feed` takes the indices, `[batches, rows]`.
-pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &There) -> (Vec<NodeDef>, Held) {
+pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &WorkerFile) -> (Vec<NodeDef>, Held) {
     let own = format!("{queue}/data_{k}");
     let name = |part: &str| format!("{own}{part}");
     let node =

@@ -125,7 +125,7 @@ pub fn during(address: SocketAddr, manner: Manner, work: impl FnOnce()) -> usize
 }
 
 #[test]
-fn many_strangers_keep_nobody_out() {
+fn many_unauthenticated_peers_keep_nobody_out() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
     let _one = sandbox.node("local/1");
@@ -145,7 +145,7 @@ fn many_strangers_keep_nobody_out() {
 }
 
 #[test]
-fn a_stranger_learns_nothing_and_does_not_stay() {
+fn an_unauthenticated_peer_learns_nothing_and_does_not_stay() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
     let address = zero.socket_address();
@@ -199,7 +199,7 @@ fn the_soft_limit_of_descriptors_is_raised() {
 }
 
 #[test]
-fn strangers_leave_descriptors_for_others() {
+fn unauthenticated_peers_leave_descriptors_for_others() {
     let sandbox = Sandbox::new();
     let zero = limited_node(&sandbox, "local/0", "-n 160");
     let graph = sandbox.file("graph.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#);
@@ -216,12 +216,15 @@ fn strangers_leave_descriptors_for_others() {
 fn a_wrong_key_is_told_at_once() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
-    let stranger = sandbox.elsewhere();
-    stranger.run(&["ticket", "--no-mdns"]).expect(0);
+    let unauthenticated = sandbox.elsewhere();
+    unauthenticated.run(&["ticket", "--no-mdns"]).expect(0);
     for command in [&["ps"][..], &["submit", &sandbox.file("graph.json", SPLIT_238)]] {
         let arguments = [command, &["--peer", zero.address()]].concat();
-        let ended =
-            stranger.run(&arguments).expect(4).complains(&["not admitted to mesh", "another mesh key", "meshtf join"]);
+        let ended = unauthenticated.run(&arguments).expect(4).complains(&[
+            "not admitted to mesh",
+            "another mesh key",
+            "meshtf join",
+        ]);
         // Detected in milliseconds; the search for others, which would take eight seconds, does not begin.
         assert!(ended.took < Duration::from_secs(4), "{:?}", ended.took);
     }
