@@ -2,8 +2,9 @@
 //!
 //! It chooses the [transport](super::transport) of an address, and keeps one table of
 //! [unauthenticated peers](crate::unauthenticated) for all incoming connections: one may be from any host, and nothing but its
-//! slot is kept for it until it has proven the mesh key. Streams for bulk come in at the same address as connections. Once admitted they are passed to the bulk reader and never
-//! reach libp2p's swarm, so one open port is all that a firewall must let through.
+//! slot is kept for it until it has proven the mesh key. Streams for bulk come in at the same address as connections. Once
+//! admitted they are passed to the bulk reader and never reach libp2p's swarm, so one open port is all that a firewall must let
+//! through.
 
 use std::collections::VecDeque;
 use std::io;
