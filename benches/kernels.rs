@@ -19,8 +19,8 @@ mod ops;
 use std::time::Instant;
 
 use burn_flex::Flex;
-use meshtf::tensor::Tensor;
 use meshtf_engine::adapters::BackendChoice;
+use meshtf_tensor::Tensor;
 
 #[global_allocator]
 static ALLOCATOR: counted::Counting = counted::Counting;

@@ -5,11 +5,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use meshtf::BackendChoice;
-use meshtf::device::Task;
 use meshtf::graph::{Graph, GraphBuilder};
-use meshtf::protocol::SessionOptions;
-use meshtf::{LocalCluster, Node, NodeConfig};
+use meshtf::{BackendChoice, Client, LocalCluster, Node, NodeConfig, SessionOptions, Task};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -20,14 +17,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
             return Err("local/1 was not found: start `meshtf node --name local/1`".into());
         }
         let session = node.session(program()?, None, SessionOptions::default()).await?;
-        let fetched = session.run(&[], &["y"], &[]).await?;
+        let fetched = session.run().fetch("y").await?;
         session.close().await?;
         node.close().await;
         fetched
     } else {
         let cluster = LocalCluster::start(&tasks, BackendChoice::Auto)?;
         let session = cluster.session(program()?, &tasks[0], SessionOptions::default()).await?;
-        session.run(&[], &["y"], &[]).await?
+        session.run().fetch("y").await?
     };
     println!("{}", fetched[0].item::<i32>()?);
     Ok(())

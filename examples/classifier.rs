@@ -1,12 +1,9 @@
 //! A classifier of two layers, each on a separate task: is a point inside a circle or not?
 
-use meshtf::BackendChoice;
-use meshtf::LocalCluster;
-use meshtf::device::Task;
 use meshtf::model::Model;
-use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, Tensor};
 use meshtf::train::{Optimizer, Training};
+use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
 
 #[tokio::main]
 async fn main() -> meshtf::Result<()> {
@@ -32,8 +29,7 @@ pub async fn accuracy() -> meshtf::Result<f32> {
         (0..400).map(|i| [(i % 20) as f32 / 10.0 - 1.0, (i / 20) as f32 / 10.0 - 1.0]).collect();
     let inside: Vec<i32> = points.iter().map(|[a, b]| i32::from(a * a + b * b < 0.5)).collect();
     let feeds = [("x", Tensor::from(points)), ("y", Tensor::from(inside))];
-    session.run(&[], &[], &["init"]).await?;
-    let steps = meshtf::Steps { count: 300, every: 0 };
-    session.run_steps(&feeds, &[], &["train/step"], steps, |_, _| {}).await?;
-    session.run(&feeds, &[&accuracy.name()], &[]).await?[0].item()
+    session.run().target("init").await?;
+    session.run().feeds(&feeds).target("train/step").steps(300).await?;
+    session.run().feeds(&feeds).fetch(accuracy.name()).await?[0].item()
 }

@@ -1,13 +1,10 @@
 //! Three models of a text, each trained in seconds: a GRU that reads its characters, embeddings of its words, whose updates
 //! touch only the words of a batch, and a small transformer.
 
-use meshtf::BackendChoice;
-use meshtf::LocalCluster;
-use meshtf::device::Task;
 use meshtf::model::{Model, Value};
-use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, Tensor};
 use meshtf::train::{Optimizer, Training};
+use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
 
 /// The beginning of "Alice's Adventures in Wonderland" by Lewis Carroll, 1865.
 const TEXT: &str = "alice was beginning to get very tired of sitting by her sister on the bank and of having nothing to do once \
@@ -48,7 +45,7 @@ pub fn reads(m: &Model, x: &Value, classes: usize) -> Value {
 
 /// One block of a transformer.
 pub fn attends(m: &Model, x: &Value, classes: usize) -> Value {
-    let places = m.variable("places", [LENGTH, 32], meshtf::train::Initializer::Uniform { low: -0.1, high: 0.1 });
+    let places = m.variable("places", [LENGTH, 32], meshtf::model::Initializer::Uniform { low: -0.1, high: 0.1 });
     let seen = m.embedding("letters", classes, 32, x) + places;
     let seen = (&seen + seen.self_attention("attention", 4, true)).layer_norm("first");
     let seen = (&seen + seen.dense("wide", 64).relu().dense("narrow", 32)).layer_norm("second");
@@ -89,7 +86,7 @@ async fn fit(
     let cluster = LocalCluster::start(tasks, BackendChoice::Auto)?;
     let session = cluster.session(m.finish()?, &tasks[0], SessionOptions::default()).await?;
     let feeds = [("x", x), ("y", Tensor::vector(classes))];
-    session.run(&[], &[], &["init"]).await?;
-    session.run_steps(&feeds, &[], &["train/step"], meshtf::Steps { count: steps, every: 0 }, |_, _| {}).await?;
-    session.run(&feeds, &[&accuracy.name()], &[]).await?[0].item()
+    session.run().target("init").await?;
+    session.run().feeds(&feeds).target("train/step").steps(steps).await?;
+    session.run().feeds(&feeds).fetch(accuracy.name()).await?[0].item()
 }

@@ -3,12 +3,9 @@
 
 use std::error::Error;
 
-use meshtf::BackendChoice;
-use meshtf::LocalCluster;
-use meshtf::device::Task;
 use meshtf::graph::{Graph, GraphBuilder};
-use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, PartialShape, Tensor};
+use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -17,7 +14,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let session = cluster.session(program()?, &tasks[0], SessionOptions::default()).await?;
 
     let numbers: Vec<f32> = (0u8..100).map(f32::from).collect();
-    let fetched = session.run(&[("x", Tensor::vector(numbers))], &["overall"], &[]).await?;
+    let fetched = session.run().feed("x", Tensor::vector(numbers)).fetch("overall").await?;
     println!("{}", fetched[0].item::<f32>()?);
     Ok(())
 }

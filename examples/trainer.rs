@@ -1,13 +1,12 @@
 //! A classifier of two layers, trained by two workers together: is a point inside a circle or not? On two machines with the
 //! nodes worker/0 and worker/1, a `meshtf::Node` replaces the cluster in this process.
-use meshtf::BackendChoice;
-use meshtf::data::Examples;
 use meshtf::model::Model;
-use meshtf::protocol::SessionOptions;
 use meshtf::tensor::DType;
-use meshtf::train::file::{EvaluateSection, Sections, UpdateMode};
+use meshtf::train::Examples;
+use meshtf::train::{EvaluateSection, Sections, UpdateMode};
 use meshtf::train::{Optimizer, Training};
-use meshtf::trainer::{Options, Trainer};
+use meshtf::train::{Options, Trainer};
+use meshtf::{BackendChoice, Client, SessionOptions};
 
 #[tokio::main]
 async fn main() -> meshtf::Result<()> {

@@ -47,6 +47,7 @@ mod train;
 mod variable;
 mod verify;
 
+pub use crate::mesh::home;
 use std::ffi::OsString;
 use std::process::ExitCode;
 

@@ -3,62 +3,154 @@
 //!
 //! [burn]: https://burn.dev
 //!
-//! This package is the mesh: nodes, sessions over them, and the doors for other systems' clients. It re-exports the crates below
-//! it, which know no mesh: [`tensor`], [`graph`] and [`plan`], [`train`], [`model`] and [`data`], [`checkpoint`], [`lowering`].
-//! docs/architecture.md has the map of all of them.
-//!
-//! | module | content |
+//! | to | use |
 //! |---|---|
-//! | [`node`], [`LocalCluster`] | a node of a mesh; a whole cluster in this one process |
-//! | [`Session`] | one client's graph on the mesh: open, run, close |
-//! | [`trainer`] | trains a model in a session: feeds, evaluates, saves, reports |
-//! | [`door`] | for other systems' clients: TensorFlow's gRPC `MasterService`, burn's remote backend, a web page |
-//! | [`mesh`] | connections, keys, discovery |
-//! | [`protocol`] | the messages between nodes, as data |
-//! | [`verify`] | replays recorded sessions and compares their answers |
-//! | [`cli`] | the command line |
+//! | join a mesh, with or without a task | [`Node`], [`NodeConfig`] |
+//! | run all tasks in this process | [`LocalCluster`] |
+//! | write programs that do either | [`Client`] |
+//! | build a graph | [`graph::GraphBuilder`], [`model::Model`]; [`graph::read`] reads a file |
+//! | run it | [`Session`], [`Run`] |
+//! | train a model | [`train::Trainer`] |
+//! | hold values | [`tensor::Tensor`] |
+//! | see the reason of a failure | [`Failure`] |
 //!
-//! Data flows one way: file → [`Graph`](graph::Graph) → [`Plan`](plan::Plan) → messages → pieces → values → client. A graph is
-//! data: no node ever runs code that it was sent, only operations it knows.
+//! ```
+//! use meshtf::model::Model;
+//! use meshtf::tensor::DType;
+//! use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! // x · 3 is computed on one task, and the sum of both products on the other.
+//! let model = Model::new();
+//! let x = model.placeholder("x", DType::F32, [None]);
+//! let tripled = model.on("/job:local/task:1", || &x * 3.0);
+//! let sum = model.on("/job:local/task:0", || (&x + tripled).named("sum"));
+//!
+//! let tasks = [Task::new("local", 0), Task::new("local", 1)];
+//! let cluster = LocalCluster::start(&tasks, BackendChoice::Auto)?;
+//! let session = cluster.session(model.finish()?, &tasks[0], SessionOptions::default()).await?;
+//! let ran = session.run().feed("x", vec![1f32, 2.0]).fetch(sum.name()).await?;
+//! assert_eq!(ran["sum"].to_vec::<f32>()?, [4.0, 8.0]);
+//! # Ok::<(), meshtf::Failure>(())
+//! # }).unwrap();
+//! ```
+//!
+//! A graph is data: no node ever runs code that it was sent, only operations it knows.
 //!
 //! # Features
 //!
-//! `wgpu`: GPU devices. `ndarray`: the CPU backend burn-ndarray, as an alternative to burn-flex. Neither is a default.
+//! `cli`, the only default: the command line, of which a program that embeds a node needs nothing. `wgpu`: GPU devices.
+//! `ndarray`: the CPU backend burn-ndarray, as an alternative to burn-flex.
 
 #![warn(missing_docs)]
 
 mod allocator;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod cli;
+mod client;
 mod descriptors;
-pub mod door;
+mod door;
 mod events;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod local;
-pub mod mesh;
-pub mod node;
-pub mod protocol;
+mod mesh;
+mod node;
+mod protocol;
 mod random;
 mod runtime;
 mod session;
-pub mod trainer;
+mod trainer;
 mod unauthenticated;
-pub mod verify;
+mod verify;
 
 pub use allocator::Allocator;
+pub use client::Client;
 pub use events::Follower;
 pub use local::LocalCluster;
-pub use meshtf_checkpoint as checkpoint;
+#[doc(inline)]
 pub use meshtf_engine::adapters::BackendChoice;
-pub use meshtf_graph as graph;
-pub use meshtf_graph::{plan, trace};
-pub use meshtf_lowering as lowering;
-pub use meshtf_tensor as tensor;
+#[doc(inline)]
+pub use meshtf_tensor::device::Task;
+#[doc(inline)]
 pub use meshtf_tensor::failure::{Code, Failure, Reason, Result, Stage};
-pub use meshtf_tensor::{device, ids, memory};
-pub use meshtf_train as train;
-pub use meshtf_train::{data, model};
-pub use node::{Node, NodeConfig, NodeError};
-pub use runtime::client::StepEvent;
-pub use session::{RunOutput, Session, Steps};
+pub use node::{ClusterSpec, Node, NodeConfig, NodeError};
+pub use protocol::SessionOptions;
+pub use runtime::requests::StepEvent;
+pub use session::{Run, RunOutput, Session};
+
+/// Values: dtypes, shapes, elements, and the file format of NumPy.
+pub mod tensor {
+    #[doc(inline)]
+    pub use meshtf_tensor::npy::{read as read_npy, write as write_npy};
+    #[doc(inline)]
+    pub use meshtf_tensor::{Complex, DType, Element, PartialShape, Shape, Tensor};
+}
+
+/// Programs as data: building them in Rust, reading and writing their files, gradients.
+pub mod graph {
+    #[doc(inline)]
+    pub use meshtf_graph::graphdef::{from_binary as read_graphdef, to_binary as write_graphdef};
+    #[doc(inline)]
+    pub use meshtf_graph::json::to_json;
+    #[doc(inline)]
+    pub use meshtf_graph::{
+        Attr, Attrs, FormatError, Graph, GraphBuilder, GraphError, Input, Node, NodeDef, NodeId, OpBuilder, Output,
+        OutputType, Program, read,
+    };
+}
+
+/// Plans: a graph, pruned for a run, placed on devices and split into pieces. [`Client::explain`](crate::Client::explain) returns
+/// one.
+pub mod plan {
+    #[doc(inline)]
+    pub use meshtf_graph::plan::{Mode, Piece, Placement, Plan, Signature, Summary, Transfer, Why};
+    #[doc(inline)]
+    pub use meshtf_graph::trace::{DeviceTrace, NodeTrace};
+}
+
+/// Models as formulas.
+pub mod model {
+    #[doc(inline)]
+    pub use meshtf_train::Initializer;
+    #[doc(inline)]
+    pub use meshtf_train::model::{Model, Operand, Padding, Value};
+}
+
+/// Training: a loss, an optimizer, examples, workers; evaluation, saved states, reports.
+pub mod train {
+    #[doc(inline)]
+    pub use meshtf_train::data::Examples;
+    #[doc(inline)]
+    pub use meshtf_train::file::{
+        Best, DataSection, DataSource, EvaluateSection, Sections, Take, TrainSection, UpdateMode,
+    };
+    #[doc(inline)]
+    pub use meshtf_train::{Clip, Optimizer, Schedule, Training, WarmUp};
+
+    pub use crate::trainer::{
+        Confusion, Ended, Error, Evaluated, Every, Found, How, Loaded, Lookup, Observed, Observer, Options, Trainer,
+        load,
+    };
+}
+
+/// The live tasks of a cluster, their devices, and what they report about themselves.
+pub mod status {
+    #[doc(inline)]
+    pub use meshtf_tensor::device::{DeviceKind, DeviceName};
+
+    pub use crate::protocol::event::{Event, Noted};
+    pub use crate::protocol::inquiry::VariableName;
+    pub use crate::protocol::status::{DeviceStatus, NodeStatus, ResourceStatus, SessionStatus};
+    pub use crate::protocol::{Cluster, DeviceInfo, Member, Peer};
+}
+
+/// Doors of a node for clients of other systems: TensorFlow's, burn's, a browser.
+pub mod doors {
+    pub use crate::door::burn::open as open_burn;
+    pub use crate::door::tensorflow::open as open_tensorflow;
+    pub use crate::door::web::open as open_web;
+    pub use crate::door::{Door, DoorConfig, DoorError};
+}

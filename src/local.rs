@@ -6,27 +6,22 @@ use std::sync::{Arc, OnceLock, Weak};
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
 use meshtf_exec::Resources;
-use meshtf_graph::Graph;
-use meshtf_graph::plan::{Plan, Signature};
-use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::Incarnation;
 
+use crate::client::{Reach, Route};
 use crate::events::Follower;
-use crate::protocol::event::Noted;
-use crate::protocol::inquiry::VariableName;
-use crate::protocol::status::{NodeStatus, ResourceStatus};
-use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer, SessionOptions};
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer};
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
-use crate::session::{Session, explain, inquire};
 
 /// A cluster in this process. Dropping it shuts its devices down.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use meshtf::{LocalCluster, BackendChoice, graph::GraphBuilder, device::Task, protocol::SessionOptions};
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
 ///
 /// let mut graph = GraphBuilder::new();
 /// let x = graph.constant("x", 2)?;
@@ -36,8 +31,7 @@ use crate::session::{Session, explain, inquire};
 /// let tasks = [Task::new("local", 0), Task::new("local", 1)];
 /// let cluster = LocalCluster::start(&tasks, BackendChoice::Auto)?;
 /// let session = cluster.session(graph.finish()?, &tasks[0], SessionOptions::default()).await?;
-/// let fetched = session.run(&[], &["y"], &[]).await?;
-/// assert_eq!(fetched[0].item::<i32>()?, 302);
+/// assert_eq!(session.run().fetch("y").await?["y"].item::<i32>()?, 302);
 /// # Ok::<(), meshtf::Failure>(())
 /// # }).unwrap();
 /// ```
@@ -114,40 +108,6 @@ impl LocalCluster {
         Ok(LocalCluster { bus, hosts })
     }
 
-    /// The tasks and their devices.
-    pub fn cluster(&self) -> Arc<Cluster> {
-        self.bus.cluster.get().cloned().unwrap_or_default()
-    }
-
-    /// Opens a session whose master is `target`.
-    ///
-    /// # Errors
-    /// NotFound if there is no such task; InvalidArgument if the graph is wrong.
-    ///
-    /// # Cancellation
-    /// If the future is dropped before it is ready, the master closes the session that it may have opened.
-    pub async fn session(&self, graph: Graph, target: &Task, options: SessionOptions) -> Result<Session> {
-        let host = self.host(target)?;
-        Session::open(Arc::clone(&host.client), peer_of(target), &graph, options).await
-    }
-
-    /// Plans a graph on the master `target` without running it.
-    ///
-    /// # Errors
-    /// As [`LocalCluster::session`] and [`plan`](meshtf_graph::plan::plan).
-    ///
-    /// # Cancellation
-    /// If the future is dropped before it is ready, the master plans to the end nonetheless, and its answer is dropped.
-    pub async fn explain(
-        &self,
-        graph: &Graph,
-        target: &Task,
-        signature: Signature,
-        options: SessionOptions,
-    ) -> Result<Plan> {
-        explain(&self.host(target)?.client, &peer_of(target), graph, signature, options).await
-    }
-
     /// Follows the events of a task from now on.
     ///
     /// # Errors
@@ -156,76 +116,25 @@ impl LocalCluster {
         Ok(self.host(task)?.events.follow())
     }
 
-    /// The events of a task after that number, or for 0 from the first that it keeps: the oldest ones, a limited number per
-    /// call. The next call continues with the number of the last; an empty answer means that there is nothing newer.
-    ///
-    /// Events of steps are among them if `with_steps` is set, from the first call that requests them, and as long as no more
-    /// than 5 s pass between two that do. A task keeps the last 1024 of them, and as many of the other events.
-    ///
-    /// # Errors
-    /// NotFound if there is no such task.
-    ///
-    /// # Cancellation
-    /// As [`LocalCluster::status`].
-    pub async fn events_of(&self, task: &Task, after: u64, with_steps: bool) -> Result<Vec<Noted>> {
-        inquire::events(&self.host(task)?.client, &peer_of(task), after, with_steps).await
-    }
-
-    /// The status of a task.
-    ///
-    /// # Errors
-    /// NotFound if there is no such task.
-    ///
-    /// # Cancellation
-    /// If the future is dropped before it is ready, the answer of the task is dropped. Nothing changes on the task.
-    pub async fn status(&self, task: &Task) -> Result<NodeStatus> {
-        inquire::status(&self.host(task)?.client, &peer_of(task)).await
-    }
-
-    /// The variables, queues, accumulators, tables, iterators and readers of a task, in the order of their names.
-    ///
-    /// # Errors
-    /// NotFound if there is no such task.
-    ///
-    /// # Cancellation
-    /// As [`LocalCluster::status`].
-    pub async fn resources(&self, task: &Task) -> Result<Vec<ResourceStatus>> {
-        inquire::resources(&self.host(task)?.client, &peer_of(task)).await
-    }
-
-    /// As [`Node::read_variable`](crate::Node::read_variable).
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Cancellation
-    /// As [`LocalCluster::status`].
-    pub async fn read_variable(&self, task: &Task, variable: VariableName) -> Result<(Tensor, u64)> {
-        inquire::read_variable(&self.host(task)?.client, &peer_of(task), variable).await
-    }
-
-    /// As [`Node::write_variable`](crate::Node::write_variable).
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Cancellation
-    /// As [`Node::write_variable`](crate::Node::write_variable).
-    pub async fn write_variable(
-        &self,
-        task: &Task,
-        variable: VariableName,
-        value: Tensor,
-        expected: Option<u64>,
-    ) -> Result<u64> {
-        inquire::write_variable(&self.host(task)?.client, &peer_of(task), variable, value, expected).await
-    }
-
     fn host(&self, task: &Task) -> Result<&Arc<Host>> {
         self.hosts.get(task).ok_or_else(|| {
             let known: Vec<String> = self.hosts.keys().map(Task::to_string).collect();
             Failure::new(Code::NotFound, format!("task {task} does not exist; the tasks are {}", known.join(", ")))
         })
+    }
+}
+
+impl Reach for LocalCluster {
+    fn live(&self) -> Arc<Cluster> {
+        self.bus.cluster.get().cloned().unwrap_or_default()
+    }
+
+    fn reach(&self, target: Option<&Task>) -> Result<Route> {
+        let (task, host) = match target {
+            Some(task) => (task, self.host(task)?),
+            None => self.hosts.first_key_value().ok_or_else(|| Failure::invalid("the cluster has no task"))?,
+        };
+        Ok((Arc::clone(&host.client), peer_of(task)))
     }
 }
 
@@ -242,8 +151,9 @@ fn open_devices(task: &Task, backend: BackendChoice, host: &Host) -> Result<Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Client;
     use crate::StepEvent;
-    use crate::session::Steps;
+    use crate::protocol::SessionOptions;
     use meshtf_graph::GraphBuilder;
     use meshtf_tensor::Tensor;
 
@@ -257,8 +167,7 @@ mod tests {
         // More steps than could ever run, until progress was reported twice.
         let count = u64::MAX / 2;
         let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let steps = Steps { count, every: 0 };
-        let run = session.watch_steps(&[], &["x"], &[], steps, |event| sender.send(event).unwrap());
+        let run = session.run().fetch("x").steps(count).watch(0, |event| sender.send(event).unwrap());
         let watch = async { [told.recv().await.unwrap(), told.recv().await.unwrap()] };
         let [first, second] = tokio::select! {
             ran = run => panic!("{ran:?}"),
@@ -271,7 +180,7 @@ mod tests {
         let (first, second) = (through(first), through(second));
         assert!(0 < first && first < second && second < count, "{first}, {second}");
         // The session can run again.
-        assert_eq!(session.run(&[], &["x"], &[]).await.unwrap(), [Tensor::scalar(2i32)]);
+        assert_eq!(session.run().fetch("x").await.unwrap().values, [Tensor::scalar(2i32)]);
     }
 
     #[tokio::test]
@@ -289,13 +198,8 @@ mod tests {
         // The first sets are requested again at the end, when their plans have been evicted.
         for set in (1..limit + 100).chain(1..100) {
             let fetches: Vec<&str> = (0..13).filter(|n| set >> n & 1 == 1).map(|n| names[n].as_str()).collect();
-            let sum: i32 = session
-                .run(&[], &fetches, &[])
-                .await
-                .unwrap_or_else(|failure| panic!("set {set}: {failure}"))
-                .iter()
-                .map(|value| value.item::<i32>().unwrap())
-                .sum();
+            let ran = session.run().fetches(&fetches).await.unwrap_or_else(|failure| panic!("set {set}: {failure}"));
+            let sum: i32 = ran.values.iter().map(|value| value.item::<i32>().unwrap()).sum();
             assert_eq!(sum, set);
         }
         let held = cluster.host(&task).unwrap().holds();
@@ -348,8 +252,7 @@ mod tests {
             let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
             let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
             let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
-            let steps = Steps { count: u64::MAX / 2, every: 1 };
-            let run = session.watch_steps(&[], &["x"], &[], steps, |event| sender.send(event).unwrap());
+            let run = session.run().fetch("x").steps(u64::MAX / 2).watch(1, |event| sender.send(event).unwrap());
             tokio::select! {
                 ran = run => panic!("{ran:?}"),
                 _begun = told.recv() => {}
@@ -379,8 +282,7 @@ mod tests {
                 std::thread::yield_now();
             }
         };
-        let steps = Steps { count: u64::MAX / 2, every: 1 };
-        let failure = session.run_steps(&[], &["x"], &[], steps, full).await.unwrap_err();
+        let failure = session.run().fetch("x").steps(u64::MAX / 2).each(1, full).await.unwrap_err();
         assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
         comes_to_hold(&cluster, &task, |held| held.contains("with 0 runs")).await;
         session.close().await.unwrap();

@@ -34,7 +34,7 @@ fn main() -> std::process::ExitCode {
 fn silence_wayland() {
     const RUNTIME: &str = "XDG_RUNTIME_DIR";
     let is_unset = std::env::var_os(RUNTIME).is_none_or(|folder| folder.is_empty());
-    if let (true, Ok(home)) = (is_unset, meshtf::mesh::home())
+    if let (true, Ok(home)) = (is_unset, meshtf::cli::home())
         && home.is_absolute()
     {
         // SAFETY: this runs first in `main`, when no other thread could read the environment.

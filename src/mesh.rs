@@ -62,14 +62,14 @@ pub use address::{Multiaddr, parse_address};
 use discovery::Search;
 pub use discovery::{Attempt, Source, Verdict};
 pub(crate) use error::keys_of;
-pub use error::{Holder, KeyError, MeshError};
-pub use frame::MAX_SMALL_BYTES;
+pub use error::{KeyError, MeshError};
+
 pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses};
 pub use libp2p::identity::Keypair;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::lock::lock;
 pub use registry::{count_running, running_at};
-pub use release::{MAX_RELEASE_BYTES, Release, Speaks};
+pub use release::{Release, Speaks};
 pub use remembered::{ports_file, remembered_ports};
 pub use ticket::{Accepted, Ticket};
 use tokio::sync::{mpsc, oneshot, watch};

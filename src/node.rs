@@ -13,23 +13,19 @@ use self::router::MeshRouter;
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
 use meshtf_exec::Resources;
-use meshtf_graph::Graph;
-use meshtf_graph::plan::{Plan, Signature, meant};
-use meshtf_tensor::Tensor;
+use meshtf_graph::plan::meant;
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
 use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 pub use spec::ClusterSpec;
 
+use crate::client::{Reach, Route};
 use crate::events::Follower;
 use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
-use crate::protocol::event::Noted;
-use crate::protocol::inquiry::VariableName;
 use crate::protocol::look::SessionLook;
-use crate::protocol::status::{NodeStatus, ResourceStatus};
-use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, SessionOptions, ToWorker};
+use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, ToWorker};
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
-use crate::session::{Session, explain, inquire};
+use crate::session::inquire;
 
 /// The interval of the checks of [`Node::wait_until`].
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -167,11 +163,6 @@ impl Node {
         self.task.as_ref().and_then(|task| cluster.member(task)).map(|own| own.devices.clone()).unwrap_or_default()
     }
 
-    /// The nodes that are up now.
-    pub fn cluster(&self) -> Arc<Cluster> {
-        self.mesh.cluster()
-    }
-
     /// The mesh, for functions that need no session.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
@@ -218,81 +209,9 @@ impl Node {
         let _unreached = tokio::time::timeout(limit, everybody).await.is_err();
     }
 
-    /// Opens a session on the master `target`; without one on this node, or for a client on the first task by name.
-    ///
-    /// # Errors
-    /// Unavailable if `target` is not up, with the tasks that are; NotFound if its name looks like a typo;
-    /// InvalidArgument if the graph is wrong.
-    ///
-    /// # Cancellation
-    /// If the future is dropped before it is ready, the master closes the session that it may have opened.
-    pub async fn session(&self, graph: Graph, target: Option<&Task>, options: SessionOptions) -> Result<Session> {
-        let master = self.master(target)?;
-        Session::open(Arc::clone(&self.host.client), master, &graph, options).await
-    }
-
-    /// Plans a graph on a master without running it.
-    ///
-    /// # Errors
-    /// As [`Node::session`] and [`plan`](meshtf_graph::plan::plan).
-    ///
-    /// # Cancellation
-    /// If the future is dropped before it is ready, the master plans to the end nonetheless, and its answer is dropped.
-    pub async fn explain(
-        &self,
-        graph: &Graph,
-        target: Option<&Task>,
-        signature: Signature,
-        options: SessionOptions,
-    ) -> Result<Plan> {
-        explain(&self.host.client, &self.master(target)?, graph, signature, options).await
-    }
-
     /// Follows the events of this node from now on.
     pub fn events(&self) -> Follower {
         self.host.events.follow()
-    }
-
-    /// The events of a node after the event of that number, or for 0 from the first that it keeps: the oldest ones, a limited
-    /// number at a time. The number of the last is the argument of the next call; an empty answer states that there are no
-    /// newer ones.
-    ///
-    /// They include the events of steps if `with_steps` is set: from the first call that requests them, and as long as no more
-    /// than 5 s pass between two such calls. A node keeps the last 1024 of them, and as many of the others.
-    ///
-    /// # Errors
-    /// As [`Node::status`].
-    ///
-    /// # Cancellation
-    /// As [`Node::status`].
-    pub async fn events_of(&self, target: Option<&Task>, after: u64, with_steps: bool) -> Result<Vec<Noted>> {
-        inquire::events(&self.host.client, &self.master(target)?, after, with_steps).await
-    }
-
-    /// The status of a node: `target`, or this node, or the first task by name.
-    ///
-    /// # Errors
-    /// As [`Node::session`].
-    ///
-    /// # Cancellation
-    /// If the future is dropped before it is ready, the answer of the node is dropped. Nothing changes on the node.
-    pub async fn status(&self, target: Option<&Task>) -> Result<NodeStatus> {
-        inquire::status(&self.host.client, &self.master(target)?).await
-    }
-
-    /// The status of every node that is up, by task. All are queried at once; DeadlineExceeded for those that do not answer
-    /// within `limit`.
-    ///
-    /// # Cancellation
-    /// As [`Node::status`].
-    pub async fn statuses(&self, limit: Duration) -> Vec<(Task, Result<NodeStatus>)> {
-        let cluster = self.cluster();
-        let asked = cluster.tasks().map(async |task| {
-            let answer = tokio::time::timeout(limit, self.status(Some(task))).await;
-            let late = || format!("it did not answer within {} s", limit.as_secs_f64());
-            (task.clone(), answer.unwrap_or_else(|_| Err(Failure::new(Code::DeadlineExceeded, late()))))
-        });
-        futures::future::join_all(asked).await
     }
 
     /// The state of a session whose master is the node of `target`: the scalars that it fetches, its last plan, its last traced
@@ -303,7 +222,7 @@ impl Node {
     ///
     /// # Cancellation
     /// As [`Node::status`].
-    pub async fn look(
+    pub(crate) async fn look(
         &self,
         target: Option<&Task>,
         session: SessionId,
@@ -311,49 +230,6 @@ impl Node {
         traced: Option<u64>,
     ) -> Result<SessionLook> {
         inquire::look(&self.host.client, &self.master(target)?, session, plan, traced).await
-    }
-
-    /// The variables, queues, accumulators, tables, iterators and readers of a node, in the order of their names.
-    ///
-    /// # Errors
-    /// As [`Node::status`].
-    ///
-    /// # Cancellation
-    /// As [`Node::status`].
-    pub async fn resources(&self, target: Option<&Task>) -> Result<Vec<ResourceStatus>> {
-        inquire::resources(&self.host.client, &self.master(target)?).await
-    }
-
-    /// The value of a node's variable that sessions share, and its version: the number of its changes.
-    ///
-    /// # Errors
-    /// NotFound if there is no such variable; PermissionDenied if it is an isolated session's; FailedPrecondition while
-    /// it has no value; InvalidArgument if several devices have one of that name and `device` is `None`. And as [`Node::status`].
-    ///
-    /// # Cancellation
-    /// As [`Node::status`].
-    pub async fn read_variable(&self, target: Option<&Task>, variable: VariableName) -> Result<(Tensor, u64)> {
-        inquire::read_variable(&self.host.client, &self.master(target)?, variable).await
-    }
-
-    /// Sets a node's variable that sessions share; if a version is `expected`, only if the variable has that version. Returns
-    /// the new version.
-    ///
-    /// # Errors
-    /// Aborted if the variable has another version than that; InvalidArgument if it takes no such value; and as
-    /// [`Node::read_variable`].
-    ///
-    /// # Cancellation
-    /// If the future is dropped after its first poll, the node sets the variable nonetheless, now or when an op that changes it
-    /// is done. [`Node::read_variable`] shows by the version whether it has.
-    pub async fn write_variable(
-        &self,
-        target: Option<&Task>,
-        variable: VariableName,
-        value: Tensor,
-        expected: Option<u64>,
-    ) -> Result<u64> {
-        inquire::write_variable(&self.host.client, &self.master(target)?, variable, value, expected).await
     }
 
     /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.
@@ -397,6 +273,16 @@ impl Node {
             None => Failure::new(Code::Unavailable, "no node of the mesh is up"),
             Some(task) => no_task(task, &cluster),
         })
+    }
+}
+
+impl Reach for Node {
+    fn live(&self) -> Arc<Cluster> {
+        self.mesh.cluster()
+    }
+
+    fn reach(&self, target: Option<&Task>) -> Result<Route> {
+        Ok((Arc::clone(&self.host.client), self.master(target)?))
     }
 }
 

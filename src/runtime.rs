@@ -3,10 +3,10 @@
 //!
 //! `worker` and `master` do not know each other: they communicate by messages alone.
 
-pub(crate) mod client;
 pub(crate) mod host;
 mod inspect;
 pub(crate) mod master;
+pub(crate) mod requests;
 pub(crate) mod router;
 #[cfg(test)]
 mod simulation;

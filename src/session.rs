@@ -1,13 +1,13 @@
 //! A session: one graph on one master, run step by step.
 //!
-//! Opened with [`Node::session`](crate::Node::session) on a mesh, or [`LocalCluster::session`](crate::LocalCluster::session)
-//! in one process. Variables and queues that its graph makes stay on their tasks; the session itself ends when it is
-//! dropped.
+//! Opened with [`Client::session`](crate::Client::session), on a mesh or in one process. Variables and queues that its graph
+//! makes stay on their tasks; the session itself ends when it is dropped.
 
 mod alone;
 mod constants;
 pub(crate) mod inquire;
 mod partial;
+mod run;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::constants::SentConstants;
 pub(crate) use alone::AlonePlan;
-use meshtf_graph::plan::{Mode, Plan, Signature, Summary};
+use meshtf_graph::plan::{Plan, Signature, Summary};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_graph::{Graph, NodeDef};
 use meshtf_tensor::Tensor;
@@ -23,13 +23,14 @@ use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 use meshtf_tensor::ids::{RequestId, SessionId};
 use meshtf_tensor::lock::lock;
 pub(crate) use partial::PartialRun;
+pub use run::{Run, RunOutput};
 
 use crate::protocol::{Peer, Reply, Request, SessionOptions};
-use crate::runtime::client::{Client, StepEvent};
+use crate::runtime::requests::{Requests, StepEvent};
 
 /// A session on a master. Steps are cheap: the plan of a (feeds, fetches, targets) signature is made once.
 pub struct Session {
-    client: Arc<Client>,
+    client: Arc<Requests>,
     master: Peer,
     id: SessionId,
     /// The large constants of the session's graph that the master has.
@@ -54,29 +55,23 @@ struct Planned {
     summary: Arc<Summary>,
 }
 
-/// The steps of one run; see [`Session::run_steps`].
+/// The steps of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steps {
+struct Steps {
     /// How many steps to run.
     pub count: u64,
     /// Fetches are returned for every `every`-th step, and always for the last; 0: only for the last.
     pub every: u64,
 }
 
-/// The result of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunOutput {
-    /// The fetches of the last step, in the order of the request.
-    pub fetches: Vec<Tensor>,
-    /// The trace of each device, after [`Session::trace`]; else empty.
-    pub traces: Vec<DeviceTrace>,
-    /// A summary of the plan that ran: the devices that took part, and the transfers between them.
-    pub summary: Arc<Summary>,
+impl Steps {
+    /// One step.
+    const ONE: Steps = Steps { count: 1, every: 0 };
 }
 
 impl Session {
     pub(crate) async fn open(
-        client: Arc<Client>,
+        client: Arc<Requests>,
         master: Peer,
         graph: &Graph,
         options: SessionOptions,
@@ -87,7 +82,7 @@ impl Session {
     /// Opens a session under this id, which no other session may have.
     pub(crate) async fn open_as(
         id: SessionId,
-        client: Arc<Client>,
+        client: Arc<Requests>,
         master: Peer,
         graph: &Graph,
         options: SessionOptions,
@@ -119,79 +114,15 @@ impl Session {
         Ok(session)
     }
 
-    /// Runs one step: feeds `feeds`, runs the nodes that `fetches` and `targets` need, and returns the fetched values in order.
-    ///
-    /// # Errors
-    /// InvalidArgument for names that do not exist, a missing feed or one of the wrong type; the failure of a node of the
-    /// graph; Unavailable, naming the task, if one is gone.
-    ///
-    /// # Cancellation
-    /// If the future is dropped before it is ready, the run is cancelled on its workers. Changes that its finished steps made
-    /// to variables and queues stay; the session remains usable.
-    pub async fn run(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<Vec<Tensor>> {
-        let ran = self.run_steps(feeds, fetches, targets, Steps { count: 1, every: 0 }, |_, _| {}).await?;
-        Ok(ran.fetches)
-    }
-
-    /// Runs many steps without a return to the caller between them: the workers continue as their inputs arrive.
-    ///
-    /// `on_fetch` receives a step's number, counted from 1, and its fetches, for every `steps.every`-th step but the last,
-    /// whose fetches are returned.
-    ///
-    /// # Errors
-    /// As [`Session::run`]; the failure's step is counted from 1.
-    ///
-    /// # Cancellation
-    /// As [`Session::run`].
-    pub async fn run_steps(
-        &self,
-        feeds: &[(&str, Tensor)],
-        fetches: &[&str],
-        targets: &[&str],
-        steps: Steps,
-        mut on_fetch: impl FnMut(u64, Vec<Tensor>),
-    ) -> Result<RunOutput> {
-        let on_event = |event| {
-            if let StepEvent::Fetched { step, values } = event {
-                on_fetch(step, values);
-            }
-        };
-        self.run_many(signature(feeds, fetches, targets, Mode::Whole), values(feeds), steps, false, on_event).await
-    }
-
-    /// As [`Session::run_steps`], and `on_event` also receives the number of finished steps, fetched or not.
-    ///
-    /// # Errors
-    /// As [`Session::run_steps`].
-    ///
-    /// # Cancellation
-    /// As [`Session::run`].
-    pub async fn watch_steps(
-        &self,
-        feeds: &[(&str, Tensor)],
-        fetches: &[&str],
-        targets: &[&str],
-        steps: Steps,
-        on_event: impl FnMut(StepEvent),
-    ) -> Result<RunOutput> {
-        self.run_many(signature(feeds, fetches, targets, Mode::Whole), values(feeds), steps, true, on_event).await
-    }
-
-    /// Runs one step as [`Session::run`] does, and returns the trace of each device.
-    ///
-    /// # Errors
-    /// As [`Session::run`].
-    ///
-    /// # Cancellation
-    /// As [`Session::run`].
-    pub async fn trace(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<RunOutput> {
-        self.step(signature(feeds, fetches, targets, Mode::Traced), values(feeds)).await
+    /// Describes a run by the names of its feeds, fetches and targets. It begins when it is awaited: see [`Run`].
+    pub fn run(&self) -> Run<'_> {
+        Run::new(self)
     }
 
     /// Runs one step of a signature. The feeds, in its order, are passed on: if they are not shared, a large one is not copied
     /// on its way into a variable.
     pub(crate) async fn step(&self, signature: Signature, feeds: Vec<Tensor>) -> Result<RunOutput> {
-        self.run_many(signature, feeds, Steps { count: 1, every: 0 }, false, |_| {}).await
+        self.run_many(signature, feeds, Steps::ONE, false, |_| {}).await
     }
 
     async fn run_many(
@@ -200,14 +131,14 @@ impl Session {
         feeds: Vec<Tensor>,
         steps: Steps,
         watched: bool,
-        mut on_event: impl FnMut(StepEvent),
+        mut on_event: impl FnMut(StepEvent) + Send,
     ) -> Result<RunOutput> {
         let count = signature.fetches.len();
         let (mut feeds, mut again) = (feeds, 0);
-        let (mut fetches, summary) = loop {
+        let (mut values, summary) = loop {
             let plan = self.planned(&signature).await?;
             match self.run_plan(plan.number, feeds, steps, watched, &mut on_event).await {
-                (Ok(fetches), _) => break (fetches, plan.summary),
+                (Ok(values), _) => break (values, plan.summary),
                 // The master has dropped it for plans that are used more, or a task of it was restarted; no step has begun. The
                 // next plan omits that task, or the failure names the missing part.
                 (Err(failure), back)
@@ -222,9 +153,9 @@ impl Session {
                 (Err(failure), _) => return Err(failure),
             }
         };
-        let traces = fetches.split_off(count.min(fetches.len()));
+        let traces = values.split_off(count.min(values.len()));
         let traces = traces.iter().map(DeviceTrace::from_tensor).collect::<Result<_>>()?;
-        Ok(RunOutput { fetches, traces, summary })
+        Ok(RunOutput { names: signature.fetches, values, traces, summary })
     }
 
     /// A signature's plan.
@@ -279,7 +210,7 @@ impl Session {
     ) -> (Result<Vec<Tensor>>, Vec<Tensor>) {
         let Steps { count, every } = steps;
         let request = Request::Run { session: self.id, plan, steps: count, every, watched };
-        let (sender, mut events) = Client::events();
+        let (sender, mut events) = Requests::events();
         let asked = match self.client.ask(&self.master, request, tensors, (every > 0 || watched).then_some(sender)) {
             Ok(asked) => asked,
             Err(failure) => return (Err(failure), Vec::new()),
@@ -403,7 +334,7 @@ impl Drop for CancelOnDrop<'_> {
 
 /// Plans a graph on a master without running it.
 pub(crate) async fn explain(
-    client: &Arc<Client>,
+    client: &Arc<Requests>,
     master: &Peer,
     graph: &Graph,
     signature: Signature,
@@ -422,25 +353,12 @@ pub(crate) async fn explain(
 }
 
 /// Has a session's master plan a signature.
-async fn prepare(client: &Arc<Client>, master: &Peer, session: SessionId, signature: &Signature) -> Result<Planned> {
+async fn prepare(client: &Arc<Requests>, master: &Peer, session: SessionId, signature: &Signature) -> Result<Planned> {
     let request = Request::Prepare { session, signature: signature.clone() };
     match client.ask(master, request, Vec::new(), None)?.answer().await? {
         (Reply::Prepared { plan, summary }, _) => Ok(Planned { number: plan, summary: Arc::new(summary) }),
         (other, _) => Err(unexpected(&other)),
     }
-}
-
-fn signature(feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str], mode: Mode) -> Signature {
-    Signature {
-        feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),
-        fetches: fetches.iter().map(|&name| name.to_owned()).collect(),
-        targets: targets.iter().map(|&name| name.to_owned()).collect(),
-        mode,
-    }
-}
-
-fn values(feeds: &[(&str, Tensor)]) -> Vec<Tensor> {
-    feeds.iter().map(|(_, tensor)| tensor.clone()).collect()
 }
 
 fn unexpected(reply: &Reply) -> Failure {

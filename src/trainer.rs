@@ -372,7 +372,7 @@ impl Trainer {
         }
         let run = async {
             for begin in &self.job.begin {
-                session.run(&[], &[], &[begin]).await?;
+                session.run().target(begin).await?;
             }
             observer.begins(start)?;
             self.train(session, start, observer, stop).await

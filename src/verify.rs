@@ -2,5 +2,5 @@
 
 mod replay;
 
-pub use meshtf_recorded::{Case, Check, Expected, Mismatch, Recorded, RecordedStep, compare};
-pub use replay::{Difference, replay};
+pub use meshtf_recorded::{Case, Expected, Mismatch, RecordedStep, compare};
+pub use replay::replay;

@@ -4,10 +4,10 @@ use std::hint::black_box;
 
 use burn_backend::{Backend, FloatDType, try_read_sync};
 use burn_flex::Flex;
-use meshtf::graph::Attrs;
-use meshtf::tensor::Tensor;
 use meshtf_engine::Values;
 use meshtf_engine::adapters::{BackendChoice, cpu};
+use meshtf_graph::Attrs;
+use meshtf_tensor::Tensor;
 
 use crate::counted::{Count, counted};
 use crate::graphs::{Stepper, chain, training};

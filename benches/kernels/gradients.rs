@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use meshtf::device::{DeviceKind, Task};
-use meshtf::graph::{Graph, GraphBuilder, gradient};
-use meshtf::model::Model;
-use meshtf::plan::{PlanOptions, Signature, plan};
-use meshtf::tensor::DType;
-use meshtf::train::{Optimizer, Training};
+use meshtf_graph::plan::{PlanOptions, Signature, plan};
+use meshtf_graph::{Graph, GraphBuilder, gradient};
+use meshtf_tensor::DType;
+use meshtf_tensor::device::{DeviceKind, Task};
+use meshtf_train::model::Model;
+use meshtf_train::{Optimizer, Training};
 
 /// Layers of five nodes each.
 const LAYERS: usize = 2000;
@@ -76,7 +76,7 @@ fn plans() {
 fn layers() -> Graph {
     let mut g = GraphBuilder::new();
     let mut build = || -> meshtf::Result<()> {
-        let x = g.placeholder("x", DType::F32, meshtf::tensor::PartialShape::UNKNOWN)?;
+        let x = g.placeholder("x", DType::F32, meshtf_tensor::PartialShape::UNKNOWN)?;
         let mut last = x;
         for _ in 0..LAYERS {
             let weights = g.constant("w", [[0.5f32, 0.1], [0.2, 0.4]])?;

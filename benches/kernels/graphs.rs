@@ -5,13 +5,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use meshtf::Failure;
-use meshtf::device::{DeviceKind, DeviceName, Task};
-use meshtf::graph::{Attr, Attrs, Graph, NodeDef};
-use meshtf::ids::{PieceId, SessionId, StepId};
-use meshtf::plan::{PlanOptions, Signature, plan};
-use meshtf::tensor::{DType, PartialShape, Tensor};
 use meshtf_engine::adapters::{BackendChoice, cpu};
 use meshtf_exec::{Device, Pushed, Resources, Sink};
+use meshtf_graph::plan::{PlanOptions, Signature, plan};
+use meshtf_graph::{Attr, Attrs, Graph, NodeDef};
+use meshtf_tensor::device::{DeviceKind, DeviceName, Task};
+use meshtf_tensor::ids::{PieceId, SessionId, StepId};
+use meshtf_tensor::{DType, PartialShape, Tensor};
 
 /// A node with its attributes and inputs.
 pub fn node<const N: usize>(name: &str, op: &str, inputs: &[&str], attrs: [(&str, Attr); N]) -> NodeDef {

@@ -6,11 +6,11 @@ use std::hint::black_box;
 use burn_backend::ops::{ConvOptions, FloatTensorOps};
 use burn_backend::{Backend, TensorData};
 use burn_flex::Flex;
-use meshtf::graph::{Attr, Attrs, Graph, NodeDef};
-use meshtf::tensor::{DType, Tensor};
 use meshtf_engine::adapters::{BackendChoice, cpu};
 use meshtf_engine::{Engine, EngineKernel, EngineOutcome, Values};
+use meshtf_graph::{Attr, Attrs, Graph, NodeDef};
 use meshtf_kernels::KernelNode;
+use meshtf_tensor::{DType, Tensor};
 
 use crate::graphs::{Stepper, chain, placeholder};
 use crate::numpy::Numpy;

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use meshtf::BackendChoice;
-use meshtf::device::Task;
-use meshtf::node::{Node, NodeConfig};
+use meshtf::{BackendChoice, Node, NodeConfig, Task};
 
 /// A `meshtf node` in a separate process.
 pub struct Peer {

@@ -2,13 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use meshtf::BackendChoice;
-use meshtf::device::Task;
-use meshtf::graph::{Graph, GraphBuilder, Input};
-use meshtf::node::Node;
-use meshtf::protocol::SessionOptions;
-use meshtf::tensor::{DType, PartialShape, Tensor};
-use meshtf::{LocalCluster, Session, Steps};
+use meshtf::{BackendChoice, Client, LocalCluster, Node, Session, SessionOptions, Task};
+use meshtf_graph::{Graph, GraphBuilder, Input};
+use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use crate::baseline::{self, Bare};
 use crate::measure::{cpu_seconds, micros, resident_mb, spread, time_each};
@@ -66,7 +62,7 @@ pub async fn split_step(report: &mut Report) {
     let mut times = Vec::new();
     for _ in 0..STEPS {
         let start = Instant::now();
-        let fetched = session.run(&[], &["y"], &[]).await.expect("a step");
+        let fetched = session.run().fetch("y").await.expect("a step");
         times.push(start.elapsed());
         assert_eq!(fetched[0].item::<i32>().expect("an int32"), 238);
     }
@@ -84,7 +80,7 @@ pub async fn split_step(report: &mut Report) {
 
     let count = 20_000;
     let start = Instant::now();
-    session.run_steps(&[], &["y"], &[], Steps { count, every: 0 }, |_, _| {}).await.expect("steps");
+    session.run().fetch("y").steps(count).await.expect("steps");
     let each = start.elapsed() / count as u32;
     report.row("the same, workers running ahead", micros(each), micros(echo.p50), None, "");
     drop((session, peers));
@@ -114,7 +110,7 @@ async fn moved(report: &mut Report, what: &str, bytes: usize, local: bool, mut b
     let session = node.session(graph, None, SessionOptions::default()).await.expect("a session");
 
     // In turns, so that other load on the machine affects both.
-    session.run(&[], &["size"], &[]).await.expect("a step");
+    session.run().fetch("size").await.expect("a step");
     bare.move_once();
     let (here, there, sink) = (std::process::id(), peers[0].id(), bare.peer());
     let (mut times, mut bare_times) = (Vec::new(), Vec::new());
@@ -125,7 +121,7 @@ async fn moved(report: &mut Report, what: &str, bytes: usize, local: bool, mut b
         let before = cpu();
         for _ in 0..transfers / TRANSFERS {
             let start = Instant::now();
-            session.run(&[], &["size"], &[]).await.expect("a step");
+            session.run().fetch("size").await.expect("a step");
             times.push(start.elapsed());
         }
         used += cpu() - before;
@@ -164,11 +160,11 @@ pub async fn large_graph(report: &mut Report) {
     let last = format!("n{}", LARGE_NODES - 1);
     let start = Instant::now();
     let session = node.session(graph, None, SessionOptions::default()).await.expect("a session");
-    let fetched = session.run(&[], &[&last], &[]).await.expect("a step");
+    let fetched = session.run().fetch(&last).await.expect("a step");
     let took = start.elapsed();
     assert_eq!(fetched[0].item::<i32>().expect("an int32"), LARGE_NODES as i32 + 1);
     let start = Instant::now();
-    session.run(&[], &[&last], &[]).await.expect("a step");
+    session.run().fetch(&last).await.expect("a step");
     let step = start.elapsed();
     report.row(
         "a graph of 100,000 nodes over two tasks: opened, planned, registered",
@@ -201,7 +197,7 @@ pub async fn tiny_ops(report: &mut Report) {
     let mut times = Vec::new();
     for _ in 0..60 {
         let start = Instant::now();
-        let fetched = session.run(&[("x", Tensor::scalar(1f32))], &[&last], &[]).await.expect("a step");
+        let fetched = session.run().feed("x", Tensor::scalar(1f32)).fetch(&last).await.expect("a step");
         times.push(start.elapsed());
         assert_eq!(fetched[0].item::<f32>().expect("a float32"), 1.0 + TINY_OPS as f32);
     }

@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use meshtf::device::Task;
-use meshtf::graph::GraphBuilder;
-use meshtf::protocol::SessionOptions;
-use meshtf::tensor::{DType, Tensor};
-use meshtf::train::file;
-use meshtf::train::job::{FedPlaceholder, TrainingGraph, job};
-use meshtf::train::{self, Initializer, VariableSpec};
-use meshtf::{Session, Steps};
+use meshtf::{Client, Session, SessionOptions, Task};
+use meshtf_graph::GraphBuilder;
+use meshtf_tensor::{DType, Tensor};
+use meshtf_train::file;
+use meshtf_train::job::{FedPlaceholder, TrainingGraph, job};
+use meshtf_train::{Initializer, VariableSpec, add_variable};
 
 use crate::exchange::Pair;
 use crate::measure::cpu_seconds;
@@ -32,8 +30,8 @@ pub async fn speed(report: &mut Report) {
     let session = node.session(job.graph.clone(), None, SessionOptions::default()).await.expect("a session");
     let begin: Vec<String> = (0..VARIABLES).map(|i| format!("w{i}/assign")).collect();
     let begin: Vec<&str> = begin.iter().map(String::as_str).collect();
-    session.run(&[], &[], &begin).await.expect("first values");
-    session.run(&[], &[], &[&job.init]).await.expect("what the optimizer keeps");
+    session.run().targets(&begin).await.expect("first values");
+    session.run().target(&job.init).await.expect("what the optimizer keeps");
     let mut pair = Pair::start();
     let (mut mirrored, mut bare) = (Duration::MAX, Duration::MAX);
     for _ in 0..ROUNDS {
@@ -73,8 +71,8 @@ async fn alone() -> f64 {
     let session = node.session(job.graph.clone(), None, SessionOptions::default()).await.expect("a session");
     let begin: Vec<String> = (0..VARIABLES).map(|i| format!("w{i}/assign")).collect();
     let begin: Vec<&str> = begin.iter().map(String::as_str).collect();
-    session.run(&[], &[], &begin).await.expect("first values");
-    session.run(&[], &[], &[&job.init]).await.expect("what the optimizer keeps");
+    session.run().targets(&begin).await.expect("first values");
+    session.run().target(&job.init).await.expect("what the optimizer keeps");
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {
         let before = cpu_seconds(std::process::id());
@@ -94,7 +92,7 @@ fn model(workers: usize) -> TrainingGraph {
     let mut sums = Vec::new();
     for i in 0..VARIABLES {
         let spec = VariableSpec::new(&format!("w{i}"), [ELEMENTS], Initializer::Zeros);
-        let w = train::add_variable(&mut g, &spec).expect("a variable");
+        let w = add_variable(&mut g, &spec).expect("a variable");
         sums.push(g.op("Sum").input(w.value).input(0).build().expect("a sum"));
     }
     let sum = g.op("AddN").inputs(sums).build().expect("their sum");
@@ -113,10 +111,9 @@ async fn steps(session: &Session, job: &TrainingGraph) -> Duration {
     for queue in &job.queues {
         let rows = 2 / job.queues.len();
         let batches = Tensor::from_vec([STEPS, rows], vec![1f32; STEPS * rows]);
-        session.run(&[(&queue.feeds[0], batches)], &[], &[&queue.enqueue]).await.expect("batches");
+        session.run().feed(&queue.feeds[0], batches).target(&queue.enqueue).await.expect("batches");
     }
     let start = Instant::now();
-    let count = Steps { count: STEPS as u64, every: 0 };
-    session.run_steps(&[], &[], &[&job.steps[0].run], count, |_, _| {}).await.expect("steps");
+    session.run().target(&job.steps[0].run).steps(STEPS as u64).await.expect("steps");
     start.elapsed()
 }

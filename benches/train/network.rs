@@ -10,16 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use meshtf::BackendChoice;
-use meshtf::device::Task;
-use meshtf::graph::{GraphBuilder, Input};
-use meshtf::node::{Node, NodeConfig};
-use meshtf::protocol::SessionOptions;
-use meshtf::tensor::{DType, Tensor};
-use meshtf::train::file;
-use meshtf::train::job::{FedPlaceholder, TrainingGraph, job};
-use meshtf::train::{self, Initializer, VariableSpec};
-use meshtf::{Session, Steps};
+use meshtf::{BackendChoice, Client, Node, NodeConfig, Session, SessionOptions, Task};
+use meshtf_graph::{GraphBuilder, Input};
+use meshtf_tensor::{DType, Tensor};
+use meshtf_train::file;
+use meshtf_train::job::{FedPlaceholder, TrainingGraph, job};
+use meshtf_train::{Initializer, VariableSpec, add_variable};
 
 use crate::exchange::exchange;
 use crate::peer::{Peer, home};
@@ -215,8 +211,8 @@ impl Training {
         let assigns: Vec<String> = job.variables.iter().map(|variable| format!("{}/assign", variable.name)).collect();
         let assigns: Vec<&str> =
             assigns.iter().filter(|name| job.graph.find(name).is_some()).map(String::as_str).collect();
-        session.run(&[], &[], &assigns).await.expect("first values");
-        session.run(&[], &[], &[&job.init]).await.expect("what the optimizer keeps");
+        session.run().targets(&assigns).await.expect("first values");
+        session.run().target(&job.init).await.expect("what the optimizer keeps");
         let training = Training { session, job, batch: 2 * BATCH / workers };
         training.step_seconds().await;
         training
@@ -231,11 +227,10 @@ impl Training {
             let y = (0..examples).map(|i| (i % classes) as i32).collect();
             let (x, y) = (Tensor::from_vec([STEPS, self.batch, inputs], x), Tensor::from_vec([STEPS, self.batch], y));
             let feeds = [(queue.feeds[0].as_str(), x), (queue.feeds[1].as_str(), y)];
-            self.session.run(&feeds, &[], &[&queue.enqueue]).await.expect("batches");
+            self.session.run().feeds(&feeds).target(&queue.enqueue).await.expect("batches");
         }
         let start = Instant::now();
-        let count = Steps { count: STEPS as u64, every: 0 };
-        self.session.run_steps(&[], &[], &[&self.job.steps[0].run], count, |_, _| {}).await.expect("steps");
+        self.session.run().target(&self.job.steps[0].run).steps(STEPS as u64).await.expect("steps");
         start.elapsed().as_secs_f64() / STEPS as f64
     }
 }
@@ -248,7 +243,7 @@ fn model(workers: usize) -> TrainingGraph {
     let labels = g.placeholder("y", DType::I32, [None]).expect("a placeholder");
     for (i, pair) in LAYERS.windows(2).enumerate() {
         let mut variable = |name: String, shape: &[usize], first: Initializer| {
-            train::add_variable(&mut g, &VariableSpec::new(&name, shape, first)).expect("a variable").value
+            add_variable(&mut g, &VariableSpec::new(&name, shape, first)).expect("a variable").value
         };
         let (w, b) = (
             variable(format!("w{i}"), &[pair[0], pair[1]], Initializer::GlorotUniform),

@@ -4,9 +4,9 @@
 //! The graphs are TensorFlow 2.21's exports, including gradients; for more than two workers, the first worker's part is
 //! repeated.
 
-use meshtf::device::Task;
-use meshtf::graph::{self, Attr, Graph, NodeDef};
-use meshtf::tensor::Tensor;
+use meshtf::Task;
+use meshtf_graph::{Attr, Graph, NodeDef, read};
+use meshtf_tensor::Tensor;
 
 /// Rows of a batch, over all workers.
 pub const BATCH: usize = 100;
@@ -150,7 +150,7 @@ fn column(values: &[f32]) -> Tensor {
 }
 
 fn nodes(graph: &[u8]) -> Vec<NodeDef> {
-    graph::read(graph).expect("a GraphDef of TensorFlow's").nodes
+    read(graph).expect("a GraphDef of TensorFlow's").nodes
 }
 
 /// The graph for two workers, with a copy of the first worker's part for each of `towers`: the i-th for worker i.

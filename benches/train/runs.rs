@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshtf::BackendChoice;
-use meshtf::node::Node;
-use meshtf::protocol::SessionOptions;
-use meshtf::{LocalCluster, Session, Steps};
+use meshtf::{BackendChoice, Client, LocalCluster, Node, Session, SessionOptions};
 
 use crate::measure::{cpu_seconds, resident_mb};
 use crate::peer::{Peer, cluster};
@@ -47,12 +44,12 @@ impl Up {
 }
 
 async fn initialise(session: &Session, program: &Program) {
-    session.run(&program.initial(), &[], &["init"]).await.expect("the variables are initialised");
+    session.run().feeds(&program.initial()).target("init").await.expect("the variables are initialised");
 }
 
 async fn loss(session: &Session, program: &Program) -> f32 {
     let batch = Batch::next(&mut Numbers::new(7));
-    let fetched = session.run(&program.evaluation(&batch), &[program.loss], &[]).await.expect("a loss");
+    let fetched = session.run().feeds(&program.evaluation(&batch)).fetch(program.loss).await.expect("a loss");
     fetched[0].item().expect("a float32")
 }
 
@@ -62,7 +59,7 @@ async fn train(session: &Session, program: &Program) -> (f32, f32) {
     let mut numbers = Numbers::new(3);
     for _ in 0..COMPARED_STEPS {
         let batch = Batch::next(&mut numbers);
-        session.run(&program.feeds(&batch), &[], &[program.train]).await.expect("a step");
+        session.run().feeds(&program.feeds(&batch)).target(program.train).await.expect("a step");
     }
     (before, loss(session, program).await)
 }
@@ -91,7 +88,7 @@ pub async fn speed(report: &mut Report, program: &Program, single_loss: f32, rec
         let mut steps = 0;
         while start.elapsed() < ROUND {
             let batch = Batch::next(&mut numbers);
-            up.session.run(&program.feeds(&batch), &[], &[program.train]).await.expect("a step");
+            up.session.run().feeds(&program.feeds(&batch)).target(program.train).await.expect("a step");
             steps += 1;
         }
         one_by_one.take(f64::from(steps), start.elapsed().as_secs_f64(), up.cpu() - cpu);
@@ -99,8 +96,7 @@ pub async fn speed(report: &mut Report, program: &Program, single_loss: f32, rec
         let feeds = program.feeds(&Batch::next(&mut numbers));
         let count = (one_by_one.rate * ROUND.as_secs_f64()) as u64;
         let (start, cpu) = (Instant::now(), up.cpu());
-        let steps = Steps { count, every: 0 };
-        up.session.run_steps(&feeds, &[], &[program.train], steps, |_, _| {}).await.expect("steps");
+        up.session.run().feeds(&feeds).target(program.train).steps(count).await.expect("steps");
         ahead.take(count as f64, start.elapsed().as_secs_f64(), up.cpu() - cpu);
     }
     let title = match program.title.strip_prefix("data ") {
@@ -142,8 +138,7 @@ pub async fn memory(report: &mut Report, program: &Program) {
     let resident = || ids.iter().map(|&id| format!("{:.1}", resident_mb(id))).collect::<Vec<_>>().join(", ");
     let mut after = Vec::new();
     for steps in [1_000, 9_000] {
-        let steps = Steps { count: steps, every: 0 };
-        up.session.run_steps(&feeds, &[], &[program.train], steps, |_, _| {}).await.expect("steps");
+        up.session.run().feeds(&feeds).target(program.train).steps(steps).each(0, |_, _| {}).await.expect("steps");
         after.push(resident());
     }
     report.row(

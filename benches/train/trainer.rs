@@ -3,16 +3,14 @@
 
 use std::time::Instant;
 
-use meshtf::Steps;
-use meshtf::data::Examples;
-use meshtf::device::Task;
-use meshtf::graph::Attrs;
-use meshtf::model::{Model, Value};
-use meshtf::protocol::SessionOptions;
-use meshtf::tensor::{DType, Tensor};
-use meshtf::train::file::Sections;
-use meshtf::train::{Optimizer, Training};
-use meshtf::trainer::{Options, Trainer};
+use meshtf::train::Examples;
+use meshtf::train::{Options, Trainer};
+use meshtf::{Client, SessionOptions, Task};
+use meshtf_graph::Attrs;
+use meshtf_tensor::{DType, Tensor};
+use meshtf_train::file::Sections;
+use meshtf_train::model::{Model, Value};
+use meshtf_train::{Optimizer, Training};
 
 use crate::peer::cluster;
 use crate::program::{BATCH, Batch, Numbers, Program};
@@ -30,8 +28,7 @@ pub async fn speed(report: &mut Report) {
     let feeds = program.feeds(&Batch::next(&mut Numbers::new(5)));
     let run = async |count: u64| {
         let start = Instant::now();
-        let steps = Steps { count, every: 0 };
-        by_hand.session.run_steps(&feeds, &[], &[program.train], steps, |_, _| {}).await.expect("steps");
+        by_hand.session.run().feeds(&feeds).target(program.train).steps(count).await.expect("steps");
         count as f64 / start.elapsed().as_secs_f64()
     };
     let count = (run(1000).await * ROUND.as_secs_f64()) as u64;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::Client;
 use meshtf_tensor::device::Task;
 use serde_json::json;
 

@@ -71,7 +71,7 @@ impl Checks {
         }
         let nodes: Vec<&str> = self.0.iter().map(|check| check.node.as_str()).collect();
         let mut missing = Vec::new();
-        for (check, answer) in self.0.iter().zip(session.run(&[], &nodes, &[]).await?) {
+        for (check, answer) in self.0.iter().zip(session.run().fetches(&nodes).await?.values) {
             if !answer.item::<bool>()? {
                 missing.push(check);
             }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Client;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use tokio::signal::unix::SignalKind;

@@ -7,6 +7,7 @@ mod totals;
 use std::collections::BTreeMap;
 
 use self::totals::{Total, totals};
+use crate::Client;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::plan::{Plan, Why};
 use meshtf_tensor::device::{DeviceName, Task};
@@ -73,7 +74,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
         args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None)).await?
     };
     let graph = job.graph_as_fed();
-    let plan = reached.explain(&graph, job.signature(), options).await;
+    let plan = reached.explain(&graph, None, job.signature(), options).await;
     let plan = plan.map_err(|failure| {
         let trouble = reached.explain_trouble(failure.into());
         if args.local { trouble.without_mesh() } else { trouble }

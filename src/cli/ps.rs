@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use crate::Client;
 use meshtf_tensor::device::{DeviceName, Task};
 use serde_json::json;
 

@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
-use meshtf_graph::Graph;
-use meshtf_graph::plan::{Plan, Signature};
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 
 use super::paint::{Paint, mention};
 use super::{Outcome, Trouble, diagnosis};
+use crate::LocalCluster;
+use crate::client::{Reach, Route};
 use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home};
 use crate::node::{ClusterSpec, DEFAULT_MESH, Node, NodeConfig, NodeError};
-use crate::protocol::SessionOptions;
-use crate::protocol::status::NodeStatus;
-use crate::{LocalCluster, Session};
+use crate::protocol::Cluster;
 
 /// How long a command waits for the first node to be found, and for the nodes that are up to meet.
 const SEARCH_LIMIT: Duration = Duration::from_secs(8);
@@ -80,6 +79,22 @@ pub(super) enum Reached {
     Local { cluster: LocalCluster, master: Task },
 }
 
+impl Reach for Reached {
+    fn live(&self) -> Arc<Cluster> {
+        match self {
+            Reached::Mesh { node, .. } => node.live(),
+            Reached::Local { cluster, .. } => cluster.live(),
+        }
+    }
+
+    fn reach(&self, target: Option<&Task>) -> Result<Route, Failure> {
+        match self {
+            Reached::Mesh { node, master } => node.reach(target.or(master.as_ref())),
+            Reached::Local { cluster, master } => cluster.reach(target.or(Some(master))),
+        }
+    }
+}
+
 impl Reached {
     /// A cluster in this process of the `tasks`, or of /job:localhost/task:0 if there are none. The master is
     /// `target`, or the first.
@@ -100,33 +115,11 @@ impl Reached {
         Ok(Reached::Local { cluster: LocalCluster::start_with_data(&tasks, backend, data)?, master })
     }
 
-    pub async fn session(&self, graph: Graph, options: SessionOptions) -> Result<Session, Failure> {
-        match self {
-            Reached::Mesh { node, master } => node.session(graph, master.as_ref(), options).await,
-            Reached::Local { cluster, master } => cluster.session(graph, master, options).await,
-        }
-    }
-
-    pub async fn explain(&self, graph: &Graph, signature: Signature, options: SessionOptions) -> Result<Plan, Failure> {
-        match self {
-            Reached::Mesh { node, master } => node.explain(graph, master.as_ref(), signature, options).await,
-            Reached::Local { cluster, master } => cluster.explain(graph, master, signature, options).await,
-        }
-    }
-
     /// The failure with its reasons: if a task is down, the peers that were seen and not met, and why.
     pub fn explain_trouble(&self, trouble: Trouble) -> Trouble {
         match self {
             Reached::Mesh { node, .. } => trouble.with_reasons(|| concluded(node)),
             Reached::Local { .. } => trouble,
-        }
-    }
-
-    /// The status of the node of a task, or of the master.
-    pub async fn status(&self, task: Option<&Task>) -> Result<NodeStatus, Failure> {
-        match self {
-            Reached::Mesh { node, master } => node.status(task.or(master.as_ref())).await,
-            Reached::Local { cluster, master } => cluster.status(task.unwrap_or(master)).await,
         }
     }
 

@@ -1,5 +1,6 @@
 //! `meshtf status`: the status of nodes.
 
+use crate::Client;
 use meshtf_tensor::PartialShape;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Bytes;

@@ -21,7 +21,7 @@ use super::{Exit, Outcome, Trouble, output, trace};
 use crate::protocol::SessionOptions;
 use crate::protocol::look::Fetched;
 use crate::trainer::weights::Weights;
-use crate::{RunOutput, Session, StepEvent, Steps};
+use crate::{Client, RunOutput, Session, StepEvent};
 
 /// Run a graph on the nodes that are up
 ///
@@ -139,7 +139,7 @@ impl StepArgs {
         };
         let looks = job.runs_init && !self.init && weights.is_none();
         let (graph, checks) = Checks::add(graph, if looks { &job.init } else { &[] });
-        let session = reached.session(graph, options).await?;
+        let session = reached.session(graph, None, options).await?;
         let began = Instant::now();
         let outcome = self.run_in(&session, job, &checks, weights.as_ref()).await;
         // A failed session is closed nevertheless; its loss has been reported.
@@ -167,7 +167,7 @@ impl StepArgs {
             weights.set(session).await?;
         } else if self.init || job.runs_init {
             match checks.due(session).await? {
-                Due::Run => drop(session.run(&job.feeds(), &[], &job.init()).await?),
+                Due::Run => drop(session.run().feeds(&job.feeds()).targets(&job.init()).await?),
                 Due::Skip if self.quiet => {}
                 Due::Skip => eprintln!("the variables are initialized, so init is skipped; --init starts over"),
             }
@@ -178,12 +178,13 @@ impl StepArgs {
         if before > 0 {
             let last = self.run_steps(session, job, before).await?;
             if self.trace.is_some() && self.every > 0 && before.is_multiple_of(self.every) {
-                self.show_step(before, job, &last.fetches)?;
+                self.show_step(before, job, &last.values)?;
             }
             ran = Some(last);
         }
         if let Some(file) = &self.trace {
-            let traced = session.trace(&job.feeds(), &job.fetches(), &job.targets()).await?;
+            let traced =
+                session.run().feeds(&job.feeds()).fetches(&job.fetches()).targets(&job.targets()).traced().await?;
             let report = trace::write(file, 1, &traced.traces)?;
             if !self.quiet {
                 eprintln!("{report}\n");
@@ -199,9 +200,13 @@ impl StepArgs {
     async fn run_steps(&self, session: &Session, job: &StepRequest, count: u64) -> Result<RunOutput, Trouble> {
         let progress = self.progress();
         let mut trouble = None;
-        let steps = Steps { count, every: self.every };
         let ran = session
-            .watch_steps(&job.feeds(), &job.fetches(), &job.targets(), steps, |event| match event {
+            .run()
+            .feeds(&job.feeds())
+            .fetches(&job.fetches())
+            .targets(&job.targets())
+            .steps(count)
+            .watch(self.every, |event| match event {
                 StepEvent::Progress { steps, fetched } => {
                     progress.set_position(steps);
                     progress.set_message(numbers(&fetched));
@@ -222,7 +227,7 @@ impl StepArgs {
     /// Prints or writes the fetches of the last step.
     fn show(&self, job: &StepRequest, ran: &RunOutput) -> Result<(), Trouble> {
         let files = match &self.out {
-            Some(folder) => output::save(folder, &job.fetches, &ran.fetches)?,
+            Some(folder) => output::save(folder, &job.fetches, &ran.values)?,
             None => Vec::new(),
         };
         let files = job.fetches.iter().zip(files.iter().map(|file| file.display().to_string()));
@@ -230,7 +235,7 @@ impl StepArgs {
             let devices: Vec<String> = ran.summary.devices.iter().map(|part| part.device.to_string()).collect();
             let mut answer = json!({ "step": self.steps, "devices": devices });
             match &self.out {
-                None => answer["values"] = output::values_json(&job.fetches, &ran.fetches),
+                None => answer["values"] = output::values_json(&job.fetches, &ran.values),
                 Some(_) => {
                     answer["files"] =
                         files.map(|(fetch, file)| (fetch.clone(), file.into())).collect::<Map<_, _>>().into()
@@ -244,7 +249,7 @@ impl StepArgs {
             }
             return Ok(());
         }
-        match &ran.fetches[..] {
+        match &ran.values[..] {
             [] => Ok(()),
             values if self.every > 0 => self.show_step(self.steps, job, values),
             values => output::line(&output::values_text(&job.fetches, values)),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::reach::MeshArgs;
 use super::{Exit, Outcome, Trouble, output};
+use crate::Client;
 use crate::mesh::{Multiaddr, Ticket, is_loopback, parse_address};
 use crate::node::{Node, NodeError};
 

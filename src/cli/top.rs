@@ -18,6 +18,7 @@ use super::diagnosis::conclude;
 use super::reach::{Deadline, MeshArgs, seconds};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble};
+use crate::Client;
 use crate::node::Node;
 use crate::protocol::look::SessionLook;
 

@@ -13,6 +13,7 @@ use self::curves::{Curve, Curves};
 use self::log::Log;
 use self::progress::{Plan, Progress};
 use self::summary::Usage;
+use crate::Client;
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::Graph;
@@ -189,7 +190,7 @@ async fn once(args: Args) -> Outcome {
         None => reach(&command.args, command.trainer.tasks()).await?,
     };
     let outcome = async {
-        let session = reached.session(command.trainer.graph().clone(), SessionOptions::default()).await?;
+        let session = reached.session(command.trainer.graph().clone(), None, SessionOptions::default()).await?;
         let outcome = command.run(&session, &reached).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
@@ -212,7 +213,7 @@ async fn reach(args: &Args, tasks: Vec<Task>) -> Result<Reached, Trouble> {
 }
 
 async fn ask(reached: &Reached, lookup: &Lookup) -> Result<Found, Trouble> {
-    let session = reached.session(lookup.graph().clone(), SessionOptions::default()).await?;
+    let session = reached.session(lookup.graph().clone(), None, SessionOptions::default()).await?;
     let found = lookup.ask(&session).await;
     let _ = session.close().await;
     Ok(found?)

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::Client;
 use clap::Subcommand;
 use meshtf_exec::container_named;
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::Client;
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::{Graph, Output};
@@ -137,7 +138,7 @@ async fn compare(case: &Case, reached: &Reached, prefers_gpu: bool) -> Verdict {
         isolated: true,
         ..SessionOptions::default()
     };
-    let session = reached.session(case.graph.clone(), options).await;
+    let session = reached.session(case.graph.clone(), None, options).await;
     match replay(case, session).await {
         Ok(steps) => Verdict::Same(steps),
         Err(difference) => Verdict::Differs(difference.to_string()),

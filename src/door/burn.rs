@@ -33,6 +33,7 @@ use self::message::TaskResponse;
 use self::process::Process;
 use self::program::SessionNo;
 use self::run::Running;
+use crate::Client as _;
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::lock::lock;
 use tokio::sync::mpsc;

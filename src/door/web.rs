@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use self::looks::Looks;
 use self::recent::Recent;
+use crate::Client;
 use meshtf_tensor::failure;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -16,14 +16,14 @@ use meshtf_tensor::ids::StepId;
 
 use crate::events::Events;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
-use crate::runtime::client::Client;
 use crate::runtime::inspect::Inspector;
 use crate::runtime::master::{Master, MasterLimits};
+use crate::runtime::requests::Requests;
 use crate::runtime::router::Router;
 use crate::runtime::worker::Worker;
 
 pub(crate) struct Host {
-    pub client: Arc<Client>,
+    pub client: Arc<Requests>,
     pub events: Arc<Events>,
     task: Option<Task>,
     router: Arc<dyn Router>,
@@ -63,7 +63,7 @@ impl Host {
         Host {
             task: task.cloned(),
             router: Arc::clone(router),
-            client: Client::new(Arc::clone(router)),
+            client: Requests::new(Arc::clone(router)),
             worker,
             master,
             inspector,

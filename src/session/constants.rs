@@ -86,6 +86,7 @@ pub fn put_back_elements(plan: &mut Plan, graph: &Graph) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Client;
     use crate::LocalCluster;
     use crate::protocol::SessionOptions;
     use meshtf_engine::adapters::BackendChoice;

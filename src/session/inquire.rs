@@ -12,10 +12,10 @@ use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::look::SessionLook;
 use crate::protocol::status::{NodeStatus, ResourceStatus};
 use crate::protocol::{Peer, Reply};
-use crate::runtime::client::Client;
+use crate::runtime::requests::Requests;
 
 async fn ask(
-    client: &Arc<Client>,
+    client: &Arc<Requests>,
     node: &Peer,
     inquiry: Inquiry,
     tensors: Vec<Tensor>,
@@ -31,7 +31,7 @@ fn other(answer: &Answer) -> Failure {
 }
 
 /// The status of a node.
-pub(crate) async fn status(client: &Arc<Client>, node: &Peer) -> Result<NodeStatus> {
+pub(crate) async fn status(client: &Arc<Requests>, node: &Peer) -> Result<NodeStatus> {
     match ask(client, node, Inquiry::Status, Vec::new()).await? {
         (Answer::Status(status), _) => Ok(*status),
         (answer, _) => Err(other(&answer)),
@@ -40,7 +40,7 @@ pub(crate) async fn status(client: &Arc<Client>, node: &Peer) -> Result<NodeStat
 
 /// The state of one of a node's sessions, without the plan and the traced step that the client has already.
 pub(crate) async fn look(
-    client: &Arc<Client>,
+    client: &Arc<Requests>,
     node: &Peer,
     session: SessionId,
     plan: Option<u32>,
@@ -53,7 +53,7 @@ pub(crate) async fn look(
 }
 
 /// All resources of a node.
-pub(crate) async fn resources(client: &Arc<Client>, node: &Peer) -> Result<Vec<ResourceStatus>> {
+pub(crate) async fn resources(client: &Arc<Requests>, node: &Peer) -> Result<Vec<ResourceStatus>> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
         match ask(client, node, Inquiry::Resources { after }, Vec::new()).await? {
@@ -70,7 +70,7 @@ pub(crate) async fn resources(client: &Arc<Client>, node: &Peer) -> Result<Vec<R
 }
 
 /// The next events of a node after the event of that number.
-pub(crate) async fn events(client: &Arc<Client>, node: &Peer, after: u64, steps: bool) -> Result<Vec<Noted>> {
+pub(crate) async fn events(client: &Arc<Requests>, node: &Peer, after: u64, steps: bool) -> Result<Vec<Noted>> {
     match ask(client, node, Inquiry::Events { after, steps }, Vec::new()).await? {
         (Answer::Events { events }, _) => Ok(events),
         (answer, _) => Err(other(&answer)),
@@ -78,7 +78,11 @@ pub(crate) async fn events(client: &Arc<Client>, node: &Peer, after: u64, steps:
 }
 
 /// The value of a variable, and its version.
-pub(crate) async fn read_variable(client: &Arc<Client>, node: &Peer, variable: VariableName) -> Result<(Tensor, u64)> {
+pub(crate) async fn read_variable(
+    client: &Arc<Requests>,
+    node: &Peer,
+    variable: VariableName,
+) -> Result<(Tensor, u64)> {
     let (answer, tensors) = ask(client, node, Inquiry::ReadVariable(variable), Vec::new()).await?;
     match (answer, tensors.into_iter().next()) {
         (Answer::Variable { version }, Some(value)) => Ok((value, version)),
@@ -88,7 +92,7 @@ pub(crate) async fn read_variable(client: &Arc<Client>, node: &Peer, variable: V
 
 /// Sets a variable, if it has the `expected` version; returns its new version.
 pub(crate) async fn write_variable(
-    client: &Arc<Client>,
+    client: &Arc<Requests>,
     node: &Peer,
     variable: VariableName,
     value: Tensor,
@@ -103,12 +107,13 @@ pub(crate) async fn write_variable(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Client;
     use crate::LocalCluster;
     use crate::protocol::SessionOptions;
     use crate::protocol::event::Event;
     use crate::protocol::inquiry::MAX_EVENTS;
     use crate::protocol::status::Listed;
-    use crate::session::{Session, Steps};
+    use crate::session::Session;
     use meshtf_engine::adapters::BackendChoice;
     use meshtf_graph::{Graph, read};
     use meshtf_tensor::device::{DeviceKind, Task};
@@ -158,11 +163,10 @@ mod tests {
         assert!(idle.window_ms >= 250 && idle.window_ms < 60_000, "{}", idle.window_ms);
 
         let session = session(&cluster, SessionOptions::default()).await;
-        session.run(&[], &[], &["init"]).await.unwrap();
-        let steps = Steps { count: 25, every: 0 };
-        session.run_steps(&[], &[], &["count"], steps, |_, _| {}).await.unwrap();
+        session.run().target("init").await.unwrap();
+        session.run().target("count").steps(25).await.unwrap();
         for _ in 0..3 {
-            session.run(&[], &[], &["put"]).await.unwrap();
+            session.run().target("put").await.unwrap();
         }
         let status = cluster.status(&task()).await.unwrap();
 
@@ -205,8 +209,8 @@ mod tests {
     async fn a_variable_is_read_and_set_by_name_and_version() {
         let cluster = cluster();
         let session = session(&cluster, SessionOptions::default()).await;
-        session.run(&[], &[], &["init"]).await.unwrap();
-        session.run(&[], &[], &["count"]).await.unwrap();
+        session.run().target("init").await.unwrap();
+        session.run().target("count").await.unwrap();
         let task = task();
         assert_eq!(cluster.read_variable(&task, named("n")).await.unwrap(), (Tensor::scalar(1i64), 2));
         let set = |value: Tensor, expected| cluster.write_variable(&task, named("n"), value, expected);
@@ -215,7 +219,7 @@ mod tests {
         let late = set(Tensor::scalar(50i64), Some(2)).await.unwrap_err();
         assert_eq!(late.code, Code::Aborted);
         assert!(late.message.contains("version 3"), "{late}");
-        session.run(&[], &[], &["count"]).await.unwrap();
+        session.run().target("count").await.unwrap();
         assert_eq!(cluster.read_variable(&task, named("n")).await.unwrap(), (Tensor::scalar(41i64), 4));
         assert_eq!(set(Tensor::scalar(7i64), None).await.unwrap(), 5);
         // A value that it cannot hold changes nothing.
@@ -231,7 +235,7 @@ mod tests {
             code(VariableName { device: Some((DeviceKind::Cpu, 7)), ..named("n") }).await,
             Code::InvalidArgument
         );
-        session.run(&[], &[], &["put"]).await.unwrap();
+        session.run().target("put").await.unwrap();
         assert_eq!(code(named("q")).await, Code::InvalidArgument);
     }
 
@@ -240,7 +244,7 @@ mod tests {
         let cluster = cluster();
         let options = SessionOptions { isolated: true, ..SessionOptions::default() };
         let session = session(&cluster, options).await;
-        session.run(&[], &[], &["init"]).await.unwrap();
+        session.run().target("init").await.unwrap();
         let task = task();
         let listed = cluster.resources(&task).await.unwrap();
         assert!(find(&listed, "n").is_isolated && listed.len() == 2);
@@ -267,7 +271,7 @@ mod tests {
         let cluster = cluster();
         let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
         let session = cluster.session(graph, &task(), SessionOptions::default()).await.unwrap();
-        session.run(&[], &[], &["all"]).await.unwrap();
+        session.run().target("all").await.unwrap();
         let mut names: Vec<String> =
             cluster.resources(&task()).await.unwrap().into_iter().map(|resource| resource.name).collect();
         assert!(names.is_sorted());
@@ -283,10 +287,10 @@ mod tests {
     async fn who_asks_for_steps_hears_of_those_that_run_from_then_on() {
         let cluster = cluster();
         let session = session(&cluster, SessionOptions::default()).await;
-        session.run(&[], &[], &["init"]).await.unwrap();
+        session.run().target("init").await.unwrap();
         let opened = cluster.events_of(&task(), 0, true).await.unwrap();
         assert_eq!(opened.iter().map(|noted| noted.event.name()).collect::<Vec<_>>(), ["session_opened"]);
-        session.run(&[], &[], &["count"]).await.unwrap();
+        session.run().target("count").await.unwrap();
         let after = opened[0].number;
         let events = cluster.events_of(&task(), after, true).await.unwrap();
         let names: Vec<_> = events.iter().map(|noted| noted.event.name()).collect();
@@ -299,8 +303,8 @@ mod tests {
         let cluster = cluster();
         let mut follower = cluster.events(&task()).unwrap();
         let session = session(&cluster, SessionOptions::default()).await;
-        session.run(&[], &[], &["init"]).await.unwrap();
-        session.run_steps(&[], &[], &["count"], Steps { count: 100, every: 0 }, |_, _| {}).await.unwrap();
+        session.run().target("init").await.unwrap();
+        session.run().target("count").steps(100).await.unwrap();
         session.close().await.unwrap();
         let (mut names, mut begun, mut done) = (Vec::new(), 0, 0);
         while names.last() != Some(&"session_ended") {
@@ -333,7 +337,7 @@ mod tests {
         };
         assert_eq!(names(0).await, []);
         let session = session(&cluster, SessionOptions::default()).await;
-        session.run(&[], &[], &["init"]).await.unwrap();
+        session.run().target("init").await.unwrap();
         assert_eq!(names(0).await, [(1, "session_opened")]);
         session.close().await.unwrap();
         assert_eq!(names(0).await, [(1, "session_opened"), (2, "session_ended")]);

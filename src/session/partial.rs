@@ -13,11 +13,11 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::{MAX_PREPARED_AGAIN, Session, prepare};
 use crate::protocol::{Peer, Reply, Request};
-use crate::runtime::client::{Client, StepEvent};
+use crate::runtime::requests::{Requests, StepEvent};
 
 /// A step under way. Dropping it cancels the part that has not run.
 pub(crate) struct PartialRun {
-    client: Arc<Client>,
+    client: Arc<Requests>,
     master: Peer,
     session: SessionId,
     signature: Signature,
@@ -178,7 +178,12 @@ impl Drop for PartialRun {
 
 impl Progress {
     /// Has the plan prepared and the step begun.
-    async fn begin(client: &Arc<Client>, master: &Peer, session: SessionId, signature: &Signature) -> Result<Progress> {
+    async fn begin(
+        client: &Arc<Requests>,
+        master: &Peer,
+        session: SessionId,
+        signature: &Signature,
+    ) -> Result<Progress> {
         let plan = prepare(client, master, session, signature).await?.number;
         let (sender, events) = mpsc::channel(signature.fetches.len().max(1));
         let request = Request::Run { session, plan, steps: 1, every: 0, watched: false };
@@ -243,6 +248,7 @@ fn place(names: &[String], name: &str, what: &str) -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use crate::Client;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -294,7 +300,7 @@ mod tests {
 
     /// Simulates a master that drops plans before they run.
     struct Forgetful {
-        client: OnceLock<Arc<Client>>,
+        client: OnceLock<Arc<Requests>>,
         /// How many more runs find their plan dropped.
         gone: AtomicUsize,
         prepared: AtomicUsize,
@@ -355,7 +361,7 @@ mod tests {
                 prepared: AtomicUsize::new(0),
                 run: std::sync::Mutex::default(),
             });
-            let client = Client::new(master.clone());
+            let client = Requests::new(master.clone());
             let _first = master.client.set(Arc::clone(&client));
             let graph = GraphBuilder::new().finish().unwrap();
             let session = Session::open(client, Peer::new("master"), &graph, SessionOptions::default()).await.unwrap();
@@ -376,8 +382,8 @@ mod tests {
         let cluster = LocalCluster::start(&tasks, BackendChoice::Flex).unwrap();
         let session = session(&cluster, &tasks[0]).await;
         let feeds = [("a", Tensor::scalar(1f32)), ("b", Tensor::scalar(2f32)), ("c", Tensor::scalar(4f32))];
-        let ran = session.trace(&feeds, &["product"], &[]).await.unwrap();
-        assert_eq!(ran.fetches, [Tensor::scalar(12f32)]);
+        let ran = session.run().feeds(&feeds).fetch("product").traced().await.unwrap();
+        assert_eq!(ran.values, [Tensor::scalar(12f32)]);
         let mut ops: Vec<(u32, &str)> = Vec::new();
         for trace in &ran.traces {
             let nodes = trace.nodes.iter().filter(|node| !node.op.starts_with('_'));
@@ -385,6 +391,6 @@ mod tests {
         }
         ops.sort_unstable();
         assert_eq!(ops, [(0, "product"), (1, "sum")]);
-        assert!(session.run(&feeds, &["product"], &[]).await.is_ok());
+        assert!(session.run().feeds(&feeds).fetch("product").await.is_ok());
     }
 }

@@ -160,7 +160,8 @@ impl Trainer {
             let constants = &self.constants.evaluations;
             let is_own = |(name, _): &(&str, Tensor)| constants.iter().all(|(constant, _)| constant != name);
             let examples = held_out.names().zip(tensors).filter(is_own);
-            let values = session.run(&examples.chain(feeds(constants)).collect::<Vec<_>>(), &fetches, &[]).await?;
+            let fed: Vec<_> = examples.chain(feeds(constants)).collect();
+            let values = session.run().feeds(&fed).fetches(&fetches).await?.values;
             for (sum, value) in sums.iter_mut().zip(&values) {
                 *sum += number(value)? * count as f64;
             }

@@ -30,8 +30,8 @@ impl Trainer {
     /// Drops the batches that a killed training left behind.
     pub(super) async fn drain(&self, session: &Session) -> Result<(), Error> {
         for Drain { size, drop } in &self.job.drains {
-            if session.run(&[], &[size], &[]).await?[0].to_i64()? > 0 {
-                session.run(&[], &[], &[drop]).await?;
+            if session.run().fetch(size).await?[0].to_i64()? > 0 {
+                session.run().target(drop).await?;
             }
         }
         Ok(())
@@ -87,7 +87,7 @@ impl Trainer {
                 feeds.extend(queue.feeds.iter().map(String::as_str).zip(tensors));
                 targets.push(queue.enqueue.as_str());
             }
-            session.run(&feeds, &[], &targets).await?;
+            session.run().feeds(&feeds).targets(&targets).await?;
             step += count;
             fed.store(step, Ordering::Relaxed);
         }
@@ -111,7 +111,7 @@ impl Trainer {
             places.resize(count.next_multiple_of(rows), places.last().copied().unwrap_or(0));
             let batches = [places.len() / rows, rows];
             let feeds = [(held.feed.as_str(), Tensor::from_vec(batches, places))];
-            let found = session.run(&feeds, &[&held.taken], &[]).await?.remove(0);
+            let found = session.run().feeds(&feeds).fetch(&held.taken).await?.values.remove(0);
             let example = found.dims()[2..].to_vec();
             let found = found.reshaped([&[batches[0] * rows][..], &example].concat())?;
             *tensor = Examples::new(vec![(String::new(), found)])?

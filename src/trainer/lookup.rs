@@ -89,7 +89,7 @@ impl Lookup {
             for Asked { device, start, length } in asked {
                 let whose = if device.is_empty() { "the worker" } else { device.as_str() };
                 let at = |why: &dyn std::fmt::Display| Error::input(format!("{file} on {whose}: {why}"));
-                let values = session.run(&[], &[start, length], &[]).await.map_err(|failure| match failure.node {
+                let values = session.run().fetch(start).fetch(length).await.map_err(|failure| match failure.node {
                     Some(_) => {
                         at(&format!("{}; it is looked for below the folder of `meshtf node --data`", failure.message))
                     }

@@ -85,7 +85,7 @@ impl Trainer {
         }
         let checks = &numerics.steps[worker];
         let fetches: Vec<&str> = checks.iter().map(|check| check.is_finite.as_str()).collect();
-        let flags = session.run(&feeds, &fetches, &[]).await?;
+        let flags = session.run().feeds(&feeds).fetches(&fetches).await?.values;
         let mut first = None;
         for (check, flag) in checks.iter().zip(flags) {
             if !flag.item::<bool>()? {

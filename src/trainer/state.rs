@@ -44,20 +44,20 @@ impl Trainer {
                 let feeds: Vec<(&str, Tensor)> =
                     group.iter().map(|&i| (self.job.restores[i].0.as_str(), values[i].clone())).collect();
                 let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
-                session.run(&feeds, &[], &targets).await?;
+                session.run().feeds(&feeds).targets(&targets).await?;
             }
             observer.noted(&format!("continuing after step {} from {}", saved.step, saved.file.display()))?;
             return Ok(saved.step);
         }
         let init: Vec<&str> = self.sections.init.iter().map(String::as_str).collect();
         if !init.is_empty() {
-            session.run(&[], &[], &init).await?;
+            session.run().targets(&init).await?;
         }
         // The slots of the optimizer may begin with the values of variables.
         if let Some(weights) = &self.weights {
             weights.set(session).await?;
         }
-        session.run(&[], &[], &[&self.job.init]).await?;
+        session.run().target(&self.job.init).await?;
         Ok(0)
     }
 
@@ -66,7 +66,7 @@ impl Trainer {
         let counts = |variable: &&Variable| variable.name == GLOBAL_STEP;
         let Some(variable) = self.job.variables.iter().find(counts) else { return Ok(0) };
         let name = self.job.graph.tensor_name(variable.value);
-        Ok(u64::try_from(session.run(&[], &[&name], &[]).await?[0].to_i64()?).unwrap_or(0))
+        Ok(u64::try_from(session.run().fetch(&name).await?[0].to_i64()?).unwrap_or(0))
     }
 
     /// Waits until this many updates have been made.
@@ -137,7 +137,7 @@ impl Trainer {
             let names: Vec<String> =
                 variables.iter().map(|variable| self.job.graph.tensor_name(variable.value)).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let values = if names.is_empty() { Vec::new() } else { session.run(&[], &names, &[]).await? };
+            let values = if names.is_empty() { Vec::new() } else { session.run().fetches(&names).await?.values };
             tensors.extend(variables.iter().map(|variable| variable.name.clone()).zip(values));
         }
         Ok(tensors)

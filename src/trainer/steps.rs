@@ -10,7 +10,6 @@ use super::evaluated::number;
 use super::tracing::Traces;
 use super::{Error, Every, How, Observer, Trainer};
 use crate::Session;
-use crate::Steps;
 
 /// How long steps run between checks of `stop`.
 const SEGMENT: Duration = Duration::from_millis(500);
@@ -19,9 +18,9 @@ impl Trainer {
     /// Runs the workers for which updates do not wait. Their runs are dropped with this future, at the latest at the end of the
     /// steps.
     pub(super) async fn beside(&self, session: &Session, start: u64) -> Result<(), Error> {
-        let (feeds, steps) = (self.beside_batches(), Steps { count: self.steps - start, every: 0 });
+        let feeds = self.beside_batches();
         let workers = self.job.beside.iter().map(async |run| {
-            let ran = session.run_steps(&feeds, &[], &[run], steps, |_, _| {}).await;
+            let ran = session.run().feeds(&feeds).target(run).steps(self.steps - start).await;
             match ran {
                 Ok(_) => Ok(()),
                 Err(failure) => Err(self.explained(session, failure, 0, |own| start + own).await),
@@ -146,7 +145,14 @@ impl Trainer {
                 error = report(step + at, &values).err();
             }
         };
-        let ran = session.run_steps(&feeds, &nodes.fetches(), &[&nodes.run], Steps { count, every }, on_fetch).await;
+        let ran = session
+            .run()
+            .feeds(&feeds)
+            .fetches(&nodes.fetches())
+            .target(&nodes.run)
+            .steps(count)
+            .each(every, on_fetch)
+            .await;
         // The observer ended it before a later step failed.
         if let Some(error) = error {
             return Err(error);
@@ -157,7 +163,7 @@ impl Trainer {
         };
         let last = step + count;
         if last.is_multiple_of(self.record) || last >= self.steps {
-            report(last, &ran.fetches)?;
+            report(last, &ran.values)?;
         }
         Ok(())
     }
@@ -175,8 +181,13 @@ impl Trainer {
         let turns = |i: u64| (step..step + count.min(workers)).find(|step| step % workers == i);
         let of_worker = async |i: u64, nodes: &StepNodes| -> Result<Option<Vec<f64>>, Error> {
             let Some(first) = turns(i) else { return Ok(None) };
-            let steps = Steps { count: (step + count - first).div_ceil(workers), every: 0 };
-            let ran = session.run_steps(&feeds, &nodes.fetches(), &[&nodes.run], steps, |_, _| {}).await;
+            let ran = session
+                .run()
+                .feeds(&feeds)
+                .fetches(&nodes.fetches())
+                .target(&nodes.run)
+                .steps((step + count - first).div_ceil(workers))
+                .await;
             let ran = match ran {
                 Ok(ran) => ran,
                 Err(failure) => {
@@ -184,7 +195,7 @@ impl Trainer {
                     return Err(self.explained(session, failure, i as usize, number).await);
                 }
             };
-            ran.fetches.iter().map(number).collect::<Result<_, _>>().map(Some)
+            ran.values.iter().map(number).collect::<Result<_, _>>().map(Some)
         };
         let runs = (0..).zip(&self.job.steps).map(|(i, nodes)| of_worker(i, nodes));
         let ran = futures::future::try_join_all(runs).await?;

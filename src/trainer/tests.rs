@@ -6,6 +6,7 @@ mod on_workers;
 
 use std::sync::Arc;
 
+use crate::Client;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::{DType, Tensor};
 use meshtf_train::data::{Column, Rows};

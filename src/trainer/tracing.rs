@@ -59,14 +59,14 @@ impl Trainer {
         for done in 0..count {
             let worker = ((step + done) % workers) as usize;
             let nodes = &self.job.steps[worker];
-            let ran = match session.trace(&feeds, &nodes.fetches(), &[&nodes.run]).await {
+            let ran = match session.run().feeds(&feeds).fetches(&nodes.fetches()).target(&nodes.run).traced().await {
                 Ok(ran) => ran,
                 Err(failure) => return Err(self.explained(session, failure, worker, |_| step + done + 1).await),
             };
             traces.add(ran.traces);
             let last = step + done + 1;
             if last.is_multiple_of(self.record) || last >= self.steps {
-                let values = ran.fetches.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
+                let values = ran.values.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
                 observer.trained(last, &values)?;
             }
         }

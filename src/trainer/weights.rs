@@ -63,7 +63,7 @@ impl Weights {
             let (now, rest) = left.split_at(fits.count().max(1));
             let feeds: Vec<(&str, Tensor)> = now.iter().map(|one| (one.feed.as_str(), one.value.clone())).collect();
             let targets: Vec<&str> = now.iter().map(|one| one.run.as_str()).collect();
-            session.run(&feeds, &[], &targets).await?;
+            session.run().feeds(&feeds).targets(&targets).await?;
             left = rest;
         }
         Ok(())
@@ -72,6 +72,7 @@ impl Weights {
 
 #[cfg(test)]
 mod tests {
+    use crate::Client;
     use std::path::PathBuf;
 
     use temp_dir::TempDir;
@@ -111,7 +112,7 @@ mod tests {
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph, &task, SessionOptions::default()).await.unwrap();
         weights.set(&session).await.unwrap();
-        let got = session.run(&[], &["y", "n"], &[]).await.unwrap();
+        let got = session.run().fetch("y").fetch("n").await.unwrap().values;
         assert_eq!(got, [Tensor::vector(vec![8f32, 1.0]), Tensor::scalar(10i64)]);
     }
 

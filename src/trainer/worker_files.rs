@@ -40,7 +40,7 @@ impl Trainer {
         let load = async {
             let _turn = turn.lock().await;
             for load in loads {
-                session.run(&[], &[], &[load]).await?;
+                session.run().target(load).await?;
             }
             Ok::<(), Error>(())
         };
@@ -52,7 +52,7 @@ impl Trainer {
         if count.load(Ordering::SeqCst) == 1 {
             for unload in &self.job.unloads {
                 // A failed session cannot run it.
-                let _ = session.run(&[], &[], &[unload]).await;
+                let _ = session.run().target(unload).await;
             }
         }
         drop(holder);

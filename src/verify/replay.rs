@@ -58,12 +58,14 @@ pub async fn replay(case: &Case, session: Result<Session>) -> Result<usize, Diff
 }
 
 async fn run(session: &Session, step: &RecordedStep) -> Result<Vec<Tensor>> {
-    let feeds: Vec<(&str, Tensor)> = step.feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
-    let fetches: Vec<&str> = step.fetches.iter().map(String::as_str).collect();
-    let targets: Vec<&str> = step.targets.iter().map(String::as_str).collect();
-    tokio::time::timeout(STEP_LIMIT, session.run(&feeds, &fetches, &targets)).await.unwrap_or_else(|_| {
-        Err(Failure::new(Code::DeadlineExceeded, format!("the step did not end within {} s", STEP_LIMIT.as_secs())))
-    })
+    let run = session.run().feeds(&step.feeds).fetches(&step.fetches).targets(&step.targets);
+    match tokio::time::timeout(STEP_LIMIT, run).await {
+        Ok(ran) => Ok(ran?.values),
+        Err(_) => {
+            let why = format!("the step did not end within {} s", STEP_LIMIT.as_secs());
+            Err(Failure::new(Code::DeadlineExceeded, why))
+        }
+    }
 }
 
 fn hold(case: &Case, step: &RecordedStep, outcome: Result<Vec<Tensor>>) -> Result<(), Cause> {

@@ -1,7 +1,7 @@
 //! Large constants between nodes: they are sent separately from messages, and once.
 
-use meshtf::graph;
-use meshtf::tensor::{DType, Tensor};
+use meshtf_graph as graph;
+use meshtf_tensor::{DType, Tensor};
 
 use crate::sandbox::Sandbox;
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use meshtf::graph::{Attr, Attrs, NodeDef, graphdef};
-use meshtf::tensor::{DType, PartialShape, Tensor};
+use meshtf_graph::{Attr, Attrs, NodeDef, graphdef};
+use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use crate::grpc::{Client, Refused, field, first, head, number};
 use crate::network::Namespaces;

@@ -14,8 +14,7 @@ mod variants;
 use std::collections::BTreeSet;
 
 use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId};
-use meshtf::LocalCluster;
-use meshtf::protocol::SessionOptions;
+use meshtf::{Client, LocalCluster, SessionOptions};
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::GraphBuilder;
 use meshtf_tensor::device::Task;
@@ -124,7 +123,7 @@ async fn run(
     let session = cluster.session(graph.finish()?, &Task::new("local", 0), SessionOptions::default()).await?;
     let feeds: Vec<(&str, Tensor)> = feeds.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
     let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();
-    session.run(&feeds, &fetches, &[]).await
+    Ok(session.run().feeds(&feeds).fetches(&fetches).await?.values)
 }
 
 /// Moves the scalars of operations out into a list.

@@ -331,8 +331,8 @@ fn a_killed_node_is_reported_clearly() {
 
 #[test]
 fn constants_that_do_not_fit_are_not_bad_input() {
-    use meshtf::graph::{Attr, Attrs, NodeDef, graphdef};
-    use meshtf::tensor::{DType, Tensor};
+    use meshtf_graph::{Attr, Attrs, NodeDef, graphdef};
+    use meshtf_tensor::{DType, Tensor};
     let sandbox = Sandbox::new();
     let value = Tensor::zeros(DType::F32, [2 * TWENTY_MB]).expect("40 MB");
     let attrs = Attrs::from([("dtype", Attr::Type(DType::F32)), ("value", Attr::Tensor(value))]);

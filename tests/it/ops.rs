@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use meshtf::graph::op::{self, ArgDef, ArgType, AttrDef, AttrKind, OpDef};
-use meshtf::graph::{Attr, Attrs, OutputType};
-use meshtf::tensor::{DType, PartialShape, Tensor};
 use meshtf_engine::Engine;
 use meshtf_engine::adapters::{BUILT, BackendChoice, cpu, gpus};
+use meshtf_graph::op::{self, ArgDef, ArgType, AttrDef, AttrKind, OpDef};
+use meshtf_graph::{Attr, Attrs, OutputType};
 use meshtf_kernels::KernelNode;
+use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use crate::sandbox::project;
 use meshtf_testing::means::{Means, missing};

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::Client;
 use meshtf_tensor::device::Task;
 
 use super::super::diagnosis::conclude_at_last;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::Command;
+use crate::Client;
 use crate::cli::reach::Reached;
 use crate::cli::{Trouble, output};
 use crate::trainer::Trainer;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::Client;
 use burn_ir::ScalarIr;
 use meshtf_graph::plan::Signature;
 use meshtf_graph::{Graph, NodeDef};

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
+use crate::Client;
 use burn_ir::ScalarIr;
 use burn_std::ExecutionError;
 use meshtf_lowering as lowering;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::Client;
 use bytes::Buf;
 use meshtf_graph::{Graph, graphdef};
 use meshtf_tensor::Shape;

@@ -18,7 +18,7 @@ use super::message::{RunMetadata, RunOptions, RunStepRequest, milliseconds};
 use super::readers::Readers;
 use super::recent::{Full, RecentlyUsed};
 use super::trace::metadata;
-use crate::session::{PartialRun, Session, Steps};
+use crate::session::{PartialRun, Session};
 
 /// Maximum number of callables of one session.
 const MAX_CALLABLES: usize = 4096;
@@ -249,11 +249,7 @@ impl DoorSession {
             // One device runs them one after the other by itself. Several would run ahead of each other: when one failed,
             // elements that another had taken out of a queue for a later step would be lost.
             let targets: Vec<&str> = signature.targets.iter().map(String::as_str).collect();
-            return self
-                .session
-                .run_steps(&[], &[], &targets, Steps { count: rest, every: 0 }, |_, _| {})
-                .await
-                .map(drop);
+            return self.session.run().targets(&targets).steps(rest).await.map(drop);
         }
         for _ in 0..rest {
             self.within(options, self.session.step(signature.clone(), Vec::new())).await?;
@@ -273,7 +269,7 @@ impl DoorSession {
         let mode = if is_traced { Mode::Traced } else { Mode::Whole };
         let signature = Signature { feeds: names, fetches: fetches.clone(), targets, mode };
         let ran = self.within(options, self.session.step(signature, feeds)).await?;
-        let fetched = fetches.into_iter().zip(ran.fetches).collect();
+        let fetched = fetches.into_iter().zip(ran.values).collect();
         Ok(StepAnswer { fetched, metadata: is_traced.then(|| metadata(ran.traces, options)) })
     }
 

@@ -166,7 +166,11 @@ async fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
     // The first to connect has it, and the member that sends this claims to come last.
     let taken = |index: u32, holder: &Someone| {
         let since_unix_ms = holder.mesh.roster.own_hello().since_unix_ms;
-        let holder = Holder { peer: holder.peer().clone(), addresses: holder.mesh.addresses(), since_unix_ms };
+        let holder = crate::mesh::error::Holder {
+            peer: holder.peer().clone(),
+            addresses: holder.mesh.addresses(),
+            since_unix_ms,
+        };
         Refusal::TaskTaken { task: Task::new("local", index), holder }
     };
     type Change = Box<dyn FnOnce(&mut Hello)>;

@@ -9,7 +9,7 @@ use meshtf_tensor::failure::{Code, Failure, Result, Stage};
 use super::net::{Net, client};
 use super::{Draw, Plot, RUNS, STEPS_MAX, TASKS};
 use crate::protocol::SessionOptions;
-use crate::session::{Session, Steps};
+use crate::session::Session;
 
 /// The fetches of a run. With the initialiser these are more plans than a master keeps.
 const FETCHES: [&[&str]; 4] = [&["last", "read"], &["read", "last"], &["sum_3", "last"], &["last"]];
@@ -31,9 +31,9 @@ pub async fn count(net: Arc<Net>, what: &'static str) -> Result<u64, String> {
         let (graph, _) = program(&mut Draw(0), Plot::Counts);
         let session = open(&net, 0, 0, &graph, SessionOptions::default()).await?;
         if what == "zero" {
-            return session.run(&[], &[], &["zero"]).await.map(|_| 0);
+            return session.run().target("zero").await.map(|_| 0);
         }
-        session.run(&[], &[what], &[]).await?[0].item::<i32>().map(|total| total as u64)
+        session.run().fetch(what).await?[0].item::<i32>().map(|total| total as u64)
     };
     work.await.map_err(|failure| failure.to_string())
 }
@@ -112,7 +112,7 @@ pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Res
 async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut Draw) -> Result<(u64, i32)> {
     let x = Tensor::scalar(x);
     if plot != Plot::Counts {
-        session.run(&[], &[], &["zero"]).await?;
+        session.run().target("zero").await?;
         if draw.below(4) == 0 && count < FAILS_AT {
             let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
             let run = session.begin(names(&["x"]), names(&["read", "last"]), vec![]).await?;
@@ -121,11 +121,10 @@ async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut 
             return Ok((1, last[0].item()?));
         }
     }
-    let steps = Steps { count, every: draw.below(4) };
     let fetches = FETCHES[draw.below(FETCHES.len() as u64) as usize];
     let last = fetches.iter().position(|&fetch| fetch == "last").expect("it is always fetched");
-    let ran = session.run_steps(&[("x", x)], fetches, &[], steps, |_, _| {}).await?;
-    Ok((count, ran.fetches[last].item()?))
+    let ran = session.run().feed("x", x).fetches(fetches).steps(count).each(draw.below(4), |_, _| {}).await?;
+    Ok((count, ran[last].item()?))
 }
 
 /// Whether the events of the run explain a failure. One that names a task is excused if that task died or could not be reached;

@@ -199,7 +199,7 @@ async fn each_worker_draws_its_own_random_numbers() {
         let (_cluster, session) = session(&trainer).await;
         trainer.begin(&session, &mut ()).await.unwrap();
         for begin in &trainer.job.begin {
-            session.run(&[], &[], &[begin]).await.unwrap();
+            session.run().target(begin).await.unwrap();
         }
         let feeds = [("training", Tensor::scalar(true))];
         let prefixes = match layout {
@@ -210,7 +210,7 @@ async fn each_worker_draws_its_own_random_numbers() {
         let mut all = Vec::new();
         for prefix in prefixes {
             let names = [format!("{prefix}noise"), format!("{prefix}left")];
-            all.push(session.run(&feeds, &[&names[0], &names[1]], &[]).await.unwrap());
+            all.push(session.run().feeds(&feeds).fetch(&names[0]).fetch(&names[1]).await.unwrap());
         }
         all
     };

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::Client;
 use meshtf_checkpoint::DataDir;
 use meshtf_tensor::npy;
 use meshtf_train::file::{DataSource, Take};
@@ -49,7 +50,7 @@ impl Setup {
         for load in &self.trainer.job.loads {
             let value = load.replace("/load", "/value");
             // A worker that never read the file has no value.
-            let value = self.session.run(&[], &[&value], &[]).await;
+            let value = self.session.run().fetch(&value).await;
             held.push(value.map_or(0, |value| value[0].len()));
         }
         held

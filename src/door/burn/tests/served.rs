@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Client as _;
 use burn_ir::{CustomOpIr, OperationIr};
 use burn_std::{ExecutionError, TensorData};
 use futures::{SinkExt, StreamExt};

@@ -50,7 +50,7 @@ pub enum StepEvent {
 }
 
 /// Sends requests to masters and hosts, and passes their answers to the callers.
-pub(crate) struct Client {
+pub struct Requests {
     router: Arc<dyn Router>,
     next: AtomicU64,
     pending: Mutex<HashMap<RequestId, Pending>>,
@@ -67,15 +67,15 @@ struct Pending {
 type ReplyWithTensors = (Result<Reply>, Vec<Tensor>);
 
 /// A request under way. Dropping it forgets the answer.
-pub(crate) struct Asked {
+pub struct Asked {
     pub id: RequestId,
-    client: Arc<Client>,
+    client: Arc<Requests>,
     answer: oneshot::Receiver<ReplyWithTensors>,
 }
 
-impl Client {
+impl Requests {
     pub fn new(router: Arc<dyn Router>) -> Arc<Self> {
-        Arc::new(Client { router, next: AtomicU64::new(1), pending: Mutex::default() })
+        Arc::new(Requests { router, next: AtomicU64::new(1), pending: Mutex::default() })
     }
 
     /// Sends a request with its tensors; the values fetched before the last step come through `events`.
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn requests_that_wait_have_a_limit_and_make_room_when_they_are_dropped() {
-        let client = Client::new(Arc::new(Silent));
+        let client = Requests::new(Arc::new(Silent));
         let node = Peer::from("a node".to_owned());
         let ask = || client.inquire(&node, Inquiry::Status, Vec::new());
         let mut asked: Vec<Asked> = (0..MAX_PENDING).map(|_| ask().expect("there is room")).collect();
