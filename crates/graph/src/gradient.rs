@@ -21,8 +21,34 @@ mod walk;
 use meshtf_tensor::failure::Result;
 pub use named::{NamedGradient, of_graph};
 pub use reach::cut_off_at;
+pub use rules::NamedRule;
 
-use super::{GraphBuilder, Output};
+use super::{GraphBuilder, Output, op};
+
+/// The gradients of an op's inputs, as its line in the table of ops states them.
+#[derive(Clone, Copy, Debug)]
+pub enum GradientRule {
+    /// This rule adds them.
+    Rule(NamedRule),
+    /// No input has one, whatever the gradients of the outputs: TensorFlow declares it so, or the outputs do not depend on the
+    /// values of the inputs smoothly or at all.
+    None,
+    /// They are not known, or TensorFlow has none either: a path through the op is refused.
+    Unknown,
+    /// The line states none of these: the op has no inputs or no outputs, or is an older name and has the newer op's rule.
+    Unstated,
+}
+
+impl GradientRule {
+    /// The rule of a name in the table of ops.
+    pub(super) fn named(name: &str) -> Option<GradientRule> {
+        Some(match name {
+            "none" => GradientRule::None,
+            "unknown" => GradientRule::Unknown,
+            _ => GradientRule::Rule(rules::named(name)?),
+        })
+    }
+}
 
 /// The derivative with respect to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,5 +154,5 @@ impl Rows {
 
 /// Whether gradients pass through an op of that name.
 pub fn has_rule(op: &str) -> bool {
-    matches!(rules::of(op), rules::Known::Rule(_))
+    op::lookup(op).is_some_and(|op| matches!(op.gradient, GradientRule::Rule(_)))
 }

@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 use meshtf_tensor::DType;
 
 use super::attr::Attr;
+use super::gradient::GradientRule;
 use super::shape::ShapeRule;
 
 /// An op type.
@@ -53,6 +54,8 @@ pub struct OpDef {
     pub unchanged: Option<Unchanged>,
     /// The rule that infers the shapes of its outputs.
     pub shape: ShapeRule,
+    /// The rule that adds the gradients of its inputs.
+    pub gradient: GradientRule,
     /// The op that replaced it in newer clients and does the same with the same inputs.
     newer: Option<&'static str>,
 }
@@ -202,6 +205,7 @@ impl OpDef {
             reads_variable: false,
             unchanged: None,
             shape: ShapeRule::UNKNOWN,
+            gradient: GradientRule::Unstated,
             newer: None,
         }
     }
@@ -237,15 +241,18 @@ impl PartialEq for &'static OpDef {
 static OPS: LazyLock<HashMap<&'static str, OpDef>> = LazyLock::new(|| {
     let lines = include_str!("op/table.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut ops: HashMap<&str, OpDef> = lines.map(parse::op).map(|op| (op.name, op)).collect();
-    let newer: Vec<(&str, ShapeRule, bool)> = ops
+    let newer: Vec<(&str, ShapeRule, GradientRule, bool)> = ops
         .values()
-        .filter_map(|op| ops.get(op.newer?).map(|newer| (op.name, newer.shape, newer.takes_any_time)))
+        .filter_map(|op| ops.get(op.newer?).map(|newer| (op.name, newer.shape, newer.gradient, newer.takes_any_time)))
         .collect();
-    for (name, rule, takes_any_time) in newer {
+    for (name, shape, gradient, takes_any_time) in newer {
         ops.entry(name).and_modify(|op| {
             op.takes_any_time |= takes_any_time;
             if op.shape == ShapeRule::OF_NEWER {
-                op.shape = rule;
+                op.shape = shape;
+            }
+            if matches!(op.gradient, GradientRule::Unstated) {
+                op.gradient = gradient;
             }
         });
     }

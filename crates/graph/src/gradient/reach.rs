@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use meshtf_tensor::DType;
 
+use super::GradientRule;
 use super::context::leads_back;
-use super::rules;
 use crate::op::Role;
 use crate::{Graph, NodeId, Output};
 
@@ -89,7 +89,7 @@ fn reached(graph: &Graph, xs: &[Output], pushed: &HashMap<NodeId, Output>) -> Ve
     let is_start: HashSet<NodeId> = open.iter().copied().collect();
     while let Some(id) = open.pop() {
         // Gradients do not pass through such a node.
-        let is_end = !is_start.contains(&id) && rules::is_not_differentiable(graph.node(id).op.name);
+        let is_end = !is_start.contains(&id) && matches!(graph.node(id).op.gradient, GradientRule::None);
         if !is_end && !std::mem::replace(&mut is_reached[id.index()], true) {
             open.extend(consumers[id.index()].iter().map(|&to| NodeId(to)));
         }

@@ -11,7 +11,7 @@ use super::error::{GradientError, Path};
 use super::loops::{Loops, Part};
 use super::reach::Between;
 use super::rules::{self, Stop};
-use super::{Differentiation, Gradient, Rows, Unconnected};
+use super::{Differentiation, Gradient, GradientRule, Rows, Unconnected};
 use crate::op::Role;
 use crate::{Attr, Graph, GraphBuilder, Node, NodeId, Output};
 
@@ -277,10 +277,10 @@ impl Walk<'_> {
         node: &Node,
         grads: Vec<Option<Gradient>>,
     ) -> Result<Vec<Option<Gradient>>> {
-        let rule = match rules::of(node.op.name) {
+        let rule = match node.op.gradient {
             // A node that cannot run has a placeholder op.
-            rules::Known::Rule(rule) if node.refused.is_none() => rule,
-            rules::Known::NotDifferentiable if node.refused.is_none() => return Ok(vec![None; node.inputs.len()]),
+            GradientRule::Rule(rule) if node.refused.is_none() => rule,
+            GradientRule::None if node.refused.is_none() => return Ok(vec![None; node.inputs.len()]),
             _ => return Err(self.stopped(id, node, Stop::NoRule).into()),
         };
         let (g, contexts, source) = (&mut *self.g, &mut self.loops.contexts, self.source.as_str());
@@ -289,7 +289,7 @@ impl Walk<'_> {
         let added = g.with_device(&device, |g| {
             g.with_scope(&format!("{}_grad", node.name), |g| {
                 // A rule that stops is not an error of the builder: it is reported with the path.
-                match rule(&mut Call::new(g, contexts, source, node, id, grads)) {
+                match (rule.add)(&mut Call::new(g, contexts, source, node, id, grads)) {
                     Ok(grads) => Ok(Ok(grads)),
                     Err(Stop::Failed(failure)) => Err(failure),
                     Err(stop) => Ok(Err(stop)),

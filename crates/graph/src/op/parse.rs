@@ -3,6 +3,7 @@
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::attr::Attr;
+use super::super::gradient::GradientRule;
 use super::{ArgDef, ArgType, AttrDef, AttrKind, OpDef, Role, ShapeRule, Unchanged};
 
 /// Parses `Name(arg: type, …) -> (arg: type, …) | attr: kind …; … | flag …`
@@ -46,6 +47,10 @@ fn facts(flags: &'static str) -> OpDef {
                 std::mem::replace(&mut op.shape, shape(next())) == ShapeRule::OF_NEWER,
                 "two shape rules: {flags}"
             ),
+            "gradient" => assert!(
+                matches!(std::mem::replace(&mut op.gradient, gradient(next())), GradientRule::Unstated),
+                "two gradient rules: {flags}"
+            ),
             "is" => op.role = role(next()),
             "as" => op.newer = Some(next()),
             other => panic!("{other} is not a flag, in {flags}"),
@@ -64,6 +69,10 @@ fn unchanged(when: &str) -> Unchanged {
 
 fn shape(rule: &'static str) -> ShapeRule {
     ShapeRule::named(rule).unwrap_or_else(|| panic!("{rule} is not a shape rule"))
+}
+
+fn gradient(rule: &str) -> GradientRule {
+    GradientRule::named(rule).unwrap_or_else(|| panic!("{rule} is not a gradient rule"))
 }
 
 fn role(name: &str) -> Role {

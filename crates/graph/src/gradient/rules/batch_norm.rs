@@ -11,19 +11,16 @@ use crate::Output;
 use crate::gradient::Gradient;
 use crate::gradient::call::{Added, Call, Grads, all};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "FusedBatchNormGrad" | "FusedBatchNormGradV2" | "FusedBatchNormGradV3" => second,
-        "BatchNormWithGlobalNormalization" => |c| {
-            let dy = c.dy()?;
-            let inputs = [c.x(0), c.x(1), c.x(2), c.x(4), dy];
-            let attrs = ["variance_epsilon", "scale_after_normalization"];
-            let all = c.with_attrs("BatchNormWithGlobalNormalizationGrad", &inputs, &attrs)?;
-            Ok((0..5).map(|port| Some(Gradient::Dense(all.port(port)))).collect())
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("fused_batch_norm_grad", second),
+    ("batch_norm_with_global_normalization", |c| {
+        let dy = c.dy()?;
+        let inputs = [c.x(0), c.x(1), c.x(2), c.x(4), dy];
+        let attrs = ["variance_epsilon", "scale_after_normalization"];
+        let all = c.with_attrs("BatchNormWithGlobalNormalizationGrad", &inputs, &attrs)?;
+        Ok((0..5).map(|port| Some(Gradient::Dense(all.port(port)))).collect())
+    }),
+];
 
 /// The terms of the formulas, in float32 and with shapes that can be broadcast with each other.
 struct Terms {

@@ -5,148 +5,145 @@ use crate::Output;
 use crate::gradient::Gradient;
 use crate::gradient::call::{Call, Grads, all, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Add" | "AddV2" => |c| {
-            let dy = c.dy()?;
-            c.reduced_pair(Some(dy), Some(dy))
-        },
-        "AddN" => |c| Ok(vec![c.gradient(0); c.node.inputs.len()]),
-        "Sub" => |c| {
-            let dy = c.dy()?;
-            let negative = c.neg(dy)?;
-            c.reduced_pair(Some(dy), Some(negative))
-        },
-        "Mul" => |c| {
-            let ([x, y], dy) = (conjugates(c)?, c.dy()?);
-            let by_x = c.bin("Mul", dy, y)?;
-            let by_y = c.bin("Mul", x, dy)?;
-            c.reduced_pair(Some(by_x), Some(by_y))
-        },
-        // As for Xdivy, Xlogy and Xlog1py, without conjugates, like TensorFlow.
-        "MulNoNan" => |c| {
-            let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
-            let by_x = c.bin("MulNoNan", dy, y)?;
-            let by_y = c.bin("MulNoNan", x, dy)?;
-            c.reduced_pair(Some(by_x), Some(by_y))
-        },
-        "Div" | "RealDiv" => |c| quotient(c, "RealDiv"),
-        "DivNoNan" => |c| quotient(c, "DivNoNan"),
-        "FloorMod" => |c| {
-            let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
-            let floor = c.bin("FloorDiv", x, y)?;
-            let negative = c.neg(floor)?;
-            let by_y = c.mul(dy, negative)?;
-            c.reduced_pair(Some(dy), Some(by_y))
-        },
-        "Pow" => power,
-        "Betainc" => |c| {
-            // With respect to x alone. Computed as the exponential of a sum of logarithms, since the factors may be large.
-            let (a, b, x, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
-            let both = c.add(a, b)?;
-            let (of_a, of_b, of_both) = (c.un("Lgamma", a)?, c.un("Lgamma", b)?, c.un("Lgamma", both)?);
-            let beta = c.add(of_a, of_b)?;
-            let beta = c.sub(beta, of_both)?;
-            let (less_a, less_b, negative) = (c.sub(a, c.num(1.0))?, c.sub(b, c.num(1.0))?, c.neg(x)?);
-            let (of_rest, of_x) = (c.bin("Xlog1py", less_b, negative)?, c.bin("Xlogy", less_a, x)?);
-            let exponent = c.add(of_rest, of_x)?;
-            let exponent = c.sub(exponent, beta)?;
-            let slope = c.un("Exp", exponent)?;
-            let by_x = c.mul(dy, slope)?;
-            let by_x = c.reduced(by_x, x, a)?;
-            Ok(vec![None, None, Some(Gradient::Dense(by_x))])
-        },
-        "Polygamma" => |c| {
-            let (n, x, dy) = (c.x(0), c.x(1), c.dy()?);
-            let next = c.add(n, c.num(1.0))?;
-            let slope = c.bin("Polygamma", next, x)?;
-            let by_x = c.mul(dy, slope)?;
-            c.reduced_pair(None, Some(by_x))
-        },
-        "Zeta" => |c| {
-            let (x, q, dy) = (c.x(0), c.x(1), c.dy()?);
-            let next = c.add(x, c.num(1.0))?;
-            let zeta = c.bin("Zeta", next, q)?;
-            let slope = c.mul(x, zeta)?;
-            let by_q = c.mul(dy, slope)?;
-            let by_q = c.neg(by_q)?;
-            c.reduced_pair(None, Some(by_q))
-        },
-        "NextAfter" => |c| {
-            let (towards, dy) = (c.x(1), c.dy()?);
-            let zeros = c.un("ZerosLike", towards)?;
-            c.reduced_pair(Some(dy), Some(zeros))
-        },
-        "ClipByValue" => clipped,
-        "Maximum" => |c| chosen(c, "GreaterEqual"),
-        "Minimum" => |c| chosen(c, "LessEqual"),
-        "SquaredDifference" => |c| {
-            let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
-            let twice = c.mul(dy, c.num(2.0))?;
-            let difference = c.sub(x, y)?;
-            let by_x = c.mul(twice, difference)?;
-            let by_y = c.neg(by_x)?;
-            c.reduced_pair(Some(by_x), Some(by_y))
-        },
-        "Atan2" => |c| {
-            let (y, x, dz) = (c.x(0), c.x(1), c.dy()?);
-            let (squares_x, squares_y) = (c.un("Square", x)?, c.un("Square", y)?);
-            let squares = c.add(squares_x, squares_y)?;
-            let share = c.div(dz, squares)?;
-            let by_y = c.mul(x, share)?;
-            let negative = c.neg(y)?;
-            let by_x = c.mul(negative, share)?;
-            c.reduced_pair(Some(by_y), Some(by_x))
-        },
-        "Xdivy" => |c| {
-            let (x, y) = (c.x(0), c.x(1));
-            let negative = c.neg(x)?;
-            let square = c.un("Square", y)?;
-            let by_y = c.bin("Xdivy", negative, square)?;
-            where_x_is_not_zero(c, "Xdivy", by_y)
-        },
-        "Xlogy" => |c| {
-            let (x, y) = (c.x(0), c.x(1));
-            let by_y = c.bin("Xdivy", x, y)?;
-            where_x_is_not_zero(c, "Xlogy", by_y)
-        },
-        "Xlog1py" => |c| {
-            let (x, y) = (c.x(0), c.x(1));
-            let sum = c.add(y, c.num(1.0))?;
-            let by_y = c.bin("Xdivy", x, sum)?;
-            where_x_is_not_zero(c, "Xlog1py", by_y)
-        },
-        "Select" => |c| {
-            let (condition, dy) = (c.x(0), c.dy()?);
-            let zeros = c.un("ZerosLike", dy)?;
-            let by_t = c.op("Select").input(condition).input(dy).input(zeros).build()?;
-            let by_e = c.op("Select").input(condition).input(zeros).input(dy).build()?;
-            Ok(vec![None, Some(Gradient::Dense(by_t)), Some(Gradient::Dense(by_e))])
-        },
-        "SelectV2" => |c| {
-            let (condition, t, e, y, dy) = (c.x(0), c.x(1), c.x(2), c.y(0), c.dy()?);
-            let by_t = c.select(condition, dy, c.num(0.0))?;
-            let by_t = c.reduced(by_t, t, y)?;
-            let by_e = c.select(condition, c.num(0.0), dy)?;
-            let by_e = c.reduced(by_e, e, y)?;
-            Ok(vec![None, Some(Gradient::Dense(by_t)), Some(Gradient::Dense(by_e))])
-        },
-        "Complex" => |c| {
-            let (dy, part) = (c.dy()?, c.t());
-            let [re, im] = ["Real", "Imag"].map(|op| Ok::<_, Stop>(c.op(op).input(dy).attr("Tout", part).build()?));
-            c.reduced_pair(Some(re?), Some(im?))
-        },
-        "Cast" => |c| {
-            let (from, to) = (c.dtype(c.x(0)), c.node.outputs[0].dtype);
-            if !from.is_differentiable() || !to.is_differentiable() {
-                return Ok(Vec::new());
-            }
-            let dy = c.dy()?;
-            one(c.cast(dy, from)?)
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("add", |c| {
+        let dy = c.dy()?;
+        c.reduced_pair(Some(dy), Some(dy))
+    }),
+    ("add_n", |c| Ok(vec![c.gradient(0); c.node.inputs.len()])),
+    ("sub", |c| {
+        let dy = c.dy()?;
+        let negative = c.neg(dy)?;
+        c.reduced_pair(Some(dy), Some(negative))
+    }),
+    ("mul", |c| {
+        let ([x, y], dy) = (conjugates(c)?, c.dy()?);
+        let by_x = c.bin("Mul", dy, y)?;
+        let by_y = c.bin("Mul", x, dy)?;
+        c.reduced_pair(Some(by_x), Some(by_y))
+    }),
+    // As for Xdivy, Xlogy and Xlog1py, without conjugates, like TensorFlow.
+    ("mul_no_nan", |c| {
+        let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
+        let by_x = c.bin("MulNoNan", dy, y)?;
+        let by_y = c.bin("MulNoNan", x, dy)?;
+        c.reduced_pair(Some(by_x), Some(by_y))
+    }),
+    ("div", |c| quotient(c, "RealDiv")),
+    ("div_no_nan", |c| quotient(c, "DivNoNan")),
+    ("floor_mod", |c| {
+        let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
+        let floor = c.bin("FloorDiv", x, y)?;
+        let negative = c.neg(floor)?;
+        let by_y = c.mul(dy, negative)?;
+        c.reduced_pair(Some(dy), Some(by_y))
+    }),
+    ("pow", power),
+    ("betainc", |c| {
+        // With respect to x alone. Computed as the exponential of a sum of logarithms, since the factors may be large.
+        let (a, b, x, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
+        let both = c.add(a, b)?;
+        let (of_a, of_b, of_both) = (c.un("Lgamma", a)?, c.un("Lgamma", b)?, c.un("Lgamma", both)?);
+        let beta = c.add(of_a, of_b)?;
+        let beta = c.sub(beta, of_both)?;
+        let (less_a, less_b, negative) = (c.sub(a, c.num(1.0))?, c.sub(b, c.num(1.0))?, c.neg(x)?);
+        let (of_rest, of_x) = (c.bin("Xlog1py", less_b, negative)?, c.bin("Xlogy", less_a, x)?);
+        let exponent = c.add(of_rest, of_x)?;
+        let exponent = c.sub(exponent, beta)?;
+        let slope = c.un("Exp", exponent)?;
+        let by_x = c.mul(dy, slope)?;
+        let by_x = c.reduced(by_x, x, a)?;
+        Ok(vec![None, None, Some(Gradient::Dense(by_x))])
+    }),
+    ("polygamma", |c| {
+        let (n, x, dy) = (c.x(0), c.x(1), c.dy()?);
+        let next = c.add(n, c.num(1.0))?;
+        let slope = c.bin("Polygamma", next, x)?;
+        let by_x = c.mul(dy, slope)?;
+        c.reduced_pair(None, Some(by_x))
+    }),
+    ("zeta", |c| {
+        let (x, q, dy) = (c.x(0), c.x(1), c.dy()?);
+        let next = c.add(x, c.num(1.0))?;
+        let zeta = c.bin("Zeta", next, q)?;
+        let slope = c.mul(x, zeta)?;
+        let by_q = c.mul(dy, slope)?;
+        let by_q = c.neg(by_q)?;
+        c.reduced_pair(None, Some(by_q))
+    }),
+    ("next_after", |c| {
+        let (towards, dy) = (c.x(1), c.dy()?);
+        let zeros = c.un("ZerosLike", towards)?;
+        c.reduced_pair(Some(dy), Some(zeros))
+    }),
+    ("clip_by_value", clipped),
+    ("maximum", |c| chosen(c, "GreaterEqual")),
+    ("minimum", |c| chosen(c, "LessEqual")),
+    ("squared_difference", |c| {
+        let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
+        let twice = c.mul(dy, c.num(2.0))?;
+        let difference = c.sub(x, y)?;
+        let by_x = c.mul(twice, difference)?;
+        let by_y = c.neg(by_x)?;
+        c.reduced_pair(Some(by_x), Some(by_y))
+    }),
+    ("atan2", |c| {
+        let (y, x, dz) = (c.x(0), c.x(1), c.dy()?);
+        let (squares_x, squares_y) = (c.un("Square", x)?, c.un("Square", y)?);
+        let squares = c.add(squares_x, squares_y)?;
+        let share = c.div(dz, squares)?;
+        let by_y = c.mul(x, share)?;
+        let negative = c.neg(y)?;
+        let by_x = c.mul(negative, share)?;
+        c.reduced_pair(Some(by_y), Some(by_x))
+    }),
+    ("xdivy", |c| {
+        let (x, y) = (c.x(0), c.x(1));
+        let negative = c.neg(x)?;
+        let square = c.un("Square", y)?;
+        let by_y = c.bin("Xdivy", negative, square)?;
+        where_x_is_not_zero(c, "Xdivy", by_y)
+    }),
+    ("xlogy", |c| {
+        let (x, y) = (c.x(0), c.x(1));
+        let by_y = c.bin("Xdivy", x, y)?;
+        where_x_is_not_zero(c, "Xlogy", by_y)
+    }),
+    ("xlog1py", |c| {
+        let (x, y) = (c.x(0), c.x(1));
+        let sum = c.add(y, c.num(1.0))?;
+        let by_y = c.bin("Xdivy", x, sum)?;
+        where_x_is_not_zero(c, "Xlog1py", by_y)
+    }),
+    ("select", |c| {
+        let (condition, dy) = (c.x(0), c.dy()?);
+        let zeros = c.un("ZerosLike", dy)?;
+        let by_t = c.op("Select").input(condition).input(dy).input(zeros).build()?;
+        let by_e = c.op("Select").input(condition).input(zeros).input(dy).build()?;
+        Ok(vec![None, Some(Gradient::Dense(by_t)), Some(Gradient::Dense(by_e))])
+    }),
+    ("select_v2", |c| {
+        let (condition, t, e, y, dy) = (c.x(0), c.x(1), c.x(2), c.y(0), c.dy()?);
+        let by_t = c.select(condition, dy, c.num(0.0))?;
+        let by_t = c.reduced(by_t, t, y)?;
+        let by_e = c.select(condition, c.num(0.0), dy)?;
+        let by_e = c.reduced(by_e, e, y)?;
+        Ok(vec![None, Some(Gradient::Dense(by_t)), Some(Gradient::Dense(by_e))])
+    }),
+    ("complex", |c| {
+        let (dy, part) = (c.dy()?, c.t());
+        let [re, im] = ["Real", "Imag"].map(|op| Ok::<_, Stop>(c.op(op).input(dy).attr("Tout", part).build()?));
+        c.reduced_pair(Some(re?), Some(im?))
+    }),
+    ("cast", |c| {
+        let (from, to) = (c.dtype(c.x(0)), c.node.outputs[0].dtype);
+        if !from.is_differentiable() || !to.is_differentiable() {
+            return Ok(Vec::new());
+        }
+        let dy = c.dy()?;
+        one(c.cast(dy, from)?)
+    }),
+];
 
 /// The two inputs; of complex numbers, their conjugates.
 fn conjugates(c: &mut Call) -> Result<[Output; 2], Stop> {

@@ -6,51 +6,48 @@ use super::Rule;
 use crate::Output;
 use crate::gradient::call::{Added, Call, Grads, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Conj" => |c| {
-            let dy = c.dy()?;
-            one(c.un("Conj", dy)?)
-        },
-        "Real" => |c| {
-            let (dy, part) = (c.dy()?, part(c));
-            one(c.complex(dy, zero(part), part)?)
-        },
-        "Imag" => |c| {
-            let (dy, part) = (c.dy()?, part(c));
-            one(c.complex(zero(part), dy, part)?)
-        },
-        "ComplexAbs" => |c| {
-            let (x, y, dy, part) = (c.x(0), c.y(0), c.dy()?, part(c));
-            let (dy, size) = (c.complex(dy, zero(part), part)?, c.complex(y, zero(part), part)?);
-            let share = c.bin("DivNoNan", dy, size)?;
-            one(c.mul(share, x)?)
-        },
-        "Angle" => |c| {
-            let (x, dy, part) = (c.x(0), c.dy()?, part(c));
-            let re = c.op("Real").input(x).attr("Tout", part).build()?;
-            let im = c.op("Imag").input(x).attr("Tout", part).build()?;
-            let turned = c.complex(im, re, part)?;
-            let inverse = c.un("Reciprocal", turned)?;
-            let dy = c.complex(dy, zero(part), part)?;
-            let negative = c.neg(dy)?;
-            one(c.mul(negative, inverse)?)
-        },
-        "FFT" => |c| turned_back(c, "IFFT", 1),
-        "FFT2D" => |c| turned_back(c, "IFFT2D", 2),
-        "FFT3D" => |c| turned_back(c, "IFFT3D", 3),
-        "IFFT" => |c| turned_back(c, "FFT", 1),
-        "IFFT2D" => |c| turned_back(c, "FFT2D", 2),
-        "IFFT3D" => |c| turned_back(c, "FFT3D", 3),
-        "RFFT" => |c| of_spectrum(c, "IFFT", 1),
-        "RFFT2D" => |c| of_spectrum(c, "IFFT2D", 2),
-        "RFFT3D" => |c| of_spectrum(c, "IFFT3D", 3),
-        "IRFFT" => |c| of_signal(c, "RFFT"),
-        "IRFFT2D" => |c| of_signal(c, "RFFT2D"),
-        "IRFFT3D" => |c| of_signal(c, "RFFT3D"),
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("conj", |c| {
+        let dy = c.dy()?;
+        one(c.un("Conj", dy)?)
+    }),
+    ("real", |c| {
+        let (dy, part) = (c.dy()?, part(c));
+        one(c.complex(dy, zero(part), part)?)
+    }),
+    ("imag", |c| {
+        let (dy, part) = (c.dy()?, part(c));
+        one(c.complex(zero(part), dy, part)?)
+    }),
+    ("complex_abs", |c| {
+        let (x, y, dy, part) = (c.x(0), c.y(0), c.dy()?, part(c));
+        let (dy, size) = (c.complex(dy, zero(part), part)?, c.complex(y, zero(part), part)?);
+        let share = c.bin("DivNoNan", dy, size)?;
+        one(c.mul(share, x)?)
+    }),
+    ("angle", |c| {
+        let (x, dy, part) = (c.x(0), c.dy()?, part(c));
+        let re = c.op("Real").input(x).attr("Tout", part).build()?;
+        let im = c.op("Imag").input(x).attr("Tout", part).build()?;
+        let turned = c.complex(im, re, part)?;
+        let inverse = c.un("Reciprocal", turned)?;
+        let dy = c.complex(dy, zero(part), part)?;
+        let negative = c.neg(dy)?;
+        one(c.mul(negative, inverse)?)
+    }),
+    ("fft", |c| turned_back(c, "IFFT", 1)),
+    ("fft_2d", |c| turned_back(c, "IFFT2D", 2)),
+    ("fft_3d", |c| turned_back(c, "IFFT3D", 3)),
+    ("ifft", |c| turned_back(c, "FFT", 1)),
+    ("ifft_2d", |c| turned_back(c, "FFT2D", 2)),
+    ("ifft_3d", |c| turned_back(c, "FFT3D", 3)),
+    ("rfft", |c| of_spectrum(c, "IFFT", 1)),
+    ("rfft_2d", |c| of_spectrum(c, "IFFT2D", 2)),
+    ("rfft_3d", |c| of_spectrum(c, "IFFT3D", 3)),
+    ("irfft", |c| of_signal(c, "RFFT")),
+    ("irfft_2d", |c| of_signal(c, "RFFT2D")),
+    ("irfft_3d", |c| of_signal(c, "RFFT3D")),
+];
 
 /// The dtype of the parts of the node's complex input or output.
 fn part(c: &Call) -> DType {

@@ -33,25 +33,22 @@ const SPACE: Kind = Kind {
     attrs: &["strides", "padding", "data_format", "dilations"],
 };
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Dilation2D" => |c| {
-            let (inputs, attrs) = ([c.x(0), c.x(1), c.dy()?], ["strides", "rates", "padding"]);
-            let by_input = c.with_attrs("Dilation2DBackpropInput", &inputs, &attrs)?;
-            all([by_input, c.with_attrs("Dilation2DBackpropFilter", &inputs, &attrs)?])
-        },
-        "Conv2D" => |c| forward(c, &PLANE),
-        "Conv2DBackpropInput" => |c| by_input(c, &PLANE),
-        "Conv2DBackpropFilter" => |c| by_filter(c, &PLANE),
-        "DepthwiseConv2dNative" => |c| forward(c, &DEPTHWISE),
-        "DepthwiseConv2dNativeBackpropInput" => |c| by_input(c, &DEPTHWISE),
-        "DepthwiseConv2dNativeBackpropFilter" => |c| by_filter(c, &DEPTHWISE),
-        "Conv3D" => |c| forward(c, &SPACE),
-        "Conv3DBackpropInputV2" => |c| by_input(c, &SPACE),
-        "Conv3DBackpropFilterV2" => |c| by_filter(c, &SPACE),
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("dilation2d", |c| {
+        let (inputs, attrs) = ([c.x(0), c.x(1), c.dy()?], ["strides", "rates", "padding"]);
+        let by_input = c.with_attrs("Dilation2DBackpropInput", &inputs, &attrs)?;
+        all([by_input, c.with_attrs("Dilation2DBackpropFilter", &inputs, &attrs)?])
+    }),
+    ("conv2d", |c| forward(c, &PLANE)),
+    ("conv2d_backprop_input", |c| by_input(c, &PLANE)),
+    ("conv2d_backprop_filter", |c| by_filter(c, &PLANE)),
+    ("depthwise_conv2d_native", |c| forward(c, &DEPTHWISE)),
+    ("depthwise_conv2d_native_backprop_input", |c| by_input(c, &DEPTHWISE)),
+    ("depthwise_conv2d_native_backprop_filter", |c| by_filter(c, &DEPTHWISE)),
+    ("conv3d", |c| forward(c, &SPACE)),
+    ("conv3d_backprop_input_v2", |c| by_input(c, &SPACE)),
+    ("conv3d_backprop_filter_v2", |c| by_filter(c, &SPACE)),
+];
 
 fn forward(c: &mut Call, kind: &Kind) -> Grads {
     let (x, filter, dy) = (c.x(0), c.x(1), c.dy()?);

@@ -5,9 +5,7 @@ use crate::Output;
 use crate::gradient::Gradient;
 use crate::gradient::call::{Added, Call, Grads, all};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    (op == "Einsum").then_some(einsum as Rule)
-}
+pub(super) const RULES: &[(&str, Rule)] = &[("einsum", einsum)];
 
 /// The label of the axes of an ellipsis, in an input of which they are the first.
 const DOTS: &str = "...";

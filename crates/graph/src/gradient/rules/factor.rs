@@ -5,13 +5,7 @@ use super::{Rule, Stop};
 use crate::Output;
 use crate::gradient::call::{Added, Call, Grads, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Qr" => qr,
-        "Svd" => svd,
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[("qr", qr), ("svd", svd)];
 
 /// The rows and columns of the input's matrices, which must be known.
 fn sizes(c: &Call) -> Result<(usize, usize), Stop> {

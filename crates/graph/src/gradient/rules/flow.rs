@@ -4,43 +4,32 @@ use super::{Rule, Stop};
 use crate::gradient::Gradient;
 use crate::gradient::call::{Call, Grads, none, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Identity"
-        | "RefIdentity"
-        | "PlaceholderWithDefault"
-        | "Snapshot"
-        | "EnsureShape"
-        | "ReadVariableOp"
-        | "Print" => |c| Ok(vec![c.gradient(0)]),
-        "IdentityN" => |c| Ok((0..c.node.outputs.len()).map(|port| c.gradient(port)).collect()),
-        "CheckNumerics" => |c| {
-            let given = c.node.attrs.str("message").unwrap_or("").to_owned();
-            let message = format!("Not a number (NaN) or infinity (Inf) values detected in gradient. {given}");
-            let dy = c.dy()?;
-            one(c.op("CheckNumerics").input(dy).attr("message", message).build()?)
-        },
-        "PreventGradient" => |c| Err(Stop::Prevented(c.node.attrs.str("message").unwrap_or("").to_owned())),
-        "Switch" | "RefSwitch" => |c| {
-            let (off, on) = (c.d(0)?, c.d(1)?);
-            one(c.op("Merge").name("cond_grad").input(off).input(on).build()?)
-        },
-        "Merge" | "RefMerge" => merge,
-        // The walk itself handles loops.
-        "Enter" | "RefEnter" | "Exit" | "RefExit" | "NextIteration" | "RefNextIteration" | "LoopCond" => {
-            |_| Err(Stop::Loop)
-        }
-        "StackPopV2" => |_| Err(Stop::Unsupported("needs exactly one push and one pop for each stack".to_owned())),
-        "StackPushV2" => |c| Ok(vec![None, c.gradient(0)]),
-        "Fill" => |c| {
-            let dy = c.dy()?;
-            let flat = c.reshape(dy, [-1])?;
-            let sum = c.sum(flat, [0], false)?;
-            Ok(vec![None, Some(Gradient::Dense(sum))])
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("identity", |c| Ok(vec![c.gradient(0)])),
+    ("identity_n", |c| Ok((0..c.node.outputs.len()).map(|port| c.gradient(port)).collect())),
+    ("check_numerics", |c| {
+        let given = c.node.attrs.str("message").unwrap_or("").to_owned();
+        let message = format!("Not a number (NaN) or infinity (Inf) values detected in gradient. {given}");
+        let dy = c.dy()?;
+        one(c.op("CheckNumerics").input(dy).attr("message", message).build()?)
+    }),
+    ("prevent_gradient", |c| Err(Stop::Prevented(c.node.attrs.str("message").unwrap_or("").to_owned()))),
+    ("switch", |c| {
+        let (off, on) = (c.d(0)?, c.d(1)?);
+        one(c.op("Merge").name("cond_grad").input(off).input(on).build()?)
+    }),
+    ("merge", merge),
+    // The walk itself handles loops.
+    ("loop", |_| Err(Stop::Loop)),
+    ("stack_pop_v2", |_| Err(Stop::Unsupported("needs exactly one push and one pop for each stack".to_owned()))),
+    ("stack_push_v2", |c| Ok(vec![None, c.gradient(0)])),
+    ("fill", |c| {
+        let dy = c.dy()?;
+        let flat = c.reshape(dy, [-1])?;
+        let sum = c.sum(flat, [0], false)?;
+        Ok(vec![None, Some(Gradient::Dense(sum))])
+    }),
+];
 
 /// The gradient goes to the input that arrived, by a Switch of the conditional that the Merge ends.
 fn merge(c: &mut Call) -> Grads {

@@ -7,36 +7,33 @@ use crate::Output;
 use crate::gradient::Gradient;
 use crate::gradient::call::Call;
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Igamma" => |c| {
-            let [by_a, by_x] = incomplete(c)?;
-            c.reduced_pair(Some(by_a), Some(by_x))
-        },
-        "Igammac" => |c| {
-            let [by_a, by_x] = incomplete(c)?;
-            let (by_a, by_x) = (c.neg(by_a)?, c.neg(by_x)?);
-            c.reduced_pair(Some(by_a), Some(by_x))
-        },
-        "RandomGamma" => |c| {
-            check_dtype(c)?;
-            let (sizes, alpha, sample, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
-            // One dimension of size 1 for each that the samples have in front of those of alpha.
-            let count = c.op("Size").input(sizes).build()?;
-            let one_more = c.op("Pack").name("stack").input(count).build()?;
-            let ones = c.bin("Fill", one_more, 1)?;
-            let shape = c.shape(alpha)?;
-            let shape = c.concat([ones, shape], 0)?;
-            let alpha = c.reshape(alpha, shape)?;
-            let slope = c.bin("RandomGammaGrad", alpha, sample)?;
-            let by_sample = c.mul(dy, slope)?;
-            let axes = c.op("Range").name("range").input(0).input(count).input(1).build()?;
-            let by_alpha = c.sum(by_sample, axes, false)?;
-            Ok(vec![None, Some(Gradient::Dense(by_alpha))])
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("igamma", |c| {
+        let [by_a, by_x] = incomplete(c)?;
+        c.reduced_pair(Some(by_a), Some(by_x))
+    }),
+    ("igammac", |c| {
+        let [by_a, by_x] = incomplete(c)?;
+        let (by_a, by_x) = (c.neg(by_a)?, c.neg(by_x)?);
+        c.reduced_pair(Some(by_a), Some(by_x))
+    }),
+    ("random_gamma", |c| {
+        check_dtype(c)?;
+        let (sizes, alpha, sample, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
+        // One dimension of size 1 for each that the samples have in front of those of alpha.
+        let count = c.op("Size").input(sizes).build()?;
+        let one_more = c.op("Pack").name("stack").input(count).build()?;
+        let ones = c.bin("Fill", one_more, 1)?;
+        let shape = c.shape(alpha)?;
+        let shape = c.concat([ones, shape], 0)?;
+        let alpha = c.reshape(alpha, shape)?;
+        let slope = c.bin("RandomGammaGrad", alpha, sample)?;
+        let by_sample = c.mul(dy, slope)?;
+        let axes = c.op("Range").name("range").input(0).input(count).input(1).build()?;
+        let by_alpha = c.sum(by_sample, axes, false)?;
+        Ok(vec![None, Some(Gradient::Dense(by_alpha))])
+    }),
+];
 
 /// The gradients of the lower incomplete gamma function, before the sums over broadcast axes.
 fn incomplete(c: &mut Call) -> Result<[Output; 2], Stop> {

@@ -8,29 +8,26 @@ use crate::{Attr, Input, Output};
 
 const RESIZE: &[&str] = &["align_corners", "half_pixel_centers"];
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "ResizeBilinear" => |c| {
-            let (x, dy) = (c.x(0), c.dy()?);
-            one(c.with_attrs("ResizeBilinearGrad", &[dy, x], RESIZE)?)
-        },
-        "ResizeNearestNeighbor" => |c| {
-            let (x, dy) = (c.x(0), c.dy()?);
-            let shape = c.shape(x)?;
-            let size = c.part(shape, 1, Some(3))?;
-            one(c.with_attrs("ResizeNearestNeighborGrad", &[dy, size], RESIZE)?)
-        },
-        "ResizeBicubic" => |c| {
-            let (x, dy) = (c.x(0), c.dy()?);
-            one(c.with_attrs("ResizeBicubicGrad", &[dy, x], RESIZE)?)
-        },
-        "CropAndResize" => crop,
-        "RGBToHSV" => hue_saturation_value,
-        "ExtractImagePatches" => |c| patches(c, 2),
-        "ExtractVolumePatches" => |c| patches(c, 3),
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("resize_bilinear", |c| {
+        let (x, dy) = (c.x(0), c.dy()?);
+        one(c.with_attrs("ResizeBilinearGrad", &[dy, x], RESIZE)?)
+    }),
+    ("resize_nearest_neighbor", |c| {
+        let (x, dy) = (c.x(0), c.dy()?);
+        let shape = c.shape(x)?;
+        let size = c.part(shape, 1, Some(3))?;
+        one(c.with_attrs("ResizeNearestNeighborGrad", &[dy, size], RESIZE)?)
+    }),
+    ("resize_bicubic", |c| {
+        let (x, dy) = (c.x(0), c.dy()?);
+        one(c.with_attrs("ResizeBicubicGrad", &[dy, x], RESIZE)?)
+    }),
+    ("crop_and_resize", crop),
+    ("rgb_to_hsv", hue_saturation_value),
+    ("extract_image_patches", |c| patches(c, 2)),
+    ("extract_volume_patches", |c| patches(c, 3)),
+];
 
 /// With respect to the images, if they are floats, and with respect to the boxes, for which bilinear interpolation is assumed
 /// whatever the method.

@@ -9,107 +9,104 @@ use crate::{Input, Output};
 
 const MASKS: &[&str] = &["begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"];
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Slice" => |c| {
-            let (x, begin, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
-            let dtype = c.dtype(begin);
-            let (whole, size) = (c.shape_as(x, dtype)?, c.shape_as(y, dtype)?);
-            let rest = c.sub(whole, size)?;
-            let after = c.sub(rest, begin)?;
-            let paddings = c.op("Pack").name("stack").input(begin).input(after).attr("axis", 1).build()?;
-            one(c.bin("Pad", dy, paddings)?)
-        },
-        "StridedSlice" => |c| {
-            let (x, begin, end, strides, dy) = (c.x(0), c.x(1), c.x(2), c.x(3), c.dy()?);
-            let shape = c.shape_as(x, c.dtype(begin))?;
-            one(c.with_attrs("StridedSliceGrad", &[shape, begin, end, strides, dy], MASKS)?)
-        },
-        "StridedSliceGrad" => |c| {
-            let (begin, end, strides, dz) = (c.x(1), c.x(2), c.x(3), c.dy()?);
-            let slice = c.with_attrs("StridedSlice", &[dz, begin, end, strides], MASKS)?;
-            Ok(vec![None, None, None, None, Some(Gradient::Dense(slice))])
-        },
-        "TensorStridedSliceUpdate" => |c| {
-            let (begin, end, strides, value, dy) = (c.x(1), c.x(2), c.x(3), c.x(4), c.dy()?);
-            let slice = c.with_attrs("StridedSlice", &[dy, begin, end, strides], MASKS)?;
-            let zeros = c.un("ZerosLike", slice)?;
-            let rest = c.with_attrs("TensorStridedSliceUpdate", &[dy, begin, end, strides, zeros], MASKS)?;
-            // The value may have been broadcast to the slice.
-            let (value_shape, slice_shape) = (c.shape(value)?, c.shape_of_added(slice)?);
-            let axes = c.bin("BroadcastGradientArgs", value_shape, slice_shape)?;
-            let sum = c.sum(slice, axes, true)?;
-            let by_value = c.reshape(sum, value_shape)?;
-            Ok(vec![Some(Gradient::Dense(rest)), None, None, None, Some(Gradient::Dense(by_value))])
-        },
-        "Gather" => |c| {
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("slice", |c| {
+        let (x, begin, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
+        let dtype = c.dtype(begin);
+        let (whole, size) = (c.shape_as(x, dtype)?, c.shape_as(y, dtype)?);
+        let rest = c.sub(whole, size)?;
+        let after = c.sub(rest, begin)?;
+        let paddings = c.op("Pack").name("stack").input(begin).input(after).attr("axis", 1).build()?;
+        one(c.bin("Pad", dy, paddings)?)
+    }),
+    ("strided_slice", |c| {
+        let (x, begin, end, strides, dy) = (c.x(0), c.x(1), c.x(2), c.x(3), c.dy()?);
+        let shape = c.shape_as(x, c.dtype(begin))?;
+        one(c.with_attrs("StridedSliceGrad", &[shape, begin, end, strides, dy], MASKS)?)
+    }),
+    ("strided_slice_grad", |c| {
+        let (begin, end, strides, dz) = (c.x(1), c.x(2), c.x(3), c.dy()?);
+        let slice = c.with_attrs("StridedSlice", &[dz, begin, end, strides], MASKS)?;
+        Ok(vec![None, None, None, None, Some(Gradient::Dense(slice))])
+    }),
+    ("tensor_strided_slice_update", |c| {
+        let (begin, end, strides, value, dy) = (c.x(1), c.x(2), c.x(3), c.x(4), c.dy()?);
+        let slice = c.with_attrs("StridedSlice", &[dy, begin, end, strides], MASKS)?;
+        let zeros = c.un("ZerosLike", slice)?;
+        let rest = c.with_attrs("TensorStridedSliceUpdate", &[dy, begin, end, strides, zeros], MASKS)?;
+        // The value may have been broadcast to the slice.
+        let (value_shape, slice_shape) = (c.shape(value)?, c.shape_of_added(slice)?);
+        let axes = c.bin("BroadcastGradientArgs", value_shape, slice_shape)?;
+        let sum = c.sum(slice, axes, true)?;
+        let by_value = c.reshape(sum, value_shape)?;
+        Ok(vec![Some(Gradient::Dense(rest)), None, None, None, Some(Gradient::Dense(by_value))])
+    }),
+    ("gather", |c| {
+        let shape = c.shape(c.x(0))?;
+        rows(c, shape)
+    }),
+    ("resource_gather", |c| {
+        if c.node.attrs.int("batch_dims").is_ok_and(|axes| axes != 0) {
+            return Err(Stop::Unsupported("is not supported with batch_dims".to_owned()));
+        }
+        let handle = c.x(0);
+        let shape = c.un("VariableShape", handle)?;
+        rows(c, shape)
+    }),
+    ("gather_v2", |c| {
+        if c.constant(2).is_some_and(|axis| axis == [0]) {
             let shape = c.shape(c.x(0))?;
-            rows(c, shape)
-        },
-        "ResourceGather" => |c| {
-            if c.node.attrs.int("batch_dims").is_ok_and(|axes| axes != 0) {
-                return Err(Stop::Unsupported("is not supported with batch_dims".to_owned()));
-            }
-            let handle = c.x(0);
-            let shape = c.un("VariableShape", handle)?;
-            rows(c, shape)
-        },
-        "GatherV2" => |c| {
-            if c.constant(2).is_some_and(|axis| axis == [0]) {
-                let shape = c.shape(c.x(0))?;
-                return rows(c, shape);
-            }
-            gather_along(c)
-        },
-        "GatherNd" => |c| {
-            let (x, dtype) = (c.x(0), c.dtype(c.x(1)));
-            let shape = c.shape_as(x, dtype)?;
-            slices(c, shape)
-        },
-        "ResourceGatherNd" => |c| {
-            let (handle, dtype) = (c.x(0), c.dtype(c.x(1)));
-            let shape = c.op("VariableShape").input(handle).attr("out_type", dtype).build()?;
-            slices(c, shape)
-        },
-        "ScatterNd" => |c| {
-            let (indices, dy) = (c.x(0), c.dy()?);
-            let by_updates = c.bin("GatherNd", dy, indices)?;
-            Ok(vec![None, Some(Gradient::Dense(by_updates))])
-        },
-        "TensorScatterUpdate" => |c| {
-            let (indices, updates, dy) = (c.x(1), c.x(2), c.dy()?);
-            let zeros = c.un("ZerosLike", updates)?;
-            let rest = c.op("TensorScatterUpdate").input(dy).input(indices).input(zeros).build()?;
-            let by_updates = c.bin("GatherNd", dy, indices)?;
-            Ok(vec![Some(Gradient::Dense(rest)), None, Some(Gradient::Dense(by_updates))])
-        },
-        "TensorScatterAdd" => |c| {
-            let (indices, dy) = (c.x(1), c.dy()?);
-            let by_updates = c.bin("GatherNd", dy, indices)?;
-            Ok(vec![Some(Gradient::Dense(dy)), None, Some(Gradient::Dense(by_updates))])
-        },
-        "TensorScatterSub" => |c| {
-            let (indices, dy) = (c.x(1), c.dy()?);
-            let taken = c.bin("GatherNd", dy, indices)?;
-            let by_updates = c.neg(taken)?;
-            Ok(vec![Some(Gradient::Dense(dy)), None, Some(Gradient::Dense(by_updates))])
-        },
-        "TensorScatterMax" | "TensorScatterMin" => scatter_extreme,
-        "TopK" | "TopKV2" => top_k,
-        "NthElement" => |c| {
-            // The gradient is shared by the elements that are equal to the result.
-            let (x, y, dy, dtype) = (c.x(0), c.y(0), c.dy()?, c.t());
-            let y = c.op("ExpandDims").input(y).input(-1).build()?;
-            let is_it = c.bin("Equal", y, x)?;
-            let is_it = c.cast(is_it, dtype)?;
-            let count = c.sum(is_it, [-1], true)?;
-            let share = c.div(is_it, count)?;
-            let dy = c.op("ExpandDims").input(dy).input(-1).build()?;
-            one(c.mul(share, dy)?)
-        },
-        _ => return None,
-    })
-}
+            return rows(c, shape);
+        }
+        gather_along(c)
+    }),
+    ("gather_nd", |c| {
+        let (x, dtype) = (c.x(0), c.dtype(c.x(1)));
+        let shape = c.shape_as(x, dtype)?;
+        slices(c, shape)
+    }),
+    ("resource_gather_nd", |c| {
+        let (handle, dtype) = (c.x(0), c.dtype(c.x(1)));
+        let shape = c.op("VariableShape").input(handle).attr("out_type", dtype).build()?;
+        slices(c, shape)
+    }),
+    ("scatter_nd", |c| {
+        let (indices, dy) = (c.x(0), c.dy()?);
+        let by_updates = c.bin("GatherNd", dy, indices)?;
+        Ok(vec![None, Some(Gradient::Dense(by_updates))])
+    }),
+    ("tensor_scatter_update", |c| {
+        let (indices, updates, dy) = (c.x(1), c.x(2), c.dy()?);
+        let zeros = c.un("ZerosLike", updates)?;
+        let rest = c.op("TensorScatterUpdate").input(dy).input(indices).input(zeros).build()?;
+        let by_updates = c.bin("GatherNd", dy, indices)?;
+        Ok(vec![Some(Gradient::Dense(rest)), None, Some(Gradient::Dense(by_updates))])
+    }),
+    ("tensor_scatter_add", |c| {
+        let (indices, dy) = (c.x(1), c.dy()?);
+        let by_updates = c.bin("GatherNd", dy, indices)?;
+        Ok(vec![Some(Gradient::Dense(dy)), None, Some(Gradient::Dense(by_updates))])
+    }),
+    ("tensor_scatter_sub", |c| {
+        let (indices, dy) = (c.x(1), c.dy()?);
+        let taken = c.bin("GatherNd", dy, indices)?;
+        let by_updates = c.neg(taken)?;
+        Ok(vec![Some(Gradient::Dense(dy)), None, Some(Gradient::Dense(by_updates))])
+    }),
+    ("tensor_scatter_extreme", scatter_extreme),
+    ("top_k", top_k),
+    ("nth_element", |c| {
+        // The gradient is shared by the elements that are equal to the result.
+        let (x, y, dy, dtype) = (c.x(0), c.y(0), c.dy()?, c.t());
+        let y = c.op("ExpandDims").input(y).input(-1).build()?;
+        let is_it = c.bin("Equal", y, x)?;
+        let is_it = c.cast(is_it, dtype)?;
+        let count = c.sum(is_it, [-1], true)?;
+        let share = c.div(is_it, count)?;
+        let dy = c.op("ExpandDims").input(dy).input(-1).build()?;
+        one(c.mul(share, dy)?)
+    }),
+];
 
 /// The gradient of slices at multidimensional indices, for a tensor of this shape.
 fn slices(c: &mut Call, shape: Output) -> Grads {

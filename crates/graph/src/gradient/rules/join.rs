@@ -5,66 +5,62 @@ use crate::Output;
 use crate::gradient::Gradient;
 use crate::gradient::call::{Added, Call, Grads, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "ConcatV2" => |c| {
-            let count = c.node.inputs.len() - 1;
-            parts(c, 0, count, count)
-        },
-        "Concat" => |c| {
-            let count = c.node.inputs.len() - 1;
-            let parts = parts(c, 1, count, 0)?;
-            Ok([None].into_iter().chain(parts).collect())
-        },
-        "Split" => |c| {
-            let axis = c.x(0);
-            let whole = whole(c, axis)?;
-            Ok(vec![None, Some(Gradient::Dense(whole))])
-        },
-        "SplitV" => |c| {
-            let axis = c.x(2);
-            one(whole(c, axis)?)
-        },
-        "Pack" => |c| {
-            let (count, axis, dy) = (c.node.inputs.len(), c.attr("axis"), c.dy()?);
-            let unpacked =
-                c.op("Unpack").name("unstack").input(dy).attr("num", count as i64).attr("axis", axis).build()?;
-            Ok((0..count as u32).map(|port| Some(Gradient::Dense(unpacked.port(port)))).collect())
-        },
-        "Unpack" => |c| {
-            let axis = c.attr("axis");
-            let all = (0..c.node.outputs.len()).map(|port| c.d(port)).collect::<Result<Vec<_>, _>>()?;
-            one(c.op("Pack").name("stack").inputs(all).attr("axis", axis).build()?)
-        },
-        "DynamicStitch" | "ParallelDynamicStitch" => |c| {
-            let (count, dy) = (c.node.inputs.len() / 2, c.dy()?);
-            let mut grads = vec![None; count];
-            for i in 0..count {
-                let indices = c.x(i);
-                let rows = c.op("GatherV2").input(dy).input(indices).input(0).build()?;
-                grads.push(Some(Gradient::Dense(rows)));
-            }
-            Ok(grads)
-        },
-        "DynamicPartition" => |c| {
-            // The numbers of the rows are partitioned in the same way, which gives the destination of each.
-            let (data, partitions) = (c.x(0), c.x(1));
-            let count = c.node.outputs.len();
-            let shape = c.shape(partitions)?;
-            let size = c.op("Prod").input(shape).input([0]).build()?;
-            let numbers = c.op("Range").name("range").input(0).input(size).input(1).build()?;
-            let numbers = c.reshape(numbers, shape)?;
-            let places = c.op("DynamicPartition").input(numbers).input(partitions);
-            let places = places.attr("num_partitions", count as i64).build()?;
-            let grads = (0..count).map(|port| c.d(port)).collect::<Result<Vec<_>, _>>()?;
-            let places = (0..count as u32).map(|port| places.port(port));
-            let stitched = c.op("ParallelDynamicStitch").inputs(places.chain(grads)).attr("N", count as i64).build()?;
-            let shape = c.shape(data)?;
-            one(c.reshape(stitched, shape)?)
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("concat_v2", |c| {
+        let count = c.node.inputs.len() - 1;
+        parts(c, 0, count, count)
+    }),
+    ("concat", |c| {
+        let count = c.node.inputs.len() - 1;
+        let parts = parts(c, 1, count, 0)?;
+        Ok([None].into_iter().chain(parts).collect())
+    }),
+    ("split", |c| {
+        let axis = c.x(0);
+        let whole = whole(c, axis)?;
+        Ok(vec![None, Some(Gradient::Dense(whole))])
+    }),
+    ("split_v", |c| {
+        let axis = c.x(2);
+        one(whole(c, axis)?)
+    }),
+    ("pack", |c| {
+        let (count, axis, dy) = (c.node.inputs.len(), c.attr("axis"), c.dy()?);
+        let unpacked = c.op("Unpack").name("unstack").input(dy).attr("num", count as i64).attr("axis", axis).build()?;
+        Ok((0..count as u32).map(|port| Some(Gradient::Dense(unpacked.port(port)))).collect())
+    }),
+    ("unpack", |c| {
+        let axis = c.attr("axis");
+        let all = (0..c.node.outputs.len()).map(|port| c.d(port)).collect::<Result<Vec<_>, _>>()?;
+        one(c.op("Pack").name("stack").inputs(all).attr("axis", axis).build()?)
+    }),
+    ("dynamic_stitch", |c| {
+        let (count, dy) = (c.node.inputs.len() / 2, c.dy()?);
+        let mut grads = vec![None; count];
+        for i in 0..count {
+            let indices = c.x(i);
+            let rows = c.op("GatherV2").input(dy).input(indices).input(0).build()?;
+            grads.push(Some(Gradient::Dense(rows)));
+        }
+        Ok(grads)
+    }),
+    ("dynamic_partition", |c| {
+        // The numbers of the rows are partitioned in the same way, which gives the destination of each.
+        let (data, partitions) = (c.x(0), c.x(1));
+        let count = c.node.outputs.len();
+        let shape = c.shape(partitions)?;
+        let size = c.op("Prod").input(shape).input([0]).build()?;
+        let numbers = c.op("Range").name("range").input(0).input(size).input(1).build()?;
+        let numbers = c.reshape(numbers, shape)?;
+        let places = c.op("DynamicPartition").input(numbers).input(partitions);
+        let places = places.attr("num_partitions", count as i64).build()?;
+        let grads = (0..count).map(|port| c.d(port)).collect::<Result<Vec<_>, _>>()?;
+        let places = (0..count as u32).map(|port| places.port(port));
+        let stitched = c.op("ParallelDynamicStitch").inputs(places.chain(grads)).attr("N", count as i64).build()?;
+        let shape = c.shape(data)?;
+        one(c.reshape(stitched, shape)?)
+    }),
+];
 
 /// The gradients of the outputs, concatenated along an axis.
 fn whole(c: &mut Call, axis: Output) -> Added {

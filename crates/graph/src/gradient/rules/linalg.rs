@@ -4,105 +4,102 @@ use super::{Rule, Stop, matmul};
 use crate::Output;
 use crate::gradient::call::{Added, Call, Grads, all, one, some};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "MatrixInverse" => |c| {
-            let (y, dy) = (c.y(0), c.dy()?);
-            let product = match c.flag("adjoint") {
-                false => {
-                    let right = batch_product(c, dy, false, y, true)?;
-                    batch_product(c, y, true, right, false)?
-                }
-                true => {
-                    let right = batch_product(c, dy, true, y, false)?;
-                    batch_product(c, y, false, right, false)?
-                }
-            };
-            one(c.neg(product)?)
-        },
-        "MatrixDeterminant" => |c| {
-            let (y, dy) = (c.y(0), c.dy()?);
-            let product = c.mul(dy, y)?;
-            of_determinant(c, product, y)
-        },
-        "LogMatrixDeterminant" => |c| {
-            let (y, dy) = (c.y(1), c.d(1)?);
-            of_determinant(c, dy, y)
-        },
-        "Cholesky" => cholesky,
-        "SelfAdjointEigV2" => self_adjoint_eig,
-        "MatrixSolve" => |c| {
-            let (matrix, y, dy, adjoint) = (c.x(0), c.y(0), c.dy()?, c.flag("adjoint"));
-            let by_rhs = c.op("MatrixSolve").input(matrix).input(dy).attr("adjoint", !adjoint).build()?;
-            let by_matrix = of_matrix(c, by_rhs, y, adjoint)?;
-            all([by_matrix, by_rhs])
-        },
-        "MatrixSolveLs" => least_squares,
-        "MatrixTriangularSolve" => |c| {
-            let (matrix, rhs, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
-            let (lower, adjoint) = (c.flag("lower"), c.flag("adjoint"));
-            let solve = c.op("MatrixTriangularSolve").input(matrix).input(dy);
-            let by_rhs = solve.attr("lower", lower).attr("adjoint", !adjoint).build()?;
-            let by_matrix = of_matrix(c, by_rhs, y, adjoint)?;
-            let kept = if lower { [-1i64, 0] } else { [0, -1] };
-            let by_matrix = c.op("MatrixBandPart").input(by_matrix).input(kept[0]).input(kept[1]).build()?;
-            matmul::unbroadcast(c, [matrix, rhs], [by_matrix, by_rhs])
-        },
-        "MatrixBandPart" => |c| {
-            let (lower, upper, dy) = (c.x(1), c.x(2), c.dy()?);
-            one(c.op("MatrixBandPart").input(dy).input(lower).input(upper).build()?)
-        },
-        "Cross" => |c| {
-            let (a, b, dy) = (c.x(0), c.x(1), c.dy()?);
-            all([c.bin("Cross", b, dy)?, c.bin("Cross", dy, a)?])
-        },
-        "MatrixSetDiag" => |c| {
-            let (diagonal, dy) = (c.x(1), c.dy()?);
-            let zeros = c.un("ZerosLike", diagonal)?;
-            all([c.bin("MatrixSetDiag", dy, zeros)?, c.un("MatrixDiagPart", dy)?])
-        },
-        "MatrixSetDiagV2" | "MatrixSetDiagV3" => |c| {
-            let part = if c.node.op.name == "MatrixSetDiagV2" { "MatrixDiagPartV2" } else { "MatrixDiagPartV3" };
-            let (diagonal, k, dy) = (c.x(1), c.x(2), c.dy()?);
-            let zeros = c.un("ZerosLike", diagonal)?;
-            let zero = c.g.constant("zero", super::number(c.t(), 0.0).unwrap_or_else(|| 0.0f32.into()))?;
-            let rest = c.with_attrs(c.node.op.name, &[dy, zeros, k], &["align"])?;
-            all([rest, c.with_attrs(part, &[dy, k, zero], &["align"])?])
-        },
-        "Diag" => |c| {
-            let dy = c.dy()?;
-            one(c.un("DiagPart", dy)?)
-        },
-        "DiagPart" => |c| {
-            let dy = c.dy()?;
-            one(c.un("Diag", dy)?)
-        },
-        "MatrixDiag" => |c| {
-            let dy = c.dy()?;
-            one(c.un("MatrixDiagPart", dy)?)
-        },
-        "MatrixDiagV2" | "MatrixDiagV3" => |c| {
-            let op = if c.node.op.name == "MatrixDiagV2" { "MatrixDiagPartV2" } else { "MatrixDiagPartV3" };
-            let (k, dy) = (c.x(1), c.dy()?);
-            let zero = c.g.constant("zero", super::number(c.t(), 0.0).unwrap_or_else(|| 0.0f32.into()))?;
-            one(c.with_attrs(op, &[dy, k, zero], &["align"])?)
-        },
-        "MatrixDiagPart" => |c| {
-            let dy = c.dy()?;
-            let [rows, columns] = matrix_sizes(c)?;
-            let zero = c.num(0.0);
-            one(c.op("MatrixDiagV3").input(dy).input(0).input(rows).input(columns).input(zero).build()?)
-        },
-        "MatrixDiagPartV2" | "MatrixDiagPartV3" => |c| {
-            let op = if c.node.op.name == "MatrixDiagPartV2" { "MatrixDiagV2" } else { "MatrixDiagV3" };
-            let (k, dy) = (c.x(1), c.dy()?);
-            let [rows, columns] = matrix_sizes(c)?;
-            let zero = c.g.constant("zero", super::number(c.t(), 0.0).unwrap_or_else(|| 0.0f32.into()))?;
-            one(c.with_attrs(op, &[dy, k, rows, columns, zero], &["align"])?)
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("matrix_inverse", |c| {
+        let (y, dy) = (c.y(0), c.dy()?);
+        let product = match c.flag("adjoint") {
+            false => {
+                let right = batch_product(c, dy, false, y, true)?;
+                batch_product(c, y, true, right, false)?
+            }
+            true => {
+                let right = batch_product(c, dy, true, y, false)?;
+                batch_product(c, y, false, right, false)?
+            }
+        };
+        one(c.neg(product)?)
+    }),
+    ("matrix_determinant", |c| {
+        let (y, dy) = (c.y(0), c.dy()?);
+        let product = c.mul(dy, y)?;
+        of_determinant(c, product, y)
+    }),
+    ("log_matrix_determinant", |c| {
+        let (y, dy) = (c.y(1), c.d(1)?);
+        of_determinant(c, dy, y)
+    }),
+    ("cholesky", cholesky),
+    ("self_adjoint_eig_v2", self_adjoint_eig),
+    ("matrix_solve", |c| {
+        let (matrix, y, dy, adjoint) = (c.x(0), c.y(0), c.dy()?, c.flag("adjoint"));
+        let by_rhs = c.op("MatrixSolve").input(matrix).input(dy).attr("adjoint", !adjoint).build()?;
+        let by_matrix = of_matrix(c, by_rhs, y, adjoint)?;
+        all([by_matrix, by_rhs])
+    }),
+    ("matrix_solve_ls", least_squares),
+    ("matrix_triangular_solve", |c| {
+        let (matrix, rhs, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
+        let (lower, adjoint) = (c.flag("lower"), c.flag("adjoint"));
+        let solve = c.op("MatrixTriangularSolve").input(matrix).input(dy);
+        let by_rhs = solve.attr("lower", lower).attr("adjoint", !adjoint).build()?;
+        let by_matrix = of_matrix(c, by_rhs, y, adjoint)?;
+        let kept = if lower { [-1i64, 0] } else { [0, -1] };
+        let by_matrix = c.op("MatrixBandPart").input(by_matrix).input(kept[0]).input(kept[1]).build()?;
+        matmul::unbroadcast(c, [matrix, rhs], [by_matrix, by_rhs])
+    }),
+    ("matrix_band_part", |c| {
+        let (lower, upper, dy) = (c.x(1), c.x(2), c.dy()?);
+        one(c.op("MatrixBandPart").input(dy).input(lower).input(upper).build()?)
+    }),
+    ("cross", |c| {
+        let (a, b, dy) = (c.x(0), c.x(1), c.dy()?);
+        all([c.bin("Cross", b, dy)?, c.bin("Cross", dy, a)?])
+    }),
+    ("matrix_set_diag", |c| {
+        let (diagonal, dy) = (c.x(1), c.dy()?);
+        let zeros = c.un("ZerosLike", diagonal)?;
+        all([c.bin("MatrixSetDiag", dy, zeros)?, c.un("MatrixDiagPart", dy)?])
+    }),
+    ("matrix_set_diag_v2", |c| {
+        let part = if c.node.op.name == "MatrixSetDiagV2" { "MatrixDiagPartV2" } else { "MatrixDiagPartV3" };
+        let (diagonal, k, dy) = (c.x(1), c.x(2), c.dy()?);
+        let zeros = c.un("ZerosLike", diagonal)?;
+        let zero = c.g.constant("zero", super::number(c.t(), 0.0).unwrap_or_else(|| 0.0f32.into()))?;
+        let rest = c.with_attrs(c.node.op.name, &[dy, zeros, k], &["align"])?;
+        all([rest, c.with_attrs(part, &[dy, k, zero], &["align"])?])
+    }),
+    ("diag", |c| {
+        let dy = c.dy()?;
+        one(c.un("DiagPart", dy)?)
+    }),
+    ("diag_part", |c| {
+        let dy = c.dy()?;
+        one(c.un("Diag", dy)?)
+    }),
+    ("matrix_diag", |c| {
+        let dy = c.dy()?;
+        one(c.un("MatrixDiagPart", dy)?)
+    }),
+    ("matrix_diag_v2", |c| {
+        let op = if c.node.op.name == "MatrixDiagV2" { "MatrixDiagPartV2" } else { "MatrixDiagPartV3" };
+        let (k, dy) = (c.x(1), c.dy()?);
+        let zero = c.g.constant("zero", super::number(c.t(), 0.0).unwrap_or_else(|| 0.0f32.into()))?;
+        one(c.with_attrs(op, &[dy, k, zero], &["align"])?)
+    }),
+    ("matrix_diag_part", |c| {
+        let dy = c.dy()?;
+        let [rows, columns] = matrix_sizes(c)?;
+        let zero = c.num(0.0);
+        one(c.op("MatrixDiagV3").input(dy).input(0).input(rows).input(columns).input(zero).build()?)
+    }),
+    ("matrix_diag_part_v2", |c| {
+        let op = if c.node.op.name == "MatrixDiagPartV2" { "MatrixDiagV2" } else { "MatrixDiagV3" };
+        let (k, dy) = (c.x(1), c.dy()?);
+        let [rows, columns] = matrix_sizes(c)?;
+        let zero = c.g.constant("zero", super::number(c.t(), 0.0).unwrap_or_else(|| 0.0f32.into()))?;
+        one(c.with_attrs(op, &[dy, k, rows, columns, zero], &["align"])?)
+    }),
+];
 
 /// The rows and columns of the matrices in the first input.
 fn matrix_sizes(c: &mut Call) -> Result<[Output; 2], super::Stop> {

@@ -4,30 +4,27 @@ use super::Rule;
 use crate::Output;
 use crate::gradient::call::{Added, Call, Grads, all};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "MatMul" => |c| {
-            let [by_x, by_y] = factors(c, "MatMul", ["transpose_a", "transpose_b"])?;
-            all([by_x, by_y])
-        },
-        "BatchMatMul" => |c| {
-            let [by_x, by_y] = factors(c, "BatchMatMul", ["adj_x", "adj_y"])?;
-            all([by_x, by_y])
-        },
-        "BatchMatMulV2" => |c| {
-            let (x, y) = (c.x(0), c.x(1));
-            let [by_x, by_y] = factors(c, "BatchMatMulV2", ["adj_x", "adj_y"])?;
-            unbroadcast(c, [x, y], [by_x, by_y])
-        },
-        // The product is float32, whatever the dtypes of the factors.
-        "SparseMatMul" => |c| {
-            let [by_x, by_y] = factors(c, "SparseMatMul", ["transpose_a", "transpose_b"])?;
-            let (x, y) = (c.dtype(c.x(0)), c.dtype(c.x(1)));
-            all([c.cast(by_x, x)?, c.cast(by_y, y)?])
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("matmul", |c| {
+        let [by_x, by_y] = factors(c, "MatMul", ["transpose_a", "transpose_b"])?;
+        all([by_x, by_y])
+    }),
+    ("batch_matmul", |c| {
+        let [by_x, by_y] = factors(c, "BatchMatMul", ["adj_x", "adj_y"])?;
+        all([by_x, by_y])
+    }),
+    ("batch_matmul_v2", |c| {
+        let (x, y) = (c.x(0), c.x(1));
+        let [by_x, by_y] = factors(c, "BatchMatMulV2", ["adj_x", "adj_y"])?;
+        unbroadcast(c, [x, y], [by_x, by_y])
+    }),
+    // The product is float32, whatever the dtypes of the factors.
+    ("sparse_matmul", |c| {
+        let [by_x, by_y] = factors(c, "SparseMatMul", ["transpose_a", "transpose_b"])?;
+        let (x, y) = (c.dtype(c.x(0)), c.dtype(c.x(1)));
+        all([c.cast(by_x, x)?, c.cast(by_y, y)?])
+    }),
+];
 
 /// The gradients of `op(x) op(y)`, where each op may transpose.
 fn factors(c: &mut Call, op: &str, flags: [&str; 2]) -> Result<[Output; 2], super::Stop> {

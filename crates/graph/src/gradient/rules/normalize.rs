@@ -4,18 +4,15 @@ use super::Rule;
 use crate::Output;
 use crate::gradient::call::{Added, Call, Grads, all, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "LRN" => |c| {
-            let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
-            one(c.with_attrs("LRNGrad", &[dy, x, y], &["depth_radius", "bias", "alpha", "beta"])?)
-        },
-        "FusedBatchNorm" => |c| batch_norm(c, "FusedBatchNormGrad", 2),
-        "FusedBatchNormV2" => |c| batch_norm(c, "FusedBatchNormGradV2", 2),
-        "FusedBatchNormV3" => |c| batch_norm(c, "FusedBatchNormGradV3", 3),
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("lrn", |c| {
+        let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
+        one(c.with_attrs("LRNGrad", &[dy, x, y], &["depth_radius", "bias", "alpha", "beta"])?)
+    }),
+    ("fused_batch_norm", |c| batch_norm(c, "FusedBatchNormGrad", 2)),
+    ("fused_batch_norm_v2", |c| batch_norm(c, "FusedBatchNormGradV2", 2)),
+    ("fused_batch_norm_v3", |c| batch_norm(c, "FusedBatchNormGradV3", 3)),
+];
 
 fn batch_norm(c: &mut Call, op: &str, reserved: u32) -> Grads {
     let (x, scale, dy) = (c.x(0), c.x(1), c.dy()?);

@@ -8,44 +8,41 @@ use crate::gradient::call::{Call, Grads, all, one};
 
 const WINDOW: &[&str] = &["ksize", "strides", "padding", "explicit_paddings", "data_format"];
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "AvgPool" => |c| average(c, "AvgPoolGrad"),
-        "AvgPool3D" => |c| average(c, "AvgPool3DGrad"),
-        "AvgPoolGrad" => |c| of_average(c, "AvgPool"),
-        "AvgPool3DGrad" => |c| of_average(c, "AvgPool3D"),
-        "MaxPool" => |c| greatest(c, "MaxPoolGrad"),
-        "MaxPool3D" => |c| greatest(c, "MaxPool3DGrad"),
-        "MaxPoolWithArgmax" => |c| {
-            let (x, at, dy) = (c.x(0), c.y(1), c.dy()?);
-            let attrs = ["ksize", "strides", "padding", "include_batch_in_index"];
-            one(c.with_attrs("MaxPoolGradWithArgmax", &[x, dy, at], &attrs)?)
-        },
-        "MaxPoolV2" => |c| {
-            let inputs = [c.x(0), c.y(0), c.dy()?, c.x(1), c.x(2)];
-            one(c.with_attrs("MaxPoolGradV2", &inputs, WINDOW)?)
-        },
-        "FractionalAvgPool" => |c| {
-            let (shape, dy) = (c.shape_as(c.x(0), DType::I64)?, c.dy()?);
-            one(c.with_attrs("FractionalAvgPoolGrad", &[shape, dy, c.y(1), c.y(2)], &["overlapping"])?)
-        },
-        "FractionalMaxPool" => |c| {
-            let inputs = [c.x(0), c.y(0), c.dy()?, c.y(1), c.y(2)];
-            one(c.with_attrs("FractionalMaxPoolGrad", &inputs, &["overlapping"])?)
-        },
-        "MaxPoolGrad" => of_greatest,
-        "MaxPoolGradGrad" => |c| of_moved(c, "MaxPoolGrad"),
-        "MaxPoolGradV2" => |c| {
-            let (x, y) = (c.x(0), c.x(1));
-            let inputs = [x, y, c.dy()?, c.x(3), c.x(4)];
-            let of_g = c.with_attrs("MaxPoolGradGradV2", &inputs, WINDOW)?;
-            all([c.un("ZerosLike", x)?, c.un("ZerosLike", y)?, of_g])
-        },
-        "MaxPool3DGrad" => |c| of_moved(c, "MaxPool3DGradGrad"),
-        "MaxPool3DGradGrad" => |c| of_moved(c, "MaxPool3DGrad"),
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("avg_pool", |c| average(c, "AvgPoolGrad")),
+    ("avg_pool3d", |c| average(c, "AvgPool3DGrad")),
+    ("avg_pool_grad", |c| of_average(c, "AvgPool")),
+    ("avg_pool3d_grad", |c| of_average(c, "AvgPool3D")),
+    ("max_pool", |c| greatest(c, "MaxPoolGrad")),
+    ("max_pool3d", |c| greatest(c, "MaxPool3DGrad")),
+    ("max_pool_with_argmax", |c| {
+        let (x, at, dy) = (c.x(0), c.y(1), c.dy()?);
+        let attrs = ["ksize", "strides", "padding", "include_batch_in_index"];
+        one(c.with_attrs("MaxPoolGradWithArgmax", &[x, dy, at], &attrs)?)
+    }),
+    ("max_pool_v2", |c| {
+        let inputs = [c.x(0), c.y(0), c.dy()?, c.x(1), c.x(2)];
+        one(c.with_attrs("MaxPoolGradV2", &inputs, WINDOW)?)
+    }),
+    ("fractional_avg_pool", |c| {
+        let (shape, dy) = (c.shape_as(c.x(0), DType::I64)?, c.dy()?);
+        one(c.with_attrs("FractionalAvgPoolGrad", &[shape, dy, c.y(1), c.y(2)], &["overlapping"])?)
+    }),
+    ("fractional_max_pool", |c| {
+        let inputs = [c.x(0), c.y(0), c.dy()?, c.y(1), c.y(2)];
+        one(c.with_attrs("FractionalMaxPoolGrad", &inputs, &["overlapping"])?)
+    }),
+    ("max_pool_grad", of_greatest),
+    ("max_pool_grad_grad", |c| of_moved(c, "MaxPoolGrad")),
+    ("max_pool_grad_v2", |c| {
+        let (x, y) = (c.x(0), c.x(1));
+        let inputs = [x, y, c.dy()?, c.x(3), c.x(4)];
+        let of_g = c.with_attrs("MaxPoolGradGradV2", &inputs, WINDOW)?;
+        all([c.un("ZerosLike", x)?, c.un("ZerosLike", y)?, of_g])
+    }),
+    ("max_pool3d_grad", |c| of_moved(c, "MaxPool3DGradGrad")),
+    ("max_pool3d_grad_grad", |c| of_moved(c, "MaxPool3DGrad")),
+];
 
 fn average(c: &mut Call, op: &str) -> Grads {
     let (x, dy) = (c.x(0), c.dy()?);

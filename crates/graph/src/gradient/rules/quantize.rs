@@ -3,22 +3,15 @@
 use super::Rule;
 use crate::gradient::call::{Call, Grads, all, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "QuantizeAndDequantize" | "QuantizeAndDequantizeV2" | "QuantizeAndDequantizeV3" => |c| one(c.dy()?),
-        "FakeQuantWithMinMaxArgs" => |c| {
-            let inputs = [c.dy()?, c.x(0)];
-            one(c.with_attrs(
-                "FakeQuantWithMinMaxArgsGradient",
-                &inputs,
-                &["min", "max", "num_bits", "narrow_range"],
-            )?)
-        },
-        "FakeQuantWithMinMaxVars" => |c| given(c, "FakeQuantWithMinMaxVarsGradient"),
-        "FakeQuantWithMinMaxVarsPerChannel" => |c| given(c, "FakeQuantWithMinMaxVarsPerChannelGradient"),
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("quantize_and_dequantize", |c| one(c.dy()?)),
+    ("fake_quant_with_min_max_args", |c| {
+        let inputs = [c.dy()?, c.x(0)];
+        one(c.with_attrs("FakeQuantWithMinMaxArgsGradient", &inputs, &["min", "max", "num_bits", "narrow_range"])?)
+    }),
+    ("fake_quant_with_min_max_vars", |c| given(c, "FakeQuantWithMinMaxVarsGradient")),
+    ("fake_quant_with_min_max_vars_per_channel", |c| given(c, "FakeQuantWithMinMaxVarsPerChannelGradient")),
+];
 
 /// The ends of the range have gradients, too.
 fn given(c: &mut Call, op: &str) -> Grads {

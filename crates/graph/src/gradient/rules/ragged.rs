@@ -7,21 +7,18 @@ use crate::gradient::Gradient;
 use crate::gradient::call::{Added, Call, Grads, one};
 use crate::{Attr, Input, Output};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "RaggedGather" => gather,
-        "RaggedTensorToSparse" => |c| {
-            let (values, dy) = (c.node.inputs.len() - 1, c.d(1)?);
-            let shape = c.shape(c.x(values))?;
-            let by_values = c.reshape(dy, shape)?;
-            Ok(at(values, Gradient::Dense(by_values)))
-        },
-        "RaggedTensorToTensor" => to_dense,
-        "RaggedTensorFromVariant" => from_variant,
-        "RaggedTensorToVariant" => to_variant,
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("ragged_gather", gather),
+    ("ragged_tensor_to_sparse", |c| {
+        let (values, dy) = (c.node.inputs.len() - 1, c.d(1)?);
+        let shape = c.shape(c.x(values))?;
+        let by_values = c.reshape(dy, shape)?;
+        Ok(at(values, Gradient::Dense(by_values)))
+    }),
+    ("ragged_tensor_to_tensor", to_dense),
+    ("ragged_tensor_from_variant", from_variant),
+    ("ragged_tensor_to_variant", to_variant),
+];
 
 /// The gradient of one input alone.
 fn at(place: usize, gradient: Gradient) -> Vec<Option<Gradient>> {

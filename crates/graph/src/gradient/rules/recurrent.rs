@@ -4,14 +4,11 @@ use super::Rule;
 use crate::Output;
 use crate::gradient::call::{Call, Grads, some};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "BlockLSTM" => |c| block_lstm(c, "BlockLSTMGrad"),
-        // TensorFlow uses BlockLSTMGrad for this, too, which has the gates in another order.
-        "BlockLSTMV2" => |c| block_lstm(c, "BlockLSTMGradV2"),
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("block_lstm", |c| block_lstm(c, "BlockLSTMGrad")),
+    // TensorFlow uses BlockLSTMGrad for this, too, which has the gates in another order.
+    ("block_lstm_v2", |c| block_lstm(c, "BlockLSTMGradV2")),
+];
 
 /// Only the gradients of the cell states and the outputs count, as in TensorFlow.
 fn block_lstm(c: &mut Call, gradient: &str) -> Grads {

@@ -6,54 +6,51 @@ use super::Rule;
 use crate::Output;
 use crate::gradient::call::{Added, Call, Grads, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Sum" => |c| {
-            let dy = c.dy()?;
-            one(spread(c, dy)?)
-        },
-        "Mean" => |c| {
-            let (x, y, dy, dtype) = (c.x(0), c.y(0), c.dy()?, c.t());
-            let sums = spread(c, dy)?;
-            let shapes = c.g.settled().shapes();
-            let count = |of: Output| shapes.known(of)?.elements();
-            let factor = match (count(x), count(y)) {
-                (Some(all), Some(kept)) => {
-                    let factor = super::number(dtype, (all / kept.max(1)) as f64).unwrap_or_else(|| 1.0f32.into());
-                    c.g.constant("Const", factor)?
-                }
-                _ => {
-                    let (all, kept) = (c.un("Size", x)?, c.un("Size", y)?);
-                    let kept = c.bin("Maximum", kept, 1)?;
-                    let factor = c.op("FloorDiv").name("floordiv").input(all).input(kept).build()?;
-                    c.cast(factor, dtype)?
-                }
-            };
-            one(c.div(sums, factor)?)
-        },
-        "Max" | "Min" => |c| {
-            // The gradient is shared equally by all greatest elements.
-            let (x, axes, y, dy, dtype) = (c.x(0), c.x(1), c.y(0), c.dy()?, c.t());
-            let kept = kept_shape(c)?;
-            let (y, dy) = (c.reshape(y, kept)?, c.reshape(dy, kept)?);
-            let is_it = c.bin("Equal", y, x)?;
-            let indicators = c.cast(is_it, dtype)?;
-            let count = c.sum(indicators, axes, false)?;
-            let count = c.reshape(count, kept)?;
-            let share = c.div(indicators, count)?;
-            one(c.mul(share, dy)?)
-        },
-        "Prod" => product,
-        "EuclideanNorm" => |c| {
-            let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
-            let kept = kept_shape(c)?;
-            let (y, dy) = (c.reshape(y, kept)?, c.reshape(dy, kept)?);
-            let share = c.div(y, dy)?;
-            one(c.div(x, share)?)
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("sum", |c| {
+        let dy = c.dy()?;
+        one(spread(c, dy)?)
+    }),
+    ("mean", |c| {
+        let (x, y, dy, dtype) = (c.x(0), c.y(0), c.dy()?, c.t());
+        let sums = spread(c, dy)?;
+        let shapes = c.g.settled().shapes();
+        let count = |of: Output| shapes.known(of)?.elements();
+        let factor = match (count(x), count(y)) {
+            (Some(all), Some(kept)) => {
+                let factor = super::number(dtype, (all / kept.max(1)) as f64).unwrap_or_else(|| 1.0f32.into());
+                c.g.constant("Const", factor)?
+            }
+            _ => {
+                let (all, kept) = (c.un("Size", x)?, c.un("Size", y)?);
+                let kept = c.bin("Maximum", kept, 1)?;
+                let factor = c.op("FloorDiv").name("floordiv").input(all).input(kept).build()?;
+                c.cast(factor, dtype)?
+            }
+        };
+        one(c.div(sums, factor)?)
+    }),
+    ("extreme", |c| {
+        // The gradient is shared equally by all greatest elements.
+        let (x, axes, y, dy, dtype) = (c.x(0), c.x(1), c.y(0), c.dy()?, c.t());
+        let kept = kept_shape(c)?;
+        let (y, dy) = (c.reshape(y, kept)?, c.reshape(dy, kept)?);
+        let is_it = c.bin("Equal", y, x)?;
+        let indicators = c.cast(is_it, dtype)?;
+        let count = c.sum(indicators, axes, false)?;
+        let count = c.reshape(count, kept)?;
+        let share = c.div(indicators, count)?;
+        one(c.mul(share, dy)?)
+    }),
+    ("prod", product),
+    ("euclidean_norm", |c| {
+        let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
+        let kept = kept_shape(c)?;
+        let (y, dy) = (c.reshape(y, kept)?, c.reshape(dy, kept)?);
+        let share = c.div(y, dy)?;
+        one(c.div(x, share)?)
+    }),
+];
 
 /// The gradient of a sum: the same for all summands.
 fn spread(c: &mut Call, dy: Output) -> Added {

@@ -7,29 +7,26 @@ use super::Rule;
 use crate::Output;
 use crate::gradient::call::{Added, Call, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "Cumsum" => |c| {
-            let dy = c.dy()?;
-            one(running_back(c, dy)?)
-        },
-        "Cumprod" => |c| {
-            let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
-            let product = c.mul(y, dy)?;
-            let sums = running_back(c, product)?;
-            one(c.bin("DivNoNan", sums, x)?)
-        },
-        "CumulativeLogsumexp" => |c| {
-            // A negative gradient has no logarithm: the negative part is handled separately.
-            let dy = c.dy()?;
-            let negative = c.neg(dy)?;
-            let rising = log_sums_back(c, dy)?;
-            let falling = log_sums_back(c, negative)?;
-            one(c.sub(rising, falling)?)
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("cumsum", |c| {
+        let dy = c.dy()?;
+        one(running_back(c, dy)?)
+    }),
+    ("cumprod", |c| {
+        let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
+        let product = c.mul(y, dy)?;
+        let sums = running_back(c, product)?;
+        one(c.bin("DivNoNan", sums, x)?)
+    }),
+    ("cumulative_logsumexp", |c| {
+        // A negative gradient has no logarithm: the negative part is handled separately.
+        let dy = c.dy()?;
+        let negative = c.neg(dy)?;
+        let rising = log_sums_back(c, dy)?;
+        let falling = log_sums_back(c, negative)?;
+        one(c.sub(rising, falling)?)
+    }),
+];
 
 /// The part of the result that the positive elements of a gradient contribute, summed as logarithms.
 fn log_sums_back(c: &mut Call, dy: Output) -> Added {

@@ -6,76 +6,73 @@ use super::Rule;
 use crate::Output;
 use crate::gradient::call::{Added, Call, Grads, one};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "SegmentSum" => |c| {
-            let (ids, dy) = (c.x(1), c.dy()?);
-            one(rows(c, dy, ids)?)
-        },
-        "SegmentMean" => |c| {
-            let (x, ids, dy, dtype) = (c.x(0), c.x(1), c.dy()?, c.t());
-            let count = c.shape(ids)?;
-            let rank = c.un("Rank", x)?;
-            let others = c.sub(rank, 1)?;
-            let others = c.reshape(others, [1])?;
-            let ones = c.bin("Fill", others, 1)?;
-            let shape = c.concat([count, ones], 0)?;
-            let one_each = c.bin("Fill", shape, super::number(dtype, 1.0).unwrap_or_else(|| 1.0f32.into()))?;
-            let counts = c.bin("SegmentSum", one_each, ids)?;
-            let share = c.div(dy, counts)?;
-            one(rows(c, share, ids)?)
-        },
-        "SegmentMax" | "SegmentMin" => |c| {
-            let (x, ids, y, dy, dtype) = (c.x(0), c.x(1), c.y(0), c.dy()?, c.t());
-            let greatest = rows(c, y, ids)?;
-            let is_it = c.bin("Equal", x, greatest)?;
-            let indicators = c.cast(is_it, dtype)?;
-            let counts = c.bin("SegmentSum", indicators, ids)?;
-            let share = c.div(dy, counts)?;
-            let shares = rows(c, share, ids)?;
-            one(c.select(is_it, shares, c.num(0.0))?)
-        },
-        "SegmentProd" => |c| {
-            // The product of the other elements, which is that of all without zeros if there is one zero.
-            let (x, ids, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
-            let is_zero = c.bin("Equal", x, c.num(0.0))?;
-            let zeros = c.cast(is_zero, meshtf_tensor::DType::I32)?;
-            let zeros = c.bin("SegmentSum", zeros, ids)?;
-            let many = c.bin("Greater", zeros, 1)?;
-            let dy = c.select(many, c.num(0.0), dy)?;
-            let others = c.select(is_zero, c.num(1.0), x)?;
-            let products = c.bin("SegmentProd", others, ids)?;
-            let (products, all) = (rows(c, products, ids)?, rows(c, y, ids)?);
-            let quotient = c.div(all, others)?;
-            let partial = c.select(is_zero, products, quotient)?;
-            let dy = rows(c, dy, ids)?;
-            one(c.mul(dy, partial)?)
-        },
-        "SparseSegmentSum" | "SparseSegmentSumWithNumSegments" => |c| of_table(c, "SparseSegmentSumGrad"),
-        "SparseSegmentMean" | "SparseSegmentMeanWithNumSegments" => |c| of_table(c, "SparseSegmentMeanGrad"),
-        "SparseSegmentSqrtN" | "SparseSegmentSqrtNWithNumSegments" => |c| of_table(c, "SparseSegmentSqrtNGrad"),
-        "UnsortedSegmentSum" => |c| {
-            let dy = c.dy()?;
-            let kept = Kept::new(c)?;
-            one(kept.rows(c, dy)?)
-        },
-        "UnsortedSegmentMax" | "UnsortedSegmentMin" => |c| {
-            // The gradient is shared equally by all greatest elements of a segment.
-            let (x, ids, segments, y, dy, dtype) = (c.x(0), c.x(1), c.x(2), c.y(0), c.dy()?, c.t());
-            let kept = Kept::new(c)?;
-            let greatest = kept.rows(c, y)?;
-            let is_it = c.bin("Equal", x, greatest)?;
-            let is_it = c.bin("LogicalAnd", is_it, kept.is_kept)?;
-            let indicators = c.cast(is_it, dtype)?;
-            let counts = c.op("UnsortedSegmentSum").input(indicators).input(ids).input(segments).build()?;
-            let share = c.div(dy, counts)?;
-            let shares = kept.rows(c, share)?;
-            one(c.select(is_it, shares, c.num(0.0))?)
-        },
-        "UnsortedSegmentProd" => product,
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("segment_sum", |c| {
+        let (ids, dy) = (c.x(1), c.dy()?);
+        one(rows(c, dy, ids)?)
+    }),
+    ("segment_mean", |c| {
+        let (x, ids, dy, dtype) = (c.x(0), c.x(1), c.dy()?, c.t());
+        let count = c.shape(ids)?;
+        let rank = c.un("Rank", x)?;
+        let others = c.sub(rank, 1)?;
+        let others = c.reshape(others, [1])?;
+        let ones = c.bin("Fill", others, 1)?;
+        let shape = c.concat([count, ones], 0)?;
+        let one_each = c.bin("Fill", shape, super::number(dtype, 1.0).unwrap_or_else(|| 1.0f32.into()))?;
+        let counts = c.bin("SegmentSum", one_each, ids)?;
+        let share = c.div(dy, counts)?;
+        one(rows(c, share, ids)?)
+    }),
+    ("segment_extreme", |c| {
+        let (x, ids, y, dy, dtype) = (c.x(0), c.x(1), c.y(0), c.dy()?, c.t());
+        let greatest = rows(c, y, ids)?;
+        let is_it = c.bin("Equal", x, greatest)?;
+        let indicators = c.cast(is_it, dtype)?;
+        let counts = c.bin("SegmentSum", indicators, ids)?;
+        let share = c.div(dy, counts)?;
+        let shares = rows(c, share, ids)?;
+        one(c.select(is_it, shares, c.num(0.0))?)
+    }),
+    ("segment_prod", |c| {
+        // The product of the other elements, which is that of all without zeros if there is one zero.
+        let (x, ids, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
+        let is_zero = c.bin("Equal", x, c.num(0.0))?;
+        let zeros = c.cast(is_zero, meshtf_tensor::DType::I32)?;
+        let zeros = c.bin("SegmentSum", zeros, ids)?;
+        let many = c.bin("Greater", zeros, 1)?;
+        let dy = c.select(many, c.num(0.0), dy)?;
+        let others = c.select(is_zero, c.num(1.0), x)?;
+        let products = c.bin("SegmentProd", others, ids)?;
+        let (products, all) = (rows(c, products, ids)?, rows(c, y, ids)?);
+        let quotient = c.div(all, others)?;
+        let partial = c.select(is_zero, products, quotient)?;
+        let dy = rows(c, dy, ids)?;
+        one(c.mul(dy, partial)?)
+    }),
+    ("sparse_segment_sum", |c| of_table(c, "SparseSegmentSumGrad")),
+    ("sparse_segment_mean", |c| of_table(c, "SparseSegmentMeanGrad")),
+    ("sparse_segment_sqrt_n", |c| of_table(c, "SparseSegmentSqrtNGrad")),
+    ("unsorted_segment_sum", |c| {
+        let dy = c.dy()?;
+        let kept = Kept::new(c)?;
+        one(kept.rows(c, dy)?)
+    }),
+    ("unsorted_segment_extreme", |c| {
+        // The gradient is shared equally by all greatest elements of a segment.
+        let (x, ids, segments, y, dy, dtype) = (c.x(0), c.x(1), c.x(2), c.y(0), c.dy()?, c.t());
+        let kept = Kept::new(c)?;
+        let greatest = kept.rows(c, y)?;
+        let is_it = c.bin("Equal", x, greatest)?;
+        let is_it = c.bin("LogicalAnd", is_it, kept.is_kept)?;
+        let indicators = c.cast(is_it, dtype)?;
+        let counts = c.op("UnsortedSegmentSum").input(indicators).input(ids).input(segments).build()?;
+        let share = c.div(dy, counts)?;
+        let shares = kept.rows(c, share)?;
+        one(c.select(is_it, shares, c.num(0.0))?)
+    }),
+    ("unsorted_segment_prod", product),
+];
 
 /// The gradient of a table whose rows were reduced by segment.
 fn of_table(c: &mut Call, op: &str) -> Grads {

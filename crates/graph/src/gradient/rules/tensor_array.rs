@@ -8,56 +8,53 @@ use crate::Output;
 use crate::gradient::Gradient;
 use crate::gradient::call::{Added, Call};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "TensorArrayReadV3" => |c| {
-            let (index, flow, value) = (c.x(1), c.x(2), c.dy()?);
-            let (handle, flow) = array_of_gradients(c, flow)?;
-            let write = with_version(c, "TensorArrayWrite");
-            let flow = c.op(&write).input(handle).input(index).input(value).input(flow).build()?;
-            Ok(vec![None, None, Some(Gradient::Dense(flow))])
-        },
-        "TensorArrayWriteV3" => |c| {
-            let (index, dtype) = (c.x(1), c.dtype(c.x(2)));
-            let barrier = barrier(c)?;
-            let (handle, flow) = array_of_gradients(c, barrier)?;
-            let read = with_version(c, "TensorArrayRead");
-            let value = c.op(&read).input(handle).input(index).input(flow).attr("dtype", dtype).build()?;
-            Ok(vec![None, None, Some(Gradient::Dense(value)), Some(Gradient::Dense(barrier))])
-        },
-        "TensorArrayGatherV3" => |c| {
-            let (indices, flow, values) = (c.x(1), c.x(2), c.dy()?);
-            let (handle, flow) = array_of_gradients(c, flow)?;
-            let scatter = with_version(c, "TensorArrayScatter");
-            let flow = c.op(&scatter).input(handle).input(indices).input(values).input(flow).build()?;
-            Ok(vec![None, None, Some(Gradient::Dense(flow))])
-        },
-        "TensorArrayScatterV3" => |c| {
-            let (indices, dtype) = (c.x(1), c.dtype(c.x(2)));
-            let barrier = barrier(c)?;
-            let (handle, flow) = array_of_gradients(c, barrier)?;
-            let gather = with_version(c, "TensorArrayGather");
-            let values = c.op(&gather).input(handle).input(indices).input(flow).attr("dtype", dtype).build()?;
-            Ok(vec![None, None, Some(Gradient::Dense(values)), Some(Gradient::Dense(barrier))])
-        },
-        "TensorArrayConcatV3" => |c| {
-            let (flow, lengths, values) = (c.x(1), c.y(1), c.dy()?);
-            let (handle, flow) = array_of_gradients(c, flow)?;
-            let split = with_version(c, "TensorArraySplit");
-            let flow = c.op(&split).input(handle).input(values).input(lengths).input(flow).build()?;
-            Ok(vec![None, Some(Gradient::Dense(flow))])
-        },
-        "TensorArraySplitV3" => |c| {
-            let dtype = c.dtype(c.x(1));
-            let barrier = barrier(c)?;
-            let (handle, flow) = array_of_gradients(c, barrier)?;
-            let concat = with_version(c, "TensorArrayConcat");
-            let values = c.op(&concat).input(handle).input(flow).attr("dtype", dtype).build()?;
-            Ok(vec![None, Some(Gradient::Dense(values)), None, Some(Gradient::Dense(barrier))])
-        },
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("tensor_array_read_v3", |c| {
+        let (index, flow, value) = (c.x(1), c.x(2), c.dy()?);
+        let (handle, flow) = array_of_gradients(c, flow)?;
+        let write = with_version(c, "TensorArrayWrite");
+        let flow = c.op(&write).input(handle).input(index).input(value).input(flow).build()?;
+        Ok(vec![None, None, Some(Gradient::Dense(flow))])
+    }),
+    ("tensor_array_write_v3", |c| {
+        let (index, dtype) = (c.x(1), c.dtype(c.x(2)));
+        let barrier = barrier(c)?;
+        let (handle, flow) = array_of_gradients(c, barrier)?;
+        let read = with_version(c, "TensorArrayRead");
+        let value = c.op(&read).input(handle).input(index).input(flow).attr("dtype", dtype).build()?;
+        Ok(vec![None, None, Some(Gradient::Dense(value)), Some(Gradient::Dense(barrier))])
+    }),
+    ("tensor_array_gather_v3", |c| {
+        let (indices, flow, values) = (c.x(1), c.x(2), c.dy()?);
+        let (handle, flow) = array_of_gradients(c, flow)?;
+        let scatter = with_version(c, "TensorArrayScatter");
+        let flow = c.op(&scatter).input(handle).input(indices).input(values).input(flow).build()?;
+        Ok(vec![None, None, Some(Gradient::Dense(flow))])
+    }),
+    ("tensor_array_scatter_v3", |c| {
+        let (indices, dtype) = (c.x(1), c.dtype(c.x(2)));
+        let barrier = barrier(c)?;
+        let (handle, flow) = array_of_gradients(c, barrier)?;
+        let gather = with_version(c, "TensorArrayGather");
+        let values = c.op(&gather).input(handle).input(indices).input(flow).attr("dtype", dtype).build()?;
+        Ok(vec![None, None, Some(Gradient::Dense(values)), Some(Gradient::Dense(barrier))])
+    }),
+    ("tensor_array_concat_v3", |c| {
+        let (flow, lengths, values) = (c.x(1), c.y(1), c.dy()?);
+        let (handle, flow) = array_of_gradients(c, flow)?;
+        let split = with_version(c, "TensorArraySplit");
+        let flow = c.op(&split).input(handle).input(values).input(lengths).input(flow).build()?;
+        Ok(vec![None, Some(Gradient::Dense(flow))])
+    }),
+    ("tensor_array_split_v3", |c| {
+        let dtype = c.dtype(c.x(1));
+        let barrier = barrier(c)?;
+        let (handle, flow) = array_of_gradients(c, barrier)?;
+        let concat = with_version(c, "TensorArrayConcat");
+        let values = c.op(&concat).input(handle).input(flow).attr("dtype", dtype).build()?;
+        Ok(vec![None, Some(Gradient::Dense(values)), None, Some(Gradient::Dense(barrier))])
+    }),
+];
 
 /// The version of that op for the node's kind of handle.
 fn with_version(c: &Call, op: &str) -> String {

@@ -4,14 +4,8 @@ use super::{Rule, Stop};
 use crate::gradient::call::{Added, Call, Grads, all, one};
 use crate::{Input, Output};
 
-pub(super) fn named(op: &str) -> Option<Rule> {
-    Some(match op {
-        "TridiagonalSolve" => solve,
-        "TridiagonalMatMul" => multiply,
-        "MatrixSquareRoot" => square_root,
-        _ => return None,
-    })
-}
+pub(super) const RULES: &[(&str, Rule)] =
+    &[("tridiagonal_solve", solve), ("tridiagonal_matmul", multiply), ("matrix_square_root", square_root)];
 
 /// `x[..., from:to, :]`, or `x[..., from:to]` if the axis is the last.
 fn cut(c: &mut Call, x: Output, is_last: bool, from: Option<i32>, to: Option<i32>) -> Added {
