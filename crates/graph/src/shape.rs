@@ -26,22 +26,29 @@ use super::{Graph, Node, NodeId, Output};
 pub struct ShapeRule {
     name: &'static str,
     infer: rules::Rule,
+    extent: Extent,
 }
 
 impl ShapeRule {
     /// Infers nothing about the outputs.
-    pub(super) const UNKNOWN: ShapeRule = ShapeRule { name: "unknown", infer: rules::nothing_known };
+    pub(super) const UNKNOWN: ShapeRule =
+        ShapeRule { name: "unknown", infer: rules::nothing_known, extent: Extent::Unknown };
     /// A placeholder, while the table is read, for the rule of the newer op that an op runs as.
-    pub(super) const OF_NEWER: ShapeRule = ShapeRule { name: "", infer: rules::nothing_known };
+    pub(super) const OF_NEWER: ShapeRule = ShapeRule { name: "", ..ShapeRule::UNKNOWN };
 
     /// The rule of a name in the table of ops.
-    pub(super) fn named(name: &'static str) -> Option<ShapeRule> {
-        Some(ShapeRule { name, infer: rules::named(name)? })
+    pub(super) fn named(name: &str) -> Option<ShapeRule> {
+        rules::named(name)
     }
 
     /// Its name in the table of ops.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The data on which the shapes of the outputs depend.
+    pub fn extent(&self) -> Extent {
+        self.extent
     }
 }
 

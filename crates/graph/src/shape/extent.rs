@@ -1,7 +1,5 @@
 //! The data on which the output sizes of an op depend, and so its duration and that of its consumers.
 
-use super::ShapeRule;
-
 /// The data on which the shapes of an op's outputs depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
@@ -25,37 +23,6 @@ impl Extent {
             Extent::First => 0..inputs.min(1),
             Extent::Last => inputs.saturating_sub(1)..inputs,
             Extent::AllButFirst => inputs.min(1)..inputs,
-        }
-    }
-}
-
-impl ShapeRule {
-    /// The data on which the shapes of the outputs depend.
-    pub fn extent(&self) -> Extent {
-        match self.name {
-            "none" | "scalar" | "const" | "placeholder" | "placeholder_with_default" => Extent::Shapes,
-            "same" | "same_as_second" | "forward" | "forward_all" | "merged" | "gradient" | "sum" | "cast" | "bias" => {
-                Extent::Shapes
-            }
-            "broadcast" | "compare" | "select" | "alike_or_scalar" | "broadcast_all" => Extent::Shapes,
-            "add" | "sub" | "mul" | "floor_div" | "maximum" | "minimum" => Extent::Shapes,
-            "shape" | "shape_n" | "size" | "rank" | "broadcast_args" | "broadcast_gradient_args" | "concat_offset" => {
-                Extent::Shapes
-            }
-            "matmul" | "batch_matmul" | "batch_matmul_v2" => Extent::Shapes,
-            "cross_entropy" | "sparse_cross_entropy" | "in_top_k" => Extent::Shapes,
-            "ensured" | "squeeze" | "bitcast" | "pack" | "unpack" => Extent::Shapes,
-            "gather" | "gather_nd" | "resource_gather" | "resource_gather_nd" => Extent::Shapes,
-            "conv2d" | "depthwise" | "pool2d" | "pool2d_twice" | "same_of_4" | "bias_gradient" => Extent::Shapes,
-            "batch_norm" | "batch_norm_gradient" => Extent::Shapes,
-            "recurrent_cell" | "lstm_cell_gradient" | "gru_cell_gradient" => Extent::Shapes,
-            "variable" | "old_variable" | "handle" | "named_handle" | "variable_shape" => Extent::Shapes,
-            "read" | "assign" | "merged_variable" | "update" => Extent::Shapes,
-            "fill" | "sized" | "concat" | "split" => Extent::First,
-            "concat_v2" | "gather_v2" => Extent::Last,
-            "reduce" | "prod" | "arg" | "top_k" | "reshape" | "expand_dims" | "transpose" | "slice"
-            | "strided_slice" | "split_v" | "tile" | "broadcast_to" | "one_hot" => Extent::AllButFirst,
-            _ => Extent::Unknown,
         }
     }
 }

@@ -2,11 +2,39 @@
 
 use meshtf_tensor::Shape;
 
-use super::one;
+use super::{Entry, one};
 use crate::shape::call::{Call, MAX_RANK, axis, merge, merge_sizes, whole};
-use crate::shape::{Dims, Element, Fact, Size};
+use crate::shape::{Dims, Element, Extent, Fact, Size};
 
-pub(super) fn reshape(call: &Call) -> Option<Vec<Fact>> {
+pub(super) const RULES: &[Entry] = &[
+    ("reshape", reshape, Extent::AllButFirst),
+    ("ensured", ensured, Extent::Shapes),
+    ("unravel", unravel, Extent::Unknown),
+    ("packed_bits", packed_bits, Extent::Unknown),
+    ("broadcast_to", broadcast_to, Extent::AllButFirst),
+    ("expand_dims", expand_dims, Extent::AllButFirst),
+    ("squeeze", squeeze, Extent::Shapes),
+    ("transpose", transpose, Extent::AllButFirst),
+    ("tile", tile, Extent::AllButFirst),
+    ("pad", pad, Extent::Unknown),
+    ("unpad", unpad, Extent::Unknown),
+    ("concat", concat, Extent::First),
+    ("concat_v2", concat_v2, Extent::Last),
+    ("pack", pack, Extent::Shapes),
+    ("unpack", unpack, Extent::Shapes),
+    ("split", split, Extent::First),
+    ("split_v", split_v, Extent::AllButFirst),
+    ("parallel_concat", parallel_concat, Extent::Unknown),
+    ("bitcast", bitcast, Extent::Shapes),
+    ("vector", vector, Extent::Unknown),
+    ("diag", diag, Extent::Unknown),
+    ("diag_part", diag_part, Extent::Unknown),
+    ("matrix_diag", matrix_diag, Extent::Unknown),
+    ("matrix_set_diag", matrix_set_diag, Extent::Unknown),
+    ("matrix_diag_part", matrix_diag_part, Extent::Unknown),
+];
+
+fn reshape(call: &Call) -> Option<Vec<Fact>> {
     let elements = call.elements(0).map(<[Element]>::to_vec);
     Some(vec![Fact { dims: reshaped(call), elements, like: call.shape_of(1), ..Fact::default() }])
 }
@@ -30,18 +58,18 @@ fn reshaped(call: &Call) -> Option<Dims> {
     wanted.iter().map(size).collect()
 }
 
-pub(super) fn broadcast_to(call: &Call) -> Option<Vec<Fact>> {
+fn broadcast_to(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.sizes(1), like: call.shape_of(1), ..Fact::default() }])
 }
 
-pub(super) fn expand_dims(call: &Call) -> Option<Vec<Fact>> {
+fn expand_dims(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     dims.insert(axis(call.value(1)?, dims.len() + 1)?, Size::Known(1));
     let elements = call.elements(0).map(<[Element]>::to_vec);
     Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
 }
 
-pub(super) fn squeeze(call: &Call) -> Option<Vec<Fact>> {
+fn squeeze(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let axes = call.node.attrs.ints("squeeze_dims").ok()?;
     let axes: Vec<usize> = axes.iter().map(|&a| axis(a, dims.len())).collect::<Option<_>>()?;
@@ -54,7 +82,7 @@ pub(super) fn squeeze(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: Some(kept), elements, ..Fact::default() }])
 }
 
-pub(super) fn transpose(call: &Call) -> Option<Vec<Fact>> {
+fn transpose(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0);
     let Some(order) = call.values(1) else {
         return one(call.unknown(dims.map(|dims| dims.len()).or_else(|| call.count(1))?));
@@ -63,7 +91,7 @@ pub(super) fn transpose(call: &Call) -> Option<Vec<Fact>> {
     one(order.iter().map(|&from| Some(dims[axis(from, dims.len())?])).collect::<Option<_>>()?)
 }
 
-pub(super) fn tile(call: &Call) -> Option<Vec<Fact>> {
+fn tile(call: &Call) -> Option<Vec<Fact>> {
     let Some(times) = call.counts(1) else {
         return one(call.unknown(call.dims(0).map(|dims| dims.len()).or_else(|| call.count(1))?));
     };
@@ -75,7 +103,7 @@ pub(super) fn tile(call: &Call) -> Option<Vec<Fact>> {
     one(dims.iter().zip(times).map(tiled).collect())
 }
 
-pub(super) fn pad(call: &Call) -> Option<Vec<Fact>> {
+fn pad(call: &Call) -> Option<Vec<Fact>> {
     let Some(pads) = call.counts(1) else { return padded_by_unknown(call) };
     let (pads, _) = pads.as_chunks::<2>();
     let dims = call.of_rank(0, pads.len())?;
@@ -93,7 +121,7 @@ fn padded_by_unknown(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The opposite of [`pad`].
-pub(super) fn unpad(call: &Call) -> Option<Vec<Fact>> {
+fn unpad(call: &Call) -> Option<Vec<Fact>> {
     let Some(pads) = call.counts(1) else { return padded_by_unknown(call) };
     let (pads, _) = pads.as_chunks::<2>();
     let dims = call.of_rank(0, pads.len())?;
@@ -104,11 +132,11 @@ pub(super) fn unpad(call: &Call) -> Option<Vec<Fact>> {
     one(dims.iter().zip(pads).map(less).collect())
 }
 
-pub(super) fn concat(call: &Call) -> Option<Vec<Fact>> {
+fn concat(call: &Call) -> Option<Vec<Fact>> {
     concatenated(call, 1..call.len(), 0)
 }
 
-pub(super) fn concat_v2(call: &Call) -> Option<Vec<Fact>> {
+fn concat_v2(call: &Call) -> Option<Vec<Fact>> {
     concatenated(call, 0..call.len().checked_sub(1)?, call.len() - 1)
 }
 
@@ -133,7 +161,7 @@ fn concatenated(call: &Call, parts: std::ops::Range<usize>, axis_in: usize) -> O
     Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
 }
 
-pub(super) fn pack(call: &Call) -> Option<Vec<Fact>> {
+fn pack(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.equal(0..call.len())?;
     dims.insert(axis(call.int("axis")?, dims.len() + 1)?, Size::Known(call.len()));
     // As in TensorFlow, with partial knowledge of the numbers.
@@ -147,7 +175,7 @@ fn of_each_output(call: &Call, dims: &Dims) -> Vec<Fact> {
     call.node.outputs.iter().map(|_| dims.clone().into()).collect()
 }
 
-pub(super) fn unpack(call: &Call) -> Option<Vec<Fact>> {
+fn unpack(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let along = axis(call.int("axis")?, dims.len())?;
     merge_sizes(dims.remove(along), Size::Known(call.node.outputs.len()))?;
@@ -158,7 +186,7 @@ pub(super) fn unpack(call: &Call) -> Option<Vec<Fact>> {
     Some(facts)
 }
 
-pub(super) fn split(call: &Call) -> Option<Vec<Fact>> {
+fn split(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(1)?;
     match call.value(0) {
         Some(along) => {
@@ -171,7 +199,7 @@ pub(super) fn split(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Pieces of the sizes in the second input, of which one may be -1: the remainder.
-pub(super) fn split_v(call: &Call) -> Option<Vec<Fact>> {
+fn split_v(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     if call.node.outputs.len() == 1 {
         return one(dims);
@@ -194,12 +222,12 @@ pub(super) fn split_v(call: &Call) -> Option<Vec<Fact>> {
     Some((0..call.node.outputs.len()).map(piece).collect())
 }
 
-pub(super) fn parallel_concat(call: &Call) -> Option<Vec<Fact>> {
+fn parallel_concat(call: &Call) -> Option<Vec<Fact>> {
     one(call.stated_in("shape")?)
 }
 
 /// One axis more, or less, if the elements become smaller or larger.
-pub(super) fn bitcast(call: &Call) -> Option<Vec<Fact>> {
+fn bitcast(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let own = call.node.attrs.dtype("T").ok()?.size()?;
     let new = call.node.attrs.dtype("type").ok()?.size()?;
@@ -212,17 +240,17 @@ pub(super) fn bitcast(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// A vector, as the input.
-pub(super) fn vector(call: &Call) -> Option<Vec<Fact>> {
+fn vector(call: &Call) -> Option<Vec<Fact>> {
     one(call.of_rank(0, 1)?)
 }
 
 /// The input's sizes, repeated once.
-pub(super) fn diag(call: &Call) -> Option<Vec<Fact>> {
+fn diag(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     one([&dims[..], &dims[..]].concat())
 }
 
-pub(super) fn diag_part(call: &Call) -> Option<Vec<Fact>> {
+fn diag_part(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let (first, second) = dims.split_at(dims.len() / 2);
     one(merge(&first.to_vec(), &second.to_vec())?)
@@ -238,7 +266,7 @@ fn diagonals(call: &Call, k: usize) -> Option<(i64, i64)> {
 }
 
 /// Matrices with some diagonals, the second input, replaced.
-pub(super) fn matrix_set_diag(call: &Call) -> Option<Vec<Fact>> {
+fn matrix_set_diag(call: &Call) -> Option<Vec<Fact>> {
     let (low, high) = if call.len() == 2 { (0, 0) } else { diagonals(call, 2).unwrap_or((0, -1)) };
     let batch = call.dims(1).filter(|_| low <= high).and_then(|mut dims| {
         dims.pop()?;
@@ -255,7 +283,7 @@ pub(super) fn matrix_set_diag(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Matrices with the given diagonals.
-pub(super) fn matrix_diag(call: &Call) -> Option<Vec<Fact>> {
+fn matrix_diag(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     if call.len() == 1 {
         dims.push(*dims.last()?);
@@ -290,7 +318,7 @@ pub(super) fn matrix_diag(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Diagonals of matrices, the shorter ones padded.
-pub(super) fn matrix_diag_part(call: &Call) -> Option<Vec<Fact>> {
+fn matrix_diag_part(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let (columns, rows) = (dims.pop()?, dims.pop()?);
     let (low, high) = if call.len() == 1 { (0, 0) } else { diagonals(call, 1)? };
@@ -315,7 +343,7 @@ pub(super) fn elements_at(call: &Call, places: impl Iterator<Item = usize>) -> O
 }
 
 /// The shape that a tensor must have, merged with its own.
-pub(super) fn ensured(call: &Call) -> Option<Vec<Fact>> {
+fn ensured(call: &Call) -> Option<Vec<Fact>> {
     let stated = call.stated_in("shape");
     match (call.dims(0), stated) {
         (Some(own), Some(stated)) => one(merge(&own, &stated)?),
@@ -324,7 +352,7 @@ pub(super) fn ensured(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// For each index as many coordinates as there are dimensions.
-pub(super) fn unravel(call: &Call) -> Option<Vec<Fact>> {
+fn unravel(call: &Call) -> Option<Vec<Fact>> {
     let (indices, dims) = (call.dims(0)?, call.of_rank(1, 1)?);
     match indices[..] {
         [] => one(dims),
@@ -334,7 +362,7 @@ pub(super) fn unravel(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// One element per eight of the last axis.
-pub(super) fn packed_bits(call: &Call) -> Option<Vec<Fact>> {
+fn packed_bits(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let last = dims.last_mut()?;
     *last = call.map(*last, |size| Some(size / 8));

@@ -1,15 +1,44 @@
 //! Shapes of ops whose outputs have the shape of an input, or that to which several broadcast.
 
-use super::one;
+use super::{Entry, one};
 use crate::shape::call::{Call, merge, merge_sizes};
-use crate::shape::{Dims, Element, Fact, Size};
+use crate::shape::{Dims, Element, Extent, Fact, Size};
+
+pub(super) const RULES: &[Entry] = &[
+    ("same", same, Extent::Shapes),
+    ("same_as_second", same_as_second, Extent::Shapes),
+    ("forward", forward, Extent::Shapes),
+    ("forward_all", forward_all, Extent::Shapes),
+    ("merged", merged, Extent::Shapes),
+    ("gradient", gradient, Extent::Shapes),
+    ("sum", sum, Extent::Shapes),
+    ("broadcast", broadcasting, Extent::Shapes),
+    ("compare", comparing, Extent::Shapes),
+    ("select", select, Extent::Shapes),
+    ("alike_or_scalar", alike_or_scalar, Extent::Shapes),
+    ("broadcast_all", broadcast_all, Extent::Shapes),
+    ("cast", cast, Extent::Shapes),
+    ("add", |call| arithmetic(call, i64::checked_add), Extent::Shapes),
+    ("sub", |call| arithmetic(call, i64::checked_sub), Extent::Shapes),
+    ("mul", |call| arithmetic(call, i64::checked_mul), Extent::Shapes),
+    ("floor_div", |call| arithmetic(call, |a, b| a.checked_div_euclid(b).filter(|_| b > 0)), Extent::Shapes),
+    ("maximum", |call| arithmetic(call, |a, b| Some(a.max(b))), Extent::Shapes),
+    ("minimum", |call| arithmetic(call, |a, b| Some(a.min(b))), Extent::Shapes),
+    ("bias", bias, Extent::Shapes),
+    ("substr", substr, Extent::Unknown),
+    ("string_join", string_join, Extent::Unknown),
+    ("switch", switch, Extent::Unknown),
+    ("merge", merge_of_branches, Extent::Unknown),
+    ("fake_quant_gradient", fake_quant_gradient, Extent::Unknown),
+    ("fake_quant_channels_gradient", fake_quant_channels_gradient, Extent::Unknown),
+];
 
 /// The shape of the first input.
-pub(super) fn same(call: &Call) -> Option<Vec<Fact>> {
+fn same(call: &Call) -> Option<Vec<Fact>> {
     like(call, 0)
 }
 
-pub(super) fn same_as_second(call: &Call) -> Option<Vec<Fact>> {
+fn same_as_second(call: &Call) -> Option<Vec<Fact>> {
     like(call, 1)
 }
 
@@ -18,23 +47,23 @@ fn like(call: &Call, input: usize) -> Option<Vec<Fact>> {
 }
 
 /// All facts about the first input: the output is the same tensor.
-pub(super) fn forward(call: &Call) -> Option<Vec<Fact>> {
+fn forward(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![call.fact(0)?.clone()])
 }
 
-pub(super) fn forward_all(call: &Call) -> Option<Vec<Fact>> {
+fn forward_all(call: &Call) -> Option<Vec<Fact>> {
     Some((0..call.len()).map(|input| call.fact(input).cloned().unwrap_or_default()).collect())
 }
 
 /// The first input, at both outputs.
-pub(super) fn switch(call: &Call) -> Option<Vec<Fact>> {
+fn switch(call: &Call) -> Option<Vec<Fact>> {
     // The branch is not known, and so its elements are not followed, as in TensorFlow.
     let fact = Fact { elements: None, shape_of: None, ..call.fact(0)?.clone() };
     Some(vec![Fact { like: None, ..fact.clone() }, Fact { like: None, ..fact }])
 }
 
 /// The facts common to all inputs, one of which arrives; and its index.
-pub(super) fn merge_of_branches(call: &Call) -> Option<Vec<Fact>> {
+fn merge_of_branches(call: &Call) -> Option<Vec<Fact>> {
     let first = call.dims(0);
     let common = (1..call.len()).try_fold(first, |common, input| {
         let dims = call.dims(input)?;
@@ -46,7 +75,7 @@ pub(super) fn merge_of_branches(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape of all inputs that are not scalars.
-pub(super) fn alike_or_scalar(call: &Call) -> Option<Vec<Fact>> {
+fn alike_or_scalar(call: &Call) -> Option<Vec<Fact>> {
     let all: Vec<Option<Dims>> = (0..call.len()).map(|input| call.dims(input)).collect();
     let alike = all.iter().flatten().filter(|dims| !dims.is_empty()).cloned();
     match alike.map(Some).reduce(|a, b| merge(&a?, &b?)) {
@@ -56,12 +85,12 @@ pub(super) fn alike_or_scalar(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape of all inputs, which are equal in shape.
-pub(super) fn merged(call: &Call) -> Option<Vec<Fact>> {
+fn merged(call: &Call) -> Option<Vec<Fact>> {
     one(call.merged(0..call.len())?)
 }
 
 /// The shape of the first input; a gradient has the same.
-pub(super) fn gradient(call: &Call) -> Option<Vec<Fact>> {
+fn gradient(call: &Call) -> Option<Vec<Fact>> {
     match call.doubts_state() {
         true => merged(call),
         false => one(call.dims(0)?),
@@ -69,12 +98,12 @@ pub(super) fn gradient(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape of all inputs, which the kernel refuses if they differ.
-pub(super) fn sum(call: &Call) -> Option<Vec<Fact>> {
+fn sum(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.equal(0..call.len()), like: call.like(0), ..Fact::default() }])
 }
 
 /// The shape to which both inputs broadcast.
-pub(super) fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
+fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
     let is_scalar = |input: usize| call.dims(input).is_some_and(|dims| dims.is_empty());
     let like = match (call.like(0), call.like(1)) {
         (a, b) if a == b => a,
@@ -90,7 +119,7 @@ pub(super) fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// As [`broadcasting`], for an op that computes shapes from shapes: its elements are followed.
-pub(super) fn arithmetic(call: &Call, apply: fn(i64, i64) -> Option<i64>) -> Option<Vec<Fact>> {
+fn arithmetic(call: &Call, apply: fn(i64, i64) -> Option<i64>) -> Option<Vec<Fact>> {
     let mut facts = broadcasting(call)?;
     facts[0].elements = computed(call, apply);
     Some(facts)
@@ -114,7 +143,7 @@ fn computed(call: &Call, apply: fn(i64, i64) -> Option<i64>) -> Option<Vec<Eleme
 }
 
 /// The shape to which both inputs broadcast, for an op that may also return a single false for shapes that do not fit.
-pub(super) fn comparing(call: &Call) -> Option<Vec<Fact>> {
+fn comparing(call: &Call) -> Option<Vec<Fact>> {
     if call.bool("incompatible_shape_error").unwrap_or(true) {
         return broadcasting(call);
     }
@@ -151,7 +180,7 @@ pub(super) fn broadcast(call: &Call, a: &Dims, b: &Dims) -> Option<Dims> {
 }
 
 /// The shape of both branches, and of the condition unless that chooses rows.
-pub(super) fn select(call: &Call) -> Option<Vec<Fact>> {
+fn select(call: &Call) -> Option<Vec<Fact>> {
     let branches = call.equal([1, 2])?;
     match call.dims(0).filter(|condition| condition.len() > 1) {
         Some(condition) => one(merge(&branches, &condition)?),
@@ -160,7 +189,7 @@ pub(super) fn select(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape to which all inputs broadcast.
-pub(super) fn broadcast_all(call: &Call) -> Option<Vec<Fact>> {
+fn broadcast_all(call: &Call) -> Option<Vec<Fact>> {
     let first = call.like(0).filter(|_| (1..call.len()).all(|input| call.like(input) == call.like(0)));
     let mut dims = call.dims(call.len() - 1);
     for input in (0..call.len() - 1).rev() {
@@ -173,7 +202,7 @@ pub(super) fn broadcast_all(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The same shape, and for integers the same elements.
-pub(super) fn cast(call: &Call) -> Option<Vec<Fact>> {
+fn cast(call: &Call) -> Option<Vec<Fact>> {
     let keeps = call.node.outputs.first().is_some_and(|output| output.dtype.is_integer());
     let fits = |element: &Element| match element {
         Element::Known(value) => i32::try_from(*value).is_ok(),
@@ -188,7 +217,7 @@ pub(super) fn cast(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape of the first input, whose number of channels is the number of elements of the second.
-pub(super) fn bias(call: &Call) -> Option<Vec<Fact>> {
+fn bias(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0).filter(|dims| dims.len() >= 2);
     if let (Some(dims), Some(bias)) = (&mut dims, call.dims(1)) {
         let channels_first = call.node.attrs.str("data_format") == Ok("NCHW");
@@ -200,13 +229,13 @@ pub(super) fn bias(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape of the text, to which a position broadcasts.
-pub(super) fn substr(call: &Call) -> Option<Vec<Fact>> {
+fn substr(call: &Call) -> Option<Vec<Fact>> {
     let (text, at) = (call.dims(0)?, call.dims(1)?);
     one(broadcast(call, &text, &at)?)
 }
 
 /// The common shape of the inputs that are not scalars.
-pub(super) fn string_join(call: &Call) -> Option<Vec<Fact>> {
+fn string_join(call: &Call) -> Option<Vec<Fact>> {
     let all: Vec<Dims> = (0..call.len()).map(|input| call.dims(input)).collect::<Option<_>>()?;
     let mut arrays = all.iter().filter(|dims| !dims.is_empty());
     let first = arrays.next().cloned().unwrap_or_default();
@@ -214,12 +243,12 @@ pub(super) fn string_join(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The gradients of quantized numbers, and of both ends of their range.
-pub(super) fn fake_quant_gradient(call: &Call) -> Option<Vec<Fact>> {
+fn fake_quant_gradient(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.merged([0, 1]), ..Fact::default() }, Dims::new().into(), Dims::new().into()])
 }
 
 /// As [`fake_quant_gradient`], for ranges per channel, the last dimension.
-pub(super) fn fake_quant_channels_gradient(call: &Call) -> Option<Vec<Fact>> {
+fn fake_quant_channels_gradient(call: &Call) -> Option<Vec<Fact>> {
     let whole = call.merged([0, 1]);
     let mut channels = call.of_rank(2, 1)?[0];
     let others = [call.of_rank(3, 1)?[0]].into_iter().chain(whole.as_ref().and_then(|dims| dims.last().copied()));

@@ -3,8 +3,16 @@
 use meshtf_tensor::PartialShape;
 
 use super::super::call::known;
-use super::super::{Fact, Size};
-use super::Call;
+use super::super::{Extent, Fact, Size};
+use super::{Call, Entry};
+
+pub(super) const RULES: &[Entry] = &[
+    ("parse_example", parse, Extent::Unknown),
+    ("parse_example_v2", parse_v2, Extent::Unknown),
+    ("parse_single_example", parse_single, Extent::Unknown),
+    ("parse_single_sequence", parse_single_sequence, Extent::Unknown),
+    ("parse_sequence", parse_sequence, Extent::Unknown),
+];
 
 /// Indices, values and shapes of the sparse features, one for each type in an attribute, of that rank.
 fn sparse(call: &Call, types: &str, rank: usize) -> Option<Vec<Fact>> {
@@ -21,7 +29,7 @@ fn dense(call: &Call, shapes: &str, prefix: &[Size]) -> Option<Vec<Fact>> {
     Some(call.node.attrs.shapes(shapes).ok()?.iter().map(below).collect())
 }
 
-pub(super) fn parse(call: &Call) -> Option<Vec<Fact>> {
+fn parse(call: &Call) -> Option<Vec<Fact>> {
     let batch = call.of_rank(0, 1)?;
     let mut facts = sparse(call, "sparse_types", 2)?;
     facts.extend(dense(call, "dense_shapes", &batch)?);
@@ -29,7 +37,7 @@ pub(super) fn parse(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// For a batch or for one example, depending on the rank of the first input.
-pub(super) fn parse_v2(call: &Call) -> Option<Vec<Fact>> {
+fn parse_v2(call: &Call) -> Option<Vec<Fact>> {
     let batch = call.dims(0);
     let mut facts = match &batch {
         Some(batch) => sparse(call, "sparse_types", batch.len() + 1)?,
@@ -51,13 +59,13 @@ pub(super) fn parse_v2(call: &Call) -> Option<Vec<Fact>> {
     Some(facts)
 }
 
-pub(super) fn parse_single(call: &Call) -> Option<Vec<Fact>> {
+fn parse_single(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = sparse(call, "sparse_types", 1)?;
     facts.extend(dense(call, "dense_shapes", &[])?);
     Some(facts)
 }
 
-pub(super) fn parse_single_sequence(call: &Call) -> Option<Vec<Fact>> {
+fn parse_single_sequence(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = sparse(call, "context_sparse_types", 1)?;
     facts.extend(dense(call, "context_dense_shapes", &[])?);
     facts.extend(sparse(call, "feature_list_sparse_types", 2)?);
@@ -65,7 +73,7 @@ pub(super) fn parse_single_sequence(call: &Call) -> Option<Vec<Fact>> {
     Some(facts)
 }
 
-pub(super) fn parse_sequence(call: &Call) -> Option<Vec<Fact>> {
+fn parse_sequence(call: &Call) -> Option<Vec<Fact>> {
     let batch = call.of_rank(0, 1)?;
     let mut facts = sparse(call, "context_sparse_types", 2)?;
     facts.extend(dense(call, "context_dense_shapes", &batch)?);

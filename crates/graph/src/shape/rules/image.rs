@@ -1,8 +1,39 @@
 //! Shapes of ops on images: convolutions, pools, norms, resizing, blocks.
 
-use super::one;
+use super::{Entry, one};
 use crate::shape::call::{Call, merge_sizes};
-use crate::shape::{Dims, Fact, Size};
+use crate::shape::{Dims, Extent, Fact, Size};
+
+pub(super) const RULES: &[Entry] = &[
+    ("conv2d", conv2d, Extent::Shapes),
+    ("depthwise", depthwise, Extent::Shapes),
+    ("conv3d", conv3d, Extent::Unknown),
+    ("pool2d", pool2d, Extent::Shapes),
+    ("pool2d_twice", pool2d_twice, Extent::Shapes),
+    ("pool3d", pool3d, Extent::Unknown),
+    ("patches", patches, Extent::Unknown),
+    ("sizes_of_4", sizes_of_4, Extent::Unknown),
+    ("convolution_input", convolution_input, Extent::Unknown),
+    ("merged_of_4", merged_of_4, Extent::Unknown),
+    ("sizes_of_5", sizes_of_5, Extent::Unknown),
+    ("sizes_of_4_second", sizes_of_4_second, Extent::Unknown),
+    ("sizes_of_5_second", sizes_of_5_second, Extent::Unknown),
+    ("same_of_4", same_of_4, Extent::Shapes),
+    ("same_of_5", same_of_5, Extent::Unknown),
+    ("same_of_5_second", same_of_5_second, Extent::Unknown),
+    ("bias_gradient", bias_gradient, Extent::Shapes),
+    ("global_norm", global_norm, Extent::Unknown),
+    ("global_norm_gradient", global_norm_gradient, Extent::Unknown),
+    ("batch_norm", batch_norm, Extent::Shapes),
+    ("batch_norm_gradient", batch_norm_gradient, Extent::Shapes),
+    ("resize", resize, Extent::Unknown),
+    ("space_to_batch", space_to_batch, Extent::Unknown),
+    ("batch_to_space", batch_to_space, Extent::Unknown),
+    ("space_to_batch_nd", space_to_batch_nd, Extent::Unknown),
+    ("batch_to_space_nd", batch_to_space_nd, Extent::Unknown),
+    ("space_to_depth", space_to_depth, Extent::Unknown),
+    ("depth_to_space", depth_to_space, Extent::Unknown),
+];
 
 /// A window that slides over an image, along one axis.
 #[derive(Clone, Copy)]
@@ -69,16 +100,16 @@ fn convolved(call: &Call, rank: usize, channels: Option<Size>) -> Option<Vec<Fac
     one(dims)
 }
 
-pub(super) fn conv2d(call: &Call) -> Option<Vec<Fact>> {
+fn conv2d(call: &Call) -> Option<Vec<Fact>> {
     convolved(call, 4, None)
 }
 
-pub(super) fn conv3d(call: &Call) -> Option<Vec<Fact>> {
+fn conv3d(call: &Call) -> Option<Vec<Fact>> {
     convolved(call, 5, None)
 }
 
 /// A convolution of each channel with separate filters.
-pub(super) fn depthwise(call: &Call) -> Option<Vec<Fact>> {
+fn depthwise(call: &Call) -> Option<Vec<Fact>> {
     let (image, filter) = (call.of_rank(0, 4)?, call.of_rank(1, 4)?);
     let own = merge_sizes(image[layout(call, 4).0], filter[2])?;
     let channels = match (own.known(), filter[3].known()) {
@@ -102,23 +133,23 @@ fn pooled(call: &Call, rank: usize) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-pub(super) fn pool2d(call: &Call) -> Option<Vec<Fact>> {
+fn pool2d(call: &Call) -> Option<Vec<Fact>> {
     pooled(call, 4)
 }
 
-pub(super) fn pool3d(call: &Call) -> Option<Vec<Fact>> {
+fn pool3d(call: &Call) -> Option<Vec<Fact>> {
     pooled(call, 5)
 }
 
 /// The largest elements, and their indices, in the same shape.
-pub(super) fn pool2d_twice(call: &Call) -> Option<Vec<Fact>> {
+fn pool2d_twice(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = pool2d(call)?;
     facts.extend_from_within(..);
     Some(facts)
 }
 
 /// The elements of each window, as channels. TensorFlow infers neither height nor width if one is unknown.
-pub(super) fn patches(call: &Call) -> Option<Vec<Fact>> {
+fn patches(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.of_rank(0, 4)?;
     let (windows, strides) = (of_axes(call, "ksizes", 4)?, of_axes(call, "strides", 4)?);
     let rates = of_axes(call, "rates", 4)?;
@@ -141,12 +172,12 @@ fn sizes(call: &Call, input: usize, rank: usize) -> Option<Vec<Fact>> {
     }
 }
 
-pub(super) fn sizes_of_4(call: &Call) -> Option<Vec<Fact>> {
+fn sizes_of_4(call: &Call) -> Option<Vec<Fact>> {
     sizes(call, 0, 4)
 }
 
 /// As [`sizes`], for the images of a convolution: the batch size is that of the third input.
-pub(super) fn convolution_input(call: &Call) -> Option<Vec<Fact>> {
+fn convolution_input(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = sizes(call, 0, 4)?;
     if let (Some(dims), Some(answers), false) = (&mut facts[0].dims, call.dims(2), call.doubts_state()) {
         dims[0] = merge_sizes(dims[0], *answers.first()?)?;
@@ -155,39 +186,39 @@ pub(super) fn convolution_input(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape of all inputs, which are images.
-pub(super) fn merged_of_4(call: &Call) -> Option<Vec<Fact>> {
+fn merged_of_4(call: &Call) -> Option<Vec<Fact>> {
     match call.merged(0..call.len()) {
         Some(dims) => one(dims).filter(|facts| facts[0].dims.as_ref().is_some_and(|dims| dims.len() == 4)),
         None => same_of_4(call),
     }
 }
 
-pub(super) fn sizes_of_5(call: &Call) -> Option<Vec<Fact>> {
+fn sizes_of_5(call: &Call) -> Option<Vec<Fact>> {
     sizes(call, 0, 5)
 }
 
-pub(super) fn sizes_of_4_second(call: &Call) -> Option<Vec<Fact>> {
+fn sizes_of_4_second(call: &Call) -> Option<Vec<Fact>> {
     sizes(call, 1, 4)
 }
 
-pub(super) fn sizes_of_5_second(call: &Call) -> Option<Vec<Fact>> {
+fn sizes_of_5_second(call: &Call) -> Option<Vec<Fact>> {
     sizes(call, 1, 5)
 }
 
-pub(super) fn same_of_4(call: &Call) -> Option<Vec<Fact>> {
+fn same_of_4(call: &Call) -> Option<Vec<Fact>> {
     one(call.of_rank(0, 4)?)
 }
 
-pub(super) fn same_of_5(call: &Call) -> Option<Vec<Fact>> {
+fn same_of_5(call: &Call) -> Option<Vec<Fact>> {
     one(call.of_rank(0, 5)?)
 }
 
-pub(super) fn same_of_5_second(call: &Call) -> Option<Vec<Fact>> {
+fn same_of_5_second(call: &Call) -> Option<Vec<Fact>> {
     one(call.of_rank(1, 5)?)
 }
 
 /// The sums over all but the channels.
-pub(super) fn bias_gradient(call: &Call) -> Option<Vec<Fact>> {
+fn bias_gradient(call: &Call) -> Option<Vec<Fact>> {
     let Some(dims) = call.dims(0) else { return one(call.unknown(1)) };
     let channel = if call.node.attrs.str("data_format").ok()? == "NCHW" { dims.get(1) } else { dims.last() };
     one(vec![*channel?])
@@ -199,7 +230,7 @@ fn image_rank(call: &Call) -> usize {
 }
 
 /// The normalised image, and the means and variances of its channels.
-pub(super) fn batch_norm(call: &Call) -> Option<Vec<Fact>> {
+fn batch_norm(call: &Call) -> Option<Vec<Fact>> {
     let rank = image_rank(call);
     let mut dims = call.of_rank(0, rank)?;
     let (channel, _) = layout(call, rank);
@@ -213,7 +244,7 @@ pub(super) fn batch_norm(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The gradients with respect to the image, the scale and the offset; the other outputs have no elements.
-pub(super) fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
+fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
     let rank = image_rank(call);
     let (by_output, image) = (call.of_rank(0, rank)?, call.of_rank(1, rank)?);
     let (channel, _) = layout(call, rank);
@@ -228,7 +259,7 @@ pub(super) fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Images of the height and width in the second input.
-pub(super) fn resize(call: &Call) -> Option<Vec<Fact>> {
+fn resize(call: &Call) -> Option<Vec<Fact>> {
     let image = call.of_rank(0, 4)?;
     let size = super::picture::stated_size(call, 1)?;
     one(vec![image[0], size[0], size[1], image[3]])
@@ -269,11 +300,11 @@ fn block_size(call: &Call) -> Option<usize> {
     usize::try_from(call.int("block_size")?).ok()
 }
 
-pub(super) fn space_to_batch(call: &Call) -> Option<Vec<Fact>> {
+fn space_to_batch(call: &Call) -> Option<Vec<Fact>> {
     of_images(call, &Blocks::Into)
 }
 
-pub(super) fn batch_to_space(call: &Call) -> Option<Vec<Fact>> {
+fn batch_to_space(call: &Call) -> Option<Vec<Fact>> {
     of_images(call, &Blocks::OutOf)
 }
 
@@ -286,19 +317,19 @@ fn of_images(call: &Call, blocks: &Blocks) -> Option<Vec<Fact>> {
     }
 }
 
-pub(super) fn space_to_batch_nd(call: &Call) -> Option<Vec<Fact>> {
+fn space_to_batch_nd(call: &Call) -> Option<Vec<Fact>> {
     batched(call, call.counts(1).as_deref(), 2, &Blocks::Into)
 }
 
-pub(super) fn batch_to_space_nd(call: &Call) -> Option<Vec<Fact>> {
+fn batch_to_space_nd(call: &Call) -> Option<Vec<Fact>> {
     batched(call, call.counts(1).as_deref(), 2, &Blocks::OutOf)
 }
 
-pub(super) fn space_to_depth(call: &Call) -> Option<Vec<Fact>> {
+fn space_to_depth(call: &Call) -> Option<Vec<Fact>> {
     deepened(call, &Blocks::Into)
 }
 
-pub(super) fn depth_to_space(call: &Call) -> Option<Vec<Fact>> {
+fn depth_to_space(call: &Call) -> Option<Vec<Fact>> {
     deepened(call, &Blocks::OutOf)
 }
 
@@ -330,11 +361,11 @@ fn normalized(call: &Call, images: &[usize], vectors: std::ops::Range<usize>) ->
     Some(dims)
 }
 
-pub(super) fn global_norm(call: &Call) -> Option<Vec<Fact>> {
+fn global_norm(call: &Call) -> Option<Vec<Fact>> {
     one(normalized(call, &[0], 1..5)?)
 }
 
-pub(super) fn global_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
+fn global_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
     let dims = normalized(call, &[0, 4], 1..4)?;
     let channels = dims[3];
     Some(std::iter::once(dims).chain((0..4).map(|_| vec![channels])).map(Fact::from).collect())

@@ -1,11 +1,27 @@
 //! Shapes of ops that read parts of a tensor: slices, gathers, partitions.
 
 use super::arrange::elements_at;
-use super::one;
+use super::{Entry, one};
 use crate::shape::call::{Call, axis, merge};
-use crate::shape::{Dims, Fact, Size};
+use crate::shape::{Dims, Extent, Fact, Size};
 
-pub(super) fn slice(call: &Call) -> Option<Vec<Fact>> {
+pub(super) const RULES: &[Entry] = &[
+    ("slice", slice, Extent::AllButFirst),
+    ("strided_slice", strided_slice, Extent::AllButFirst),
+    ("gather", gather, Extent::Shapes),
+    ("gather_v2", gather_v2, Extent::Last),
+    ("gather_nd", gather_nd, Extent::Shapes),
+    ("resource_gather", resource_gather, Extent::Shapes),
+    ("resource_gather_nd", resource_gather_nd, Extent::Shapes),
+    ("where", indices_of, Extent::Unknown),
+    ("unique", unique, Extent::Unknown),
+    ("unique_slices", unique_slices, Extent::Unknown),
+    ("list_diff", list_diff, Extent::Unknown),
+    ("dynamic_partition", dynamic_partition, Extent::Unknown),
+    ("dynamic_stitch", dynamic_stitch, Extent::Unknown),
+];
+
+fn slice(call: &Call) -> Option<Vec<Fact>> {
     let (dims, begins) = (call.dims(0), call.counts(1));
     let Some(sizes) = call.values(2) else {
         return one(call.unknown(dims.map(|dims| dims.len()).or_else(|| call.count(1)).or_else(|| call.count(2))?));
@@ -27,7 +43,7 @@ pub(super) fn slice(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// `x[a:b:c, d]`; slices with `...` or new axes only if their specification is known.
-pub(super) fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
+fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let mask = |name: &str| call.int(name);
     let (begin_mask, end_mask, shrink_mask) = (mask("begin_mask")?, mask("end_mask")?, mask("shrink_axis_mask")?);
@@ -98,12 +114,12 @@ fn strides_taken(size: usize, begin: Option<i64>, end: Option<i64>, stride: i64)
     Some((begin, usize::try_from(count.max(0)).ok()?))
 }
 
-pub(super) fn gather(call: &Call) -> Option<Vec<Fact>> {
+fn gather(call: &Call) -> Option<Vec<Fact>> {
     let (params, indices) = (call.dims(0)?, call.dims(1)?);
     one([&indices[..], params.get(1..)?].concat())
 }
 
-pub(super) fn gather_v2(call: &Call) -> Option<Vec<Fact>> {
+fn gather_v2(call: &Call) -> Option<Vec<Fact>> {
     let (params, indices) = (call.dims(0)?, call.dims(1)?);
     let batch = usize::try_from(call.int("batch_dims")?).ok()?;
     let Some(along) = call.value(2) else {
@@ -119,12 +135,12 @@ pub(super) fn gather_v2(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
 }
 
-pub(super) fn gather_nd(call: &Call) -> Option<Vec<Fact>> {
+fn gather_nd(call: &Call) -> Option<Vec<Fact>> {
     slices(&call.dims(0)?, &call.dims(1)?)
 }
 
 /// Slices of a variable.
-pub(super) fn resource_gather_nd(call: &Call) -> Option<Vec<Fact>> {
+fn resource_gather_nd(call: &Call) -> Option<Vec<Fact>> {
     slices(&call.stated(call.maker(0)?.attrs.shape("shape").ok()?)?, &call.dims(1)?)
 }
 
@@ -135,7 +151,7 @@ fn slices(params: &[Size], indices: &[Size]) -> Option<Vec<Fact>> {
 }
 
 /// Rows of a variable.
-pub(super) fn resource_gather(call: &Call) -> Option<Vec<Fact>> {
+fn resource_gather(call: &Call) -> Option<Vec<Fact>> {
     let params = call.stated(call.maker(0)?.attrs.shape("shape").ok()?)?;
     let indices = call.dims(1)?;
     let batch = usize::try_from(call.int("batch_dims")?).ok()?;
@@ -144,33 +160,33 @@ pub(super) fn resource_gather(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The indices of the non-zero elements.
-pub(super) fn indices_of(call: &Call) -> Option<Vec<Fact>> {
+fn indices_of(call: &Call) -> Option<Vec<Fact>> {
     let rank = call.dims(0).map(|dims| dims.len());
     one(vec![call.size(None), call.size(rank)])
 }
 
 /// The distinct elements of a vector, the index of each element among them, and their counts.
-pub(super) fn unique(call: &Call) -> Option<Vec<Fact>> {
+fn unique(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     let all = [vec![count].into(), call.dims(0).into(), vec![count].into()];
     Some(all.into_iter().take(call.node.outputs.len()).collect())
 }
 
 /// Fewer slices of the same rank, and their indices.
-pub(super) fn unique_slices(call: &Call) -> Option<Vec<Fact>> {
+fn unique_slices(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     let slices = call.dims(0).map(|dims| call.unknown(dims.len()));
     let all = [slices.into(), vec![call.size(None)].into(), vec![count].into()];
     Some(all.into_iter().take(call.node.outputs.len()).collect())
 }
 
-pub(super) fn list_diff(call: &Call) -> Option<Vec<Fact>> {
+fn list_diff(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     Some(vec![vec![count].into(), vec![count].into()])
 }
 
 /// Parts, each with the rows assigned to it.
-pub(super) fn dynamic_partition(call: &Call) -> Option<Vec<Fact>> {
+fn dynamic_partition(call: &Call) -> Option<Vec<Fact>> {
     let (data, places) = (call.dims(0)?, call.dims(1)?);
     merge(&data.get(..places.len())?.to_vec(), &places)?;
     let part = |_| [&[call.size(None)], &data[places.len()..]].concat().into();
@@ -178,7 +194,7 @@ pub(super) fn dynamic_partition(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// As many rows as the largest index requires.
-pub(super) fn dynamic_stitch(call: &Call) -> Option<Vec<Fact>> {
+fn dynamic_stitch(call: &Call) -> Option<Vec<Fact>> {
     let parts = call.len() / 2;
     let mut row: Option<Dims> = None;
     let mut largest = Some(-1);

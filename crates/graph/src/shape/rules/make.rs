@@ -1,18 +1,60 @@
 //! Shapes of ops that make tensors of a shape stated by an attribute or the elements of an input, and of ops that output
 //! shapes.
 
-use super::one;
+use super::{Entry, one};
 use crate::shape::call::{Call, MAX_RANK, known, merge_sizes, whole};
-use crate::shape::{Dims, Element, Fact, Size};
+use crate::shape::{Dims, Element, Extent, Fact, Size};
+
+pub(super) const RULES: &[Entry] = &[
+    ("scalar", scalars, Extent::Shapes),
+    ("const", constant, Extent::Shapes),
+    ("placeholder", placeholder, Extent::Shapes),
+    ("placeholder_with_default", placeholder_with_default, Extent::Shapes),
+    ("fill", fill, Extent::First),
+    ("sized", sized, Extent::First),
+    ("ngrams", ngrams, Extent::Unknown),
+    ("unicode_decode", unicode_decode, Extent::Unknown),
+    ("unicode_encode", unicode_encode, Extent::Unknown),
+    ("sized_with", sized_with, Extent::Unknown),
+    ("sized_third", sized_third, Extent::Unknown),
+    ("sized_second", sized_second, Extent::Unknown),
+    ("edit_distance", edit_distance, Extent::Unknown),
+    ("range", range, Extent::Unknown),
+    ("lin_space", lin_space, Extent::Unknown),
+    ("multinomial", multinomial, Extent::Unknown),
+    ("key_counter", key_counter, Extent::Unknown),
+    ("bins_third", bins_third, Extent::Unknown),
+    ("bins_second", bins_second, Extent::Unknown),
+    ("dense_bins", dense_bins, Extent::Unknown),
+    ("shape", shape, Extent::Shapes),
+    ("shape_n", shape_n, Extent::Shapes),
+    ("size", size, Extent::Shapes),
+    ("rank", rank, Extent::Shapes),
+    ("one_hot", one_hot, Extent::AllButFirst),
+    ("string_split", string_split, Extent::Unknown),
+    ("vectors", vectors, Extent::Unknown),
+    ("decode_raw", decode_raw, Extent::Unknown),
+    ("decode_padded", decode_padded, Extent::Unknown),
+    ("csv", csv, Extent::Unknown),
+    ("fingerprint", fingerprint, Extent::Unknown),
+    ("broadcast_args", broadcast_args, Extent::Shapes),
+    ("broadcast_gradient_args", broadcast_gradient_args, Extent::Shapes),
+    ("concat_offset", concat_offset, Extent::Shapes),
+    ("candidates", candidates, Extent::Unknown),
+    ("accidental_hits", accidental_hits, Extent::Unknown),
+    ("ctc_loss", ctc_loss, Extent::Unknown),
+    ("ctc_greedy", ctc_greedy, Extent::Unknown),
+    ("ctc_beam", ctc_beam, Extent::Unknown),
+];
 
 /// Most elements of a constant that is read as sizes or axes.
 const MAX_VALUES: usize = 64;
 
-pub(super) fn scalars(call: &Call) -> Option<Vec<Fact>> {
+fn scalars(call: &Call) -> Option<Vec<Fact>> {
     Some(call.node.outputs.iter().map(|_| Dims::new().into()).collect())
 }
 
-pub(super) fn constant(call: &Call) -> Option<Vec<Fact>> {
+fn constant(call: &Call) -> Option<Vec<Fact>> {
     let attrs = &call.node.attrs;
     let dims = known(attrs.tensor_type("value").ok()?.1.dims());
     let value = attrs.tensor("value").ok().filter(|value| value.len() <= MAX_VALUES);
@@ -21,12 +63,12 @@ pub(super) fn constant(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
 }
 
-pub(super) fn placeholder(call: &Call) -> Option<Vec<Fact>> {
+fn placeholder(call: &Call) -> Option<Vec<Fact>> {
     one(call.stated_in("shape")?)
 }
 
 /// The shape of the values that may be fed, which the default has too.
-pub(super) fn placeholder_with_default(call: &Call) -> Option<Vec<Fact>> {
+fn placeholder_with_default(call: &Call) -> Option<Vec<Fact>> {
     let stated = call.stated_in("shape")?;
     let is_default_known = match call.dims(0) {
         Some(default) => default.len() == stated.len() && stated.iter().zip(&default).all(|(a, b)| admits(*a, *b)),
@@ -40,38 +82,38 @@ fn admits(stated: Size, own: Size) -> bool {
 }
 
 /// The shape held by the first input.
-pub(super) fn sized(call: &Call) -> Option<Vec<Fact>> {
+fn sized(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(0)?)
 }
 
 /// The shape stated by the first input, for each element of the second.
-pub(super) fn sized_with(call: &Call) -> Option<Vec<Fact>> {
+fn sized_with(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.sizes(0)?;
     dims.extend(call.dims(1)?);
     one(dims)
 }
 
-pub(super) fn sized_second(call: &Call) -> Option<Vec<Fact>> {
+fn sized_second(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(1)?)
 }
 
 /// The larger of two shapes, without the last axis: that of the compared sequences.
-pub(super) fn edit_distance(call: &Call) -> Option<Vec<Fact>> {
+fn edit_distance(call: &Call) -> Option<Vec<Fact>> {
     let (a, b) = (call.values(2)?, call.values(5)?);
     let greater = |(&a, &b): (&i64, &i64)| usize::try_from(a.max(b)).ok().map(Size::Known);
     one(a.iter().zip(&b).take(a.len().checked_sub(1)?).map(greater).collect::<Option<_>>()?)
 }
 
 /// As many numbers as the third input specifies.
-pub(super) fn lin_space(call: &Call) -> Option<Vec<Fact>> {
+fn lin_space(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size_in(2)?])
 }
 
-pub(super) fn sized_third(call: &Call) -> Option<Vec<Fact>> {
+fn sized_third(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(2)?)
 }
 
-pub(super) fn fill(call: &Call) -> Option<Vec<Fact>> {
+fn fill(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.sizes(0);
     let count = dims.as_ref().filter(|dims| dims.len() <= 1).and_then(|dims| whole(dims)?.elements());
     let elements = match (count.filter(|&count| count <= MAX_VALUES), call.elements(1)) {
@@ -81,7 +123,7 @@ pub(super) fn fill(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims, elements, like: call.shape_of(0), ..Fact::default() }])
 }
 
-pub(super) fn range(call: &Call) -> Option<Vec<Fact>> {
+fn range(call: &Call) -> Option<Vec<Fact>> {
     let ends = || Some((call.value(0)?, call.value(1)?, call.value(2)?));
     let Some((start, limit, delta)) = ends() else { return one(call.unknown(1)) };
     let (span, step) = (i128::from(limit) - i128::from(start), i128::from(delta));
@@ -93,24 +135,24 @@ pub(super) fn range(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// For each row of a matrix as many draws as the second input specifies.
-pub(super) fn multinomial(call: &Call) -> Option<Vec<Fact>> {
+fn multinomial(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.of_rank(0, 2)?[0], call.size_in(1)?])
 }
 
-pub(super) fn key_counter(_: &Call) -> Option<Vec<Fact>> {
+fn key_counter(_: &Call) -> Option<Vec<Fact>> {
     Some(vec![known(&[1]).into(), known(&[2]).into()])
 }
 
 /// As many bins as an input specifies.
-pub(super) fn bins_second(call: &Call) -> Option<Vec<Fact>> {
+fn bins_second(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size_in(1)?])
 }
 
-pub(super) fn bins_third(call: &Call) -> Option<Vec<Fact>> {
+fn bins_third(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size_in(2)?])
 }
 
-pub(super) fn dense_bins(call: &Call) -> Option<Vec<Fact>> {
+fn dense_bins(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0).filter(|dims| dims.len() == 1 || dims.len() == 2)?;
     match call.value(1) {
         Some(bins) => one([&dims[..dims.len() - 1], &[Size::Known(usize::try_from(bins).ok()?)]].concat()),
@@ -138,26 +180,26 @@ fn shape_vector(call: &Call, input: usize) -> Fact {
     }
 }
 
-pub(super) fn shape(call: &Call) -> Option<Vec<Fact>> {
+fn shape(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![shape_vector(call, 0)])
 }
 
-pub(super) fn shape_n(call: &Call) -> Option<Vec<Fact>> {
+fn shape_n(call: &Call) -> Option<Vec<Fact>> {
     Some((0..call.len()).map(|input| shape_vector(call, input)).collect())
 }
 
-pub(super) fn size(call: &Call) -> Option<Vec<Fact>> {
+fn size(call: &Call) -> Option<Vec<Fact>> {
     let count = || Some(vec![Element::Known(i64::try_from(whole(&call.dims(0)?)?.elements()?).ok()?)]);
     Some(vec![Fact { dims: Some(Dims::new()), elements: count(), ..Fact::default() }])
 }
 
-pub(super) fn rank(call: &Call) -> Option<Vec<Fact>> {
+fn rank(call: &Call) -> Option<Vec<Fact>> {
     let rank = call.dims(0).map(|dims| vec![Element::Known(dims.len() as i64)]);
     Some(vec![Fact { dims: Some(Dims::new()), elements: rank, ..Fact::default() }])
 }
 
 /// A new axis, of the length in the second input.
-pub(super) fn one_hot(call: &Call) -> Option<Vec<Fact>> {
+fn one_hot(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let at = match call.int("axis")? {
         -1 => dims.len(),
@@ -168,13 +210,13 @@ pub(super) fn one_hot(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Indices, values and shape of a sparse matrix.
-pub(super) fn string_split(call: &Call) -> Option<Vec<Fact>> {
+fn string_split(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     Some(vec![vec![count, Size::Known(2)].into(), vec![count].into(), known(&[2]).into()])
 }
 
 /// The shape to which two shapes broadcast.
-pub(super) fn broadcast_args(call: &Call) -> Option<Vec<Fact>> {
+fn broadcast_args(call: &Call) -> Option<Vec<Fact>> {
     let (a, b) = (call.of_rank(0, 1)?, call.of_rank(1, 1)?);
     match (a[0], b[0]) {
         (Size::Known(a), Size::Known(b)) => one(known(&[a.max(b)])),
@@ -183,7 +225,7 @@ pub(super) fn broadcast_args(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The axes to sum over if either input was broadcast: none if the shapes are equal.
-pub(super) fn broadcast_gradient_args(call: &Call) -> Option<Vec<Fact>> {
+fn broadcast_gradient_args(call: &Call) -> Option<Vec<Fact>> {
     let same_elements = call.elements(0).is_some_and(|a| call.elements(1) == Some(a) && !a.contains(&Element::Unknown));
     let same_shapes = call.shape_of(0).is_some_and(|of| Some(of) == call.shape_of(1));
     let axes = || Fact {
@@ -195,24 +237,24 @@ pub(super) fn broadcast_gradient_args(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The offset of each of several shapes in their concatenation.
-pub(super) fn concat_offset(call: &Call) -> Option<Vec<Fact>> {
+fn concat_offset(call: &Call) -> Option<Vec<Fact>> {
     (1..call.len()).map(|input| Some(call.of_rank(input, 1)?.into())).collect()
 }
 
 /// Vectors of unknown lengths.
-pub(super) fn vectors(call: &Call) -> Option<Vec<Fact>> {
+fn vectors(call: &Call) -> Option<Vec<Fact>> {
     Some(call.node.outputs.iter().map(|_| call.unknown(1).into()).collect())
 }
 
 /// The elements in each string.
-pub(super) fn decode_raw(call: &Call) -> Option<Vec<Fact>> {
+fn decode_raw(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     dims.push(call.size(None));
     one(dims)
 }
 
 /// For each string as many elements as the bytes in the second input hold.
-pub(super) fn decode_padded(call: &Call) -> Option<Vec<Fact>> {
+fn decode_padded(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let size = call.node.outputs.first()?.dtype.size()?;
     let width = call.value(1).and_then(|width| usize::try_from(width).ok());
@@ -221,24 +263,24 @@ pub(super) fn decode_padded(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// One field of each record for each output.
-pub(super) fn csv(call: &Call) -> Option<Vec<Fact>> {
+fn csv(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     Some(call.node.outputs.iter().map(|_| dims.clone().into()).collect())
 }
 
 /// The bytes of each row's fingerprint.
-pub(super) fn fingerprint(call: &Call) -> Option<Vec<Fact>> {
+fn fingerprint(call: &Call) -> Option<Vec<Fact>> {
     let rows = call.dims(0).and_then(|dims| dims.first().copied());
     one(vec![rows.unwrap_or_else(|| call.size(None)), call.size(None)])
 }
 
 /// Joined strings, and the row splits.
-pub(super) fn ngrams(call: &Call) -> Option<Vec<Fact>> {
+fn ngrams(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![call.size(None)].into(), call.of_rank(1, 1)?.into()])
 }
 
 /// The row splits of the code points, the code points, and possibly the offset of each.
-pub(super) fn unicode_decode(call: &Call) -> Option<Vec<Fact>> {
+fn unicode_decode(call: &Call) -> Option<Vec<Fact>> {
     let texts = call.dims(0).and_then(|dims| dims.iter().map(|size| size.known()).product::<Option<usize>>());
     let codes = vec![call.size(None)];
     let ends = vec![call.size(texts.and_then(|count| count.checked_add(1)))];
@@ -246,20 +288,20 @@ pub(super) fn unicode_decode(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// One string for each row of code points.
-pub(super) fn unicode_encode(call: &Call) -> Option<Vec<Fact>> {
+fn unicode_encode(call: &Call) -> Option<Vec<Fact>> {
     let ends = call.of_rank(1, 1)?[0].known();
     one(vec![call.size(ends.and_then(|count| count.checked_sub(1)))])
 }
 
 /// A loss for each example, and its gradient with respect to the scores.
-pub(super) fn ctc_loss(call: &Call) -> Option<Vec<Fact>> {
+fn ctc_loss(call: &Call) -> Option<Vec<Fact>> {
     let mut scores = call.of_rank(0, 3)?;
     scores[1] = merge_sizes(scores[1], call.of_rank(3, 1)?[0])?;
     Some(vec![vec![scores[1]].into(), scores.into()])
 }
 
 /// Decoded labels as indices, values and shape of a sparse matrix, and the likelihood of each.
-pub(super) fn ctc_greedy(call: &Call) -> Option<Vec<Fact>> {
+fn ctc_greedy(call: &Call) -> Option<Vec<Fact>> {
     let (scores, count) = (call.of_rank(0, 3)?, call.size(None));
     let two = || Size::Known(2);
     let batch = merge_sizes(scores[1], call.of_rank(1, 1)?[0])?;
@@ -268,7 +310,7 @@ pub(super) fn ctc_greedy(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// As [`ctc_greedy`], for several sequences of labels for each example.
-pub(super) fn ctc_beam(call: &Call) -> Option<Vec<Fact>> {
+fn ctc_beam(call: &Call) -> Option<Vec<Fact>> {
     let scores = call.of_rank(0, 3)?;
     let paths = usize::try_from(call.int("top_paths")?).ok()?;
     let counts: Vec<Size> = (0..paths).map(|_| call.size(None)).collect();
@@ -281,14 +323,14 @@ pub(super) fn ctc_beam(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Candidates, and the expected counts of the true classes and of the candidates.
-pub(super) fn candidates(call: &Call) -> Option<Vec<Fact>> {
+fn candidates(call: &Call) -> Option<Vec<Fact>> {
     let size = |attr: &str| Some(Size::Known(usize::try_from(call.int(attr)?).ok()?));
     let (sampled, each) = (size("num_sampled")?, size("num_true")?);
     let batch = call.of_rank(0, 2)?[0];
     Some(vec![vec![sampled].into(), vec![batch, each].into(), vec![sampled].into()])
 }
 
-pub(super) fn accidental_hits(call: &Call) -> Option<Vec<Fact>> {
+fn accidental_hits(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
     Some((0..3).map(|_| vec![count].into()).collect())
 }

@@ -1,17 +1,32 @@
 //! Shapes of ops on pictures: their colours, parts and boxes, and their encoded files.
 
 use super::super::call::{known, merge_sizes};
-use super::super::{Dims, Fact, Size};
-use super::{Call, one};
+use super::super::{Dims, Extent, Fact, Size};
+use super::{Call, Entry, one};
+
+pub(super) const RULES: &[Entry] = &[
+    ("colors", colors, Extent::Unknown),
+    ("at_least_3", at_least_3, Extent::Unknown),
+    ("glimpse", glimpse, Extent::Unknown),
+    ("crop_and_resize", crop_and_resize, Extent::Unknown),
+    ("sized_fourth", sized_fourth, Extent::Unknown),
+    ("box_gradient", box_gradient, Extent::Unknown),
+    ("suppression", suppression, Extent::Unknown),
+    ("decoded", decoded, Extent::Unknown),
+    ("decoded_part", decoded_part, Extent::Unknown),
+    ("decoded_frames", decoded_frames, Extent::Unknown),
+    ("three", three, Extent::Unknown),
+    ("encoded", encoded, Extent::Unknown),
+];
 
 /// Pixels of three channels.
-pub(super) fn colors(call: &Call) -> Option<Vec<Fact>> {
+fn colors(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     *dims.last_mut()? = Size::Known(3);
     one(dims)
 }
 
-pub(super) fn at_least_3(call: &Call) -> Option<Vec<Fact>> {
+fn at_least_3(call: &Call) -> Option<Vec<Fact>> {
     one(call.dims(0).filter(|dims| dims.len() >= 3)?)
 }
 
@@ -24,30 +39,30 @@ pub(super) fn stated_size(call: &Call, input: usize) -> Option<Dims> {
 }
 
 /// A part of an image for each box, of the size in the last input.
-pub(super) fn crop_and_resize(call: &Call) -> Option<Vec<Fact>> {
+fn crop_and_resize(call: &Call) -> Option<Vec<Fact>> {
     let (image, boxes) = (call.of_rank(0, 4)?, call.of_rank(1, 2)?);
     let size = stated_size(call, 3)?;
     one(vec![boxes[0], size[0], size[1], image[3]])
 }
 
 /// A window of each image, of the size in the second input.
-pub(super) fn glimpse(call: &Call) -> Option<Vec<Fact>> {
+fn glimpse(call: &Call) -> Option<Vec<Fact>> {
     let (image, offsets) = (call.of_rank(0, 4)?, call.of_rank(2, 2)?);
     let (size, batch) = (stated_size(call, 1)?, merge_sizes(image[0], offsets[0])?);
     one(vec![batch, size[0], size[1], image[3]])
 }
 
 /// Images of the shape in the last input.
-pub(super) fn sized_fourth(call: &Call) -> Option<Vec<Fact>> {
+fn sized_fourth(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(3).filter(|dims| dims.len() == 4).unwrap_or_else(|| call.unknown(4)))
 }
 
-pub(super) fn box_gradient(call: &Call) -> Option<Vec<Fact>> {
+fn box_gradient(call: &Call) -> Option<Vec<Fact>> {
     one(call.dims(2).filter(|dims| dims.len() == 2)?)
 }
 
 /// The selected boxes, or as many as requested; the number of selected ones is a scalar.
-pub(super) fn suppression(call: &Call) -> Option<Vec<Fact>> {
+fn suppression(call: &Call) -> Option<Vec<Fact>> {
     let count = if call.bool("pad_to_max_output_size").unwrap_or(false) { call.size_in(2)? } else { call.size(None) };
     let outputs = call.node.outputs.len();
     let dims = |port: usize| -> Dims { if port > 0 && port + 1 == outputs { Dims::new() } else { vec![count] } };
@@ -61,27 +76,27 @@ fn channels(call: &Call) -> Option<Size> {
     })
 }
 
-pub(super) fn decoded(call: &Call) -> Option<Vec<Fact>> {
+fn decoded(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size(None), call.size(None), channels(call)?])
 }
 
 /// The part of an image specified by the second input.
-pub(super) fn decoded_part(call: &Call) -> Option<Vec<Fact>> {
+fn decoded_part(call: &Call) -> Option<Vec<Fact>> {
     let window = call.sizes(1).filter(|window| window.len() == 4);
     let side = |i: usize| window.as_ref().map_or_else(|| call.size(None), |window| window[i]);
     one(vec![side(2), side(3), channels(call)?])
 }
 
-pub(super) fn decoded_frames(call: &Call) -> Option<Vec<Fact>> {
+fn decoded_frames(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size(None), call.size(None), call.size(None), Size::Known(3)])
 }
 
-pub(super) fn three(_: &Call) -> Option<Vec<Fact>> {
+fn three(_: &Call) -> Option<Vec<Fact>> {
     one(known(&[3]))
 }
 
 /// An encoded file for each image.
-pub(super) fn encoded(call: &Call) -> Option<Vec<Fact>> {
+fn encoded(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     one(dims[..dims.len().checked_sub(3)?].to_vec())
 }

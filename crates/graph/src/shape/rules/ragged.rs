@@ -1,11 +1,20 @@
 //! Shapes of ops on ragged tensors: splits of rows as vectors, and the values.
 
-use super::one;
+use super::{Entry, one};
 use crate::shape::call::{Call, merge_sizes};
-use crate::shape::{Dims, Fact, Size};
+use crate::shape::{Dims, Extent, Fact, Size};
+
+pub(super) const RULES: &[Entry] = &[
+    ("ragged_range", range, Extent::Unknown),
+    ("ragged_gather", gather, Extent::Unknown),
+    ("ragged_to_sparse", to_sparse, Extent::Unknown),
+    ("ragged_to_variant", to_variant, Extent::Unknown),
+    ("ragged_from_variant", from_variant, Extent::Unknown),
+    ("ragged_to_tensor", to_dense, Extent::Unknown),
+];
 
 /// One row for each element of the inputs that are vectors.
-pub(super) fn range(call: &Call) -> Option<Vec<Fact>> {
+fn range(call: &Call) -> Option<Vec<Fact>> {
     let inputs: Vec<Option<Dims>> = (0..3).map(|input| call.dims(input)).collect();
     let vectors = inputs.iter().flatten().filter(|dims| dims.len() == 1);
     let rows = vectors.map(|dims| dims[0]).try_fold(call.size(None), merge_sizes)?;
@@ -15,7 +24,7 @@ pub(super) fn range(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Splits, and values whose own shape is unchanged.
-pub(super) fn gather(call: &Call) -> Option<Vec<Fact>> {
+fn gather(call: &Call) -> Option<Vec<Fact>> {
     let values = call.len().checked_sub(2)?;
     let dims = call.dims(values).and_then(|dims| Some([&[call.size(None)], dims.get(1..)?].concat()));
     let splits = (1..call.node.outputs.len()).map(|_| call.unknown(1).into());
@@ -23,7 +32,7 @@ pub(super) fn gather(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// An index and a value for each element.
-pub(super) fn to_sparse(call: &Call) -> Option<Vec<Fact>> {
+fn to_sparse(call: &Call) -> Option<Vec<Fact>> {
     let nested = call.len().checked_sub(1)?;
     let dims = call.dims(nested);
     let count = dims.as_ref().and_then(|dims| dims.iter().map(|size| size.known()).product::<Option<usize>>());
@@ -32,7 +41,7 @@ pub(super) fn to_sparse(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape requested by the first input, with open sizes taken from the values.
-pub(super) fn to_dense(call: &Call) -> Option<Vec<Fact>> {
+fn to_dense(call: &Call) -> Option<Vec<Fact>> {
     let forms = call.node.attrs.strs("row_partition_types").ok()?;
     let ragged = forms.iter().filter(|form| *form != b"FIRST_DIM_SIZE").count();
     let asked = call.sizes(0);
@@ -47,7 +56,7 @@ pub(super) fn to_dense(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// A variant for each row, or one for all. TensorFlow infers one too few for rows that are not ragged.
-pub(super) fn to_variant(call: &Call) -> Option<Vec<Fact>> {
+fn to_variant(call: &Call) -> Option<Vec<Fact>> {
     if !call.bool("batched_input")? {
         return one(Dims::new());
     }
@@ -57,7 +66,7 @@ pub(super) fn to_variant(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Splits and values.
-pub(super) fn from_variant(call: &Call) -> Option<Vec<Fact>> {
+fn from_variant(call: &Call) -> Option<Vec<Fact>> {
     let splits = (1..call.node.outputs.len()).map(|_| call.unknown(1).into());
     Some(splits.chain([Fact::default()]).collect())
 }

@@ -1,12 +1,38 @@
 //! Shapes of ops that sum, compare or multiply along axes: reductions, segments, products, linear algebra, losses.
 
 use super::elementwise::broadcast;
-use super::one;
+use super::{Entry, one};
 use crate::shape::call::{Call, axis, merge, merge_sizes};
-use crate::shape::{Dims, Element, Fact, Size};
+use crate::shape::{Dims, Element, Extent, Fact, Size};
+
+pub(super) const RULES: &[Entry] = &[
+    ("reduce", reduced, Extent::AllButFirst),
+    ("prod", product, Extent::AllButFirst),
+    ("arg", arg, Extent::AllButFirst),
+    ("segment", segment, Extent::Unknown),
+    ("unsorted_segment", unsorted_segment, Extent::Unknown),
+    ("matmul", matmul, Extent::Shapes),
+    ("batch_matmul", batch_matmul, Extent::Shapes),
+    ("batch_matmul_v2", batch_matmul_v2, Extent::Shapes),
+    ("einsum", einsum, Extent::Unknown),
+    ("square", square, Extent::Unknown),
+    ("determinant", determinant, Extent::Unknown),
+    ("eigen", eigen, Extent::Unknown),
+    ("lu", lu, Extent::Unknown),
+    ("qr", qr, Extent::Unknown),
+    ("svd", svd, Extent::Unknown),
+    ("nth", nth, Extent::Unknown),
+    ("solve", solve, Extent::Unknown),
+    ("solve_ls", solve_ls, Extent::Unknown),
+    ("triangular_solve", triangular_solve, Extent::Unknown),
+    ("cross_entropy", cross_entropy, Extent::Shapes),
+    ("sparse_cross_entropy", sparse_cross_entropy, Extent::Shapes),
+    ("top_k", top_k, Extent::AllButFirst),
+    ("in_top_k", in_top_k, Extent::Shapes),
+];
 
 /// The axes in the second input are removed, or of size 1.
-pub(super) fn reduced(call: &Call) -> Option<Vec<Fact>> {
+fn reduced(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let keep = call.bool("keep_dims")?;
     let Some(axes) = call.values(1) else {
@@ -22,7 +48,7 @@ pub(super) fn reduced(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// As [`reduced`], for products: the number of elements of a shape is followed.
-pub(super) fn product(call: &Call) -> Option<Vec<Fact>> {
+fn product(call: &Call) -> Option<Vec<Fact>> {
     let mut facts = reduced(call)?;
     if facts[0].dims.as_ref().is_some_and(Vec::is_empty) {
         let product = call.values(0).and_then(|sizes| sizes.into_iter().try_fold(1i64, i64::checked_mul));
@@ -33,7 +59,7 @@ pub(super) fn product(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The axis in the second input is removed.
-pub(super) fn arg(call: &Call) -> Option<Vec<Fact>> {
+fn arg(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     match call.value(1) {
         _ if dims.len() <= 1 => one(Dims::new()),
@@ -46,21 +72,21 @@ pub(super) fn arg(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// As many rows as segments.
-pub(super) fn segment(call: &Call) -> Option<Vec<Fact>> {
+fn segment(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     *dims.first_mut()? = call.size(None);
     one(dims)
 }
 
 /// As many rows as the third input specifies; each segment id selects a slice of the data.
-pub(super) fn unsorted_segment(call: &Call) -> Option<Vec<Fact>> {
+fn unsorted_segment(call: &Call) -> Option<Vec<Fact>> {
     let (data, ids) = (call.dims(0)?, call.dims(1)?);
     merge(&data.get(..ids.len())?.to_vec(), &ids)?;
     let rows = call.size_in(2)?;
     one([rows].into_iter().chain(data[ids.len()..].iter().copied()).collect())
 }
 
-pub(super) fn matmul(call: &Call) -> Option<Vec<Fact>> {
+fn matmul(call: &Call) -> Option<Vec<Fact>> {
     let (a, b) = (call.of_rank(0, 2)?, call.of_rank(1, 2)?);
     let (across_a, across_b) = (call.bool("transpose_a")?, call.bool("transpose_b")?);
     merge_sizes(a[usize::from(!across_a)], b[usize::from(across_b)])?;
@@ -68,7 +94,7 @@ pub(super) fn matmul(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Products of the matrices in the last two axes; the other axes are the same in both.
-pub(super) fn batch_matmul(call: &Call) -> Option<Vec<Fact>> {
+fn batch_matmul(call: &Call) -> Option<Vec<Fact>> {
     let b = call.dims(1)?;
     let of_same_rank = || {
         let mut dims = b.clone();
@@ -81,7 +107,7 @@ pub(super) fn batch_matmul(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// As [`batch_matmul`], with leading axes that broadcast.
-pub(super) fn batch_matmul_v2(call: &Call) -> Option<Vec<Fact>> {
+fn batch_matmul_v2(call: &Call) -> Option<Vec<Fact>> {
     multiplied(call, &call.dims(0)?, &call.dims(1)?)
 }
 
@@ -96,7 +122,7 @@ fn multiplied(call: &Call, a: &Dims, b: &Dims) -> Option<Vec<Fact>> {
 }
 
 /// `ij,jk->ik`, without `...`.
-pub(super) fn einsum(call: &Call) -> Option<Vec<Fact>> {
+fn einsum(call: &Call) -> Option<Vec<Fact>> {
     let equation: String = call.node.attrs.str("equation").ok()?.chars().filter(|c| *c != ' ').collect();
     let (inputs, output) = equation.split_once("->")?;
     let labels: Vec<&str> = inputs.split(',').collect();
@@ -118,7 +144,7 @@ pub(super) fn einsum(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Square matrices in the last two axes.
-pub(super) fn square(call: &Call) -> Option<Vec<Fact>> {
+fn square(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let rows = dims.len().checked_sub(2)?;
     let side = merge_sizes(dims[rows], dims[rows + 1])?;
@@ -127,7 +153,7 @@ pub(super) fn square(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Eigenvalues in place of the matrices, and the matrices of eigenvectors, if they are requested.
-pub(super) fn eigen(call: &Call) -> Option<Vec<Fact>> {
+fn eigen(call: &Call) -> Option<Vec<Fact>> {
     let vectors = square(call).map(|mut facts| facts.remove(0)).unwrap_or_default();
     let mut values = vectors.dims.clone();
     values.as_mut().and_then(Vec::pop);
@@ -136,7 +162,7 @@ pub(super) fn eigen(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The factors of square matrices in one, and the order of their rows.
-pub(super) fn lu(call: &Call) -> Option<Vec<Fact>> {
+fn lu(call: &Call) -> Option<Vec<Fact>> {
     let factors = square(call)?.remove(0);
     let mut rows = factors.dims.clone()?;
     rows.pop();
@@ -154,14 +180,14 @@ fn sides(call: &Call) -> Option<(Dims, Size, Size, Size)> {
     Some((batch, rows, columns, lesser))
 }
 
-pub(super) fn qr(call: &Call) -> Option<Vec<Fact>> {
+fn qr(call: &Call) -> Option<Vec<Fact>> {
     let (batch, rows, columns, lesser) = sides(call)?;
     let between = if call.bool("full_matrices")? { rows } else { lesser };
     let with = |sizes: [Size; 2]| batch.iter().copied().chain(sizes).collect::<Dims>();
     Some(vec![with([rows, between]).into(), with([between, columns]).into()])
 }
 
-pub(super) fn svd(call: &Call) -> Option<Vec<Fact>> {
+fn svd(call: &Call) -> Option<Vec<Fact>> {
     let none = || Fact::from(vec![Size::Known(0)]);
     let (full, wants_vectors) = (call.bool("full_matrices")?, call.bool("compute_uv")?);
     let Some((batch, rows, columns, lesser)) = sides(call) else {
@@ -176,14 +202,14 @@ pub(super) fn svd(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// One element in place of the last axis.
-pub(super) fn nth(call: &Call) -> Option<Vec<Fact>> {
+fn nth(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     dims.pop()?;
     one(dims)
 }
 
 /// Scalars, in place of square matrices in the last two axes.
-pub(super) fn determinant(call: &Call) -> Option<Vec<Fact>> {
+fn determinant(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let rest = dims.len().checked_sub(2)?;
     merge_sizes(dims[rest], dims[rest + 1])?;
@@ -192,7 +218,7 @@ pub(super) fn determinant(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The unknowns of linear equations: in the shape of the right sides, which have as many rows as the matrix.
-pub(super) fn solve(call: &Call) -> Option<Vec<Fact>> {
+fn solve(call: &Call) -> Option<Vec<Fact>> {
     let (matrix, right) = match (call.dims(0), call.dims(1)) {
         (Some(matrix), Some(right)) => (matrix, right),
         (Some(mut matrix), None) => {
@@ -210,7 +236,7 @@ pub(super) fn solve(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// As many rows as the matrix has columns.
-pub(super) fn solve_ls(call: &Call) -> Option<Vec<Fact>> {
+fn solve_ls(call: &Call) -> Option<Vec<Fact>> {
     let (matrix, right) = (call.dims(0)?, call.dims(1)?);
     let (batch, matrix) = matrix.split_at_checked(matrix.len().checked_sub(2)?)?;
     let (batch_right, right) = right.split_at_checked(right.len().checked_sub(2)?)?;
@@ -221,7 +247,7 @@ pub(super) fn solve_ls(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// As [`solve`], with batches that broadcast.
-pub(super) fn triangular_solve(call: &Call) -> Option<Vec<Fact>> {
+fn triangular_solve(call: &Call) -> Option<Vec<Fact>> {
     let (matrix, right) = (call.dims(0)?, call.dims(1)?);
     let (batch, matrix) = matrix.split_at_checked(matrix.len().checked_sub(2)?)?;
     let (batch_right, right) = right.split_at_checked(right.len().checked_sub(2)?)?;
@@ -232,7 +258,7 @@ pub(super) fn triangular_solve(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// A loss for each row, and its gradient.
-pub(super) fn cross_entropy(call: &Call) -> Option<Vec<Fact>> {
+fn cross_entropy(call: &Call) -> Option<Vec<Fact>> {
     // TensorFlow regards sizes that may broadcast as equal.
     let merged = call.equal([0, 1]).filter(|_| !call.doubts_state());
     let both = match (call.dims(0), call.dims(1)) {
@@ -245,7 +271,7 @@ pub(super) fn cross_entropy(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![vec![both[0]].into(), both.into()])
 }
 
-pub(super) fn sparse_cross_entropy(call: &Call) -> Option<Vec<Fact>> {
+fn sparse_cross_entropy(call: &Call) -> Option<Vec<Fact>> {
     let mut logits = call.of_rank(0, 2)?;
     let labels = call.of_rank(1, 1)?;
     logits[0] = merge_sizes(logits[0], labels[0])?;
@@ -253,7 +279,7 @@ pub(super) fn sparse_cross_entropy(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The largest elements of the last axis, and their indices.
-pub(super) fn top_k(call: &Call) -> Option<Vec<Fact>> {
+fn top_k(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     *dims.last_mut()? = match call.int("k") {
         Some(k) => Size::Known(usize::try_from(k).ok()?),
@@ -262,7 +288,7 @@ pub(super) fn top_k(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![dims.clone().into(), dims.into()])
 }
 
-pub(super) fn in_top_k(call: &Call) -> Option<Vec<Fact>> {
+fn in_top_k(call: &Call) -> Option<Vec<Fact>> {
     let (predictions, targets) = (call.of_rank(0, 2)?, call.of_rank(1, 1)?);
     one(vec![merge_sizes(predictions[0], targets[0])?])
 }

@@ -2,40 +2,64 @@
 
 use meshtf_tensor::PartialShape;
 
-use super::one;
+use super::{Entry, one};
 use crate::Node;
 use crate::shape::call::{Call, known};
-use crate::shape::{Dims, Fact, Size};
+use crate::shape::{Dims, Extent, Fact, Size};
+
+pub(super) const RULES: &[Entry] = &[
+    ("variable", variable, Extent::Shapes),
+    ("old_variable", old_variable, Extent::Shapes),
+    ("handle", handle, Extent::Shapes),
+    ("named_handle", named_handle, Extent::Shapes),
+    ("read", read, Extent::Shapes),
+    ("assign", assign, Extent::Shapes),
+    ("merged_variable", merged, Extent::Shapes),
+    ("update", update, Extent::Shapes),
+    ("variable_shape", variable_shape, Extent::Shapes),
+    ("dequeue", dequeue, Extent::Unknown),
+    ("dequeue_many", dequeue_many, Extent::Unknown),
+    ("dequeue_up_to", dequeue_up_to, Extent::Unknown),
+    ("accumulated", read, Extent::Unknown),
+    ("array_handle", array_handle, Extent::Unknown),
+    ("array_handle_alone", |call| array_handle(call).map(|facts| facts.into_iter().take(1).collect()), Extent::Unknown),
+    ("array_read", array_read, Extent::Unknown),
+    ("array_gather", array_gather, Extent::Unknown),
+    ("array_concat", array_concat, Extent::Unknown),
+    ("array_pack", array_pack, Extent::Unknown),
+    ("table_find", table_find, Extent::Unknown),
+    ("table_keys", table_keys, Extent::Unknown),
+];
 
 /// A reference to a variable, which has the variable's shape.
-pub(super) fn variable(call: &Call) -> Option<Vec<Fact>> {
+fn variable(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.stated_in("shape"), made_by: Some(call.id), ..Fact::default() }])
 }
 
 /// As [`variable`], for clients so old that a scalar's shape denotes an unknown one.
-pub(super) fn old_variable(call: &Call) -> Option<Vec<Fact>> {
+fn old_variable(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.stated_in("shape").filter(|dims| !dims.is_empty());
     Some(vec![Fact { dims, made_by: Some(call.id), ..Fact::default() }])
 }
 
 /// A new handle.
-pub(super) fn handle(call: &Call) -> Option<Vec<Fact>> {
+fn handle(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { made_by: Some(call.id), ..Dims::new().into() }])
 }
 
 /// A new handle with two names: a container and a name in it.
-pub(super) fn named_handle(call: &Call) -> Option<Vec<Fact>> {
+fn named_handle(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { made_by: Some(call.id), ..known(&[2]).into() }])
 }
 
 /// A handle with two names, and a number that orders the operations on it; the handle of a gradient is that of its array.
-pub(super) fn array_handle(call: &Call) -> Option<Vec<Fact>> {
+fn array_handle(call: &Call) -> Option<Vec<Fact>> {
     let made_by = call.fact(0).and_then(|fact| fact.made_by).unwrap_or(call.id);
     Some(vec![Fact { made_by: Some(made_by), ..known(&[2]).into() }, Dims::new().into()])
 }
 
 /// The value of a variable.
-pub(super) fn read(call: &Call) -> Option<Vec<Fact>> {
+fn read(call: &Call) -> Option<Vec<Fact>> {
     one(held(call)?)
 }
 
@@ -44,13 +68,13 @@ fn held(call: &Call) -> Option<Dims> {
 }
 
 /// A variable after an assignment; its shape is the value's if that is not checked against its own.
-pub(super) fn assign(call: &Call) -> Option<Vec<Fact>> {
+fn assign(call: &Call) -> Option<Vec<Fact>> {
     let dims = if call.bool("validate_shape")? { call.merged([0, 1]) } else { call.dims(1) };
     Some(vec![Fact { dims, made_by: call.fact(0).and_then(|fact| fact.made_by), ..Fact::default() }])
 }
 
 /// A variable after a value of its shape was added.
-pub(super) fn merged(call: &Call) -> Option<Vec<Fact>> {
+fn merged(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact {
         dims: call.merged([0, 1]),
         made_by: call.fact(0).and_then(|fact| fact.made_by),
@@ -59,13 +83,13 @@ pub(super) fn merged(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// A variable after an update.
-pub(super) fn update(call: &Call) -> Option<Vec<Fact>> {
+fn update(call: &Call) -> Option<Vec<Fact>> {
     let made_by = call.fact(0).and_then(|fact| fact.made_by);
     Some(vec![Fact { dims: call.dims(0), made_by, ..Fact::default() }])
 }
 
 /// The shape of a variable's value.
-pub(super) fn variable_shape(call: &Call) -> Option<Vec<Fact>> {
+fn variable_shape(call: &Call) -> Option<Vec<Fact>> {
     one(vec![call.size(held(call).map(|dims| dims.len()))])
 }
 
@@ -82,18 +106,18 @@ fn components(call: &Call) -> Option<Vec<PartialShape>> {
 }
 
 /// An element of a queue.
-pub(super) fn dequeue(call: &Call) -> Option<Vec<Fact>> {
+fn dequeue(call: &Call) -> Option<Vec<Fact>> {
     Some(components(call)?.iter().map(|shape| call.stated(shape).into()).collect())
 }
 
 /// As many elements as the second input specifies.
-pub(super) fn dequeue_many(call: &Call) -> Option<Vec<Fact>> {
+fn dequeue_many(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size_in(1)?;
     rows_of(call, count)
 }
 
 /// As many elements as the second input specifies, or fewer.
-pub(super) fn dequeue_up_to(call: &Call) -> Option<Vec<Fact>> {
+fn dequeue_up_to(call: &Call) -> Option<Vec<Fact>> {
     rows_of(call, call.size(None))
 }
 
@@ -112,12 +136,12 @@ fn element(call: &Call) -> Option<Dims> {
     call.stated(call.maker(0).filter(|array| is_checked(array))?.attrs.shape("element_shape").ok()?)
 }
 
-pub(super) fn array_read(call: &Call) -> Option<Vec<Fact>> {
+fn array_read(call: &Call) -> Option<Vec<Fact>> {
     one(element(call)?)
 }
 
 /// One element for each index.
-pub(super) fn array_gather(call: &Call) -> Option<Vec<Fact>> {
+fn array_gather(call: &Call) -> Option<Vec<Fact>> {
     let count = call.of_rank(1, 1)?[0];
     // For arrays whose elements may differ in shape, the shape stated by the op itself applies.
     let element = match call.maker(0)? {
@@ -128,12 +152,12 @@ pub(super) fn array_gather(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The concatenation of elements with several rows each; and the number of rows of each.
-pub(super) fn array_concat(call: &Call) -> Option<Vec<Fact>> {
+fn array_concat(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact::default(), call.unknown(1).into()])
 }
 
 /// All elements, of the shape stated by the op.
-pub(super) fn array_pack(call: &Call) -> Option<Vec<Fact>> {
+fn array_pack(call: &Call) -> Option<Vec<Fact>> {
     one([&[call.size(None)], &call.stated_in("element_shape")?[..]].concat())
 }
 
@@ -153,7 +177,7 @@ fn entry(call: &Call) -> Option<(Dims, Dims)> {
 }
 
 /// The values of the requested keys.
-pub(super) fn table_find(call: &Call) -> Option<Vec<Fact>> {
+fn table_find(call: &Call) -> Option<Vec<Fact>> {
     let (key, value) = entry(call)?;
     let keys = call.dims(1)?;
     let prefix = keys.len().checked_sub(key.len())?;
@@ -161,6 +185,6 @@ pub(super) fn table_find(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// All keys, and values of unknown shape.
-pub(super) fn table_keys(call: &Call) -> Option<Vec<Fact>> {
+fn table_keys(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![call.unknown(1).into(), Fact::default()])
 }
