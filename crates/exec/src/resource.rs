@@ -17,7 +17,9 @@ mod staging;
 mod table;
 mod tensor_array;
 mod variable;
+mod version;
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +29,7 @@ pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
 pub(super) use aggregator::Aggregator;
 pub(super) use barrier::Barrier;
 pub(super) use iterator::Iterator;
+use list::Look;
 pub use list::ResourceInfo;
 use meshtf_checkpoint::DataDir;
 use meshtf_tensor::device::DeviceKind;
@@ -43,7 +46,8 @@ pub(super) use table::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 pub(super) use variable::{Content, Variable};
 
-use super::waiting::{WaitId, Waited};
+use super::waiting::WaitId;
+use version::Version;
 
 /// The container of resources that name none.
 pub const DEFAULT_CONTAINER: &str = "localhost";
@@ -56,94 +60,86 @@ pub fn container_named(name: &str) -> &str {
 /// Most resources of a task.
 pub const MAX_RESOURCES: usize = 1 << 20;
 
-/// A handle to a resource.
-#[derive(Clone)]
-pub(super) enum Resource {
-    Variable(Arc<Variable>),
-    Queue(Arc<Queue>),
-    Barrier(Arc<Barrier>),
-    Accumulator(Arc<Accumulator>),
-    TensorArray(Arc<TensorArray>),
-    Stack(Arc<Stack>),
-    Staging(Arc<Staging>),
-    SparseMap(Arc<SparseMap>),
-    Iterator(Arc<Iterator>),
-    /// A handle that an op's signature demands and that no kernel uses.
-    Dummy,
-    Table(Arc<LookupTable>),
-    Reader(Arc<Reader>),
-    Aggregator(Arc<Aggregator>),
-}
+/// A resource of any kind. Each kind implements this in its own file. A handle to one is an `Arc<dyn Resource>`.
+pub(super) trait Resource: Any + Send + Sync {
+    /// The kind, as an op that wants another one reports it.
+    fn wanted() -> &'static str
+    where
+        Self: Sized;
 
-impl Resource {
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Resource::Variable(_) => "variable",
-            Resource::Queue(_) => "queue",
-            Resource::Barrier(_) => "barrier",
-            Resource::Accumulator(_) => "accumulator",
-            Resource::TensorArray(_) => "tensor array",
-            Resource::Stack(_) => "stack",
-            Resource::Staging(_) => "staging area",
-            Resource::SparseMap(_) => "map of sparse tensors",
-            Resource::Iterator(_) => "iterator",
-            Resource::Dummy => "dummy",
-            Resource::Table(_) => "lookup table",
-            Resource::Reader(_) => "reader",
-            Resource::Aggregator(_) => "aggregator of statistics",
-        }
-    }
+    fn kind(&self) -> &'static str;
 
     /// Bytes of its contents; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Resource::Variable(variable) => variable.bytes(),
-            Resource::Queue(queue) => queue.bytes(),
-            Resource::Barrier(barrier) => barrier.bytes(),
-            Resource::Accumulator(accumulator) => accumulator.bytes(),
-            Resource::TensorArray(array) => array.bytes(),
-            Resource::Stack(stack) => stack.bytes(),
-            Resource::Staging(area) => area.bytes(),
-            Resource::SparseMap(map) => map.bytes(),
-            Resource::Iterator(iterator) => iterator.bytes(),
-            Resource::Dummy => 0,
-            Resource::Table(table) => table.bytes(),
-            Resource::Reader(_) => 0,
-            Resource::Aggregator(aggregator) => aggregator.bytes(),
-        }
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// Its description for queries from outside of the graphs. Never waits.
+    fn look(&self) -> Look {
+        Look::default()
+    }
+
+    /// A number that differs after each change of its contents, and stays while they are only read; `None` while an op works
+    /// on it, and for a resource that does not outlive its step.
+    fn version(&self) -> Option<u64> {
+        None
+    }
+
+    /// Its name, if it is in no table and lives as long as a handle to it flows through a step.
+    fn name_in_step(&self) -> Option<&str> {
+        None
     }
 
     /// Forgets an op that waits for this resource: at once, or, if another op works on it, as soon as that is done.
-    pub(super) fn cancel(&self, wait: WaitId) {
-        match self {
-            Resource::Queue(queue) => queue.give_up(wait),
-            Resource::Accumulator(accumulator) => accumulator.give_up(wait),
-            Resource::Reader(reader) => reader.give_up(wait),
-            Resource::Staging(area) => area.give_up(wait),
-            // Ops on a barrier wait in its queue.
-            Resource::Barrier(_)
-            | Resource::Variable(_)
-            | Resource::TensorArray(_)
-            | Resource::Stack(_)
-            | Resource::SparseMap(_)
-            | Resource::Iterator(_)
-            | Resource::Table(_)
-            | Resource::Aggregator(_)
-            | Resource::Dummy => {}
-        }
+    fn cancel(self: Arc<Self>, _wait: WaitId) {}
+
+    /// Holds the resource, as an op that works on it does, until the answer is dropped.
+    #[cfg(test)]
+    fn occupy(&self) -> Box<dyn Busy + '_> {
+        panic!("nobody waits in a {}", self.kind())
     }
 }
 
-#[cfg(test)]
-impl Resource {
-    /// Holds the resource, as an op that works on it does, until the answer is dropped.
-    pub(super) fn occupy(&self) -> Box<dyn Busy + '_> {
-        match self {
-            Resource::Queue(queue) => Box::new(queue.hold()),
-            Resource::Accumulator(accumulator) => Box::new(accumulator.hold()),
-            other => panic!("nobody waits in a {}", other.kind()),
-        }
+impl dyn Resource {
+    /// Whether it is of this kind.
+    pub fn is<R: Resource>(&self) -> bool {
+        (self as &dyn Any).is::<R>()
     }
+
+    /// The resource as one of this kind.
+    ///
+    /// # Errors
+    /// InvalidArgument if it is of another kind.
+    pub fn typed<R: Resource>(self: Arc<Self>) -> Result<Arc<R>> {
+        // One look at the type serves every kernel that takes a handle. Only a failure needs the name of the kind.
+        let any: Arc<dyn Any + Send + Sync> = self;
+        any.downcast::<R>().map_err(|any| {
+            let got = KINDS.iter().find_map(|seen| seen(&*any)).map_or("resource of another kind", Resource::kind);
+            let wanted = R::wanted();
+            Failure::invalid(format!("Trying to access a resource of the wrong kind: expected a {wanted}, got a {got}"))
+        })
+    }
+}
+
+/// All kinds of resources, each as the type that it is.
+const KINDS: &[fn(&dyn Any) -> Option<&dyn Resource>] = &[
+    seen::<Variable>,
+    seen::<Queue>,
+    seen::<Barrier>,
+    seen::<Accumulator>,
+    seen::<TensorArray>,
+    seen::<Stack>,
+    seen::<Staging>,
+    seen::<SparseMap>,
+    seen::<Iterator>,
+    seen::<Dummy>,
+    seen::<LookupTable>,
+    seen::<Reader>,
+    seen::<Aggregator>,
+];
+
+fn seen<R: Resource>(any: &dyn Any) -> Option<&dyn Resource> {
+    any.downcast_ref::<R>().map(|resource| resource as &dyn Resource)
 }
 
 /// See [`Resource::occupy`].
@@ -153,9 +149,22 @@ pub(super) trait Busy {}
 #[cfg(test)]
 impl<T> Busy for T {}
 
-impl fmt::Debug for Resource {
+impl fmt::Debug for dyn Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Resource({})", self.kind())
+    }
+}
+
+/// The target of a handle that an op's signature demands and that no kernel uses.
+pub(super) struct Dummy;
+
+impl Resource for Dummy {
+    fn wanted() -> &'static str {
+        "dummy"
+    }
+
+    fn kind(&self) -> &'static str {
+        "dummy"
     }
 }
 
@@ -186,7 +195,7 @@ pub struct Resources {
 #[derive(Default)]
 struct Table {
     /// Each resource with the session that made it.
-    resources: BTreeMap<ResourceKey, (Resource, SessionId)>,
+    resources: BTreeMap<ResourceKey, (Arc<dyn Resource>, SessionId)>,
     isolated: HashSet<SessionId>,
     /// Sessions with resources that no other session sees.
     with_own: HashSet<SessionId>,
@@ -246,7 +255,7 @@ impl Resources {
     }
 
     /// The resource of that name.
-    pub(super) fn find(&self, key: &ResourceKey) -> Option<Resource> {
+    pub(super) fn find(&self, key: &ResourceKey) -> Option<Arc<dyn Resource>> {
         lock(&self.table).resources.get(key).map(|(resource, _)| resource.clone())
     }
 
@@ -255,8 +264,8 @@ impl Resources {
         &self,
         key: &ResourceKey,
         session: SessionId,
-        make: impl FnOnce() -> Result<Resource>,
-    ) -> Result<Resource> {
+        make: impl FnOnce() -> Result<Arc<dyn Resource>>,
+    ) -> Result<Arc<dyn Resource>> {
         let mut table = lock(&self.table);
         if let Some((resource, _)) = table.resources.get(key) {
             return Ok(resource.clone());

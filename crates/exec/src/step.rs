@@ -128,7 +128,7 @@ pub(super) struct Step {
     /// Set if the step is traced.
     trace: Option<Trace>,
     /// Ops that wait for a resource, by the number of their wait.
-    blocked: HashMap<u64, (NodeInstance, Resource)>,
+    blocked: HashMap<u64, (NodeInstance, Arc<dyn Resource>)>,
     waits: u64,
     /// The progress of a piece that runs by stages.
     course: Course,

@@ -50,14 +50,9 @@ impl Tally {
     pub fn token(&mut self, token: &Token) {
         match token {
             Token::Value(value) => self.value(value),
-            Token::Resource(resource @ Resource::TensorArray(array)) => {
-                self.name(resource, array.name(), Arc::as_ptr(array) as usize);
-            }
-            Token::Resource(resource @ Resource::Stack(stack)) => {
-                self.name(resource, stack.name(), Arc::as_ptr(stack) as usize);
-            }
-            // These are in the resource table of the task, which is asked separately.
-            Token::Ref(_) | Token::Resource(_) => {}
+            Token::Resource(resource) => self.resource(resource),
+            // It is in the resource table of the task, which is asked separately.
+            Token::Ref(_) => {}
             Token::Variant(variant) => self.variant(variant),
         }
     }
@@ -69,8 +64,10 @@ impl Tally {
         }
     }
 
-    fn name(&mut self, resource: &Resource, name: &str, address: usize) {
-        if self.seen.insert(address) {
+    fn resource(&mut self, resource: &Arc<dyn Resource>) {
+        // Others are in the resource table, too.
+        let Some(name) = resource.name_in_step() else { return };
+        if self.seen.insert(Arc::as_ptr(resource).addr()) {
             let held = Held { what: format!("{} '{name}'", resource.kind()), bytes: resource.bytes() };
             self.named = self.named.take().into_iter().chain([held]).max_by_key(|held| held.bytes);
         }

@@ -17,7 +17,7 @@ pub(super) enum Token {
     Value(Value),
     /// A reference: an op that computes with it sees the value that the variable has at that time.
     Ref(Arc<Variable>),
-    Resource(Resource),
+    Resource(Arc<dyn Resource>),
     Variant(Variant),
 }
 

@@ -7,7 +7,7 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 
-use super::super::resource::{Resource, Variable};
+use super::super::resource::Variable;
 use super::Device;
 
 impl Device {
@@ -41,9 +41,8 @@ impl Device {
 
     fn variable(&self, container: &str, name: &str) -> Result<Arc<Variable>> {
         let device = (self.place.name.kind, self.place.name.index);
-        match self.place.resources.shared(device, container, name)? {
-            Resource::Variable(variable) => Ok(variable),
-            other => Err(Failure::invalid(format!("'{name}' must be a variable, but is a {}", other.kind()))),
-        }
+        let found = self.place.resources.shared(device, container, name)?;
+        let kind = found.kind();
+        found.typed().map_err(|_| Failure::invalid(format!("'{name}' must be a variable, but is a {kind}")))
     }
 }

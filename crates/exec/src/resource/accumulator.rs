@@ -4,6 +4,7 @@
 mod sparse;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 pub(crate) use self::sparse::Slices;
 use meshtf_tensor::failure::{Failure, Result};
@@ -12,7 +13,10 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::sums::{add, divide};
 use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
+#[cfg(test)]
+use super::Busy;
 use super::list::Look;
+use super::{Resource, Version};
 
 pub(crate) struct Accumulator {
     name: String,
@@ -68,6 +72,7 @@ pub(crate) struct AccumulatorState {
     sum: Option<Sum>,
     /// In the order they came, with the number of gradients that each needs.
     takes: VecDeque<(Waiter, u64)>,
+    version: Version,
 }
 
 impl Waited for Accumulator {
@@ -80,6 +85,45 @@ impl Waited for Accumulator {
     fn forget(&self, state: &mut AccumulatorState, wait: WaitId) -> Finished {
         state.takes.retain(|(waiter, _)| waiter.wait != wait);
         self.advance(state)
+    }
+}
+
+impl Resource for Accumulator {
+    fn wanted() -> &'static str {
+        "conditional accumulator"
+    }
+
+    fn kind(&self) -> &'static str {
+        "accumulator"
+    }
+
+    /// Bytes of the sum; 0 while another thread changes it.
+    fn bytes(&self) -> usize {
+        self.try_hold().and_then(|state| state.sum.as_ref().map(Sum::bytes)).unwrap_or(0)
+    }
+
+    fn look(&self) -> Look {
+        let state = self.try_hold();
+        Look {
+            dtypes: vec![self.dtype],
+            shape: self.shape.clone(),
+            bytes: state.as_ref().map(|state| state.sum.as_ref().map_or(0, Sum::bytes)),
+            length: state.as_ref().map(|state| state.count as usize),
+            version: None,
+        }
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.try_hold().map(|state| state.version.get())
+    }
+
+    fn cancel(self: Arc<Self>, wait: WaitId) {
+        self.give_up(wait);
+    }
+
+    #[cfg(test)]
+    fn occupy(&self) -> Box<dyn Busy + '_> {
+        Box::new(self.hold())
     }
 }
 
@@ -100,25 +144,15 @@ impl Accumulator {
         self.dtype
     }
 
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
-        let state = self.try_hold();
-        Look {
-            dtypes: vec![self.dtype],
-            shape: self.shape.clone(),
-            bytes: state.as_ref().map(|state| state.sum.as_ref().map_or(0, Sum::bytes)),
-            length: state.as_ref().map(|state| state.count as usize),
-            version: None,
-        }
-    }
-
     /// The number of gradients added since the last take.
     pub fn count(&self) -> u64 {
         self.hold().count
     }
 
     pub fn set_global_step(&self, step: i64) {
-        self.hold().global_step = step;
+        let state = &mut *self.hold();
+        state.global_step = step;
+        state.version.raise();
     }
 
     /// Adds a gradient, unless it is of an earlier step than the global one.
@@ -136,6 +170,7 @@ impl Accumulator {
             _ => return Err(self.of_other_form()),
         }
         state.count += 1;
+        state.version.raise();
         Ok(self.advance(state))
     }
 
@@ -197,11 +232,6 @@ impl Accumulator {
         Ok(self.advance(state))
     }
 
-    /// Bytes of the sum; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        self.try_hold().and_then(|state| state.sum.as_ref().map(Sum::bytes)).unwrap_or(0)
-    }
-
     fn advance(&self, state: &mut AccumulatorState) -> Finished {
         let mut finished = Vec::new();
         while state.takes.front().is_some_and(|&(_, required)| required <= state.count) {
@@ -213,6 +243,7 @@ impl Accumulator {
                 continue;
             }
             state.count = 0;
+            state.version.raise();
             state.global_step += 1;
             let answer = match sum {
                 Sum::Dense(sum) => Answer::from_iter([sum]),

@@ -10,6 +10,7 @@ use meshtf_tensor::memory;
 use prost::Message;
 
 use super::list::Look;
+use super::{Resource, Version};
 
 /// Most names of one aggregator.
 const MAX_NAMES: usize = 4096;
@@ -23,6 +24,7 @@ pub(crate) struct Aggregator {
 struct Kept {
     histograms: BTreeMap<String, OpenHistogram>,
     numbers: BTreeMap<String, f32>,
+    version: Version,
 }
 
 impl Kept {
@@ -42,6 +44,29 @@ impl Kept {
     }
 }
 
+impl Resource for Aggregator {
+    fn wanted() -> &'static str {
+        "aggregator of statistics"
+    }
+
+    fn kind(&self) -> &'static str {
+        "aggregator of statistics"
+    }
+
+    fn bytes(&self) -> usize {
+        self.kept.try_lock().map_or(0, |kept| kept.bytes())
+    }
+
+    fn look(&self) -> Look {
+        let kept = self.kept.try_lock().ok();
+        Look { bytes: kept.as_ref().map(|kept| kept.bytes()), ..Look::default() }
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.kept.try_lock().ok().map(|kept| kept.version.get())
+    }
+}
+
 impl Aggregator {
     /// Adds a finite value to the histogram of that name.
     ///
@@ -50,6 +75,7 @@ impl Aggregator {
     pub fn add(&self, name: String, value: f64) -> Result<()> {
         let mut kept = lock(&self.kept);
         kept.admit(!kept.histograms.contains_key(&name))?;
+        kept.version.raise();
         kept.histograms.entry(name).or_default().add(value);
         Ok(())
     }
@@ -61,6 +87,7 @@ impl Aggregator {
     pub fn set(&self, name: String, value: f32) -> Result<()> {
         let mut kept = lock(&self.kept);
         kept.admit(!kept.numbers.contains_key(&name))?;
+        kept.version.raise();
         kept.numbers.insert(name, value);
         Ok(())
     }
@@ -79,16 +106,5 @@ impl Aggregator {
             histo: None,
         });
         SummaryProto { value: histograms.chain(numbers).collect() }.encode_to_vec()
-    }
-
-    /// Bytes of its contents; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        self.kept.try_lock().map_or(0, |kept| kept.bytes())
-    }
-
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
-        let kept = self.kept.try_lock().ok();
-        Look { bytes: kept.as_ref().map(|kept| kept.bytes()), ..Look::default() }
     }
 }

@@ -13,6 +13,7 @@ use super::super::rows::row;
 use super::super::waiting::{Finished, Waiter};
 use super::list::Look;
 use super::queue::{How, Kind, Queue};
+use super::{Resource, Version};
 
 pub(crate) struct Barrier {
     name: String,
@@ -30,11 +31,43 @@ struct State {
     next: i64,
     is_closed: bool,
     cancels: bool,
+    version: Version,
 }
 
 struct Incomplete {
     number: i64,
     components: Vec<Option<Tensor>>,
+}
+
+impl Resource for Barrier {
+    fn wanted() -> &'static str {
+        "barrier"
+    }
+
+    fn kind(&self) -> &'static str {
+        "barrier"
+    }
+
+    fn bytes(&self) -> usize {
+        self.state.try_lock().map_or(0, |state| state.bytes) + self.ready.bytes()
+    }
+
+    fn look(&self) -> Look {
+        let state = self.state.try_lock().ok();
+        Look {
+            dtypes: self.types.clone(),
+            shape: if let [shape] = &self.shapes[..] { shape.clone() } else { PartialShape::UNKNOWN },
+            bytes: state.as_ref().map(|state| state.bytes),
+            length: state.as_ref().map(|state| state.incomplete.len()),
+            version: None,
+        }
+    }
+
+    // Ops that wait for elements wait in the queue.
+    fn version(&self) -> Option<u64> {
+        let state = self.state.try_lock().ok()?;
+        Some(state.version.get().wrapping_add(self.ready.version()?))
+    }
 }
 
 impl Barrier {
@@ -47,7 +80,14 @@ impl Barrier {
             false => [scalar(), scalar()].into_iter().chain(shapes.iter().cloned()).collect(),
         };
         let ready = Queue::new(name.clone(), Kind::Priority, ready_types, ready_shapes, usize::MAX, None);
-        let state = State { incomplete: HashMap::new(), bytes: 0, next: i64::MIN, is_closed: false, cancels: false };
+        let state = State {
+            incomplete: HashMap::new(),
+            bytes: 0,
+            next: i64::MIN,
+            is_closed: false,
+            cancels: false,
+            version: Version::default(),
+        };
         Barrier { name, types, shapes, ready: Arc::new(ready), state: Mutex::new(state) }
     }
 
@@ -58,23 +98,6 @@ impl Barrier {
     /// Whether the barrier is as a node that names it describes it.
     pub fn is_as(&self, types: &[DType], shapes: &[PartialShape]) -> bool {
         (&self.types[..], &self.shapes[..]) == (types, shapes)
-    }
-
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
-        let state = self.state.try_lock().ok();
-        Look {
-            dtypes: self.types.clone(),
-            shape: if let [shape] = &self.shapes[..] { shape.clone() } else { PartialShape::UNKNOWN },
-            bytes: state.as_ref().map(|state| state.bytes),
-            length: state.as_ref().map(|state| state.incomplete.len()),
-            version: None,
-        }
-    }
-
-    /// Bytes of its contents; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        self.state.try_lock().map_or(0, |state| state.bytes) + self.ready.bytes()
     }
 
     /// The queue in which ops wait that take elements.
@@ -95,6 +118,7 @@ impl Barrier {
     pub fn insert(&self, index: usize, keys: &Tensor, values: &Tensor) -> Result<Finished> {
         self.check(index, keys, values)?;
         let mut state = lock(&self.state);
+        state.version.raise();
         let mut complete = Vec::new();
         let mut outcome = Ok(());
         let keys = keys.slice::<Vec<u8>>()?;
@@ -221,6 +245,7 @@ impl Barrier {
             return Err(Failure::new(Code::Cancelled, format!("Barrier '{}' is already closed.", self.name)));
         }
         state.is_closed = true;
+        state.version.raise();
         if cancels {
             state.cancels = true;
             state.incomplete.clear();

@@ -11,8 +11,8 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use prost::Message;
 
 use super::super::dataset::{Dataset, Draws, Element, Elements, Pull, Spec};
-use super::ResourceKey;
 use super::list::Look;
+use super::{Resource, ResourceKey, Version};
 
 /// The pause between two attempts at an iterator that another thread asks for an element.
 const WAIT: Duration = Duration::from_micros(100);
@@ -25,8 +25,25 @@ thread_local! {
 pub(crate) struct Iterator {
     key: ResourceKey,
     spec: Spec,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
     /// `None` until it is begun over a dataset.
-    elements: Mutex<Option<Begun>>,
+    begun: Option<Begun>,
+    version: Version,
+}
+
+impl State {
+    fn begin(&mut self, begun: Begun) {
+        self.begun = Some(begun);
+        self.version.raise();
+    }
+
+    fn bytes(&self) -> usize {
+        self.begun.as_ref().map_or(0, Begun::bytes)
+    }
 }
 
 /// The position in a dataset.
@@ -66,7 +83,7 @@ struct Progress {
 }
 
 /// An iterator's elements, held exclusively by this thread.
-struct Held<'a>(MutexGuard<'a, Option<Begun>>);
+struct Held<'a>(MutexGuard<'a, State>);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
@@ -74,10 +91,34 @@ impl Drop for Held<'_> {
     }
 }
 
+impl Resource for Iterator {
+    fn wanted() -> &'static str {
+        "iterator"
+    }
+
+    fn kind(&self) -> &'static str {
+        "iterator"
+    }
+
+    /// Bytes of the elements that it keeps; 0 while another thread asks for one.
+    fn bytes(&self) -> usize {
+        self.state.try_lock().map_or(0, |state| state.bytes())
+    }
+
+    fn look(&self) -> Look {
+        let bytes = self.state.try_lock().ok().map(|state| state.bytes());
+        Look { dtypes: self.spec.types.clone(), bytes, ..Look::default() }
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.state.try_lock().ok().map(|state| state.version.get())
+    }
+}
+
 impl Iterator {
     /// An iterator over no dataset yet.
     pub fn new(key: ResourceKey, spec: Spec) -> Iterator {
-        Iterator { key, spec, elements: Mutex::default() }
+        Iterator { key, spec, state: Mutex::default() }
     }
 
     /// Its key in the resource table.
@@ -101,9 +142,9 @@ impl Iterator {
                 "a function of an iterator's dataset cannot use the same iterator: its element would be made of itself";
             return Err(Failure::new(Code::FailedPrecondition, why));
         }
-        let elements = loop {
-            match self.elements.try_lock() {
-                Ok(elements) => break elements,
+        let state = loop {
+            match self.state.try_lock() {
+                Ok(state) => break state,
                 Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     turn::in_part(turn::look);
@@ -112,7 +153,7 @@ impl Iterator {
             }
         };
         UNDER_WAY.with_borrow_mut(|all| all.push(own));
-        Ok(Held(elements))
+        Ok(Held(state))
     }
 
     /// Begins with the first element of a dataset.
@@ -123,7 +164,7 @@ impl Iterator {
     pub fn begin(&self, dataset: Arc<Dataset>, pull: &Pull) -> Result<()> {
         dataset.spec.check_against(&self.spec)?;
         let begun = Begun::new(dataset, Draws::default(), pull)?;
-        *self.hold()?.0 = Some(begun);
+        self.hold()?.0.begin(begun);
         Ok(())
     }
 
@@ -133,11 +174,11 @@ impl Iterator {
     /// The failure of `make`; else as [`Iterator::begin`].
     pub fn begin_once(&self, pull: &Pull, make: impl FnOnce() -> Result<Arc<Dataset>>) -> Result<()> {
         let mut held = self.hold()?;
-        let elements = &mut *held.0;
-        if elements.is_none() {
+        let state = &mut *held.0;
+        if state.begun.is_none() {
             let dataset = make()?;
             dataset.spec.check_against(&self.spec)?;
-            *elements = Some(Begun::new(dataset, Draws::default(), pull)?);
+            state.begin(Begun::new(dataset, Draws::default(), pull)?);
         }
         Ok(())
     }
@@ -148,12 +189,13 @@ impl Iterator {
     /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; the failure of the element.
     pub fn next(&self, pull: &Pull) -> Result<Option<Element>> {
         let mut held = self.hold()?;
-        let Some(elements) = &mut *held.0 else {
+        let State { begun: Some(begun), version } = &mut *held.0 else {
             let why = "GetNext() failed because the iterator has not been initialized. Ensure that you have run the initializer \
                        operation for this iterator before getting the next element.";
             return Err(Failure::new(Code::FailedPrecondition, why));
         };
-        turn::in_part(|| elements.next(pull))
+        version.raise();
+        turn::in_part(|| begun.next(pull))
     }
 
     /// The position, for [`Iterator::restore`].
@@ -163,7 +205,7 @@ impl Iterator {
     /// ResourceExhausted if its dataset has drawn too many seeds.
     pub fn save(&self) -> Result<Vec<u8>> {
         let held = self.hold()?;
-        let begun = held.0.as_ref().ok_or_else(|| not_begun("Save", "saving"))?;
+        let begun = held.0.begun.as_ref().ok_or_else(|| not_begun("Save", "saving"))?;
         begun.dataset.check_repeatable()?;
         Ok(Progress { asked: begun.asked, draws: begun.draws.all()?.into_iter().flatten().collect() }.encode_to_vec())
     }
@@ -181,7 +223,7 @@ impl Iterator {
             return Err(wrong());
         }
         let mut held = self.hold()?;
-        let begun = held.0.as_ref().ok_or_else(|| not_begun("Restore", "restoring"))?;
+        let begun = held.0.begun.as_ref().ok_or_else(|| not_begun("Restore", "restoring"))?;
         let mut again = Begun::new(Arc::clone(&begun.dataset), Draws::again(draws.to_vec()), pull)?;
         turn::in_part(|| {
             while again.asked < progress.asked {
@@ -195,18 +237,8 @@ impl Iterator {
             }
             Ok(())
         })?;
-        *held.0 = Some(again);
+        held.0.begin(again);
         Ok(())
-    }
-
-    /// Bytes of the elements that it keeps; 0 while another thread asks for one.
-    pub fn bytes(&self) -> usize {
-        self.elements.try_lock().map_or(0, |elements| elements.as_ref().map_or(0, |elements| elements.bytes()))
-    }
-
-    pub(super) fn look(&self) -> Look {
-        let bytes = self.elements.try_lock().ok().map(|elements| elements.as_ref().map_or(0, |it| it.bytes()));
-        Look { dtypes: self.spec.types.clone(), bytes, ..Look::default() }
     }
 }
 

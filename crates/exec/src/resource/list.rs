@@ -1,6 +1,7 @@
 //! Descriptions of a task's resources, for queries from outside of its graphs.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use meshtf_tensor::device::DeviceKind;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -48,6 +49,12 @@ impl Resources {
         lock(&self.table).resources.len()
     }
 
+    /// The version of a resource: a number that differs after each change of its contents, and stays while they are only read.
+    /// `None` while an op works on it, and if there is no such resource. Never waits.
+    pub fn version(&self, key: &ResourceKey) -> Option<u64> {
+        self.find(key)?.version()
+    }
+
     /// The `most` resources that take most memory, the largest first.
     pub fn largest(&self, most: usize) -> Vec<ResourceInfo> {
         let table = lock(&self.table);
@@ -62,7 +69,7 @@ impl Resources {
     ///
     /// # Errors
     /// As [`Resources::devices_with`].
-    pub(crate) fn shared(&self, device: (DeviceKind, u32), container: &str, name: &str) -> Result<Resource> {
+    pub(crate) fn shared(&self, device: (DeviceKind, u32), container: &str, name: &str) -> Result<Arc<dyn Resource>> {
         let key = ResourceKey { session: None, device, container: container.to_owned(), name: name.to_owned() };
         let found = lock(&self.table).resources.get(&key).map(|(resource, _)| resource.clone());
         found.ok_or_else(|| self.not_shared(container, name))
@@ -104,35 +111,13 @@ impl Resources {
     }
 }
 
-fn info(key: &ResourceKey, (resource, session): &(Resource, SessionId)) -> ResourceInfo {
+fn info(key: &ResourceKey, (resource, session): &(Arc<dyn Resource>, SessionId)) -> ResourceInfo {
     let Look { dtypes, shape, bytes, length, version } = resource.look();
     ResourceInfo { key: key.clone(), kind: resource.kind(), session: *session, dtypes, shape, bytes, length, version }
 }
 
-impl Resource {
-    /// Never waits.
-    fn look(&self) -> Look {
-        match self {
-            Resource::Variable(variable) => variable.look(),
-            Resource::Queue(queue) => queue.look(),
-            Resource::Barrier(barrier) => barrier.look(),
-            Resource::Accumulator(accumulator) => accumulator.look(),
-            Resource::Iterator(iterator) => iterator.look(),
-            Resource::Table(table) => table.look(),
-            Resource::Reader(reader) => reader.look(),
-            Resource::Staging(area) => area.look(),
-            Resource::SparseMap(map) => map.look(),
-            Resource::Aggregator(aggregator) => aggregator.look(),
-            // These are in no table.
-            Resource::TensorArray(_) | Resource::Stack(_) | Resource::Dummy => Look::default(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::super::Variable;
     use super::*;
 
@@ -155,7 +140,7 @@ mod tests {
         for (session, device, container, name) in all {
             let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device };
             let variable = Variable::new(name.to_owned(), DType::F32, PartialShape::UNKNOWN);
-            let made = resources.find_or_make(&key, SessionId(3), || Ok(Resource::Variable(Arc::new(variable))));
+            let made = resources.find_or_make(&key, SessionId(3), || Ok(Arc::new(variable)));
             assert!(made.is_ok());
         }
         let devices = |container, name| resources.devices_with(container, name).map_err(|failure| failure.code);

@@ -4,6 +4,7 @@
 mod elements;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 pub(crate) use self::elements::Kind;
 use self::elements::{QueueElement, QueueElements, bytes, heap_bytes};
@@ -14,6 +15,9 @@ use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use super::super::rows::{row, stack, stack_padded};
 use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
+#[cfg(test)]
+use super::Busy;
+use super::Resource;
 use super::list::Look;
 
 /// Most bytes of elements in one queue.
@@ -35,6 +39,13 @@ pub(crate) struct QueueState {
     /// In the order they came; only the first enqueue and the first dequeue may continue.
     enqueues: VecDeque<Enqueue>,
     dequeues: VecDeque<Dequeue>,
+}
+
+impl QueueState {
+    fn close(&mut self) {
+        self.is_closed = true;
+        self.elements.version.raise();
+    }
 }
 
 struct Enqueue {
@@ -81,6 +92,51 @@ impl Waited for Queue {
             state.elements.put_back(dequeue.taken);
         }
         self.advance(state)
+    }
+}
+
+impl Resource for Queue {
+    fn wanted() -> &'static str {
+        "queue"
+    }
+
+    fn kind(&self) -> &'static str {
+        "queue"
+    }
+
+    /// Bytes of its elements, and of those that wait to get in; 0 while another thread changes it.
+    fn bytes(&self) -> usize {
+        let Some(state) = self.try_hold() else { return 0 };
+        let waiting = state.enqueues.iter().filter_map(|enqueue| match &enqueue.what {
+            Entering::Elements(elements) => Some(elements),
+            Entering::Close => None,
+        });
+        let taken = state.dequeues.iter().flat_map(|dequeue| &dequeue.taken);
+        waiting.flatten().chain(taken).map(heap_bytes).sum::<usize>() + state.elements.heap_bytes()
+    }
+
+    fn look(&self) -> Look {
+        let state = self.try_hold();
+        Look {
+            dtypes: self.types.clone(),
+            shape: if let [shape] = &self.shapes[..] { shape.clone() } else { PartialShape::UNKNOWN },
+            bytes: state.as_ref().map(|state| state.elements.bytes()),
+            length: state.as_ref().map(|state| state.elements.len()),
+            version: None,
+        }
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.try_hold().map(|state| state.elements.version.get())
+    }
+
+    fn cancel(self: Arc<Self>, wait: WaitId) {
+        self.give_up(wait);
+    }
+
+    #[cfg(test)]
+    fn occupy(&self) -> Box<dyn Busy + '_> {
+        Box::new(self.hold())
     }
 }
 
@@ -143,18 +199,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
-        let state = self.try_hold();
-        Look {
-            dtypes: self.types.clone(),
-            shape: if let [shape] = &self.shapes[..] { shape.clone() } else { PartialShape::UNKNOWN },
-            bytes: state.as_ref().map(|state| state.elements.bytes()),
-            length: state.as_ref().map(|state| state.elements.len()),
-            version: None,
-        }
-    }
-
     /// The number of elements in the queue.
     pub fn len(&self) -> usize {
         self.hold().elements.len()
@@ -209,7 +253,7 @@ impl Queue {
     /// Closes a queue that no op waits to put an element in.
     pub fn end(&self) -> Finished {
         let state = &mut *self.hold();
-        state.is_closed = true;
+        state.close();
         self.advance(state)
     }
 
@@ -255,7 +299,7 @@ impl Queue {
             state.enqueues.push_back(Enqueue { waiter, what: Entering::Close });
             return Ok(self.advance(state));
         }
-        state.is_closed = true;
+        state.close();
         let cancelled =
             || Failure::new(Code::Cancelled, format!("Enqueue operation on queue '{}' was cancelled", self.name));
         let mut finished: Finished =
@@ -263,17 +307,6 @@ impl Queue {
         finished.extend(self.advance(state));
         finished.push((waiter, Ok(Answer::new())));
         Ok(finished)
-    }
-
-    /// Bytes of its elements, and of those that wait to get in; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        let Some(state) = self.try_hold() else { return 0 };
-        let waiting = state.enqueues.iter().filter_map(|enqueue| match &enqueue.what {
-            Entering::Elements(elements) => Some(elements),
-            Entering::Close => None,
-        });
-        let taken = state.dequeues.iter().flat_map(|dequeue| &dequeue.taken);
-        waiting.flatten().chain(taken).map(heap_bytes).sum::<usize>() + state.elements.heap_bytes()
     }
 
     /// Lets waiting ops continue, as far as they can.
@@ -291,7 +324,7 @@ impl Queue {
                 Err(Failure::new(Code::Aborted, format!("Queue '{}' is already closed.", self.name)))
             }
             Entering::Close => {
-                state.is_closed = true;
+                state.close();
                 Ok(Answer::new())
             }
             Entering::Elements(_) if state.is_closed => {

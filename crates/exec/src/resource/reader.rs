@@ -13,8 +13,8 @@ use meshtf_tensor::{Data, Tensor};
 use prost::Message;
 
 use super::super::waiting::{Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, too_many_waiters};
-use super::Queue;
 use super::list::Look;
+use super::{Queue, Resource, Version};
 
 /// The number of times that readers have asked queues for names, over all readers.
 static ASKED: AtomicU64 = AtomicU64::new(0);
@@ -45,6 +45,7 @@ struct State {
     arrived: VecDeque<(WaitId, Result<Answer>)>,
     /// Names that came for a read which was cancelled.
     spare: VecDeque<Answer>,
+    version: Version,
 }
 
 struct Read {
@@ -98,6 +99,28 @@ impl Wake for Arrival {
     }
 }
 
+impl Resource for Reader {
+    fn wanted() -> &'static str {
+        "reader"
+    }
+
+    fn kind(&self) -> &'static str {
+        "reader"
+    }
+
+    fn look(&self) -> Look {
+        Look { bytes: Some(0), ..Look::default() }
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.state.try_lock().ok().map(|state| state.version.get())
+    }
+
+    fn cancel(self: Arc<Self>, wait: WaitId) {
+        self.give_up(wait);
+    }
+}
+
 impl Reader {
     pub fn new(name: String, format: Format, folder: Folder) -> Reader {
         Reader { name, format, folder, state: Mutex::default() }
@@ -113,11 +136,6 @@ impl Reader {
 
     fn hold(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
-    }
-
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
-        Look { bytes: Some(0), ..Look::default() }
     }
 
     /// Wakes the waiter with the next records of the file under way, or of one whose name comes from the queue.
@@ -158,7 +176,10 @@ impl Reader {
                 }
                 self.go_on(Some(result));
             }
-            _ => state.spare.extend(result),
+            _ => {
+                state.version.raise();
+                state.spare.extend(result);
+            }
         }
     }
 
@@ -197,6 +218,7 @@ impl Reader {
             return Asked::GivenUp;
         }
         if let Some(name) = state.spare.pop_front() {
+            state.version.raise();
             return Asked::Named(Ok(name));
         }
         // Each request has a new id, so that cancelling it cancels no later request of the read.
@@ -247,6 +269,7 @@ impl Reader {
         state.current = Some(Records::open(&self.format, &self.folder, names[0].clone())?);
         state.work.clone_from(&names[0]);
         state.started += 1;
+        state.version.raise();
         Ok(())
     }
 
@@ -265,9 +288,11 @@ impl Reader {
                     bytes += record.0.len() + record.1.len() + 2 * size_of::<Vec<u8>>();
                     meshtf_kernels::call::check_text_bytes(bytes)?;
                     memory::grow()?;
+                    state.version.raise();
                     records.push(record);
                 }
                 None => {
+                    state.version.raise();
                     state.current = None;
                     state.finished = state.started;
                 }
@@ -323,6 +348,7 @@ impl Reader {
     /// Forgets the file under way and the counts.
     pub fn reset(&self) {
         let state = &mut *self.hold();
+        state.version.raise();
         (state.current, state.work) = (None, Vec::new());
         (state.started, state.finished, state.produced) = (0, 0, 0);
     }
@@ -355,6 +381,7 @@ impl Reader {
         }
         let state = &mut *self.hold();
         (state.started, state.finished, state.produced) = (started, finished, produced);
+        state.version.raise();
         state.current = None;
         state.work = work;
         Ok(())

@@ -10,6 +10,7 @@ use meshtf_tensor::{PartialShape, Tensor};
 
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
+use super::{Resource, Version};
 
 /// The indices, the values and the dimensions of a sparse tensor.
 type Parts = [Tensor; 3];
@@ -25,19 +26,27 @@ struct State {
     bytes: usize,
     /// The number of the next tensor.
     next: i64,
+    version: Version,
 }
 
 fn bytes_of(parts: &[Tensor]) -> usize {
     parts.iter().map(Tensor::heap_bytes).sum()
 }
 
-impl SparseMap {
-    pub fn new(name: String) -> SparseMap {
-        SparseMap { name, state: Mutex::default() }
+impl Resource for SparseMap {
+    fn wanted() -> &'static str {
+        "map of sparse tensors"
     }
 
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
+    fn kind(&self) -> &'static str {
+        "map of sparse tensors"
+    }
+
+    fn bytes(&self) -> usize {
+        self.state.try_lock().map_or(0, |state| state.bytes)
+    }
+
+    fn look(&self) -> Look {
         let state = self.state.try_lock().ok();
         Look {
             dtypes: Vec::new(),
@@ -48,9 +57,14 @@ impl SparseMap {
         }
     }
 
-    /// Bytes of its contents; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        self.state.try_lock().map_or(0, |state| state.bytes)
+    fn version(&self) -> Option<u64> {
+        self.state.try_lock().ok().map(|state| state.version.get())
+    }
+}
+
+impl SparseMap {
+    pub fn new(name: String) -> SparseMap {
+        SparseMap { name, state: Mutex::default() }
     }
 
     /// Adds sparse tensors, and returns their numbers, which are consecutive.
@@ -66,6 +80,7 @@ impl SparseMap {
         }
         memory::grow()?;
         state.bytes += bytes;
+        state.version.raise();
         let first = state.next;
         state.next += tensors.len() as i64;
         state.tensors.extend((first..).zip(tensors));
@@ -86,6 +101,7 @@ impl SparseMap {
                 return Err(Failure::invalid(why));
             };
             state.bytes = state.bytes.saturating_sub(bytes_of(&parts));
+            state.version.raise();
             taken.extend(parts);
         }
         Ok(taken)

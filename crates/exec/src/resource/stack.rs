@@ -23,8 +23,33 @@ pub(crate) struct Stack {
 #[derive(Clone)]
 pub(crate) enum Kept {
     Value(Value),
-    Handle(Resource),
+    Handle(Arc<dyn Resource>),
     List(Arc<List>),
+}
+
+impl Resource for Stack {
+    fn wanted() -> &'static str {
+        "stack"
+    }
+
+    fn kind(&self) -> &'static str {
+        "stack"
+    }
+
+    /// Bytes of its values; 0 while another thread changes it.
+    fn bytes(&self) -> usize {
+        let of_token = |token: &Token| if let Token::Value(value) = token { value.heap_bytes() } else { 0 };
+        let bytes = |kept: &Kept| match kept {
+            Kept::Value(value) => value.heap_bytes(),
+            Kept::List(list) => list.items.iter().flatten().map(of_token).sum(),
+            Kept::Handle(_) => 0,
+        };
+        self.values.try_lock().map_or(0, |values| values.iter().map(bytes).sum())
+    }
+
+    fn name_in_step(&self) -> Option<&str> {
+        Some(&self.name)
+    }
 }
 
 impl Stack {
@@ -37,7 +62,7 @@ impl Stack {
     /// be freed.
     pub fn push(&self, kept: Kept) -> Result<()> {
         match &kept {
-            Kept::Handle(Resource::Stack(_)) => {
+            Kept::Handle(handle) if handle.is::<Stack>() => {
                 return Err(Failure::invalid(format!("Stack[{}] takes no handle to a stack", self.name)));
             }
             Kept::List(list) if list.dtype.is_handle() => {
@@ -67,16 +92,5 @@ impl Stack {
 
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Bytes of its values; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        let of_token = |token: &Token| if let Token::Value(value) = token { value.heap_bytes() } else { 0 };
-        let bytes = |kept: &Kept| match kept {
-            Kept::Value(value) => value.heap_bytes(),
-            Kept::List(list) => list.items.iter().flatten().map(of_token).sum(),
-            Kept::Handle(_) => 0,
-        };
-        self.values.try_lock().map_or(0, |values| values.iter().map(bytes).sum())
     }
 }

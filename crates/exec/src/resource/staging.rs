@@ -2,6 +2,7 @@
 //! for room or for a tuple. Each of those continues as soon as it can, whichever came first.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
@@ -10,6 +11,7 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 use super::super::waiting::{Answer, Finished, Shared, WaitId, Waited, Waiter};
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
+use super::{Resource, Version};
 
 /// Most ops that wait for one staging area: each op that continues causes all of them to be examined.
 const MAX_STAGE_WAITERS: usize = 1 << 12;
@@ -73,6 +75,7 @@ pub(crate) struct StagingState {
     /// The key of the next tuple without one.
     next: i64,
     waiting: VecDeque<(Waiter, Staged)>,
+    version: Version,
 }
 
 impl Waited for Staging {
@@ -92,17 +95,26 @@ fn bytes_of<'a>(values: impl IntoIterator<Item = &'a Tensor>) -> usize {
     values.into_iter().map(Tensor::byte_len).sum()
 }
 
-impl Staging {
-    pub fn new(name: String, keys: Keys, limits: StageLimits) -> Staging {
-        Staging { name, keys, limits, state: Shared::default() }
+impl Resource for Staging {
+    fn wanted() -> &'static str {
+        "staging area"
     }
 
-    pub fn keys(&self) -> Keys {
-        self.keys
+    fn kind(&self) -> &'static str {
+        "staging area"
     }
 
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
+    /// Bytes of its tuples, and of those that wait to get in; 0 while another thread changes it.
+    fn bytes(&self) -> usize {
+        let Some(state) = self.try_hold() else { return 0 };
+        let waiting = state.waiting.iter().map(|(_, staged)| match staged {
+            Staged::Put { values, .. } => bytes_of(values),
+            Staged::Get { .. } => 0,
+        });
+        state.bytes + waiting.sum::<usize>()
+    }
+
+    fn look(&self) -> Look {
         let state = self.try_hold();
         Look {
             dtypes: Vec::new(),
@@ -113,14 +125,22 @@ impl Staging {
         }
     }
 
-    /// Bytes of its tuples, and of those that wait to get in; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        let Some(state) = self.try_hold() else { return 0 };
-        let waiting = state.waiting.iter().map(|(_, staged)| match staged {
-            Staged::Put { values, .. } => bytes_of(values),
-            Staged::Get { .. } => 0,
-        });
-        state.bytes + waiting.sum::<usize>()
+    fn version(&self) -> Option<u64> {
+        self.try_hold().map(|state| state.version.get())
+    }
+
+    fn cancel(self: Arc<Self>, wait: WaitId) {
+        self.give_up(wait);
+    }
+}
+
+impl Staging {
+    pub fn new(name: String, keys: Keys, limits: StageLimits) -> Staging {
+        Staging { name, keys, limits, state: Shared::default() }
+    }
+
+    pub fn keys(&self) -> Keys {
+        self.keys
     }
 
     /// The number of complete tuples.
@@ -136,6 +156,7 @@ impl Staging {
     /// Drops all tuples; ops that wait for room continue.
     pub fn clear(&self) -> Finished {
         let state = &mut *self.hold();
+        state.version.raise();
         state.complete.clear();
         state.incomplete.clear();
         state.bytes = 0;
@@ -226,6 +247,7 @@ impl Staging {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         memory::grow()?;
+        state.version.raise();
         let key = key.unwrap_or_else(|| {
             state.next += 1;
             state.next
@@ -290,6 +312,7 @@ impl StagingState {
             values.push(value.clone());
         }
         if !stays {
+            self.version.raise();
             indices.iter().for_each(|&index| tuple[index as usize] = None);
             if tuple.iter().all(Option::is_none) {
                 self.complete.remove(&key);

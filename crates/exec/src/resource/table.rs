@@ -16,6 +16,7 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, Element, PartialShape, Shape, Tensor, with_type};
 
+use super::Resource;
 use super::list::Look;
 
 /// Most buckets of a dense table: one with more could not be exported, not even with the smallest keys.
@@ -54,6 +55,36 @@ pub(crate) struct LookupTable {
     entries: Mutex<Entries>,
 }
 
+impl Resource for LookupTable {
+    fn wanted() -> &'static str {
+        "lookup table"
+    }
+
+    fn kind(&self) -> &'static str {
+        "lookup table"
+    }
+
+    /// Bytes of its entries; 0 while another thread changes it.
+    fn bytes(&self) -> usize {
+        self.entries.try_lock().map_or(0, |entries| entries.bytes)
+    }
+
+    fn look(&self) -> Look {
+        let entries = self.entries.try_lock().ok();
+        Look {
+            dtypes: vec![self.spec.keys, self.spec.values],
+            shape: PartialShape::from(&self.spec.value_shape),
+            bytes: entries.as_ref().map(|entries| entries.bytes),
+            length: entries.as_ref().map(|entries| entries.rows.len()),
+            version: None,
+        }
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.entries.try_lock().ok().map(|entries| entries.version.get())
+    }
+}
+
 impl LookupTable {
     /// An empty table.
     pub fn new(name: String, spec: TableSpec) -> LookupTable {
@@ -71,23 +102,6 @@ impl LookupTable {
 
     fn hold(&self) -> MutexGuard<'_, Entries> {
         lock(&self.entries)
-    }
-
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
-        let entries = self.entries.try_lock().ok();
-        Look {
-            dtypes: vec![self.spec.keys, self.spec.values],
-            shape: PartialShape::from(&self.spec.value_shape),
-            bytes: entries.as_ref().map(|entries| entries.bytes),
-            length: entries.as_ref().map(|entries| entries.rows.len()),
-            version: None,
-        }
-    }
-
-    /// Bytes of its entries; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        self.entries.try_lock().map_or(0, |entries| entries.bytes)
     }
 
     /// The number of its entries.
@@ -142,7 +156,7 @@ impl LookupTable {
             }
         }
         filled.is_filled = true;
-        *entries = filled;
+        entries.replace(filled);
         Ok(())
     }
 
@@ -231,7 +245,7 @@ impl LookupTable {
         let mut imported = Entries::none(self.spec.values, buckets);
         self.put_all(&mut imported, keys, values)?;
         imported.is_filled = true;
-        *entries = imported;
+        entries.replace(imported);
         Ok(())
     }
 
@@ -241,6 +255,7 @@ impl LookupTable {
         if let TableKind::Dense { max_load, .. } = self.spec.kind {
             entries.buckets = buckets_for(entries.rows.len() + keys.len(), entries.buckets, max_load)?;
         }
+        entries.version.raise();
         for (i, key) in keys.into_iter().enumerate() {
             // The export of a dense table contains buckets without an entry.
             if !self.is_reserved(&key) {
@@ -264,6 +279,7 @@ impl LookupTable {
         self.check_allowed(&keys)?;
         let entries = &mut *self.hold();
         let size = self.row_size();
+        entries.version.raise();
         keys.iter().for_each(|key| entries.remove(key, size));
         Ok(())
     }

@@ -12,6 +12,7 @@ use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use super::super::rows::{row, stack};
 use super::super::sums::add;
+use super::Resource;
 
 /// Most elements of one tensor array.
 pub(crate) const MAX_TENSOR_ARRAY: usize = 1 << 24;
@@ -67,6 +68,33 @@ pub(crate) struct ArraySpec {
     pub is_dynamic: bool,
     pub clears_after_read: bool,
     pub is_uniform: bool,
+}
+
+impl Resource for TensorArray {
+    fn wanted() -> &'static str {
+        "tensor array"
+    }
+
+    fn kind(&self) -> &'static str {
+        "tensor array"
+    }
+
+    /// Bytes of its elements and of its gradients; 0 while another thread changes it.
+    fn bytes(&self) -> usize {
+        let elements = self.state.try_lock().map_or(0, |state| {
+            let written = state.elements.iter().map(|element| match element {
+                Element::Written(value) => value.heap_bytes(),
+                Element::Unwritten | Element::Read => 0,
+            });
+            written.sum::<usize>() + state.elements.len() * ELEMENT_BYTES
+        });
+        let gradients = self.gradients.try_lock().map_or(0, |all| all.values().map(|array| array.bytes()).sum());
+        elements + gradients
+    }
+
+    fn name_in_step(&self) -> Option<&str> {
+        Some(&self.name)
+    }
 }
 
 impl TensorArray {
@@ -163,23 +191,6 @@ impl TensorArray {
         state.shapes[at] = Some(value.shape().clone());
         state.elements[at] = Element::Written(value);
         Ok(())
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Bytes of its elements and of its gradients; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        let elements = self.state.try_lock().map_or(0, |state| {
-            let written = state.elements.iter().map(|element| match element {
-                Element::Written(value) => value.heap_bytes(),
-                Element::Unwritten | Element::Read => 0,
-            });
-            written.sum::<usize>() + state.elements.len() * ELEMENT_BYTES
-        });
-        let gradients = self.gradients.try_lock().map_or(0, |all| all.values().map(|array| array.bytes()).sum());
-        elements + gradients
     }
 
     /// The position of an index; the array grows to contain it if it may.

@@ -8,6 +8,7 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, PartialShape, Shape};
 
 use super::list::Look;
+use super::{Resource, Version};
 
 /// A variable: a name, a type and the current value, if any.
 #[derive(Debug)]
@@ -24,14 +25,51 @@ pub(crate) struct Variable {
 pub(crate) struct Content {
     pub value: Option<Value>,
     /// The number of changes.
-    version: u64,
+    version: Version,
 }
 
 impl Content {
     /// Stores another value, or puts the changed one back.
     pub fn set(&mut self, value: Value) {
         self.value = Some(value);
-        self.version += 1;
+        self.version.raise();
+    }
+
+    /// The value was taken out, and could not be put back.
+    pub fn lose(&mut self) {
+        self.value = None;
+        self.version.raise();
+    }
+}
+
+impl Resource for Variable {
+    fn wanted() -> &'static str {
+        "variable"
+    }
+
+    fn kind(&self) -> &'static str {
+        "variable"
+    }
+
+    /// Bytes of its value; 0 while another thread changes it.
+    fn bytes(&self) -> usize {
+        self.content.try_lock().ok().and_then(|content| content.value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
+    }
+
+    fn look(&self) -> Look {
+        let content = self.content.try_lock().ok();
+        let value = content.as_ref().and_then(|content| content.value.as_ref());
+        Look {
+            dtypes: vec![self.dtype],
+            shape: value.map_or_else(|| self.shape.clone(), |value| PartialShape::from(value.shape())),
+            bytes: content.as_ref().map(|_| value.map_or(0, Value::element_bytes)),
+            length: None,
+            version: content.as_ref().map(|content| content.version.get()),
+        }
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.content.try_lock().ok().map(|content| content.version.get())
     }
 }
 
@@ -52,11 +90,6 @@ impl Variable {
         self.hold().value.is_some()
     }
 
-    /// Bytes of its value; 0 while another thread changes it.
-    pub fn bytes(&self) -> usize {
-        self.content.try_lock().ok().and_then(|content| content.value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
-    }
-
     /// Its contents, for exclusive reading and writing.
     pub fn hold(&self) -> MutexGuard<'_, Content> {
         lock(&self.content)
@@ -69,7 +102,7 @@ impl Variable {
     pub fn read_with_version(&self) -> Result<(Value, u64)> {
         let content = self.hold();
         let value = content.value.clone().ok_or_else(|| self.uninitialized())?;
-        Ok((value, content.version))
+        Ok((value, content.version.get()))
     }
 
     /// Sets it, if it has the `expected` version; returns the new version.
@@ -78,12 +111,13 @@ impl Variable {
     /// Aborted if it has another version.
     pub fn set_if(&self, expected: Option<u64>, value: Value) -> Result<u64> {
         let mut content = self.hold();
-        if let Some(expected) = expected.filter(|&expected| expected != content.version) {
-            let why = format!("variable {} has version {}, and not {expected}", self.name, content.version);
+        let now = content.version.get();
+        if let Some(expected) = expected.filter(|&expected| expected != now) {
+            let why = format!("variable {} has version {now}, and not {expected}", self.name);
             return Err(Failure::new(Code::Aborted, why));
         }
         content.set(value);
-        Ok(content.version)
+        Ok(content.version.get())
     }
 
     /// Whether a value of this type can be assigned to it.
@@ -109,19 +143,6 @@ impl Variable {
         let wanted = &self.shape;
         let why = format!("Trying to assign to variable with tensor with wrong shape. Expected {wanted} got {shape}");
         Err(Failure::invalid(why))
-    }
-
-    /// Its description for queries from outside of the graphs.
-    pub fn look(&self) -> Look {
-        let content = self.content.try_lock().ok();
-        let value = content.as_ref().and_then(|content| content.value.as_ref());
-        Look {
-            dtypes: vec![self.dtype],
-            shape: value.map_or_else(|| self.shape.clone(), |value| PartialShape::from(value.shape())),
-            bytes: content.as_ref().map(|_| value.map_or(0, Value::element_bytes)),
-            length: None,
-            version: content.as_ref().map(|content| content.version),
-        }
     }
 
     pub fn uninitialized(&self) -> Failure {

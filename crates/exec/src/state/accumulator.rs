@@ -1,16 +1,14 @@
 //! The ops of conditional accumulators.
 
-use std::sync::Arc;
-
 use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::super::resource::{Accumulator, Form, Gradient, Resource, Slices};
+use super::super::resource::{Accumulator, Form, Gradient, Slices};
 use super::super::token::Token;
 use super::named::{Named, Site};
-use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple, wrong_kind};
+use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -66,7 +64,7 @@ fn take(form: Form) -> Result<Option<StateOp>> {
             return Err(Failure::invalid(format!("Argument num_required must be positive, but was {required}")));
         };
         let finished = accumulator.take(context.waiter(), required)?;
-        settle(finished, context.wait, || Resource::Accumulator(accumulator))
+        settle(finished, context.wait, || accumulator)
     })))
 }
 
@@ -76,21 +74,18 @@ fn handle(node: &KernelNode, site: &Site, form: Form) -> Result<Option<StateOp>>
     let is_mean = node.attrs.str("reduction_type")? == "MEAN";
     let mut named = Named::new_own(node, site)?;
     simple(move |_, _| {
-        let make = |name: &str| {
-            let accumulator = Accumulator::new(name.to_owned(), form, dtype, shape.clone(), is_mean);
-            Ok(Resource::Accumulator(Arc::new(accumulator)))
-        };
-        match named.find(make)? {
-            Resource::Accumulator(accumulator) if accumulator.form() != form => Err(accumulator.of_other_form()),
-            Resource::Accumulator(accumulator) if accumulator.dtype() == dtype => {
-                Ok(one(Token::Resource(Resource::Accumulator(accumulator))))
-            }
-            Resource::Accumulator(accumulator) => Err(Failure::invalid(format!(
+        let make = |name: &str| Accumulator::new(name.to_owned(), form, dtype, shape.clone(), is_mean);
+        let accumulator = named.find(make)?;
+        if accumulator.form() != form {
+            return Err(accumulator.of_other_form());
+        }
+        if accumulator.dtype() != dtype {
+            return Err(Failure::invalid(format!(
                 "accumulator {} is shared and holds {}, but this node says {dtype}",
                 accumulator.name(),
                 accumulator.dtype()
-            ))),
-            other => Err(wrong_kind("conditional accumulator", &other)),
+            )));
         }
+        Ok(one(Token::Resource(accumulator)))
     })
 }

@@ -1,17 +1,15 @@
 //! The ops of barriers. An op that takes elements waits in the barrier's queue of complete elements.
 
-use std::sync::Arc;
-
 use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
 
-use super::super::resource::{Barrier, Resource};
+use super::super::resource::Barrier;
 use super::super::token::Token;
 use super::super::waiting::Finished;
 use super::named::{Named, Site};
-use super::op::{StateInputs, StateOp, nothing, one, settle, simple, wrong_kind};
+use super::op::{StateInputs, StateOp, nothing, one, settle, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -36,7 +34,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 let wanted = usize::try_from(wanted)
                     .map_err(|_| Failure::invalid(format!("BarrierTakeMany requested {wanted} < 0 elements")))?;
                 let finished = barrier.take(context.waiter(), wanted, may_be_fewer)?;
-                settle(finished, context.wait, || Resource::Queue(barrier.ready()))
+                settle(finished, context.wait, || barrier.ready())
             })))
         }
         "BarrierClose" => {
@@ -77,17 +75,13 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     }
     let mut named = Named::new(node, site)?;
     simple(move |_, _| {
-        let make =
-            |name: &str| Ok(Resource::Barrier(Arc::new(Barrier::new(name.to_owned(), types.clone(), shapes.clone()))));
-        match named.find(make)? {
-            Resource::Barrier(barrier) if barrier.is_as(&types, &shapes) => {
-                Ok(one(Token::Resource(Resource::Barrier(barrier))))
-            }
-            Resource::Barrier(barrier) => Err(Failure::invalid(format!(
+        let barrier = named.find(|name| Barrier::new(name.to_owned(), types.clone(), shapes.clone()))?;
+        if !barrier.is_as(&types, &shapes) {
+            return Err(Failure::invalid(format!(
                 "Shared barrier '{}' has other component types or component shapes than this node says",
                 barrier.name()
-            ))),
-            other => Err(wrong_kind("barrier", &other)),
+            )));
         }
+        Ok(one(Token::Resource(barrier)))
     })
 }

@@ -16,7 +16,7 @@ use super::super::dataset::{
     Callee, Dataset, Parts, Spec, Statement, arrange, batch, cache, choose, group, interleave, node_name, optimized,
     pad, shuffle, source, statistics, window,
 };
-use super::super::resource::Resource;
+use super::super::resource::Dummy;
 use super::super::token::Token;
 use super::named::Site;
 use super::op::{OpContext, StateInputs, StateOp, one, simple};
@@ -136,7 +136,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         | "PrivateThreadPoolDataset"
         | "RewriteDataset"
         | "NonSerializableDataset" => described(node, |inputs| Ok(arrange::same(inputs.dataset(0)?))),
-        "DummySeedGenerator" | "DummyMemoryCache" => simple(|_, _| Ok(one(Token::Resource(Resource::Dummy)))),
+        "DummySeedGenerator" | "DummyMemoryCache" => simple(|_, _| Ok(one(Token::Resource(Arc::new(Dummy))))),
         "DatasetCardinality" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.dataset(0)?.cardinality)))),
         "DatasetToSingleElement" => {
             let spec = spec(node)?;

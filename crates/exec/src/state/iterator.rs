@@ -9,18 +9,18 @@ use meshtf_tensor::{Shape, Tensor};
 
 use super::super::dataset::mapped::dataset_of;
 use super::super::dataset::{Element, Spec};
-use super::super::resource::{Iterator, Resource, ResourceKey};
+use super::super::resource::{Iterator, ResourceKey};
 use super::super::token::{Boxed, Optional, Token, Variant};
 use super::dataset::spec;
 use super::named::{Named, Site};
-use super::op::{StateOp, nothing, one, simple, wrong_kind};
+use super::op::{StateOp, nothing, one, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
         "IteratorV2" => {
             let spec = spec(node)?;
             let mut named = Named::new_own(node, site)?;
-            simple(move |_, _| Ok(one(Token::Resource(Resource::Iterator(found(&mut named, &spec)?)))))
+            simple(move |_, _| Ok(one(Token::Resource(found(&mut named, &spec)?))))
         }
         "OneShotIterator" => {
             let spec = spec(node)?;
@@ -32,7 +32,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 iterator.begin_once(&pull, || {
                     dataset_of(Arc::clone(&factory).instance(Vec::new(), &pull)?.call(Vec::new(), &pull)?)
                 })?;
-                Ok(one(Token::Resource(Resource::Iterator(iterator))))
+                Ok(one(Token::Resource(iterator)))
             })
         }
         "MakeIterator" => simple(|mut inputs, context| {
@@ -96,9 +96,9 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 let found = found.ok_or_else(|| {
                     Failure::new(Code::NotFound, format!("there is no iterator '{name}' in container '{container}'"))
                 })?;
-                let Resource::Iterator(iterator) = found else { return Err(wrong_kind("iterator", &found)) };
+                let iterator = found.typed::<Iterator>()?;
                 spec.as_ref().map_or(Ok(()), |spec| iterator.spec().check_against(spec))?;
-                Ok(one(Token::Resource(Resource::Iterator(iterator))))
+                Ok(one(Token::Resource(iterator)))
             })
         }
         _ => Ok(None),
@@ -106,16 +106,11 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
 }
 
 /// The iterator that a node names, made if there is none.
-fn found(named: &mut Named, spec: &Spec) -> Result<Arc<Iterator>> {
+fn found(named: &mut Named<Iterator>, spec: &Spec) -> Result<Arc<Iterator>> {
     let key = named.key().clone();
-    let make = |_: &str| Ok(Resource::Iterator(Arc::new(Iterator::new(key, spec.clone()))));
-    match named.find(make)? {
-        Resource::Iterator(iterator) => {
-            iterator.spec().check_against(spec)?;
-            Ok(iterator)
-        }
-        other => Err(wrong_kind("iterator", &other)),
-    }
+    let iterator = named.find(|_| Iterator::new(key, spec.clone()))?;
+    iterator.spec().check_against(spec)?;
+    Ok(iterator)
 }
 
 /// A handle as text.

@@ -49,19 +49,19 @@ fn check_names(container: &str, shared: &str) -> Result<()> {
 }
 
 /// The resource that a node names: looked up when it is first used, and again when a resource was removed from the table.
-pub(super) struct Named {
+pub(super) struct Named<R> {
     key: ResourceKey,
     session: SessionId,
     resources: Arc<Resources>,
-    found: Option<(u64, Resource)>,
+    found: Option<(u64, Arc<R>)>,
 }
 
-impl Named {
+impl<R: Resource> Named<R> {
     pub fn key(&self) -> &ResourceKey {
         &self.key
     }
 
-    pub fn new(node: &KernelNode, site: &Site) -> Result<Named> {
+    pub fn new(node: &KernelNode, site: &Site) -> Result<Named<R>> {
         let text = |name: &str| node.attrs.get(name).map_or(Ok(""), |_| node.attrs.str(name));
         if node.op != "VarHandleOp" {
             check_names(text("container")?, text("shared_name")?)?;
@@ -78,7 +78,7 @@ impl Named {
     }
 
     /// As [`Named::new`]; if the node names no resource to be shared, only its session sees it.
-    pub fn new_own(node: &KernelNode, site: &Site) -> Result<Named> {
+    pub fn new_own(node: &KernelNode, site: &Site) -> Result<Named<R>> {
         let mut named = Named::new(node, site)?;
         let says = |name: &str| node.attrs.get(name).is_some();
         let is_named = says("shared_name") && !node.attrs.str("shared_name")?.is_empty();
@@ -89,13 +89,16 @@ impl Named {
         Ok(named)
     }
 
-    pub fn find(&mut self, make: impl FnOnce(&str) -> Result<Resource>) -> Result<Resource> {
+    /// # Errors
+    /// InvalidArgument if a resource of another kind has the name; ResourceExhausted if the task holds too many resources.
+    pub fn find(&mut self, make: impl FnOnce(&str) -> R) -> Result<Arc<R>> {
         let generation = self.resources.generation();
         match &self.found {
-            Some((at, resource)) if *at == generation => Ok(resource.clone()),
+            Some((at, resource)) if *at == generation => Ok(Arc::clone(resource)),
             _ => {
-                let resource = self.resources.find_or_make(&self.key, self.session, || make(&self.key.name))?;
-                self.found = Some((generation, resource.clone()));
+                let make = || Ok(Arc::new(make(&self.key.name)) as Arc<dyn Resource>);
+                let resource = self.resources.find_or_make(&self.key, self.session, make)?.typed()?;
+                self.found = Some((generation, Arc::clone(&resource)));
                 Ok(resource)
             }
         }

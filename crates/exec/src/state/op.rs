@@ -40,7 +40,7 @@ impl OpContext<'_> {
 pub(crate) enum Outcome {
     Done(Tokens),
     /// The answer comes to the device, under the id of the wait; the resource can cancel it.
-    Waits(Resource),
+    Waits(Arc<dyn Resource>),
 }
 
 impl Outcome {
@@ -90,10 +90,10 @@ impl StateInputs {
         (first..self.0.len()).map(|index| self.host(index)).collect()
     }
 
-    pub fn resource(&mut self, index: usize) -> Result<Resource> {
+    pub fn resource(&mut self, index: usize) -> Result<Arc<dyn Resource>> {
         match self.token(index)? {
             Token::Resource(resource) => Ok(resource),
-            Token::Ref(variable) => Ok(Resource::Variable(variable)),
+            Token::Ref(variable) => Ok(variable),
             Token::Value(_) | Token::Variant(_) => {
                 Err(Failure::invalid(format!("input {index} must be a handle to a resource")))
             }
@@ -101,38 +101,27 @@ impl StateInputs {
     }
 }
 
-/// A resource of the wrong kind under a handle.
-pub(super) fn wrong_kind(wanted: &str, got: &Resource) -> Failure {
-    Failure::invalid(format!(
-        "Trying to access a resource of the wrong kind: expected a {wanted}, got a {}",
-        got.kind()
-    ))
-}
-
 macro_rules! handles {
-    ($($name:ident: $variant:ident, $type:ty, $what:literal;)*) => {
+    ($($name:ident: $type:ty;)*) => {
         impl StateInputs {
             $(pub fn $name(&mut self, index: usize) -> Result<Arc<$type>> {
-                match self.resource(index)? {
-                    Resource::$variant(it) => Ok(it),
-                    other => Err(wrong_kind($what, &other)),
-                }
+                self.resource(index)?.typed()
             })*
         }
     };
 }
 
 handles! {
-    variable: Variable, Variable, "variable";
-    queue: Queue, Queue, "queue";
-    barrier: Barrier, Barrier, "barrier";
-    accumulator: Accumulator, Accumulator, "conditional accumulator";
-    tensor_array: TensorArray, TensorArray, "tensor array";
-    stack: Stack, Stack, "stack";
-    iterator: Iterator, Iterator, "iterator";
-    table: Table, LookupTable, "lookup table";
-    reader: Reader, Reader, "reader";
-    aggregator: Aggregator, Aggregator, "aggregator of statistics";
+    variable: Variable;
+    queue: Queue;
+    barrier: Barrier;
+    accumulator: Accumulator;
+    tensor_array: TensorArray;
+    stack: Stack;
+    iterator: Iterator;
+    table: LookupTable;
+    reader: Reader;
+    aggregator: Aggregator;
 }
 
 impl StateInputs {
@@ -166,7 +155,7 @@ impl StateInputs {
 }
 
 /// Wakes the ops that finished waiting, with their outcomes; returns the caller's own answer, or that it waits.
-pub(super) fn settle(finished: Finished, own: WaitId, resource: impl FnOnce() -> Resource) -> Result<Outcome> {
+pub(super) fn settle(finished: Finished, own: WaitId, resource: impl FnOnce() -> Arc<dyn Resource>) -> Result<Outcome> {
     let mut answer = None;
     for (waiter, result) in finished {
         if waiter.wait == own {

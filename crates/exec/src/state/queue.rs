@@ -7,11 +7,11 @@ use meshtf_kernels::{Dice, KernelNode};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
-use super::super::resource::{How, Kind, Queue, Resource};
+use super::super::resource::{How, Kind, Queue};
 use super::super::token::Token;
 use super::super::waiting::{Finished, Waiter};
 use super::named::{Named, Site};
-use super::op::{Outcome, StateInputs, StateOp, one, settle, simple, wrong_kind};
+use super::op::{Outcome, StateInputs, StateOp, one, settle, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     if node.attrs.get("timeout_ms").is_some() && node.attrs.int("timeout_ms")? != -1 {
@@ -72,16 +72,11 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     let dice = matches!(kind, Kind::Shuffle { .. }).then(|| Dice::of(node)).transpose()?;
     let mut named = Named::new_own(node, site)?;
     simple(move |_, _| {
-        let make = |name: &str| {
-            let queue = Queue::new(name.to_owned(), kind, types.clone(), shapes.clone(), capacity, dice.clone());
-            Ok(Resource::Queue(Arc::new(queue)))
-        };
-        let queue = match named.find(make)? {
-            Resource::Queue(queue) => queue,
-            other => return Err(wrong_kind("queue", &other)),
-        };
+        let make =
+            |name: &str| Queue::new(name.to_owned(), kind, types.clone(), shapes.clone(), capacity, dice.clone());
+        let queue = named.find(make)?;
         queue.check_as(kind, &types, &shapes, capacity)?;
-        Ok(one(Token::Resource(Resource::Queue(queue))))
+        Ok(one(Token::Resource(queue)))
     })
 }
 
@@ -121,6 +116,6 @@ fn waiting(
 ) -> Result<Option<StateOp>> {
     Ok(Some(Box::new(move |tokens, context| -> Result<Outcome> {
         let (queue, finished) = f(StateInputs(tokens), context.waiter())?;
-        settle(finished, context.wait, || Resource::Queue(queue))
+        settle(finished, context.wait, || queue)
     })))
 }

@@ -1,17 +1,15 @@
 //! The ops of readers, which read the files that a queue names.
 
-use std::sync::Arc;
-
 use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
 use meshtf_kernels::files::{Compression, Folder, Format};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 
-use super::super::resource::{Reader, Resource, Wanted};
+use super::super::resource::{Reader, Wanted};
 use super::super::token::Token;
 use super::named::{Named, Site};
-use super::op::{Outcome, StateInputs, StateOp, nothing, one, simple, wrong_kind};
+use super::op::{Outcome, StateInputs, StateOp, nothing, one, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     let count =
@@ -55,7 +53,7 @@ fn read(mut wanted: impl FnMut(&mut StateInputs) -> Result<Wanted> + Send + 'sta
         let (reader, queue) = (inputs.reader(0)?, inputs.queue(1)?);
         let wanted = wanted(&mut inputs)?;
         reader.read(context.waiter(), queue, wanted)?;
-        Ok(Outcome::Waits(Resource::Reader(reader)))
+        Ok(Outcome::Waits(reader))
     })))
 }
 
@@ -89,17 +87,11 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     let folder = Folder::of(node.op, node.attrs, site.resources.data());
     let mut named = Named::new_own(node, site)?;
     simple(move |_, _| {
-        let make =
-            |name: &str| Ok(Resource::Reader(Arc::new(Reader::new(name.to_owned(), format.clone(), folder.clone()))));
-        match named.find(make)? {
-            Resource::Reader(reader) if *reader.format() == format => {
-                Ok(one(Token::Resource(Resource::Reader(reader))))
-            }
-            Resource::Reader(reader) => {
-                let why = format!("reader '{}' is shared and reads other records than this node says", reader.name());
-                Err(Failure::invalid(why))
-            }
-            other => Err(wrong_kind("reader", &other)),
+        let reader = named.find(|name| Reader::new(name.to_owned(), format.clone(), folder.clone()))?;
+        if *reader.format() != format {
+            let why = format!("reader '{}' is shared and reads other records than this node says", reader.name());
+            return Err(Failure::invalid(why));
         }
+        Ok(one(Token::Resource(reader)))
     })
 }

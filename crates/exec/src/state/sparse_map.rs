@@ -7,10 +7,10 @@ use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Shape, Tensor};
 
-use super::super::resource::{Resource, SparseMap};
+use super::super::resource::SparseMap;
 use super::super::token::Tokens;
 use super::named::{Named, Site};
-use super::op::{StateOp, one, simple, wrong_kind};
+use super::op::{StateOp, one, simple};
 use super::sparse::{joined, split, three};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
@@ -55,9 +55,6 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
     }
 }
 
-fn find(named: &mut Named) -> Result<Arc<SparseMap>> {
-    match named.find(|name: &str| Ok(Resource::SparseMap(Arc::new(SparseMap::new(name.to_owned())))))? {
-        Resource::SparseMap(map) => Ok(map),
-        other => Err(wrong_kind("map of sparse tensors", &other)),
-    }
+fn find(named: &mut Named<SparseMap>) -> Result<Arc<SparseMap>> {
+    named.find(|name| SparseMap::new(name.to_owned()))
 }

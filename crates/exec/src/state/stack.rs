@@ -7,7 +7,7 @@ use meshtf_kernels::KernelNode;
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
-use super::super::resource::{Kept, Resource, Stack};
+use super::super::resource::{Kept, Stack};
 use super::super::token::{Token, Variant};
 use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
@@ -20,7 +20,7 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
             let stated = if inputs.0.is_empty() { -1 } else { inputs.host(0)?.to_i64()? };
             let limit = usize::try_from(stated).unwrap_or(usize::MAX);
             let stack = Stack::new(name.clone(), limit);
-            Ok(one(Token::Resource(Resource::Stack(Arc::new(stack)))))
+            Ok(one(Token::Resource(Arc::new(stack))))
         }),
         "StackPushV2" => simple(|mut inputs, _| {
             let stack = inputs.stack(0)?;

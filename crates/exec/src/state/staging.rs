@@ -7,10 +7,10 @@ use meshtf_kernels::KernelNode;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 
-use super::super::resource::{Keys, Resource, StageLimits, Staged, Staging, Which};
+use super::super::resource::{Keys, StageLimits, Staged, Staging, Which};
 use super::super::token::Tokens;
 use super::named::{Named, Site};
-use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple, wrong_kind};
+use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     let (keys, what) = match node.op {
@@ -91,7 +91,7 @@ fn place(inputs: &mut StateInputs) -> Result<usize> {
 
 /// The staging area that a node names.
 struct Area {
-    named: Named,
+    named: Named<Staging>,
     keys: Keys,
     limits: StageLimits,
 }
@@ -105,17 +105,16 @@ impl Area {
 
     fn find(&mut self) -> Result<Arc<Staging>> {
         let (keys, limits) = (self.keys, self.limits);
-        let make = |name: &str| Ok(Resource::Staging(Arc::new(Staging::new(name.to_owned(), keys, limits))));
-        match self.named.find(make)? {
-            Resource::Staging(area) if area.keys() == keys => Ok(area),
-            Resource::Staging(area) => Err(Failure::invalid(format!(
+        let area = self.named.find(|name| Staging::new(name.to_owned(), keys, limits))?;
+        if area.keys() != keys {
+            return Err(Failure::invalid(format!(
                 "staging area '{}' has its tuples {}, but this node wants them {}",
                 self.named.key().name,
                 said(area.keys()),
                 said(keys)
-            ))),
-            other => Err(wrong_kind("staging area", &other)),
+            )));
         }
+        Ok(area)
     }
 }
 
@@ -139,7 +138,7 @@ fn asking(
         let area = area.find()?;
         let staged = staged(&mut StateInputs(tokens))?;
         let finished = area.ask(context.waiter(), staged)?;
-        settle(finished, context.wait, || Resource::Staging(area))
+        settle(finished, context.wait, || area)
     })))
 }
 

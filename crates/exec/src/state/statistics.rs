@@ -1,30 +1,22 @@
 //! The ops of statistics of datasets: aggregators, and the datasets that report on their elements.
 
-use std::sync::Arc;
-
 use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 
 use super::super::dataset::statistics;
-use super::super::resource::{Aggregator, Resource};
+use super::super::resource::Aggregator;
 use super::super::token::Token;
 use super::dataset::described;
 use super::named::{Named, Site};
-use super::op::{StateInputs, StateOp, one, simple, wrong_kind};
+use super::op::{StateInputs, StateOp, one, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
         "StatsAggregatorHandle" => {
             let mut named = Named::new(node, site)?;
-            simple(move |_, _| {
-                let found = named.find(|_| Ok(Resource::Aggregator(Arc::new(Aggregator::default()))))?;
-                match found {
-                    Resource::Aggregator(_) => Ok(one(Token::Resource(found))),
-                    other => Err(wrong_kind("aggregator of statistics", &other)),
-                }
-            })
+            simple(move |_, _| Ok(one(Token::Resource(named.find(|_| Aggregator::default())?))))
         }
         "StatsAggregatorSummary" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.aggregator(0)?.summary())))),
         "SetStatsAggregatorDataset" => described(node, |inputs| {

@@ -1,7 +1,6 @@
 //! The ops of lookup tables.
 
 use std::io::BufReader;
-use std::sync::Arc;
 
 use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
@@ -11,10 +10,10 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, Shape, Tensor};
 
-use super::super::resource::{LookupTable, MAX_BUCKETS, Resource, TableKind, TableSpec, keys_of};
+use super::super::resource::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
 use super::super::token::{Token, Tokens};
 use super::named::{Named, Site};
-use super::op::{StateInputs, StateOp, nothing, one, simple, wrong_kind};
+use super::op::{StateInputs, StateOp, nothing, one, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -87,11 +86,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             Some(buckets) => buckets.spec(&spec, &mut inputs)?,
             None => spec.clone(),
         };
-        let make = |name: &str| Ok(Resource::Table(Arc::new(LookupTable::new(name.to_owned(), spec.clone()))));
-        let table = match named.find(make)? {
-            Resource::Table(table) => table,
-            other => return Err(wrong_kind("lookup table", &other)),
-        };
+        let table = named.find(|name| LookupTable::new(name.to_owned(), spec.clone()))?;
         if (table.spec().keys, table.spec().values) != (spec.keys, spec.values) {
             let why = format!(
                 "Conflicting key/value dtypes {}->{} with {}-{} for table {}",
@@ -103,7 +98,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             );
             return Err(Failure::invalid(why));
         }
-        Ok(one(Token::Resource(Resource::Table(table))))
+        Ok(one(Token::Resource(table)))
     })
 }
 

@@ -7,7 +7,7 @@ use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::super::resource::{Resource, Variable};
+use super::super::resource::Variable;
 use super::super::token::Token;
 use super::named::Site;
 use super::op::{StateOp, one, simple};
@@ -37,9 +37,8 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
                 return Err(Failure::invalid("Missing var_name attribute"));
             }
             simple(move |mut inputs, _| {
-                let Resource::Variable(variable) = inputs.resource(0)? else {
-                    return Err(Failure::invalid("lhs input needs to be a ref type"));
-                };
+                let variable = inputs.resource(0)?.typed::<Variable>();
+                let variable = variable.map_err(|_| Failure::invalid("lhs input needs to be a ref type"))?;
                 let value = if variable.name == name { variable.hold().value.take() } else { None };
                 match value {
                     Some(value) => Ok(one(value)),

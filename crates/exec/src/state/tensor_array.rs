@@ -8,7 +8,7 @@ use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
-use super::super::resource::{ArraySpec, MAX_TENSOR_ARRAY, Resource, TensorArray};
+use super::super::resource::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 use super::super::token::{Token, Tokens};
 use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
@@ -60,7 +60,7 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, engine: &dyn Engine) -> R
             let has_flow = node.outputs.len() > 1;
             simple(move |mut inputs, _| {
                 let gradients = inputs.tensor_array(0)?.gradients_for(&source)?;
-                let handle = Token::Resource(Resource::TensorArray(gradients));
+                let handle = Token::Resource(gradients);
                 let flow = inputs.token(1)?;
                 Ok(std::iter::once(Some(handle)).chain(has_flow.then_some(Some(flow))).collect())
             })
@@ -153,7 +153,7 @@ fn make(node: &KernelNode) -> Result<Option<StateOp>> {
         let (name, shape) = (name.clone(), shape.clone());
         let array =
             TensorArray::new(ArraySpec { name, dtype, shape, is_dynamic, clears_after_read, is_uniform }, size)?;
-        let handle = Token::Resource(Resource::TensorArray(Arc::new(array)));
+        let handle = Token::Resource(Arc::new(array));
         let flow = has_flow.then(|| Some(Tensor::scalar(0f32).into()));
         Ok(std::iter::once(Some(handle)).chain(flow).collect())
     })

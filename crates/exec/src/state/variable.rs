@@ -14,10 +14,10 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Ring, Shape, Tensor, with_ring};
 use smallvec::SmallVec;
 
-use super::super::resource::{Content, Resource, Variable};
+use super::super::resource::{Content, Variable};
 use super::super::token::{Token, Tokens};
 use super::named::{Named, Site};
-use super::op::{StateInputs, StateOp, nothing, one, simple, wrong_kind};
+use super::op::{StateInputs, StateOp, nothing, one, simple};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -61,11 +61,7 @@ fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     let shape = node.attrs.shape("shape")?.clone();
     let mut named = Named::new(node, site)?;
     simple(move |_, _| {
-        let make = |name: &str| Ok(Resource::Variable(Arc::new(Variable::new(name.to_owned(), dtype, shape.clone()))));
-        let variable = match named.find(make)? {
-            Resource::Variable(variable) => variable,
-            other => return Err(wrong_kind("variable", &other)),
-        };
+        let variable = named.find(|name| Variable::new(name.to_owned(), dtype, shape.clone()))?;
         if variable.dtype != dtype {
             let why = format!(
                 "variable {} is shared and holds {}, but this node says {dtype}; give it another name",
@@ -73,7 +69,7 @@ fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             );
             return Err(Failure::invalid(why));
         }
-        Ok(one(if is_ref { Token::Ref(variable) } else { Token::Resource(Resource::Variable(variable)) }))
+        Ok(one(if is_ref { Token::Ref(variable) } else { Token::Resource(variable) }))
     })
 }
 
@@ -268,7 +264,10 @@ fn change(
     for (content, tensor) in contents.iter_mut().zip(values) {
         match engine.keep(tensor) {
             Ok(value) => content.set(value),
-            Err(failure) => result = result.and(Err(failure)),
+            Err(failure) => {
+                content.lose();
+                result = result.and(Err(failure));
+            }
         }
     }
     drop(contents);

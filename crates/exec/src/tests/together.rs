@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::super::resource::{DEFAULT_CONTAINER, Resource, ResourceKey};
+use super::super::resource::{DEFAULT_CONTAINER, Resource, ResourceKey, Variable};
 use super::ops::Ops;
 use super::*;
 
 /// A resource that a step has made: seen by all sessions, or by its own session alone.
-fn resource(cluster: &Cluster, name: &str, is_shared: bool) -> Resource {
+fn resource(cluster: &Cluster, name: &str, is_shared: bool) -> Arc<dyn Resource> {
     let key = ResourceKey {
         session: (!is_shared).then_some(cluster.session),
         device: (DeviceKind::Cpu, 0),
@@ -55,10 +55,7 @@ fn updates_hold_their_variables_in_one_order() {
     let graph = graph(text);
     let mut cluster = Cluster::new(1);
     cluster.check(&graph, &[], &[("init_a", "1.0"), ("init_b", "2.0")]);
-    let variable = |name: &str| match resource(&cluster, name, true) {
-        Resource::Variable(variable) => variable,
-        other => panic!("{other:?}"),
-    };
+    let variable = |name: &str| resource(&cluster, name, true).typed::<Variable>().unwrap();
     let (a, b) = (variable("a"), variable("b"));
     let a_is_first = Arc::as_ptr(&a) < Arc::as_ptr(&b);
     let (first, last, trains) =
@@ -73,7 +70,7 @@ fn updates_hold_their_variables_in_one_order() {
     cluster.wait(other).unwrap();
     // The first update makes `accum += 1; var -= accum` of the current values, and then the second one, with the variables
     // swapped.
-    let number = |variable: &super::super::resource::Variable| variable.read().unwrap().into_host().unwrap();
+    let number = |variable: &Variable| variable.read().unwrap().into_host().unwrap();
     let (first_value, last_value) = if a_is_first { ("1.0", "1.0") } else { ("4.0", "-1.0") };
     assert_eq!([number(first), number(last)], [tensor(first_value), tensor(last_value)]);
 }

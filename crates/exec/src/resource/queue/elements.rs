@@ -6,6 +6,8 @@ use std::fmt::{Display, Formatter, Result as Formatted};
 use meshtf_kernels::Dice;
 use meshtf_tensor::Tensor;
 
+use super::super::Version;
+
 /// One element: a tensor for each component.
 pub(super) type QueueElement = Vec<Tensor>;
 
@@ -41,12 +43,14 @@ pub(super) struct QueueElements {
     bytes: usize,
     /// The random choice of a queue that shuffles.
     dice: Option<Dice>,
+    /// The version of the queue.
+    pub version: Version,
 }
 
 impl QueueElements {
     /// No elements yet. `dice` are for a queue that shuffles.
     pub fn new(kind: Kind, dice: Option<Dice>) -> QueueElements {
-        QueueElements { kind, list: VecDeque::new(), bytes: 0, dice }
+        QueueElements { kind, list: VecDeque::new(), bytes: 0, dice, version: Version::default() }
     }
 
     pub fn len(&self) -> usize {
@@ -64,6 +68,7 @@ impl QueueElements {
     }
 
     pub fn push(&mut self, element: QueueElement) {
+        self.version.raise();
         self.bytes += bytes(&element);
         match (self.kind, priority(&element)) {
             (Kind::Priority, Some(mine)) => {
@@ -87,6 +92,7 @@ impl QueueElements {
             _ => self.list.pop_front()?,
         };
         self.bytes -= bytes(&element);
+        self.version.raise();
         Some(element)
     }
 
@@ -95,6 +101,7 @@ impl QueueElements {
         for element in taken.into_iter().rev() {
             if matches!(self.kind, Kind::Fifo | Kind::Padding) {
                 self.bytes += bytes(&element);
+                self.version.raise();
                 self.list.push_front(element);
             } else {
                 self.push(element);

@@ -6,6 +6,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, Element, Tensor, with_type};
 
+use super::super::Version;
 use super::key::Key;
 
 /// Most bytes of keys and values in one table.
@@ -25,13 +26,30 @@ pub(super) struct Entries {
     pub bytes: usize,
     /// The number of buckets of a dense table.
     pub buckets: usize,
+    /// The version of the table.
+    pub version: Version,
 }
 
 impl Entries {
     /// No entries yet, with values of that dtype.
     pub fn none(values: DType, buckets: usize) -> Entries {
         let values = Data::zeros(values, 0);
-        Entries { is_filled: false, rows: BTreeMap::new(), values, free: Vec::new(), bytes: 0, buckets }
+        Entries {
+            is_filled: false,
+            rows: BTreeMap::new(),
+            values,
+            free: Vec::new(),
+            bytes: 0,
+            buckets,
+            version: Version::default(),
+        }
+    }
+
+    /// Puts other entries in the place of all.
+    pub fn replace(&mut self, by: Entries) {
+        let mut version = self.version;
+        version.raise();
+        *self = Entries { version, ..by };
     }
 
     /// Admits entries before any is inserted.
