@@ -120,13 +120,13 @@ fn keep() {
 #[cfg(target_os = "linux")]
 #[cold]
 fn advise_large(block: *mut u8, size: usize) {
+    use rustix::mm::{Advice, madvise};
+    use std::ffi::c_void;
     const PAGE: usize = 2 << 20;
     let start = block as usize & !(PAGE - 1);
     let end = (block as usize + size).next_multiple_of(PAGE);
     // SAFETY: advice to the kernel about addresses; it accesses no memory, and fails for unmapped addresses.
-    unsafe {
-        libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE);
-    }
+    let _ = unsafe { madvise(start as *mut c_void, end - start, Advice::LinuxHugepage) };
 }
 
 #[cfg(not(target_os = "linux"))]

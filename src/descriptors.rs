@@ -2,9 +2,11 @@
 //!
 //! This module alone reads and sets the process's limit of descriptors; it opens and closes no socket.
 
-#![allow(unsafe_code, reason = "the system's limits are asked and set in C")]
-
 use std::io;
+
+use nix::errno::Errno;
+#[cfg(unix)]
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// The limit that a process requests, if the system allows it: far more than nine sockets for each of a thousand peers, and far
 /// less than the values that some systems refuse.
@@ -18,14 +20,10 @@ const ASSUMED: u64 = 1024;
 /// If the system does not allow it; the limit stays as it was.
 #[cfg(unix)]
 pub(crate) fn raise() -> io::Result<usize> {
-    let mut limits = limits()?;
-    let wanted = WANTED.min(limits.rlim_max);
-    if limits.rlim_cur < wanted {
-        limits.rlim_cur = wanted;
-        // SAFETY: `limits` is a valid structure that lives through the call, which only reads it.
-        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limits) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = WANTED.min(hard);
+    if soft < wanted {
+        setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)?;
     }
     Ok(limit())
 }
@@ -33,7 +31,7 @@ pub(crate) fn raise() -> io::Result<usize> {
 /// How many descriptors this process may have open at once.
 #[cfg(unix)]
 pub(crate) fn limit() -> usize {
-    let soft = limits().map_or(ASSUMED, |limits| limits.rlim_cur);
+    let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(ASSUMED, |(soft, _)| soft);
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
@@ -44,19 +42,9 @@ pub(crate) fn open() -> Option<usize> {
     Some(entries.count().saturating_sub(1))
 }
 
-#[cfg(unix)]
-fn limits() -> io::Result<libc::rlimit> {
-    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limits` is a valid structure that lives through the call, which writes it.
-    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits) } {
-        0 => Ok(limits),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// Whether a socket was refused because this process, or the whole system, has no descriptor left.
 pub(crate) fn are_exhausted(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE))
 }
 
 #[cfg(test)]
@@ -84,11 +72,10 @@ mod tests {
 
     #[test]
     fn only_a_lack_of_descriptors_is_one() {
-        let check =
-            |code, exhausted| assert_eq!(are_exhausted(&io::Error::from_raw_os_error(code)), exhausted, "{code}");
-        check(libc::EMFILE, true);
-        check(libc::ENFILE, true);
-        check(libc::ECONNABORTED, false);
+        let check = |code: Errno, exhausted| assert_eq!(are_exhausted(&code.into()), exhausted, "{code}");
+        check(Errno::EMFILE, true);
+        check(Errno::ENFILE, true);
+        check(Errno::ECONNABORTED, false);
         assert!(!are_exhausted(&io::ErrorKind::TimedOut.into()));
     }
 }

@@ -1,6 +1,6 @@
 //! The `meshtf` command: the exit code, and the setup that must precede everything else. See [`meshtf::cli`].
 
-#![allow(unsafe_code, reason = "the system is asked in C, and the environment is changed before any thread")]
+#![allow(unsafe_code, reason = "code runs before `main`, and the environment is changed before any thread")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,8 +19,7 @@ static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
 
 #[cfg(target_os = "linux")]
 extern "C" fn look_at_stdout() {
-    // SAFETY: reading the flags of a descriptor accesses no memory, whether it is open or not.
-    let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } != -1;
+    let is_open = rustix::io::fcntl_getfd(rustix::stdio::stdout()).is_ok();
     HAS_STDOUT.store(is_open, Ordering::Relaxed);
 }
 

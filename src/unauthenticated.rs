@@ -427,7 +427,7 @@ mod tests {
         crowd.come("10.0.0.1", 9);
         crowd.unauthenticated_peers.could_not_accept(&io::ErrorKind::ConnectionAborted.into());
         assert_eq!(crowd.count("10.0.0.1"), 9);
-        crowd.unauthenticated_peers.could_not_accept(&io::Error::from_raw_os_error(libc::EMFILE));
+        crowd.unauthenticated_peers.could_not_accept(&rustix::io::Errno::MFILE.into());
         crowd.go();
         assert_eq!(crowd.count("10.0.0.1"), 4);
     }

@@ -1,7 +1,5 @@
 //! `meshtf burn`: runs a burn program whose default device is the mesh.
 
-#![allow(unsafe_code, reason = "a signal is sent in C")]
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -10,6 +8,8 @@ use std::time::Duration;
 
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::signal::unix::SignalKind;
 
 use super::memory::MemoryArgs;
@@ -113,8 +113,7 @@ async fn reach(args: &Args) -> Result<Node, Trouble> {
 
 /// Asks the program to end. It has not been waited for, so its id cannot belong to another process.
 fn end(id: u32) {
-    // SAFETY: the call takes two numbers.
-    unsafe { libc::kill(id as libc::pid_t, libc::SIGTERM) };
+    let _ = kill(Pid::from_raw(id as i32), Signal::SIGTERM);
 }
 
 /// The exit code of the program, as a shell reports it.

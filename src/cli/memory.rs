@@ -1,12 +1,12 @@
 //! `--memory`: the memory budget of a process that runs graphs, and its default.
 
-#![allow(unsafe_code, reason = "the system's limits are asked in C")]
-
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use meshtf_tensor::memory::{self, Bytes};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::{SysconfVar, sysconf};
 
 /// The default share of the available memory, in percent: the rest is for code, stacks, memory that the allocator keeps between
 /// steps, and the machine's other programs.
@@ -117,9 +117,7 @@ fn addresses(percent: u64) -> Option<u64> {
 }
 
 fn machine() -> Option<u64> {
-    // SAFETY: both only return a number.
-    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    u64::try_from(pages).ok()?.checked_mul(u64::try_from(page).ok()?)
+    reported(SysconfVar::_PHYS_PAGES)?.checked_mul(reported(SysconfVar::PAGE_SIZE)?)
 }
 
 /// The least limit of this process's control groups, of either version, and of their parents. `root` is where the file
@@ -153,20 +151,19 @@ fn limit_in(file: &Path) -> Option<u64> {
 
 /// Address space that this process may still map; `None` if it is unlimited.
 fn addresses_left() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the call fills in the structure that it is given.
-    let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
-    if told != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
-        return None;
-    }
-    Some(limit.rlim_cur.saturating_sub(mapped().unwrap_or(0)))
+    let (limit, _) = getrlimit(Resource::RLIMIT_AS).ok()?;
+    (limit != RLIM_INFINITY).then(|| limit.saturating_sub(mapped().unwrap_or(0)))
 }
 
 /// Address space that this process has mapped.
 fn mapped() -> Option<u64> {
     let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split(' ').next()?.parse().ok()?;
-    // SAFETY: it only returns a number.
-    pages.checked_mul(u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?)
+    pages.checked_mul(reported(SysconfVar::PAGE_SIZE)?)
+}
+
+/// A number that the system reports.
+fn reported(name: SysconfVar) -> Option<u64> {
+    u64::try_from(sysconf(name).ok()??).ok()
 }
 
 #[cfg(test)]

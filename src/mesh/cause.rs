@@ -171,6 +171,7 @@ mod tests {
     #[test]
     fn how_far_a_dial_came_is_told_from_its_errors() {
         use io::ErrorKind::{ConnectionRefused, ConnectionReset, HostUnreachable, PermissionDenied, TimedOut};
+        use rustix::io::Errno;
         let check = |errors: Vec<io::Error>, want: Verdict| {
             let address: libp2p::Multiaddr = "/ip4/10.0.0.1/tcp/7".parse().unwrap();
             let text = format!("{errors:?}");
@@ -182,12 +183,12 @@ mod tests {
         check(vec![HostUnreachable.into()], Verdict::Unreachable);
         check(vec![PermissionDenied.into()], Verdict::Forbidden);
         check(vec![ConnectionReset.into()], Verdict::HungUp);
-        check(vec![io::Error::from_raw_os_error(libc::ECONNRESET)], Verdict::HungUp);
+        check(vec![Errno::CONNRESET.into()], Verdict::HungUp);
         check(vec![io::Error::new(io::ErrorKind::InvalidData, "not a handshake")], Verdict::HungUp);
         // An error of this machine's own system carries no information about the other machine: an address without its zone, no
         // descriptor.
-        check(vec![io::Error::from_raw_os_error(libc::EINVAL)], Verdict::Unreachable);
-        check(vec![io::Error::other(io::Error::from_raw_os_error(libc::EMFILE))], Verdict::Unreachable);
+        check(vec![Errno::INVAL.into()], Verdict::Unreachable);
+        check(vec![io::Error::other(io::Error::from(Errno::MFILE))], Verdict::Unreachable);
         check(vec![Denied::WrongKey.into()], Verdict::OtherKey);
         check(vec![Denied::Slow.into()], Verdict::Slow);
         check(vec![HostUnreachable.into(), ConnectionRefused.into(), TimedOut.into()], Verdict::Refused);

@@ -1,8 +1,6 @@
 //! The door under load: large, silent or endless requests of clients, authenticated or not, take neither its memory nor the
 //! time of other clients.
 
-#![allow(unsafe_code, reason = "a thread enters a network namespace in C")]
-
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -395,13 +393,12 @@ fn a_client_behind_a_cut_cable_leaves_nothing_running() {
 
 /// Connects from within a network namespace; the socket stays in it.
 fn connect_from(namespace: &str, door: &str) -> TcpStream {
-    use std::os::fd::AsRawFd;
+    use nix::sched::{CloneFlags, setns};
     let (path, door) = (format!("/run/netns/{namespace}"), door.to_owned());
     let connected = thread::spawn(move || {
         let file = std::fs::File::open(path).expect("the namespace is there");
-        // SAFETY: it takes an open descriptor and a constant; it moves this thread only, which ends after this function.
-        let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-        assert_eq!(entered, 0, "the namespace can be entered");
+        // It moves this thread only, which ends after this function.
+        setns(file, CloneFlags::CLONE_NEWNET).expect("the namespace can be entered");
         TcpStream::connect(door).expect("the door is open")
     });
     connected.join().expect("connected")

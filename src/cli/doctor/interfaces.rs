@@ -1,12 +1,13 @@
 //! The network interfaces of this machine, and whether multicast works on them. By getifaddrs, since the library if-addrs does
 //! not report which interfaces have multicast.
 
-#![allow(unsafe_code, reason = "the system lists its interfaces in C")]
-
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::finding::Finding;
@@ -35,54 +36,22 @@ impl Interface {
 
 /// The addresses of this machine's interfaces, without the link-local ones of IPv6.
 pub fn list() -> io::Result<Vec<Interface>> {
-    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the call writes a list to `first`, which is freed below.
-    if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut all = Vec::new();
-    let mut next = first;
-    while !next.is_null() && all.len() < MAX_INTERFACES {
-        // SAFETY: `next` is an entry of the list, which lives until it is freed below.
-        let entry = unsafe { &*next };
-        next = entry.ifa_next;
-        let Some(address) = address_of(entry) else { continue };
-        if matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
-            continue;
-        }
-        // SAFETY: the name of an entry is a string that ends with 0.
-        let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
-        let has = |flag: libc::c_int| entry.ifa_flags & flag as libc::c_uint != 0;
-        all.push(Interface {
-            name,
+    let all = getifaddrs()?.filter_map(|entry| {
+        let address = address_of(&entry.address?)?;
+        let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        (!is_link_local).then(|| Interface {
+            name: entry.interface_name,
             address,
-            is_up: has(libc::IFF_UP) && has(libc::IFF_RUNNING),
-            has_multicast: has(libc::IFF_MULTICAST),
-        });
-    }
-    // SAFETY: the list came from getifaddrs and nothing refers to it any more.
-    unsafe { libc::freeifaddrs(first) };
-    Ok(all)
+            is_up: entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING),
+            has_multicast: entry.flags.contains(InterfaceFlags::IFF_MULTICAST),
+        })
+    });
+    Ok(all.take(MAX_INTERFACES).collect())
 }
 
-fn address_of(entry: &libc::ifaddrs) -> Option<IpAddr> {
-    if entry.ifa_addr.is_null() {
-        return None;
-    }
-    // SAFETY: an address that is not null begins with its family, which determines its structure.
-    unsafe {
-        match i32::from((*entry.ifa_addr).sa_family) {
-            libc::AF_INET => {
-                let address = &*entry.ifa_addr.cast::<libc::sockaddr_in>();
-                Some(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into())
-            }
-            libc::AF_INET6 => {
-                let address = &*entry.ifa_addr.cast::<libc::sockaddr_in6>();
-                Some(IpAddr::from(address.sin6_addr.s6_addr))
-            }
-            _ => None,
-        }
-    }
+fn address_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
 }
 
 /// Whether mDNS's group returns this machine's packets to it, on each interface that has multicast.
@@ -212,7 +181,7 @@ mod tests {
         check(Ok(false), Level::Warning, "ufw allow mdns");
         check(Err(io::ErrorKind::NetworkUnreachable.into()), Level::Warning, "224.0.0.0/4");
         check(Err(io::ErrorKind::AddrInUse.into()), Level::Warning, "ss -lunp");
-        check(Err(io::Error::from_raw_os_error(libc::EPERM)), Level::Warning, "nft list ruleset");
+        check(Err(rustix::io::Errno::PERM.into()), Level::Warning, "nft list ruleset");
         for (has_ipv6, part) in [(false, "no interface carries multicast"), (true, "mDNS takes IPv4 here")] {
             let found = of_multicast(&[], has_ipv6).remove(0);
             assert!(found.level == Level::Note && found.what.contains(part), "{found:?}");

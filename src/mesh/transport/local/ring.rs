@@ -5,16 +5,25 @@
 //! in memory that has exactly [`RING_BYTES`] and is sealed against shrinking: reading beyond the end of a file that was
 //! shortened would kill the process.
 
-#![allow(unsafe_code, reason = "memory is mapped, and a descriptor passed, in C")]
+#![allow(unsafe_code, reason = "memory is mapped, and copied while another process may change it")]
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use meshtf_tensor::memory;
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use rustix::cmsg_space;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 use tokio::io::ReadBuf;
 
 /// Bytes of a ring: small enough to stay in the processor's cache between writer and reader. Measured: a larger one is not
@@ -32,15 +41,11 @@ struct Mapping(NonNull<u8>);
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    fn of(file: &impl AsRawFd, protection: i32) -> io::Result<Mapping> {
-        // SAFETY: a new mapping, which overlaps no other; its result is checked.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), RING_BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+    fn of(file: impl AsFd, protection: ProtFlags) -> io::Result<Mapping> {
+        // SAFETY: a new mapping, which overlaps no other.
+        let start = unsafe { mmap(std::ptr::null_mut(), RING_BYTES, protection, MapFlags::SHARED, file, 0) }?;
         // SAFETY: advice about pages, which the system may ignore: one large page is faulted in once instead of 512 times.
-        unsafe { libc::madvise(start, RING_BYTES, libc::MADV_HUGEPAGE) };
+        let _ = unsafe { madvise(start, RING_BYTES, Advice::LinuxHugepage) };
         NonNull::new(start.cast()).map(Mapping).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 }
@@ -48,7 +53,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this size, and nothing points into it any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), RING_BYTES) };
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), RING_BYTES) };
     }
 }
 
@@ -64,7 +69,7 @@ impl Written {
     pub fn new() -> Option<(Written, OwnedFd)> {
         let counted = Counted::new()?;
         let file = sealed_memory().ok()?;
-        let mapping = Mapping::of(&file, libc::PROT_READ | libc::PROT_WRITE).ok()?;
+        let mapping = Mapping::of(&file, ProtFlags::READ | ProtFlags::WRITE).ok()?;
         Some((Written { mapping, _counted: counted }, file.into()))
     }
 
@@ -89,21 +94,19 @@ impl Read {
     /// If it is not shared memory, or could be shortened while it is read.
     pub fn new(descriptor: OwnedFd) -> io::Result<Read> {
         let file = File::from(descriptor);
-        // SAFETY: asks for the flags of a descriptor, which is open.
-        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         // Ordinary files have no seals, and asking for them is an error.
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
             return Err(wrong("the shared memory that it passes is not sealed against shrinking"));
         }
         // A page of a file of huge pages can be removed in spite of the seal.
-        if file_system(&file)? != i128::from(libc::TMPFS_MAGIC) {
+        if fstatfs(&file)?.filesystem_type() != TMPFS_MAGIC {
             return Err(wrong("the shared memory that it passes is not of ordinary pages"));
         }
         let bytes = file.metadata()?.len();
         if bytes != RING_BYTES as u64 {
             return Err(wrong(&format!("the shared memory that it passes has {bytes} bytes, not {RING_BYTES}")));
         }
-        Mapping::of(&file, libc::PROT_READ).map(Read)
+        Mapping::of(&file, ProtFlags::READ).map(Read)
     }
 
     /// Appends to `into` as many bytes from position `at` on as fit, at most `count`. Returns how many.
@@ -147,30 +150,13 @@ impl Drop for Counted {
 
 /// A file in memory, of [`RING_BYTES`], whose size is final.
 fn sealed_memory() -> io::Result<File> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let made = |flags| memfd_create("meshtf-ring", flags);
     // Linux before 6.3 does not know the first form; some systems allow no other.
-    let made = [flags | libc::MFD_NOEXEC_SEAL, flags].into_iter().find_map(|flags| {
-        // SAFETY: a name that ends with a zero; the result is checked.
-        let descriptor = unsafe { libc::memfd_create(c"meshtf-ring".as_ptr(), flags) };
-        // SAFETY: the descriptor is new and owned by nothing else.
-        (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor) })
-    });
-    let file = made.ok_or_else(io::Error::last_os_error)?;
+    let file = File::from(made(flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| made(flags))?);
     file.set_len(RING_BYTES as u64)?;
-    // SAFETY: seals a file of this process's own.
-    let sealed = unsafe {
-        libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)
-    };
-    if sealed < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
-}
-
-/// The kind of file system that contains a file.
-fn file_system(file: &File) -> io::Result<i128> {
-    let mut about = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the system writes to `about`, all of whose fields are numbers.
-    let failed = unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } != 0;
-    // SAFETY: zero is a value of every field that was not written.
-    if failed { Err(io::Error::last_os_error()) } else { Ok(i128::from(unsafe { about.assume_init() }.f_type)) }
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
 }
 
 /// The peer broke the rules of shared memory: its bytes cannot be taken.
@@ -178,52 +164,21 @@ pub fn wrong(why: &str) -> io::Error {
     io::Error::other(why.to_owned())
 }
 
-/// Room for one descriptor attached to a message, and no more: the system drops further ones.
-#[repr(C)]
-struct Beside {
-    head: libc::cmsghdr,
-    descriptor: RawFd,
-}
-
-impl Beside {
-    /// The length of head and descriptor, as the head states it.
-    const BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<RawFd>();
-
-    /// A message of one byte with this attached. Both must outlive its use.
-    fn message(&mut self, part: &mut libc::iovec) -> libc::msghdr {
-        // SAFETY: all of its fields are numbers and pointers, for which zero is a value.
-        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-        message.msg_iov = part;
-        message.msg_iovlen = 1;
-        message.msg_control = std::ptr::from_mut(self).cast();
-        message.msg_controllen = Self::BYTES as _;
-        message
-    }
-
-    fn new(descriptor: RawFd) -> Beside {
-        // SAFETY: as in `message`.
-        let mut head: libc::cmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-        head.cmsg_len = Self::BYTES as _;
-        head.cmsg_level = libc::SOL_SOCKET;
-        head.cmsg_type = libc::SCM_RIGHTS;
-        Beside { head, descriptor }
-    }
-}
+/// Bytes of the room for one descriptor attached to a message. Alignment leaves room for further ones.
+const BESIDE_BYTES: usize = cmsg_space!(ScmRights(1));
 
 /// Sends one byte with a descriptor attached.
 ///
 /// # Errors
 /// The socket's.
-pub fn send_with(socket: BorrowedFd<'_>, mut byte: u8, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let mut part = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };
-    let mut beside = Beside::new(descriptor.as_raw_fd());
-    let message = beside.message(&mut part);
-    // SAFETY: the message points to `part`, `byte` and `beside`, which live until the end of this function.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
-    match sent {
-        1 => Ok(()),
+pub fn send_with(socket: BorrowedFd<'_>, byte: u8, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let mut room = [MaybeUninit::uninit(); BESIDE_BYTES];
+    let mut beside = SendAncillaryBuffer::new(&mut room);
+    let descriptors = [descriptor];
+    assert!(beside.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for one descriptor");
+    match sendmsg(socket, &[IoSlice::new(&[byte])], &mut beside, SendFlags::NOSIGNAL)? {
         0 => Err(io::ErrorKind::WriteZero.into()),
-        _ => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 
@@ -232,35 +187,27 @@ pub fn send_with(socket: BorrowedFd<'_>, mut byte: u8, descriptor: BorrowedFd<'_
 /// # Errors
 /// The socket's; or more was attached to the byte.
 pub fn take_with(socket: BorrowedFd<'_>) -> io::Result<Option<(u8, Option<OwnedFd>)>> {
-    let mut byte = 0u8;
-    let mut part = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };
-    let mut beside = Beside::new(-1);
-    let mut message = beside.message(&mut part);
-    // SAFETY: as in `send_with`; the system writes no more than the sizes in the message.
-    let taken = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
-    if taken < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let beside_bytes: usize = message.msg_controllen as _;
-    let whole = beside_bytes >= Beside::BYTES;
-    let is_one = beside.head.cmsg_level == libc::SOL_SOCKET && beside.head.cmsg_type == libc::SCM_RIGHTS;
-    let descriptor = (whole && is_one && beside.descriptor >= 0).then(|| {
-        // SAFETY: the system has just opened it for this process, and returned its number nowhere else.
-        unsafe { OwnedFd::from_raw_fd(beside.descriptor) }
+    let mut byte = [0];
+    let mut room = [MaybeUninit::uninit(); BESIDE_BYTES];
+    let mut beside = RecvAncillaryBuffer::new(&mut room);
+    let taken = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    let attached = beside.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
     });
-    if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        return Err(match descriptor {
-            Some(_) => wrong("it passes more than one descriptor"),
-            // The system had no free descriptor for it in this process.
-            None => io::Error::from_raw_os_error(libc::EMFILE),
-        });
+    let mut descriptors = attached.flatten();
+    let (first, second) = (descriptors.next(), descriptors.next());
+    let is_cut = taken.flags.contains(ReturnFlags::CTRUNC);
+    match first {
+        Some(_) if is_cut || second.is_some() => Err(wrong("it passes more than one descriptor")),
+        // The system had no free descriptor for it in this process.
+        None if is_cut => Err(Errno::MFILE.into()),
+        _ => Ok((taken.bytes == 1).then_some((byte[0], first))),
     }
-    Ok((taken == 1).then_some((byte, descriptor)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -284,21 +231,17 @@ mod tests {
 
     #[test]
     fn what_could_be_shortened_or_has_another_size_is_refused() {
-        let memory = |bytes: u64, seals: i32| {
-            // SAFETY: as in `sealed_memory`.
-            let file = unsafe {
-                File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC))
-            };
+        let memory = |bytes: u64, seals: SealFlags| {
+            let file = File::from(memfd_create("test", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap());
             file.set_len(bytes).unwrap();
-            // SAFETY: as there.
-            assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }, 0);
+            fcntl_add_seals(&file, seals).unwrap();
             OwnedFd::from(file)
         };
         let on_disk = File::open(std::env::current_exe().unwrap()).unwrap();
         let refused = [
-            (memory(RING_BYTES as u64, libc::F_SEAL_GROW), "not sealed"),
-            (memory(RING_BYTES as u64 - 1, libc::F_SEAL_SHRINK), "2097151 bytes"),
-            (memory(0, libc::F_SEAL_SHRINK), "0 bytes"),
+            (memory(RING_BYTES as u64, SealFlags::GROW), "not sealed"),
+            (memory(RING_BYTES as u64 - 1, SealFlags::SHRINK), "2097151 bytes"),
+            (memory(0, SealFlags::SHRINK), "0 bytes"),
             (on_disk.into(), "not sealed"),
             (UnixStream::pair().unwrap().0.into(), "not sealed"),
         ];
@@ -306,7 +249,21 @@ mod tests {
             let error = Read::new(descriptor).err().unwrap().to_string();
             assert!(error.contains(why), "{error}");
         }
-        assert!(Read::new(memory(RING_BYTES as u64, libc::F_SEAL_SHRINK)).is_ok());
+        assert!(Read::new(memory(RING_BYTES as u64, SealFlags::SHRINK)).is_ok());
+    }
+
+    #[test]
+    fn more_than_one_descriptor_is_refused() {
+        for count in 2..8 {
+            let (here, there) = UnixStream::pair().unwrap();
+            let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(8))];
+            let mut beside = SendAncillaryBuffer::new(&mut room);
+            let descriptors = vec![here.as_fd(); count];
+            assert!(beside.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            sendmsg(&here, &[IoSlice::new(&[1])], &mut beside, SendFlags::NOSIGNAL).unwrap();
+            let error = take_with(there.as_fd()).unwrap_err().to_string();
+            assert!(error.contains("more than one descriptor"), "{count}: {error}");
+        }
     }
 
     #[test]
