@@ -15,13 +15,11 @@ macro_rules! eprintln {
 mod burn;
 mod completions;
 mod config;
-mod diagnosis;
 mod differentiate;
 mod doctor;
 mod events;
 mod export;
 mod failure;
-mod init;
 mod inputs;
 mod join;
 mod log;

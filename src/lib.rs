@@ -50,12 +50,15 @@ mod allocator;
 pub mod cli;
 mod client;
 mod descriptors;
+mod diagnosis;
+pub mod doctor;
 mod door;
 mod events;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod local;
+mod machine;
 mod mesh;
 mod node;
 mod protocol;
@@ -79,7 +82,7 @@ pub use meshtf_tensor::failure::{Code, Failure, Reason, Result, Stage};
 pub use node::{ClusterSpec, Node, NodeConfig, NodeError};
 pub use protocol::SessionOptions;
 pub use runtime::requests::StepEvent;
-pub use session::{Run, RunOutput, Session};
+pub use session::{Init, Run, RunOutput, Session};
 
 /// Values: dtypes, shapes, elements, and the file format of NumPy.
 pub mod tensor {
@@ -106,7 +109,7 @@ pub mod graph {
 /// one.
 pub mod plan {
     #[doc(inline)]
-    pub use meshtf_graph::plan::{Mode, Piece, Placement, Plan, Signature, Summary, Transfer, Why};
+    pub use meshtf_graph::plan::{Mode, Piece, Placement, Plan, Signature, Summary, Total, Transfer, Why, totals};
     #[doc(inline)]
     pub use meshtf_graph::trace::{DeviceTrace, NodeTrace};
 }

@@ -5,6 +5,7 @@
 
 mod alone;
 mod constants;
+mod init;
 pub(crate) mod inquire;
 mod partial;
 mod run;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::constants::SentConstants;
 pub(crate) use alone::AlonePlan;
+pub use init::Init;
 use meshtf_graph::plan::{Plan, Signature, Summary};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_graph::{Graph, NodeDef};

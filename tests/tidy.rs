@@ -44,6 +44,9 @@ const MODULES: &[(&str, &[&str])] = &[
     ("runtime", &["mesh", "events", "protocol", "random"]),
     ("session", &["runtime", "protocol", "random"]),
     ("client", &["runtime", "session", "protocol"]),
+    ("machine", &[]),
+    ("diagnosis", &["mesh"]),
+    ("doctor", &["client", "node", "diagnosis", "machine", "mesh", "protocol", "random", "descriptors"]),
     ("node", &["client", "runtime", "events", "session", "mesh", "protocol"]),
     ("local", &["client", "runtime", "events", "session", "protocol", "random"]),
     ("trainer", &["session", "random"]),
@@ -53,6 +56,9 @@ const MODULES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "doctor",
+            "diagnosis",
+            "machine",
             "client",
             "node",
             "local",

@@ -1,24 +1,16 @@
 //! `meshtf doctor`: why nodes do not meet, and what is missing on this machine.
 
-mod finding;
-mod interfaces;
-mod machine;
-mod peers;
-mod stages;
-
 use std::path::PathBuf;
 
-use self::finding::{Finding, Level, summary};
-use meshtf_engine::adapters::{BackendChoice, gpus};
 use meshtf_tensor::device::Task;
 use serde_json::json;
 
 use super::config::Found;
-use super::paint::Paint;
+use super::paint::{Paint, Tone};
 use super::reach::{MeshArgs, read_cluster_spec};
-use super::{Exit, Outcome, memory, output};
-use crate::mesh::{KeyError, MeshError, MeshKey, home, remembered_ports, running_at};
-use crate::node::NodeError;
+use super::{Exit, Outcome, output};
+use crate::doctor::{Examination, Finding, Level, examine, summary};
+use crate::node::NodeConfig;
 
 /// Find out why nodes do not meet, and what this machine lacks
 ///
@@ -67,103 +59,75 @@ pub struct Args {
 }
 
 pub(super) async fn doctor(args: Args) -> Outcome {
-    let findings = examine(&args, home()).await;
+    let findings = findings(&args).await;
     let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     if args.json {
-        let list: Vec<_> = findings.iter().map(Finding::json).collect();
+        let list: Vec<_> = findings.iter().map(as_json).collect();
         output::json_value(&json!({ "ok": worst < Level::Problem, "findings": list }))?;
     } else {
         let paint = Paint::stdout();
         for finding in &findings {
-            output::line(&finding.shown(paint))?;
+            output::line(&shown(finding, paint))?;
         }
-        let tone = if worst < Level::Warning { Level::Ok.tone() } else { worst.tone() };
-        output::line(&paint.tone(tone, summary(&findings)))?;
+        let level = if worst < Level::Warning { Level::Ok } else { worst };
+        output::line(&paint.tone(tone(level), summary(&findings)))?;
     }
     Ok(if worst < Level::Problem { Exit::Ok } else { Exit::Differs })
 }
 
-/// All findings, in the order of the checks.
-async fn examine(args: &Args, home: Result<PathBuf, KeyError>) -> Vec<Finding> {
-    let mut findings = vec![machine::config(&args.found)];
-    match &home {
-        Ok(home) => {
-            findings.push(machine::key(home, &args.mesh.mesh, args.mesh.open));
-            findings.push(machine::folder("home", home));
-            findings.push(machine::folder("registry", &home.join("run")));
-        }
-        Err(error) => {
-            findings.push(Finding::problem("home", error.to_string(), "export MESHTF_HOME=/path/of/a/folder"))
-        }
-    }
-    let may_join = home.is_ok() && !findings.iter().any(|one| one.check == "key" && one.level == Level::Problem);
-
-    let interfaces = match interfaces::list() {
-        Ok(all) => all,
-        Err(error) => {
-            findings.push(Finding::warning("interfaces", format!("they cannot be listed: {error}"), "ip address"));
-            Vec::new()
-        }
-    };
-    let mesh = &args.mesh.mesh;
-    let remembered = home.as_ref().ok().and_then(|home| remembered_ports(home, mesh).ok());
-    let own = home.as_ref().ok().and_then(|home| Some(running_at(home, mesh, &MeshKey::load(home, mesh).ok()?)));
-    findings.extend(machine::ports(
-        &args.listen,
-        &remembered.unwrap_or_default(),
-        &machine::sockets(&own.unwrap_or_default()),
-        &interfaces,
-    ));
-    findings.push(machine::interfaces(&interfaces));
-    if !args.quick && !args.mesh.no_mdns {
-        let looked = tokio::task::spawn_blocking(move || interfaces::multicast(&interfaces)).await;
-        findings.extend(looked.unwrap_or_default());
-    }
-
-    if may_join {
-        findings.extend(of_mesh(args).await);
-    } else {
-        let what = "not looked for: without a key and a folder for it, this machine cannot join";
-        findings.push(Finding::note("peers", what, "First the problem above."));
-    }
-
-    if !args.quick {
-        let found = tokio::task::spawn_blocking(|| gpus(BackendChoice::Auto)).await.unwrap_or_default();
-        let names: Vec<String> = found.into_iter().map(|gpu| gpu.description).collect();
-        findings.push(machine::gpus(&names, &machine::graphics_files()));
-    }
-    findings.extend(machine::memory(memory::default_budget(), crate::descriptors::limit()));
-    let data = args.data.clone().or_else(|| home.ok().map(|home| home.join("data")));
-    findings.extend(data.map(|data| machine::folder("data", &data)));
-    findings
-}
-
-/// The findings on peers.
-async fn of_mesh(args: &Args) -> Vec<Finding> {
+/// The findings on the command's own files, and those of the examination.
+async fn findings(args: &Args) -> Vec<Finding> {
+    let mut findings = vec![config(&args.found)];
     let cluster = match args.cluster.as_deref().map(read_cluster_spec).transpose() {
         Ok(cluster) => cluster,
         Err(trouble) => {
-            return vec![Finding::problem("cluster", trouble.to_string(), "Correct the file, or its name.")];
+            findings.push(Finding::problem("cluster", trouble.to_string(), "Correct the file, or its name."));
+            None
         }
     };
-    match peers::look(&args.mesh, cluster, args.quick).await {
-        Ok(seen) => {
-            let mut findings = stages::lines(&seen);
-            findings.extend(peers::judge(&args.mesh.mesh, &seen, &args.expect));
-            findings
+    let node = NodeConfig { cluster, listen: args.listen.clone(), data: args.data.clone(), ..args.mesh.client() };
+    findings.extend(examine(&Examination { node, expected: args.expect.clone(), quick: args.quick }).await);
+    findings
+}
+
+/// The configuration file of `meshtf node`.
+fn config(found: &Found) -> Finding {
+    match found {
+        Found::Nowhere => Finding::ok("config", "no configuration file"),
+        Found::Absent(path) => Finding::ok("config", format!("no configuration file: there is no {}", path.display())),
+        Found::Read { path, flags } => {
+            let flags = if flags.is_empty() { "nothing".to_owned() } else { flags.join(", ") };
+            Finding::ok("config", format!("{} sets {flags}", path.display()))
         }
-        Err(error) => vec![Finding::problem("peers", error.to_string(), not_joined(&error))],
+        Found::Wrong(why) => Finding::problem(
+            "config",
+            format!("a node would not start with its configuration file: {why}"),
+            "Correct the file; `meshtf node --name local/0 --config /dev/null --print-config` prints one with every flag.",
+        ),
     }
 }
 
-/// The remedy if this machine could not begin to search for peers.
-fn not_joined(error: &NodeError) -> &'static str {
-    match error {
-        NodeError::Mesh(MeshError::Address { .. }) => {
-            "Correct the address: it is of --peer, MESHTF_PEERS, `peer` in the configuration file, or --cluster."
-        }
-        _ => "`meshtf doctor -vv` logs what was tried.",
+fn tone(level: Level) -> Tone {
+    match level {
+        Level::Ok => Tone::Good,
+        Level::Note => Tone::Dim,
+        Level::Warning => Tone::Warning,
+        Level::Problem => Tone::Bad,
     }
+}
+
+/// As lines for people.
+fn shown(finding: &Finding, paint: Paint) -> String {
+    let level = paint.tone(tone(finding.level), format_args!("{:8}", finding.level.name()));
+    let line = format!("{level} {:11} {}", finding.check, finding.what);
+    match &finding.remedy {
+        Some(remedy) => format!("{line}\n{:20} {}", "", paint.tone(Tone::Accent, format_args!("→ {remedy}"))),
+        None => line,
+    }
+}
+
+fn as_json(finding: &Finding) -> serde_json::Value {
+    json!({ "check": finding.check, "level": finding.level.name(), "what": finding.what, "remedy": finding.remedy })
 }
 
 #[cfg(test)]
@@ -178,33 +142,24 @@ mod tests {
         args: Args,
     }
 
-    fn args(line: &str) -> Args {
-        Line::parse_from(line.split(' ')).args
-    }
-
-    #[tokio::test]
-    async fn a_user_without_a_home_is_told_with_all_else_that_was_checked() {
-        let findings = examine(&args("doctor --quick --no-mdns"), Err(KeyError::NoHome)).await;
-        let of = |check: &str| findings.iter().find(|finding| finding.check == check).map(|finding| finding.level);
-        assert_eq!(of("home"), Some(Level::Problem), "{findings:?}");
-        assert_eq!((of("peers"), of("key")), (Some(Level::Note), None), "{findings:?}");
-        assert!(of("port").is_some() && of("memory").is_some(), "{findings:?}");
-    }
-
-    #[tokio::test]
-    async fn an_address_that_is_none_is_to_be_corrected() {
-        let folder = temp_dir::TempDir::new().unwrap();
-        let findings =
-            examine(&args("doctor --quick --no-mdns --open --peer nonsense"), Ok(folder.path().into())).await;
-        let peers: Vec<&Finding> = findings.iter().filter(|finding| finding.check == "peers").collect();
-        let remedy = peers[0].remedy.as_deref().unwrap();
-        assert!(peers.len() == 1 && remedy.starts_with("Correct the address"), "{findings:?}");
+    #[test]
+    fn the_configuration_file_is_told_with_what_it_sets() {
+        let check = |found: Found, level: Level, part: &str, remedy: &str| {
+            let finding = config(&found);
+            let remedies = finding.remedy.as_deref().unwrap_or_default();
+            assert!(finding.level == level && finding.what.contains(part) && remedies.contains(remedy), "{finding:?}");
+        };
+        let path = PathBuf::from("/h/config.toml");
+        check(Found::Absent(path.clone()), Level::Ok, "no /h/config.toml", "");
+        let flags = vec!["mesh".to_owned(), "peer".to_owned()];
+        check(Found::Read { path, flags }, Level::Ok, "/h/config.toml sets mesh, peer", "");
+        check(Found::Wrong("c: line 1".into()), Level::Problem, "c: line 1", "--print-config");
     }
 
     #[tokio::test]
     async fn a_cluster_file_that_is_not_there_is_told() {
-        let folder = temp_dir::TempDir::new().unwrap();
-        let findings = examine(&args("doctor --quick --open --cluster /no/such.json"), Ok(folder.path().into())).await;
+        let line = "doctor --quick --open --no-mdns --cluster /no/such.json";
+        let findings = findings(&Line::parse_from(line.split(' ')).args).await;
         let cluster = findings.iter().find(|finding| finding.check == "cluster").unwrap();
         assert!(cluster.level == Level::Problem && cluster.what.contains("/no/such.json"), "{findings:?}");
     }

@@ -11,11 +11,11 @@ use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use tokio::signal::unix::SignalKind;
 
-use super::diagnosis::{Conclusion, conclude};
 use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, read_cluster_spec, tried};
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
+use crate::diagnosis::{Conclusion, conclude};
 use crate::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
 use crate::mesh::read_secret;
 use crate::node::{Node, NodeConfig, NodeError};

@@ -2,14 +2,12 @@
 
 mod draw;
 mod svg;
-mod totals;
 
 use std::collections::BTreeMap;
 
-use self::totals::{Total, totals};
 use crate::Client;
 use meshtf_engine::adapters::BackendChoice;
-use meshtf_graph::plan::{Plan, Why};
+use meshtf_graph::plan::{Plan, Total, Why, totals};
 use meshtf_tensor::device::{DeviceName, Task};
 use meshtf_tensor::memory::Bytes;
 use serde_json::json;

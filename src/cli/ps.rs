@@ -7,11 +7,11 @@ use crate::Client;
 use meshtf_tensor::device::{DeviceName, Task};
 use serde_json::json;
 
-use super::diagnosis::{conclude_at_last, is_expecting, shown_place};
 use super::paint::{Paint, Tone, complain, mention};
-use super::reach::{Deadline, MeshArgs};
+use super::reach::{Deadline, MeshArgs, shown};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
+use crate::diagnosis::{conclude_at_last, is_expecting, shown_place};
 use crate::mesh::{Attempt, Release, Speaks, is_loopback};
 use crate::protocol::{Cluster, Member, VERSION};
 
@@ -85,8 +85,8 @@ pub(super) async fn ps(args: Args) -> Outcome {
     for conclusion in &missed {
         // A peer was met, so another mesh on the same network is no problem.
         match conclusion.may_be_fine {
-            true => mention(conclusion.shown(Paint::stderr())),
-            false => complain(conclusion.shown(Paint::stderr())),
+            true => mention(shown(conclusion, Paint::stderr())),
+            false => complain(shown(conclusion, Paint::stderr())),
         }
     }
     Ok(Exit::Ok)

@@ -10,10 +10,12 @@ use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 
-use super::paint::{Paint, mention};
-use super::{Outcome, Trouble, diagnosis};
+use super::paint::{Paint, Tone, mention};
+use super::{Outcome, Trouble};
 use crate::LocalCluster;
 use crate::client::{Reach, Route};
+use crate::diagnosis::{Conclusion, conclude_at_last};
+use crate::doctor::{SERVICE_HOME, as_service};
 use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home};
 use crate::node::{ClusterSpec, DEFAULT_MESH, Node, NodeConfig, NodeError};
 use crate::protocol::Cluster;
@@ -267,17 +269,9 @@ fn key_trouble(error: KeyError) -> Trouble {
     }
 }
 
-/// The home of the user that nodes run as where the .deb is installed.
-pub(super) const SERVICE_HOME: &str = "/var/lib/meshtf";
-
-/// The advice for reaching the mesh of this machine's service, if it has one and the key was expected elsewhere.
-pub(super) fn as_service(key: &Path, service: &Path) -> Option<String> {
-    let is_other = service.is_dir() && !key.starts_with(service);
-    is_other.then(|| {
-        "The nodes of this machine's service run as the user meshtf, which has the key: `sudo -H -u meshtf meshtf ps`, and so \
-         for every command"
-            .to_owned()
-    })
+/// A conclusion as lines for people.
+pub(super) fn shown(conclusion: &Conclusion, paint: Paint) -> String {
+    format!("{}\n    {}", conclusion.what, paint.tone(Tone::Accent, &conclusion.remedy))
 }
 
 /// Returns once every known peer has rejected this participant.
@@ -303,7 +297,8 @@ pub(super) fn tried(node: &Node) -> String {
 
 /// The reasons why peers that were seen are not met, as text to append to a message; empty if there are none.
 pub(super) fn concluded(node: &Node) -> String {
-    match diagnosis::concluded(&node.mesh().tried(), Paint::stderr()) {
+    let shown = |one: &Conclusion| format!("\n  {}", shown(one, Paint::stderr()));
+    match conclude_at_last(&node.mesh().tried()).iter().map(shown).collect::<String>() {
         text if text.is_empty() => text,
         text => format!("\nSo:{text}"),
     }

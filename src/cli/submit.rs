@@ -11,7 +11,6 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use serde_json::{Map, json};
 
-use super::init::{Checks, Due};
 use super::inputs::{GraphArgs, StepRequest};
 use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
@@ -21,7 +20,7 @@ use super::{Exit, Outcome, Trouble, output, trace};
 use crate::protocol::SessionOptions;
 use crate::protocol::look::Fetched;
 use crate::trainer::weights::Weights;
-use crate::{Client, RunOutput, Session, StepEvent};
+use crate::{Client, Init, RunOutput, Session, StepEvent};
 
 /// Run a graph on the nodes that are up
 ///
@@ -138,10 +137,10 @@ impl StepArgs {
             None => (graph, None),
         };
         let looks = job.runs_init && !self.init && weights.is_none();
-        let (graph, checks) = Checks::add(graph, if looks { &job.init } else { &[] });
+        let (graph, init) = Init::of(graph, if looks { &job.init[..] } else { &[] });
         let session = reached.session(graph, None, options).await?;
         let began = Instant::now();
-        let outcome = self.run_in(&session, job, &checks, weights.as_ref()).await;
+        let outcome = self.run_in(&session, job, &init, weights.as_ref()).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         let summary = outcome?;
@@ -160,16 +159,16 @@ impl StepArgs {
         &self,
         session: &Session,
         job: &StepRequest,
-        checks: &Checks,
+        init: &Init,
         weights: Option<&Weights>,
     ) -> Result<Arc<Summary>, Trouble> {
         if let Some(weights) = weights {
             weights.set(session).await?;
         } else if self.init || job.runs_init {
-            match checks.due(session).await? {
-                Due::Run => drop(session.run().feeds(&job.feeds()).targets(&job.init()).await?),
-                Due::Skip if self.quiet => {}
-                Due::Skip => eprintln!("the variables are initialized, so init is skipped; --init starts over"),
+            if init.is_due(session).await? {
+                session.run().feeds(&job.feeds()).targets(&job.init()).await?;
+            } else if !self.quiet {
+                eprintln!("the variables are initialized, so init is skipped; --init starts over");
             }
         }
         // The step that is traced runs by itself, after the others.

@@ -1,5 +1,6 @@
 //! Tables on stdout, and the forms of times, names and counts in them.
 
+pub(super) use crate::doctor::duration;
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 
 use super::paint::{Paint, Tone};
@@ -84,16 +85,6 @@ pub(super) fn short_peer(peer: &str) -> String {
 /// The address of a peer, for people: of a Unix socket at most one end has a name, a long one without information.
 pub(super) fn place(address: &str) -> &str {
     if address.starts_with("/unix/") { "Unix socket" } else { address }
-}
-
-/// `3 min 12 s`.
-pub(super) fn duration(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{} d {} h", seconds / 86400, seconds % 86400 / 3600),
-    }
 }
 
 /// A number that was fetched, with five digits: `0.12346`.

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use self::rows::{Told, Whole};
 use self::session::{Key, Looked};
 use self::view::{Next, View};
-use super::diagnosis::conclude;
 use super::reach::{Deadline, MeshArgs, seconds};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble};
 use crate::Client;
+use crate::diagnosis::conclude;
 use crate::node::Node;
 use crate::protocol::look::SessionLook;
 

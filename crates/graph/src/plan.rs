@@ -12,6 +12,7 @@ mod place;
 mod prune;
 mod simplify;
 mod summary;
+mod totals;
 mod waits;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -23,6 +24,7 @@ pub use picture::{Arrow, NodeBox, Picture};
 pub use place::meant;
 use serde::{Deserialize, Serialize};
 pub use summary::{DeviceSummary, Summary};
+pub use totals::{Total, totals};
 
 use crate::op::Role;
 use crate::{Attrs, Graph, GraphError, Output, OutputType};

@@ -1,19 +1,39 @@
-//! A file's `init`: run if the variables that it sets are uninitialized, and never over existing values.
+//! The initialization of a graph's variables: run if they are uninitialized, and never over existing values.
 
 use std::collections::BTreeSet;
 
 use meshtf_graph::{Graph, NodeDef, NodeId, Output};
 use meshtf_tensor::DType;
+use meshtf_tensor::failure::{Code, Failure, Result};
 
-use super::{Exit, Trouble};
-use crate::Session;
+use super::Session;
 
 /// Maximum number of variables named in a message.
 const MAX_NAMED: usize = 8;
 
-/// The variables that `init` sets.
-pub(super) struct Checks(Vec<Check>);
+/// The nodes of a graph that initialize its variables.
+///
+/// ```
+/// # use meshtf::graph::{Graph, read};
+/// # use meshtf::{BackendChoice, Client, Init, LocalCluster, SessionOptions, Task};
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let text = r#"{ "version": 1, "nodes": {
+///     "v": { "op": "VarHandleOp", "attrs": { "dtype": "int32", "shape": [] } },
+///     "init": { "op": "AssignVariableOp", "inputs": ["v", 7] } } }"#;
+/// let graph = Graph::new(read(text.as_bytes())?.nodes)?;
+/// let (graph, init) = Init::of(graph, &["init"]);
+/// # let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(graph, None, SessionOptions::default()).await?;
+/// assert!(init.is_due(&session).await?);
+/// session.run().target("init").await?;
+/// assert!(!init.is_due(&session).await?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Init(Vec<Check>);
 
+#[derive(Debug)]
 struct Check {
     variable: String,
     /// The device string of its node.
@@ -22,21 +42,13 @@ struct Check {
     node: String,
 }
 
-/// The action to take for `init`.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Due {
-    /// None of the variables has a value, or it sets none: run it.
-    Run,
-    /// All have values: skip it.
-    Skip,
-}
-
-impl Checks {
-    /// Adds a node to the graph for each variable that these nodes, or nodes they depend on, assign.
-    pub fn add(graph: Graph, init: &[String]) -> (Graph, Checks) {
-        let ids = assigned(&graph, init);
+impl Init {
+    /// The initialization by these nodes, and the graph with a node for each variable that they, or nodes they depend on,
+    /// assign: it checks whether the variable has a value.
+    pub fn of<N: AsRef<str>>(graph: Graph, nodes: &[N]) -> (Graph, Init) {
+        let ids = assigned(&graph, nodes);
         if ids.is_empty() {
-            return (graph, Checks(Vec::new()));
+            return (graph, Init(Vec::new()));
         }
         let mut defs = graph.to_defs();
         let mut checks = Vec::with_capacity(ids.len());
@@ -55,19 +67,22 @@ impl Checks {
             checks.push(Check { variable: variable.name.clone(), device: variable.device.clone(), node });
         }
         match Graph::new(defs) {
-            Ok(graph) => (graph, Checks(checks)),
+            Ok(graph) => (graph, Init(checks)),
             // Adding these nodes keeps a valid graph valid; otherwise init runs unconditionally.
-            Err(_) => (graph, Checks(Vec::new())),
+            Err(_) => (graph, Init(Vec::new())),
         }
     }
 
-    /// Decides the action to take for `init`.
+    /// Whether to run it: none of the variables has a value, or it sets none.
     ///
     /// # Errors
-    /// If some of the variables have a value and others do not; errors of running the check.
-    pub async fn due(&self, session: &Session) -> Result<Due, Trouble> {
+    /// FailedPrecondition, naming them, if some of the variables have a value and others do not; errors of the run that checks.
+    ///
+    /// # Cancellation
+    /// As [`Run`](super::Run).
+    pub async fn is_due(&self, session: &Session) -> Result<bool> {
         if self.0.is_empty() {
-            return Ok(Due::Run);
+            return Ok(true);
         }
         let nodes: Vec<&str> = self.0.iter().map(|check| check.node.as_str()).collect();
         let mut missing = Vec::new();
@@ -77,14 +92,14 @@ impl Checks {
             }
         }
         match missing.len() {
-            0 => Ok(Due::Skip),
-            all if all == self.0.len() => Ok(Due::Run),
+            0 => Ok(false),
+            all if all == self.0.len() => Ok(true),
             _ => Err(half_there(&missing, self.0.len())),
         }
     }
 }
 
-fn half_there(missing: &[&Check], all: usize) -> Trouble {
+fn half_there(missing: &[&Check], all: usize) -> Failure {
     let named = |check: &&Check| match check.device.as_str() {
         "" => check.variable.clone(),
         device => format!("{} (on {device})", check.variable),
@@ -94,18 +109,18 @@ fn half_there(missing: &[&Check], all: usize) -> Trouble {
         names.push(format!("and {} more", missing.len() - MAX_NAMED));
     }
     let why = format!(
-        "{} of the {all} variables that the file's init sets are uninitialized, but the others have values: a task was \
+        "{} of the {all} variables that init sets are uninitialized, but the others have values: a task was \
  restarted, or init failed halfway. Uninitialized: {}. Restore a checkpoint with a node of the graph (--run), or \
  start over with --init, which initializes all of them again",
         missing.len(),
         names.join(", ")
     );
-    Trouble::new(Exit::GraphFailed, why)
+    Failure::new(Code::FailedPrecondition, why)
 }
 
 /// The variables that these nodes and their dependencies assign, in the order of the graph.
-fn assigned(graph: &Graph, init: &[String]) -> BTreeSet<NodeId> {
-    let mut open: Vec<NodeId> = init.iter().filter_map(|name| graph.find(name)).collect();
+fn assigned<N: AsRef<str>>(graph: &Graph, init: &[N]) -> BTreeSet<NodeId> {
+    let mut open: Vec<NodeId> = init.iter().filter_map(|name| graph.find(name.as_ref())).collect();
     let mut seen: BTreeSet<NodeId> = open.iter().copied().collect();
     let mut variables = BTreeSet::new();
     while let Some(id) = open.pop() {
@@ -150,7 +165,7 @@ mod tests {
         let check = |nodes: &str, init: &str, variables: &[&str]| {
             let text = format!(r#"{{ "version": 1, "nodes": {{ {nodes} }} }}"#);
             let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
-            let (graph, Checks(checks)) = Checks::add(graph, &[init.to_owned()]);
+            let (graph, Init(checks)) = Init::of(graph, &[init]);
             let found: Vec<&str> = checks.iter().map(|check| check.variable.as_str()).collect();
             assert_eq!(found, variables, "{nodes}");
             assert!(checks.iter().all(|check| graph.find(&check.node).is_some()));

@@ -1,34 +1,26 @@
 //! A finding of a check: its severity, its text and its remedy.
 
-use serde_json::{Value, json};
-
-use super::super::paint::{Paint, Tone};
-
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
+    /// All is well.
     Ok,
+    /// Worth knowing.
     Note,
+    /// A possible problem.
     Warning,
+    /// A problem.
     Problem,
 }
 
 impl Level {
+    /// Its name: `ok`, `note`, `warning`, `problem`.
     pub fn name(self) -> &'static str {
         match self {
             Level::Ok => "ok",
             Level::Note => "note",
             Level::Warning => "warning",
             Level::Problem => "problem",
-        }
-    }
-
-    pub fn tone(self) -> Tone {
-        match self {
-            Level::Ok => Tone::Good,
-            Level::Note => Tone::Dim,
-            Level::Warning => Tone::Warning,
-            Level::Problem => Tone::Bad,
         }
     }
 }
@@ -38,41 +30,29 @@ impl Level {
 pub struct Finding {
     /// The check: `key`, `multicast`, …
     pub check: &'static str,
+    /// Its severity.
     pub level: Level,
+    /// The observation.
     pub what: String,
     /// The remedy; set unless all is well.
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    pub fn ok(check: &'static str, what: impl Into<String>) -> Self {
+    pub(crate) fn ok(check: &'static str, what: impl Into<String>) -> Self {
         Finding { check, level: Level::Ok, what: what.into(), remedy: None }
     }
 
-    pub fn note(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn note(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Finding { check, level: Level::Note, what: what.into(), remedy: Some(remedy.into()) }
     }
 
-    pub fn warning(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn warning(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Finding { level: Level::Warning, ..Finding::note(check, what, remedy) }
     }
 
-    pub fn problem(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn problem(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Finding { level: Level::Problem, ..Finding::note(check, what, remedy) }
-    }
-
-    /// As lines for people.
-    pub fn shown(&self, paint: Paint) -> String {
-        let level = paint.tone(self.level.tone(), format_args!("{:8}", self.level.name()));
-        let line = format!("{level} {:11} {}", self.check, self.what);
-        match &self.remedy {
-            Some(remedy) => format!("{line}\n{:20} {}", "", paint.tone(Tone::Accent, format_args!("→ {remedy}"))),
-            None => line,
-        }
-    }
-
-    pub fn json(&self) -> Value {
-        json!({ "check": self.check, "level": self.level.name(), "what": self.what, "remedy": self.remedy })
     }
 }
 
@@ -88,6 +68,16 @@ pub fn summary(findings: &[Finding]) -> String {
         );
     let counted: Vec<String> = counted.collect();
     if counted.is_empty() { "nothing is wrong".to_owned() } else { counted.join(", ") }
+}
+
+/// `3 min 12 s`.
+pub fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86400, seconds % 86400 / 3600),
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::super::diagnosis::shown_place;
-use super::super::table::duration;
-use super::finding::{Finding, Level};
+use super::finding::{Finding, Level, duration};
 use super::peers::{CLOCKS_APART_MS, Seen, clock_apart};
+use crate::diagnosis::shown_place;
 use crate::mesh::{Attempt, Verdict};
 use crate::protocol::Member;
 

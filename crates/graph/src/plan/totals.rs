@@ -2,28 +2,35 @@
 
 use std::collections::BTreeMap;
 
-use meshtf_graph::op::{Role, lookup};
-use meshtf_graph::plan::{Piece, PieceOp, Plan};
-use meshtf_graph::{Attrs, Graph, Output};
 use meshtf_tensor::DType;
 use meshtf_tensor::device::DeviceName;
 
+use super::{Piece, PieceOp, Plan};
+use crate::op::{Role, lookup};
+use crate::{Attrs, Graph, Output};
+
 /// The load of one device.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Total {
+    /// The number of nodes.
     pub nodes: u64,
-    /// Bytes of the variables on it, and the number of those whose size is not known.
+    /// Bytes of the variables on it.
     pub variables: u64,
+    /// The number of variables whose size is not known.
     pub unknown_variables: u64,
-    /// Peak size in bytes of the values that it has at once in a step, and the number of values whose size is not known.
+    /// Peak size in bytes of the values that it has at once in a step.
     pub peak: u64,
+    /// The number of values whose size is not known.
     pub unknown_values: u64,
-    /// Bytes that it sends and receives in a step, and the number of transfers whose size is not known.
+    /// Bytes that it sends in a step.
     pub sends: u64,
+    /// Bytes that it receives in a step.
     pub receives: u64,
+    /// The number of transfers whose size is not known.
     pub unknown_transfers: u64,
 }
 
+/// The load of each device by a plan of this graph. Unknown sizes count as 0 bytes.
 pub fn totals(plan: &Plan, graph: &Graph) -> BTreeMap<DeviceName, Total> {
     let mut totals: BTreeMap<DeviceName, Total> = BTreeMap::new();
     for piece in &plan.pieces {
@@ -140,8 +147,8 @@ fn outputs(piece: &Piece, at: usize, plan: &Plan, graph: &Graph) -> Vec<Option<u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshtf_graph::plan::{PlanOptions, Signature, plan};
-    use meshtf_graph::read;
+    use crate::plan::{PlanOptions, Signature, plan};
+    use crate::read;
     use meshtf_tensor::device::{DeviceKind, Task};
 
     #[test]

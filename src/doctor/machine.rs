@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use meshtf_tensor::memory::Bytes;
 use socket2::{Domain, Socket, Type};
 
-use super::super::config::Found;
-use super::super::reach::{SERVICE_HOME, as_service};
 use super::finding::Finding;
 use super::interfaces::Interface;
 use crate::mesh::{KeyError, MeshKey, Multiaddr, keys_of, parse_address};
@@ -19,23 +17,6 @@ use crate::mesh::{KeyError, MeshKey, Multiaddr, keys_of, parse_address};
 const LITTLE_MEMORY: u64 = 1 << 30;
 /// Fewer descriptors than this are few for a mesh of some dozens of nodes.
 const FEW_DESCRIPTORS: usize = 1024;
-
-/// The configuration file of `meshtf node`.
-pub fn config(found: &Found) -> Finding {
-    match found {
-        Found::Nowhere => Finding::ok("config", "no configuration file"),
-        Found::Absent(path) => Finding::ok("config", format!("no configuration file: there is no {}", path.display())),
-        Found::Read { path, flags } => {
-            let flags = if flags.is_empty() { "nothing".to_owned() } else { flags.join(", ") };
-            Finding::ok("config", format!("{} sets {flags}", path.display()))
-        }
-        Found::Wrong(why) => Finding::problem(
-            "config",
-            format!("a node would not start with its configuration file: {why}"),
-            "Correct the file; `meshtf node --name local/0 --config /dev/null --print-config` prints one with every flag.",
-        ),
-    }
-}
 
 /// The key of the mesh.
 pub fn key(home: &Path, mesh: &str, is_open: bool) -> Finding {
@@ -83,6 +64,19 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool, servic
         ),
         Err(other) => Finding::problem("key", other.to_string(), "Correct the file or its folder."),
     }
+}
+
+/// The home of the user that nodes run as where the .deb is installed.
+pub(crate) const SERVICE_HOME: &str = "/var/lib/meshtf";
+
+/// The advice for reaching the mesh of this machine's service, if it has one and the key was expected elsewhere.
+pub(crate) fn as_service(key: &Path, service: &Path) -> Option<String> {
+    let is_other = service.is_dir() && !key.starts_with(service);
+    is_other.then(|| {
+        "The nodes of this machine's service run as the user meshtf, which has the key: `sudo -H -u meshtf meshtf ps`, and so \
+         for every command"
+            .to_owned()
+    })
 }
 
 /// Whether files can be made in a folder, or the folder itself can be made.
@@ -339,15 +333,6 @@ mod tests {
         let exposed = KeyError::Exposed { path: path.clone(), mode: 0o644 };
         check(of_key("lab", Err(exposed), true), Level::Problem, "0644", "chmod 600 /h/keys/lab.key");
         check(of_key("lab", Err(KeyError::Damaged { path }), true), Level::Problem, "is not a key", "Move it away");
-    }
-
-    #[test]
-    fn the_configuration_file_is_told_with_what_it_sets() {
-        let path = PathBuf::from("/h/config.toml");
-        check(config(&Found::Absent(path.clone())), Level::Ok, "no /h/config.toml", "");
-        let flags = vec!["mesh".to_owned(), "peer".to_owned()];
-        check(config(&Found::Read { path, flags }), Level::Ok, "/h/config.toml sets mesh, peer", "");
-        check(config(&Found::Wrong("c: line 1".into())), Level::Problem, "c: line 1", "--print-config");
     }
 
     #[test]

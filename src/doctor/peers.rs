@@ -5,12 +5,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::Client;
 use meshtf_tensor::device::Task;
 
-use super::super::diagnosis::conclude_at_last;
-use super::super::reach::MeshArgs;
-use super::super::table::duration;
-use super::finding::Finding;
+use super::finding::{Finding, duration};
+use crate::diagnosis::conclude_at_last;
 use crate::mesh::{Attempt, Verdict};
-use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
+use crate::node::{Node, NodeConfig, NodeError};
 use crate::protocol::status::NodeStatus;
 use crate::protocol::{Cluster, Member};
 
@@ -42,8 +40,8 @@ pub struct NodeAnswer {
 }
 
 /// Joins as a client, and waits until the search for peers is complete.
-pub async fn look(mesh: &MeshArgs, cluster: Option<ClusterSpec>, is_quick: bool) -> Result<Seen, NodeError> {
-    let mut config = NodeConfig { cluster, ..mesh.client() };
+pub async fn look(node: &NodeConfig, is_quick: bool) -> Result<Seen, NodeError> {
+    let mut config = NodeConfig { task: None, listen: Vec::new(), ..node.clone() };
     config.mdns &= !is_quick;
     let asks_lan = config.mdns;
     let node = Node::start(config).await?;

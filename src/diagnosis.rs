@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
-use super::paint::{Paint, Tone};
 use crate::mesh::{Attempt, Multiaddr, Source, Speaks, Verdict};
 
 /// Maximum number of addresses that one conclusion names.
@@ -13,23 +12,18 @@ const MAX_NAMED: usize = 4;
 
 /// A problem and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Conclusion {
+pub struct Conclusion {
+    /// The problem.
     pub what: String,
+    /// The remedy.
     pub remedy: String,
     /// The peers belong to another mesh, perhaps.
     pub may_be_fine: bool,
 }
 
-impl Conclusion {
-    /// As lines for people.
-    pub fn shown(&self, paint: Paint) -> String {
-        format!("{}\n    {}", self.what, paint.tone(Tone::Accent, &self.remedy))
-    }
-}
-
 /// The conclusions from the attempts: one for each reason for which peers were seen and not met. An old address, of a ticket or
 /// of hearsay, at which no node listens any more is reported only as long as no peer was met.
-pub(super) fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
+pub fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
     let has_met = attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Met);
     let mut by_reason: BTreeMap<(Verdict, Source, Option<Speaks>), Vec<&Attempt>> = BTreeMap::new();
     for attempt in attempts.iter().filter(|attempt| attempt.address.is_some()) {
@@ -41,7 +35,7 @@ pub(super) fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
 }
 
 /// Whether an attempt is under way whose failure would be reported although other peers were met.
-pub(super) fn is_expecting(attempts: &[Attempt]) -> bool {
+pub fn is_expecting(attempts: &[Attempt]) -> bool {
     attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Pending && !is_old(attempt))
 }
 
@@ -51,7 +45,7 @@ fn is_old(attempt: &Attempt) -> bool {
 }
 
 /// The same at the end of the time that peers have to answer: a name that is still being looked up by then is reported, too.
-pub(super) fn conclude_at_last(attempts: &[Attempt]) -> Vec<Conclusion> {
+pub fn conclude_at_last(attempts: &[Attempt]) -> Vec<Conclusion> {
     let is_name = |attempt: &&Attempt| {
         let address = attempt.address.as_ref().map(Multiaddr::to_string).unwrap_or_default();
         attempt.verdict == Verdict::Pending && address.starts_with("/dns")
@@ -63,11 +57,6 @@ pub(super) fn conclude_at_last(attempts: &[Attempt]) -> Vec<Conclusion> {
         may_be_fine: false,
     });
     conclude(attempts).into_iter().chain(late).collect()
-}
-
-/// The conclusions as text, one after the other; empty if there are none.
-pub(super) fn concluded(attempts: &[Attempt], paint: Paint) -> String {
-    conclude_at_last(attempts).iter().map(|conclusion| format!("\n  {}", conclusion.shown(paint))).collect()
 }
 
 fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Conclusion> {
@@ -258,7 +247,7 @@ fn places(tried: &[&Attempt]) -> String {
 }
 
 /// The address of an attempt: `10.0.0.7:4001`.
-pub(super) fn shown_place(attempt: &Attempt) -> String {
+pub fn shown_place(attempt: &Attempt) -> String {
     Place::of(attempt).to_string()
 }
 
