@@ -210,7 +210,7 @@ async fn each_worker_draws_its_own_random_numbers() {
         let mut all = Vec::new();
         for prefix in prefixes {
             let names = [format!("{prefix}noise"), format!("{prefix}left")];
-            all.push(session.run().feeds(&feeds).fetch(&names[0]).fetch(&names[1]).await.unwrap());
+            all.push(session.run().feeds(&feeds).fetch(&names[0]).fetch(&names[1]).await.unwrap().values);
         }
         all
     };
