@@ -26,20 +26,36 @@ pub use whole::Whole;
 pub struct Folder {
     op: String,
     dir: Option<Arc<DataDir>>,
+    is_from_working_folder: bool,
 }
 
 impl Folder {
     /// The folder of a node with this op and these attributes; `dir` is that of the task, if it has one.
     pub fn of(op: &str, attrs: &Attrs, dir: Option<Arc<DataDir>>) -> Folder {
-        let dir = match attrs.get(FROM_WORKING_FOLDER) {
-            None => dir,
-            Some(_) => {
+        Folder::new(op, attrs.get(FROM_WORKING_FOLDER).is_some(), dir)
+    }
+
+    /// The folder of a node with this op, whose names are relative to the working folder of the process or to `dir`.
+    pub fn new(op: &str, is_from_working_folder: bool, dir: Option<Arc<DataDir>>) -> Folder {
+        let dir = match is_from_working_folder {
+            false => dir,
+            true => {
                 // Without a working folder (it was deleted), names are relative to the root.
                 let base = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
                 dir.map(|dir| Arc::new(DataDir::clone(&dir).from_base(base)))
             }
         };
-        Folder { op: op.to_owned(), dir }
+        Folder { op: op.to_owned(), dir, is_from_working_folder }
+    }
+
+    /// The op of the node.
+    pub fn op(&self) -> &str {
+        &self.op
+    }
+
+    /// Whether relative names are relative to the working folder of the process.
+    pub fn is_from_working_folder(&self) -> bool {
+        self.is_from_working_folder
     }
 
     /// # Errors

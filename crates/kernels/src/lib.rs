@@ -48,7 +48,7 @@ use meshtf_tensor::{DType, Tensor};
 pub use nn::{Padding, PoolAttrs, Slide, local_response};
 pub use nn::{SELU_SCALE, SELU_SCALE_ALPHA};
 pub use ragged::checked_splits;
-pub use random::{Dice, Generators, Unigrams, fixed};
+pub use random::{Dice, DicePosition, Generators, Unigrams, fixed};
 use smallvec::SmallVec;
 pub use text::Histogram;
 pub use text::{OpenHistogram, SummaryProto, SummaryValue};

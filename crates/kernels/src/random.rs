@@ -14,7 +14,7 @@ mod unigrams;
 
 pub use self::candidates::fixed;
 pub use self::simple::Simple;
-pub use self::stateful::{Dice, Generators};
+pub use self::stateful::{Dice, DicePosition, Generators};
 pub use self::unigrams::Unigrams;
 use meshtf_tensor::failure::Result;
 

@@ -10,9 +10,10 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 
 use super::{Whole, failed};
+use serde::{Deserialize, Serialize};
 
 /// The compression of a file or a string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Compression {
     None,
     Gzip,

@@ -8,11 +8,12 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::MAX_TENSOR_BYTES;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
+use serde::{Deserialize, Serialize};
 
 use super::{Compression, Folder, Lines, failed};
 
 /// The record format of a file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Format {
     /// One record, the file's name; the file is not read.
     Name,

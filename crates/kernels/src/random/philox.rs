@@ -102,6 +102,20 @@ pub struct Words {
 }
 
 impl Words {
+    /// The key, the next count, and the number of words of the last count that were used.
+    #[inline]
+    pub fn position(&self) -> (u64, u128, usize) {
+        let [low, high] = self.philox.key;
+        (u64::from(high) << 32 | u64::from(low), self.philox.counter, self.used)
+    }
+
+    /// The words from a position on; `None` if more words of a count would be used than it has.
+    #[inline]
+    pub fn at((key, counter, used): (u64, u128, usize)) -> Option<Words> {
+        let bits = Philox::new(key, counter.wrapping_sub(1)).draw();
+        (used <= bits.len()).then(|| Words { philox: Philox::new(key, counter), bits, used })
+    }
+
     #[inline]
     pub fn draw(&mut self) -> u32 {
         if self.used == self.bits.len() {

@@ -8,6 +8,7 @@ use meshtf_loops::turn::{Pace, paced};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
+use serde::{Deserialize, Serialize};
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
@@ -42,6 +43,14 @@ pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Optio
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
+/// A position in a sequence of [`Dice`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DicePosition {
+    key: u64,
+    count: u128,
+    used: u64,
+}
+
 /// A sequence of random numbers from a node's seeds, for callers other than kernels.
 #[derive(Clone)]
 pub struct Dice(Words);
@@ -65,6 +74,20 @@ impl Dice {
         let mut philox = Philox::from_seeds(seed, seed2);
         philox.skip(blocks);
         Dice(philox.words())
+    }
+
+    /// The position in the sequence, for [`Dice::at`].
+    #[inline]
+    pub fn position(&self) -> DicePosition {
+        let (key, count, used) = self.0.position();
+        DicePosition { key, count, used: used as u64 }
+    }
+
+    /// The sequence from a position on; `None` if there is no such position.
+    #[inline]
+    pub fn at(position: &DicePosition) -> Option<Dice> {
+        let used = usize::try_from(position.used).ok()?;
+        Words::at((position.key, position.count, used)).map(Dice)
     }
 
     /// Unpredictable seeds.

@@ -83,6 +83,19 @@ impl OpenHistogram {
         histogram
     }
 
+    /// The histogram as numbers, for [`OpenHistogram::of_numbers`].
+    pub fn numbers(&self) -> Vec<f64> {
+        let Histogram { min, max, num, sum, sum_squares, .. } = self.whole;
+        [min, max, num, sum, sum_squares].into_iter().chain(self.counts.iter().copied()).collect()
+    }
+
+    /// The histogram of some numbers; `None` if there are not as many as a histogram has.
+    pub fn of_numbers(numbers: &[f64]) -> Option<OpenHistogram> {
+        let &[min, max, num, sum, sum_squares, ref counts @ ..] = numbers else { return None };
+        let whole = Histogram { min, max, num, sum, sum_squares, ..Histogram::default() };
+        (counts.len() == LIMITS.len()).then(|| OpenHistogram { whole, counts: counts.to_vec() })
+    }
+
     #[inline]
     pub fn bytes(&self) -> usize {
         size_of_val(&self.counts[..])
