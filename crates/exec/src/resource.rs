@@ -11,6 +11,7 @@ mod iterator;
 mod list;
 mod queue;
 mod reader;
+mod saved;
 mod sparse_map;
 mod stack;
 mod staging;
@@ -39,6 +40,10 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::{self, Holder};
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
+pub use saved::Saved;
+#[cfg(test)]
+pub(super) use saved::lasting_kinds;
+use saved::{Lasting, admit_tensors, check_spec};
 pub(super) use sparse_map::SparseMap;
 pub(super) use stack::{Kept, Stack};
 pub(super) use staging::{Keys, StageLimits, Staged, Staging, Which};
@@ -90,6 +95,23 @@ pub(super) trait Resource: Any + Send + Sync {
         None
     }
 
+    /// Its state. Waits for an op that works on it.
+    ///
+    /// # Errors
+    /// FailedPrecondition if it cannot be saved; ResourceExhausted; the failure of a device whose memory holds it.
+    fn save(&self) -> Result<Saved> {
+        Err(Failure::new(Code::FailedPrecondition, "it is a part of its step"))
+    }
+
+    /// Replaces the contents with those that were saved. Ops that wait in it continue.
+    ///
+    /// # Errors
+    /// InvalidArgument if they are of another kind, of a resource that is described otherwise, or malformed; ResourceExhausted.
+    /// Then nothing has changed.
+    fn load(&self, _saved: &Saved) -> Result<()> {
+        Err(Failure::new(Code::FailedPrecondition, "it is a part of its step"))
+    }
+
     /// Forgets an op that waits for this resource: at once, or, if another op works on it, as soon as that is done.
     fn cancel(self: Arc<Self>, _wait: WaitId) {}
 
@@ -121,8 +143,11 @@ impl dyn Resource {
     }
 }
 
-/// All kinds of resources, each as the type that it is.
-const KINDS: &[fn(&dyn Any) -> Option<&dyn Resource>] = &[
+/// A value as a resource, if it is one of a certain kind.
+type Seen = fn(&dyn Any) -> Option<&dyn Resource>;
+
+/// All kinds of resources.
+const KINDS: &[Seen] = &[
     seen::<Variable>,
     seen::<Queue>,
     seen::<Barrier>,

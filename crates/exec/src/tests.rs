@@ -10,6 +10,7 @@ mod owners;
 mod products;
 mod queues;
 mod refused;
+mod saved;
 mod state;
 mod tables;
 mod together;

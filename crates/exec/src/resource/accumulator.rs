@@ -1,6 +1,7 @@
 //! Conditional accumulators, which add gradients up until an op takes their mean, and drop those of an earlier global step. A
 //! take waits until there are enough.
 
+mod saved;
 mod sparse;
 
 use std::collections::VecDeque;
@@ -10,13 +11,14 @@ pub(crate) use self::sparse::Slices;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::super::sums::{add, divide};
 use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
-use super::{Resource, Version};
+use super::{Lasting, Resource, Saved, Version};
 
 pub(crate) struct Accumulator {
     name: String,
@@ -29,7 +31,7 @@ pub(crate) struct Accumulator {
 }
 
 /// The form of an accumulator's gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Form {
     /// Gradients of a whole tensor.
     Dense,
@@ -94,7 +96,7 @@ impl Resource for Accumulator {
     }
 
     fn kind(&self) -> &'static str {
-        "accumulator"
+        Self::KIND
     }
 
     /// Bytes of the sum; 0 while another thread changes it.
@@ -115,6 +117,16 @@ impl Resource for Accumulator {
 
     fn version(&self) -> Option<u64> {
         self.try_hold().map(|state| state.version.get())
+    }
+
+    fn save(&self) -> Result<Saved> {
+        self.saved()
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        let finished = self.loaded(saved)?;
+        finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+        Ok(())
     }
 
     fn cancel(self: Arc<Self>, wait: WaitId) {
@@ -244,7 +256,8 @@ impl Accumulator {
             }
             state.count = 0;
             state.version.raise();
-            state.global_step += 1;
+            // A client may have set any step.
+            state.global_step = state.global_step.wrapping_add(1);
             let answer = match sum {
                 Sum::Dense(sum) => Answer::from_iter([sum]),
                 Sum::Sparse(sum) => Answer::from_iter(sum.into_parts(&self.shape)),

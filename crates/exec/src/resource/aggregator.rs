@@ -1,16 +1,18 @@
 //! Aggregators of the statistics that datasets report about their elements, as histograms and numbers by name.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use meshtf_checkpoint::DataDir;
 use meshtf_kernels::{OpenHistogram, SummaryProto, SummaryValue};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::memory;
+use meshtf_tensor::{Tensor, memory};
 use prost::Message;
+use serde::{Deserialize, Serialize};
 
 use super::list::Look;
-use super::{Resource, Version};
+use super::{Lasting, Resource, ResourceKey, Saved, Version};
 
 /// Most names of one aggregator.
 const MAX_NAMES: usize = 4096;
@@ -50,7 +52,7 @@ impl Resource for Aggregator {
     }
 
     fn kind(&self) -> &'static str {
-        "aggregator of statistics"
+        Self::KIND
     }
 
     fn bytes(&self) -> usize {
@@ -65,6 +67,48 @@ impl Resource for Aggregator {
     fn version(&self) -> Option<u64> {
         self.kept.try_lock().ok().map(|kept| kept.version.get())
     }
+
+    fn save(&self) -> Result<Saved> {
+        let kept = lock(&self.kept);
+        memory::admit(kept.bytes())?;
+        let form = Form {
+            histograms: kept.histograms.keys().cloned().collect(),
+            numbers: kept.numbers.iter().map(|(name, &number)| (name.clone(), number)).collect(),
+        };
+        let histograms = kept.histograms.values().map(|open| Tensor::vector(open.numbers())).collect();
+        Saved::new(Self::KIND, kept.version, &form, histograms)
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        let Form { histograms, numbers } = saved.form(Self::KIND)?;
+        if histograms.len() != saved.tensors.len() || histograms.len() + numbers.len() > MAX_NAMES {
+            return Err(saved.malformed("the names are not those of its statistics, or too many"));
+        }
+        memory::admit(saved.bytes())?;
+        let open = |tensor: &Tensor| OpenHistogram::of_numbers(tensor.slice::<f64>().ok()?);
+        let histograms = histograms.into_iter().zip(&saved.tensors).map(|(name, tensor)| Some((name, open(tensor)?)));
+        let histograms = histograms.collect::<Option<BTreeMap<_, _>>>();
+        let kept = &mut *lock(&self.kept);
+        kept.histograms = histograms.ok_or_else(|| saved.malformed("a tensor is no histogram"))?;
+        kept.numbers = numbers.into_iter().collect();
+        kept.version.replace(saved.version);
+        Ok(())
+    }
+}
+
+impl Lasting for Aggregator {
+    const KIND: &'static str = "aggregator of statistics";
+
+    fn empty(_key: &ResourceKey, _saved: &Saved, _data: Option<Arc<DataDir>>) -> Result<Aggregator> {
+        Ok(Aggregator::default())
+    }
+}
+
+/// The names of the histograms, which are the tensors; and the numbers.
+#[derive(Serialize, Deserialize)]
+struct Form {
+    histograms: Vec<String>,
+    numbers: Vec<(String, f32)>,
 }
 
 impl Aggregator {

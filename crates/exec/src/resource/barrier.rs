@@ -1,6 +1,8 @@
 //! Barriers: elements by key, whose components come one by one. Complete elements are taken in the order in which their keys
 //! came.
 
+mod saved;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +15,7 @@ use super::super::rows::row;
 use super::super::waiting::{Finished, Waiter};
 use super::list::Look;
 use super::queue::{How, Kind, Queue};
-use super::{Resource, Version};
+use super::{Lasting, Resource, Saved, Version};
 
 pub(crate) struct Barrier {
     name: String,
@@ -45,7 +47,7 @@ impl Resource for Barrier {
     }
 
     fn kind(&self) -> &'static str {
-        "barrier"
+        Self::KIND
     }
 
     fn bytes(&self) -> usize {
@@ -67,6 +69,16 @@ impl Resource for Barrier {
     fn version(&self) -> Option<u64> {
         let state = self.state.try_lock().ok()?;
         Some(state.version.get().wrapping_add(self.ready.version()?))
+    }
+
+    fn save(&self) -> Result<Saved> {
+        self.saved()
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        let finished = self.loaded(saved)?;
+        finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+        Ok(())
     }
 }
 

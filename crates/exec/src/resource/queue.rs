@@ -2,12 +2,14 @@
 //! holds no thread.
 
 mod elements;
+mod saved;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub(crate) use self::elements::Kind;
 use self::elements::{QueueElement, QueueElements, bytes, heap_bytes};
+pub(super) use self::saved::Contents;
 use meshtf_kernels::Dice;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
@@ -17,8 +19,8 @@ use super::super::rows::{row, stack, stack_padded};
 use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
 #[cfg(test)]
 use super::Busy;
-use super::Resource;
 use super::list::Look;
+use super::{Lasting, Resource, Saved};
 
 /// Most bytes of elements in one queue.
 pub(super) const MAX_QUEUE_BYTES: usize = 4 << 30;
@@ -101,7 +103,7 @@ impl Resource for Queue {
     }
 
     fn kind(&self) -> &'static str {
-        "queue"
+        Self::KIND
     }
 
     /// Bytes of its elements, and of those that wait to get in; 0 while another thread changes it.
@@ -128,6 +130,16 @@ impl Resource for Queue {
 
     fn version(&self) -> Option<u64> {
         self.try_hold().map(|state| state.elements.version.get())
+    }
+
+    fn save(&self) -> Result<Saved> {
+        self.saved()
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        let finished = self.loaded(saved)?;
+        finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+        Ok(())
     }
 
     fn cancel(self: Arc<Self>, wait: WaitId) {

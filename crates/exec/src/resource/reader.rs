@@ -1,6 +1,8 @@
 //! Readers: records of the files whose names a queue holds. An op that finds the queue empty waits in it; later ops wait in the
 //! reader, in the order they came.
 
+mod saved;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,7 +16,7 @@ use prost::Message;
 
 use super::super::waiting::{Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, too_many_waiters};
 use super::list::Look;
-use super::{Queue, Resource, Version};
+use super::{Lasting, Queue, Resource, Saved, Version};
 
 /// The number of times that readers have asked queues for names, over all readers.
 static ASKED: AtomicU64 = AtomicU64::new(0);
@@ -32,6 +34,8 @@ struct State {
     current: Option<Records>,
     /// Its name.
     work: Vec<u8>,
+    /// The number of its records that were read; of a file that is yet to be opened, the number of those to skip.
+    read: u64,
     started: i64,
     finished: i64,
     produced: i64,
@@ -73,7 +77,7 @@ pub(crate) enum Wanted {
 
 /// `tensorflow.ReaderBaseState`.
 #[derive(Clone, PartialEq, Message)]
-struct Saved {
+struct BaseState {
     #[prost(int64, tag = "1")]
     started: i64,
     #[prost(int64, tag = "2")]
@@ -105,7 +109,7 @@ impl Resource for Reader {
     }
 
     fn kind(&self) -> &'static str {
-        "reader"
+        Self::KIND
     }
 
     fn look(&self) -> Look {
@@ -114,6 +118,14 @@ impl Resource for Reader {
 
     fn version(&self) -> Option<u64> {
         self.state.try_lock().ok().map(|state| state.version.get())
+    }
+
+    fn save(&self) -> Result<Saved> {
+        self.saved()
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        self.loaded(saved)
     }
 
     fn cancel(self: Arc<Self>, wait: WaitId) {
@@ -267,6 +279,7 @@ impl Reader {
             return Err(Failure::invalid("Expected to read filename from queue with one string component"));
         };
         state.current = Some(Records::open(&self.format, &self.folder, names[0].clone())?);
+        state.read = 0;
         state.work.clone_from(&names[0]);
         state.started += 1;
         state.version.raise();
@@ -279,7 +292,12 @@ impl Reader {
         let (mut records, mut bytes): (Vec<Record>, usize) = (Vec::new(), 0);
         if state.current.is_none() && state.started > state.finished {
             // The file of a restored state.
-            state.current = Some(Records::open(&self.format, &self.folder, state.work.clone())?);
+            let mut current = Records::open(&self.format, &self.folder, state.work.clone())?;
+            let mut skipped = 0;
+            while skipped < state.read && current.next()?.is_some() {
+                skipped += 1;
+            }
+            state.current = Some(current);
         }
         while records.len() < most {
             let Some(current) = &mut state.current else { break };
@@ -289,6 +307,7 @@ impl Reader {
                     meshtf_kernels::call::check_text_bytes(bytes)?;
                     memory::grow()?;
                     state.version.raise();
+                    state.read += 1;
                     records.push(record);
                 }
                 None => {
@@ -349,26 +368,26 @@ impl Reader {
     pub fn reset(&self) {
         let state = &mut *self.hold();
         state.version.raise();
-        (state.current, state.work) = (None, Vec::new());
+        (state.current, state.work, state.read) = (None, Vec::new(), 0);
         (state.started, state.finished, state.produced) = (0, 0, 0);
     }
 
     /// # Errors
     /// Unimplemented for a reader of files with several records.
-    pub fn save(&self) -> Result<Vec<u8>> {
+    pub fn serialize(&self) -> Result<Vec<u8>> {
         self.check_saves("SerializeState")?;
         let state = self.hold();
         let (started, finished, produced) = (state.started, state.finished, state.produced);
-        Ok(Saved { started, finished, produced, work: state.work.clone() }.encode_to_vec())
+        Ok(BaseState { started, finished, produced, work: state.work.clone() }.encode_to_vec())
     }
 
     /// # Errors
-    /// As [`Reader::save`]; InvalidArgument if the bytes are not such a state.
+    /// As [`Reader::serialize`]; InvalidArgument if the bytes are not such a state.
     pub fn restore(&self, bytes: &[u8]) -> Result<()> {
         self.check_saves("RestoreState")?;
         let shown = || format!("Could not parse state for {}: {}", self.name, bytes.escape_ascii());
-        let Saved { started, finished, produced, work } =
-            Saved::decode(bytes).map_err(|_| Failure::invalid(shown()))?;
+        let BaseState { started, finished, produced, work } =
+            BaseState::decode(bytes).map_err(|_| Failure::invalid(shown()))?;
         if started < 0 || finished < 0 || produced < 0 {
             return Err(Failure::invalid(format!("Unexpected negative value when restoring in {}", self.name)));
         }
@@ -382,8 +401,7 @@ impl Reader {
         let state = &mut *self.hold();
         (state.started, state.finished, state.produced) = (started, finished, produced);
         state.version.raise();
-        state.current = None;
-        state.work = work;
+        (state.current, state.work, state.read) = (None, work, 0);
         Ok(())
     }
 

@@ -1,16 +1,21 @@
 //! Maps of sparse tensors by number: an op that adds one returns its number, and an op that takes some is given theirs.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use meshtf_checkpoint::DataDir;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
-use meshtf_tensor::{PartialShape, Tensor};
+use meshtf_tensor::{DType, PartialShape, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
-use super::{Resource, Version};
+use super::{Lasting, Resource, ResourceKey, Saved, Version, admit_tensors};
+
+/// The last number that a loaded map may have given: it can give as many again.
+const MAX_NUMBER: i64 = 1 << 62;
 
 /// The indices, the values and the dimensions of a sparse tensor.
 type Parts = [Tensor; 3];
@@ -39,7 +44,7 @@ impl Resource for SparseMap {
     }
 
     fn kind(&self) -> &'static str {
-        "map of sparse tensors"
+        Self::KIND
     }
 
     fn bytes(&self) -> usize {
@@ -60,9 +65,67 @@ impl Resource for SparseMap {
     fn version(&self) -> Option<u64> {
         self.state.try_lock().ok().map(|state| state.version.get())
     }
+
+    fn save(&self) -> Result<Saved> {
+        let state = lock(&self.state);
+        admit_tensors(state.tensors.len().saturating_mul(3))?;
+        let mut numbers: Vec<i64> = state.tensors.keys().copied().collect();
+        numbers.sort_unstable();
+        let tensors = numbers.iter().filter_map(|number| state.tensors.get(number)).flatten().cloned().collect();
+        Saved::new(Self::KIND, state.version, &Form { next: state.next, numbers }, tensors)
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        let Form { next, numbers } = saved.form(Self::KIND)?;
+        let (parts, rest) = saved.tensors.as_chunks::<3>();
+        let are_numbers = numbers.is_sorted_by(|a, b| a < b) && numbers.last().is_none_or(|&last| last < next);
+        if !rest.is_empty() || parts.len() != numbers.len() || !are_numbers || !(0..=MAX_NUMBER).contains(&next) {
+            return Err(saved.malformed("the numbers are not those of its sparse tensors"));
+        }
+        if !parts.iter().all(are_sparse) {
+            return Err(saved.malformed("three tensors are not the parts of a sparse one"));
+        }
+        let bytes = bytes_of(&saved.tensors);
+        if bytes > MAX_QUEUE_BYTES {
+            return Err(self.too_large());
+        }
+        admit_tensors(saved.tensors.len())?;
+        let state = &mut *lock(&self.state);
+        state.tensors = numbers.into_iter().zip(parts.iter().cloned()).collect();
+        (state.next, state.bytes) = (next, bytes);
+        state.version.replace(saved.version);
+        Ok(())
+    }
+}
+
+impl Lasting for SparseMap {
+    const KIND: &'static str = "map of sparse tensors";
+
+    fn empty(key: &ResourceKey, _saved: &Saved, _data: Option<Arc<DataDir>>) -> Result<SparseMap> {
+        Ok(SparseMap::new(key.name.clone()))
+    }
+}
+
+/// The saved state but for the parts, which are in the order of the numbers.
+#[derive(Serialize, Deserialize)]
+struct Form {
+    next: i64,
+    numbers: Vec<i64>,
+}
+
+/// Whether these are the parts of a sparse tensor.
+fn are_sparse([indices, values, shape]: &Parts) -> bool {
+    [indices, shape].iter().all(|part| part.dtype() == DType::I64)
+        && (values.rank(), shape.rank()) == (1, 1)
+        && indices.dims() == [values.len(), shape.len()]
 }
 
 impl SparseMap {
+    fn too_large(&self) -> Failure {
+        let why = format!("the map '{}' of sparse tensors exceeds the limit of {MAX_QUEUE_BYTES} bytes", self.name);
+        Failure::new(Code::ResourceExhausted, why)
+    }
+
     pub fn new(name: String) -> SparseMap {
         SparseMap { name, state: Mutex::default() }
     }
@@ -75,8 +138,7 @@ impl SparseMap {
         let bytes = tensors.iter().map(|parts| bytes_of(parts)).sum::<usize>();
         let mut state = lock(&self.state);
         if state.bytes + bytes > MAX_QUEUE_BYTES {
-            let why = format!("the map '{}' of sparse tensors exceeds the limit of {MAX_QUEUE_BYTES} bytes", self.name);
-            return Err(Failure::new(Code::ResourceExhausted, why));
+            return Err(self.too_large());
         }
         memory::grow()?;
         state.bytes += bytes;

@@ -1,23 +1,26 @@
 //! Staging areas: tuples that one step puts in and another takes out, in the order they came or by key; and the ops that wait
 //! for room or for a tuple. Each of those continues as soon as it can, whichever came first.
 
+mod saved;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::super::waiting::{Answer, Finished, Shared, WaitId, Waited, Waiter};
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
-use super::{Resource, Version};
+use super::{Lasting, Resource, Saved, Version};
 
 /// Most ops that wait for one staging area: each op that continues causes all of them to be examined.
 const MAX_STAGE_WAITERS: usize = 1 << 12;
 
 /// The naming of a staging area's tuples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Keys {
     /// By the order in which they came.
     Order,
@@ -28,7 +31,7 @@ pub(crate) enum Keys {
 }
 
 /// The limits that a node states; 0 is none.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StageLimits {
     /// Most tuples.
     pub capacity: usize,
@@ -101,7 +104,7 @@ impl Resource for Staging {
     }
 
     fn kind(&self) -> &'static str {
-        "staging area"
+        Self::KIND
     }
 
     /// Bytes of its tuples, and of those that wait to get in; 0 while another thread changes it.
@@ -127,6 +130,16 @@ impl Resource for Staging {
 
     fn version(&self) -> Option<u64> {
         self.try_hold().map(|state| state.version.get())
+    }
+
+    fn save(&self) -> Result<Saved> {
+        self.saved()
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        let finished = self.loaded(saved)?;
+        finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+        Ok(())
     }
 
     fn cancel(self: Arc<Self>, wait: WaitId) {
@@ -249,7 +262,7 @@ impl Staging {
         memory::grow()?;
         state.version.raise();
         let key = key.unwrap_or_else(|| {
-            state.next += 1;
+            state.next = state.next.wrapping_add(1);
             state.next
         });
         state.insert(key, width, indices, std::mem::take(values))?;

@@ -3,6 +3,7 @@
 
 mod entries;
 mod key;
+mod saved;
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -15,15 +16,16 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, Element, PartialShape, Shape, Tensor, with_type};
+use serde::{Deserialize, Serialize};
 
-use super::Resource;
 use super::list::Look;
+use super::{Lasting, Resource, Saved};
 
 /// Most buckets of a dense table: one with more could not be exported, not even with the smallest keys.
 pub(crate) const MAX_BUCKETS: usize = 1 << 29;
 
 /// The description of a table in its node.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TableSpec {
     pub kind: TableKind,
     pub keys: DType,
@@ -35,7 +37,7 @@ pub(crate) struct TableSpec {
 }
 
 /// The kind of a table, by the way it changes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum TableKind {
     /// Filled once.
     Fixed,
@@ -61,7 +63,7 @@ impl Resource for LookupTable {
     }
 
     fn kind(&self) -> &'static str {
-        "lookup table"
+        Self::KIND
     }
 
     /// Bytes of its entries; 0 while another thread changes it.
@@ -82,6 +84,14 @@ impl Resource for LookupTable {
 
     fn version(&self) -> Option<u64> {
         self.entries.try_lock().ok().map(|entries| entries.version.get())
+    }
+
+    fn save(&self) -> Result<Saved> {
+        self.saved()
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        self.loaded(saved)
     }
 }
 
@@ -290,7 +300,6 @@ impl LookupTable {
     /// ResourceExhausted if they exceed the limit of a tensor, or there is not enough memory for them.
     pub fn export(&self) -> Result<(Tensor, Tensor)> {
         let entries = self.hold();
-        let size = self.row_size();
         let (count, without) = match &self.spec.kind {
             TableKind::Dense { empty, .. } => {
                 let count = entries.buckets.max(entries.rows.len());
@@ -303,7 +312,15 @@ impl LookupTable {
             [] if self.is_dense() => Shape::from([count, 1]),
             dims => Shape::from([&[count], dims].concat()),
         };
-        let (key_shape, value_shape) = (with(&self.spec.key_shape), with(&self.spec.value_shape));
+        let shapes = [with(&self.spec.key_shape), with(&self.spec.value_shape)];
+        self.listed(&entries, count, without, shapes)
+    }
+
+    /// All entries and then, of a dense table, as many buckets without one as make `count` rows, which take `without` bytes of
+    /// text; in tensors of these shapes.
+    fn listed(&self, entries: &Entries, count: usize, without: usize, shapes: [Shape; 2]) -> Result<(Tensor, Tensor)> {
+        let size = self.row_size();
+        let [key_shape, value_shape] = shapes;
         let bytes = |shape: &Shape, dtype: DType| {
             shape.limited_elements(dtype).map(|count| count * dtype.size().unwrap_or(size_of::<Vec<u8>>()))
         };

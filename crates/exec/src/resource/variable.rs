@@ -1,14 +1,17 @@
 //! Variables: one value each, under a name. A reader of an earlier value keeps the value it read.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use meshtf_checkpoint::DataDir;
 use meshtf_engine::Value;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Shape};
+use serde::{Deserialize, Serialize};
 
 use super::list::Look;
-use super::{Resource, Version};
+use super::{Lasting, Resource, ResourceKey, Saved, Version, check_spec};
 
 /// A variable: a name, a type and the current value, if any.
 #[derive(Debug)]
@@ -48,7 +51,7 @@ impl Resource for Variable {
     }
 
     fn kind(&self) -> &'static str {
-        "variable"
+        Self::KIND
     }
 
     /// Bytes of its value; 0 while another thread changes it.
@@ -71,9 +74,56 @@ impl Resource for Variable {
     fn version(&self) -> Option<u64> {
         self.content.try_lock().ok().map(|content| content.version.get())
     }
+
+    /// The value, if it has one.
+    fn save(&self) -> Result<Saved> {
+        let content = self.hold();
+        let (value, version) = (content.value.clone(), content.version);
+        drop(content);
+        if let Some(value @ Value::Device(_)) = &value {
+            memory::admit(value.element_bytes())?;
+        }
+        let value = value.map(Value::into_host).transpose()?;
+        Saved::new(Self::KIND, version, &self.spec(), value.into_iter().collect())
+    }
+
+    /// The value is in the memory of the host until an op of the device changes it.
+    fn load(&self, saved: &Saved) -> Result<()> {
+        check_spec(Self::KIND, &self.name, &self.spec(), &saved.form(Self::KIND)?)?;
+        let value = match &saved.tensors[..] {
+            [] => None,
+            // An assignment may give a variable another shape than the graph states.
+            [value] if value.dtype() == self.dtype => Some(Value::Host(value.clone())),
+            _ => return Err(saved.malformed("a variable has at most one value, of its own dtype")),
+        };
+        let mut content = self.hold();
+        content.value = value;
+        content.version.replace(saved.version);
+        Ok(())
+    }
+}
+
+impl Lasting for Variable {
+    const KIND: &'static str = "variable";
+
+    fn empty(key: &ResourceKey, saved: &Saved, _data: Option<Arc<DataDir>>) -> Result<Variable> {
+        let VariableSpec { dtype, shape } = saved.form(Self::KIND)?;
+        Ok(Variable::new(key.name.clone(), dtype, shape))
+    }
+}
+
+/// The description of a variable in its node.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct VariableSpec {
+    dtype: DType,
+    shape: PartialShape,
 }
 
 impl Variable {
+    fn spec(&self) -> VariableSpec {
+        VariableSpec { dtype: self.dtype, shape: self.shape.clone() }
+    }
+
     pub fn new(name: String, dtype: DType, shape: PartialShape) -> Variable {
         Variable { name, dtype, shape, content: Mutex::default() }
     }

@@ -5,8 +5,18 @@
 pub(super) struct Version(u64);
 
 impl Version {
+    /// The version of contents in two parts.
+    pub fn plus(self, other: Version) -> Version {
+        Version(self.0.wrapping_add(other.0))
+    }
+
     pub fn get(self) -> u64 {
         self.0
+    }
+
+    /// Other contents, of that version, take the place of these. Those of a resource that has just been made have their version.
+    pub fn replace(&mut self, by: u64) {
+        self.0 = if self.0 == 0 { by } else { self.0.max(by).wrapping_add(1) };
     }
 
     /// The contents change.

@@ -29,7 +29,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         }),
         "ReaderNumRecordsProducedV2" => count(|(produced, _)| produced),
         "ReaderNumWorkUnitsCompletedV2" => count(|(_, finished)| finished),
-        "ReaderSerializeStateV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.reader(0)?.save()?)))),
+        "ReaderSerializeStateV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.reader(0)?.serialize()?)))),
         "ReaderRestoreStateV2" => simple(|mut inputs, _| {
             let (reader, state) = (inputs.reader(0)?, inputs.host(1)?);
             if state.rank() != 0 {

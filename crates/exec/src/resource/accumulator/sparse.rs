@@ -92,6 +92,20 @@ impl Sum {
         Ok(Sum { counts: vec![1; indices.len()], indices, values: slices.values })
     }
 
+    /// The rows, the number of gradients of each, and their sums.
+    pub fn to_tensors(&self) -> Vec<Tensor> {
+        vec![Tensor::vector(self.indices.clone()), Tensor::vector(self.counts.clone()), self.values.clone()]
+    }
+
+    /// The sum that has these tensors; `None` if no sum has them, or one of `most` gradients a row.
+    pub fn of_tensors(rows: &Tensor, counts: &Tensor, values: &Tensor, most: u64) -> Option<Sum> {
+        let (indices, counts) = (rows.slice::<i64>().ok()?.to_vec(), counts.slice::<u64>().ok()?.to_vec());
+        let is_sum = counts.iter().all(|&count| (1..=most).contains(&count))
+            && indices.len() == counts.len()
+            && values.dims().first() == Some(&indices.len());
+        is_sum.then(|| Sum { indices, counts, values: values.clone() })
+    }
+
     pub fn bytes(&self) -> usize {
         size_of_val(&self.indices[..]) + size_of_val(&self.counts[..]) + self.values.byte_len()
     }

@@ -5,6 +5,7 @@ use std::fmt::{Display, Formatter, Result as Formatted};
 
 use meshtf_kernels::Dice;
 use meshtf_tensor::Tensor;
+use serde::{Deserialize, Serialize};
 
 use super::super::Version;
 
@@ -12,7 +13,7 @@ use super::super::Version;
 pub(super) type QueueElement = Vec<Tensor>;
 
 /// The choice of a queue's next element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Fifo,
     /// First in, first out; stacked elements are padded to one size.
@@ -37,6 +38,7 @@ impl Display for Kind {
 }
 
 /// The elements of one queue.
+#[derive(Clone)]
 pub(super) struct QueueElements {
     kind: Kind,
     list: VecDeque<QueueElement>,
@@ -51,6 +53,17 @@ impl QueueElements {
     /// No elements yet. `dice` are for a queue that shuffles.
     pub fn new(kind: Kind, dice: Option<Dice>) -> QueueElements {
         QueueElements { kind, list: VecDeque::new(), bytes: 0, dice, version: Version::default() }
+    }
+
+    /// These elements, in the order in which they would be taken out, or, of a queue that shuffles, are kept.
+    pub fn filled(kind: Kind, elements: Vec<QueueElement>, dice: Option<Dice>) -> QueueElements {
+        let bytes = elements.iter().map(bytes).sum();
+        QueueElements { kind, list: elements.into(), bytes, dice, version: Version::default() }
+    }
+
+    /// The elements in their order, and the random choice.
+    pub fn into_parts(self) -> (Vec<QueueElement>, Option<Dice>) {
+        (self.list.into(), self.dice)
     }
 
     pub fn len(&self) -> usize {

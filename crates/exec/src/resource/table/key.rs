@@ -3,9 +3,10 @@
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, Shape, Tensor};
+use serde::{Deserialize, Serialize};
 
 /// A key: one element, or several for a table whose keys are vectors.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Key {
     Int(i64),
     Text(Vec<u8>),
@@ -14,6 +15,18 @@ pub(crate) enum Key {
 }
 
 impl Key {
+    /// Whether it is a key of a table with keys of this dtype and shape.
+    pub fn is_of(&self, dtype: DType, shape: &Shape) -> bool {
+        let is_text = dtype == DType::String;
+        match (self, shape.dims()) {
+            (Key::Int(_), []) => !is_text,
+            (Key::Text(_), []) => is_text,
+            (Key::Ints(ints), &[size]) => !is_text && ints.len() == size,
+            (Key::Texts(texts), &[size]) => is_text && texts.len() == size,
+            _ => false,
+        }
+    }
+
     pub fn bytes(&self) -> usize {
         size_of::<Key>()
             + match self {

@@ -1,0 +1,128 @@
+//! The state of resources whose contents come from elsewhere: files, other resources, datasets that cannot be made again.
+
+use meshtf_checkpoint::DataDir;
+
+use super::super::super::mailbox::DeviceMessage;
+use super::super::super::resource::Stack;
+use super::super::ops::Ops;
+use super::*;
+
+/// The next record of a reader, as a call that waited is answered.
+fn record(ops: &mut Ops) -> Vec<u8> {
+    assert!(ops.call("read", &[]).unwrap().done().is_none());
+    match ops.inbox.take() {
+        Some(DeviceMessage::Wake { result, .. }) => result.unwrap()[1].item().unwrap(),
+        _ => panic!("there is a record"),
+    }
+}
+
+#[test]
+fn a_reader_continues_within_its_file() {
+    let folder = temp_dir::TempDir::new().unwrap();
+    std::fs::write(folder.path().join("a"), "head\none\ntwo\nthree\n").unwrap();
+    std::fs::write(folder.path().join("b"), "head\nfour\n").unwrap();
+    let task = || Arc::new(Resources::with_data(DataDir::new(folder.path()).unwrap()));
+    let text = "
+        q = FIFOQueueV2 component_types=<string> shapes={[]}
+        file = Placeholder dtype=string
+        put = QueueEnqueueV2 q file
+        r = TextLineReaderV2 skip_header_lines=1
+        read = ReaderReadV2 r q";
+    let (one, two) = (task(), task());
+    let mut first = Ops::on(Arc::clone(&one), text, Box::new(HostEngine));
+    for name in ["a", "b"] {
+        first.answers("put", &[("file", &Tensor::scalar(name.as_bytes().to_vec()))]);
+    }
+    assert_eq!(record(&mut first), b"one");
+    let before = one.version(&key(&one, "reader"));
+    assert_eq!(record(&mut first), b"two");
+    assert_ne!(one.version(&key(&one, "reader")), before);
+    for (key, saved) in one.save_all(|_, _| true) {
+        two.load(&key, SessionId(1), &sent(&saved.unwrap())).unwrap();
+    }
+    let mut second = Ops::on(Arc::clone(&two), text, Box::new(HostEngine));
+    for ops in [&mut first, &mut second] {
+        assert_eq!([record(ops), record(ops)], [b"three".to_vec(), b"four".to_vec()]);
+    }
+    // A task without the folder has the state, and no file.
+    let without = Arc::new(Resources::new());
+    let saved = two.save(&key(&two, "reader")).unwrap();
+    without.load(&key(&two, "reader"), SessionId(1), &saved).unwrap();
+    assert_eq!(without.save(&key(&two, "reader")).unwrap(), saved);
+}
+
+#[test]
+fn statistics_are_saved() {
+    let of_one = "output_types=<int64> output_shapes={[]}";
+    let text = format!(
+        "zero = Const is=(0l)
+        one = Const is=(1l)
+        four = Const is=(4l)
+        five = Const is=(5)
+        tag = AsString five
+        some = RangeDataset zero four one {of_one}
+        sized = BytesProducedStatsDataset some tag {of_one}
+        to = StatsAggregatorHandle
+        counted = SetStatsAggregatorDataset sized to tag tag {of_one}
+        iterator = IteratorV2 {of_one} shared_name=\"i\" container=\"\"
+        begin = MakeIterator counted iterator
+        next = IteratorGetNext iterator {of_one}
+        said = StatsAggregatorSummary to"
+    );
+    let (mut cluster, graph) = (Cluster::new(1), graph(&text));
+    let resources = Arc::clone(&cluster.resources[0]);
+    for fetch in ["^begin", "next", "next"] {
+        cluster.run(&graph, &[], &[fetch]).unwrap();
+    }
+    let aggregator = key(&resources, "aggregator of statistics");
+    let now = resources.version(&aggregator);
+    cluster.run(&graph, &[], &["next"]).unwrap();
+    assert_ne!(resources.version(&aggregator), now);
+    let mut other = Cluster::new(1);
+    let saved = sent(&resources.save(&aggregator).unwrap());
+    other.resources[0].load(&aggregator, other.session, &saved).unwrap();
+    let said =
+        |cluster: &mut Cluster| cluster.run(&graph, &[], &["said"]).unwrap().remove(0).item::<Vec<u8>>().unwrap();
+    assert!(!said(&mut other).is_empty());
+    assert_eq!(said(&mut other), said(&mut cluster));
+    assert_eq!(other.resources[0].version(&aggregator), resources.version(&aggregator));
+}
+
+#[test]
+fn a_handle_of_another_kind_is_refused_with_both_names() {
+    for case in cases() {
+        let (mut cluster, graph) = case.filled();
+        for fetch in case.reads {
+            cluster.run(&graph, &[], &[fetch]).unwrap();
+        }
+        let found = cluster.resources[0].find(&key(&cluster.resources[0], case.kind)).unwrap();
+        let failure = found.typed::<Stack>().map(|_| ()).unwrap_err();
+        assert_eq!(failure.code, Code::InvalidArgument);
+        assert!(failure.message.ends_with(&format!("expected a stack, got a {}", case.kind)), "{failure}");
+    }
+}
+
+/// A copier looks at versions, and takes what has changed since.
+#[test]
+fn only_resources_of_other_versions_are_saved() {
+    let text = "
+        one = Const is=(1)
+        v = VariableV2 dtype=int32 shape=[]
+        w = VariableV2 dtype=int32 shape=[]
+        init = Assign v one
+        init_w = Assign w one
+        add = AssignAdd v one";
+    let (mut cluster, graph) = (Cluster::new(1), graph(text));
+    cluster.check(&graph, &[], &[("^init", ""), ("^init_w", "")]);
+    let resources = Arc::clone(&cluster.resources[0]);
+    let copies: Vec<_> = resources.save_all(|_, _| true).map(|(key, saved)| (key, saved.unwrap().version)).collect();
+    assert_eq!(copies.len(), 2);
+    let stale = || {
+        let is_stale =
+            |key: &ResourceKey, version| !copies.iter().any(|(of, copied)| of == key && version == Some(*copied));
+        resources.save_all(is_stale).map(|(key, saved)| (key.name, saved.unwrap().tensors)).collect::<Vec<_>>()
+    };
+    assert_eq!(stale(), []);
+    cluster.check(&graph, &[], &[("^add", "")]);
+    assert_eq!(stale(), [("v".to_owned(), vec![tensor("2")])]);
+}
