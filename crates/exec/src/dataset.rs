@@ -13,6 +13,7 @@ pub(super) mod csv;
 pub(super) mod draws;
 pub(super) mod example;
 pub(super) mod files;
+pub(super) mod graph;
 pub(super) mod group;
 pub(super) mod interleave;
 pub(super) mod mapped;
@@ -33,6 +34,7 @@ use meshtf_engine::{Engine, Value};
 use meshtf_graph::{Attr, Attrs, op};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
+use serde::{Deserialize, Serialize};
 pub(super) use statistics::Statistics;
 
 use super::token::{Token, Variant, depth_within};
@@ -121,7 +123,7 @@ impl Parts {
 }
 
 /// The types and shapes of the components of an element, as a node declares them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spec {
     pub types: Vec<DType>,
     pub shapes: Vec<PartialShape>,

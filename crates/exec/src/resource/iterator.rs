@@ -1,6 +1,8 @@
 //! Iterators: positions in the elements of datasets. The saved state is the number of elements asked for, and the seeds that
 //! the dataset has drawn. A restored iterator asks for as many elements again.
 
+mod saved;
+
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
@@ -12,7 +14,9 @@ use prost::Message;
 
 use super::super::dataset::{Dataset, Draws, Element, Elements, Pull, Spec};
 use super::list::Look;
-use super::{Resource, ResourceKey, Version};
+use super::{Lasting, Resource, ResourceKey, Saved, Version};
+use saved::Loaded;
+pub(crate) use saved::MadeAgain;
 
 /// The pause between two attempts at an iterator that another thread asks for an element.
 const WAIT: Duration = Duration::from_micros(100);
@@ -32,17 +36,19 @@ pub(crate) struct Iterator {
 struct State {
     /// `None` until it is begun over a dataset.
     begun: Option<Begun>,
+    /// A position that was loaded, until an op makes its dataset again.
+    loaded: Option<Loaded>,
     version: Version,
 }
 
 impl State {
     fn begin(&mut self, begun: Begun) {
-        self.begun = Some(begun);
+        (self.begun, self.loaded) = (Some(begun), None);
         self.version.raise();
     }
 
     fn bytes(&self) -> usize {
-        self.begun.as_ref().map_or(0, Begun::bytes)
+        self.begun.as_ref().map_or(0, Begun::bytes) + self.loaded.as_ref().map_or(0, Loaded::bytes)
     }
 }
 
@@ -67,6 +73,33 @@ impl Begun {
         self.elements.next(&Pull { draws: Some(&self.draws), ..*pull })
     }
 
+    /// The position that another iterator had.
+    fn at(dataset: Arc<Dataset>, progress: &Progress, pull: &Pull) -> Result<Begun> {
+        let (draws, _) = progress.draws.as_chunks::<3>();
+        let mut again = Begun::new(dataset, Draws::again(draws.to_vec()), pull)?;
+        turn::in_part(|| {
+            while again.asked < progress.asked {
+                turn::look();
+                match again.next(pull) {
+                    Ok(None) => again.asked = progress.asked,
+                    Err(failure) if failure.code == Code::Cancelled => return Err(failure),
+                    // An element that failed counts as asked for.
+                    Ok(Some(_)) | Err(_) => {}
+                }
+            }
+            Ok(())
+        })?;
+        Ok(again)
+    }
+
+    /// # Errors
+    /// FailedPrecondition if the dataset gives other elements when it is read again; ResourceExhausted if it has drawn too many
+    /// seeds.
+    fn progress(&self) -> Result<Progress> {
+        self.dataset.check_repeatable()?;
+        Ok(Progress { asked: self.asked, draws: self.draws.all()?.into_iter().flatten().collect() })
+    }
+
     fn bytes(&self) -> usize {
         self.elements.bytes() + self.draws.bytes()
     }
@@ -80,6 +113,12 @@ struct Progress {
     /// Three numbers for each draw.
     #[prost(uint64, repeated, tag = "2")]
     draws: Vec<u64>,
+}
+
+impl Progress {
+    fn is_right(&self) -> bool {
+        self.draws.len().is_multiple_of(3)
+    }
 }
 
 /// An iterator's elements, held exclusively by this thread.
@@ -97,7 +136,7 @@ impl Resource for Iterator {
     }
 
     fn kind(&self) -> &'static str {
-        "iterator"
+        Self::KIND
     }
 
     /// Bytes of the elements that it keeps; 0 while another thread asks for one.
@@ -112,6 +151,14 @@ impl Resource for Iterator {
 
     fn version(&self) -> Option<u64> {
         self.state.try_lock().ok().map(|state| state.version.get())
+    }
+
+    fn save(&self) -> Result<Saved> {
+        self.saved()
+    }
+
+    fn load(&self, saved: &Saved) -> Result<()> {
+        self.loaded(saved)
     }
 }
 
@@ -175,7 +222,7 @@ impl Iterator {
     pub fn begin_once(&self, pull: &Pull, make: impl FnOnce() -> Result<Arc<Dataset>>) -> Result<()> {
         let mut held = self.hold()?;
         let state = &mut *held.0;
-        if state.begun.is_none() {
+        if state.begun.is_none() && state.loaded.is_none() {
             let dataset = make()?;
             dataset.spec.check_against(&self.spec)?;
             state.begin(Begun::new(dataset, Draws::default(), pull)?);
@@ -187,9 +234,10 @@ impl Iterator {
     ///
     /// # Errors
     /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; the failure of the element.
-    pub fn next(&self, pull: &Pull) -> Result<Option<Element>> {
+    pub fn next(&self, pull: &Pull, again: MadeAgain) -> Result<Option<Element>> {
         let mut held = self.hold()?;
-        let State { begun: Some(begun), version } = &mut *held.0 else {
+        self.take_up(&mut held.0, pull, again)?;
+        let State { begun: Some(begun), version, .. } = &mut *held.0 else {
             let why = "GetNext() failed because the iterator has not been initialized. Ensure that you have run the initializer \
                        operation for this iterator before getting the next element.";
             return Err(Failure::new(Code::FailedPrecondition, why));
@@ -198,16 +246,18 @@ impl Iterator {
         turn::in_part(|| begun.next(pull))
     }
 
-    /// The position, for [`Iterator::restore`].
+    /// The position, for [`Iterator::restore`], without its dataset.
     ///
     /// # Errors
     /// FailedPrecondition if it is over no dataset, or over one that gives other elements when it is read again;
     /// ResourceExhausted if its dataset has drawn too many seeds.
-    pub fn save(&self) -> Result<Vec<u8>> {
+    pub fn serialize(&self) -> Result<Vec<u8>> {
         let held = self.hold()?;
+        if let Some(loaded) = &held.0.loaded {
+            return Ok(loaded.progress.encode_to_vec());
+        }
         let begun = held.0.begun.as_ref().ok_or_else(|| not_begun("Save", "saving"))?;
-        begun.dataset.check_repeatable()?;
-        Ok(Progress { asked: begun.asked, draws: begun.draws.all()?.into_iter().flatten().collect() }.encode_to_vec())
+        Ok(begun.progress()?.encode_to_vec())
     }
 
     /// Restores the position of this iterator, or of another over the same dataset, by asking for as many elements from the
@@ -215,28 +265,13 @@ impl Iterator {
     ///
     /// # Errors
     /// FailedPrecondition if it is over no dataset; InvalidArgument if `saved` is not such a state.
-    pub fn restore(&self, saved: &[u8], pull: &Pull) -> Result<()> {
+    pub fn restore(&self, saved: &[u8], pull: &Pull, again: MadeAgain) -> Result<()> {
         let wrong = || Failure::invalid("what is to be restored is not the state of an iterator");
-        let progress = Progress::decode(saved).map_err(|_| wrong())?;
-        let (draws, rest) = progress.draws.as_chunks::<3>();
-        if !rest.is_empty() {
-            return Err(wrong());
-        }
+        let progress = Progress::decode(saved).ok().filter(Progress::is_right).ok_or_else(wrong)?;
         let mut held = self.hold()?;
+        self.take_up(&mut held.0, pull, again)?;
         let begun = held.0.begun.as_ref().ok_or_else(|| not_begun("Restore", "restoring"))?;
-        let mut again = Begun::new(Arc::clone(&begun.dataset), Draws::again(draws.to_vec()), pull)?;
-        turn::in_part(|| {
-            while again.asked < progress.asked {
-                turn::look();
-                match again.next(pull) {
-                    Ok(None) => again.asked = progress.asked,
-                    Err(failure) if failure.code == Code::Cancelled => return Err(failure),
-                    // An element that failed counts as asked for.
-                    Ok(Some(_)) | Err(_) => {}
-                }
-            }
-            Ok(())
-        })?;
+        let again = Begun::at(Arc::clone(&begun.dataset), &progress, pull)?;
         held.0.begin(again);
         Ok(())
     }
@@ -257,14 +292,20 @@ mod tests {
     use super::super::super::waiting::Wake;
     use super::*;
     use meshtf_engine::host::HostEngine;
+    use meshtf_graph::Function;
+    use meshtf_tensor::Tensor;
     use meshtf_tensor::device::DeviceKind;
+
+    fn never(_: &Function, _: Vec<Tensor>, _: &Pull) -> Result<Arc<Dataset>> {
+        unreachable!("no position was loaded")
+    }
 
     /// A dataset with the elements of an iterator.
     struct Of(Arc<Iterator>);
 
     impl Elements for Of {
         fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
-            self.0.next(pull)
+            self.0.next(pull, &never)
         }
     }
 
@@ -290,7 +331,7 @@ mod tests {
         second.begin(over(&first), &pull).unwrap();
         for _ in 0..2 {
             for asked in [&first, &second] {
-                let Err(failure) = asked.next(&pull) else { panic!("an element was made of itself") };
+                let Err(failure) = asked.next(&pull, &never) else { panic!("an element was made of itself") };
                 assert_eq!(failure.code, Code::FailedPrecondition, "{failure}");
                 assert!(failure.message.contains("the same iterator"), "{failure}");
             }
@@ -315,12 +356,8 @@ mod tests {
                 signal.stop();
                 turn::within(&signal, || {
                     turn::whole(|| {
-                        drop(iterator.next(&Pull {
-                            engine: &HostEngine,
-                            device: &device,
-                            draws: None,
-                            statistics: None,
-                        }))
+                        let pull = Pull { engine: &HostEngine, device: &device, draws: None, statistics: None };
+                        drop(iterator.next(&pull, &never));
                     })
                 });
             };

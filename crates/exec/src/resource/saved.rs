@@ -114,6 +114,7 @@ const LASTING: &[(&str, Empty)] = &[
     of::<super::Accumulator>(),
     of::<super::Staging>(),
     of::<super::SparseMap>(),
+    of::<super::Iterator>(),
     of::<super::LookupTable>(),
     of::<super::Reader>(),
     of::<super::Aggregator>(),

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use meshtf_engine::Engine;
+use meshtf_graph::Function;
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Shape, Tensor};
 
 use super::super::dataset::mapped::dataset_of;
-use super::super::dataset::{Element, Spec};
+use super::super::dataset::{Dataset, Element, Pull, Spec};
 use super::super::resource::{Iterator, ResourceKey};
 use super::super::token::{Boxed, Optional, Token, Variant};
 use super::dataset::spec;
@@ -41,35 +42,41 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             Ok(nothing())
         }),
         "IteratorGetNext" => {
-            let spec = spec(node)?;
+            let (spec, again) = (spec(node)?, again(site));
             simple(move |mut inputs, context| {
-                let element = inputs.iterator(0)?.next(&context.pull())?;
+                let element = inputs.iterator(0)?.next(&context.pull(), &again)?;
                 let element = element.ok_or_else(|| Failure::new(Code::OutOfRange, "End of sequence"))?;
                 spec.check(&element)?;
                 Ok(element.into_iter().map(Some).collect())
             })
         }
         "IteratorGetNextAsOptional" => {
-            let spec = spec(node)?;
+            let (spec, again) = (spec(node)?, again(site));
             simple(move |mut inputs, context| {
-                let element: Option<Element> = inputs.iterator(0)?.next(&context.pull())?;
+                let element: Option<Element> = inputs.iterator(0)?.next(&context.pull(), &again)?;
                 element.as_ref().map_or(Ok(()), |element| spec.check(element))?;
                 Ok(one(Optional::new(element)?))
             })
         }
         "SerializeIterator" => simple(|mut inputs, _| {
-            let state = Tensor::scalar(inputs.iterator(0)?.save()?);
+            let state = Tensor::scalar(inputs.iterator(0)?.serialize()?);
             Ok(one(Boxed::new(Shape::scalar(), vec![state.into()])?))
         }),
-        "DeserializeIterator" => simple(|mut inputs, context| {
-            let iterator = inputs.iterator(0)?;
-            let Token::Variant(Variant::Boxed(boxed)) = inputs.token(1)? else {
-                return Err(Failure::invalid("input 1 must be the state of an iterator, as SerializeIterator returns"));
-            };
-            let state = boxed.items().first().cloned().ok_or_else(|| Failure::invalid("the state of no iterator"))?;
-            iterator.restore(&state.host()?.item::<Vec<u8>>()?, &context.pull())?;
-            Ok(nothing())
-        }),
+        "DeserializeIterator" => {
+            let again = again(site);
+            simple(move |mut inputs, context| {
+                let iterator = inputs.iterator(0)?;
+                let Token::Variant(Variant::Boxed(boxed)) = inputs.token(1)? else {
+                    return Err(Failure::invalid(
+                        "input 1 must be the state of an iterator, as SerializeIterator returns",
+                    ));
+                };
+                let state =
+                    boxed.items().first().cloned().ok_or_else(|| Failure::invalid("the state of no iterator"))?;
+                iterator.restore(&state.host()?.item::<Vec<u8>>()?, &context.pull(), &again)?;
+                Ok(nothing())
+            })
+        }
         "IteratorToStringHandle" => {
             simple(|mut inputs, _| Ok(one(Tensor::scalar(written(inputs.iterator(0)?.key()).into_bytes()))))
         }
@@ -102,6 +109,15 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             })
         }
         _ => Ok(None),
+    }
+}
+
+/// Makes the dataset of a loaded iterator, as the site's ops call functions.
+fn again(site: &Site) -> impl Fn(&Function, Vec<Tensor>, &Pull) -> Result<Arc<Dataset>> + Send + use<> {
+    let site = site.apart();
+    move |function, args, pull| {
+        let args = args.into_iter().map(Token::from).collect();
+        dataset_of((site.callee)(function, &site).instance(Vec::new(), pull)?.call(args, pull)?)
     }
 }
 

@@ -4,7 +4,7 @@
 mod kinds;
 mod malformed;
 
-use meshtf_graph::NodeDef;
+use meshtf_graph::{Function, FunctionBody, NodeDef};
 
 use super::super::{ResourceKey, Saved};
 use super::*;
@@ -394,7 +394,102 @@ fn cases() -> Vec<Case> {
             &["count", "files"],
             &[("number", ""), ("count", "3l"), ("files", "3l"), ("number", "")],
         ),
+        // Seeds that nobody can foresee, drawn before the state was saved.
+        case(
+            "iterator",
+            "zero = Const is=(0l)
+            one = Const is=(1l)
+            two = Const is=(2l)
+            four = Const is=(4l)
+            many = Const is=(30l)
+            some = RangeDataset zero many one output_types=<int64> output_shapes={[]}
+            shuffled = ShuffleDataset some four zero zero output_types=<int64> output_shapes={[]}
+            twice = RepeatDataset shuffled two output_types=<int64> output_shapes={[]}
+            batch = BatchDataset twice four output_types=<int64> output_shapes={[?]}
+            iterator = IteratorV2 output_types=<int64> output_shapes={[?]} shared_name=\"i\" container=\"\"
+            begin = MakeIterator batch iterator
+            next = IteratorGetNext iterator output_types=<int64> output_shapes={[?]}
+            state = IteratorToStringHandle iterator",
+            &["^begin", "next", "next"],
+            &["state"],
+            &[("next", ""), ("next", ""), ("next", ""), ("^begin", "")],
+        ),
+        // The second round is shuffled after the state was saved.
+        case(
+            "iterator",
+            "zero = Const is=(0l)
+            one = Const is=(1l)
+            two = Const is=(2l)
+            four = Const is=(4l)
+            many = Const is=(30l)
+            some = RangeDataset zero many one output_types=<int64> output_shapes={[]}
+            shuffled = ShuffleDataset some four two four output_types=<int64> output_shapes={[]}
+            twice = RepeatDataset shuffled two output_types=<int64> output_shapes={[]}
+            batch = BatchDataset twice four output_types=<int64> output_shapes={[?]}
+            iterator = IteratorV2 output_types=<int64> output_shapes={[?]} shared_name=\"i\" container=\"\"
+            begin = MakeIterator batch iterator
+            next = IteratorGetNext iterator output_types=<int64> output_shapes={[?]}
+            state = IteratorToStringHandle iterator",
+            &["^begin", "next", "next", "next", "next", "next", "next"],
+            &["state"],
+            &[("next", ""); 9],
+        ),
+        case(
+            "iterator",
+            "iterator = IteratorV2 output_types=<int64> output_shapes={[?]} shared_name=\"i\" container=\"\"
+            next = IteratorGetNext iterator output_types=<int64> output_shapes={[?]}
+            state = IteratorToStringHandle iterator",
+            &[],
+            &["state"],
+            &[("next", "")],
+        ),
+        Case {
+            kind: "iterator",
+            nodes: one_shot(),
+            fill: &["next", "next"],
+            reads: &["state"],
+            then: &[("next", "4l"), ("next", "6l"), ("next", "")],
+        },
     ]
+}
+
+fn function(name: &str, text: &str, args: &[(&str, DType)], result: (&str, DType)) -> Attr {
+    let named = |&(name, dtype): &(&str, DType)| (name.to_owned(), dtype);
+    let args = args.iter().map(named).collect();
+    Attr::Func(Function::new(FunctionBody {
+        name: name.to_owned(),
+        nodes: nodes(text),
+        args,
+        results: vec![named(&result)],
+        effects: Vec::new(),
+    }))
+}
+
+/// An iterator over a dataset that a function makes, and whose elements another function makes.
+fn one_shot() -> Vec<NodeDef> {
+    let double =
+        function("double", "x = Placeholder dtype=int64\ny = Add x x", &[("x", DType::I64)], ("y", DType::I64));
+    let mut factory = nodes(
+        "zero = Const is=(0l)
+        one = Const is=(1l)
+        four = Const is=(4l)
+        some = RangeDataset zero four one output_types=<int64> output_shapes={[]}
+        doubled = MapDataset some output_types=<int64> output_shapes={[]} Targuments=<>",
+    );
+    factory[4].attrs.set("f", double);
+    let body = FunctionBody {
+        name: "factory".to_owned(),
+        nodes: factory,
+        results: vec![("doubled".to_owned(), DType::Variant)],
+        ..FunctionBody::default()
+    };
+    let mut all = nodes(
+        "iterator = OneShotIterator output_types=<int64> output_shapes={[]} shared_name=\"i\" container=\"\"
+        next = IteratorGetNext iterator output_types=<int64> output_shapes={[]}
+        state = IteratorToStringHandle iterator",
+    );
+    all[0].attrs.set("dataset_factory", Attr::Func(Function::new(body)));
+    all
 }
 
 #[test]

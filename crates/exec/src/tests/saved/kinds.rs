@@ -52,7 +52,7 @@ fn a_reader_continues_within_its_file() {
 }
 
 #[test]
-fn statistics_are_saved() {
+fn statistics_are_saved_and_an_iterator_that_reports_them_is_not() {
     let of_one = "output_types=<int64> output_shapes={[]}";
     let text = format!(
         "zero = Const is=(0l)
@@ -74,10 +74,14 @@ fn statistics_are_saved() {
     for fetch in ["^begin", "next", "next"] {
         cluster.run(&graph, &[], &[fetch]).unwrap();
     }
-    let aggregator = key(&resources, "aggregator of statistics");
+    let (iterator, aggregator) = (key(&resources, "iterator"), key(&resources, "aggregator of statistics"));
     let now = resources.version(&aggregator);
     cluster.run(&graph, &[], &["next"]).unwrap();
     assert_ne!(resources.version(&aggregator), now);
+    let failure = resources.save(&iterator).unwrap_err();
+    assert_eq!(failure.code, Code::FailedPrecondition);
+    let words = "iterator 'i' cannot be saved: SetStatsAggregatorDatasetOp::Dataset does not support checkpointing";
+    assert_eq!(failure.message, words);
     let mut other = Cluster::new(1);
     let saved = sent(&resources.save(&aggregator).unwrap());
     other.resources[0].load(&aggregator, other.session, &saved).unwrap();
@@ -86,6 +90,35 @@ fn statistics_are_saved() {
     assert!(!said(&mut other).is_empty());
     assert_eq!(said(&mut other), said(&mut cluster));
     assert_eq!(other.resources[0].version(&aggregator), resources.version(&aggregator));
+}
+
+/// A table that the function of a dataset looks up is not a part of the dataset.
+#[test]
+fn an_iterator_whose_dataset_takes_a_handle_is_not_saved() {
+    let of_one = "output_types=<int64> output_shapes={[]}";
+    let mut all = nodes(&format!(
+        "zero = Const is=(0l)
+        one = Const is=(1l)
+        four = Const is=(4l)
+        table = MutableHashTableV2 key_dtype=int64 value_dtype=int64
+        some = RangeDataset zero four one {of_one}
+        found = MapDataset some table {of_one} Targuments=<resource>
+        iterator = IteratorV2 {of_one} shared_name=\"i\" container=\"\"
+        begin = MakeIterator found iterator
+        next = IteratorGetNext iterator {of_one}"
+    ));
+    let find = "x = Placeholder dtype=int64
+        t = Placeholder dtype=resource
+        none = Const is=(7l)
+        y = LookupTableFindV2 t x none Tin=int64 Tout=int64";
+    let args = [("x", DType::I64), ("t", DType::Resource)];
+    all[5].attrs.set("f", function("find", find, &args, ("y", DType::I64)));
+    let (mut cluster, graph) = (Cluster::new(1), Graph::new(all).unwrap());
+    cluster.check(&graph, &[], &[("^begin", "")]);
+    cluster.check(&graph, &[], &[("next", "7l")]);
+    let failure = cluster.resources[0].save(&key(&cluster.resources[0], "iterator")).unwrap_err();
+    assert_eq!(failure.code, Code::FailedPrecondition, "{failure}");
+    assert!(failure.message.starts_with("iterator 'i' cannot be saved: "), "{failure}");
 }
 
 #[test]
