@@ -49,6 +49,15 @@ impl Waiter {
 /// Ops that need not wait any longer, with their answers.
 pub(super) type Finished = Vec<(Waiter, Result<Answer>)>;
 
+/// A lock, unless a thread holds it. As for [`lock`], it does not matter whether an earlier holder panicked.
+pub(super) fn unless_held<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(held) => Some(held),
+        Err(TryLockError::Poisoned(held)) => Some(held.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 /// The state of a resource that ops wait in.
 #[derive(Default)]
 pub(super) struct Shared<S> {
@@ -65,11 +74,7 @@ impl<S> Shared<S> {
 
     /// `None` while an op works on it.
     fn try_lock(&self) -> Option<MutexGuard<'_, S>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        unless_held(&self.state)
     }
 }
 

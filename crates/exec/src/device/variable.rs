@@ -1,13 +1,15 @@
-//! Access to the variables of a device from outside of its graphs: by name, with their version.
+//! Access to the variables of a device from outside of its graphs: by name, with their version; and to the state of all of its
+//! resources.
 
 use std::sync::Arc;
 
 use meshtf_engine::Value;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::memory;
 
-use super::super::resource::Variable;
+use super::super::resource::{ResourceKey, Saved, Variable};
 use super::Device;
 
 impl Device {
@@ -37,6 +39,23 @@ impl Device {
         variable.check_shape(value.shape())?;
         let value = self.place.engine.keep(value)?;
         variable.set_if(expected, value)
+    }
+
+    /// As [`Resources::load`](crate::Resources::load), for a resource on this device: a variable's value moves into the memory of
+    /// the device.
+    ///
+    /// # Errors
+    /// As there; InvalidArgument if the resource is on another device; the failure of the device, whose variable then has its
+    /// value in the memory of the host.
+    pub fn load_saved(&self, key: &ResourceKey, session: SessionId, saved: &Saved) -> Result<()> {
+        if key.device != (self.place.name.kind, self.place.name.index) {
+            return Err(Failure::invalid(format!("'{}' is on another device than {}", key.name, self.place.name)));
+        }
+        self.place.resources.load(key, session, saved)?;
+        match self.place.resources.find(key).map(|resource| resource.typed::<Variable>()) {
+            Some(Ok(variable)) => variable.keep_in(&*self.place.engine),
+            _ => Ok(()),
+        }
     }
 
     fn variable(&self, container: &str, name: &str) -> Result<Arc<Variable>> {

@@ -11,6 +11,7 @@ use meshtf_tensor::{Tensor, memory};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
+use super::super::waiting::unless_held;
 use super::list::Look;
 use super::{Lasting, Resource, ResourceKey, Saved, Version};
 
@@ -65,7 +66,7 @@ impl Resource for Aggregator {
     }
 
     fn version(&self) -> Option<u64> {
-        self.kept.try_lock().ok().map(|kept| kept.version.get())
+        unless_held(&self.kept).map(|kept| kept.version.get())
     }
 
     fn save(&self) -> Result<Saved> {

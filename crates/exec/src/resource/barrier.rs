@@ -12,7 +12,7 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::rows::row;
-use super::super::waiting::{Finished, Waiter};
+use super::super::waiting::{Finished, Waiter, unless_held};
 use super::list::Look;
 use super::queue::{How, Kind, Queue};
 use super::{Lasting, Resource, Saved, Version};
@@ -67,7 +67,7 @@ impl Resource for Barrier {
 
     // Ops that wait for elements wait in the queue.
     fn version(&self) -> Option<u64> {
-        let state = self.state.try_lock().ok()?;
+        let state = unless_held(&self.state)?;
         Some(state.version.get().wrapping_add(self.ready.version()?))
     }
 

@@ -13,10 +13,14 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use prost::Message;
 
 use super::super::dataset::{Dataset, Draws, Element, Elements, Pull, Spec};
+use super::super::waiting::unless_held;
 use super::list::Look;
 use super::{Lasting, Resource, ResourceKey, Saved, Version};
 use saved::Loaded;
 pub(crate) use saved::MadeAgain;
+
+/// Most elements that a saved position may be at: counting further never overflows.
+const MAX_ASKED: u64 = 1 << 62;
 
 /// The pause between two attempts at an iterator that another thread asks for an element.
 const WAIT: Duration = Duration::from_micros(100);
@@ -117,7 +121,7 @@ struct Progress {
 
 impl Progress {
     fn is_right(&self) -> bool {
-        self.draws.len().is_multiple_of(3)
+        self.asked <= MAX_ASKED && self.draws.len().is_multiple_of(3)
     }
 }
 
@@ -150,7 +154,7 @@ impl Resource for Iterator {
     }
 
     fn version(&self) -> Option<u64> {
-        self.state.try_lock().ok().map(|state| state.version.get())
+        unless_held(&self.state).map(|state| state.version.get())
     }
 
     fn save(&self) -> Result<Saved> {

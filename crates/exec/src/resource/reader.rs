@@ -14,7 +14,7 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{Data, Tensor};
 use prost::Message;
 
-use super::super::waiting::{Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, too_many_waiters};
+use super::super::waiting::{Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, too_many_waiters, unless_held};
 use super::list::Look;
 use super::{Lasting, Queue, Resource, Saved, Version};
 
@@ -117,7 +117,7 @@ impl Resource for Reader {
     }
 
     fn version(&self) -> Option<u64> {
-        self.state.try_lock().ok().map(|state| state.version.get())
+        unless_held(&self.state).map(|state| state.version.get())
     }
 
     fn save(&self) -> Result<Saved> {

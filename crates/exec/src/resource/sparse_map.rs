@@ -10,6 +10,7 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::super::waiting::unless_held;
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
 use super::{Lasting, Resource, ResourceKey, Saved, Version, admit_tensors};
@@ -63,7 +64,7 @@ impl Resource for SparseMap {
     }
 
     fn version(&self) -> Option<u64> {
-        self.state.try_lock().ok().map(|state| state.version.get())
+        unless_held(&self.state).map(|state| state.version.get())
     }
 
     fn save(&self) -> Result<Saved> {

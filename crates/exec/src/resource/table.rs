@@ -18,6 +18,7 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, Element, PartialShape, Shape, Tensor, with_type};
 use serde::{Deserialize, Serialize};
 
+use super::super::waiting::unless_held;
 use super::list::Look;
 use super::{Lasting, Resource, Saved};
 
@@ -83,7 +84,7 @@ impl Resource for LookupTable {
     }
 
     fn version(&self) -> Option<u64> {
-        self.entries.try_lock().ok().map(|entries| entries.version.get())
+        unless_held(&self.entries).map(|entries| entries.version.get())
     }
 
     fn save(&self) -> Result<Saved> {

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use meshtf_checkpoint::DataDir;
-use meshtf_engine::Value;
+use meshtf_engine::{Engine, Value};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Shape};
 use serde::{Deserialize, Serialize};
 
+use super::super::waiting::unless_held;
 use super::list::Look;
 use super::{Lasting, Resource, ResourceKey, Saved, Version, check_spec};
 
@@ -72,7 +73,7 @@ impl Resource for Variable {
     }
 
     fn version(&self) -> Option<u64> {
-        self.content.try_lock().ok().map(|content| content.version.get())
+        unless_held(&self.content).map(|content| content.version.get())
     }
 
     /// The value, if it has one.
@@ -143,6 +144,19 @@ impl Variable {
     /// Its contents, for exclusive reading and writing.
     pub fn hold(&self) -> MutexGuard<'_, Content> {
         lock(&self.content)
+    }
+
+    /// Moves the value into the memory of an engine, if it is in that of the host.
+    ///
+    /// # Errors
+    /// The failure of the engine; the value then stays where it is.
+    pub fn keep_in(&self, engine: &dyn Engine) -> Result<()> {
+        let mut content = self.hold();
+        if let Some(Value::Host(tensor)) = &content.value {
+            let kept = engine.keep(tensor.clone())?;
+            content.value = Some(kept);
+        }
+        Ok(())
     }
 
     /// The current value, and its version.

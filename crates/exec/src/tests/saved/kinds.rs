@@ -135,6 +135,21 @@ fn a_handle_of_another_kind_is_refused_with_both_names() {
     }
 }
 
+#[test]
+fn a_device_loads_its_own_resources() {
+    let case = &cases()[0];
+    let ((first, graph), mut second) = (case.filled(), Cluster::new(1));
+    let key = key(&first.resources[0], case.kind);
+    let saved = first.resources[0].save(&key).unwrap();
+    let elsewhere = ResourceKey { device: (DeviceKind::Gpu, 1), ..key.clone() };
+    let device = second.device(&second.names[0]);
+    let failure = device.load_saved(&elsewhere, second.session, &saved).unwrap_err();
+    assert!(failure.message.contains("on another device"), "{failure}");
+    device.load_saved(&key, second.session, &saved).unwrap();
+    assert_eq!(version(&second, case.kind), saved.version);
+    second.check(&graph, &[], &[("read", "2.0,4.0")]);
+}
+
 /// A copier looks at versions, and takes what has changed since.
 #[test]
 fn only_resources_of_other_versions_are_saved() {
