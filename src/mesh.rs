@@ -439,6 +439,11 @@ impl Mesh {
         self.roster.change(|hello| hello.devices = devices);
     }
 
+    /// Changes each of this node's devices; if any is then different, tells every peer.
+    pub fn change_devices(&self, change: impl FnMut(&mut DeviceInfo)) {
+        self.roster.change(|hello| hello.devices.iter_mut().for_each(change));
+    }
+
     /// Multiaddrs that this participant listens on.
     pub fn addresses(&self) -> Vec<String> {
         self.roster.own_hello().addresses

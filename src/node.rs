@@ -4,12 +4,14 @@
 
 mod router;
 mod spec;
+mod telling;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use self::router::MeshRouter;
+use self::telling::Telling;
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
 use meshtf_exec::Resources;
@@ -101,6 +103,8 @@ pub struct Node {
     mesh: Mesh,
     host: Arc<Host>,
     router: Arc<dyn Router>,
+    /// `None` for a client, which has no devices.
+    _telling: Option<Telling>,
 }
 
 impl Drop for Node {
@@ -139,7 +143,8 @@ impl Node {
         if let Some(task) = config.task.clone() {
             look_for_gpus(task, config.backend, devices, &host, &mesh);
         }
-        Ok(Node { task: config.task, mesh, host, router: shared })
+        let telling = config.task.is_some().then(|| Telling::start(mesh.clone()));
+        Ok(Node { task: config.task, mesh, host, router: shared, _telling: telling })
     }
 
     /// The task it holds.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use meshtf_graph::plan::{PlanOptions, Signature, plan};
 use meshtf_graph::{Graph, GraphBuilder, gradient};
 use meshtf_tensor::DType;
-use meshtf_tensor::device::{DeviceKind, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 use meshtf_train::model::Model;
 use meshtf_train::{Optimizer, Training};
 
@@ -48,7 +48,7 @@ fn plans() {
     let graph = m.finish().expect("a model");
     let device = Task::new("local", 0).device(DeviceKind::Cpu, 0);
     let options = PlanOptions { default_device: device.clone(), soft_placement: false };
-    let devices = [device];
+    let devices = [DeviceFacts::unknown(device)];
     let of = |fetch: &str, target: Option<&str>| Signature {
         feeds: vec!["x".to_owned()],
         fetches: vec![fetch.to_owned()],

@@ -9,7 +9,7 @@ use meshtf_engine::adapters::{BackendChoice, cpu};
 use meshtf_exec::{Device, Pushed, Resources, Sink};
 use meshtf_graph::plan::{PlanOptions, Signature, plan};
 use meshtf_graph::{Attr, Attrs, Graph, NodeDef};
-use meshtf_tensor::device::{DeviceKind, DeviceName, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceName, Task};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
@@ -99,7 +99,7 @@ impl Stepper {
         let signature =
             Signature { feeds: names(feeds), fetches: names(fetches), targets: names(targets), ..Signature::default() };
         let options = PlanOptions { default_device: self.name.clone(), soft_placement: false };
-        let plan = plan(graph, std::slice::from_ref(&self.name), &signature, &options).expect("it plans");
+        let plan = plan(graph, &[DeviceFacts::unknown(self.name.clone())], &signature, &options).expect("it plans");
         self.pieces.set(self.pieces.get() + 1);
         let id = PieceId { session: SessionId(1), number: self.pieces.get() };
         self.device.register(id, plan.pieces[0].clone()).expect("it compiles");

@@ -25,7 +25,8 @@ const MAX_LISTED: usize = 20;
 /// Show placement and transfers of a graph without running it
 ///
 /// First what each device comes to: nodes, bytes of variables, bytes of values at once (PEAK: one node after the other, each
-/// value until its last use), bytes that it sends and receives in a step. Sizes are those that are known without running.
+/// value until its last use), bytes that it sends and receives in a step, and its memory. Sizes are those that are known
+/// without running.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -77,9 +78,10 @@ pub(super) async fn plan(args: Args) -> Outcome {
         let trouble = reached.explain_trouble(failure.into());
         if args.local { trouble.without_mesh() } else { trouble }
     });
+    let facts = reached.cluster().facts();
     reached.close().await;
     let plan = plan?;
-    let totals = totals(&plan, &graph);
+    let totals = totals(&plan, &graph, &facts);
     if args.dot {
         output::line(draw::dot(&plan, &graph).trim_end())?
     } else if args.svg {
@@ -142,6 +144,8 @@ fn as_json(plan: &Plan, totals: &BTreeMap<DeviceName, Total>) -> serde_json::Val
                 "sent_bytes": total.sends,
                 "received_bytes": total.receives,
                 "unknown_transfers": total.unknown_transfers,
+                "memory_bytes": total.memory.map(|memory| memory.total),
+                "free_bytes": total.memory.map(|memory| memory.free),
             })
         })
         .collect();
@@ -161,9 +165,17 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
             size(total.peak, total.unknown_values),
             size(total.sends, 0),
             size(total.receives, 0),
+            total.memory.map_or_else(|| "?".to_owned(), |memory| Bytes(memory.total as usize).to_string()),
         ]
     });
-    let mut text = wide_table(paint, &["DEVICE", "NODES", "VARIABLES", "PEAK", "SENDS", "RECEIVES"], rows);
+    let mut text = wide_table(paint, &["DEVICE", "NODES", "VARIABLES", "PEAK", "SENDS", "RECEIVES", "MEMORY"], rows);
+    for (device, total) in totals {
+        if let (Some(needed), Some(memory)) = (total.over(), total.memory) {
+            let (has, needed) = (Bytes(memory.total as usize), Bytes(needed as usize));
+            let why = format!("{device} has {has} of memory, less than its variables and values: {needed}");
+            text.push_str(&format!("\n{}", paint.tone(Tone::Bad, why)));
+        }
+    }
     text.push_str("\n\n");
     let nodes = plan.placements.iter().take(most).map(|placement| {
         vec![placement.node.clone(), placement.op.clone(), placement.device.to_string(), why(&placement.why)]
@@ -221,7 +233,7 @@ mod tests {
     use super::*;
     use meshtf_graph::plan::{PlanOptions, Signature, plan};
     use meshtf_graph::{Graph, read};
-    use meshtf_tensor::device::DeviceKind;
+    use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceKind, DeviceMemory};
 
     #[test]
     fn a_device_is_told_by_its_totals() {
@@ -236,8 +248,12 @@ mod tests {
         let device = |task: u32| Task::new("t", task).device(DeviceKind::Cpu, 0);
         let signature = Signature { fetches: vec!["y".into(), "z".into()], ..Signature::default() };
         let options = PlanOptions { default_device: device(0), soft_placement: false };
-        let plan = plan(&graph, &[device(0), device(1)], &signature, &options).unwrap();
-        let totals = totals(&plan, &graph);
+        let plan = plan(&graph, &[0, 1].map(|task| DeviceFacts::unknown(device(task))), &signature, &options).unwrap();
+        let facts = [0, 1].map(|task| {
+            let memory = Some(DeviceMemory { total: [119, 240][task as usize], free: 7 });
+            DeviceFacts { capacity: Capacity { memory, cores: None }, ..DeviceFacts::unknown(device(task)) }
+        });
+        let totals = totals(&plan, &graph, &facts);
         // 10 x 3 elements of 4 bytes are kept, and sent in each step.
         // The sent values are the variables' own.
         let here = Total {
@@ -246,17 +262,34 @@ mod tests {
             unknown_variables: 1,
             sends: 120,
             unknown_transfers: 1,
+            memory: facts[0].capacity.memory,
             ..Total::default()
         };
         assert_eq!(totals[&device(0)], here);
         // Each is received, and negated into a second value.
-        let there =
-            Total { nodes: 2, peak: 240, unknown_values: 2, receives: 120, unknown_transfers: 1, ..Total::default() };
+        let memory = facts[1].capacity.memory;
+        let there = Total {
+            nodes: 2,
+            peak: 240,
+            unknown_values: 2,
+            receives: 120,
+            unknown_transfers: 1,
+            memory,
+            ..Total::default()
+        };
         assert_eq!(totals[&device(1)], there);
         let text = as_text(Paint::OFF, &plan, &totals, 3);
-        for part in ["120 B and 1 unknown", "and 3 more (--nodes)", "120 B per step, and 1 transfer of unknown size"] {
+        for part in [
+            "120 B and 1 unknown",
+            "240 B",
+            "\n/job:t/task:0/device:CPU:0 has 119 B of memory, less than its variables and values: 120 B",
+            "and 3 more (--nodes)",
+            "120 B per step, and 1 transfer of unknown size",
+        ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
+        // 240 bytes are enough for 240.
+        assert_eq!(text.matches("less than").count(), 1, "{text}");
         assert!(!as_text(Paint::OFF, &plan, &totals, usize::MAX).contains("more"));
     }
 }

@@ -129,6 +129,9 @@ fn as_json(member: &Member, versions: &Versions, cluster: &Cluster) -> serde_jso
                 "name": device.name.to_string(),
                 "backend": device.backend,
                 "description": device.description,
+                "cores": device.capacity.cores,
+                "memory_bytes": device.capacity.memory.map(|memory| memory.total),
+                "free_bytes": device.capacity.memory.map(|memory| memory.free),
             })
         })
         .collect();

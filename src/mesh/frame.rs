@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod layout;
 
-use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::device::{Capacity, DeviceName, Task};
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 use meshtf_tensor::{DType, Data, Shape, Tensor};
@@ -221,6 +221,12 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
         HeaderRef { message: &envelope.message, tensors: envelope.tensors.iter().map(tensor_header).collect() };
     let mut head = postcard::to_extend(&header, vec![0; PREFIX_BYTES])
         .map_err(|error| MeshError::Encode { why: error.to_string() })?;
+    if let Message::Hello(hello) = &envelope.message
+        && let Some(capacities) = hello.capacities()
+    {
+        let encoded = postcard::to_extend(&capacities, head);
+        head = encoded.map_err(|error| MeshError::Encode { why: error.to_string() })?;
+    }
     let (header_bytes, payload_bytes) = (head.len() - PREFIX_BYTES, payload_bytes(envelope));
     let bytes = header_bytes.saturating_add(payload_bytes);
     let limit = MAX_MESSAGE_BYTES.min(u32::MAX as usize);
@@ -268,8 +274,13 @@ pub fn payload_bytes(envelope: &Envelope) -> usize {
 /// If it is not one, if a tensor cannot have such a shape or dtype, or if the tensors do not take exactly
 /// `payload_bytes`.
 pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failure> {
-    let header: Header = postcard::from_bytes(bytes)
+    let (mut header, rest) = postcard::take_from_bytes::<Header>(bytes)
         .map_err(|error| Failure::invalid(format!("the header of a message does not decode: {error}")))?;
+    if let Message::Hello(hello) = &mut header.message
+        && let Ok(capacities) = postcard::from_bytes::<Vec<Capacity>>(rest)
+    {
+        hello.set_capacities(&capacities);
+    }
     if header.tensors.len() > MAX_TENSORS {
         return Err(Failure::invalid(format!("a message of more than {MAX_TENSORS} tensors")));
     }

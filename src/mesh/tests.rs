@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory};
 use meshtf_tensor::ids::{RequestId, SessionId, StepId};
 use smallvec::SmallVec;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -189,12 +189,21 @@ async fn everybody_meets_everybody_through_one() {
         name: Task::new("w", 1).device(DeviceKind::Gpu, 0),
         backend: "wgpu".into(),
         description: "an adapter".into(),
+        capacity: Capacity { memory: Some(DeviceMemory { total: 8 << 30, free: 5 << 30 }), cores: Some(4) },
     };
     b.mesh.set_devices(vec![device.clone()]);
     let mut cluster = client.mesh.watch();
     let told =
         cluster.wait_for(|cluster| cluster.member(&Task::new("w", 1)).is_some_and(|m| m.devices == [device.clone()]));
     tokio::time::timeout(PATIENCE, told).await.expect("in time").unwrap();
+    // A free byte less, and a total that no device has, which counts as unknown.
+    for (total, free, known) in [(8 << 30, (5 << 30) - 1, true), (u64::MAX, 1, false)] {
+        let memory = Some(DeviceMemory { total, free });
+        b.mesh.change_devices(|device| device.capacity.memory = memory);
+        let wanted = memory.filter(|_| known);
+        let told = cluster.wait_for(|cluster| cluster.facts().iter().any(|facts| facts.capacity.memory == wanted));
+        tokio::time::timeout(PATIENCE, told).await.expect("in time").unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meshtf_tensor::device::{DeviceName, Task};
+use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceName, Task};
 use serde::{Deserialize, Serialize};
 
 use super::{Incarnation, Peer};
@@ -17,6 +17,23 @@ pub struct DeviceInfo {
     pub backend: String,
     /// A description for people: a processor or adapter name.
     pub description: String,
+    /// Its memory and processors. They follow the header of a Hello ([`Hello::capacities`]), where a node of an earlier release
+    /// does not look for them.
+    #[serde(skip)]
+    pub capacity: Capacity,
+}
+
+impl DeviceInfo {
+    /// The facts that the planner may know of it.
+    pub fn facts(&self) -> DeviceFacts {
+        DeviceFacts { name: self.name.clone(), backend: self.backend.clone(), capacity: self.capacity }
+    }
+
+    /// A device of which only the name is known.
+    #[cfg(test)]
+    pub fn named(name: DeviceName) -> Self {
+        DeviceInfo { name, backend: String::new(), description: String::new(), capacity: Capacity::default() }
+    }
 }
 
 /// A node that the sender is connected with.
@@ -56,6 +73,21 @@ pub struct Hello {
     pub peers: Vec<KnownPeer>,
     /// Nodes that its peers are connected with and it cannot reach.
     pub out_of_reach: Vec<Peer>,
+}
+
+impl Hello {
+    /// The capacities of its devices, in their order; `None` if none is known.
+    pub fn capacities(&self) -> Option<Vec<Capacity>> {
+        let capacities: Vec<Capacity> = self.devices.iter().map(|device| device.capacity).collect();
+        capacities.iter().any(|capacity| *capacity != Capacity::default()).then_some(capacities)
+    }
+
+    /// Takes the capacities that a peer sent after its Hello: one for each device, or none. Implausible numbers count as unknown.
+    pub fn set_capacities(&mut self, capacities: &[Capacity]) {
+        if capacities.len() == self.devices.len() {
+            self.devices.iter_mut().zip(capacities).for_each(|(device, capacity)| device.capacity = capacity.checked());
+        }
+    }
 }
 
 /// A node of the cluster: a task and the peer that holds it.
@@ -143,6 +175,11 @@ impl Cluster {
     /// Every device of every task, in the order of their names.
     pub fn devices(&self) -> Vec<DeviceName> {
         self.members.values().flat_map(|member| member.devices.iter().map(|device| device.name.clone())).collect()
+    }
+
+    /// The facts about every device of every task, in the order of their names.
+    pub fn facts(&self) -> Vec<DeviceFacts> {
+        self.members.values().flat_map(|member| member.devices.iter().map(DeviceInfo::facts)).collect()
     }
 
     /// How many tasks there are.

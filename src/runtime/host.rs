@@ -16,6 +16,7 @@ use meshtf_tensor::ids::StepId;
 
 use crate::events::Events;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
+use crate::runtime::capacity;
 use crate::runtime::inspect::Inspector;
 use crate::runtime::master::{Master, MasterLimits};
 use crate::runtime::requests::Requests;
@@ -205,7 +206,8 @@ impl Host {
 /// A task's device as it is advertised.
 fn info(task: &Task, offer: &Offer) -> DeviceInfo {
     let name = task.device(offer.kind, offer.index);
-    DeviceInfo { name, backend: offer.backend.to_owned(), description: offer.description.clone() }
+    let (backend, description) = (offer.backend.to_owned(), offer.description.clone());
+    DeviceInfo { name, backend, description, capacity: capacity::now(offer.kind) }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use meshtf_exec::{delivering, has_inline_work};
 use meshtf_graph::plan::{PieceOp, Plan, PlanOptions, Signature};
 use meshtf_graph::{Graph, NodeDef};
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::{DeviceKind, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{RequestId, SessionId};
 
@@ -495,9 +495,9 @@ impl State {
         let kind = if session.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
         let options = PlanOptions { default_device: task.device(kind, 0), soft_placement: session.soft_placement };
         let filters = &session.device_filters;
-        let mut devices = cluster.devices();
-        devices.retain(|device| {
-            filters.is_empty() || device.task == self.task || filters.iter().any(|filter| device.matches(filter))
+        let mut devices = cluster.facts();
+        devices.retain(|DeviceFacts { name, .. }| {
+            filters.is_empty() || name.task == self.task || filters.iter().any(|filter| name.matches(filter))
         });
         Ok(meshtf_graph::plan::plan(graph, &devices, signature, &options)?)
     }

@@ -17,7 +17,7 @@ use meshtf_engine::adapters::{BackendChoice, cpu};
 use meshtf_graph::op::{self, ArgDef, ArgType, AttrKind, OpDef};
 use meshtf_graph::plan::{PlanOptions, Signature, plan};
 use meshtf_graph::{Attr, Attrs, Graph, NodeDef};
-use meshtf_tensor::device::{DeviceKind, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::{DType, PartialShape, Tensor};
@@ -468,7 +468,8 @@ impl Bench {
             ..Signature::default()
         };
         let options = PlanOptions { default_device: name.clone(), soft_placement: false };
-        let plan = plan(graph, &[name], &signature, &options).map_err(|e| Failure::new(e.code(), e.to_string()))?;
+        let plan = plan(graph, &[DeviceFacts::unknown(name)], &signature, &options)
+            .map_err(|e| Failure::new(e.code(), e.to_string()))?;
         for piece in plan.pieces {
             let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let id = PieceId { session: SESSION, number };

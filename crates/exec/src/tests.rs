@@ -23,7 +23,7 @@ use cluster::*;
 use meshtf_engine::host::HostEngine;
 use meshtf_graph::plan::{PlanOptions, Signature, plan};
 use meshtf_graph::{Attr, Graph};
-use meshtf_tensor::device::{DeviceKind, DeviceName, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceName, Task};
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::{DType, PartialShape, Shape, Tensor};

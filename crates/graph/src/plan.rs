@@ -1,7 +1,7 @@
 //! The plan of a step on a cluster: the graph pruned to a signature, simplified, placed on devices, and split into one piece
 //! per device with a transfer wherever a value crosses.
 //!
-//! Pure and deterministic: the same graph, cluster and signature give the same plan, byte for byte.
+//! Pure and deterministic: the same graph, devices, facts about them and signature give the same plan, byte for byte.
 
 mod error;
 mod frame;
@@ -18,7 +18,7 @@ mod waits;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 pub use error::{PlanError, Use};
-use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::device::{DeviceFacts, DeviceName};
 use meshtf_tensor::{DType, PartialShape};
 pub use picture::{Arrow, NodeBox, Picture};
 pub use place::meant;
@@ -29,14 +29,16 @@ pub use totals::{Total, totals};
 use crate::op::Role;
 use crate::{Attrs, Graph, GraphError, Output, OutputType};
 
-/// Plans `signature` of `graph` on `devices`, whose order does not matter.
+/// Plans `signature` of `graph` on `devices`, whose order does not matter. Of two entries of one device the first counts.
+///
+/// Placement decides by the names of the devices; what else is known of them reaches it, and changes no placement.
 ///
 /// # Errors
 /// [`PlanError`]: a name that the graph does not have, a device that does not exist, nodes that must but cannot share a device,
 /// a placeholder that is needed and not fed, a node that no step can run, malformed loops.
 pub fn plan(
     graph: &Graph,
-    devices: &[DeviceName],
+    devices: &[DeviceFacts],
     signature: &Signature,
     options: &PlanOptions,
 ) -> Result<Plan, PlanError> {
@@ -57,7 +59,7 @@ pub fn plan_body(graph: &Graph, device: &DeviceName, signature: &Signature) -> R
     simplify::simplify(&mut pruned, signature.mode);
     let loops = frame::Loops::find(&pruned)?;
     let options = PlanOptions { default_device: device.clone(), soft_placement: true };
-    let placed = place::place(&pruned, std::slice::from_ref(device), &options)?;
+    let placed = place::place(&pruned, &[DeviceFacts::unknown(device.clone())], &options)?;
     refuse_unfed(&pruned, &placed)?;
     let plan = partition::partition(&pruned, placed, &loops, signature.mode)?;
     plan.pieces.into_iter().next().ok_or(PlanError::NothingAsked)
@@ -326,7 +328,7 @@ fn refuse_unfed(pruned: &prune::PrunedGraph, placed: &place::Placed) -> Result<(
                 op: node.op.name.to_owned(),
                 dtype: node.outputs[0].dtype,
                 shape: node.attrs.shape("shape").cloned().unwrap_or(PartialShape::UNKNOWN),
-                device: placed.devices[placed.of_item[item][0]].clone(),
+                device: placed.devices[placed.of_item[item][0]].name.clone(),
             });
         }
     }

@@ -1,12 +1,15 @@
-//! The names of tasks, of devices, and the partial device string of a node.
+//! The names of tasks, of devices, and the partial device string of a node; the facts about a device.
 //!
 //! The grammar is TensorFlow's: `/job:NAME/replica:N/task:N/device:KIND:N`; every part is optional in a request.
 //! `/cpu:0` and `/gpu:0` are older spellings of `/device:CPU:0` and `/device:GPU:0`; `*` leaves a part open. meshtf has
 //! no replicas: `/replica:0` is accepted and has no meaning.
 
+mod facts;
+
 use std::fmt;
 use std::str::FromStr;
 
+pub use facts::{Capacity, DeviceFacts, DeviceMemory, MAX_CORES, MAX_MEMORY_BYTES};
 use serde::{Deserialize, Serialize};
 
 /// A task of a job: `/job:worker/task:1`, short form `worker/1`. At most one live node serves it at a time.

@@ -1,8 +1,8 @@
 //! The host tensor, and the types that all of meshtf shares: names, ids, failures.
 //!
 //! - **Is**: [`Tensor`] (a dtype, a shape, row-major elements; strings too), its forms in JSON, npy and safetensors;
-//!   [`device`], the names of tasks and devices; [`failure`], the one error that crosses the mesh; [`memory`], the memory
-//!   budget of the process; [`json`], JSON with positions.
+//!   [`device`], the names of tasks and devices, and facts about them; [`failure`], the one error that crosses the mesh;
+//!   [`memory`], the memory budget of the process; [`json`], JSON with positions.
 //! - **Knows**: no other crate of the project. Every other crate knows this one, except `meshtf-loops`.
 //! - **Never** has a clock, a thread, a socket or a file.
 //!

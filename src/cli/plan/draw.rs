@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use meshtf_graph::plan::{PlanOptions, Signature, plan};
     use meshtf_graph::read;
-    use meshtf_tensor::device::{DeviceKind, Task};
+    use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 
     #[test]
     fn a_split_graph_has_a_box_for_each_device_and_its_transfer() {
@@ -92,7 +92,7 @@ mod tests {
         let device = |task: u32| Task::new("t", task).device(DeviceKind::Cpu, 0);
         let signature = Signature { feeds: vec!["x".into()], fetches: vec!["z".into()], ..Signature::default() };
         let options = PlanOptions { default_device: device(0), soft_placement: false };
-        let plan = plan(&graph, &[device(0), device(1)], &signature, &options).unwrap();
+        let plan = plan(&graph, &[0, 1].map(|task| DeviceFacts::unknown(device(task))), &signature, &options).unwrap();
         let drawn = dot(&plan, &graph);
         for line in [
             "label=\"/job:t/task:1/device:CPU:0\"",

@@ -1,11 +1,11 @@
 //! One frame of each kind, byte by byte, as docs/protocol.md defines them.
 
-use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory};
 
 use super::*;
 use crate::protocol::constants::Reference;
 use crate::protocol::inquiry::{Answer, VariableName};
-use crate::protocol::{Content, Reply, ToClient, ToMaster};
+use crate::protocol::{Content, DeviceInfo, Hello, Incarnation, Reply, ToClient, ToMaster};
 
 /// The fields of a prefix, in their order.
 #[rustfmt::skip]
@@ -95,6 +95,40 @@ fn every_kind_of_frame_has_its_bytes() {
 
     check(empty_frame(Kind::Ping).to_vec(), prefix(1, 0, 0), &[], &[]);
 
+    let memory = Some(DeviceMemory { total: 300, free: 2 });
+    let device = |index, memory| {
+        let (name, capacity) = (Task::new("t", 0).device(DeviceKind::Cpu, index), Capacity { memory, cores: Some(4) });
+        DeviceInfo { name, backend: "f".to_owned(), description: "d".to_owned(), capacity }
+    };
+    let hello = |devices| Hello {
+        version: 4,
+        mesh: "m".to_owned(),
+        task: Some(Task::new("t", 0)),
+        incarnation: Incarnation(1),
+        devices,
+        addresses: vec![],
+        since_unix_ms: 2,
+        claims_since_unix_ms: 3,
+        settled: true,
+        peers: vec![],
+        out_of_reach: vec![],
+    };
+    let say = |devices| Message::Hello(Box::new(hello(devices))).into();
+    #[rustfmt::skip]
+    let header = [
+        0, 4, 1, b'm', 1, 1, b't', 0, 1,    // to the link, variant 0: version, mesh, a task: job, index; incarnation
+        2, 1, b't', 0, 0, 0, 1, b'f', 1, b'd', // two devices: job, index, kind, index, backend, description
+        1, b't', 0, 0, 1, 1, b'f', 1, b'd',
+        0, 2, 3, 1, 0, 0,                   // addresses, since, claims since, settled, peers, out of reach
+        0,                                  // no tensors
+        2, 1, 0xac, 2, 2, 1, 4,             // two capacities: a memory: total, free; cores
+        0, 1, 4,                            // no memory; cores
+    ];
+    check(tests::whole(&say(vec![device(0, memory), device(1, None)])), prefix(0, header.len() as u8, 0), &header, &[]);
+    let unknown = |index| DeviceInfo { capacity: Capacity::default(), ..device(index, None) };
+    let bare = &header[..header.len() - 10];
+    check(tests::whole(&say(vec![unknown(0), unknown(1)])), prefix(0, bare.len() as u8, 0), bare, &[]);
+
     let refusal = |refusal| encode_value(Kind::Refused, &refusal).unwrap();
     let holder = Holder { peer: crate::protocol::Peer::new("p"), addresses: vec!["/x".to_owned()], since_unix_ms: 128 };
     let taken = Refusal::TaskTaken { task: Task::new("ps", 2), holder };
@@ -143,4 +177,43 @@ fn the_order_that_a_message_asks_for_stands_in_its_prefix() {
         0, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(prefix.encode(), bytes);
+}
+
+#[test]
+fn the_capacities_after_a_hello_may_be_missing_or_wrong() {
+    let task = Task::new("t", 0);
+    let of = |index, cores| {
+        let name = task.device(DeviceKind::Cpu, index);
+        let capacity = Capacity { memory: None, cores };
+        DeviceInfo { name, backend: String::new(), description: String::new(), capacity }
+    };
+    let hello = Hello {
+        version: crate::protocol::VERSION,
+        mesh: String::new(),
+        task: Some(task.clone()),
+        incarnation: Incarnation(1),
+        devices: vec![of(0, None), of(1, None)],
+        addresses: vec![],
+        since_unix_ms: 0,
+        claims_since_unix_ms: 0,
+        settled: false,
+        peers: vec![],
+        out_of_reach: vec![],
+    };
+    let (prefix, head) = encode_head(&Message::Hello(Box::new(hello)).into()).unwrap();
+    let bare = &head[PREFIX_BYTES..][..prefix.header_bytes];
+    let check = |after: &[u8], want: [Option<u32>; 2]| {
+        let Message::Hello(hello) = decode_header(&[bare, after].concat(), 0).unwrap().message else { panic!() };
+        assert_eq!(hello.devices.iter().map(|device| device.capacity.cores).collect::<Vec<_>>(), want, "{after:?}");
+    };
+    check(&[], [None, None]);
+    check(&[2, 0, 1, 4, 0, 1, 8], [Some(4), Some(8)]);
+    // A field that a later release adds behind them.
+    check(&[2, 0, 1, 4, 0, 1, 8, 77], [Some(4), Some(8)]);
+    // One for each device, or they cannot be assigned; and numbers that no device has.
+    check(&[1, 0, 1, 4], [None, None]);
+    check(&[3, 0, 1, 4, 0, 1, 8, 0, 0], [None, None]);
+    check(&[2, 0, 1, 0, 0, 1, 8], [None, Some(8)]);
+    check(&[2, 0, 1], [None, None]);
+    check(&[0xff, 0xff, 0xff, 0xff, 0xff], [None, None]);
 }

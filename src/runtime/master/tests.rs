@@ -92,7 +92,7 @@ fn cluster(incarnations: &[u64]) -> Arc<Cluster> {
     let member = |(&incarnation, index): (&u64, u32)| {
         let task = Task::new("t", index);
         let name: DeviceName = task.device(DeviceKind::Cpu, 0);
-        let device = DeviceInfo { name, backend: String::new(), description: String::new() };
+        let device = DeviceInfo::named(name);
         let peer = peer(&format!("t{index}.{incarnation}"));
         let incarnation = Incarnation(incarnation);
         Member { devices: vec![device], ..Member::bare(task, peer, incarnation) }

@@ -62,7 +62,7 @@ impl State {
 }
 
 fn of_device(device: &Device, load: &Load, info: DeviceInfo) -> DeviceStatus {
-    let DeviceInfo { name, backend, description } = info;
+    let DeviceInfo { name, backend, description, .. } = info;
     let of_process = || MemoryStatus {
         used: memory::in_use() as u64,
         free: memory::limit().map(|limit| limit.saturating_sub(memory::in_use()) as u64),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use meshtf_engine::host::HostEngine;
 use meshtf_graph::plan::{PlanOptions, Signature, plan};
 use meshtf_graph::{Graph, read};
-use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceKind};
 use meshtf_tensor::ids::Incarnation;
 
 use super::*;
@@ -74,13 +74,14 @@ fn bench() -> Bench {
     let worker = Worker::new(task.clone(), network.clone(), resources.clone());
     let name = task.device(DeviceKind::Cpu, 0);
     let device = Device::open(name.clone(), Box::new(HostEngine), resources, worker.sink()).unwrap();
-    let info = DeviceInfo { name: name.clone(), backend: "host".into(), description: String::new() };
+    let capacity = Capacity::default();
+    let info = DeviceInfo { name: name.clone(), backend: "host".into(), description: String::new(), capacity };
     worker.add_device(info, device);
     let text = r#"{ "version": 1, "nodes": { "x": 2, "y": { "op": "Neg", "inputs": ["x"] } } }"#;
     let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
     let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };
     let options = PlanOptions { default_device: name.clone(), soft_placement: false };
-    let piece = plan(&graph, &[name], &signature, &options).unwrap().pieces.remove(0);
+    let piece = plan(&graph, &[DeviceFacts::unknown(name)], &signature, &options).unwrap().pieces.remove(0);
     Bench { worker, network, sent, piece }
 }
 

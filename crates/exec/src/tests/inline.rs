@@ -98,7 +98,7 @@ fn planned(graph: &Graph, feeds: &[&str], fetch: &str) -> Piece {
     let (feeds, fetches) = (feeds.iter().map(|&feed| feed.to_owned()).collect(), vec![fetch.to_owned()]);
     let signature = Signature { feeds, fetches, ..Signature::default() };
     let options = PlanOptions { default_device: device.clone(), soft_placement: false };
-    plan(graph, &[device], &signature, &options).unwrap().pieces.remove(0)
+    plan(graph, &[DeviceFacts::unknown(device)], &signature, &options).unwrap().pieces.remove(0)
 }
 
 impl Fixture {

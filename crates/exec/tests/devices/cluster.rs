@@ -11,7 +11,7 @@ use meshtf_exec::{Beside, Device, Pushed, Resources, Sink};
 use meshtf_graph::plan::{Mode, PlanOptions, Signature, plan};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_graph::{Attr, Graph, NodeDef};
-use meshtf_tensor::device::{DeviceKind, DeviceName, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceName, Task};
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
@@ -184,6 +184,11 @@ impl Cluster {
         }
     }
 
+    /// The devices, of which nothing else is known.
+    pub fn facts(&self) -> Vec<DeviceFacts> {
+        self.names.iter().cloned().map(DeviceFacts::unknown).collect()
+    }
+
     pub fn device(&self, name: &DeviceName) -> &Device {
         &self.hub.devices.get().unwrap()[name]
     }
@@ -203,7 +208,8 @@ impl Cluster {
             ..Signature::default()
         };
         let options = PlanOptions { default_device: self.names[self.default].clone(), soft_placement: self.soft };
-        let plan = plan(graph, &self.names, &signature, &options).map_err(|e| Failure::new(e.code(), e.to_string()))?;
+        let plan =
+            plan(graph, &self.facts(), &signature, &options).map_err(|e| Failure::new(e.code(), e.to_string()))?;
         self.transfer = plan.transfers.iter().position(|t| t.to == self.names[0]).unwrap_or(0) as u32;
         let first = self.steps + 1;
         self.steps += count;
@@ -291,7 +297,7 @@ impl Cluster {
             ..Signature::default()
         };
         let options = PlanOptions { default_device: self.names[0].clone(), soft_placement: false };
-        let plan = plan(graph, &self.names, &signature, &options).unwrap();
+        let plan = plan(graph, &self.facts(), &signature, &options).unwrap();
         self.pieces += 1;
         self.steps += 1;
         let id = PieceId { session: self.session, number: self.pieces };

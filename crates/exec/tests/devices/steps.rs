@@ -198,7 +198,7 @@ fn a_piece_with_an_op_that_nothing_here_computes_is_refused() {
         PlanOptions { default_device: Task::new("local", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
     let signature = Signature { feeds: vec!["x".into()], fetches: vec!["y".into()], ..Signature::default() };
     let cluster = Cluster::new(1);
-    let plan = plan(&graph, &cluster.names, &signature, &options).unwrap();
+    let plan = plan(&graph, &cluster.facts(), &signature, &options).unwrap();
     let id = PieceId { session: cluster.session, number: 1 };
     let check = |change: &dyn Fn(&mut meshtf_graph::plan::Piece), code: Code| {
         let mut piece = plan.pieces[0].clone();

@@ -366,7 +366,7 @@ impl Builder<'_> {
 
         let sender = self.pieces.get_mut(&from).expect("each device of an item takes part");
         let own = sender.own[&item];
-        let send = PieceOp::Send { transfer, to: devices[to].clone() };
+        let send = PieceOp::Send { transfer, to: devices[to].name.clone() };
         let mut send = node("Send", send, sender.frame_of[&frame]);
         match crossing.port {
             Some(port) => (send.inputs, send.input_refs) = (vec![(own, port)], vec![false]),
@@ -378,12 +378,12 @@ impl Builder<'_> {
         sender.push(send);
 
         let receiver = self.pieces.get_mut(&to).expect("each device that a value crosses to takes part");
-        let recv = PieceOp::Recv { transfer, from: devices[from].clone() };
+        let recv = PieceOp::Recv { transfer, from: devices[from].name.clone() };
         let mut recv = node("Recv", recv, receiver.frame_of[&frame]);
         recv.outputs.extend(ty);
         let recv = receiver.push(recv);
 
-        let (from, to) = (devices[from].clone(), devices[to].clone());
+        let (from, to) = (devices[from].name.clone(), devices[to].name.clone());
         self.transfers.push(Transfer { tensor, dtype: ty.map(|ty| ty.dtype), from, to, bytes });
         recv
     }
@@ -402,7 +402,14 @@ impl Builder<'_> {
                     condition.and_then(|item| piece.source(item, 0)).map(|(node, _)| node);
             }
             let Building { nodes, frames, feeds, fetches, .. } = piece;
-            pieces.push(Piece { device: self.placed.devices[device].clone(), nodes, frames, feeds, fetches, mode });
+            pieces.push(Piece {
+                device: self.placed.devices[device].name.clone(),
+                nodes,
+                frames,
+                feeds,
+                fetches,
+                mode,
+            });
         }
         (pieces, self.transfers)
     }

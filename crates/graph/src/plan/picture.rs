@@ -169,7 +169,7 @@ mod tests {
     use super::super::{PlanOptions, Signature, plan};
     use super::*;
     use crate::{Graph, read};
-    use meshtf_tensor::device::{DeviceKind, Task};
+    use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 
     fn picture(nodes: &str, feed: &str, fetch: &str) -> Picture {
         let text = format!(r#"{{"version": 1, "nodes": {{{nodes}}}}}"#);
@@ -177,7 +177,8 @@ mod tests {
         let device = |task: u32| Task::new("t", task).device(DeviceKind::Cpu, 0);
         let signature = Signature { feeds: vec![feed.into()], fetches: vec![fetch.into()], ..Signature::default() };
         let options = PlanOptions { default_device: device(0), soft_placement: false };
-        plan(&graph, &[device(0), device(1)], &signature, &options).unwrap().picture()
+        let devices = [0, 1].map(|task| DeviceFacts::unknown(device(task)));
+        plan(&graph, &devices, &signature, &options).unwrap().picture()
     }
 
     const X: &str =

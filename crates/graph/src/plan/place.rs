@@ -4,11 +4,12 @@
 //! thus on the same device for every step of a session. A group's device satisfies the requests of all its members.
 //!
 //! Of several devices that satisfy a request, the first of these is chosen: the default device, a device of the default
-//! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even if it has a GPU.
+//! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even if it has a GPU. The choice depends
+//! on names alone; the other facts about the devices are here for a choice by cost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use meshtf_tensor::device::{DeviceName, DeviceSpec, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceSpec, Task};
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, Shape, Tensor};
 
@@ -25,7 +26,7 @@ const MAX_COPIED_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Placed {
     /// Every device of the cluster, sorted by name, without duplicates.
-    pub devices: Vec<DeviceName>,
+    pub devices: Vec<DeviceFacts>,
     /// The devices that each item runs on, as indices into `devices`, ascending: one, except for an Enter, a NextIteration or a
     /// small constant that is used on several.
     pub of_item: Vec<Vec<usize>>,
@@ -37,8 +38,10 @@ pub(super) struct Placed {
 ///
 /// # Errors
 /// NoDevices, NoSuchDevice, Apart, NoSuchColocation: for groups that have a node which runs.
-pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceName], options: &PlanOptions) -> Result<Placed, PlanError> {
-    let devices: Vec<DeviceName> = devices.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceFacts], options: &PlanOptions) -> Result<Placed, PlanError> {
+    let mut devices = devices.to_vec();
+    devices.sort_by(|a, b| a.name.cmp(&b.name));
+    devices.dedup_by(|later, first| later.name == first.name);
     if devices.is_empty() {
         return Err(PlanError::NoDevices);
     }
@@ -68,7 +71,7 @@ pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceName], options: &Plan
         let node = pruned.graph.node(id);
         placements.extend(homes.iter().map(|home| {
             let (node, op) = (node.name.clone(), node.op.name.to_owned());
-            (id, Placement { node, op, device: devices[home.device].clone(), why: home.why.clone() })
+            (id, Placement { node, op, device: devices[home.device].name.clone(), why: home.why.clone() })
         }));
     }
     placements.sort_by_key(|&(id, _)| id);
@@ -178,7 +181,7 @@ fn is_small(node: &Node) -> bool {
 struct Placer<'a> {
     pruned: &'a PrunedGraph<'a>,
     groups: Groups,
-    devices: &'a [DeviceName],
+    devices: &'a [DeviceFacts],
     options: &'a PlanOptions,
     /// The choice made for each request.
     chosen: HashMap<DeviceSpec, Option<Choice>>,
@@ -213,9 +216,9 @@ impl Placer<'_> {
             return Err(self.no_such_device(id, &own, &whole));
         };
         let why = if self.groups.is_single(id) || !own.is_open() {
-            let has_own = self.devices[device].matches(&own);
+            let has_own = self.devices[device].name.matches(&own);
             // A node that takes a handle follows it, even to another task.
-            let is_moved = self.options.soft_placement && self.devices[device].matches(&own.task_only());
+            let is_moved = self.options.soft_placement && self.devices[device].name.matches(&own.task_only());
             let follows = !is_soft && !has_own && !is_moved;
             match (own.is_open(), is_soft || !has_own) {
                 (true, _) => Why::Default,
@@ -249,7 +252,8 @@ impl Placer<'_> {
 
     fn first_match(&self, spec: &DeviceSpec) -> Option<usize> {
         let default = &self.options.default_device;
-        let matching = self.devices.iter().enumerate().filter(|(_, device)| device.matches(spec));
+        let names = self.devices.iter().map(|device| &device.name).enumerate();
+        let matching = names.filter(|(_, device)| device.matches(spec));
         matching
             .min_by_key(|&(place, device)| {
                 (device != default, device.task != default.task, device.kind != default.kind, place)
@@ -283,16 +287,16 @@ impl Placer<'_> {
             hint,
             is_task_down,
             requested,
-            devices: self.devices.to_vec(),
+            devices: self.devices.iter().map(|device| device.name.clone()).collect(),
         }
     }
 }
 
 /// The remedy for a request that no device satisfies; and whether the request names a task that is down, rather than a device
 /// that its task lacks or a misspelt name.
-fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
+fn hint(requested: &DeviceSpec, devices: &[DeviceFacts]) -> (String, bool) {
     let place = requested.task_only();
-    if devices.iter().any(|device| device.matches(&place)) {
+    if devices.iter().any(|device| device.name.matches(&place)) {
         let what = match (requested.kind, requested.index) {
             (Some(kind), Some(index)) => format!("{}:{index}", kind.name()),
             (Some(kind), None) => kind.name().to_owned(),
@@ -301,7 +305,7 @@ fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
         let has = if place.is_open() { "No task has".to_owned() } else { format!("{place} has no") };
         return (format!("{has} {what}; with soft placement the operation runs on a CPU instead."), false);
     }
-    let tasks: BTreeSet<&Task> = devices.iter().map(|device| &device.task).collect();
+    let tasks: BTreeSet<&Task> = devices.iter().map(|device| &device.name.task).collect();
     let meant = meant(&place, tasks.iter().copied());
     if meant.is_empty() {
         let tasks: Vec<String> = tasks.iter().map(|task| task.short()).collect();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meshtf_tensor::Tensor;
+use meshtf_tensor::device::{Capacity, DeviceMemory};
 use meshtf_tensor::failure::{Code, Failure};
 
 use super::*;
@@ -50,17 +51,17 @@ fn attr(key: &str, value: &str) -> Attr {
     }
 }
 
-fn devices(names: &[&str]) -> Vec<DeviceName> {
-    names.iter().map(|name| name.parse().expect("a device name")).collect()
+fn devices(names: &[&str]) -> Vec<DeviceFacts> {
+    names.iter().map(|name| DeviceFacts::unknown(name.parse().expect("a device name"))).collect()
 }
 
 /// Two tasks with one CPU each, the cluster of most of these tests.
-fn two_tasks() -> Vec<DeviceName> {
+fn two_tasks() -> Vec<DeviceFacts> {
     devices(&["/job:local/task:0/device:CPU:0", "/job:local/task:1/device:CPU:0"])
 }
 
-fn options(devices: &[DeviceName]) -> PlanOptions {
-    PlanOptions { default_device: devices[0].clone(), soft_placement: false }
+fn options(devices: &[DeviceFacts]) -> PlanOptions {
+    PlanOptions { default_device: devices[0].name.clone(), soft_placement: false }
 }
 
 fn signature(feeds: &[&str], fetches: &[&str], targets: &[&str]) -> Signature {
@@ -69,10 +70,10 @@ fn signature(feeds: &[&str], fetches: &[&str], targets: &[&str]) -> Signature {
 }
 
 /// Plans, and checks the plan against every invariant.
-fn checked(graph: &Graph, devices: &[DeviceName], signature: &Signature, options: &PlanOptions) -> Plan {
+fn checked(graph: &Graph, devices: &[DeviceFacts], signature: &Signature, options: &PlanOptions) -> Plan {
     let made = plan(graph, devices, signature, options).unwrap_or_else(|error| panic!("{error}"));
     check_invariants(graph, signature, &made);
-    let reversed: Vec<DeviceName> = devices.iter().rev().cloned().collect();
+    let reversed: Vec<DeviceFacts> = devices.iter().rev().cloned().collect();
     let again = plan(graph, &reversed, signature, options).expect("it planned before");
     assert_eq!(postcard::to_stdvec(&made).unwrap(), postcard::to_stdvec(&again).unwrap(), "not the same bytes");
     made

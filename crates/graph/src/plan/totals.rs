@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use meshtf_tensor::DType;
-use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::device::{DeviceFacts, DeviceMemory, DeviceName};
 
 use super::{Piece, PieceOp, Plan};
 use crate::op::{Role, lookup};
@@ -28,10 +28,20 @@ pub struct Total {
     pub receives: u64,
     /// The number of transfers whose size is not known.
     pub unknown_transfers: u64,
+    /// The memory that it has, in bytes.
+    pub memory: Option<DeviceMemory>,
 }
 
-/// The load of each device by a plan of this graph. Unknown sizes count as 0 bytes.
-pub fn totals(plan: &Plan, graph: &Graph) -> BTreeMap<DeviceName, Total> {
+impl Total {
+    /// The bytes of variables and values of known size, if they exceed the memory of the device.
+    pub fn over(&self) -> Option<u64> {
+        let needed = self.variables.saturating_add(self.peak);
+        self.memory.is_some_and(|memory| needed > memory.total).then_some(needed)
+    }
+}
+
+/// The load of each device by a plan of this graph, with the memory that `facts` name. Unknown sizes count as 0 bytes.
+pub fn totals(plan: &Plan, graph: &Graph, facts: &[DeviceFacts]) -> BTreeMap<DeviceName, Total> {
     let mut totals: BTreeMap<DeviceName, Total> = BTreeMap::new();
     for piece in &plan.pieces {
         let total = totals.entry(piece.device.clone()).or_default();
@@ -54,6 +64,11 @@ pub fn totals(plan: &Plan, graph: &Graph) -> BTreeMap<DeviceName, Total> {
         (from.sends, from.unknown_transfers) = (from.sends.saturating_add(bytes), from.unknown_transfers + unknown);
         let to = totals.entry(transfer.to.clone()).or_default();
         (to.receives, to.unknown_transfers) = (to.receives.saturating_add(bytes), to.unknown_transfers + unknown);
+    }
+    for DeviceFacts { name, capacity, .. } in facts {
+        if let Some(total) = totals.get_mut(name) {
+            total.memory = capacity.memory;
+        }
     }
     totals
 }
@@ -166,8 +181,8 @@ mod tests {
         let of = |feed: &str, fetch: &str| {
             let signature = Signature { feeds: vec![feed.into()], fetches: vec![fetch.into()], ..Signature::default() };
             let options = PlanOptions { default_device: device.clone(), soft_placement: false };
-            let plan = plan(&graph, std::slice::from_ref(&device), &signature, &options).unwrap();
-            let total = totals(&plan, &graph).remove(&device).unwrap();
+            let plan = plan(&graph, &[DeviceFacts::unknown(device.clone())], &signature, &options).unwrap();
+            let total = totals(&plan, &graph, &[]).remove(&device).unwrap();
             (total.peak, total.unknown_values)
         };
         // x, and two of the chain while one is computed of the other.

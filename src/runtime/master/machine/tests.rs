@@ -25,7 +25,7 @@ fn cluster() -> Cluster {
     Cluster::new((0..2).map(|index| {
         let task = Task::new("t", index);
         let name: DeviceName = task.device(DeviceKind::Cpu, 0);
-        let device = DeviceInfo { name, backend: String::new(), description: String::new() };
+        let device = DeviceInfo::named(name);
         Member { devices: vec![device], ..Member::bare(task, worker(index), Incarnation(index.into())) }
     }))
 }
@@ -68,7 +68,7 @@ impl Script {
         assert!(self.sent().is_empty(), "a plan is not there before it is made");
         let options =
             PlanOptions { default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
-        let plan = plan(of.graph(), &cluster.devices(), &of.signature, &options).map_err(Failure::from);
+        let plan = plan(of.graph(), &cluster.facts(), &of.signature, &options).map_err(Failure::from);
         let registers = self.on(SessionEvent::Planned { request, of, plan, cluster: &cluster }, now);
         assert_eq!(registers.len(), 2, "{registers:?}");
         let mut all = Vec::new();

@@ -3,6 +3,39 @@
 use super::*;
 
 #[test]
+fn facts_about_devices_move_no_node() {
+    let unknown = devices(&[
+        "/job:local/task:0/device:CPU:0",
+        "/job:local/task:0/device:GPU:0",
+        "/job:local/task:1/device:CPU:0",
+    ]);
+    let graph = graph(
+        "a = 1
+        b = Neg a @/gpu:0
+        c = Neg b @/job:local/task:1
+        d = Add c a",
+    );
+    let signature = signature(&[], &["d"], &[]);
+    let options = options(&unknown);
+    let plain = checked(&graph, &unknown, &signature, &options);
+    // The default device has next to nothing, the others ever more of everything.
+    let known: Vec<DeviceFacts> = unknown
+        .iter()
+        .zip(0u32..)
+        .map(|(device, place)| {
+            let total = 1 << (10 * place + 10);
+            let memory = Some(DeviceMemory { total, free: total / 2 });
+            let capacity = Capacity { memory, cores: Some(1 << (4 * place)) };
+            DeviceFacts { backend: format!("backend {place}"), capacity, ..device.clone() }
+        })
+        .collect();
+    assert_eq!(checked(&graph, &known, &signature, &options), plain);
+    // Of two entries of a device the first counts, whatever the second says.
+    let twice: Vec<DeviceFacts> = known.iter().chain(&unknown).cloned().collect();
+    assert_eq!(checked(&graph, &twice, &signature, &options), plain);
+}
+
+#[test]
 fn devices_answer_requests_in_a_fixed_order() {
     let devices = devices(&[
         "/job:local/task:0/device:CPU:0",
@@ -16,7 +49,7 @@ fn devices_answer_requests_in_a_fixed_order() {
     let check = |request: &str, want: Result<&str, Code>| {
         let graph = graph(&format!("a = NoOp @{request}"));
         for soft_placement in [false, true] {
-            let options = PlanOptions { default_device: devices[1].clone(), soft_placement };
+            let options = PlanOptions { default_device: devices[1].name.clone(), soft_placement };
             let got = plan(&graph, &devices, &signature(&[], &[], &["a"]), &options);
             let got = got.map(|plan| plan.placements[0].device.to_string()).map_err(|error| error.code());
             match want {
@@ -58,7 +91,7 @@ fn what_requests_no_kind_goes_where_the_default_is_of() {
     let text = "a = NoOp\n b = NoOp @/job:ps\n c = NoOp @/task:1\n d = NoOp @/cpu:0\n e = NoOp @/job:ps/cpu:0\n
         v = VariableV2 dtype=int32 shape=2 @/cpu:0\n read = Identity v _class=v";
     let check = |default: usize, want: [&str; 6]| {
-        let options = PlanOptions { default_device: devices[default].clone(), soft_placement: false };
+        let options = PlanOptions { default_device: devices[default].name.clone(), soft_placement: false };
         let signature = signature(&[], &["read"], &["a", "b", "c", "d", "e"]);
         let plan = plan(&graph(text), &devices, &signature, &options).unwrap();
         let of =

@@ -52,11 +52,12 @@ fn check_case(case: &Path, faults: &mut Vec<String>) {
 }
 
 /// A CPU for each task of the case's cluster.
-fn cluster(cluster: &Value) -> Vec<DeviceName> {
-    let Some(jobs) = cluster.as_object() else { return vec![Task::new("localhost", 0).device(DeviceKind::Cpu, 0)] };
+fn cluster(cluster: &Value) -> Vec<DeviceFacts> {
+    let cpu = |task: Task| DeviceFacts::unknown(task.device(DeviceKind::Cpu, 0));
+    let Some(jobs) = cluster.as_object() else { return vec![cpu(Task::new("localhost", 0))] };
     let tasks = jobs.iter().flat_map(|(job, addresses)| {
         let count = addresses.as_array().map_or(0, Vec::len) as u32;
-        (0..count).map(|index| Task::new(job.clone(), index).device(DeviceKind::Cpu, 0))
+        (0..count).map(move |index| cpu(Task::new(job.clone(), index)))
     });
     tasks.collect()
 }

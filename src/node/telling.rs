@@ -1,0 +1,40 @@
+//! Tells the peers of a node how much memory its devices have free.
+
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::mesh::Mesh;
+use crate::runtime::capacity;
+
+/// How often the free memory is compared with what the peers know.
+const LOOKS_EVERY: Duration = Duration::from_secs(5);
+
+/// Tells peers of changes for as long as it exists.
+pub(super) struct Telling(AbortHandle);
+
+impl Telling {
+    pub fn start(mesh: Mesh) -> Telling {
+        let task = tokio::spawn(async move {
+            let mut looks = interval(LOOKS_EVERY);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                looks.tick().await;
+                mesh.change_devices(|device| {
+                    let now = capacity::now(device.name.kind);
+                    if capacity::is_news(device.capacity, now) {
+                        device.capacity = now;
+                    }
+                });
+            }
+        });
+        Telling(task.abort_handle())
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,59 @@
+//! The memory and the processors of this process's devices, as they are now.
+
+use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory};
+use meshtf_tensor::memory;
+
+/// The capacity of a device of this process. The memory of a CPU is the process's budget, and unknown if there is none: the
+/// machine's memory is shared with other programs. Of a GPU the drivers report nothing that is comparable.
+pub(crate) fn now(kind: DeviceKind) -> Capacity {
+    match kind {
+        DeviceKind::Cpu => Capacity { memory: memory::limit().map(budget), cores: cores() },
+        DeviceKind::Gpu => Capacity::default(),
+    }
+}
+
+/// Whether the free memory has changed enough that peers should know: by an eighth of the total.
+pub(crate) fn is_news(told: Capacity, now: Capacity) -> bool {
+    match (told.memory, now.memory) {
+        (Some(told), Some(now)) => told.total != now.total || told.free.abs_diff(now.free) > now.total / 8,
+        (told, now) => told.is_some() != now.is_some(),
+    }
+}
+
+fn budget(limit: usize) -> DeviceMemory {
+    DeviceMemory { total: limit as u64, free: limit.saturating_sub(memory::in_use()) as u64 }
+}
+
+/// Kernels of a CPU device spread their work over as many threads as the process may use.
+fn cores() -> Option<u32> {
+    u32::try_from(std::thread::available_parallelism().ok()?.get()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_cpu_is_the_budget() {
+        let known = memory::with_limit(64 << 30, || now(DeviceKind::Cpu));
+        let memory = known.memory.expect("there is a budget");
+        assert_eq!(memory.total, 64 << 30);
+        assert!(memory.free <= memory.total && memory.free > 32 << 30, "{memory:?}");
+        assert!(known.cores.is_some_and(|cores| cores > 0));
+        assert_eq!(known, known.checked());
+        assert_eq!(now(DeviceKind::Gpu), Capacity::default());
+    }
+
+    #[test]
+    fn small_changes_of_free_memory_are_no_news() {
+        let of = |total, free| Capacity { memory: Some(DeviceMemory { total, free }), cores: Some(2) };
+        let check = |told, now, news: bool| assert_eq!(is_news(told, now), news, "{told:?} {now:?}");
+        check(of(800, 500), of(800, 400), false);
+        check(of(800, 500), of(800, 399), true);
+        check(of(800, 500), of(800, 601), true);
+        check(of(800, 500), of(900, 500), true);
+        check(Capacity::default(), of(800, 500), true);
+        check(of(800, 500), Capacity::default(), true);
+        check(Capacity::default(), Capacity::default(), false);
+    }
+}
