@@ -33,6 +33,9 @@ pub const VERSION: u16 = 4;
 /// Most bytes one message with all its tensors may have. A tensor has at most 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
 
+/// Most tensors of a run that has feeds for each of its steps, of all steps together: as many as one message may have.
+pub const MAX_STEP_FEEDS: usize = 1 << 16;
+
 /// A participant of a mesh, node or client: the text form of its libp2p PeerId.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
@@ -261,8 +264,9 @@ pub enum Request {
     /// The same for a separate graph, which is sent with the request: the session's graph does not have its nodes. It shares
     /// variables and queues with the session's other plans, by name. The tensors are its large constants.
     PrepareAlone { session: SessionId, nodes: Vec<NodeDef>, signature: Signature, constants: Constants },
-    /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step. Fetches are
-    /// sent for the last step, and for every `every`-th (0: only the last). A `watched` run reports its progress.
+    /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step, or those of
+    /// the first step, of the second, and so on, [`MAX_STEP_FEEDS`] at most. Their number says which. Fetches are sent for the
+    /// last step, and for every `every`-th (0: only the last). A `watched` run reports its progress.
     Run { session: SessionId, plan: u32, steps: u64, every: u64, watched: bool },
     /// Feeds a partial `Run` under way: `feeds` are indices into the signature's feeds, and the tensors their values, in that
     /// order. Refused if a fetch among `wanted` needs a feed that the run has not received by then.

@@ -9,6 +9,8 @@ mod init;
 pub(crate) mod inquire;
 mod partial;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +23,13 @@ use meshtf_graph::plan::{Plan, Signature, Summary};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_graph::{Graph, NodeDef};
 use meshtf_tensor::Tensor;
-use meshtf_tensor::failure::{Code, Failure, Reason, Result};
+use meshtf_tensor::failure::{Code, Failure, Reason, Result, counted};
 use meshtf_tensor::ids::{RequestId, SessionId};
 use meshtf_tensor::lock::lock;
 pub(crate) use partial::PartialRun;
 pub use run::{Run, RunOutput};
 
-use crate::protocol::{Peer, Reply, Request, SessionOptions};
+use crate::protocol::{MAX_STEP_FEEDS, Peer, Reply, Request, SessionOptions};
 use crate::runtime::requests::{Requests, StepEvent};
 
 /// A session on a master. Steps are cheap: the plan of a (feeds, fetches, targets) signature is made once.
@@ -127,6 +129,34 @@ impl Session {
         self.run_many(signature, feeds, Steps::ONE, false, |_| {}).await
     }
 
+    /// Runs a step for each set of `feeds`: the values of a set are in the order of the signature's feeds.
+    async fn run_fed_steps(
+        &self,
+        signature: Signature,
+        feeds: Vec<Vec<Tensor>>,
+        every: u64,
+        watched: bool,
+        on_event: impl FnMut(StepEvent) + Send,
+    ) -> Result<RunOutput> {
+        let each = signature.feeds.len();
+        if feeds.is_empty() {
+            return Err(Failure::invalid("a run with feeds for each step needs those of one step at least"));
+        }
+        if let Some((set, step)) = feeds.iter().zip(1u64..).find(|(set, _)| set.len() != each) {
+            let why = format!("step {step} has {}, and the run {each}", counted(set.len(), "feed"));
+            return Err(Failure::invalid(why));
+        }
+        let values = each.saturating_mul(feeds.len());
+        if values > MAX_STEP_FEEDS {
+            let why =
+                format!("{values} feeds for the steps of one run, more than {MAX_STEP_FEEDS}; run fewer at a time");
+            return Err(Failure::invalid(why));
+        }
+        let steps = Steps { count: feeds.len() as u64, every };
+        self.run_many(signature, feeds.into_iter().flatten().collect(), steps, watched, on_event).await
+    }
+
+    /// Runs `steps` steps. `feeds` are those of every step, or of the first step, of the second, and so on.
     async fn run_many(
         &self,
         signature: Signature,
@@ -136,6 +166,7 @@ impl Session {
         mut on_event: impl FnMut(StepEvent) + Send,
     ) -> Result<RunOutput> {
         let count = signature.fetches.len();
+        let sent = feeds.len();
         let (mut feeds, mut again) = (feeds, 0);
         let (mut values, summary) = loop {
             let plan = self.planned(&signature).await?;
@@ -144,9 +175,7 @@ impl Session {
                 // The master has dropped it for plans that are used more, or a task of it was restarted; no step has begun. The
                 // next plan omits that task, or the failure names the missing part.
                 (Err(failure), back)
-                    if failure.reason == Some(Reason::PlanGone)
-                        && back.len() == signature.feeds.len()
-                        && again < MAX_PREPARED_AGAIN =>
+                    if failure.reason == Some(Reason::PlanGone) && back.len() == sent && again < MAX_PREPARED_AGAIN =>
                 {
                     again += 1;
                     feeds = back;

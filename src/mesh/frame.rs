@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::error::{Holder, MeshError};
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::{
-    Constants, Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request, ToClient, ToHost, ToMaster, ToWorker,
+    Constants, Envelope, MAX_MESSAGE_BYTES, MAX_STEP_FEEDS, Message, Reply, Request, ToClient, ToHost, ToMaster,
+    ToWorker,
 };
 
 /// Bytes of a prefix: kind, header length, payload length, number, after, behind, frames and bulk taken.
@@ -26,7 +27,7 @@ pub const MAX_SMALL_BYTES: usize = 64 << 10;
 /// Most bytes of a frame on the control stream: a Hello that names many peers is more than a small message.
 pub const MAX_CONTROL_FRAME_BYTES: usize = 1 << 20;
 /// Most tensors in one message.
-pub const MAX_TENSORS: usize = 1 << 16;
+pub const MAX_TENSORS: usize = MAX_STEP_FEEDS;
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

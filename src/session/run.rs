@@ -8,7 +8,7 @@ use std::sync::Arc;
 use meshtf_graph::plan::{Mode, Signature, Summary};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_tensor::Tensor;
-use meshtf_tensor::failure::Result;
+use meshtf_tensor::failure::{Failure, Result, counted};
 
 use super::{Session, Steps};
 use crate::runtime::requests::StepEvent;
@@ -49,11 +49,19 @@ use crate::runtime::requests::StepEvent;
 pub struct Run<'s> {
     session: &'s Session,
     signature: Signature,
-    feeds: Vec<Tensor>,
+    feeds: Vec<Feed>,
     steps: Steps,
     on_event: Option<Box<dyn FnMut(StepEvent) + Send + 's>>,
     /// Whether events include progress.
     watched: bool,
+}
+
+/// The value of a feed.
+enum Feed {
+    /// In all steps.
+    Same(Tensor),
+    /// In each step.
+    Steps(Vec<Tensor>),
 }
 
 impl<'s> Run<'s> {
@@ -65,13 +73,40 @@ impl<'s> Run<'s> {
     /// Feeds a value, in place of the tensor that the graph would compute there.
     pub fn feed(mut self, name: impl Into<String>, value: impl Into<Tensor>) -> Self {
         self.signature.feeds.push(name.into());
-        self.feeds.push(value.into());
+        self.feeds.push(Feed::Same(value.into()));
         self
     }
 
     /// Feeds values by their names.
     pub fn feeds<'f, N: AsRef<str> + 'f>(self, feeds: impl IntoIterator<Item = &'f (N, Tensor)>) -> Self {
         feeds.into_iter().fold(self, |run, (name, value)| run.feed(name.as_ref(), value.clone()))
+    }
+
+    /// Feeds another value in each step: there are as many steps as values. Several such feeds have the same number of values.
+    ///
+    /// ```
+    /// # use meshtf::graph::GraphBuilder;
+    /// # use meshtf::tensor::{DType, PartialShape};
+    /// # use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// # let mut graph = GraphBuilder::new();
+    /// # let x = graph.placeholder("x", DType::F32, PartialShape::UNKNOWN)?;
+    /// # graph.op("Mul").name("y").input(x).input(2f32).build()?;
+    /// # let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+    /// # let session = cluster.session(graph.finish()?, None, SessionOptions::default()).await?;
+    /// let mut all = Vec::new();
+    /// let run = session.run().feed_steps("x", [1f32, 2.0, 3.0]).fetch("y");
+    /// let last = run.each(1, |_, values| all.push(values[0].clone())).await?;
+    /// assert_eq!((all[0].item::<f32>()?, all[1].item::<f32>()?, last["y"].item::<f32>()?), (2.0, 4.0, 6.0));
+    /// # Ok::<(), meshtf::Failure>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn feed_steps<T: Into<Tensor>>(mut self, name: impl Into<String>, values: impl IntoIterator<Item = T>) -> Self {
+        self.signature.feeds.push(name.into());
+        let values: Vec<Tensor> = values.into_iter().map(Into::into).collect();
+        self.steps.count = values.len() as u64;
+        self.feeds.push(Feed::Steps(values));
+        self
     }
 
     /// Fetches a value.
@@ -138,8 +173,40 @@ impl<'s> IntoFuture for Run<'s> {
     fn into_future(self) -> Self::IntoFuture {
         let Run { session, signature, feeds, steps, on_event, watched } = self;
         let on_event = on_event.unwrap_or_else(|| Box::new(|_| ()));
-        Box::pin(session.run_many(signature, feeds, steps, watched, on_event))
+        if feeds.iter().all(|feed| matches!(feed, Feed::Same(_))) {
+            let same = |feed| match feed {
+                Feed::Same(value) => Some(value),
+                Feed::Steps(_) => None,
+            };
+            let feeds = feeds.into_iter().filter_map(same).collect();
+            return Box::pin(session.run_many(signature, feeds, steps, watched, on_event));
+        }
+        let sets = sets(&signature, feeds, steps.count);
+        Box::pin(async move { session.run_fed_steps(signature, sets?, steps.every, watched, on_event).await })
     }
+}
+
+/// The feeds of each step.
+fn sets(signature: &Signature, feeds: Vec<Feed>, count: u64) -> Result<Vec<Vec<Tensor>>> {
+    for (name, feed) in signature.feeds.iter().zip(&feeds) {
+        if let Feed::Steps(values) = feed
+            && values.len() as u64 != count
+        {
+            return Err(Failure::invalid(format!(
+                "{name} has {}, and the run {count} steps",
+                counted(values.len(), "value")
+            )));
+        }
+    }
+    let mut feeds: Vec<_> = feeds
+        .into_iter()
+        .map(|feed| match feed {
+            Feed::Same(value) => (Some(value), Vec::new().into_iter()),
+            Feed::Steps(values) => (None, values.into_iter()),
+        })
+        .collect();
+    let set = |_| feeds.iter_mut().filter_map(|(same, steps)| same.clone().or_else(|| steps.next())).collect();
+    Ok((0..count).map(set).collect())
 }
 
 /// The result of a run. Indexed by name, it is the value of a fetch; see [`Run`] for an example.

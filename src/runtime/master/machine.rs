@@ -4,6 +4,7 @@
 //! were decided. The master keeps the lock, the clock and the threads, does the planning that the machine requests, and sends.
 
 mod constants;
+mod feeds;
 mod history;
 mod plans;
 mod run;

@@ -68,7 +68,7 @@ pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Res
         let patience = if gives_up { draw.below(60) } else { u64::MAX };
         let ran = tokio::select! {
             biased;
-            ran = run_once(&session, plot, count, x, draw) => ran,
+            ran = run_once(&session, plot, count, (x, weight), draw) => ran,
             () = yields(patience) => {
                 kept = Some(session);
                 continue;
@@ -108,8 +108,16 @@ pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Res
     Ok(counted)
 }
 
-/// Runs this many steps, or one that is fed and fetched in parts: returns how many ran, and the values that the last fetched.
-async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut Draw) -> Result<(u64, i32)> {
+/// Runs this many steps, or one that is fed and fetched in parts: returns how many ran, and the value that the last fetched of
+/// `x`. The program multiplies it by `weight`.
+async fn run_once(
+    session: &Session,
+    plot: Plot,
+    count: u64,
+    (x, weight): (i32, i32),
+    draw: &mut Draw,
+) -> Result<(u64, i32)> {
+    let number = x;
     let x = Tensor::scalar(x);
     if plot != Plot::Counts {
         session.run().target("zero").await?;
@@ -123,8 +131,35 @@ async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut 
     }
     let fetches = FETCHES[draw.below(FETCHES.len() as u64) as usize];
     let last = fetches.iter().position(|&fetch| fetch == "last").expect("it is always fetched");
-    let ran = session.run().feed("x", x).fetches(fetches).steps(count).each(draw.below(4), |_, _| {}).await?;
+    let every = draw.below(4);
+    if draw.below(3) == 0 {
+        return run_fed(session, (count, every), (number, weight), fetches, last).await;
+    }
+    let ran = session.run().feed("x", x).fetches(fetches).steps(count).each(every, |_, _| {}).await?;
     Ok((count, ran[last].item()?))
+}
+
+/// Runs steps of which each is fed another number, the last one `x`, and checks those that it fetches before the last.
+async fn run_fed(
+    session: &Session,
+    (count, every): (u64, u64),
+    (x, weight): (i32, i32),
+    fetches: &[&str],
+    last: usize,
+) -> Result<(u64, i32)> {
+    let of = |step: u64| x - (count - step) as i32;
+    let mut wrong = None;
+    let check = |step: u64, values: Vec<Tensor>| {
+        let want = of(step).wrapping_mul(weight).wrapping_add(ENDS);
+        if values[last].item().ok() != Some(want) || every == 0 || !step.is_multiple_of(every) {
+            wrong = Some(format!("step {step} of {count} fetched {:?}, not {want}", values[last]));
+        }
+    };
+    let ran = session.run().feed_steps("x", (1..=count).map(of)).fetches(fetches).each(every, check).await?;
+    match wrong {
+        Some(why) => Err(Failure::new(Code::Internal, why)),
+        None => Ok((count, ran[last].item()?)),
+    }
 }
 
 /// Whether the events of the run explain a failure. One that names a task is excused if that task died or could not be reached;

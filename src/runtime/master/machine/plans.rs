@@ -14,7 +14,7 @@ use meshtf_tensor::ids::{Incarnation, PieceId, RequestId};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::MasterLimits;
-use crate::protocol::{Cluster, Content, Peer};
+use crate::protocol::{Cluster, Content, Envelope, Peer, ToWorker};
 
 /// Most requests that wait for one plan to be registered.
 const MAX_ASKING: usize = 64;
@@ -76,6 +76,15 @@ pub(super) struct Part {
     pub feeds: Vec<u32>,
     /// The large constants that each of its pieces uses.
     pub constants: Vec<(PieceId, Content)>,
+}
+
+impl Part {
+    /// The message that starts steps of its pieces, of these feeds of the signature. In a partial run they come later.
+    pub fn start(&self, first: u64, count: u64, feeds: &[Tensor]) -> (Peer, Envelope) {
+        let message = ToWorker::Start { pieces: self.pieces.clone(), first, count };
+        let tensors = self.feeds.iter().filter_map(|&feed| feeds.get(feed as usize).cloned()).collect();
+        (self.worker.clone(), Envelope::new(message, tensors))
+    }
 }
 
 pub(super) enum Readiness {

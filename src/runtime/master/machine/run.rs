@@ -10,6 +10,7 @@ use meshtf_tensor::failure::{Code, Failure, Reason, Result, Stage};
 use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 use smallvec::SmallVec;
 
+use super::feeds::{self, Feeds};
 use super::history::History;
 use super::plans::{FeedWay, Part, Prepared, gone};
 use super::{Machine, Nanos, Sends, lost};
@@ -29,6 +30,7 @@ pub(in super::super) struct Ask {
     pub steps: u64,
     pub every: u64,
     pub watched: bool,
+    /// Those of every step, or a set for each.
     pub feeds: Vec<Tensor>,
 }
 
@@ -63,7 +65,9 @@ struct ClientRun {
     meets: Arc<BTreeSet<(Task, Task)>>,
     /// The indices of each piece's fetches in the signature.
     piece_fetches: Arc<HashMap<PieceId, Vec<u32>>>,
-    feeds: Vec<Tensor>,
+    feeds: Feeds,
+    /// Bytes of the feeds of the open steps that have feeds of their own.
+    ahead: usize,
     every: u64,
     /// When the client, if it watches, was last notified of the run's progress.
     told: Option<Nanos>,
@@ -80,6 +84,8 @@ struct OpenStep {
     fetched: Vec<Option<Tensor>>,
     /// The devices' traces, if the plan is traced.
     traces: Vec<Tensor>,
+    /// Bytes of its feeds, if they are its own.
+    fed: usize,
 }
 
 impl Runs {
@@ -119,27 +125,38 @@ impl Runs {
 impl ClientRun {
     /// Opens the window as far as possible.
     fn advance(&mut self, out: &mut Sends) {
-        let target = self.end.min(self.first_open() + WINDOW);
-        let behind = target.saturating_sub(self.next);
+        let most = self.end.min(self.first_open() + WINDOW).saturating_sub(self.next);
+        let open = self.open.len();
+        let behind = self.feeds.ready(most, open, self.ahead);
+        let target = self.next + behind;
         // One message opens many steps: while the window is more than half open there is no hurry.
-        if behind == 0 || (behind < WINDOW / 2 && target != self.end) {
+        if behind == 0 || (behind < open as u64 && target != self.end) {
             return;
         }
         let first = std::mem::replace(&mut self.next, target);
         for _ in first..target {
             let waits = self.parts.iter().flat_map(|part| part.pieces.iter().copied()).collect();
             let fetched = vec![None; self.signature.fetches.len()];
-            self.open.push_back(OpenStep { waits, fetched, traces: Vec::new() });
+            self.open.push_back(OpenStep { waits, fetched, traces: Vec::new(), fed: 0 });
         }
-        for part in self.parts.iter() {
-            let message = ToWorker::Start { pieces: part.pieces.clone(), first, count: behind };
-            // In a partial run the feeds come later.
-            let tensors = part.feeds.iter().filter_map(|&feed| self.feeds.get(feed as usize).cloned()).collect();
-            out.push((part.worker.clone(), Envelope::new(message, tensors)));
-        }
-        if target == self.end {
-            // The last piece that gets a feed owns it, so no copy is needed.
-            self.feeds.clear();
+        match &mut self.feeds {
+            Feeds::Same(feeds) => {
+                self.parts.iter().for_each(|part| out.push(part.start(first, behind, feeds)));
+                if target == self.end {
+                    // The last piece that gets a feed owns it, so no copy is needed.
+                    feeds.clear();
+                }
+            }
+            Feeds::PerStep(sets) => {
+                let (fed, unfed): (Vec<&Part>, _) = self.parts.iter().partition(|part| !part.feeds.is_empty());
+                unfed.into_iter().for_each(|part| out.push(part.start(first, behind, &[])));
+                for (number, step) in (first..target).zip(self.open.iter_mut().skip(open)) {
+                    let set = sets.pop_front().unwrap_or_default();
+                    step.fed = feeds::bytes(&set);
+                    self.ahead += step.fed;
+                    fed.iter().for_each(|part| out.push(part.start(number, 1, &set)));
+                }
+            }
         }
     }
 
@@ -252,6 +269,7 @@ impl ClientRun {
         while self.open.front().is_some_and(|step| step.waits.is_empty()) {
             let number = self.first_open();
             let Some(step) = self.open.pop_front() else { break };
+            self.ahead -= step.fed;
             seen.add(number, &self.signature.fetches, &step.fetched, &step.traces);
             let tensors: Vec<Tensor> = step.fetched.into_iter().flatten().chain(step.traces).collect();
             let so_far = number - self.first + 1;
@@ -302,7 +320,7 @@ impl Machine {
             return Err(gone(&format!("task {task} is gone or was restarted")));
         }
         if !plan.signature.mode.is_partial() {
-            plan.check_feeds(&ask.feeds)?;
+            Feeds::check(plan, &ask.feeds, ask.steps)?;
         } else if ask.steps != 1 || !ask.feeds.is_empty() {
             return Err(Failure::invalid("a partial run has one step, and gets its feeds later"));
         }
@@ -325,7 +343,8 @@ impl Machine {
             parts: Arc::clone(&plan.parts),
             meets: Arc::clone(&plan.meets),
             piece_fetches: Arc::clone(&plan.piece_fetches),
-            feeds: std::mem::take(&mut ask.feeds),
+            feeds: Feeds::of(std::mem::take(&mut ask.feeds), plan.signature.feeds.len(), ask.steps),
+            ahead: 0,
             every: ask.every,
             told: ask.watched.then_some(now),
             first,

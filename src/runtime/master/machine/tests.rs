@@ -1,6 +1,8 @@
 //! The machine of a session in isolation: events with invented times in, messages out. There is no lock, no clock and no
 //! thread.
 
+mod fed;
+
 use meshtf_graph::plan::{PlanOptions, plan};
 use meshtf_graph::read;
 use meshtf_tensor::device::{DeviceKind, DeviceName};
