@@ -1,7 +1,7 @@
 //! The vocabulary: all op types of meshtf, with their inputs, outputs, attributes and statefulness.
 //!
 //! The op types are TensorFlow's; `op/table.txt` has one line for each, in a notation explained at its head. A program may only
-//! name ops in that table: an op is data in this module and one kernel in `exec`.
+//! name ops in that table: an op is data in this module, and a kernel in `meshtf-kernels` or in `exec`.
 
 mod parse;
 

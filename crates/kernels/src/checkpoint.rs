@@ -10,28 +10,26 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::call::{one, output_dtype, take};
-use super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use crate::files::Folder;
 
-/// The kernel of a node whose op computes file names without file access.
-///
-/// # Errors
-/// Never.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(match node.op {
-        "ShardedFilespec" => Some(Box::new(|inputs| {
+/// Registers the ops on names of shards.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ShardedFilespec", |_| {
+        Ok(Some(Box::new(|inputs| {
             let [base, shards] = take(inputs)?;
             let suffix = format!("-?????-of-{:05}", shards.to_i64()?);
             Ok(one(Tensor::scalar([base.item::<Vec<u8>>()?, suffix.into_bytes()].concat())))
-        })),
-        "ShardedFilename" => Some(Box::new(|inputs| {
+        })))
+    });
+    ops.insert("ShardedFilename", |_| {
+        Ok(Some(Box::new(|inputs| {
             let [base, shard, shards] = take(inputs)?;
             let (base, shard, shards) = (base.item::<Vec<u8>>()?, shard.to_i64()?, shards.to_i64()?);
             let suffix = format!("-{shard:05}-of-{shards:05}");
             Ok(one(Tensor::scalar([base, suffix.into_bytes()].concat())))
-        })),
-        _ => None,
-    })
+        })))
+    });
 }
 
 /// The kernel of a node whose op reads or writes checkpoints below `dir`; `None` for any other op.

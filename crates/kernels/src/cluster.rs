@@ -10,22 +10,20 @@ use smallvec::smallvec;
 
 use super::call::{kernel as call, size, take};
 use super::real::order;
-use super::{HostKernel, KernelNode, Outputs, random};
+use super::{HostKernel, Outputs, Registry, random};
 
-/// The kernel of a node with an op of clusters.
-///
-/// # Errors
-/// Never: these ops have one dtype.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(match node.op {
-        "NearestNeighbors" => Some(Box::new(|inputs| {
+/// Registers the ops of k-means.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("NearestNeighbors", |_| {
+        Ok(Some(Box::new(|inputs| {
             let [points, centers, k] = take(inputs)?;
             nearest(&points, &centers, &k)
-        }) as HostKernel),
-        "KMC2ChainInitialization" => Some(call(|[distances, seed]: [Tensor; 2]| chain(&distances, &seed))),
-        "KmeansPlusPlusInitialization" => Some(call(|inputs: [Tensor; 4]| plus_plus(&inputs))),
-        _ => None,
-    })
+        }) as HostKernel))
+    });
+    ops.insert("KMC2ChainInitialization", |_| {
+        Ok(Some(call(|[distances, seed]: [Tensor; 2]| chain(&distances, &seed))))
+    });
+    ops.insert("KmeansPlusPlusInitialization", |_| Ok(Some(call(|inputs: [Tensor; 4]| plus_plus(&inputs)))));
 }
 
 /// The rows of a matrix, and half of each row's squared length.

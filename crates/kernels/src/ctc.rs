@@ -8,37 +8,31 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Data, Float, Shape, Tensor, with_type};
 
-use super::call::{input_dtype, no_kernel};
-use super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::call::input_dtype;
+use super::{HostKernel, Inputs, Outputs, Registry};
 
-/// The kernel of a node with a CTC op.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtype, or an attribute is invalid.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = match node.op {
-        "CTCLoss" | "CTCGreedyDecoder" | "CTCBeamSearchDecoder" => input_dtype(node, 0)?,
-        _ => return Ok(None),
-    };
-    let kernel = match node.op {
-        "CTCLoss" => {
-            let rules = loss::Rules::of(node)?;
-            with_type!(dtype, T => Box::new(move |inputs: Inputs| loss::loss::<T>(inputs, rules)) as HostKernel; F32 f32, F64 f64)
-        }
-        "CTCGreedyDecoder" => {
-            let (merges, blank) = (node.attrs.bool("merge_repeated")?, node.attrs.int("blank_index")?);
-            with_type!(dtype, T => Box::new(move |inputs: Inputs| greedy::<T>(&inputs, merges, blank)) as HostKernel;
-                F32 f32, F64 f64)
-        }
-        _ => {
-            let width = usize::try_from(node.attrs.int("beam_width")?).unwrap_or(0);
-            let (paths, merges) = (node.attrs.int("top_paths")?, node.attrs.bool("merge_repeated")?);
-            let paths = usize::try_from(paths).unwrap_or(0);
-            with_type!(dtype, T => Box::new(move |inputs: Inputs| beam::decode::<T>(&inputs, width, paths, merges)) as HostKernel;
-                F32 f32, F64 f64)
-        }
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+/// Registers the CTC ops.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("CTCLoss", |node| {
+        let (dtype, rules) = (input_dtype(node, 0)?, loss::Rules::of(node)?);
+        Ok(with_type!(dtype, T => Box::new(move |inputs: Inputs| loss::loss::<T>(inputs, rules)) as HostKernel;
+            F32 f32, F64 f64))
+    });
+    ops.insert("CTCGreedyDecoder", |node| {
+        let dtype = input_dtype(node, 0)?;
+        let (merges, blank) = (node.attrs.bool("merge_repeated")?, node.attrs.int("blank_index")?);
+        Ok(with_type!(dtype, T => Box::new(move |inputs: Inputs| greedy::<T>(&inputs, merges, blank)) as HostKernel;
+            F32 f32, F64 f64))
+    });
+    ops.insert("CTCBeamSearchDecoder", |node| {
+        let dtype = input_dtype(node, 0)?;
+        let width = usize::try_from(node.attrs.int("beam_width")?).unwrap_or(0);
+        let (paths, merges) = (node.attrs.int("top_paths")?, node.attrs.bool("merge_repeated")?);
+        let paths = usize::try_from(paths).unwrap_or(0);
+        Ok(with_type!(dtype, T => {
+            Box::new(move |inputs: Inputs| beam::decode::<T>(&inputs, width, paths, merges)) as HostKernel
+        }; F32 f32, F64 f64))
+    });
 }
 
 /// Scores, and the number of valid steps of each example.

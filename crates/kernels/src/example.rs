@@ -8,19 +8,13 @@ mod sequence;
 
 use meshtf_tensor::failure::Result;
 
-use super::{HostKernel, KernelNode};
+use super::Registry;
 
-/// The kernel of a node with an op that parses examples.
-///
-/// # Errors
-/// InvalidArgument if the attributes contradict each other.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "ParseExample" | "ParseExampleV2" | "ParseSingleExample" => parse::kernel(node)?,
-        "ParseSingleSequenceExample" => sequence::single(node)?,
-        "ParseSequenceExample" => sequence::batch(node)?,
-        _ => return Ok(None),
-    }))
+/// Registers the ops that parse examples.
+pub(super) fn register(ops: &mut Registry) {
+    parse::register(ops);
+    ops.insert("ParseSingleSequenceExample", |node| sequence::single(node).map(Some));
+    ops.insert("ParseSequenceExample", |node| sequence::batch(node).map(Some));
 }
 
 /// The number of features of an example, and the number of values of those for which `is_wanted` holds.

@@ -9,20 +9,31 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{Complex, DType, Shape, Tensor, with_complex};
 
-use super::call::{input_dtype, kernel as call, no_kernel, output_dtype, product, vector};
+use super::call::{input_dtype, kernel as call, output_dtype, product, vector};
 use super::math::Pair;
-use super::{HostKernel, KernelNode};
+use super::{HostKernel, KernelNode, Registry};
 
 type Number = Complex<f64>;
 
 const ZERO: Number = Complex::new(0.0, 0.0);
 
-/// The kernel of a node with a Fourier transform.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let Some(op) = Transform::named(node.op) else { return Ok(None) };
+/// Registers the Fourier transforms.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("FFT", |node| kernel(node, Transform { rank: 1, is_inverse: false, is_real: false }));
+    ops.insert("FFT2D", |node| kernel(node, Transform { rank: 2, is_inverse: false, is_real: false }));
+    ops.insert("FFT3D", |node| kernel(node, Transform { rank: 3, is_inverse: false, is_real: false }));
+    ops.insert("IFFT", |node| kernel(node, Transform { rank: 1, is_inverse: true, is_real: false }));
+    ops.insert("IFFT2D", |node| kernel(node, Transform { rank: 2, is_inverse: true, is_real: false }));
+    ops.insert("IFFT3D", |node| kernel(node, Transform { rank: 3, is_inverse: true, is_real: false }));
+    ops.insert("RFFT", |node| kernel(node, Transform { rank: 1, is_inverse: false, is_real: true }));
+    ops.insert("RFFT2D", |node| kernel(node, Transform { rank: 2, is_inverse: false, is_real: true }));
+    ops.insert("RFFT3D", |node| kernel(node, Transform { rank: 3, is_inverse: false, is_real: true }));
+    ops.insert("IRFFT", |node| kernel(node, Transform { rank: 1, is_inverse: true, is_real: true }));
+    ops.insert("IRFFT2D", |node| kernel(node, Transform { rank: 2, is_inverse: true, is_real: true }));
+    ops.insert("IRFFT3D", |node| kernel(node, Transform { rank: 3, is_inverse: true, is_real: true }));
+}
+
+fn kernel(node: &KernelNode, op: Transform) -> Result<Option<HostKernel>> {
     let (from, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
     let complex = if op.is_real && !op.is_inverse { to } else { from };
     let fits = if op.is_real { from.real() == to.real() } else { from == to };
@@ -41,7 +52,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             rounded::<T>(x.shape().clone(), &numbers)
         }))
     };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(found)
 }
 
 /// The transform that an op computes.
@@ -52,26 +63,6 @@ struct Transform {
     is_inverse: bool,
     /// Whether the input or, of an inverse, the output is real.
     is_real: bool,
-}
-
-impl Transform {
-    fn named(op: &str) -> Option<Transform> {
-        let (name, rank) = match op {
-            "FFT" | "IFFT" | "RFFT" | "IRFFT" => (op, 1),
-            _ => match op.strip_suffix("2D") {
-                Some(name) => (name, 2),
-                None => (op.strip_suffix("3D")?, 3),
-            },
-        };
-        let (is_inverse, is_real) = match name {
-            "FFT" => (false, false),
-            "IFFT" => (true, false),
-            "RFFT" => (false, true),
-            "IRFFT" => (true, true),
-            _ => return None,
-        };
-        Some(Transform { rank, is_inverse, is_real })
-    }
 }
 
 /// The sizes of the last dimensions.

@@ -11,25 +11,17 @@ mod suppression;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 
-use super::{HostKernel, KernelNode};
+use super::Registry;
 
-/// The kernel of a node with an image op.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes, or if no input could be valid for the attributes.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    super::first(
-        &[
-            color::kernel,
-            resize::kernel,
-            crop::kernel,
-            glimpse::kernel,
-            boxes::kernel,
-            suppression::kernel,
-            coded::kernel,
-        ],
-        node,
-    )
+/// Registers the image ops.
+pub(super) fn register(ops: &mut Registry) {
+    color::register(ops);
+    resize::register(ops);
+    crop::register(ops);
+    glimpse::register(ops);
+    boxes::register(ops);
+    suppression::register(ops);
+    coded::register(ops);
 }
 
 /// The batch, height, width and channels of images.

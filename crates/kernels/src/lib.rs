@@ -30,6 +30,7 @@ mod ragged;
 mod random;
 mod real;
 mod reduce;
+mod registry;
 mod scatter;
 mod sets;
 mod sparse;
@@ -42,6 +43,8 @@ pub use broadcast::Broadcast;
 pub use example::count as count_features;
 pub use math::cast;
 pub use math::condition_shape;
+use std::sync::LazyLock;
+
 use meshtf_graph::{Attrs, OutputType};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Tensor};
@@ -49,6 +52,7 @@ pub use nn::{Padding, PoolAttrs, Slide, local_response};
 pub use nn::{SELU_SCALE, SELU_SCALE_ALPHA};
 pub use ragged::checked_splits;
 pub use random::{Dice, DicePosition, Generators, Unigrams, fixed};
+use registry::Registry;
 use smallvec::SmallVec;
 pub use text::Histogram;
 pub use text::{OpenHistogram, SummaryProto, SummaryValue};
@@ -92,49 +96,33 @@ pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// As [`compile`].
 #[inline]
 pub fn compile_with(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
-    match first(FAMILIES, node)? {
-        None => random::kernel(node, generators),
-        found => Ok(found),
-    }
+    OPS.compile(node, generators)
 }
 
-/// A family's function compiles the ops of that family and returns `None` for any other op.
-type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
-
-/// The kernel from the first family that has the op.
-fn first(families: &[Compile], node: &KernelNode) -> Result<Option<HostKernel>> {
-    for compile in families {
-        if let Some(kernel) = compile(node)? {
-            return Ok(Some(kernel));
-        }
-    }
-    Ok(None)
+/// The names of the ops that have a host kernel.
+pub fn ops() -> impl Iterator<Item = &'static str> {
+    OPS.names()
 }
 
-/// The numbers of the families that have the op of a node: one, or none if the op has no host kernel.
-#[inline]
-pub fn owners(node: &KernelNode) -> Vec<usize> {
-    let mut answers: Vec<_> = FAMILIES.iter().map(|family| family(node)).collect();
-    answers.push(random::kernel(node, &Generators::default()));
-    (0..).zip(answers).filter(|(_, answer)| !matches!(answer, Ok(None))).map(|(family, _)| family).collect()
-}
-
-const FAMILIES: &[Compile] = &[
-    math::kernel,
-    array::kernel,
-    reduce::kernel,
-    matmul::kernel,
-    nn::kernel,
-    linalg::kernel,
-    fft::kernel,
-    sparse::kernel,
-    ragged::kernel,
-    text::kernel,
-    example::kernel,
-    image::kernel,
-    sets::kernel,
-    ctc::kernel,
-    cluster::kernel,
-    checkpoint::kernel,
-    legacy::kernel,
-];
+static OPS: LazyLock<Registry> = LazyLock::new(|| {
+    let mut ops = Registry::default();
+    math::register(&mut ops);
+    array::register(&mut ops);
+    reduce::register(&mut ops);
+    matmul::register(&mut ops);
+    nn::register(&mut ops);
+    linalg::register(&mut ops);
+    fft::register(&mut ops);
+    sparse::register(&mut ops);
+    ragged::register(&mut ops);
+    text::register(&mut ops);
+    example::register(&mut ops);
+    image::register(&mut ops);
+    sets::register(&mut ops);
+    ctc::register(&mut ops);
+    cluster::register(&mut ops);
+    checkpoint::register(&mut ops);
+    random::register(&mut ops);
+    legacy::register(&mut ops);
+    ops
+});

@@ -17,9 +17,9 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{Complex, DType, Float, Numeric as _, Ring, Shape, Tensor, with_type};
 use smallvec::smallvec;
 
-use super::call::{input_dtype, ints, kernel as call, no_kernel, output_dtype, product, take};
+use super::call::{input_dtype, ints, kernel as call, output_dtype, product, take};
 use super::real::{ln, sqrt};
-use super::{HostKernel, KernelNode, Outputs};
+use super::{HostKernel, Outputs, Registry};
 
 /// A number with division: a float32, a float64 or a complex number.
 trait Scalar:
@@ -109,75 +109,74 @@ macro_rules! with_scalar {
     };
 }
 
-/// The kernel of a node with a linear algebra op.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtype.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let flag = |name: &str| node.attrs.bool(name);
-    let dtype = input_dtype(node, 0);
-    let kernel = match node.op {
-        "Cholesky" => with_scalar!(dtype?, T => call(|[input]| cholesky::<T>(input))),
-        "MatrixDeterminant" => with_scalar!(dtype?, T => call(|[input]| determinant::<T>(&input))),
-        "LogMatrixDeterminant" => with_scalar!(dtype?, T => several(log_determinant::<T>)),
-        "Lu" => {
-            let rows = output_dtype(node, 1)?;
-            with_scalar!(dtype?, T => several(move |input| factors::<T>(input, rows)))
+/// Registers the ops on matrices.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Cholesky", |node| Ok(with_scalar!(input_dtype(node, 0)?, T => call(|[input]| cholesky::<T>(input)))));
+    ops.insert("MatrixDeterminant", |node| {
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(|[input]| determinant::<T>(&input))))
+    });
+    ops.insert("LogMatrixDeterminant", |node| {
+        Ok(with_scalar!(input_dtype(node, 0)?, T => several(log_determinant::<T>)))
+    });
+    ops.insert("Lu", |node| {
+        let rows = output_dtype(node, 1)?;
+        Ok(with_scalar!(input_dtype(node, 0)?, T => several(move |input| factors::<T>(input, rows))))
+    });
+    ops.insert("Qr", |node| {
+        let full = node.attrs.bool("full_matrices")?;
+        Ok(with_scalar!(input_dtype(node, 0)?, T => several(move |input| qr::qr::<T>(input, full))))
+    });
+    ops.insert("SelfAdjointEigV2", |node| {
+        let vectors = node.attrs.bool("compute_v")?;
+        Ok(with_scalar!(input_dtype(node, 0)?, T => several(move |input| spectral::eigen::<T>(input, vectors))))
+    });
+    ops.insert("Svd", |node| {
+        let (vectors, full) = (node.attrs.bool("compute_uv")?, node.attrs.bool("full_matrices")?);
+        Ok(with_scalar!(input_dtype(node, 0)?, T => several(move |input| spectral::svd::<T>(input, vectors, full))))
+    });
+    ops.insert("MatrixInverse", |node| {
+        let adjoint = node.attrs.bool("adjoint")?;
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(move |[input]| inverse::<T>(&input, adjoint))))
+    });
+    ops.insert("MatrixLogarithm", |node| {
+        Ok(with_type!(input_dtype(node, 0)?, T => call(|[input]: [Tensor; 1]| function::log::<T>(&input));
+            C64 Complex<f32>, C128 Complex<f64>))
+    });
+    ops.insert("MatrixSquareRoot", |node| {
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(|[input]: [Tensor; 1]| function::sqrt::<T>(&input))))
+    });
+    ops.insert("TridiagonalSolve", |node| {
+        if node.attrs.bool("perturb_singular")? {
+            let text = "TridiagonalSolve perturbs no singular matrix: perturb_singular must be false";
+            return Err(Failure::new(Code::Unimplemented, text));
         }
-        "Qr" => {
-            let full = flag("full_matrices")?;
-            with_scalar!(dtype?, T => several(move |input| qr::qr::<T>(input, full)))
-        }
-        "SelfAdjointEigV2" => {
-            let vectors = flag("compute_v")?;
-            with_scalar!(dtype?, T => several(move |input| spectral::eigen::<T>(input, vectors)))
-        }
-        "Svd" => {
-            let (vectors, full) = (flag("compute_uv")?, flag("full_matrices")?);
-            with_scalar!(dtype?, T => several(move |input| spectral::svd::<T>(input, vectors, full)))
-        }
-        "MatrixInverse" => {
-            let adjoint = flag("adjoint")?;
-            with_scalar!(dtype?, T => call(move |[input]| inverse::<T>(&input, adjoint)))
-        }
-        "MatrixLogarithm" => with_type!(dtype?, T => call(|[input]: [Tensor; 1]| function::log::<T>(&input));
-            C64 Complex<f32>, C128 Complex<f64>),
-        "MatrixSquareRoot" => with_scalar!(dtype?, T => call(|[input]: [Tensor; 1]| function::sqrt::<T>(&input))),
-        "TridiagonalSolve" => {
-            if flag("perturb_singular")? {
-                let text = "TridiagonalSolve perturbs no singular matrix: perturb_singular must be false";
-                return Err(Failure::new(Code::Unimplemented, text));
+        let pivots = node.attrs.bool("partial_pivoting")?;
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(move |[diagonals, rhs]: [Tensor; 2]| {
+            tridiagonal::solve::<T>(&diagonals, &rhs, pivots)
+        })))
+    });
+    ops.insert("TridiagonalMatMul", |node| {
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(|inputs: [Tensor; 4]| tridiagonal::multiply::<T>(&inputs))))
+    });
+    ops.insert("MatrixSolve", |node| {
+        let adjoint = node.attrs.bool("adjoint")?;
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(move |[matrix, rhs]| solve::<T>(&matrix, rhs, adjoint))))
+    });
+    ops.insert("MatrixSolveLs", |node| {
+        let fast = node.attrs.bool("fast")?;
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(move |[matrix, rhs, l2]: [Tensor; 3]| {
+            if l2.rank() != 0 {
+                return Err(Failure::invalid(format!("l2_regularizer must be scalar, got shape {}", l2.shape())));
             }
-            let pivots = flag("partial_pivoting")?;
-            with_scalar!(dtype?, T => call(move |[diagonals, rhs]: [Tensor; 2]| {
-                tridiagonal::solve::<T>(&diagonals, &rhs, pivots)
-            }))
-        }
-        "TridiagonalMatMul" => {
-            with_scalar!(dtype?, T => call(|inputs: [Tensor; 4]| tridiagonal::multiply::<T>(&inputs)))
-        }
-        "MatrixSolve" => {
-            let adjoint = flag("adjoint")?;
-            with_scalar!(dtype?, T => call(move |[matrix, rhs]| solve::<T>(&matrix, rhs, adjoint)))
-        }
-        "MatrixSolveLs" => {
-            let fast = flag("fast")?;
-            with_scalar!(dtype?, T => call(move |[matrix, rhs, l2]: [Tensor; 3]| {
-                if l2.rank() != 0 {
-                    return Err(Failure::invalid(format!("l2_regularizer must be scalar, got shape {}", l2.shape())));
-                }
-                least::solve::<T>(&matrix, &rhs, l2.item::<f64>()?, fast)
-            }))
-        }
-        "MatrixTriangularSolve" => {
-            let (lower, adjoint) = (flag("lower")?, flag("adjoint")?);
-            with_scalar!(dtype?, T => call(move |[matrix, rhs]| {
-                triangular_solve::<T>(&matrix, rhs, lower, adjoint)
-            }))
-        }
-        _ => return Ok(None),
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+            least::solve::<T>(&matrix, &rhs, l2.item::<f64>()?, fast)
+        })))
+    });
+    ops.insert("MatrixTriangularSolve", |node| {
+        let (lower, adjoint) = (node.attrs.bool("lower")?, node.attrs.bool("adjoint")?);
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(move |[matrix, rhs]| {
+            triangular_solve::<T>(&matrix, rhs, lower, adjoint)
+        })))
+    });
 }
 
 /// A kernel of one input and several outputs.

@@ -17,28 +17,19 @@ mod zip;
 
 pub use cast::{cast, wide, widened};
 pub(super) use complex::{Pair, binary as complex_binary};
-use meshtf_tensor::failure::Result;
 pub use select::condition_shape;
 pub use zip::{map, map_to, zip, zip_to};
 
-use super::{HostKernel, KernelNode, first};
+use super::Registry;
 
-/// The kernel of a node whose op is elementwise.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    first(
-        &[
-            complex::kernel,
-            unary::kernel,
-            binary::kernel,
-            compare::kernel,
-            cast::kernel,
-            select::kernel,
-            rows::kernel,
-            packed::kernel,
-        ],
-        node,
-    )
+/// Registers the elementwise ops.
+pub(super) fn register(ops: &mut Registry) {
+    complex::register(ops);
+    unary::register(ops);
+    binary::register(ops);
+    compare::register(ops);
+    cast::register(ops);
+    select::register(ops);
+    rows::register(ops);
+    packed::register(ops);
 }

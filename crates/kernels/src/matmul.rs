@@ -9,23 +9,23 @@ use meshtf_tensor::{Complex, DType, Ring, Shape, Tensor, with_type};
 use super::broadcast::Broadcast;
 use super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::math::{cast, map, wide};
-use super::{HostKernel, KernelNode};
+use super::{HostKernel, KernelNode, Registry};
 
 /// Rows of the product that are computed together, so that each row of the right matrix is read once for all of them.
 const BLOCK_ROWS: usize = 8;
 
-/// The kernel of a node whose op multiplies matrices.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtype, or an equation is invalid.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let (adjoint_x, adjoint_y, broadcasts) = match node.op {
-        "MatMul" => (node.attrs.bool("transpose_a")?, node.attrs.bool("transpose_b")?, None),
-        "BatchMatMul" => (node.attrs.bool("adj_x")?, node.attrs.bool("adj_y")?, Some(false)),
-        "BatchMatMulV2" => (node.attrs.bool("adj_x")?, node.attrs.bool("adj_y")?, Some(true)),
-        "Einsum" => return einsum::kernel(node),
-        _ => return Ok(None),
-    };
+/// Registers the products of matrices.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("MatMul", |node| kernel(node, ["transpose_a", "transpose_b"], None));
+    ops.insert("BatchMatMul", |node| kernel(node, ["adj_x", "adj_y"], Some(false)));
+    ops.insert("BatchMatMulV2", |node| kernel(node, ["adj_x", "adj_y"], Some(true)));
+    ops.insert("Einsum", einsum::kernel);
+}
+
+/// The kernel of a product. `flags` are the attributes that turn the factors; `broadcasts` is `None` for matrices, and otherwise
+/// whether batches of different shapes are broadcast.
+fn kernel(node: &KernelNode, flags: [&str; 2], broadcasts: Option<bool>) -> Result<Option<HostKernel>> {
+    let (adjoint_x, adjoint_y) = (node.attrs.bool(flags[0])?, node.attrs.bool(flags[1])?);
     let dtype = input_dtype(node, 0)?;
     if !dtype.is_differentiable() && !dtype.is_integer() {
         return no_kernel(node);

@@ -28,35 +28,25 @@ pub use self::activation::{SELU_SCALE, SELU_SCALE_ALPHA};
 pub use self::norm::local_response;
 pub use self::pool::PoolAttrs;
 pub use self::window::{Padding, Slide};
-use meshtf_tensor::failure::Result;
 
-use super::{HostKernel, KernelNode};
+use super::Registry;
 
-type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
-
-/// The kernel of a node with a neural network op.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes, or if no input could be valid for the attributes.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let families: [Compile; 17] = [
-        activation::kernel,
-        softmax::kernel,
-        bias::kernel,
-        conv::kernel,
-        depthwise::kernel,
-        pool::kernel,
-        argmax::kernel,
-        patches::kernel,
-        norm::kernel,
-        global_norm::kernel,
-        resize::kernel,
-        morphology::kernel,
-        fractional::kernel,
-        pool::sized_kernel,
-        lstm::kernel,
-        gru::kernel,
-        quantize::kernel,
-    ];
-    families.iter().find_map(|compile| compile(node).transpose()).transpose()
+/// Registers the ops of neural networks.
+pub(super) fn register(ops: &mut Registry) {
+    activation::register(ops);
+    softmax::register(ops);
+    bias::register(ops);
+    conv::register(ops);
+    depthwise::register(ops);
+    pool::register(ops);
+    argmax::register(ops);
+    patches::register(ops);
+    norm::register(ops);
+    global_norm::register(ops);
+    resize::register(ops);
+    morphology::register(ops);
+    fractional::register(ops);
+    lstm::register(ops);
+    gru::register(ops);
+    quantize::register(ops);
 }

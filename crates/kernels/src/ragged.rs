@@ -11,26 +11,23 @@ use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_type};
 use smallvec::smallvec;
 pub use sparse::checked as checked_splits;
 
-use super::call::{input_dtype, no_kernel, output_dtype, take};
-use super::{HostKernel, KernelNode, Outputs, first};
+use super::call::{input_dtype, output_dtype, take};
+use super::{HostKernel, KernelNode, Outputs, Registry};
 
-/// The kernel of a node with an op on ragged tensors.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes, or an attribute is invalid.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    first(&[ranges, gather::kernel, sparse::kernel, dense::kernel], node)
+/// Registers the ops on ragged tensors.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("RaggedRange", ranges);
+    gather::register(ops);
+    sparse::register(ops);
+    dense::register(ops);
 }
 
 fn ranges(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op != "RaggedRange" {
-        return Ok(None);
-    }
     let dtype = output_dtype(node, 0)?;
     let kernel = with_type!(input_dtype(node, 0)?, T => Box::new(move |inputs| {
         range::<T>(&take(inputs)?, dtype)
     }) as HostKernel; F32 f32, F64 f64, I32 i32, I64 i64);
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(kernel)
 }
 
 /// A row of numbers for each start, limit and delta; scalars apply to all rows.

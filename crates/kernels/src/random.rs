@@ -16,19 +16,13 @@ pub use self::candidates::fixed;
 pub use self::simple::Simple;
 pub use self::stateful::{Dice, DicePosition, Generators};
 pub use self::unigrams::Unigrams;
-use meshtf_tensor::failure::Result;
 
-use super::{HostKernel, KernelNode};
+use super::Registry;
 
-/// The kernel of a node whose op draws random numbers.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes.
-pub fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
-    for family in [stateful::kernel, candidates::kernel, rejection::kernel] {
-        if let Some(kernel) = family(node, generators)? {
-            return Ok(Some(kernel));
-        }
-    }
-    stateless::kernel(node)
+/// Registers the ops that draw random numbers.
+pub(super) fn register(ops: &mut Registry) {
+    stateful::register(ops);
+    candidates::register(ops);
+    rejection::register(ops);
+    stateless::register(ops);
 }

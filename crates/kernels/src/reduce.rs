@@ -8,17 +8,15 @@ mod nth;
 mod scan;
 mod segment;
 
-use meshtf_tensor::failure::Result;
+use super::Registry;
 
-use super::{HostKernel, KernelNode, first};
-
-/// The kernel of a node with a reduction op.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    first(
-        &[fold::kernel, arg::kernel, scan::kernel, segment::kernel, bins::kernel, nth::kernel, distance::kernel],
-        node,
-    )
+/// Registers the reductions.
+pub(super) fn register(ops: &mut Registry) {
+    fold::register(ops);
+    arg::register(ops);
+    scan::register(ops);
+    segment::register(ops);
+    bins::register(ops);
+    nth::register(ops);
+    distance::register(ops);
 }

@@ -8,30 +8,27 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, Element, Shape, Tensor, with_type};
 
-use super::call::{input_dtype, no_kernel};
-use super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::call::input_dtype;
+use super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 
-/// The kernel of a node with a set op.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes, or an attribute is invalid.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let (first, second) = match node.op {
-        "SetSize" => (true, None),
-        "DenseToDenseSetOperation" => (false, Some(false)),
-        "DenseToSparseSetOperation" => (false, Some(true)),
-        "SparseToSparseSetOperation" => (true, Some(true)),
-        _ => return Ok(None),
-    };
-    let dtype = input_dtype(node, usize::from(first))?;
-    let validates = node.attrs.bool("validate_indices")?;
-    let Some(second) = second else {
-        let kernel: Option<HostKernel> = with_type!(dtype, T => Box::new(move |inputs: Inputs| {
+/// Registers the set ops.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SetSize", |node| {
+        let (dtype, validates) = (input_dtype(node, 1)?, node.attrs.bool("validate_indices")?);
+        Ok(with_type!(dtype, T => Box::new(move |inputs: Inputs| {
             let mut inputs = inputs.into_iter();
             sizes(&Sets::<T>::read(&mut inputs, true, validates)?)
-        }) as HostKernel; I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, String Vec<u8>);
-        return kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)));
-    };
+        }) as HostKernel; I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, String Vec<u8>))
+    });
+    ops.insert("DenseToDenseSetOperation", |node| operation(node, false, false));
+    ops.insert("DenseToSparseSetOperation", |node| operation(node, false, true));
+    ops.insert("SparseToSparseSetOperation", |node| operation(node, true, true));
+}
+
+/// An operation on two sets, each of which is sparse or dense.
+fn operation(node: &KernelNode, first: bool, second: bool) -> Result<Option<HostKernel>> {
+    let dtype = input_dtype(node, usize::from(first))?;
+    let validates = node.attrs.bool("validate_indices")?;
     let operation = match node.attrs.str("set_operation")?.to_ascii_lowercase().as_str() {
         "a-b" => Operation::FirstLess,
         "b-a" => Operation::SecondLess,
@@ -45,7 +42,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         let b = Sets::<T>::read(&mut inputs, second, validates)?;
         operation.of(a, b)
     }) as HostKernel; I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, String Vec<u8>);
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(kernel)
 }
 
 #[derive(Clone, Copy)]

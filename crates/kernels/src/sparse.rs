@@ -9,15 +9,16 @@ mod segment;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Element, Shape, Tensor, with_type};
 
+use super::Registry;
 use super::call::vector;
-use super::{HostKernel, KernelNode, first};
 
-/// The kernel of a node with an op on sparse tensors.
-///
-/// # Errors
-/// InvalidArgument if the op has no kernel for the dtypes.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    first(&[arrange::kernel, rows::kernel, math::kernel, segment::kernel, cross::kernel], node)
+/// Registers the ops on sparse tensors.
+pub(super) fn register(ops: &mut Registry) {
+    arrange::register(ops);
+    rows::register(ops);
+    math::register(ops);
+    segment::register(ops);
+    cross::register(ops);
 }
 
 /// A sparse tensor among the inputs of a kernel.

@@ -28,64 +28,56 @@ pub(super) use self::fingerprint::fingerprint64;
 pub use self::histogram::Histogram;
 pub use self::histogram::OpenHistogram;
 pub use self::summary::{SummaryProto, SummaryValue};
-use meshtf_tensor::failure::Result;
 
+use super::Registry;
 use super::call::kernel as call;
 use super::math::map_to;
-use super::{HostKernel, KernelNode};
 
-/// The kernel of a node with a string op.
-///
-/// # Errors
-/// InvalidArgument if an attribute is invalid, or the op has no kernel for the dtypes.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "Assert" => assert::kernel(node)?,
-        "AsString" => format::kernel(node)?,
-        "StringJoin" | "ReduceJoin" | "UnsortedSegmentJoin" => join::kernel(node)?,
-        "StringLength" | "Substr" => cut::kernel(node)?,
-        "Print" => print::kernel(node)?,
-        "StringFormat" | "PrintV2" => show::kernel(node)?,
-        "StringNGrams" => ngrams::kernel(node)?,
-        "UnicodeTranscode" | "UnicodeDecode" | "UnicodeDecodeWithOffsets" | "UnicodeEncode" => unicode::kernel(node)?,
-        "UnicodeScript" => script::kernel(),
-        "StringToNumber" => number::kernel(node)?,
-        "RegexFullMatch" | "StaticRegexFullMatch" | "RegexReplace" | "StaticRegexReplace" => pattern::kernel(node)?,
-        "StringSplit" | "StringSplitV2" => split::kernel(node)?,
-        "ScalarSummary" | "HistogramSummary" | "MergeSummary" => summary::kernel(node)?,
-        "DecodeCSV" => csv::kernel(node)?,
-        "Fingerprint" | "StringToHashBucket" | "StringToHashBucketFast" | "StringToHashBucketStrong" => {
-            hash::kernel(node)?
-        }
-        "StringStrip" => call(|[x]| {
+/// Registers the ops on strings.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Assert", |node| assert::kernel(node).map(Some));
+    ops.insert("AsString", |node| format::kernel(node).map(Some));
+    ops.insert("Print", |node| print::kernel(node).map(Some));
+    ops.insert("StringNGrams", |node| ngrams::kernel(node).map(Some));
+    ops.insert("StringToNumber", |node| number::kernel(node).map(Some));
+    ops.insert("DecodeCSV", |node| csv::kernel(node).map(Some));
+    ops.insert("UnicodeScript", |_| Ok(Some(script::kernel())));
+    ops.insert("StringStrip", |_| {
+        Ok(Some(call(|[x]| {
             let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
             map_to(&x, move |text: &Vec<u8>| {
                 let begin = text.iter().position(|byte| !is_space(byte)).unwrap_or(text.len());
                 let end = text.iter().rposition(|byte| !is_space(byte)).map_or(begin, |last| last + 1);
                 text[begin..end].to_vec()
             })
-        }),
-        "StringLower" => {
-            let characters = node.attrs.str("encoding")?.eq_ignore_ascii_case("utf-8");
-            call(move |[x]| {
-                map_to(&x, |text: &Vec<u8>| match std::str::from_utf8(text) {
-                    Ok(text) if characters => text.to_lowercase().into_bytes(),
-                    _ => text.to_ascii_lowercase(),
-                })
+        })))
+    });
+    ops.insert("StringLower", |node| {
+        let characters = node.attrs.str("encoding")?.eq_ignore_ascii_case("utf-8");
+        Ok(Some(call(move |[x]| {
+            map_to(&x, |text: &Vec<u8>| match std::str::from_utf8(text) {
+                Ok(text) if characters => text.to_lowercase().into_bytes(),
+                _ => text.to_ascii_lowercase(),
             })
-        }
-        "StringUpper" => {
-            let characters = node.attrs.str("encoding")?.eq_ignore_ascii_case("utf-8");
-            call(move |[x]| {
-                map_to(&x, |text: &Vec<u8>| match std::str::from_utf8(text) {
-                    Ok(text) if characters => text.to_uppercase().into_bytes(),
-                    _ => text.to_ascii_uppercase(),
-                })
+        })))
+    });
+    ops.insert("StringUpper", |node| {
+        let characters = node.attrs.str("encoding")?.eq_ignore_ascii_case("utf-8");
+        Ok(Some(call(move |[x]| {
+            map_to(&x, |text: &Vec<u8>| match std::str::from_utf8(text) {
+                Ok(text) if characters => text.to_uppercase().into_bytes(),
+                _ => text.to_ascii_uppercase(),
             })
-        }
-        _ => match raw::kernel(node)? {
-            Some(kernel) => kernel,
-            None => return media::kernel(node),
-        },
-    }))
+        })))
+    });
+    join::register(ops);
+    cut::register(ops);
+    show::register(ops);
+    unicode::register(ops);
+    pattern::register(ops);
+    split::register(ops);
+    summary::register(ops);
+    hash::register(ops);
+    raw::register(ops);
+    media::register(ops);
 }

@@ -4,18 +4,19 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Shape, Tensor};
 
 use super::super::call::{self, kernel as call, vector};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::pad::pad;
 use super::view::View;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let to_depth = match node.op {
-        "SpaceToBatchND" => return Ok(Some(call(|[x, block, paddings]| space_to_batch(x, &block, &paddings)))),
-        "BatchToSpaceND" => return Ok(Some(call(|[x, block, crops]| batch_to_space(&x, &block, &crops)))),
-        "SpaceToDepth" => true,
-        "DepthToSpace" => false,
-        _ => return Ok(None),
-    };
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SpaceToBatchND", |_| Ok(Some(call(|[x, block, paddings]| space_to_batch(x, &block, &paddings)))));
+    ops.insert("BatchToSpaceND", |_| Ok(Some(call(|[x, block, crops]| batch_to_space(&x, &block, &crops)))));
+    ops.insert("SpaceToDepth", |node| depth(node, true));
+    ops.insert("DepthToSpace", |node| depth(node, false));
+}
+
+/// Blocks of pixels to depth, or depth to blocks of pixels.
+fn depth(node: &KernelNode, to_depth: bool) -> Result<Option<HostKernel>> {
     let block = usize::try_from(node.attrs.int("block_size")?).unwrap_or(0).max(1);
     let channels_last = match node.attrs.str("data_format")? {
         "NHWC" => true,

@@ -5,41 +5,39 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Data, Moved, Shape, Tensor, with_moved};
 
 use super::super::call::{self, kernel as call};
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 use super::view::{View, not_held};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "Diag" => call(diag),
-        "DiagPart" => call(diag_part),
-        "MatrixBandPart" => call(|[x, lower, upper]: [Tensor; 3]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Diag", |_| Ok(Some(call(diag))));
+    ops.insert("DiagPart", |_| Ok(Some(call(diag_part))));
+    ops.insert("MatrixBandPart", |_| {
+        Ok(Some(call(|[x, lower, upper]: [Tensor; 3]| {
             let dtype = x.dtype();
             with_moved!(dtype, T => band_part::<T>(x, &lower, &upper)).unwrap_or_else(|| not_held(dtype))
-        }),
-        "MatrixDiagV3" => {
-            let align = Align::of(node)?;
-            call(move |[diagonal, k, rows, columns, padding]: [Tensor; 5]| {
-                with_moved!(diagonal.dtype(), T => matrix_diag::<T>(&diagonal, &k, &rows, &columns, &padding, align))
-                    .unwrap_or_else(|| not_held(diagonal.dtype()))
-            })
-        }
-        "MatrixDiagPartV3" => {
-            let align = Align::of(node)?;
-            call(move |[x, k, padding]: [Tensor; 3]| {
-                with_moved!(x.dtype(), T => matrix_diag_part::<T>(&x, &k, &padding, align))
-                    .unwrap_or_else(|| not_held(x.dtype()))
-            })
-        }
-        "MatrixSetDiagV3" => {
-            let align = Align::of(node)?;
-            call(move |[x, diagonal, k]: [Tensor; 3]| {
-                let dtype = x.dtype();
-                with_moved!(dtype, T => matrix_set_diag::<T>(x, &diagonal, &k, align))
-                    .unwrap_or_else(|| not_held(dtype))
-            })
-        }
-        _ => return Ok(None),
-    }))
+        })))
+    });
+    ops.insert("MatrixDiagV3", |node| {
+        let align = Align::of(node)?;
+        Ok(Some(call(move |[diagonal, k, rows, columns, padding]: [Tensor; 5]| {
+            with_moved!(diagonal.dtype(), T => matrix_diag::<T>(&diagonal, &k, &rows, &columns, &padding, align))
+                .unwrap_or_else(|| not_held(diagonal.dtype()))
+        })))
+    });
+    ops.insert("MatrixDiagPartV3", |node| {
+        let align = Align::of(node)?;
+        Ok(Some(call(move |[x, k, padding]: [Tensor; 3]| {
+            with_moved!(x.dtype(), T => matrix_diag_part::<T>(&x, &k, &padding, align))
+                .unwrap_or_else(|| not_held(x.dtype()))
+        })))
+    });
+    ops.insert("MatrixSetDiagV3", |node| {
+        let align = Align::of(node)?;
+        Ok(Some(call(move |[x, diagonal, k]: [Tensor; 3]| {
+            let dtype = x.dtype();
+            with_moved!(dtype, T => matrix_set_diag::<T>(x, &diagonal, &k, align)).unwrap_or_else(|| not_held(dtype))
+        })))
+    });
 }
 
 /// A tensor with `x` on its diagonal (the dimensions of `x`, twice) and zero elsewhere.

@@ -5,29 +5,26 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Data, Moved, Shape, Tensor, with_moved};
 
 use super::super::call::{self, kernel as call};
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 use super::view::not_held;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "GatherV2" => {
-            let batch_dims = node.attrs.int("batch_dims")?;
-            call(move |[params, indices, axis]| {
-                if axis.rank() != 0 {
-                    return Err(Failure::invalid("axis must be scalar"));
-                }
-                gather(&params, &indices, axis.to_i64()?, batch_dims)
-            })
-        }
-        "GatherNd" => {
-            let ignore = ignores_bad_indices(node)?;
-            call(move |[params, indices]| {
-                with_moved!(params.dtype(), T => gather_nd::<T>(&params, &indices, ignore))
-                    .unwrap_or_else(|| not_held(params.dtype()))
-            })
-        }
-        _ => return Ok(None),
-    }))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("GatherV2", |node| {
+        let batch_dims = node.attrs.int("batch_dims")?;
+        Ok(Some(call(move |[params, indices, axis]| {
+            if axis.rank() != 0 {
+                return Err(Failure::invalid("axis must be scalar"));
+            }
+            gather(&params, &indices, axis.to_i64()?, batch_dims)
+        })))
+    });
+    ops.insert("GatherNd", |node| {
+        let ignore = ignores_bad_indices(node)?;
+        Ok(Some(call(move |[params, indices]| {
+            with_moved!(params.dtype(), T => gather_nd::<T>(&params, &indices, ignore))
+                .unwrap_or_else(|| not_held(params.dtype()))
+        })))
+    });
 }
 
 /// The slices of `params` along `axis` that `indices` names; the first `batch_dims` dimensions of both are paired.

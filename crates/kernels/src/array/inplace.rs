@@ -5,65 +5,61 @@ use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Ring, Shape, Tensor, with_moved, with_ring};
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype, vector};
+use super::super::call::{self, input_dtype, kernel as call, output_dtype, vector};
 use super::super::math::cast;
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = || input_dtype(node, 0);
-    let found = match node.op {
-        "InplaceUpdate" => {
-            with_moved!(dtype()?, T => call(|inputs| {
-                rows(inputs, |x, v, rows| change(x.moved_mut::<T>(), v.moved(), rows, T::clone_from))
-            }))
-        }
-        "InplaceAdd" => {
-            with_ring!(dtype()?, T => call(|inputs| {
-                rows(inputs, |x, v, rows| change(x.slice_mut::<T>(), v.slice(), rows, |old, new| *old = old.add(*new)))
-            }))
-        }
-        "InplaceSub" => {
-            with_ring!(dtype()?, T => call(|inputs| {
-                rows(inputs, |x, v, rows| change(x.slice_mut::<T>(), v.slice(), rows, |old, new| *old = old.sub(*new)))
-            }))
-        }
-        "DeepCopy" => Some(call(|[x]: [Tensor; 1]| Ok(x))),
-        "Empty" => {
-            let dtype = output_dtype(node, 0)?;
-            Some(call(move |[shape]: [Tensor; 1]| {
-                Tensor::zeros(dtype, Shape::from_i64s(&vector(&shape, "shape", false)?)?)
-            }))
-        }
-        "EnsureShape" => {
-            let wanted = node.attrs.shape("shape")?.clone();
-            Some(call(move |[x]: [Tensor; 1]| match wanted.admits(x.shape()) {
-                true => Ok(x),
-                false => {
-                    let got = x.shape();
-                    Err(Failure::invalid(format!(
-                        "Shape of tensor {got} is not compatible with expected shape {wanted}."
-                    )))
-                }
-            }))
-        }
-        "UnravelIndex" => {
-            let dtype = dtype()?;
-            Some(call(move |[indices, dims]: [Tensor; 2]| cast(unravel(&indices, &dims)?, dtype)))
-        }
-        "DataFormatDimMap" | "DataFormatVecPermute" => {
-            let dtype = dtype()?;
-            let format = |name: &str| node.attrs.str(name).map(|format| format.as_bytes().to_vec());
-            let (from, to) = (format("src_format")?, format("dst_format")?);
-            let places = permutation(&from, &to)?;
-            let is_map = node.op == "DataFormatDimMap";
-            Some(call(move |[x]: [Tensor; 1]| {
-                let moved = if is_map { mapped(&x, &places) } else { permuted(&x, &from, &to) };
-                cast(moved?, dtype)
-            }))
-        }
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("InplaceUpdate", |node| {
+        Ok(with_moved!(input_dtype(node, 0)?, T => call(|inputs| {
+            rows(inputs, |x, v, rows| change(x.moved_mut::<T>(), v.moved(), rows, T::clone_from))
+        })))
+    });
+    ops.insert("InplaceAdd", |node| {
+        Ok(with_ring!(input_dtype(node, 0)?, T => call(|inputs| {
+            rows(inputs, |x, v, rows| change(x.slice_mut::<T>(), v.slice(), rows, |old, new| *old = old.add(*new)))
+        })))
+    });
+    ops.insert("InplaceSub", |node| {
+        Ok(with_ring!(input_dtype(node, 0)?, T => call(|inputs| {
+            rows(inputs, |x, v, rows| change(x.slice_mut::<T>(), v.slice(), rows, |old, new| *old = old.sub(*new)))
+        })))
+    });
+    ops.insert("DeepCopy", |_| Ok(Some(call(|[x]: [Tensor; 1]| Ok(x)))));
+    ops.insert("Empty", |node| {
+        let dtype = output_dtype(node, 0)?;
+        Ok(Some(call(move |[shape]: [Tensor; 1]| {
+            Tensor::zeros(dtype, Shape::from_i64s(&vector(&shape, "shape", false)?)?)
+        })))
+    });
+    ops.insert("EnsureShape", |node| {
+        let wanted = node.attrs.shape("shape")?.clone();
+        Ok(Some(call(move |[x]: [Tensor; 1]| match wanted.admits(x.shape()) {
+            true => Ok(x),
+            false => {
+                let got = x.shape();
+                Err(Failure::invalid(format!("Shape of tensor {got} is not compatible with expected shape {wanted}.")))
+            }
+        })))
+    });
+    ops.insert("UnravelIndex", |node| {
+        let dtype = input_dtype(node, 0)?;
+        Ok(Some(call(move |[indices, dims]: [Tensor; 2]| cast(unravel(&indices, &dims)?, dtype))))
+    });
+    ops.insert("DataFormatDimMap", |node| between_formats(node, true));
+    ops.insert("DataFormatVecPermute", |node| between_formats(node, false));
+}
+
+/// Dimensions by number, or a vector of them, from one data format to another.
+fn between_formats(node: &KernelNode, is_map: bool) -> Result<Option<HostKernel>> {
+    let dtype = input_dtype(node, 0)?;
+    let format = |name: &str| node.attrs.str(name).map(|format| format.as_bytes().to_vec());
+    let (from, to) = (format("src_format")?, format("dst_format")?);
+    let places = permutation(&from, &to)?;
+    Ok(Some(call(move |[x]: [Tensor; 1]| {
+        let moved = if is_map { mapped(&x, &places) } else { permuted(&x, &from, &to) };
+        cast(moved?, dtype)
+    })))
 }
 
 /// The indices of rows of a tensor, and the number of elements of each.

@@ -6,38 +6,33 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Moved, Shape, Tensor, with_moved};
 
 use super::super::call::{self, one};
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{Inputs, Outputs, Registry};
 use super::view::not_held;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "ConcatV2" => Box::new(concat),
-        "Pack" => {
-            let axis = node.attrs.int("axis")?;
-            Box::new(move |inputs| pack(&inputs, axis))
-        }
-        "ParallelConcat" => {
-            let shape = node.attrs.shape("shape")?.clone();
-            Box::new(move |inputs: Inputs| {
-                let first = inputs.first().map(|x| x.shape().clone()).unwrap_or_default();
-                if inputs.iter().any(|x| *x.shape() != first) || first.dims().first() != Some(&1) {
-                    return Err(Failure::invalid(
-                        "ParallelConcat takes inputs of one shape, with a first dimension of 1",
-                    ));
-                }
-                let mut dims = first.dims().to_vec();
-                dims[0] = inputs.len();
-                if !shape.admits(&dims.as_slice().into()) {
-                    return Err(Failure::invalid(format!(
-                        "ParallelConcat of {} inputs of shape {first} is not of shape {shape}",
-                        inputs.len()
-                    )));
-                }
-                join(&inputs, 0, dims.into())
-            })
-        }
-        _ => return Ok(None),
-    }))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ConcatV2", |_| Ok(Some(Box::new(concat))));
+    ops.insert("Pack", |node| {
+        let axis = node.attrs.int("axis")?;
+        Ok(Some(Box::new(move |inputs: Inputs| pack(&inputs, axis))))
+    });
+    ops.insert("ParallelConcat", |node| {
+        let shape = node.attrs.shape("shape")?.clone();
+        Ok(Some(Box::new(move |inputs: Inputs| {
+            let first = inputs.first().map(|x| x.shape().clone()).unwrap_or_default();
+            if inputs.iter().any(|x| *x.shape() != first) || first.dims().first() != Some(&1) {
+                return Err(Failure::invalid("ParallelConcat takes inputs of one shape, with a first dimension of 1"));
+            }
+            let mut dims = first.dims().to_vec();
+            dims[0] = inputs.len();
+            if !shape.admits(&dims.as_slice().into()) {
+                return Err(Failure::invalid(format!(
+                    "ParallelConcat of {} inputs of shape {first} is not of shape {shape}",
+                    inputs.len()
+                )));
+            }
+            join(&inputs, 0, dims.into())
+        })))
+    });
 }
 
 fn concat(mut inputs: Inputs) -> Result<Outputs> {

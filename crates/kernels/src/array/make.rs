@@ -7,49 +7,37 @@ use meshtf_tensor::{
     DType, Data, Float, Moved, Numeric, Ring, Shape, Tensor, with_float, with_moved, with_number, with_ring,
 };
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel, vector};
-use super::super::{HostKernel, KernelNode};
+use super::super::Registry;
+use super::super::call::{self, input_dtype, kernel as call, vector};
 use super::view::{View, not_held};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "Fill" => call(|[dims, value]| fill(&dims, &value)),
-        "ZerosLike" => call(|[x]| Tensor::zeros(x.dtype(), x.shape().clone())),
-        "OnesLike" => {
-            let dtype = input_dtype(node, 0)?;
-            let made = with_ring!(dtype, T => call(|[x]: [Tensor; 1]| {
-                Ok(Tensor::from_vec(x.shape().clone(), vec![<T as Ring>::ONE; x.len()]))
-            }));
-            let bools = || call(|[x]: [Tensor; 1]| Ok(Tensor::from_vec(x.shape().clone(), vec![true; x.len()])));
-            match made.or_else(|| (dtype == DType::Bool).then(bools)) {
-                Some(kernel) => kernel,
-                None => return no_kernel(node),
-            }
-        }
-        "Range" => {
-            let dtype = input_dtype(node, 0)?;
-            match with_number!(dtype, T => call(|[start, limit, delta]| range::<T>(&start, &limit, &delta))) {
-                Some(kernel) => kernel,
-                None => return no_kernel(node),
-            }
-        }
-        "LinSpace" => {
-            let dtype = input_dtype(node, 0)?;
-            match with_float!(dtype, T => call(|[start, stop, count]| lin_space::<T>(&start, &stop, &count))) {
-                Some(kernel) => kernel,
-                None => return no_kernel(node),
-            }
-        }
-        "OneHot" => {
-            let axis = node.attrs.int("axis")?;
-            call(move |[indices, depth, on, off]: [Tensor; 4]| {
-                with_moved!(on.dtype(), T => one_hot::<T>(&indices, &depth, &on, &off, axis))
-                    .unwrap_or_else(|| not_held(on.dtype()))
-            })
-        }
-        "Tile" => call(|[x, multiples]| tile(x, &multiples)),
-        _ => return Ok(None),
-    }))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Fill", |_| Ok(Some(call(|[dims, value]| fill(&dims, &value)))));
+    ops.insert("ZerosLike", |_| Ok(Some(call(|[x]| Tensor::zeros(x.dtype(), x.shape().clone())))));
+    ops.insert("OnesLike", |node| {
+        let dtype = input_dtype(node, 0)?;
+        let made = with_ring!(dtype, T => call(|[x]: [Tensor; 1]| {
+            Ok(Tensor::from_vec(x.shape().clone(), vec![<T as Ring>::ONE; x.len()]))
+        }));
+        let bools = || call(|[x]: [Tensor; 1]| Ok(Tensor::from_vec(x.shape().clone(), vec![true; x.len()])));
+        Ok(made.or_else(|| (dtype == DType::Bool).then(bools)))
+    });
+    ops.insert("Range", |node| {
+        let dtype = input_dtype(node, 0)?;
+        Ok(with_number!(dtype, T => call(|[start, limit, delta]| range::<T>(&start, &limit, &delta))))
+    });
+    ops.insert("LinSpace", |node| {
+        let dtype = input_dtype(node, 0)?;
+        Ok(with_float!(dtype, T => call(|[start, stop, count]| lin_space::<T>(&start, &stop, &count))))
+    });
+    ops.insert("OneHot", |node| {
+        let axis = node.attrs.int("axis")?;
+        Ok(Some(call(move |[indices, depth, on, off]: [Tensor; 4]| {
+            with_moved!(on.dtype(), T => one_hot::<T>(&indices, &depth, &on, &off, axis))
+                .unwrap_or_else(|| not_held(on.dtype()))
+        })))
+    });
+    ops.insert("Tile", |_| Ok(Some(call(|[x, multiples]| tile(x, &multiples)))));
 }
 
 fn fill(dims: &Tensor, value: &Tensor) -> Result<Tensor> {

@@ -5,44 +5,41 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Ring, Shape, Tensor, with_ring};
 
 use super::super::call::{self, input_dtype, kernel as call, vector};
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 use super::join::join;
 use super::view::View;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "Pad" => call(|[x, paddings]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Pad", |_| {
+        Ok(Some(call(|[x, paddings]| {
             let zero = Tensor::zeros(x.dtype(), Shape::scalar())?;
             pad(x, &paddings, &zero)
-        }),
-        "PadV2" => call(|[x, paddings, value]: [Tensor; 3]| {
+        })))
+    });
+    ops.insert("PadV2", |_| {
+        Ok(Some(call(|[x, paddings, value]: [Tensor; 3]| {
             if value.rank() != 0 {
                 return Err(Failure::invalid(format!("constant_values must be a scalar. Found: {}", value.shape())));
             }
             pad(x, &paddings, &value)
-        }),
-        "MirrorPad" => {
-            let border = border_of(node)?;
-            call(move |[x, paddings]| mirror_pad(x, &paddings, border))
-        }
-        "MirrorPadGrad" => {
-            let border = border_of(node)?;
-            let add = with_ring!(input_dtype(node, 0)?, T => call(move |[x, paddings]: [Tensor; 2]| {
-                folded::<T>(x, &paddings, border)
-            }));
-            match add {
-                Some(kernel) => kernel,
-                None => return call::no_kernel(node),
-            }
-        }
-        "ReverseV2" => call(|[x, axes]| reverse(x, &axes)),
-        "ReverseSequence" => {
-            let (sequence, batch) = (node.attrs.int("seq_dim")?, node.attrs.int("batch_dim")?);
-            call(move |[x, lengths]| reverse_sequence(x, &lengths, sequence, batch))
-        }
-        "Roll" => call(|[x, shift, axes]| roll(x, &shift, &axes)),
-        _ => return Ok(None),
-    }))
+        })))
+    });
+    ops.insert("MirrorPad", |node| {
+        let border = border_of(node)?;
+        Ok(Some(call(move |[x, paddings]| mirror_pad(x, &paddings, border))))
+    });
+    ops.insert("MirrorPadGrad", |node| {
+        let border = border_of(node)?;
+        Ok(with_ring!(input_dtype(node, 0)?, T => call(move |[x, paddings]: [Tensor; 2]| {
+            folded::<T>(x, &paddings, border)
+        })))
+    });
+    ops.insert("ReverseV2", |_| Ok(Some(call(|[x, axes]| reverse(x, &axes)))));
+    ops.insert("ReverseSequence", |node| {
+        let (sequence, batch) = (node.attrs.int("seq_dim")?, node.attrs.int("batch_dim")?);
+        Ok(Some(call(move |[x, lengths]| reverse_sequence(x, &lengths, sequence, batch))))
+    });
+    ops.insert("Roll", |_| Ok(Some(call(|[x, shift, axes]| roll(x, &shift, &axes)))));
 }
 
 /// The number of elements to add before and after each dimension.

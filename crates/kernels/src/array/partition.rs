@@ -6,27 +6,24 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Moved, Shape, Tensor, with_moved};
 
 use super::super::call;
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{Inputs, Outputs, Registry};
 use super::view::not_held;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "DynamicPartition" => {
-            let count = node.outputs.len();
-            Box::new(move |inputs| {
-                let [data, partitions] = call::take(inputs)?;
-                with_moved!(data.dtype(), T => partition::<T>(&data, &partitions, count))
-                    .unwrap_or_else(|| not_held(data.dtype()))
-            })
-        }
-        "DynamicStitch" | "ParallelDynamicStitch" => {
-            let dtype = call::output_dtype(node, 0)?;
-            Box::new(move |inputs| {
-                with_moved!(dtype, T => stitch::<T>(&inputs, dtype).map(call::one)).unwrap_or_else(|| not_held(dtype))
-            })
-        }
-        _ => return Ok(None),
-    }))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("DynamicPartition", |node| {
+        let count = node.outputs.len();
+        Ok(Some(Box::new(move |inputs| {
+            let [data, partitions] = call::take(inputs)?;
+            with_moved!(data.dtype(), T => partition::<T>(&data, &partitions, count))
+                .unwrap_or_else(|| not_held(data.dtype()))
+        })))
+    });
+    ops.insert_all(["DynamicStitch", "ParallelDynamicStitch"], |node| {
+        let dtype = call::output_dtype(node, 0)?;
+        Ok(Some(Box::new(move |inputs| {
+            with_moved!(dtype, T => stitch::<T>(&inputs, dtype).map(call::one)).unwrap_or_else(|| not_held(dtype))
+        })))
+    });
 }
 
 fn partition<T: Moved>(data: &Tensor, partitions: &Tensor, count: usize) -> Result<Outputs> {

@@ -8,36 +8,34 @@ use meshtf_tensor::{DType, Element, Moved, Ring, Shape, Tensor, with_moved, with
 
 use super::super::call::{check_copies, input_dtype, kernel as call, no_kernel, vector};
 use super::super::update::Update;
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 use super::gather::{ignores_bad_indices, indices_of, slices};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let found = match node.op {
-        "ScatterNd" => {
-            let dtype = input_dtype(node, 1)?;
-            adding(node, dtype)?.map(|add| {
-                call(move |[indices, updates, shape]: [Tensor; 3]| {
-                    let shape = Shape::from_i64s(&vector(&Tensor::vector(indices_of(&shape)?), "shape", false)?)?;
-                    changed(&add, [Tensor::zeros(dtype, shape)?, indices, updates])
-                })
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ScatterNd", |node| {
+        let dtype = input_dtype(node, 1)?;
+        Ok(adding(node, dtype)?.map(|add| {
+            call(move |[indices, updates, shape]: [Tensor; 3]| {
+                let shape = Shape::from_i64s(&vector(&Tensor::vector(indices_of(&shape)?), "shape", false)?)?;
+                changed(&add, [Tensor::zeros(dtype, shape)?, indices, updates])
             })
-        }
-        "TensorScatterAdd" => adding(node, input_dtype(node, 0)?)?.map(|add| call(move |inputs| changed(&add, inputs))),
-        "TensorScatterSub" | "TensorScatterMax" | "TensorScatterMin" | "TensorScatterUpdate" => {
-            let of_variable = node.op.replace("TensorScatter", "Nd");
-            let update = change(node, &of_variable, input_dtype(node, 0)?)?;
-            update.map(|update| call(move |inputs| changed(&update, inputs)))
-        }
-        "SparseToDense" => {
-            let checks = node.attrs.bool("validate_indices")?;
-            let dtype = input_dtype(node, 2)?;
-            with_moved!(dtype, T => call(move |[indices, shape, values, otherwise]: [Tensor; 4]| {
-                dense::<T>(&indices, &shape, &values, &otherwise, checks)
-            }))
-        }
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        }))
+    });
+    ops.insert("TensorScatterAdd", |node| {
+        Ok(adding(node, input_dtype(node, 0)?)?.map(|add| call(move |inputs| changed(&add, inputs))))
+    });
+    ops.insert_all(["TensorScatterSub", "TensorScatterMax", "TensorScatterMin", "TensorScatterUpdate"], |node| {
+        let of_variable = node.op.replace("TensorScatter", "Nd");
+        let update = change(node, &of_variable, input_dtype(node, 0)?)?;
+        Ok(update.map(|update| call(move |inputs| changed(&update, inputs))))
+    });
+    ops.insert("SparseToDense", |node| {
+        let checks = node.attrs.bool("validate_indices")?;
+        let dtype = input_dtype(node, 2)?;
+        Ok(with_moved!(dtype, T => call(move |[indices, shape, values, otherwise]: [Tensor; 4]| {
+            dense::<T>(&indices, &shape, &values, &otherwise, checks)
+        })))
+    });
 }
 
 /// The change of a variable by an op named `ScatterNd...`.

@@ -8,45 +8,40 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_complex, with_type};
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::call::{self, input_dtype, kernel as call, output_dtype};
 use super::super::math::{cast, map_to, wide};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::gather::indices_of;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let found: Option<HostKernel> = match node.op {
-        "TopKV2" => {
-            let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
-            with_type!(wide(dtype), T => Box::new(move |inputs| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("TopKV2", |node| {
+        let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
+        Ok(with_type!(wide(dtype), T => Box::new(move |inputs| {
                 let [x, k] = call::take(inputs)?;
                 let [values, places] = top_k::<T>(&cast(x, wide(dtype))?, &k)?;
                 Ok([cast(values, dtype)?, cast(places, index)?].into_iter().collect())
-            }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
-        }
-        "InTopKV2" => Some(call(|[predictions, targets, k]| in_top_k(&predictions, &targets, &k))),
-        "LowerBound" | "UpperBound" => {
-            let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-            // An unordered pair, with a NaN, is not less for LowerBound, and not greater for UpperBound.
-            let is_before: Before = match node.op {
-                "LowerBound" => |order| order == Some(Ordering::Less),
-                _ => |order| order != Some(Ordering::Greater),
-            };
-            with_type!(wide(dtype), T => call(move |[sorted, values]| {
-                bound::<T>(&cast(sorted, wide(dtype))?, &cast(values, wide(dtype))?, index, is_before)
-            }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
-        }
-        "Where" => {
-            let dtype = input_dtype(node, 0)?;
-            (dtype.is_differentiable() || dtype.is_integer() || dtype == DType::Bool).then(|| {
-                call(|[x]| {
-                    let is_set = with_complex!(x.dtype(), T => map_to(&x, |&x: &T| x != <T as Default>::default()));
-                    places_where(&is_set.unwrap_or_else(|| cast(x, DType::Bool))?)
-                })
+            }) as HostKernel; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64))
+    });
+    ops.insert("InTopKV2", |_| Ok(Some(call(|[predictions, targets, k]| in_top_k(&predictions, &targets, &k)))));
+    // An unordered pair, with a NaN, is not less for the lower bound, and not greater for the upper one.
+    ops.insert("LowerBound", |node| bounds(node, |order| order == Some(Ordering::Less)));
+    ops.insert("UpperBound", |node| bounds(node, |order| order != Some(Ordering::Greater)));
+    ops.insert("Where", |node| {
+        let dtype = input_dtype(node, 0)?;
+        Ok((dtype.is_differentiable() || dtype.is_integer() || dtype == DType::Bool).then(|| {
+            call(|[x]| {
+                let is_set = with_complex!(x.dtype(), T => map_to(&x, |&x: &T| x != <T as Default>::default()));
+                places_where(&is_set.unwrap_or_else(|| cast(x, DType::Bool))?)
             })
-        }
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        }))
+    });
+}
+
+fn bounds(node: &KernelNode, is_before: Before) -> Result<Option<HostKernel>> {
+    let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+    Ok(with_type!(wide(dtype), T => call(move |[sorted, values]| {
+        bound::<T>(&cast(sorted, wide(dtype))?, &cast(values, wide(dtype))?, index, is_before)
+    }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64))
 }
 
 /// Descending order; NaN is less than every number.

@@ -4,24 +4,26 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_complex, with_float};
 use smallvec::SmallVec;
 
-use super::super::call::{self, kernel as call, no_kernel, output_dtype, vector};
+use super::super::call::{self, kernel as call, output_dtype, vector};
 use super::super::math::map;
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{Inputs, Outputs, Registry};
 use super::view::View;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "Rank" => call(|[x]| Ok(Tensor::scalar(x.rank() as i32))),
-        "Shape" | "ShapeN" => {
-            let dtype = output_dtype(node, 0)?;
-            Box::new(move |inputs: Inputs| inputs.iter().map(|x| call::ints(dtype, [x.rank()], x.dims())).collect())
-        }
-        "Size" => {
-            let dtype = output_dtype(node, 0)?;
-            call(move |[x]| call::ints(dtype, Shape::scalar(), &[x.len()]))
-        }
-        "Reshape" => call(|[x, shape]| reshape(x, &shape)),
-        "ExpandDims" => call(|[x, dim]: [Tensor; 2]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Rank", |_| Ok(Some(call(|[x]| Ok(Tensor::scalar(x.rank() as i32))))));
+    ops.insert_all(["Shape", "ShapeN"], |node| {
+        let dtype = output_dtype(node, 0)?;
+        Ok(Some(Box::new(move |inputs: Inputs| {
+            inputs.iter().map(|x| call::ints(dtype, [x.rank()], x.dims())).collect()
+        })))
+    });
+    ops.insert("Size", |node| {
+        let dtype = output_dtype(node, 0)?;
+        Ok(Some(call(move |[x]| call::ints(dtype, Shape::scalar(), &[x.len()]))))
+    });
+    ops.insert("Reshape", |_| Ok(Some(call(|[x, shape]| reshape(x, &shape)))));
+    ops.insert("ExpandDims", |_| {
+        Ok(Some(call(|[x, dim]: [Tensor; 2]| {
             if dim.len() != 1 {
                 return Err(Failure::invalid("'dim' must be a tensor with a single value"));
             }
@@ -29,37 +31,38 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let mut dims = x.dims().to_vec();
             dims.insert(at, 1);
             x.reshaped(dims)
-        }),
-        "Squeeze" => {
-            let axes = node.attrs.ints("squeeze_dims")?.to_vec();
-            call(move |[x]| squeeze(x, &axes))
-        }
-        "Transpose" => call(|[x, perm]| transpose(x, &perm)),
-        "ConjugateTranspose" => call(|[x, perm]| {
+        })))
+    });
+    ops.insert("Squeeze", |node| {
+        let axes = node.attrs.ints("squeeze_dims")?.to_vec();
+        Ok(Some(call(move |[x]| squeeze(x, &axes))))
+    });
+    ops.insert("Transpose", |_| Ok(Some(call(|[x, perm]| transpose(x, &perm)))));
+    ops.insert("ConjugateTranspose", |_| {
+        Ok(Some(call(|[x, perm]| {
             let x = transpose(x, &perm)?;
             with_complex!(x.dtype(), T => map(x.clone(), |x: T| x.conj())).unwrap_or(Ok(x))
-        }),
-        "InvertPermutation" => call(|[x]| invert_permutation(&x)),
-        "BroadcastTo" => call(|[x, shape]| broadcast_to(x, shape_of(&shape)?)),
-        "BroadcastArgs" => call(|[a, b]| {
+        })))
+    });
+    ops.insert("InvertPermutation", |_| Ok(Some(call(|[x]| invert_permutation(&x)))));
+    ops.insert("BroadcastTo", |_| Ok(Some(call(|[x, shape]| broadcast_to(x, shape_of(&shape)?)))));
+    ops.insert("BroadcastArgs", |_| {
+        Ok(Some(call(|[a, b]| {
             let shape = shape_of(&a)?.broadcast(&shape_of(&b)?)?;
             call::ints(a.dtype(), [shape.rank()], shape.dims())
-        }),
-        "BroadcastGradientArgs" => Box::new(broadcast_gradient_args),
-        "ConcatOffset" => Box::new(concat_offset),
-        "Bitcast" => {
-            let to = output_dtype(node, 0)?;
-            call(move |[x]| bitcast(x, to))
-        }
-        "CheckNumerics" => {
-            let message = node.attrs.str("message")?.to_owned();
-            if !call::input_dtype(node, 0)?.is_float() {
-                return no_kernel(node);
-            }
-            call(move |[x]| check_numerics(x, &message))
-        }
-        _ => return Ok(None),
-    }))
+        })))
+    });
+    ops.insert("BroadcastGradientArgs", |_| Ok(Some(Box::new(broadcast_gradient_args))));
+    ops.insert("ConcatOffset", |_| Ok(Some(Box::new(concat_offset))));
+    ops.insert("Bitcast", |node| {
+        let to = output_dtype(node, 0)?;
+        Ok(Some(call(move |[x]| bitcast(x, to))))
+    });
+    ops.insert("CheckNumerics", |node| {
+        let message = node.attrs.str("message")?.to_owned();
+        let is_float = call::input_dtype(node, 0)?.is_float();
+        Ok(is_float.then(|| call(move |[x]| check_numerics(x, &message))))
+    });
 }
 
 /// The shape that a shape tensor contains.

@@ -5,53 +5,50 @@ use meshtf_tensor::{Data, Shape, Tensor};
 
 use super::super::call::{self, kernel as call, vector};
 use super::super::update::Update;
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{Inputs, KernelNode, Outputs, Registry};
 use super::view::View;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "Slice" => call(|[x, begin, size]| slice(x, &begin, &size)),
-        "StridedSlice" => {
-            let masks = Masks::of(node)?;
-            call(move |[x, begin, end, strides]| {
-                let (view, shape) = masks.resolve(x.shape(), &begin, &end, &strides)?;
-                if shape == *x.shape() && view.offset == 0 && view.dims == View::all(x.shape()).dims {
-                    return Ok(x);
-                }
-                view.read(&x, shape)
-            })
-        }
-        "StridedSliceGrad" => {
-            let masks = Masks::of(node)?;
-            call(move |[shape, begin, end, strides, dy]| {
-                let shape = Shape::from_i64s(&vector(&shape, "shape", false)?)?;
-                let (view, wanted) = masks.resolve(&shape, &begin, &end, &strides)?;
-                if wanted != *dy.shape() {
-                    return Err(Failure::invalid(format!("shape of dy was {} instead of {wanted}", dy.shape())));
-                }
-                let mut data = Data::zeros(dy.dtype(), shape.checked_elements(dy.dtype())?);
-                view.write(&mut data, &dy)?;
-                Tensor::new(shape, data)
-            })
-        }
-        "TensorStridedSliceUpdate" => {
-            let masks = Masks::of(node)?;
-            call(move |[x, begin, end, strides, value]| masks.update(x, &[begin, end, strides], &value))
-        }
-        "Split" => {
-            let count = node.outputs.len();
-            Box::new(move |inputs| split(inputs, count))
-        }
-        "SplitV" => {
-            let count = node.outputs.len();
-            Box::new(move |inputs| split_v(inputs, count))
-        }
-        "Unpack" => {
-            let (count, axis) = (node.outputs.len(), node.attrs.int("axis")?);
-            Box::new(move |inputs| unpack(inputs, count, axis))
-        }
-        _ => return Ok(None),
-    }))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Slice", |_| Ok(Some(call(|[x, begin, size]| slice(x, &begin, &size)))));
+    ops.insert("StridedSlice", |node| {
+        let masks = Masks::of(node)?;
+        Ok(Some(call(move |[x, begin, end, strides]| {
+            let (view, shape) = masks.resolve(x.shape(), &begin, &end, &strides)?;
+            if shape == *x.shape() && view.offset == 0 && view.dims == View::all(x.shape()).dims {
+                return Ok(x);
+            }
+            view.read(&x, shape)
+        })))
+    });
+    ops.insert("StridedSliceGrad", |node| {
+        let masks = Masks::of(node)?;
+        Ok(Some(call(move |[shape, begin, end, strides, dy]| {
+            let shape = Shape::from_i64s(&vector(&shape, "shape", false)?)?;
+            let (view, wanted) = masks.resolve(&shape, &begin, &end, &strides)?;
+            if wanted != *dy.shape() {
+                return Err(Failure::invalid(format!("shape of dy was {} instead of {wanted}", dy.shape())));
+            }
+            let mut data = Data::zeros(dy.dtype(), shape.checked_elements(dy.dtype())?);
+            view.write(&mut data, &dy)?;
+            Tensor::new(shape, data)
+        })))
+    });
+    ops.insert("TensorStridedSliceUpdate", |node| {
+        let masks = Masks::of(node)?;
+        Ok(Some(call(move |[x, begin, end, strides, value]| masks.update(x, &[begin, end, strides], &value))))
+    });
+    ops.insert("Split", |node| {
+        let count = node.outputs.len();
+        Ok(Some(Box::new(move |inputs| split(inputs, count))))
+    });
+    ops.insert("SplitV", |node| {
+        let count = node.outputs.len();
+        Ok(Some(Box::new(move |inputs| split_v(inputs, count))))
+    });
+    ops.insert("Unpack", |node| {
+        let (count, axis) = (node.outputs.len(), node.attrs.int("axis")?);
+        Ok(Some(Box::new(move |inputs| unpack(inputs, count, axis))))
+    });
 }
 
 /// The change of a variable by StridedSliceAssign.

@@ -10,31 +10,35 @@ use meshtf_tensor::{DType, Data, Element, Tensor};
 
 use super::super::call::{self, input_dtype, no_kernel, output_dtype};
 use super::super::math::cast;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 use super::gather::gather;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let counts = match node.op {
-        "Unique" => Some(false),
-        "UniqueWithCounts" => Some(true),
-        "UniqueV2" | "UniqueWithCountsV2" => return along_kernel(node, node.op == "UniqueWithCountsV2"),
-        "ListDiff" => None,
-        _ => return Ok(None),
-    };
-    let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
-    if dtype.is_handle() || dtype.is_complex() {
-        return no_kernel(node);
-    }
-    Ok(Some(match counts {
-        Some(counts) => Box::new(move |inputs| {
-            let [x] = call::take(inputs)?;
-            unique(&x, index, counts)
-        }),
-        None => Box::new(move |inputs| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Unique", |node| of_vector(node, false));
+    ops.insert("UniqueWithCounts", |node| of_vector(node, true));
+    ops.insert("UniqueV2", |node| along_kernel(node, false));
+    ops.insert("UniqueWithCountsV2", |node| along_kernel(node, true));
+    ops.insert("ListDiff", |node| {
+        let index = index_dtype(node)?;
+        Ok(Some(Box::new(move |inputs| {
             let [x, y] = call::take(inputs)?;
             difference(&x, &y, index)
-        }),
-    }))
+        })))
+    });
+}
+
+fn of_vector(node: &KernelNode, counts: bool) -> Result<Option<HostKernel>> {
+    let index = index_dtype(node)?;
+    Ok(Some(Box::new(move |inputs| {
+        let [x] = call::take(inputs)?;
+        unique(&x, index, counts)
+    })))
+}
+
+/// The dtype of the indices among the outputs of an op that compares elements.
+fn index_dtype(node: &KernelNode) -> Result<DType> {
+    let dtype = input_dtype(node, 0)?;
+    if dtype.is_handle() || dtype.is_complex() { no_kernel(node) } else { output_dtype(node, 1) }
 }
 
 fn along_kernel(node: &KernelNode, counts: bool) -> Result<Option<HostKernel>> {

@@ -4,13 +4,13 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::columns::{At, Dense, DenseRows, FeatureValues, Ragged, Sparse};
 use super::proto::{Example, decode};
 
 /// A node's specification of its features, except the keys and defaults, which are inputs.
 struct Types {
-    op: &'static str,
+    form: Form,
     sparse: Vec<DType>,
     dense: Vec<DType>,
     shapes: Vec<PartialShape>,
@@ -19,29 +19,46 @@ struct Types {
     keys: Option<(Vec<String>, Vec<String>)>,
 }
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
+/// The op, of which there are three forms.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A vector of examples, with a scalar for each key.
+    Batch,
+    /// A vector of examples or one example, with vectors of keys, and ragged features.
+    BatchV2,
+    /// One example, with keys as attributes.
+    Single,
+}
+
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ParseExample", |node| kernel(node, Form::Batch));
+    ops.insert("ParseExampleV2", |node| kernel(node, Form::BatchV2));
+    ops.insert("ParseSingleExample", |node| kernel(node, Form::Single));
+}
+
+fn kernel(node: &KernelNode, form: Form) -> Result<Option<HostKernel>> {
+    let op = node.op;
     let list = |name: &str| node.attrs.dtypes(name).map(<[DType]>::to_vec);
-    let (op, counts) = match node.op {
-        "ParseExample" => ("ParseExample", ("Nsparse", "Ndense")),
-        "ParseExampleV2" => ("ParseExampleV2", ("num_sparse", "")),
-        _ => ("ParseSingleExample", ("num_sparse", "")),
+    let counts = match form {
+        Form::Batch => ("Nsparse", "Ndense"),
+        Form::BatchV2 | Form::Single => ("num_sparse", ""),
     };
     let (mut ragged, mut keys) = (Vec::new(), None);
-    if op == "ParseExampleV2" {
+    if form == Form::BatchV2 {
         let (values, splits) = (list("ragged_value_types")?, list("ragged_split_types")?);
         if values.len() != splits.len() {
             return Err(Failure::invalid("ragged_value_types and ragged_split_types must be of one length"));
         }
         ragged = values.into_iter().zip(splits).collect();
     }
-    if op == "ParseSingleExample" {
+    if form == Form::Single {
         let names = |name: &str| -> Result<Vec<String>> {
             Ok(node.attrs.strs(name)?.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect())
         };
         keys = Some((names("sparse_keys")?, names("dense_keys")?));
     }
     let types = Types {
-        op,
+        form,
         sparse: list("sparse_types")?,
         dense: list("Tdense")?,
         shapes: node.attrs.shapes("dense_shapes")?.to_vec(),
@@ -57,7 +74,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
         let (shapes, dense) = (types.shapes.len(), types.dense.len());
         return Err(Failure::invalid(format!("{op}: there are {shapes} dense_shapes for {dense} dense features")));
     }
-    Ok(Box::new(move |inputs| types.parse(inputs)))
+    Ok(Some(Box::new(move |inputs| types.parse(inputs))))
 }
 
 impl Types {
@@ -69,16 +86,16 @@ impl Types {
             Ok(tensor.slice::<Vec<u8>>()?.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
         };
         let mut names = Vec::new();
-        if self.op != "ParseSingleExample" {
+        if self.form != Form::Single {
             names = texts(next()?)?;
         }
         let (mut sparse_keys, mut dense_keys, mut ragged_keys) = (Vec::new(), Vec::new(), Vec::new());
-        match (&self.keys, self.op) {
+        match (&self.keys, self.form) {
             (Some((sparse, dense)), _) => (sparse_keys, dense_keys) = (sparse.clone(), dense.clone()),
-            (None, "ParseExampleV2") => {
+            (None, Form::BatchV2) => {
                 (sparse_keys, dense_keys, ragged_keys) = (texts(next()?)?, texts(next()?)?, texts(next()?)?);
             }
-            _ => {
+            (None, Form::Batch | Form::Single) => {
                 for (keys, count) in [(&mut sparse_keys, self.sparse.len()), (&mut dense_keys, self.dense.len())] {
                     for _ in 0..count {
                         keys.push(String::from_utf8_lossy(&next()?.item::<Vec<u8>>()?).into_owned());
@@ -96,8 +113,8 @@ impl Types {
                 return Err(Failure::invalid(why));
             }
         }
-        let is_single = serialized.rank() == 0 && self.op != "ParseExample";
-        let rank = if self.op == "ParseSingleExample" { 0 } else { 1 };
+        let is_single = serialized.rank() == 0 && self.form != Form::Batch;
+        let rank = if self.form == Form::Single { 0 } else { 1 };
         if serialized.rank() != rank && !is_single {
             let wanted = if rank == 0 { "a scalar" } else { "a vector" };
             return Err(Failure::invalid(format!(

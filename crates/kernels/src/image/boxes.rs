@@ -6,7 +6,7 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::super::call::{input_dtype, no_kernel, one, owned};
 use super::super::real::{narrow, widen};
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::sizes_of;
 
 /// The colours of boxes if the graph specifies none: yellow, blue, red, lime, purple, olive, maroon, navy, aqua, fuchsia.
@@ -23,10 +23,11 @@ const COLORS: [[f32; 4]; 10] = [
     [1.0, 0.0, 1.0, 1.0],
 ];
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !matches!(node.op, "DrawBoundingBoxes" | "DrawBoundingBoxesV2") {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_all(["DrawBoundingBoxes", "DrawBoundingBoxesV2"], kernel);
+}
+
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0)?;
     if !matches!(dtype, DType::F16 | DType::F32) {
         return no_kernel(node);

@@ -13,12 +13,12 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::super::call::{kernel as call, no_kernel, output_dtype};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 
 /// The output that a node requests.
-#[derive(Clone, Copy)]
 struct Wanted {
-    op: &'static str,
+    op: String,
+    codec: Codec,
     /// The number of channels; 0 for that of the file.
     channels: usize,
     dtype: DType,
@@ -28,29 +28,41 @@ struct Wanted {
     animations: bool,
 }
 
-/// The kernel of a node whose op decodes or encodes images.
-///
-/// # Errors
-/// InvalidArgument if an attribute is invalid.
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let op = match node.op {
-        "DecodeJpeg" => "DecodeJpeg",
-        "DecodeAndCropJpeg" => "DecodeAndCropJpeg",
-        "DecodePng" => "DecodePng",
-        "DecodeGif" => "DecodeGif",
-        "DecodeBmp" => "DecodeBmp",
-        "DecodeImage" => "DecodeImage",
-        "ExtractJpegShape" => {
-            let dtype = output_dtype(node, 0)?;
-            return Ok(Some(call(move |[contents]| {
-                let image = decoder(bytes_of(&contents)?, ImageFormat::Jpeg)?;
-                let (width, height) = image.dimensions();
-                let channels = i64::from(image.color_type().channel_count());
-                super::super::cast(Tensor::vector(vec![i64::from(height), i64::from(width), channels]), dtype)
-            })));
-        }
-        _ => return encode::kernel(node),
-    };
+/// The files that an op decodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Codec {
+    /// Any but BMP.
+    Jpeg,
+    /// A part of a JPEG only.
+    CroppedJpeg,
+    /// Any but BMP.
+    Png,
+    /// Any but BMP; the result has an axis of frames.
+    Gif,
+    Bmp,
+    Any,
+}
+
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("DecodeJpeg", |node| kernel(node, Codec::Jpeg));
+    ops.insert("DecodeAndCropJpeg", |node| kernel(node, Codec::CroppedJpeg));
+    ops.insert("DecodePng", |node| kernel(node, Codec::Png));
+    ops.insert("DecodeGif", |node| kernel(node, Codec::Gif));
+    ops.insert("DecodeBmp", |node| kernel(node, Codec::Bmp));
+    ops.insert("DecodeImage", |node| kernel(node, Codec::Any));
+    ops.insert("ExtractJpegShape", |node| {
+        let dtype = output_dtype(node, 0)?;
+        Ok(Some(call(move |[contents]| {
+            let image = decoder(bytes_of(&contents)?, ImageFormat::Jpeg)?;
+            let (width, height) = image.dimensions();
+            let channels = i64::from(image.color_type().channel_count());
+            super::super::cast(Tensor::vector(vec![i64::from(height), i64::from(width), channels]), dtype)
+        })))
+    });
+    encode::register(ops);
+}
+
+fn kernel(node: &KernelNode, codec: Codec) -> Result<Option<HostKernel>> {
     let attr = |name: &str| node.attrs.get(name).is_some();
     let stated = if attr("channels") { node.attrs.int("channels")? } else { 0 };
     if !matches!(stated, 0 | 1 | 3 | 4) {
@@ -64,9 +76,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if !matches!(dtype, DType::U8 | DType::U16 | DType::F32) {
         return no_kernel(node);
     }
-    let animations = op == "DecodeGif" || attr("expand_animations") && node.attrs.bool("expand_animations")?;
-    let wanted = Wanted { op, channels: stated as usize, dtype, ratio: ratio as usize, animations };
-    if op == "DecodeAndCropJpeg" {
+    let animations = codec == Codec::Gif || attr("expand_animations") && node.attrs.bool("expand_animations")?;
+    let wanted =
+        Wanted { op: node.op.to_owned(), codec, channels: stated as usize, dtype, ratio: ratio as usize, animations };
+    if codec == Codec::CroppedJpeg {
         return Ok(Some(call(move |[contents, window]| cropped(wanted.decode(&contents)?, &window))));
     }
     Ok(Some(call(move |[contents]| wanted.decode(&contents))))
@@ -130,11 +143,11 @@ impl Wanted {
         let unknown = || Failure::invalid("Unknown image file format. One of JPEG, PNG, GIF, BMP required.");
         let format = format(bytes).ok_or_else(unknown)?;
         // Only the newest of the ops accepts a BMP in place of another format.
-        let is_allowed = match self.op {
-            "DecodeBmp" => format == ImageFormat::Bmp,
-            "DecodeAndCropJpeg" => format == ImageFormat::Jpeg,
-            "DecodeImage" => true,
-            _ => format != ImageFormat::Bmp,
+        let is_allowed = match self.codec {
+            Codec::Bmp => format == ImageFormat::Bmp,
+            Codec::CroppedJpeg => format == ImageFormat::Jpeg,
+            Codec::Any => true,
+            Codec::Jpeg | Codec::Png | Codec::Gif => format != ImageFormat::Bmp,
         };
         if !is_allowed {
             let name = format!("{format:?}").to_uppercase();
@@ -151,7 +164,7 @@ impl Wanted {
                 let image = DynamicImage::from_decoder(decoder(bytes, format)?);
                 let image = image.map_err(|error| invalid(format, &error))?;
                 let image = self.picture(image, format)?;
-                if self.op == "DecodeGif" {
+                if self.codec == Codec::Gif {
                     let frame = [&[1], image.dims()].concat();
                     return image.reshaped(frame);
                 }
@@ -165,7 +178,7 @@ impl Wanted {
         let (height, width) = (image.height() as usize, image.width() as usize);
         let own = usize::from(image.color().channel_count());
         let channels = match self.channels {
-            0 if self.op == "DecodeGif" => 3,
+            0 if self.codec == Codec::Gif => 3,
             0 => own,
             4 if format == ImageFormat::Jpeg => {
                 return Err(Failure::invalid("`channels` must be 0, 1, 3 for JPEG, but got 4"));
@@ -217,11 +230,11 @@ impl Wanted {
             let grows = all.capacity() - all.len() < size;
             memory::admit(drawn + if grows { 2 * all.len() + size } else { 0 })?;
             all.extend(frame.into_raw());
-            if count > 1 && !self.animations && self.op != "DecodeImage" {
+            if count > 1 && !self.animations && self.codec != Codec::Any {
                 let why = "Got more than one frame, but animated gifs can only be decoded by tf.io.decode_gif or tf.io.decode_image";
                 return Err(Failure::invalid(why));
             }
-            if self.op == "DecodeImage" && !self.animations {
+            if self.codec == Codec::Any && !self.animations {
                 break;
             }
         }

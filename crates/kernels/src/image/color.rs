@@ -4,36 +4,42 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Float, Numeric, Tensor};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, owned, product};
+use super::super::Registry;
+use super::super::call::{input_dtype, kernel as call, owned, product};
 use super::super::real::{widened, with_real};
-use super::super::{HostKernel, KernelNode};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = match node.op {
-        "RGBToHSV" | "HSVToRGB" | "AdjustContrastv2" | "AdjustHue" | "AdjustSaturation" => input_dtype(node, 0)?,
-        _ => return Ok(None),
-    };
-    // TensorFlow's error code for pixels without three channels.
-    let unfit = Code::FailedPrecondition;
-    let kernel = match node.op {
-        "RGBToHSV" => with_real!(dtype, T => call(move |[images]| each_pixel::<T>(images, unfit, to_hsv))),
-        "HSVToRGB" => with_real!(dtype, T => call(move |[images]| each_pixel::<T>(images, unfit, from_hsv))),
-        "AdjustContrastv2" => Some(call(|[images, factor]| contrast(images, scalar(&factor, "contrast_factor")?))),
-        "AdjustHue" => Some(call(|[images, delta]| {
+/// TensorFlow's error code for pixels without three channels.
+const UNFIT: Code = Code::FailedPrecondition;
+
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("RGBToHSV", |node| {
+        let kernel = with_real!(input_dtype(node, 0)?, T => call(|[images]| each_pixel::<T>(images, UNFIT, to_hsv)));
+        Ok(kernel.map(|kernel| widened(node, kernel)))
+    });
+    ops.insert("HSVToRGB", |node| {
+        let kernel = with_real!(input_dtype(node, 0)?, T => call(|[images]| each_pixel::<T>(images, UNFIT, from_hsv)));
+        Ok(kernel.map(|kernel| widened(node, kernel)))
+    });
+    ops.insert("AdjustContrastv2", |node| {
+        let kernel = call(|[images, factor]| contrast(images, scalar(&factor, "contrast_factor")?));
+        Ok(Some(widened(node, kernel)))
+    });
+    ops.insert("AdjustHue", |node| {
+        let kernel = call(|[images, delta]| {
             let delta = scalar(&delta, "delta")?;
             at_least_3d(&images)?;
             each_pixel::<f32>(images, Code::InvalidArgument, |pixel| turned(pixel, delta))
-        })),
-        _ => Some(call(|[images, scale]| {
+        });
+        Ok(Some(widened(node, kernel)))
+    });
+    ops.insert("AdjustSaturation", |node| {
+        let kernel = call(|[images, scale]| {
             let scale = scalar(&scale, "scale")?;
             at_least_3d(&images)?;
             each_pixel::<f32>(images, Code::InvalidArgument, |pixel| saturated(pixel, scale))
-        })),
-    };
-    match kernel {
-        Some(kernel) => Ok(Some(widened(node, kernel))),
-        None => no_kernel(node),
-    }
+        });
+        Ok(Some(widened(node, kernel)))
+    });
 }
 
 fn scalar(tensor: &Tensor, what: &str) -> Result<f32> {

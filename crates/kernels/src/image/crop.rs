@@ -7,35 +7,35 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Element, Numeric, Shape, Tensor, with_float, with_number};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::call::{input_dtype, kernel as call, output_dtype};
 use super::super::real::narrow;
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 use super::{size_of, sizes_of};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !matches!(node.op, "CropAndResize" | "CropAndResizeGradImage" | "CropAndResizeGradBoxes") {
-        return Ok(None);
-    }
-    let nearest = node.attrs.str("method")? == "nearest";
-    let kernel = match node.op {
-        "CropAndResize" => {
-            let beside = node.attrs.float("extrapolation_value")?;
-            with_number!(input_dtype(node, 0)?, T => call(move |[images, boxes, indices, size]| {
-                crop::<T>(&images, &boxes, &indices, &size, beside, nearest)
-            }))
-        }
-        "CropAndResizeGradImage" => {
-            let dtype = output_dtype(node, 0)?;
-            with_float!(dtype, T => call(move |[gradient, boxes, indices, size]| {
-                let sums = by_images(&gradient, &boxes, &indices, &size, nearest)?;
-                if T::DTYPE == DType::F64 { super::super::cast(sums, dtype) } else { narrow(sums, dtype) }
-            }))
-        }
-        _ => with_number!(input_dtype(node, 1)?, T => call(|[gradient, images, boxes, indices]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("CropAndResize", |node| {
+        let (nearest, beside) = (is_nearest(node)?, node.attrs.float("extrapolation_value")?);
+        Ok(with_number!(input_dtype(node, 0)?, T => call(move |[images, boxes, indices, size]| {
+            crop::<T>(&images, &boxes, &indices, &size, beside, nearest)
+        })))
+    });
+    ops.insert("CropAndResizeGradImage", |node| {
+        let (nearest, dtype) = (is_nearest(node)?, output_dtype(node, 0)?);
+        Ok(with_float!(dtype, T => call(move |[gradient, boxes, indices, size]| {
+            let sums = by_images(&gradient, &boxes, &indices, &size, nearest)?;
+            if T::DTYPE == DType::F64 { super::super::cast(sums, dtype) } else { narrow(sums, dtype) }
+        })))
+    });
+    ops.insert("CropAndResizeGradBoxes", |node| {
+        is_nearest(node)?;
+        Ok(with_number!(input_dtype(node, 1)?, T => call(|[gradient, images, boxes, indices]| {
             by_boxes::<T>(&gradient, &images, &boxes, &indices)
-        })),
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        })))
+    });
+}
+
+fn is_nearest(node: &KernelNode) -> Result<bool> {
+    Ok(node.attrs.str("method")? == "nearest")
 }
 
 /// The boxes (y1, x1, y2, x2), and the index of each box's image.

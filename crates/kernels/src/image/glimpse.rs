@@ -6,18 +6,17 @@ use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::super::call::{one, take};
 use super::super::random::Dice;
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::sizes_of;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !matches!(node.op, "ExtractGlimpse" | "ExtractGlimpseV2") {
-        return Ok(None);
-    }
-    let places = Places {
-        is_first: node.op == "ExtractGlimpse",
-        are_normalized: node.attrs.bool("normalized")?,
-        are_centered: node.attrs.bool("centered")?,
-    };
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ExtractGlimpse", |node| kernel(node, true));
+    ops.insert("ExtractGlimpseV2", |node| kernel(node, false));
+}
+
+fn kernel(node: &KernelNode, is_first: bool) -> Result<Option<HostKernel>> {
+    let places =
+        Places { is_first, are_normalized: node.attrs.bool("normalized")?, are_centered: node.attrs.bool("centered")? };
     let noise = noise(node)?;
     let (seed, seed2) = Dice::unpredictable_seeds();
     let mut dice = Dice::seeded(seed, seed2);

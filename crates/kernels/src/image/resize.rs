@@ -8,33 +8,36 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_float, with_number};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::call::{input_dtype, kernel as call};
 use super::super::real::narrow;
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 use super::{size_of, sizes_of};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = match node.op {
-        "ResizeArea" | "ResizeBicubic" => input_dtype(node, 0)?,
-        "ResizeBicubicGrad" => input_dtype(node, 1)?,
-        _ => return Ok(None),
-    };
-    let aligned = node.attrs.bool("align_corners")?;
-    let half = node.op != "ResizeArea" && node.attrs.bool("half_pixel_centers")?;
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ResizeArea", |node| {
+        let (dtype, aligned) = (input_dtype(node, 0)?, node.attrs.bool("align_corners")?);
+        Ok(with_number!(dtype, T => call(move |[images, size]| area::<T>(&images, &size, aligned))))
+    });
+    ops.insert("ResizeBicubic", |node| {
+        let (dtype, (aligned, half)) = (input_dtype(node, 0)?, corners(node)?);
+        Ok(with_number!(dtype, T => call(move |[images, size]| bicubic::<T>(&images, &size, aligned, half))))
+    });
+    ops.insert("ResizeBicubicGrad", |node| {
+        let (dtype, (aligned, half)) = (input_dtype(node, 1)?, corners(node)?);
+        Ok(with_float!(dtype, T => call(move |[gradient, images]| {
+            let sum = bicubic_grad::<T>(&gradient, &images, aligned, half)?;
+            narrow(sum, dtype)
+        })))
+    });
+}
+
+/// Whether the corners are aligned, and whether positions are those of the centers of pixels.
+fn corners(node: &KernelNode) -> Result<(bool, bool)> {
+    let (aligned, half) = (node.attrs.bool("align_corners")?, node.attrs.bool("half_pixel_centers")?);
     if aligned && half {
         return Err(Failure::invalid("If half_pixel_centers is True, align_corners must be False."));
     }
-    let kernel = match node.op {
-        "ResizeArea" => with_number!(dtype, T => call(move |[images, size]| area::<T>(&images, &size, aligned))),
-        "ResizeBicubic" => {
-            with_number!(dtype, T => call(move |[images, size]| bicubic::<T>(&images, &size, aligned, half)))
-        }
-        _ => with_float!(dtype, T => call(move |[gradient, images]| {
-            let sum = bicubic_grad::<T>(&gradient, &images, aligned, half)?;
-            narrow(sum, dtype)
-        })),
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok((aligned, half))
 }
 
 #[inline]

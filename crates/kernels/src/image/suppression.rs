@@ -9,7 +9,7 @@ use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::super::call::{no_kernel, size};
 use super::super::real::{narrow, widen};
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 
 /// The version of a node's op.
 #[derive(Clone, Copy)]
@@ -25,30 +25,35 @@ struct Form {
     counts: bool,
 }
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let plain = Form {
-        of_overlaps: false,
-        overlap: None,
-        has_score_threshold: false,
-        has_sigma: false,
-        pads: false,
-        counts: false,
-    };
-    let form = match node.op {
-        "NonMaxSuppression" => Form { overlap: Some(node.attrs.float("iou_threshold")?), ..plain },
-        "NonMaxSuppressionV2" => plain,
-        "NonMaxSuppressionV3" => Form { has_score_threshold: true, ..plain },
-        "NonMaxSuppressionWithOverlaps" => Form { has_score_threshold: true, of_overlaps: true, ..plain },
-        "NonMaxSuppressionV4" => {
-            let pads = node.attrs.bool("pad_to_max_output_size")?;
-            Form { has_score_threshold: true, counts: true, pads, ..plain }
-        }
-        "NonMaxSuppressionV5" => {
-            let pads = node.attrs.bool("pad_to_max_output_size")?;
-            Form { has_score_threshold: true, counts: true, has_sigma: true, pads, ..plain }
-        }
-        _ => return Ok(None),
-    };
+const PLAIN: Form = Form {
+    of_overlaps: false,
+    overlap: None,
+    has_score_threshold: false,
+    has_sigma: false,
+    pads: false,
+    counts: false,
+};
+
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("NonMaxSuppression", |node| {
+        kernel(node, Form { overlap: Some(node.attrs.float("iou_threshold")?), ..PLAIN })
+    });
+    ops.insert("NonMaxSuppressionV2", |node| kernel(node, PLAIN));
+    ops.insert("NonMaxSuppressionV3", |node| kernel(node, Form { has_score_threshold: true, ..PLAIN }));
+    ops.insert("NonMaxSuppressionWithOverlaps", |node| {
+        kernel(node, Form { has_score_threshold: true, of_overlaps: true, ..PLAIN })
+    });
+    ops.insert("NonMaxSuppressionV4", |node| {
+        let pads = node.attrs.bool("pad_to_max_output_size")?;
+        kernel(node, Form { has_score_threshold: true, counts: true, pads, ..PLAIN })
+    });
+    ops.insert("NonMaxSuppressionV5", |node| {
+        let pads = node.attrs.bool("pad_to_max_output_size")?;
+        kernel(node, Form { has_score_threshold: true, counts: true, has_sigma: true, pads, ..PLAIN })
+    });
+}
+
+fn kernel(node: &KernelNode, form: Form) -> Result<Option<HostKernel>> {
     let dtype = node.inputs.first().copied().unwrap_or(DType::F32);
     if !matches!(dtype, DType::F16 | DType::F32) {
         return no_kernel(node);

@@ -3,71 +3,67 @@
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Element, Float, Integer, Numeric, Tensor, with_type};
 
-use super::super::call::{check_text_bytes, input_dtype, kernel as call, no_kernel};
+use super::super::call::{check_text_bytes, input_dtype, kernel as call};
 use super::super::real::{flushed, ln, ln_1p};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::gamma::{gamma_sample_by_alpha, igamma_by_a};
 use super::special::{igamma, polygamma, zeta};
 use super::{complex, widened, zip, zip_to};
 
-const OPS: &[&str] = &[
-    "Add",
-    "AddV2",
-    "Atan2",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "Div",
-    "DivNoNan",
-    "Igamma",
-    "IgammaGradA",
-    "Igammac",
-    "InvGrad",
-    "Mod",
-    "MulNoNan",
-    "NextAfter",
-    "Polygamma",
-    "RandomGammaGrad",
-    "ReciprocalGrad",
-    "RightShift",
-    "Xlog1py",
-    "Xlogy",
-    "FloorDiv",
-    "FloorMod",
-    "LeftShift",
-    "LogicalAnd",
-    "LogicalOr",
-    "Maximum",
-    "Minimum",
-    "Mul",
-    "Pow",
-    "RealDiv",
-    "RsqrtGrad",
-    "SqrtGrad",
-    "SquaredDifference",
-    "Sub",
-    "TruncateDiv",
-    "TruncateMod",
-    "Xdivy",
-    "Zeta",
-];
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_all(
+        [
+            "Add",
+            "AddV2",
+            "Atan2",
+            "BitwiseAnd",
+            "BitwiseOr",
+            "BitwiseXor",
+            "Div",
+            "DivNoNan",
+            "FloorMod",
+            "Igamma",
+            "IgammaGradA",
+            "Igammac",
+            "LeftShift",
+            "LogicalAnd",
+            "LogicalOr",
+            "Maximum",
+            "Minimum",
+            "Mod",
+            "Mul",
+            "MulNoNan",
+            "NextAfter",
+            "Polygamma",
+            "Pow",
+            "RandomGammaGrad",
+            "RealDiv",
+            "RightShift",
+            "Sub",
+            "TruncateMod",
+            "Xdivy",
+            "Xlog1py",
+            "Xlogy",
+            "Zeta",
+        ],
+        |node| kernel(node, false),
+    );
+    // Their formulas have several steps; half floats are rounded after each step, as in TensorFlow.
+    ops.insert_all(
+        ["FloorDiv", "InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad", "SquaredDifference", "TruncateDiv"],
+        |node| kernel(node, true),
+    );
+}
 
-/// Ops whose formulas have several steps; half floats are rounded after each step, as in TensorFlow.
-const STEPS: &[&str] =
-    &["FloorDiv", "InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad", "SquaredDifference", "TruncateDiv"];
-
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !OPS.contains(&node.op) {
-        return Ok(None);
-    }
+fn kernel(node: &KernelNode, has_steps: bool) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0)?;
     let found = match (node.op, dtype) {
         ("Add", DType::String) => Some(call(concatenate)),
         ("LogicalAnd", DType::Bool) => Some(binary(|x: bool, y| x & y)),
         ("LogicalOr", DType::Bool) => Some(binary(|x: bool, y| x | y)),
         (op, dtype) if dtype.is_complex() => complex::binary(op, dtype),
-        (op, DType::F16) if STEPS.contains(&op) => stepwise::<half::f16>(op),
-        (op, DType::BF16) if STEPS.contains(&op) => stepwise::<half::bf16>(op),
+        (op, DType::F16) if has_steps => stepwise::<half::f16>(op),
+        (op, DType::BF16) if has_steps => stepwise::<half::bf16>(op),
         (op, dtype) => widened(dtype, |wide| {
             with_type!(wide, T => numeric::<T>(op); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
                 .flatten()
@@ -75,7 +71,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 .or_else(|| with_type!(wide, T => integer::<T>(op, dtype); I32 i32, I64 i64, U64 u64).flatten())
         }),
     };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(found)
 }
 
 /// The neighbour of `x` in the direction of `y`.

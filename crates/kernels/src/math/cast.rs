@@ -7,13 +7,14 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Complex, DType, Element, Integer, Numeric, Tensor, with_type};
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::map_to;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op != "Cast" {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Cast", kernel);
+}
+
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let (from, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
     if from != to && [from, to].iter().any(|dtype| dtype.is_handle() || *dtype == DType::String) {
         return no_kernel(node);

@@ -3,49 +3,45 @@
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{Complex, Element, Tensor, with_type};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
-use super::super::{HostKernel, KernelNode};
+use super::super::call::{input_dtype, kernel as call};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::{widened, zip_to};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = match node.op {
-        "Equal" | "NotEqual" | "Less" | "LessEqual" | "Greater" | "GreaterEqual" => input_dtype(node, 0)?,
-        _ => return Ok(None),
-    };
-    let found = match node.op {
-        "Equal" | "NotEqual" => {
-            let (equal, strict) = (node.op == "Equal", node.attrs.bool("incompatible_shape_error")?);
-            widened(dtype, |dtype| {
-                with_type!(dtype, T => equality::<T>(equal, strict);
-                    F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, Bool bool, String Vec<u8>, C64 Complex<f32>, C128 Complex<f64>)
-            })
+/// The kernel of a comparison by that operator.
+macro_rules! order {
+    ($operator:tt) => {
+        |node| {
+            Ok(widened(input_dtype(node, 0)?, |dtype| {
+                with_type!(dtype, T => call(|[x, y]| zip_to(&x, &y, |x: &T, y: &T| x $operator y));
+                    F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+            }))
         }
-        op => widened(dtype, |dtype| {
-            with_type!(dtype, T => order::<T>(op); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64).flatten()
-        }),
     };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Equal or NotEqual. Unless `strict`, incompatible shapes are not an error but count as unequal.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Equal", |node| equality_of(node, true));
+    ops.insert("NotEqual", |node| equality_of(node, false));
+    ops.insert("Less", order!(<));
+    ops.insert("LessEqual", order!(<=));
+    ops.insert("Greater", order!(>));
+    ops.insert("GreaterEqual", order!(>=));
+}
+
+fn equality_of(node: &KernelNode, equal: bool) -> Result<Option<HostKernel>> {
+    let strict = node.attrs.bool("incompatible_shape_error")?;
+    Ok(widened(input_dtype(node, 0)?, |dtype| {
+        with_type!(dtype, T => equality::<T>(equal, strict);
+            F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, Bool bool, String Vec<u8>, C64 Complex<f32>, C128 Complex<f64>)
+    }))
+}
+
+/// Whether elements are equal or not. Unless `strict`, incompatible shapes are not an error but count as unequal.
 fn equality<T: Element>(equal: bool, strict: bool) -> HostKernel {
     call(move |[x, y]: [Tensor; 2]| {
         if !strict && x.shape().broadcast(y.shape()).is_err() {
             return Ok(Tensor::scalar(!equal));
         }
         if equal { zip_to(&x, &y, |x: &T, y| x == y) } else { zip_to(&x, &y, |x: &T, y| x != y) }
-    })
-}
-
-fn order<T: Element + PartialOrd>(op: &str) -> Option<HostKernel> {
-    fn by<T: Element>(f: impl Fn(&T, &T) -> bool + Copy + Send + 'static) -> HostKernel {
-        call(move |[x, y]| zip_to(&x, &y, f))
-    }
-    Some(match op {
-        "Less" => by(|x: &T, y| x < y),
-        "LessEqual" => by(|x: &T, y| x <= y),
-        "Greater" => by(|x: &T, y| x > y),
-        "GreaterEqual" => by(|x: &T, y| x >= y),
-        _ => return None,
     })
 }

@@ -6,7 +6,7 @@ use meshtf_tensor::failure::Result;
 use meshtf_tensor::{Complex, DType, Element, Ring, with_complex};
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::binary::zip_same;
 use super::{map, map_to, zip, zip_to};
 
@@ -49,31 +49,37 @@ macro_rules! pair {
 
 pair!(f32, f64);
 
-/// The ops that combine parts to complex numbers, and those that extract parts.
-const OPS: &[&str] = &["Angle", "Complex", "ComplexAbs", "Conj", "Imag", "Real"];
-
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !OPS.contains(&node.op) {
-        return Ok(None);
-    }
-    let (input, output) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-    let whole = if node.op == "Complex" { output } else { input };
-    let found = match node.op {
-        "Conj" if input == DType::Variant => Some(call(|[x]| Ok(x))),
-        "Conj" => with_complex!(whole, T => call(|[x]| map(x, <T as Pair>::conjugate))),
-        // The dtype of the parts must match.
-        _ if input.real() != output.real() => None,
-        "Complex" => with_complex!(whole, T => call(|[re, im]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Conj", |node| match input_dtype(node, 0)? {
+        DType::Variant => Ok(Some(call(|[x]| Ok(x)))),
+        dtype => Ok(with_complex!(dtype, T => call(|[x]| map(x, <T as Pair>::conjugate)))),
+    });
+    ops.insert("Complex", |node| {
+        Ok(with_complex!(whole(node, output_dtype(node, 0)?)?, T => call(|[re, im]| {
             zip_to(&re, &im, |&re: &<T as Pair>::Part, &im| <T as Pair>::new(re, im))
-        })),
-        "Real" => with_complex!(whole, T => call(|[x]| map_to(&x, |x: &T| x.parts()[0]))),
-        "Imag" => with_complex!(whole, T => call(|[x]| map_to(&x, |x: &T| x.parts()[1]))),
-        "ComplexAbs" => {
-            with_complex!(whole, T => call(|[x]| map_to(&x, |x: &T| <T as Pair>::part(size(x.wide())))))
-        }
-        _ => with_complex!(whole, T => call(|[x]| map_to(&x, |x: &T| <T as Pair>::part(angle(x.wide()))))),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        })))
+    });
+    ops.insert("Real", |node| {
+        let dtype = whole(node, input_dtype(node, 0)?)?;
+        Ok(with_complex!(dtype, T => call(|[x]| map_to(&x, |x: &T| x.parts()[0]))))
+    });
+    ops.insert("Imag", |node| {
+        let dtype = whole(node, input_dtype(node, 0)?)?;
+        Ok(with_complex!(dtype, T => call(|[x]| map_to(&x, |x: &T| x.parts()[1]))))
+    });
+    ops.insert("ComplexAbs", |node| {
+        let dtype = whole(node, input_dtype(node, 0)?)?;
+        Ok(with_complex!(dtype, T => call(|[x]| map_to(&x, |x: &T| <T as Pair>::part(size(x.wide()))))))
+    });
+    ops.insert("Angle", |node| {
+        let dtype = whole(node, input_dtype(node, 0)?)?;
+        Ok(with_complex!(dtype, T => call(|[x]| map_to(&x, |x: &T| <T as Pair>::part(angle(x.wide()))))))
+    });
+}
+
+/// The dtype of the whole numbers of an op that combines or extracts parts. The dtype of the parts must match.
+fn whole(node: &KernelNode, dtype: DType) -> Result<DType> {
+    if input_dtype(node, 0)?.real() == output_dtype(node, 0)?.real() { Ok(dtype) } else { no_kernel(node) }
 }
 
 /// The kernel of an op with one complex input.

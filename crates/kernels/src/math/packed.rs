@@ -4,34 +4,27 @@ use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Element, Numeric, Shape, Tensor, with_number, with_type};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
-use super::super::{HostKernel, KernelNode};
+use super::super::Registry;
+use super::super::call::{input_dtype, kernel as call};
 use super::zip_to;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = || input_dtype(node, 0);
-    let found = match node.op {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("CompareAndBitpack", |node| match input_dtype(node, 0)? {
         // For any threshold, true is above it.
-        "CompareAndBitpack" if dtype()? == DType::Bool => {
-            Some(call(|[x, threshold]| packed(&x, &threshold, |x: &bool, _| *x)))
-        }
-        "CompareAndBitpack" => {
-            with_number!(dtype()?, T => call(|[x, threshold]| packed(&x, &threshold, |x: &T, y| x > y)))
-        }
-        "ApproximateEqual" => {
-            let tolerance = f64::from(node.attrs.float("tolerance")?);
-            with_type!(dtype()?, T => call(move |[x, y]: [Tensor; 2]| {
-                if x.shape() != y.shape() {
-                    let why = format!("x and y must be of the same shape. x shape: {}. y shape: {}", x.shape(), y.shape());
-                    return Err(Failure::invalid(why));
-                }
-                zip_to(&x, &y, |x: &T, y: &T| Numeric::to_f64(*x - *y).abs() < tolerance)
-            }); F32 f32, F64 f64)
-        }
-        "ClipByValue" => with_number!(dtype()?, T => call(clipped::<T>)),
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        DType::Bool => Ok(Some(call(|[x, threshold]| packed(&x, &threshold, |x: &bool, _| *x)))),
+        dtype => Ok(with_number!(dtype, T => call(|[x, threshold]| packed(&x, &threshold, |x: &T, y| x > y)))),
+    });
+    ops.insert("ApproximateEqual", |node| {
+        let tolerance = f64::from(node.attrs.float("tolerance")?);
+        Ok(with_type!(input_dtype(node, 0)?, T => call(move |[x, y]: [Tensor; 2]| {
+            if x.shape() != y.shape() {
+                let why = format!("x and y must be of the same shape. x shape: {}. y shape: {}", x.shape(), y.shape());
+                return Err(Failure::invalid(why));
+            }
+            zip_to(&x, &y, |x: &T, y: &T| Numeric::to_f64(*x - *y).abs() < tolerance)
+        }); F32 f32, F64 f64))
+    });
+    ops.insert("ClipByValue", |node| Ok(with_number!(input_dtype(node, 0)?, T => call(clipped::<T>))));
 }
 
 /// Eight comparisons with a threshold per byte; the first is the highest bit.

@@ -4,22 +4,21 @@ use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Float, Numeric, Tensor, with_type};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
-use super::super::{HostKernel, KernelNode};
+use super::super::Registry;
+use super::super::call::{input_dtype, kernel as call};
 use super::special::betainc;
 use super::widened;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = || input_dtype(node, 0);
-    let found = match node.op {
-        "Betainc" => with_type!(dtype()?, T => call(incomplete_beta::<T>); F32 f32, F64 f64),
-        "Cross" => widened(
-            dtype()?,
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Betainc", |node| {
+        Ok(with_type!(input_dtype(node, 0)?, T => call(incomplete_beta::<T>); F32 f32, F64 f64))
+    });
+    ops.insert("Cross", |node| {
+        Ok(widened(
+            input_dtype(node, 0)?,
             |wide| with_type!(wide, T => call(cross::<T>); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64),
-        ),
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        ))
+    });
 }
 
 fn incomplete_beta<T: Float>(inputs: [Tensor; 3]) -> Result<Tensor> {

@@ -6,26 +6,22 @@ use meshtf_loops::turn::{ELEMENTS, blocks};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Moved, Shape, Tensor, with_moved};
 
+use super::super::Registry;
 use super::super::broadcast::Broadcast;
-use super::super::call::{input_dtype, kernel as call, no_kernel};
-use super::super::{HostKernel, KernelNode};
+use super::super::call::{input_dtype, kernel as call};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let choose = match node.op {
-        "Select" => {
-            let dtype = input_dtype(node, 1)?;
-            with_moved!(dtype, T => call(select::<T>))
-        }
-        "SelectV2" => {
-            let dtype = input_dtype(node, 1)?;
-            with_moved!(dtype, T => call(|[condition, t, e]| {
-                let shape = condition.shape().broadcast(t.shape())?.broadcast(e.shape())?;
-                choose::<T>(shape, condition, t, e)
-            }))
-        }
-        _ => return Ok(None),
-    };
-    choose.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Select", |node| {
+        let dtype = input_dtype(node, 1)?;
+        Ok(with_moved!(dtype, T => call(select::<T>)))
+    });
+    ops.insert("SelectV2", |node| {
+        let dtype = input_dtype(node, 1)?;
+        Ok(with_moved!(dtype, T => call(|[condition, t, e]| {
+            let shape = condition.shape().broadcast(t.shape())?.broadcast(e.shape())?;
+            choose::<T>(shape, condition, t, e)
+        })))
+    });
 }
 
 fn select<T: Moved>([condition, t, e]: [Tensor; 3]) -> Result<Tensor> {

@@ -7,62 +7,64 @@ use meshtf_tensor::{
     DType, Element, Float, Integer, Numeric, Ring, Tensor, with_complex, with_float, with_integer, with_type,
 };
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, one, owned};
+use super::super::call::{input_dtype, kernel as call, one, owned};
 use super::super::real::{exp, flushed, ln};
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::special::{bessel_ie, digamma, erfinv, ndtri};
 use super::{complex, map, map_to, widened, zip};
 
-const OPS: &[&str] = &[
-    "Abs",
-    "AddN",
-    "Atan",
-    "BesselI0e",
-    "BesselI1e",
-    "Ceil",
-    "Cos",
-    "Cosh",
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atanh",
-    "Digamma",
-    "Erf",
-    "Erfc",
-    "Erfinv",
-    "Exp",
-    "Expm1",
-    "Floor",
-    "Invert",
-    "IsFinite",
-    "IsInf",
-    "IsNan",
-    "Lgamma",
-    "Log",
-    "Log1p",
-    "LogicalNot",
-    "Ndtri",
-    "Neg",
-    "PopulationCount",
-    "Reciprocal",
-    "Rint",
-    "Round",
-    "Rsqrt",
-    "Sigmoid",
-    "Sign",
-    "Sin",
-    "Sinh",
-    "Sqrt",
-    "Square",
-    "Tan",
-    "Tanh",
-];
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_all(
+        [
+            "Abs",
+            "Acos",
+            "Acosh",
+            "AddN",
+            "Asin",
+            "Asinh",
+            "Atan",
+            "Atanh",
+            "BesselI0e",
+            "BesselI1e",
+            "Ceil",
+            "Cos",
+            "Cosh",
+            "Digamma",
+            "Erf",
+            "Erfc",
+            "Erfinv",
+            "Exp",
+            "Expm1",
+            "Floor",
+            "Invert",
+            "IsFinite",
+            "IsInf",
+            "IsNan",
+            "Lgamma",
+            "Log",
+            "Log1p",
+            "LogicalNot",
+            "Ndtri",
+            "Neg",
+            "PopulationCount",
+            "Reciprocal",
+            "Rint",
+            "Round",
+            "Rsqrt",
+            "Sigmoid",
+            "Sign",
+            "Sin",
+            "Sinh",
+            "Sqrt",
+            "Square",
+            "Tan",
+            "Tanh",
+        ],
+        kernel,
+    );
+}
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !OPS.contains(&node.op) {
-        return Ok(None);
-    }
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0)?;
     let found = match node.op {
         "AddN" if dtype.is_complex() => with_complex!(dtype, T => Box::new(add_n::<T>) as HostKernel),
@@ -93,7 +95,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 .or_else(|| with_type!(dtype, T => integer::<T>(node.op); I32 i32, I64 i64, U64 u64).flatten())
         }),
     };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(found)
 }
 
 /// TensorFlow's formula, with each step rounded.

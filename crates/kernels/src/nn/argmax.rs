@@ -6,21 +6,22 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Integer, Numeric, Shape, Tensor, with_number};
 use smallvec::smallvec;
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype, take};
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::call::{input_dtype, kernel as call, output_dtype, take};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 use super::pool::{PoolAttrs, Windows};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !matches!(node.op, "MaxPoolWithArgmax" | "MaxPoolGradWithArgmax") {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("MaxPoolWithArgmax", |node| kernel(node, false));
+    ops.insert("MaxPoolGradWithArgmax", |node| kernel(node, true));
+}
+
+fn kernel(node: &KernelNode, is_gradient: bool) -> Result<Option<HostKernel>> {
     let (pool, over_channels) = PoolAttrs::of(node, 2)?;
     if over_channels.is_some() {
         let message = "a maximum with its index is not taken over channels: ksize and strides must be 1 there";
         return Err(Failure::new(Code::Unimplemented, message));
     }
     let in_batch = node.attrs.bool("include_batch_in_index")?;
-    let is_gradient = node.op == "MaxPoolGradWithArgmax";
     let (dtype, index) =
         (input_dtype(node, 0)?, if is_gradient { input_dtype(node, 2)? } else { output_dtype(node, 1)? });
     let kernel: Option<HostKernel> = with_number!(dtype, T => match (is_gradient, index) {
@@ -33,7 +34,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             gradient_of::<T, i64>(&pool, in_batch, input.shape(), &gradient, &indices)
         }),
     });
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(kernel)
 }
 
 fn with_indices(f: impl Fn(&Tensor) -> Result<Outputs> + Send + 'static) -> HostKernel {

@@ -4,26 +4,30 @@ use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Numeric, Tensor, with_number};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::call::{input_dtype, kernel as call};
 use super::super::real::{narrow, widen};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let (dtype, channels_first) = match node.op {
-        "BiasAdd" | "BiasAddGrad" => (input_dtype(node, 0)?, node.attrs.str("data_format")? == "NCHW"),
-        // The older op, which has no layout.
-        "BiasAddV1" => (input_dtype(node, 0)?, false),
-        _ => return Ok(None),
-    };
-    let kernel = if node.op == "BiasAddGrad" {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("BiasAdd", |node| addition(node, is_channels_first(node)?));
+    // The older op, which has no layout.
+    ops.insert("BiasAddV1", |node| addition(node, false));
+    ops.insert("BiasAddGrad", |node| {
+        let (dtype, channels_first) = (input_dtype(node, 0)?, is_channels_first(node)?);
         let computed_in = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
-        with_number!(computed_in, T => {
+        Ok(with_number!(computed_in, T => {
             call(move |[gradient]| narrow(bias_add_grad::<T>(&widen(gradient), channels_first)?, dtype))
-        })
-    } else {
-        with_number!(dtype, T => call(move |[value, bias]| bias_add::<T>(value, &bias, channels_first)))
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        }))
+    });
+}
+
+fn is_channels_first(node: &KernelNode) -> Result<bool> {
+    Ok(node.attrs.str("data_format")? == "NCHW")
+}
+
+fn addition(node: &KernelNode, channels_first: bool) -> Result<Option<HostKernel>> {
+    let dtype = input_dtype(node, 0)?;
+    Ok(with_number!(dtype, T => call(move |[value, bias]| bias_add::<T>(value, &bias, channels_first))))
 }
 
 /// The number of channels of a tensor, and the number of contiguous elements of one channel.

@@ -8,9 +8,9 @@ use meshtf_loops::turn::look;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_type};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::call::{input_dtype, kernel as call};
 use super::super::real::widened;
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::gemm::{Matrix, Term, add_product};
 use super::layout::{channels_first, channels_last};
 use super::window::{Axis, Slide, spread};
@@ -18,25 +18,36 @@ use super::window::{Axis, Slide, spread};
 /// Elements of the patch matrix gathered at once: 1 MiB of f32.
 const PATCH_ELEMENTS: usize = 1 << 18;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let spatial = match node.op {
-        "Conv2D" | "Conv2DBackpropInput" | "Conv2DBackpropFilter" => 2,
-        "Conv3D" | "Conv3DBackpropInputV2" | "Conv3DBackpropFilterV2" => 3,
-        _ => return Ok(None),
-    };
+/// The result of an op: that of a convolution, or a gradient of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Forward,
+    ByInput,
+    ByFilter,
+}
+
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Conv2D", |node| kernel(node, 2, Part::Forward));
+    ops.insert("Conv2DBackpropInput", |node| kernel(node, 2, Part::ByInput));
+    ops.insert("Conv2DBackpropFilter", |node| kernel(node, 2, Part::ByFilter));
+    ops.insert("Conv3D", |node| kernel(node, 3, Part::Forward));
+    ops.insert("Conv3DBackpropInputV2", |node| kernel(node, 3, Part::ByInput));
+    ops.insert("Conv3DBackpropFilterV2", |node| kernel(node, 3, Part::ByFilter));
+}
+
+fn kernel(node: &KernelNode, spatial: usize, part: Part) -> Result<Option<HostKernel>> {
     let slide = Slide::of(node, spatial)?;
-    let op = node.op;
     // The first input of a gradient with respect to the input contains sizes.
-    let dtype = input_dtype(node, 1 - usize::from(!op.contains("BackpropInput")))?;
+    let dtype = input_dtype(node, usize::from(part == Part::ByInput))?;
     let computed_in = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
-    let kernel = with_type!(computed_in, T => match op {
-        "Conv2D" | "Conv3D" => call(move |[input, filter]| forward::<T>(&slide, input, &filter)),
-        "Conv2DBackpropInput" | "Conv3DBackpropInputV2" => {
+    let kernel = with_type!(computed_in, T => match part {
+        Part::Forward => call(move |[input, filter]| forward::<T>(&slide, input, &filter)),
+        Part::ByInput => {
             call(move |[sizes, filter, gradient]| backprop_input::<T>(&slide, &sizes, &filter, gradient))
         }
-        _ => call(move |[input, sizes, gradient]| backprop_filter::<T>(&slide, input, &sizes, gradient)),
+        Part::ByFilter => call(move |[input, sizes, gradient]| backprop_filter::<T>(&slide, input, &sizes, gradient)),
     }; F32 f32, F64 f64, I32 i32);
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(widened(node, kernel))))
+    Ok(kernel.map(|kernel| widened(node, kernel)))
 }
 
 /// A convolution whose shapes have been checked.

@@ -4,28 +4,30 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Float, Shape, Tensor};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::call::{input_dtype, kernel as call};
 use super::super::real::{widened, with_real};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
+use super::conv::Part;
 use super::conv::{from_channels_last, to_channels_last};
 use super::window::{Axis, Slide, spread};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let by_input = match node.op {
-        "DepthwiseConv2dNative" | "DepthwiseConv2dNativeBackpropFilter" => false,
-        "DepthwiseConv2dNativeBackpropInput" => true,
-        _ => return Ok(None),
-    };
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("DepthwiseConv2dNative", |node| kernel(node, Part::Forward));
+    ops.insert("DepthwiseConv2dNativeBackpropInput", |node| kernel(node, Part::ByInput));
+    ops.insert("DepthwiseConv2dNativeBackpropFilter", |node| kernel(node, Part::ByFilter));
+}
+
+fn kernel(node: &KernelNode, part: Part) -> Result<Option<HostKernel>> {
     let slide = Slide::of(node, 2)?;
-    let dtype = input_dtype(node, usize::from(by_input))?;
-    let kernel = with_real!(dtype, T => match node.op {
-        "DepthwiseConv2dNative" => call(move |[input, filter]| forward::<T>(&slide, input, &filter)),
-        "DepthwiseConv2dNativeBackpropInput" => {
+    let dtype = input_dtype(node, usize::from(part == Part::ByInput))?;
+    let kernel = with_real!(dtype, T => match part {
+        Part::Forward => call(move |[input, filter]| forward::<T>(&slide, input, &filter)),
+        Part::ByInput => {
             call(move |[sizes, filter, gradient]| backprop_input::<T>(&slide, &sizes, &filter, gradient))
         }
-        _ => call(move |[input, sizes, gradient]| backprop_filter::<T>(&slide, input, &sizes, gradient)),
+        Part::ByFilter => call(move |[input, sizes, gradient]| backprop_filter::<T>(&slide, input, &sizes, gradient)),
     });
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(widened(node, kernel))))
+    Ok(kernel.map(|kernel| widened(node, kernel)))
 }
 
 struct Depthwise {

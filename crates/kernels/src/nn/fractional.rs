@@ -5,40 +5,38 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Numeric, Shape, Tensor, with_type};
 use smallvec::smallvec;
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, take, vector};
+use super::super::call::{input_dtype, kernel as call, take, vector};
 use super::super::random::Dice;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let (is_max, of_gradient) = match node.op {
-        "FractionalMaxPool" => (true, false),
-        "FractionalAvgPool" => (false, false),
-        "FractionalMaxPoolGrad" => (true, true),
-        "FractionalAvgPoolGrad" => (false, true),
-        _ => return Ok(None),
-    };
-    let overlaps = node.attrs.bool("overlapping")?;
-    let kernel: Option<HostKernel> = if of_gradient {
-        let dtype = input_dtype(node, if is_max { 0 } else { 1 })?;
-        with_type!(dtype, T => match is_max {
-            true => call(move |[input, output, gradient, rows, columns]: [Tensor; 5]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("FractionalMaxPool", |node| kernel(node, true));
+    ops.insert("FractionalAvgPool", |node| kernel(node, false));
+    ops.insert("FractionalMaxPoolGrad", |node| {
+        let overlaps = node.attrs.bool("overlapping")?;
+        Ok(with_type!(input_dtype(node, 0)?, T => {
+            call(move |[input, output, gradient, rows, columns]: [Tensor; 5]| {
                 let windows = Windows::given(input.shape(), &rows, &columns, overlaps)?;
                 windows.check(output.shape(), "orig_output")?;
                 max_back::<T>(&windows, &input, &gradient)
-            }),
-            false => call(move |[shape, gradient, rows, columns]: [Tensor; 4]| {
-                let shape = Shape::from_i64s(&vector(&shape, "orig_input_tensor_shape", false)?)?;
-                mean_back::<T>(&Windows::given(&shape, &rows, &columns, overlaps)?, shape, &gradient)
-            }),
-        }; F32 f32, F64 f64, I32 i32, I64 i64)
-    } else {
-        let mut draws = Draws::of(node)?;
-        with_type!(input_dtype(node, 0)?, T => Box::new(move |inputs| {
-            let [input] = take(inputs)?;
-            pool::<T>(&input, &mut draws, overlaps, is_max)
-        }); F32 f32, F64 f64, I32 i32, I64 i64)
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+            })
+        }; F32 f32, F64 f64, I32 i32, I64 i64))
+    });
+    ops.insert("FractionalAvgPoolGrad", |node| {
+        let overlaps = node.attrs.bool("overlapping")?;
+        Ok(with_type!(input_dtype(node, 1)?, T => call(move |[shape, gradient, rows, columns]: [Tensor; 4]| {
+            let shape = Shape::from_i64s(&vector(&shape, "orig_input_tensor_shape", false)?)?;
+            mean_back::<T>(&Windows::given(&shape, &rows, &columns, overlaps)?, shape, &gradient)
+        }); F32 f32, F64 f64, I32 i32, I64 i64))
+    });
+}
+
+fn kernel(node: &KernelNode, is_max: bool) -> Result<Option<HostKernel>> {
+    let (overlaps, mut draws) = (node.attrs.bool("overlapping")?, Draws::of(node)?);
+    Ok(with_type!(input_dtype(node, 0)?, T => Box::new(move |inputs| {
+        let [input] = take(inputs)?;
+        pool::<T>(&input, &mut draws, overlaps, is_max)
+    }) as HostKernel; F32 f32, F64 f64, I32 i32, I64 i64))
 }
 
 /// The random choice of a pool's windows.

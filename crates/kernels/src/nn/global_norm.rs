@@ -6,23 +6,23 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Float, Shape, Tensor, with_type};
 use smallvec::smallvec;
 
-use super::super::call::{input_dtype, no_kernel, take};
+use super::super::call::{input_dtype, take};
 use super::super::real::rsqrt;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let is_gradient = match node.op {
-        "BatchNormWithGlobalNormalization" => false,
-        "BatchNormWithGlobalNormalizationGrad" => true,
-        _ => return Ok(None),
-    };
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("BatchNormWithGlobalNormalization", |node| kernel(node, false));
+    ops.insert("BatchNormWithGlobalNormalizationGrad", |node| kernel(node, true));
+}
+
+fn kernel(node: &KernelNode, is_gradient: bool) -> Result<Option<HostKernel>> {
     let norm =
         Norm { epsilon: node.attrs.float("variance_epsilon")?, scales: node.attrs.bool("scale_after_normalization")? };
     let kernel = with_type!(input_dtype(node, 0)?, T => Box::new(move |inputs| {
         let inputs = take(inputs)?;
         if is_gradient { norm.backward::<T>(&inputs) } else { norm.forward::<T>(&inputs) }
     }) as HostKernel; F16 half::f16, F32 f32, F64 f64);
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(kernel)
 }
 
 #[derive(Clone, Copy)]

@@ -5,18 +5,18 @@ use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Shape, Tensor};
 use smallvec::smallvec;
 
-use super::super::call::{no_kernel, take};
+use super::super::call::take;
 use super::super::matmul::matmul;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::cell::{CellSizes, beside, check, narrow_rows, sigmoid};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let kernel: HostKernel = match node.op {
-        "GRUBlockCell" => Box::new(|inputs| forward(take(inputs)?)),
-        "GRUBlockCellGrad" => Box::new(|inputs| backward(take(inputs)?)),
-        _ => return Ok(None),
-    };
-    if node.attrs.dtype("T")? == DType::F32 { Ok(Some(kernel)) } else { no_kernel(node) }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("GRUBlockCell", |node| for_f32(node, |inputs| forward(take(inputs)?)));
+    ops.insert("GRUBlockCellGrad", |node| for_f32(node, |inputs| backward(take(inputs)?)));
+}
+
+fn for_f32(node: &KernelNode, kernel: fn(Inputs) -> Result<Outputs>) -> Result<Option<HostKernel>> {
+    Ok((node.attrs.dtype("T")? == DType::F32).then(|| Box::new(kernel) as HostKernel))
 }
 
 /// The sizes, after a check of the weights of the two gates and of the candidate.

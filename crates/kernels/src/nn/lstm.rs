@@ -8,35 +8,27 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
-use super::super::call::{no_kernel, take};
+use super::super::call::take;
 use super::super::matmul::matmul;
 use super::super::real::widened;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::cell::{CellSizes, beside, check, narrow_rows, sigmoid};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let kernel: HostKernel = match node.op {
-        "LSTMBlockCell" => {
-            let lstm = Lstm::of(node)?;
-            Box::new(move |inputs| lstm.one(take(inputs)?))
-        }
-        "LSTMBlockCellGrad" => {
-            let lstm = Lstm::of(node)?;
-            Box::new(move |inputs| lstm.one_back(take(inputs)?))
-        }
-        "BlockLSTM" | "BlockLSTMV2" => {
-            let lstm = Lstm::of(node)?;
-            Box::new(move |inputs| lstm.all(take(inputs)?))
-        }
-        "BlockLSTMGrad" | "BlockLSTMGradV2" => {
-            let lstm = Lstm::of(node)?;
-            Box::new(move |inputs| lstm.all_back(take(inputs)?))
-        }
-        _ => return Ok(None),
-    };
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("LSTMBlockCell", |node| kernel(node, |lstm, inputs| lstm.one(take(inputs)?)));
+    ops.insert("LSTMBlockCellGrad", |node| kernel(node, |lstm, inputs| lstm.one_back(take(inputs)?)));
+    ops.insert_all(["BlockLSTM", "BlockLSTMV2"], |node| kernel(node, |lstm, inputs| lstm.all(take(inputs)?)));
+    ops.insert_all(["BlockLSTMGrad", "BlockLSTMGradV2"], |node| {
+        kernel(node, |lstm, inputs| lstm.all_back(take(inputs)?))
+    });
+}
+
+fn kernel(node: &KernelNode, compute: fn(&Lstm, Inputs) -> Result<Outputs>) -> Result<Option<HostKernel>> {
+    let lstm = Lstm::of(node)?;
+    let kernel: HostKernel = Box::new(move |inputs| compute(&lstm, inputs));
     match node.attrs.dtype("T")? {
         DType::F16 | DType::F32 => Ok(Some(widened(node, kernel))),
-        _ => no_kernel(node),
+        _ => Ok(None),
     }
 }
 

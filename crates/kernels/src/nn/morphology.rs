@@ -5,14 +5,18 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Numeric, Shape, Tensor, with_number};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
-use super::super::{HostKernel, KernelNode};
+use super::super::call::{input_dtype, kernel as call};
+use super::super::{HostKernel, KernelNode, Registry};
+use super::conv::Part;
 use super::window::{Axis, Padding, Slide, per_dimension, spread};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !matches!(node.op, "Dilation2D" | "Dilation2DBackpropInput" | "Dilation2DBackpropFilter") {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Dilation2D", |node| kernel(node, Part::Forward));
+    ops.insert("Dilation2DBackpropInput", |node| kernel(node, Part::ByInput));
+    ops.insert("Dilation2DBackpropFilter", |node| kernel(node, Part::ByFilter));
+}
+
+fn kernel(node: &KernelNode, part: Part) -> Result<Option<HostKernel>> {
     let over_space = |name: &str| {
         let (space, outer) = per_dimension(name, node.attrs.ints(name)?, 2, false)?;
         match outer {
@@ -28,16 +32,16 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         padding: if node.attrs.str("padding")? == "SAME" { Padding::Same } else { Padding::Valid },
     };
     let dtype = input_dtype(node, 0)?;
-    let kernel = match node.op {
-        "Dilation2D" => with_number!(dtype, T => call(move |[input, filter]| dilated::<T>(&slide, &input, &filter))),
-        op => {
-            let of_filter = op == "Dilation2DBackpropFilter";
+    let kernel = match part {
+        Part::Forward => with_number!(dtype, T => call(move |[input, filter]| dilated::<T>(&slide, &input, &filter))),
+        Part::ByInput | Part::ByFilter => {
+            let of_filter = part == Part::ByFilter;
             with_number!(dtype, T => call(move |[input, filter, gradient]: [Tensor; 3]| {
                 back::<T>(&slide, &input, &filter, &gradient, of_filter)
             }))
         }
     };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(kernel)
 }
 
 /// Sliding windows over images.

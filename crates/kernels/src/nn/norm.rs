@@ -7,34 +7,35 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Shape, Tensor};
 use smallvec::smallvec;
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, owned, take};
+use super::super::call::{input_dtype, kernel as call, owned, take};
 use super::super::real::widened;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 use super::layout::{channels_first, channels_last};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let kernel: HostKernel = match node.op {
-        "FusedBatchNormV3" => {
-            let norm = BatchNorm::of(node)?;
-            Box::new(move |inputs| norm.forward(take(inputs)?))
-        }
-        "FusedBatchNormGradV3" => {
-            let norm = BatchNorm::of(node)?;
-            Box::new(move |inputs| norm.backward(take(inputs)?))
-        }
-        "LRN" => {
-            let norm = local_response(node)?;
-            call(move |[input]| respond(&norm, input))
-        }
-        "LRNGrad" => {
-            let norm = local_response(node)?;
-            call(move |inputs| respond_backward(&norm, inputs))
-        }
-        _ => return Ok(None),
-    };
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("FusedBatchNormV3", |node| {
+        let norm = BatchNorm::of(node)?;
+        for_halves(node, Box::new(move |inputs| norm.forward(take(inputs)?)))
+    });
+    ops.insert("FusedBatchNormGradV3", |node| {
+        let norm = BatchNorm::of(node)?;
+        for_halves(node, Box::new(move |inputs| norm.backward(take(inputs)?)))
+    });
+    ops.insert("LRN", |node| {
+        let norm = local_response(node)?;
+        for_halves(node, call(move |[input]| respond(&norm, input)))
+    });
+    ops.insert("LRNGrad", |node| {
+        let norm = local_response(node)?;
+        for_halves(node, call(move |inputs| respond_backward(&norm, inputs)))
+    });
+}
+
+/// The kernel for float32, and for half floats, which it computes in float32.
+fn for_halves(node: &KernelNode, kernel: HostKernel) -> Result<Option<HostKernel>> {
     match input_dtype(node, 0)? {
         DType::F16 | DType::BF16 | DType::F32 => Ok(Some(widened(node, kernel))),
-        _ => no_kernel(node),
+        _ => Ok(None),
     }
 }
 

@@ -4,16 +4,16 @@ use meshtf_loops::chunks::{chunk, in_chunks};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Numeric, Tensor, with_number};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, product};
-use super::super::{HostKernel, KernelNode};
+use super::super::call::{input_dtype, kernel as call, product};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::window::{Axis, Padding, Slide, per_dimension, spread};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    match node.op {
-        "ExtractImagePatches" => {}
-        "ExtractVolumePatches" => return volume_kernel(node),
-        _ => return Ok(None),
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ExtractImagePatches", kernel);
+    ops.insert("ExtractVolumePatches", volume_kernel);
+}
+
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let window = over_space(node, "ksizes")?;
     let slide = Slide {
         spatial: 2,
@@ -23,7 +23,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         padding: if node.attrs.str("padding")? == "SAME" { Padding::Same } else { Padding::Valid },
     };
     let kernel = with_number!(input_dtype(node, 0)?, T => call(move |[images]| patches::<T>(&slide, window, &images)));
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(kernel)
 }
 
 fn volume_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -43,7 +43,7 @@ fn volume_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         padding: if node.attrs.str("padding")? == "SAME" { Padding::Same } else { Padding::Valid },
     };
     let kernel = with_number!(input_dtype(node, 0)?, T => call(move |[volumes]| boxes::<T>(&slide, window, &volumes)));
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(kernel)
 }
 
 /// The elements under each window over volumes; those outside a volume are zeros.

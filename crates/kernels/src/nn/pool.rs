@@ -5,20 +5,41 @@ use meshtf_loops::turn::{Pace, paced};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Float, Numeric, Shape, Tensor, with_float, with_number};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, vector};
-use super::super::{HostKernel, KernelNode};
+use super::super::call::{input_dtype, kernel as call, vector};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::conv::{from_channels_last, to_channels_last};
 use super::window::{Axis, Slide, channels_first, per_dimension, spread};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let spatial = match node.op {
-        "MaxPool" | "MaxPoolGrad" | "MaxPoolGradGrad" | "AvgPool" | "AvgPoolGrad" => 2,
-        "MaxPool3D" | "MaxPool3DGrad" | "MaxPool3DGradGrad" | "AvgPool3D" | "AvgPool3DGrad" => 3,
-        _ => return Ok(None),
-    };
+/// The result of a pool, or a gradient of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Max,
+    MaxGrad,
+    MaxGradGrad,
+    Mean,
+    MeanGrad,
+}
+
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("MaxPool", |node| kernel(node, 2, Kind::Max));
+    ops.insert("MaxPoolGrad", |node| kernel(node, 2, Kind::MaxGrad));
+    ops.insert("MaxPoolGradGrad", |node| kernel(node, 2, Kind::MaxGradGrad));
+    ops.insert("AvgPool", |node| kernel(node, 2, Kind::Mean));
+    ops.insert("AvgPoolGrad", |node| kernel(node, 2, Kind::MeanGrad));
+    ops.insert("MaxPool3D", |node| kernel(node, 3, Kind::Max));
+    ops.insert("MaxPool3DGrad", |node| kernel(node, 3, Kind::MaxGrad));
+    ops.insert("MaxPool3DGradGrad", |node| kernel(node, 3, Kind::MaxGradGrad));
+    ops.insert("AvgPool3D", |node| kernel(node, 3, Kind::Mean));
+    ops.insert("AvgPool3DGrad", |node| kernel(node, 3, Kind::MeanGrad));
+    ops.insert("MaxPoolV2", |node| sized_kernel(node, Kind::Max, 1));
+    ops.insert("MaxPoolGradV2", |node| sized_kernel(node, Kind::MaxGrad, 3));
+    ops.insert("MaxPoolGradGradV2", |node| sized_kernel(node, Kind::MaxGradGrad, 3));
+}
+
+fn kernel(node: &KernelNode, spatial: usize, kind: Kind) -> Result<Option<HostKernel>> {
     let (pool, over_channels) = PoolAttrs::of(node, spatial)?;
     if let Some((window, stride)) = over_channels {
-        if node.op != "MaxPool" || pool.window != [1; 3] || window != stride {
+        if (kind, spatial) != (Kind::Max, 2) || pool.window != [1; 3] || window != stride {
             return Err(Failure::new(
                 Code::Unimplemented,
                 "Depthwise max pooling requires the depth window to equal the depth stride, and windows of 1 in space; \
@@ -27,37 +48,31 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }
         let dtype = input_dtype(node, 0)?;
         let kernel = with_number!(dtype, T => call(move |[input]| max_over_channels::<T>(&pool, input, window)));
-        return kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)));
+        return Ok(kernel);
     }
-    let dtype = input_dtype(node, usize::from(node.op.starts_with("AvgPool") && node.op.ends_with("Grad")))?;
-    let kernel = match node.op {
-        "MaxPool" | "MaxPool3D" => with_number!(dtype, T => call(move |[input]| max_pool::<T>(&pool, input))),
-        "MaxPoolGrad" | "MaxPool3DGrad" => with_number!(dtype, T => {
+    let dtype = input_dtype(node, usize::from(kind == Kind::MeanGrad))?;
+    let kernel = match kind {
+        Kind::Max => with_number!(dtype, T => call(move |[input]| max_pool::<T>(&pool, input))),
+        Kind::MaxGrad => with_number!(dtype, T => {
             call(move |[input, output, gradient]| max_pool_grad::<T>(&pool, input, &output, gradient))
         }),
-        "MaxPoolGradGrad" | "MaxPool3DGradGrad" => with_number!(dtype, T => {
+        Kind::MaxGradGrad => with_number!(dtype, T => {
             call(move |[input, output, gradient]| max_pool_grad_grad::<T>(&pool, input, &output, gradient))
         }),
-        "AvgPool" | "AvgPool3D" => {
+        Kind::Mean => {
             with_float!(dtype, T => call(move |[input]| avg_pool::<T>(&pool, input)))
         }
-        _ => with_float!(dtype, T => {
+        Kind::MeanGrad => with_float!(dtype, T => {
             call(move |[sizes, gradient]| avg_pool_grad::<T>(&pool, &sizes, gradient))
         }),
     };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(kernel)
 }
 
 /// MaxPoolV2 and its gradients, whose windows and strides are inputs: the kernel of the older op is compiled for each
 /// step's values.
-pub(super) fn sized_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let (op, count) = match node.op {
-        "MaxPoolV2" => ("MaxPool", 1),
-        "MaxPoolGradV2" => ("MaxPoolGrad", 3),
-        "MaxPoolGradGradV2" => ("MaxPoolGradGrad", 3),
-        _ => return Ok(None),
-    };
-    let (name, mut attrs) = (node.name.to_owned(), node.attrs.clone());
+fn sized_kernel(node: &KernelNode, kind: Kind, count: usize) -> Result<Option<HostKernel>> {
+    let (name, op, mut attrs) = (node.name.to_owned(), node.op.to_owned(), node.attrs.clone());
     let (inputs, outputs) = (node.inputs[..count].to_vec(), node.outputs.to_vec());
     let mut made: Option<([Vec<i64>; 2], HostKernel)> = None;
     Ok(Some(Box::new(move |mut given| {
@@ -71,8 +86,8 @@ pub(super) fn sized_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let [window, strides] = sizes.clone();
             attrs.set("ksize", Attr::Ints(window));
             attrs.set("strides", Attr::Ints(strides));
-            let node = KernelNode { name: &name, op, attrs: &attrs, inputs: &inputs, outputs: &outputs };
-            made = kernel(&node)?.map(|kernel| (sizes, kernel));
+            let node = KernelNode { name: &name, op: &op, attrs: &attrs, inputs: &inputs, outputs: &outputs };
+            made = kernel(&node, 2, kind)?.map(|kernel| (sizes, kernel));
         }
         given.truncate(count);
         match &mut made {

@@ -6,45 +6,56 @@ use meshtf_tensor::{DType, Float, Numeric, Tensor, with_type};
 use smallvec::smallvec;
 
 use super::super::call::{axis, input_dtype, kernel as call, no_kernel, product, take};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let kernel: HostKernel = match node.op {
-        "FakeQuantWithMinMaxArgs" => {
-            let scale = of_attrs(node)?;
-            call(move |[x]| channels(&x, &[Some(scale)], |scale, x| scale.map_or(0.0, |scale| scale.rounded(x))))
-        }
-        "FakeQuantWithMinMaxArgsGradient" => {
-            let scale = of_attrs(node)?;
-            Box::new(move |inputs| {
-                let [gradient, x] = take(inputs)?;
-                Ok(back(&gradient, &x, &[Some(scale)])?.into_iter().take(1).collect())
-            })
-        }
-        "FakeQuantWithMinMaxVars" | "FakeQuantWithMinMaxVarsPerChannel" => {
-            let levels = Levels::of(node)?;
-            let by_channel = node.op.ends_with("PerChannel");
-            call(move |[x, min, max]| {
-                let scales = levels.scales(&x, &min, &max, by_channel)?;
-                channels(&x, &scales, |scale, x| scale.map_or(0.0, |scale| scale.rounded(x)))
-            })
-        }
-        "FakeQuantWithMinMaxVarsGradient" | "FakeQuantWithMinMaxVarsPerChannelGradient" => {
-            let levels = Levels::of(node)?;
-            let by_channel = node.op.contains("PerChannel");
-            Box::new(move |inputs| {
-                let [gradient, x, min, max] = take(inputs)?;
-                let scales = levels.scales(&x, &min, &max, by_channel)?;
-                let outputs = back(&gradient, &x, &scales)?;
-                let shaped = |sum: Tensor| if by_channel { Ok(sum) } else { sum.reshaped(min.shape().clone()) };
-                let [by_x, by_min, by_max] = outputs;
-                Ok(smallvec![by_x, shaped(by_min)?, shaped(by_max)?])
-            })
-        }
-        "QuantizeAndDequantize" | "QuantizeAndDequantizeV2" | "QuantizeAndDequantizeV3" => return there_and_back(node),
-        _ => return Ok(None),
-    };
-    if input_dtype(node, 0)? == DType::F32 { Ok(Some(kernel)) } else { no_kernel(node) }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("FakeQuantWithMinMaxArgs", |node| {
+        let scale = of_attrs(node)?;
+        let rounded =
+            move |x: &Tensor| channels(x, &[Some(scale)], |scale, x| scale.map_or(0.0, |scale| scale.rounded(x)));
+        for_f32(node, call(move |[x]| rounded(&x)))
+    });
+    ops.insert("FakeQuantWithMinMaxArgsGradient", |node| {
+        let scale = of_attrs(node)?;
+        let kernel = Box::new(move |inputs| {
+            let [gradient, x] = take(inputs)?;
+            Ok(back(&gradient, &x, &[Some(scale)])?.into_iter().take(1).collect())
+        });
+        for_f32(node, kernel)
+    });
+    ops.insert("FakeQuantWithMinMaxVars", |node| by_inputs(node, false));
+    ops.insert("FakeQuantWithMinMaxVarsPerChannel", |node| by_inputs(node, true));
+    ops.insert("FakeQuantWithMinMaxVarsGradient", |node| by_inputs_back(node, false));
+    ops.insert("FakeQuantWithMinMaxVarsPerChannelGradient", |node| by_inputs_back(node, true));
+    ops.insert_all(["QuantizeAndDequantize", "QuantizeAndDequantizeV2", "QuantizeAndDequantizeV3"], there_and_back);
+}
+
+fn for_f32(node: &KernelNode, kernel: HostKernel) -> Result<Option<HostKernel>> {
+    Ok((input_dtype(node, 0)? == DType::F32).then_some(kernel))
+}
+
+/// The rounding between limits that are inputs.
+fn by_inputs(node: &KernelNode, by_channel: bool) -> Result<Option<HostKernel>> {
+    let levels = Levels::of(node)?;
+    let kernel = call(move |[x, min, max]| {
+        let scales = levels.scales(&x, &min, &max, by_channel)?;
+        channels(&x, &scales, |scale, x| scale.map_or(0.0, |scale| scale.rounded(x)))
+    });
+    for_f32(node, kernel)
+}
+
+/// The gradient of [`by_inputs`].
+fn by_inputs_back(node: &KernelNode, by_channel: bool) -> Result<Option<HostKernel>> {
+    let levels = Levels::of(node)?;
+    let kernel = Box::new(move |inputs| {
+        let [gradient, x, min, max] = take(inputs)?;
+        let scales = levels.scales(&x, &min, &max, by_channel)?;
+        let outputs = back(&gradient, &x, &scales)?;
+        let shaped = |sum: Tensor| if by_channel { Ok(sum) } else { sum.reshaped(min.shape().clone()) };
+        let [by_x, by_min, by_max] = outputs;
+        Ok(smallvec![by_x, shaped(by_min)?, shaped(by_max)?])
+    });
+    for_f32(node, kernel)
 }
 
 /// The least and the greatest quantized integer.

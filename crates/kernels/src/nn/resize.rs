@@ -6,42 +6,38 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Float, Numeric, Shape, Tensor, with_float, with_number};
 use smallvec::SmallVec;
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::call::{input_dtype, kernel as call};
 use super::super::real::{narrow, widen};
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !matches!(
-        node.op,
-        "ResizeBilinear" | "ResizeBilinearGrad" | "ResizeNearestNeighbor" | "ResizeNearestNeighborGrad"
-    ) {
-        return Ok(None);
-    }
-    let centers = Centers::of(node)?;
-    let dtype = input_dtype(node, 0)?;
-    let kernel = match node.op {
-        // Images of every dtype are interpolated in f32.
-        "ResizeBilinear" => with_number!(dtype, T => {
+pub(super) fn register(ops: &mut Registry) {
+    // Images of every dtype are interpolated in f32.
+    ops.insert("ResizeBilinear", |node| {
+        let centers = Centers::of(node)?;
+        Ok(with_number!(input_dtype(node, 0)?, T => {
             call(move |[images, size]| centers.bilinear(&as_f32::<T>(images)?, &size))
-        }),
-        "ResizeNearestNeighbor" => with_number!(dtype, T => {
+        }))
+    });
+    ops.insert("ResizeNearestNeighbor", |node| {
+        let centers = Centers::of(node)?;
+        Ok(with_number!(input_dtype(node, 0)?, T => {
             call(move |[images, size]| centers.nearest::<T>(&images, &size))
-        }),
-        "ResizeBilinearGrad" => {
-            // The gradient is f32; the result has the dtype of the images.
-            let result = input_dtype(node, 1)?;
-            with_float!(result, T => call(move |[gradient, images]| {
-                centers.bilinear_grad::<T>(&gradient, &images).and_then(|back| narrow(back, result))
-            }))
-        }
-        _ => {
-            let computed_in = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
-            with_number!(computed_in, T => call(move |[gradient, size]| {
-                narrow(centers.nearest_grad::<T>(&widen(gradient), &size)?, dtype)
-            }))
-        }
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        }))
+    });
+    ops.insert("ResizeBilinearGrad", |node| {
+        // The gradient is f32; the result has the dtype of the images.
+        let (centers, result) = (Centers::of(node)?, input_dtype(node, 1)?);
+        Ok(with_float!(result, T => call(move |[gradient, images]| {
+            centers.bilinear_grad::<T>(&gradient, &images).and_then(|back| narrow(back, result))
+        })))
+    });
+    ops.insert("ResizeNearestNeighborGrad", |node| {
+        let (centers, dtype) = (Centers::of(node)?, input_dtype(node, 0)?);
+        let computed_in = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+        Ok(with_number!(computed_in, T => call(move |[gradient, size]| {
+            narrow(centers.nearest_grad::<T>(&widen(gradient), &size)?, dtype)
+        })))
+    });
 }
 
 /// The mapping of a pixel of the output to a position in the input.

@@ -8,36 +8,34 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Float, Shape, Tensor, with_float};
 use smallvec::smallvec;
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, owned, take};
+use super::super::call::{input_dtype, kernel as call, owned, take};
 use super::super::real::{exp, ln, widened, with_real};
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, Outputs, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = input_dtype(node, 0);
-    let kernel = match node.op {
-        // Half floats are rounded once in this op and at every step in the other ops, as in TensorFlow.
-        "Softmax" if dtype.as_ref() == Ok(&DType::F32) => Some(rows(vector::softmax)),
-        "Softmax" => with_real!(dtype?, T => rows(each(softmax::<T>))).map(|kernel| widened(node, kernel)),
-        "LogSoftmax" if dtype.as_ref() == Ok(&DType::F32) => Some(rows(vector::log_softmax)),
-        "LogSoftmax" => with_float!(dtype?, T => rows(each(log_softmax::<T>))),
-        "SoftmaxCrossEntropyWithLogits" if dtype.as_ref() == Ok(&DType::F32) => {
-            let kernel: HostKernel = Box::new(|inputs| cross_entropy(take(inputs)?, vector::cross_entropy));
-            Some(kernel)
-        }
-        "SoftmaxCrossEntropyWithLogits" => with_float!(dtype?, T => {
+pub(super) fn register(ops: &mut Registry) {
+    // Half floats are rounded once in this op and at every step in the other ops, as in TensorFlow.
+    ops.insert("Softmax", |node| match input_dtype(node, 0)? {
+        DType::F32 => Ok(Some(rows(vector::softmax))),
+        dtype => Ok(with_real!(dtype, T => rows(each(softmax::<T>))).map(|kernel| widened(node, kernel))),
+    });
+    ops.insert("LogSoftmax", |node| match input_dtype(node, 0)? {
+        DType::F32 => Ok(Some(rows(vector::log_softmax))),
+        dtype => Ok(with_float!(dtype, T => rows(each(log_softmax::<T>)))),
+    });
+    ops.insert("SoftmaxCrossEntropyWithLogits", |node| match input_dtype(node, 0)? {
+        DType::F32 => Ok(Some(Box::new(|inputs| cross_entropy(take(inputs)?, vector::cross_entropy)) as HostKernel)),
+        dtype => Ok(with_float!(dtype, T => {
             Box::new(|inputs| cross_entropy(take(inputs)?, losses::<T>)) as HostKernel
-        }),
-        "SparseSoftmaxCrossEntropyWithLogits" if dtype.as_ref() == Ok(&DType::F32) => {
-            let kernel: HostKernel =
-                Box::new(|inputs| sparse_cross_entropy(take(inputs)?, vector::sparse_cross_entropy));
-            Some(kernel)
+        })),
+    });
+    ops.insert("SparseSoftmaxCrossEntropyWithLogits", |node| match input_dtype(node, 0)? {
+        DType::F32 => {
+            Ok(Some(Box::new(|inputs| sparse_cross_entropy(take(inputs)?, vector::sparse_cross_entropy)) as HostKernel))
         }
-        "SparseSoftmaxCrossEntropyWithLogits" => with_float!(dtype?, T => {
+        dtype => Ok(with_float!(dtype, T => {
             Box::new(|inputs| sparse_cross_entropy(take(inputs)?, sparse_losses::<T>)) as HostKernel
-        }),
-        _ => return Ok(None),
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        })),
+    });
 }
 
 /// A kernel that changes every row (along the last dimension) independently; `f` receives all rows and the length of a

@@ -6,12 +6,13 @@ use meshtf_tensor::{DType, Element, Shape, Tensor, with_type};
 
 use super::super::array::{broadcast_to, not_held};
 use super::super::call::{check_copies, one, product};
-use super::super::{HostKernel, Inputs, KernelNode};
+use super::super::{HostKernel, Inputs, KernelNode, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op != "RaggedTensorToTensor" {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("RaggedTensorToTensor", kernel);
+}
+
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let forms = forms(node)?;
     Ok(Some(Box::new(move |inputs| to_dense(inputs, &forms).map(one))))
 }

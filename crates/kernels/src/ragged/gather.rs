@@ -6,13 +6,14 @@ use meshtf_tensor::{DType, Shape, Tensor, with_type};
 
 use super::super::array::not_held;
 use super::super::call::{check_copies, ints, output_dtype, place, product};
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::places;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op != "RaggedGather" {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("RaggedGather", kernel);
+}
+
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let nested = usize::try_from(node.attrs.int("PARAMS_RAGGED_RANK")?).unwrap_or(0);
     let ragged = usize::try_from(node.attrs.int("OUTPUT_RAGGED_RANK")?).unwrap_or(0);
     let dtype = if ragged > 0 { output_dtype(node, 0)? } else { DType::I64 };

@@ -6,11 +6,11 @@ use meshtf_tensor::{DType, Shape, Tensor};
 use smallvec::smallvec;
 
 use super::super::call::product;
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{Inputs, Outputs, Registry};
 use super::places;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok((node.op == "RaggedTensorToSparse").then(|| Box::new(to_sparse) as HostKernel))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("RaggedTensorToSparse", |_| Ok(Some(Box::new(to_sparse))));
 }
 
 fn to_sparse(mut inputs: Inputs) -> Result<Outputs> {

@@ -9,7 +9,7 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, Data, Shape, Tensor};
 
 use super::super::call::take;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 use super::distribution::{DRAW, uniform_f64};
 use super::philox::{Philox, Words};
 use super::stateful::{Generator, Generators};
@@ -45,34 +45,37 @@ struct Sampler {
     unique: bool,
 }
 
-pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
-    let classes = match node.op {
-        "UniformCandidateSampler" => Classes::Uniform,
-        "LogUniformCandidateSampler" => Classes::Log,
-        "AllCandidateSampler" => Classes::All,
-        "FixedUnigramCandidateSampler" => {
-            let stated = node.attrs.floats("unigrams")?;
-            if stated.is_empty() {
-                return Err(Failure::invalid("Must provide either vocab_file or unigrams."));
-            }
-            let unigrams = Unigrams::of(node.attrs)?;
-            let own = stated.iter().enumerate().filter(|(place, _)| unigrams.takes(*place)).map(|(_, weight)| *weight);
-            return fixed(node, unigrams.weighted(own)?, generators).map(Some);
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_drawing("UniformCandidateSampler", |node, generators| {
+        Sampler::of(node, Classes::Uniform, generators).map(Some)
+    });
+    ops.insert_drawing("LogUniformCandidateSampler", |node, generators| {
+        Sampler::of(node, Classes::Log, generators).map(Some)
+    });
+    ops.insert_drawing("AllCandidateSampler", |node, generators| Sampler::of(node, Classes::All, generators).map(Some));
+    ops.insert_drawing("FixedUnigramCandidateSampler", |node, generators| {
+        let stated = node.attrs.floats("unigrams")?;
+        if stated.is_empty() {
+            return Err(Failure::invalid("Must provide either vocab_file or unigrams."));
         }
-        "LearnedUnigramCandidateSampler" | "ThreadUnsafeUnigramCandidateSampler" => {
+        let unigrams = Unigrams::of(node.attrs)?;
+        let own = stated.iter().enumerate().filter(|(place, _)| unigrams.takes(*place)).map(|(_, weight)| *weight);
+        fixed(node, unigrams.weighted(own)?, generators).map(Some)
+    });
+    for op in ["LearnedUnigramCandidateSampler", "ThreadUnsafeUnigramCandidateSampler"] {
+        ops.insert_drawing(op, |node, generators| {
             let range = usize::try_from(node.attrs.int("range_max")?).unwrap_or(0);
-            Classes::Learned(generators.learned(node, || Learned::new(range))?)
-        }
-        "ComputeAccidentalHits" => {
-            let of_each = usize::try_from(node.attrs.int("num_true")?).unwrap_or(0);
-            return Ok(Some(Box::new(move |inputs| {
-                let [classes, sampled] = take(inputs)?;
-                hits(&classes, &sampled, of_each)
-            })));
-        }
-        _ => return Ok(None),
-    };
-    Sampler::of(node, classes, generators).map(Some)
+            let learned = generators.learned(node, || Learned::new(range))?;
+            Sampler::of(node, Classes::Learned(learned), generators).map(Some)
+        });
+    }
+    ops.insert("ComputeAccidentalHits", |node| {
+        let of_each = usize::try_from(node.attrs.int("num_true")?).unwrap_or(0);
+        Ok(Some(Box::new(move |inputs| {
+            let [classes, sampled] = take(inputs)?;
+            hits(&classes, &sampled, of_each)
+        })))
+    });
 }
 
 /// The kernel of a sampler of candidates in proportion to weights.

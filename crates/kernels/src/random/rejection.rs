@@ -4,11 +4,11 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Float, Numeric, Shape, Tensor, with_float, with_number, with_type};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
-use super::super::{HostKernel, KernelNode};
+use super::super::call::{input_dtype, kernel as call, output_dtype};
+use super::super::{HostKernel, Registry};
 use super::distribution::{DRAW, Distribution, normal2_f64, uniform_f64};
 use super::philox::Philox;
-use super::stateful::{COUNTS_PER_NUMBER, Generator, Generators, shape_of};
+use super::stateful::{COUNTS_PER_NUMBER, Generator, shape_of};
 
 /// The maximum number of consecutive rejections of a truncated normal number.
 const MAX_TRIES: usize = 1000;
@@ -18,24 +18,21 @@ const BATCH: usize = 100;
 /// until one is within the bounds.
 const MOSTLY_WITHIN: f64 = 1.3;
 
-pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
-    if !matches!(node.op, "RandomPoissonV2" | "RandomGamma" | "ParameterizedTruncatedNormal") {
-        return Ok(None);
-    }
-    let generator = generators.of(node)?;
-    let dtype = output_dtype(node, 0)?;
-    let kernel = match node.op {
-        "RandomPoissonV2" => {
-            with_number!(dtype, T => of_parameters(generator, dtype, poisson, <T as Numeric>::from_f64))
-        }
-        "RandomGamma" => {
-            with_float!(input_dtype(node, 1)?, T => of_parameters(generator, dtype, gamma, <T as Numeric>::from_f64))
-        }
-        _ => with_type!(dtype, T => call(move |[shape, means, deviations, lows, highs]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_drawing("RandomPoissonV2", |node, generators| {
+        let (generator, dtype) = (generators.of(node)?, output_dtype(node, 0)?);
+        Ok(with_number!(dtype, T => of_parameters(generator, dtype, poisson, <T as Numeric>::from_f64)))
+    });
+    ops.insert_drawing("RandomGamma", |node, generators| {
+        let (generator, dtype) = (generators.of(node)?, output_dtype(node, 0)?);
+        Ok(with_float!(input_dtype(node, 1)?, T => of_parameters(generator, dtype, gamma, <T as Numeric>::from_f64)))
+    });
+    ops.insert_drawing("ParameterizedTruncatedNormal", |node, generators| {
+        let generator = generators.of(node)?;
+        Ok(with_type!(output_dtype(node, 0)?, T => call(move |[shape, means, deviations, lows, highs]| {
             bounded::<T>(&shape, [means, deviations, lows, highs], &generator)
-        }); F16 half::f16, F32 f32, F64 f64),
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        }); F16 half::f16, F32 f32, F64 f64))
+    });
 }
 
 /// Numbers of a shape for each parameter: `draw` draws each from a separate position.

@@ -10,8 +10,8 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
 use serde::{Deserialize, Serialize};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
-use super::super::{HostKernel, KernelNode};
+use super::super::call::{input_dtype, kernel as call, output_dtype};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::distribution::{DRAW, Distribution, groups, uniform_f64};
 use super::philox::{Philox, Words};
 use super::unigrams::Learned;
@@ -19,28 +19,20 @@ use super::unigrams::Learned;
 /// Counts that TensorFlow reserves for each number, whether or not they are used.
 pub(super) const COUNTS_PER_NUMBER: u64 = 256;
 
-pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
-    if !matches!(
-        node.op,
-        "RandomUniform"
-            | "RandomStandardNormal"
-            | "TruncatedNormal"
-            | "RandomUniformInt"
-            | "Multinomial"
-            | "RandomShuffle"
-    ) {
-        return Ok(None);
-    }
-    let generator = generators.of(node)?;
-    let kernel = match node.op {
-        "RandomUniform" => floats(node, generator, Distribution::Uniform)?,
-        "RandomStandardNormal" => floats(node, generator, Distribution::Normal)?,
-        "TruncatedNormal" => floats(node, generator, Distribution::TruncatedNormal)?,
-        "RandomUniformInt" => integers(node, generator)?,
-        "Multinomial" => multinomial(node, generator)?,
-        _ => with_type!(input_dtype(node, 0)?, T => shuffle::<T>(generator)),
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_drawing("RandomUniform", |node, generators| floats(node, generators.of(node)?, Distribution::Uniform));
+    ops.insert_drawing("RandomStandardNormal", |node, generators| {
+        floats(node, generators.of(node)?, Distribution::Normal)
+    });
+    ops.insert_drawing("TruncatedNormal", |node, generators| {
+        floats(node, generators.of(node)?, Distribution::TruncatedNormal)
+    });
+    ops.insert_drawing("RandomUniformInt", |node, generators| integers(node, generators.of(node)?));
+    ops.insert_drawing("Multinomial", |node, generators| multinomial(node, generators.of(node)?));
+    ops.insert_drawing("RandomShuffle", |node, generators| {
+        let generator = generators.of(node)?;
+        Ok(with_type!(input_dtype(node, 0)?, T => shuffle::<T>(generator)))
+    });
 }
 
 /// A position in a sequence of [`Dice`].

@@ -4,8 +4,8 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor, with_float};
 use smallvec::smallvec;
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype, take};
-use super::super::{HostKernel, KernelNode};
+use super::super::call::{input_dtype, kernel as call, output_dtype, take};
+use super::super::{HostKernel, KernelNode, Registry};
 use super::distribution::{Distribution, groups};
 use super::philox::Philox;
 use super::stateful::{draw_classes, integers_between, shape_of};
@@ -14,24 +14,24 @@ use super::stateful::{draw_classes, integers_between, shape_of};
 const PHILOX: i64 = 1;
 const AUTO_SELECT: i64 = 3;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let found = match node.op {
-        "StatelessRandomGetKeyCounter" => Some(Box::new(|inputs| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("StatelessRandomGetKeyCounter", |_| {
+        Ok(Some(Box::new(|inputs| {
             let [seed] = take(inputs)?;
             let (key, counter) = key_and_counter(&seed)?;
             let words = vec![counter as u64, (counter >> 64) as u64];
             Ok(smallvec![Tensor::vector(vec![key]), Tensor::vector(words)])
-        }) as HostKernel),
-        "StatelessRandomGetAlg" => Some(call(|[]| Ok(Tensor::scalar(PHILOX as i32)))),
-        "StatelessMultinomial" => multinomial(node)?,
-        "StatelessRandomUniform" | "StatelessRandomUniformV2" => floats(node, Distribution::Uniform)?,
-        "StatelessRandomNormal" | "StatelessRandomNormalV2" => floats(node, Distribution::Normal)?,
-        "StatelessTruncatedNormal" | "StatelessTruncatedNormalV2" => floats(node, Distribution::TruncatedNormal)?,
-        "StatelessRandomUniformInt" | "StatelessRandomUniformIntV2" => integers(node)?,
-        "StatelessRandomUniformFullInt" | "StatelessRandomUniformFullIntV2" => all_integers(node)?,
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        }) as HostKernel))
+    });
+    ops.insert("StatelessRandomGetAlg", |_| Ok(Some(call(|[]| Ok(Tensor::scalar(PHILOX as i32))))));
+    ops.insert("StatelessMultinomial", multinomial);
+    ops.insert_all(["StatelessRandomUniform", "StatelessRandomUniformV2"], |node| floats(node, Distribution::Uniform));
+    ops.insert_all(["StatelessRandomNormal", "StatelessRandomNormalV2"], |node| floats(node, Distribution::Normal));
+    ops.insert_all(["StatelessTruncatedNormal", "StatelessTruncatedNormalV2"], |node| {
+        floats(node, Distribution::TruncatedNormal)
+    });
+    ops.insert_all(["StatelessRandomUniformInt", "StatelessRandomUniformIntV2"], integers);
+    ops.insert_all(["StatelessRandomUniformFullInt", "StatelessRandomUniformFullIntV2"], all_integers);
 }
 
 /// The number of inputs that specify the generator: one seed, or key, counter and algorithm.

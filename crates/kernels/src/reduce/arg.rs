@@ -6,22 +6,22 @@ use meshtf_loops::vector::{Work, widest};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_type};
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::call::{self, input_dtype, kernel as call, output_dtype};
 use super::super::math::{cast, wide};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let greatest = match node.op {
-        "ArgMax" => true,
-        "ArgMin" => false,
-        _ => return Ok(None),
-    };
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ArgMax", |node| kernel(node, true));
+    ops.insert("ArgMin", |node| kernel(node, false));
+}
+
+fn kernel(node: &KernelNode, greatest: bool) -> Result<Option<HostKernel>> {
     let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
     // False sorts before true.
     let wide = if dtype == DType::Bool { DType::I32 } else { wide(dtype) };
     let found = with_type!(wide, T => call(move |[x, axis]| place::<T>(&cast(x, wide)?, &axis, greatest, to));
         F32 f32, F64 f64, I32 i32, I64 i64, U64 u64);
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(found)
 }
 
 fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DType) -> Result<Tensor> {

@@ -4,39 +4,35 @@ use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_type};
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::Registry;
+use super::super::call::{self, input_dtype, kernel as call, output_dtype};
 use super::super::math::{cast, map_to};
-use super::super::{HostKernel, KernelNode};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let found = match node.op {
-        "DenseBincount" => {
-            let binary = node.attrs.bool("binary_output")?;
-            let dtype = output_dtype(node, 0)?;
-            with_type!(dtype, T => call(move |[input, size, weights]| bincount::<T>(&input, &size, &weights, binary));
-                F32 f32, F64 f64, I32 i32, I64 i64)
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("DenseBincount", |node| {
+        let binary = node.attrs.bool("binary_output")?;
+        let dtype = output_dtype(node, 0)?;
+        Ok(with_type!(dtype, T => call(move |[input, size, weights]| bincount::<T>(&input, &size, &weights, binary));
+                F32 f32, F64 f64, I32 i32, I64 i64))
+    });
+    ops.insert("Bucketize", |node| {
+        let boundaries = node.attrs.floats("boundaries")?.to_vec();
+        if !boundaries.is_sorted() {
+            return Err(Failure::invalid("Expected sorted boundaries"));
         }
-        "Bucketize" => {
-            let boundaries = node.attrs.floats("boundaries")?.to_vec();
-            if !boundaries.is_sorted() {
-                return Err(Failure::invalid("Expected sorted boundaries"));
-            }
-            with_type!(input_dtype(node, 0)?, T => call(move |[x]: [Tensor; 1]| {
+        Ok(with_type!(input_dtype(node, 0)?, T => call(move |[x]: [Tensor; 1]| {
                 map_to(&x, |x: &T| {
                     // NaN belongs to the last bin.
                     let is_above = |boundary: &f32| x.to_f64() < f64::from(*boundary);
                     boundaries.partition_point(|boundary| !is_above(boundary)) as i32
                 })
-            }); F32 f32, F64 f64, I32 i32, I64 i64)
-        }
-        "HistogramFixedWidth" => {
-            let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-            with_type!(dtype, T => call(move |[values, range, bins]| histogram::<T>(&values, &range, &bins, to));
-                F32 f32, F64 f64, I32 i32, I64 i64)
-        }
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+            }); F32 f32, F64 f64, I32 i32, I64 i64))
+    });
+    ops.insert("HistogramFixedWidth", |node| {
+        let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+        Ok(with_type!(dtype, T => call(move |[values, range, bins]| histogram::<T>(&values, &range, &bins, to));
+                F32 f32, F64 f64, I32 i32, I64 i64))
+    });
 }
 
 /// Counts (or, with weights, sums) of each value below `size`; row by row if the input has two dimensions.

@@ -4,13 +4,14 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Element, Shape, Tensor, with_type};
 
-use crate::call::{input_dtype, kernel as call, no_kernel, vector};
-use crate::{HostKernel, KernelNode};
+use crate::call::{input_dtype, kernel as call, vector};
+use crate::{HostKernel, KernelNode, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op != "EditDistance" {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("EditDistance", kernel);
+}
+
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let normalize = node.attrs.bool("normalize")?;
     let found = with_type!(input_dtype(node, 1)?, T => {
         call(move |[at, values, shape, truth_at, truth, truth_shape]: [Tensor; 6]| {
@@ -18,7 +19,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             distances(&hypothesis, &Sequences::of("truth", &truth_at, &truth, &truth_shape)?, normalize)
         })
     });
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(found)
 }
 
 /// The rows of a sparse tensor: its elements in order, grouped by all but the last index.

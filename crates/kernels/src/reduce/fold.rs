@@ -7,47 +7,71 @@ use meshtf_tensor::{
 };
 
 use super::super::broadcast::Broadcast;
-use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::call::{self, input_dtype, kernel as call};
 use super::super::math::{Pair, widened};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 
 /// Independent lanes in which longer rows are folded.
 const LANES: usize = 8;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let op = node.op;
-    if !["Sum", "Prod", "Mean", "EuclideanNorm", "Max", "Min", "All", "Any", "L2Loss"].contains(&op) {
-        return Ok(None);
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Sum", |node| kernel(node, Fold::Sum));
+    ops.insert("Prod", |node| kernel(node, Fold::Prod));
+    ops.insert("Mean", |node| kernel(node, Fold::Mean));
+    ops.insert("EuclideanNorm", |node| kernel(node, Fold::EuclideanNorm));
+    ops.insert("Max", |node| extremes(node, true));
+    ops.insert("Min", |node| extremes(node, false));
+    ops.insert("All", |node| {
+        let (dtype, keep_dims) = (input_dtype(node, 0)?, node.attrs.bool("keep_dims")?);
+        Ok((dtype == DType::Bool).then(|| reduction(keep_dims, true, |x: bool| x, |x, y| x & y, |x, _| x)))
+    });
+    ops.insert("Any", |node| {
+        let (dtype, keep_dims) = (input_dtype(node, 0)?, node.attrs.bool("keep_dims")?);
+        Ok((dtype == DType::Bool).then(|| reduction(keep_dims, false, |x: bool| x, |x, y| x | y, |x, _| x)))
+    });
+    ops.insert("L2Loss", |node| {
+        Ok(widened(
+            input_dtype(node, 0)?,
+            |dtype| with_type!(dtype, T => call(|[x]| l2_loss::<T>(&x)); F32 f32, F64 f64),
+        ))
+    });
+}
+
+/// A reduction that is computed differently for floats, integers and complex numbers.
+#[derive(Clone, Copy)]
+enum Fold {
+    Sum,
+    Prod,
+    Mean,
+    EuclideanNorm,
+}
+
+fn kernel(node: &KernelNode, fold: Fold) -> Result<Option<HostKernel>> {
+    let (dtype, keep_dims) = (input_dtype(node, 0)?, node.attrs.bool("keep_dims")?);
+    if dtype.is_complex() {
+        return Ok(with_complex!(dtype, T => of_complex::<T>(fold, keep_dims)));
     }
-    let dtype = input_dtype(node, 0)?;
-    let found = if op == "L2Loss" {
-        widened(dtype, |dtype| with_type!(dtype, T => call(|[x]| l2_loss::<T>(&x)); F32 f32, F64 f64))
-    } else {
-        let keep_dims = node.attrs.bool("keep_dims")?;
-        match op {
-            "All" => (dtype == DType::Bool).then(|| reduction(keep_dims, true, |x: bool| x, |x, y| x & y, |x, _| x)),
-            "Any" => (dtype == DType::Bool).then(|| reduction(keep_dims, false, |x: bool| x, |x, y| x | y, |x, _| x)),
-            "Max" | "Min" => widened(dtype, |wide| {
-                with_type!(wide, T => extreme::<T>(op == "Max", dtype, keep_dims);
-                    F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
-            }),
-            _ if dtype.is_complex() => with_complex!(dtype, T => of_complex::<T>(op, keep_dims)),
-            _ => widened(dtype, |dtype| {
-                with_type!(dtype, T => of_floats::<T>(op, keep_dims); F32 f32, F64 f64)
-                    .or_else(|| with_type!(dtype, T => of_integers::<T>(op, keep_dims); I32 i32, I64 i64, U64 u64))
-            }),
-        }
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(widened(dtype, |dtype| {
+        with_type!(dtype, T => of_floats::<T>(fold, keep_dims); F32 f32, F64 f64)
+            .or_else(|| with_type!(dtype, T => of_integers::<T>(fold, keep_dims); I32 i32, I64 i64, U64 u64))
+    }))
+}
+
+fn extremes(node: &KernelNode, greatest: bool) -> Result<Option<HostKernel>> {
+    let (dtype, keep_dims) = (input_dtype(node, 0)?, node.attrs.bool("keep_dims")?);
+    Ok(widened(
+        dtype,
+        |wide| with_type!(wide, T => extreme::<T>(greatest, dtype, keep_dims); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64),
+    ))
 }
 
 /// Reductions of floats, in f64, so that neither the order nor the number of elements costs precision.
-fn of_floats<T: Float>(op: &str, keep_dims: bool) -> HostKernel {
-    match op {
-        "Sum" => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, _| T::from_f64(sum)),
-        "Prod" => reduction(keep_dims, 1.0, T::to_f64, |x, y| x * y, |product, _| T::from_f64(product)),
-        "EuclideanNorm" => euclidean_norm::<T>(keep_dims),
-        _ => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, n| T::from_f64(sum / n as f64)),
+fn of_floats<T: Float>(fold: Fold, keep_dims: bool) -> HostKernel {
+    match fold {
+        Fold::Sum => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, _| T::from_f64(sum)),
+        Fold::Prod => reduction(keep_dims, 1.0, T::to_f64, |x, y| x * y, |product, _| T::from_f64(product)),
+        Fold::EuclideanNorm => euclidean_norm::<T>(keep_dims),
+        Fold::Mean => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, n| T::from_f64(sum / n as f64)),
     }
 }
 
@@ -57,30 +81,30 @@ fn euclidean_norm<T: Numeric>(keep_dims: bool) -> HostKernel {
 }
 
 /// The mean of no elements is 0, as in TensorFlow.
-fn of_complex<T: Pair>(op: &str, keep_dims: bool) -> HostKernel {
+fn of_complex<T: Pair>(fold: Fold, keep_dims: bool) -> HostKernel {
     let zero = Complex { re: 0.0, im: 0.0 };
-    match op {
-        "Sum" => reduction(keep_dims, zero, T::wide, |x, y| x + y, |sum, _| T::from_wide(sum)),
-        "Prod" => {
+    match fold {
+        Fold::Sum => reduction(keep_dims, zero, T::wide, |x, y| x + y, |sum, _| T::from_wide(sum)),
+        Fold::Prod => {
             let one = Complex { re: 1.0, im: 0.0 };
             reduction(keep_dims, one, T::wide, |x, y| x * y, |product, _| T::from_wide(product))
         }
-        "EuclideanNorm" => {
+        Fold::EuclideanNorm => {
             let square = |x: T| T::wide(x).re.powi(2) + T::wide(x).im.powi(2);
             let root = |sum: f64, _| T::from_wide(Complex { re: sum.sqrt(), im: 0.0 });
             reduction(keep_dims, 0.0, square, |x, y| x + y, root)
         }
-        _ => reduction(keep_dims, zero, T::wide, |x, y| x + y, |sum, n| T::from_wide(sum / n.max(1) as f64)),
+        Fold::Mean => reduction(keep_dims, zero, T::wide, |x, y| x + y, |sum, n| T::from_wide(sum / n.max(1) as f64)),
     }
 }
 
 /// Reductions of integers, in i64, whose low bits are those of any narrower sum.
-fn of_integers<T: Integer>(op: &str, keep_dims: bool) -> HostKernel {
-    match op {
-        "Sum" => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, _| T::from_i64(sum)),
-        "Prod" => reduction(keep_dims, 1i64, T::to_i64, i64::wrapping_mul, |product, _| T::from_i64(product)),
-        "EuclideanNorm" => euclidean_norm::<T>(keep_dims),
-        _ => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, n| {
+fn of_integers<T: Integer>(fold: Fold, keep_dims: bool) -> HostKernel {
+    match fold {
+        Fold::Sum => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, _| T::from_i64(sum)),
+        Fold::Prod => reduction(keep_dims, 1i64, T::to_i64, i64::wrapping_mul, |product, _| T::from_i64(product)),
+        Fold::EuclideanNorm => euclidean_norm::<T>(keep_dims),
+        Fold::Mean => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, n| {
             let n = n.max(1);
             T::from_i64(if T::DTYPE == DType::U64 { (sum as u64 / n as u64) as i64 } else { sum / n as i64 })
         }),

@@ -4,22 +4,23 @@ use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Numeric, Shape, Tensor, with_type};
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::call::{self, input_dtype, kernel as call};
 use super::super::math::widened;
 use super::super::real::order;
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op != "NthElement" {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("NthElement", kernel);
+}
+
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let reverse = node.attrs.bool("reverse")?;
     let found = widened(input_dtype(node, 0)?, |wide| {
         with_type!(wide, T => {
             call(move |[x, n]: [Tensor; 2]| nth::<T>(x, &n, reverse))
         }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
     });
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    Ok(found)
 }
 
 fn nth<T: Numeric>(x: Tensor, n: &Tensor, reverse: bool) -> Result<Tensor> {

@@ -5,29 +5,36 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Complex, Float, Numeric, Ring, Tensor, with_type};
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::Registry;
+use super::super::call::{self, input_dtype, kernel as call};
 use super::super::math::widened;
 use super::super::real::{exp, ln_1p};
-use super::super::{HostKernel, KernelNode};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !["Cumsum", "Cumprod", "CumulativeLogsumexp"].contains(&node.op) {
-        return Ok(None);
-    }
-    let (exclusive, reverse) = (node.attrs.bool("exclusive")?, node.attrs.bool("reverse")?);
-    let dtype = input_dtype(node, 0)?;
-    let found = widened(dtype, |dtype| match node.op {
-        "Cumsum" => with_type!(dtype, T => {
-            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ZERO, <T as Ring>::add))
-        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, C64 Complex<f32>, C128 Complex<f64>),
-        "Cumprod" => with_type!(dtype, T => {
-            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ONE, <T as Ring>::mul))
-        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, C64 Complex<f32>, C128 Complex<f64>),
-        _ => with_type!(dtype, T => {
-            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::LOWEST, log_sum_exp::<T>))
-        }; F32 f32, F64 f64),
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Cumsum", |node| {
+        let (exclusive, reverse) = (node.attrs.bool("exclusive")?, node.attrs.bool("reverse")?);
+        Ok(widened(input_dtype(node, 0)?, |dtype| {
+            with_type!(dtype, T => {
+                call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ZERO, <T as Ring>::add))
+            }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, C64 Complex<f32>, C128 Complex<f64>)
+        }))
     });
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    ops.insert("Cumprod", |node| {
+        let (exclusive, reverse) = (node.attrs.bool("exclusive")?, node.attrs.bool("reverse")?);
+        Ok(widened(input_dtype(node, 0)?, |dtype| {
+            with_type!(dtype, T => {
+                call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ONE, <T as Ring>::mul))
+            }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, C64 Complex<f32>, C128 Complex<f64>)
+        }))
+    });
+    ops.insert("CumulativeLogsumexp", |node| {
+        let (exclusive, reverse) = (node.attrs.bool("exclusive")?, node.attrs.bool("reverse")?);
+        Ok(widened(input_dtype(node, 0)?, |dtype| {
+            with_type!(dtype, T => {
+                call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::LOWEST, log_sum_exp::<T>))
+            }; F32 f32, F64 f64)
+        }))
+    });
 }
 
 /// The logarithm of the sum of two exponentials.

@@ -3,50 +3,69 @@
 use meshtf_loops::turn::Pace;
 use meshtf_loops::vector::{Work, widest};
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{DType, Data, Numeric, Ring, Shape, Tensor, with_complex, with_integer, with_type};
+use meshtf_tensor::{Complex, DType, Data, Numeric, Ring, Shape, Tensor, with_integer, with_type};
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::Registry;
+use super::super::call::{self, input_dtype, kernel as call};
 use super::super::math::widened;
 use super::super::named::{RowRange, in_ranges};
-use super::super::{HostKernel, KernelNode};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let op = node.op;
-    const UNSORTED: [&str; 4] =
-        ["UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"];
-    const SORTED: [&str; 5] = ["SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"];
-    if !SORTED.contains(&op) && !UNSORTED.contains(&op) {
-        return Ok(None);
-    }
-    let dtype = input_dtype(node, 0)?;
-    if dtype.is_complex() {
-        let found = with_complex!(dtype, T => match op {
-            "SegmentSum" => Some(call(|[data, ids]| sorted(&data, &ids, T::ZERO, <T as Ring>::add, None))),
-            "SegmentProd" => Some(call(|[data, ids]| sorted(&data, &ids, T::ONE, <T as Ring>::mul, None))),
-            "UnsortedSegmentSum" => {
-                Some(call(|[data, ids, n]| unsorted(&data, &ids, &n, T::ZERO, <T as Ring>::add)))
-            }
-            "UnsortedSegmentProd" => {
-                Some(call(|[data, ids, n]| unsorted(&data, &ids, &n, T::ONE, <T as Ring>::mul)))
-            }
-            _ => None,
-        });
-        return found.flatten().map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)));
-    }
-    let found = widened(dtype, |wide| {
-        with_type!(wide, T => match op {
-            "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, None)),
-            "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, Some(divide::<T>))),
-            "SegmentMax" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, greater, None)),
-            "SegmentMin" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, less, None)),
-            "SegmentProd" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ONE, T::mul, None)),
-            "UnsortedSegmentSum" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ZERO, T::add)),
-            "UnsortedSegmentProd" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ONE, T::mul)),
-            "UnsortedSegmentMin" => call(move |[data, ids, n]| unsorted::<T>(&data, &ids, &n, greatest(dtype), less)),
-            _ => call(move |[data, ids, n]| unsorted::<T>(&data, &ids, &n, least(dtype), greater)),
-        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+/// The kernel of an op for every numeric dtype.
+macro_rules! numbers {
+    ($node:expr, $t:ident, $dtype:ident => $kernel:expr) => {{
+        let $dtype = input_dtype($node, 0)?;
+        Ok(widened($dtype, |wide| with_type!(wide, $t => $kernel; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)))
+    }};
+}
+
+/// The kernel of an op for every numeric dtype, complex ones too.
+macro_rules! rings {
+    ($node:expr, $t:ident => $kernel:expr) => {
+        Ok(widened(input_dtype($node, 0)?, |wide| {
+            with_type!(wide, $t => $kernel;
+                F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, C64 Complex<f32>, C128 Complex<f64>)
+        }))
+    };
+}
+
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SegmentSum", |node| {
+        rings!(node, T => call(|[data, ids]| sorted::<T>(&data, &ids, <T as Ring>::ZERO, <T as Ring>::add, None)))
     });
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    ops.insert("SegmentMean", |node| {
+        numbers!(node, T, _dtype => {
+            call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, Some(divide::<T>)))
+        })
+    });
+    ops.insert(
+        "SegmentMax",
+        |node| numbers!(node, T, _dtype => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, greater, None))),
+    );
+    ops.insert(
+        "SegmentMin",
+        |node| numbers!(node, T, _dtype => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, less, None))),
+    );
+    ops.insert("SegmentProd", |node| {
+        rings!(node, T => call(|[data, ids]| sorted::<T>(&data, &ids, <T as Ring>::ONE, <T as Ring>::mul, None)))
+    });
+    ops.insert("UnsortedSegmentSum", |node| {
+        rings!(node, T => {
+            call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, <T as Ring>::ZERO, <T as Ring>::add))
+        })
+    });
+    ops.insert("UnsortedSegmentProd", |node| {
+        rings!(node, T => {
+            call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, <T as Ring>::ONE, <T as Ring>::mul))
+        })
+    });
+    ops.insert("UnsortedSegmentMin", |node| {
+        numbers!(node, T, dtype => {
+            call(move |[data, ids, n]| unsorted::<T>(&data, &ids, &n, greatest(dtype), less))
+        })
+    });
+    ops.insert("UnsortedSegmentMax", |node| {
+        numbers!(node, T, dtype => call(move |[data, ids, n]| unsorted::<T>(&data, &ids, &n, least(dtype), greater)))
+    });
 }
 
 /// The lesser of two; the second if it is NaN.

@@ -6,45 +6,47 @@ use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_number};
 use smallvec::smallvec;
 
 use super::super::call::{self, take, vector};
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{Inputs, Outputs, Registry};
 use super::{Sparse, matrix, picked};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "SparseReshape" => Box::new(|inputs| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SparseReshape", |_| {
+        Ok(Some(Box::new(|inputs| {
             let [indices, shape, new] = take(inputs)?;
             reshape(&indices, &shape, &new)
-        }),
-        "SparseReorder" => Box::new(|inputs| {
+        })))
+    });
+    ops.insert("SparseReorder", |_| {
+        Ok(Some(Box::new(|inputs| {
             let [indices, values, shape] = take(inputs)?;
             let sparse = Sparse::of(&indices, values, &shape)?;
             let (at, values) = part(&sparse, &sparse.order(), |at| at)?;
             Ok(smallvec![at, values])
-        }),
-        "SparseConcat" => {
-            let axis = node.attrs.int("concat_dim")?;
-            Box::new(move |inputs| concat(inputs, axis))
-        }
-        "SparseSplit" => {
-            let parts = node.attrs.int("num_split")?;
-            Box::new(move |inputs| {
-                let [axis, indices, values, shape] = take(inputs)?;
-                split(&axis, &Sparse::of(&indices, values, &shape)?, parts)
-            })
-        }
-        "SparseSlice" => Box::new(|inputs| {
+        })))
+    });
+    ops.insert("SparseConcat", |node| {
+        let axis = node.attrs.int("concat_dim")?;
+        Ok(Some(Box::new(move |inputs| concat(inputs, axis))))
+    });
+    ops.insert("SparseSplit", |node| {
+        let parts = node.attrs.int("num_split")?;
+        Ok(Some(Box::new(move |inputs| {
+            let [axis, indices, values, shape] = take(inputs)?;
+            split(&axis, &Sparse::of(&indices, values, &shape)?, parts)
+        })))
+    });
+    ops.insert("SparseSlice", |_| {
+        Ok(Some(Box::new(|inputs| {
             let [indices, values, shape, start, size] = take(inputs)?;
             let sparse = Sparse::of(&indices, values, &shape)?;
             slice(&sparse, &vector(&start, "start", false)?, &vector(&size, "size", false)?)
-        }),
-        "SparseSliceGrad" => {
-            let found = with_number!(call::input_dtype(node, 0)?, T => call::kernel(|[gradient, indices, start, outputs]| {
-                slice_gradient::<T>(&gradient, &indices, &start, &outputs)
-            }));
-            return found.map_or_else(|| call::no_kernel(node), |kernel| Ok(Some(kernel)));
-        }
-        _ => return Ok(None),
-    }))
+        })))
+    });
+    ops.insert("SparseSliceGrad", |node| {
+        Ok(with_number!(call::input_dtype(node, 0)?, T => call::kernel(|[gradient, indices, start, outputs]| {
+            slice_gradient::<T>(&gradient, &indices, &start, &outputs)
+        })))
+    });
 }
 
 /// Some of the elements, with `moved` applied to their indices.

@@ -6,7 +6,7 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, Shape, Tensor};
 use smallvec::smallvec;
 
-use super::super::{HostKernel, Inputs, KernelNode};
+use super::super::{HostKernel, Inputs, KernelNode, Registry};
 use super::{Sparse, matrix};
 use crate::call::check_text_bytes;
 use crate::text::fingerprint64;
@@ -14,10 +14,11 @@ use crate::text::fingerprint64;
 /// The separator between the features of a product.
 const BETWEEN: &[u8] = b"_X_";
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if node.op != "SparseCross" {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SparseCross", kernel);
+}
+
+fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let sparse = usize::try_from(node.attrs.int("N")?).unwrap_or(0);
     let hashing = Hashing { buckets: node.attrs.int("num_buckets")? as u64, key: node.attrs.int("hash_key")? as u64 };
     let is_number = node.attrs.dtype("out_type")? == DType::I64;

@@ -5,64 +5,69 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Numeric, Ring, Shape, Tensor, with_float, with_integer, with_number, with_ring, with_type};
 use smallvec::smallvec;
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel, take};
+use super::super::call::{self, input_dtype, kernel as call, take};
 use super::super::math::widened;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 use super::{Sparse, matrix};
 use crate::math::cast;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let found = match node.op {
-        "SparseAdd" => with_number!(input_dtype(node, 1)?, T => Box::new(|inputs| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SparseAdd", |node| {
+        Ok(with_number!(input_dtype(node, 1)?, T => Box::new(|inputs| {
             let [indices, values, shape, b_indices, b_values, b_shape, threshold] = take(inputs)?;
             let (a, b) = (Sparse::of(&indices, values, &shape)?, Sparse::of(&b_indices, b_values, &b_shape)?);
             add::<T>(&a, &b, cast(threshold, DType::F64)?.item::<f64>()?)
-        }) as HostKernel),
-        "SparseAddGrad" => with_number!(input_dtype(node, 0)?, T => Box::new(|inputs| {
+        }) as HostKernel))
+    });
+    ops.insert("SparseAddGrad", |node| {
+        Ok(with_number!(input_dtype(node, 0)?, T => Box::new(|inputs| {
             let [gradient, a, b, sum] = take(inputs)?;
             Ok(smallvec![add_gradient::<T>(&gradient, &a, &sum)?, add_gradient::<T>(&gradient, &b, &sum)?])
-        }) as HostKernel),
-        "SparseTensorDenseMatMul" => {
-            let (adjoint_a, adjoint_b) = (node.attrs.bool("adjoint_a")?, node.attrs.bool("adjoint_b")?);
-            with_type!(input_dtype(node, 1)?, T => call(move |[indices, values, shape, b]: [Tensor; 4]| {
+        }) as HostKernel))
+    });
+    ops.insert("SparseTensorDenseMatMul", |node| {
+        let (adjoint_a, adjoint_b) = (node.attrs.bool("adjoint_a")?, node.attrs.bool("adjoint_b")?);
+        Ok(with_type!(input_dtype(node, 1)?, T => call(move |[indices, values, shape, b]: [Tensor; 4]| {
                 multiply::<T>(&Sparse::of(&indices, values, &shape)?, &b, adjoint_a, adjoint_b)
-            }); F32 f32, F64 f64, I32 i32, BF16 half::bf16)
-        }
-        "SparseTensorDenseAdd" => with_ring!(input_dtype(node, 1)?, T => {
+            }); F32 f32, F64 f64, I32 i32, BF16 half::bf16))
+    });
+    ops.insert("SparseTensorDenseAdd", |node| {
+        Ok(with_ring!(input_dtype(node, 1)?, T => {
             call(move |[indices, values, shape, b]: [Tensor; 4]| {
                 let sparse = Sparse::within(&indices, values, &shape).map_err(|failure| {
                     Failure::new(failure.code, format!("Sparse tensor has an invalid index: {}", failure.message))
                 })?;
                 add_to::<T>(&sparse, b)
             })
-        }),
-        "SparseDenseCwiseAdd" | "SparseDenseCwiseMul" => {
-            let is_sum = node.op == "SparseDenseCwiseAdd";
-            widened(input_dtype(node, 1)?, |wide| {
-                with_type!(wide, T => {
-                    let fold = move |a: T, b: T| Ok(if is_sum { a.add(b) } else { a.mul(b) });
-                    call(move |[indices, values, shape, dense]: [Tensor; 4]| {
-                        with_dense::<T>(&Sparse::within(&indices, values, &shape)?, &dense, fold)
-                    })
-                }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+        }))
+    });
+    ops.insert("SparseDenseCwiseAdd", |node| folded(node, true));
+    ops.insert("SparseDenseCwiseMul", |node| folded(node, false));
+    ops.insert("SparseDenseCwiseDiv", |node| {
+        let dtype = input_dtype(node, 1)?;
+        let floats = with_float!(dtype, T => call(|[indices, values, shape, dense]: [Tensor; 4]| {
+            with_dense::<T>(&Sparse::within(&indices, values, &shape)?, &dense, |a, b| Ok(a / b))
+        }));
+        Ok(floats.or_else(|| {
+            with_integer!(dtype, T => call(|[indices, values, shape, dense]: [Tensor; 4]| {
+                let divide = |a: T, b: T| meshtf_tensor::Integer::checked_div(a, b);
+                let divide = |a: T, b: T| divide(a, b).ok_or_else(|| Failure::invalid("Integer division by zero"));
+                with_dense::<T>(&Sparse::within(&indices, values, &shape)?, &dense, divide)
+            }))
+        }))
+    });
+}
+
+/// The sums or products of the elements of a sparse and a dense tensor.
+fn folded(node: &KernelNode, is_sum: bool) -> Result<Option<HostKernel>> {
+    Ok(widened(input_dtype(node, 1)?, |wide| {
+        with_type!(wide, T => {
+            let fold = move |a: T, b: T| Ok(if is_sum { a.add(b) } else { a.mul(b) });
+            call(move |[indices, values, shape, dense]: [Tensor; 4]| {
+                with_dense::<T>(&Sparse::within(&indices, values, &shape)?, &dense, fold)
             })
-        }
-        "SparseDenseCwiseDiv" => {
-            let dtype = input_dtype(node, 1)?;
-            let floats = with_float!(dtype, T => call(|[indices, values, shape, dense]: [Tensor; 4]| {
-                with_dense::<T>(&Sparse::within(&indices, values, &shape)?, &dense, |a, b| Ok(a / b))
-            }));
-            floats.or_else(|| {
-                with_integer!(dtype, T => call(|[indices, values, shape, dense]: [Tensor; 4]| {
-                    let divide = |a: T, b: T| meshtf_tensor::Integer::checked_div(a, b);
-                    let divide = |a: T, b: T| divide(a, b).ok_or_else(|| Failure::invalid("Integer division by zero"));
-                    with_dense::<T>(&Sparse::within(&indices, values, &shape)?, &dense, divide)
-                }))
-            })
-        }
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+    }))
 }
 
 /// The sum of two tensors of one shape, whose elements are in order. Elements of both are added, and omitted if the sum

@@ -5,40 +5,46 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Float, Numeric, Ring, Shape, Tensor, with_number, with_type};
 use smallvec::smallvec;
 
-use super::super::call::{self, check_copies, input_dtype, kernel as call, no_kernel, take, vector};
+use super::super::call::{self, check_copies, input_dtype, kernel as call, take, vector};
 use super::super::math::widened;
 use super::super::real::exp;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 use super::{Sparse, matrix, picked};
 use crate::array::{join, not_held};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let found = match node.op {
-        "SparseFillEmptyRows" => Some(Box::new(|inputs| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SparseFillEmptyRows", |_| {
+        Ok(Some(Box::new(|inputs| {
             let [indices, values, shape, default] = take(inputs)?;
             fill_empty_rows(&indices, values, &shape, &default)
-        }) as HostKernel),
-        "SparseFillEmptyRowsGrad" => with_number!(input_dtype(node, 1)?, T => Box::new(|inputs| {
+        }) as HostKernel))
+    });
+    ops.insert("SparseFillEmptyRowsGrad", |node| {
+        Ok(with_number!(input_dtype(node, 1)?, T => Box::new(|inputs| {
             let [places, gradients] = take(inputs)?;
             fill_empty_rows_gradient::<T>(&places, &gradients)
-        }) as HostKernel),
-        "SparseSoftmax" => with_type!(input_dtype(node, 1)?, T => call(|[indices, values, shape]: [Tensor; 3]| {
+        }) as HostKernel))
+    });
+    ops.insert("SparseSoftmax", |node| {
+        Ok(with_type!(input_dtype(node, 1)?, T => call(|[indices, values, shape]: [Tensor; 3]| {
             softmax::<T>(&Sparse::within(&indices, values, &shape)?)
-        }); F16 half::f16, F32 f32, F64 f64),
-        "SparseReduceSum" | "SparseReduceMax" => {
-            let (keeps, is_sum) = (node.attrs.bool("keep_dims")?, node.op == "SparseReduceSum");
-            widened(input_dtype(node, 1)?, |wide| {
-                with_type!(wide, T => {
-                    let fold = move |a: T, b: T| if is_sum { a.add(b) } else if b > a { b } else { a };
-                    call(move |[indices, values, shape, axes]: [Tensor; 4]| {
-                        reduce::<T>(&Sparse::within(&indices, values, &shape)?, &axes, keeps, fold)
-                    })
-                }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+        }); F16 half::f16, F32 f32, F64 f64))
+    });
+    ops.insert("SparseReduceSum", |node| reduction(node, true));
+    ops.insert("SparseReduceMax", |node| reduction(node, false));
+}
+
+/// The sums or the greatest elements along some axes.
+fn reduction(node: &KernelNode, is_sum: bool) -> Result<Option<HostKernel>> {
+    let keeps = node.attrs.bool("keep_dims")?;
+    Ok(widened(input_dtype(node, 1)?, |wide| {
+        with_type!(wide, T => {
+            let fold = move |a: T, b: T| if is_sum { a.add(b) } else if b > a { b } else { a };
+            call(move |[indices, values, shape, axes]: [Tensor; 4]| {
+                reduce::<T>(&Sparse::within(&indices, values, &shape)?, &axes, keeps, fold)
             })
-        }
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+    }))
 }
 
 /// Inserts `default` into each empty row, at its first position.

@@ -4,9 +4,9 @@ use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Numeric, Shape, Tensor, with_type};
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel, vector};
+use super::super::call::{self, input_dtype, kernel as call, vector};
 use super::super::real::{self, with_real};
-use super::super::{HostKernel, KernelNode};
+use super::super::{HostKernel, KernelNode, Registry};
 use crate::math::widened;
 
 /// The divisor of a sum.
@@ -28,23 +28,33 @@ impl Divisor {
     }
 }
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let Some(op) = node.op.strip_prefix("SparseSegment") else { return Ok(None) };
-    let divisors = [("Sum", Divisor::One), ("Mean", Divisor::Count), ("SqrtN", Divisor::RootOfCount)];
-    let found = divisors.iter().find_map(|(name, divisor)| Some((op.strip_prefix(name)?, *divisor)));
-    let Some((form, divisor)) = found else { return Ok(None) };
-    let dtype = input_dtype(node, 0)?;
-    let kernel = match form {
-        "" => folded(node, divisor, |[data, indices, ids]: [Tensor; 3]| (data, indices, ids, None)),
-        "WithNumSegments" => {
-            folded(node, divisor, |[data, indices, ids, n]: [Tensor; 4]| (data, indices, ids, Some(n)))
-        }
-        "Grad" => with_real!(dtype, T => real::widened(node, call(move |[gradient, indices, ids, rows]| {
-            spread::<T>(&gradient, &indices, &ids, &rows, divisor)
-        }))),
-        _ => return Ok(None),
-    };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SparseSegmentSum", |node| of_present(node, Divisor::One));
+    ops.insert("SparseSegmentMean", |node| of_present(node, Divisor::Count));
+    ops.insert("SparseSegmentSqrtN", |node| of_present(node, Divisor::RootOfCount));
+    ops.insert("SparseSegmentSumWithNumSegments", |node| of_all(node, Divisor::One));
+    ops.insert("SparseSegmentMeanWithNumSegments", |node| of_all(node, Divisor::Count));
+    ops.insert("SparseSegmentSqrtNWithNumSegments", |node| of_all(node, Divisor::RootOfCount));
+    ops.insert("SparseSegmentSumGrad", |node| back(node, Divisor::One));
+    ops.insert("SparseSegmentMeanGrad", |node| back(node, Divisor::Count));
+    ops.insert("SparseSegmentSqrtNGrad", |node| back(node, Divisor::RootOfCount));
+}
+
+/// As many segments as there are ids.
+fn of_present(node: &KernelNode, divisor: Divisor) -> Result<Option<HostKernel>> {
+    Ok(folded(node, divisor, |[data, indices, ids]: [Tensor; 3]| (data, indices, ids, None)))
+}
+
+/// As many segments as the last input says.
+fn of_all(node: &KernelNode, divisor: Divisor) -> Result<Option<HostKernel>> {
+    Ok(folded(node, divisor, |[data, indices, ids, n]: [Tensor; 4]| (data, indices, ids, Some(n))))
+}
+
+/// The gradient of [`of_present`].
+fn back(node: &KernelNode, divisor: Divisor) -> Result<Option<HostKernel>> {
+    Ok(with_real!(input_dtype(node, 0)?, T => real::widened(node, call(move |[gradient, indices, ids, rows]| {
+        spread::<T>(&gradient, &indices, &ids, &rows, divisor)
+    }))))
 }
 
 type Parts = (Tensor, Tensor, Tensor, Option<Tensor>);

@@ -3,19 +3,22 @@
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
+use super::super::Registry;
 use super::super::broadcast::Broadcast;
 use super::super::call::{self, kernel as call};
 use super::super::math::map_to;
-use super::super::{HostKernel, KernelNode};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    let characters = node.attrs.str("unit")? == "UTF8_CHAR";
-    Ok(match node.op {
-        "StringLength" => call(move |[x]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("StringLength", |node| {
+        let characters = node.attrs.str("unit")? == "UTF8_CHAR";
+        Ok(Some(call(move |[x]| {
             map_to(&x, |text: &Vec<u8>| if characters { starts(text).count() as i32 } else { text.len() as i32 })
-        }),
-        _ => call(move |[x, pos, len]| substr(&x, &pos, &len, characters)),
-    })
+        })))
+    });
+    ops.insert("Substr", |node| {
+        let characters = node.attrs.str("unit")? == "UTF8_CHAR";
+        Ok(Some(call(move |[x, pos, len]| substr(&x, &pos, &len, characters))))
+    });
 }
 
 /// The start of each UTF-8 character.

@@ -6,27 +6,31 @@ use meshtf_tensor::{DType, Data, Shape, Tensor};
 
 use super::super::call::kernel as call;
 use super::super::math::map_to;
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 use super::fingerprint::fingerprint64;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    if node.op == "Fingerprint" {
-        return Ok(call(|[data, method]| fingerprint(&data, &method)));
-    }
-    let buckets = node.attrs.int("num_buckets")?.max(1) as u64;
-    Ok(match node.op {
-        "StringToHashBucketFast" => {
-            call(move |[x]| map_to(&x, |text: &Vec<u8>| (fingerprint64(text) % buckets) as i64))
-        }
-        "StringToHashBucket" => call(move |[x]| map_to(&x, |text: &Vec<u8>| (hash64(text) % buckets) as i64)),
-        _ => {
-            let &[a, b] = node.attrs.ints("key")? else {
-                return Err(Failure::invalid("Key must have 2 elements"));
-            };
-            let key = [a as u64, b as u64];
-            call(move |[x]| map_to(&x, |text: &Vec<u8>| (sip_hash(text, key) % buckets) as i64))
-        }
-    })
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Fingerprint", |_| Ok(Some(call(|[data, method]| fingerprint(&data, &method)))));
+    ops.insert("StringToHashBucketFast", |node| {
+        let buckets = buckets(node)?;
+        Ok(Some(call(move |[x]| map_to(&x, |text: &Vec<u8>| (fingerprint64(text) % buckets) as i64))))
+    });
+    ops.insert("StringToHashBucket", |node| {
+        let buckets = buckets(node)?;
+        Ok(Some(call(move |[x]| map_to(&x, |text: &Vec<u8>| (hash64(text) % buckets) as i64))))
+    });
+    ops.insert("StringToHashBucketStrong", |node| {
+        let buckets = buckets(node)?;
+        let &[a, b] = node.attrs.ints("key")? else {
+            return Err(Failure::invalid("Key must have 2 elements"));
+        };
+        let key = [a as u64, b as u64];
+        Ok(Some(call(move |[x]| map_to(&x, |text: &Vec<u8>| (sip_hash(text, key) % buckets) as i64))))
+    });
+}
+
+fn buckets(node: &KernelNode) -> Result<u64> {
+    Ok(node.attrs.int("num_buckets")?.max(1) as u64)
 }
 
 /// TensorFlow's Hash64: MurmurHash64A with a fixed seed.

@@ -6,18 +6,21 @@ use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::super::array::View;
 use super::super::call::{self, check_text_bytes, kernel as call, one, vector};
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{Inputs, Outputs, Registry};
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    let separator = node.attrs.bytes("separator")?.to_vec();
-    if node.op == "StringJoin" {
-        return Ok(Box::new(move |inputs| join(&inputs, &separator)));
-    }
-    if node.op == "UnsortedSegmentJoin" {
-        return Ok(call(move |[inputs, ids, count]| segment_join(&inputs, &ids, &count, &separator)));
-    }
-    let keep_dims = node.attrs.bool("keep_dims")?;
-    Ok(call(move |[inputs, axes]| reduce_join(&inputs, &axes, keep_dims, &separator)))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("StringJoin", |node| {
+        let separator = node.attrs.bytes("separator")?.to_vec();
+        Ok(Some(Box::new(move |inputs| join(&inputs, &separator))))
+    });
+    ops.insert("UnsortedSegmentJoin", |node| {
+        let separator = node.attrs.bytes("separator")?.to_vec();
+        Ok(Some(call(move |[inputs, ids, count]| segment_join(&inputs, &ids, &count, &separator))))
+    });
+    ops.insert("ReduceJoin", |node| {
+        let (separator, keep_dims) = (node.attrs.bytes("separator")?.to_vec(), node.attrs.bool("keep_dims")?);
+        Ok(Some(call(move |[inputs, axes]| reduce_join(&inputs, &axes, keep_dims, &separator))))
+    });
 }
 
 /// The work of creating a string, in elements.

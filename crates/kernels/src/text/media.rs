@@ -8,7 +8,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use prost::Message;
 
 use super::super::call::{check_text_bytes, kernel as call};
-use super::super::{HostKernel, KernelNode};
+use super::super::{KernelNode, Registry};
 
 /// `tensorflow.Summary`, the fields used in this module.
 #[derive(Clone, PartialEq, Message)]
@@ -82,44 +82,42 @@ struct Plugin {
     content: Vec<u8>,
 }
 
-/// The kernel of a node whose op summarizes sounds, images or whole tensors.
-///
-/// # Errors
-/// InvalidArgument if an attribute is invalid.
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let most = |name: &str| Ok::<_, Failure>(usize::try_from(node.attrs.int(name)?).unwrap_or(0));
-    Ok(Some(match node.op {
-        "AudioSummary" => {
-            let (most, rate) = (most("max_outputs")?, node.attrs.float("sample_rate")?);
-            call(move |[tag, tensor]| audio(&tag, &tensor, rate, most))
-        }
-        "AudioSummaryV2" => {
-            let most = most("max_outputs")?;
-            call(move |[tag, tensor, rate]| audio(&tag, &tensor, rate.item::<f32>()?, most))
-        }
-        "TensorSummary" => {
-            let name = node.name.to_owned();
-            call(move |[tensor]| {
-                let value =
-                    MediaValue { node_name: name.clone(), tensor: Some(proto(&tensor)?), ..MediaValue::default() };
-                Ok(Tensor::scalar(MediaSummary { value: vec![value] }.encode_to_vec()))
-            })
-        }
-        "TensorSummaryV2" => call(|[tag, tensor, metadata]| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("AudioSummary", |node| {
+        let (most, rate) = (most(node, "max_outputs")?, node.attrs.float("sample_rate")?);
+        Ok(Some(call(move |[tag, tensor]| audio(&tag, &tensor, rate, most))))
+    });
+    ops.insert("AudioSummaryV2", |node| {
+        let most = most(node, "max_outputs")?;
+        Ok(Some(call(move |[tag, tensor, rate]| audio(&tag, &tensor, rate.item::<f32>()?, most))))
+    });
+    ops.insert("TensorSummary", |node| {
+        let name = node.name.to_owned();
+        Ok(Some(call(move |[tensor]| {
+            let value = MediaValue { node_name: name.clone(), tensor: Some(proto(&tensor)?), ..MediaValue::default() };
+            Ok(Tensor::scalar(MediaSummary { value: vec![value] }.encode_to_vec()))
+        })))
+    });
+    ops.insert("TensorSummaryV2", |_| {
+        Ok(Some(call(|[tag, tensor, metadata]| {
             let bytes = metadata.item::<Vec<u8>>()?;
             let unreadable = |_| Failure::invalid("serialized_summary_metadata is not a SummaryMetadata");
             let metadata = Metadata::decode(bytes.as_slice()).map_err(unreadable)?;
             let (tag, tensor) = (tag_of(&tag)?, Some(proto(&tensor)?));
             let value = MediaValue { tag, tensor, metadata: Some(metadata), ..MediaValue::default() };
             Ok(Tensor::scalar(MediaSummary { value: vec![value] }.encode_to_vec()))
-        }),
-        "ImageSummary" => {
-            let (most, bad) = (most("max_images")?, node.attrs.tensor("bad_color")?);
-            let bad = bad.slice::<u8>()?.to_vec();
-            call(move |[tag, tensor]| images(&tag, &tensor, most, &bad))
-        }
-        _ => return Ok(None),
-    }))
+        })))
+    });
+    ops.insert("ImageSummary", |node| {
+        let (most, bad) = (most(node, "max_images")?, node.attrs.tensor("bad_color")?);
+        let bad = bad.slice::<u8>()?.to_vec();
+        Ok(Some(call(move |[tag, tensor]| images(&tag, &tensor, most, &bad))))
+    });
+}
+
+/// An attribute that is the greatest number of something.
+fn most(node: &KernelNode, name: &str) -> Result<usize> {
+    Ok(usize::try_from(node.attrs.int(name)?).unwrap_or(0))
 }
 
 /// The serialised form of a tensor: its elements as bytes, or one by one if they are strings.

@@ -11,30 +11,30 @@ use regex_automata::meta::{Config, Regex};
 use regex_automata::util::captures::Captures;
 use regex_automata::util::syntax;
 
+use super::super::Registry;
 use super::super::call::{check_text_bytes, kernel as call};
 use super::super::math::map_to;
-use super::super::{HostKernel, KernelNode};
 
 /// The maximum size of a compiled pattern, in bytes.
 const MOST_BYTES: usize = 8 << 20;
 /// The maximum nesting of groups.
 const MOST_NESTED: u32 = 100;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    if node.op == "StaticRegexFullMatch" {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("StaticRegexFullMatch", |node| {
         let pattern = compiled(node.attrs.bytes("pattern")?, Anchored::Whole)?;
-        return Ok(call(move |[input]| matches(&input, &pattern)));
-    }
-    if node.op == "StaticRegexReplace" {
+        Ok(Some(call(move |[input]| matches(&input, &pattern))))
+    });
+    ops.insert("StaticRegexReplace", |node| {
         let pattern = compiled(node.attrs.bytes("pattern")?, Anchored::Nowhere)?;
         let all = node.attrs.bool("replace_global")?;
         let rewrite = Rewrite::of(node.attrs.bytes("rewrite")?);
-        return Ok(call(move |[input]| replaced(&input, &pattern, &rewrite, all)));
-    }
-    if node.op == "RegexReplace" {
+        Ok(Some(call(move |[input]| replaced(&input, &pattern, &rewrite, all))))
+    });
+    ops.insert("RegexReplace", |node| {
         let all = node.attrs.bool("replace_global")?;
         let mut last: Option<(Vec<u8>, Regex)> = None;
-        return Ok(call(move |[input, pattern, rewrite]| {
+        Ok(Some(call(move |[input, pattern, rewrite]| {
             for (what, text) in [("Pattern", &pattern), ("Rewrite", &rewrite)] {
                 if text.rank() != 0 {
                     return Err(Failure::invalid(format!("{what} must be scalar, but received {}", text.shape())));
@@ -47,19 +47,21 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
                 _ => &last.insert((text.clone(), compiled(text, Anchored::Nowhere)?)).1,
             };
             replaced(&input, regex, &rewrite, all)
-        }));
-    }
-    let mut last: Option<(Vec<u8>, Regex)> = None;
-    Ok(call(move |[input, pattern]| {
-        if pattern.rank() != 0 {
-            return Err(Failure::invalid(format!("Pattern must be scalar, but received {}", pattern.shape())));
-        }
-        let text = &pattern.slice::<Vec<u8>>()?[0];
-        match &last {
-            Some((known, regex)) if known == text => matches(&input, regex),
-            _ => matches(&input, &last.insert((text.clone(), compiled(text, Anchored::Whole)?)).1),
-        }
-    }))
+        })))
+    });
+    ops.insert("RegexFullMatch", |_| {
+        let mut last: Option<(Vec<u8>, Regex)> = None;
+        Ok(Some(call(move |[input, pattern]| {
+            if pattern.rank() != 0 {
+                return Err(Failure::invalid(format!("Pattern must be scalar, but received {}", pattern.shape())));
+            }
+            let text = &pattern.slice::<Vec<u8>>()?[0];
+            match &last {
+                Some((known, regex)) if known == text => matches(&input, regex),
+                _ => matches(&input, &last.insert((text.clone(), compiled(text, Anchored::Whole)?)).1),
+            }
+        })))
+    });
 }
 
 fn matches(input: &Tensor, pattern: &Regex) -> Result<Tensor> {

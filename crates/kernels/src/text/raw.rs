@@ -10,61 +10,58 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor};
 use prost::Message;
 
+use super::super::Registry;
 use super::super::call::{check_text_bytes, kernel as call, no_kernel, output_dtype};
-use super::super::{HostKernel, KernelNode};
 use super::media::proto;
 use crate::files::{Compression, inflate};
 
-/// The kernel of a node whose op converts between elements and their bytes.
-///
-/// # Errors
-/// InvalidArgument if an attribute is invalid.
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(Some(match node.op {
-        "DecodeRaw" => {
-            let (dtype, is_little) = (output_dtype(node, 0)?, node.attrs.bool("little_endian")?);
-            let Some(size) = dtype.size() else { return no_kernel(node) };
-            call(move |[texts]| decode_raw(&texts, dtype, size, is_little))
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("DecodeRaw", |node| {
+        let (dtype, is_little) = (output_dtype(node, 0)?, node.attrs.bool("little_endian")?);
+        let Some(size) = dtype.size() else { return no_kernel(node) };
+        Ok(Some(call(move |[texts]| decode_raw(&texts, dtype, size, is_little))))
+    });
+    ops.insert("DecodePaddedRaw", |node| {
+        let (dtype, is_little) = (output_dtype(node, 0)?, node.attrs.bool("little_endian")?);
+        let Some(size) = dtype.size() else { return no_kernel(node) };
+        Ok(Some(call(move |[texts, width]| decode_padded(&texts, width.to_i64()?, dtype, size, is_little))))
+    });
+    ops.insert("EncodeBase64", |node| {
+        let engine = engine(node.attrs.bool("pad")?);
+        Ok(Some(call(move |[texts]| {
+            let encoded = |text: &Vec<u8>| Ok(engine.encode(text).into_bytes());
+            each(&texts, encoded, |length| length.div_ceil(3).saturating_mul(4))
+        })))
+    });
+    ops.insert("DecodeBase64", |_| {
+        let engine = engine(false);
+        Ok(Some(call(move |[texts]| {
+            let decoded = |text: &Vec<u8>| {
+                if text.ends_with(b"=") && !text.len().is_multiple_of(4) {
+                    return Err(Failure::invalid("Invalid character found in base64."));
+                }
+                if text.len() % 4 == 1 && !text.ends_with(b"=") {
+                    return Err(Failure::invalid("Base64 string length cannot be 1 modulo 4."));
+                }
+                engine.decode(text).map_err(|_| Failure::invalid("Invalid character found in base64."))
+            };
+            each(&texts, decoded, |length| length)
+        })))
+    });
+    ops.insert("ParseTensor", |node| {
+        let dtype = output_dtype(node, 0)?;
+        Ok(Some(call(move |[serialized]| parse_tensor(&serialized, dtype))))
+    });
+    ops.insert("SerializeTensor", |node| {
+        if node.inputs.first() == Some(&DType::Variant) {
+            return no_kernel(node);
         }
-        "DecodePaddedRaw" => {
-            let (dtype, is_little) = (output_dtype(node, 0)?, node.attrs.bool("little_endian")?);
-            let Some(size) = dtype.size() else { return no_kernel(node) };
-            call(move |[texts, width]| decode_padded(&texts, width.to_i64()?, dtype, size, is_little))
-        }
-        "EncodeBase64" => {
-            let engine = engine(node.attrs.bool("pad")?);
-            call(move |[texts]| {
-                let encoded = |text: &Vec<u8>| Ok(engine.encode(text).into_bytes());
-                each(&texts, encoded, |length| length.div_ceil(3).saturating_mul(4))
-            })
-        }
-        "DecodeBase64" => {
-            let engine = engine(false);
-            call(move |[texts]| {
-                let decoded = |text: &Vec<u8>| {
-                    if text.ends_with(b"=") && !text.len().is_multiple_of(4) {
-                        return Err(Failure::invalid("Invalid character found in base64."));
-                    }
-                    if text.len() % 4 == 1 && !text.ends_with(b"=") {
-                        return Err(Failure::invalid("Base64 string length cannot be 1 modulo 4."));
-                    }
-                    engine.decode(text).map_err(|_| Failure::invalid("Invalid character found in base64."))
-                };
-                each(&texts, decoded, |length| length)
-            })
-        }
-        "ParseTensor" => {
-            let dtype = output_dtype(node, 0)?;
-            call(move |[serialized]| parse_tensor(&serialized, dtype))
-        }
-        "SerializeTensor" if node.inputs.first() == Some(&DType::Variant) => return no_kernel(node),
-        "SerializeTensor" => call(|[tensor]| Ok(Tensor::scalar(proto(&tensor)?.encode_to_vec()))),
-        "DecodeCompressed" => {
-            let compression = Compression::named(node.attrs.str("compression_type")?)?;
-            call(move |[texts]| each(&texts, |text| inflate(text, compression), |_| 0))
-        }
-        _ => return Ok(None),
-    }))
+        Ok(Some(call(|[tensor]| Ok(Tensor::scalar(proto(&tensor)?.encode_to_vec())))))
+    });
+    ops.insert("DecodeCompressed", |node| {
+        let compression = Compression::named(node.attrs.str("compression_type")?)?;
+        Ok(Some(call(move |[texts]| each(&texts, |text| inflate(text, compression), |_| 0))))
+    });
 }
 
 /// The result of `f` for each string; `size` estimates the bytes of one result from those of its string.

@@ -6,7 +6,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Data, Tensor};
 
 use super::super::call::check_text_bytes;
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::format::shortest;
 use super::print::write;
 
@@ -20,10 +20,12 @@ enum Shown {
 /// The streams that PrintV2 accepts.
 const STREAMS: &[&str] = &["stdout", "stderr", "log(info)", "log(warning)", "log(error)"];
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    if node.op == "PrintV2" {
-        return printed(node);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("StringFormat", |node| formatted(node).map(Some));
+    ops.insert("PrintV2", |node| printed(node).map(Some));
+}
+
+fn formatted(node: &KernelNode) -> Result<HostKernel> {
     let (template, placeholder) = (node.attrs.bytes("template")?, node.attrs.bytes("placeholder")?);
     let pieces = split(template, placeholder);
     // A negative number means all elements.

@@ -5,24 +5,26 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Shape, Tensor};
 
 use super::super::call::{check_text_bytes, take};
-use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::super::{Inputs, Outputs, Registry};
 
 type Parts<'a> = Vec<&'a [u8]>;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    if node.op == "StringSplit" {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("StringSplit", |node| {
         let skips = node.attrs.bool("skip_empty")?;
-        return Ok(Box::new(move |inputs| sparse(inputs, "delimiter", |text, by| at_any(text, by, skips))));
-    }
-    // A negative number means no limit.
-    let most = usize::try_from(node.attrs.int("maxsplit")?).unwrap_or(usize::MAX);
-    Ok(Box::new(move |inputs| {
-        sparse(inputs, "sep", |text, by| match by {
-            _ if most == 0 => vec![text],
-            [] => at_space(text, most),
-            _ => at_whole(text, by, most),
-        })
-    }))
+        Ok(Some(Box::new(move |inputs| sparse(inputs, "delimiter", |text, by| at_any(text, by, skips)))))
+    });
+    ops.insert("StringSplitV2", |node| {
+        // A negative number means no limit.
+        let most = usize::try_from(node.attrs.int("maxsplit")?).unwrap_or(usize::MAX);
+        Ok(Some(Box::new(move |inputs| {
+            sparse(inputs, "sep", |text, by| match by {
+                _ if most == 0 => vec![text],
+                [] => at_space(text, most),
+                _ => at_whole(text, by, most),
+            })
+        })))
+    });
 }
 
 /// Indices `[n, 2]`, values `[n]`, and the dense shape: a row per string, and as many columns as the largest number of

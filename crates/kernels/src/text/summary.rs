@@ -7,7 +7,7 @@ use meshtf_tensor::{DType, Tensor};
 use prost::Message;
 
 use super::super::call::{kernel as call, one};
-use super::super::{HostKernel, Inputs, KernelNode};
+use super::super::{Inputs, Registry};
 use super::histogram::Histogram;
 
 /// `tensorflow.Summary`, the fields used in this module.
@@ -28,15 +28,13 @@ pub struct SummaryValue {
     pub histo: Option<Histogram>,
 }
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    Ok(match node.op {
-        "ScalarSummary" => call(|[tags, values]| scalar_summary(&tags, values)),
-        "HistogramSummary" => {
-            let name = node.name.to_owned();
-            call(move |[tag, values]| histogram_summary(&name, &tag, values))
-        }
-        _ => Box::new(|inputs: Inputs| merge(&inputs).map(one)),
-    })
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ScalarSummary", |_| Ok(Some(call(|[tags, values]| scalar_summary(&tags, values)))));
+    ops.insert("HistogramSummary", |node| {
+        let name = node.name.to_owned();
+        Ok(Some(call(move |[tag, values]| histogram_summary(&name, &tag, values))))
+    });
+    ops.insert("MergeSummary", |_| Ok(Some(Box::new(|inputs: Inputs| merge(&inputs).map(one)))));
 }
 
 fn scalar_summary(tags: &Tensor, values: Tensor) -> Result<Tensor> {

@@ -5,55 +5,57 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
 use super::super::call::{check_text_bytes, kernel as call, take};
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 
 /// The largest code point.
 const LAST: i64 = 0x10_ffff;
 /// The replacement for bytes that are not a character.
 const REPLACEMENT: u32 = 0xfffd;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
-    let rules = Rules::of(node)?;
-    match node.op {
-        "UnicodeTranscode" => {
-            let (from, to) = (Encoding::named(node.attrs.str("input_encoding")?)?, Encoding::of_output(node)?);
-            Ok(call(move |[texts]| {
-                let all = texts.slice::<Vec<u8>>()?;
-                check_text_bytes(all.iter().map(|text| text.len().saturating_mul(4) + size_of::<Vec<u8>>()).sum())?;
-                let mut made = Vec::with_capacity(all.len());
-                let (mut is_wrong, mut pace) = (false, Pace::new());
-                for text in all {
-                    pace.go(32 + 8 * text.len());
-                    let mut one = Vec::with_capacity(text.len());
-                    for character in from.characters(text) {
-                        is_wrong |= rules.is_wrong(&character);
-                        if let Some(code) = rules.replaced(&character) {
-                            to.push(code, &mut one);
-                        }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("UnicodeTranscode", |node| {
+        let rules = Rules::of(node)?;
+        let (from, to) = (Encoding::named(node.attrs.str("input_encoding")?)?, Encoding::of_output(node)?);
+        Ok(Some(call(move |[texts]| {
+            let all = texts.slice::<Vec<u8>>()?;
+            check_text_bytes(all.iter().map(|text| text.len().saturating_mul(4) + size_of::<Vec<u8>>()).sum())?;
+            let mut made = Vec::with_capacity(all.len());
+            let (mut is_wrong, mut pace) = (false, Pace::new());
+            for text in all {
+                pace.go(32 + 8 * text.len());
+                let mut one = Vec::with_capacity(text.len());
+                for character in from.characters(text) {
+                    is_wrong |= rules.is_wrong(&character);
+                    if let Some(code) = rules.replaced(&character) {
+                        to.push(code, &mut one);
                     }
-                    made.push(one);
                 }
-                rules.check(is_wrong)?;
-                Ok(Tensor::from_vec(texts.shape().clone(), made))
-            }))
-        }
-        "UnicodeEncode" => {
-            let to = Encoding::of_output(node)?;
-            Ok(Box::new(move |inputs| {
-                let [codes, splits] = take(inputs)?;
-                Ok(Outputs::from_iter([encoded(&codes, &splits, to, rules)?]))
-            }))
-        }
-        _ => {
-            let from = Encoding::named(node.attrs.str("input_encoding")?)?;
-            let (with_places, wide) =
-                (node.op == "UnicodeDecodeWithOffsets", node.attrs.dtype("Tsplits")? == DType::I64);
-            Ok(Box::new(move |inputs| {
-                let [texts] = take(inputs)?;
-                decoded(&texts, from, rules, with_places, wide)
-            }))
-        }
-    }
+                made.push(one);
+            }
+            rules.check(is_wrong)?;
+            Ok(Tensor::from_vec(texts.shape().clone(), made))
+        })))
+    });
+    ops.insert("UnicodeEncode", |node| {
+        let rules = Rules::of(node)?;
+        let to = Encoding::of_output(node)?;
+        Ok(Some(Box::new(move |inputs| {
+            let [codes, splits] = take(inputs)?;
+            Ok(Outputs::from_iter([encoded(&codes, &splits, to, rules)?]))
+        })))
+    });
+    ops.insert("UnicodeDecode", |node| decoding(node, false));
+    ops.insert("UnicodeDecodeWithOffsets", |node| decoding(node, true));
+}
+
+fn decoding(node: &KernelNode, with_places: bool) -> Result<Option<HostKernel>> {
+    let rules = Rules::of(node)?;
+    let from = Encoding::named(node.attrs.str("input_encoding")?)?;
+    let wide = node.attrs.dtype("Tsplits")? == DType::I64;
+    Ok(Some(Box::new(move |inputs| {
+        let [texts] = take(inputs)?;
+        decoded(&texts, from, rules, with_places, wide)
+    })))
 }
 
 /// The treatment of bytes that are not a character.

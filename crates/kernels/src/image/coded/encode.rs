@@ -8,40 +8,37 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Shape, Tensor};
 
-use super::super::super::call::{input_dtype, kernel as call, no_kernel, product};
-use super::super::super::{HostKernel, KernelNode};
+use super::super::super::Registry;
+use super::super::super::call::{input_dtype, kernel as call, product};
 
-/// The kernel of a node whose op encodes images.
-///
-/// # Errors
-/// InvalidArgument if an attribute is invalid.
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = match node.op {
-        "EncodePng" | "EncodeJpeg" => input_dtype(node, 0)?,
-        _ => return Ok(None),
-    };
-    let is_deep_png = dtype == DType::U16 && node.op == "EncodePng";
-    if dtype != DType::U8 && !is_deep_png {
-        return no_kernel(node);
-    }
-    if node.op == "EncodePng" {
+/// Registers the ops that encode images.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("EncodePng", |node| {
+        if !matches!(input_dtype(node, 0)?, DType::U8 | DType::U16) {
+            return Ok(None);
+        }
         let level = node.attrs.int("compression")?;
         if !(-1..=9).contains(&level) {
             return Err(Failure::invalid(format!("compression should be in [-1,9], got {level}")));
         }
-        return Ok(Some(call(move |[images]| encode_pngs(&images, level))));
-    }
-    let wanted = match node.attrs.str("format")? {
-        "" => None,
-        "grayscale" => Some(1),
-        "rgb" => Some(3),
-        other => return Err(Failure::invalid(format!("format must be '', grayscale or rgb, got {other}"))),
-    };
-    let quality = node.attrs.int("quality")?;
-    if !(0..=100).contains(&quality) {
-        return Err(Failure::invalid(format!("quality must be in [0,100], got {quality}")));
-    }
-    Ok(Some(call(move |[image]| encode_jpeg(&image, wanted, quality as u8))))
+        Ok(Some(call(move |[images]| encode_pngs(&images, level))))
+    });
+    ops.insert("EncodeJpeg", |node| {
+        if input_dtype(node, 0)? != DType::U8 {
+            return Ok(None);
+        }
+        let wanted = match node.attrs.str("format")? {
+            "" => None,
+            "grayscale" => Some(1),
+            "rgb" => Some(3),
+            other => return Err(Failure::invalid(format!("format must be '', grayscale or rgb, got {other}"))),
+        };
+        let quality = node.attrs.int("quality")?;
+        if !(0..=100).contains(&quality) {
+            return Err(Failure::invalid(format!("quality must be in [0,100], got {quality}")));
+        }
+        Ok(Some(call(move |[image]| encode_jpeg(&image, wanted, quality as u8))))
+    });
 }
 
 fn encode_pngs(images: &Tensor, level: i64) -> Result<Tensor> {
