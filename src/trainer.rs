@@ -3,14 +3,10 @@
 //!
 //! ```no_run
 //! # async fn example() -> meshtf::Result<()> {
-//! use meshtf::data::Examples;
 //! use meshtf::model::Model;
-//! use meshtf::protocol::SessionOptions;
 //! use meshtf::tensor::{DType, Tensor};
-//! use meshtf::train::file::Sections;
-//! use meshtf::train::{Optimizer, Training};
-//! use meshtf::trainer::{Options, Trainer};
-//! use meshtf::{LocalCluster, BackendChoice};
+//! use meshtf::train::{Examples, Optimizer, Options, Sections, Trainer, Training};
+//! use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions};
 //!
 //! let m = Model::new();
 //! let x = m.placeholder("x", DType::F32, [None, Some(2)]);

@@ -73,7 +73,14 @@ const MODULES: &[(&str, &[&str])] = &[
         ],
     ),
     // The front: it names the types that others may use.
-    ("lib", &["trainer", "protocol", "door"]),
+    ("lib", &[]),
+    ("doors", &["door"]),
+    ("graph", &[]),
+    ("model", &[]),
+    ("plan", &[]),
+    ("status", &["protocol"]),
+    ("tensor", &[]),
+    ("train", &["trainer"]),
     ("main", &[]),
 ];
 

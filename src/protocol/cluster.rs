@@ -17,7 +17,7 @@ pub struct DeviceInfo {
     pub backend: String,
     /// A description for people: a processor or adapter name.
     pub description: String,
-    /// Its memory and processors. They follow the header of a Hello ([`Hello::capacities`]), where a node of an earlier release
+    /// Its memory and processors. They follow the header of a Hello (`Hello::capacities`), where a node of an earlier release
     /// does not look for them.
     #[serde(skip)]
     pub capacity: Capacity,

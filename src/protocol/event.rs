@@ -129,7 +129,7 @@ impl Event {
         matches!(self, Event::RunFailed { code: Code::Cancelled | Code::OutOfRange, .. })
     }
 
-    /// Cuts its texts to [`MAX_NAME_BYTES`](super::status::MAX_NAME_BYTES), for an answer.
+    /// Cuts its texts to `MAX_NAME_BYTES`, for an answer.
     pub fn shorten(&mut self) {
         match self {
             Event::TaskLost { why, .. }

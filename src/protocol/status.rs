@@ -125,7 +125,7 @@ pub struct SessionStatus {
     pub steps: u64,
     /// Steps done per second, over the time before the answer.
     pub steps_per_second: f64,
-    /// The last values of the first [`MAX_FETCHED`] scalars that it fetches.
+    /// The last values of the first `MAX_FETCHED` scalars that it fetches.
     pub fetched: Vec<Fetched>,
 }
 

@@ -29,7 +29,7 @@ use crate::runtime::requests::StepEvent;
 /// # let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
 /// # let session = cluster.session(graph.finish()?, None, SessionOptions::default()).await?;
 /// let ran = session.run().feed("x", vec![1f32, 2.0]).fetch("y").await?;
-/// assert_eq!(ran["y"].to_vec::<f32>()?, [2.0, 4.0]);
+/// assert_eq!(ran["y"].slice::<f32>()?, [2.0, 4.0]);
 ///
 /// // A thousand steps without a return to this program between them.
 /// let ran = session.run().feed("x", 3f32).fetch("y").steps(1000).await?;
