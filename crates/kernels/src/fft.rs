@@ -1,17 +1,26 @@
 //! Fourier transforms over the last one, two or three dimensions: FFT, IFFT, RFFT, IRFFT and their 2D and 3D forms.
 //!
-//! The crate rustfft is not used: it enables features of crates that the matrix library shares, and these would be built
-//! twice. A length that is a power of two takes the radix-2 algorithm; any other length is a convolution of such a length
-//! (Bluestein's algorithm). Everything is computed in float64 and rounded once.
+//! The lines are rustfft's. It cannot be interrupted, so a long line is put together of short ones, between which a kernel checks
+//! whether its step was cancelled. Everything is computed in float64 and rounded once.
 
-use meshtf_loops::turn::Pace;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use meshtf_loops::turn::{Pace, look};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{Complex, DType, Shape, Tensor, with_complex};
+use rustfft::algorithm::{BluesteinsAlgorithm, MixedRadix};
+use rustfft::{Direction, Fft, FftDirection, FftPlanner, Length};
 
 use super::call::{input_dtype, kernel as call, output_dtype, product, vector};
 use super::math::Pair;
 use super::{HostKernel, KernelNode, Registry};
+
+/// The longest line that is left to the library as a whole: about a millisecond of work.
+const MAX_WHOLE: usize = 1 << 16;
+/// Most plans that a kernel keeps, each for a line of at most [`MAX_WHOLE`]. A node has three axes, whose lengths seldom change.
+const MAX_PLANS: usize = 8;
 
 type Number = Complex<f64>;
 
@@ -37,18 +46,19 @@ fn kernel(node: &KernelNode, op: Transform) -> Result<Option<HostKernel>> {
     let (from, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
     let complex = if op.is_real && !op.is_inverse { to } else { from };
     let fits = if op.is_real { from.real() == to.real() } else { from == to };
+    let mut plans = Plans::new(op.is_inverse);
     let found = if !fits || !complex.is_complex() {
         None
     } else if op.is_real {
         with_complex!(complex, T => match op.is_inverse {
-            true => call(move |[x, length]| to_real::<T>(op, &x, &length)),
-            false => call(move |[x, length]| from_real::<T>(op, &x, &length)),
+            true => call(move |[x, length]| to_real::<T>(op, &x, &length, &mut plans)),
+            false => call(move |[x, length]| from_real::<T>(op, &x, &length, &mut plans)),
         })
     } else {
         with_complex!(complex, T => call(move |[x]| {
             let dims = innermost(&x, op.rank)?;
             let mut numbers = widened(x.slice::<T>()?.iter().map(|x| x.wide()), x.len())?;
-            transform(&mut numbers, &dims, op.is_inverse)?;
+            transform(&mut numbers, &dims, dims.len(), &mut plans)?;
             rounded::<T>(x.shape().clone(), &numbers)
         }))
     };
@@ -145,7 +155,12 @@ fn beginning<T: Copy>(x: &[T], dims: &[usize], sizes: &[usize], wide: impl Fn(T)
     Ok(out)
 }
 
-fn from_real<T: Pair<Part: Into<f64>>>(op: Transform, x: &Tensor, length: &Tensor) -> Result<Tensor> {
+fn from_real<T: Pair<Part: Into<f64>>>(
+    op: Transform,
+    x: &Tensor,
+    length: &Tensor,
+    plans: &mut Plans,
+) -> Result<Tensor> {
     let sizes = lengths(op, x, length, |length| length)?;
     let (last, outer) = sizes.split_last().expect("a transform has a dimension");
     let shape = resized(x, &[outer, &[frequencies(*last)]].concat());
@@ -155,7 +170,7 @@ fn from_real<T: Pair<Part: Into<f64>>>(op: Transform, x: &Tensor, length: &Tenso
     resized(x, &sizes).checked_elements(DType::C128)?;
     let dims = innermost(x, op.rank)?;
     let mut numbers = beginning(x.slice::<T::Part>()?, &dims, &sizes, |re| Complex { re: re.into(), im: 0.0 })?;
-    transform(&mut numbers, &sizes, false)?;
+    transform(&mut numbers, &sizes, sizes.len(), plans)?;
     let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
     let mut pace = Pace::new();
     for row in numbers.chunks_exact((*last).max(1)) {
@@ -165,7 +180,7 @@ fn from_real<T: Pair<Part: Into<f64>>>(op: Transform, x: &Tensor, length: &Tenso
     Ok(Tensor::from_vec(shape, out))
 }
 
-fn to_real<T: Pair>(op: Transform, x: &Tensor, length: &Tensor) -> Result<Tensor> {
+fn to_real<T: Pair>(op: Transform, x: &Tensor, length: &Tensor, plans: &mut Plans) -> Result<Tensor> {
     let sizes = lengths(op, x, length, frequencies)?;
     let (&last, outer) = sizes.split_last().expect("a transform has a dimension");
     let shape = resized(x, &sizes);
@@ -176,8 +191,8 @@ fn to_real<T: Pair>(op: Transform, x: &Tensor, length: &Tensor) -> Result<Tensor
     let stated = [outer, &[frequencies(last)]].concat();
     let mut numbers = beginning(x.slice::<T>()?, &innermost(x, op.rank)?, &stated, |x| x.wide())?;
     // The outer dimensions first, which leaves in each row the spectrum of a real signal.
-    transform_axes(&mut numbers, &stated, outer.len(), true)?;
-    let plan = Plan::of(last)?;
+    transform(&mut numbers, &stated, outer.len(), plans)?;
+    let mut plan = plans.of(last)?;
     let mut line = vec![ZERO; last];
     let mut out = Vec::with_capacity(elements);
     let mut pace = Pace::new();
@@ -192,26 +207,28 @@ fn to_real<T: Pair>(op: Transform, x: &Tensor, length: &Tensor) -> Result<Tensor
         if last.is_multiple_of(2) {
             line[last / 2].im = 0.0;
         }
-        plan.apply(&mut line, true, &mut pace);
+        plan.apply(&mut line);
         out.extend(line.iter().map(|number| T::part(number.re)));
     }
     Ok(Tensor::from_vec(shape, out))
 }
 
-/// Transforms over all of `dims`, the last dimensions of the numbers.
-fn transform(numbers: &mut [Number], dims: &[usize], is_inverse: bool) -> Result<()> {
-    transform_axes(numbers, dims, dims.len(), is_inverse)
-}
-
 /// Transforms over the first `axes` of `dims`, the last dimensions of the numbers.
-fn transform_axes(numbers: &mut [Number], dims: &[usize], axes: usize, is_inverse: bool) -> Result<()> {
+fn transform(numbers: &mut [Number], dims: &[usize], axes: usize, plans: &mut Plans) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());
     }
     let mut pace = Pace::new();
     for axis in 0..axes {
         let (length, stride) = (dims[axis], product(&dims[axis + 1..]));
-        let plan = Plan::of(length)?;
+        let mut plan = plans.of(length)?;
+        if stride == 1 {
+            for line in numbers.chunks_exact_mut(length) {
+                pace.go(8 * length);
+                plan.apply(line);
+            }
+            continue;
+        }
         memory::admit(length.saturating_mul(size_of::<Number>()))?;
         let mut line = vec![ZERO; length];
         for block in numbers.chunks_exact_mut(length * stride) {
@@ -220,7 +237,7 @@ fn transform_axes(numbers: &mut [Number], dims: &[usize], axes: usize, is_invers
                 for (to, &from) in line.iter_mut().zip(block[first..].iter().step_by(stride)) {
                     *to = from;
                 }
-                plan.apply(&mut line, is_inverse, &mut pace);
+                plan.apply(&mut line);
                 for (&from, to) in line.iter().zip(block[first..].iter_mut().step_by(stride)) {
                     *to = from;
                 }
@@ -230,168 +247,175 @@ fn transform_axes(numbers: &mut [Number], dims: &[usize], axes: usize, is_invers
     Ok(())
 }
 
-/// The algorithm for lines of one length.
-enum Plan {
-    Halved(Halved),
-    Convolved(Box<Convolved>),
+/// The plans of a kernel, all of one direction. A plan takes longer than a transform by it.
+struct Plans {
+    direction: FftDirection,
+    kept: VecDeque<Arc<dyn Fft<f64>>>,
+}
+
+impl Plans {
+    fn new(is_inverse: bool) -> Plans {
+        let direction = if is_inverse { FftDirection::Inverse } else { FftDirection::Forward };
+        Plans { direction, kept: VecDeque::new() }
+    }
+
+    fn of(&mut self, length: usize) -> Result<Plan> {
+        let fft = match self.kept.iter().find(|fft| fft.len() == length) {
+            Some(fft) => Arc::clone(fft),
+            None => self.make(length)?,
+        };
+        let scratch = fft.get_inplace_scratch_len();
+        memory::admit(scratch.saturating_mul(size_of::<Number>()))?;
+        Ok(Plan { fft, scratch: vec![ZERO; scratch] })
+    }
+
+    fn make(&mut self, length: usize) -> Result<Arc<dyn Fft<f64>>> {
+        // A convolution, which other lengths may take, has tables of two or three lines of twice the length or more.
+        let lines = if length.is_power_of_two() { 2 } else { 6 };
+        memory::admit(length.next_power_of_two().saturating_mul(lines * size_of::<Number>()))?;
+        let fft = planned(length, self.direction);
+        if length <= MAX_WHOLE {
+            self.kept.truncate(MAX_PLANS - 1);
+            self.kept.push_front(Arc::clone(&fft));
+        }
+        Ok(fft)
+    }
+}
+
+/// The algorithm for lines of one length, and the memory that it works in.
+struct Plan {
+    fft: Arc<dyn Fft<f64>>,
+    scratch: Vec<Number>,
 }
 
 impl Plan {
-    fn of(length: usize) -> Result<Plan> {
-        Ok(if length.is_power_of_two() {
-            Plan::Halved(Halved::of(length)?)
-        } else {
-            Plan::Convolved(Box::new(Convolved::of(length)?))
-        })
-    }
-
     /// Transforms a line; the inverse divides by the length.
-    fn apply(&self, line: &mut [Number], is_inverse: bool, pace: &mut Pace) {
-        // The inverse transform is the conjugate of the transform of the conjugate.
-        let turn = |line: &mut [Number], scale: f64| {
-            line.iter_mut().for_each(|x| *x = Complex { re: x.re * scale, im: -x.im * scale });
-        };
-        if is_inverse {
-            turn(line, 1.0);
-        }
-        match self {
-            Plan::Halved(plan) => plan.apply(line, pace),
-            Plan::Convolved(plan) => plan.apply(line, pace),
-        }
-        if is_inverse {
-            turn(line, 1.0 / line.len() as f64);
+    fn apply(&mut self, line: &mut [Number]) {
+        self.fft.process_with_scratch(line, &mut self.scratch);
+        if self.fft.fft_direction() == FftDirection::Inverse {
+            let scale = 1.0 / line.len() as f64;
+            line.iter_mut().for_each(|number| *number *= scale);
         }
     }
 }
 
-/// A length that is a power of two: the radix-2 algorithm.
-struct Halved {
-    /// The first half of the roots of unity, clockwise.
-    roots: Vec<Number>,
-}
-
-/// The root of unity at `part` of a turn, clockwise.
-#[inline]
-fn root(part: f64) -> Number {
-    let (sin, cos) = (std::f64::consts::TAU * part).sin_cos();
-    Complex { re: cos, im: -sin }
-}
-
-impl Halved {
-    fn of(length: usize) -> Result<Halved> {
-        memory::admit(length / 2 * size_of::<Number>())?;
-        let mut pace = Pace::new();
-        let roots = (0..length / 2).map(|k| {
-            pace.go(8);
-            root(k as f64 / length as f64)
-        });
-        Ok(Halved { roots: roots.collect() })
+/// The algorithm for a length. A long line is a matrix of shorter ones or, if its length is prime, a convolution whose length is
+/// a power of two.
+fn planned(length: usize, direction: FftDirection) -> Arc<dyn Fft<f64>> {
+    if length <= MAX_WHOLE {
+        return FftPlanner::new().plan_fft(length, direction);
     }
-
-    fn apply(&self, line: &mut [Number], pace: &mut Pace) {
-        let length = line.len();
-        if length < 2 {
-            return;
-        }
-        let shift = usize::BITS - length.trailing_zeros();
-        for i in 0..length {
-            let other = i.reverse_bits() >> shift;
-            if i < other {
-                line.swap(i, other);
-            }
-        }
-        let mut half = 1;
-        while half < length {
-            let step = length / (2 * half);
-            for block in line.chunks_exact_mut(2 * half) {
-                pace.go(2 * half);
-                let (low, high) = block.split_at_mut(half);
-                for ((low, high), &root) in low.iter_mut().zip(high).zip(self.roots.iter().step_by(step)) {
-                    let turned = *high * root;
-                    (*low, *high) = (*low + turned, *low - turned);
-                }
-            }
-            half *= 2;
-        }
+    let part = |length| Arc::new(Interruptible(planned(length, direction)));
+    match (2..=length.isqrt()).rev().find(|&width| length.is_multiple_of(width)) {
+        Some(width) => Arc::new(MixedRadix::new(part(width), part(length / width))),
+        None => Arc::new(BluesteinsAlgorithm::new(length, planned((2 * length).next_power_of_two(), direction))),
     }
 }
 
-/// Any other length: a convolution with a chirp (Bluestein's algorithm).
-struct Convolved {
-    inner: Halved,
-    chirp: Vec<Number>,
-    /// The transform of the conjugate chirp, divided by its length.
-    spectrum: Vec<Number>,
+/// A part of a longer transform: checks for cancellation before each of its lines.
+struct Interruptible(Arc<dyn Fft<f64>>);
+
+impl Length for Interruptible {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
-impl Convolved {
-    fn of(length: usize) -> Result<Convolved> {
-        let inner_length = (2 * length).next_power_of_two();
-        // Memory for the roots, the spectrum and the line of each application.
-        memory::admit(inner_length.saturating_mul(3).saturating_mul(size_of::<Number>()))?;
-        let mut pace = Pace::new();
-        let chirp: Vec<Number> = (0..length)
-            .map(|k| {
-                pace.go(8);
-                let square = (k as u128 * k as u128 % (2 * length as u128)) as f64;
-                root(square / (2 * length) as f64)
-            })
-            .collect();
-        let inner = Halved::of(inner_length)?;
-        let mut spectrum = vec![ZERO; inner_length];
-        for (k, number) in chirp.iter().enumerate() {
-            let number = number.conj() / inner_length as f64;
-            spectrum[k] = number;
-            if k > 0 {
-                spectrum[inner_length - k] = number;
-            }
+impl Direction for Interruptible {
+    fn fft_direction(&self) -> FftDirection {
+        self.0.fft_direction()
+    }
+}
+
+impl Fft<f64> for Interruptible {
+    fn process_with_scratch(&self, lines: &mut [Number], scratch: &mut [Number]) {
+        for line in lines.chunks_exact_mut(self.len()) {
+            look();
+            self.0.process_with_scratch(line, scratch);
         }
-        inner.apply(&mut spectrum, &mut pace);
-        Ok(Convolved { inner, chirp, spectrum })
     }
 
-    fn apply(&self, line: &mut [Number], pace: &mut Pace) {
-        let mut longer = vec![ZERO; self.spectrum.len()];
-        for ((to, &from), &chirp) in longer.iter_mut().zip(&*line).zip(&self.chirp) {
-            *to = from * chirp;
+    fn process_outofplace_with_scratch(&self, from: &mut [Number], to: &mut [Number], scratch: &mut [Number]) {
+        for (from, to) in from.chunks_exact_mut(self.len()).zip(to.chunks_exact_mut(self.len())) {
+            look();
+            self.0.process_outofplace_with_scratch(from, to, scratch);
         }
-        self.inner.apply(&mut longer, pace);
-        // Conjugated, so that the same transform is the inverse.
-        longer.iter_mut().zip(&self.spectrum).for_each(|(x, &by)| *x = (*x * by).conj());
-        self.inner.apply(&mut longer, pace);
-        for ((to, &from), &chirp) in line.iter_mut().zip(&longer).zip(&self.chirp) {
-            *to = from.conj() * chirp;
+    }
+
+    fn process_immutable_with_scratch(&self, from: &[Number], to: &mut [Number], scratch: &mut [Number]) {
+        for (from, to) in from.chunks_exact(self.len()).zip(to.chunks_exact_mut(self.len())) {
+            look();
+            self.0.process_immutable_with_scratch(from, to, scratch);
         }
+    }
+
+    fn get_inplace_scratch_len(&self) -> usize {
+        self.0.get_inplace_scratch_len()
+    }
+
+    fn get_outofplace_scratch_len(&self) -> usize {
+        self.0.get_outofplace_scratch_len()
+    }
+
+    fn get_immutable_scratch_len(&self) -> usize {
+        self.0.get_immutable_scratch_len()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use meshtf_loops::turn::LOOKS;
+
     use super::*;
 
-    /// The transform by definition: a sum over all elements for each frequency.
-    fn directly(line: &[Number]) -> Vec<Number> {
+    /// The number at index `k` of the transform by definition: a sum over all elements.
+    fn directly(line: &[Number], k: usize) -> Number {
         let n = line.len();
-        let at = |k: usize| (0..n).fold(ZERO, |sum, j| sum + line[j] * root((j * k % n) as f64 / n as f64));
-        (0..n).map(at).collect()
+        let root = |part: f64| Complex::cis(-std::f64::consts::TAU * part);
+        (0..n).fold(ZERO, |sum, j| sum + line[j] * root((j * k % n) as f64 / n as f64))
+    }
+
+    fn far(a: &Number, b: &Number) -> f64 {
+        (a.re - b.re).abs().max((a.im - b.im).abs())
+    }
+
+    /// Compares every `step`-th number of a transform, and all of the way back.
+    fn check(n: usize, step: usize) {
+        let line: Vec<Number> =
+            (0..n).map(|k| Complex { re: (k * 7 % 11) as f64 - 5.0, im: (k * 3 % 5) as f64 / 4.0 }).collect();
+        let mut got = line.clone();
+        Plans::new(false).of(n).unwrap().apply(&mut got);
+        let worst = (0..n).step_by(step).map(|k| far(&got[k], &directly(&line, k))).fold(0.0, f64::max);
+        assert!(worst < 1e-9 * n as f64, "{n}: {worst}");
+        Plans::new(true).of(n).unwrap().apply(&mut got);
+        let worst = got.iter().zip(&line).map(|(a, b)| far(a, b)).fold(0.0, f64::max);
+        assert!(worst < 1e-11, "{n} back: {worst}");
     }
 
     #[test]
     fn every_length_is_transformed_and_back() {
-        let mut pace = Pace::new();
         for n in (1..70).chain([97, 128, 243, 1000, 1009]) {
-            let line: Vec<Number> =
-                (0..n).map(|k| Complex { re: (k * 7 % 11) as f64 - 5.0, im: (k * 3 % 5) as f64 / 4.0 }).collect();
-            let plan = Plan::of(n).unwrap();
-            let mut got = line.clone();
-            plan.apply(&mut got, false, &mut pace);
-            let far = |a: &Number, b: &Number| (a.re - b.re).abs().max((a.im - b.im).abs());
-            let wanted = directly(&line);
-            let worst = got.iter().zip(&wanted).map(|(a, b)| far(a, b)).fold(0.0, f64::max);
-            assert!(worst < 1e-9 * n as f64, "{n}: {worst}");
-            plan.apply(&mut got, true, &mut pace);
-            let worst = got.iter().zip(&line).map(|(a, b)| far(a, b)).fold(0.0, f64::max);
-            assert!(worst < 1e-11, "{n} back: {worst}");
+            check(n, 1);
         }
+    }
+
+    #[test]
+    fn long_lines_are_transformed_in_parts_that_check_for_cancellation() {
+        // A power of two, a product, the next prime, and its double.
+        for (n, parts) in [(1 << 17, 256), (3 << 16, 384), (65_537, 2 * 256), (131_074, 2 * 256)] {
+            let before = LOOKS.get();
+            check(n, 20_011);
+            assert!(LOOKS.get() - before >= 2 * parts, "{n}: {}", LOOKS.get() - before);
+        }
+    }
+
+    #[test]
+    fn few_plans_are_kept() {
+        let mut plans = Plans::new(false);
+        for length in (1..20).chain([MAX_WHOLE + 1, 19, 18]) {
+            plans.of(length).unwrap();
+        }
+        let kept: Vec<usize> = plans.kept.iter().map(|fft| fft.len()).collect();
+        assert_eq!(kept, [19, 18, 17, 16, 15, 14, 13, 12]);
     }
 }
