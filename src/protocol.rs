@@ -8,6 +8,8 @@ pub mod event;
 mod flow;
 pub mod inquiry;
 pub mod look;
+#[cfg(test)]
+mod samples;
 pub mod status;
 
 use std::fmt;

@@ -30,11 +30,6 @@ pub(super) enum Tone {
 }
 
 impl Paint {
-    #[cfg(test)]
-    pub const OFF: Paint = Paint(false);
-    #[cfg(test)]
-    pub const ON: Paint = Paint(true);
-
     pub fn stdout() -> Paint {
         Paint::chosen(AutoStream::choice(&io::stdout()))
     }
@@ -115,6 +110,11 @@ fn object(unix_ms: u64, level: &str, what: &dyn Display) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Paint {
+        pub const OFF: Paint = Paint(false);
+        pub const ON: Paint = Paint(true);
+    }
 
     #[test]
     fn text_has_escapes_only_where_they_are_shown() {

@@ -104,14 +104,6 @@ impl Serving {
         Serving { node, token, unauthenticated_peers, programs: Mutex::default() }
     }
 
-    /// The steps of all connected programs.
-    #[cfg(test)]
-    fn counts(&self) -> run::Counts {
-        let all = lock(&self.programs).all.iter().map(|known| known.running.counts()).collect::<Vec<_>>();
-        let sum = |count: fn(&run::Counts) -> u64| all.iter().map(count).sum();
-        run::Counts { steps: sum(|of| of.steps), parts: sum(|of| of.parts), planned: sum(|of| of.planned) }
-    }
-
     /// Whether the door accepts a client with this credential. The credential may end in `#` and a name, by which a program
     /// distinguishes its sessions from those of other programs.
     fn knows(&self, credential: &[u8]) -> bool {

@@ -106,10 +106,3 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
     /// Switches it to reading bulk.
     fn expect_bulk(&mut self);
 }
-
-#[cfg(test)]
-impl std::fmt::Debug for Secured {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Secured({})", self.peer)
-    }
-}

@@ -107,14 +107,6 @@ pub struct Member {
     pub since_unix_ms: u64,
 }
 
-#[cfg(test)]
-impl Member {
-    /// A member without devices or addresses that started in 1970.
-    pub fn bare(task: Task, peer: Peer, incarnation: Incarnation) -> Self {
-        Member { task, peer, incarnation, devices: Vec::new(), addresses: Vec::new(), since_unix_ms: 0 }
-    }
-}
-
 /// The tasks of a mesh and their holders: an immutable snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {

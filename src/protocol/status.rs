@@ -238,26 +238,6 @@ pub struct PeerStatus {
     pub received_per_second: f64,
 }
 
-#[cfg(test)]
-impl PeerStatus {
-    /// A peer whose link is up and has carried nothing yet.
-    pub fn quiet(task: Option<Task>) -> Self {
-        PeerStatus {
-            peer: Peer::new("p"),
-            task,
-            address: String::new(),
-            state: LinkState::Up,
-            up_ms: 0,
-            heard_ms: 0,
-            round_trip_us: None,
-            sent_bytes: 0,
-            received_bytes: 0,
-            sent_per_second: 0.0,
-            received_per_second: 0.0,
-        }
-    }
-}
-
 /// Whether a link has a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkState {

@@ -6,7 +6,7 @@ mod by_hand;
 use std::sync::Arc;
 
 #[cfg(test)]
-pub(super) use self::by_hand::Chore;
+pub(super) use self::by_hand::{Chore, ManualHost};
 use meshtf_engine::adapters::Offer;
 use meshtf_exec::{Device, Resources, delivering, without_inline};
 use meshtf_tensor::Tensor;
@@ -168,18 +168,6 @@ impl Host {
             Message::ToHost(ToHost::Ask { id, .. }) => answer(ToClient::Reply { id, result: Err(failure) }.into()),
             Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => {}
         }
-    }
-
-    /// The work that is not over yet, for people; empty if there is none.
-    #[cfg(test)]
-    pub fn holds(&self) -> String {
-        let mut held = Vec::new();
-        held.extend((self.client.waits() > 0).then(|| format!("{} requests", self.client.waits())));
-        let sessions = self.master.as_deref().map_or(0, Master::sessions);
-        let runs = self.master.as_deref().map_or(0, Master::runs);
-        held.extend((sessions > 0).then(|| format!("{sessions} sessions as their master with {runs} runs")));
-        held.extend(self.worker.as_deref().and_then(Worker::holds));
-        held.join(", ")
     }
 
     /// A while after a task's peer went down: every other node that lost it knows by now.

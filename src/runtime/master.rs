@@ -4,6 +4,8 @@
 //! Of all values only feeds and fetches pass through it. It never blocks the thread that delivers a message: planning happens
 //! on separate threads, and no lock is held while anything is sent.
 
+#[cfg(test)]
+mod by_hand;
 mod claims;
 mod machine;
 mod planner;
@@ -120,24 +122,6 @@ impl Master {
         Master { state, planner }
     }
 
-    /// A master without threads, which plans on request, by the clock of its maker.
-    #[cfg(test)]
-    pub fn by_hand(
-        task: Task,
-        router: Arc<dyn Router>,
-        limits: MasterLimits,
-        events: Arc<Events>,
-        clock: Clock,
-    ) -> Self {
-        Master::with(task, router, limits, events, clock, Planner::without_threads)
-    }
-
-    /// The planner, for tests that run it by hand.
-    #[cfg(test)]
-    pub(super) fn planner(&self) -> &Planner {
-        &self.planner
-    }
-
     /// Receives a message from a client or a worker.
     pub fn deliver(&self, from: &Peer, message: ToMaster, tensors: Vec<Tensor>) {
         let State { router, .. } = &*self.state;
@@ -252,18 +236,6 @@ impl Master {
             }
         }
         Ok(look)
-    }
-
-    /// How many sessions are open.
-    #[cfg(test)]
-    pub fn sessions(&self) -> usize {
-        self.state.sessions.all().len()
-    }
-
-    /// How many runs are under way.
-    #[cfg(test)]
-    pub fn runs(&self) -> usize {
-        self.state.sessions.all().iter().map(|handle| handle.lock().machine.runs()).sum()
     }
 
     /// A peer is gone: its own sessions end, and steps that need its task fail.

@@ -176,12 +176,6 @@ impl Requests {
         }
     }
 
-    /// How many requests wait for their answer.
-    #[cfg(test)]
-    pub fn waits(&self) -> usize {
-        lock(&self.pending).len()
-    }
-
     fn take(&self, id: RequestId, from: &Peer) -> Option<Pending> {
         let mut pending = lock(&self.pending);
         if pending.get(&id)?.by == *from { pending.remove(&id) } else { None }
@@ -221,6 +215,13 @@ impl Drop for Asked {
 mod tests {
     use super::*;
     use crate::protocol::Cluster;
+
+    impl Client {
+        /// How many requests wait for their answer.
+        pub fn waits(&self) -> usize {
+            lock(&self.pending).len()
+        }
+    }
 
     /// Sends nothing, so that no request is ever answered.
     struct Silent;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use self::net::{Net, Way};
-use super::host::{Chore, Host};
+use super::host::{Chore, ManualHost};
 use super::master::MasterLimits;
 use crate::protocol::Peer;
 

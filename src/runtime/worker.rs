@@ -5,7 +5,7 @@
 //! run a quick step after the delivery.
 
 #[cfg(test)]
-mod by_hand;
+pub(super) mod by_hand;
 mod constants;
 mod status;
 mod variables;
@@ -42,8 +42,6 @@ pub struct Worker {
     state: Arc<State>,
     /// The queue of the thread that compiles pieces, so that a large graph does not hold up the connection it came on.
     registrar: SyncSender<RegisterWork>,
-    #[cfg(test)]
-    by_hand: Option<by_hand::Registrations>,
 }
 
 struct RegisterWork {
@@ -131,15 +129,7 @@ impl Worker {
             lost_peers: Mutex::default(),
         });
         let (registrar, registrations) = sync_channel::<RegisterWork>(REGISTRATIONS);
-        (
-            Worker {
-                state,
-                registrar,
-                #[cfg(test)]
-                by_hand: None,
-            },
-            registrations,
-        )
+        (Worker { state, registrar }, registrations)
     }
 
     /// The sink for the values of this worker's devices.
@@ -213,16 +203,6 @@ impl Worker {
         if let Some(device) = self.state.device(to) {
             device.refuse(step, failure);
         }
-    }
-
-    /// The work that is not over yet, for people.
-    #[cfg(test)]
-    pub fn holds(&self) -> Option<String> {
-        let constants: usize = self.state.sessions().values().map(|session| session.constants.len()).sum();
-        let sessions = self.state.sessions().len();
-        let devices: Vec<_> = self.state.all_devices().iter().map(|device| device.holds()).collect();
-        let is_idle = sessions == 0 && devices.iter().all(|holds| *holds == meshtf_exec::Holds::default());
-        (!is_idle).then(|| format!("{sessions} sessions as a worker with {constants} constants, {devices:?}"))
     }
 
     /// Forgets the sessions of a master that is gone. If it held a task, notes which of the other sessions may have lost values

@@ -177,17 +177,18 @@ impl Slots {
     pub fn kind(&self, slot: Slot) -> &Kind {
         &self.kinds[slot.kind as usize]
     }
-
-    /// The number of slots that are taken.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.used.iter().map(|used| used.next as usize - used.free.len()).sum()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Slots {
+        /// The number of slots that are taken.
+        pub fn len(&self) -> usize {
+            self.used.iter().map(|used| used.next as usize - used.free.len()).sum()
+        }
+    }
 
     fn kind(device: u32) -> Kind {
         Kind { device, dtype: DType::F32, shape: Shape::from([2, 3]) }

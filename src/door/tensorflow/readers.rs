@@ -65,18 +65,17 @@ impl Readers {
 }
 
 #[cfg(test)]
-impl Readers {
-    /// Occupies a turn until the guard is dropped.
-    pub fn occupy(&self) -> tokio::sync::OwnedSemaphorePermit {
-        Arc::clone(&self.0).try_acquire_owned().expect("a turn is free")
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    impl Readers {
+        /// Occupies a turn until the guard is dropped.
+        pub fn occupy(&self) -> tokio::sync::OwnedSemaphorePermit {
+            Arc::clone(&self.0).try_acquire_owned().expect("a turn is free")
+        }
+    }
 
     #[tokio::test]
     async fn turns_are_limited_and_a_panic_is_a_failure() {

@@ -109,11 +109,6 @@ impl MessagePlace {
         Ok(())
     }
 
-    #[cfg(test)]
-    fn bytes(&self) -> usize {
-        lock(&self.budget.table).here.get(&self.number).map_or(0, |held| held.bytes)
-    }
-
     /// The whole message has been received.
     pub fn is_whole(&self) {
         if let Some(held) = lock(&self.budget.table).here.get_mut(&self.number) {
@@ -145,6 +140,12 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
+
+    impl MessagePlace {
+        fn bytes(&self) -> usize {
+            lock(&self.budget.table).here.get(&self.number).map_or(0, |held| held.bytes)
+        }
+    }
 
     fn from(last: u8) -> Option<Origin> {
         Some(Origin::from(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))))

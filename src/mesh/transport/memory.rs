@@ -299,3 +299,9 @@ impl ByteStream for Pipe {
 
     fn expect_bulk(&mut self) {}
 }
+
+impl std::fmt::Debug for Secured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secured({})", self.peer)
+    }
+}

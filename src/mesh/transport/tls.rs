@@ -99,13 +99,6 @@ impl Tls {
         server.send_tls13_tickets = 0;
         Ok(Arc::new(server).into())
     }
-
-    /// TLS alone, for measurements and tests.
-    #[cfg(test)]
-    pub fn bare(&self) -> (TlsConnector, TlsAcceptor) {
-        let any = Arc::<PeerCertificate>::default;
-        (self.connector(any()).expect("TLS 1.3 is there"), self.acceptor(any()).expect("TLS 1.3 is there"))
-    }
 }
 
 fn met<S>(certificate: &PeerCertificate, stream: TlsStream<S>) -> io::Result<Met<S>> {
@@ -279,6 +272,14 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
+
+    impl Tls {
+        /// TLS alone, for measurements and tests.
+        pub fn bare(&self) -> (TlsConnector, TlsAcceptor) {
+            let any = Arc::<PeerCertificate>::default;
+            (self.connector(any()).expect("TLS 1.3 is there"), self.acceptor(any()).expect("TLS 1.3 is there"))
+        }
+    }
 
     /// The PeerId that each side finds at the other end.
     async fn meet(dialler: &Tls, listener: &Tls) -> [io::Result<PeerId>; 2] {

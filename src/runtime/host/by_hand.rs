@@ -1,8 +1,10 @@
 //! A host without threads, for tests: it lists its chores, and does them on the thread of the test.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::runtime::worker::by_hand::Registrations;
 
 /// A unit of work of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +18,41 @@ pub enum Chore {
 }
 
 impl Host {
+    /// The work that is not over yet, for people; empty if there is none.
+    pub fn holds(&self) -> String {
+        let mut held = Vec::new();
+        held.extend((self.client.waits() > 0).then(|| format!("{} requests", self.client.waits())));
+        let sessions = self.master.as_deref().map_or(0, Master::sessions);
+        let runs = self.master.as_deref().map_or(0, Master::runs);
+        held.extend((sessions > 0).then(|| format!("{sessions} sessions as their master with {runs} runs")));
+        held.extend(self.worker.as_deref().and_then(Worker::holds));
+        held.join(", ")
+    }
+}
+
+/// A host without threads.
+pub(crate) struct ManualHost {
+    host: Host,
+    /// The queue of its worker; a client has none.
+    registrations: Option<Registrations>,
+}
+
+impl Deref for ManualHost {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
+
+impl ManualHost {
+    /// A host without a task.
+    pub fn client(router: &Arc<dyn Router>) -> Self {
+        ManualHost { host: Host::new(None, router, Resources::new()), registrations: None }
+    }
+
     /// `time` is the reading of its master's clock, in nanoseconds.
-    pub fn by_hand(
+    pub fn new(
         task: &Task,
         router: &Arc<dyn Router>,
         resources: Resources,
@@ -25,14 +60,15 @@ impl Host {
         time: Arc<AtomicU64>,
     ) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
-        let worker = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources));
+        let (worker, registrations) = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources));
         let clock = Box::new(move || time.load(Ordering::Relaxed));
         let master = Master::by_hand(task.clone(), Arc::clone(router), limits, Arc::clone(&events), clock);
-        Host::of(Some(task), router, resources, Some(worker), Some(master), events)
+        let host = Host::of(Some(task), router, resources, Some(worker), Some(master), events);
+        ManualHost { host, registrations: Some(registrations) }
     }
 
     /// Serves a device that has no threads.
-    pub fn serve_by_hand(&self, task: &Task, offer: Offer) -> Result<DeviceInfo> {
+    pub fn serve(&self, task: &Task, offer: Offer) -> Result<DeviceInfo> {
         let info = info(task, &offer);
         if let Some(worker) = &self.worker {
             let resources = Arc::clone(&self.resources);
@@ -47,7 +83,8 @@ impl Host {
         let mut chores = Vec::new();
         chores.extend(self.master.iter().filter(|master| master.planner().has_work()).map(|_| Chore::Plan));
         if let Some(worker) = &self.worker {
-            chores.extend(worker.has_registration().then_some(Chore::Register));
+            let registers = self.registrations.as_ref().is_some_and(|registrations| !registrations.is_empty());
+            chores.extend(registers.then_some(Chore::Register));
             let devices = worker.devices().into_iter().enumerate().filter(|(_, device)| device.has_work());
             chores.extend(devices.map(|(place, _)| Chore::Turn(place)));
         }
@@ -57,7 +94,9 @@ impl Host {
     pub fn see_to(&self, chore: Chore) {
         match (chore, &self.master, &self.worker) {
             (Chore::Plan, Some(master), _) => master.planner().work_one(),
-            (Chore::Register, _, Some(worker)) => worker.register_next(),
+            (Chore::Register, _, Some(worker)) => {
+                self.registrations.iter().for_each(|registrations| worker.register_next(registrations));
+            }
             (Chore::Turn(place), _, Some(worker)) => worker.devices()[place].run_turn(),
             _ => {}
         }

@@ -271,12 +271,6 @@ impl Machine {
         Arc::make_mut(&mut self.graph).append(addition)
     }
 
-    /// How many runs are under way.
-    #[cfg(test)]
-    pub fn runs(&self) -> usize {
-        self.runs.len()
-    }
-
     /// Whether no request of it is under way.
     pub fn is_idle(&self) -> bool {
         let is_asked = |plan: &Prepared| matches!(plan.readiness, Readiness::Waiting { .. });

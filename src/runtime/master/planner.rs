@@ -98,22 +98,6 @@ impl Planner {
         Planner { shared: Arc::new(Shared { queue: Mutex::default(), news: Condvar::new(), work }) }
     }
 
-    /// Whether a request waits whose turn has come.
-    #[cfg(test)]
-    pub fn has_work(&self) -> bool {
-        let queue = self.shared.lock();
-        !queue.small.is_empty() || !queue.large.is_empty()
-    }
-
-    /// Processes the request that has waited for longest, large before small.
-    #[cfg(test)]
-    pub fn work_one(&self) {
-        let next = self.shared.lock().next(false);
-        if let Some((lane, job)) = next {
-            self.shared.work(lane, job);
-        }
-    }
-
     /// Queues a request.
     ///
     /// # Errors
@@ -297,6 +281,22 @@ mod tests {
     use super::*;
     use crate::protocol::SessionOptions;
     use meshtf_graph::plan::Signature;
+
+    impl Planner {
+        /// Whether a request waits whose turn has come.
+        pub fn has_work(&self) -> bool {
+            let queue = self.shared.lock();
+            !queue.small.is_empty() || !queue.large.is_empty()
+        }
+
+        /// Processes the request that has waited for longest, large before small.
+        pub fn work_one(&self) {
+            let next = self.shared.lock().next(false);
+            if let Some((lane, job)) = next {
+                self.shared.work(lane, job);
+            }
+        }
+    }
 
     const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -12,7 +12,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{Incarnation, SessionId};
 use meshtf_tensor::lock::lock;
 
-use super::{CLIENTS, Chore, Draw, Host, TASKS};
+use super::{CLIENTS, Chore, Draw, ManualHost, TASKS};
 use crate::protocol::{Cluster, Envelope, Member, Peer};
 use crate::runtime::master::MasterLimits;
 use crate::runtime::router::Router;
@@ -41,7 +41,7 @@ enum Delivery {
 #[derive(Default)]
 pub struct Net {
     state: Mutex<Lanes>,
-    hosts: Mutex<BTreeMap<Peer, Arc<Host>>>,
+    hosts: Mutex<BTreeMap<Peer, Arc<ManualHost>>>,
     sessions: AtomicU64,
     /// Most sessions of a master.
     max_sessions: usize,
@@ -102,16 +102,16 @@ impl Net {
         lock(&self.state)
     }
 
-    fn hosts(&self) -> MutexGuard<'_, BTreeMap<Peer, Arc<Host>>> {
+    fn hosts(&self) -> MutexGuard<'_, BTreeMap<Peer, Arc<ManualHost>>> {
         lock(&self.hosts)
     }
 
-    pub fn host(&self, peer: &Peer) -> Arc<Host> {
+    pub fn host(&self, peer: &Peer) -> Arc<ManualHost> {
         Arc::clone(&self.hosts()[peer])
     }
 
     /// Those that are not dead.
-    pub fn alive(&self) -> Vec<(Peer, Arc<Host>)> {
+    pub fn alive(&self) -> Vec<(Peer, Arc<ManualHost>)> {
         let dead = self.lock().dead.clone();
         let hosts = self.hosts();
         let alive = hosts.iter().filter(|(peer, _)| !dead.contains(*peer));
@@ -241,8 +241,8 @@ impl Net {
         let (me, task) = (peer(index, process), Task::new("sim", index));
         let limits = MasterLimits { plans: MAX_PLANS, sessions: self.max_sessions, ..MasterLimits::default() };
         let router: Arc<dyn Router> = Arc::new(SimRouter { me: me.clone(), net: Arc::clone(self) });
-        let host = Host::by_hand(&task, &router, Resources::new(), limits, Arc::clone(&self.time));
-        let devices = vec![host.serve_by_hand(&task, cpu(BackendChoice::Flex)).expect("a CPU")];
+        let host = ManualHost::new(&task, &router, Resources::new(), limits, Arc::clone(&self.time));
+        let devices = vec![host.serve(&task, cpu(BackendChoice::Flex)).expect("a CPU")];
         let member = Member { devices, ..Member::bare(task, me.clone(), Incarnation(process)) };
         self.hosts().insert(me, Arc::new(host));
         let mut state = self.lock();
@@ -323,7 +323,7 @@ pub fn network(max_sessions: usize) -> Arc<Net> {
     for number in 0..CLIENTS {
         let me = client(number);
         let router: Arc<dyn Router> = Arc::new(SimRouter { me: me.clone(), net: Arc::clone(&net) });
-        net.hosts().insert(me, Arc::new(Host::new(None, &router, Resources::new())));
+        net.hosts().insert(me, Arc::new(ManualHost::client(&router)));
     }
     net
 }

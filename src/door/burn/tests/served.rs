@@ -20,11 +20,20 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusal, SessionTask};
-use super::super::{Serving, http};
+use super::super::{Serving, http, run};
 use super::{TRAINING, add, exp, kept, last, new, read, scale, upload};
 use crate::node::{Node, NodeConfig};
 
 const TOKEN: &str = "0123456789abcdef";
+
+impl Serving {
+    /// The steps of all connected programs.
+    fn counts(&self) -> run::Counts {
+        let all = lock(&self.programs).all.iter().map(|known| known.running.counts()).collect::<Vec<_>>();
+        let sum = |count: fn(&run::Counts) -> u64| all.iter().map(count).sum();
+        run::Counts { steps: sum(|of| of.steps), parts: sum(|of| of.parts), planned: sum(|of| of.planned) }
+    }
+}
 
 /// A node with task local/0, and its door.
 struct Served {

@@ -10,6 +10,13 @@ use meshtf_tensor::device::{DeviceKind, DeviceName};
 use super::*;
 use crate::protocol::{DeviceInfo, Member, Message};
 
+impl Machine {
+    /// How many runs are under way.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+}
+
 const SECOND: Nanos = 1_000_000_000;
 const MS: Nanos = 1_000_000;
 
