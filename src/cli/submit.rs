@@ -166,7 +166,7 @@ impl StepArgs {
             weights.set(session).await?;
         } else if self.init || job.runs_init {
             if init.is_due(session).await? {
-                session.run().feeds(&job.feeds()).targets(&job.init()).await?;
+                session.run().feeds(&job.feeds()).targets(job.init()).await?;
             } else if !self.quiet {
                 eprintln!("the variables are initialized, so init is skipped; --init starts over");
             }
@@ -183,7 +183,7 @@ impl StepArgs {
         }
         if let Some(file) = &self.trace {
             let traced =
-                session.run().feeds(&job.feeds()).fetches(&job.fetches()).targets(&job.targets()).traced().await?;
+                session.run().feeds(&job.feeds()).fetches(job.fetches()).targets(job.targets()).traced().await?;
             let report = trace::write(file, 1, &traced.traces)?;
             if !self.quiet {
                 eprintln!("{report}\n");
@@ -202,8 +202,8 @@ impl StepArgs {
         let ran = session
             .run()
             .feeds(&job.feeds())
-            .fetches(&job.fetches())
-            .targets(&job.targets())
+            .fetches(job.fetches())
+            .targets(job.targets())
             .steps(count)
             .watch(self.every, |event| match event {
                 StepEvent::Progress { steps, fetched } => {

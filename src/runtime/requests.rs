@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::protocol::Cluster;
 
-    impl Client {
+    impl Requests {
         /// How many requests wait for their answer.
         pub fn waits(&self) -> usize {
             lock(&self.pending).len()

@@ -148,7 +148,7 @@ impl Trainer {
         let ran = session
             .run()
             .feeds(&feeds)
-            .fetches(&nodes.fetches())
+            .fetches(nodes.fetches())
             .target(&nodes.run)
             .steps(count)
             .each(every, on_fetch)
@@ -184,7 +184,7 @@ impl Trainer {
             let ran = session
                 .run()
                 .feeds(&feeds)
-                .fetches(&nodes.fetches())
+                .fetches(nodes.fetches())
                 .target(&nodes.run)
                 .steps((step + count - first).div_ceil(workers))
                 .await;

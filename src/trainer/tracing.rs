@@ -59,7 +59,7 @@ impl Trainer {
         for done in 0..count {
             let worker = ((step + done) % workers) as usize;
             let nodes = &self.job.steps[worker];
-            let ran = match session.run().feeds(&feeds).fetches(&nodes.fetches()).target(&nodes.run).traced().await {
+            let ran = match session.run().feeds(&feeds).fetches(nodes.fetches()).target(&nodes.run).traced().await {
                 Ok(ran) => ran,
                 Err(failure) => return Err(self.explained(session, failure, worker, |_| step + done + 1).await),
             };
