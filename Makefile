@@ -33,7 +33,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf picture test test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
+.PHONY: help api demo demo-tf picture test test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -124,13 +124,22 @@ check: ## formatting, lints and documentation with warnings denied, the structur
 	@$(CARGO) clippy --release -p meshtf-schema --all-targets $(JOBS_FLAG) -- -D warnings
 	$(call say,documentation)
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --release --no-deps $(WORKSPACE) $(FEATURES_FLAG) $(JOBS_FLAG) --quiet
+	$(call say,the public interface)
+	@python3 tests/api.py '$(TARGET_DIR)/doc/meshtf'
 	$(call say,that tests need no dependency built anew)
 	@features() { $(CARGO) tree --no-dedupe --prefix none --format '{p} {f}' --edges "$$1" | sort -u; }; \
 		if comm -23 <(features normal,build) <(features normal,build,dev) | grep .; then \
 			echo 'a development dependency asks these for other features'; exit 1; fi
+	$(call say,that embedding a node needs nothing of the command line)
+	@if $(CARGO) tree -p meshtf --no-default-features --edges normal --prefix none | grep -E '^(clap|ratatui|plotters|indicatif)'; then \
+		echo 'these are built without the feature cli, too'; exit 1; fi
 	$(call say,the structure of the source)
 	@mkdir -p '$(TARGET_DIR)' && CARGO_MANIFEST_DIR='$(CURDIR)' rustc --edition 2024 --test tests/tidy.rs -o '$(TARGET_DIR)/tidy'
 	@'$(TARGET_DIR)/tidy' --quiet
+
+api: ## writes docs/api.txt, the public interface, of which `make check` shows every difference
+	@$(CARGO) doc --release --no-deps -p meshtf $(FEATURES_FLAG) $(JOBS_FLAG) --quiet
+	@python3 tests/api.py '$(TARGET_DIR)/doc/meshtf' --write
 
 # Each bench prints its figures; benches/report.py puts them into the tables of the page.
 bench: build ## every bench; its figures go into docs/benchmarks.md

@@ -43,6 +43,7 @@
 //! `ndarray`: the CPU backend burn-ndarray, as an alternative to burn-flex.
 
 #![warn(missing_docs)]
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports, reason = "the command alone uses it"))]
 
 mod allocator;
 #[cfg(feature = "cli")]
