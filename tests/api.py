@@ -58,7 +58,12 @@ class Page(html.parser.HTMLParser):
 
 
 def item(path):
-    page = Page(path.read_text())
+    text = path.read_text()
+    page = Page(text)
+    # Crates with other features implement their traits for a type of another project.
+    source = re.search(r'class="src[^"]*" href="([^"]*)"', text)
+    if source is None or "src/meshtf" not in source[1]:
+        page.headers = []
     # A long declaration is folded in a browser.
     lines = [line.rstrip() for line in re.sub(r"Show \d+ \w+", "", page.declaration).splitlines()]
     headers = sorted({re.sub(r"\s+", " ", header).strip() for header in page.headers})
