@@ -5,7 +5,7 @@ use meshtf_loops::turn::{Pace, paced};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Float, Numeric, Shape, Tensor, with_float, with_number};
 
-use super::super::call::{input_dtype, kernel as call, vector};
+use super::super::call::{input_dtype, kernel as call, no_kernel, vector};
 use super::super::{HostKernel, KernelNode, Registry};
 use super::conv::{from_channels_last, to_channels_last};
 use super::window::{Axis, Slide, channels_first, per_dimension, spread};
@@ -87,12 +87,15 @@ fn sized_kernel(node: &KernelNode, kind: Kind, count: usize) -> Result<Option<Ho
             attrs.set("ksize", Attr::Ints(window));
             attrs.set("strides", Attr::Ints(strides));
             let node = KernelNode { name: &name, op: &op, attrs: &attrs, inputs: &inputs, outputs: &outputs };
-            made = kernel(&node, 2, kind)?.map(|kernel| (sizes, kernel));
+            made = match kernel(&node, 2, kind)? {
+                Some(kernel) => Some((sizes, kernel)),
+                None => return no_kernel(&node),
+            };
         }
         given.truncate(count);
         match &mut made {
             Some((_, kernel)) => kernel(given),
-            None => Err(Failure::new(Code::Internal, format!("{op} has no kernel"))),
+            None => Err(Failure::new(Code::Internal, format!("{op} was not compiled"))),
         }
     })))
 }
