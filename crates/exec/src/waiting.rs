@@ -49,6 +49,11 @@ impl Waiter {
 /// Ops that need not wait any longer, with their answers.
 pub(super) type Finished = Vec<(Waiter, Result<Answer>)>;
 
+/// Wakes ops that need not wait any longer, with their answers.
+pub(super) fn wake_all(finished: impl IntoIterator<Item = (Waiter, Result<Answer>)>) {
+    finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+}
+
 /// A lock, unless a thread holds it. As for [`lock`], it does not matter whether an earlier holder panicked.
 pub(super) fn unless_held<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
@@ -146,7 +151,5 @@ fn catch_up<W: Waited>(of: &W) {
 
 fn forget_given_up<W: Waited>(of: &W, state: &mut W::State) {
     let given_up = std::mem::take(&mut *lock(&of.shared().given_up));
-    for (waiter, result) in given_up.into_iter().flat_map(|wait| of.forget(state, wait)) {
-        waiter.wake(result);
-    }
+    wake_all(given_up.into_iter().flat_map(|wait| of.forget(state, wait)));
 }

@@ -14,7 +14,9 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::super::sums::{add, divide};
-use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
+use super::super::waiting::{
+    Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters, wake_all,
+};
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
@@ -124,8 +126,7 @@ impl Resource for Accumulator {
     }
 
     fn load(&self, saved: &Saved) -> Result<()> {
-        let finished = self.loaded(saved)?;
-        finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+        wake_all(self.loaded(saved)?);
         Ok(())
     }
 

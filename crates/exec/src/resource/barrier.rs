@@ -12,7 +12,7 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::rows::row;
-use super::super::waiting::{Finished, Waiter, unless_held};
+use super::super::waiting::{Finished, Waiter, unless_held, wake_all};
 use super::list::Look;
 use super::queue::{How, Kind, Queue};
 use super::{Lasting, Resource, Saved, Version};
@@ -76,8 +76,7 @@ impl Resource for Barrier {
     }
 
     fn load(&self, saved: &Saved) -> Result<()> {
-        let finished = self.loaded(saved)?;
-        finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+        wake_all(self.loaded(saved)?);
         Ok(())
     }
 }
@@ -149,7 +148,7 @@ impl Barrier {
         match outcome {
             Ok(()) => Ok(finished),
             Err(failure) => {
-                finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+                wake_all(finished);
                 Err(failure)
             }
         }

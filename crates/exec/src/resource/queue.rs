@@ -16,7 +16,9 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use super::super::rows::{row, stack, stack_padded};
-use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
+use super::super::waiting::{
+    Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters, wake_all,
+};
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
@@ -137,8 +139,7 @@ impl Resource for Queue {
     }
 
     fn load(&self, saved: &Saved) -> Result<()> {
-        let finished = self.loaded(saved)?;
-        finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+        wake_all(self.loaded(saved)?);
         Ok(())
     }
 

@@ -14,7 +14,9 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{Data, Tensor};
 use prost::Message;
 
-use super::super::waiting::{Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, too_many_waiters, unless_held};
+use super::super::waiting::{
+    Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, too_many_waiters, unless_held, wake_all,
+};
 use super::list::Look;
 use super::{Lasting, Queue, Resource, Saved, Version};
 
@@ -263,7 +265,7 @@ impl Reader {
         if !is_wanted {
             queue.give_up(asked);
         }
-        others.into_iter().for_each(|(waiter, result)| waiter.wake(result));
+        wake_all(others);
         if !is_wanted {
             self.arrived();
         }
@@ -447,10 +449,7 @@ mod tests {
         // The name is on its way when the first read is cancelled, and the next read waits in the queue.
         reader.give_up(wait(1));
         reader.read(waiter(3), Arc::clone(&queue), Wanted::One).unwrap();
-        served
-            .into_iter()
-            .filter(|(waiter, _)| waiter.wait != wait(2))
-            .for_each(|(waiter, result)| waiter.wake(result));
+        wake_all(served.into_iter().filter(|(waiter, _)| waiter.wait != wait(2)));
         let (number, answer) = answers.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!((number, &answer.unwrap()[0]), (3, &Tensor::scalar(b"a".to_vec())));
     }

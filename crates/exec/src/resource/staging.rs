@@ -11,7 +11,7 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::super::waiting::{Answer, Finished, Shared, WaitId, Waited, Waiter};
+use super::super::waiting::{Answer, Finished, Shared, WaitId, Waited, Waiter, wake_all};
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
 use super::{Lasting, Resource, Saved, Version};
@@ -137,8 +137,7 @@ impl Resource for Staging {
     }
 
     fn load(&self, saved: &Saved) -> Result<()> {
-        let finished = self.loaded(saved)?;
-        finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+        wake_all(self.loaded(saved)?);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::super::resource::{Accumulator, Form, Gradient, Slices};
 use super::super::token::Token;
+use super::super::waiting::wake_all;
 use super::named::{Named, Site};
 use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple};
 
@@ -45,9 +46,7 @@ fn apply(mut gradient: impl FnMut(&mut StateInputs) -> Result<Gradient> + Send +
     simple(move |mut inputs, _| {
         let accumulator = inputs.accumulator(0)?;
         let local_step = inputs.host(1)?.to_i64()?;
-        for (waiter, result) in accumulator.apply(local_step, gradient(&mut inputs)?)? {
-            waiter.wake(result);
-        }
+        wake_all(accumulator.apply(local_step, gradient(&mut inputs)?)?);
         Ok(nothing())
     })
 }

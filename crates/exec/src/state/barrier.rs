@@ -7,7 +7,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::super::resource::Barrier;
 use super::super::token::Token;
-use super::super::waiting::Finished;
+use super::super::waiting::wake_all;
 use super::named::{Named, Site};
 use super::op::{StateInputs, StateOp, nothing, one, settle, simple};
 
@@ -19,7 +19,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                 .map_err(|_| Failure::invalid("component_index must not be negative"))?;
             simple(move |mut inputs, _| {
                 let barrier = inputs.barrier(0)?;
-                wake(barrier.insert(index, &inputs.host(1)?, &inputs.host(2)?)?);
+                wake_all(barrier.insert(index, &inputs.host(1)?, &inputs.host(2)?)?);
                 Ok(nothing())
             })
         }
@@ -40,7 +40,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         "BarrierClose" => {
             let cancels = node.attrs.bool("cancel_pending_enqueues")?;
             simple(move |mut inputs, _| {
-                wake(inputs.barrier(0)?.close(cancels)?);
+                wake_all(inputs.barrier(0)?.close(cancels)?);
                 Ok(nothing())
             })
         }
@@ -52,11 +52,6 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
 
 fn size(count: usize) -> Result<super::super::token::Tokens> {
     Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
-}
-
-/// Wakes the ops that finished waiting, with their outcomes.
-fn wake(finished: Finished) {
-    finished.into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
 }
 
 fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {

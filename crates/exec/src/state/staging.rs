@@ -9,6 +9,7 @@ use meshtf_tensor::failure::{Failure, Result};
 
 use super::super::resource::{Keys, StageLimits, Staged, Staging, Which};
 use super::super::token::Tokens;
+use super::super::waiting::wake_all;
 use super::named::{Named, Site};
 use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple};
 
@@ -47,7 +48,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         "StageSize" | "MapSize" => looking(node, site, keys, |area| size(area.len())),
         "MapIncompleteSize" => looking(node, site, keys, |area| size(area.incomplete())),
         "StageClear" | "MapClear" => looking(node, site, keys, |area| {
-            area.clear().into_iter().for_each(|(waiter, answer)| waiter.wake(answer));
+            wake_all(area.clear());
             nothing()
         }),
         _ => Ok(None),

@@ -98,6 +98,25 @@ impl Case {
     }
 }
 
+/// An iterator over batches of two rounds of numbers, shuffled with `seeds`: the names of two constants.
+fn shuffled(seeds: &str) -> String {
+    format!(
+        "zero = Const is=(0l)
+        one = Const is=(1l)
+        two = Const is=(2l)
+        four = Const is=(4l)
+        many = Const is=(30l)
+        some = RangeDataset zero many one output_types=<int64> output_shapes={{[]}}
+        shuffled = ShuffleDataset some four {seeds} output_types=<int64> output_shapes={{[]}}
+        twice = RepeatDataset shuffled two output_types=<int64> output_shapes={{[]}}
+        batch = BatchDataset twice four output_types=<int64> output_shapes={{[?]}}
+        iterator = IteratorV2 output_types=<int64> output_shapes={{[?]}} shared_name=\"i\" container=\"\"
+        begin = MakeIterator batch iterator
+        next = IteratorGetNext iterator output_types=<int64> output_shapes={{[?]}}
+        state = IteratorToStringHandle iterator"
+    )
+}
+
 fn cases() -> Vec<Case> {
     let case = |kind, text: &str, fill, reads, then| Case { kind, nodes: nodes(text), fill, reads, then };
     vec![
@@ -397,19 +416,7 @@ fn cases() -> Vec<Case> {
         // Seeds that nobody can foresee, drawn before the state was saved.
         case(
             "iterator",
-            "zero = Const is=(0l)
-            one = Const is=(1l)
-            two = Const is=(2l)
-            four = Const is=(4l)
-            many = Const is=(30l)
-            some = RangeDataset zero many one output_types=<int64> output_shapes={[]}
-            shuffled = ShuffleDataset some four zero zero output_types=<int64> output_shapes={[]}
-            twice = RepeatDataset shuffled two output_types=<int64> output_shapes={[]}
-            batch = BatchDataset twice four output_types=<int64> output_shapes={[?]}
-            iterator = IteratorV2 output_types=<int64> output_shapes={[?]} shared_name=\"i\" container=\"\"
-            begin = MakeIterator batch iterator
-            next = IteratorGetNext iterator output_types=<int64> output_shapes={[?]}
-            state = IteratorToStringHandle iterator",
+            &shuffled("zero zero"),
             &["^begin", "next", "next"],
             &["state"],
             &[("next", ""), ("next", ""), ("next", ""), ("^begin", "")],
@@ -417,19 +424,7 @@ fn cases() -> Vec<Case> {
         // The second round is shuffled after the state was saved.
         case(
             "iterator",
-            "zero = Const is=(0l)
-            one = Const is=(1l)
-            two = Const is=(2l)
-            four = Const is=(4l)
-            many = Const is=(30l)
-            some = RangeDataset zero many one output_types=<int64> output_shapes={[]}
-            shuffled = ShuffleDataset some four two four output_types=<int64> output_shapes={[]}
-            twice = RepeatDataset shuffled two output_types=<int64> output_shapes={[]}
-            batch = BatchDataset twice four output_types=<int64> output_shapes={[?]}
-            iterator = IteratorV2 output_types=<int64> output_shapes={[?]} shared_name=\"i\" container=\"\"
-            begin = MakeIterator batch iterator
-            next = IteratorGetNext iterator output_types=<int64> output_shapes={[?]}
-            state = IteratorToStringHandle iterator",
+            &shuffled("two four"),
             &["^begin", "next", "next", "next", "next", "next", "next"],
             &["state"],
             &[("next", ""); 9],
