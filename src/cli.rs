@@ -84,8 +84,8 @@ Exit codes:
   4  the mesh: no node up, a task down or lost, a full node, a rejected key,
      a name already taken
   5  timed out
-  130, 143  SIGINT (Ctrl-C) or SIGTERM: submit cancelled its steps, train finished
-     the step under way
+  129, 130, 143  SIGHUP, SIGINT (Ctrl-C) or SIGTERM: submit cancelled its steps,
+     train finished the step under way and saved
 
 Environment:
   MESHTF_HOME    folder with the mesh key and this machine's node registry
@@ -113,7 +113,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve a task of the mesh until SIGINT or SIGTERM
+    /// Serve a task of the mesh until SIGINT, SIGTERM or SIGHUP
     Node(node::Args),
     /// Serve a task of a ClusterSpec, as TensorFlow's servers do
     Server(server::Args),

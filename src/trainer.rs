@@ -418,7 +418,7 @@ impl Trainer {
             ended = &mut stepping => ended.map(|(how, step)| Ended { start, step, how }),
             waited = self.reach(session, before.saturating_add(last - start)) => {
                 waited?;
-                self.save(session, last).await?;
+                self.save(session, last, true, &mut ()).await?;
                 Err(Error::Input(format!("{why}; the state after step {last} is saved")))
             }
         }

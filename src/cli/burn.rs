@@ -10,11 +10,10 @@ use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::signal::unix::SignalKind;
 
 use super::memory::MemoryArgs;
 use super::reach::MeshArgs;
-use super::signals::listen_for;
+use super::signals::Signals;
 use super::{Exit, Outcome, Trouble};
 use crate::door::{self, DoorConfig};
 use crate::node::{Node, NodeConfig};
@@ -53,8 +52,7 @@ pub struct Args {
 
 pub(super) async fn burn(args: Args) -> Outcome {
     // Ctrl-C reaches the program, too, which decides how it ends.
-    let mut interrupt = listen_for(SignalKind::interrupt())?;
-    let mut terminate = listen_for(SignalKind::terminate())?;
+    let mut signals = Signals::listen()?;
     args.memory.apply();
     let node = Arc::new(reach(&args).await?);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -73,8 +71,7 @@ pub(super) async fn burn(args: Args) -> Outcome {
     let status = loop {
         tokio::select! {
             status = &mut waited => break status,
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => end(id),
+            request = signals.next() => if request.exit != Exit::Interrupted { end(id) },
         }
     };
     drop(door);

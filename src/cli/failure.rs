@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use meshtf_graph::GraphError;
 use meshtf_tensor::device::NameError;
 use meshtf_tensor::failure::{Code, Failure, Reason};
+use rustix::io::Errno;
 
 use crate::node::NodeError;
 use crate::trainer;
@@ -30,6 +31,8 @@ pub enum Exit {
     Interrupted,
     /// Ended by SIGTERM.
     Terminated,
+    /// Ended by SIGHUP: the terminal was closed.
+    HungUp,
     /// `burn`: that of the program.
     Program(u8),
 }
@@ -45,6 +48,7 @@ impl From<Exit> for ExitCode {
             Exit::Timeout => 5,
             Exit::Interrupted => 130,
             Exit::Terminated => 143,
+            Exit::HungUp => 129,
             Exit::Program(code) => code,
         })
     }
@@ -79,9 +83,10 @@ impl Trouble {
         Trouble::new(Exit::Mesh, message)
     }
 
-    /// stdout could not be written. If the reader went away (`meshtf … | head -1`), there is no message.
+    /// stdout could not be written. If the reader went away (`meshtf … | head -1`, a closed terminal), there is no message.
     pub fn stdout(error: std::io::Error) -> Self {
-        let closed_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
+        let closed = [Errno::PIPE, Errno::IO].map(|errno| Some(errno.raw_os_error()));
+        let closed_pipe = closed.contains(&error.raw_os_error());
         let exit = if closed_pipe { Exit::Ok } else { Exit::BadInput };
         Trouble { closed_pipe, ..Trouble::new(exit, format!("cannot write to stdout: {error}")) }
     }

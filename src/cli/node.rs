@@ -9,11 +9,10 @@ use std::time::Duration;
 use crate::Client;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
-use tokio::signal::unix::SignalKind;
 
 use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, read_cluster_spec, tried};
-use super::signals::listen_for;
+use super::signals::Signals;
 use super::{Exit, Outcome, Trouble, output};
 use crate::diagnosis::{Conclusion, conclude};
 use crate::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
@@ -30,7 +29,7 @@ const LOG: &str = "meshtf::node";
 /// Maximum number of reasons that a node reports for peers it cannot meet.
 const MAX_TOLD: usize = 64;
 
-/// Serve a task of the mesh until SIGINT or SIGTERM
+/// Serve a task of the mesh until SIGINT, SIGTERM or SIGHUP
 ///
 /// Prints one line when it is ready: name, PeerId, addresses, devices. Nodes of one user on one machine, and on one
 /// local network after `meshtf join`, find each other without flags.
@@ -146,8 +145,7 @@ pub(super) async fn serve(
 ) -> Outcome {
     let Serving { task, mesh, memory, config, expects_others } = serving;
     // Before any call that may take long, so that no signal is lost.
-    let mut interrupt = listen_for(SignalKind::interrupt())?;
-    let mut terminate = listen_for(SignalKind::terminate())?;
+    let mut signals = Signals::listen()?;
     memory.apply();
     if config.open {
         tracing::warn!(
@@ -163,8 +161,7 @@ pub(super) async fn serve(
     tokio::pin!(ends);
     let node = tokio::select! {
         node = Node::start(config) => node?,
-        _ = interrupt.recv() => return Ok(Exit::Ok),
-        _ = terminate.recv() => return Ok(Exit::Ok),
+        _ = signals.next() => return Ok(Exit::Ok),
         () = &mut ends => return Ok(Exit::Ok),
     };
     let node = Arc::new(node);
@@ -176,8 +173,7 @@ pub(super) async fn serve(
     let mut is_new = true;
     loop {
         tokio::select! {
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+            _ = signals.next() => break,
             // Its clients are gone: no notification is needed.
             () = &mut ends => {
                 let _ = tokio::time::timeout(LEAVE_LIMIT, node.close()).await;

@@ -1,4 +1,5 @@
-//! The output on stdout: values, tables, JSON. If its reader closes it, the command ends without a message.
+//! The output on stdout: values, tables, JSON. If its reader closes it, a command that only prints ends without a message, and
+//! one that works continues without output ([`Lines`]).
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -37,9 +38,37 @@ pub(super) fn line(text: &str) -> Result<(), Trouble> {
     bytes(format!("{text}\n").as_bytes())
 }
 
+/// Lines on stdout that accompany work. Output that ends does not end the work: from then on nothing is printed.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    ended: Option<Trouble>,
+}
+
+impl Lines {
+    /// Prints one line, or several that belong together.
+    pub fn line(&mut self, text: &str) {
+        if self.ended.is_none() {
+            self.ended = line(text).err();
+        }
+    }
+
+    /// The result of the output after the work: the error that ended it, unless its reader closed it.
+    pub fn result(self) -> Result<(), Trouble> {
+        match self.ended {
+            Some(trouble) if !trouble.is_closed_pipe() => Err(trouble),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A JSON value, indented on a terminal.
 pub(super) fn json_value(value: &Value) -> Result<(), Trouble> {
-    if io::stdout().is_terminal() { line(&format!("{value:#}")) } else { line(&value.to_string()) }
+    line(&json_text(value))
+}
+
+/// The text of a JSON value, indented on a terminal.
+pub(super) fn json_text(value: &Value) -> String {
+    if io::stdout().is_terminal() { format!("{value:#}") } else { value.to_string() }
 }
 
 /// The fetched values as text: a single one without its name, several as `name: value`. A value of rank 2 and more begins on a

@@ -88,6 +88,11 @@ pub(super) fn complain(what: impl Display) {
     say("error", Tone::Bad, &what);
 }
 
+/// Reports a possible problem on stderr.
+pub(super) fn warn(what: impl Display) {
+    say("warning", Tone::Warning, &what);
+}
+
 /// Reports a notice on stderr.
 pub(super) fn mention(what: impl Display) {
     say("info", Tone::Dim, &what);

@@ -50,5 +50,6 @@ pub(super) async fn run(args: Args) -> Outcome {
     let data = data.transpose()?;
     let deadline = Deadline::after(args.steps.timeout);
     let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data)?;
-    deadline.within(args.steps.run(&reached, &job)).await.map_err(Trouble::without_mesh)
+    let kept = "nothing is kept: the variables were in this process";
+    deadline.within(args.steps.run(&reached, &job, kept)).await.map_err(Trouble::without_mesh)
 }

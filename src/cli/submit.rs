@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -12,9 +13,10 @@ use meshtf_tensor::device::Task;
 use serde_json::{Map, json};
 
 use super::inputs::{GraphArgs, StepRequest};
+use super::output::Lines;
 use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
-use super::signals::interrupted;
+use super::signals::{Request, Signals};
 use super::table::number;
 use super::{Exit, Outcome, Trouble, output, trace};
 use crate::protocol::SessionOptions;
@@ -107,11 +109,9 @@ pub(super) async fn submit(args: Args) -> Outcome {
     args.steps.check(&job)?;
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline).await?;
-    let outcome = tokio::select! {
-        outcome = deadline.within(args.steps.run(&reached, &job)) => outcome,
-        trouble = interrupted() => Err(trouble),
-    };
-    let outcome = outcome.map_err(|trouble| reached.explain_trouble(trouble));
+    let kept = "the variables keep their values on their tasks";
+    let outcome =
+        deadline.within(args.steps.run(&reached, &job, kept)).await.map_err(|trouble| reached.explain_trouble(trouble));
     // Leaving the mesh ends the remains of an abandoned step.
     reached.close().await;
     outcome
@@ -127,8 +127,22 @@ impl StepArgs {
         self.out.as_ref().map_or(Ok(()), |folder| output::check_save(folder, &job.fetch_types()?))
     }
 
-    /// Opens a session, runs the steps, and shows the results.
-    pub async fn run(&self, reached: &Reached, job: &StepRequest) -> Outcome {
+    /// Opens a session, runs the steps, and shows the results; a signal cancels the steps. `kept` is the message on the variables
+    /// then.
+    pub async fn run(&self, reached: &Reached, job: &StepRequest, kept: &str) -> Outcome {
+        let (mut signals, done) = (Signals::listen()?, AtomicU64::new(0));
+        tokio::select! {
+            outcome = self.run_session(reached, job, &done) => outcome,
+            request = signals.next() => Err(self.stopped(request, done.load(Ordering::Relaxed), kept)),
+        }
+    }
+
+    fn stopped(&self, Request { exit, signal }: Request, done: u64, kept: &str) -> Trouble {
+        let after = if self.steps > 1 { format!(" after {done} of {} steps", self.steps) } else { String::new() };
+        Trouble::new(exit, format!("stopped by {signal}{after}; the steps under way are cancelled, and {kept}"))
+    }
+
+    async fn run_session(&self, reached: &Reached, job: &StepRequest, done: &AtomicU64) -> Outcome {
         let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
@@ -140,7 +154,7 @@ impl StepArgs {
         let (graph, init) = Init::of(graph, if looks { &job.init[..] } else { &[] });
         let session = reached.session(graph, None, options).await?;
         let began = Instant::now();
-        let outcome = self.run_in(&session, job, &init, weights.as_ref()).await;
+        let outcome = self.run_in(&session, job, &init, weights.as_ref(), done).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         let summary = outcome?;
@@ -161,7 +175,9 @@ impl StepArgs {
         job: &StepRequest,
         init: &Init,
         weights: Option<&Weights>,
+        done: &AtomicU64,
     ) -> Result<Arc<Summary>, Trouble> {
+        let mut lines = Lines::default();
         if let Some(weights) = weights {
             weights.set(session).await?;
         } else if self.init || job.runs_init {
@@ -175,9 +191,9 @@ impl StepArgs {
         let before = self.steps - u64::from(self.trace.is_some());
         let mut ran = None;
         if before > 0 {
-            let last = self.run_steps(session, job, before).await?;
+            let last = self.run_steps(session, job, before, done, &mut lines).await?;
             if self.trace.is_some() && self.every > 0 && before.is_multiple_of(self.every) {
-                self.show_step(before, job, &last.values)?;
+                self.show_step(before, job, &last.values, &mut lines);
             }
             ran = Some(last);
         }
@@ -191,14 +207,20 @@ impl StepArgs {
             ran = Some(traced);
         }
         let ran = ran.expect("there is one step at least");
-        self.show(job, &ran)?;
+        self.show(job, &ran, lines)?;
         Ok(ran.summary)
     }
 
     /// Runs `count` steps, and prints those that --every selects, except the last.
-    async fn run_steps(&self, session: &Session, job: &StepRequest, count: u64) -> Result<RunOutput, Trouble> {
+    async fn run_steps(
+        &self,
+        session: &Session,
+        job: &StepRequest,
+        count: u64,
+        done: &AtomicU64,
+        lines: &mut Lines,
+    ) -> Result<RunOutput, Trouble> {
         let progress = self.progress();
-        let mut trouble = None;
         let ran = session
             .run()
             .feeds(&job.feeds())
@@ -207,24 +229,23 @@ impl StepArgs {
             .steps(count)
             .watch(self.every, |event| match event {
                 StepEvent::Progress { steps, fetched } => {
+                    done.fetch_max(steps, Ordering::Relaxed);
                     progress.set_position(steps);
                     progress.set_message(numbers(&fetched));
                 }
-                StepEvent::Fetched { step, values } if trouble.is_none() => {
-                    trouble = progress.suspend(|| self.show_step(step, job, &values)).err();
+                StepEvent::Fetched { step, values } => {
+                    done.fetch_max(step, Ordering::Relaxed);
+                    progress.suspend(|| self.show_step(step, job, &values, lines));
                 }
-                StepEvent::Fetched { .. } | StepEvent::PartialFetch { .. } => {}
+                StepEvent::PartialFetch { .. } => {}
             })
             .await;
         progress.finish_and_clear();
-        if let Some(trouble) = trouble {
-            return Err(trouble);
-        }
         Ok(ran?)
     }
 
-    /// Prints or writes the fetches of the last step.
-    fn show(&self, job: &StepRequest, ran: &RunOutput) -> Result<(), Trouble> {
+    /// Prints or writes the fetches of the last step, after the `lines` of the others.
+    fn show(&self, job: &StepRequest, ran: &RunOutput, mut lines: Lines) -> Result<(), Trouble> {
         let files = match &self.out {
             Some(folder) => output::save(folder, &job.fetches, &ran.values)?,
             None => Vec::new(),
@@ -240,31 +261,32 @@ impl StepArgs {
                         files.map(|(fetch, file)| (fetch.clone(), file.into())).collect::<Map<_, _>>().into()
                 }
             }
-            return if self.every > 0 { output::line(&answer.to_string()) } else { output::json_value(&answer) };
+            lines.line(&if self.every > 0 { answer.to_string() } else { output::json_text(&answer) });
+            return lines.result();
         }
         if self.out.is_some() {
             for (fetch, file) in files {
                 eprintln!("{fetch} -> {file}");
             }
-            return Ok(());
+            return lines.result();
         }
         match &ran.values[..] {
-            [] => Ok(()),
-            values if self.every > 0 => self.show_step(self.steps, job, values),
-            values => output::line(&output::values_text(&job.fetches, values)),
+            [] => {}
+            values if self.every > 0 => self.show_step(self.steps, job, values, &mut lines),
+            values => lines.line(&output::values_text(&job.fetches, values)),
         }
+        lines.result()
     }
 
     /// Prints the values of one step of many: after the step's number, or below it if they take several lines.
-    fn show_step(&self, step: u64, job: &StepRequest, values: &[Tensor]) -> Result<(), Trouble> {
+    fn show_step(&self, step: u64, job: &StepRequest, values: &[Tensor], lines: &mut Lines) {
         if self.json {
-            return output::line(
-                &json!({ "step": step, "values": output::values_json(&job.fetches, values) }).to_string(),
-            );
+            let values = output::values_json(&job.fetches, values);
+            return lines.line(&json!({ "step": step, "values": values }).to_string());
         }
         let text = output::values_text(&job.fetches, values);
         let gap = if text.contains('\n') { '\n' } else { ' ' };
-        output::line(&format!("step {step}:{gap}{text}"))
+        lines.line(&format!("step {step}:{gap}{text}"));
     }
 
     /// `fetched loss in 1000 steps: 2.31 s, 433 steps/s`, init included.

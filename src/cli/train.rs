@@ -5,14 +5,18 @@ mod log;
 mod plot;
 mod progress;
 mod summary;
+mod waiting;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use self::curves::{Curve, Curves};
 use self::log::Log;
-use self::progress::{Plan, Progress};
+use self::progress::{Attempt, Plan, Progress};
 use self::summary::Usage;
+use self::waiting::Waiting;
 use crate::Client;
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
@@ -25,12 +29,13 @@ use tokio::task::block_in_place;
 use super::inputs::read_graph;
 use super::memory::MemoryArgs;
 use super::output::check_file;
+use super::paint::{mention, warn};
 use super::reach::{Deadline, MeshArgs, Reached};
-use super::signals::interrupted;
+use super::signals::{Request, Signals};
 use super::{Exit, Outcome, Trouble};
 use crate::Session;
 use crate::protocol::SessionOptions;
-use crate::trainer::stored::states;
+use crate::trainer::stored::{state, states};
 use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Options, Trainer, load};
 
 /// Maximum number of points of a curve between two printed lines.
@@ -73,9 +78,13 @@ pub struct Args {
     #[arg(long, value_name = "WHEN", requires = "checkpoint", num_args = 0..=1, require_equals = true,
           default_missing_value = "always")]
     resume: Option<Resume>,
-    /// If a task is lost, try again up to N times, from the last saved state
+    /// If a task is lost, wait until it is up again, and continue from the last saved state; for up to N losses
     #[arg(long, value_name = "N", requires = "checkpoint", default_value_t = 0)]
     retries: u32,
+    /// Wait this long for tasks that are not up, at the start and after a loss: 30s, 10min, 2h [default: not at the start, and
+    /// after a loss without a limit]
+    #[arg(long, value_name = "TIME", conflicts_with = "local", value_parser = time)]
+    wait_for: Option<Duration>,
     /// Start from these weights instead of the initial values: the last of a folder of --checkpoint, or a file .safetensors, .npz
     /// or a TensorFlow checkpoint
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
@@ -128,36 +137,53 @@ enum Resume {
     IfAny,
 }
 
-/// The delay before a retry after the loss of a task.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-
 pub(super) async fn train(args: Args) -> Outcome {
     args.memory.apply();
-    with_retries(args, once).await
+    with_retries(args, once, Waiting::wait).await
 }
 
-/// Trains; if a task is lost, trains again from the last saved state, as often as the arguments allow.
-async fn with_retries(mut args: Args, mut run: impl AsyncFnMut(Args) -> Outcome) -> Outcome {
-    for left in (0..args.retries).rev() {
-        let trouble = match run(args.clone()).await {
+/// Trains. If a task is lost, waits for it and trains again from the last saved state, as often as the arguments allow. An attempt
+/// that ends before its first step is not counted: the task was not up yet, or was lost again.
+async fn with_retries(
+    mut args: Args,
+    mut run: impl AsyncFnMut(Args, Arc<Attempt>) -> Outcome,
+    mut wait: impl AsyncFnMut(&mut Waiting, &Args) -> Result<(), Trouble>,
+) -> Outcome {
+    let folder = args.checkpoint.clone();
+    let (mut losses, mut waiting) = (0, None::<Waiting>);
+    loop {
+        let attempt = Arc::new(Attempt::default());
+        let trouble = match run(args.clone(), Arc::clone(&attempt)).await {
             Err(trouble) if trouble.exit == Exit::Mesh => trouble,
             outcome => return outcome,
         };
-        eprintln!("{trouble}\ntrying again from the last saved state; {left} more retries are left");
-        tokio::select! {
-            () = tokio::time::sleep(RETRY_AFTER) => {}
-            trouble = interrupted() => return Err(trouble),
+        if attempt.has_begun.load(Ordering::Relaxed) {
+            losses += 1;
+            if losses > args.retries {
+                return Err(with_last_state(trouble, folder.as_deref()));
+            }
+            let left = args.retries - losses;
+            eprintln!(
+                "{trouble}\nthe training continues from its last saved state as soon as its tasks are up; --retries allows {left} \
+                 more"
+            );
+            waiting = Some(Waiting::begin());
+            args.resume = Some(Resume::IfAny);
+        } else if waiting.is_none() {
+            if args.wait_for.is_none() {
+                return Err(trouble);
+            }
+            waiting = Some(Waiting::begin());
         }
-        args.resume = Some(Resume::IfAny);
+        if let Some(waiting) = &mut waiting {
+            wait(waiting, &args).await.map_err(|trouble| with_last_state(trouble, folder.as_deref()))?;
+        }
     }
-    let folder = args.checkpoint.clone();
-    run(args).await.map_err(|trouble| with_last_state(trouble, folder.as_deref()))
 }
 
-/// If a task was lost, the error names the state from which to continue.
+/// The error with the state from which to continue.
 fn with_last_state(trouble: Trouble, folder: Option<&Path>) -> Trouble {
-    let Some(folder) = folder.filter(|_| trouble.exit == Exit::Mesh) else { return trouble };
-    match states(folder).ok().and_then(|mut states| states.pop()) {
+    match folder.and_then(last_state) {
         Some(last) => Trouble::new(
             trouble.exit,
             format!("{trouble}; the last saved state is {}: continue with --resume", last.display()),
@@ -166,8 +192,13 @@ fn with_last_state(trouble: Trouble, folder: Option<&Path>) -> Trouble {
     }
 }
 
+/// The file of the last state in a folder.
+fn last_state(folder: &Path) -> Option<PathBuf> {
+    states(folder).ok()?.pop()
+}
+
 /// Trains once.
-async fn once(args: Args) -> Outcome {
+async fn once(args: Args, attempt: Arc<Attempt>) -> Outcome {
     let read = Files::read(&args)?;
     // If workers have the data, they are queried before the training is prepared.
     let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
@@ -184,7 +215,7 @@ async fn once(args: Args) -> Outcome {
             }
         }
     };
-    let command = Command::prepare(args, read, &found)?;
+    let command = Command::prepare(args, read, &found, attempt)?;
     let reached = match reached {
         Some(reached) => reached,
         None => reach(&command.args, command.trainer.tasks()).await?,
@@ -263,11 +294,12 @@ struct Command {
     trainer: Trainer,
     /// The interval in steps of the printed losses.
     report: u64,
+    attempt: Arc<Attempt>,
 }
 
 impl Command {
     /// Reads all inputs, and builds the graph: errors are reported before anything runs.
-    fn prepare(args: Args, read: Files, found: &Found) -> Result<Command, Trouble> {
+    fn prepare(args: Args, read: Files, found: &Found, attempt: Arc<Attempt>) -> Result<Command, Trouble> {
         args.plot.as_ref().map_or(Ok(()), |file| check_file("--plot", file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
         let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
@@ -295,7 +327,7 @@ impl Command {
         if args.log.is_some() {
             trainer.report_weights();
         }
-        Ok(Command { args, trainer, report })
+        Ok(Command { args, trainer, report, attempt })
     }
 
     async fn run(&self, session: &Session, reached: &Reached) -> Outcome {
@@ -306,78 +338,109 @@ impl Command {
         let held_out = Curve::new(std::iter::once("loss".to_owned()).chain(metrics).collect());
         let curves = Curves { trained: Curve::new(trainer.names()), held_out };
         let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph()))).transpose()?;
-        let mut progress = Progress::new(plan, curves, log, args.trace.clone());
+        let mut progress = Progress::new(plan, curves, log, args.trace.clone(), Arc::clone(&self.attempt));
         let summary = Usage::begin(trainer, reached).await;
-        let (ended, trouble) = self.until_interrupted(session, &mut progress).await?;
-        let Ended { start, step, how } = ended;
+        let ended = self.until_interrupted(session, &mut progress).await;
+        progress.end();
+        let (Ended { start, step, how }, request) = ended.map_err(|trouble| match progress.unsaved {
+            Some(_) => with_last_state(trouble, args.checkpoint.as_deref()),
+            None => trouble,
+        })?;
         if start >= trainer.steps() {
             eprintln!("{start} steps are done already, of {}", trainer.steps());
             return Ok(Exit::Ok);
         }
         let drawn = plot::draw(&progress.curves, args.plot.as_deref(), args.json);
-        let Some(trouble) = trouble.filter(|_| how == How::Stopped) else {
-            drawn?;
-            summary.print(self, reached, step - start, progress.began).await?;
+        let Some(Request { exit, signal }) = request.filter(|_| how == How::Stopped) else {
+            summary.print(self, reached, step - start, progress.began, &mut progress.lines).await;
             if let Some(report) = progress.traced {
                 eprintln!("\n{report}");
             }
-            return Ok(Exit::Ok);
+            if args.checkpoint.is_none() {
+                mention(self.not_kept());
+            }
+            drawn?;
+            return progress.lines.result().map(|()| Exit::Ok);
         };
         if let Err(trouble) = drawn {
-            eprintln!("{trouble}");
+            warn(trouble);
         }
         let how = match &args.checkpoint {
-            Some(_) => "continue with --resume",
-            None => "nothing was saved (no --checkpoint); the trained values are only in the tasks' variables",
+            Some(folder) => format!("saved as {}: continue with --resume", state(folder, step).display()),
+            None => self.not_kept(),
         };
-        Err(Trouble::new(trouble.exit, format!("interrupted after {step} of {} steps; {how}", trainer.steps())))
+        Err(Trouble::new(exit, format!("stopped by {signal} after step {step} of {}; {how}", trainer.steps())))
     }
 
-    /// Trains until the end, or until a signal: the steps that have begun are finished first. A second signal does not wait.
+    /// What becomes of the weights of a training without --checkpoint.
+    fn not_kept(&self) -> String {
+        let left = if self.args.local { "" } else { "; their values are only in the variables of the tasks" };
+        format!("the trained weights were not saved, since there is no --checkpoint DIR{left}")
+    }
+
+    /// Trains until the end, or until a signal: the steps that have begun are finished first. A further signal, a second later or
+    /// more, does not wait.
     async fn until_interrupted(
         &self,
         session: &Session,
         progress: &mut Progress,
-    ) -> Result<(Ended, Option<Trouble>), Trouble> {
+    ) -> Result<(Ended, Option<Request>), Trouble> {
         let (stop, stopped) = oneshot::channel::<()>();
         let (mut stop, mut first) = (Some(stop), None);
         let stopped = async {
             // Its sender lives as long as this.
             let _ = stopped.await;
         };
+        let mut signals = Signals::listen()?;
         let running = self.trainer.run_until(session, progress, stopped);
-        let interrupt = interrupted();
-        tokio::pin!(running, interrupt);
+        tokio::pin!(running);
         loop {
             tokio::select! {
                 ended = &mut running => return Ok((ended?, first)),
-                trouble = &mut interrupt => match stop.take() {
+                request = signals.next() => match stop.take() {
                     Some(stop) => {
+                        self.attempt.is_asked.store(true, Ordering::Relaxed);
                         let _ = stop.send(());
-                        first = Some(trouble);
-                        interrupt.set(interrupted());
+                        first = Some(request);
                     }
-                    None => return Err(trouble),
+                    None => return Err(self.abandoned(request)),
                 },
             }
         }
+    }
+
+    /// The error of a training that a further signal ended in the middle of a step, or while it was saved.
+    fn abandoned(&self, Request { exit, signal }: Request) -> Trouble {
+        let lost = match self.args.checkpoint.as_deref().map(last_state) {
+            Some(Some(last)) => format!("the steps since {} are not saved", last.display()),
+            Some(None) => "nothing was saved".to_owned(),
+            None => self.not_kept(),
+        };
+        Trouble::new(exit, format!("ended at once by a further {signal}; {lost}"))
     }
 }
 
 /// A number of steps, or a time.
 fn every(text: &str) -> Result<Every, String> {
     let wrong = || format!("{text:?} is neither a number of steps from 1 nor a time above 0: 500, 30s, 10min, 2h");
+    match text.parse() {
+        Ok(steps) => Some(steps).filter(|steps| *steps > 0).map(Every::Steps).ok_or_else(wrong),
+        Err(_) => time(text).map(Every::Time).map_err(|_| wrong()),
+    }
+}
+
+/// A time with its unit.
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time above 0: 30s, 10min, 2h");
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
-        "" => return digits.parse().ok().filter(|steps| *steps > 0).map(Every::Steps).ok_or_else(wrong),
         "s" => 1.0,
         "min" => 60.0,
         "h" => 3600.0,
         _ => return Err(wrong()),
     };
     let seconds = digits.parse::<f64>().map_err(|_| wrong())? * unit;
-    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
-    time.map(Every::Time).ok_or_else(wrong)
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero()).ok_or_else(wrong)
 }
 
 #[cfg(test)]

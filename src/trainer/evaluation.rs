@@ -100,7 +100,7 @@ impl Trainer {
         let evaluated = self.evaluate_held(session).await?;
         observer.evaluated(step, &evaluated)?;
         let is_enough = match watch {
-            Some(watch) => self.judge(session, step, watch, &evaluated.means).await?,
+            Some(watch) => self.judge(session, step, watch, &evaluated.means, observer).await?,
             None => false,
         };
         if is_over || is_enough {
@@ -109,12 +109,27 @@ impl Trainer {
         Ok(is_enough)
     }
 
-    /// Acts on an evaluation: saves the weights if they are better. Returns whether the training ends.
-    async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Error> {
+    /// Acts on an evaluation: saves the weights if they are better. Returns whether the training ends. If the weights cannot be
+    /// written, the next evaluation that is better than the saved one saves its weights.
+    async fn judge(
+        &self,
+        session: &Session,
+        step: u64,
+        watch: &mut Watch,
+        means: &[f64],
+        observer: &mut dyn Observer,
+    ) -> Result<bool, Error> {
+        let before = watch.best;
         match (watch.look(step, means), &self.folder, watch.best) {
             (Verdict::Better, Some(folder), Some((value, _))) => {
                 let (folder, aim, values) = (folder.clone(), watch.aim(), self.whole(session, step).await?);
-                blocking(move || folder.save_best(step, value, &aim, values)).await??;
+                let saved = blocking(move || folder.save_best(step, value, &aim, values)).await?;
+                if let Err(error) = saved {
+                    if !observer.save_failed(step, &error, false) {
+                        return Err(error);
+                    }
+                    watch.best = before;
+                }
                 Ok(false)
             }
             (verdict, ..) => Ok(verdict == Verdict::Enough),

@@ -57,7 +57,7 @@ impl Trainer {
             && self.job.beside.is_empty()
             && self.counted(session).await? == step.saturating_sub(1);
         if is_whole {
-            self.save(session, step.saturating_sub(1)).await?;
+            self.save(session, step.saturating_sub(1), true, &mut ()).await?;
         }
         Ok(is_whole)
     }

@@ -1,6 +1,7 @@
 //! The observers of a training, and the reasons that end one.
 
 use std::fmt;
+use std::path::Path;
 
 use meshtf_graph::GraphError;
 use meshtf_graph::trace::DeviceTrace;
@@ -57,6 +58,20 @@ pub trait Observer: Send {
     fn traced(&mut self, first: u64, steps: u64, traces: Vec<DeviceTrace>) -> Observed {
         let _ = (first, steps, traces);
         Ok(())
+    }
+
+    /// The state after a step was saved in this file.
+    fn saved(&mut self, step: u64, file: &Path) -> Observed {
+        let _ = (step, file);
+        Ok(())
+    }
+
+    /// The state after a step, or the best weights, could not be written, for the reason in `error`. The state that was saved
+    /// last is kept. Returns whether the training continues nevertheless, and saves again when that is due next; after its last
+    /// step (`is_last`) it then tries again every second. The default is `false`: the training ends with this error.
+    fn save_failed(&mut self, step: u64, error: &Error, is_last: bool) -> bool {
+        let _ = (step, error, is_last);
+        false
     }
 
     /// The training ends after this step, before the last one: the value `of` that the section `evaluate` watches has not

@@ -14,6 +14,8 @@ use crate::Session;
 const STATE_BYTES: usize = 256 << 20;
 /// The advice for finding the source of a value that is not finite.
 pub(super) const WITH: &str = "check_numerics (on the command line --check-numerics) says";
+/// The delay before the last state is written again.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
 /// The interval of the checks whether the last step is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -116,12 +118,31 @@ impl Trainer {
         Ok(values)
     }
 
-    /// Saves the state after a step, if states are saved.
-    pub(super) async fn save(&self, session: &Session, step: u64) -> Result<(), Error> {
-        let Some(folder) = self.folder.clone() else { return Ok(()) };
+    /// Saves the state after a step, if states are saved. If it cannot be written, the observer decides: the training continues
+    /// without, and the result is `false`; or, after its last step, the state is written again until that succeeds.
+    pub(super) async fn save(
+        &self,
+        session: &Session,
+        step: u64,
+        is_last: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<bool, Error> {
+        let Some(folder) = &self.folder else { return Ok(true) };
         let values = self.whole(session, step).await?;
-        blocking(move || folder.save(step, values)).await??;
-        Ok(())
+        loop {
+            let (folder, values) = (folder.clone(), values.clone());
+            let error = match blocking(move || folder.save(step, values)).await? {
+                Ok(file) => return observer.saved(step, &file).map(|()| true).map_err(Error::Observer),
+                Err(error) => error,
+            };
+            if !observer.save_failed(step, &error, is_last) {
+                return Err(error);
+            }
+            if !is_last {
+                return Ok(false);
+            }
+            tokio::time::sleep(SAVE_AGAIN).await;
+        }
     }
 
     /// The values of variables, by name.

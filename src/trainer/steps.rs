@@ -62,15 +62,16 @@ impl Trainer {
                 Some(Every::Steps(every)) => step.is_multiple_of(every.max(1)),
                 Some(Every::Time(every)) => saved.elapsed() >= every,
             };
-            let saves = is_over || stops || is_due;
+            let is_last = is_over || stops;
+            let saves = is_last || is_due;
             let between = async {
                 // A training continued from a saved state does not evaluate that step again, so it is evaluated first, even if
                 // the training is to end.
                 let looked = self.look(session, step, observer, &mut watch).await;
-                let kept = if saves { self.save(session, step).await } else { Ok(()) };
+                let kept = if saves { self.save(session, step, is_last, observer).await } else { Ok(false) };
                 // Of two errors, the first is reported.
                 let is_enough = looked?;
-                kept?;
+                let is_kept = kept?;
                 if saves {
                     saved = Instant::now();
                 }
@@ -79,17 +80,17 @@ impl Trainer {
                     let weights = self.values(session, |one| one.trainable && one.dtype.is_float()).await?;
                     observer.weights(step, &weights)?;
                 }
-                Ok(is_enough)
+                Ok((is_enough, is_kept))
             };
-            let is_enough = heard(between, stop.as_mut(), &mut stops).await?;
+            let (is_enough, is_kept) = heard(between, stop.as_mut(), &mut stops).await?;
             let how = match stops {
                 _ if is_over => How::Done,
                 _ if is_enough => How::Enough,
                 true => How::Stopped,
                 false => continue,
             };
-            if !saves {
-                self.save(session, step).await?;
+            if !is_kept {
+                self.save(session, step, true, observer).await?;
             }
             if let (How::Enough, Some(watch)) = (how, &watch) {
                 let (best, at) = watch.best.unwrap_or((f64::NAN, step));

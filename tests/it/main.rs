@@ -11,6 +11,7 @@ mod doctor;
 mod documents;
 mod door;
 mod door_memory;
+mod endings;
 mod examples;
 mod exits;
 mod fair;

@@ -63,7 +63,7 @@ fn what_was_killed_or_interrupted_goes_on_as_if_it_had_not_been() {
     training.signal("INT");
     let ended = training.end();
     assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
-    assert!(ended.stderr.contains("interrupted after ") && ended.stderr.contains("--resume"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("stopped by SIGINT after ") && ended.stderr.contains("--resume"), "{}", ended.stderr);
 
     for dir in [&killed, &stopped] {
         let last = last_state(dir);
@@ -121,21 +121,29 @@ fn a_training_goes_on_by_itself_once_a_lost_worker_is_there_again() {
         let words = ["train", &graph, "--every", "100", "--report", "50", "--checkpoint", folder];
         sandbox.start(&[&words, more].concat())
     };
-    let training = train(&broken, &["--steps", "100000000", "--retries", "100"]);
+    // One loss, however long the worker is away.
+    let training = train(&broken, &["--steps", "100000000", "--retries", "1"]);
     reach(&training, 300);
     worker.process.signal("KILL");
     drop(worker);
+    let waits = || training.stderr().contains("waiting for worker/0 since ");
+    assert!(wait_until(SPEAKS_WITHIN, waits), "{}", training.stderr());
     let worker = sandbox.node("worker/0");
     let goes_on = || training.stderr().contains("continuing after step ");
     assert!(wait_until(SPEAKS_WITHIN, goes_on), "{}", training.stderr());
     training.signal("INT");
     let ended = training.end();
-    assert!(ended.stderr.contains("trying again from the last saved state"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("continues from its last saved state as soon as"), "{}", ended.stderr);
     assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
     let steps = last_state(&broken);
     train(&whole, &["--steps", &steps.to_string()]).end().expect(0);
     assert!(state(&broken, steps) == state(&whole, steps), "after {steps} steps");
-    drop((ps, worker));
+    // A task that does not come up is waited for no longer than requested.
+    drop(worker);
+    let ended = train(&folder("late"), &["--steps", "5", "--wait-for", "1s"]).end();
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.stderr);
+    assert!(ended.stderr.contains("worker/0 did not come up within 1 s (--wait-for)"), "{}", ended.stderr);
+    drop(ps);
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! `--log DIR`: the data for TensorBoard (scalars, histograms of weights, the graph), and one object of JSON per line.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use meshtf_checkpoint::crc32c;
 use meshtf_graph::{Graph, graphdef};
 use meshtf_kernels::{Histogram, SummaryProto, SummaryValue, cast};
+use meshtf_tensor::failure::counted;
 use meshtf_tensor::{DType, Tensor};
 use prost::Message;
 use serde_json::Value;
 
 use crate::cli::Trouble;
+use crate::cli::paint::warn;
 
 /// The first event of a file of events.
 const VERSION: &str = "brain.Event:2";
@@ -34,11 +36,48 @@ struct Event {
     summary: Option<SummaryProto>,
 }
 
-/// The files of a training's log. Writing computes and waits for a disk: it must run where a thread may block.
+/// The files of a training's log. Writing computes and waits for a disk: it must run where a thread may block. An entry that
+/// cannot be written, such as on a full disk, is left out; the first one with a warning.
 pub(super) struct Log {
     folder: PathBuf,
-    events: BufWriter<File>,
-    lines: BufWriter<File>,
+    events: Growing,
+    lines: Growing,
+    missing: Option<Missing>,
+}
+
+/// The entries that could not be written.
+struct Missing {
+    count: u64,
+    first: u64,
+    last: u64,
+}
+
+/// A file to which whole pieces are appended: a piece that cannot be written leaves no part behind.
+struct Growing {
+    file: File,
+    length: u64,
+}
+
+impl Growing {
+    fn open(path: &Path) -> io::Result<Growing> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Growing { length: file.metadata()?.len(), file })
+    }
+
+    fn append(&mut self, piece: &[u8]) -> io::Result<()> {
+        let end = self.length + piece.len() as u64;
+        match self.file.write_all(piece) {
+            Ok(()) => self.length = end,
+            Err(error) => {
+                // Unless another process has written to it, too.
+                if self.file.metadata().is_ok_and(|file| file.len() <= end) {
+                    let _ = self.file.set_len(self.length);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Log {
@@ -48,33 +87,29 @@ impl Log {
             fs::create_dir_all(folder)?;
             // TensorBoard reads the files of a folder in the order of their names.
             let name = format!("events.out.tfevents.{:010}.{}.meshtf", now() as u64, std::process::id());
-            let events = OpenOptions::new().create(true).append(true).open(folder.join(name))?;
-            let lines = OpenOptions::new().create(true).append(true).open(folder.join("log.jsonl"))?;
-            let (events, lines) = (BufWriter::new(events), BufWriter::new(lines));
-            let mut log = Log { folder: folder.to_owned(), events, lines };
-            log.event(Event { file_version: Some(VERSION.to_owned()), ..Event::default() })?;
+            let (mut events, lines) = (Growing::open(&folder.join(name))?, Growing::open(&folder.join("log.jsonl"))?);
+            events.append(&event(Event { file_version: Some(VERSION.to_owned()), ..Event::default() }))?;
             let graph = graphdef::to_binary(&graph.to_defs());
             if graph.len() <= MAX_GRAPH_BYTES {
-                log.event(Event { graph_def: Some(graph), ..Event::default() })?;
+                events.append(&event(Event { graph_def: Some(graph), ..Event::default() }))?;
             }
-            log.flush()?;
-            Ok(log)
+            Ok(Log { folder: folder.to_owned(), events, lines, missing: None })
         };
-        open().map_err(|error| failed(folder, &error))
+        open().map_err(|error| Trouble::input(format!("--log {}: {error}", folder.display())))
     }
 
     /// Numbers after a step, and the same as a line of JSON. `what` is the prefix of their names: `held_out/`, for example.
-    pub fn numbers(&mut self, step: u64, what: &str, numbers: &[(&str, f64)], line: &Value) -> Result<(), Trouble> {
+    pub fn numbers(&mut self, step: u64, what: &str, numbers: &[(&str, f64)], line: &Value) {
         let value = |(name, number): &(&str, f64)| SummaryValue {
             tag: format!("{what}{name}"),
             simple_value: Some(*number as f32),
             histo: None,
         };
-        self.summary(step, numbers.iter().map(value).collect())?;
+        let record = summary(step, numbers.iter().map(value).collect());
         let mut line = line.clone();
         line["time"] = now().into();
-        let write = writeln!(self.lines, "{line}").and_then(|()| self.flush());
-        write.map_err(|error| failed(&self.folder, &error))
+        let written = self.events.append(&record).and_then(|()| self.lines.append(format!("{line}\n").as_bytes()));
+        self.check(step, written);
     }
 
     /// The histograms of weights after a step: of their finite elements.
@@ -89,28 +124,45 @@ impl Log {
                 values.push(SummaryValue { tag: format!("weights/{name}"), simple_value: None, histo });
             }
         }
-        self.summary(step, values)
+        let written = self.events.append(&summary(step, values));
+        self.check(step, written);
+        Ok(())
     }
 
-    fn summary(&mut self, step: u64, value: Vec<SummaryValue>) -> Result<(), Trouble> {
-        let step = i64::try_from(step).unwrap_or(i64::MAX);
-        let event = Event { step, summary: Some(SummaryProto { value }), ..Event::default() };
-        self.event(event).map_err(|error| failed(&self.folder, &error))
+    /// Notes an entry that could not be written.
+    fn check(&mut self, step: u64, written: io::Result<()>) {
+        let Err(error) = written else { return };
+        let missing = self.missing.get_or_insert_with(|| {
+            warn(format_args!(
+                "--log {}: {error}; the training continues, and so does its log as soon as it can be written",
+                self.folder.display()
+            ));
+            Missing { count: 0, first: step, last: step }
+        });
+        (missing.count, missing.last) = (missing.count + 1, step);
     }
 
-    /// Writes one event as a TFRecord.
-    fn event(&mut self, event: Event) -> io::Result<()> {
-        self.events.write_all(&record(&Event { wall_time: now(), ..event }.encode_to_vec()))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.events.flush()?;
-        self.lines.flush()
+    /// Reports the entries that are missing.
+    pub fn end(&self) {
+        if let Some(Missing { count, first, last }) = self.missing {
+            let records = counted(usize::try_from(count).unwrap_or(usize::MAX), "record");
+            warn(format_args!(
+                "--log {}: {records} of steps {first} to {last} could not be written",
+                self.folder.display()
+            ));
+        }
     }
 }
 
-fn failed(folder: &Path, error: &io::Error) -> Trouble {
-    Trouble::input(format!("--log {}: {error}", folder.display()))
+/// The summary of a step, as a record.
+fn summary(step: u64, value: Vec<SummaryValue>) -> Vec<u8> {
+    let step = i64::try_from(step).unwrap_or(i64::MAX);
+    event(Event { step, summary: Some(SummaryProto { value }), ..Event::default() })
+}
+
+/// An event of this moment, as a record.
+fn event(event: Event) -> Vec<u8> {
+    record(&Event { wall_time: now(), ..event }.encode_to_vec())
 }
 
 /// Seconds since 1970.
@@ -141,10 +193,9 @@ mod tests {
         let folder = temp_dir::TempDir::new().unwrap();
         let nodes = meshtf_graph::read(br#"{"version": 1, "nodes": {"y": 2.5}}"#).unwrap().nodes;
         let mut log = Log::begin(&folder.child("log"), &Graph::new(nodes).unwrap()).unwrap();
-        log.numbers(7, "held_out/", &[("loss", 0.5)], &serde_json::json!({ "step": 7 })).unwrap();
+        log.numbers(7, "held_out/", &[("loss", 0.5)], &serde_json::json!({ "step": 7 }));
         let w = Tensor::vector(vec![half::bf16::ONE, half::bf16::NAN, half::bf16::NEG_ONE]);
         log.weights(7, &[("w".to_owned(), w), ("nan".to_owned(), Tensor::scalar(f32::NAN))]).unwrap();
-        log.flush().unwrap();
         let mut files: Vec<PathBuf> =
             fs::read_dir(folder.child("log")).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();

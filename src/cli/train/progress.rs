@@ -1,6 +1,9 @@
 //! The output while a training runs.
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use meshtf_graph::trace::DeviceTrace;
@@ -10,8 +13,10 @@ use tokio::task::block_in_place;
 
 use super::curves::Curves;
 use super::log::Log;
-use crate::cli::{Trouble, output, trace};
-use crate::trainer::{Evaluated, Observed, Observer};
+use crate::cli::output::Lines;
+use crate::cli::paint::{mention, warn};
+use crate::cli::trace;
+use crate::trainer::{Error, Evaluated, Observed, Observer};
 
 /// The position of a training, and its rate.
 pub(super) struct Progress {
@@ -28,9 +33,25 @@ pub(super) struct Progress {
     /// The file of a trace, and the report to print then.
     trace: Option<PathBuf>,
     pub traced: Option<String>,
+    pub lines: Lines,
+    /// The last error of saving since a state was saved.
+    pub unsaved: Option<String>,
+    /// If the last state is written again and again: whether a signal had asked the training to end when that began.
+    waits: Option<bool>,
+    attempt: Arc<Attempt>,
 }
 
-/// The number of steps per second. The steps of half a minute count, since several are reported at once, and late.
+/// The state of one attempt to train, for those that wait for its end.
+#[derive(Debug, Default)]
+pub(super) struct Attempt {
+    /// Whether the first step has begun.
+    pub has_begun: AtomicBool,
+    /// Whether a signal asks the training to end.
+    pub is_asked: AtomicBool,
+}
+
+/// The number of steps per second by the clock, evaluations and saving included. The steps of half a minute count, since several
+/// are reported at once, and late.
 struct Pace {
     /// The last reported step, and the time of the last report.
     last: (u64, Instant),
@@ -57,11 +78,6 @@ impl Pace {
         }
         rate
     }
-
-    /// The time since the last step was not spent on steps.
-    fn paused(&mut self, now: Instant) {
-        self.last.1 = now;
-    }
 }
 
 /// The extent of a training, for a [`Progress`].
@@ -75,15 +91,36 @@ pub(super) struct Plan {
 
 impl Progress {
     /// A progress of the curves' names; the loss is the first.
-    pub fn new(plan: Plan, curves: Curves, log: Option<Log>, trace: Option<PathBuf>) -> Progress {
+    pub fn new(
+        plan: Plan,
+        curves: Curves,
+        log: Option<Log>,
+        trace: Option<PathBuf>,
+        attempt: Arc<Attempt>,
+    ) -> Progress {
         let Plan { steps, per_epoch, every, json } = plan;
         let now = Instant::now();
         let pace = Pace::new(0, now);
-        Progress { steps, per_epoch, every, json, began: now, pace, curves, log, trace, traced: None }
+        Progress {
+            steps,
+            per_epoch,
+            every,
+            json,
+            began: now,
+            pace,
+            curves,
+            log,
+            trace,
+            traced: None,
+            lines: Lines::default(),
+            unsaved: None,
+            waits: None,
+            attempt,
+        }
     }
 
     /// A step is done; `values` are the loss and the metrics.
-    fn report(&mut self, step: u64, values: &[f64]) -> Result<(), Trouble> {
+    fn report(&mut self, step: u64, values: &[f64]) {
         self.curves.trained.add(step, values);
         let epoch = step.saturating_sub(1) / self.per_epoch + 1;
         let rate = self.pace.stepped(step, Instant::now());
@@ -91,27 +128,25 @@ impl Progress {
         let named: Vec<(&str, f64)> = names.zip(values.iter().copied()).collect();
         let line = json!({ "step": step, "epoch": epoch, "values": object(&named), "steps_per_s": rate });
         if let Some(log) = &mut self.log {
-            block_in_place(|| log.numbers(step, "", &named, &line))?;
+            block_in_place(|| log.numbers(step, "", &named, &line));
         }
         if !step.is_multiple_of(self.every) && step < self.steps {
-            return Ok(());
+            return;
         }
         if self.json {
-            return output::line(&line.to_string());
+            return self.lines.line(&line.to_string());
         }
         let left = self.steps.saturating_sub(step) as f64 / rate.max(1e-9);
         let named: String = named.iter().map(|(name, value)| format!("  {name} {value:.5}")).collect();
-        output::line(&format!(
+        self.lines.line(&format!(
             "step {step}/{}  epoch {epoch}{named}  {rate:.0} steps/s  {} left",
             self.steps,
-            time(left)
-        ))
+            duration(left)
+        ));
     }
 
     /// Reports the evaluation of the held-out examples after a step.
-    fn found(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Trouble> {
-        // The time of an evaluation does not count as time of steps.
-        self.pace.paused(Instant::now());
+    fn found(&mut self, step: u64, evaluated: &Evaluated) {
         self.curves.held_out.add(step, &evaluated.means);
         let names = self.curves.held_out.names.iter().map(String::as_str);
         let named: Vec<(&str, f64)> = names.zip(evaluated.means.iter().copied()).collect();
@@ -120,19 +155,25 @@ impl Progress {
             line["confusion"] = json!(confusion.rows());
         }
         if let Some(log) = &mut self.log {
-            block_in_place(|| log.numbers(step, "held_out/", &named, &line))?;
+            block_in_place(|| log.numbers(step, "held_out/", &named, &line));
         }
         if self.json {
-            return output::line(&line.to_string());
+            return self.lines.line(&line.to_string());
         }
         let named: String = named.iter().map(|(name, value)| format!("  {name} {value:.5}")).collect();
-        output::line(&format!("step {step}/{}  held out:{named}", self.steps))
+        self.lines.line(&format!("step {step}/{}  held out:{named}", self.steps));
+    }
+
+    /// Reports the records that the log lacks.
+    pub fn end(&self) {
+        self.log.iter().for_each(Log::end);
     }
 }
 
-/// Printing fails with a [`Trouble`], which is returned as such.
+/// Output that ends, and a log that cannot be written, do not end the training.
 impl Observer for Progress {
     fn begins(&mut self, start: u64) -> Observed {
+        self.attempt.has_begun.store(true, Ordering::Relaxed);
         self.began = Instant::now();
         self.pace = Pace::new(start, self.began);
         Ok(())
@@ -144,19 +185,21 @@ impl Observer for Progress {
     }
 
     fn trained(&mut self, step: u64, values: &[f64]) -> Observed {
-        Ok(self.report(step, values)?)
+        self.report(step, values);
+        Ok(())
     }
 
     fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Observed {
-        Ok(self.found(step, evaluated)?)
+        self.found(step, evaluated);
+        Ok(())
     }
 
     /// The last confusion, for a person.
     fn evaluated_last(&mut self, evaluated: &Evaluated) -> Observed {
-        match &evaluated.confusion {
-            Some(confusion) if !self.json => Ok(output::line(&confusion.to_string())?),
-            _ => Ok(()),
+        if let (Some(confusion), false) = (&evaluated.confusion, self.json) {
+            self.lines.line(&confusion.to_string());
         }
+        Ok(())
     }
 
     fn weights(&mut self, step: u64, weights: &[(String, Tensor)]) -> Observed {
@@ -166,10 +209,47 @@ impl Observer for Progress {
         }
     }
 
+    fn saved(&mut self, step: u64, _: &Path) -> Observed {
+        if self.unsaved.take().is_some() {
+            mention(format_args!("the state after step {step} is saved"));
+        }
+        Ok(())
+    }
+
+    /// Continues, and waits for room at the end, if a person sees it.
+    fn save_failed(&mut self, step: u64, error: &Error, is_last: bool) -> bool {
+        let is_asked = self.attempt.is_asked.load(Ordering::Relaxed);
+        let is_new = self.unsaved.replace(error.to_string()).is_none_or(|before| before != error.to_string());
+        if !is_last {
+            if is_new {
+                warn(format_args!(
+                    "{error}, after step {step}; the training continues, and saves again when it is due"
+                ));
+            }
+            return true;
+        }
+        if !std::io::stderr().is_terminal() {
+            return false;
+        }
+        match self.waits {
+            // A signal ends the wait that began before it.
+            Some(was_asked) => was_asked || !is_asked,
+            None => {
+                self.waits = Some(is_asked);
+                warn(format_args!(
+                    "{error}: the training is over, and waits until its state after step {step} can be written; Ctrl-C gives up"
+                ));
+                true
+            }
+        }
+    }
+
     fn traced(&mut self, first: u64, steps: u64, traces: Vec<DeviceTrace>) -> Observed {
         if let Some(path) = &self.trace {
-            let told = block_in_place(|| trace::write(path, steps, &traces))?;
-            self.traced = Some(format!("steps {first} to {}: {told}", first + steps - 1));
+            match block_in_place(|| trace::write(path, steps, &traces)) {
+                Ok(report) => self.traced = Some(format!("steps {first} to {}: {report}", first + steps - 1)),
+                Err(trouble) => warn(trouble),
+            }
         }
         Ok(())
     }
@@ -183,7 +263,8 @@ impl Observer for Progress {
                 format!("step {step}/{steps}  ended: {of} has not improved on {best:.5}, the value after step {at}")
             }
         };
-        Ok(output::line(&line)?)
+        self.lines.line(&line);
+        Ok(())
     }
 }
 
@@ -192,7 +273,7 @@ fn object(named: &[(&str, f64)]) -> Value {
 }
 
 /// Seconds as a person reads them.
-fn time(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     let Ok(time) = Duration::try_from_secs_f64(seconds) else { return "long".to_owned() };
     match time.as_secs() {
         0..100 => format!("{} s", time.as_secs()),
@@ -206,17 +287,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_that_of_the_last_half_minute_without_evaluations() {
+    fn the_rate_is_that_of_the_last_half_minute_by_the_clock() {
         let begin = Instant::now();
         let at = |seconds: f64| begin + Duration::from_secs_f64(seconds);
         let mut pace = Pace::new(100, begin);
         // Two lines at once are of steps that took a second together.
         assert_eq!(pace.stepped(110, at(1.0)), 10.0);
         assert_eq!(pace.stepped(120, at(1.0)), 20.0);
-        pace.paused(at(61.0));
-        assert_eq!(pace.stepped(140, at(62.0)), 20.0);
+        // An evaluation takes time, too.
+        assert_eq!(pace.stepped(140, at(10.0)), 4.0);
         // Slower steps are seen in the rate.
-        let rates = [100.0, 200.0, 300.0].map(|later| pace.stepped(140 + later as u64, at(62.0 + later)));
-        assert!(rates.is_sorted_by(|a, b| a > b) && rates[2] < 2.0, "{rates:?}");
+        let rates = [100.0, 200.0, 300.0].map(|later| pace.stepped(140 + later as u64, at(10.0 + later)));
+        assert!(rates.is_sorted_by(|a, b| a > b) && rates[2] < 1.2, "{rates:?}");
     }
 }

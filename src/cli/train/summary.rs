@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::Command;
 use crate::Client;
+use crate::cli::output::Lines;
 use crate::cli::reach::Reached;
-use crate::cli::{Trouble, output};
 use crate::trainer::Trainer;
 
 /// The microseconds for which each device has been busy.
@@ -25,7 +25,7 @@ impl Usage {
     }
 
     /// Prints the cost of `steps` steps, the first of which began at `began`.
-    pub async fn print(self, command: &Command, reached: &Reached, steps: u64, began: Instant) -> Result<(), Trouble> {
+    pub async fn print(self, command: &Command, reached: &Reached, steps: u64, began: Instant, lines: &mut Lines) {
         let took = began.elapsed();
         let rate = steps as f64 / took.as_secs_f64().max(1e-9);
         let examples = rate * command.trainer.sections().data.batch as f64;
@@ -39,13 +39,12 @@ impl Usage {
             let devices: Vec<_> = shares.iter().map(|(name, busy)| json!({ "device": name, "busy": busy })).collect();
             let summary = json!({ "steps": steps, "seconds": took.as_secs_f64(), "steps_per_s": rate, "examples_per_s": examples,
                 "devices": devices });
-            return output::line(&json!({ "summary": summary }).to_string());
+            return lines.line(&json!({ "summary": summary }).to_string());
         }
         eprintln!("{steps} steps in {:.1} s: {rate:.0} steps/s, {examples:.0} examples/s", took.as_secs_f64());
         for (name, busy) in shares {
             eprintln!("  {name} was busy {:.0} % of the time", 100.0 * busy);
         }
-        Ok(())
     }
 }
 

@@ -116,23 +116,38 @@ async fn what_is_restarted_by_itself_begins_or_goes_on() {
     // A retry after the loss of a task continues like this.
     let retried = args(&folder, &["--checkpoint", &dir, "--retries", "2"]);
     let mut seen = Vec::new();
-    let lost = async |args: Args| {
+    // The second attempt ends before its first step, since the task is not up again yet: no loss.
+    let lost = async |args: Args, attempt: Arc<Attempt>| {
+        attempt.has_begun.store(seen.len() != 1, Ordering::Relaxed);
         seen.push(args.resume);
         Err(Trouble::mesh("task /job:ps/task:0 was lost"))
     };
-    let trouble = with_retries(retried.clone(), lost).await.unwrap_err();
-    assert_eq!(seen, [None, Some(Resume::IfAny), Some(Resume::IfAny)]);
+    let mut waits = 0;
+    let wait = async |_: &mut Waiting, _: &Args| {
+        waits += 1;
+        Ok(())
+    };
+    let trouble = with_retries(retried.clone(), lost, wait).await.unwrap_err();
+    assert_eq!(seen, [None, Some(Resume::IfAny), Some(Resume::IfAny), Some(Resume::IfAny)]);
+    assert_eq!(waits, 3);
     let last = folder.child("run").join("step-000000000020.safetensors");
     let wanted =
         format!("task /job:ps/task:0 was lost; the last saved state is {}: continue with --resume", last.display());
     assert_eq!(trouble.to_string(), wanted);
-    let mut runs = 0;
-    let wrong = async |_: Args| {
-        runs += 1;
-        Err(Trouble::input("no file"))
-    };
-    assert_eq!(with_retries(retried, wrong).await.unwrap_err().to_string(), "no file");
-    assert_eq!(runs, 1);
+    // A task that was never up is waited for only on request, and an error of the input is no loss.
+    let never = async |_: &mut Waiting, _: &Args| Err(Trouble::mesh("local/0 did not come up"));
+    for (message, exit) in [("no task", Exit::Mesh), ("no file", Exit::BadInput)] {
+        let mut runs = 0;
+        let wrong = async |_: Args, _: Arc<Attempt>| {
+            runs += 1;
+            Err(Trouble::new(exit, message))
+        };
+        assert_eq!(with_retries(retried.clone(), wrong, never).await.unwrap_err().to_string(), message);
+        assert_eq!(runs, 1);
+    }
+    let waits = Args { wait_for: Some(Duration::from_secs(1)), checkpoint: None, ..retried };
+    let absent = async |_: Args, _: Arc<Attempt>| Err(Trouble::mesh("no task"));
+    assert_eq!(with_retries(waits, absent, never).await.unwrap_err().to_string(), "local/0 did not come up");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,274 @@
+//! A training, or steps of `run`, whose output, terminal, disk or task goes away: no work is lost.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use meshtf_testing::means::{Means, missing};
+
+use crate::sandbox::{Running, Sandbox, project, wait_until};
+
+/// The limit for each event of a training.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// The example with its data.
+fn example(sandbox: &Sandbox, train: &str) -> String {
+    sandbox.file("circle.csv", std::fs::read(project("examples/circle.csv")).unwrap());
+    let graph = std::fs::read_to_string(project("examples/circle.json")).unwrap();
+    sandbox.file("circle.json", graph.replace(r#""rate": 0.02,"#, &format!(r#""rate": 0.02, {train}"#)))
+}
+
+/// The steps of the states in a folder, in order.
+fn states(folder: impl AsRef<Path>) -> Vec<u64> {
+    let names = std::fs::read_dir(folder).into_iter().flatten();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let steps = names.filter_map(|name| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok());
+    let mut steps: Vec<u64> = steps.collect();
+    steps.sort_unstable();
+    steps
+}
+
+#[test]
+fn output_that_ends_ends_nothing() {
+    let sandbox = Sandbox::new();
+    let graph = example(&sandbox, "");
+    let states_in = sandbox.path("states").display().to_string();
+    let mut training = sandbox
+        .command(&["train", &graph, "--local", "--steps", "3000", "--report", "1", "--checkpoint", &states_in])
+        .spawn()
+        .unwrap();
+    // Both readers go away after the first line.
+    drop(training.stderr.take());
+    let mut line = String::new();
+    BufReader::new(training.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("step 1/3000"), "{line}");
+    assert_eq!(training.wait().unwrap().code(), Some(0));
+    assert_eq!(states(&states_in), [3000]);
+
+    let graph = sandbox.file(
+        "count.json",
+        r#"{"version": 1, "variables": {"n": {"shape": [], "dtype": "int64"}},
+            "nodes": {"more": {"op": "AssignAddVariableOp", "inputs": ["n/variable", {"value": 1, "dtype": "int64"}]},
+                "read": {"op": "ReadVariableOp", "inputs": ["n/variable"], "control": ["more"], "attrs": {"dtype": "int64"}}},
+            "fetch": ["read"]}"#,
+    );
+    let out = sandbox.path("out").display().to_string();
+    let mut run = sandbox.command(&["run", &graph, "--steps", "3000", "--every", "1", "--out", &out]).spawn().unwrap();
+    let (mut line, mut stderr) = (String::new(), String::new());
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    run.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(0), "{stderr}");
+    assert!(line.starts_with("step 1: 1"), "{line}");
+    let array = std::fs::read(sandbox.path("out").join("read.npy")).unwrap();
+    assert_eq!(array.last_chunk().copied().map(i64::from_le_bytes), Some(3000));
+
+    // Output that cannot be written, unlike output that nobody reads, is an error after the work.
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let states_in = sandbox.path("others").display().to_string();
+    let graph = example(&sandbox, "");
+    let mut training = sandbox.command(&["train", &graph, "--local", "--steps", "20", "--checkpoint", &states_in]);
+    let ended = training.stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.code() == Some(2) && stderr.contains("cannot write to stdout"), "{stderr}");
+    assert_eq!(states(&states_in), [20]);
+}
+
+#[test]
+fn each_signal_saves_the_state_and_names_it() {
+    let sandbox = Sandbox::new();
+    let graph = example(&sandbox, "");
+    // Two signals at one moment are one request.
+    for (signals, code, name) in
+        [(&["INT", "INT"][..], 130, "SIGINT"), (&["TERM"], 143, "SIGTERM"), (&["HUP", "HUP"], 129, "SIGHUP")]
+    {
+        let folder = sandbox.path(name);
+        // It would run for hours.
+        let words = ["train", &graph, "--local", "--steps", "100000000", "--report", "1", "--checkpoint"];
+        let training = sandbox.start(&[&words[..], &[&folder.display().to_string()]].concat());
+        training.next_line(WITHIN).expect("it trains");
+        let pid = training.pid();
+        let kills: Vec<String> = signals.iter().map(|signal| format!("kill -{signal} {pid}")).collect();
+        std::process::Command::new("sh").args(["-c", &kills.join("; ")]).status().unwrap();
+        let ended = training.end();
+        let last = *states(&folder).last().expect("a state was saved");
+        let told = format!("stopped by {name} after step {last} of 100000000; saved as ");
+        assert!(ended.status.code() == Some(code) && ended.stderr.contains(&told), "{name}: {}", ended.stderr);
+    }
+
+    // Without a folder, the message says that nothing is kept.
+    let training = sandbox.start(&["train", &graph, "--local", "--steps", "100000000", "--report", "1"]);
+    training.next_line(WITHIN).expect("it trains");
+    training.signal("TERM");
+    let ended = training.end();
+    assert!(ended.status.code() == Some(143) && ended.stderr.contains("weights were not saved"), "{}", ended.stderr);
+    let ended = sandbox.run(&["train", &graph, "--local", "--steps", "5"]).expect(0);
+    assert!(ended.stderr.contains("weights were not saved"), "{}", ended.stderr);
+
+    // `nohup` lets a command ignore SIGHUP.
+    let folder = sandbox.path("nohup");
+    let words = ["train", &graph, "--local", "--steps", "100000000", "--report", "1", "--checkpoint"];
+    let command = sandbox.command(&[&words[..], &[&folder.display().to_string()]].concat());
+    let training = Running::start(through(&command, r#"trap "" HUP; exec "$@""#), "nohup".to_owned());
+    training.next_line(WITHIN).expect("it trains");
+    training.signal("HUP");
+    for _ in 0..3 {
+        training.next_line(WITHIN).expect("it goes on");
+    }
+    training.signal("INT");
+    assert_eq!(training.end().status.code(), Some(130));
+}
+
+#[test]
+fn a_signal_to_steps_says_how_many_were_done() {
+    let sandbox = Sandbox::new();
+    let graph = project("examples/graph.json");
+    let run = sandbox.start(&["run", &graph, "--steps", "1000000000", "--every", "1"]);
+    run.next_line(WITHIN).expect("it runs");
+    run.signal("HUP");
+    let ended = run.end();
+    assert_eq!(ended.status.code(), Some(129), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("of 1000000000 steps; the steps under way are cancelled, and nothing is kept"),
+        "{}",
+        ended.stderr
+    );
+}
+
+/// The same command as an argument list of a shell script.
+fn through(command: &std::process::Command, script: &str) -> std::process::Command {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script, "sh"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell
+}
+
+/// The script that runs the command itself.
+const PLAINLY: &str = r#"exec "$@""#;
+
+/// A command that sees a small disk of its own, in a mount namespace.
+struct SmallDisk {
+    /// The folder, as the command names it.
+    folder: PathBuf,
+}
+
+impl SmallDisk {
+    fn new(sandbox: &Sandbox, test: &str) -> Option<SmallDisk> {
+        let folder = sandbox.path("disk");
+        std::fs::create_dir(&folder).unwrap();
+        let unshare = ["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none"];
+        let works = std::process::Command::new("unshare").args(unshare).arg(&folder).output();
+        if !works.is_ok_and(|ended| ended.status.success()) {
+            missing(Means::Namespaces, test);
+            return None;
+        }
+        Some(SmallDisk { folder })
+    }
+
+    /// Starts a script in a mount namespace with this disk; its arguments are those of a `meshtf` command.
+    fn start(&self, sandbox: &Sandbox, script: &str, arguments: &[&str]) -> Running {
+        let mount = format!("mount -t tmpfs -o size=64k none {} && {script}", self.folder.display());
+        let enter = format!("exec unshare --user --map-root-user --mount sh -c '{mount}' sh \"$@\"");
+        Running::start(through(&sandbox.command(arguments), &enter), format!("{arguments:?}"))
+    }
+
+    /// A path on the disk of a command, as this process reaches it.
+    fn seen(&self, of: &Running, name: &str) -> PathBuf {
+        let inside = self.folder.join(name);
+        Path::new(&format!("/proc/{}/root", of.pid())).join(inside.strip_prefix("/").unwrap())
+    }
+
+    /// Fills the disk to its last byte.
+    fn fill(&self, of: &Running) {
+        let mut file = std::fs::File::create(self.seen(of, "filler")).unwrap();
+        while std::io::Write::write_all(&mut file, &[0; 512]).is_ok() {}
+    }
+
+    fn free(&self, of: &Running) {
+        std::fs::remove_file(self.seen(of, "filler")).unwrap();
+    }
+}
+
+#[test]
+fn a_log_on_a_full_disk_is_taken_up_again() {
+    let sandbox = Sandbox::new();
+    let Some(disk) = SmallDisk::new(&sandbox, "a full disk under --log") else { return };
+    let graph = example(&sandbox, "");
+    let log = disk.folder.join("log").display().to_string();
+    let words = ["train", &graph, "--local", "--steps", "100000000", "--report", "1000", "--log", &log];
+    let training = disk.start(&sandbox, PLAINLY, &words);
+    let warns = || training.stderr().contains("No space left on device");
+    assert!(wait_until(WITHIN, warns), "{}", training.stderr());
+    let lines = || std::fs::read_to_string(disk.seen(&training, "log/log.jsonl")).unwrap_or_default();
+    let before = lines();
+    assert!(before.ends_with('\n'), "a line is cut: {before}");
+    // Room comes: the log continues with whole lines.
+    let events = std::fs::read_dir(disk.seen(&training, "log")).unwrap().map(|entry| entry.unwrap().path());
+    let events: Vec<PathBuf> = events.filter(|path| path.to_string_lossy().contains("tfevents")).collect();
+    std::fs::OpenOptions::new().write(true).open(&events[0]).unwrap().set_len(0).unwrap();
+    assert!(wait_until(WITHIN, || lines().len() > before.len()), "{}", training.stderr());
+    training.signal("INT");
+    let ended = training.end();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    let warnings = ended.stderr.lines().filter(|line| line.contains("No space left")).count();
+    assert!(warnings == 1 && ended.stderr.contains("could not be written"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_state_on_a_full_disk_is_saved_when_there_is_room() {
+    let sandbox = Sandbox::new();
+    let Some(disk) = SmallDisk::new(&sandbox, "a full disk under --checkpoint") else { return };
+    let graph = example(&sandbox, "");
+    let folder = disk.folder.join("states").display().to_string();
+    let words = ["train", &graph, "--local", "--steps", "100000000", "--every", "100", "--checkpoint", &folder];
+    let training = disk.start(&sandbox, PLAINLY, &words);
+    let saved = || states(disk.seen(&training, "states"));
+    assert!(wait_until(WITHIN, || !saved().is_empty()), "{}", training.stderr());
+    disk.fill(&training);
+    let warned = |times: usize| training.stderr().matches("No space left on device").count() >= times;
+    assert!(wait_until(WITHIN, || warned(1)), "{}", training.stderr());
+    let last = *saved().last().expect("the last good state is kept");
+    disk.free(&training);
+    assert!(wait_until(WITHIN, || saved().last().is_some_and(|state| *state > last)), "{}", training.stderr());
+    disk.fill(&training);
+    assert!(wait_until(WITHIN, || warned(2)), "{}", training.stderr());
+    let kept = *saved().last().unwrap();
+    training.signal("TERM");
+    let ended = training.end();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    let told = format!("the last saved state is {folder}/step-{kept:012}.safetensors");
+    let last = ended.stderr.lines().last().unwrap_or_default();
+    assert!(last.contains("No space left on device") && last.contains(&told), "{}", ended.stderr);
+}
+
+#[test]
+fn at_the_end_a_terminal_sees_that_the_training_waits_for_room() {
+    let sandbox = Sandbox::new();
+    let Some(disk) = SmallDisk::new(&sandbox, "a full disk at the end of a training") else { return };
+    let graph = example(&sandbox, "");
+    let folder = disk.folder.join("states").display().to_string();
+    let filler = disk.folder.join("filler");
+    let script = format!(r#"cat /dev/zero >{} 2>/dev/null; exec script -qec "$*" /dev/null"#, filler.display());
+    let words = ["train", &graph, "--local", "--steps", "200", "--checkpoint", &folder];
+    let mut training = disk.start(&sandbox, &script, &words);
+    let mut said = String::new();
+    while !said.contains("waits until its state after step 200 can be written") {
+        match training.next_line(WITHIN) {
+            Some(line) => said += &line,
+            None => {
+                assert!(training.has_ended(), "{said}");
+                return missing(Means::Terminal, "a full disk at the end of a training, on a terminal");
+            }
+        }
+    }
+    disk.free(&training);
+    let states = disk.seen(&training, "states");
+    assert!(wait_until(WITHIN, || self::states(&states) == [200]) || training.has_ended(), "{said}");
+    training.end().expect(0);
+}
