@@ -16,6 +16,8 @@ use crate::mesh::home;
 
 /// The subcommand of the file.
 const NODE: &str = "node";
+/// The configuration file of this machine's service, as the packages install it.
+const SERVICE_CONFIG: &str = "/etc/meshtf/config.toml";
 /// The subcommand that checks it.
 const DOCTOR: &str = "doctor";
 /// Its flags that the file cannot contain: they are about the file, or end the command.
@@ -64,7 +66,7 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Op
         };
         return Ok((cli, None));
     };
-    let file = file(given).map_err(Wrong::File)?;
+    let file = file(given, &places(None)).map_err(Wrong::File)?;
     if let Some((path, table)) = &file {
         let added = added(&flags_of(NODE), given, table).map_err(|why| at(path, &why))?;
         // An error of the command line without the file is reported as such.
@@ -81,9 +83,10 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Op
 /// The command line of `meshtf doctor`, completed from the file, and the result of the search for it: a file that is wrong is a
 /// finding.
 fn doctors(mut line: Vec<OsString>, given: &ArgMatches) -> Result<Cli, clap::Error> {
-    let found = match file(given) {
+    let places = places(Some(Path::new(SERVICE_CONFIG)));
+    let found = match file(given, &places) {
         Err(trouble) => Found::Wrong(trouble.to_string()),
-        Ok(None) => usual_place().map_or(Found::Nowhere, Found::Absent),
+        Ok(None) => places.into_iter().next().map_or(Found::Nowhere, Found::Absent),
         Ok(Some((path, table))) => match for_doctor(given, &table) {
             Err(why) => Found::Wrong(format!("{}: {}", path.display(), why.trim_end())),
             Ok(added) => {
@@ -133,16 +136,22 @@ fn flags_of(name: &str) -> Command {
     all.find_subcommand(name).cloned().unwrap_or_default()
 }
 
-/// The path of the file if none is named.
-fn usual_place() -> Option<PathBuf> {
-    home().ok().map(|home| home.join("config.toml"))
+/// The paths of the file if none is named: the first that exists counts. `service` is the file that the service of this machine
+/// names, for a command that is not run by its user.
+fn places(service: Option<&Path>) -> Vec<PathBuf> {
+    let own = home().ok().map(|home| home.join("config.toml"));
+    own.into_iter().chain(service.map(Path::to_owned)).collect()
 }
 
-/// The file's path and content; `None` if none is named and none exists at its usual path.
-fn file(given: &ArgMatches) -> Result<Option<(PathBuf, Table)>, Trouble> {
-    let named = given.get_one::<PathBuf>("config").cloned();
-    let is_named = named.is_some();
-    let Some(path) = named.or_else(usual_place) else { return Ok(None) };
+/// The file's path and content; `None` if none is named and none exists at the `places`.
+fn file(given: &ArgMatches, places: &[PathBuf]) -> Result<Option<(PathBuf, Table)>, Trouble> {
+    match given.get_one::<PathBuf>("config") {
+        Some(named) => read_file(named, true),
+        None => places.iter().find_map(|path| read_file(path, false).transpose()).transpose(),
+    }
+}
+
+fn read_file(path: &Path, is_named: bool) -> Result<Option<(PathBuf, Table)>, Trouble> {
     let wrong = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let mut text = String::new();
     match fs::File::open(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
@@ -152,7 +161,7 @@ fn file(given: &ArgMatches) -> Result<Option<(PathBuf, Table)>, Trouble> {
         Ok(_) => {}
     }
     let table = text.parse::<Table>().map_err(|error| wrong(&error))?;
-    Ok(Some((path, table)))
+    Ok(Some((path.to_owned(), table)))
 }
 
 /// The flags that a file may contain.
@@ -350,6 +359,23 @@ mod tests {
         let named = ["meshtf".into(), "doctor".into(), "--config".into(), path.clone().into_os_string()];
         let Ok((Cli { command: super::super::Command::Doctor(args), .. }, None)) = parse(named) else { panic!() };
         assert!(matches!(args.found, Found::Wrong(_)), "a file that is named is there: {args:?}");
+    }
+
+    /// The user's own file comes before that of the machine's service.
+    #[test]
+    fn the_first_file_that_exists_counts() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let places = ["own.toml", "service.toml"].map(|name| folder.child(name));
+        let given = flags_of(DOCTOR).try_get_matches_from([DOCTOR]).unwrap();
+        let mesh = || {
+            let found = file(&given, &places).unwrap();
+            found.map(|(path, table)| (path, table["mesh"].as_str().unwrap().to_owned()))
+        };
+        assert_eq!(mesh(), None);
+        for (path, name) in places.iter().zip(["own", "service"]).rev() {
+            fs::write(path, format!("mesh = \"{name}\"")).unwrap();
+            assert_eq!(mesh(), Some((path.clone(), name.to_owned())));
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// TOML file of `meshtf node`: it is checked, and its mesh, peer, listen, data, cluster, open, no-mdns and tcp-only are taken
-    /// where they are not given [default: config.toml beside the keys, if it exists]
+    /// where they are not given [default: config.toml beside the keys, else /etc/meshtf/config.toml, if it exists]
     #[arg(long, value_name = "FILE", env = "MESHTF_CONFIG")]
     config: Option<PathBuf>,
     /// The result of the search for that file.

@@ -142,8 +142,8 @@ pub(super) async fn train(args: Args) -> Outcome {
     with_retries(args, once, Waiting::wait).await
 }
 
-/// Trains. If a task is lost, waits for it and trains again from the last saved state, as often as the arguments allow. An attempt
-/// that ends before its first step is not counted: the task was not up yet, or was lost again.
+/// Trains. If a task is lost, waits for it and trains again from the last saved state, as often as the arguments allow. An
+/// attempt that ends before its first step is not counted: the task was not up yet, or was lost again.
 async fn with_retries(
     mut args: Args,
     mut run: impl AsyncFnMut(Args, Arc<Attempt>) -> Outcome,
@@ -163,9 +163,9 @@ async fn with_retries(
                 return Err(with_last_state(trouble, folder.as_deref()));
             }
             let left = args.retries - losses;
+            eprintln!("{trouble}");
             eprintln!(
-                "{trouble}\nthe training continues from its last saved state as soon as its tasks are up; --retries allows {left} \
-                 more"
+                "continuing from the last saved state as soon as the tasks are up; --retries allows {left} more losses"
             );
             waiting = Some(Waiting::begin());
             args.resume = Some(Resume::IfAny);

@@ -2,7 +2,7 @@
 //! and a pure part that concludes.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,8 @@ use crate::mesh::{KeyError, MeshKey, Multiaddr, keys_of, parse_address};
 
 /// Less than this is little for a node that holds a model.
 const LITTLE_MEMORY: u64 = 1 << 30;
+/// Bytes of the block that is written to check a disk for room.
+const BLOCK: usize = 4096;
 /// Fewer descriptors than this are few for a mesh of some dozens of nodes.
 const FEW_DESCRIPTORS: usize = 1024;
 
@@ -84,7 +86,8 @@ pub fn folder(check: &'static str, path: &Path) -> Finding {
     of_folder(check, path, path.exists(), try_to_write(path))
 }
 
-/// Makes a file in the folder, or in its nearest existing ancestor, and removes it.
+/// Writes a block to a file in the folder, or in its nearest existing ancestor, and removes it: a full disk may still have room
+/// for an empty file.
 fn try_to_write(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let there = path.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
@@ -92,8 +95,9 @@ fn try_to_write(path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     let probe = there.join(format!(".meshtf-doctor-{:016x}", crate::random::u64()));
-    std::fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
-    std::fs::remove_file(probe)
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
+    let written = file.write_all(&[0; BLOCK]).and_then(|()| file.sync_all());
+    std::fs::remove_file(probe).and(written)
 }
 
 fn of_folder(check: &'static str, path: &Path, is_there: bool, written: io::Result<()>) -> Finding {

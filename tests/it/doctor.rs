@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use crate::disk::SmallDisk;
 use crate::network::Namespaces;
 use crate::sandbox::{SPLIT_238, Sandbox, wait_until};
 use meshtf_testing::means::{Means, missing};
@@ -231,4 +232,17 @@ fn a_machine_that_joins_is_told_of_nodes_with_its_old_key() {
     other.run(&["join", ticket.trim()]).expect(0).complains(&["runs on this machine with the old key: restart it"]);
     let again = other.run(&["join", ticket.trim()]).expect(0);
     assert!(!again.stderr.contains("old key"), "{}", again.stderr);
+}
+
+#[test]
+fn a_full_disk_is_a_problem_though_an_empty_file_can_be_made_on_it() {
+    let sandbox = Sandbox::new();
+    let Some(disk) = SmallDisk::new(&sandbox, "doctor on a full disk") else { return };
+    let folder = disk.folder.display().to_string();
+    let script = format!(r#"cat /dev/zero >{folder}/filler 2>/dev/null; exec "$@""#);
+    let ended =
+        disk.start(&sandbox, &script, &["doctor", "--quick", "--open", "--data", &folder, "--json"]).end().expect(1);
+    let findings = ended.json()["findings"].clone();
+    let data = findings.as_array().unwrap().iter().find(|finding| finding["check"] == "data").unwrap();
+    assert!(data["level"] == "problem" && data["what"].as_str().unwrap().contains("No space left"), "{data}");
 }

@@ -7,6 +7,7 @@ mod colours;
 mod constants;
 mod deep;
 mod discovery;
+mod disk;
 mod doctor;
 mod documents;
 mod door;

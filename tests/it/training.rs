@@ -133,7 +133,7 @@ fn a_training_goes_on_by_itself_once_a_lost_worker_is_there_again() {
     assert!(wait_until(SPEAKS_WITHIN, goes_on), "{}", training.stderr());
     training.signal("INT");
     let ended = training.end();
-    assert!(ended.stderr.contains("continues from its last saved state as soon as"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("continuing from the last saved state as soon as"), "{}", ended.stderr);
     assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
     let steps = last_state(&broken);
     train(&whole, &["--steps", &steps.to_string()]).end().expect(0);
