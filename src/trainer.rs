@@ -53,6 +53,7 @@ use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 pub use self::observer::{Error, Observed, Observer};
 pub use self::source::{Loaded, load};
+use self::stored::Which;
 use self::weights::Weights;
 use self::worker_files::Holders;
 use meshtf_graph::Graph;
@@ -61,7 +62,7 @@ use meshtf_tensor::failure::Failure;
 use meshtf_train::Variable;
 use meshtf_train::data::{Examples, Order};
 use meshtf_train::file::Sections;
-use meshtf_train::job::{TrainingGraph, job};
+use meshtf_train::job::{TrainingGraph, job, names_of_variables};
 use meshtf_train::numerics::{Numerics, add_checks};
 
 use crate::Session;
@@ -222,10 +223,16 @@ impl Trainer {
                     .checkpoint
                     .as_ref()
                     .is_some_and(|path| stored::states(path).is_ok_and(|all| !all.is_empty()));
+        if let Some(path) = options.checkpoint.as_ref().filter(|path| options.resume && !path.exists()) {
+            return Err(Error::input(format!("{}: there is no saved state to resume from", path.display())));
+        }
+        let model = names_of_variables(&graph);
         let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
-            Some(path) => Weights::add(graph, path, false).map(|(graph, weights)| (graph, Some(weights)))?,
+            Some(path) => {
+                Weights::add(graph, path, Which::Best, false).map(|(graph, weights)| (graph, Some(weights)))?
+            }
             None => (graph, None),
         };
         if options.check_numerics && sections.train.backup > 0 {
@@ -238,7 +245,7 @@ impl Trainer {
         let numerics = options.check_numerics.then(|| add_checks(&mut job)).transpose()?;
         let keep = if options.keep == 0 { KEEP } else { options.keep };
         let folder = options.checkpoint.as_ref();
-        let folder = folder.map(|path| Folder::new(path, keep, &sections, examples.len())).transpose()?;
+        let folder = folder.map(|path| Folder::new(path, keep, &sections, &model, examples.len())).transpose()?;
         if let Some(folder) = folder.as_ref().filter(|_| !resume) {
             folder.begin_anew(options.resume_if_any)?;
         }

@@ -1,33 +1,42 @@
 //! `meshtf export` and `meshtf import`: a training's state in the forms of other programs, and back.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use meshtf_tensor::safetensors::Contents;
 use meshtf_train::{AVERAGE, GLOBAL_STEP};
 
 use super::{Exit, Outcome, Trouble, output};
-use crate::trainer::stored::{IMPORTED, STEP, average, read, state, states, write};
+use crate::trainer::stored::{IMPORTED, MODEL, STEP, Which, average, check_form, read, state, states, write};
+use crate::trainer::weights::origin;
 
 /// Write what a training saved as another kind of file
 ///
-/// Takes the last state of a folder of --checkpoint, or one file of it, and writes all its tensors by their names: the weights,
-/// what the optimizer keeps (w/Adam) and the count of steps (global_step).
+/// Takes the best weights in a folder of --checkpoint if there are some, else its last state, or one file, and writes the
+/// variables of the model by their names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf export run1 --to model.safetensors
   meshtf export run1 --to model.npz            numpy.load(\"model.npz\")[\"w\"]
-  meshtf export run1/best.safetensors --to tf/model
+  meshtf export run1 --last --to tf/model
                                                tf.train.load_checkpoint(\"tf/model\")")]
 pub struct ExportArgs {
     /// Folder of --checkpoint, or a file: .safetensors, .npz, or the prefix of a TensorFlow checkpoint
     pub from: PathBuf,
-    /// File to write: .safetensors, .npz, or else the prefix of a TensorFlow checkpoint
+    /// File to write: .safetensors, .npz, or the prefix of a TensorFlow checkpoint, without an extension or with .ckpt
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
     /// Write the moving averages of the weights by the weights' names, in their place
     #[arg(long)]
     pub averages: bool,
+    /// Write the variables of the training, too: slots of the optimizer (w/Adam), moving averages, and the step count
+    /// (global_step)
+    #[arg(long)]
+    pub all: bool,
+    /// Take the last state of the folder even if there are best weights
+    #[arg(long)]
+    pub last: bool,
 }
 
 /// Convert a file of weights into a state that training can continue from
@@ -53,17 +62,23 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
     if args.to.is_dir() {
         return Err(Trouble::input(format!("--to {}: this is a folder; expected a file", args.to.display())));
     }
-    let (file, mut contents) = read(&args.from)?;
+    check_form(&args.to)?;
+    let (file, mut contents) = read(&args.from, if args.last { Which::Last } else { Which::Best })?;
     if args.averages {
         average(&mut contents).map_err(|error| Trouble::input(format!("{}: {error}", file.display())))?;
         contents.tensors.retain(|(name, _)| !name.ends_with(AVERAGE));
+    }
+    if let Some(model) = contents.metadata.get(MODEL).filter(|_| !args.all) {
+        let wrong = |error: serde_json::Error| Trouble::input(format!("{}: {MODEL}: {error}", file.display()));
+        let model: BTreeSet<String> = serde_json::from_str(model).map_err(wrong)?;
+        contents.tensors.retain(|(name, _)| model.contains(name));
     }
     write(&args.to, &contents)?;
     said(&file, &args.to, &contents)
 }
 
 pub(super) fn import(args: ImportArgs) -> Outcome {
-    let (file, mut contents) = read(&args.from)?;
+    let (file, mut contents) = read(&args.from, Which::Last)?;
     if args.to.is_dir() && !states(&args.to).unwrap_or_default().is_empty() {
         return Err(Trouble::input(format!(
             "--to {}: it contains saved training states; name another folder",
@@ -92,6 +107,10 @@ fn step_of(contents: &Contents) -> Result<u64, Trouble> {
 fn said(from: &Path, to: &Path, contents: &Contents) -> Outcome {
     let bytes: usize = contents.tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
     let count = contents.tensors.len();
-    output::line(&format!("{}: {count} tensors, {bytes} bytes, from {}", to.display(), from.display()))?;
+    output::line(&format!(
+        "{}: {count} tensors, {bytes} bytes, from {}",
+        to.display(),
+        origin(from, &contents.metadata)
+    ))?;
     Ok(Exit::Ok)
 }

@@ -14,13 +14,14 @@ use serde_json::{Map, json};
 
 use super::inputs::{GraphArgs, StepRequest};
 use super::output::Lines;
-use super::paint::{Paint, Tone};
+use super::paint::{Paint, Tone, mention};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::{Request, Signals};
 use super::table::number;
 use super::{Exit, Outcome, Trouble, output, trace};
 use crate::protocol::SessionOptions;
 use crate::protocol::look::Fetched;
+use crate::trainer::stored::Which;
 use crate::trainer::weights::Weights;
 use crate::{Client, Init, RunOutput, Session, StepEvent};
 
@@ -70,13 +71,16 @@ pub(super) struct StepArgs {
     /// of them has a value, and is skipped if all have
     #[arg(long)]
     init: bool,
-    /// Set the graph's variables from a safetensors file, or from the last state in the folder of a training,
-    /// instead of running init
+    /// Set the graph's variables from a safetensors file, or from the folder of a training, instead of running init: from the
+    /// best weights there if there are some, else from the last state
     #[arg(long, value_name = "PATH", conflicts_with = "init")]
     weights: Option<PathBuf>,
     /// With --weights: set the variables to the moving averages that the training kept of them
     #[arg(long, requires = "weights")]
     averages: bool,
+    /// With --weights: take the last state of the folder even if there are best weights
+    #[arg(long, requires = "weights")]
+    last: bool,
     /// Trace the last step: write a timeline of all devices to FILE, for ui.perfetto.dev, and report on stderr where its time
     /// went
     #[arg(long, value_name = "FILE")]
@@ -147,7 +151,14 @@ impl StepArgs {
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
         let (graph, weights) = match &self.weights {
-            Some(path) => Weights::add(graph, path, self.averages).map(|(graph, weights)| (graph, Some(weights)))?,
+            Some(path) => {
+                let which = if self.last { Which::Last } else { Which::Best };
+                let (graph, weights) = Weights::add(graph, path, which, self.averages)?;
+                if !self.quiet && path.is_dir() {
+                    mention(format_args!("weights from {}", weights.origin));
+                }
+                (graph, Some(weights))
+            }
             None => (graph, None),
         };
         let looks = job.runs_init && !self.init && weights.is_none();

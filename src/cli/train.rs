@@ -85,8 +85,8 @@ pub struct Args {
     /// after a loss without a limit]
     #[arg(long, value_name = "TIME", conflicts_with = "local", value_parser = time)]
     wait_for: Option<Duration>,
-    /// Start from these weights instead of the initial values: the last of a folder of --checkpoint, or a file .safetensors, .npz
-    /// or a TensorFlow checkpoint
+    /// Start from these weights instead of the initial values: the best or else the last of a folder of --checkpoint, or a file
+    /// .safetensors, .npz or a TensorFlow checkpoint
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     weights: Option<PathBuf>,
     /// Train for this many steps in all, whatever the file says
@@ -300,7 +300,7 @@ struct Command {
 impl Command {
     /// Reads all inputs, and builds the graph: errors are reported before anything runs.
     fn prepare(args: Args, read: Files, found: &Found, attempt: Arc<Attempt>) -> Result<Command, Trouble> {
-        args.plot.as_ref().map_or(Ok(()), |file| check_file("--plot", file))?;
+        args.plot.as_ref().map_or(Ok(()), |file| plot::check(file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
         let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
         let loaded = load(&read.sections, &read.graph, folder, found)?;
@@ -337,7 +337,11 @@ impl Command {
         let metrics = trainer.sections().evaluate.iter().flat_map(|section| section.metrics.iter().cloned());
         let held_out = Curve::new(std::iter::once("loss".to_owned()).chain(metrics).collect());
         let curves = Curves { trained: Curve::new(trainer.names()), held_out };
-        let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph()))).transpose()?;
+        let log = args
+            .log
+            .as_ref()
+            .map(|folder| block_in_place(|| Log::begin(folder, trainer.graph(), args.resume.is_some())))
+            .transpose()?;
         let mut progress = Progress::new(plan, curves, log, args.trace.clone(), Arc::clone(&self.attempt));
         let summary = Usage::begin(trainer, reached).await;
         let ended = self.until_interrupted(session, &mut progress).await;

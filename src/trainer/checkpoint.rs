@@ -8,17 +8,15 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::safetensors::Contents;
 use meshtf_train::file::Sections;
 
-use super::stored::{self, IMPORTED, STEP, states};
+use super::stored::{self, BEST_FILE, IMPORTED, MODEL, STEP, Which, states};
 use super::{Error, Observer};
 
 /// The keys of a file's metadata.
 const BATCH: &str = "meshtf.batch";
 const SHUFFLE: &str = "meshtf.shuffle";
 const EXAMPLES: &str = "meshtf.examples";
-const BEST: &str = "meshtf.best";
-const BEST_OF: &str = "meshtf.best_of";
-/// The file of the best weights.
-const BEST_FILE: &str = "best.safetensors";
+pub(super) const BEST: &str = "meshtf.best";
+pub(super) const BEST_OF: &str = "meshtf.best_of";
 
 /// A folder of states.
 #[derive(Clone, Debug)]
@@ -27,6 +25,8 @@ pub(super) struct Folder {
     keep: usize,
     /// Identifies the order of the data.
     order: BTreeMap<String, String>,
+    /// The names of the model's variables, as they are saved.
+    model: String,
 }
 
 /// A state that was saved.
@@ -38,14 +38,21 @@ pub(super) struct Saved {
 }
 
 impl Folder {
-    /// A folder of the last `keep` states, for a training with `examples` examples.
-    pub fn new(path: &Path, keep: usize, sections: &Sections, examples: usize) -> Result<Folder, Error> {
+    /// A folder of the last `keep` states, for a training of the variables `model` with `examples` examples.
+    pub fn new(
+        path: &Path,
+        keep: usize,
+        sections: &Sections,
+        model: &[String],
+        examples: usize,
+    ) -> Result<Folder, Error> {
         fs::create_dir_all(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
+        let model = serde_json::json!(model).to_string();
         let shuffle = sections.data.shuffle.map_or_else(|| "no".to_owned(), |seed| seed.to_string());
         let batch = sections.train.drawn(sections.data.batch)?;
         let order = [(BATCH, batch.to_string()), (SHUFFLE, shuffle), (EXAMPLES, examples.to_string())];
         let order = order.map(|(key, value)| (key.to_owned(), value)).into();
-        Ok(Folder { path: path.to_owned(), keep: keep.max(1), order })
+        Ok(Folder { path: path.to_owned(), keep: keep.max(1), order, model })
     }
 
     /// Its path.
@@ -56,8 +63,7 @@ impl Folder {
     /// Saves a state, and then removes the oldest of the others if there are too many; returns the file.
     pub fn save(&self, step: u64, tensors: Vec<(String, Tensor)>) -> Result<PathBuf, Error> {
         let path = stored::state(&self.path, step);
-        let mut metadata = self.order.clone();
-        metadata.insert(STEP.to_owned(), step.to_string());
+        let metadata = self.metadata(step);
         stored::write(&path, &Contents { tensors, metadata })?;
         let mut others = self.files()?;
         others.retain(|file| *file != path);
@@ -71,11 +77,15 @@ impl Folder {
 
     /// Saves the state with the best weights so far: those with this value of the watched metric, such as `greatest accuracy`.
     pub fn save_best(&self, step: u64, value: f64, of: &str, tensors: Vec<(String, Tensor)>) -> Result<(), Error> {
-        let mut metadata = self.order.clone();
-        metadata.insert(STEP.to_owned(), step.to_string());
+        let mut metadata = self.metadata(step);
         metadata.insert(BEST.to_owned(), value.to_string());
         metadata.insert(BEST_OF.to_owned(), of.to_owned());
         stored::write(&self.path.join(BEST_FILE), &Contents { tensors, metadata })
+    }
+
+    fn metadata(&self, step: u64) -> BTreeMap<String, String> {
+        let own = [(STEP, step.to_string()), (MODEL, self.model.clone())];
+        self.order.clone().into_iter().chain(own.map(|(key, value)| (key.to_owned(), value))).collect()
     }
 
     /// The best saved value of this metric, and its step. A saved value of another metric is reported to the observer.
@@ -84,7 +94,7 @@ impl Folder {
         if !path.try_exists().map_err(|error| Error::input(format!("{}: {error}", path.display())))? {
             return Ok(None);
         }
-        let (_, Contents { metadata, .. }) = stored::read(&path)?;
+        let (_, Contents { metadata, .. }) = stored::read(&path, Which::Last)?;
         let own = metadata.get(BEST_OF).map_or("something that it does not name", String::as_str);
         if own != of {
             let path = path.display();
@@ -142,7 +152,7 @@ impl Folder {
     pub fn last(&self) -> Result<Option<Saved>, Error> {
         let Some(file) = self.files()?.pop() else { return Ok(None) };
         let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", file.display()));
-        let (_, Contents { tensors, metadata }) = stored::read(&file)?;
+        let (_, Contents { tensors, metadata }) = stored::read(&file, Which::Last)?;
         for (key, wanted) in &self.order {
             let what = key.strip_prefix("meshtf.").unwrap_or(key);
             match metadata.get(key) {

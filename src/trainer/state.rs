@@ -39,7 +39,7 @@ impl Trainer {
             let Some(saved) = saved else {
                 let at =
                     self.folder.as_ref().map_or_else(String::new, |folder| format!("{}: ", folder.path().display()));
-                return Err(Error::input(format!("{at}there is no saved state yet to resume from")));
+                return Err(Error::input(format!("{at}there is no saved state to resume from")));
             };
             let values = saved.values(&self.job.variables)?;
             for group in self.groups() {

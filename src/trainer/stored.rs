@@ -22,6 +22,19 @@ const MAX_FILE_BYTES: u64 = 4 * MAX_TENSOR_BYTES as u64;
 /// Maximum number of tensors that are named in a message.
 const MAX_NAMED: usize = 8;
 
+/// The file of the best weights in a folder.
+pub(crate) const BEST_FILE: &str = "best.safetensors";
+/// The key of a state's metadata for the names of the model's own variables, as a list in JSON.
+pub(crate) const MODEL: &str = "meshtf.model";
+
+/// The state of a folder that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// The best weights of an evaluation, if there are some; else the last state.
+    Best,
+    Last,
+}
+
 /// The form of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -32,20 +45,36 @@ enum Form {
 }
 
 impl Form {
-    fn of(path: &Path) -> Form {
+    /// The prefix of a checkpoint has no extension, or one of TensorFlow's, such as `model.ckpt-7`, or ends in a number.
+    fn of(path: &Path) -> Result<Form, Error> {
         match path.extension().and_then(|ending| ending.to_str()) {
-            Some("safetensors") => Form::Safetensors,
-            Some("npz") => Form::Npz,
-            _ => Form::Checkpoint,
+            Some("safetensors") => Ok(Form::Safetensors),
+            Some("npz") => Ok(Form::Npz),
+            Some(ending)
+                if !ending.starts_with("ckpt") && !ending.starts_with(|letter: char| letter.is_ascii_digit()) =>
+            {
+                Err(Error::input(format!(
+                    "{}: .{ending} is not a form of weights; expected .safetensors, .npz, or the prefix of a TensorFlow \
+                     checkpoint, without an extension or with .ckpt",
+                    path.display()
+                )))
+            }
+            _ => Ok(Form::Checkpoint),
         }
     }
 }
 
-/// Reads a file, a checkpoint of TensorFlow by its prefix, or the last state of a training in a folder; returns the path, too.
-pub(crate) fn read(path: &Path) -> Result<(PathBuf, Contents), Error> {
-    let path = if path.is_dir() { last(path)? } else { path.to_owned() };
+/// Refuses a path to which [`write`] would not write.
+pub(crate) fn check_form(path: &Path) -> Result<(), Error> {
+    Form::of(path).map(|_| ())
+}
+
+/// Reads a file, a checkpoint of TensorFlow by its prefix, or a state of a training in a folder; returns the path, too.
+pub(crate) fn read(path: &Path, which: Which) -> Result<(PathBuf, Contents), Error> {
+    let path = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
-    let contents = match Form::of(&path) {
+    let is_checkpoint = path.with_added_extension("index").exists();
+    let contents = match if is_checkpoint { Form::Checkpoint } else { Form::of(&path)? } {
         Form::Safetensors => safetensors::read(&bytes(&path)?).map_err(|failure| at(&failure.message))?,
         Form::Npz => {
             let tensors = read_npz_all(&bytes(&path)?).map_err(|failure| at(&failure.message))?;
@@ -97,8 +126,8 @@ fn split(path: &Path) -> Result<(&Path, &str), Error> {
 pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
     let at = |why: &dyn std::fmt::Display| Error::input(format!("cannot write {}: {why}", path.display()));
     let (folder, name) = split(path)?;
+    let form = Form::of(path)?;
     fs::create_dir_all(folder).map_err(|error| at(&error))?;
-    let form = Form::of(path);
     if form == Form::Checkpoint {
         let dir = DataDir::new(folder).map_err(|error| at(&error))?;
         let tensors = contents.tensors.iter();
@@ -143,8 +172,12 @@ pub(crate) fn average(contents: &mut Contents) -> Result<(), Error> {
     }
 }
 
-/// The last state that a training saved in a folder.
-fn last(folder: &Path) -> Result<PathBuf, Error> {
+/// The state of a folder.
+fn of_folder(folder: &Path, which: Which) -> Result<PathBuf, Error> {
+    let best = folder.join(BEST_FILE);
+    if which == Which::Best && best.exists() {
+        return Ok(best);
+    }
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", folder.display()));
     let last = states(folder).map_err(|error| at(&error))?.pop();
     last.ok_or_else(|| at(&"it contains no saved training state, step-….safetensors"))
@@ -219,7 +252,7 @@ mod tests {
         let contents = Contents { tensors, metadata: BTreeMap::new() };
         for name in ["a/m.safetensors", "a/m.npz", "a/m", "a/m-7.ckpt"] {
             write(&folder.child(name), &contents).unwrap();
-            assert_eq!(read(&folder.child(name)).unwrap().1, contents, "{name}");
+            assert_eq!(read(&folder.child(name), Which::Last).unwrap().1, contents, "{name}");
         }
         let files = fs::read_dir(folder.child("a")).unwrap().map(|entry| entry.unwrap().file_name());
         assert!(files.into_iter().all(|name| !name.to_string_lossy().contains("part")));
@@ -231,6 +264,9 @@ mod tests {
         assert_eq!(averaged.tensors[..2], [value("w", 3.0), value("b", 2.0)]);
         averaged.tensors.truncate(2);
         assert!(average(&mut averaged).unwrap_err().to_string().contains("no moving averages"));
+        // The form is known before anything is written.
+        assert!(write(&folder.child("c/m.onnx"), &contents).unwrap_err().to_string().contains(".onnx is not a form"));
+        assert!(!folder.child("c").exists());
         // A name that occurs twice cannot be written; no partial file is left.
         let twice = Contents { tensors: [&contents.tensors[..1], &contents.tensors[..1]].concat(), ..contents };
         for name in ["b/m.safetensors", "b/m.npz", "b/m"] {
@@ -240,9 +276,10 @@ mod tests {
         for (name, why) in [
             ("a/none", "beside which none.index would lie"),
             ("none.npz", "none.npz: "),
+            ("a/m.h5", ".h5 is not a form of weights; expected .safetensors"),
             ("b", "no saved training state"),
         ] {
-            let trouble = read(&folder.child(name)).unwrap_err().to_string();
+            let trouble = read(&folder.child(name), Which::Best).unwrap_err().to_string();
             assert!(trouble.contains(why), "{trouble}");
         }
     }

@@ -1,5 +1,6 @@
 //! Loads saved values into a graph's variables.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use meshtf_graph::{Graph, GraphBuilder};
@@ -7,7 +8,8 @@ use meshtf_tensor::Tensor;
 use meshtf_train::job::{restore, variables};
 
 use super::Error;
-use super::stored::{average, read, values};
+use super::checkpoint::{BEST, BEST_OF};
+use super::stored::{STEP, Which, average, read, values};
 use crate::Session;
 
 /// Bytes that are set in one step, unless one value is larger.
@@ -15,7 +17,11 @@ const STEP_BYTES: usize = 256 << 20;
 
 /// The values of a graph's variables, and the nodes that set them.
 #[derive(Debug)]
-pub(crate) struct Weights(Vec<Weight>);
+pub(crate) struct Weights {
+    all: Vec<Weight>,
+    /// The file, and its merit if it has the best weights of a training.
+    pub origin: String,
+}
 
 #[derive(Debug)]
 struct Weight {
@@ -27,13 +33,13 @@ struct Weight {
 }
 
 impl Weights {
-    /// Reads a file of tensors, or the last state that a training saved in a folder, and adds to the graph the nodes that set
-    /// its variables: with `averages`, to their moving averages.
+    /// Reads a file of tensors, or a state that a training saved in a folder, and adds to the graph the nodes that set its
+    /// variables: with `averages`, to their moving averages.
     ///
     /// # Errors
     /// Bad input: the file does not exist, or lacks variables, or has them in another form; the message names them.
-    pub fn add(graph: Graph, path: &Path, averages: bool) -> Result<(Graph, Weights), Error> {
-        let (file, mut contents) = read(path).map_err(|error| Error::input(format!("weights {error}")))?;
+    pub fn add(graph: Graph, path: &Path, which: Which, averages: bool) -> Result<(Graph, Weights), Error> {
+        let (file, mut contents) = read(path, which).map_err(|error| Error::input(format!("weights {error}")))?;
         if averages {
             average(&mut contents).map_err(|error| Error::input(format!("weights {}: {error}", file.display())))?;
         }
@@ -48,12 +54,12 @@ impl Weights {
             let (feed, run) = restore(&mut g, variable, std::iter::empty())?;
             weights.push(Weight { feed, run, value });
         }
-        Ok((g.finish()?, Weights(weights)))
+        Ok((g.finish()?, Weights { all: weights, origin: origin(&file, &contents.metadata) }))
     }
 
     /// Gives the variables their values.
     pub async fn set(&self, session: &Session) -> Result<(), Error> {
-        let mut left = &self.0[..];
+        let mut left = &self.all[..];
         while !left.is_empty() {
             let mut bytes = 0;
             let fits = left.iter().take_while(|weight| {
@@ -68,6 +74,15 @@ impl Weights {
         }
         Ok(())
     }
+}
+
+/// `run1/best.safetensors (least loss 0.0123, after step 400)`.
+pub(crate) fn origin(file: &Path, metadata: &BTreeMap<String, String>) -> String {
+    let merit = |value: &String| {
+        let value: f64 = value.parse().ok()?;
+        Some(format!(" ({} {value:.5}, after step {})", metadata.get(BEST_OF)?, metadata.get(STEP)?))
+    };
+    format!("{}{}", file.display(), metadata.get(BEST).and_then(merit).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -107,7 +122,7 @@ mod tests {
         save(&folder, "step-000000000009.safetensors", &[w(1.0), ("n", Tensor::scalar(9i64))]);
         let slot = ("w/Adam", Tensor::vector(vec![0f32; 2]));
         save(&folder, "step-000000000010.safetensors", &[w(4.0), ("n", Tensor::scalar(10i64)), slot]);
-        let (graph, weights) = Weights::add(graph(), folder.path(), false).unwrap();
+        let (graph, weights) = Weights::add(graph(), folder.path(), Which::Best, false).unwrap();
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph, &task, SessionOptions::default()).await.unwrap();
@@ -119,7 +134,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_named() {
         let folder = TempDir::new().unwrap();
-        let refused = |path: &Path| Weights::add(graph(), path, false).map(|_| ()).unwrap_err().to_string();
+        let refused =
+            |path: &Path| Weights::add(graph(), path, Which::Best, false).map(|_| ()).unwrap_err().to_string();
         assert!(refused(folder.path()).contains("it contains no saved training state"));
         assert!(refused(&folder.child("none")).contains("none"));
         let file = save(&folder, "a.safetensors", &[("w", Tensor::scalar(1f64))]);

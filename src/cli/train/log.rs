@@ -14,10 +14,14 @@ use prost::Message;
 use serde_json::Value;
 
 use crate::cli::Trouble;
-use crate::cli::paint::warn;
+use crate::cli::paint::{mention, warn};
 
+/// The file of lines.
+const LINES: &str = "log.jsonl";
 /// The first event of a file of events.
 const VERSION: &str = "brain.Event:2";
+/// Maximum number of runs whose folders are beside each other by themselves.
+const MAX_RUNS: u32 = 10_000;
 /// The largest graph that is written, since a browser must draw it.
 const MAX_GRAPH_BYTES: usize = 32 << 20;
 
@@ -81,13 +85,23 @@ impl Growing {
 }
 
 impl Log {
-    /// Begins a file of events in a folder, with the graph, and appends to the folder's `log.jsonl`.
-    pub fn begin(folder: &Path, graph: &Graph) -> Result<Log, Trouble> {
+    /// Begins a file of events, with the graph, and `log.jsonl`: in this folder, or, if it has the log of another run and this
+    /// one does not continue that, in a new one beside it.
+    pub fn begin(folder: &Path, graph: &Graph, continues: bool) -> Result<Log, Trouble> {
+        let free = || beside(folder).find(|folder| !folder.join(LINES).exists());
+        let (named, folder) = (folder, &*(!continues).then(free).flatten().unwrap_or_else(|| folder.to_owned()));
+        if folder != named {
+            mention(format_args!(
+                "--log: {} has the log of another run; this one is in {}",
+                named.display(),
+                folder.display()
+            ));
+        }
         let open = || -> io::Result<Log> {
             fs::create_dir_all(folder)?;
             // TensorBoard reads the files of a folder in the order of their names.
             let name = format!("events.out.tfevents.{:010}.{}.meshtf", now() as u64, std::process::id());
-            let (mut events, lines) = (Growing::open(&folder.join(name))?, Growing::open(&folder.join("log.jsonl"))?);
+            let (mut events, lines) = (Growing::open(&folder.join(name))?, Growing::open(&folder.join(LINES))?);
             events.append(&event(Event { file_version: Some(VERSION.to_owned()), ..Event::default() }))?;
             let graph = graphdef::to_binary(&graph.to_defs());
             if graph.len() <= MAX_GRAPH_BYTES {
@@ -154,6 +168,16 @@ impl Log {
     }
 }
 
+/// A folder, and those that a later run takes in turn: `runs/1`, `runs/1-2`, `runs/1-3`, …
+fn beside(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let next = |number| {
+        let mut name = folder.as_os_str().to_owned();
+        name.push(format!("-{number}"));
+        PathBuf::from(name)
+    };
+    std::iter::once(folder.to_owned()).chain((2..=MAX_RUNS).map(next))
+}
+
 /// The summary of a step, as a record.
 fn summary(step: u64, value: Vec<SummaryValue>) -> Vec<u8> {
     let step = i64::try_from(step).unwrap_or(i64::MAX);
@@ -192,7 +216,8 @@ mod tests {
     fn a_log_has_events_and_lines() {
         let folder = temp_dir::TempDir::new().unwrap();
         let nodes = meshtf_graph::read(br#"{"version": 1, "nodes": {"y": 2.5}}"#).unwrap().nodes;
-        let mut log = Log::begin(&folder.child("log"), &Graph::new(nodes).unwrap()).unwrap();
+        let graph = Graph::new(nodes).unwrap();
+        let mut log = Log::begin(&folder.child("log"), &graph, false).unwrap();
         log.numbers(7, "held_out/", &[("loss", 0.5)], &serde_json::json!({ "step": 7 }));
         let w = Tensor::vector(vec![half::bf16::ONE, half::bf16::NAN, half::bf16::NEG_ONE]);
         log.weights(7, &[("w".to_owned(), w), ("nan".to_owned(), Tensor::scalar(f32::NAN))]).unwrap();
@@ -210,14 +235,19 @@ mod tests {
             events.push(Event::decode(&rest[12..length + 12]).unwrap());
             rest = &rest[length + 16..];
         }
-        let [version, graph, numbers, weights] = &events[..] else { panic!("{events:?}") };
+        let [version, first, numbers, weights] = &events[..] else { panic!("{events:?}") };
         assert_eq!(version.file_version.as_deref(), Some("brain.Event:2"));
-        assert!(graph.graph_def.as_ref().is_some_and(|graph| meshtf_graph::read(graph).unwrap().nodes.len() == 1));
+        assert!(first.graph_def.as_ref().is_some_and(|graph| meshtf_graph::read(graph).unwrap().nodes.len() == 1));
         let values = |event: &Event| event.summary.clone().unwrap().value;
         assert_eq!((numbers.step, weights.step), (7, 7));
         let number = SummaryValue { tag: "held_out/loss".to_owned(), simple_value: Some(0.5), histo: None };
         assert_eq!(values(numbers), [number]);
         let histo = Some(Histogram::of(&[1.0, -1.0]));
         assert_eq!(values(weights), [SummaryValue { tag: "weights/w".to_owned(), simple_value: None, histo }]);
+        // Another run has a folder of its own; a run that continues has not.
+        Log::begin(&folder.child("log"), &graph, true).unwrap();
+        assert!(!folder.child("log-2").exists());
+        Log::begin(&folder.child("log"), &graph, false).unwrap();
+        assert!(folder.child("log-2").join("log.jsonl").exists());
     }
 }

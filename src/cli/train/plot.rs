@@ -11,6 +11,7 @@ use textplots::{Chart, Plot, Shape};
 
 use super::curves::{Curves, Line};
 use crate::cli::Trouble;
+use crate::cli::output::check_file;
 
 /// The width of a picture, and the height of each of its diagrams.
 const SIZE: (u32, u32) = (800, 360);
@@ -25,6 +26,18 @@ const COLOURS: [RGBColor; 6] = [
 ];
 /// Dots of a terminal's diagram: two to a column, four to a line.
 const DOTS: (u32, u32) = (120, 40);
+
+/// Refuses a file for --plot that could not be drawn.
+pub(super) fn check(file: &Path) -> Result<(), Trouble> {
+    check_file("--plot", file)?;
+    match file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
+        true => Ok(()),
+        false => Err(Trouble::input(format!(
+            "--plot {}: the picture is an SVG; expected a name such as curves.svg",
+            file.display()
+        ))),
+    }
+}
 
 /// Draws the curves: into --plot, if there is a point, and, unless `json` is printed, for a person at a terminal.
 pub(super) fn draw(curves: &Curves, plot: Option<&Path>, json: bool) -> Result<(), Trouble> {

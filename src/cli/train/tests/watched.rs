@@ -27,7 +27,7 @@ async fn a_training_that_becomes_no_better_ends_and_the_best_weights_are_kept() 
     change(&folder, &[(EVALUATE, more), (r#""rate": 0.02"#, r#""rate": 0.0"#)]);
     let dir = folder.child("run").display().to_string();
     assert_eq!(run(&folder, &["--checkpoint", &dir]).await.unwrap(), Exit::Ok);
-    let (_, best) = stored::read(&folder.child("run").join("best.safetensors")).unwrap();
+    let (_, best) = stored::read(&folder.child("run").join("best.safetensors"), stored::Which::Last).unwrap();
     let said = |best: &Contents| [&best.metadata["meshtf.step"], &best.metadata["meshtf.best_of"]].map(String::clone);
     assert_eq!(said(&best), ["50", "greatest accuracy"]);
     let counted = saved(&folder, "run", 150);
@@ -39,7 +39,7 @@ async fn a_training_that_becomes_no_better_ends_and_the_best_weights_are_kept() 
     // A best value of another metric is not compared.
     change(&folder, &[(r#""best": {"greatest""#, r#""best": {"least""#)]);
     run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "250"]).await.unwrap();
-    let (_, best) = stored::read(&folder.child("run").join("best.safetensors")).unwrap();
+    let (_, best) = stored::read(&folder.child("run").join("best.safetensors"), stored::Which::Last).unwrap();
     assert_eq!(said(&best), ["250", "least accuracy"]);
     std::fs::write(folder.child("run").join("best.safetensors"), "no tensors").unwrap();
     let trouble = run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "300"]).await.unwrap_err();
@@ -137,18 +137,32 @@ async fn the_node_that_made_a_nan_is_named() {
     );
 }
 
+/// `meshtf export` and its arguments.
+#[derive(Parser)]
+struct Exporting {
+    #[command(flatten)]
+    args: ExportArgs,
+}
+
+fn exporting(from: &std::path::Path, to: &std::path::Path, more: &[&str]) -> ExportArgs {
+    let [from, to] = [from, to].map(|path| path.display().to_string());
+    Exporting::parse_from(["export", &from, "--to", &to].iter().chain(more)).args
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn weights_go_to_other_programs_and_back() {
     let folder = files(r#", "steps": 60"#, "");
+    // The evaluation after the last step is not the best.
+    change(
+        &folder,
+        &[(EVALUATE, r#""evaluate": {"every": 20, "metrics": ["accuracy"], "best": {"least": "accuracy"}}"#)],
+    );
     let dir = folder.child("run").display().to_string();
     run(&folder, &["--checkpoint", &dir]).await.unwrap();
     let end = saved(&folder, "run", 60);
     for (i, name) in ["m.safetensors", "m.npz", "tf/m"].into_iter().enumerate() {
         let model = folder.child(name);
-        assert_eq!(
-            export(ExportArgs { from: folder.child("run"), to: model.clone(), averages: false }).unwrap(),
-            Exit::Ok
-        );
+        assert_eq!(export(exporting(&folder.child("run"), &model, &["--all", "--last"])).unwrap(), Exit::Ok);
         let back = format!("back{i}");
         import(ImportArgs { from: model.clone(), to: folder.child(&back) }).unwrap();
         assert_eq!(saved(&folder, &back, 60), end, "{name}");
@@ -159,6 +173,20 @@ async fn weights_go_to_other_programs_and_back() {
         run(&folder, &["--checkpoint", &back, "--resume", "--steps", "70"]).await.unwrap();
     }
     assert_eq!(saved(&folder, "back0", 70), saved(&folder, "back2", 70));
+    // Unless requested otherwise, the model's variables alone are exported, the best ones if an evaluation found some.
+    let (_, best) = stored::read(&folder.child("run").join("best.safetensors"), stored::Which::Last).unwrap();
+    let own = |tensors: &[(String, Tensor)]| {
+        let own = tensors.iter().filter(|(name, _)| ["w1", "b1", "w2", "b2"].contains(&name.as_str()));
+        own.cloned().collect::<std::collections::BTreeMap<_, _>>()
+    };
+    for (more, wanted) in [(&[][..], own(&best.tensors)), (&["--last"], own(&end))] {
+        let model = folder.child("own.npz");
+        export(exporting(&folder.child("run"), &model, more)).unwrap();
+        let (_, exported) = stored::read(&model, stored::Which::Best).unwrap();
+        assert_eq!(exported.tensors.into_iter().collect::<std::collections::BTreeMap<_, _>>(), wanted);
+    }
+    let refused = export(exporting(&folder.child("run"), &folder.child("m.onnx"), &[])).unwrap_err();
+    assert!(refused.exit == Exit::BadInput && refused.to_string().contains(".onnx is not a form"), "{refused}");
     // Weights instead of initial values: a training that learns nothing ends with them.
     change(&folder, &[(r#""rate": 0.02"#, r#""rate": 0.0"#)]);
     let (model, dir) = (folder.child("m.npz").display().to_string(), folder.child("anew").display().to_string());
