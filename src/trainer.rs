@@ -46,12 +46,13 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use self::checkpoint::Folder;
+use self::checkpoint::{Folder, Kept};
 use self::constants::Constants;
 pub use self::evaluated::{Confusion, Evaluated};
 use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 pub use self::observer::{Error, Observed, Observer};
+pub(crate) use self::source::{Fits, feed, load_with, reads_alike};
 pub use self::source::{Loaded, load};
 use self::stored::Which;
 use self::weights::Weights;
@@ -147,11 +148,13 @@ pub struct TrainingData {
     pub train: Examples,
     /// The examples of the evaluation, instead of a share of the others. None of them is stored on workers.
     pub evaluate: Option<Examples>,
+    /// What was measured of tables.
+    fits: Fits,
 }
 
 impl From<Examples> for TrainingData {
     fn from(train: Examples) -> Self {
-        TrainingData { train, evaluate: None }
+        TrainingData { train, evaluate: None, fits: Fits::new() }
     }
 }
 
@@ -196,6 +199,7 @@ impl Trainer {
     ) -> Result<Trainer, Error> {
         let wrong = |failure: Failure| Error::Sections(failure.message);
         let data: TrainingData = data.into();
+        let fits = data.fits.clone();
         options.check()?;
         let rows = sections.train.rows(sections.data.batch).map_err(wrong)?;
         let parts = parts(&graph, &data.train, rows)?;
@@ -245,7 +249,9 @@ impl Trainer {
         let numerics = options.check_numerics.then(|| add_checks(&mut job)).transpose()?;
         let keep = if options.keep == 0 { KEEP } else { options.keep };
         let folder = options.checkpoint.as_ref();
-        let folder = folder.map(|path| Folder::new(path, keep, &sections, &model, examples.len())).transpose()?;
+        let folder = folder
+            .map(|path| Folder::new(path, keep, &sections, Kept { model: &model, fits: &fits }, examples.len()))
+            .transpose()?;
         if let Some(folder) = folder.as_ref().filter(|_| !resume) {
             folder.begin_anew(options.resume_if_any)?;
         }

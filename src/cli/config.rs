@@ -154,7 +154,7 @@ fn file(given: &ArgMatches, places: &[PathBuf]) -> Result<Option<(PathBuf, Table
 fn read_file(path: &Path, is_named: bool) -> Result<Option<(PathBuf, Table)>, Trouble> {
     let wrong = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let mut text = String::new();
-    match fs::File::open(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
+    match fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !is_named => return Ok(None),
         Err(error) => return Err(wrong(&error)),
         Ok(_) if text.len() as u64 > MAX_BYTES => return Err(wrong(&format!("it has more than {MAX_BYTES} bytes"))),

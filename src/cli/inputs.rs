@@ -12,8 +12,11 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
 use meshtf_train::data::{FilePart, read_tensor};
+use meshtf_train::file::{DataSource, read_sources};
 
 use super::Trouble;
+use crate::trainer::stored::{Which, fits};
+use crate::trainer::{self, Fits, reads_alike};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
@@ -150,7 +153,8 @@ pub(super) struct StepRequest {
 
 impl GraphArgs {
     /// Reads the file and every feed, and checks them against each other.
-    pub fn read(&self) -> Result<StepRequest, Trouble> {
+    /// `weights` has what was measured for the training of the model.
+    pub fn read(&self, weights: Option<(&Path, Which)>) -> Result<StepRequest, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
         let (program, graph) = read_graph(&self.graph)?;
 
@@ -178,6 +182,7 @@ impl GraphArgs {
         // The command line's feeds override the file's.
         let mut feeds: BTreeMap<String, Tensor> = program.feed.into_iter().collect();
         let mut seen = BTreeSet::new();
+        let mut trained = None;
         for Feed { tensor, value } in &self.feed {
             let output = graph.output(tensor).map_err(|error| asked("feed", tensor, &error))?;
             if !seen.insert(output) {
@@ -186,9 +191,21 @@ impl GraphArgs {
                     graph.tensor_name(output)
                 )));
             }
-            let fed = fed(value, graph.output_type(output).dtype)
-                .and_then(|fed| as_wanted(fed, value, &graph, output))
-                .map_err(|why| Trouble::input(format!("--feed {tensor}: {why}")))?;
+            let as_trained = match value.strip_prefix('@') {
+                Some(file) => {
+                    let trained = match &mut trained {
+                        Some(trained) => trained,
+                        None => trained.insert(Trained::read(&self.graph, weights)?),
+                    };
+                    trained.tensor(&graph, output, file)?
+                }
+                None => None,
+            };
+            let fed = as_trained.map_or_else(
+                || fed(value, graph.output_type(output).dtype).and_then(|fed| as_wanted(fed, value, &graph, output)),
+                Ok,
+            );
+            let fed = fed.map_err(|why| Trouble::input(format!("--feed {tensor}: {why}")))?;
             // The file may have another name for the same tensor, `x:0`.
             feeds.retain(|name, _| graph.output(name).ok() != Some(output));
             feeds.insert(tensor.clone(), fed);
@@ -208,6 +225,39 @@ impl GraphArgs {
             }
         }
         Ok(StepRequest { graph, feeds: feeds.into_iter().collect(), fetches, targets, init, runs_init })
+    }
+}
+
+/// How the training of a model reads its data.
+struct Trained {
+    sources: Vec<(String, DataSource)>,
+    fits: Fits,
+}
+
+impl Trained {
+    fn read(graph: &Path, weights: Option<(&Path, Which)>) -> Result<Trained, Trouble> {
+        // stdin has been read.
+        let text = std::fs::read_to_string(graph).unwrap_or_default();
+        let sources = read_sources(&text);
+        let sources = sources.map_err(|why| Trouble::input(format!("{}: {why}", graph.display())))?;
+        let fits = match weights.filter(|_| !sources.is_empty()) {
+            Some((path, which)) => fits(path, which)?,
+            None => Fits::default(),
+        };
+        Ok(Trained { sources, fits })
+    }
+
+    /// The tensor of a file as the training reads it; `None` if it reads other kinds of files for this placeholder.
+    fn tensor(&self, graph: &Graph, output: Output, file: &str) -> Result<Option<Tensor>, Trouble> {
+        let name = &graph.node(output.node).name;
+        let source = self.sources.iter().find(|(own, _)| own == name).map(|(_, source)| source);
+        let named = FilePart::of(file);
+        let Some(source) = source.filter(|source| named.part.is_none() && reads_alike(source, named.file.as_ref()))
+        else {
+            return Ok(None);
+        };
+        let source = DataSource { file: named.file, ..source.clone() };
+        Ok(Some(trainer::feed(graph, name, &source, self.fits.get(name))?))
     }
 }
 

@@ -65,7 +65,7 @@ pub struct Args {
 }
 
 pub(super) async fn plan(args: Args) -> Outcome {
-    let job = args.graph.read()?;
+    let job = args.graph.read(None)?;
     let options = SessionOptions { soft_placement: args.soft_placement, ..SessionOptions::default() };
     let reached = if args.local {
         Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None)?

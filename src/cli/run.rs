@@ -42,7 +42,7 @@ pub struct Args {
 
 pub(super) async fn run(args: Args) -> Outcome {
     args.memory.apply();
-    let job = args.graph.read()?;
+    let job = args.graph.read(args.steps.weights())?;
     args.steps.check(&job)?;
     let data = args.data.as_ref().map(|folder| {
         DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))

@@ -1,7 +1,7 @@
 //! `meshtf submit`: runs a graph on the nodes that are up.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -109,7 +109,7 @@ fn numbers(fetched: &[Fetched]) -> String {
 }
 
 pub(super) async fn submit(args: Args) -> Outcome {
-    let job = args.graph.read()?;
+    let job = args.graph.read(args.steps.weights())?;
     args.steps.check(&job)?;
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline).await?;
@@ -122,6 +122,15 @@ pub(super) async fn submit(args: Args) -> Outcome {
 }
 
 impl StepArgs {
+    /// The file or the folder of the weights, and which state of a folder is meant.
+    pub fn weights(&self) -> Option<(&Path, Which)> {
+        self.weights.as_deref().map(|path| (path, self.which()))
+    }
+
+    fn which(&self) -> Which {
+        if self.last { Which::Last } else { Which::Best }
+    }
+
     /// Refuses arguments that could only fail after the run.
     pub fn check(&self, job: &StepRequest) -> Result<(), Trouble> {
         if self.init && job.init.is_empty() {
@@ -152,8 +161,7 @@ impl StepArgs {
         let graph = job.graph_as_fed().into_owned();
         let (graph, weights) = match &self.weights {
             Some(path) => {
-                let which = if self.last { Which::Last } else { Which::Best };
-                let (graph, weights) = Weights::add(graph, path, which, self.averages)?;
+                let (graph, weights) = Weights::add(graph, path, self.which(), self.averages)?;
                 if !self.quiet && path.is_dir() {
                     mention(format_args!("weights from {}", weights.origin));
                 }

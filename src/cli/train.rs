@@ -35,8 +35,8 @@ use super::signals::{Request, Signals};
 use super::{Exit, Outcome, Trouble};
 use crate::Session;
 use crate::protocol::SessionOptions;
-use crate::trainer::stored::{state, states};
-use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Options, Trainer, load};
+use crate::trainer::stored::{Which, fits, state, states};
+use crate::trainer::{Ended, Error, Every, Fits, Found, How, Lookup, Options, Trainer, load_with};
 
 /// Maximum number of points of a curve between two printed lines.
 const BETWEEN: u64 = 20;
@@ -303,7 +303,11 @@ impl Command {
         args.plot.as_ref().map_or(Ok(()), |file| plot::check(file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
         let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
-        let loaded = load(&read.sections, &read.graph, folder, found)?;
+        let fits = match &args.checkpoint {
+            Some(states) if args.resume.is_some() && last_state(states).is_some() => fits(states, Which::Last)?,
+            _ => Fits::default(),
+        };
+        let loaded = load_with(&read.sections, &read.graph, folder, found, fits)?;
         for (file, images, classes) in &loaded.folders {
             let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
             eprintln!("{file}: {images} images; classes: {}", classes.join(", "));

@@ -8,8 +8,8 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::safetensors::Contents;
 use meshtf_train::file::Sections;
 
-use super::stored::{self, BEST_FILE, IMPORTED, MODEL, STEP, Which, states};
-use super::{Error, Observer};
+use super::stored::{self, BEST_FILE, FITS, IMPORTED, MODEL, STEP, Which, states};
+use super::{Error, Fits, Observer};
 
 /// The keys of a file's metadata.
 const BATCH: &str = "meshtf.batch";
@@ -25,8 +25,17 @@ pub(super) struct Folder {
     keep: usize,
     /// Identifies the order of the data.
     order: BTreeMap<String, String>,
-    /// The names of the model's variables, as they are saved.
-    model: String,
+    /// What is kept with the weights.
+    kept: BTreeMap<String, String>,
+}
+
+/// What is kept with the weights of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept<'a> {
+    /// The names of the model's variables.
+    pub model: &'a [String],
+    /// What was measured of tables.
+    pub fits: &'a Fits,
 }
 
 /// A state that was saved.
@@ -38,21 +47,24 @@ pub(super) struct Saved {
 }
 
 impl Folder {
-    /// A folder of the last `keep` states, for a training of the variables `model` with `examples` examples.
+    /// A folder of the last `keep` states, for a training with `examples` examples.
     pub fn new(
         path: &Path,
         keep: usize,
         sections: &Sections,
-        model: &[String],
+        kept: Kept<'_>,
         examples: usize,
     ) -> Result<Folder, Error> {
         fs::create_dir_all(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
-        let model = serde_json::json!(model).to_string();
+        let mut metadata = BTreeMap::from([(MODEL.to_owned(), serde_json::json!(kept.model).to_string())]);
+        if !kept.fits.is_empty() {
+            metadata.insert(FITS.to_owned(), serde_json::json!(kept.fits).to_string());
+        }
         let shuffle = sections.data.shuffle.map_or_else(|| "no".to_owned(), |seed| seed.to_string());
         let batch = sections.train.drawn(sections.data.batch)?;
         let order = [(BATCH, batch.to_string()), (SHUFFLE, shuffle), (EXAMPLES, examples.to_string())];
         let order = order.map(|(key, value)| (key.to_owned(), value)).into();
-        Ok(Folder { path: path.to_owned(), keep: keep.max(1), order, model })
+        Ok(Folder { path: path.to_owned(), keep: keep.max(1), order, kept: metadata })
     }
 
     /// Its path.
@@ -84,8 +96,8 @@ impl Folder {
     }
 
     fn metadata(&self, step: u64) -> BTreeMap<String, String> {
-        let own = [(STEP, step.to_string()), (MODEL, self.model.clone())];
-        self.order.clone().into_iter().chain(own.map(|(key, value)| (key.to_owned(), value))).collect()
+        let step = (STEP.to_owned(), step.to_string());
+        self.order.iter().chain(&self.kept).map(|(key, value)| (key.clone(), value.clone())).chain([step]).collect()
     }
 
     /// The best saved value of this metric, and its step. A saved value of another metric is reported to the observer.

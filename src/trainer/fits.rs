@@ -109,7 +109,7 @@ pub(super) fn set_apart(
     data: TrainingData,
     rows: usize,
 ) -> Result<(Examples, Option<Examples>), Error> {
-    let (share, TrainingData { train, evaluate }) = (sections.data.hold_out, data);
+    let (share, TrainingData { train, evaluate, .. }) = (sections.data.hold_out, data);
     let wrong = |why: String| Err(Error::Sections(why));
     match evaluate {
         Some(_) if share != 0.0 => wrong(

@@ -14,27 +14,35 @@ const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];
 /// The images of a folder, class after class, by name.
 #[derive(Debug)]
 pub(super) struct ImageFolder {
-    /// The names of the classes' folders.
+    /// The names of the classes' folders; none for images that are not in such folders.
     pub classes: Vec<String>,
     /// The files, and the indices of their classes.
     pub images: Vec<(PathBuf, usize)>,
 }
 
 impl ImageFolder {
-    /// Lists a folder. Hidden files are ignored.
+    /// Lists a folder of images, or one with a folder of images for each class; or takes a single image. Hidden files are
+    /// ignored.
     ///
     /// # Errors
     /// If the folder cannot be read or has no class, a class has no image, or a file is not an image.
     pub fn list(path: &Path) -> Result<ImageFolder, String> {
+        // New images have no class, and may be a single file.
+        if path.is_file() && is_image(path) {
+            return Ok(ImageFolder { classes: Vec::new(), images: vec![(path.to_owned(), 0)] });
+        }
         let folders = entries(path)?;
+        if !folders.is_empty() && folders.iter().all(|(_, path)| path.is_file() && is_image(path)) {
+            let images = folders.into_iter().map(|(_, path)| (path, 0)).collect();
+            return Ok(ImageFolder { classes: Vec::new(), images });
+        }
         let mut folder = ImageFolder { classes: Vec::new(), images: Vec::new() };
         for (name, path) in folders.into_iter().filter(|(_, path)| path.is_dir()) {
             let class = folder.classes.len();
             let files = entries(&path).map_err(|why| format!("{name}: {why}"))?;
             let before = folder.images.len();
             for (file, path) in files {
-                let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
-                if !ENDINGS.contains(&ending.as_str()) {
+                if !is_image(&path) {
                     return Err(format!("{name}/{file} is not an image; expected .{}", ENDINGS.join(", .")));
                 }
                 folder.images.push((path, class));
@@ -66,15 +74,29 @@ impl ImageFolder {
     /// The images, each with its name in messages.
     pub fn named_images(&self) -> Vec<(PathBuf, String)> {
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let named =
-            |(path, class): &(PathBuf, usize)| (path.clone(), format!("{}/{}", self.classes[*class], name(path)));
+        let named = |(path, class): &(PathBuf, usize)| match self.classes.get(*class) {
+            Some(class) => (path.clone(), format!("{class}/{}", name(path))),
+            None => (path.clone(), name(path)),
+        };
         self.images.iter().map(named).collect()
     }
 
     /// The class of each image, `[images]` of int32.
-    pub fn labels(&self) -> Tensor {
-        Tensor::vector(self.images.iter().map(|(_, class)| *class as i32).collect())
+    ///
+    /// # Errors
+    /// If the images have no classes.
+    pub fn labels(&self) -> Result<Tensor, String> {
+        match self.classes.is_empty() {
+            true => Err("it contains no folders; each class needs one".to_owned()),
+            false => Ok(Tensor::vector(self.images.iter().map(|(_, class)| *class as i32).collect())),
+        }
     }
+}
+
+/// Whether a file is an image by its name.
+pub(super) fn is_image(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
+    ENDINGS.contains(&ending.as_str())
 }
 
 /// The visible entries of a folder, by name.

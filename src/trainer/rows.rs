@@ -15,7 +15,7 @@ use self::lines::TextLines;
 use self::table::Table;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
-use meshtf_train::data::{FilePart, Rows};
+use meshtf_train::data::{Chosen, FilePart, Layout, Prepared, Rows};
 use meshtf_train::file::DataSource;
 
 use super::source::{elements, fitted};
@@ -72,15 +72,11 @@ impl FileRows {
     /// The examples of a source in a file; `None` if they cannot be read one by one.
     ///
     /// # Errors
-    /// The fault of the file or of its first example; of tables and texts, that of any example.
+    /// The fault of the file or of its first example; of texts, that of any example.
     pub fn open(file: &DataFile, source: &DataSource, takes: &Takes) -> std::result::Result<Option<FileRows>, String> {
         let named = FilePart { file: source.file.clone(), part: source.part.clone() };
         let said = |failure: Failure| failure.message;
-        let pieces: Box<dyn Pieces> = if named.is_table() {
-            Box::new(Table::index(file, source).map_err(said)?)
-        } else if !source.columns.is_empty() || !source.except.is_empty() {
-            return Ok(None);
-        } else if named.is_text() {
+        let pieces: Box<dyn Pieces> = if named.is_text() {
             Box::new(TextLines::index(file, takes)?)
         } else {
             match Elements::find(file, &named).map_err(said)? {
@@ -89,6 +85,23 @@ impl FileRows {
             }
         };
         FileRows::of(&source.file, Some(file.clone()), pieces, takes).map(Some)
+    }
+
+    /// The examples of a table that was read for its placeholders.
+    ///
+    /// # Errors
+    /// The fault of the first example, or of reading.
+    pub fn of_table(
+        file: &DataFile,
+        name: &str,
+        layout: &Layout,
+        chosen: &Chosen,
+        prepared: &Prepared,
+        takes: &Takes,
+    ) -> std::result::Result<FileRows, String> {
+        let table = Table::index(file, layout, chosen, prepared, takes.dtype == DType::String);
+        let table = table.map_err(|failure| failure.message)?;
+        FileRows::of(name, Some(file.clone()), Box::new(table), takes)
     }
 
     /// The images of a folder.

@@ -1,7 +1,7 @@
 //! The files of a training's data, as tensors for their placeholders.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,10 +10,13 @@ use meshtf_graph::Graph;
 use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
-use meshtf_train::data::{Column, Csv, Examples, FilePart, Lines, WorkerFile, read_tensor, unpacked};
+use meshtf_train::data::{
+    Chosen, Column, Csv, Examples, FilePart, Fit, Layout, LayoutOptions, Lines, Missing, Prepared, Wanted, WorkerFile,
+    apart, read_tensor, unpacked,
+};
 use meshtf_train::file::{DataSource, Sections, Take};
 
-use super::folder::ImageFolder;
+use super::folder::{ImageFolder, is_image};
 use super::rows::{DataFile, FileRows, ImageRows, MAX_HELD, Takes};
 use super::{Error, Found, TrainingData};
 
@@ -27,8 +30,31 @@ const COLOURS: usize = 3;
 struct Known {
     /// The files that are too large to be held in memory; `None` for those that are not.
     files: HashMap<String, Option<DataFile>>,
-    tables: HashMap<String, Csv>,
     folders: HashMap<String, ImageFolder>,
+    /// What was measured of tables to train with.
+    fits: Fits,
+}
+
+/// What was measured of the columns of tables, by placeholder.
+pub(crate) type Fits = BTreeMap<String, Fit>;
+
+/// A placeholder that is fed with a source.
+struct Fed<'a> {
+    name: &'a str,
+    source: &'a DataSource,
+    takes: Takes,
+}
+
+impl Fed<'_> {
+    fn error(&self, why: impl std::fmt::Display) -> Error {
+        Error::input(format!("data for {}: {}: {why}", self.name, self.source.file))
+    }
+
+    /// The table that it is fed from, if it is one: its file and its layout.
+    fn table(&self) -> Option<(FilePart, &LayoutOptions)> {
+        let named = FilePart { file: self.source.file.clone(), part: self.source.part.clone() };
+        (self.source.take == Take::Values && named.is_table()).then_some((named, &self.source.table.layout))
+    }
 }
 
 /// The data of the sections.
@@ -48,25 +74,86 @@ pub struct Loaded {
 /// # Errors
 /// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.
 pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) -> Result<Loaded, Error> {
-    let mut known = Known::default();
-    let train = known.examples(&sections.data.feed, graph, folder, found)?;
+    load_with(sections, graph, folder, found, Fits::new())
+}
+
+/// As [`load`], with what was measured by the training that is continued.
+pub(crate) fn load_with(
+    sections: &Sections,
+    graph: &Graph,
+    folder: &Path,
+    found: &Found,
+    fits: Fits,
+) -> Result<Loaded, Error> {
     let own = sections.evaluate.as_ref().map(|section| &section.feed).filter(|feed| !feed.is_empty());
-    let evaluate = own.map(|feed| known.examples(feed, graph, folder, found)).transpose()?;
+    let mut known = Known { fits, ..Known::default() };
+    let (share, seed) = (if own.is_some() { 0.0 } else { sections.data.hold_out }, sections.data.shuffle.unwrap_or(0));
+    let trains = |count: usize| {
+        let mut trains = vec![false; count];
+        apart(count, share, seed).0.into_iter().for_each(|place| trains[place] = true);
+        trains
+    };
+    let train = known.examples(&sections.data.feed, graph, folder, found, &trains)?;
+    let evaluate = own.map(|feed| known.examples(feed, graph, folder, found, &|_| Vec::new())).transpose()?;
     own.map_or(Ok(()), |own| known.check_classes(&sections.data.feed, own))?;
     let folders = known.folders.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes));
-    Ok(Loaded { data: TrainingData { train, evaluate }, folders: folders.collect() })
+    Ok(Loaded { data: TrainingData { train, evaluate, fits: known.fits }, folders: folders.collect() })
+}
+
+/// Whether a training that reads `source` reads this file, or folder, in the same way.
+pub(crate) fn reads_alike(source: &DataSource, path: &Path) -> bool {
+    let named = |file: &str| FilePart { file: file.to_owned(), part: None };
+    let (own, other) = (named(&source.file), named(&path.to_string_lossy()));
+    match source.take {
+        Take::Values if own.is_table() => other.is_table(),
+        Take::Values => {
+            own.is_text() == other.is_text() && !other.is_table() && (own.is_text() || source.scale.is_some())
+        }
+        Take::Images => path.is_dir() || is_image(path),
+        Take::WorkerFile => source.scale.is_some(),
+        Take::Classes => false,
+    }
+}
+
+/// The value of a file for a placeholder, as the source of a training's data reads it: `source` with the name of this file, and
+/// what was measured for the training.
+///
+/// # Errors
+/// Bad input: the file cannot be read, or does not fit.
+pub(crate) fn feed(graph: &Graph, name: &str, source: &DataSource, fit: Option<&Fit>) -> Result<Tensor, Error> {
+    let mut source = source.clone();
+    if source.take == Take::WorkerFile {
+        source.take = Take::Values;
+    }
+    // An answer is due for each line.
+    if source.table.missing == Some(Missing::Drop) {
+        source.table.missing = None;
+    }
+    let fits = fit.map(|fit| (name.to_owned(), fit.clone())).into_iter().collect();
+    let mut known = Known { fits, ..Known::default() };
+    if fit.is_none() && source.table.is_measured() {
+        return Err(Error::input(format!(
+            "{}: its columns were measured when the model was trained: name the folder of that training with --weights",
+            source.file
+        )));
+    }
+    let sources = [(name.to_owned(), source)];
+    let examples = known.examples(&sources, graph, Path::new(""), &Found::default(), &|_| Vec::new())?;
+    let places: Vec<usize> = (0..examples.len()).collect();
+    Ok(examples.take(&places, &[places.len()])?.remove(0))
 }
 
 impl Known {
-    /// The feeds of the placeholders.
+    /// The feeds of the placeholders. `trains` says which of so many examples of a table are trained with.
     fn examples(
         &mut self,
         feed: &[(String, DataSource)],
         graph: &Graph,
         folder: &Path,
         found: &Found,
+        trains: &dyn Fn(usize) -> Vec<bool>,
     ) -> Result<Examples, Error> {
-        let mut columns = Vec::with_capacity(feed.len());
+        let mut fed = Vec::with_capacity(feed.len());
         for (name, source) in feed {
             let id = graph.find_or_nearest(name).map_err(|error| Error::input(format!("data for {name}: {error}")))?;
             let node = graph.node(id);
@@ -74,11 +161,89 @@ impl Known {
                 return Err(Error::input(format!("data for {name}: its op is {}, not Placeholder", node.op.name)));
             }
             let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
-            let at = |why: String| Error::input(format!("data for {name}: {}: {why}", source.file));
-            let takes = Takes { dtype, shape, scale: source.scale };
-            columns.push((name.clone(), self.column(source, folder, &takes, found).map_err(at)?));
+            fed.push(Fed { name, source, takes: Takes { dtype, shape, scale: source.scale } });
         }
-        Ok(Examples::of(columns)?)
+        let mut columns: Vec<Option<Column>> = fed.iter().map(|_| None).collect();
+        for first in 0..fed.len() {
+            let Some(key) = fed[first].table().filter(|_| columns[first].is_none()) else { continue };
+            // All that are fed from this table: a line that one of them drops is no example.
+            let places: Vec<usize> = (first..fed.len())
+                .filter(|&i| fed[i].table().is_some_and(|(file, layout)| (&file.file, layout) == (&key.0.file, key.1)))
+                .collect();
+            let group: Vec<&Fed<'_>> = places.iter().map(|&i| &fed[i]).collect();
+            for (place, column) in places.iter().zip(self.table(&group, folder, trains)?) {
+                columns[*place] = Some(column);
+            }
+        }
+        let mut named = Vec::with_capacity(fed.len());
+        for (one, column) in fed.iter().zip(columns) {
+            let column = match column {
+                Some(column) => column,
+                None => self.column(one.source, folder, &one.takes, found).map_err(|why| one.error(why))?,
+            };
+            named.push((one.name.to_owned(), column));
+        }
+        Ok(Examples::of(named)?)
+    }
+
+    /// The columns of the placeholders that one table feeds.
+    fn table(
+        &mut self,
+        group: &[&Fed<'_>],
+        folder: &Path,
+        trains: &dyn Fn(usize) -> Vec<bool>,
+    ) -> Result<Vec<Column>, Error> {
+        let one = group[0];
+        let said = |failure: Failure| one.error(failure.message);
+        let path = folder.join(&one.source.file);
+        let named = FilePart { file: one.source.file.clone(), part: None };
+        let layout = Layout::of(&named, &one.source.table.layout).map_err(said)?;
+        let columns: Vec<Vec<String>> =
+            group.iter().map(|one| columns(one.source).map_err(|why| one.error(why))).collect::<Result<_, _>>()?;
+        let wanted: Vec<Wanted<'_>> = group
+            .iter()
+            .zip(&columns)
+            .map(|(one, columns)| Wanted {
+                columns,
+                except: &one.source.except,
+                options: &one.source.table,
+                is_text: one.takes.dtype == DType::String,
+                fit: self.fits.get(one.name),
+            })
+            .collect();
+        let large = DataFile::open(&path, MAX_HELD).map_err(said)?;
+        let held = match &large {
+            Some(_) => None,
+            None => {
+                let bytes = unpacked(read(&path).map_err(|why| one.error(why))?).map_err(said)?;
+                Some(Csv::new(layout.clone(), bytes))
+            }
+        };
+        let prepared = match (&large, &held) {
+            (Some(file), _) => Prepared::of(&layout, &wanted, || Ok(file.reader()), trains),
+            (None, held) => held.as_ref().expect("it is held").prepare(&wanted, trains),
+        };
+        let prepared = prepared.map_err(said)?;
+        for (one, chosen) in group.iter().zip(&prepared.chosen) {
+            self.fits.entry(one.name.to_owned()).or_insert_with(|| chosen.fit().clone());
+        }
+        let column = |(one, chosen): (&&Fed<'_>, &Chosen)| {
+            let Takes { dtype, shape, scale } = &one.takes;
+            let is_text = *dtype == DType::String;
+            match (&large, &held) {
+                (Some(file), _) => {
+                    let rows = FileRows::of_table(file, &one.source.file, &layout, chosen, &prepared, &one.takes);
+                    rows.map(|rows| Column::Elsewhere(Arc::new(rows)))
+                }
+                (None, held) => {
+                    let held = held.as_ref().expect("it is held");
+                    let raw = held.tensor(&prepared, chosen, is_text).map_err(|failure| failure.message);
+                    raw.and_then(|raw| fitted(raw, *dtype, shape, *scale)).map(Column::Held)
+                }
+            }
+            .map_err(|why| one.error(why))
+        };
+        group.iter().zip(&prepared.chosen).map(column).collect()
     }
 
     /// Refuses folders of images whose classes would have other numbers than in the training data.
@@ -152,24 +317,11 @@ impl Known {
         if source.take != Take::Values {
             let folder = self.folder(source, &path)?;
             return match source.take {
-                Take::Classes => Ok(folder.labels()),
+                Take::Classes => folder.labels(),
                 _ => folder.read(channels(shape)?, source.size),
             };
         }
         let named = FilePart { file: source.file.clone(), part: source.part.clone() };
-        if named.is_table() {
-            let table = match self.tables.entry(source.file.clone()) {
-                Entry::Occupied(table) => table.into_mut(),
-                Entry::Vacant(free) => {
-                    let bytes = unpacked(read(&path)?).map_err(said)?;
-                    free.insert(Csv::read(&bytes).map_err(said)?)
-                }
-            };
-            return table.numbers(&columns(table.columns(), source)?).map_err(said);
-        }
-        if !source.columns.is_empty() || !source.except.is_empty() {
-            return Err("only a .csv file has columns".to_owned());
-        }
         let bytes = read(&path)?;
         if named.is_text() && dtype != DType::String {
             let lines = Lines::read(&unpacked(bytes).map_err(said)?).map_err(said)?;
@@ -189,21 +341,15 @@ fn channels(shape: &PartialShape) -> Result<usize, String> {
     }
 }
 
-/// The names of the columns that are taken, out of all.
-pub(super) fn columns(names: &[String], source: &DataSource) -> Result<Vec<String>, String> {
-    if let Some(part) = &source.part {
-        return match source.columns.is_empty() && source.except.is_empty() {
-            true => Ok(part.split(',').map(|name| name.trim().to_owned()).collect()),
-            false => Err("name the columns after the file's name, or in \"columns\" or \"except\"".to_owned()),
-        };
+/// The names of the columns that are taken; empty: all but the exceptions.
+fn columns(source: &DataSource) -> Result<Vec<String>, String> {
+    match &source.part {
+        Some(part) if source.columns.is_empty() && source.except.is_empty() => {
+            Ok(part.split(',').map(|name| name.trim().to_owned()).collect())
+        }
+        Some(_) => Err("name the columns after the file's name, or in \"columns\" or \"except\"".to_owned()),
+        None => Ok(source.columns.clone()),
     }
-    if let Some(unknown) = source.except.iter().find(|name| !names.contains(name)) {
-        return Err(format!("there is no column {unknown}"));
-    }
-    if !source.columns.is_empty() {
-        return Ok(source.columns.clone());
-    }
-    Ok(names.iter().filter(|name| !source.except.contains(name)).cloned().collect())
 }
 
 /// The bytes of a file.

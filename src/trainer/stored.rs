@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use meshtf_checkpoint::{Checkpoint, DataDir, Saved, save};
@@ -11,7 +11,7 @@ use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
 use meshtf_train::AVERAGE;
 use meshtf_train::data::{read_npz_all, write_npz};
 
-use super::Error;
+use super::{Error, Fits};
 
 /// The key of a state's metadata for the number of steps after which it was saved.
 pub(crate) const STEP: &str = "meshtf.step";
@@ -26,6 +26,34 @@ const MAX_NAMED: usize = 8;
 pub(crate) const BEST_FILE: &str = "best.safetensors";
 /// The key of a state's metadata for the names of the model's own variables, as a list in JSON.
 pub(crate) const MODEL: &str = "meshtf.model";
+
+/// The key of a state's metadata for what was measured of tables, in JSON.
+pub(crate) const FITS: &str = "meshtf.fits";
+
+/// What was measured of the tables of a training, by the placeholders that they feed, if a file of weights has it.
+pub(crate) fn fits(path: &Path, which: Which) -> Result<Fits, Error> {
+    let path = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
+    if Form::of(&path)? != Form::Safetensors {
+        return Ok(Fits::new());
+    }
+    // The metadata lie before the tensors.
+    let file = File::open(&path).map_err(|error| at(&error))?;
+    let mut header = Vec::new();
+    (&file).take(8).read_to_end(&mut header).map_err(|error| at(&error))?;
+    let length = safetensors::header_bytes(&header).map_err(|failure| at(&failure.message))?;
+    let text = length - header.len();
+    header.clear();
+    (&file).take(text as u64).read_to_end(&mut header).map_err(|error| at(&error))?;
+    #[derive(serde::Deserialize)]
+    struct Header {
+        #[serde(rename = "__metadata__", default)]
+        metadata: BTreeMap<String, String>,
+    }
+    let header: Header = serde_json::from_slice(&header).map_err(|error| at(&error))?;
+    let fits = header.metadata.get(FITS).map(|text| serde_json::from_str(text));
+    Ok(fits.transpose().map_err(|error| at(&error))?.unwrap_or_default())
+}
 
 /// The state of a folder that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -296,7 +296,10 @@ async fn a_second_run_does_not_touch_the_states_of_the_first() {
     assert!(error.contains("continue it (resume), or name another folder"), "{error}");
     assert_eq!(files().len(), 2);
     // Whatever else the folder contains, a saved state stays.
-    let own = Folder::new(&folder.child("run"), 2, &sections(2, 10), &[], 8).unwrap().save(4, Vec::new()).unwrap();
+    let own = Folder::new(&folder.child("run"), 2, &sections(2, 10), Kept { model: &[], fits: &Fits::new() }, 8)
+        .unwrap()
+        .save(4, Vec::new())
+        .unwrap();
     assert_eq!(files(), [own, folder.child("run").join(names[1])]);
 }
 

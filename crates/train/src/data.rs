@@ -1,21 +1,26 @@
 //! Training data: examples in tensors, in an order that is determined by a seed, cut into batches; and the files that contain
 //! them.
 
+mod columns;
 mod csv;
 mod file;
+mod fit;
 mod idx;
 mod images;
 mod npz;
+mod options;
 mod order;
+mod records;
 mod text;
 mod worker_file;
 
 use std::sync::Arc;
 
+pub use columns::{BadLine, Chosen, is_missing, selected};
 pub use csv::Csv;
-pub use csv::{Chosen, CsvRecords, EMPTY, names_of};
 pub use file::chosen;
 pub use file::{FilePart, read_tensor, unpacked};
+pub use fit::{Fit, Prepared, Wanted};
 pub use idx::head as idx_head;
 pub use idx::read as read_idx;
 pub use images::{Images, read_image};
@@ -24,7 +29,9 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 pub use npz::{Member, find as find_npz, largest as largest_in_npz};
 pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
+pub use options::{Category, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
 pub use order::Order;
+pub use records::{Layout, Record, Scanned};
 pub use text::Lines;
 pub use worker_file::WorkerFile;
 
@@ -209,12 +216,8 @@ impl Examples {
         if !(0.0..1.0).contains(&share) {
             return Err(Failure::invalid(format!("the share held out is {share}; expected 0 to below 1")));
         }
-        let places = order::shuffled(self.count, seed, u64::MAX);
-        let (held, kept) = places.split_at((self.count as f64 * share) as usize);
-        // Each in the order of the files.
-        let some = |places: &[usize]| {
-            let mut places = places.to_vec();
-            places.sort_unstable();
+        let (kept, held) = apart(self.count, share, seed);
+        let some = |places: Vec<usize>| {
             if self.columns.iter().any(|(_, column)| !matches!(column, Column::Held(_))) {
                 let own = |place: usize| self.chosen.as_ref().map_or(place, |chosen| chosen[place]);
                 let (count, chosen) = (places.len(), places.into_iter().map(own).collect());
@@ -225,6 +228,15 @@ impl Examples {
         };
         Ok((some(kept)?, some(held)?))
     }
+}
+
+/// The indices of `count` examples that remain, and of a `share` of them that is held out, drawn by a seed: each in order.
+pub fn apart(count: usize, share: f64, seed: u64) -> (Vec<usize>, Vec<usize>) {
+    let mut held = order::shuffled(count, seed, u64::MAX);
+    let mut kept = held.split_off(((count as f64 * share) as usize).min(count));
+    kept.sort_unstable();
+    held.sort_unstable();
+    (kept, held)
 }
 
 /// Admits the memory of `count` pieces of a text, each held in `each` bytes: a short compressed file can contain very many.

@@ -2,6 +2,7 @@
 
 mod data;
 mod evaluate;
+mod table;
 
 pub use data::{DataSection, DataSource, Take};
 pub use evaluate::{Best, ConfusionNodes, EvaluateSection};
@@ -161,11 +162,23 @@ type Read<T> = Result<T, Fault>;
 /// [`SectionsError`].
 pub fn read(text: &str) -> Result<Sections, SectionsError> {
     let sections = parse(text).and_then(|value| sections(&value));
-    sections.map_err(|fault| {
-        let (line, column) = position(text, fault.at);
-        let path = fault.path.as_deref().unwrap_or("$").to_owned();
-        SectionsError { path, line, column, why: fault.why }
-    })
+    sections.map_err(|fault| at(text, fault))
+}
+
+/// The sources of the examples in the section `data`, by placeholder, if the text is a graph.json that has it.
+///
+/// # Errors
+/// [`SectionsError`] of that section.
+pub fn read_sources(text: &str) -> Result<Vec<(String, DataSource)>, SectionsError> {
+    let Ok(value) = parse(text) else { return Ok(Vec::new()) };
+    let Some(data) = value.get("data") else { return Ok(Vec::new()) };
+    data::data(data, Path::Root.key("data")).map(|section| section.feed).map_err(|fault| at(text, fault))
+}
+
+fn at(text: &str, fault: Fault) -> SectionsError {
+    let (line, column) = position(text, fault.at);
+    let path = fault.path.as_deref().unwrap_or("$").to_owned();
+    SectionsError { path, line, column, why: fault.why }
 }
 
 fn sections(value: &Value) -> Read<Sections> {

@@ -1,75 +1,70 @@
 //! The lines of a table. The offset of each is held in memory, 8 bytes per line.
 
-use std::io::BufRead;
-
-use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory;
 use meshtf_tensor::{Data, Tensor};
-use meshtf_train::data::{Chosen, CsvRecords, EMPTY, names_of};
-use meshtf_train::file::DataSource;
+use meshtf_train::data::{Chosen, Layout, Prepared};
 
-use super::super::source::columns;
 use super::lines::Starts;
 use super::{DataFile, Pieces};
 
 #[derive(Debug)]
 pub(super) struct Table {
     file: DataFile,
-    starts: Starts,
+    layout: Layout,
     chosen: Chosen,
+    is_text: bool,
+    /// Of all lines, and the places of the examples among them; `None`: all.
+    starts: Starts,
+    kept: Option<Vec<usize>>,
 }
 
 impl Table {
-    /// Finds the lines of a file, each of which has numbers in the columns that are taken.
+    /// Finds the lines of a table that was read for its placeholders.
     ///
     /// # Errors
-    /// The fault, with the line.
-    pub fn index(file: &DataFile, source: &DataSource) -> Result<Table> {
-        let (mut chosen, mut starts, mut numbers) = (None, Starts::default(), Vec::new());
-        let mut each = |line: usize, begin: u64, record: &[&str]| -> Result<()> {
-            match &chosen {
-                None => {
-                    let names = names_of(record)?;
-                    let wanted = columns(&names, source).map_err(Failure::invalid)?;
-                    chosen = Some(Chosen::of(names, &wanted)?);
-                    Ok(())
-                }
-                Some(chosen) => {
-                    numbers.clear();
-                    chosen.numbers(line, record, &mut numbers)?;
-                    starts.push(begin)
-                }
-            }
-        };
-        let (mut from, mut records) = (file.reader(), CsvRecords::default());
-        loop {
-            let block = from.fill_buf().map_err(|error| Failure::invalid(error.to_string()))?;
-            records.add(block, &mut each)?;
-            let read = block.len();
-            if read == 0 {
-                break;
-            }
-            from.consume(read);
-        }
-        let chosen = chosen.ok_or_else(|| Failure::invalid(EMPTY))?;
-        starts.push(records.end())?;
-        Ok(Table { file: file.clone(), starts, chosen })
+    /// Those of reading.
+    pub fn index(
+        file: &DataFile,
+        layout: &Layout,
+        chosen: &Chosen,
+        prepared: &Prepared,
+        is_text: bool,
+    ) -> Result<Table> {
+        let mut starts = Starts::default();
+        let scanned = layout.scan(file.reader(), &mut |record| starts.push(record.begin))?;
+        starts.push(scanned.end)?;
+        let kept = prepared.kept.as_ref().map(|kept| {
+            let places = kept.iter().enumerate().filter(|(_, is_kept)| **is_kept);
+            places.map(|(place, _)| place).collect::<Vec<_>>()
+        });
+        Ok(Table { file: file.clone(), layout: layout.clone(), chosen: chosen.clone(), is_text, starts, kept })
     }
 }
 
 impl Pieces for Table {
     fn count(&self) -> usize {
-        self.starts.count()
+        self.kept.as_ref().map_or(self.starts.count(), Vec::len)
     }
 
     fn read(&self, places: &[usize]) -> Result<Tensor> {
-        let width = self.chosen.count();
+        let width = if self.is_text { self.chosen.taken().count() } else { self.chosen.width() };
         memory::admit(places.len().saturating_mul(width).saturating_mul(size_of::<f64>()))?;
-        let (mut numbers, mut records) = (Vec::with_capacity(places.len() * width), CsvRecords::default());
+        let (mut numbers, mut texts) = (Vec::new(), Vec::new());
         for &place in places {
-            let bytes = self.starts.read(&self.file, place)?;
-            records.all(&bytes, |line, _, record| self.chosen.numbers(line, record, &mut numbers))?;
+            let line = self.kept.as_ref().map_or(place, |kept| kept[place]);
+            let bytes = self.starts.read(&self.file, line)?;
+            // The numbers of lines are no longer known.
+            self.layout.first(&bytes, self.chosen.names(), &mut |fields| {
+                Ok(match self.is_text {
+                    true => self.chosen.texts(place + 1, fields, &mut texts)?,
+                    false => self.chosen.numbers(place + 1, fields, &mut numbers)?,
+                })
+            })?;
         }
-        Tensor::new([places.len(), width], Data::F64(numbers))
+        match self.is_text {
+            true => Tensor::vector(texts).reshaped([places.len(), width]),
+            false => Tensor::new([places.len(), width], Data::F64(numbers)),
+        }
     }
 }

@@ -69,7 +69,7 @@ async fn constants_are_fed_in_steps_and_others_in_evaluations() {
         let metrics = sections.train.metrics.clone();
         sections.evaluate =
             Some(EvaluateSection { constants: constant(Tensor::scalar(2i64)), metrics, ..EvaluateSection::default() });
-        let data = TrainingData { train: xs(&X), evaluate: Some(xs(&[3.0, 0.0, 0.0, 0.0, 0.0, 3.0])) };
+        let data = TrainingData { evaluate: Some(xs(&[3.0, 0.0, 0.0, 0.0, 0.0, 3.0])), ..TrainingData::from(xs(&X)) };
         let trainer = Trainer::new(kept(), sections, data, &Options::default()).unwrap();
         let (_cluster, session) = session(&trainer).await;
         runs_with_a_quarter(&trainer, &session, layout).await;
@@ -121,7 +121,7 @@ fn what_cannot_be_fed_is_refused() {
         sections
     };
     let evaluate = |constants: Vec<(String, Tensor)>| Some(EvaluateSection { constants, ..EvaluateSection::default() });
-    let own = || TrainingData { train: xs(&X), evaluate: Some(xs(&X)) };
+    let own = || TrainingData { evaluate: Some(xs(&X)), ..TrainingData::from(xs(&X)) };
     for (sections, data, why) in [
         (with(&|s| s.data.constants = Vec::new()), xs(&X).into(), "$.data.feed has nothing for placeholder keep"),
         (
@@ -162,14 +162,14 @@ fn what_cannot_be_fed_is_refused() {
         (with(&|s| s.evaluate = evaluate(Vec::new())), xs(&X).into(), "$.evaluate needs examples"),
         (
             with(&|s| s.evaluate = evaluate(Vec::new())),
-            TrainingData { train: xs(&X), evaluate: Some(xs(&[])) },
+            TrainingData { evaluate: Some(xs(&[])), ..TrainingData::from(xs(&X)) },
             "$.evaluate.feed: there is no example",
         ),
         (
             with(&|s| s.evaluate = evaluate(Vec::new())),
             TrainingData {
-                train: xs(&X),
                 evaluate: Some(Examples::new(vec![("x".to_owned(), Tensor::vector(vec![1f32]))]).unwrap()),
+                ..TrainingData::from(xs(&X))
             },
             "data for x: an example is float32[], and the placeholder takes float32 in batches [?,2]",
         ),

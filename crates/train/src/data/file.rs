@@ -9,6 +9,9 @@ use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor, npy, safetensors};
 
 use super::{Csv, Lines, read_idx, read_npz};
 
+/// The files that are taken.
+const TAKEN: &str = "the kinds that are taken are .csv, .tsv, .jsonl, .npy, .npz, .safetensors, .txt and MNIST's idx, each \
+                     perhaps compressed by gzip (.gz)";
 /// Bytes that are unpacked at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -23,7 +26,8 @@ pub struct FilePart {
 
 impl FilePart {
     /// The endings of files that have parts.
-    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".safetensors.gz", ".csv", ".csv.gz"];
+    const WITH_PARTS: &[&str] =
+        &[".npz", ".safetensors", ".safetensors.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz"];
 
     /// Splits `FILE` or `FILE:PART`.
     pub fn of(text: &str) -> FilePart {
@@ -37,7 +41,23 @@ impl FilePart {
 
     /// Whether it is a table, whose parts are columns.
     pub fn is_table(&self) -> bool {
-        self.ends_with(".csv")
+        [".csv", ".tsv", ".jsonl"].iter().any(|ending| self.ends_with(ending))
+    }
+
+    /// The error for a file that is of no known kind.
+    fn unknown(&self, bytes: &[u8]) -> Failure {
+        let kind = match () {
+            () if bytes.is_empty() => "an empty file".to_owned(),
+            () if bytes.starts_with(b"PAR1") => "a Parquet file".to_owned(),
+            () if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => "a file that is compressed by zstd".to_owned(),
+            () if bytes.starts_with(b"\x89HDF") => "an HDF5 file".to_owned(),
+            () if image::guess_format(bytes).is_ok() => "an image".to_owned(),
+            () => match std::path::Path::new(&self.file).extension() {
+                Some(ending) => format!("a file .{}", ending.display()),
+                None => "a file without an extension".to_owned(),
+            },
+        };
+        Failure::invalid(format!("this is {kind}; {TAKEN}"))
     }
 
     /// Whether it is a text, whose lines are examples.
@@ -82,7 +102,7 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
     }
 }
 
-/// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, text or idx, compressed by gzip or not.
+/// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, .tsv, .jsonl, text or idx, compressed by gzip or not.
 ///
 /// One selected column of a table is a vector; several, or all if none is selected, are a matrix `[lines, columns]` of
 /// float64. A text is a vector of strings.
@@ -93,14 +113,12 @@ pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
     let bytes = unpacked(bytes)?;
     let part = named.part.as_deref();
     if named.is_table() {
-        let table = Csv::read(&bytes)?;
-        let columns = match part {
-            Some(part) => part.split(',').map(|name| name.trim().to_owned()).collect(),
-            None => table.columns().to_vec(),
-        };
-        let numbers = table.numbers(&columns)?;
+        let columns: Vec<String> =
+            part.into_iter().flat_map(|part| part.split(',')).map(|name| name.trim().to_owned()).collect();
+        let numbers = Csv::numbers(named, bytes, &columns)?;
+        let is_vector = part.is_some() && numbers.dims()[1] == 1;
         let lines = numbers.dims()[0];
-        return if columns.len() == 1 && part.is_some() { numbers.reshaped([lines]) } else { Ok(numbers) };
+        return if is_vector { numbers.reshaped([lines]) } else { Ok(numbers) };
     }
     if bytes.starts_with(b"PK") || named.ends_with(".npz") {
         return read_npz(&bytes, part);
@@ -114,7 +132,8 @@ pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
     match bytes.starts_with(b"\x93NUMPY") || named.ends_with(".npy") {
         true => npy::read(&bytes),
         false if named.is_text() => Ok(Lines::read(&bytes)?.into_tensor()),
-        false => read_idx(&bytes),
+        false if bytes.starts_with(&[0, 0]) => read_idx(&bytes),
+        false => Err(named.unknown(&bytes)),
     }
 }
 

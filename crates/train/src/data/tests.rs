@@ -1,6 +1,7 @@
 //! Tests of orders, examples and files, against values counted by hand.
 
 mod files;
+mod tables;
 
 use meshtf_tensor::DType;
 
@@ -81,35 +82,6 @@ fn the_bytes_of_an_example_are_counted_within_range() {
     };
     assert_eq!(of(&[2, 3, 5]).unwrap(), 60);
     assert_eq!(of(&[0, 1 << 40, 1 << 40]).unwrap_err().code, Code::ResourceExhausted);
-}
-
-#[test]
-fn csv_files_are_read() {
-    let text = "\u{feff}a, b ,\"c \"\"d\"\"\"\r\n1,2.5,\"3\"\r\n\r\n-1e3, 4 ,\" 5\"\n";
-    let csv = Csv::read(text.as_bytes()).unwrap();
-    assert_eq!(csv.columns(), ["a", "b", "c \"d\""]);
-    let numbers = csv.numbers(&["b".to_owned(), "a".to_owned()]).unwrap();
-    assert_eq!(numbers, Tensor::from_vec([2, 2], vec![2.5f64, 1.0, 4.0, -1000.0]));
-    assert_eq!(csv.numbers(&["c \"d\"".to_owned()]).unwrap(), Tensor::from_vec([2, 1], vec![3f64, 5.0]));
-    let refused = |text: &str, columns: &[&str]| {
-        let columns: Vec<String> = columns.iter().map(|&name| name.to_owned()).collect();
-        Csv::read(text.as_bytes()).and_then(|csv| csv.numbers(&columns)).unwrap_err().message
-    };
-    for (text, columns, why) in [
-        ("", &["a"][..], "it is empty"),
-        ("a,b\n1\n", &["a"], "line 2 has 1 fields, and the first line has 2"),
-        ("a,a\n1,2\n", &["a"], "two columns are named a"),
-        ("1,-2.5e3\n3,4\n", &["1"], "the first line has numbers alone (1,-2.5e3)"),
-        ("label\n1\n", &["lable"], "did you mean label?"),
-        ("a\n1\n\"\n2\"\nx\n", &["a"], "line 5: column a has \"x\", which is not a number"),
-        ("a,b\n1,\"2\n3,4\n", &["a", "b"], "line 2: column b has \"2\\n3,4\", which is not a number"),
-        ("a,b\n1,2\n,\n", &["a"], "line 3: column a has \"\", which is not a number"),
-        ("a\nNaN\n", &["a"], "line 2: column a has \"NaN\", which is not a number"),
-        ("a\n\"1\"x\n", &["a"], "line 2: column a has \"1x\", which is not a number"),
-    ] {
-        let message = refused(text, columns);
-        assert!(message.contains(why), "{text:?}: {message}");
-    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use meshtf_graph::json::{is_beside, wide_literal};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
-use super::{Read, count, list, names, number, share, unknown, whole};
+use super::{Read, count, list, number, share, table, unknown, whole};
+use crate::data::{FilePart, TableOptions};
 
 /// The files that placeholders are fed from, and the constants that other placeholders are fed with.
 pub(super) type Fed = (Vec<(String, DataSource)>, Vec<(String, Tensor)>);
@@ -36,10 +37,13 @@ pub struct DataSource {
     pub take: Take,
     /// The height and width that images are interpolated to.
     pub size: Option<[usize; 2]>,
-    /// The columns of a .csv file.
+    /// The columns of a table, by name, by number from 0, or as ranges of either.
     pub columns: Vec<String>,
     /// The columns that are not taken, if all other columns are.
     pub except: Vec<String>,
+    /// The options of a table.
+    #[doc(hidden)]
+    pub table: TableOptions,
     /// The factor by which numbers are multiplied.
     pub scale: Option<f64>,
 }
@@ -112,8 +116,13 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
         named(&mut source, file, value, path)?;
         return Ok(source);
     }
+    // The classes of a file's column, or a folder.
+    let is_file = value.get("file").is_some();
     for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
         let path = path.key(key);
+        if is_file && table::option(&mut source.table, key, value, path)? {
+            continue;
+        }
         match &**key {
             "file" | "images" | "classes" | "on_workers" if !source.file.is_empty() => {
                 return Err(Fault::content(
@@ -133,11 +142,12 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
                 };
                 source.size = Some([height as usize, width as usize]);
             }
-            "columns" => source.columns = names(value, path)?,
-            "except" => source.except = names(value, path)?,
+            "columns" => source.columns = table::columns(value, path)?,
+            "except" => source.except = table::columns(value, path)?,
             "scale" => source.scale = Some(number(value, path)?),
             _ => {
                 let known = ["file", "columns", "except", "scale", "images", "classes", "on_workers", "size"];
+                let known: Vec<&str> = known.iter().chain(table::KEYS.iter().filter(|_| is_file)).copied().collect();
                 return Err(unknown(key, *at, path, &known));
             }
         }
@@ -154,8 +164,11 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     if source.size.is_some() && source.take != Take::Images {
         return wrong("\"size\" is only for \"images\"");
     }
-    if source.take != Take::Values && !(source.columns.is_empty() && source.except.is_empty()) {
-        return wrong("only a .csv file has columns");
+    let is_table = FilePart { file: source.file.clone(), part: None }.is_table();
+    if (source.take != Take::Values || !is_table)
+        && !(source.columns.is_empty() && source.except.is_empty() && source.table == TableOptions::default())
+    {
+        return wrong("only a table (.csv, .tsv, .jsonl) has columns and options of a table");
     }
     Ok(source)
 }

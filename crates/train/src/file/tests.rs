@@ -3,6 +3,7 @@
 use meshtf_tensor::Tensor;
 
 use super::*;
+use crate::data::{Category, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
 
 #[test]
 fn what_is_said_is_read() {
@@ -52,6 +53,57 @@ fn files_have_parts_and_folders_have_images() {
     let columns = DataSource { scale: Some(2.0), ..source("w.csv", Some("a,b"), Take::Values) };
     let wanted = [images, source("photos", None, Take::Classes), source("a/z.npz", Some("z/0"), Take::Values), columns];
     assert_eq!(feed.into_iter().map(|(_, source)| source).collect::<Vec<_>>(), wanted);
+}
+
+#[test]
+fn a_table_has_options() {
+    let with = |options: &str| {
+        let text = format!(
+            r#"{{"data": {{"feed": {{"x": {{"file": "t.csv", {options}}}}}, "batch": 1}},
+            "train": {{"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1}}}}"#
+        );
+        read(&text).map(|sections| sections.data.feed.into_iter().next().unwrap().1)
+    };
+    let source = with(
+        r#""columns": [0, "2..3", "a"], "delimiter": ";", "header": false, "skip": 2, "decimal": ",", "thousands": ".",
+        "missing": "median", "missing_values": ["-"], "categories": {"a": "one_hot", "b": "ids", "c": {"hash": 9}},
+        "dates": {"t": ["day_of_year", "hour"]}, "date_format": "%d.%m.%Y", "normalize": {"a": "minmax"}"#,
+    );
+    let source = source.unwrap();
+    assert_eq!(source.columns, ["0", "2..3", "a"]);
+    let named = |name: &str| name.to_owned();
+    let wanted = TableOptions {
+        layout: LayoutOptions { delimiter: Some(';'), no_header: true, skip: 2 },
+        decimal: Some(','),
+        thousands: Some('.'),
+        missing: Some(Missing::Median),
+        missing_values: vec![named("-")],
+        classes: None,
+        categories: vec![(named("a"), Category::OneHot), (named("b"), Category::Ids), (named("c"), Category::Hash(9))],
+        dates: vec![(named("t"), vec![DatePart::DayOfYear, DatePart::Hour])],
+        date_format: Some(named("%d.%m.%Y")),
+        normalize: vec![(Some(named("a")), Normalize::MinMax)],
+    };
+    assert_eq!(source.table, wanted);
+    let more = |options: &str| with(options).unwrap().table;
+    assert_eq!(more(r#""missing": 0.5"#).missing, Some(Missing::Value(0.5)));
+    assert_eq!(more(r#""classes": "auto""#).classes, Some(Classes::Auto));
+    assert_eq!(more(r#""classes": ["b", "a"]"#).classes, Some(Classes::Listed(vec![named("b"), named("a")])));
+    assert_eq!(more(r#""normalize": "standard""#).normalize, [(None, Normalize::Standard)]);
+    for (options, why) in [
+        (r#""delimiter": "tab""#, "x.delimiter (line 1, column 56): \"tab\" is not one character"),
+        (r#""header": 1"#, "expected true or false"),
+        (r#""missing": "mode""#, "expected \"drop\", \"mean\", \"median\" or a number"),
+        (r#""classes": "some""#, "the classes of a column are \"auto\" or a list of labels"),
+        (r#""categories": {"a": "hot"}"#, "$.data.feed.x.categories.a"),
+        (r#""dates": {"t": ["day_of_yaer"]}"#, "did you mean \"day_of_year\"?"),
+        (r#""date_format": "%Q""#, "is not the form of a date"),
+        (r#""normalize": "max""#, "expected \"standard\" or \"minmax\""),
+        (r#""delimeter": ";""#, "did you mean \"delimiter\"?"),
+    ] {
+        let error = with(options).unwrap_err().to_string();
+        assert!(error.contains(why), "{options}: {error}");
+    }
 }
 
 #[test]
@@ -110,7 +162,7 @@ fn every_fault_says_where_and_what_would_be_right() {
             "\"size\" is only for \"images\"",
         ),
         (r#"{"feed": {"x": {"images": "f", "size": [1]}}, "batch": 1}"#, "$.data.feed.x.size", "[HEIGHT, WIDTH]"),
-        (r#"{"feed": {"x": {"classes": "f", "columns": ["a"]}}, "batch": 1}"#, "$.data.feed.x", "only a .csv file"),
+        (r#"{"feed": {"x": {"classes": "f", "columns": ["a"]}}, "batch": 1}"#, "$.data.feed.x", "only a table (.csv"),
         (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "of at least 1"),
         (r#"{"feed": {"x": "f"}, "batch": 1, "hold_out": 1}"#, "$.data.hold_out", "the share is 1"),
     ] {

@@ -61,7 +61,12 @@ fn files_of_every_form_are_read() {
         ("t.csv.gz", bytes(GZ)[..20].to_vec(), "gzip: "),
         ("t.npy", b"text".to_vec(), "bad .npy"),
         ("t.txt", vec![0xff], "not UTF-8"),
-        ("t", b"text".to_vec(), "not a valid idx file"),
+        ("train-images-idx3-ubyte", vec![0, 0, 8], "not a valid idx file"),
+        ("t", b"text".to_vec(), "this is a file without an extension; the kinds that are taken are .csv"),
+        ("t.xlsx", b"PK\x03\x04".to_vec(), "not a valid .npz file"),
+        ("t.parquet", b"PAR1".to_vec(), "this is a Parquet file; the kinds"),
+        ("t.csv.zst", vec![0x28, 0xb5, 0x2f, 0xfd], "this is a file that is compressed by zstd; the kinds"),
+        ("t.png", b"\x89PNG\r\n\x1a\n".to_vec(), "this is an image; the kinds"),
     ] {
         let failure = read_tensor(&FilePart::of(name), bytes).unwrap_err();
         assert!(failure.message.contains(why), "{name}: {failure}");

@@ -1,0 +1,410 @@
+//! The columns of a table that a placeholder takes, and the numbers that their fields become.
+
+use std::collections::{BTreeMap, HashMap};
+
+use chrono::{Datelike, NaiveDate, NaiveDateTime, Timelike};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::nearest::nearest;
+
+use super::{Category, Classes, DatePart, Fit, TableOptions};
+
+/// Names of columns in a message.
+const MAX_NAMES: usize = 12;
+
+/// Whether a field is missing in any table: empty, NA, NaN or null.
+pub fn is_missing(field: &str) -> bool {
+    field.is_empty() || field == "NA" || field.eq_ignore_ascii_case("nan") || field.eq_ignore_ascii_case("null")
+}
+
+/// The columns that are selected, by name, by number from 0, or as a range of either (`a..d`, the last one included).
+///
+/// # Errors
+/// InvalidArgument for a column that does not exist.
+pub fn selected(names: &[String], wanted: &[String]) -> Result<Vec<usize>> {
+    let find = |text: &str| {
+        let by_number = || text.parse::<usize>().ok().filter(|number| *number < names.len());
+        names.iter().position(|name| name == text).or_else(by_number)
+    };
+    let missing = |text: &str| {
+        let near = nearest(text, names.iter().map(String::as_str));
+        let more = names.len().saturating_sub(MAX_NAMES);
+        let hint = match (near.first(), names) {
+            (Some(near), _) => format!("; did you mean {near}?"),
+            (None, [only]) if only.contains([';', '\t', '|']) => {
+                format!("; the only one is {only:.60}: say which character separates them with \"delimiter\"")
+            }
+            (None, _) if more > 0 => format!("; there are {} and {more} more", names[..MAX_NAMES].join(", ")),
+            (None, _) => format!("; there are {}", names.join(", ")),
+        };
+        Failure::invalid(format!("there is no column {text}{hint}"))
+    };
+    let mut places = Vec::with_capacity(wanted.len());
+    for text in wanted {
+        if let Some(place) = find(text) {
+            places.push(place);
+            continue;
+        }
+        let (first, last) = text.split_once("..").ok_or_else(|| missing(text))?;
+        let ends = [first, last].map(|end| find(end.trim()).ok_or_else(|| missing(end.trim())));
+        let [first, last] = ends;
+        places.extend(first?..=last?);
+    }
+    Ok(places)
+}
+
+/// The selected columns of a table, and the way in which each becomes numbers.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The names of all columns.
+    names: Vec<String>,
+    columns: Vec<Column>,
+    options: TableOptions,
+    /// The measured part; empty until it is known.
+    fit: Fit,
+}
+
+#[derive(Clone, Debug)]
+struct Column {
+    place: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Number,
+    Labels(Labels),
+    Hash(u64),
+    Date(Vec<DatePart>),
+}
+
+/// The labels of a column of text, and their numbers.
+#[derive(Clone, Debug, Default)]
+struct Labels {
+    /// `None` while they are collected.
+    known: Option<HashMap<String, usize>>,
+    one_hot: bool,
+    /// Whether a missing field is an error or a dropped line, and not a label.
+    is_class: bool,
+}
+
+/// A line of a table that cannot be read, or lacks a field.
+#[derive(Debug)]
+pub enum BadLine {
+    /// A field is missing; the message for a table that does not say what to do then.
+    Missing(String),
+    /// The reason.
+    Wrong(String),
+}
+
+impl Chosen {
+    /// Takes the columns with these indices, out of `names`. With `fit`, labels and numbers are those that were measured before.
+    ///
+    /// # Errors
+    /// InvalidArgument for options of a column that is not taken.
+    pub fn of(names: &[String], places: &[usize], options: &TableOptions, fit: Option<&Fit>) -> Result<Chosen> {
+        let at = |name: &String| places.iter().any(|&place| names[place] == *name);
+        let given = options.categories.iter().map(|(name, _)| ("categories", name));
+        let given = given.chain(options.dates.iter().map(|(name, _)| ("dates", name)));
+        let given = given.chain(options.normalize.iter().filter_map(|(name, _)| Some(("normalize", name.as_ref()?))));
+        if let Some((key, name)) = given.into_iter().find(|(_, name)| !at(name)) {
+            return Err(Failure::invalid(format!(
+                "\"{key}\" names {name}, which is not among the columns that are taken"
+            )));
+        }
+        let labels = |name: &str, one_hot, listed: Option<&Vec<String>>| {
+            let known = fit.and_then(|fit| fit.labels.get(name)).or(listed);
+            let known = known.map(|known| known.iter().cloned().zip(0..).collect());
+            Kind::Labels(Labels { known, one_hot, is_class: options.classes.is_some() })
+        };
+        let kind = |name: &String| {
+            let category = options.categories.iter().find(|(own, _)| own == name).map(|(_, category)| *category);
+            let parts = options.dates.iter().find(|(own, _)| own == name).map(|(_, parts)| parts);
+            match (&options.classes, category, parts) {
+                (Some(Classes::Auto), ..) => labels(name, false, None),
+                (Some(Classes::Listed(listed)), ..) => labels(name, false, Some(listed)),
+                (_, Some(Category::OneHot), _) => labels(name, true, None),
+                (_, Some(Category::Ids), _) => labels(name, false, None),
+                (_, Some(Category::Hash(below)), _) => Kind::Hash(below),
+                (.., Some(parts)) => Kind::Date(parts.clone()),
+                _ => Kind::Number,
+            }
+        };
+        let columns = places.iter().map(|&place| Column { place, kind: kind(&names[place]) }).collect();
+        let (names, options) = (names.to_vec(), options.clone());
+        Ok(Chosen { names, columns, options, fit: fit.cloned().unwrap_or_default() })
+    }
+
+    /// The names of the columns that are taken.
+    pub fn taken(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|column| self.names[column.place].as_str())
+    }
+
+    /// The names of all columns.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The number of numbers that a line becomes.
+    pub fn width(&self) -> usize {
+        let width = |column: &Column| match &column.kind {
+            Kind::Labels(Labels { one_hot: true, known, .. }) => known.as_ref().map_or(0, HashMap::len),
+            Kind::Date(parts) => parts.len(),
+            _ => 1,
+        };
+        self.columns.iter().map(width).sum()
+    }
+
+    /// For each number of a line: the column, and whether it is measured, since it is a number and no label.
+    pub fn parts(&self) -> Vec<(&str, bool)> {
+        let mut parts = Vec::with_capacity(self.width());
+        for column in &self.columns {
+            let name = self.names[column.place].as_str();
+            match &column.kind {
+                Kind::Number => parts.push((name, true)),
+                Kind::Date(all) => parts.extend(all.iter().map(|_| (name, true))),
+                Kind::Labels(Labels { one_hot: true, known, .. }) => {
+                    parts.extend((0..known.as_ref().map_or(0, HashMap::len)).map(|_| (name, false)));
+                }
+                Kind::Labels(_) | Kind::Hash(_) => parts.push((name, false)),
+            }
+        }
+        parts
+    }
+
+    /// Collects the labels of a line whose columns have none yet; `labels` by the columns' names.
+    ///
+    /// # Errors
+    /// [`BadLine`], also for a field of another column.
+    pub fn collect(
+        &self,
+        line: usize,
+        fields: &[&str],
+        labels: &mut BTreeMap<String, std::collections::BTreeSet<String>>,
+    ) -> std::result::Result<(), BadLine> {
+        self.raw(line, fields, &mut Vec::new())?;
+        for column in &self.columns {
+            if let Kind::Labels(Labels { known: None, .. }) = &column.kind {
+                let own = labels.entry(self.names[column.place].clone()).or_default();
+                let field = self.label(fields[column.place]);
+                if !own.contains(field) {
+                    own.insert(field.to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the labels that were collected.
+    pub fn set_labels(&mut self, labels: &BTreeMap<String, Vec<String>>) {
+        for column in &mut self.columns {
+            if let Kind::Labels(own @ Labels { known: None, .. }) = &mut column.kind {
+                let known = labels.get(&self.names[column.place]).into_iter().flatten();
+                own.known = Some(known.cloned().zip(0..).collect());
+            }
+        }
+        let listed = self.columns.iter().filter_map(|column| match &column.kind {
+            Kind::Labels(Labels { known: Some(known), .. }) => {
+                let mut all: Vec<(&String, &usize)> = known.iter().collect();
+                all.sort_by_key(|(_, number)| **number);
+                Some((self.names[column.place].clone(), all.into_iter().map(|(label, _)| label.clone()).collect()))
+            }
+            _ => None,
+        });
+        self.fit.labels = listed.collect();
+        self.fit.columns = self.columns.iter().map(|column| self.names[column.place].clone()).collect();
+    }
+
+    /// Sets what was measured.
+    pub fn set_measured(&mut self, fill: Vec<Option<f64>>, shift: Vec<f64>, factor: Vec<f64>) {
+        (self.fit.fill, self.fit.shift, self.fit.factor) = (fill, shift, factor);
+    }
+
+    /// The measured part, to use it for other tables.
+    pub fn fit(&self) -> &Fit {
+        &self.fit
+    }
+
+    /// The numbers of a line, with NaN for those that are missing, not normalised.
+    ///
+    /// # Errors
+    /// [`BadLine`].
+    pub fn raw(&self, line: usize, fields: &[&str], to: &mut Vec<f64>) -> std::result::Result<(), BadLine> {
+        self.check(line, fields)?;
+        for Column { place, kind } in &self.columns {
+            let (field, name) = (fields[*place], &self.names[*place]);
+            let is_missing = self.is_missing(field);
+            let wrong = |why: &str| BadLine::Wrong(format!("line {line}: column {name} has {field:?}, which {why}"));
+            let missing = || {
+                BadLine::Missing(format!(
+                    "line {line}: column {name} has {field:?}, a missing value; say what to do then: \"missing\": \"drop\", \
+                     \"mean\", \"median\" or a number"
+                ))
+            };
+            match kind {
+                Kind::Labels(Labels { is_class: true, .. }) if is_missing => return Err(missing()),
+                Kind::Number | Kind::Date(_) if is_missing && self.options.missing.is_none() => return Err(missing()),
+                Kind::Number if is_missing => to.push(f64::NAN),
+                Kind::Number => to.push(self.number(field).ok_or_else(|| wrong("is not a number"))?),
+                Kind::Hash(below) => to.push((hash(self.label(field)) % below) as f64),
+                Kind::Date(parts) if is_missing => to.extend(parts.iter().map(|_| f64::NAN)),
+                Kind::Date(parts) => {
+                    let format = self.options.date_format.as_deref();
+                    let date = date(field, format).ok_or_else(|| {
+                        wrong(&format!(
+                            "is not a date; expected {}",
+                            format.unwrap_or("2026-05-31 or 2026-05-31 12:30")
+                        ))
+                    })?;
+                    to.extend(parts.iter().map(|part| number_of(date, *part)));
+                }
+                // They are being collected.
+                Kind::Labels(Labels { known: None, .. }) => {}
+                Kind::Labels(Labels { known: Some(known), one_hot, .. }) => {
+                    let number = known.get(self.label(field)).copied();
+                    match one_hot {
+                        // A category that was not there when the model was trained is none of those.
+                        true => to.extend((0..known.len()).map(|i| f64::from(u8::from(Some(i) == number)))),
+                        false => {
+                            let number = number.ok_or_else(|| wrong(&format!("is not among {}", listed(known))))?;
+                            to.push(number as f64);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbers of a line, complete and normalised.
+    ///
+    /// # Errors
+    /// [`BadLine`].
+    pub fn numbers(&self, line: usize, fields: &[&str], to: &mut Vec<f64>) -> std::result::Result<(), BadLine> {
+        let before = to.len();
+        self.raw(line, fields, to)?;
+        let Fit { fill, shift, factor, .. } = &self.fit;
+        for (i, number) in to[before..].iter_mut().enumerate() {
+            if let (true, Some(Some(fill))) = (number.is_nan(), fill.get(i)) {
+                *number = *fill;
+            }
+            if let (Some(shift), Some(factor)) = (shift.get(i), factor.get(i)) {
+                *number = (*number - shift) * factor;
+            }
+            if number.is_nan() {
+                let name = self.parts()[i].0.to_owned();
+                return Err(BadLine::Missing(format!("line {line}: column {name} is missing")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The texts of a line.
+    ///
+    /// # Errors
+    /// [`BadLine`] for another number of fields than columns.
+    pub fn texts(&self, line: usize, fields: &[&str], to: &mut Vec<Vec<u8>>) -> std::result::Result<(), BadLine> {
+        self.check(line, fields)?;
+        to.extend(self.columns.iter().map(|column| fields[column.place].as_bytes().to_vec()));
+        Ok(())
+    }
+
+    fn check(&self, line: usize, fields: &[&str]) -> std::result::Result<(), BadLine> {
+        let (own, all) = (fields.len(), self.names.len());
+        match own == all {
+            true => Ok(()),
+            false => Err(BadLine::Wrong(format!("line {line} has {own} fields, and the first line has {all}"))),
+        }
+    }
+
+    fn is_missing(&self, field: &str) -> bool {
+        is_missing(field) || self.options.missing_values.iter().any(|own| own == field)
+    }
+
+    /// A label; all missing fields are one.
+    fn label<'f>(&self, field: &'f str) -> &'f str {
+        if self.is_missing(field) { "" } else { field }
+    }
+
+    /// A number as the options write it; `12 %` is 0.12, true 1 and false 0.
+    fn number(&self, field: &str) -> Option<f64> {
+        let (text, scale) = match field.strip_suffix('%') {
+            Some(text) => (text.trim_end(), 0.01),
+            None => (field, 1.0),
+        };
+        let TableOptions { decimal, thousands, .. } = self.options;
+        let number = match (decimal.filter(|decimal| *decimal != '.'), thousands) {
+            (None, None) => text.parse::<f64>().ok(),
+            (decimal, thousands) => {
+                let plain: String = text
+                    .chars()
+                    .filter(|letter| Some(*letter) != thousands)
+                    .map(|letter| match letter {
+                        // A point is no part of a number that has a comma before its fraction.
+                        '.' if decimal.is_some() => '?',
+                        letter if Some(letter) == decimal => '.',
+                        letter => letter,
+                    })
+                    .collect();
+                plain.parse::<f64>().ok()
+            }
+        };
+        let truth = || match field {
+            _ if field.eq_ignore_ascii_case("true") => Some(1.0),
+            _ if field.eq_ignore_ascii_case("false") => Some(0.0),
+            _ => None,
+        };
+        number.filter(|number| number.is_finite()).map(|number| number * scale).or_else(truth)
+    }
+}
+
+/// Some labels, for a message.
+fn listed(known: &HashMap<String, usize>) -> String {
+    let mut all: Vec<(&String, &usize)> = known.iter().collect();
+    all.sort_by_key(|(_, number)| **number);
+    let shown: Vec<&str> = all.iter().take(MAX_NAMES).map(|(label, _)| label.as_str()).collect();
+    let more = if all.len() > MAX_NAMES { format!(" and {} more", all.len() - MAX_NAMES) } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}
+
+/// FNV-1a of 64 bits: the same number on every machine.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A date and perhaps a time, as ISO 8601 or the given form has them.
+fn date(text: &str, format: Option<&str>) -> Option<NaiveDateTime> {
+    let read = |format: &str| {
+        let day = || NaiveDate::parse_from_str(text, format).ok()?.and_hms_opt(0, 0, 0);
+        NaiveDateTime::parse_from_str(text, format).ok().or_else(day)
+    };
+    match format {
+        Some(format) => read(format),
+        None => {
+            let text = text.strip_suffix('Z').unwrap_or(text).replacen('T', " ", 1);
+            let forms = ["%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M"];
+            let day = || NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok()?.and_hms_opt(0, 0, 0);
+            forms.iter().find_map(|form| NaiveDateTime::parse_from_str(&text, form).ok()).or_else(day)
+        }
+    }
+}
+
+fn number_of(date: NaiveDateTime, part: DatePart) -> f64 {
+    match part {
+        DatePart::Year => f64::from(date.year()),
+        DatePart::Month => f64::from(date.month()),
+        DatePart::Day => f64::from(date.day()),
+        DatePart::DayOfYear => f64::from(date.ordinal()),
+        DatePart::DayOfWeek => f64::from(date.weekday().num_days_from_monday()),
+        DatePart::Hour => f64::from(date.hour()),
+        DatePart::Minute => f64::from(date.minute()),
+        DatePart::Seconds => date.and_utc().timestamp() as f64,
+    }
+}
+
+impl From<BadLine> for Failure {
+    fn from(bad: BadLine) -> Failure {
+        match bad {
+            BadLine::Missing(why) | BadLine::Wrong(why) => Failure::invalid(why),
+        }
+    }
+}

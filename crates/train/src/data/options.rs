@@ -1,0 +1,120 @@
+//! The options of a table: how its lines and fields are read, and how its columns become numbers.
+
+/// The options for the columns of one placeholder.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TableOptions {
+    /// How the lines are cut into fields.
+    pub layout: LayoutOptions,
+    /// The character before the fraction of a number; a point unless stated.
+    pub decimal: Option<char>,
+    /// The character between groups of digits, which is ignored.
+    pub thousands: Option<char>,
+    /// What becomes of missing fields; without it they are errors.
+    pub missing: Option<Missing>,
+    /// Fields that are missing, in addition to the usual ones ([`is_missing`](super::is_missing)).
+    pub missing_values: Vec<String>,
+    /// The columns are classes: text becomes the number of its class.
+    pub classes: Option<Classes>,
+    /// The columns of text, by name.
+    pub categories: Vec<(String, Category)>,
+    /// The columns of dates, by name, and the numbers that each becomes.
+    pub dates: Vec<(String, Vec<DatePart>)>,
+    /// The form of dates, as of `strftime`; else ISO 8601.
+    pub date_format: Option<String>,
+    /// The normalisation of columns by name, and of those without a name that are numbers.
+    pub normalize: Vec<(Option<String>, Normalize)>,
+}
+
+impl TableOptions {
+    /// Whether labels or numbers are measured of the examples that are trained with.
+    pub fn is_measured(&self) -> bool {
+        let labels = matches!(self.classes, Some(Classes::Auto))
+            || self.categories.iter().any(|(_, category)| !matches!(category, Category::Hash(_)));
+        labels || matches!(self.missing, Some(Missing::Mean | Missing::Median)) || !self.normalize.is_empty()
+    }
+}
+
+/// How the lines of a table are cut into fields. All placeholders that a file feeds have the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LayoutOptions {
+    /// The character between fields; a space stands for runs of spaces and tabs. Else a comma, and for .tsv a tab.
+    pub delimiter: Option<char>,
+    /// There is no line with the names of the columns, which are numbered from 0.
+    pub no_header: bool,
+    /// The number of lines before the first one that counts.
+    pub skip: usize,
+}
+
+/// What becomes of missing fields of numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Missing {
+    /// The line is no example.
+    Drop,
+    /// The mean of the column in the examples that are trained with.
+    Mean,
+    /// The median of the column in the examples that are trained with.
+    Median,
+    /// A number.
+    Value(f64),
+}
+
+/// The classes of a column, in the order of their numbers from 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Classes {
+    /// Those that occur: by their value if all are numbers, else by their name.
+    Auto,
+    /// These.
+    Listed(Vec<String>),
+}
+
+/// The numbers that a column of text becomes. A missing field is a category of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Category {
+    /// As many numbers as there are categories: 1 for that of the field, and 0.
+    OneHot,
+    /// The number of the category, from 0.
+    Ids,
+    /// A number from 0 to below this one, by the field's hash.
+    Hash(u64),
+}
+
+/// A number of a date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatePart {
+    Year,
+    /// 1 to 12.
+    Month,
+    /// 1 to 31.
+    Day,
+    /// 1 to 366.
+    DayOfYear,
+    /// 0 (Monday) to 6.
+    DayOfWeek,
+    Hour,
+    Minute,
+    /// Since 1970.
+    Seconds,
+}
+
+impl DatePart {
+    /// All, with their names in files.
+    pub const NAMES: [(&str, DatePart); 8] = [
+        ("year", DatePart::Year),
+        ("month", DatePart::Month),
+        ("day", DatePart::Day),
+        ("day_of_year", DatePart::DayOfYear),
+        ("day_of_week", DatePart::DayOfWeek),
+        ("hour", DatePart::Hour),
+        ("minute", DatePart::Minute),
+        ("seconds", DatePart::Seconds),
+    ];
+}
+
+/// The normalisation of a column, measured on the examples that are trained with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Normalize {
+    /// Mean 0 and standard deviation 1.
+    Standard,
+    /// From 0 to 1.
+    MinMax,
+}

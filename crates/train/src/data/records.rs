@@ -1,0 +1,342 @@
+//! The records of a table: lines with separated fields, or an object of JSON a line.
+
+use std::collections::HashSet;
+use std::io::{BufRead, Read};
+
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::json::{self, Kind, Member};
+use meshtf_tensor::memory;
+
+use super::{FilePart, LayoutOptions, MAX_LINE};
+
+/// The error for a file without a line.
+const EMPTY: &str = "it is empty; expected a line with the names of the columns";
+
+/// How the text of a table is cut into records and fields.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    fields: Fields,
+    has_header: bool,
+    skip: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fields {
+    /// Separated by this character, and perhaps quoted.
+    Separated(u8),
+    /// Separated by runs of spaces and tabs.
+    Spaced,
+    /// The members of an object of JSON.
+    Json,
+}
+
+/// A record of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The names of the columns.
+    pub names: &'a [String],
+    /// The number of its line, from 1.
+    pub line: usize,
+    /// The offset of its first byte.
+    pub begin: u64,
+    /// Its fields, trimmed of spaces; there may be more or fewer than names.
+    pub fields: &'a [&'a str],
+}
+
+impl Layout {
+    /// The layout of a file by its name and the options.
+    ///
+    /// # Errors
+    /// InvalidArgument for a delimiter that is not ASCII, or options that the kind of file does not take.
+    pub fn of(file: &FilePart, options: &LayoutOptions) -> Result<Layout> {
+        let LayoutOptions { delimiter, no_header, skip } = *options;
+        let fields = match delimiter {
+            _ if file.ends_with(".jsonl") && *options != LayoutOptions::default() => {
+                let why = "a .jsonl file takes neither \"delimiter\" nor \"header\" nor \"skip\"";
+                return Err(Failure::invalid(why));
+            }
+            _ if file.ends_with(".jsonl") => Fields::Json,
+            None if file.ends_with(".tsv") => Fields::Separated(b'\t'),
+            None => Fields::Separated(b','),
+            Some(' ') => Fields::Spaced,
+            Some(other) if other.is_ascii() && !matches!(other, '"' | '\n' | '\r') => Fields::Separated(other as u8),
+            Some(other) => return Err(Failure::invalid(format!("{other:?} cannot separate fields"))),
+        };
+        Ok(Layout { fields, has_header: !no_header, skip })
+    }
+
+    /// Reads a whole table, and passes on its records.
+    ///
+    /// # Errors
+    /// InvalidArgument for an empty table and for text that is not UTF-8 or JSON; ResourceExhausted for a line that is too long;
+    /// those of reading and of `each`.
+    pub fn scan(&self, mut from: impl BufRead, each: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<Scanned> {
+        let failed = |error: std::io::Error| Failure::invalid(error.to_string());
+        let mut names = None;
+        let mut begin = 0;
+        for i in 0..self.skip {
+            let mut line = Vec::new();
+            let read = from.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line).map_err(failed)?;
+            if read > MAX_LINE {
+                return Err(too_long(i + 1));
+            }
+            begin += read as u64;
+        }
+        let mut each = |line: usize, begin: u64, fields: &[&str]| -> Result<()> {
+            let Some(names) = &names else {
+                names = Some(self.names(fields)?);
+                return match (self.has_header, &names) {
+                    (false, Some(names)) => each(Record { names, line, begin, fields }),
+                    _ => Ok(()),
+                };
+            };
+            each(Record { names, line, begin, fields })
+        };
+        let end = match self.fields {
+            Fields::Separated(delimiter) => {
+                let mut records = CsvRecords::new(delimiter, begin, self.skip);
+                loop {
+                    let block = from.fill_buf().map_err(failed)?;
+                    records.add(block, &mut each)?;
+                    let read = block.len();
+                    if read == 0 {
+                        break records.at;
+                    }
+                    from.consume(read);
+                }
+            }
+            Fields::Spaced => lines(from, begin, self.skip, &mut |line, begin, text| {
+                let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+                each(line, begin, &fields)
+            })?,
+            Fields::Json => {
+                let mut keys: Option<Vec<String>> = None;
+                lines(from, begin, self.skip, &mut |line, begin, text| {
+                    let is_first = keys.is_none();
+                    let (keys, fields) = json_fields(line, text, &mut keys)?;
+                    if is_first {
+                        each(line, begin, &keys.iter().map(String::as_str).collect::<Vec<_>>())?;
+                    }
+                    each(line, begin, &fields.iter().map(String::as_str).collect::<Vec<_>>())
+                })?
+            }
+        };
+        Ok(Scanned { names: names.ok_or_else(|| Failure::invalid(EMPTY))?, end })
+    }
+
+    /// The fields of the first record in a piece of the text that begins with one, in a table with these names.
+    ///
+    /// # Errors
+    /// Those of [`scan`](Layout::scan); InvalidArgument if there is no record.
+    pub fn first(&self, piece: &[u8], names: &[String], each: &mut dyn FnMut(&[&str]) -> Result<()>) -> Result<()> {
+        let mut done = false;
+        let mut once = |_: usize, _: u64, fields: &[&str]| -> Result<()> {
+            if std::mem::replace(&mut done, true) { Ok(()) } else { each(fields) }
+        };
+        match self.fields {
+            Fields::Separated(delimiter) => {
+                let mut records = CsvRecords::new(delimiter, 1, 0);
+                records.add(piece, &mut once)?;
+                records.add(&[], &mut once)?;
+            }
+            Fields::Spaced => {
+                lines(piece, 1, 0, &mut |line, begin, text| {
+                    once(line, begin, &text.split_ascii_whitespace().collect::<Vec<_>>())
+                })?;
+            }
+            Fields::Json => {
+                lines(piece, 1, 0, &mut |line, begin, text| {
+                    let (_, fields) = json_fields(line, text, &mut Some(names.to_vec()))?;
+                    once(line, begin, &fields.iter().map(String::as_str).collect::<Vec<_>>())
+                })?;
+            }
+        }
+        if done { Ok(()) } else { Err(Failure::invalid("a line is gone")) }
+    }
+
+    /// The names of the columns, from the first record.
+    ///
+    /// # Errors
+    /// InvalidArgument if two are the same, or all are numbers: then it is an example, and the names are missing.
+    fn names(&self, record: &[&str]) -> Result<Vec<String>> {
+        if !self.has_header {
+            return Ok((0..record.len()).map(|i| i.to_string()).collect());
+        }
+        if record.iter().all(|name| name.parse::<f64>().is_ok_and(f64::is_finite)) {
+            let first = record.join(",");
+            return Err(Failure::invalid(format!(
+                "the first line has numbers alone ({first:.60}); expected the names of the columns there: add a line with them, or \
+                 say \"header\": false"
+            )));
+        }
+        let mut seen = HashSet::new();
+        match record.iter().find(|name| !seen.insert(**name)) {
+            Some(name) => Err(Failure::invalid(format!("two columns are named {name}"))),
+            None => Ok(record.iter().map(|&name| name.to_owned()).collect()),
+        }
+    }
+}
+
+/// The result of reading a whole table.
+#[derive(Clone, Debug)]
+pub struct Scanned {
+    /// The names of the columns.
+    pub names: Vec<String>,
+    /// The offset of its end.
+    pub end: u64,
+}
+
+fn too_long(line: usize) -> Failure {
+    let why = format!("line {line} has more than {MAX_LINE} bytes, the limit; does a quote not end?");
+    Failure::new(Code::ResourceExhausted, why)
+}
+
+/// The byte order mark, with which some programs begin a text of UTF-8.
+const MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Passes on the lines of a text that are not blank, with their numbers and offsets; returns the offset of the end.
+fn lines(
+    mut from: impl BufRead,
+    mut at: u64,
+    skipped: usize,
+    each: &mut dyn FnMut(usize, u64, &str) -> Result<()>,
+) -> Result<u64> {
+    let (mut line, mut number) = (Vec::new(), skipped);
+    loop {
+        line.clear();
+        number += 1;
+        let read = from.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line);
+        let read = read.map_err(|error| Failure::invalid(error.to_string()))?;
+        if read == 0 {
+            return Ok(at);
+        }
+        if read > MAX_LINE {
+            return Err(too_long(number));
+        }
+        let begin = if at == 0 && line.starts_with(MARK) { MARK.len() } else { 0 };
+        let text = std::str::from_utf8(&line[begin..]).map(str::trim);
+        let text = text.map_err(|error| Failure::invalid(format!("line {number} is not UTF-8: {error}")))?;
+        if !text.is_empty() {
+            each(number, at + begin as u64, text)?;
+        }
+        at += read as u64;
+    }
+}
+
+/// The fields of an object, in the order of the keys, which are those of the first object. A key that an object lacks is a missing
+/// field, and so is null.
+///
+/// # Errors
+/// InvalidArgument for text that is not an object, a key that the first object lacks, and a list or an object as a value.
+fn json_fields<'k>(line: usize, text: &str, keys: &'k mut Option<Vec<String>>) -> Result<(&'k [String], Vec<String>)> {
+    let wrong = |why: String| Failure::invalid(format!("line {line}: {why}"));
+    let value = json::parse(text).map_err(|fault| wrong(format!("it is not JSON: {}", fault.why)))?;
+    let Kind::Object(members) = value.kind else {
+        return Err(wrong("expected an object, {\"a\": 1, …}".to_owned()));
+    };
+    let keys = keys.get_or_insert_with(|| members.iter().map(|member| member.key.to_string()).collect());
+    let mut fields = vec![String::new(); keys.len()];
+    for Member { key, value, .. } in members {
+        let place = keys.iter().position(|own| *own == key);
+        let place = place.ok_or_else(|| wrong(format!("the first object has no {key}")))?;
+        fields[place] = match value.kind {
+            Kind::Null => String::new(),
+            Kind::String(text) => text.trim().to_owned(),
+            Kind::Number(text) => text.to_owned(),
+            Kind::Bool(truth) => truth.to_string(),
+            Kind::List(_) | Kind::Object(_) => {
+                return Err(wrong(format!("{key} is a list or an object; expected a number or text")));
+            }
+        };
+    }
+    Ok((keys, fields))
+}
+
+/// The records of a text of separated fields that is read in blocks.
+struct CsvRecords {
+    reader: csv_core::Reader,
+    /// The offset of the next byte.
+    at: u64,
+    /// The offset of the record that is being read, and its line number; `None` between records.
+    begun: Option<(u64, usize)>,
+    /// A buffer for the fields of a record, and for their ends; it grows to the size of the longest.
+    text: Vec<u8>,
+    ends: Vec<usize>,
+    /// The used part of both for this record.
+    written: usize,
+    ended: usize,
+}
+
+impl CsvRecords {
+    /// For a text from the offset `at` on, before which there are `skipped` lines.
+    fn new(delimiter: u8, at: u64, skipped: usize) -> CsvRecords {
+        let mut reader = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
+        reader.set_line(skipped as u64 + 1);
+        let (text, ends) = (vec![0; 256], vec![0; 16]);
+        CsvRecords { reader, at, begun: None, text, ends, written: 0, ended: 0 }
+    }
+
+    /// Reads the next block of a text: passes on each record that ends in it, with its line number and the offset of its
+    /// first byte. An empty block is the end of the text.
+    ///
+    /// # Errors
+    /// InvalidArgument for text that is not UTF-8; ResourceExhausted for a record that is too long; those of `each`.
+    fn add(&mut self, bytes: &[u8], each: &mut impl FnMut(usize, u64, &[&str]) -> Result<()>) -> Result<()> {
+        let is_end = bytes.is_empty();
+        let mut rest = bytes;
+        if self.at == 0 && rest.starts_with(MARK) {
+            (rest, self.at) = (&rest[MARK.len()..], MARK.len() as u64);
+        }
+        while is_end || !rest.is_empty() {
+            let (begin, line) = match self.begun {
+                Some(begun) => begun,
+                None => {
+                    // Blank lines belong to no record.
+                    let blank = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+                    let lines = rest[..blank].iter().filter(|byte| **byte == b'\n').count();
+                    (rest, self.at) = (&rest[blank..], self.at + blank as u64);
+                    self.reader.set_line(self.reader.line() + lines as u64);
+                    if rest.is_empty() && !is_end {
+                        break;
+                    }
+                    *self.begun.insert((self.at, self.reader.line() as usize))
+                }
+            };
+            let (text, ends) = (&mut self.text[self.written..], &mut self.ends[self.ended..]);
+            let (outcome, read, wrote, ended) = self.reader.read_record(rest, text, ends);
+            (rest, self.at) = (&rest[read..], self.at + read as u64);
+            (self.written, self.ended) = (self.written + wrote, self.ended + ended);
+            match outcome {
+                // At the end the loop continues once more, with no input, which marks the end for the reader.
+                csv_core::ReadRecordResult::InputEmpty => {}
+                csv_core::ReadRecordResult::OutputFull => {
+                    if self.text.len() >= MAX_LINE {
+                        return Err(too_long(line));
+                    }
+                    memory::admit(self.text.len())?;
+                    self.text.resize(2 * self.text.len(), 0);
+                }
+                csv_core::ReadRecordResult::OutputEndsFull => {
+                    memory::admit(self.ends.len().saturating_mul(size_of::<usize>()))?;
+                    self.ends.resize(2 * self.ends.len(), 0);
+                }
+                csv_core::ReadRecordResult::End => break,
+                csv_core::ReadRecordResult::Record => {
+                    each(line, begin, &self.fields(line)?)?;
+                    (self.begun, self.written, self.ended) = (None, 0, 0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The fields of the record that was read.
+    fn fields(&self, line: usize) -> Result<Vec<&str>> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let field = |(from, to): (usize, &usize)| {
+            let field = std::str::from_utf8(&self.text[from..*to]).map(str::trim);
+            field.map_err(|error| Failure::invalid(format!("line {line} is not UTF-8: {error}")))
+        };
+        starts.zip(&self.ends[..self.ended]).map(field).collect()
+    }
+}

@@ -1,0 +1,139 @@
+//! The options of a table in a file of the section `data`.
+
+use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
+
+use super::{Read, count, list, names, number, unknown, whole};
+use crate::data::{Category, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
+
+/// The keys of the options.
+pub(super) const KEYS: &[&str] = &[
+    "delimiter",
+    "header",
+    "skip",
+    "decimal",
+    "thousands",
+    "missing",
+    "missing_values",
+    "classes",
+    "categories",
+    "dates",
+    "date_format",
+    "normalize",
+];
+
+/// Reads an option; `false` if the key is none.
+pub(super) fn option(options: &mut TableOptions, key: &str, value: &Value, path: Path) -> Read<bool> {
+    let LayoutOptions { delimiter, no_header, skip } = &mut options.layout;
+    match key {
+        "delimiter" => *delimiter = Some(letter(value, path)?),
+        "header" => *no_header = !truth(value, path)?,
+        "skip" => *skip = whole(value, path)? as usize,
+        "decimal" => options.decimal = Some(letter(value, path)?),
+        "thousands" => options.thousands = Some(letter(value, path)?),
+        "missing" => options.missing = Some(missing(value, path)?),
+        "missing_values" => options.missing_values = names(value, path)?,
+        "classes" => options.classes = Some(classes(value, path)?),
+        "categories" => options.categories = by_column(value, path, category)?,
+        "dates" => options.dates = by_column(value, path, dates)?,
+        "date_format" => options.date_format = Some(date_format(value, path)?),
+        "normalize" => options.normalize = normalize(value, path)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Columns by name or by number.
+pub(super) fn columns(value: &Value, path: Path) -> Read<Vec<String>> {
+    list(value, path, |item, path| match &item.kind {
+        Kind::Number(_) => whole(item, path).map(|number| number.to_string()),
+        _ => item.text(path).map(str::to_owned),
+    })
+}
+
+fn letter(value: &Value, path: Path) -> Read<char> {
+    let text = value.text(path)?;
+    let mut letters = text.chars();
+    match (letters.next(), letters.next()) {
+        (Some(letter), None) => Ok(letter),
+        _ => Err(Fault::content(value, path, format!("{text:?} is not one character, such as \";\" or \"\\t\""))),
+    }
+}
+
+fn truth(value: &Value, path: Path) -> Read<bool> {
+    match value.kind {
+        Kind::Bool(truth) => Ok(truth),
+        _ => Err(Fault::content(value, path, "expected true or false")),
+    }
+}
+
+fn missing(value: &Value, path: Path) -> Read<Missing> {
+    let Kind::String(text) = &value.kind else { return number(value, path).map(Missing::Value) };
+    match &**text {
+        "drop" => Ok(Missing::Drop),
+        "mean" => Ok(Missing::Mean),
+        "median" => Ok(Missing::Median),
+        _ => Err(Fault::content(value, path, "expected \"drop\", \"mean\", \"median\" or a number")),
+    }
+}
+
+fn classes(value: &Value, path: Path) -> Read<Classes> {
+    match &value.kind {
+        Kind::String(text) if &**text == "auto" => Ok(Classes::Auto),
+        Kind::List(_) => columns(value, path).map(Classes::Listed),
+        _ => Err(Fault::content(value, path, "the classes of a column are \"auto\" or a list of labels")),
+    }
+}
+
+fn by_column<T>(value: &Value, path: Path, read: impl Fn(&Value, Path) -> Read<T>) -> Read<Vec<(String, T)>> {
+    let members = value.object(path, "expected an object by the names of columns")?;
+    members.iter().map(|Member { key, value, .. }| Ok((key.to_string(), read(value, path.key(key))?))).collect()
+}
+
+fn category(value: &Value, path: Path) -> Read<Category> {
+    let wrong = || Fault::content(value, path, "expected \"one_hot\", \"ids\" or {\"hash\": NUMBER}");
+    match &value.kind {
+        Kind::String(text) if &**text == "one_hot" => Ok(Category::OneHot),
+        Kind::String(text) if &**text == "ids" => Ok(Category::Ids),
+        Kind::Object(members) => match &members[..] {
+            [Member { key, value, .. }] if &**key == "hash" => count(value, path.key("hash")).map(Category::Hash),
+            _ => Err(wrong()),
+        },
+        _ => Err(wrong()),
+    }
+}
+
+fn dates(value: &Value, path: Path) -> Read<Vec<DatePart>> {
+    list(value, path, |item, path| {
+        let text = item.text(path)?;
+        let found = DatePart::NAMES.iter().find(|(name, _)| *name == text);
+        found.map(|(_, part)| *part).ok_or_else(|| {
+            let all = DatePart::NAMES.map(|(name, _)| name);
+            unknown(text, item.at, path, &all)
+        })
+    })
+}
+
+/// A form that chrono can read.
+fn date_format(value: &Value, path: Path) -> Read<String> {
+    let text = value.text(path)?;
+    let is_valid = chrono::format::StrftimeItems::new(text).all(|item| item != chrono::format::Item::Error);
+    match is_valid {
+        true => Ok(text.to_owned()),
+        false => Err(Fault::content(value, path, format!("{text:?} is not the form of a date, such as \"%d.%m.%Y\""))),
+    }
+}
+
+fn normalize(value: &Value, path: Path) -> Read<Vec<(Option<String>, Normalize)>> {
+    let one = |value: &Value, path: Path| match value.text(path)? {
+        "standard" => Ok(Normalize::Standard),
+        "minmax" => Ok(Normalize::MinMax),
+        _ => Err(Fault::content(value, path, "expected \"standard\" or \"minmax\"")),
+    };
+    match &value.kind {
+        Kind::Object(_) => {
+            let all = by_column(value, path, one)?;
+            Ok(all.into_iter().map(|(name, normalize)| (Some(name), normalize)).collect())
+        }
+        _ => Ok(vec![(None, one(value, path)?)]),
+    }
+}
