@@ -28,6 +28,15 @@ const PURGE_DELAY: c_int = 15;
 
 /// For a program's `#[global_allocator]`. A library does not decide about its program's memory, so it is only used if a program
 /// declares it, as `meshtf` and the benches do.
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
+///
+/// let tensor = meshtf::tensor::Tensor::zeros(meshtf::tensor::DType::F32, [1024, 1024])?;
+/// assert_eq!(tensor.byte_len(), 4 << 20);
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocator;
 

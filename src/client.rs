@@ -145,7 +145,7 @@ pub trait Client: Reach {
     }
 
     /// The status of every task that is up. All are queried at once; DeadlineExceeded for those that do not answer within
-    /// `limit`.
+    /// `limit`. The runtime must have its timer enabled.
     ///
     /// # Cancellation
     /// As [`Client::status`].

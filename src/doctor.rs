@@ -20,6 +20,15 @@ use crate::mesh::{KeyError, MeshError, MeshKey, home, remembered_ports, running_
 use crate::node::{NodeConfig, NodeError};
 
 /// The checks to make.
+///
+/// ```
+/// use meshtf::doctor::Examination;
+/// use meshtf::{NodeConfig, Task};
+///
+/// // Whether ps/0 can be reached from here, without the checks that take long.
+/// let node = NodeConfig { peers: vec!["ps.example.org:4001".into()], ..NodeConfig::default() };
+/// let examination = Examination { node, expected: vec![Task::new("ps", 0)], quick: true };
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Examination {
     /// The node that is to run on this machine: its mesh, peers, addresses to listen on, folders. Its task is ignored: the

@@ -22,6 +22,18 @@ const ALIVE_AFTER: Duration = Duration::from_secs(20);
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// The address of a door, and its token.
+///
+/// ```
+/// use meshtf::doors::DoorConfig;
+///
+/// // For clients of this machine, on a free port.
+/// let own = DoorConfig { address: "127.0.0.1:0".parse()?, token: None };
+/// // For all that know the token.
+/// let token = Some("correct horse battery staple".to_owned());
+/// let shared = DoorConfig { address: "0.0.0.0:8080".parse()?, token };
+/// assert!(own.address.ip().is_loopback() && !shared.address.ip().is_loopback());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DoorConfig {
     /// Port 0 picks a free one.
@@ -31,6 +43,21 @@ pub struct DoorConfig {
 }
 
 /// An open door. Dropping it closes it and ends the calls of its clients.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use meshtf::doors::{DoorConfig, open_web};
+/// use meshtf::{Node, NodeConfig};
+///
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let node = Arc::new(Node::start(NodeConfig::default()).await?);
+/// let door = open_web(node, DoorConfig { address: "127.0.0.1:0".parse()?, token: None }).await?;
+/// println!("the mesh is shown at http://{}", door.address());
+/// drop(door);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Door {
     address: SocketAddr,
@@ -55,7 +82,24 @@ impl Drop for Door {
     }
 }
 
-/// Why a door could not be opened.
+/// The reason why a door could not be opened.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use meshtf::doors::{DoorConfig, DoorError, open_burn};
+/// use meshtf::{Node, NodeConfig};
+///
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let node = Arc::new(Node::start(NodeConfig::default()).await?);
+/// match open_burn(node, DoorConfig { address: "0.0.0.0:7777".parse()?, token: None }).await {
+///     Ok(door) => println!("burn's programs connect to {}", door.address()),
+///     Err(DoorError::Unguarded { address, .. }) => eprintln!("{address} needs a token"),
+///     Err(error) => eprintln!("{error}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 // The text of each explains its fields.

@@ -56,7 +56,25 @@ struct Ring {
     limits: BTreeMap<String, Instant>,
 }
 
-/// A follower of the events of a node, from its creation on.
+/// A follower of the events of a node, from its creation on. While there is one, the node notes the events of steps, too. Up to
+/// 1024 events wait for it; beyond that it misses the oldest.
+///
+/// ```
+/// use meshtf::graph::Graph;
+/// use meshtf::status::Event;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let task = Task::new("local", 0);
+/// let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Auto)?;
+/// let mut events = cluster.events(&task)?;
+/// let session = cluster.session(Graph::default(), &task, SessionOptions::default()).await?;
+/// let noted = events.next().await.unwrap();
+/// assert!(matches!(noted.event, Event::SessionOpened { .. }));
+/// assert_eq!((noted.number, events.missed()), (1, 0));
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 pub struct Follower {
     /// The number of followers.
     followers: Arc<AtomicUsize>,

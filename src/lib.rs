@@ -81,6 +81,17 @@ pub use allocator::Allocator;
 pub use client::Client;
 pub use events::Follower;
 pub use local::LocalCluster;
+/// The choice between the backends of this machine.
+///
+/// ```
+/// use meshtf::BackendChoice;
+///
+/// // As a program's flag has it: auto, flex, ndarray or wgpu.
+/// let backend: BackendChoice = "flex".parse()?;
+/// assert_eq!(backend, BackendChoice::Flex);
+/// assert_eq!(BackendChoice::default(), BackendChoice::Auto);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[doc(inline)]
 pub use meshtf_engine::adapters::BackendChoice;
 /// The name of a task.
@@ -90,8 +101,86 @@ pub use meshtf_engine::adapters::BackendChoice;
 /// ```
 #[doc(inline)]
 pub use meshtf_tensor::device::Task;
+/// The class of a failure, by which a program decides how to continue.
+///
+/// ```
+/// use meshtf::{Code, Failure};
+///
+/// /// Whether the same request may succeed later.
+/// fn may_retry(failure: &Failure) -> bool {
+///     matches!(failure.code, Code::Unavailable | Code::Aborted)
+/// }
+/// assert!(may_retry(&Failure::new(Code::Unavailable, "the task is restarted")));
+/// assert!(!may_retry(&Failure::new(Code::InvalidArgument, "the graph has a cycle")));
+/// ```
 #[doc(inline)]
-pub use meshtf_tensor::failure::{Code, Failure, Reason, Result, Stage};
+pub use meshtf_tensor::failure::Code;
+/// The error of sessions, runs and inquiries: what went wrong, and where.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::tensor::{DType, PartialShape};
+/// use meshtf::{BackendChoice, Client, Code, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let mut g = GraphBuilder::new();
+/// let x = g.placeholder("x", DType::F32, PartialShape::UNKNOWN)?;
+/// g.op("AddV2").name("y").input(x).input([1f32, 2.0, 3.0]).build()?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(g.finish()?, None, SessionOptions::default()).await?;
+/// let failure = session.run().feed("x", [1f32, 2.0]).fetch("y").await.unwrap_err();
+/// assert_eq!((failure.code, failure.node.as_deref()), (Code::InvalidArgument, Some("y")));
+/// assert_eq!(failure.message, "Incompatible shapes: [2] vs. [3]");
+/// assert_eq!(failure.device.as_deref(), Some("/job:local/task:0/device:CPU:0"));
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
+#[doc(inline)]
+pub use meshtf_tensor::failure::Failure;
+/// The cause of a failure, for programs that react to it.
+///
+/// ```
+/// use meshtf::{Code, Failure, Reason};
+///
+/// /// Whether to wait for a task and then try again.
+/// fn is_down(failure: &Failure) -> bool {
+///     failure.reason == Some(Reason::TaskDown)
+/// }
+/// let failure = Failure::new(Code::Unavailable, "no node serves /job:ps/task:0").because(Reason::TaskDown);
+/// assert!(is_down(&failure));
+/// ```
+#[doc(inline)]
+pub use meshtf_tensor::failure::Reason;
+/// The result of functions that fail with a [`Failure`].
+///
+/// ```
+/// use meshtf::tensor::Tensor;
+///
+/// fn mean(tensor: &Tensor) -> meshtf::Result<f32> {
+///     let values = tensor.slice::<f32>()?;
+///     Ok(values.iter().sum::<f32>() / values.len() as f32)
+/// }
+/// assert_eq!(mean(&[1f32, 2.0, 6.0].into())?, 3.0);
+/// assert_eq!(mean(&[1i32, 2].into()).unwrap_err().message, "expected float32, got int32");
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
+#[doc(inline)]
+pub use meshtf_tensor::failure::Result;
+/// The step that failed, if one did.
+///
+/// ```
+/// use meshtf::{Failure, Stage};
+///
+/// fn shown(failure: &Failure) -> String {
+///     match failure.stage {
+///         Stage::Refused => failure.message.clone(),
+///         Stage::InStep(step) => format!("step {step}: {}", failure.message),
+///     }
+/// }
+/// assert_eq!(shown(&Failure::invalid("the input is NaN").in_step(8)), "step 8: the input is NaN");
+/// ```
+#[doc(inline)]
+pub use meshtf_tensor::failure::Stage;
 pub use node::{ClusterSpec, Node, NodeConfig, NodeError};
 pub use protocol::SessionOptions;
 pub use runtime::requests::StepEvent;

@@ -35,7 +35,22 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Name of the mesh if none is given.
 pub const DEFAULT_MESH: &str = "meshtf";
 
-/// The options with which a participant joins, and its services.
+/// The options with which a participant joins, and its services. The default is a client of the mesh `meshtf` of this user's key,
+/// found on the local network.
+///
+/// ```
+/// use meshtf::{BackendChoice, NodeConfig, Task};
+///
+/// // A worker that listens on a fixed port, and dials a node of another network.
+/// let config = NodeConfig {
+///     task: Some(Task::new("worker", 0)),
+///     backend: BackendChoice::Flex,
+///     listen: vec!["0.0.0.0:4001".into()],
+///     peers: vec!["ps.example.org:4001".into()],
+///     ..NodeConfig::default()
+/// };
+/// assert_eq!((config.mesh.as_str(), config.open, config.mdns), ("meshtf", false, true));
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// The task to hold; `None` for a client, which hosts nothing.
@@ -80,7 +95,20 @@ impl Default for NodeConfig {
     }
 }
 
-/// Why a node does not start.
+/// The reason why a node does not start.
+///
+/// ```
+/// use meshtf::{Node, NodeConfig, NodeError};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let config = NodeConfig { mesh: "my mesh".into(), ..NodeConfig::default() };
+/// match Node::start(config).await {
+///     Ok(node) => println!("{} is up", node.peer()),
+///     Err(NodeError::Data { folder, .. }) => eprintln!("choose another folder than {}", folder.display()),
+///     Err(error) => assert!(error.to_string().contains("my mesh"), "{error}"),
+/// }
+/// # });
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 // The text of each explains its fields.
@@ -97,7 +125,29 @@ pub enum NodeError {
     Data { folder: PathBuf, source: std::io::Error },
 }
 
-/// A participant of a mesh. Dropping it leaves, without waiting until the goodbye is sent; see [`Node::close`].
+/// A participant of a mesh. Dropping it leaves, without waiting until the goodbye is sent; see [`Node::close`]. Sessions and
+/// inquiries are methods of [`Client`](crate::Client).
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::{Client, Node, NodeConfig, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let node = Node::start(NodeConfig { task: Some(Task::new("worker", 0)), ..NodeConfig::default() }).await?;
+/// let ps = Task::new("ps", 0);
+/// if !node.wait_for(std::slice::from_ref(&ps), Duration::from_secs(30)).await {
+///     return Err(format!("{ps} is not up").into());
+/// }
+/// let mut g = GraphBuilder::new();
+/// g.op("AddV2").name("y").input(40).input(2).device("/job:ps/task:0").build()?;
+/// let session = node.session(g.finish()?, None, SessionOptions::default()).await?;
+/// println!("{}", session.run().fetch("y").await?["y"]);
+/// node.close().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 pub struct Node {
     task: Option<Task>,
     mesh: Mesh,
@@ -115,6 +165,7 @@ impl Drop for Node {
 
 impl Node {
     /// Joins the mesh; with a task, serves it from then on. Meanwhile it searches for GPUs, and advertises those that it finds.
+    /// The node uses the tokio runtime on which this is called, which must have I/O and its timer enabled.
     ///
     /// # Errors
     /// If the task is held by a live node, an address cannot be used, or the key cannot be read or made. A client does not make

@@ -39,6 +39,18 @@ pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
 pub const MAX_STEP_FEEDS: usize = 1 << 16;
 
 /// A participant of a mesh, node or client: the text form of its libp2p PeerId.
+///
+/// ```
+/// use meshtf::{BackendChoice, Client, LocalCluster, Task};
+///
+/// let task = Task::new("local", 0);
+/// let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Auto)?.cluster();
+/// let peer = &cluster.member(&task).unwrap().peer;
+/// // Within one process there are no PeerIds: a task has its short name.
+/// assert_eq!(peer.as_str(), "local/0");
+/// assert_eq!(cluster.member_of(peer).unwrap().task, task);
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Peer(Arc<str>);
@@ -74,6 +86,22 @@ impl fmt::Display for Peer {
 }
 
 /// The options of a session.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let mut g = GraphBuilder::new();
+/// g.op("Neg").name("y").input(2).device("/device:GPU:0").build()?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Flex)?;
+/// // There is no GPU: the node runs on the CPU instead.
+/// let options = SessionOptions { soft_placement: true, ..SessionOptions::default() };
+/// let session = cluster.session(g.finish()?, None, options).await?;
+/// assert_eq!(session.run().fetch("y").await?["y"].item::<i32>()?, -2);
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionOptions {
     /// If the device that a node requests does not exist, run the node on a device of the same task that does.

@@ -32,7 +32,28 @@ pub use run::{Run, RunOutput};
 use crate::protocol::{MAX_STEP_FEEDS, Peer, Reply, Request, SessionOptions};
 use crate::runtime::requests::{Requests, StepEvent};
 
-/// A session on a master. Steps are cheap: the plan of a (feeds, fetches, targets) signature is made once.
+/// A session on a master. Steps are cheap: the plan of a (feeds, fetches, targets) signature is made once. Several runs may be
+/// under way at a time. Variables and queues stay on their tasks when the session ends, unless it is isolated.
+///
+/// ```
+/// use meshtf::graph::{GraphBuilder, NodeDef};
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let mut g = GraphBuilder::new();
+/// g.constant("x", 20)?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(g.finish()?, None, SessionOptions::default()).await?;
+/// assert_eq!(session.run().fetch("x").await?["x"].item::<i32>()?, 20);
+///
+/// // Its graph may grow.
+/// let inputs = vec!["x".into(), "x".into()];
+/// session.extend(vec![NodeDef { name: "y".into(), op: "AddV2".into(), inputs, ..NodeDef::default() }]).await?;
+/// assert_eq!(session.run().fetch("y").await?["y"].item::<i32>()?, 40);
+/// session.close().await?;
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 pub struct Session {
     client: Arc<Requests>,
     master: Peer,

@@ -1,27 +1,5 @@
 //! Training of a model in a session: batches are sent ahead to the workers, which run one step after another without waiting
 //! for this process; between the steps the trainer evaluates, saves and reports. `meshtf train` is its command line.
-//!
-//! ```no_run
-//! # async fn example() -> meshtf::Result<()> {
-//! use meshtf::model::Model;
-//! use meshtf::tensor::{DType, Tensor};
-//! use meshtf::train::{Examples, Optimizer, Options, Sections, Trainer, Training};
-//! use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions};
-//!
-//! let m = Model::new();
-//! let x = m.placeholder("x", DType::F32, [None, Some(2)]);
-//! let y = m.placeholder("y", DType::I32, [None]);
-//! x.dense("hidden", 8).tanh().dense("out", 2).sparse_cross_entropy(&y).mean().named("loss");
-//! let x = Tensor::from(vec![[0.0f32, 1.0], [1.0, 1.0]]);
-//! let examples = Examples::new(vec![("x".to_owned(), x), ("y".to_owned(), Tensor::from(vec![1i32, 0]))])?;
-//! let mut sections = Sections::new("loss", Training::new(Optimizer::ADAM, 0.01), 2);
-//! (sections.train.steps, sections.train.workers, sections.train.ps) = (Some(100), 2, 1);
-//! let trainer = Trainer::new(m.finish()?, sections, examples, &Options::default())?;
-//! let cluster = LocalCluster::start(&trainer.tasks(), BackendChoice::Auto)?;
-//! let session = cluster.session(trainer.graph().clone(), &trainer.tasks()[0], SessionOptions::default()).await?;
-//! trainer.run(&session, &mut ()).await?;
-//! # Ok(()) }
-//! ```
 
 mod checkpoint;
 mod constants;
@@ -76,6 +54,22 @@ const MAX_BLOCK: usize = 64;
 const KEEP: usize = 3;
 
 /// The options of a training in addition to its sections.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use meshtf::train::{Every, Options};
+///
+/// // Saves the state each minute, and continues from there whenever the program is started again.
+/// let options = Options {
+///     checkpoint: Some("states".into()),
+///     every: Some(Every::Time(Duration::from_secs(60))),
+///     resume_if_any: true,
+///     ..Options::default()
+/// };
+/// // The number of steps is that of the sections, and the last three states are kept.
+/// assert_eq!((options.steps, options.keep), (None, 0));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The number of all steps, at least one; overrides the sections.
@@ -102,6 +96,12 @@ pub struct Options {
 }
 
 /// An interval of actions between steps.
+///
+/// ```
+/// use meshtf::train::{Every, Options};
+///
+/// let options = Options { checkpoint: Some("states".into()), every: Some(Every::Steps(500)), ..Options::default() };
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Every {
@@ -112,6 +112,34 @@ pub enum Every {
 }
 
 /// A training that is ready to run.
+///
+/// ```
+/// use meshtf::model::{Initializer, Model};
+/// use meshtf::status::VariableName;
+/// use meshtf::tensor::DType;
+/// use meshtf::train::{Examples, Optimizer, Options, Sections, Trainer, Training};
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let m = Model::new();
+/// let x = m.on("/job:worker/task:0", || m.placeholder("x", DType::F32, [None]));
+/// let w = m.on("/job:ps/task:0", || m.variable("w", [], Initializer::Zeros));
+/// m.on("/job:worker/task:0", || (x * w - 1.0).square().mean().named("loss"));
+/// let mut sections = Sections::new("loss", Training::new(Optimizer::Sgd, 0.25), 1);
+/// sections.train.epochs = Some(1);
+/// let examples = Examples::new(vec![("x".into(), [1f32, 2.0].into())])?;
+/// let trainer = Trainer::new(m.finish()?, sections, examples, &Options::default())?;
+///
+/// let cluster = LocalCluster::start(&trainer.tasks(), BackendChoice::Auto)?;
+/// let session = cluster.session(trainer.graph().clone(), &trainer.tasks()[0], SessionOptions::default()).await?;
+/// assert_eq!(trainer.run(&session, &mut ()).await?.step, 2);
+/// // w = 0 - 0.25 · 2 · (0 - 1) · 1 = 0.5, where the second example has no error.
+/// let name = VariableName { name: "w".into(), ..VariableName::default() };
+/// let (w, _) = cluster.read_variable(&trainer.tasks()[0], name).await?;
+/// assert_eq!(w.item::<f32>()?, 0.5);
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Trainer {
     job: TrainingGraph,
@@ -159,6 +187,17 @@ impl From<Examples> for TrainingData {
 }
 
 /// The end of a training: why, and after which step.
+///
+/// ```
+/// use meshtf::train::{Ended, How};
+///
+/// /// The exit code of a program that trains: 3 if there are steps left.
+/// fn exit_code(ended: &Ended) -> u8 {
+///     if ended.how == How::Stopped { 3 } else { 0 }
+/// }
+/// let ended = Ended { start: 100, step: 250, how: How::Stopped };
+/// assert_eq!((exit_code(&ended), ended.step - ended.start), (3, 150));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Number of steps done when it began.
@@ -169,7 +208,21 @@ pub struct Ended {
     pub how: How,
 }
 
-/// Why a training ended.
+/// The reason for the end of a training.
+///
+/// ```
+/// use meshtf::train::How;
+///
+/// fn reason(how: How) -> &'static str {
+///     match how {
+///         How::Done => "all steps are done",
+///         How::Enough => "the accuracy does not grow any more",
+///         How::Stopped => "it was stopped",
+///         _ => "it ended",
+///     }
+/// }
+/// assert_eq!(reason(How::Done), "all steps are done");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
@@ -323,7 +376,7 @@ impl Trainer {
     /// Trains to the end, in a session on [`graph`](Trainer::graph). Other sessions of the same master that train one of these
     /// variables end: the session of a killed training that this one continues may still run on its nodes. A trainer that saves
     /// its states in a folder and does not resume runs once; another can resume the states in the folder, with
-    /// [`Options::resume`].
+    /// [`Options::resume`]. The runtime must have its timer enabled.
     ///
     /// # Errors
     /// [`Error::Input`] if there is no state to resume from, it is of another model, or the folder has states and this trainer

@@ -1,6 +1,15 @@
 //! A finding of a check: its severity, its text and its remedy.
 
-/// The severity of a finding.
+/// The severity of a finding, from the least to the greatest.
+///
+/// ```
+/// use meshtf::doctor::Level;
+///
+/// let levels = [Level::Ok, Level::Warning, Level::Note];
+/// let worst = levels.into_iter().max().unwrap();
+/// assert_eq!(worst.name(), "warning");
+/// assert!(worst < Level::Problem);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Level {
@@ -27,6 +36,18 @@ impl Level {
 }
 
 /// A finding of a check.
+///
+/// ```
+/// use meshtf::doctor::{Finding, Level};
+///
+/// /// The steps by which the owner of the machine mends the problems.
+/// fn remedies(findings: &[Finding]) -> Vec<&str> {
+///     let problems = findings.iter().filter(|finding| finding.level == Level::Problem);
+///     problems.filter_map(|finding| finding.remedy.as_deref()).collect()
+/// }
+/// let (what, remedy) = ("there is none for this mesh".to_owned(), Some("meshtf join TICKET".to_owned()));
+/// assert_eq!(remedies(&[Finding { check: "key", level: Level::Problem, what, remedy }]), ["meshtf join TICKET"]);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The check: `key`, `multicast`, …

@@ -49,7 +49,24 @@ const MAX_SESSIONS: usize = 1024;
 /// For this long after a client has requested the devices, their indices do not change.
 const NUMBERED_FOR: Duration = Duration::from_secs(10);
 
-/// Opens a door to a node. Clients present the token as their credential. The connected programs end with the door.
+/// Opens a door for burn's programs to a node. Clients present the token as their credential. The connected programs end with
+/// the door.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use meshtf::doors::{DoorConfig, open_burn};
+/// use meshtf::{Node, NodeConfig, Task};
+///
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let config = NodeConfig { task: Some(Task::new("worker", 0)), ..NodeConfig::default() };
+/// let node = Arc::new(Node::start(config).await?);
+/// let door = open_burn(node, DoorConfig { address: "127.0.0.1:7777".parse()?, token: None }).await?;
+/// // burn's programs connect to ws://127.0.0.1:7777.
+/// std::future::pending::<()>().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 ///
 /// # Errors
 /// If the address is taken, or can be reached from other machines and there is no token.

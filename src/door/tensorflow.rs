@@ -58,7 +58,25 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(20);
 /// How often sessions and connections of clients that went away are cleaned up.
 const SWEEPS: Duration = Duration::from_secs(10);
 
-/// Opens a door to a node, which takes messages of up to `max_message_bytes`. Sessions that are opened through it end with it.
+/// Opens a door for TensorFlow's clients to a node. It takes messages of up to `max_message_bytes`. Sessions that are opened
+/// through it end with it.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use meshtf::doors::{DoorConfig, open_tensorflow};
+/// use meshtf::{Node, NodeConfig, Task};
+///
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let config = NodeConfig { task: Some(Task::new("worker", 0)), ..NodeConfig::default() };
+/// let node = Arc::new(Node::start(config).await?);
+/// let config = DoorConfig { address: "127.0.0.1:2222".parse()?, token: None };
+/// // A program opens `tf.compat.v1.Session("grpc://127.0.0.1:2222")`. Its messages have at most 64 MiB.
+/// let door = open_tensorflow(node, config, 64 << 20).await?;
+/// std::future::pending::<()>().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 ///
 /// # Errors
 /// If the address is taken, or can be reached from other machines and there is no token.

@@ -47,7 +47,23 @@ struct Serving {
     looks: Looks,
 }
 
-/// Opens a server on a node.
+/// Opens a web server on a node: a page that shows the mesh, and the node's metrics in the format of Prometheus. If there is a
+/// token, requests present it as `authorization: Bearer TOKEN` or `?token=TOKEN`.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use meshtf::doors::{DoorConfig, open_web};
+/// use meshtf::{Node, NodeConfig};
+///
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let node = Arc::new(Node::start(NodeConfig::default()).await?);
+/// let door = open_web(node, DoorConfig { address: "127.0.0.1:8080".parse()?, token: None }).await?;
+/// // A browser shows the mesh at http://127.0.0.1:8080, and Prometheus reads /metrics.
+/// std::future::pending::<()>().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 ///
 /// # Errors
 /// If the address is taken, or can be reached from other machines and there is no token.

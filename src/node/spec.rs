@@ -9,7 +9,21 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::json::{self, Fault, Kind, Path, Value};
 
-/// Which task is at which `host:port`. Read from JSON: `{"worker": ["a:4001", "b:4001"], "ps": {"3": "c:4001"}}`.
+/// The `host:port` of each task, for meshes whose nodes do not search for each other.
+///
+/// ```
+/// use meshtf::{ClusterSpec, Task};
+///
+/// // The addresses of tasks 0 and 1, and of task 3 alone.
+/// let spec = ClusterSpec::from_json(r#"{"worker": ["a:4001", "b:4001"], "ps": {"3": "c:4001"}}"#)?;
+/// assert_eq!(spec.addresses()[&Task::new("worker", 1)], "b:4001");
+/// assert_eq!(spec.addresses()[&Task::new("ps", 3)], "c:4001");
+///
+/// // The form of TensorFlow's servers.
+/// let spec = ClusterSpec::from_flag("ps|c:4001,worker|a:4001;b:4001")?;
+/// assert_eq!(spec.addresses()[&Task::new("worker", 1)], "b:4001");
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterSpec(BTreeMap<Task, String>);
 

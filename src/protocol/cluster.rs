@@ -9,6 +9,17 @@ use serde::{Deserialize, Serialize};
 use super::{Incarnation, Peer};
 
 /// A device as its node advertises it.
+///
+/// ```
+/// use meshtf::{BackendChoice, Client, LocalCluster, Task};
+///
+/// let task = Task::new("local", 0);
+/// let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex)?.cluster();
+/// let cpu = &cluster.member(&task).unwrap().devices[0];
+/// assert_eq!((cpu.name.to_string().as_str(), cpu.backend.as_str()), ("/job:local/task:0/device:CPU:0", "flex"));
+/// println!("{}: {}, {:?} threads", cpu.name, cpu.description, cpu.capacity.cores);
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// Its full name.
@@ -91,6 +102,20 @@ impl Hello {
 }
 
 /// A node of the cluster: a task and the peer that holds it.
+///
+/// ```
+/// use meshtf::status::{Cluster, DeviceKind, Member};
+/// use meshtf::{BackendChoice, Client, LocalCluster, Task};
+///
+/// fn has_gpu(member: &Member) -> bool {
+///     member.devices.iter().any(|device| device.name.kind == DeviceKind::Gpu)
+/// }
+///
+/// let tasks = [Task::new("worker", 0), Task::new("worker", 1)];
+/// let cluster = LocalCluster::start(&tasks, BackendChoice::Flex)?.cluster();
+/// assert!(!cluster.members().any(has_gpu));
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// The task.
@@ -108,6 +133,18 @@ pub struct Member {
 }
 
 /// The tasks of a mesh and their holders: an immutable snapshot.
+///
+/// ```
+/// use meshtf::{BackendChoice, Client, LocalCluster, Task};
+///
+/// let tasks = [Task::new("worker", 0), Task::new("ps", 0)];
+/// let cluster = LocalCluster::start(&tasks, BackendChoice::Flex)?.cluster();
+/// let names: Vec<String> = cluster.tasks().map(Task::short).collect();
+/// assert_eq!(names, ["ps/0", "worker/0"]);
+/// assert_eq!(cluster.devices()[0].to_string(), "/job:ps/task:0/device:CPU:0");
+/// assert!(cluster.member(&Task::new("worker", 1)).is_none());
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     members: BTreeMap<Task, Member>,

@@ -11,7 +11,21 @@ use serde::{Deserialize, Serialize};
 use super::status::shorten;
 use super::{Peer, RequestId, SessionId};
 
-/// An event of a node.
+/// An event of a node. Its text is a sentence for people.
+///
+/// ```
+/// use meshtf::Task;
+/// use meshtf::status::{Event, Peer};
+///
+/// let (task, why) = (Some(Task::new("ps", 0)), "it left".to_owned());
+/// let event = Event::TaskLost { task, peer: Peer::new("12D3KooW"), why };
+/// match &event {
+///     Event::TaskLost { task: Some(task), .. } => assert_eq!(task.short(), "ps/0"),
+///     Event::RunFailed { code, .. } => println!("{}", code.class()),
+///     _ => {}
+/// }
+/// assert_eq!((event.name(), event.to_string().as_str()), ("task_lost", "ps/0 (12D3KooW) is gone: it left"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Event {
@@ -192,6 +206,22 @@ impl fmt::Display for Event {
 }
 
 /// An event, with its number and its time.
+///
+/// ```
+/// use meshtf::graph::Graph;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(Graph::default(), None, SessionOptions::default()).await?;
+/// let noted = cluster.events_of(None, 0, false).await?;
+/// assert_eq!((noted[0].number, noted[0].event.name()), (1, "session_opened"));
+/// // The number of the last event that was seen is where the next request begins.
+/// let newer = cluster.events_of(None, noted[0].number, false).await?;
+/// assert!(newer.is_empty());
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {
     /// Counts the events of the node that were noted, from 1: to a follower, a gap shows how many it missed.

@@ -92,6 +92,27 @@ pub enum Answer {
 }
 
 /// The name of a variable of a node that sessions share.
+///
+/// ```
+/// use meshtf::model::{Initializer, Model};
+/// use meshtf::status::VariableName;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let m = Model::new();
+/// m.variable("w", [2], Initializer::Ones);
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(m.finish()?, None, SessionOptions::default()).await?;
+/// session.run().target("init").await?;
+///
+/// let name = VariableName { name: "w".into(), ..VariableName::default() };
+/// let (value, version) = cluster.read_variable(None, name.clone()).await?;
+/// assert_eq!((value.slice::<f32>()?, version), (&[1.0, 1.0][..], 1));
+/// // Only if nobody has changed it meanwhile.
+/// cluster.write_variable(None, name, [3f32, 4.0].into(), Some(version)).await?;
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VariableName {
     /// Empty: the default one.

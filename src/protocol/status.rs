@@ -60,6 +60,20 @@ impl<T> Listed<T> {
 }
 
 /// A node at one moment.
+///
+/// ```
+/// use meshtf::{BackendChoice, Client, LocalCluster, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let status = cluster.status(None).await?;
+/// assert_eq!(status.identity.task, Some(Task::new("local", 0)));
+/// assert_eq!((status.sessions.total, status.totals.failed_runs), (0, 0));
+/// let full = status.limits.iter().filter(|limit| limit.limit == Some(limit.used));
+/// full.for_each(|limit| eprintln!("{} is at its limit", limit.name));
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Its identity.
@@ -107,6 +121,24 @@ pub struct Identity {
 }
 
 /// A session whose master the node is.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let mut g = GraphBuilder::new();
+/// g.constant("x", 2)?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(g.finish()?, None, SessionOptions::default()).await?;
+/// session.run().fetch("x").steps(3).await?;
+/// let status = cluster.status(None).await?;
+/// let own = &status.sessions.items[0];
+/// assert_eq!((own.steps, own.plans, own.runs), (3, 1, 0));
+/// println!("session {} of {}: {} steps per second", own.id, own.client, own.steps_per_second);
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
     /// Its id.
@@ -156,6 +188,19 @@ pub struct MemoryStatus {
 }
 
 /// A device of the node.
+///
+/// ```
+/// use meshtf::{BackendChoice, Client, LocalCluster, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Flex)?;
+/// let status = cluster.status(None).await?;
+/// let cpu = &status.devices.items[0];
+/// assert_eq!((cpu.name.to_string().as_str(), cpu.pieces), ("/job:local/task:0/device:CPU:0", 0));
+/// assert!((0.0..=1.0).contains(&cpu.busy_share));
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// Its full name.
@@ -183,6 +228,24 @@ pub struct DeviceStatus {
 }
 
 /// A resource of the node.
+///
+/// ```
+/// use meshtf::model::{Initializer, Model};
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let m = Model::new();
+/// m.variable("w", [2, 3], Initializer::Zeros);
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(m.finish()?, None, SessionOptions::default()).await?;
+/// session.run().target("init").await?;
+/// let resources = cluster.resources(None).await?;
+/// let w = &resources[0];
+/// assert_eq!((w.kind.as_str(), w.name.as_str()), ("variable", "w"));
+/// assert_eq!((w.shape.to_string().as_str(), w.bytes, w.version), ("[2,3]", Some(24), Some(1)));
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceStatus {
     /// `variable`, `queue`, `barrier`, `accumulator`, `tensor array`, `stack`, `staging area`, `map of sparse tensors`,

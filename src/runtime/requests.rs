@@ -23,6 +23,27 @@ const EVENTS: usize = 1024;
 const MAX_PENDING: usize = 1 << 16;
 
 /// An event of a run of many steps while it is under way. Steps are counted from 1.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, StepEvent, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let mut g = GraphBuilder::new();
+/// g.constant("x", 2)?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(g.finish()?, None, SessionOptions::default()).await?;
+/// let mut fetched = Vec::new();
+/// let run = session.run().fetch("x").steps(25).watch(10, |event| match event {
+///     StepEvent::Fetched { step, values } => fetched.push((step, values[0].item::<i32>().unwrap())),
+///     StepEvent::Progress { steps, .. } => println!("{steps} steps are done"),
+///     _ => {}
+/// });
+/// run.await?;
+/// assert_eq!(fetched, [(10, 2), (20, 2)]);
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum StepEvent {

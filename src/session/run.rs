@@ -138,7 +138,7 @@ impl<'s> Run<'s> {
         self
     }
 
-    /// Traces the step on each device.
+    /// Traces the step on each device, of several the last: see [`RunOutput::traces`].
     pub fn traced(mut self) -> Self {
         self.signature.mode = Mode::Traced;
         self
@@ -209,7 +209,24 @@ fn sets(signature: &Signature, feeds: Vec<Feed>, count: u64) -> Result<Vec<Vec<T
     Ok((0..count).map(set).collect())
 }
 
-/// The result of a run. Indexed by name, it is the value of a fetch; see [`Run`] for an example.
+/// The result of a run. Indexed by the name of a fetch, or by its index, it is the value.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let mut g = GraphBuilder::new();
+/// let x = g.constant("x", [5f32, 7.0, 6.0])?;
+/// g.op("TopKV2").name("top").input(x).input(1).build()?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(g.finish()?, None, SessionOptions::default()).await?;
+/// let ran = session.run().fetches(["top", "top:1"]).await?;
+/// assert_eq!((ran["top"].item::<f32>()?, ran["top:1"].item::<i32>()?), (7.0, 1));
+/// assert_eq!((ran[0].item::<f32>()?, ran.get("x")), (7.0, None));
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutput {
     /// The names of the fetches, in the order of the request.

@@ -11,6 +11,30 @@ use super::Error;
 const MAX_CLASSES: i64 = 1000;
 
 /// The results of an evaluation.
+///
+/// ```
+/// use meshtf::model::{Initializer, Model};
+/// use meshtf::tensor::DType;
+/// use meshtf::train::{EvaluateSection, Examples, Optimizer, Options, Sections, Trainer, Training};
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let m = Model::new();
+/// let x = m.placeholder("x", DType::F32, [None]);
+/// let w = m.variable("w", [], Initializer::Zeros);
+/// (x * w - 1.0).square().mean().named("loss");
+/// let mut sections = Sections::new("loss", Training::new(Optimizer::Sgd, 0.25), 1);
+/// (sections.data.hold_out, sections.evaluate) = (0.5, Some(EvaluateSection::default()));
+/// let examples = Examples::new(vec![("x".into(), [2f32, 2.0].into())])?;
+/// let trainer = Trainer::new(m.finish()?, sections, examples, &Options::default())?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(trainer.graph().clone(), None, SessionOptions::default()).await?;
+/// session.run().target("init").await?;
+/// // Of one example: (2 · 0 - 1)² = 1.
+/// assert_eq!(trainer.evaluate(&session).await?.means, [1.0]);
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
     /// The means of the loss and of the section's metrics over all examples that are evaluated, in that order.
@@ -20,6 +44,19 @@ pub struct Evaluated {
 }
 
 /// A confusion matrix: the number of examples of each class by predicted class. Its text is a table for a person.
+///
+/// ```
+/// use meshtf::train::Confusion;
+///
+/// /// The share of the examples of a class that the model recognises; `None` if there are no examples of it.
+/// fn recall(confusion: &Confusion, class: usize) -> Option<f64> {
+///     let rows = confusion.rows();
+///     let row = rows.get(class)?;
+///     let all: u64 = row.iter().sum();
+///     (all > 0).then(|| row[class] as f64 / all as f64)
+/// }
+/// assert_eq!(recall(&Confusion::default(), 0), None);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Confusion(BTreeMap<(i64, i64), u64>);
 

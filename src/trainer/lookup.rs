@@ -16,6 +16,27 @@ use crate::Session;
 const START: i64 = 1 << 17;
 
 /// Queries the workers for the files of a section `data` that they have.
+///
+/// ```
+/// use meshtf::graph::Graph;
+/// use meshtf::train::{Found, Lookup, Optimizer, Sections, Training};
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// async fn found(client: &impl Client, sections: &Sections, graph: &Graph) -> meshtf::Result<Found> {
+///     let Some(lookup) = Lookup::of(sections, graph)? else { return Ok(Found::default()) };
+///     let (graph, options) = (lookup.graph().clone(), SessionOptions::default());
+///     let session = client.session(graph, lookup.tasks().first(), options).await?;
+///     Ok(lookup.ask(&session).await?)
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// // Sections whose files are all here.
+/// let sections = Sections::new("loss", Training::new(Optimizer::ADAM, 0.01), 32);
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// found(&cluster, &sections, &Graph::default()).await?;
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Lookup {
     graph: Graph,
@@ -30,7 +51,23 @@ struct Asked {
     length: String,
 }
 
-/// The workers' files of a section.
+/// The workers' files of a section, for [`load`](super::load).
+///
+/// ```
+/// use meshtf::model::Model;
+/// use meshtf::tensor::DType;
+/// use meshtf::train::{DataSource, Found, Optimizer, Sections, Take, Training, load};
+///
+/// let m = Model::new();
+/// m.placeholder("x", DType::F32, [None, Some(2)]);
+/// let source = DataSource { file: "part.npy".into(), take: Take::WorkerFile, ..DataSource::default() };
+/// let mut sections = Sections::new("loss", Training::new(Optimizer::ADAM, 0.01), 32);
+/// sections.data.feed = vec![("x".into(), source)];
+/// // Without the result of a lookup, files on the workers are unknown.
+/// let error = load(&sections, &m.finish()?, ".".as_ref(), &Found::default()).unwrap_err();
+/// assert_eq!(error.to_string(), "data for x: part.npy: the workers were not asked for it");
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Found(pub(super) BTreeMap<String, Head>);
 

@@ -11,10 +11,45 @@ use meshtf_tensor::failure::{Code, Failure};
 use super::Evaluated;
 
 /// The result of an observer: its error ends the training.
+///
+/// ```
+/// use meshtf::train::Observed;
+///
+/// /// Ends a training that diverges.
+/// fn check(step: u64, loss: f64) -> Observed {
+///     if loss > 1000.0 {
+///         return Err(format!("the loss is {loss} after step {step}").into());
+///     }
+///     Ok(())
+/// }
+/// assert!(check(1, 2.3).is_ok() && check(2, 1e9).is_err());
+/// ```
 pub type Observed = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Follows a training as it runs. The methods do nothing by default. They are called between steps, one at a time, and the
 /// workers continue meanwhile as long as there are batches; an error ends the training as an [`Error::Observer`].
+///
+/// ```
+/// use meshtf::Session;
+/// use meshtf::train::{Error, Observed, Observer, Trainer};
+///
+/// /// The loss after each recorded step.
+/// #[derive(Default)]
+/// struct Curve(Vec<(u64, f64)>);
+///
+/// impl Observer for Curve {
+///     fn trained(&mut self, step: u64, values: &[f64]) -> Observed {
+///         self.0.push((step, values[0]));
+///         Ok(())
+///     }
+/// }
+///
+/// async fn curve(trainer: &Trainer, session: &Session) -> Result<Vec<(u64, f64)>, Error> {
+///     let mut curve = Curve::default();
+///     trainer.run(session, &mut curve).await?;
+///     Ok(curve.0)
+/// }
+/// ```
 pub trait Observer: Send {
     /// The first step is about to run; `start` steps are done already.
     fn begins(&mut self, start: u64) -> Observed {
@@ -86,6 +121,22 @@ pub trait Observer: Send {
 impl Observer for () {}
 
 /// The reason why a training could not begin, or ended.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::tensor::DType;
+/// use meshtf::train::{Error, Examples, Optimizer, Options, Sections, Trainer, Training};
+///
+/// let mut g = GraphBuilder::new();
+/// g.placeholder("x", DType::F32, [None])?;
+/// let examples = Examples::new(vec![("x".into(), [1f32, 2.0].into())])?;
+/// let sections = Sections::new("los", Training::new(Optimizer::Sgd, 0.1), 1);
+/// match Trainer::new(g.finish()?, sections, examples, &Options::default()) {
+///     Err(Error::Sections(message)) => assert!(message.contains("los"), "{message}"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

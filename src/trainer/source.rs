@@ -58,6 +58,17 @@ impl Fed<'_> {
 }
 
 /// The data of the sections.
+///
+/// ```
+/// use meshtf::train::Loaded;
+///
+/// fn show(loaded: &Loaded) {
+///     for (folder, images, classes) in &loaded.folders {
+///         println!("{folder}: {images} images of {}", classes.join(", "));
+///     }
+///     println!("{} examples", loaded.data.train.len());
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The examples, by the placeholders that they are fed to.
@@ -71,8 +82,28 @@ pub struct Loaded {
 /// the dtype and the shape of an example are those of the placeholder. Large files are read as their examples are taken. Files
 /// on the workers are described by `found`, the result of a [`Lookup`](super::Lookup).
 ///
+/// ```
+/// use meshtf::model::Model;
+/// use meshtf::tensor::DType;
+/// use meshtf::train::{DataSource, Found, Optimizer, Sections, Training, load};
+///
+/// # let folder = temp_dir::TempDir::new()?;
+/// # let folder = folder.path();
+/// std::fs::write(folder.join("points.csv"), "a,b\n1,2\n3,4\n5,6\n")?;
+/// let m = Model::new();
+/// m.placeholder("x", DType::F32, [None, Some(2)]);
+/// let mut sections = Sections::new("loss", Training::new(Optimizer::ADAM, 0.01), 1);
+/// let source = DataSource { file: "points.csv".into(), ..DataSource::default() };
+/// sections.data.feed = vec![("x".into(), source)];
+/// let loaded = load(&sections, &m.finish()?, folder, &Found::default())?;
+/// assert_eq!(loaded.data.train.len(), 3);
+/// assert_eq!(loaded.data.train.take(&[1], &[1])?[0].slice::<f32>()?, [3.0, 4.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
-/// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.
+/// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit. [`Error::Failed`] if
+/// the sections name no file, or the files have different numbers of examples.
 pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) -> Result<Loaded, Error> {
     load_with(sections, graph, folder, found, Fits::new())
 }

@@ -13,60 +13,8 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::{Attr, Attrs, Graph, GraphError, NodeDef, NodeId, Output, op};
 
-/// Builds a graph, node by node.
-///
-/// ```
-/// use meshtf_graph::GraphBuilder;
-///
-/// let mut g = GraphBuilder::new();
-/// let x = g.constant("x", 2)?;
-/// let y2 = g.with_device("/job:local/task:1", |g| g.op("Sub").name("y2").input(x).input(66).build())?;
-/// let y1 = g.op("Add").name("y1").input(x).input(300).device("/job:local/task:0").build()?;
-/// let y = g.op("Add").name("y").input(y1).input(y2).build()?;
-/// assert_eq!(g.tensor_name(y), "y");
-///
-/// let graph = g.finish()?;
-/// let y2 = graph.node(graph.find("y2").unwrap());
-/// assert_eq!(y2.device, "/job:local/task:1");
-/// // A literal input is a constant on its consumer's device, named after the argument it stands for.
-/// assert_eq!(graph.node(graph.find("y2/y").unwrap()).device, "/job:local/task:1");
-/// # Ok::<(), meshtf_tensor::failure::Failure>(())
-/// ```
-///
-/// A loop is closed with [`add_input`](GraphBuilder::add_input):
-///
-/// ```
-/// # use meshtf_graph::GraphBuilder;
-/// let mut g = GraphBuilder::new();
-/// let start = g.op("Enter").input(0).attr("frame_name", "count").build()?;
-/// let i = g.op("Merge").name("i").input(start).build()?;
-/// let limit = g.op("Enter").input(10).attr("frame_name", "count").attr("is_constant", true).build()?;
-/// let less = g.op("Less").input(i).input(limit).build()?;
-/// let go_on = g.op("LoopCond").input(less).build()?;
-/// let switch = g.op("Switch").input(i).input(go_on).build()?;
-/// let body = g.op("Identity").input(switch.port(1)).build()?;
-/// let one = g.op("Const").attr("value", meshtf_tensor::Tensor::scalar(1)).control(body).build()?;
-/// let next = g.op("Add").input(body).input(one).build()?;
-/// let back = g.op("NextIteration").input(next).build()?;
-/// g.add_input(i, back)?;
-/// let result = g.op("Exit").name("result").input(switch).build()?;
-/// assert!(g.finish()?.find("result").is_some());
-/// # Ok::<(), meshtf_tensor::failure::Failure>(())
-/// ```
-///
-/// A builder can extend an existing graph, whose nodes keep their ids:
-///
-/// ```
-/// # use meshtf_graph::GraphBuilder;
-/// # let mut g = GraphBuilder::new();
-/// # g.constant("x", 2)?;
-/// # let graph = g.finish()?;
-/// let x = graph.output("x")?;
-/// let mut g = GraphBuilder::from(graph);
-/// g.op("Neg").name("y").input(x).build()?;
-/// assert_eq!(g.finish()?.len(), 2);
-/// # Ok::<(), meshtf_tensor::failure::Failure>(())
-/// ```
+/// Builds a graph, node by node. A loop is closed with [`add_input`](GraphBuilder::add_input); a builder of an existing graph
+/// extends it, and its nodes keep their ids.
 #[derive(Debug, Default)]
 pub struct GraphBuilder {
     /// The graph that it extends.
