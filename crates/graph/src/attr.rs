@@ -264,27 +264,42 @@ impl Attrs {
         self.list(name, |attr| if let Attr::Ints(v) = attr { Some(v) } else { None })
     }
 
-    /// A list of floats. Errors as [`Attrs::ints`].
+    /// A list of floats.
+    ///
+    /// # Errors
+    /// As [`Attrs::ints`].
     pub fn floats(&self, name: &str) -> Result<&[f32]> {
         self.list(name, |attr| if let Attr::Floats(v) = attr { Some(v) } else { None })
     }
 
-    /// A list of dtypes. Errors as [`Attrs::ints`].
+    /// A list of dtypes.
+    ///
+    /// # Errors
+    /// As [`Attrs::ints`].
     pub fn dtypes(&self, name: &str) -> Result<&[DType]> {
         self.list(name, |attr| if let Attr::Types(v) = attr { Some(v) } else { None })
     }
 
-    /// A list of shapes. Errors as [`Attrs::ints`].
+    /// A list of shapes.
+    ///
+    /// # Errors
+    /// As [`Attrs::ints`].
     pub fn shapes(&self, name: &str) -> Result<&[PartialShape]> {
         self.list(name, |attr| if let Attr::Shapes(v) = attr { Some(v) } else { None })
     }
 
-    /// A list of functions. Errors as [`Attrs::ints`].
+    /// A list of functions.
+    ///
+    /// # Errors
+    /// As [`Attrs::ints`].
     pub fn functions(&self, name: &str) -> Result<&[Function]> {
         self.list(name, |attr| if let Attr::Funcs(v) = attr { Some(v) } else { None })
     }
 
-    /// A list of strings. Errors as [`Attrs::ints`].
+    /// A list of strings.
+    ///
+    /// # Errors
+    /// As [`Attrs::ints`].
     pub fn strs(&self, name: &str) -> Result<&[Vec<u8>]> {
         self.list(name, |attr| if let Attr::Strs(v) = attr { Some(v) } else { None })
     }

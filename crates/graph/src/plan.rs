@@ -204,7 +204,7 @@ pub enum Why {
 /// A value that crosses from one piece to another: one per value and consuming device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
-    /// `name:port`, or `^name` for a control edge.
+    /// `name`, or `name:port` for another output than the first; `^name` for a control edge.
     pub tensor: String,
     /// `None` for a control edge.
     pub dtype: Option<DType>,

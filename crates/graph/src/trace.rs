@@ -43,6 +43,8 @@ impl DeviceTrace {
         Tensor::scalar(postcard::to_allocvec(self).unwrap_or_default())
     }
 
+    /// The trace that [`to_tensor`](DeviceTrace::to_tensor) put into a tensor.
+    ///
     /// # Errors
     /// Internal if the tensor is not a trace.
     pub fn from_tensor(tensor: &Tensor) -> Result<DeviceTrace> {

@@ -80,7 +80,7 @@ pub enum Data {
     C128(Vec<Complex<f64>>),
 }
 
-/// A dense tensor in the memory of this process.
+/// A dense tensor in the memory of this process: its elements are row-major, and its clones share them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     shape: Shape,

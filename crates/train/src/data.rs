@@ -211,7 +211,7 @@ impl Examples {
     /// Two sets: the remaining examples, and the examples that are held out, drawn by a seed: a `share` of all, rounded down.
     ///
     /// # Errors
-    /// InvalidArgument if the share is not within 0 and 1; those of [`take`](Examples::take).
+    /// InvalidArgument if the share is not from 0 to below 1; those of [`take`](Examples::take).
     pub fn split(&self, share: f64, seed: u64) -> Result<(Examples, Examples)> {
         if !(0.0..1.0).contains(&share) {
             return Err(Failure::invalid(format!("the share held out is {share}; expected 0 to below 1")));

@@ -27,7 +27,7 @@ pub struct Training {
     pub clip: Option<Clip>,
     /// The share of each weight, times the learning rate, that is subtracted before each update.
     pub weight_decay: f64,
-    /// The decay of moving averages of the variables, if they are to be kept.
+    /// The decay of moving averages of the variables, from 0 to below 1, if averages are to be kept.
     pub average: Option<f64>,
     /// The device of the step counter; if it is empty, the first variable's.
     pub device: String,

@@ -22,7 +22,7 @@ pub struct DataSection {
     pub batch: usize,
     /// The seed of the order of each epoch; without it, examples are taken in the order of the files.
     pub shuffle: Option<u64>,
-    /// The share of the examples that is held out.
+    /// The share of the examples that is held out for evaluations, from 0 to below 1; 0: none.
     pub hold_out: f64,
 }
 

@@ -3,7 +3,9 @@
 use super::Value;
 
 impl Value {
-    /// Scaled dot-product attention: this, `[..., queries, width]`, looks up `values` by `keys`: softmax(q · kᵀ / √width) · v.
+    /// Scaled dot-product attention: this, `[..., queries, width]`, looks up `values`, `[..., keys, outputs]`, by `keys`,
+    /// `[..., keys, width]`: softmax(q · kᵀ / √width + mask) · v, of shape `[..., queries, outputs]`. A mask is broadcast to
+    /// `[..., queries, keys]`; a large negative number hides a key.
     pub fn attend(&self, keys: &Value, values: &Value, mask: Option<&Value>) -> Value {
         let Some(sizes) = self.sizes("attend", 2) else { return self.clone() };
         let width = sizes.last().copied().flatten().unwrap_or(1);

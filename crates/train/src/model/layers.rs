@@ -30,8 +30,8 @@ impl Value {
         })
     }
 
-    /// A convolution of images `[n, height, width, channels]` with `filters` square filters of that size. Variables `NAME/kernel`
-    /// (Glorot uniform) and `NAME/bias` (zeros).
+    /// A convolution of images `[n, height, width, channels]` with `filters` filters of `size` by `size` pixels, whose positions
+    /// are `stride` pixels apart. Variables `NAME/kernel` (Glorot uniform) and `NAME/bias` (zeros).
     pub fn conv(&self, name: &str, filters: usize, size: usize, stride: i64, padding: Padding) -> Value {
         let Some(sizes) = self.sizes("conv", 4) else { return self.clone() };
         let channels = sizes[3].unwrap_or(1);
@@ -42,7 +42,7 @@ impl Value {
         })
     }
 
-    /// All dimensions but the first merged into one.
+    /// All dimensions but the first merged into one: `[n, a, b]` becomes `[n, a · b]`.
     pub fn flatten(&self) -> Value {
         let Some(sizes) = self.sizes("flatten", 2) else { return self.clone() };
         let rest: usize = sizes[1..].iter().map(|size| size.unwrap_or(1)).product();

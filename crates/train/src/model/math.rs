@@ -152,12 +152,12 @@ impl Value {
         self.model.add(|state| state.g.op(op).input(number).input(output.ok_or_else(super::after)?).build())
     }
 
-    /// The matrix product, of the last two dimensions if there are more.
+    /// The matrix product `[n, k] · [k, m]`, of the last two dimensions if there are more; the others broadcast.
     pub fn matmul(&self, other: &Value) -> Value {
         self.product(other, false)
     }
 
-    /// The matrix product with the other one transposed.
+    /// The matrix product with the other one transposed: `[n, k] · [m, k]ᵀ`.
     pub fn matmul_transposed(&self, other: &Value) -> Value {
         self.product(other, true)
     }
@@ -171,22 +171,22 @@ impl Value {
         self.with_attrs(op, [other.input()], Attrs::from([(attr, transposed.into())]))
     }
 
-    /// The power, element by element.
+    /// The power, element by element; the shapes broadcast.
     pub fn pow(&self, exponent: impl Operand) -> Value {
         self.by("Pow", &exponent)
     }
 
-    /// The larger of two, element by element.
+    /// The larger of two, element by element; the shapes broadcast.
     pub fn maximum(&self, other: impl Operand) -> Value {
         self.by("Maximum", &other)
     }
 
-    /// The smaller of two, element by element.
+    /// The smaller of two, element by element; the shapes broadcast.
     pub fn minimum(&self, other: impl Operand) -> Value {
         self.by("Minimum", &other)
     }
 
-    /// Whether two are equal, element by element: bools.
+    /// Whether two are equal, element by element: bools. The shapes broadcast.
     pub fn equals(&self, other: impl Operand) -> Value {
         self.by("Equal", &other)
     }
@@ -201,32 +201,32 @@ impl Value {
         self.with("Reshape", [shape.to_vec().into()])
     }
 
-    /// The dimensions in another order.
+    /// The dimensions in another order: dimension `i` of the result is dimension `order[i]`.
     pub fn transpose(&self, order: &[i32]) -> Value {
         self.with("Transpose", [order.to_vec().into()])
     }
 
-    /// The sum of all elements.
+    /// The sum of all elements, a scalar.
     pub fn sum(&self) -> Value {
         self.reduced("Sum", &self.all_axes(), false)
     }
 
-    /// The mean of all elements.
+    /// The mean of all elements, a scalar.
     pub fn mean(&self) -> Value {
         self.reduced("Mean", &self.all_axes(), false)
     }
 
-    /// The sums along some dimensions, which are removed, or kept with size 1.
+    /// The sums along some dimensions, which are removed, or kept with size 1. -1 is the last dimension.
     pub fn sum_along(&self, axes: &[i32], keep: bool) -> Value {
         self.reduced("Sum", &axes.to_vec().into(), keep)
     }
 
-    /// The means along some dimensions, which are removed, or kept with size 1.
+    /// The means along some dimensions, which are removed, or kept with size 1. -1 is the last dimension.
     pub fn mean_along(&self, axes: &[i32], keep: bool) -> Value {
         self.reduced("Mean", &axes.to_vec().into(), keep)
     }
 
-    /// The index of the greatest element along the last dimension, an int64.
+    /// The index of the greatest element along the last dimension, which is removed: int64.
     pub fn argmax(&self) -> Value {
         self.with("ArgMax", [(-1).into()])
     }
@@ -251,17 +251,17 @@ impl Value {
         self.with_attrs(op, [axes.clone()], Attrs::from([("keep_dims", keep.into())]))
     }
 
-    /// This if a bool holds, else `other`.
+    /// The elements of this where `condition` is true, a bool, and those of `other` elsewhere; the shapes broadcast.
     pub fn or_else(&self, condition: &Value, other: &Value) -> Value {
         condition.with("SelectV2", [self.input(), other.input()])
     }
 
-    /// The rows of this at `indices` (int32 or int64), as in a table.
+    /// The rows of this at `indices` (int32 or int64, of any shape), as in a table: `[..indices, ..row]`.
     pub fn gather(&self, indices: &Value) -> Value {
         self.with("GatherV2", [indices.input(), 0.into()])
     }
 
-    /// Values concatenated along a dimension.
+    /// This and the others concatenated along a dimension; the sizes of the others are equal.
     pub fn concat(&self, others: &[&Value], axis: i32) -> Value {
         let rest = others.iter().map(|other| other.input()).chain([axis.into()]);
         self.with("ConcatV2", rest)
@@ -277,28 +277,32 @@ impl Value {
         self.with("SoftmaxCrossEntropyWithLogits", [probabilities.input()])
     }
 
-    /// The mean of the squares of the differences.
+    /// The mean of the squares of the differences, a scalar.
     pub fn mean_squared_error(&self, other: &Value) -> Value {
         (self - other).square().mean()
     }
 
-    /// The share of rows of logits `[n, classes]` whose greatest element is the true class.
+    /// The share of rows of logits `[n, classes]` whose greatest element is the true class (`[n]`, an integer): a float32
+    /// scalar.
     pub fn accuracy(&self, classes: &Value) -> Value {
         self.argmax().equals(classes.cast(DType::I64)).cast(DType::F32).mean()
     }
 
-    /// The convolution of images `[n, height, width, channels]` with filters `[height, width, channels, outputs]`.
+    /// The convolution of images `[n, height, width, channels]` with filters `[height, width, channels, outputs]`, whose
+    /// positions are `stride` pixels apart.
     pub fn conv2d(&self, filters: &Value, stride: i64, padding: Padding) -> Value {
         let attrs = [("strides", Attr::Ints(vec![1, stride, stride, 1])), ("padding", padding.name().into())];
         self.with_attrs("Conv2D", [filters.input()], Attrs::from(attrs))
     }
 
-    /// The greatest element of each window of images `[n, height, width, channels]`.
+    /// The greatest element of each window of images `[n, height, width, channels]`. A window has `size` by `size` pixels, and
+    /// the next one is `stride` pixels apart.
     pub fn max_pool(&self, size: i64, stride: i64, padding: Padding) -> Value {
         self.pool("MaxPool", size, stride, padding)
     }
 
-    /// The mean of each window of images `[n, height, width, channels]`.
+    /// The mean of each window of images `[n, height, width, channels]`. A window has `size` by `size` pixels, and the next one
+    /// is `stride` pixels apart.
     pub fn avg_pool(&self, size: i64, stride: i64, padding: Padding) -> Value {
         self.pool("AvgPool", size, stride, padding)
     }
