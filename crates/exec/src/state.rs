@@ -2,7 +2,8 @@
 //! readers, files), and on values other than tensors that live as long as they flow through a step (tensor arrays, stacks,
 //! lists, optionals, datasets).
 //!
-//! Each op is compiled once for its node, and then finds its resources through the handles that flow in.
+//! Each file registers its ops by name. An op is compiled once for its node, and then finds its resources through the handles
+//! that flow in.
 
 mod accumulator;
 mod arrays;
@@ -21,6 +22,7 @@ mod optional;
 mod queue;
 mod ragged;
 mod reader;
+mod registry;
 mod remap;
 mod sparse;
 mod sparse_map;
@@ -32,59 +34,55 @@ mod temporary;
 mod tensor_array;
 mod variable;
 
+use std::sync::LazyLock;
+
 use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::Result;
 pub(super) use named::Site;
 pub(super) use op::{OpContext, Outcome, StateOp, answered};
+use registry::Registry;
 
 /// Compiles an op that touches state; `None` for other ops.
 ///
 /// # Errors
 /// InvalidArgument if the attributes are wrong.
 pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
-    for family in FAMILIES {
-        if let Some(op) = family(node, site, engine)? {
-            return Ok(Some(op));
-        }
-    }
-    Ok(None)
+    OPS.compile(node, site, engine)
 }
 
-/// A family's function compiles its own ops and returns `None` for all others.
-type Compile = fn(&KernelNode, &Site, &dyn Engine) -> Result<Option<StateOp>>;
-
-/// The families that have the op of a node, by their numbers.
+/// The names of the ops.
 #[cfg(test)]
-pub(super) fn owners(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Vec<usize> {
-    let answers = FAMILIES.iter().map(|family| family(node, site, engine));
-    (0..).zip(answers).filter(|(_, answer)| !matches!(answer, Ok(None))).map(|(family, _)| family).collect()
+pub(super) fn ops() -> impl Iterator<Item = &'static str> {
+    OPS.names()
 }
 
-const FAMILIES: &[Compile] = &[
-    variable::compile,
-    temporary::compile,
-    queue::compile,
-    barrier::compile,
-    accumulator::compile,
-    staging::compile,
-    arrays::compile,
-    tensor_array::compile,
-    stack::compile,
-    list::compile,
-    optional::compile,
-    checkpoint::compile,
-    dataset::compile,
-    dataset_graph::compile,
-    dataset_experimental::compile,
-    statistics::compile,
-    file_dataset::compile,
-    iterator::compile,
-    table::compile,
-    reader::compile,
-    files::compile,
-    remap::compile,
-    sparse::compile,
-    ragged::compile,
-    sparse_map::compile,
-];
+static OPS: LazyLock<Registry> = LazyLock::new(|| {
+    let mut ops = Registry::default();
+    variable::register(&mut ops);
+    temporary::register(&mut ops);
+    queue::register(&mut ops);
+    barrier::register(&mut ops);
+    accumulator::register(&mut ops);
+    staging::register(&mut ops);
+    arrays::register(&mut ops);
+    tensor_array::register(&mut ops);
+    stack::register(&mut ops);
+    list::register(&mut ops);
+    optional::register(&mut ops);
+    checkpoint::register(&mut ops);
+    dataset::register(&mut ops);
+    dataset_graph::register(&mut ops);
+    dataset_experimental::register(&mut ops);
+    statistics::register(&mut ops);
+    file_dataset::register(&mut ops);
+    iterator::register(&mut ops);
+    table::register(&mut ops);
+    reader::register(&mut ops);
+    files::register(&mut ops);
+    remap::register(&mut ops);
+    sparse::register(&mut ops);
+    ragged::register(&mut ops);
+    sparse_map::register(&mut ops);
+    ops
+});

@@ -17,9 +17,7 @@ mod view;
 
 pub use gather::{Gather, ignores_bad_indices, nd_slices};
 pub(super) use join::join;
-pub(super) use scatter::change as scatter_nd;
 pub use shape::broadcast_to;
-pub(super) use slice::assign as strided_slice_assign;
 pub use view::View;
 pub(super) use view::not_held;
 

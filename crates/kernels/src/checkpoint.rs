@@ -2,19 +2,29 @@
 //!
 //! All but the last access the disk. They are compiled with the only folder that graphs may access.
 
-use std::sync::Arc;
-
 use meshtf_checkpoint::{Checkpoint, DataDir, Saved, Slice, merge, save, v1};
 use meshtf_loops::turn;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::call::{one, output_dtype, take};
-use super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
+use super::{HostKernel, Inputs, KernelNode, OPS, Outputs, Registry};
 use crate::files::Folder;
 
-/// Registers the ops on names of shards.
+/// Registers the ops on checkpoints and on names of shards.
 pub(super) fn register(ops: &mut Registry) {
+    ops.insert_on_disk("SaveV2", |node, folder| {
+        let dtypes = node.attrs.dtypes("dtypes")?.to_vec();
+        within(folder, move |dir, inputs| save_v2(dir, &inputs, &dtypes))
+    });
+    ops.insert_on_disk("Save", |_, folder| within(folder, |dir, inputs| save_v1("Save", false, dir, inputs)));
+    ops.insert_on_disk("SaveSlices", |_, folder| {
+        within(folder, |dir, inputs| save_v1("SaveSlices", true, dir, inputs))
+    });
+    ops.insert_on_disk("Restore", restore_v1);
+    ops.insert_on_disk("RestoreSlice", restore_v1);
+    ops.insert_on_disk("RestoreV2", restore_v2);
+    ops.insert_on_disk("MergeV2Checkpoints", merge_v2);
     ops.insert("ShardedFilespec", |_| {
         Ok(Some(Box::new(|inputs| {
             let [base, shards] = take(inputs)?;
@@ -32,63 +42,68 @@ pub(super) fn register(ops: &mut Registry) {
     });
 }
 
-/// The kernel of a node whose op reads or writes checkpoints below `dir`; `None` for any other op.
+/// The kernel of a node whose op reads or writes checkpoints below `folder`; `None` for any other op.
 ///
 /// # Errors
 /// InvalidArgument if an attribute is missing.
-pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<HostKernel>> {
-    type FileAction = Box<dyn FnMut(&DataDir, Inputs) -> Result<Outputs> + Send>;
-    let mut run: FileAction = match node.op {
-        "SaveV2" => {
-            let dtypes = node.attrs.dtypes("dtypes")?.to_vec();
-            Box::new(move |dir, inputs| save_v2(dir, &inputs, &dtypes))
+pub fn on_disk(node: &KernelNode, folder: Folder) -> Result<Option<HostKernel>> {
+    OPS.compile_on_disk(node, folder)
+}
+
+/// The names of the ops that read or write checkpoints.
+pub fn ops() -> impl Iterator<Item = &'static str> {
+    OPS.on_disk()
+}
+
+/// A kernel that accesses a folder.
+fn within(
+    folder: Folder,
+    mut run: impl FnMut(&DataDir, Inputs) -> Result<Outputs> + Send + 'static,
+) -> Result<HostKernel> {
+    Ok(Box::new(move |inputs| run(folder.get()?, inputs)))
+}
+
+fn restore_v1(node: &KernelNode, folder: Folder) -> Result<HostKernel> {
+    let dtype = output_dtype(node, 0)?;
+    within(folder, move |dir, inputs| {
+        let [name, tensor, rest @ ..] = inputs.as_slice() else {
+            return Err(Failure::invalid("Restore takes the name of a file and of a tensor"));
+        };
+        let part = rest.first().map_or(Ok(None), |text| part(&text.item::<Vec<u8>>()?))?;
+        let mut files = v1::Files::open(dir, &name.item::<Vec<u8>>()?)?;
+        Ok(one(files.tensor(&tensor.item::<Vec<u8>>()?, dtype, part.as_ref())?))
+    })
+}
+
+fn restore_v2(node: &KernelNode, folder: Folder) -> Result<HostKernel> {
+    let dtypes = node.attrs.dtypes("dtypes")?.to_vec();
+    within(folder, move |dir, inputs| {
+        let [prefix, names, parts] = take(inputs)?;
+        let (prefix, named) = (prefix.item::<Vec<u8>>()?, named(&names, &parts, dtypes.len())?);
+        // Restoring may be cancelled between tensors: nothing is lost.
+        let wanted = named.iter().zip(&dtypes).inspect(|_| turn::in_part(turn::look));
+        match Checkpoint::open(dir, &prefix) {
+            Err(failure) if failure.code == Code::NotFound => {
+                let mut files = v1::Files::open(dir, &prefix)?;
+                wanted.map(|((name, part), &dtype)| files.tensor(name, dtype, part.as_ref())).collect()
+            }
+            found => {
+                let checkpoint = found?;
+                wanted.map(|((name, part), &dtype)| checkpoint.tensor(name, dtype, part.as_ref())).collect()
+            }
         }
-        "Save" => Box::new(|dir, inputs| save_v1("Save", false, dir, inputs)),
-        "SaveSlices" => Box::new(|dir, inputs| save_v1("SaveSlices", true, dir, inputs)),
-        "Restore" | "RestoreSlice" => {
-            let dtype = output_dtype(node, 0)?;
-            Box::new(move |dir, inputs| {
-                let [name, tensor, rest @ ..] = inputs.as_slice() else {
-                    return Err(Failure::invalid("Restore takes the name of a file and of a tensor"));
-                };
-                let part = rest.first().map_or(Ok(None), |text| part(&text.item::<Vec<u8>>()?))?;
-                let mut files = v1::Files::open(dir, &name.item::<Vec<u8>>()?)?;
-                Ok(one(files.tensor(&tensor.item::<Vec<u8>>()?, dtype, part.as_ref())?))
-            })
-        }
-        "RestoreV2" => {
-            let dtypes = node.attrs.dtypes("dtypes")?.to_vec();
-            Box::new(move |dir, inputs| {
-                let [prefix, names, parts] = take(inputs)?;
-                let (prefix, named) = (prefix.item::<Vec<u8>>()?, named(&names, &parts, dtypes.len())?);
-                // Restoring may be cancelled between tensors: nothing is lost.
-                let wanted = named.iter().zip(&dtypes).inspect(|_| turn::in_part(turn::look));
-                match Checkpoint::open(dir, &prefix) {
-                    Err(failure) if failure.code == Code::NotFound => {
-                        let mut files = v1::Files::open(dir, &prefix)?;
-                        wanted.map(|((name, part), &dtype)| files.tensor(name, dtype, part.as_ref())).collect()
-                    }
-                    found => {
-                        let checkpoint = found?;
-                        wanted.map(|((name, part), &dtype)| checkpoint.tensor(name, dtype, part.as_ref())).collect()
-                    }
-                }
-            })
-        }
-        "MergeV2Checkpoints" => {
-            let remove_folders = node.attrs.bool("delete_old_dirs")?;
-            let allow_missing = node.attrs.bool("allow_missing_files")?;
-            Box::new(move |dir, inputs| {
-                let [prefixes, destination] = take(inputs)?;
-                let prefixes: Vec<&[u8]> = prefixes.slice::<Vec<u8>>()?.iter().map(Vec::as_slice).collect();
-                merge(dir, &prefixes, &destination.item::<Vec<u8>>()?, remove_folders, allow_missing)?;
-                Ok(Outputs::new())
-            })
-        }
-        _ => return Ok(None),
-    };
-    let folder = Folder::of(node.op, node.attrs, dir);
-    Ok(Some(Box::new(move |inputs| run(folder.get()?, inputs))))
+    })
+}
+
+fn merge_v2(node: &KernelNode, folder: Folder) -> Result<HostKernel> {
+    let remove_folders = node.attrs.bool("delete_old_dirs")?;
+    let allow_missing = node.attrs.bool("allow_missing_files")?;
+    within(folder, move |dir, inputs| {
+        let [prefixes, destination] = take(inputs)?;
+        let prefixes: Vec<&[u8]> = prefixes.slice::<Vec<u8>>()?.iter().map(Vec::as_slice).collect();
+        merge(dir, &prefixes, &destination.item::<Vec<u8>>()?, remove_folders, allow_missing)?;
+        Ok(Outputs::new())
+    })
 }
 
 fn save_v2(dir: &DataDir, inputs: &Inputs, dtypes: &[DType]) -> Result<Outputs> {

@@ -124,5 +124,7 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     checkpoint::register(&mut ops);
     random::register(&mut ops);
     legacy::register(&mut ops);
+    scatter::register(&mut ops);
+    train::register(&mut ops);
     ops
 });

@@ -6,11 +6,10 @@ use meshtf_tensor::{
     DType, Element, Float, Ring, Tensor, with_complex, with_float, with_integer, with_ring, with_type,
 };
 
-use super::call::no_kernel;
 use super::math::Pair;
 use super::named::{RowRange, in_ranges};
 use super::update::Update;
-use super::{KernelNode, array};
+use super::{KernelNode, Registry};
 
 /// The dtypes for which TensorFlow has ScatterMin and ScatterMax.
 macro_rules! with_extremes {
@@ -19,30 +18,35 @@ macro_rules! with_extremes {
     };
 }
 
-pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
-    let name = node.op.strip_prefix("Resource").unwrap_or(node.op);
-    if name == "StridedSliceAssign" {
-        return array::strided_slice_assign(node).map(Some);
+/// Registers the scatters of rows.
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_update(["ScatterUpdate", "ResourceScatterUpdate"], |node| {
+        Ok(with_type!(dtype(node)?, T => scatter(|at: &mut T, with: &T| at.clone_from(with))))
+    });
+    ops.insert_update(["ScatterAdd", "ResourceScatterAdd"], |node| {
+        Ok(with_ring!(dtype(node)?, T => scatter(|at: &mut T, &with| *at = Ring::add(*at, with))))
+    });
+    ops.insert_update(["ScatterSub", "ResourceScatterSub"], |node| {
+        Ok(with_ring!(dtype(node)?, T => scatter(|at: &mut T, &with| *at = Ring::sub(*at, with))))
+    });
+    ops.insert_update(["ScatterMul", "ResourceScatterMul"], |node| {
+        Ok(with_ring!(dtype(node)?, T => scatter(|at: &mut T, &with| *at = Ring::mul(*at, with))))
+    });
+    ops.insert_update(["ScatterMin", "ResourceScatterMin"], |node| {
+        Ok(with_extremes!(dtype(node)?, T => scatter(|at: &mut T, &with| if with < *at { *at = with })))
+    });
+    ops.insert_update(["ScatterMax", "ResourceScatterMax"], |node| {
+        Ok(with_extremes!(dtype(node)?, T => scatter(|at: &mut T, &with| if with > *at { *at = with })))
+    });
+    ops.insert_update(["ScatterDiv", "ResourceScatterDiv"], |node| Ok(scatter_div(dtype(node)?)));
+}
+
+/// The dtype of the variable, which the forms of an op name differently.
+pub(super) fn dtype(node: &KernelNode) -> Result<DType> {
+    match node.attrs.get("T") {
+        Some(_) => node.attrs.dtype("T"),
+        None => node.attrs.dtype("dtype"),
     }
-    let Some(op) = name.strip_prefix("Scatter") else { return Ok(None) };
-    let dtype = match node.attrs.get("T") {
-        Some(_) => node.attrs.dtype("T")?,
-        None => node.attrs.dtype("dtype")?,
-    };
-    if op.starts_with("Nd") {
-        return array::scatter_nd(node, op, dtype);
-    }
-    let update = match op {
-        "Update" => with_type!(dtype, T => scatter(|at: &mut T, with: &T| at.clone_from(with))),
-        "Add" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::add(*at, with))),
-        "Sub" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::sub(*at, with))),
-        "Mul" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::mul(*at, with))),
-        "Min" => with_extremes!(dtype, T => scatter(|at: &mut T, &with| if with < *at { *at = with })),
-        "Max" => with_extremes!(dtype, T => scatter(|at: &mut T, &with| if with > *at { *at = with })),
-        "Div" => scatter_div(dtype),
-        _ => return Ok(None),
-    };
-    update.map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
 }
 
 fn scatter_div(dtype: DType) -> Option<Update> {

@@ -13,17 +13,23 @@ use meshtf_graph::op::{self, ArgDef, ArgType};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Float, Tensor, with_float};
 
-use super::KernelNode;
-use super::call::no_kernel;
 use super::update::Update;
+use super::{KernelNode, Registry};
 
-pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
-    match node.op.strip_prefix("Resource").unwrap_or(node.op) {
-        op if op.starts_with("Apply") => dense::update(node, op),
-        op if op.starts_with("SparseApply") => sparse::update(node, op),
-        _ => Ok(None),
-    }
+/// Registers the optimizers.
+pub(super) fn register(ops: &mut Registry) {
+    dense::register(ops);
+    sparse::register(ops);
 }
+
+/// The update of a node for its dtype; `None` if that is not a float.
+macro_rules! by_float {
+    ($node:ident, |$roles:ident, $t:ident| $update:expr) => {{
+        let $roles = Roles::of($node)?;
+        Ok(with_float!($node.attrs.dtype("T")?, $t => $update))
+    }};
+}
+use by_float;
 
 /// The roles of an optimizer op's inputs.
 struct Roles {
@@ -89,11 +95,6 @@ fn check_ftrl<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) 
     let shrinkage = "l2 shrinkage regularization strength is not a non-negative scalar";
     demand(l2_shrinkage >= T::ZERO, shrinkage, l2_shrinkage)?;
     demand(power <= T::ZERO, "lr_power is not a non-positive scalar", power)
-}
-
-fn with_dtype(node: &KernelNode, update: impl FnOnce(DType) -> Option<Update>) -> Result<Option<Update>> {
-    let dtype = node.attrs.dtype("T")?;
-    update(dtype).map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
 }
 
 /// An attribute that only some forms of an op have; `otherwise` for the rest.

@@ -7,7 +7,7 @@
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Element, Tensor};
 
-use super::{KernelNode, scatter, train};
+use super::{KernelNode, OPS};
 
 type Apply = Box<dyn Fn(&mut [Tensor], &[Tensor]) -> Result<()> + Send>;
 
@@ -43,10 +43,12 @@ impl Update {
 /// # Errors
 /// InvalidArgument if the op has no kernel for the node's dtype.
 pub fn update(node: &KernelNode) -> Result<Option<Update>> {
-    match train::update(node)? {
-        None => scatter::update(node),
-        update => Ok(update),
-    }
+    OPS.compile_update(node)
+}
+
+/// The names of the ops that change variables.
+pub fn ops() -> impl Iterator<Item = &'static str> {
+    OPS.updates()
 }
 
 /// The elements of exactly `N` variables of one shape, for writing.

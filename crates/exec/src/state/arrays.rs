@@ -1,20 +1,21 @@
 //! Pack of variants: datasets, or the arrays of tensors that stand for sparse tensors, as one array.
 
-use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
+use meshtf_tensor::Shape;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::{DType, Shape};
 
 use super::super::dataset::Element;
 use super::super::dataset::component::stacked;
 use super::super::token::{Boxed, Token, Variant};
-use super::named::Site;
 use super::op::{StateOp, one, simple};
+use super::optional::takes_variants;
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    if node.op != "Pack" || node.inputs.first() != Some(&DType::Variant) {
-        return Ok(None);
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_if(takes_variants, "Pack", |node, _| pack(node));
+}
+
+fn pack(node: &KernelNode) -> Result<StateOp> {
     if node.attrs.int("axis")? != 0 {
         return Err(Failure::new(Code::Unimplemented, "variants are packed along axis 0 only"));
     }

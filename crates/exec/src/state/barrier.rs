@@ -1,6 +1,5 @@
 //! The ops of barriers. An op that takes elements waits in the barrier's queue of complete elements.
 
-use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -10,51 +9,49 @@ use super::super::token::Token;
 use super::super::waiting::wake_all;
 use super::named::{Named, Site};
 use super::op::{StateInputs, StateOp, nothing, one, settle, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "Barrier" => handle(node, site),
-        "BarrierInsertMany" => {
-            let index = usize::try_from(node.attrs.int("component_index")?)
-                .map_err(|_| Failure::invalid("component_index must not be negative"))?;
-            simple(move |mut inputs, _| {
-                let barrier = inputs.barrier(0)?;
-                wake_all(barrier.insert(index, &inputs.host(1)?, &inputs.host(2)?)?);
-                Ok(nothing())
-            })
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Barrier", handle);
+    ops.insert("BarrierInsertMany", |node, _| {
+        let index = usize::try_from(node.attrs.int("component_index")?)
+            .map_err(|_| Failure::invalid("component_index must not be negative"))?;
+        simple(move |mut inputs, _| {
+            let barrier = inputs.barrier(0)?;
+            wake_all(barrier.insert(index, &inputs.host(1)?, &inputs.host(2)?)?);
+            Ok(nothing())
+        })
+    });
+    ops.insert("BarrierTakeMany", |node, _| {
+        if node.attrs.int("timeout_ms")? != -1 {
+            return Err(Failure::invalid("Timeout not supported yet."));
         }
-        "BarrierTakeMany" => {
-            if node.attrs.int("timeout_ms")? != -1 {
-                return Err(Failure::invalid("Timeout not supported yet."));
-            }
-            let may_be_fewer = node.attrs.bool("allow_small_batch")?;
-            Ok(Some(Box::new(move |tokens, context| {
-                let mut inputs = StateInputs(tokens);
-                let (barrier, wanted) = (inputs.barrier(0)?, inputs.host(1)?.to_i64()?);
-                let wanted = usize::try_from(wanted)
-                    .map_err(|_| Failure::invalid(format!("BarrierTakeMany requested {wanted} < 0 elements")))?;
-                let finished = barrier.take(context.waiter(), wanted, may_be_fewer)?;
-                settle(finished, context.wait, || barrier.ready())
-            })))
-        }
-        "BarrierClose" => {
-            let cancels = node.attrs.bool("cancel_pending_enqueues")?;
-            simple(move |mut inputs, _| {
-                wake_all(inputs.barrier(0)?.close(cancels)?);
-                Ok(nothing())
-            })
-        }
-        "BarrierReadySize" => simple(|mut inputs, _| size(inputs.barrier(0)?.ready().len())),
-        "BarrierIncompleteSize" => simple(|mut inputs, _| size(inputs.barrier(0)?.incomplete())),
-        _ => Ok(None),
-    }
+        let may_be_fewer = node.attrs.bool("allow_small_batch")?;
+        Ok(Box::new(move |tokens, context| {
+            let mut inputs = StateInputs(tokens);
+            let (barrier, wanted) = (inputs.barrier(0)?, inputs.host(1)?.to_i64()?);
+            let wanted = usize::try_from(wanted)
+                .map_err(|_| Failure::invalid(format!("BarrierTakeMany requested {wanted} < 0 elements")))?;
+            let finished = barrier.take(context.waiter(), wanted, may_be_fewer)?;
+            settle(finished, context.wait, || barrier.ready())
+        }))
+    });
+    ops.insert("BarrierClose", |node, _| {
+        let cancels = node.attrs.bool("cancel_pending_enqueues")?;
+        simple(move |mut inputs, _| {
+            wake_all(inputs.barrier(0)?.close(cancels)?);
+            Ok(nothing())
+        })
+    });
+    ops.insert_call("BarrierReadySize", |mut inputs, _| size(inputs.barrier(0)?.ready().len()));
+    ops.insert_call("BarrierIncompleteSize", |mut inputs, _| size(inputs.barrier(0)?.incomplete()));
 }
 
 fn size(count: usize) -> Result<super::super::token::Tokens> {
     Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
 }
 
-fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+fn handle(node: &KernelNode, site: &Site) -> Result<StateOp> {
     let types = node.attrs.dtypes("component_types")?.to_vec();
     let shapes = node.attrs.shapes("shapes")?.to_vec();
     if !shapes.is_empty() && shapes.len() != types.len() {

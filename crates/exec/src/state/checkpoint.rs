@@ -1,15 +1,15 @@
 //! The ops that save and restore: they access the disk, in the folder that the task was given. States of iterators are saved
 //! among the tensors, in TensorFlow's encoding of a variant; so are those that become strings.
 
-use meshtf_engine::Engine;
 use meshtf_kernels::{KernelNode, checkpoint};
-use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor};
 use prost::Message;
 
 use super::super::token::{Boxed, Token, Variant};
 use super::named::Site;
 use super::op::{StateOp, one, simple};
+use super::registry::Registry;
 
 /// TensorFlow's VariantTensorDataProto.
 #[derive(Clone, PartialEq, Message)]
@@ -37,32 +37,38 @@ struct NoDims {}
 /// The type name of the state of an iterator.
 const ITERATOR: &str = "meshtf::Iterator";
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "SerializeTensor" if node.attrs.dtype("T")? == DType::Variant => {
-            return simple(|mut inputs, _| {
-                let variants = vec![proto_of(&inputs.token(0)?)?];
-                let dtype = DType::Variant.proto_number();
-                let proto = TensorOfVariant { dtype, shape: Some(NoDims {}), variants };
-                Ok(one(Tensor::scalar(proto.encode_to_vec())))
-            });
-        }
-        "ParseTensor" if node.attrs.dtype("out_type")? == DType::Variant => {
-            return simple(|mut inputs, _| {
-                let proto = TensorOfVariant::decode(&*inputs.host(0)?.item::<Vec<u8>>()?).ok();
-                let variant = proto.and_then(|mut proto| proto.variants.pop());
-                state_of(variant.ok_or_else(|| Failure::invalid("Could not parse `serialized` as TensorProto"))?)
-                    .map(one)
-            });
-        }
-        _ => {}
+pub(super) fn register(ops: &mut Registry) {
+    let is_state = |node: &KernelNode| Ok(node.attrs.dtype("T")? == DType::Variant);
+    ops.insert_if(is_state, "SerializeTensor", |_, _| {
+        simple(|mut inputs, _| {
+            let variants = vec![proto_of(&inputs.token(0)?)?];
+            let dtype = DType::Variant.proto_number();
+            let proto = TensorOfVariant { dtype, shape: Some(NoDims {}), variants };
+            Ok(one(Tensor::scalar(proto.encode_to_vec())))
+        })
+    });
+    let is_state = |node: &KernelNode| Ok(node.attrs.dtype("out_type")? == DType::Variant);
+    ops.insert_if(is_state, "ParseTensor", |_, _| {
+        simple(|mut inputs, _| {
+            let proto = TensorOfVariant::decode(&*inputs.host(0)?.item::<Vec<u8>>()?).ok();
+            let variant = proto.and_then(|mut proto| proto.variants.pop());
+            state_of(variant.ok_or_else(|| Failure::invalid("Could not parse `serialized` as TensorProto"))?).map(one)
+        })
+    });
+    for op in checkpoint::ops() {
+        ops.insert(op, on_disk);
     }
-    let Some(mut kernel) = checkpoint::on_disk(node, site.resources.data())? else { return Ok(None) };
-    let restored = if node.op == "RestoreV2" { node.attrs.dtypes("dtypes")?.to_vec() } else { Vec::new() };
+}
+
+/// An op that saves, restores or merges.
+fn on_disk(node: &KernelNode, site: &Site) -> Result<StateOp> {
+    let no_kernel = || Failure::new(Code::Internal, format!("{} has no kernel", node.op));
+    let mut kernel = checkpoint::on_disk(node, site.folder(node))?.ok_or_else(no_kernel)?;
+    let dtypes: Vec<DType> = node.outputs.iter().map(|output| output.dtype).collect();
     simple(move |mut inputs, _| {
         let given = (0..inputs.0.len()).map(|i| encoded(inputs.token(i)?)).collect::<Result<_>>()?;
         let outputs = kernel(given)?.into_iter().enumerate();
-        let decoded = outputs.map(|(i, tensor)| match restored.get(i) {
+        let decoded = outputs.map(|(i, tensor)| match dtypes.get(i) {
             Some(DType::Variant) => decoded(&tensor).map(Some),
             _ => Ok(Some(tensor.into())),
         });

@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use meshtf_engine::Engine;
-use meshtf_kernels::files::{Compression, Folder, Whole, write_record};
+use meshtf_kernels::files::{Compression, Whole, write_record};
 use meshtf_kernels::{KernelNode, check_defaults};
 use meshtf_loops::turn;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -20,101 +19,100 @@ use super::super::token::{Boxed, Token, Variant};
 use super::dataset::{described, of_elements, spec};
 use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "DenseToSparseBatchDataset" => {
-            let spec = Spec { types: vec![DType::Variant], shapes: vec![PartialShape::UNKNOWN] };
-            of_elements(node, spec, |inputs| {
-                let (input, size, row) = (inputs.dataset(0)?, inputs.number(1)?, inputs.host(2)?);
-                if row.rank() != 1 {
-                    return Err(Failure::invalid("row_shape must be a vector"));
-                }
-                let size_of = |size: i64| match size {
-                    -1 => Ok(None),
-                    0.. => Ok(Some(size as usize)),
-                    _ => Err(Failure::invalid(format!("Dimension {size} of row_shape must be >= -1"))),
-                };
-                let row = row.to_i64s()?.into_iter().map(size_of).collect::<Result<_>>()?;
-                rebatch::dense_to_sparse(input, size, PartialShape(Some(row)))
-            })
-        }
-        "RebatchDataset" => described(node, |inputs| rebatch::rebatch(inputs.dataset(0)?, inputs.number(1)?)),
-        "ChooseFastestDataset" => described(node, |inputs| {
-            choose::fastest((0..inputs.0.len()).map(|i| inputs.dataset(i)).collect::<Result<_>>()?)
-        }),
-        "ChooseFastestBranchDataset" => {
-            let functions = node.attrs.functions("branches")?;
-            let (captured, tried) =
-                (node.attrs.ints("other_arguments_lengths")?, node.attrs.int("num_elements_per_branch")?);
-            let (Some(first), Some(&count)) = (functions.first(), captured.first()) else {
-                return Err(Failure::invalid("there is no branch to choose"));
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("DenseToSparseBatchDataset", |node, _| {
+        let spec = Spec { types: vec![DType::Variant], shapes: vec![PartialShape::UNKNOWN] };
+        of_elements(node, spec, |inputs| {
+            let (input, size, row) = (inputs.dataset(0)?, inputs.number(1)?, inputs.host(2)?);
+            if row.rank() != 1 {
+                return Err(Failure::invalid("row_shape must be a vector"));
+            }
+            let size_of = |size: i64| match size {
+                -1 => Ok(None),
+                0.. => Ok(Some(size as usize)),
+                _ => Err(Failure::invalid(format!("Dimension {size} of row_shape must be >= -1"))),
             };
-            if functions.len() != captured.len() {
-                return Err(Failure::invalid("branches and other_arguments_lengths must have the same length."));
+            let row = row.to_i64s()?.into_iter().map(size_of).collect::<Result<_>>()?;
+            rebatch::dense_to_sparse(input, size, PartialShape(Some(row)))
+        })
+    });
+    ops.insert_dataset("RebatchDataset", |inputs| rebatch::rebatch(inputs.dataset(0)?, inputs.number(1)?));
+    ops.insert_dataset("ChooseFastestDataset", |inputs| {
+        choose::fastest((0..inputs.0.len()).map(|i| inputs.dataset(i)).collect::<Result<_>>()?)
+    });
+    ops.insert("ChooseFastestBranchDataset", |node, site| {
+        let functions = node.attrs.functions("branches")?;
+        let (captured, tried) =
+            (node.attrs.ints("other_arguments_lengths")?, node.attrs.int("num_elements_per_branch")?);
+        let (Some(first), Some(&count)) = (functions.first(), captured.first()) else {
+            return Err(Failure::invalid("there is no branch to choose"));
+        };
+        if functions.len() != captured.len() {
+            return Err(Failure::invalid("branches and other_arguments_lengths must have the same length."));
+        }
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(node.attrs.dtypes("Targuments")?.len());
+        let (callee, spec) = ((site.callee)(first, site), spec(node)?);
+        described(node, move |inputs| {
+            let function = Captured { callee: Arc::clone(&callee), values: inputs.held(3..3 + count)? };
+            let ratio = [inputs.number(1)?, inputs.number(2)?];
+            choose::branch(inputs.dataset(0)?, function, spec.clone(), ratio, tried)
+        })
+    });
+    ops.insert_all(["ParseExampleDataset", "ParseExampleDatasetV2"], |node, _| parse_example(node));
+    ops.insert("CSVDataset", |node, site| comma_separated(node, site, false));
+    ops.insert("CSVDatasetV2", |node, site| comma_separated(node, site, true));
+    ops.insert("MatchingFilesDataset", |node, site| {
+        let folder = site.folder(node);
+        let spec = Spec { types: vec![DType::String], shapes: vec![PartialShape(Some(Vec::new()))] };
+        of_elements(node, spec, move |inputs| {
+            let patterns = inputs.host(0)?;
+            if patterns.rank() > 1 {
+                return Err(Failure::invalid("`patterns` must be a scalar or a vector."));
             }
-            let count = usize::try_from(count).unwrap_or(usize::MAX).min(node.attrs.dtypes("Targuments")?.len());
-            let (callee, spec) = ((site.callee)(first, site), spec(node)?);
-            described(node, move |inputs| {
-                let function = Captured { callee: Arc::clone(&callee), values: inputs.held(3..3 + count)? };
-                let ratio = [inputs.number(1)?, inputs.number(2)?];
-                choose::branch(inputs.dataset(0)?, function, spec.clone(), ratio, tried)
-            })
+            matching::matching(patterns.slice::<Vec<u8>>()?, folder.clone())
+        })
+    });
+    ops.insert_dataset("AssertNextDataset", |inputs| {
+        if inputs.host(1)?.rank() != 1 {
+            return Err(Failure::invalid("transformations must be a vector"));
         }
-        "ParseExampleDataset" | "ParseExampleDatasetV2" => parse_example(node),
-        "CSVDataset" | "CSVDatasetV2" => comma_separated(node, site),
-        "MatchingFilesDataset" => {
-            let folder = Folder::of(node.op, node.attrs, site.resources.data());
-            let spec = Spec { types: vec![DType::String], shapes: vec![PartialShape(Some(Vec::new()))] };
-            of_elements(node, spec, move |inputs| {
-                let patterns = inputs.host(0)?;
-                if patterns.rank() > 1 {
-                    return Err(Failure::invalid("`patterns` must be a scalar or a vector."));
-                }
-                matching::matching(patterns.slice::<Vec<u8>>()?, folder.clone())
-            })
-        }
-        "AssertNextDataset" => described(node, |inputs| {
-            if inputs.host(1)?.rank() != 1 {
-                return Err(Failure::invalid("transformations must be a vector"));
+        Ok(arrange::same(inputs.dataset(0)?))
+    });
+    ops.insert("AutoShardDataset", |node, _| {
+        let policy = node.attrs.get("auto_shard_policy").map_or(Ok(0), |_| node.attrs.int("auto_shard_policy"))?;
+        described(node, move |inputs| {
+            let (count, index) = (inputs.number(1)?, inputs.number(2)?);
+            if count <= 0 {
+                return Err(Failure::invalid("num_workers must be greater than zero."));
             }
-            Ok(arrange::same(inputs.dataset(0)?))
-        }),
-        "AutoShardDataset" => {
-            let policy = node.attrs.get("auto_shard_policy").map_or(Ok(0), |_| node.attrs.int("auto_shard_policy"))?;
-            described(node, move |inputs| {
-                let (count, index) = (inputs.number(1)?, inputs.number(2)?);
-                if count <= 0 {
-                    return Err(Failure::invalid("num_workers must be greater than zero."));
-                }
-                if !(0..count).contains(&index) {
-                    return Err(Failure::invalid(format!("index must be between 0 and {}", count - 1)));
-                }
-                sharded::shard(inputs.dataset(0)?, sharded::Worker { index, count }, policy)
-            })
-        }
-        "WrapDatasetVariant" => simple(|mut inputs, _| {
-            let dataset = inputs.dataset(0)?;
-            Ok(one(Boxed::new(Shape::scalar(), vec![dataset.into()])?))
-        }),
-        "UnwrapDatasetVariant" => simple(|mut inputs, _| match inputs.token(0)? {
-            Token::Variant(Variant::Boxed(boxed)) if boxed.shape.rank() == 0 => match boxed.items() {
-                [dataset @ Token::Variant(Variant::Dataset(_))] => Ok(one(dataset.clone())),
-                _ => Err(not_wrapped()),
-            },
+            if !(0..count).contains(&index) {
+                return Err(Failure::invalid(format!("index must be between 0 and {}", count - 1)));
+            }
+            sharded::shard(inputs.dataset(0)?, sharded::Worker { index, count }, policy)
+        })
+    });
+    ops.insert_call("WrapDatasetVariant", |mut inputs, _| {
+        let dataset = inputs.dataset(0)?;
+        Ok(one(Boxed::new(Shape::scalar(), vec![dataset.into()])?))
+    });
+    ops.insert_call("UnwrapDatasetVariant", |mut inputs, _| match inputs.token(0)? {
+        Token::Variant(Variant::Boxed(boxed)) if boxed.shape.rank() == 0 => match boxed.items() {
+            [dataset @ Token::Variant(Variant::Dataset(_))] => Ok(one(dataset.clone())),
             _ => Err(not_wrapped()),
-        }),
-        "DatasetToTFRecord" => to_tf_record(node, site),
-        "MapDefun" => of_each_row(node, site),
-        _ => Ok(None),
-    }
+        },
+        _ => Err(not_wrapped()),
+    });
+    ops.insert("DatasetToTFRecord", to_tf_record);
+    ops.insert("MapDefun", of_each_row);
 }
 
 fn not_wrapped() -> Failure {
     Failure::invalid("Tensor must be a WrappedDataset variant object.")
 }
 
-fn parse_example(node: &KernelNode) -> Result<Option<StateOp>> {
+fn parse_example(node: &KernelNode) -> Result<StateOp> {
     let attrs = node.attrs;
     if attrs.get("ragged_keys").is_some() && !attrs.strs("ragged_keys")?.is_empty() {
         let why = "ragged features of a dataset of examples are not there: parse the examples with a function";
@@ -149,10 +147,9 @@ fn parse_example(node: &KernelNode) -> Result<Option<StateOp>> {
     })
 }
 
-fn comma_separated(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
-    let folder = Folder::of(node.op, node.attrs, site.resources.data());
+fn comma_separated(node: &KernelNode, site: &Site, may_exclude: bool) -> Result<StateOp> {
+    let folder = site.folder(node);
     let types = spec(node)?.types;
-    let may_exclude = node.op == "CSVDatasetV2";
     described(node, move |inputs| {
         let names = inputs.host(0)?;
         if names.rank() > 1 {
@@ -217,8 +214,8 @@ fn columns(numbers: &Tensor, name: &str) -> Result<Vec<u64>> {
 }
 
 /// Writes the elements of a dataset, which are strings, as the records of a file: as a whole, at the end.
-fn to_tf_record(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
-    let folder = Folder::of(node.op, node.attrs, site.resources.data());
+fn to_tf_record(node: &KernelNode, site: &Site) -> Result<StateOp> {
+    let folder = site.folder(node);
     simple(move |mut inputs, context| {
         let (dataset, name) = (inputs.dataset(0)?, inputs.host(1)?.item::<Vec<u8>>()?);
         let compression = inputs.host(2)?.item::<Vec<u8>>()?;
@@ -250,7 +247,7 @@ fn to_tf_record(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
 }
 
 /// The results of a function for each row of some tensors, stacked.
-fn of_each_row(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+fn of_each_row(node: &KernelNode, site: &Site) -> Result<StateOp> {
     let callee = (site.callee)(node.attrs.function("f")?, site);
     let count = node.attrs.dtypes("Targuments")?.len();
     let spec = spec(node)?;

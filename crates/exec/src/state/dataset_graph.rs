@@ -1,19 +1,16 @@
 //! Datasets as graphs: the nodes that made them, as a GraphDef, for programs that inspect it.
 
-use meshtf_engine::Engine;
 use meshtf_graph::{Attr, Attrs, NodeDef, graphdef};
-use meshtf_kernels::KernelNode;
 use meshtf_kernels::call::check_text_bytes;
-use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Tensor};
 
 use super::super::dataset::graph::nodes_of;
-use super::named::Site;
-use super::op::{StateOp, one, simple};
+use super::op::one;
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "DatasetToGraph" | "DatasetToGraphV2" => simple(|mut inputs, _| {
+pub(super) fn register(ops: &mut Registry) {
+    for op in ["DatasetToGraph", "DatasetToGraphV2"] {
+        ops.insert_call(op, |mut inputs, _| {
             let (mut nodes, input) = nodes_of(&inputs.dataset(0)?)?;
             let attrs = Attrs::from([("T", Attr::Type(DType::Variant)), ("index", Attr::Int(0))]);
             let inputs = vec![input];
@@ -21,7 +18,6 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
             let bytes = graphdef::to_binary(&nodes);
             check_text_bytes(bytes.len())?;
             Ok(one(Tensor::scalar(bytes)))
-        }),
-        _ => Ok(None),
+        });
     }
 }

@@ -1,64 +1,53 @@
 //! The ops of datasets whose elements are the records of files.
 
-use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
-use meshtf_kernels::files::{Compression, Folder, Format};
+use meshtf_kernels::files::{Compression, Format};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::dataset::{Spec, files};
 use super::dataset::of_elements;
 use super::named::Site;
-use super::op::StateOp;
+use super::op::{StateInputs, StateOp};
+use super::registry::Registry;
 
-const OPS: &[&str] = &[
-    "TextLineDataset",
-    "TFRecordDataset",
-    "TFRecordDatasetV2",
-    "FixedLengthRecordDataset",
-    "FixedLengthRecordDatasetV2",
-];
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("TextLineDataset", |node, site| {
+        records(node, site, |inputs| {
+            let compression = compression(&inputs.host(1)?)?;
+            size(inputs, 2, "buffer_size", 0, BY_DEFAULT)?;
+            Ok((Format::Lines { header: 0, compression }, Vec::new()))
+        })
+    });
+    ops.insert("TFRecordDataset", |node, site| records(node, site, |inputs| Ok((tf_record(inputs)?, Vec::new()))));
+    ops.insert("TFRecordDatasetV2", |node, site| {
+        records(node, site, |inputs| Ok((tf_record(inputs)?, inputs.host(3)?.to_i64s()?)))
+    });
+    ops.insert("FixedLengthRecordDataset", |node, site| {
+        records(node, site, |inputs| Ok((fixed(inputs, Compression::None)?, Vec::new())))
+    });
+    ops.insert("FixedLengthRecordDatasetV2", |node, site| {
+        records(node, site, |inputs| {
+            let compression = compression(&inputs.host(5)?)?;
+            Ok((fixed(inputs, compression)?, Vec::new()))
+        })
+    });
+}
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    if !OPS.contains(&node.op) {
-        return Ok(None);
-    }
+/// A dataset of the records of files, with the format, and the offsets in the files, that `read` returns for the inputs.
+fn records(
+    node: &KernelNode,
+    site: &Site,
+    read: impl Fn(&mut StateInputs) -> Result<(Format, Vec<i64>)> + Send + Sync + 'static,
+) -> Result<StateOp> {
     let spec = Spec { types: vec![DType::String], shapes: vec![PartialShape(Some(Vec::new()))] };
-    let folder = Folder::of(node.op, node.attrs, site.resources.data());
-    let op = node.op.to_owned();
+    let folder = site.folder(node);
     of_elements(node, spec, move |inputs| {
         let names = inputs.host(0)?;
         if names.rank() > 1 {
             return Err(Failure::invalid("`filenames` must be a scalar or a vector."));
         }
-        let is_fixed = op.starts_with("FixedLength");
-        let compression = match (is_fixed, inputs.0.len()) {
-            (false, _) => compression(&inputs.host(1)?)?,
-            (true, 6) => compression(&inputs.host(5)?)?,
-            (true, _) => Compression::None,
-        };
-        let mut size = |index: usize, name: &str, least: i64, note: &str| {
-            let size = inputs.number(index)?;
-            let fits = (size >= least).then(|| usize::try_from(size).unwrap_or(0));
-            let sign = if least > 0 { "> 0" } else { ">= 0" };
-            fits.ok_or_else(|| Failure::invalid(format!("`{name}` must be {sign}{note}")))
-        };
-        let by_default = " (0 == default)";
-        let format = if is_fixed {
-            let (header, record) = (size(1, "header_bytes", 0, "")?, size(2, "record_bytes", 1, "")?);
-            let footer = size(3, "footer_bytes", 0, "")?;
-            size(4, "buffer_size", 0, by_default)?;
-            Format::Fixed { header, record, footer, hop: record, compression }
-        } else {
-            // -1 lets TFRecordDataset decide.
-            size(2, "buffer_size", if op == "TextLineDataset" { 0 } else { -1 }, by_default)?;
-            if op == "TextLineDataset" {
-                Format::Lines { header: 0, compression }
-            } else {
-                Format::TfRecord(compression)
-            }
-        };
-        let offsets = if op == "TFRecordDatasetV2" { inputs.host(3)?.to_i64s()? } else { Vec::new() };
+        let (format, offsets) = read(inputs)?;
         let names = names.slice::<Vec<u8>>()?.to_vec();
         if !offsets.is_empty() && offsets.len() != names.len() {
             return Err(Failure::invalid("The number of `byte_offsets` must match the number of `filenames`."));
@@ -67,6 +56,29 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         let offsets = offsets.map_err(|_| Failure::invalid("`byte_offsets` must be >= 0"))?;
         Ok(files::records(names, offsets, format, folder.clone()))
     })
+}
+
+const BY_DEFAULT: &str = " (0 == default)";
+
+fn tf_record(inputs: &mut StateInputs) -> Result<Format> {
+    let compression = compression(&inputs.host(1)?)?;
+    // -1 lets the dataset decide.
+    size(inputs, 2, "buffer_size", -1, BY_DEFAULT)?;
+    Ok(Format::TfRecord(compression))
+}
+
+fn fixed(inputs: &mut StateInputs, compression: Compression) -> Result<Format> {
+    let (header, record) = (size(inputs, 1, "header_bytes", 0, "")?, size(inputs, 2, "record_bytes", 1, "")?);
+    let footer = size(inputs, 3, "footer_bytes", 0, "")?;
+    size(inputs, 4, "buffer_size", 0, BY_DEFAULT)?;
+    Ok(Format::Fixed { header, record, footer, hop: record, compression })
+}
+
+fn size(inputs: &mut StateInputs, index: usize, name: &str, least: i64, note: &str) -> Result<usize> {
+    let size = inputs.number(index)?;
+    let fits = (size >= least).then(|| usize::try_from(size).unwrap_or(0));
+    let sign = if least > 0 { "> 0" } else { ">= 0" };
+    fits.ok_or_else(|| Failure::invalid(format!("`{name}` must be {sign}{note}")))
 }
 
 fn compression(name: &Tensor) -> Result<Compression> {

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use meshtf_engine::Engine;
 use meshtf_kernels::call::check_text_bytes;
 use meshtf_kernels::files::{Compression, Folder, Format, MAX_ENTRIES, Records, Whole, is_match};
 use meshtf_kernels::{HostKernel, KernelNode, Unigrams, fixed};
@@ -15,22 +14,29 @@ use meshtf_tensor::memory;
 
 use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    let folder = Folder::of(node.op, node.attrs, site.resources.data());
-    match node.op {
-        "ReadFile" => simple(move |mut inputs, _| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("ReadFile", |node, site| {
+        let folder = site.folder(node);
+        simple(move |mut inputs, _| {
             let name = scalar(&inputs.host(0)?, "Input filename tensor")?;
             let record = turn::in_part(|| Records::open(&Format::Whole, &folder, name)?.next())?;
             Ok(one(Tensor::scalar(record.unwrap_or_default().1)))
-        }),
-        "WriteFile" => simple(move |mut inputs, _| {
+        })
+    });
+    ops.insert("WriteFile", |node, site| {
+        let folder = site.folder(node);
+        simple(move |mut inputs, _| {
             let name = scalar(&inputs.host(0)?, "Input filename tensor")?;
             let contents = inputs.host(1)?;
             scalar(&contents, "Contents tensor").and_then(|bytes| write(&folder, &name, &bytes))?;
             Ok(nothing())
-        }),
-        "MatchingFiles" => simple(move |mut inputs, _| {
+        })
+    });
+    ops.insert("MatchingFiles", |node, site| {
+        let folder = site.folder(node);
+        simple(move |mut inputs, _| {
             let patterns = inputs.host(0)?;
             if patterns.rank() > 1 {
                 let why =
@@ -44,16 +50,18 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             names.sort();
             check_text_bytes(names.iter().map(|name| name.len() + size_of::<Vec<u8>>()).sum())?;
             Ok(one(Tensor::vector(names)))
-        }),
-        "FixedUnigramCandidateSampler" if !node.attrs.str("vocab_file")?.is_empty() => {
-            by_vocabulary(node, site, folder)
-        }
-        _ => Ok(None),
-    }
+        })
+    });
+    ops.insert_if(has_vocabulary, "FixedUnigramCandidateSampler", by_vocabulary);
+}
+
+fn has_vocabulary(node: &KernelNode) -> Result<bool> {
+    Ok(!node.attrs.str("vocab_file")?.is_empty())
 }
 
 /// Candidates by the weights of a vocabulary: the last fields of its lines, separated by commas.
-fn by_vocabulary(node: &KernelNode, site: &Site, folder: Folder) -> Result<Option<StateOp>> {
+fn by_vocabulary(node: &KernelNode, site: &Site) -> Result<StateOp> {
+    let folder = site.folder(node);
     let unigrams = Unigrams::of(node.attrs)?;
     let (name, attrs) = (node.name.to_owned(), node.attrs.clone());
     let (op, inputs, outputs) = (node.op.to_owned(), node.inputs.to_vec(), node.outputs.to_vec());

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use meshtf_engine::Engine;
 use meshtf_graph::Function;
-use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Shape, Tensor};
 
@@ -14,102 +12,95 @@ use super::super::resource::{Iterator, ResourceKey};
 use super::super::token::{Boxed, Optional, Token, Variant};
 use super::dataset::spec;
 use super::named::{Named, Site};
-use super::op::{StateOp, nothing, one, simple};
+use super::op::{nothing, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "IteratorV2" => {
-            let spec = spec(node)?;
-            let mut named = Named::new_own(node, site)?;
-            simple(move |_, _| Ok(one(Token::Resource(found(&mut named, &spec)?))))
-        }
-        "OneShotIterator" => {
-            let spec = spec(node)?;
-            let factory = (site.callee)(node.attrs.function("dataset_factory")?, site);
-            let mut named = Named::new_own(node, site)?;
-            simple(move |_, context| {
-                let iterator = found(&mut named, &spec)?;
-                let pull = context.pull();
-                iterator.begin_once(&pull, || {
-                    dataset_of(Arc::clone(&factory).instance(Vec::new(), &pull)?.call(Vec::new(), &pull)?)
-                })?;
-                Ok(one(Token::Resource(iterator)))
-            })
-        }
-        "MakeIterator" => simple(|mut inputs, context| {
-            let (dataset, iterator) = (inputs.dataset(0)?, inputs.iterator(1)?);
-            iterator.begin(dataset, &context.pull())?;
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("IteratorV2", |node, site| {
+        let spec = spec(node)?;
+        let mut named = Named::new_own(node, site)?;
+        simple(move |_, _| Ok(one(Token::Resource(found(&mut named, &spec)?))))
+    });
+    ops.insert("OneShotIterator", |node, site| {
+        let spec = spec(node)?;
+        let factory = (site.callee)(node.attrs.function("dataset_factory")?, site);
+        let mut named = Named::new_own(node, site)?;
+        simple(move |_, context| {
+            let iterator = found(&mut named, &spec)?;
+            let pull = context.pull();
+            iterator.begin_once(&pull, || {
+                dataset_of(Arc::clone(&factory).instance(Vec::new(), &pull)?.call(Vec::new(), &pull)?)
+            })?;
+            Ok(one(Token::Resource(iterator)))
+        })
+    });
+    ops.insert_call("MakeIterator", |mut inputs, context| {
+        let (dataset, iterator) = (inputs.dataset(0)?, inputs.iterator(1)?);
+        iterator.begin(dataset, &context.pull())?;
+        Ok(nothing())
+    });
+    ops.insert("IteratorGetNext", |node, site| {
+        let (spec, again) = (spec(node)?, again(site));
+        simple(move |mut inputs, context| {
+            let element = inputs.iterator(0)?.next(&context.pull(), &again)?;
+            let element = element.ok_or_else(|| Failure::new(Code::OutOfRange, "End of sequence"))?;
+            spec.check(&element)?;
+            Ok(element.into_iter().map(Some).collect())
+        })
+    });
+    ops.insert("IteratorGetNextAsOptional", |node, site| {
+        let (spec, again) = (spec(node)?, again(site));
+        simple(move |mut inputs, context| {
+            let element: Option<Element> = inputs.iterator(0)?.next(&context.pull(), &again)?;
+            element.as_ref().map_or(Ok(()), |element| spec.check(element))?;
+            Ok(one(Optional::new(element)?))
+        })
+    });
+    ops.insert_call("SerializeIterator", |mut inputs, _| {
+        let state = Tensor::scalar(inputs.iterator(0)?.serialize()?);
+        Ok(one(Boxed::new(Shape::scalar(), vec![state.into()])?))
+    });
+    ops.insert("DeserializeIterator", |_, site| {
+        let again = again(site);
+        simple(move |mut inputs, context| {
+            let iterator = inputs.iterator(0)?;
+            let Token::Variant(Variant::Boxed(boxed)) = inputs.token(1)? else {
+                return Err(Failure::invalid("input 1 must be the state of an iterator, as SerializeIterator returns"));
+            };
+            let state = boxed.items().first().cloned().ok_or_else(|| Failure::invalid("the state of no iterator"))?;
+            iterator.restore(&state.host()?.item::<Vec<u8>>()?, &context.pull(), &again)?;
             Ok(nothing())
-        }),
-        "IteratorGetNext" => {
-            let (spec, again) = (spec(node)?, again(site));
-            simple(move |mut inputs, context| {
-                let element = inputs.iterator(0)?.next(&context.pull(), &again)?;
-                let element = element.ok_or_else(|| Failure::new(Code::OutOfRange, "End of sequence"))?;
-                spec.check(&element)?;
-                Ok(element.into_iter().map(Some).collect())
-            })
-        }
-        "IteratorGetNextAsOptional" => {
-            let (spec, again) = (spec(node)?, again(site));
-            simple(move |mut inputs, context| {
-                let element: Option<Element> = inputs.iterator(0)?.next(&context.pull(), &again)?;
-                element.as_ref().map_or(Ok(()), |element| spec.check(element))?;
-                Ok(one(Optional::new(element)?))
-            })
-        }
-        "SerializeIterator" => simple(|mut inputs, _| {
-            let state = Tensor::scalar(inputs.iterator(0)?.serialize()?);
-            Ok(one(Boxed::new(Shape::scalar(), vec![state.into()])?))
-        }),
-        "DeserializeIterator" => {
-            let again = again(site);
-            simple(move |mut inputs, context| {
-                let iterator = inputs.iterator(0)?;
-                let Token::Variant(Variant::Boxed(boxed)) = inputs.token(1)? else {
-                    return Err(Failure::invalid(
-                        "input 1 must be the state of an iterator, as SerializeIterator returns",
-                    ));
-                };
-                let state =
-                    boxed.items().first().cloned().ok_or_else(|| Failure::invalid("the state of no iterator"))?;
-                iterator.restore(&state.host()?.item::<Vec<u8>>()?, &context.pull(), &again)?;
-                Ok(nothing())
-            })
-        }
-        "IteratorToStringHandle" => {
-            simple(|mut inputs, _| Ok(one(Tensor::scalar(written(inputs.iterator(0)?.key()).into_bytes()))))
-        }
-        "IteratorFromStringHandleV2" => {
-            let spec = if node.attrs.dtypes("output_types")?.is_empty() { None } else { Some(spec(node)?) };
-            let (resources, session, device) = (Arc::clone(&site.resources), site.session, site.device);
-            simple(move |mut inputs, _| {
-                let text = inputs.host(0)?.item::<Vec<u8>>()?;
-                let (at, is_own, container, name) = read(&text).ok_or_else(|| {
-                    let text = String::from_utf8_lossy(&text).into_owned();
-                    Failure::invalid(format!(
-                        "'{text}' is not a handle of an iterator, as IteratorToStringHandle returns"
-                    ))
-                })?;
-                if at != format!("{}:{}", device.0.name(), device.1) {
-                    let here = format!("{}:{}", device.0.name(), device.1);
-                    return Err(Failure::invalid(format!(
-                        "Attempted create an iterator on device {here} from handle defined on device {at}"
-                    )));
-                }
-                let session = (is_own || resources.is_isolated(session)).then_some(session);
-                let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device };
-                let found = resources.find(&key);
-                let found = found.ok_or_else(|| {
-                    Failure::new(Code::NotFound, format!("there is no iterator '{name}' in container '{container}'"))
-                })?;
-                let iterator = found.typed::<Iterator>()?;
-                spec.as_ref().map_or(Ok(()), |spec| iterator.spec().check_against(spec))?;
-                Ok(one(Token::Resource(iterator)))
-            })
-        }
-        _ => Ok(None),
-    }
+        })
+    });
+    ops.insert("IteratorToStringHandle", |_, _| {
+        simple(|mut inputs, _| Ok(one(Tensor::scalar(written(inputs.iterator(0)?.key()).into_bytes()))))
+    });
+    ops.insert("IteratorFromStringHandleV2", |node, site| {
+        let spec = if node.attrs.dtypes("output_types")?.is_empty() { None } else { Some(spec(node)?) };
+        let (resources, session, device) = (Arc::clone(&site.resources), site.session, site.device);
+        simple(move |mut inputs, _| {
+            let text = inputs.host(0)?.item::<Vec<u8>>()?;
+            let (at, is_own, container, name) = read(&text).ok_or_else(|| {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                Failure::invalid(format!("'{text}' is not a handle of an iterator, as IteratorToStringHandle returns"))
+            })?;
+            if at != format!("{}:{}", device.0.name(), device.1) {
+                let here = format!("{}:{}", device.0.name(), device.1);
+                return Err(Failure::invalid(format!(
+                    "Attempted create an iterator on device {here} from handle defined on device {at}"
+                )));
+            }
+            let session = (is_own || resources.is_isolated(session)).then_some(session);
+            let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device };
+            let found = resources.find(&key);
+            let found = found.ok_or_else(|| {
+                Failure::new(Code::NotFound, format!("there is no iterator '{name}' in container '{container}'"))
+            })?;
+            let iterator = found.typed::<Iterator>()?;
+            spec.as_ref().map_or(Ok(()), |spec| iterator.spec().check_against(spec))?;
+            Ok(one(Token::Resource(iterator)))
+        })
+    });
 }
 
 /// Makes the dataset of a loaded iterator, as the site's ops call functions.

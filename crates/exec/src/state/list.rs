@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use meshtf_engine::Engine;
-use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, PartialShape, Tensor};
@@ -11,183 +9,191 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 use super::super::rows::row;
 use super::super::token::{List, Token, Tokens, depth_over};
 use super::super::variant::list::{MAX_LIST, in_limit, split};
-use super::named::Site;
-use super::op::{StateInputs, StateOp, one, simple};
+use super::op::{StateInputs, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    if !node.op.starts_with("TensorList") && node.op != "EmptyTensorList" {
-        return Ok(None);
-    }
-    let dtype = node.attrs.get("element_dtype").map_or(Ok(DType::Variant), |_| node.attrs.dtype("element_dtype"))?;
-    match node.op {
-        "EmptyTensorList" => simple(move |mut inputs, _| {
-            let mut list = List::new(dtype, inputs.shape(0)?, 0)?;
-            if let Ok(limit) = usize::try_from(inputs.host(1)?.to_i64()?) {
-                list.limit = limit.min(MAX_LIST);
-            }
-            Ok(one(list))
-        }),
-        "TensorListReserve" => simple(move |mut inputs, _| {
-            let shape = inputs.shape(0)?;
-            Ok(one(List::new(dtype, shape, inputs.size(1)?)?))
-        }),
-        "TensorListPushBack" => simple(move |mut inputs, _| {
+pub(super) fn register(ops: &mut Registry) {
+    register_whole(ops);
+    ops.insert_list("EmptyTensorList", |dtype, mut inputs| {
+        let mut list = List::new(dtype, inputs.shape(0)?, 0)?;
+        if let Ok(limit) = usize::try_from(inputs.host(1)?.to_i64()?) {
+            list.limit = limit.min(MAX_LIST);
+        }
+        Ok(one(list))
+    });
+    ops.insert_list("TensorListReserve", |dtype, mut inputs| {
+        let shape = inputs.shape(0)?;
+        Ok(one(List::new(dtype, shape, inputs.size(1)?)?))
+    });
+    ops.insert_list("TensorListPushBack", |dtype, mut inputs| {
+        let mut list = inputs.own_list(0, dtype)?;
+        let item = inputs.token(1)?.held()?;
+        list.check(&item, "Tried to append a tensor with incompatible shape to a list. Op element shape")?;
+        let size = list.items.len();
+        if size >= list.limit {
+            let why = format!("Tried to push item into a full list list size: {size} max_num_elements: {}", list.limit);
+            return Err(Failure::invalid(why));
+        }
+        memory::grow().map_err(|failure| failure.held_by(|| list.held()))?;
+        list.depth = list.depth.max(depth_over([&item].into_iter())?);
+        list.items.push(Some(item));
+        Ok(one(list))
+    });
+    ops.insert_list("TensorListPopBack", |dtype, mut inputs| {
+        let mut list = inputs.own_list(0, dtype)?;
+        let shape = inputs.shape(1)?;
+        let Some(last) = list.items.pop() else {
+            return Err(Failure::invalid("Trying to pop from an empty list."));
+        };
+        let item = last.map_or_else(|| list.unset(&shape), Ok)?;
+        Ok(Tokens::from_iter([Some(list.into()), Some(item)]))
+    });
+    ops.insert_list("TensorListGetItem", |dtype, mut inputs| {
+        let list = inputs.list(0)?;
+        list.check_dtype(dtype)?;
+        let (index, shape) = (inputs.host(1)?.to_i64()?, inputs.shape(2)?);
+        let size = list.items.len();
+        let item = usize::try_from(index).ok().and_then(|index| list.items.get(index)).ok_or_else(|| {
+            Failure::invalid(format!("Trying to access element {index} in a list with {size} elements."))
+        })?;
+        item.clone().map_or_else(|| list.unset(&shape), Ok).map(one)
+    });
+    ops.insert("TensorListSetItem", |node, _| {
+        let dtype = node.attrs.dtype("element_dtype")?;
+        let may_grow = node.attrs.bool("resize_if_index_out_of_bounds")?;
+        simple(move |mut inputs, _| {
             let mut list = inputs.own_list(0, dtype)?;
-            let item = inputs.token(1)?.held()?;
-            list.check(&item, "Tried to append a tensor with incompatible shape to a list. Op element shape")?;
-            let size = list.items.len();
-            if size >= list.limit {
-                let why =
-                    format!("Tried to push item into a full list list size: {size} max_num_elements: {}", list.limit);
-                return Err(Failure::invalid(why));
-            }
-            memory::grow().map_err(|failure| failure.held_by(|| list.held()))?;
-            list.depth = list.depth.max(depth_over([&item].into_iter())?);
-            list.items.push(Some(item));
+            let (index, item) = (inputs.host(1)?.to_i64()?, inputs.token(2)?.held()?);
+            list.set(index, item, may_grow)?;
             Ok(one(list))
-        }),
-        "TensorListPopBack" => simple(move |mut inputs, _| {
-            let mut list = inputs.own_list(0, dtype)?;
-            let shape = inputs.shape(1)?;
-            let Some(last) = list.items.pop() else {
-                return Err(Failure::invalid("Trying to pop from an empty list."));
-            };
-            let item = last.map_or_else(|| list.unset(&shape), Ok)?;
-            Ok(Tokens::from_iter([Some(list.into()), Some(item)]))
-        }),
-        "TensorListGetItem" => simple(move |mut inputs, _| {
+        })
+    });
+    ops.insert_call("TensorListLength", |mut inputs, _| Ok(one(Tensor::scalar(inputs.list(0)?.items.len() as i32))));
+    ops.insert("TensorListElementShape", |node, _| {
+        let dtype = node.attrs.dtype("shape_type")?;
+        simple(move |mut inputs, _| {
             let list = inputs.list(0)?;
-            list.check_dtype(dtype)?;
-            let (index, shape) = (inputs.host(1)?.to_i64()?, inputs.shape(2)?);
-            let size = list.items.len();
-            let item = usize::try_from(index).ok().and_then(|index| list.items.get(index)).ok_or_else(|| {
-                Failure::invalid(format!("Trying to access element {index} in a list with {size} elements."))
-            })?;
-            item.clone().map_or_else(|| list.unset(&shape), Ok).map(one)
-        }),
-        "TensorListSetItem" => {
-            let may_grow = node.attrs.bool("resize_if_index_out_of_bounds")?;
-            simple(move |mut inputs, _| {
-                let mut list = inputs.own_list(0, dtype)?;
-                let (index, item) = (inputs.host(1)?.to_i64()?, inputs.token(2)?.held()?);
-                list.set(index, item, may_grow)?;
-                Ok(one(list))
-            })
-        }
-        "TensorListLength" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.list(0)?.items.len() as i32)))),
-        "TensorListElementShape" => {
-            let dtype = node.attrs.dtype("shape_type")?;
-            simple(move |mut inputs, _| {
-                let list = inputs.list(0)?;
-                let sizes = |dims: &Vec<Option<usize>>| dims.iter().map(|dim| dim.map_or(-1, |n| n as i64)).collect();
-                let sizes: Option<Vec<i64>> = list.shape.0.as_ref().map(sizes);
-                Ok(one(match (sizes, dtype) {
-                    (None, DType::I64) => Tensor::scalar(-1i64),
-                    (None, _) => Tensor::scalar(-1i32),
-                    (Some(sizes), DType::I64) => Tensor::vector(sizes),
-                    (Some(sizes), _) => Tensor::vector(sizes.into_iter().map(|size| size as i32).collect()),
-                }))
-            })
-        }
-        "TensorListResize" => simple(|mut inputs, _| {
-            let mut list = Arc::unwrap_or_clone(inputs.list(0)?);
-            let size = inputs.size(1)?;
-            memory::admit(size * size_of::<Option<Token>>())?;
-            list.items.resize(size, None);
-            Ok(one(list))
-        }),
-        "TensorListConcatLists" => simple(move |mut inputs, _| {
-            let (mut a, b) = (inputs.own_list(0, dtype)?, inputs.own_list(1, dtype)?);
-            in_limit((a.items.len() + b.items.len()) as i64)?;
-            a.items.extend(b.items);
-            a.depth = a.depth.max(b.depth);
-            Ok(one(a))
-        }),
-        _ => compile_whole(node, dtype),
-    }
+            let sizes = |dims: &Vec<Option<usize>>| dims.iter().map(|dim| dim.map_or(-1, |n| n as i64)).collect();
+            let sizes: Option<Vec<i64>> = list.shape.0.as_ref().map(sizes);
+            Ok(one(match (sizes, dtype) {
+                (None, DType::I64) => Tensor::scalar(-1i64),
+                (None, _) => Tensor::scalar(-1i32),
+                (Some(sizes), DType::I64) => Tensor::vector(sizes),
+                (Some(sizes), _) => Tensor::vector(sizes.into_iter().map(|size| size as i32).collect()),
+            }))
+        })
+    });
+    ops.insert_call("TensorListResize", |mut inputs, _| {
+        let mut list = Arc::unwrap_or_clone(inputs.list(0)?);
+        let size = inputs.size(1)?;
+        memory::admit(size * size_of::<Option<Token>>())?;
+        list.items.resize(size, None);
+        Ok(one(list))
+    });
+    ops.insert_list("TensorListConcatLists", |dtype, mut inputs| {
+        let (mut a, b) = (inputs.own_list(0, dtype)?, inputs.own_list(1, dtype)?);
+        in_limit((a.items.len() + b.items.len()) as i64)?;
+        a.items.extend(b.items);
+        a.depth = a.depth.max(b.depth);
+        Ok(one(a))
+    });
 }
 
-/// The ops between lists and tensors.
-fn compile_whole(node: &KernelNode, dtype: DType) -> Result<Option<StateOp>> {
-    match node.op {
-        "TensorListStack" => {
-            let wanted = node.attrs.int("num_elements")?;
-            simple(move |mut inputs, _| {
-                let list = inputs.list(0)?;
-                list.check_dtype(dtype)?;
-                let size = list.items.len();
-                if wanted >= 0 && wanted != size as i64 {
-                    return Err(Failure::invalid(format!(
-                        "Operation expected a list with {wanted} elements but got a list with {size} elements."
-                    )));
-                }
-                let shape = inputs.shape(1)?;
-                list.stack(&(0..size).collect::<Vec<_>>(), &shape).map(one)
-            })
-        }
-        "TensorListGather" => simple(move |mut inputs, _| {
+/// Registers the ops between lists and tensors.
+fn register_whole(ops: &mut Registry) {
+    ops.insert("TensorListStack", |node, _| {
+        let dtype = node.attrs.dtype("element_dtype")?;
+        let wanted = node.attrs.int("num_elements")?;
+        simple(move |mut inputs, _| {
             let list = inputs.list(0)?;
             list.check_dtype(dtype)?;
             let size = list.items.len();
-            let places = inputs.host(1)?.to_i64s()?.into_iter().map(|index| {
-                usize::try_from(index).ok().filter(|&index| index < size).ok_or_else(|| {
-                    // TensorFlow's message.
-                    let why = format!("Index {index} out o range; list only has {size} elements.");
-                    Failure::invalid(why)
-                })
-            });
-            let places = places.collect::<Result<Vec<_>>>()?;
-            list.stack(&places, &inputs.shape(2)?).map(one)
-        }),
-        "TensorListFromTensor" => simple(move |mut inputs, _| {
-            let (whole, shape) = (inputs.host(0)?, inputs.shape(1)?);
-            let Some(&rows) = whole.dims().first() else {
-                return Err(Failure::invalid("Tensor must be at least a vector, but saw shape: []"));
-            };
-            let mut list = List::new(dtype, shape, rows)?;
-            for i in 0..rows {
-                list.set(i as i64, row(&whole, i)?.into(), false)?;
+            if wanted >= 0 && wanted != size as i64 {
+                return Err(Failure::invalid(format!(
+                    "Operation expected a list with {wanted} elements but got a list with {size} elements."
+                )));
             }
-            Ok(one(list))
-        }),
-        "TensorListScatter" | "TensorListScatterV2" => {
-            let says_size = node.op == "TensorListScatterV2";
-            simple(move |mut inputs, _| {
-                let (whole, indices, shape) = (inputs.host(0)?, inputs.host(1)?.to_i64s()?, inputs.shape(2)?);
-                let least = indices.iter().max().map_or(0, |&greatest| greatest + 1);
-                let size = if says_size { inputs.host(3)?.to_i64()? } else { -1 };
-                let size = if size < 0 { least } else { size };
-                let mut list = List::new(dtype, shape, in_limit(size)?)?;
-                list.scatter(&whole, &indices, false)?;
-                Ok(one(list))
+            let shape = inputs.shape(1)?;
+            list.stack(&(0..size).collect::<Vec<_>>(), &shape).map(one)
+        })
+    });
+    ops.insert_list("TensorListGather", |dtype, mut inputs| {
+        let list = inputs.list(0)?;
+        list.check_dtype(dtype)?;
+        let size = list.items.len();
+        let places = inputs.host(1)?.to_i64s()?.into_iter().map(|index| {
+            usize::try_from(index).ok().filter(|&index| index < size).ok_or_else(|| {
+                // TensorFlow's message.
+                let why = format!("Index {index} out o range; list only has {size} elements.");
+                Failure::invalid(why)
             })
+        });
+        let places = places.collect::<Result<Vec<_>>>()?;
+        list.stack(&places, &inputs.shape(2)?).map(one)
+    });
+    ops.insert_list("TensorListFromTensor", |dtype, mut inputs| {
+        let (whole, shape) = (inputs.host(0)?, inputs.shape(1)?);
+        let Some(&rows) = whole.dims().first() else {
+            return Err(Failure::invalid("Tensor must be at least a vector, but saw shape: []"));
+        };
+        let mut list = List::new(dtype, shape, rows)?;
+        for i in 0..rows {
+            list.set(i as i64, row(&whole, i)?.into(), false)?;
         }
-        "TensorListScatterIntoExistingList" => simple(move |mut inputs, _| {
-            let mut list = inputs.own_list(0, dtype)?;
-            let (whole, indices) = (inputs.host(1)?, inputs.host(2)?.to_i64s()?);
-            list.scatter(&whole, &indices, true)?;
-            Ok(one(list))
-        }),
-        "TensorListConcat" => {
-            let stated = node.attrs.shape("element_shape")?.clone();
-            simple(move |mut inputs, _| {
-                let list = inputs.list(0)?;
-                list.check_dtype(dtype)?;
-                let (whole, lengths) = list.concat(&stated, &[])?;
-                Ok(Tokens::from_iter([Some(whole.into()), Some(lengths.into())]))
-            })
-        }
-        "TensorListConcatV2" => simple(move |mut inputs, _| {
+        Ok(one(list))
+    });
+    ops.insert_list("TensorListScatter", |dtype, inputs| scattered(dtype, inputs, false));
+    ops.insert_list("TensorListScatterV2", |dtype, inputs| scattered(dtype, inputs, true));
+    ops.insert_list("TensorListScatterIntoExistingList", |dtype, mut inputs| {
+        let mut list = inputs.own_list(0, dtype)?;
+        let (whole, indices) = (inputs.host(1)?, inputs.host(2)?.to_i64s()?);
+        list.scatter(&whole, &indices, true)?;
+        Ok(one(list))
+    });
+    ops.insert("TensorListConcat", |node, _| {
+        let dtype = node.attrs.dtype("element_dtype")?;
+        let stated = node.attrs.shape("element_shape")?.clone();
+        simple(move |mut inputs, _| {
             let list = inputs.list(0)?;
             list.check_dtype(dtype)?;
-            let (whole, lengths) = list.concat(&inputs.shape(1)?, &inputs.host(2)?.to_i64s()?)?;
+            let (whole, lengths) = list.concat(&stated, &[])?;
             Ok(Tokens::from_iter([Some(whole.into()), Some(lengths.into())]))
-        }),
-        "TensorListSplit" => simple(move |mut inputs, _| {
-            let (whole, shape, lengths) = (inputs.host(0)?, inputs.shape(1)?, inputs.host(2)?);
-            Ok(one(split(dtype, &whole, shape, &lengths)?))
-        }),
-        _ => Ok(None),
+        })
+    });
+    ops.insert_list("TensorListConcatV2", |dtype, mut inputs| {
+        let list = inputs.list(0)?;
+        list.check_dtype(dtype)?;
+        let (whole, lengths) = list.concat(&inputs.shape(1)?, &inputs.host(2)?.to_i64s()?)?;
+        Ok(Tokens::from_iter([Some(whole.into()), Some(lengths.into())]))
+    });
+    ops.insert_list("TensorListSplit", |dtype, mut inputs| {
+        let (whole, shape, lengths) = (inputs.host(0)?, inputs.shape(1)?, inputs.host(2)?);
+        Ok(one(split(dtype, &whole, shape, &lengths)?))
+    });
+}
+
+/// A list of the rows of a tensor, each at its index; with `says_size`, an input states the length of the list.
+fn scattered(dtype: DType, mut inputs: StateInputs, says_size: bool) -> Result<Tokens> {
+    let (whole, indices, shape) = (inputs.host(0)?, inputs.host(1)?.to_i64s()?, inputs.shape(2)?);
+    let least = indices.iter().max().map_or(0, |&greatest| greatest + 1);
+    let size = if says_size { inputs.host(3)?.to_i64()? } else { -1 };
+    let size = if size < 0 { least } else { size };
+    let mut list = List::new(dtype, shape, in_limit(size)?)?;
+    list.scatter(&whole, &indices, false)?;
+    Ok(one(list))
+}
+
+impl Registry {
+    /// Adds an op on a list whose elements have the dtype that the node states.
+    fn insert_list(
+        &mut self,
+        op: &'static str,
+        call: impl Fn(DType, StateInputs) -> Result<Tokens> + Copy + Send + Sync + 'static,
+    ) {
+        self.insert(op, move |node, _| {
+            let dtype = node.attrs.dtype("element_dtype")?;
+            simple(move |inputs, _| call(dtype, inputs))
+        });
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use meshtf_graph::Function;
+use meshtf_kernels::files::Folder;
 use meshtf_kernels::{Generators, KernelNode};
 use meshtf_tensor::device::DeviceKind;
 use meshtf_tensor::failure::{Failure, Result};
@@ -23,6 +24,11 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    /// The folder of the files that a node names.
+    pub(super) fn folder(&self, node: &KernelNode) -> Folder {
+        Folder::of(node.op, node.attrs, self.resources.data())
+    }
+
     /// The same, with its own random numbers.
     pub fn apart(&self) -> Site {
         Site {
@@ -35,7 +41,12 @@ impl Site {
     }
 }
 
-/// Refuses names that TensorFlow refuses, though not for the handle of a variable.
+/// The text of an attribute that a node may lack.
+fn stated<'a>(node: &KernelNode<'a>, attr: &str) -> Result<&'a str> {
+    node.attrs.get(attr).map_or(Ok(""), |_| node.attrs.str(attr))
+}
+
+/// Refuses names that TensorFlow refuses.
 fn check_names(container: &str, shared: &str) -> Result<()> {
     let is_first = |c: char| c.is_ascii_alphanumeric() || c == '.';
     let is_name = container.starts_with(is_first) && container.chars().all(|c| is_first(c) || c == '-' || c == '/');
@@ -62,12 +73,14 @@ impl<R: Resource> Named<R> {
     }
 
     pub fn new(node: &KernelNode, site: &Site) -> Result<Named<R>> {
-        let text = |name: &str| node.attrs.get(name).map_or(Ok(""), |_| node.attrs.str(name));
-        if node.op != "VarHandleOp" {
-            check_names(text("container")?, text("shared_name")?)?;
-        }
-        let container = container_named(text("container")?);
-        let name = Some(text("shared_name")?).filter(|text| !text.is_empty()).unwrap_or(node.name);
+        check_names(stated(node, "container")?, stated(node, "shared_name")?)?;
+        Named::unchecked(node, site)
+    }
+
+    /// As [`Named::new`], with names that TensorFlow may refuse elsewhere.
+    pub fn unchecked(node: &KernelNode, site: &Site) -> Result<Named<R>> {
+        let container = container_named(stated(node, "container")?);
+        let name = Some(stated(node, "shared_name")?).filter(|text| !text.is_empty()).unwrap_or(node.name);
         let key = ResourceKey {
             session: site.resources.is_isolated(site.session).then_some(site.session),
             device: site.device,

@@ -55,8 +55,8 @@ impl Outcome {
 /// An op that takes all its inputs and never waits.
 pub(super) fn simple(
     mut f: impl FnMut(StateInputs, &mut OpContext) -> Result<Tokens> + Send + 'static,
-) -> Result<Option<StateOp>> {
-    Ok(Some(Box::new(move |tokens, context| f(StateInputs(tokens), context).map(Outcome::Done))))
+) -> Result<StateOp> {
+    Ok(Box::new(move |tokens, context| f(StateInputs(tokens), context).map(Outcome::Done)))
 }
 
 /// No outputs.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use meshtf_engine::Engine;
 use meshtf_kernels::{Dice, KernelNode};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
@@ -12,49 +11,52 @@ use super::super::token::Token;
 use super::super::waiting::{Finished, Waiter};
 use super::named::{Named, Site};
 use super::op::{Outcome, StateInputs, StateOp, one, settle, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    if node.attrs.get("timeout_ms").is_some() && node.attrs.int("timeout_ms")? != -1 {
-        return Err(Failure::invalid("Timeout not supported yet."));
-    }
-    match node.op {
-        "FIFOQueueV2" | "PaddingFIFOQueueV2" | "RandomShuffleQueueV2" | "PriorityQueueV2" => handle(node, site),
-        "QueueEnqueueV2" => waiting(|mut inputs, waiter| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("FIFOQueueV2", |node, site| handle(node, site, Kind::Fifo));
+    ops.insert("PaddingFIFOQueueV2", |node, site| handle(node, site, Kind::Padding));
+    ops.insert("PriorityQueueV2", |node, site| handle(node, site, Kind::Priority));
+    ops.insert("RandomShuffleQueueV2", |node, site| handle(node, site, shuffle(node)?));
+    ops.insert("QueueEnqueueV2", |node, _| {
+        waiting(node, |mut inputs, waiter| {
             let queue = inputs.queue(0)?;
             let finished = queue.enqueue(waiter, inputs.rest(1)?)?;
             Ok((queue, finished))
-        }),
-        "QueueEnqueueManyV2" => waiting(|mut inputs, waiter| {
+        })
+    });
+    ops.insert("QueueEnqueueManyV2", |node, _| {
+        waiting(node, |mut inputs, waiter| {
             let queue = inputs.queue(0)?;
             let finished = queue.enqueue_many(waiter, &inputs.rest(1)?)?;
             Ok((queue, finished))
-        }),
-        "QueueDequeueV2" => waiting(|mut inputs, waiter| {
+        })
+    });
+    ops.insert("QueueDequeueV2", |node, _| {
+        waiting(node, |mut inputs, waiter| {
             let queue = inputs.queue(0)?;
             let finished = queue.dequeue(waiter)?;
             Ok((queue, finished))
-        }),
-        "QueueDequeueManyV2" => dequeue_many(How::Many),
-        "QueueDequeueUpToV2" => dequeue_many(How::UpTo),
-        "QueueCloseV2" => {
-            let cancels = node.attrs.bool("cancel_pending_enqueues")?;
-            waiting(move |mut inputs, waiter| {
-                let queue = inputs.queue(0)?;
-                let finished = queue.close(waiter, cancels)?;
-                Ok((queue, finished))
-            })
-        }
-        "QueueSizeV2" => simple(|mut inputs, _| {
-            let size = inputs.queue(0)?.len();
-            Ok(one(Tensor::scalar(i32::try_from(size).unwrap_or(i32::MAX))))
-        }),
-        "QueueIsClosedV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.queue(0)?.is_closed())))),
-        _ => Ok(None),
-    }
+        })
+    });
+    ops.insert("QueueDequeueManyV2", |node, _| dequeue_many(node, How::Many));
+    ops.insert("QueueDequeueUpToV2", |node, _| dequeue_many(node, How::UpTo));
+    ops.insert("QueueCloseV2", |node, _| {
+        let cancels = node.attrs.bool("cancel_pending_enqueues")?;
+        waiting(node, move |mut inputs, waiter| {
+            let queue = inputs.queue(0)?;
+            let finished = queue.close(waiter, cancels)?;
+            Ok((queue, finished))
+        })
+    });
+    ops.insert_call("QueueSizeV2", |mut inputs, _| {
+        let size = inputs.queue(0)?.len();
+        Ok(one(Tensor::scalar(i32::try_from(size).unwrap_or(i32::MAX))))
+    });
+    ops.insert_call("QueueIsClosedV2", |mut inputs, _| Ok(one(Tensor::scalar(inputs.queue(0)?.is_closed()))));
 }
 
-fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
-    let kind = kind(node)?;
+fn handle(node: &KernelNode, site: &Site, kind: Kind) -> Result<StateOp> {
     let mut types = node.attrs.dtypes("component_types")?.to_vec();
     let mut shapes = node.attrs.shapes("shapes")?.to_vec();
     if !shapes.is_empty() && shapes.len() != types.len() {
@@ -80,27 +82,19 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     })
 }
 
-/// The kind of queue that a node asks for.
-fn kind(node: &KernelNode) -> Result<Kind> {
-    Ok(match node.op {
-        "PaddingFIFOQueueV2" => Kind::Padding,
-        "PriorityQueueV2" => Kind::Priority,
-        "RandomShuffleQueueV2" => {
-            let (keeps, capacity) = (node.attrs.int("min_after_dequeue")?, node.attrs.int("capacity")?);
-            let keeps = usize::try_from(keeps)
-                .map_err(|_| Failure::invalid(format!("min_after_dequeue {keeps} must be >= 0")))?;
-            if usize::try_from(capacity).is_ok_and(|capacity| keeps >= capacity) {
-                let why = format!("min_after_dequeue {keeps} must be < capacity {capacity}");
-                return Err(Failure::invalid(why));
-            }
-            Kind::Shuffle { keeps }
-        }
-        _ => Kind::Fifo,
-    })
+/// The kind of a queue that shuffles.
+fn shuffle(node: &KernelNode) -> Result<Kind> {
+    let (keeps, capacity) = (node.attrs.int("min_after_dequeue")?, node.attrs.int("capacity")?);
+    let keeps =
+        usize::try_from(keeps).map_err(|_| Failure::invalid(format!("min_after_dequeue {keeps} must be >= 0")))?;
+    if usize::try_from(capacity).is_ok_and(|capacity| keeps >= capacity) {
+        return Err(Failure::invalid(format!("min_after_dequeue {keeps} must be < capacity {capacity}")));
+    }
+    Ok(Kind::Shuffle { keeps })
 }
 
-fn dequeue_many(how: How) -> Result<Option<StateOp>> {
-    waiting(move |mut inputs, waiter| {
+fn dequeue_many(node: &KernelNode, how: How) -> Result<StateOp> {
+    waiting(node, move |mut inputs, waiter| {
         let queue = inputs.queue(0)?;
         let wanted = inputs.host(1)?.to_i64()?;
         let wanted = usize::try_from(wanted)
@@ -112,10 +106,14 @@ fn dequeue_many(how: How) -> Result<Option<StateOp>> {
 
 /// An op that may have to wait in its queue.
 fn waiting(
+    node: &KernelNode,
     mut f: impl FnMut(StateInputs, Waiter) -> Result<(Arc<Queue>, Finished)> + Send + 'static,
-) -> Result<Option<StateOp>> {
-    Ok(Some(Box::new(move |tokens, context| -> Result<Outcome> {
+) -> Result<StateOp> {
+    if node.attrs.get("timeout_ms").is_some() && node.attrs.int("timeout_ms")? != -1 {
+        return Err(Failure::invalid("Timeout not supported yet."));
+    }
+    Ok(Box::new(move |tokens, context| -> Result<Outcome> {
         let (queue, finished) = f(StateInputs(tokens), context.waiter())?;
         settle(finished, context.wait, || queue)
-    })))
+    }))
 }

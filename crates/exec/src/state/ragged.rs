@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use meshtf_engine::Engine;
-use meshtf_kernels::KernelNode;
 use meshtf_kernels::call::ints;
 use meshtf_kernels::checked_splits;
 use meshtf_loops::turn::paced;
@@ -13,48 +11,45 @@ use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::super::rows;
 use super::super::token::{Boxed, RaggedValue, Token, Tokens, Variant};
-use super::named::Site;
-use super::op::{StateInputs, StateOp, one, simple};
+use super::op::{StateInputs, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "RaggedTensorToVariant" => {
-            let rank = usize::try_from(node.attrs.int("RAGGED_RANK")?).unwrap_or(0);
-            let (is_batched, dtype) = (node.attrs.bool("batched_input")?, node.attrs.dtype("Tsplits")?);
-            simple(move |mut inputs, _| {
-                let mut splits = inputs.rest(0)?;
-                let values = splits.pop().filter(|_| splits.len() == rank);
-                let values = values.ok_or_else(|| Failure::invalid("splits and values are missing"))?;
-                if !is_batched {
-                    return Ok(one(boxed(Shape::scalar(), vec![RaggedValue::new(splits, values)])?));
-                }
-                let items = rows_of(&splits, &values, dtype)?;
-                Ok(one(boxed([items.len()].into(), items)?))
-            })
-        }
-        "RaggedTensorFromVariant" => {
-            let form = Form {
-                given: node.attrs.int("input_ragged_rank")?,
-                rank: node.attrs.int("output_ragged_rank")?,
-                values: node.attrs.dtype("Tvalues")?,
-                splits: node.attrs.dtype("Tsplits")?,
-            };
-            simple(move |mut inputs, _| {
-                let boxed = inputs.boxed(0)?;
-                form.whole(&boxed)
-            })
-        }
-        "RaggedTensorToVariantGradient" => {
-            let dtype = node.attrs.dtype("Tvalues")?;
-            simple(move |mut inputs, _| {
-                let (boxed, shape) = (inputs.boxed(0)?, Shape::from_i64s(&inputs.host(2)?.to_i64s()?)?);
-                let values = boxed.items().iter().map(|item| Ok(ragged(item)?.split_off()?.1));
-                let values = values.collect::<Result<Vec<_>>>()?;
-                Ok(one(joined(&values, dtype)?.reshaped(shape)?))
-            })
-        }
-        _ => Ok(None),
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("RaggedTensorToVariant", |node, _| {
+        let rank = usize::try_from(node.attrs.int("RAGGED_RANK")?).unwrap_or(0);
+        let (is_batched, dtype) = (node.attrs.bool("batched_input")?, node.attrs.dtype("Tsplits")?);
+        simple(move |mut inputs, _| {
+            let mut splits = inputs.rest(0)?;
+            let values = splits.pop().filter(|_| splits.len() == rank);
+            let values = values.ok_or_else(|| Failure::invalid("splits and values are missing"))?;
+            if !is_batched {
+                return Ok(one(boxed(Shape::scalar(), vec![RaggedValue::new(splits, values)])?));
+            }
+            let items = rows_of(&splits, &values, dtype)?;
+            Ok(one(boxed([items.len()].into(), items)?))
+        })
+    });
+    ops.insert("RaggedTensorFromVariant", |node, _| {
+        let form = Form {
+            given: node.attrs.int("input_ragged_rank")?,
+            rank: node.attrs.int("output_ragged_rank")?,
+            values: node.attrs.dtype("Tvalues")?,
+            splits: node.attrs.dtype("Tsplits")?,
+        };
+        simple(move |mut inputs, _| {
+            let boxed = inputs.boxed(0)?;
+            form.whole(&boxed)
+        })
+    });
+    ops.insert("RaggedTensorToVariantGradient", |node, _| {
+        let dtype = node.attrs.dtype("Tvalues")?;
+        simple(move |mut inputs, _| {
+            let (boxed, shape) = (inputs.boxed(0)?, Shape::from_i64s(&inputs.host(2)?.to_i64s()?)?);
+            let values = boxed.items().iter().map(|item| Ok(ragged(item)?.split_off()?.1));
+            let values = values.collect::<Result<Vec<_>>>()?;
+            Ok(one(joined(&values, dtype)?.reshaped(shape)?))
+        })
+    });
 }
 
 impl StateInputs {

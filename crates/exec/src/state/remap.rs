@@ -4,57 +4,53 @@
 use std::collections::HashMap;
 
 use meshtf_checkpoint::Checkpoint;
-use meshtf_engine::Engine;
-use meshtf_kernels::KernelNode;
 use meshtf_kernels::files::{Compression, Folder, Format, Records};
 use meshtf_loops::turn::{self, paced};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Shape, Tensor};
 
-use super::named::Site;
-use super::op::{StateOp, one, simple};
+use super::op::{one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    let folder = Folder::of(node.op, node.attrs, site.resources.data());
-    match node.op {
-        "GenerateVocabRemapping" => {
-            let size = |name: &str| node.attrs.int(name).map(|size| usize::try_from(size).ok());
-            let (offset, count) = (size("new_vocab_offset")?.unwrap_or(0), size("num_new_vocab")?.unwrap_or(0));
-            let old_size = size("old_vocab_size")?;
-            simple(move |mut inputs, _| {
-                let new = vocabulary(&folder, &inputs.host(0)?, "new", None)?;
-                let old = vocabulary(&folder, &inputs.host(1)?, "old", old_size)?;
-                let places = turn::in_part(|| remapping(new, old, offset, count))?;
-                let found = places.iter().filter(|&&place| place >= 0).count() as i32;
-                Ok([Tensor::vector(places), Tensor::scalar(found)].into_iter().map(|out| Some(out.into())).collect())
-            })
-        }
-        "LoadAndRemapMatrix" => {
-            let (rows, columns) = (node.attrs.int("num_rows")?, node.attrs.int("num_cols")?);
-            simple(move |mut inputs, _| {
-                let [path, name] = [(0, "ckpt_path"), (1, "old_tensor_name")].map(|(input, what)| {
-                    let text = inputs.host(input)?;
-                    let wrong = || format!("The `{what}` tensor must have exactly one element, got tensor of shape");
-                    match text.slice::<Vec<u8>>()? {
-                        [text] => Ok(text.clone()),
-                        _ => Err(Failure::invalid(format!("{} {}", wrong(), text.shape()))),
-                    }
-                });
-                let rows = Places::of(&inputs.host(2)?, rows, "row_remapping", "num_rows")?;
-                let column_places = inputs.host(3)?;
-                let columns = match column_places.is_empty() {
-                    true => Err(columns),
-                    false => Ok(Places::of(&column_places, columns, "col_remapping", "num_cols")?),
-                };
-                let initial = inputs.host(4)?;
-                let (path, name) = (path?, name?);
-                let matrix = turn::in_part(|| Checkpoint::open(folder.get()?, &path)?.tensor(&name, DType::F32, None))?;
-                turn::in_part(|| remapped(&matrix, &name, &rows, columns, &initial)).map(one)
-            })
-        }
-        _ => Ok(None),
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("GenerateVocabRemapping", |node, site| {
+        let folder = site.folder(node);
+        let size = |name: &str| node.attrs.int(name).map(|size| usize::try_from(size).ok());
+        let (offset, count) = (size("new_vocab_offset")?.unwrap_or(0), size("num_new_vocab")?.unwrap_or(0));
+        let old_size = size("old_vocab_size")?;
+        simple(move |mut inputs, _| {
+            let new = vocabulary(&folder, &inputs.host(0)?, "new", None)?;
+            let old = vocabulary(&folder, &inputs.host(1)?, "old", old_size)?;
+            let places = turn::in_part(|| remapping(new, old, offset, count))?;
+            let found = places.iter().filter(|&&place| place >= 0).count() as i32;
+            Ok([Tensor::vector(places), Tensor::scalar(found)].into_iter().map(|out| Some(out.into())).collect())
+        })
+    });
+    ops.insert("LoadAndRemapMatrix", |node, site| {
+        let folder = site.folder(node);
+        let (rows, columns) = (node.attrs.int("num_rows")?, node.attrs.int("num_cols")?);
+        simple(move |mut inputs, _| {
+            let [path, name] = [(0, "ckpt_path"), (1, "old_tensor_name")].map(|(input, what)| {
+                let text = inputs.host(input)?;
+                let wrong = || format!("The `{what}` tensor must have exactly one element, got tensor of shape");
+                match text.slice::<Vec<u8>>()? {
+                    [text] => Ok(text.clone()),
+                    _ => Err(Failure::invalid(format!("{} {}", wrong(), text.shape()))),
+                }
+            });
+            let rows = Places::of(&inputs.host(2)?, rows, "row_remapping", "num_rows")?;
+            let column_places = inputs.host(3)?;
+            let columns = match column_places.is_empty() {
+                true => Err(columns),
+                false => Ok(Places::of(&column_places, columns, "col_remapping", "num_cols")?),
+            };
+            let initial = inputs.host(4)?;
+            let (path, name) = (path?, name?);
+            let matrix = turn::in_part(|| Checkpoint::open(folder.get()?, &path)?.tensor(&name, DType::F32, None))?;
+            turn::in_part(|| remapped(&matrix, &name, &rows, columns, &initial)).map(one)
+        })
+    });
 }
 
 /// The lines of a vocabulary; at most `size` if that is given, and then no fewer.

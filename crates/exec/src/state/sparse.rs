@@ -1,6 +1,5 @@
 //! Sparse tensors as components of elements: the three tensors of each, as variants or as strings, and back.
 
-use meshtf_engine::Engine;
 use meshtf_graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
 use meshtf_kernels::KernelNode;
 use meshtf_kernels::call::check_text_bytes;
@@ -12,41 +11,40 @@ use prost::Message as _;
 
 use super::super::rows;
 use super::super::token::{Boxed, Token, Tokens, Variant};
-use super::named::Site;
 use super::op::{StateInputs, StateOp, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "SerializeSparse" => {
-            let form = node.attrs.dtype("out_type")?;
-            simple(move |mut inputs, _| {
-                let [indices, values, shape] = three(&mut inputs)?;
-                packed([3].into(), vec![indices, values, shape], form)
-            })
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("SerializeSparse", |node, _| {
+        let form = node.attrs.dtype("out_type")?;
+        simple(move |mut inputs, _| {
+            let [indices, values, shape] = three(&mut inputs)?;
+            packed([3].into(), vec![indices, values, shape], form)
+        })
+    });
+    ops.insert("SerializeManySparse", |node, _| {
+        let form = node.attrs.dtype("out_type")?;
+        simple(move |mut inputs, _| {
+            let all = three(&mut inputs)?;
+            let (count, parts) = split(&all)?;
+            packed([count, 3].into(), parts, form)
+        })
+    });
+    ops.insert("DeserializeSparse", |node, _| deserialize(node, false));
+    ops.insert("DeserializeManySparse", |node, _| deserialize(node, true));
+}
+
+/// The sparse tensors of an array as one; with `is_many`, of a matrix.
+fn deserialize(node: &KernelNode, is_many: bool) -> Result<StateOp> {
+    let dtype = node.attrs.dtype("dtype")?;
+    simple(move |mut inputs, _| {
+        let (shape, parts) = unpacked(inputs.token(0)?)?;
+        if is_many && shape.rank() != 2 {
+            return Err(Failure::invalid(format!("Serialized sparse should have rank 2, but got shape {shape}")));
         }
-        "SerializeManySparse" => {
-            let form = node.attrs.dtype("out_type")?;
-            simple(move |mut inputs, _| {
-                let all = three(&mut inputs)?;
-                let (count, parts) = split(&all)?;
-                packed([count, 3].into(), parts, form)
-            })
-        }
-        "DeserializeSparse" | "DeserializeManySparse" => {
-            let dtype = node.attrs.dtype("dtype")?;
-            let is_many = node.op == "DeserializeManySparse";
-            simple(move |mut inputs, _| {
-                let (shape, parts) = unpacked(inputs.token(0)?)?;
-                if is_many && shape.rank() != 2 {
-                    let why = format!("Serialized sparse should have rank 2, but got shape {shape}");
-                    return Err(Failure::invalid(why));
-                }
-                let [indices, values, shape] = joined(&shape, &parts, dtype)?;
-                Ok(Tokens::from_iter([Some(indices.into()), Some(values.into()), Some(shape.into())]))
-            })
-        }
-        _ => Ok(None),
-    }
+        let [indices, values, shape] = joined(&shape, &parts, dtype)?;
+        Ok(Tokens::from_iter([Some(indices.into()), Some(values.into()), Some(shape.into())]))
+    })
 }
 
 /// A sparse tensor: its indices, its values and its shape, which fit each other.

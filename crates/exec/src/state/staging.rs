@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
@@ -12,47 +11,71 @@ use super::super::token::Tokens;
 use super::super::waiting::wake_all;
 use super::named::{Named, Site};
 use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    let (keys, what) = match node.op {
-        "Stage" | "Unstage" | "StagePeek" | "StageSize" | "StageClear" => (Keys::Order, node.op),
-        op => match op.strip_prefix("Ordered") {
-            Some(op) => (Keys::Least, op),
-            None => (Keys::Any, op),
-        },
-    };
-    match what {
-        "Stage" => asking(node, site, keys, |inputs| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("Stage", |node, site| {
+        asking(node, site, Keys::Order, |inputs| {
             let values = inputs.rest(0)?;
             let width = values.len();
             Ok(Staged::Put { key: None, width, indices: (0..).take(width).collect(), values })
-        }),
-        "Unstage" => getting(node, site, keys, |_| Ok((Which::Next, None)), false),
-        "StagePeek" => getting(node, site, keys, |inputs| Ok((Which::At(place(inputs)?), None)), true),
-        "MapStage" => {
-            let width = node.attrs.dtypes("dtypes")?.len();
-            asking(node, site, keys, move |inputs| {
-                let (key, indices, values) = (key(inputs)?, indices(inputs, 1)?, inputs.rest(2)?);
-                if indices.len() != values.len() {
-                    let why = format!("{} indices say where {} values belong", indices.len(), values.len());
-                    return Err(Failure::invalid(why));
-                }
-                Ok(Staged::Put { key: Some(key), width, indices, values })
-            })
+        })
+    });
+    ops.insert("Unstage", |node, site| getting(node, site, Keys::Order, |_| Ok((Which::Next, None)), false));
+    ops.insert("StagePeek", |node, site| {
+        getting(node, site, Keys::Order, |inputs| Ok((Which::At(place(inputs)?), None)), true)
+    });
+    ops.insert("StageSize", |node, site| looking(node, site, Keys::Order, len));
+    ops.insert("StageClear", |node, site| looking(node, site, Keys::Order, clear));
+
+    ops.insert("MapStage", |node, site| put_by_key(node, site, Keys::Any));
+    ops.insert("MapPeek", |node, site| get_by_key(node, site, Keys::Any, true));
+    ops.insert("MapUnstage", |node, site| get_by_key(node, site, Keys::Any, false));
+    ops.insert("MapUnstageNoKey", |node, site| get_next(node, site, Keys::Any));
+    ops.insert("MapSize", |node, site| looking(node, site, Keys::Any, len));
+    ops.insert("MapIncompleteSize", |node, site| looking(node, site, Keys::Any, incomplete));
+    ops.insert("MapClear", |node, site| looking(node, site, Keys::Any, clear));
+
+    ops.insert("OrderedMapStage", |node, site| put_by_key(node, site, Keys::Least));
+    ops.insert("OrderedMapPeek", |node, site| get_by_key(node, site, Keys::Least, true));
+    ops.insert("OrderedMapUnstage", |node, site| get_by_key(node, site, Keys::Least, false));
+    ops.insert("OrderedMapUnstageNoKey", |node, site| get_next(node, site, Keys::Least));
+    ops.insert("OrderedMapSize", |node, site| looking(node, site, Keys::Least, len));
+    ops.insert("OrderedMapIncompleteSize", |node, site| looking(node, site, Keys::Least, incomplete));
+    ops.insert("OrderedMapClear", |node, site| looking(node, site, Keys::Least, clear));
+}
+
+fn put_by_key(node: &KernelNode, site: &Site, keys: Keys) -> Result<StateOp> {
+    let width = node.attrs.dtypes("dtypes")?.len();
+    asking(node, site, keys, move |inputs| {
+        let (key, indices, values) = (key(inputs)?, indices(inputs, 1)?, inputs.rest(2)?);
+        if indices.len() != values.len() {
+            let why = format!("{} indices say where {} values belong", indices.len(), values.len());
+            return Err(Failure::invalid(why));
         }
-        "MapPeek" | "MapUnstage" => {
-            let stays = what == "MapPeek";
-            getting(node, site, keys, |inputs| Ok((Which::Key(key(inputs)?), Some(indices(inputs, 1)?))), stays)
-        }
-        "MapUnstageNoKey" => getting(node, site, keys, |inputs| Ok((Which::Next, Some(indices(inputs, 0)?))), false),
-        "StageSize" | "MapSize" => looking(node, site, keys, |area| size(area.len())),
-        "MapIncompleteSize" => looking(node, site, keys, |area| size(area.incomplete())),
-        "StageClear" | "MapClear" => looking(node, site, keys, |area| {
-            wake_all(area.clear());
-            nothing()
-        }),
-        _ => Ok(None),
-    }
+        Ok(Staged::Put { key: Some(key), width, indices, values })
+    })
+}
+
+fn get_by_key(node: &KernelNode, site: &Site, keys: Keys, stays: bool) -> Result<StateOp> {
+    getting(node, site, keys, |inputs| Ok((Which::Key(key(inputs)?), Some(indices(inputs, 1)?))), stays)
+}
+
+fn get_next(node: &KernelNode, site: &Site, keys: Keys) -> Result<StateOp> {
+    getting(node, site, keys, |inputs| Ok((Which::Next, Some(indices(inputs, 0)?))), false)
+}
+
+fn len(area: &Staging) -> Tokens {
+    size(area.len())
+}
+
+fn incomplete(area: &Staging) -> Tokens {
+    size(area.incomplete())
+}
+
+fn clear(area: &Staging) -> Tokens {
+    wake_all(area.clear());
+    nothing()
 }
 
 fn size(count: usize) -> Tokens {
@@ -133,14 +156,14 @@ fn asking(
     site: &Site,
     keys: Keys,
     mut staged: impl FnMut(&mut StateInputs) -> Result<Staged> + Send + 'static,
-) -> Result<Option<StateOp>> {
+) -> Result<StateOp> {
     let mut area = Area::of(node, site, keys)?;
-    Ok(Some(Box::new(move |tokens, context| -> Result<Outcome> {
+    Ok(Box::new(move |tokens, context| -> Result<Outcome> {
         let area = area.find()?;
         let staged = staged(&mut StateInputs(tokens))?;
         let finished = area.ask(context.waiter(), staged)?;
         settle(finished, context.wait, || area)
-    })))
+    }))
 }
 
 /// An op that returns components of a tuple, all if it has no indices; the tuple stays if `stays`.
@@ -150,7 +173,7 @@ fn getting(
     keys: Keys,
     mut what: impl FnMut(&mut StateInputs) -> Result<(Which, Option<Vec<i32>>)> + Send + 'static,
     stays: bool,
-) -> Result<Option<StateOp>> {
+) -> Result<StateOp> {
     let types = node.attrs.dtypes("dtypes")?.to_vec();
     asking(node, site, keys, move |inputs| {
         let (which, indices) = what(inputs)?;
@@ -163,7 +186,7 @@ fn looking(
     site: &Site,
     keys: Keys,
     mut look: impl FnMut(&Staging) -> Tokens + Send + 'static,
-) -> Result<Option<StateOp>> {
+) -> Result<StateOp> {
     let mut area = Area::of(node, site, keys)?;
     simple(move |_, _| {
         let area = area.find()?;

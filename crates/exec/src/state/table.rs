@@ -2,7 +2,6 @@
 
 use std::io::BufReader;
 
-use meshtf_engine::Engine;
 use meshtf_kernels::KernelNode;
 use meshtf_kernels::files::{Folder, Lines, failed};
 use meshtf_loops::turn;
@@ -14,54 +13,62 @@ use super::super::resource::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, key
 use super::super::token::{Token, Tokens};
 use super::named::{Named, Site};
 use super::op::{StateInputs, StateOp, nothing, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "HashTableV2"
-        | "MutableHashTableV2"
-        | "MutableHashTableOfTensorsV2"
-        | "MutableDenseHashTable"
-        | "MutableDenseHashTableV2" => handle(node, site),
-        "InitializeTableV2" => simple(|mut inputs, _| {
-            inputs.table(0)?.fill(&inputs.host(1)?, &inputs.host(2)?)?;
-            Ok(nothing())
-        }),
-        "InitializeTableFromTextFileV2" => from_text_file(node, site),
-        "LookupTableFindV2" => simple(|mut inputs, _| {
-            let (table, keys, default) = (inputs.table(0)?, inputs.host(1)?, inputs.host(2)?);
-            Ok(one(turn::in_part(|| table.find(&keys, &default))?))
-        }),
-        "LookupTableInsertV2" => simple(|mut inputs, _| {
-            inputs.table(0)?.insert(&inputs.host(1)?, &inputs.host(2)?)?;
-            Ok(nothing())
-        }),
-        "LookupTableImportV2" => simple(|mut inputs, _| {
-            inputs.table(0)?.import(&inputs.host(1)?, &inputs.host(2)?)?;
-            Ok(nothing())
-        }),
-        "LookupTableRemoveV2" => simple(|mut inputs, _| {
-            inputs.table(0)?.remove(&inputs.host(1)?)?;
-            Ok(nothing())
-        }),
-        "LookupTableSizeV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.table(0)?.len() as i64)))),
-        "LookupTableExportV2" => {
-            let wanted: Vec<DType> = node.outputs.iter().map(|output| output.dtype).collect();
-            simple(move |mut inputs, _| {
-                let table = inputs.table(0)?;
-                let TableSpec { keys, values, .. } = *table.spec();
-                if wanted != [keys, values] {
-                    let why = format!("table '{}' has keys of {keys} and values of {values}", table.name());
-                    return Err(Failure::invalid(why));
-                }
-                let (keys, values) = table.export()?;
-                Ok(Tokens::from_iter([Some(keys.into()), Some(values.into())]))
-            })
-        }
-        _ => Ok(None),
-    }
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("HashTableV2", |node, site| handle(node, site, Form::Fixed));
+    ops.insert("MutableHashTableV2", |node, site| handle(node, site, Form::Mutable));
+    ops.insert("MutableHashTableOfTensorsV2", |node, site| handle(node, site, Form::OfVectors));
+    ops.insert_all(["MutableDenseHashTable", "MutableDenseHashTableV2"], |node, site| handle(node, site, Form::Dense));
+    ops.insert_call("InitializeTableV2", |mut inputs, _| {
+        inputs.table(0)?.fill(&inputs.host(1)?, &inputs.host(2)?)?;
+        Ok(nothing())
+    });
+    ops.insert("InitializeTableFromTextFileV2", from_text_file);
+    ops.insert_call("LookupTableFindV2", |mut inputs, _| {
+        let (table, keys, default) = (inputs.table(0)?, inputs.host(1)?, inputs.host(2)?);
+        Ok(one(turn::in_part(|| table.find(&keys, &default))?))
+    });
+    ops.insert_call("LookupTableInsertV2", |mut inputs, _| {
+        inputs.table(0)?.insert(&inputs.host(1)?, &inputs.host(2)?)?;
+        Ok(nothing())
+    });
+    ops.insert_call("LookupTableImportV2", |mut inputs, _| {
+        inputs.table(0)?.import(&inputs.host(1)?, &inputs.host(2)?)?;
+        Ok(nothing())
+    });
+    ops.insert_call("LookupTableRemoveV2", |mut inputs, _| {
+        inputs.table(0)?.remove(&inputs.host(1)?)?;
+        Ok(nothing())
+    });
+    ops.insert_call("LookupTableSizeV2", |mut inputs, _| Ok(one(Tensor::scalar(inputs.table(0)?.len() as i64))));
+    ops.insert("LookupTableExportV2", |node, _| {
+        let wanted: Vec<DType> = node.outputs.iter().map(|output| output.dtype).collect();
+        simple(move |mut inputs, _| {
+            let table = inputs.table(0)?;
+            let TableSpec { keys, values, .. } = *table.spec();
+            if wanted != [keys, values] {
+                let why = format!("table '{}' has keys of {keys} and values of {values}", table.name());
+                return Err(Failure::invalid(why));
+            }
+            let (keys, values) = table.export()?;
+            Ok(Tokens::from_iter([Some(keys.into()), Some(values.into())]))
+        })
+    });
 }
 
-fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+/// The table that an op makes.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// Filled once.
+    Fixed,
+    Mutable,
+    /// Mutable, with vectors as values.
+    OfVectors,
+    Dense,
+}
+
+fn handle(node: &KernelNode, site: &Site, form: Form) -> Result<StateOp> {
     let (keys, values) = (node.attrs.dtype("key_dtype")?, node.attrs.dtype("value_dtype")?);
     let value_shape = match node.attrs.get("value_shape") {
         None => Shape::scalar(),
@@ -71,15 +78,14 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             stated.known().ok_or_else(unknown)?
         }
     };
-    let least = usize::from(node.op == "MutableHashTableOfTensorsV2");
+    let least = usize::from(form == Form::OfVectors);
     if value_shape.rank() > 1 || value_shape.rank() < least {
         let wanted = if least == 1 { "a vector" } else { "a scalar or a vector" };
         return Err(Failure::invalid(format!("Default value must be {wanted}, got shape {value_shape}")));
     }
-    let kind = if node.op == "HashTableV2" { TableKind::Fixed } else { TableKind::Mutable };
+    let kind = if form == Form::Fixed { TableKind::Fixed } else { TableKind::Mutable };
     let spec = TableSpec { kind, keys, values, key_shape: Shape::scalar(), value_shape };
-    let is_dense = node.op.starts_with("MutableDenseHashTable");
-    let buckets = if is_dense { Some(Buckets::of(node)?) } else { None };
+    let buckets = if form == Form::Dense { Some(Buckets::of(node)?) } else { None };
     let mut named = Named::new_own(node, site)?;
     simple(move |mut inputs, _| {
         let spec = match &buckets {
@@ -242,8 +248,8 @@ impl Column {
     }
 }
 
-fn from_text_file(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
-    let folder = Folder::of(node.op, node.attrs, site.resources.data());
+fn from_text_file(node: &KernelNode, site: &Site) -> Result<StateOp> {
+    let folder = site.folder(node);
     let (key, value) = (Part::of(node, "key_index")?, Part::of(node, "value_index")?);
     let stated = node.attrs.int("vocab_size")?;
     let limit = usize::try_from(stated).ok();

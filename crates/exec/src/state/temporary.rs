@@ -2,54 +2,48 @@
 
 use std::sync::Arc;
 
-use meshtf_engine::Engine;
-use meshtf_kernels::KernelNode;
-use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::{DType, Tensor};
 
 use super::super::resource::Variable;
 use super::super::token::Token;
-use super::named::Site;
-use super::op::{StateOp, one, simple};
+use super::op::{one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "TemporaryVariable" => {
-            let stated = node.attrs.str("var_name")?;
-            let name = if stated.is_empty() { node.name } else { stated }.to_owned();
-            let (dtype, shape) = (node.attrs.dtype("dtype")?, node.attrs.shape("shape")?.clone());
-            if matches!(dtype, DType::Resource | DType::Variant) {
-                return Err(Failure::invalid(format!("a temporary variable holds a tensor, not a {dtype}")));
-            }
-            let whole = shape.known().ok_or_else(|| {
-                Failure::invalid(format!("a temporary variable has a shape that is known, not {shape}"))
-            })?;
-            simple(move |_, _| {
-                let variable = Variable::new(name.clone(), dtype, shape.clone());
-                // TensorFlow's variable has the previous contents of its memory.
-                variable.hold().value = Some(Tensor::zeros(dtype, whole.clone())?.into());
-                Ok(one(Token::Ref(Arc::new(variable))))
-            })
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("TemporaryVariable", |node, _| {
+        let stated = node.attrs.str("var_name")?;
+        let name = if stated.is_empty() { node.name } else { stated }.to_owned();
+        let (dtype, shape) = (node.attrs.dtype("dtype")?, node.attrs.shape("shape")?.clone());
+        if matches!(dtype, DType::Resource | DType::Variant) {
+            return Err(Failure::invalid(format!("a temporary variable holds a tensor, not a {dtype}")));
         }
-        "DestroyTemporaryVariable" => {
-            let name = node.attrs.str("var_name")?.to_owned();
-            if name.is_empty() {
-                return Err(Failure::invalid("Missing var_name attribute"));
-            }
-            simple(move |mut inputs, _| {
-                let variable = inputs.resource(0)?.typed::<Variable>();
-                let variable = variable.map_err(|_| Failure::invalid("lhs input needs to be a ref type"))?;
-                let value = if variable.name == name { variable.hold().value.take() } else { None };
-                match value {
-                    Some(value) => Ok(one(value)),
-                    None => {
-                        let why =
-                            format!("Resource {name} does not exist: there is no temporary variable of that name");
-                        Err(Failure::new(Code::NotFound, why))
-                    }
+        let whole = shape
+            .known()
+            .ok_or_else(|| Failure::invalid(format!("a temporary variable has a shape that is known, not {shape}")))?;
+        simple(move |_, _| {
+            let variable = Variable::new(name.clone(), dtype, shape.clone());
+            // TensorFlow's variable has the previous contents of its memory.
+            variable.hold().value = Some(Tensor::zeros(dtype, whole.clone())?.into());
+            Ok(one(Token::Ref(Arc::new(variable))))
+        })
+    });
+    ops.insert("DestroyTemporaryVariable", |node, _| {
+        let name = node.attrs.str("var_name")?.to_owned();
+        if name.is_empty() {
+            return Err(Failure::invalid("Missing var_name attribute"));
+        }
+        simple(move |mut inputs, _| {
+            let variable = inputs.resource(0)?.typed::<Variable>();
+            let variable = variable.map_err(|_| Failure::invalid("lhs input needs to be a ref type"))?;
+            let value = if variable.name == name { variable.hold().value.take() } else { None };
+            match value {
+                Some(value) => Ok(one(value)),
+                None => {
+                    let why = format!("Resource {name} does not exist: there is no temporary variable of that name");
+                    Err(Failure::new(Code::NotFound, why))
                 }
-            })
-        }
-        _ => Ok(None),
-    }
+            }
+        })
+    });
 }

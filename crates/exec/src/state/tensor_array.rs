@@ -10,87 +10,87 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::resource::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 use super::super::token::{Token, Tokens};
-use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, _site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "TensorArrayV3" | "TensorArrayV2" | "TensorArray" => make(node),
-        "TensorArrayWriteV3" => simple(|mut inputs, _| {
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_all(["TensorArrayV3", "TensorArrayV2", "TensorArray"], |node, _| make(node));
+    ops.insert_call("TensorArrayWriteV3", |mut inputs, _| {
+        let array = inputs.tensor_array(0)?;
+        let index = inputs.host(1)?.to_i64()?;
+        array.write(index, inputs.value(2)?)?;
+        Ok(one(inputs.token(3)?))
+    });
+    ops.insert("TensorArrayReadV3", |node, _| {
+        let dtype = node.attrs.dtype("dtype")?;
+        simple(move |mut inputs, _| {
             let array = inputs.tensor_array(0)?;
-            let index = inputs.host(1)?.to_i64()?;
-            array.write(index, inputs.value(2)?)?;
-            Ok(one(inputs.token(3)?))
-        }),
-        "TensorArrayReadV3" => {
-            let dtype = node.attrs.dtype("dtype")?;
-            simple(move |mut inputs, _| {
-                let array = inputs.tensor_array(0)?;
-                array.check_dtype(dtype)?;
-                Ok(one(array.read(inputs.host(1)?.to_i64()?)?))
-            })
-        }
-        "TensorArrayGatherV3" | "TensorArrayPack" => {
-            let dtype = node.attrs.dtype("dtype")?;
-            let shape = node.attrs.shape("element_shape")?.clone();
-            let mut pack = packing(node, dtype, engine)?;
-            let takes_all = node.op == "TensorArrayPack";
-            simple(move |mut inputs, _| {
-                let array = inputs.tensor_array(0)?;
-                array.check_dtype(dtype)?;
-                let indices = if takes_all { up_to(array.size()) } else { inputs.host(1)? };
-                gathered(&array, array.rows(&indices)?, &shape, pack.as_mut())
-            })
-        }
-        "TensorArrayUnpack" => simple(|mut inputs, context| {
+            array.check_dtype(dtype)?;
+            Ok(one(array.read(inputs.host(1)?.to_i64()?)?))
+        })
+    });
+    ops.insert_on_engine("TensorArrayGatherV3", |node, _, engine| gather(node, engine, false));
+    ops.insert_on_engine("TensorArrayPack", |node, _, engine| gather(node, engine, true));
+    ops.insert_call("TensorArrayUnpack", |mut inputs, context| {
+        let array = inputs.tensor_array(0)?;
+        let values = inputs.value(1)?;
+        let all = up_to(values.shape().dims().first().copied().unwrap_or(0));
+        array.scatter(&all, values, |values| cut(values, context.engine))?;
+        Ok(one(inputs.token(2)?))
+    });
+    ops.insert_call("TensorArrayScatterV3", |mut inputs, context| {
+        let array = inputs.tensor_array(0)?;
+        let indices = inputs.host(1)?;
+        array.scatter(&indices, inputs.value(2)?, |values| cut(values, context.engine))?;
+        Ok(one(inputs.token(3)?))
+    });
+    ops.insert("TensorArrayGradV3", |node, _| {
+        let source = node.attrs.str("source")?.to_owned();
+        let has_flow = node.outputs.len() > 1;
+        simple(move |mut inputs, _| {
+            let gradients = inputs.tensor_array(0)?.gradients_for(&source)?;
+            let handle = Token::Resource(gradients);
+            let flow = inputs.token(1)?;
+            Ok(std::iter::once(Some(handle)).chain(has_flow.then_some(Some(flow))).collect())
+        })
+    });
+    ops.insert_call("TensorArraySizeV3", |mut inputs, _| {
+        let size = inputs.tensor_array(0)?.size();
+        Ok(one(Tensor::scalar(i32::try_from(size).unwrap_or(i32::MAX))))
+    });
+    ops.insert("TensorArrayConcatV3", |node, _| {
+        let dtype = node.attrs.dtype("dtype")?;
+        let shape = node.attrs.shape("element_shape_except0")?.clone();
+        simple(move |mut inputs, _| {
             let array = inputs.tensor_array(0)?;
-            let values = inputs.value(1)?;
-            let all = up_to(values.shape().dims().first().copied().unwrap_or(0));
-            array.scatter(&all, values, |values| cut(values, context.engine))?;
-            Ok(one(inputs.token(2)?))
-        }),
-        "TensorArrayScatterV3" => simple(|mut inputs, context| {
-            let array = inputs.tensor_array(0)?;
-            let indices = inputs.host(1)?;
-            array.scatter(&indices, inputs.value(2)?, |values| cut(values, context.engine))?;
-            Ok(one(inputs.token(3)?))
-        }),
-        "TensorArrayGradV3" => {
-            let source = node.attrs.str("source")?.to_owned();
-            let has_flow = node.outputs.len() > 1;
-            simple(move |mut inputs, _| {
-                let gradients = inputs.tensor_array(0)?.gradients_for(&source)?;
-                let handle = Token::Resource(gradients);
-                let flow = inputs.token(1)?;
-                Ok(std::iter::once(Some(handle)).chain(has_flow.then_some(Some(flow))).collect())
-            })
-        }
-        "TensorArraySizeV3" => simple(|mut inputs, _| {
-            let size = inputs.tensor_array(0)?.size();
-            Ok(one(Tensor::scalar(i32::try_from(size).unwrap_or(i32::MAX))))
-        }),
-        "TensorArrayConcatV3" => {
-            let dtype = node.attrs.dtype("dtype")?;
-            let shape = node.attrs.shape("element_shape_except0")?.clone();
-            simple(move |mut inputs, _| {
-                let array = inputs.tensor_array(0)?;
-                array.check_dtype(dtype)?;
-                let (value, lengths) = array.concat(&shape)?;
-                Ok(Tokens::from_iter([Some(value.into()), Some(lengths.into())]))
-            })
-        }
-        "TensorArraySplitV3" => simple(|mut inputs, _| {
-            let array = inputs.tensor_array(0)?;
-            let (value, lengths) = (inputs.host(1)?, inputs.host(2)?);
-            array.split(&value, &lengths)?;
-            Ok(one(inputs.token(3)?))
-        }),
-        "TensorArrayCloseV3" => simple(|mut inputs, _| {
-            inputs.tensor_array(0)?.close();
-            Ok(nothing())
-        }),
-        _ => Ok(None),
-    }
+            array.check_dtype(dtype)?;
+            let (value, lengths) = array.concat(&shape)?;
+            Ok(Tokens::from_iter([Some(value.into()), Some(lengths.into())]))
+        })
+    });
+    ops.insert_call("TensorArraySplitV3", |mut inputs, _| {
+        let array = inputs.tensor_array(0)?;
+        let (value, lengths) = (inputs.host(1)?, inputs.host(2)?);
+        array.split(&value, &lengths)?;
+        Ok(one(inputs.token(3)?))
+    });
+    ops.insert_call("TensorArrayCloseV3", |mut inputs, _| {
+        inputs.tensor_array(0)?.close();
+        Ok(nothing())
+    });
+}
+
+/// Elements as one tensor: all, or those that input 1 names.
+fn gather(node: &KernelNode, engine: &dyn Engine, takes_all: bool) -> Result<StateOp> {
+    let dtype = node.attrs.dtype("dtype")?;
+    let shape = node.attrs.shape("element_shape")?.clone();
+    let mut pack = packing(node, dtype, engine)?;
+    simple(move |mut inputs, _| {
+        let array = inputs.tensor_array(0)?;
+        array.check_dtype(dtype)?;
+        let indices = if takes_all { up_to(array.size()) } else { inputs.host(1)? };
+        gathered(&array, array.rows(&indices)?, &shape, pack.as_mut())
+    })
 }
 
 /// The kernel that packs elements in a GPU's memory into one tensor.
@@ -133,7 +133,7 @@ fn cut(values: Value, engine: &dyn Engine) -> Result<std::result::Result<Vec<Val
     }
 }
 
-fn make(node: &KernelNode) -> Result<Option<StateOp>> {
+fn make(node: &KernelNode) -> Result<StateOp> {
     let given = node.attrs.str("tensor_array_name")?;
     let name = if given.is_empty() { node.name } else { given }.to_owned();
     let dtype = node.attrs.dtype("dtype")?;

@@ -18,48 +18,59 @@ use super::super::resource::{Content, Variable};
 use super::super::token::{Token, Tokens};
 use super::named::{Named, Site};
 use super::op::{StateInputs, StateOp, nothing, one, simple};
+use super::registry::Registry;
 
-pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
-    match node.op {
-        "VariableV2" | "VarHandleOp" => named(node, site),
-        "ReadVariableOp" => simple(|mut inputs, _| Ok(one(inputs.variable(0)?.read()?))),
-        "VariableShape" => {
-            let dtype = node.attrs.dtype("out_type")?;
-            simple(move |mut inputs, _| {
-                let shape = inputs.variable(0)?.read()?.shape().clone();
-                let sizes = shape.dims().iter().map(|&size| size as i64).collect();
-                Ok(one(kernel::cast(Tensor::vector::<i64>(sizes), dtype)?))
-            })
-        }
-        "IsVariableInitialized" | "VarIsInitializedOp" => {
-            simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.variable(0)?.is_initialized()))))
-        }
-        "Assign" | "AssignVariableOp" => assign(node),
-        "AssignAdd" | "AssignAddVariableOp" => assign_by(node, engine, true),
-        "AssignSub" | "AssignSubVariableOp" => assign_by(node, engine, false),
-        "CountUpTo" | "ResourceCountUpTo" => count_up_to(node),
-        "ResourceGather" | "ResourceGatherNd" => gather(node, engine),
-        _ => match kernel::update::update(node)? {
-            Some(update) => {
-                let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
-                let mut fast = engine.compile(node)?;
-                simple(move |inputs, context| {
-                    change(inputs, update.variables, is_ref, fast.as_mut(), context.engine, |tensors, rest| {
-                        update.apply(tensors, rest)
-                    })
-                })
-            }
-            None => Ok(None),
-        },
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("VariableV2", |node, site| variable(node, Named::new(node, site)?, Token::Ref));
+    // TensorFlow refuses no name of the variable of a handle.
+    ops.insert("VarHandleOp", |node, site| {
+        variable(node, Named::unchecked(node, site)?, |variable| Token::Resource(variable))
+    });
+    ops.insert_call("ReadVariableOp", |mut inputs, _| Ok(one(inputs.variable(0)?.read()?)));
+    ops.insert("VariableShape", |node, _| {
+        let dtype = node.attrs.dtype("out_type")?;
+        simple(move |mut inputs, _| {
+            let shape = inputs.variable(0)?.read()?.shape().clone();
+            let sizes = shape.dims().iter().map(|&size| size as i64).collect();
+            Ok(one(kernel::cast(Tensor::vector::<i64>(sizes), dtype)?))
+        })
+    });
+    for op in ["IsVariableInitialized", "VarIsInitializedOp"] {
+        ops.insert_call(op, |mut inputs, _| Ok(one(Tensor::scalar(inputs.variable(0)?.is_initialized()))));
+    }
+    ops.insert("Assign", |node, _| assign(node, true));
+    ops.insert("AssignVariableOp", |node, _| assign(node, false));
+    for op in ["AssignAdd", "AssignAddVariableOp"] {
+        ops.insert_on_engine(op, |node, _, engine| assign_by(node, engine, true));
+    }
+    for op in ["AssignSub", "AssignSubVariableOp"] {
+        ops.insert_on_engine(op, |node, _, engine| assign_by(node, engine, false));
+    }
+    ops.insert_all(["CountUpTo", "ResourceCountUpTo"], |node, _| count_up_to(node));
+    ops.insert_on_engine("ResourceGather", gather);
+    ops.insert_on_engine("ResourceGatherNd", gather_nd);
+    for op in kernel::update::ops() {
+        ops.insert_on_engine(op, |node, _, engine| update(node, engine));
     }
 }
 
+/// An optimizer or a scatter.
+fn update(node: &KernelNode, engine: &dyn Engine) -> Result<StateOp> {
+    let not_one = || Failure::new(Code::Internal, format!("{} is not an update", node.op));
+    let update = kernel::update::update(node)?.ok_or_else(not_one)?;
+    let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
+    let mut fast = engine.compile(node)?;
+    simple(move |inputs, context| {
+        change(inputs, update.variables, is_ref, fast.as_mut(), context.engine, |tensors, rest| {
+            update.apply(tensors, rest)
+        })
+    })
+}
+
 /// The variable that a node names, as a reference or a handle.
-fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
-    let is_ref = node.op == "VariableV2";
+fn variable(node: &KernelNode, mut named: Named<Variable>, token: fn(Arc<Variable>) -> Token) -> Result<StateOp> {
     let dtype = node.attrs.dtype("dtype")?;
     let shape = node.attrs.shape("shape")?.clone();
-    let mut named = Named::new(node, site)?;
     simple(move |_, _| {
         let variable = named.find(|name| Variable::new(name.to_owned(), dtype, shape.clone()))?;
         if variable.dtype != dtype {
@@ -69,12 +80,11 @@ fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             );
             return Err(Failure::invalid(why));
         }
-        Ok(one(if is_ref { Token::Ref(variable) } else { Token::Resource(variable) }))
+        Ok(one(token(variable)))
     })
 }
 
-fn assign(node: &KernelNode) -> Result<Option<StateOp>> {
-    let is_ref = node.op == "Assign";
+fn assign(node: &KernelNode, is_ref: bool) -> Result<StateOp> {
     let checks = node.attrs.bool("validate_shape")?;
     simple(move |mut inputs, context| {
         let variable = inputs.variable(0)?;
@@ -107,7 +117,7 @@ fn check_shape(variable: &Variable, now: Option<&Value>, shape: &Shape, is_ref: 
     Err(Failure::invalid(why))
 }
 
-fn assign_by(node: &KernelNode, engine: &dyn Engine, adds: bool) -> Result<Option<StateOp>> {
+fn assign_by(node: &KernelNode, engine: &dyn Engine, adds: bool) -> Result<StateOp> {
     let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
     let mut fast = engine.compile(node)?;
     simple(move |inputs, context| {
@@ -147,7 +157,7 @@ impl<T: Ring> Work for Addition<'_, T> {
     }
 }
 
-fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
+fn count_up_to(node: &KernelNode) -> Result<StateOp> {
     let limit = node.attrs.int("limit")?;
     simple(move |mut inputs, _| {
         let variable = inputs.variable(0)?;
@@ -167,26 +177,33 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
     })
 }
 
-/// ResourceGather is GatherV2 along the axis after the batch dimensions, ResourceGatherNd is GatherNd. The value is read
-/// without a copy.
-fn gather(node: &KernelNode, engine: &dyn Engine) -> Result<Option<StateOp>> {
+/// GatherV2 along the axis after the batch dimensions.
+fn gather(node: &KernelNode, _site: &Site, engine: &dyn Engine) -> Result<StateOp> {
+    let batch_dims = node.attrs.int("batch_dims")?;
+    let attrs = [("batch_dims", batch_dims.into()), ("Taxis", DType::I64.into())];
+    gathering(node, engine, "GatherV2", attrs.into(), Some(Tensor::scalar(batch_dims)))
+}
+
+fn gather_nd(node: &KernelNode, _site: &Site, engine: &dyn Engine) -> Result<StateOp> {
+    let attrs = [("bad_indices_policy", Attr::Str(Vec::new()))];
+    gathering(node, engine, "GatherNd", attrs.into(), None)
+}
+
+/// A gather from the value of a variable, which is read without a copy: `op` with `attrs` and an axis.
+fn gathering(
+    node: &KernelNode,
+    engine: &dyn Engine,
+    op: &'static str,
+    mut attrs: Attrs,
+    axis: Option<Tensor>,
+) -> Result<StateOp> {
     let (dtype, indices) = (node.attrs.dtype("dtype")?, node.attrs.dtype("Tindices")?);
-    let mut attrs = Attrs::from([("Tparams", dtype.into()), ("Tindices", indices.into())]);
-    let (op, axis) = match node.op {
-        "ResourceGatherNd" => {
-            attrs.set("bad_indices_policy", Attr::Str(Vec::new()));
-            ("GatherNd", None)
-        }
-        _ => {
-            let batch_dims = node.attrs.int("batch_dims")?;
-            attrs.set("batch_dims", batch_dims.into());
-            attrs.set("Taxis", DType::I64.into());
-            ("GatherV2", Some(Tensor::scalar(batch_dims)))
-        }
-    };
+    attrs.set("Tparams", dtype.into());
+    attrs.set("Tindices", indices.into());
     let inputs = &[dtype, indices, DType::I64][..2 + usize::from(axis.is_some())];
     let gather = KernelNode { name: node.name, op, attrs: &attrs, inputs, outputs: node.outputs };
-    let Some(mut kernel) = kernel::compile(&gather)? else { return Ok(None) };
+    let no_kernel = || Failure::new(Code::Internal, format!("{op} has no kernel"));
+    let mut kernel = kernel::compile(&gather)?.ok_or_else(no_kernel)?;
     let mut fast = engine.compile(&gather)?;
     simple(move |mut inputs, _| {
         let (params, indices) = (inputs.variable(0)?.read()?, inputs.value(1)?);

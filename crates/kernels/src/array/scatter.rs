@@ -6,9 +6,9 @@ use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Element, Moved, Ring, Shape, Tensor, with_moved, with_number, with_ring, with_type};
 
-use super::super::call::{check_copies, input_dtype, kernel as call, no_kernel, vector};
+use super::super::call::{check_copies, input_dtype, kernel as call, vector};
 use super::super::update::Update;
-use super::super::{KernelNode, Registry};
+use super::super::{HostKernel, KernelNode, Registry, scatter};
 use super::gather::{ignores_bad_indices, indices_of, slices};
 
 pub(super) fn register(ops: &mut Registry) {
@@ -24,11 +24,15 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("TensorScatterAdd", |node| {
         Ok(adding(node, input_dtype(node, 0)?)?.map(|add| call(move |inputs| changed(&add, inputs))))
     });
-    ops.insert_all(["TensorScatterSub", "TensorScatterMax", "TensorScatterMin", "TensorScatterUpdate"], |node| {
-        let of_variable = node.op.replace("TensorScatter", "Nd");
-        let update = change(node, &of_variable, input_dtype(node, 0)?)?;
-        Ok(update.map(|update| call(move |inputs| changed(&update, inputs))))
-    });
+    ops.insert("TensorScatterSub", |node| of_tensor(sub(node, input_dtype(node, 0)?)));
+    ops.insert("TensorScatterMax", |node| of_tensor(max(node, input_dtype(node, 0)?)));
+    ops.insert("TensorScatterMin", |node| of_tensor(min(node, input_dtype(node, 0)?)));
+    ops.insert("TensorScatterUpdate", |node| of_tensor(set(node, input_dtype(node, 0)?)));
+    ops.insert_update(["ScatterNdAdd", "ResourceScatterNdAdd"], |node| add(node, scatter::dtype(node)?));
+    ops.insert_update(["ScatterNdSub", "ResourceScatterNdSub"], |node| sub(node, scatter::dtype(node)?));
+    ops.insert_update(["ScatterNdMax", "ResourceScatterNdMax"], |node| max(node, scatter::dtype(node)?));
+    ops.insert_update(["ScatterNdMin", "ResourceScatterNdMin"], |node| min(node, scatter::dtype(node)?));
+    ops.insert_update(["ScatterNdUpdate", "ResourceScatterNdUpdate"], |node| set(node, scatter::dtype(node)?));
     ops.insert("SparseToDense", |node| {
         let checks = node.attrs.bool("validate_indices")?;
         let dtype = input_dtype(node, 2)?;
@@ -38,18 +42,34 @@ pub(super) fn register(ops: &mut Registry) {
     });
 }
 
-/// The change of a variable by an op named `ScatterNd...`.
-pub(crate) fn change(node: &KernelNode, op: &str, dtype: DType) -> Result<Option<Update>> {
+fn set(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
     let ignore = ignores_bad_indices(node)?;
-    let found = match op {
-        "NdUpdate" => with_type!(dtype, T => changing(ignore, |to: &mut T, from: &T| to.clone_from(from))),
-        "NdAdd" => with_ring!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Ring::add(*to, from))),
-        "NdSub" => with_ring!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Ring::sub(*to, from))),
-        "NdMax" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| if from > *to { *to = from })),
-        "NdMin" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| if from < *to { *to = from })),
-        _ => return Ok(None),
-    };
-    found.map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
+    Ok(with_type!(dtype, T => changing(ignore, |to: &mut T, from: &T| to.clone_from(from))))
+}
+
+fn add(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
+    let ignore = ignores_bad_indices(node)?;
+    Ok(with_ring!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Ring::add(*to, from))))
+}
+
+fn sub(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
+    let ignore = ignores_bad_indices(node)?;
+    Ok(with_ring!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Ring::sub(*to, from))))
+}
+
+fn max(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
+    let ignore = ignores_bad_indices(node)?;
+    Ok(with_number!(dtype, T => changing(ignore, |to: &mut T, &from| if from > *to { *to = from })))
+}
+
+fn min(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
+    let ignore = ignores_bad_indices(node)?;
+    Ok(with_number!(dtype, T => changing(ignore, |to: &mut T, &from| if from < *to { *to = from })))
+}
+
+/// The kernel that changes a tensor instead of a variable.
+fn of_tensor(update: Result<Option<Update>>) -> Result<Option<HostKernel>> {
+    Ok(update?.map(|update| call(move |inputs| changed(&update, inputs))))
 }
 
 #[inline]
@@ -114,7 +134,7 @@ fn adding(node: &KernelNode, dtype: DType) -> Result<Option<Update>> {
     match dtype {
         DType::Bool => Ok(Some(changing(ignore, |to: &mut bool, &from| *to |= from))),
         DType::String => Ok(Some(changing(ignore, |to: &mut Vec<u8>, from| to.extend_from_slice(from)))),
-        _ => change(node, "NdAdd", dtype),
+        _ => add(node, dtype),
     }
 }
 

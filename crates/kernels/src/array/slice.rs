@@ -9,6 +9,7 @@ use super::super::{Inputs, KernelNode, Outputs, Registry};
 use super::view::View;
 
 pub(super) fn register(ops: &mut Registry) {
+    ops.insert_update(["StridedSliceAssign", "ResourceStridedSliceAssign"], |node| assign(node).map(Some));
     ops.insert("Slice", |_| Ok(Some(call(|[x, begin, size]| slice(x, &begin, &size)))));
     ops.insert("StridedSlice", |node| {
         let masks = Masks::of(node)?;
@@ -52,7 +53,7 @@ pub(super) fn register(ops: &mut Registry) {
 }
 
 /// The change of a variable by StridedSliceAssign.
-pub(crate) fn assign(node: &KernelNode) -> Result<Update> {
+fn assign(node: &KernelNode) -> Result<Update> {
     let masks = Masks::of(node)?;
     Ok(Update::new(1, move |variables, rest| match (variables, rest) {
         ([var], [begin, end, strides, value]) => {

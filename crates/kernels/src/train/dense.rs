@@ -7,40 +7,75 @@ use super::slots::{Slots, change_all};
 use super::*;
 use crate::update;
 
-pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
-    let nesterov = flag(node, "use_nesterov", false)?;
-    let update_slots = flag(node, "update_slots", true)?;
-    let by_lr = flag(node, "multiply_linear_by_lr", false)?;
-    let roles = Roles::of(node)?;
-    with_dtype(node, |dtype| {
-        if op == "ApplyGradientDescent" && dtype.is_complex() {
-            return with_complex!(dtype, T => complex_descent::<T>(roles));
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_update(["ApplyGradientDescent", "ResourceApplyGradientDescent"], |node| {
+        let dtype = node.attrs.dtype("T")?;
+        if dtype.is_complex() {
+            let roles = Roles::of(node)?;
+            return Ok(with_complex!(dtype, T => complex_descent::<T>(roles)));
         }
-        with_float!(dtype, T => Some(match op {
-            "ApplyGradientDescent" => dense(roles, gradient_descent::<T>),
-            "ApplyProximalGradientDescent" => dense(roles, proximal_gradient_descent::<T>),
-            "ApplyMomentum" => dense(roles, move |r: [T; 2]| momentum(r, nesterov)),
-            "ApplyKerasMomentum" => dense(roles, move |r: [T; 2]| keras_momentum(r, nesterov)),
-            "ApplyAdagrad" => dense(roles, move |r: [T; 1]| adagrad(r, update_slots)),
-            "ApplyAdagradV2" => dense(roles, move |r: [T; 2]| adagrad_v2(r, update_slots)),
-            "ApplyProximalAdagrad" => dense(roles, proximal_adagrad::<T>),
-            "ApplyAdagradDA" => dense(roles, adagrad_da::<T>),
-            "ApplyAdadelta" => dense(roles, adadelta::<T>),
-            "ApplyAdam" => dense(roles, move |r: [T; 6]| adam(r, nesterov)),
-            "ApplyAdamWithAmsgrad" => dense(roles, adam_with_amsgrad::<T>),
-            "ApplyAdaMax" => dense(roles, ada_max::<T>),
-            "ApplyRMSProp" => dense(roles, rms_prop::<T>),
-            "ApplyCenteredRMSProp" => dense(roles, centered_rms_prop::<T>),
-            "ApplyFtrl" => checked(roles, move |v, g: &[T], [lr, l1, l2, power]| {
-                change_by_ftrl(v, g, [lr, l1, l2, T::ZERO, power], by_lr);
-            }),
-            "ApplyFtrlV2" => checked(roles, move |v, g: &[T], r| change_by_ftrl(v, g, r, by_lr)),
-            "ApplyAddSign" => dense(roles, add_sign::<T>),
-            "ApplyPowerSign" => dense(roles, power_sign::<T>),
-            _ => return None,
+        by_float!(node, |roles, T| dense(roles, gradient_descent::<T>))
+    });
+    ops.insert_update(["ApplyProximalGradientDescent", "ResourceApplyProximalGradientDescent"], |node| {
+        by_float!(node, |roles, T| dense(roles, proximal_gradient_descent::<T>))
+    });
+    ops.insert_update(["ApplyMomentum", "ResourceApplyMomentum"], |node| {
+        let nesterov = flag(node, "use_nesterov", false)?;
+        by_float!(node, |roles, T| dense(roles, move |r: [T; 2]| momentum(r, nesterov)))
+    });
+    ops.insert_update(["ResourceApplyKerasMomentum"], |node| {
+        let nesterov = flag(node, "use_nesterov", false)?;
+        by_float!(node, |roles, T| dense(roles, move |r: [T; 2]| keras_momentum(r, nesterov)))
+    });
+    ops.insert_update(["ApplyAdagrad", "ResourceApplyAdagrad"], |node| {
+        let update_slots = flag(node, "update_slots", true)?;
+        by_float!(node, |roles, T| dense(roles, move |r: [T; 1]| adagrad(r, update_slots)))
+    });
+    ops.insert_update(["ApplyAdagradV2", "ResourceApplyAdagradV2"], |node| {
+        let update_slots = flag(node, "update_slots", true)?;
+        by_float!(node, |roles, T| dense(roles, move |r: [T; 2]| adagrad_v2(r, update_slots)))
+    });
+    ops.insert_update(["ApplyProximalAdagrad", "ResourceApplyProximalAdagrad"], |node| {
+        by_float!(node, |roles, T| dense(roles, proximal_adagrad::<T>))
+    });
+    ops.insert_update(["ApplyAdagradDA", "ResourceApplyAdagradDA"], |node| {
+        by_float!(node, |roles, T| dense(roles, adagrad_da::<T>))
+    });
+    ops.insert_update(["ApplyAdadelta", "ResourceApplyAdadelta"], |node| {
+        by_float!(node, |roles, T| dense(roles, adadelta::<T>))
+    });
+    ops.insert_update(["ApplyAdam", "ResourceApplyAdam"], |node| {
+        let nesterov = flag(node, "use_nesterov", false)?;
+        by_float!(node, |roles, T| dense(roles, move |r: [T; 6]| adam(r, nesterov)))
+    });
+    ops.insert_update(["ResourceApplyAdamWithAmsgrad"], |node| {
+        by_float!(node, |roles, T| dense(roles, adam_with_amsgrad::<T>))
+    });
+    ops.insert_update(["ApplyAdaMax", "ResourceApplyAdaMax"], |node| {
+        by_float!(node, |roles, T| dense(roles, ada_max::<T>))
+    });
+    ops.insert_update(["ApplyRMSProp", "ResourceApplyRMSProp"], |node| {
+        by_float!(node, |roles, T| dense(roles, rms_prop::<T>))
+    });
+    ops.insert_update(["ApplyCenteredRMSProp", "ResourceApplyCenteredRMSProp"], |node| {
+        by_float!(node, |roles, T| dense(roles, centered_rms_prop::<T>))
+    });
+    ops.insert_update(["ApplyFtrl", "ResourceApplyFtrl"], |node| {
+        let by_lr = flag(node, "multiply_linear_by_lr", false)?;
+        by_float!(node, |roles, T| checked(roles, move |v, g: &[T], [lr, l1, l2, power]| {
+            change_by_ftrl(v, g, [lr, l1, l2, T::ZERO, power], by_lr);
         }))
-        .flatten()
-    })
+    });
+    ops.insert_update(["ApplyFtrlV2", "ResourceApplyFtrlV2"], |node| {
+        let by_lr = flag(node, "multiply_linear_by_lr", false)?;
+        by_float!(node, |roles, T| checked(roles, move |v, g: &[T], r| change_by_ftrl(v, g, r, by_lr)))
+    });
+    ops.insert_update(["ApplyAddSign", "ResourceApplyAddSign"], |node| {
+        by_float!(node, |roles, T| dense(roles, add_sign::<T>))
+    });
+    ops.insert_update(["ApplyPowerSign", "ResourceApplyPowerSign"], |node| {
+        by_float!(node, |roles, T| dense(roles, power_sign::<T>))
+    });
 }
 
 /// An update by the rule that `with_rates` returns for the rates.

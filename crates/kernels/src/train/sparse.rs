@@ -10,29 +10,49 @@ use super::*;
 use crate::named::{RowRange, in_ranges};
 use crate::update;
 
-pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
-    let nesterov = flag(node, "use_nesterov", false)?;
-    let update_slots = flag(node, "update_slots", true)?;
-    let by_lr = flag(node, "multiply_linear_by_lr", false)?;
-    let roles = Roles::of(node)?;
-    with_dtype(node, |dtype| {
-        with_float!(dtype, T => Some(match op {
-            "SparseApplyProximalGradientDescent" => sparse(roles, proximal_gradient_descent::<T>),
-            "SparseApplyMomentum" => sparse(roles, move |r: [T; 2]| momentum(r, nesterov)),
-            "SparseApplyKerasMomentum" => sparse(roles, move |r: [T; 2]| keras_momentum(r, nesterov)),
-            "SparseApplyAdagrad" => sparse(roles, move |r: [T; 1]| adagrad(r, update_slots)),
-            "SparseApplyAdagradV2" => sparse(roles, move |r: [T; 2]| adagrad_v2(r, update_slots)),
-            "SparseApplyAdagradDA" => sparse(roles, adagrad_da::<T>),
-            "SparseApplyProximalAdagrad" => sparse(roles, proximal_adagrad::<T>),
-            "SparseApplyAdadelta" => sparse(roles, adadelta::<T>),
-            "SparseApplyRMSProp" => sparse(roles, sparse_rms_prop::<T>),
-            "SparseApplyCenteredRMSProp" => sparse(roles, sparse_centered_rms_prop::<T>),
-            "SparseApplyFtrl" => ftrl_of(roles, by_lr, |[lr, l1, l2, power]: [T; 4]| [lr, l1, l2, T::ZERO, power]),
-            "SparseApplyFtrlV2" => ftrl_of(roles, by_lr, |r: [T; 5]| r),
-            _ => return None,
-        }))
-        .flatten()
-    })
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert_update(["SparseApplyProximalGradientDescent", "ResourceSparseApplyProximalGradientDescent"], |node| {
+        by_float!(node, |roles, T| sparse(roles, proximal_gradient_descent::<T>))
+    });
+    ops.insert_update(["SparseApplyMomentum", "ResourceSparseApplyMomentum"], |node| {
+        let nesterov = flag(node, "use_nesterov", false)?;
+        by_float!(node, |roles, T| sparse(roles, move |r: [T; 2]| momentum(r, nesterov)))
+    });
+    ops.insert_update(["ResourceSparseApplyKerasMomentum"], |node| {
+        let nesterov = flag(node, "use_nesterov", false)?;
+        by_float!(node, |roles, T| sparse(roles, move |r: [T; 2]| keras_momentum(r, nesterov)))
+    });
+    ops.insert_update(["SparseApplyAdagrad", "ResourceSparseApplyAdagrad"], |node| {
+        let update_slots = flag(node, "update_slots", true)?;
+        by_float!(node, |roles, T| sparse(roles, move |r: [T; 1]| adagrad(r, update_slots)))
+    });
+    ops.insert_update(["SparseApplyAdagradV2", "ResourceSparseApplyAdagradV2"], |node| {
+        let update_slots = flag(node, "update_slots", true)?;
+        by_float!(node, |roles, T| sparse(roles, move |r: [T; 2]| adagrad_v2(r, update_slots)))
+    });
+    ops.insert_update(["SparseApplyAdagradDA", "ResourceSparseApplyAdagradDA"], |node| {
+        by_float!(node, |roles, T| sparse(roles, adagrad_da::<T>))
+    });
+    ops.insert_update(["SparseApplyProximalAdagrad", "ResourceSparseApplyProximalAdagrad"], |node| {
+        by_float!(node, |roles, T| sparse(roles, proximal_adagrad::<T>))
+    });
+    ops.insert_update(["SparseApplyAdadelta", "ResourceSparseApplyAdadelta"], |node| {
+        by_float!(node, |roles, T| sparse(roles, adadelta::<T>))
+    });
+    ops.insert_update(["SparseApplyRMSProp", "ResourceSparseApplyRMSProp"], |node| {
+        by_float!(node, |roles, T| sparse(roles, sparse_rms_prop::<T>))
+    });
+    ops.insert_update(["SparseApplyCenteredRMSProp", "ResourceSparseApplyCenteredRMSProp"], |node| {
+        by_float!(node, |roles, T| sparse(roles, sparse_centered_rms_prop::<T>))
+    });
+    ops.insert_update(["SparseApplyFtrl", "ResourceSparseApplyFtrl"], |node| {
+        let by_lr = flag(node, "multiply_linear_by_lr", false)?;
+        by_float!(node, |roles, T| ftrl_of(roles, by_lr, |[lr, l1, l2, power]: [T; 4]| [lr, l1, l2, T::ZERO, power]))
+    });
+    ops.insert_update(["SparseApplyFtrlV2", "ResourceSparseApplyFtrlV2"], |node| {
+        let by_lr = flag(node, "multiply_linear_by_lr", false)?;
+        by_float!(node, |roles, T| ftrl_of(roles, by_lr, |r: [T; 5]| r))
+    });
 }
 
 /// An update by the rule that `with_rates` returns for the rates.
