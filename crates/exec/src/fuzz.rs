@@ -14,7 +14,7 @@ use std::time::Duration;
 use choices::Choices;
 use fitting::{Fitting, Like};
 use meshtf_engine::adapters::{BackendChoice, cpu};
-use meshtf_graph::op::{self, ArgDef, ArgType, AttrKind, OpDef};
+use meshtf_graph::op::{self, ArgDef, ArgType, AttrKind, OpDef, Role};
 use meshtf_graph::plan::{PlanOptions, Signature, plan};
 use meshtf_graph::{Attr, Attrs, Graph, NodeDef};
 use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
@@ -30,19 +30,6 @@ use super::sink::{Pushed, Sink};
 const QUIET: Duration = Duration::from_millis(5);
 /// A device that does not answer for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Ops that make no sense as a single node: their frames begin and end at other nodes.
-const NOT_ALONE: &[&str] = &[
-    "Enter",
-    "Exit",
-    "LoopCond",
-    "NextIteration",
-    "Placeholder",
-    "PlaceholderV2",
-    "RefEnter",
-    "RefExit",
-    "RefNextIteration",
-];
-
 /// Makes an op and runs it, with choices from the remaining bytes. The first line names the op, or the first two bytes are its
 /// number.
 pub fn op(bytes: &[u8]) -> bool {
@@ -58,8 +45,11 @@ pub fn op(bytes: &[u8]) -> bool {
 
 /// The ops that can run alone.
 pub fn ops() -> Vec<&'static OpDef> {
+    use Role::{Enter, Exit, LoopCond, NextIteration, Placeholder};
     let holds_function = |op: &OpDef| op.attrs.iter().any(|attr| attr.kind == AttrKind::Func);
-    op::all().into_iter().filter(|op| !NOT_ALONE.contains(&op.name) && !holds_function(op)).collect()
+    // A frame begins and ends at other nodes, and a placeholder is fed.
+    let is_alone = |op: &OpDef| !matches!(op.role, Enter | Exit | LoopCond | NextIteration | Placeholder);
+    op::all().into_iter().filter(|op| is_alone(op) && !holds_function(op)).collect()
 }
 
 /// Arguments that are single numbers in every op.
