@@ -1,8 +1,10 @@
 //! Elementwise ops: arithmetic, comparison, logic, bits, casts and selection.
 //!
-//! Each op is one row of a table in a function generic over the element type. The loop over the elements exists once for
-//! each number of operands, in `zip`.
+//! An op is registered with its formulas, each for a class of element types. The loop over the elements exists once for each
+//! number of operands, in `zip`.
 
+#[macro_use]
+mod formula;
 mod binary;
 mod cast;
 mod compare;
@@ -16,7 +18,7 @@ mod unary;
 mod zip;
 
 pub use cast::{cast, wide, widened};
-pub(super) use complex::{Pair, binary as complex_binary};
+pub(super) use complex::{ONE, Pair, conjugate_gradient};
 pub use select::condition_shape;
 pub use zip::{map, map_to, zip, zip_to};
 

@@ -66,15 +66,16 @@ pub fn wide(dtype: DType) -> DType {
 /// other inputs and outputs must have dtypes other than the wide one.
 pub fn widened(dtype: DType, compile: impl FnOnce(DType) -> Option<HostKernel>) -> Option<HostKernel> {
     let wide = wide(dtype);
-    let mut kernel = compile(wide)?;
-    if wide == dtype {
-        return Some(kernel);
-    }
-    Some(Box::new(move |inputs| {
+    let kernel = compile(wide)?;
+    Some(if wide == dtype { kernel } else { cast_around(dtype, wide, kernel) })
+}
+
+fn cast_around(dtype: DType, wide: DType, mut kernel: HostKernel) -> HostKernel {
+    Box::new(move |inputs| {
         let widen = |x: Tensor| if x.dtype() == dtype { cast(x, wide) } else { Ok(x) };
         let outputs = kernel(inputs.into_iter().map(widen).collect::<Result<_>>()?)?;
         outputs.into_iter().map(|x| if x.dtype() == wide { cast(x, dtype) } else { Ok(x) }).collect()
-    }))
+    })
 }
 
 /// `x` as `to`. A float is truncated towards zero; one that is out of range gives the result of the processor's

@@ -82,74 +82,23 @@ fn whole(node: &KernelNode, dtype: DType) -> Result<DType> {
     if input_dtype(node, 0)?.real() == output_dtype(node, 0)?.real() { Ok(dtype) } else { no_kernel(node) }
 }
 
-/// The kernel of an op with one complex input.
-pub(super) fn unary(op: &str, dtype: DType) -> Option<HostKernel> {
-    with_complex!(dtype, T => {
-        let function: fn(Number) -> Number = match op {
-            "Neg" => return Some(call(|[x]| map(x, <T as Ring>::neg))),
-            "Square" => return Some(call(|[x]| map(x, |x: T| x * x))),
-            "Acos" => acos,
-            "Acosh" => acosh,
-            "Asin" => asin,
-            "Asinh" => asinh,
-            "Atan" => |z| turned_back(atanh(turned(z))),
-            "Atanh" => atanh,
-            "Cos" => |z| cosh(turned(z)),
-            "Cosh" => cosh,
-            "Exp" => exp,
-            "Expm1" => exp_m1,
-            "Log" => ln,
-            "Log1p" => ln_1p,
-            "Reciprocal" => |z| quotient(ONE, z),
-            "Rsqrt" => |z| quotient(ONE, sqrt(z)),
-            "Sigmoid" => |z| quotient(ONE, ONE + exp(-z)),
-            "Sign" => |z| if z == ZERO { ZERO } else { z / size(z) },
-            "Sin" => |z| turned_back(sinh(turned(z))),
-            "Sinh" => sinh,
-            "Sqrt" => sqrt,
-            "Tan" => |z| turned_back(tanh(turned(z))),
-            "Tanh" => tanh,
-            _ => return None,
-        };
-        call(move |[x]| map(x, move |x: T| <T as Pair>::from_wide(function(x.wide()))))
-    })
+/// The kernel of a function of one number.
+pub(super) fn unary<T: Pair>(f: fn(Number) -> Number) -> HostKernel {
+    call(move |[x]| map(x, move |x: T| T::from_wide(f(x.wide()))))
 }
 
-/// The kernel of an op with two complex inputs: broadcast, or, for a gradient, of one shape.
-pub(crate) fn binary(op: &str, dtype: DType) -> Option<HostKernel> {
-    with_complex!(dtype, T => {
-        let function: fn(Number, Number) -> Number = match op {
-            "Add" | "AddV2" => return Some(call(|[x, y]| zip(x, y, <T as Ring>::add))),
-            "Sub" => return Some(call(|[x, y]| zip(x, y, <T as Ring>::sub))),
-            "Mul" => return Some(call(|[x, y]| zip(x, y, <T as Ring>::mul))),
-            "Div" | "RealDiv" => quotient,
-            "DivNoNan" => |x, y| if y == ZERO { ZERO } else { quotient(x, y) },
-            "MulNoNan" => |x, y| if y == ZERO { ZERO } else { x * y },
-            "Pow" => pow,
-            "SquaredDifference" => |x, y| (x - y) * (x - y).conj(),
-            "Xdivy" => |x, y| if x == ZERO { ZERO } else { quotient(x, y) },
-            "Xlog1py" => |x, y| if x == ZERO { ZERO } else { x * ln_1p(y) },
-            "Xlogy" => |x, y| if x == ZERO { ZERO } else { x * ln(y) },
-            // The inputs are the op's result and the incoming gradient. As in TensorFlow, the gradients of Sigmoid and
-            // Tanh do not use the conjugate.
-            "InvGrad" | "ReciprocalGrad" => return Some(gradient::<T>(|y, dy| -dy * y * y)),
-            "RsqrtGrad" => return Some(gradient::<T>(|y, dy| dy * y * y * y * -0.5)),
-            "SigmoidGrad" => return Some(gradient::<T>(|y, dy| dy * y.conj() * (ONE - y.conj()))),
-            "SqrtGrad" => return Some(gradient::<T>(|y, dy| quotient(dy * 0.5, y))),
-            "TanhGrad" => return Some(gradient::<T>(|y, dy| dy * (ONE - y.conj() * y.conj()))),
-            _ => return None,
-        };
-        call(move |[x, y]| zip(x, y, move |x: T, y: T| <T as Pair>::from_wide(function(x.wide(), y.wide()))))
-    })
+/// The kernel of a function of two numbers.
+pub(super) fn binary<T: Pair>(f: fn(Number, Number) -> Number) -> HostKernel {
+    call(move |[x, y]| zip(x, y, move |x: T, y: T| T::from_wide(f(x.wide(), y.wide()))))
 }
 
 /// A gradient as a function of the conjugate of the op's result and of the incoming gradient.
-fn gradient<T: Pair>(f: fn(Number, Number) -> Number) -> HostKernel {
+pub(crate) fn conjugate_gradient<T: Pair>(f: fn(Number, Number) -> Number) -> HostKernel {
     call(move |[y, dy]| zip_same(y, dy, move |y: T, dy: T| T::from_wide(f(y.wide().conj(), dy.wide()))))
 }
 
-const ZERO: Number = Complex::new(0.0, 0.0);
-const ONE: Number = Complex::new(1.0, 0.0);
+pub const ZERO: Number = Complex::new(0.0, 0.0);
+pub const ONE: Number = Complex::new(1.0, 0.0);
 
 /// i z
 #[inline]
@@ -174,7 +123,7 @@ fn angle(z: Number) -> f64 {
 }
 
 /// The quotient, scaled to avoid premature overflow; a quotient by 0 is that of C.
-pub(super) fn quotient(x: Number, y: Number) -> Number {
+pub fn quotient(x: Number, y: Number) -> Number {
     let largest = y.re.abs().max(y.im.abs());
     if largest == 0.0 {
         let infinite = f64::INFINITY.copysign(y.re);
@@ -195,7 +144,7 @@ pub(super) fn quotient(x: Number, y: Number) -> Number {
 }
 
 #[inline]
-fn exp(z: Number) -> Number {
+pub fn exp(z: Number) -> Number {
     if z.im == 0.0 {
         return Complex::new(z.re.exp(), z.im);
     }
@@ -204,13 +153,13 @@ fn exp(z: Number) -> Number {
 }
 
 #[inline]
-fn exp_m1(z: Number) -> Number {
+pub fn exp_m1(z: Number) -> Number {
     let half = (z.im / 2.0).sin();
     Complex::new(z.re.exp_m1() * z.im.cos() - 2.0 * half * half, z.re.exp() * z.im.sin())
 }
 
 #[inline]
-fn ln(z: Number) -> Number {
+pub fn ln(z: Number) -> Number {
     let (more, less) = (z.re.abs().max(z.im.abs()), z.re.abs().min(z.im.abs()));
     let near_one = (0.5..2.0).contains(&more) && less < 2.0;
     let size = if near_one { ((more - 1.0) * (more + 1.0) + less * less).ln_1p() / 2.0 } else { size(z).ln() };
@@ -218,14 +167,14 @@ fn ln(z: Number) -> Number {
 }
 
 #[inline]
-fn ln_1p(z: Number) -> Number {
+pub fn ln_1p(z: Number) -> Number {
     if size(z) > 0.5 {
         return ln(ONE + z);
     }
     Complex::new((z.re * (2.0 + z.re) + z.im * z.im).ln_1p() / 2.0, z.im.atan2(1.0 + z.re))
 }
 
-fn sqrt(z: Number) -> Number {
+pub fn sqrt(z: Number) -> Number {
     if z == ZERO {
         return Complex::new(0.0, z.im);
     }
@@ -242,7 +191,7 @@ fn sqrt(z: Number) -> Number {
 }
 
 #[inline]
-fn pow(x: Number, y: Number) -> Number {
+pub fn pow(x: Number, y: Number) -> Number {
     if y == ZERO {
         return ONE;
     }
@@ -253,17 +202,17 @@ fn pow(x: Number, y: Number) -> Number {
 }
 
 #[inline]
-fn sinh(z: Number) -> Number {
+pub fn sinh(z: Number) -> Number {
     Complex::new(z.re.sinh() * z.im.cos(), z.re.cosh() * z.im.sin())
 }
 
 #[inline]
-fn cosh(z: Number) -> Number {
+pub fn cosh(z: Number) -> Number {
     Complex::new(z.re.cosh() * z.im.cos(), z.re.sinh() * z.im.sin())
 }
 
 /// Kahan's formula, which does not overflow.
-fn tanh(z: Number) -> Number {
+pub fn tanh(z: Number) -> Number {
     /// From this value on, e to the -2 |re| is negligible compared to 1.
     const FAR: f64 = 20.0;
     if z.re.abs() > FAR {
@@ -277,28 +226,54 @@ fn tanh(z: Number) -> Number {
 }
 
 #[inline]
-fn asinh(z: Number) -> Number {
+pub fn asinh(z: Number) -> Number {
     // An odd function: computed on the side where no digits cancel.
     if z.re.is_sign_negative() { -asinh(-z) } else { ln(z + sqrt(z * z + ONE)) }
 }
 
 #[inline]
-fn acosh(z: Number) -> Number {
+pub fn acosh(z: Number) -> Number {
     ln(z + sqrt(z + ONE) * sqrt(z - ONE))
 }
 
 #[inline]
-fn asin(z: Number) -> Number {
+pub fn asin(z: Number) -> Number {
     turned_back(asinh(turned(z)))
 }
 
 #[inline]
-fn acos(z: Number) -> Number {
+pub fn acos(z: Number) -> Number {
     let asin = asin(z);
     Complex::new(std::f64::consts::FRAC_PI_2 - asin.re, -asin.im)
 }
 
 #[inline]
-fn atanh(z: Number) -> Number {
+pub fn atanh(z: Number) -> Number {
     (ln_1p(z) - ln_1p(-z)) / 2.0
+}
+
+#[inline]
+pub fn atan(z: Number) -> Number {
+    turned_back(atanh(turned(z)))
+}
+
+#[inline]
+pub fn sin(z: Number) -> Number {
+    turned_back(sinh(turned(z)))
+}
+
+#[inline]
+pub fn cos(z: Number) -> Number {
+    cosh(turned(z))
+}
+
+#[inline]
+pub fn tan(z: Number) -> Number {
+    turned_back(tanh(turned(z)))
+}
+
+/// The number of size 1 in the direction of `z`; 0 for 0.
+#[inline]
+pub fn sign(z: Number) -> Number {
+    if z == ZERO { ZERO } else { z / size(z) }
 }

@@ -3,99 +3,134 @@
 use libm::{acosh, asinh, erf, erfc, lgamma};
 use meshtf_loops::vector;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{
-    DType, Element, Float, Integer, Numeric, Ring, Tensor, with_complex, with_float, with_integer, with_type,
-};
+use meshtf_tensor::{DType, Element, Float, Integer, Numeric, Ring, Tensor, with_integer};
 
 use super::super::call::{input_dtype, kernel as call, one, owned};
 use super::super::real::{exp, flushed, ln};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
+use super::complex::{self, ONE, quotient};
+use super::formula::{self, Formula};
 use super::special::{bessel_ie, digamma, erfinv, ndtri};
-use super::{complex, map, map_to, widened, zip};
+use super::{map, map_to, zip};
 
-pub(super) fn register(ops: &mut Registry) {
-    ops.insert_all(
-        [
-            "Abs",
-            "Acos",
-            "Acosh",
-            "AddN",
-            "Asin",
-            "Asinh",
-            "Atan",
-            "Atanh",
-            "BesselI0e",
-            "BesselI1e",
-            "Ceil",
-            "Cos",
-            "Cosh",
-            "Digamma",
-            "Erf",
-            "Erfc",
-            "Erfinv",
-            "Exp",
-            "Expm1",
-            "Floor",
-            "Invert",
-            "IsFinite",
-            "IsInf",
-            "IsNan",
-            "Lgamma",
-            "Log",
-            "Log1p",
-            "LogicalNot",
-            "Ndtri",
-            "Neg",
-            "PopulationCount",
-            "Reciprocal",
-            "Rint",
-            "Round",
-            "Rsqrt",
-            "Sigmoid",
-            "Sign",
-            "Sin",
-            "Sinh",
-            "Sqrt",
-            "Square",
-            "Tan",
-            "Tanh",
-        ],
-        kernel,
-    );
+macro_rules! floats {
+    ($f:expr) => { formula_of!(floats: T => unary::<T>($f)) };
 }
 
-fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let dtype = input_dtype(node, 0)?;
-    let found = match node.op {
-        "AddN" if dtype.is_complex() => with_complex!(dtype, T => Box::new(add_n::<T>) as HostKernel),
-        op if dtype.is_complex() => complex::unary(op, dtype),
-        "LogicalNot" => Some(unary(|x: bool| !x)),
-        "PopulationCount" => with_integer!(dtype, T => call(|[x]: [Tensor; 1]| {
-            map_to(&x, |x: &T| (x.to_i64() as u64 & (u64::MAX >> (64 - T::BITS))).count_ones() as u8)
-        })),
-        op if dtype == DType::F32
-            && let Some(op) = vector::unary(op) =>
-        {
-            Some(call(move |[x]| {
-                let mut x = owned(x)?;
-                (op.over)(x.slice_mut::<f32>()?);
-                Ok(x)
-            }))
-        }
-        "Rsqrt" => with_float!(dtype, T => unary(|x: T| x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt()))),
-        "Sigmoid" => match dtype {
-            DType::F16 => Some(unary(sigmoid_of_half::<half::f16>)),
-            DType::BF16 => Some(unary(sigmoid_of_half::<half::bf16>)),
-            _ => with_type!(dtype, T => unary(|x: T| T::ONE / (T::ONE + exp(-x))); F32 f32, F64 f64),
-        },
-        _ => widened(dtype, |dtype| {
-            with_type!(dtype, T => numeric::<T>(node.op); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
-                .flatten()
-                .or_else(|| with_type!(dtype, T => float::<T>(node.op); F32 f32, F64 f64).flatten())
-                .or_else(|| with_type!(dtype, T => integer::<T>(node.op); I32 i32, I64 i64, U64 u64).flatten())
-        }),
+macro_rules! floats_by_steps {
+    ($f:expr) => { formula_of!(floats_by_steps: T => unary::<T>($f)) };
+}
+
+macro_rules! halves {
+    ($f:expr) => { formula_of!(halves: T => unary::<T>($f)) };
+}
+
+macro_rules! integers {
+    ($f:expr) => { formula_of!(integers: T => unary::<T>($f)) };
+}
+
+macro_rules! numbers {
+    ($f:expr) => { formula_of!(numbers: T => unary::<T>($f)) };
+}
+
+/// A method of `f32` and `f64`.
+macro_rules! methods {
+    ($f:ident) => {
+        floats!(|x| x.map(f32::$f, f64::$f))
     };
-    Ok(found)
+}
+
+/// A function of `f64`, for every float.
+macro_rules! in_f64 {
+    ($f:expr) => {
+        floats!(|x| x.map(|x| $f(f64::from(x)) as f32, $f))
+    };
+}
+
+macro_rules! tests {
+    ($f:expr) => { formula_of!(floats: T => test::<T>($f)) };
+}
+
+/// A function of complex numbers with float64 parts.
+macro_rules! complex {
+    ($f:expr) => { formula_of!(complex: T => complex::unary::<T>($f)) };
+}
+
+/// A function of complex numbers of the type itself.
+macro_rules! exact_complex {
+    ($f:expr) => { formula_of!(complex: T => unary::<T>($f)) };
+}
+
+pub(super) fn register(ops: &mut Registry) {
+    ops.insert("AddN", |node| {
+        let formulas =
+            [formula_of!(numbers: T => Box::new(add_n::<T>)), formula_of!(complex: T => Box::new(add_n::<T>))];
+        formula::kernel(node, &formulas)
+    });
+    ops.insert("LogicalNot", |_| Ok(Some(unary(|x: bool| !x))));
+    ops.insert("PopulationCount", |node| {
+        Ok(with_integer!(input_dtype(node, 0)?, T => call(|[x]: [Tensor; 1]| {
+            map_to(&x, |x: &T| (x.to_i64() as u64 & (u64::MAX >> (64 - T::BITS))).count_ones() as u8)
+        })))
+    });
+    formulas! { ops, kernel;
+        "Abs": integers(|x| if x < T::ZERO { x.neg() } else { x }), methods(abs);
+        "Acos": methods(acos), complex(complex::acos);
+        "Acosh": in_f64(acosh), complex(complex::acosh);
+        "Asin": methods(asin), complex(complex::asin);
+        "Asinh": in_f64(asinh), complex(complex::asinh);
+        "Atan": methods(atan), complex(complex::atan);
+        "Atanh": methods(atanh), complex(complex::atanh);
+        "BesselI0e": in_f64(bessel_i0e);
+        "BesselI1e": in_f64(bessel_i1e);
+        "Ceil": floats(|x| flushed(x).map(f32::ceil, f64::ceil));
+        "Cos": methods(cos), complex(complex::cos);
+        "Cosh": methods(cosh), complex(complex::cosh);
+        "Digamma": in_f64(digamma);
+        "Erf": in_f64(erf);
+        "Erfc": in_f64(erfc);
+        "Erfinv": in_f64(erfinv);
+        "Exp": methods(exp), complex(complex::exp);
+        "Expm1": methods(exp_m1), complex(complex::exp_m1);
+        "Floor": floats(|x| flushed(x).map(f32::floor, f64::floor));
+        "Invert": integers(T::not);
+        "IsFinite": tests(|x| *x > T::LOWEST && *x < T::HIGHEST);
+        "IsInf": tests(|x| *x == T::LOWEST || *x == T::HIGHEST);
+        "IsNan": tests(|x| x.partial_cmp(x).is_none());
+        "Lgamma": floats(|x| x.map(lgamma_of_f32, lgamma_of_f64));
+        "Log": floats(ln), complex(complex::ln);
+        "Log1p": methods(ln_1p), complex(complex::ln_1p);
+        "Ndtri": in_f64(ndtri);
+        "Neg": numbers(T::neg), exact_complex(T::neg);
+        "Reciprocal": floats(|x| T::ONE / x), complex(|z| quotient(ONE, z));
+        "Rint": floats(nearest);
+        "Round": integers(|x| x), floats(nearest);
+        "Rsqrt": floats_by_steps(|x| x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt())),
+            complex(|z| quotient(ONE, complex::sqrt(z)));
+        "Sigmoid": halves(sigmoid_of_half), floats(|x| T::ONE / (T::ONE + exp(-x))),
+            complex(|z| quotient(ONE, ONE + complex::exp(-z)));
+        "Sign": integers(sign_of_integer), floats(sign), complex(complex::sign);
+        "Sin": methods(sin), complex(complex::sin);
+        "Sinh": methods(sinh), complex(complex::sinh);
+        "Sqrt": methods(sqrt), complex(complex::sqrt);
+        "Square": numbers(|x| x.mul(x)), exact_complex(|x| x.mul(x));
+        "Tan": methods(tan), complex(complex::tan);
+        "Tanh": methods(tanh), complex(complex::tanh);
+    }
+}
+
+/// As [`formula::kernel`]; the vector loops compute float32, where they have the op.
+fn kernel(node: &KernelNode, formulas: &[Formula]) -> Result<Option<HostKernel>> {
+    if input_dtype(node, 0)? == DType::F32
+        && let Some(op) = vector::unary(node.op)
+    {
+        return Ok(Some(call(move |[x]| {
+            let mut x = owned(x)?;
+            (op.over)(x.slice_mut::<f32>()?);
+            Ok(x)
+        })));
+    }
+    formula::kernel(node, formulas)
 }
 
 /// TensorFlow's formula, with each step rounded.
@@ -113,36 +148,38 @@ fn test<T: Element>(f: impl Fn(&T) -> bool + Copy + Send + 'static) -> HostKerne
     call(move |[x]| map_to(&x, f))
 }
 
-fn numeric<T: Numeric>(op: &str) -> Option<HostKernel> {
-    Some(match op {
-        "AddN" => Box::new(add_n::<T>),
-        "Neg" => unary(T::neg),
-        "Square" => unary(|x: T| x.mul(x)),
-        _ => return None,
-    })
+fn bessel_i0e(x: f64) -> f64 {
+    bessel_ie(0, x)
 }
 
-fn integer<T: Integer>(op: &str) -> Option<HostKernel> {
-    Some(match op {
-        "Abs" => unary(|x: T| if x < T::ZERO { x.neg() } else { x }),
-        "Sign" => unary(|x: T| match x.cmp(&T::ZERO) {
-            std::cmp::Ordering::Less => T::ZERO.sub(T::ONE),
-            std::cmp::Ordering::Equal => T::ZERO,
-            std::cmp::Ordering::Greater => T::ONE,
-        }),
-        "Round" => unary(|x: T| x),
-        "Invert" => unary(T::not),
-        _ => return None,
-    })
+fn bessel_i1e(x: f64) -> f64 {
+    bessel_ie(1, x)
 }
 
-macro_rules! functions {
-    ($op:expr; $($name:literal => $f:ident),* $(,)?) => {
-        match $op {
-            $($name => Some(unary(|x: T| x.map(f32::$f, f64::$f))),)*
-            _ => None,
-        }
-    };
+#[inline]
+fn nearest<T: Float>(x: T) -> T {
+    flushed(x).map(f32::round_ties_even, f64::round_ties_even)
+}
+
+#[inline]
+fn sign_of_integer<T: Integer>(x: T) -> T {
+    match x.cmp(&T::ZERO) {
+        std::cmp::Ordering::Less => T::ZERO.sub(T::ONE),
+        std::cmp::Ordering::Equal => T::ZERO,
+        std::cmp::Ordering::Greater => T::ONE,
+    }
+}
+
+#[inline]
+fn sign<T: Float>(x: T) -> T {
+    if x > T::ZERO {
+        T::ONE
+    } else if x < T::ZERO {
+        -T::ONE
+    } else {
+        // Zero for zeros of either sign, NaN for NaN.
+        x + T::ZERO
+    }
 }
 
 /// TensorFlow flushes denormals to zero, but the C library recognizes a zero by its bits: for every denormal it, and so
@@ -155,46 +192,6 @@ fn lgamma_of_f32(x: f32) -> f32 {
 #[inline]
 fn lgamma_of_f64(x: f64) -> f64 {
     if x.is_subnormal() { 1075.0 * std::f64::consts::LN_2 } else { lgamma(x) }
-}
-
-fn float<T: Float>(op: &str) -> Option<HostKernel> {
-    Some(match op {
-        "Abs" => unary(|x: T| x.map(f32::abs, f64::abs)),
-        "Sign" => unary(|x: T| {
-            if x > T::ZERO {
-                T::ONE
-            } else if x < T::ZERO {
-                -T::ONE
-            } else {
-                // Zero for zeros of either sign, NaN for NaN.
-                x + T::ZERO
-            }
-        }),
-        "Ceil" => unary(|x: T| flushed(x).map(f32::ceil, f64::ceil)),
-        "Floor" => unary(|x: T| flushed(x).map(f32::floor, f64::floor)),
-        "Rint" | "Round" => unary(|x: T| flushed(x).map(f32::round_ties_even, f64::round_ties_even)),
-        "Log" => unary(ln::<T>),
-        "Acosh" => unary(|x: T| x.map(|x| acosh(f64::from(x)) as f32, acosh)),
-        "Asinh" => unary(|x: T| x.map(|x| asinh(f64::from(x)) as f32, asinh)),
-        "Reciprocal" => unary(|x: T| T::ONE / x),
-        "BesselI0e" => unary(|x: T| x.map(|x| bessel_ie(0, f64::from(x)) as f32, |x| bessel_ie(0, x))),
-        "BesselI1e" => unary(|x: T| x.map(|x| bessel_ie(1, f64::from(x)) as f32, |x| bessel_ie(1, x))),
-        "Erf" => unary(|x: T| x.map(|x| erf(f64::from(x)) as f32, erf)),
-        "Erfc" => unary(|x: T| x.map(|x| erfc(f64::from(x)) as f32, erfc)),
-        "Erfinv" => unary(|x: T| x.map(|x| erfinv(f64::from(x)) as f32, erfinv)),
-        "Ndtri" => unary(|x: T| x.map(|x| ndtri(f64::from(x)) as f32, ndtri)),
-        "Digamma" => unary(|x: T| x.map(|x| digamma(f64::from(x)) as f32, digamma)),
-        "IsInf" => test(|x: &T| *x == T::LOWEST || *x == T::HIGHEST),
-        "Lgamma" => unary(|x: T| x.map(lgamma_of_f32, lgamma_of_f64)),
-        "IsNan" => test(|x: &T| x.partial_cmp(x).is_none()),
-        "IsFinite" => test(|x: &T| *x > T::LOWEST && *x < T::HIGHEST),
-        op => {
-            return functions!(op;
-                "Acos" => acos, "Asin" => asin, "Atanh" => atanh, "Atan" => atan, "Cos" => cos, "Cosh" => cosh, "Exp" => exp,
-                "Expm1" => exp_m1, "Log1p" => ln_1p,
-                "Sin" => sin, "Sinh" => sinh, "Sqrt" => sqrt, "Tan" => tan, "Tanh" => tanh);
-        }
-    })
 }
 
 fn add_n<T: Ring>(inputs: Inputs) -> Result<Outputs> {

@@ -2,10 +2,10 @@
 //! every step of a formula, as in TensorFlow.
 
 use meshtf_tensor::failure::Failure;
-use meshtf_tensor::{DType, Element, Numeric, Ring, Tensor, with_float, with_number};
+use meshtf_tensor::{DType, Element, Numeric, Ring, Tensor, with_complex, with_float, with_number};
 
 use super::super::call::{input_dtype, kernel as call};
-use super::super::math::complex_binary;
+use super::super::math::{ONE, conjugate_gradient};
 use super::super::real::{abs, exp, exp_m1, ln_1p};
 use super::super::{HostKernel, Registry};
 
@@ -29,9 +29,9 @@ macro_rules! floats {
 
 /// As [`floats`], for an op that takes complex numbers, too.
 macro_rules! floats_and_complex {
-    ($t:ident => $kernel:expr) => {
+    ($t:ident => $kernel:expr, $of_complex:expr) => {
         |node| match input_dtype(node, 0)? {
-            dtype if dtype.is_complex() => Ok(complex_binary(node.op, dtype)),
+            dtype if dtype.is_complex() => Ok(with_complex!(dtype, $t => conjugate_gradient::<$t>($of_complex))),
             dtype => Ok(with_float!(dtype, $t => $kernel)),
         }
     };
@@ -110,9 +110,15 @@ pub(super) fn register(ops: &mut Registry) {
             dy / (divisor * divisor)
         })),
     );
-    // These two take the op's result first, then the incoming gradient.
-    ops.insert("SigmoidGrad", floats_and_complex!(T => binary(|y: T, dy| dy * y * (T::ONE - y))));
-    ops.insert("TanhGrad", floats_and_complex!(T => binary(|y: T, dy| dy * (T::ONE - y * y))));
+    // These two take the op's result first, then the incoming gradient. As in TensorFlow, they do not use the conjugate.
+    ops.insert(
+        "SigmoidGrad",
+        floats_and_complex!(T => binary(|y: T, dy| dy * y * (T::ONE - y)), |y, dy| dy * y.conj() * (ONE - y.conj())),
+    );
+    ops.insert(
+        "TanhGrad",
+        floats_and_complex!(T => binary(|y: T, dy| dy * (T::ONE - y * y)), |y, dy| dy * (ONE - y.conj() * y.conj())),
+    );
 }
 
 /// A number, or 0 if it is negative. The comparison is written so that NaN stays NaN.
