@@ -32,7 +32,8 @@ pub(super) fn register(ops: &mut Registry) {
 }
 
 fn kernel(node: &KernelNode, is_max: bool) -> Result<Option<HostKernel>> {
-    let (overlaps, mut draws) = (node.attrs.bool("overlapping")?, Draws::of(node)?);
+    let (overlaps, mut draws) =
+        (node.attrs.bool("overlapping")?, Draws::of(node, if is_max { "max" } else { "average" })?);
     Ok(with_type!(input_dtype(node, 0)?, T => Box::new(move |inputs| {
         let [input] = take(inputs)?;
         pool::<T>(&input, &mut draws, overlaps, is_max)
@@ -48,12 +49,12 @@ struct Draws {
 }
 
 impl Draws {
-    fn of(node: &KernelNode) -> Result<Draws> {
+    /// Of a pool that is named `what` in messages.
+    fn of(node: &KernelNode, what: &str) -> Result<Draws> {
         let ratio = node.attrs.floats("pooling_ratio")?;
         let &[outer, height, width, depth] = ratio else {
             return Err(Failure::invalid("pooling_ratio field must specify 4 dimensions"));
         };
-        let what = if node.op == "FractionalMaxPool" { "max" } else { "average" };
         if outer != 1.0 || depth != 1.0 {
             return Err(Failure::new(
                 meshtf_tensor::failure::Code::Unimplemented,

@@ -15,16 +15,26 @@ use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::cell::{CellSizes, beside, check, narrow_rows, sigmoid};
 
 pub(super) fn register(ops: &mut Registry) {
-    ops.insert("LSTMBlockCell", |node| kernel(node, |lstm, inputs| lstm.one(take(inputs)?)));
-    ops.insert("LSTMBlockCellGrad", |node| kernel(node, |lstm, inputs| lstm.one_back(take(inputs)?)));
-    ops.insert_all(["BlockLSTM", "BlockLSTMV2"], |node| kernel(node, |lstm, inputs| lstm.all(take(inputs)?)));
-    ops.insert_all(["BlockLSTMGrad", "BlockLSTMGradV2"], |node| {
-        kernel(node, |lstm, inputs| lstm.all_back(take(inputs)?))
-    });
+    ops.insert("LSTMBlockCell", |node| kernel(node, OLDER, |lstm, inputs| lstm.one(take(inputs)?)));
+    ops.insert("LSTMBlockCellGrad", |node| kernel(node, OLDER, |lstm, inputs| lstm.one_back(take(inputs)?)));
+    ops.insert("BlockLSTM", |node| kernel(node, OLDER, |lstm, inputs| lstm.all(take(inputs)?)));
+    ops.insert("BlockLSTMV2", |node| kernel(node, NEWER, |lstm, inputs| lstm.all(take(inputs)?)));
+    ops.insert("BlockLSTMGrad", |node| kernel(node, OLDER, |lstm, inputs| lstm.all_back(take(inputs)?)));
+    ops.insert("BlockLSTMGradV2", |node| kernel(node, NEWER, |lstm, inputs| lstm.all_back(take(inputs)?)));
 }
 
-fn kernel(node: &KernelNode, compute: fn(&Lstm, Inputs) -> Result<Outputs>) -> Result<Option<HostKernel>> {
-    let lstm = Lstm::of(node)?;
+/// The index of the cell input and that of the forget gate among the gates.
+type Order = (usize, usize);
+
+const OLDER: Order = (1, 2);
+const NEWER: Order = (2, 1);
+
+fn kernel(
+    node: &KernelNode,
+    order: Order,
+    compute: fn(&Lstm, Inputs) -> Result<Outputs>,
+) -> Result<Option<HostKernel>> {
+    let lstm = Lstm::of(node, order)?;
     let kernel: HostKernel = Box::new(move |inputs| compute(&lstm, inputs));
     match node.attrs.dtype("T")? {
         DType::F16 | DType::F32 => Ok(Some(widened(node, kernel))),
@@ -77,9 +87,8 @@ struct Past<'a> {
 struct PeepGrad([Vec<f32>; 3]);
 
 impl Lstm {
-    fn of(node: &KernelNode) -> Result<Lstm> {
+    fn of(node: &KernelNode, (input_at, forget_at): Order) -> Result<Lstm> {
         let float = |name: &str| node.attrs.get(name).map_or(Ok(0.0), |_| node.attrs.float(name));
-        let (input_at, forget_at) = if node.op.ends_with("V2") { (2, 1) } else { (1, 2) };
         Ok(Lstm {
             forget_bias: float("forget_bias")?,
             clip: float("cell_clip")?,

@@ -14,11 +14,11 @@ use super::layout::{channels_first, channels_last};
 
 pub(super) fn register(ops: &mut Registry) {
     ops.insert("FusedBatchNormV3", |node| {
-        let norm = BatchNorm::of(node)?;
+        let norm = BatchNorm::of(node, node.attrs.float("exponential_avg_factor")?)?;
         for_halves(node, Box::new(move |inputs| norm.forward(take(inputs)?)))
     });
     ops.insert("FusedBatchNormGradV3", |node| {
-        let norm = BatchNorm::of(node)?;
+        let norm = BatchNorm::of(node, 1.0)?;
         for_halves(node, Box::new(move |inputs| norm.backward(take(inputs)?)))
     });
     ops.insert("LRN", |node| {
@@ -49,11 +49,11 @@ struct BatchNorm {
 }
 
 impl BatchNorm {
-    fn of(node: &KernelNode) -> Result<BatchNorm> {
+    fn of(node: &KernelNode, factor: f32) -> Result<BatchNorm> {
         let format = node.attrs.str("data_format")?;
         Ok(BatchNorm {
             epsilon: node.attrs.float("epsilon")?,
-            factor: if node.op == "FusedBatchNormV3" { node.attrs.float("exponential_avg_factor")? } else { 1.0 },
+            factor,
             is_training: node.attrs.bool("is_training")?,
             channels_first: format.starts_with("NC"),
             rank: format.len(),
