@@ -48,10 +48,12 @@ mod verify;
 pub use crate::mesh::home;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 pub use failure::Exit;
 use failure::Trouble;
+use meshtf_tensor::memory::{Budget, tell_all};
 
 /// The result of a subcommand: its exit code, or the error that ended it.
 type Outcome = Result<Exit, Trouble>;
@@ -218,12 +220,12 @@ fn arguments(mut all: Vec<OsString>) -> Vec<OsString> {
 
 fn dispatch(command: Command) -> Outcome {
     match command {
-        Command::Node(args) => in_runtime(node::node(args)),
-        Command::Server(args) => in_runtime(server::server(args)),
+        Command::Node(args) => within(args.memory.budget(), |budget| node::node(args, budget)),
+        Command::Server(args) => within(args.memory.budget(), |budget| server::server(args, budget)),
         Command::Tf(args) => tf::tf(args),
         Command::Submit(args) => in_runtime(submit::submit(args)),
-        Command::Run(args) => in_runtime(run::run(args)),
-        Command::Burn(args) => in_runtime(burn::burn(args)),
+        Command::Run(args) => within(args.memory.budget(), |budget| run::run(args, budget)),
+        Command::Burn(args) => within(args.memory.budget(), |budget| burn::burn(args, budget)),
         Command::Ps(args) => in_runtime(ps::ps(args)),
         Command::Status(args) => in_runtime(status::status(args)),
         Command::Top(args) => in_runtime(top::top(args)),
@@ -231,7 +233,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Variable(args) => in_runtime(variable::variable(args)),
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Differentiate(args) => differentiate::differentiate(args),
-        Command::Train(args) => in_runtime(train::train(args)),
+        Command::Train(args) => within(args.memory.budget(), |budget| train::train(args, budget)),
         Command::Export(args) => export::export(args),
         Command::Import(args) => export::import(args),
         Command::Doctor(args) => in_runtime(doctor::doctor(args)),
@@ -244,13 +246,22 @@ fn dispatch(command: Command) -> Outcome {
 }
 
 fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
+    within(Arc::default(), |_| work)
+}
+
+/// Does the work of a command that computes with a memory budget. The budget is in force on every thread of the command, which
+/// reads graphs and data on them, too.
+fn within<W: Future<Output = Outcome>>(budget: Arc<Budget>, work: impl FnOnce(Arc<Budget>) -> W) -> Outcome {
+    budget.for_thread();
+    let of_thread = Arc::clone(&budget);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(network_threads())
         .enable_all()
-        .on_thread_stop(meshtf_tensor::memory::tell_all)
+        .on_thread_start(move || of_thread.for_thread())
+        .on_thread_stop(tell_all)
         .build()
         .map_err(|error| Trouble::mesh(format!("the async runtime failed to start: {error}")))?;
-    let outcome = runtime.block_on(work);
+    let outcome = runtime.block_on(work(budget));
     // Background tasks that still sleep have nothing left to report.
     runtime.shutdown_background();
     outcome
@@ -267,6 +278,20 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn a_budget_is_in_force_on_every_thread_of_its_command() {
+        let limit = || Budget::current().limit();
+        let work = async |budget: Arc<Budget>| {
+            let [network, files] = [tokio::spawn(async move { limit() }), tokio::task::spawn_blocking(limit)];
+            let limits = [budget.limit(), limit(), network.await.unwrap(), files.await.unwrap()];
+            assert_eq!(limits, [Some(1 << 40); 4]);
+            Ok(Exit::Ok)
+        };
+        assert!(within(Budget::of(1 << 40), work).is_ok());
+        assert!(in_runtime(async { Ok(Exit::Ok) }).is_ok());
+        assert_eq!(limit(), None);
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -9,6 +9,7 @@ use meshtf_exec::Resources;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::Incarnation;
+use meshtf_tensor::memory::Budget;
 
 use crate::client::{Reach, Route};
 use crate::events::Follower;
@@ -79,6 +80,19 @@ impl LocalCluster {
     /// # Errors
     /// As [`LocalCluster::start`].
     pub fn start_with_data(tasks: &[Task], backend: BackendChoice, data: Option<DataDir>) -> Result<LocalCluster> {
+        LocalCluster::start_within(tasks, backend, data, &Arc::default())
+    }
+
+    /// As [`LocalCluster::start_with_data`], with a memory budget that the tasks share.
+    ///
+    /// # Errors
+    /// As [`LocalCluster::start`].
+    pub(crate) fn start_within(
+        tasks: &[Task],
+        backend: BackendChoice,
+        data: Option<DataDir>,
+        budget: &Arc<Budget>,
+    ) -> Result<LocalCluster> {
         if tasks.is_empty() {
             return Err(Failure::invalid("a cluster needs at least one task"));
         }
@@ -88,7 +102,7 @@ impl LocalCluster {
         for task in tasks {
             let peer = peer_of(task);
             let router: Arc<dyn Router> = Arc::new(LocalRouter { me: peer.clone(), bus: Arc::clone(&bus) });
-            let resources = data.clone().map_or_else(Resources::new, Resources::with_data);
+            let resources = data.clone().map_or_else(Resources::new, Resources::with_data).within(Arc::clone(budget));
             let host = Arc::new(Host::new(Some(task), &router, resources));
             let devices = open_devices(task, backend, &host)?;
             if hosts.insert(task.clone(), host).is_some() {
@@ -155,7 +169,7 @@ mod tests {
     use crate::StepEvent;
     use crate::protocol::SessionOptions;
     use meshtf_graph::GraphBuilder;
-    use meshtf_tensor::Tensor;
+    use meshtf_tensor::{DType, Tensor};
 
     #[tokio::test]
     async fn a_watched_run_reports_progress_and_ends_with_its_future() {
@@ -287,5 +301,46 @@ mod tests {
         comes_to_hold(&cluster, &task, |held| held.contains("with 0 runs")).await;
         session.close().await.unwrap();
         comes_to_hold(&cluster, &task, str::is_empty).await;
+    }
+
+    /// No allocator counts in these tests: the process has next to nothing in use.
+    #[tokio::test]
+    async fn each_cluster_refuses_by_its_own_limit() {
+        let task = Task::new("local", 0);
+        let mut open = Vec::new();
+        // Both exist at the same time, and a third one that has no limit.
+        for limit in [Some(30_000_000), Some(1_000_000_000), None] {
+            let budget = limit.map_or_else(Arc::default, Budget::of);
+            let tasks = std::slice::from_ref(&task);
+            let cluster = LocalCluster::start_within(tasks, BackendChoice::Flex, None, &budget).unwrap();
+            let told = cluster.bus.cluster.get().unwrap().member(&task).unwrap().devices[0].capacity.memory;
+            assert_eq!(told.map(|memory| memory.total), limit.map(|limit| limit as u64));
+            let mut graph = GraphBuilder::new();
+            let n = graph.placeholder("n", DType::I32, [None]).unwrap();
+            let one = graph.constant("one", 1f32).unwrap();
+            let filled = graph.op("Fill").name("filled").input(n).input(one).build().unwrap();
+            let axis = graph.constant("axis", 0).unwrap();
+            graph.op("Max").name("most").input(filled).input(axis).build().unwrap();
+            let graph = graph.finish().unwrap();
+            let session = cluster.session(graph, &task, SessionOptions::default()).await.unwrap();
+            open.push((cluster, session));
+        }
+        let fill = async |cluster: usize, elements: i32| {
+            let ran = open[cluster].1.run().feed("n", vec![elements]).fetch("most").await;
+            ran.map(|ran| ran["most"].item::<f32>().unwrap()).map_err(|failure| failure.message)
+        };
+        let is_refused = |ran: Result<f32, String>, limit: &str| {
+            let why = ran.unwrap_err();
+            assert!(why.contains(&format!("of its {limit} (--memory) in use")), "{why}");
+        };
+        for _ in 0..3 {
+            let [small, large, none] = [fill(0, 10_000_000), fill(1, 10_000_000), fill(2, 10_000_000)];
+            let (small, large, none) = tokio::join!(small, large, none);
+            is_refused(small, "30.0 MB");
+            assert_eq!((large, none), (Ok(1.0), Ok(1.0)));
+            let (small, large) = tokio::join!(fill(0, 400_000_000), fill(1, 400_000_000));
+            is_refused(small, "30.0 MB");
+            is_refused(large, "1.00 GB");
+        }
     }
 }

@@ -68,6 +68,7 @@ pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses}
 pub use libp2p::identity::Keypair;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::Budget;
 pub use registry::{count_running, running_at};
 pub use release::{Release, Speaks};
 pub use remembered::{ports_file, remembered_ports};
@@ -162,6 +163,8 @@ pub struct MeshConfig {
     /// Reach processes of this user on this machine through Unix sockets, without encryption. Linux only; it has no effect on
     /// other systems, nor for other peers.
     pub local: bool,
+    /// The memory budget of the participant, for messages.
+    pub budget: Arc<Budget>,
 }
 
 impl MeshConfig {
@@ -186,6 +189,7 @@ impl MeshConfig {
             registry: None,
             mdns: false,
             local: false,
+            budget: Arc::default(),
         }
     }
 
@@ -243,7 +247,7 @@ impl Mesh {
         let mut transports: Vec<Arc<dyn Transport>> = vec![Arc::new(Tcp::new(Arc::clone(&tls)))];
         #[cfg(target_os = "linux")]
         if config.local {
-            match Local::new(config.identity.public().to_peer_id(), tls) {
+            match Local::new(config.identity.public().to_peer_id(), tls, Arc::clone(&config.budget)) {
                 Ok(local) => transports.push(Arc::new(local)),
                 Err(error) => tracing::warn!("processes on this machine are reached over TCP alone: {error}"),
             }
@@ -280,7 +284,7 @@ impl Mesh {
         let tell = move |what: &str| told.upgrade().into_iter().for_each(|inbox| inbox.limit_reached(what));
         let ports = Arc::new(Ports::new(Arc::new(tell)));
         ports.add("unauthenticated peers at the mesh's port", port.unauthenticated_peers());
-        let roster = Arc::new(Roster::new(hello, Peer::new(id.to_string()), inbox, port));
+        let roster = Arc::new(Roster::new(hello, Peer::new(id.to_string()), inbox, port, Arc::clone(&config.budget)));
         let search = Arc::new(Mutex::new(Search::default()));
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let ports_file = config.ports.clone();

@@ -18,6 +18,7 @@ use meshtf_exec::Resources;
 use meshtf_graph::plan::meant;
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
 use meshtf_tensor::failure::{Code, Failure, Reason, Result};
+use meshtf_tensor::memory::Budget;
 pub use spec::ClusterSpec;
 
 use crate::client::{Reach, Route};
@@ -174,6 +175,17 @@ impl Node {
     /// # Cancellation
     /// If the future is dropped before it is ready, the node leaves the mesh again if it had joined, and its devices end.
     pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
+        Node::start_within(config, Arc::default()).await
+    }
+
+    /// As [`Node::start`], with a memory budget for the node: its devices, its connections and its doors.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    ///
+    /// # Cancellation
+    /// As [`Node::start`].
+    pub(crate) async fn start_within(config: NodeConfig, budget: Arc<Budget>) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
         let router = Arc::new(MeshRouter {
@@ -182,7 +194,7 @@ impl Node {
             unconfirmed: Mutex::new((!config.open).then(|| (home.clone(), config.mesh.clone()))),
         });
         let shared: Arc<dyn Router> = router.clone();
-        let resources = resources(&config, &home)?;
+        let resources = resources(&config, &home)?.within(Arc::clone(&budget));
         let host = Arc::new(Host::new(config.task.as_ref(), &shared, resources));
         let _first = router.host.set(Arc::downgrade(&host));
 
@@ -190,12 +202,18 @@ impl Node {
         if let Some(task) = &config.task {
             devices.push(host.serve(task, cpu(config.backend))?);
         }
-        let mesh = Mesh::join(mesh_config(&config, &home, devices.clone())?, router).await?;
+        let joins = MeshConfig { budget: Arc::clone(&budget), ..mesh_config(&config, &home, devices.clone())? };
+        let mesh = Mesh::join(joins, router).await?;
         if let Some(task) = config.task.clone() {
             look_for_gpus(task, config.backend, devices, &host, &mesh);
         }
-        let telling = config.task.is_some().then(|| Telling::start(mesh.clone()));
+        let telling = config.task.is_some().then(|| Telling::start(mesh.clone(), budget));
         Ok(Node { task: config.task, mesh, host, router: shared, _telling: telling })
+    }
+
+    /// Its memory budget.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        self.host.budget()
     }
 
     /// The task it holds.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
+use meshtf_tensor::memory::Budget;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -42,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
     #[command(flatten)]
-    memory: MemoryArgs,
+    pub memory: MemoryArgs,
     #[command(flatten)]
     mesh: MeshArgs,
     /// The program and its arguments
@@ -50,11 +51,10 @@ pub struct Args {
     command: Vec<String>,
 }
 
-pub(super) async fn burn(args: Args) -> Outcome {
+pub(super) async fn burn(args: Args, budget: Arc<Budget>) -> Outcome {
     // Ctrl-C reaches the program, too, which decides how it ends.
     let mut signals = Signals::listen()?;
-    args.memory.apply();
-    let node = Arc::new(reach(&args).await?);
+    let node = Arc::new(reach(&args, budget).await?);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let door = door::burn::open(Arc::clone(&node), DoorConfig { address, token: None }).await;
     let door = door.map_err(|error| Trouble::input(error.to_string()))?;
@@ -82,12 +82,12 @@ pub(super) async fn burn(args: Args) -> Outcome {
 }
 
 /// A client of the mesh, or a node if no other is up.
-async fn reach(args: &Args) -> Result<Node, Trouble> {
+async fn reach(args: &Args, budget: Arc<Budget>) -> Result<Node, Trouble> {
     // A key is made if none exists: this may be the first node on this machine.
     if !args.mesh.open {
         args.mesh.own_key()?;
     }
-    let client = Node::start(args.mesh.client()).await?;
+    let client = Node::start_within(args.mesh.client(), Arc::clone(&budget)).await?;
     if client.wait_for(&[], SEARCH).await {
         client.wait_for_all(EVERYBODY).await;
         return Ok(client);
@@ -105,7 +105,7 @@ async fn reach(args: &Args) -> Result<Node, Trouble> {
         task.short()
     ));
     let config = NodeConfig { task: Some(task), backend: args.backend, ..args.mesh.client() };
-    Ok(Node::start(config).await?)
+    Ok(Node::start_within(config, budget).await?)
 }
 
 /// Asks the program to end. It has not been waited for, so its id cannot belong to another process.

@@ -1,8 +1,9 @@
 //! `--memory`: the memory budget of a process that runs graphs, and its default.
 
 use std::fmt;
+use std::sync::Arc;
 
-use meshtf_tensor::memory::{self, Bytes};
+use meshtf_tensor::memory::{Budget, Bytes};
 
 use crate::machine;
 
@@ -39,23 +40,23 @@ impl MemoryArgs {
         self.memory.iter().flat_map(|size| ["--memory".to_owned(), size.to_string()]).collect()
     }
 
-    /// Sets the budget of this process. Call this before the first tensor is made.
-    pub fn apply(&self) {
+    /// The budget that the flags request.
+    pub fn budget(&self) -> Arc<Budget> {
         let bytes = match self.memory {
             // With more than `ulimit -v` allows, the process would be killed before the budget refuses.
             Some(Size::Bytes(bytes)) => Some(machine::addresses(100).map_or(bytes, |most| most.min(bytes))),
             Some(Size::Percent(percent)) => machine::available(percent),
             None => machine::default_budget(),
         };
-        if let Some(bytes) = bytes {
-            memory::set_limit(usize::try_from(bytes.max(LEAST_BYTES)).unwrap_or(usize::MAX));
-        }
+        bytes.map_or_else(Arc::default, |bytes| {
+            Budget::of(usize::try_from(bytes.max(LEAST_BYTES)).unwrap_or(usize::MAX))
+        })
     }
 }
 
 /// The budget as shown in a node's serving line: ` memory=4.00GB`.
-pub(super) fn shown() -> String {
-    memory::limit().map_or_else(String::new, |limit| format!(" memory={}", Bytes(limit).to_string().replace(' ', "")))
+pub(super) fn shown(budget: &Budget) -> String {
+    budget.limit().map_or_else(String::new, |limit| format!(" memory={}", Bytes(limit).to_string().replace(' ', "")))
 }
 
 /// `4GB`, `512 MiB`, `1.5g`, `50%`, or a number of bytes. No library reads the percentage, too.

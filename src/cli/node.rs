@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::Client;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
+use meshtf_tensor::memory::Budget;
 
 use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, read_cluster_spec, tried};
@@ -100,7 +101,7 @@ pub struct Args {
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
-    memory: MemoryArgs,
+    pub memory: MemoryArgs,
     #[command(flatten)]
     mesh: MeshArgs,
 }
@@ -112,7 +113,7 @@ impl Args {
     }
 }
 
-pub(super) async fn node(args: Args) -> Outcome {
+pub(super) async fn node(args: Args, budget: Arc<Budget>) -> Outcome {
     let cluster = args.cluster.as_deref().map(read_cluster_spec).transpose()?;
     let config = NodeConfig {
         task: Some(args.name.clone()),
@@ -122,16 +123,16 @@ pub(super) async fn node(args: Args) -> Outcome {
         data: args.data.clone(),
         ..args.mesh.client()
     };
-    let Args { name, mesh, memory, .. } = &args;
+    let Args { name, mesh, .. } = &args;
     let doors = async |node: &Arc<Node>| Doors::open(&args, node).await;
-    serve(Serving { task: name, mesh, memory, config, expects_others: true }, doors, std::future::pending()).await
+    serve(Serving { task: name, mesh, budget, config, expects_others: true }, doors, std::future::pending()).await
 }
 
 /// The services of a node, for all commands that start one.
 pub(super) struct Serving<'a> {
     pub task: &'a Task,
     pub mesh: &'a MeshArgs,
-    pub memory: &'a MemoryArgs,
+    pub budget: Arc<Budget>,
     pub config: NodeConfig,
     /// Whether a message is due if no other node is found.
     pub expects_others: bool,
@@ -143,10 +144,9 @@ pub(super) async fn serve(
     open: impl AsyncFnOnce(&Arc<Node>) -> Result<Doors, Trouble>,
     ends: impl Future<Output = ()>,
 ) -> Outcome {
-    let Serving { task, mesh, memory, config, expects_others } = serving;
+    let Serving { task, mesh, budget, config, expects_others } = serving;
     // Before any call that may take long, so that no signal is lost.
     let mut signals = Signals::listen()?;
-    memory.apply();
     if config.open {
         tracing::warn!(
             target: LOG,
@@ -160,7 +160,7 @@ pub(super) async fn serve(
     }
     tokio::pin!(ends);
     let node = tokio::select! {
-        node = Node::start(config) => node?,
+        node = Node::start_within(config, budget) => node?,
         _ = signals.next() => return Ok(Exit::Ok),
         () = &mut ends => return Ok(Exit::Ok),
     };
@@ -301,7 +301,7 @@ fn serving_line(task: &Task, node: &Node, doors: &Doors) -> String {
         node.peer(),
         node.addresses().join(","),
         devices.join(","),
-        memory::shown(),
+        memory::shown(node.budget()),
         doors.shown()
     )
 }

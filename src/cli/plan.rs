@@ -4,6 +4,7 @@ mod draw;
 mod svg;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::Client;
 use meshtf_engine::adapters::BackendChoice;
@@ -68,9 +69,9 @@ pub(super) async fn plan(args: Args) -> Outcome {
     let job = args.graph.read(None)?;
     let options = SessionOptions { soft_placement: args.soft_placement, ..SessionOptions::default() };
     let reached = if args.local {
-        Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None)?
+        Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None, &Arc::default())?
     } else {
-        args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None)).await?
+        args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None), Arc::default()).await?
     };
     let graph = job.graph_as_fed();
     let plan = reached.explain(&graph, None, job.signature(), options).await;

@@ -9,6 +9,7 @@ use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
+use meshtf_tensor::memory::Budget;
 
 use super::paint::{Paint, Tone, mention};
 use super::{Outcome, Trouble};
@@ -105,6 +106,7 @@ impl Reached {
         target: Option<&Task>,
         backend: BackendChoice,
         data: Option<DataDir>,
+        budget: &Arc<Budget>,
     ) -> Result<Self, Trouble> {
         tasks.extend(target.cloned());
         if tasks.is_empty() {
@@ -114,7 +116,7 @@ impl Reached {
         let master = target.unwrap_or(&tasks[0]).clone();
         tasks.sort_unstable();
         tasks.dedup();
-        Ok(Reached::Local { cluster: LocalCluster::start_with_data(&tasks, backend, data)?, master })
+        Ok(Reached::Local { cluster: LocalCluster::start_within(&tasks, backend, data, budget)?, master })
     }
 
     /// The failure with its reasons: if a task is down, the peers that were seen and not met, and why.
@@ -189,10 +191,15 @@ impl MeshArgs {
 
     /// Joins as a client and waits until a node is found, and a while longer for the `tasks`.
     pub async fn reach(&self, tasks: &[Task], deadline: Deadline) -> Result<Node, Trouble> {
+        self.reach_within(tasks, deadline, Arc::default()).await
+    }
+
+    /// As [`MeshArgs::reach`], with a memory budget.
+    async fn reach_within(&self, tasks: &[Task], deadline: Deadline, budget: Arc<Budget>) -> Result<Node, Trouble> {
         if !self.open {
             self.wait_for_key(deadline).await?;
         }
-        let node = Node::start(self.client()).await.map_err(Trouble::from)?;
+        let node = Node::start_within(self.client(), budget).await.map_err(Trouble::from)?;
         let wait = deadline.cut(SEARCH_LIMIT);
         let found = tokio::select! {
             found = node.wait_for(&[], wait) => found,
@@ -233,9 +240,10 @@ impl MeshArgs {
         mut tasks: Vec<Task>,
         target: Option<&Task>,
         deadline: Deadline,
+        budget: Arc<Budget>,
     ) -> Result<Reached, Trouble> {
         tasks.extend(target.cloned());
-        let node = self.reach(&tasks, deadline).await?;
+        let node = self.reach_within(&tasks, deadline, budget).await?;
         let are_met = || {
             let Ok(master) = node.master(target) else { return true };
             tasks.iter().all(|task| !node.is_up(task) || node.mesh().is_met_by(task, &master))

@@ -1,10 +1,12 @@
 //! `meshtf run`: runs a graph in this process, on as many tasks as it names, without a network.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
+use meshtf_tensor::memory::Budget;
 
 use super::inputs::GraphArgs;
 use super::memory::MemoryArgs;
@@ -37,11 +39,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
-    memory: MemoryArgs,
+    pub memory: MemoryArgs,
 }
 
-pub(super) async fn run(args: Args) -> Outcome {
-    args.memory.apply();
+pub(super) async fn run(args: Args, budget: Arc<Budget>) -> Outcome {
     let job = args.graph.read(args.steps.weights())?;
     args.steps.check(&job)?;
     let data = args.data.as_ref().map(|folder| {
@@ -49,7 +50,7 @@ pub(super) async fn run(args: Args) -> Outcome {
     });
     let data = data.transpose()?;
     let deadline = Deadline::after(args.steps.timeout);
-    let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data)?;
+    let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data, &budget)?;
     let kept = "nothing is kept: the variables were in this process";
     deadline.within(args.steps.run(&reached, &job, kept)).await.map_err(Trouble::without_mesh)
 }

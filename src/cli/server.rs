@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
+use meshtf_tensor::memory::Budget;
 
 use super::memory::MemoryArgs;
 use super::node::{Doors, Serving, read_token, refused, serve, socket_address};
@@ -74,12 +75,12 @@ pub struct Args {
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
     #[command(flatten)]
-    memory: MemoryArgs,
+    pub memory: MemoryArgs,
     #[command(flatten)]
     mesh: MeshArgs,
 }
 
-pub(super) async fn server(args: Args) -> Outcome {
+pub(super) async fn server(args: Args, budget: Arc<Budget>) -> Outcome {
     let (spec, task) = args.place(std::env::var("TF_CONFIG").ok().as_deref())?;
     let addresses = spec.addresses();
     let address = addresses.get(&task).ok_or_else(|| {
@@ -115,7 +116,7 @@ pub(super) async fn server(args: Args) -> Outcome {
         Ok(Doors { grpc: Some(door.map_err(refused)?), ..Doors::default() })
     };
     let expects_others = private.is_none() && addresses.len() > 1;
-    let serving = Serving { task: &task, mesh: &args.mesh, memory: &args.memory, config, expects_others };
+    let serving = Serving { task: &task, mesh: &args.mesh, budget, config, expects_others };
     serve(serving, door, parent_ended(args.parent)).await
 }
 

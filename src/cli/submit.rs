@@ -112,7 +112,7 @@ pub(super) async fn submit(args: Args) -> Outcome {
     let job = args.graph.read(args.steps.weights())?;
     args.steps.check(&job)?;
     let deadline = Deadline::after(args.steps.timeout);
-    let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline).await?;
+    let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline, Arc::default()).await?;
     let kept = "the variables keep their values on their tasks";
     let outcome =
         deadline.within(args.steps.run(&reached, &job, kept)).await.map_err(|trouble| reached.explain_trouble(trouble));

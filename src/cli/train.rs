@@ -22,6 +22,7 @@ use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
+use meshtf_tensor::memory::Budget;
 use meshtf_train::file::{self, Sections};
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
@@ -125,7 +126,7 @@ pub struct Args {
     #[command(flatten)]
     mesh: MeshArgs,
     #[command(flatten)]
-    memory: MemoryArgs,
+    pub memory: MemoryArgs,
 }
 
 /// When a training continues from a saved state.
@@ -137,9 +138,8 @@ enum Resume {
     IfAny,
 }
 
-pub(super) async fn train(args: Args) -> Outcome {
-    args.memory.apply();
-    with_retries(args, once, Waiting::wait).await
+pub(super) async fn train(args: Args, budget: Arc<Budget>) -> Outcome {
+    with_retries(args, async |args, attempt| once(args, &budget, attempt).await, Waiting::wait).await
 }
 
 /// Trains. If a task is lost, waits for it and trains again from the last saved state, as often as the arguments allow. An
@@ -198,13 +198,13 @@ fn last_state(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Trains once.
-async fn once(args: Args, attempt: Arc<Attempt>) -> Outcome {
+async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>) -> Outcome {
     let read = Files::read(&args)?;
     // If workers have the data, they are queried before the training is prepared.
     let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
         None => (None, Found::default()),
         Some(lookup) => {
-            let reached = reach(&args, read.tasks()).await?;
+            let reached = reach(&args, read.tasks(), budget).await?;
             match ask(&reached, &lookup).await {
                 Ok(found) => (Some(reached), found),
                 Err(trouble) => {
@@ -218,7 +218,7 @@ async fn once(args: Args, attempt: Arc<Attempt>) -> Outcome {
     let command = Command::prepare(args, read, &found, attempt)?;
     let reached = match reached {
         Some(reached) => reached,
-        None => reach(&command.args, command.trainer.tasks()).await?,
+        None => reach(&command.args, command.trainer.tasks(), budget).await?,
     };
     let outcome = async {
         let session = reached.session(command.trainer.graph().clone(), None, SessionOptions::default()).await?;
@@ -233,14 +233,14 @@ async fn once(args: Args, attempt: Arc<Attempt>) -> Outcome {
 }
 
 /// The host of the training: this process, or the nodes of these tasks.
-async fn reach(args: &Args, tasks: Vec<Task>) -> Result<Reached, Trouble> {
+async fn reach(args: &Args, tasks: Vec<Task>, budget: &Arc<Budget>) -> Result<Reached, Trouble> {
     if !args.local {
-        return args.mesh.reach_for(tasks, args.target.as_ref(), Deadline::after(None)).await;
+        return args.mesh.reach_for(tasks, args.target.as_ref(), Deadline::after(None), Arc::clone(budget)).await;
     }
     let data = args.data.as_ref().map(|folder| {
         DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
     });
-    Reached::local(tasks, args.target.as_ref(), args.backend, data.transpose()?)
+    Reached::local(tasks, args.target.as_ref(), args.backend, data.transpose()?, budget)
 }
 
 async fn ask(reached: &Reached, lookup: &Lookup) -> Result<Found, Trouble> {

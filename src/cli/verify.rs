@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::Client;
 use meshtf_checkpoint::DataDir;
@@ -180,8 +181,11 @@ impl Args {
         let tasks: Vec<Task> = case.tasks();
         let master = tasks.first().cloned();
         match &self.mesh {
-            None => Reached::local(tasks, master.as_ref(), self.backend, scratch.data()),
-            Some(_) => self.mesh_args().reach_for(tasks, master.as_ref(), Deadline::after(None)).await,
+            None => Reached::local(tasks, master.as_ref(), self.backend, scratch.data(), &Arc::default()),
+            Some(_) => {
+                let (mesh, deadline) = (self.mesh_args(), Deadline::after(None));
+                mesh.reach_for(tasks, master.as_ref(), deadline, Arc::default()).await
+            }
         }
     }
 

@@ -36,6 +36,7 @@ use self::run::Running;
 use crate::Client as _;
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::Budget;
 use tokio::sync::mpsc;
 
 use super::{Door, DoorConfig, DoorError, listen};
@@ -82,6 +83,8 @@ pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError
 /// The state that the connections of a door share.
 struct Serving {
     node: Arc<Node>,
+    /// The memory budget for messages: the node's.
+    budget: Arc<Budget>,
     /// The hash of the token.
     token: Option<blake3::Hash>,
     unauthenticated_peers: Arc<UnauthenticatedPeers>,
@@ -118,7 +121,8 @@ impl Serving {
         let token = token.map(|token| blake3::hash(token.as_bytes()));
         let unauthenticated_peers = UnauthenticatedPeers::new();
         node.mesh().ports().add("unauthenticated peers at burn's door", &unauthenticated_peers);
-        Serving { node, token, unauthenticated_peers, programs: Mutex::default() }
+        let budget = Arc::clone(node.budget());
+        Serving { node, budget, token, unauthenticated_peers, programs: Mutex::default() }
     }
 
     /// Whether the door accepts a client with this credential. The credential may end in `#` and a name, by which a program
@@ -162,7 +166,7 @@ impl Serving {
             let session = known.running.open(device, replies);
             return Some((known.running.clone(), session));
         }
-        let running = Arc::new(Running::new());
+        let running = Arc::new(Running::new(Arc::clone(&self.budget)));
         let session = running.open(device, replies);
         programs.all.push(Connected { client, running: running.clone(), sessions: 1 });
         let (serving, running_on) = (Arc::clone(self), running.clone());

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use libp2p::PeerId;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::Budget;
 use tokio::sync::{Notify, watch};
 
 use super::address::is_reachable_from;
@@ -73,13 +74,15 @@ pub struct Roster {
     /// Counts the peers that came up.
     changes: watch::Sender<u64>,
     port: Arc<Port>,
+    /// The memory budget of this participant.
+    pub budget: Arc<Budget>,
     /// Wakes the driver: a peer came, went or named other peers, or its connection broke.
     pub news: Notify,
     parted: Mutex<VecDeque<Parted>>,
 }
 
 impl Roster {
-    pub fn new(hello: Hello, me: Peer, inbox: Arc<dyn Inbox>, port: Arc<Port>) -> Self {
+    pub fn new(hello: Hello, me: Peer, inbox: Arc<dyn Inbox>, port: Arc<Port>, budget: Arc<Budget>) -> Self {
         let roster = Roster {
             me,
             incarnation: hello.incarnation,
@@ -93,6 +96,7 @@ impl Roster {
             open: AtomicBool::new(false),
             changes: watch::Sender::default(),
             port,
+            budget,
             news: Notify::new(),
             parted: Mutex::default(),
         };

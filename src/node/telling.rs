@@ -1,7 +1,9 @@
 //! Tells the peers of a node how much memory its devices have free.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_tensor::memory::Budget;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -15,14 +17,14 @@ const LOOKS_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Telling(AbortHandle);
 
 impl Telling {
-    pub fn start(mesh: Mesh) -> Telling {
+    pub fn start(mesh: Mesh, budget: Arc<Budget>) -> Telling {
         let task = tokio::spawn(async move {
             let mut looks = interval(LOOKS_EVERY);
             looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 looks.tick().await;
                 mesh.change_devices(|device| {
-                    let now = capacity::now(device.name.kind);
+                    let now = capacity::now(device.name.kind, &budget);
                     if capacity::is_news(device.capacity, now) {
                         device.capacity = now;
                     }

@@ -1,13 +1,13 @@
-//! The memory and the processors of this process's devices, as they are now.
+//! The memory and the processors of a node's devices, as they are now.
 
 use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory};
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::Budget;
 
-/// The capacity of a device of this process. The memory of a CPU is the process's budget, and unknown if there is none: the
+/// The capacity of a device of a node with this budget. The memory of a CPU is the budget's, and unknown if it has no limit: the
 /// machine's memory is shared with other programs. Of a GPU the drivers report nothing that is comparable.
-pub(crate) fn now(kind: DeviceKind) -> Capacity {
+pub(crate) fn now(kind: DeviceKind, budget: &Budget) -> Capacity {
     match kind {
-        DeviceKind::Cpu => Capacity { memory: memory::limit().map(budget), cores: cores() },
+        DeviceKind::Cpu => Capacity { memory: memory(budget), cores: cores() },
         DeviceKind::Gpu => Capacity::default(),
     }
 }
@@ -20,8 +20,8 @@ pub(crate) fn is_news(told: Capacity, now: Capacity) -> bool {
     }
 }
 
-fn budget(limit: usize) -> DeviceMemory {
-    DeviceMemory { total: limit as u64, free: limit.saturating_sub(memory::in_use()) as u64 }
+fn memory(budget: &Budget) -> Option<DeviceMemory> {
+    Some(DeviceMemory { total: budget.limit()? as u64, free: budget.free()? as u64 })
 }
 
 /// Kernels of a CPU device spread their work over as many threads as the process may use.
@@ -35,13 +35,15 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_cpu_is_the_budget() {
-        let known = memory::with_limit(64 << 30, || now(DeviceKind::Cpu));
+        let budget = Budget::of(64 << 30);
+        let known = now(DeviceKind::Cpu, &budget);
         let memory = known.memory.expect("there is a budget");
         assert_eq!(memory.total, 64 << 30);
         assert!(memory.free <= memory.total && memory.free > 32 << 30, "{memory:?}");
         assert!(known.cores.is_some_and(|cores| cores > 0));
         assert_eq!(known, known.checked());
-        assert_eq!(now(DeviceKind::Gpu), Capacity::default());
+        assert_eq!(now(DeviceKind::Gpu, &budget), Capacity::default());
+        assert_eq!(now(DeviceKind::Cpu, &Budget::default()).memory, None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::StepId;
+use meshtf_tensor::memory::Budget;
 
 use crate::events::Events;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
@@ -39,8 +40,10 @@ impl Host {
     pub fn new(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
         let worker = task.map(|task| Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources)));
-        let master = task
-            .map(|task| Master::new(task.clone(), Arc::clone(router), MasterLimits::default(), Arc::clone(&events)));
+        let master = task.map(|task| {
+            let (limits, budget) = (MasterLimits::default(), resources.budget());
+            Master::new(task.clone(), Arc::clone(router), limits, Arc::clone(&events), budget)
+        });
         Host::of(task, router, resources, worker, master, events)
     }
 
@@ -73,9 +76,14 @@ impl Host {
         }
     }
 
+    /// The memory budget of this participant.
+    pub fn budget(&self) -> &Arc<Budget> {
+        self.resources.budget()
+    }
+
     /// Opens a device and serves it from now on.
     pub fn serve(&self, task: &Task, offer: Offer) -> Result<DeviceInfo> {
-        let info = info(task, &offer);
+        let info = info(task, &offer, self.budget());
         if let Some(worker) = &self.worker {
             let resources = Arc::clone(&self.resources);
             let device = Device::open(info.name.clone(), offer.open()?, resources, worker.sink())?;
@@ -86,7 +94,7 @@ impl Host {
 
     /// Delivers a message, and runs quick steps that follow from it.
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
-        delivering(|| self.hand_over(from, envelope));
+        self.budget().run(|| delivering(|| self.hand_over(from, envelope)));
     }
 
     fn hand_over(&self, from: &Peer, envelope: Envelope) {
@@ -192,10 +200,10 @@ impl Host {
 }
 
 /// A task's device as it is advertised.
-fn info(task: &Task, offer: &Offer) -> DeviceInfo {
+fn info(task: &Task, offer: &Offer, budget: &Budget) -> DeviceInfo {
     let name = task.device(offer.kind, offer.index);
     let (backend, description) = (offer.backend.to_owned(), offer.description.clone());
-    DeviceInfo { name, backend, description, capacity: capacity::now(offer.kind) }
+    DeviceInfo { name, backend, description, capacity: capacity::now(offer.kind, budget) }
 }
 
 #[cfg(test)]

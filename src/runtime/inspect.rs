@@ -96,7 +96,7 @@ impl Inspector {
         let asker = from.clone();
         let work = move || {
             let inspector = &place.0;
-            let answer = || inspector.answer(inquiry, tensors);
+            let answer = || inspector.resources.budget().run(|| inspector.answer(inquiry, tensors));
             let answered = catch_unwind(AssertUnwindSafe(answer));
             let answered = answered.unwrap_or_else(|panic| Err(Failure::panicked("an inquiry", &*panic)));
             inspector.reply(&asker, id, answered);
@@ -214,7 +214,7 @@ impl Inspector {
             self.master.as_ref().and_then(Weak::upgrade).map(|master| master.status()).unwrap_or_default();
         let worker = self.worker.as_ref().and_then(Weak::upgrade).map(|worker| worker.status()).unwrap_or_default();
         let mut limits = vec![
-            LimitStatus::new("memory", memory::in_use(), memory::limit()),
+            LimitStatus::new("memory", memory::in_use(), self.resources.budget().limit()),
             LimitStatus::new("resources", self.resources.count(), MAX_RESOURCES),
         ];
         limits.extend(of_master.into_iter().chain(worker.limits).chain(network.limits));

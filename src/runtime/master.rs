@@ -28,6 +28,7 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{RequestId, SessionId};
+use meshtf_tensor::memory::Budget;
 
 use crate::events::Events;
 use crate::protocol::event::Event;
@@ -101,10 +102,17 @@ impl AloneGraph {
 
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
-    pub fn new(task: Task, router: Arc<dyn Router>, limits: MasterLimits, events: Arc<Events>) -> Self {
+    /// It plans within this memory budget.
+    pub fn new(
+        task: Task,
+        router: Arc<dyn Router>,
+        limits: MasterLimits,
+        events: Arc<Events>,
+        budget: &Arc<Budget>,
+    ) -> Self {
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed().as_nanos() as Nanos);
-        Master::with(task, router, limits, events, clock, Planner::start)
+        Master::with(task, router, limits, events, clock, |work| Planner::start(work, budget))
     }
 
     fn with(

@@ -15,7 +15,6 @@ use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::memory;
 
 use super::busy::Busy;
 use super::function;
@@ -140,7 +139,7 @@ impl Device {
             generators: lock(&self.place.generators).entry(id.session).or_default().clone(),
             callee: function::callee,
         };
-        let compile = || program::compile(&piece, &site, &**engine).map(Body::new);
+        let compile = || resources.budget().run(|| program::compile(&piece, &site, &**engine).map(Body::new));
         let compiled = catch_unwind(AssertUnwindSafe(compile))
             .unwrap_or_else(|panic| Err(Failure::panicked("the compiler", &*panic)));
         let result = compiled.and_then(|body| {
@@ -172,13 +171,13 @@ impl Device {
     /// would wait for the nodes that take them, or the waiting values fill the memory budget, the step fails with
     /// ResourceExhausted.
     pub fn arrive(&self, step: StepId, values: Vec<Pushed>) {
-        let parked = &self.place.parked;
+        let (parked, budget) = (&self.place.parked, self.place.resources.budget());
         let cost = values.iter().map(|pushed| parked::cost(&pushed.value)).sum();
         let waiting = parked.fetch_add(cost, Ordering::Relaxed) + cost;
         let failure = if waiting > MAX_PARKED_BYTES {
             self.too_much()
-        } else if memory::is_crowded_by(waiting) {
-            memory::refusal()
+        } else if budget.is_crowded_by(waiting) {
+            budget.refusal()
         } else {
             if !self.ask(step, DeviceMessage::Arrive { step, values }) {
                 parked.fetch_sub(cost, Ordering::Relaxed);

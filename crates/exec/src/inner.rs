@@ -68,7 +68,7 @@ impl Inner {
         let Turn { id, body, signal, .. } = turn;
         let near = Surroundings { until, ..self.surroundings(*id, signal) };
         let Body { program, step } = &mut **body;
-        let _turn = memory::Turn::begin();
+        let _turn = memory::Turn::begin(self.resources.budget());
         let run = || turn::within(signal, || step.run(program, &near));
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             Err(match turn::is_stop(&*panic) {

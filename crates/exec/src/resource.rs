@@ -37,7 +37,7 @@ use meshtf_tensor::device::DeviceKind;
 use meshtf_tensor::failure::{Code, Failure, Held, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::memory::{self, Holder};
+use meshtf_tensor::memory::{Budget, Holder};
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
 pub use saved::Saved;
@@ -215,6 +215,8 @@ pub struct Resources {
     generation: AtomicU64,
     /// The folder below which the task's graphs may touch files.
     data: Option<Arc<DataDir>>,
+    /// The memory budget of the task.
+    budget: Arc<Budget>,
 }
 
 #[derive(Default)]
@@ -227,7 +229,7 @@ struct Table {
 }
 
 impl Resources {
-    /// No resources yet, for a task whose graphs may not touch files.
+    /// No resources yet, for a task whose graphs may not touch files, and whose memory has no limit.
     pub fn new() -> Resources {
         Resources::default()
     }
@@ -235,6 +237,17 @@ impl Resources {
     /// The resources of a task whose graphs may read and write files below a folder.
     pub fn with_data(dir: DataDir) -> Resources {
         Resources { data: Some(Arc::new(dir)), ..Resources::default() }
+    }
+
+    /// These resources, with a memory budget for the task: its devices are within it.
+    #[must_use]
+    pub fn within(self, budget: Arc<Budget>) -> Resources {
+        Resources { budget, ..self }
+    }
+
+    /// The memory budget of the task.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     pub(super) fn data(&self) -> Option<Arc<DataDir>> {
@@ -245,7 +258,7 @@ impl Resources {
     pub fn watched(self) -> Arc<Resources> {
         let resources = Arc::new(self);
         let holder: Arc<dyn Holder> = resources.clone();
-        memory::watch(Arc::downgrade(&holder));
+        resources.budget.watch(Arc::downgrade(&holder));
         resources
     }
 

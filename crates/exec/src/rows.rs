@@ -150,7 +150,7 @@ mod tests {
             stack_padded(DType::String, &least, &[&text, &text])
         }];
         for make in makes {
-            let refused = meshtf_tensor::memory::with_limit(5_000, make).unwrap_err();
+            let refused = meshtf_tensor::memory::Budget::of(5_000).run(make).unwrap_err();
             assert_eq!(refused.code, meshtf_tensor::failure::Code::ResourceExhausted, "{refused}");
             make().unwrap();
         }

@@ -125,6 +125,7 @@ impl Threads {
     fn work(self: &Arc<Threads>, mut table: Option<Box<Table>>) {
         denormals::flush();
         inline::never();
+        self.place.resources.budget().for_thread();
         while let Some(table) = table.take().or_else(|| self.wait_to_drive()) {
             self.drive(table);
         }

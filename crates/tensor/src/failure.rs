@@ -5,8 +5,11 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Weak;
 
 use serde::{Deserialize, Serialize};
+
+use crate::memory::Budget;
 
 /// The canonical gRPC codes, with TensorFlow's names for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -148,15 +151,28 @@ pub struct Failure {
     pub stage: Stage,
     /// The reason for programs; the message states it for people.
     pub reason: Option<Reason>,
-    /// Set if the memory budget of this process refused the request and the message does not name the largest holder yet. Stays
-    /// in this process.
+    /// Set if a memory budget of this process refused the request and the message does not name the largest holder yet. Stays in
+    /// this process.
     #[serde(skip)]
     pub refusal: Option<Refusal>,
 }
 
-/// The details of a refusal known at its origin: the largest item that was being worked on, if that is large.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refusal(pub Option<Held>);
+/// The details of a refusal known at its origin.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The largest item that was being worked on, if that is large.
+    pub(crate) worked_on: Option<Held>,
+    /// The budget that refused, which knows the holders.
+    pub(crate) budget: Weak<Budget>,
+}
+
+impl PartialEq for Refusal {
+    fn eq(&self, other: &Refusal) -> bool {
+        self.worked_on == other.worked_on && Weak::ptr_eq(&self.budget, &other.budget)
+    }
+}
+
+impl Eq for Refusal {}
 
 /// A holder of memory, and its size in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

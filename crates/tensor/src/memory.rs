@@ -1,218 +1,211 @@
-//! The memory budget of this process: how much its heap holds, and whether more may be allocated.
+//! Memory budgets: how much the heap of the process holds, and whether more may be allocated.
 //!
 //! Memory in use is measured: the command's allocator counts the bytes that it allocates and frees, whichever code asked for
 //! them. Before memory is allocated for a result, a message or a stored value, one of the functions below is called. If the
 //! budget is exceeded, the function refuses, and a step fails instead of the process being killed. By default there is no
-//! budget.
+//! limit.
 //!
 //! | function | for |
 //! |---|---|
 //! | [`admit`] | memory that is allocated at once: a result, a copy |
 //! | [`grow`] | containers of values: a queue, a list, a tensor array |
-//! | [`reserve`] | data that arrives in parts, with a reliable length: a message, a feed, a file |
-//! | [`keep`] | data that arrives in parts from peers that may announce any length |
+//! | [`Budget::reserve`] | data that arrives in parts, with a reliable length: a message, a feed, a file |
+//! | [`Budget::keep`] | data that arrives in parts from peers that may announce any length |
 //!
-//! Nothing in this module allocates, reads a file or waits.
+//! A [`Budget`] belongs to a node or a cluster, and several of them may be in one process. Code that has one calls its methods.
+//! Kernels, and readers of formats, have none: they call the functions of this module, for which the budget is the one in force
+//! on their thread. A thread of a node has its budget in force for as long as it works for it.
+//!
+//! Nothing in this module reads a file or waits. Its checks do not allocate.
 
-use std::cell::Cell;
+mod heap;
+
+use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
+
+use heap::{HEAP, PROMISED, SHARE, SMALL};
+pub use heap::{gave, in_use, tell_all, took};
 
 use crate::failure::{Code, Failure, Held, Refusal, Result};
 use crate::lock::lock;
 
-/// A thread counts this many bytes by itself before it updates the shared count.
-const BATCH: usize = 64 << 10;
-
-/// A result smaller than this is made even if the budget is exhausted, so that steps that keep nothing can continue.
-const SMALL: usize = 64 << 10;
-
-/// Containers stop growing at 1/32 below the budget, and small results at 1/32 above it: a process whose containers fill the
-/// budget can still run steps.
-const SHARE: usize = 32;
-
 /// Most holders that are asked for their largest item.
 const MAX_HOLDERS: usize = 4096;
 
-/// Memory in use, memory reserved, and the limit of the process, in bytes.
-struct Budget {
-    /// May lag by one [`BATCH`] per thread, and so be negative at first.
-    in_use: AtomicIsize,
-    /// Admitted, but not in use yet.
-    reserved: AtomicUsize,
-    limit: AtomicUsize,
+/// A limit of the process's heap, and the holders of memory that are asked when it refuses.
+///
+/// The heap is the process's, so two budgets measure the same memory in use, each against its own limit. The default has no
+/// limit.
+pub struct Budget {
+    /// In bytes; the greatest number if there is none.
+    limit: usize,
+    holders: Mutex<Vec<Weak<dyn Holder>>>,
 }
 
-static BUDGET: Budget = Budget::of(usize::MAX);
-
-thread_local! {
-    /// A limit for one thread only.
-    static LIMIT_HERE: Cell<Option<usize>> = const { Cell::new(None) };
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget { limit: usize::MAX, holders: Mutex::default() }
+    }
 }
 
 thread_local! {
-    // Neither has a destructor, since the allocator is called before and after everything else in a thread.
-    /// Bytes that this thread allocated or freed since it last updated the shared count.
-    static UNTOLD: Cell<isize> = const { Cell::new(0) };
-    /// Bytes reserved for the op that runs on this thread; `None` outside a [`Turn`].
-    static PROMISED: Cell<Option<usize>> = const { Cell::new(None) };
+    /// The budget in force on this thread. It cannot be an argument: every kernel, and every reader of a format, would have to
+    /// pass it to each function that makes a tensor.
+    static CURRENT: RefCell<Option<Arc<Budget>>> = const { RefCell::new(None) };
+    /// Its limit, which each check reads.
+    static LIMIT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Puts a budget in force on this thread; returns the one that was.
+fn put(budget: Option<Arc<Budget>>) -> Option<Arc<Budget>> {
+    LIMIT.set(budget.as_ref().map_or(usize::MAX, |budget| budget.limit));
+    CURRENT.replace(budget)
+}
+
+/// Puts the budget that was in force before back.
+struct Entered {
+    /// `None` if that was the same one.
+    around: Option<Option<Arc<Budget>>>,
+}
+
+impl Entered {
+    #[inline]
+    fn within(budget: &Arc<Budget>) -> Entered {
+        let is_same = CURRENT.with_borrow(|known| known.as_ref().is_some_and(|known| Arc::ptr_eq(known, budget)));
+        Entered { around: (!is_same).then(|| put(Some(Arc::clone(budget)))) }
+    }
+}
+
+impl Drop for Entered {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(around) = self.around.take() {
+            put(around);
+        }
+    }
 }
 
 impl Budget {
-    const fn of(limit: usize) -> Budget {
-        Budget { in_use: AtomicIsize::new(0), reserved: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
+    /// A budget of this many bytes. It takes effect only in programs whose global allocator is meshtf's `Allocator`.
+    pub fn of(bytes: usize) -> Arc<Budget> {
+        Arc::new(Budget { limit: bytes, ..Budget::default() })
     }
 
-    fn in_use(&self) -> usize {
-        usize::try_from(self.in_use.load(Ordering::Relaxed)).unwrap_or(0)
+    /// The budget in force on this thread; a new one without a limit if there is none.
+    pub fn current() -> Arc<Budget> {
+        CURRENT.with_borrow(Option::clone).unwrap_or_default()
     }
 
-    fn limit(&self) -> usize {
-        if let Some(limit) = LIMIT_HERE.get() {
-            return limit;
-        }
-        self.limit.load(Ordering::Relaxed)
+    /// Runs something with this budget in force on this thread.
+    pub fn run<T>(self: &Arc<Budget>, work: impl FnOnce() -> T) -> T {
+        let _entered = Entered::within(self);
+        work()
     }
 
-    /// Whether this many bytes fit now.
-    #[inline]
-    fn fits(&self, bytes: usize) -> bool {
-        let (limit, in_use) = (self.limit(), self.in_use());
-        if bytes < SMALL {
-            return in_use + bytes <= limit.saturating_add(limit / SHARE);
-        }
-        in_use.saturating_add(self.reserved.load(Ordering::Relaxed)).saturating_add(bytes) <= limit
+    /// Puts this budget in force on this thread until it ends.
+    pub fn for_thread(self: &Arc<Budget>) {
+        put(Some(Arc::clone(self)));
     }
 
-    /// Whether a message of which this many bytes have arrived, and are in use, may continue to arrive.
-    fn may_keep(&self, bytes: usize) -> bool {
-        let (limit, in_use) = (self.limit(), self.in_use());
-        if bytes < SMALL {
-            return in_use <= limit.saturating_add(limit / SHARE);
-        }
-        in_use.saturating_add(self.reserved.load(Ordering::Relaxed)) <= limit - limit / SHARE
+    /// How many bytes the heap of this process may hold; `None` without a limit.
+    pub fn limit(&self) -> Option<usize> {
+        Some(self.limit).filter(|&limit| limit < usize::MAX)
     }
 
-    /// Reserves bytes if they fit in addition to the existing reservations.
-    fn try_reserve(&self, bytes: usize) -> bool {
-        let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let fits = self.in_use().saturating_add(reserved) <= self.limit();
-        if !fits {
-            self.reserved.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        fits
+    /// How many more bytes it may hold; `None` without a limit.
+    pub fn free(&self) -> Option<usize> {
+        self.limit().map(|limit| limit.saturating_sub(in_use()))
     }
 
-    /// Reserves a large result for the op that runs on this thread, in place of its previous reservation.
-    fn promise(&self, bytes: usize) -> bool {
-        if PROMISED.get().is_none() || self.limit() == usize::MAX {
-            return self.fits(bytes);
-        }
-        self.forget_promise();
-        let fits = self.try_reserve(bytes);
-        PROMISED.set(Some(if fits { bytes } else { 0 }));
-        fits
-    }
-
-    fn forget_promise(&self) {
-        let promised = PROMISED.replace(Some(0)).unwrap_or(0);
-        if promised > 0 {
-            self.reserved.fetch_sub(promised, Ordering::Relaxed);
+    /// Registers a holder, to be asked when the budget refuses.
+    pub fn watch(&self, holder: Weak<dyn Holder>) {
+        let mut holders = lock(&self.holders);
+        holders.retain(|holder| holder.strong_count() > 0);
+        if holders.len() < MAX_HOLDERS {
+            holders.push(holder);
         }
     }
 
-    /// Adds the bytes that a thread allocated or freed since its last update to the shared count.
-    fn tell(&self, change: isize) {
-        self.in_use.fetch_add(change, Ordering::Relaxed);
-        // Memory promised to this thread's op is in use now, and counted.
-        if let (Ok(taken), Some(promised @ 1..)) = (usize::try_from(change), PROMISED.get()) {
-            let kept = promised.min(taken);
-            PROMISED.set(Some(promised - kept));
-            self.reserved.fetch_sub(kept, Ordering::Relaxed);
-        }
+    /// The largest item of all holders.
+    fn most(&self) -> Option<Held> {
+        let holders = lock(&self.holders).clone();
+        let known = holders.iter().filter_map(Weak::upgrade).filter_map(|holder| holder.most());
+        known.max_by_key(|held| held.bytes)
     }
 
-    #[cold]
-    fn refuse(&self, bytes: usize) -> Failure {
-        let what = match bytes {
-            0 => "no more can be kept".to_owned(),
-            _ => format!("this takes {}", Bytes(bytes)),
-        };
-        let why = format!(
-            "{what}, but the process has {} of its {} (--memory) in use",
-            Bytes(self.in_use()),
-            Bytes(self.limit())
-        );
-        Failure { refusal: Some(Refusal::default()), ..Failure::new(Code::ResourceExhausted, why) }
+    /// As [`admit`], by this budget.
+    ///
+    /// # Errors
+    /// As [`admit`].
+    pub fn admit(self: &Arc<Budget>, bytes: usize) -> Result<()> {
+        if admits(self.limit, bytes) { Ok(()) } else { Err(self.refuse(bytes)) }
+    }
+
+    /// Admits the next part of a message of which these bytes have arrived and are in use. Small messages are admitted like
+    /// small results; large ones stop when containers stop growing.
+    ///
+    /// # Errors
+    /// ResourceExhausted if too much of the budget is in use or reserved; names the largest holder.
+    pub fn keep(self: &Arc<Budget>, bytes: usize) -> Result<()> {
+        if HEAP.may_keep(self.limit, bytes) { Ok(()) } else { Err(self.refuse(0).with_holder()) }
+    }
+
+    /// Whether the budget is exhausted, and these queued bytes are a significant part of it.
+    pub fn is_crowded_by(&self, waiting: usize) -> bool {
+        let share = self.limit / SHARE;
+        waiting > share && in_use() > self.limit - share
+    }
+
+    /// The error when nothing more can be kept.
+    pub fn refusal(self: &Arc<Budget>) -> Failure {
+        self.refuse(0)
+    }
+
+    /// Reserves memory for bytes that will arrive in parts. [`Reservation::taken`] reports how many of them have been allocated;
+    /// the rest is released on drop.
+    ///
+    /// # Errors
+    /// ResourceExhausted if that exceeds the budget; names the largest holder.
+    pub fn reserve(self: &Arc<Budget>, bytes: usize) -> Result<Reservation> {
+        self.try_reserve(bytes).map_err(Failure::with_holder)
+    }
+
+    /// Like [`Budget::reserve`], for callers that find the largest holder themselves.
+    ///
+    /// # Errors
+    /// ResourceExhausted if that exceeds the budget.
+    pub fn try_reserve(self: &Arc<Budget>, bytes: usize) -> Result<Reservation> {
+        if self.limit == usize::MAX {
+            return Ok(Reservation { bytes: 0 });
+        }
+        if HEAP.try_reserve(self.limit, bytes) { Ok(Reservation { bytes }) } else { Err(self.refuse(bytes)) }
+    }
+
+    fn refuse(self: &Arc<Budget>, bytes: usize) -> Failure {
+        let refusal = Refusal { worked_on: None, budget: Arc::downgrade(self) };
+        let why = refused(in_use(), self.limit, bytes);
+        Failure { refusal: Some(refusal), ..Failure::new(Code::ResourceExhausted, why) }
     }
 }
 
-/// Sets how many bytes the heap of this process may hold. Call it once, before memory is allocated. It takes effect
-/// only in programs whose global allocator is meshtf's `Allocator`.
-#[inline]
-pub fn set_limit(bytes: usize) {
-    BUDGET.limit.store(bytes, Ordering::Relaxed);
-}
-
-/// Runs something with a budget of `bytes` for this thread only.
-pub fn with_limit<T>(bytes: usize, run: impl FnOnce() -> T) -> T {
-    struct Restore(Option<usize>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            LIMIT_HERE.set(self.0);
-        }
-    }
-    let _restore = Restore(LIMIT_HERE.replace(Some(bytes)));
-    run()
-}
-
-/// How many bytes the heap of this process may hold; `None` without a budget.
-#[inline]
-pub fn limit() -> Option<usize> {
-    Some(BUDGET.limit()).filter(|&limit| limit < usize::MAX)
-}
-
-/// How many bytes it holds.
-#[inline]
-pub fn in_use() -> usize {
-    BUDGET.in_use()
-}
-
-/// The allocator handed out this many bytes.
-#[inline]
-pub fn took(bytes: usize) {
-    count(bytes as isize);
-}
-
-/// The allocator took this many bytes back.
-#[inline]
-pub fn gave(bytes: usize) {
-    count(-(bytes as isize));
+/// Why a request of this many bytes is refused.
+fn refused(in_use: usize, limit: usize, bytes: usize) -> String {
+    let what = match bytes {
+        0 => "no more can be kept".to_owned(),
+        _ => format!("this takes {}", Bytes(bytes)),
+    };
+    format!("{what}, but the process has {} of its {} (--memory) in use", Bytes(in_use), Bytes(limit))
 }
 
 #[inline]
-fn count(change: isize) {
-    UNTOLD.with(|untold| {
-        let sum = untold.get() + change;
-        if sum.unsigned_abs() < BATCH {
-            untold.set(sum);
-        } else {
-            untold.set(0);
-            tell(sum);
-        }
-    });
+fn admits(limit: usize, bytes: usize) -> bool {
+    if bytes < SMALL { HEAP.fits(limit, bytes) } else { HEAP.promise(limit, bytes) }
 }
 
 #[cold]
-fn tell(change: isize) {
-    BUDGET.tell(change);
-}
-
-/// Updates the shared count; called when a thread ends.
-#[inline]
-pub fn tell_all() {
-    BUDGET.in_use.fetch_add(UNTOLD.replace(0), Ordering::Relaxed);
+fn refuse(bytes: usize) -> Failure {
+    Budget::current().refuse(bytes)
 }
 
 /// Admits a result or a copy of this many bytes.
@@ -221,28 +214,7 @@ pub fn tell_all() {
 /// ResourceExhausted if that exceeds the budget.
 #[inline]
 pub fn admit(bytes: usize) -> Result<()> {
-    let may = if bytes < SMALL { BUDGET.fits(bytes) } else { BUDGET.promise(bytes) };
-    if may { Ok(()) } else { Err(BUDGET.refuse(bytes)) }
-}
-
-/// While this exists, memory that [`admit`] grants a kernel of this thread is reserved until the kernel allocates it.
-pub struct Turn {
-    /// Bytes reserved for the enclosing kernel on this thread, within which another one runs.
-    around: Option<usize>,
-}
-
-impl Turn {
-    #[inline]
-    pub fn begin() -> Turn {
-        Turn { around: PROMISED.replace(Some(0)) }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        BUDGET.forget_promise();
-        PROMISED.set(self.around);
-    }
+    if admits(LIMIT.get(), bytes) { Ok(()) } else { Err(refuse(bytes)) }
 }
 
 /// Admits an op, whatever it produces.
@@ -260,53 +232,32 @@ pub fn go_on() -> Result<()> {
 /// ResourceExhausted if nearly all of the budget is in use.
 #[inline]
 pub fn grow() -> Result<()> {
-    let limit = BUDGET.limit();
-    if BUDGET.in_use() <= limit - limit / SHARE { Ok(()) } else { Err(BUDGET.refuse(0)) }
+    if HEAP.may_grow(LIMIT.get()) { Ok(()) } else { Err(refuse(0)) }
 }
 
-/// Admits the next part of a message of which these bytes have arrived and are in use. Small messages are admitted like small
-/// results; large ones stop when containers stop growing.
-///
-/// # Errors
-/// ResourceExhausted if too much of the budget is in use or reserved; names the largest holder.
-#[inline]
-pub fn keep(bytes: usize) -> Result<()> {
-    if BUDGET.may_keep(bytes) { Ok(()) } else { Err(BUDGET.refuse(0).with_holder()) }
+/// While this exists, its budget is in force on this thread, and memory that [`admit`] grants a kernel of this thread is
+/// reserved until the kernel allocates it.
+pub struct Turn {
+    /// Bytes reserved for the enclosing kernel on this thread, within which another one runs.
+    around: Option<usize>,
+    _entered: Entered,
 }
 
-/// Whether the budget is exhausted, and these queued bytes are a significant part of it.
-#[inline]
-pub fn is_crowded_by(waiting: usize) -> bool {
-    let share = BUDGET.limit() / SHARE;
-    waiting > share && BUDGET.in_use() > BUDGET.limit() - share
-}
-
-/// The error when nothing more can be kept.
-#[inline]
-pub fn refusal() -> Failure {
-    BUDGET.refuse(0)
-}
-
-/// Reserves memory for bytes that will arrive in parts. [`Reservation::taken`] reports how many of them have been allocated;
-/// the rest is released on drop.
-///
-/// # Errors
-/// ResourceExhausted if that exceeds the budget; names the largest holder.
-#[inline]
-pub fn reserve(bytes: usize) -> Result<Reservation> {
-    try_reserve(bytes).map_err(Failure::with_holder)
-}
-
-/// Like [`reserve`], for callers that find the largest holder themselves.
-#[inline]
-pub fn try_reserve(bytes: usize) -> Result<Reservation> {
-    if BUDGET.limit() == usize::MAX {
-        return Ok(Reservation { bytes: 0 });
+impl Turn {
+    #[inline]
+    pub fn begin(budget: &Arc<Budget>) -> Turn {
+        Turn { around: PROMISED.replace(Some(0)), _entered: Entered::within(budget) }
     }
-    if BUDGET.try_reserve(bytes) { Ok(Reservation { bytes }) } else { Err(BUDGET.refuse(bytes)) }
 }
 
-/// A reservation made by [`reserve`]; the default reserves nothing.
+impl Drop for Turn {
+    fn drop(&mut self) {
+        HEAP.forget_promise();
+        PROMISED.set(self.around);
+    }
+}
+
+/// A reservation made by [`Budget::reserve`]; the default reserves nothing.
 #[derive(Debug, Default)]
 pub struct Reservation {
     bytes: usize,
@@ -318,7 +269,7 @@ impl Reservation {
     pub fn taken(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        BUDGET.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        HEAP.release(bytes);
     }
 
     /// Takes over the reservation of another one.
@@ -340,31 +291,13 @@ pub trait Holder: Send + Sync {
     fn most(&self) -> Option<Held>;
 }
 
-static HOLDERS: Mutex<Vec<Weak<dyn Holder>>> = Mutex::new(Vec::new());
-
-/// Registers a holder, to be asked when the budget refuses.
-pub fn watch(holder: Weak<dyn Holder>) {
-    let mut holders = lock(&HOLDERS);
-    holders.retain(|holder| holder.strong_count() > 0);
-    if holders.len() < MAX_HOLDERS {
-        holders.push(holder);
-    }
-}
-
-/// The largest item of all holders.
-fn most() -> Option<Held> {
-    let holders = lock(&HOLDERS).clone();
-    let known = holders.iter().filter_map(Weak::upgrade).filter_map(|holder| holder.most());
-    known.max_by_key(|held| held.bytes)
-}
-
 impl Failure {
     /// If the budget refused: records the item being worked on, which may be the largest.
     pub fn held_by(mut self, held: impl FnOnce() -> Held) -> Failure {
         if let Some(refusal) = &mut self.refusal {
             let held = held();
-            if refusal.0.as_ref().is_none_or(|known| known.bytes < held.bytes) {
-                refusal.0 = Some(held);
+            if refusal.worked_on.as_ref().is_none_or(|known| known.bytes < held.bytes) {
+                refusal.worked_on = Some(held);
             }
         }
         self
@@ -373,8 +306,9 @@ impl Failure {
     /// If the budget refused: names the largest holder. `others` returns the largest item that only the caller knows; its
     /// argument is the item recorded when the budget refused.
     pub fn with_holder_among(mut self, others: impl FnOnce(Option<Held>) -> Option<Held>) -> Failure {
-        if let Some(Refusal(worked_on)) = self.refusal.take()
-            && let Some(held) = most().into_iter().chain(others(worked_on)).max_by_key(|held| held.bytes)
+        if let Some(Refusal { worked_on, budget }) = self.refusal.take()
+            && let known = budget.upgrade().and_then(|budget| budget.most())
+            && let Some(held) = known.into_iter().chain(others(worked_on)).max_by_key(|held| held.bytes)
         {
             self.message.push_str(&format!("; the most is held by {}: {}", held.what, Bytes(held.bytes)));
         }
@@ -429,70 +363,65 @@ mod tests {
     }
 
     #[test]
-    fn memory_neither_in_use_nor_reserved_is_available() {
-        let budget = Budget::of(100 << 20);
-        budget.in_use.store(60 << 20, Ordering::Relaxed);
-        assert!(budget.try_reserve(30 << 20));
-        assert!(!budget.try_reserve(11 << 20), "30 of the 40 are reserved");
-        assert!(budget.try_reserve(10 << 20), "the refused reservation left nothing behind");
-        assert!(!budget.try_reserve(1));
-        budget.reserved.fetch_sub(40 << 20, Ordering::Relaxed);
-        budget.in_use.fetch_add(40 << 20, Ordering::Relaxed);
-        assert!(!budget.fits(SMALL));
-        assert!(budget.fits(SMALL - 1), "small results go on");
-        budget.in_use.fetch_add(4 << 20, Ordering::Relaxed);
-        assert!(!budget.fits(1), "but not for ever");
-        budget.in_use.store(-5, Ordering::Relaxed);
-        assert_eq!(budget.in_use(), 0);
-    }
-
-    #[test]
-    fn large_messages_end_before_small_ones() {
-        let budget = Budget::of(64 << 20);
-        let check = |in_use: usize, reserved: usize, large: bool, small: bool| {
-            budget.in_use.store((in_use << 20) as isize, Ordering::Relaxed);
-            budget.reserved.store(reserved << 20, Ordering::Relaxed);
-            assert_eq!((budget.may_keep(SMALL), budget.may_keep(SMALL - 1)), (large, small), "{in_use} and {reserved}");
-        };
-        // 1/32 of these 64 MiB is 2 MiB.
-        check(62, 0, true, true);
-        check(40, 22, true, true);
-        check(40, 23, false, true);
-        check(63, 0, false, true);
-        check(66, 0, false, true);
-        check(67, 0, false, false);
-        assert!(Budget::of(usize::MAX).may_keep(1 << 40));
-    }
-
-    #[test]
-    fn memory_promised_to_an_op_is_reserved_until_allocated() {
-        let budget = Budget::of(100 << 20);
-        let reserved = || budget.reserved.load(Ordering::Relaxed) >> 20;
-        PROMISED.set(Some(0));
-        assert!(budget.promise(60 << 20) && reserved() == 60);
-        // The second request replaces the first; no other op is promised memory.
-        assert!(budget.promise(70 << 20) && reserved() == 70);
-        assert!(!budget.try_reserve(31 << 20));
-        // Part of it is allocated, and so counted once.
-        budget.tell(40 << 20);
-        assert_eq!((reserved(), budget.in_use() >> 20), (30, 40));
-        budget.tell(-(10 << 20));
-        assert_eq!((reserved(), budget.in_use() >> 20), (30, 30));
-        assert!(!budget.promise(71 << 20) && reserved() == 0, "a refusal reserves nothing");
-        assert!(budget.promise(70 << 20));
-        budget.forget_promise();
-        assert_eq!(reserved(), 0);
-        // Outside an op, memory is not reserved but only checked.
-        PROMISED.set(None);
-        assert!(budget.promise(70 << 20) && reserved() == 0);
-    }
-
-    #[test]
     fn a_refusal_states_the_request_and_the_budget() {
-        let budget = Budget::of(4_000_000_000);
-        budget.in_use.store(3_600_000_000, Ordering::Relaxed);
-        let failure = budget.refuse(2_147_483_647);
-        assert_eq!(failure.code, Code::ResourceExhausted);
-        assert_eq!(failure.message, "this takes 2.15 GB, but the process has 3.60 GB of its 4.00 GB (--memory) in use");
+        let text = refused(3_600_000_000, 4_000_000_000, 2_147_483_647);
+        assert_eq!(text, "this takes 2.15 GB, but the process has 3.60 GB of its 4.00 GB (--memory) in use");
+        let text = refused(3_600_000_000, 4_000_000_000, 0);
+        assert_eq!(text, "no more can be kept, but the process has 3.60 GB of its 4.00 GB (--memory) in use");
+    }
+
+    /// No allocator counts in these tests: the process has nothing in use.
+    #[test]
+    fn each_budget_refuses_by_its_own_limit() {
+        let (small, large, none) = (Budget::of(1 << 20), Budget::of(1 << 30), Arc::<Budget>::default());
+        assert_eq!([&small, &large, &none].map(|budget| budget.limit()), [Some(1 << 20), Some(1 << 30), None]);
+        let refuses = |bytes: usize| admit(bytes).err().map(|failure| failure.message);
+        let [by_small, by_large] = ["1.05 MB", "1.07 GB"]
+            .map(|limit| format!("this takes 2.15 GB, but the process has 0 B of its {limit} (--memory) in use"));
+        assert_eq!(refuses(2 << 30), None);
+        small.run(|| {
+            assert_eq!(refuses(2 << 30).as_ref(), Some(&by_small));
+            large.run(|| {
+                assert_eq!((refuses(2 << 30).as_ref(), refuses(2 << 20)), (Some(&by_large), None));
+                let turn = Turn::begin(&none);
+                assert_eq!(refuses(2 << 30), None);
+                drop(turn);
+                assert_eq!(refuses(2 << 30).as_ref(), Some(&by_large));
+                // Another thread has none in force.
+                std::thread::scope(|scope| scope.spawn(|| assert_eq!(refuses(2 << 30), None)).join()).unwrap();
+            });
+            assert!(refuses(2 << 20).is_some());
+            // It is the same budget.
+            small.run(|| assert!(refuses(2 << 20).is_some()));
+            assert!(refuses(2 << 20).is_some());
+        });
+        assert_eq!(refuses(2 << 30), None);
+        assert_eq!(small.admit(2 << 30).unwrap_err().message, by_small);
+        assert_eq!(large.try_reserve(2 << 30).unwrap_err().message, by_large);
+        assert!(none.try_reserve(2 << 30).is_ok());
+    }
+
+    #[test]
+    fn a_budget_names_its_own_holders() {
+        struct Holds(&'static str);
+        impl Holder for Holds {
+            fn most(&self) -> Option<Held> {
+                Some(Held { what: self.0.to_owned(), bytes: 10 })
+            }
+        }
+        let budgets = [Budget::of(1 << 20), Budget::of(1 << 20)];
+        let holders = ["one", "other"].map(|name| Arc::new(Holds(name)) as Arc<dyn Holder>);
+        budgets.iter().zip(&holders).for_each(|(budget, holder)| budget.watch(Arc::downgrade(holder)));
+        let [one, other] = budgets.each_ref().map(|budget| budget.reserve(2 << 20).unwrap_err().message);
+        assert!(one.ends_with("; the most is held by one: 10 B"), "{one}");
+        assert!(other.ends_with("; the most is held by other: 10 B"), "{other}");
+        // Wherever the failure is handled.
+        let failure = budgets[0].run(|| admit(2 << 20)).unwrap_err();
+        let larger = failure.clone().held_by(|| Held { what: "a list".to_owned(), bytes: 11 });
+        let [named, larger] = [failure, larger].map(|failure| budgets[1].run(|| failure.with_holder()).message);
+        assert!(named.ends_with("; the most is held by one: 10 B"), "{named}");
+        assert!(larger.ends_with("; the most is held by a list: 11 B"), "{larger}");
+        drop(holders);
+        assert!(budgets[0].reserve(2 << 20).unwrap_err().message.ends_with("in use"));
     }
 }

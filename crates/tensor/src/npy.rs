@@ -488,7 +488,7 @@ mod tests {
     #[test]
     fn what_a_header_claims_takes_no_memory() {
         let check = |bytes: &[u8], part: &str| {
-            let failure = memory::with_limit(1 << 20, || read(bytes)).unwrap_err();
+            let failure = memory::Budget::of(1 << 20).run(|| read(bytes)).unwrap_err();
             assert!(failure.message.contains(part), "{failure}");
         };
         // Petabytes, then a size that a tensor may have but this process may not allocate.

@@ -57,7 +57,7 @@ fn args(folder: &TempDir, more: &[&str]) -> Args {
 }
 
 async fn run(folder: &TempDir, more: &[&str]) -> Outcome {
-    super::train(args(folder, more)).await
+    super::train(args(folder, more), Arc::default()).await
 }
 
 /// The values saved after a step, by the variables' names.
@@ -321,7 +321,7 @@ async fn a_graphdef_is_trained_by_another_file() {
     let (graph, with, dir) = (folder.child("graph.pb"), folder.child("train.json"), folder.child("run"));
     let [graph, with, dir] = [graph, with, dir].map(|path| path.display().to_string());
     let words = ["train", &graph, "--local", "--backend", "flex", "--with", &with, "--checkpoint", &dir];
-    super::train(Line::try_parse_from(words).unwrap().args).await.unwrap();
+    super::train(Line::try_parse_from(words).unwrap().args, Arc::default()).await.unwrap();
     let end = saved(&folder, "run", 200);
     let w = &end.iter().find(|(name, _)| name == "w").unwrap().1;
     assert!((floats(w)[0] - 2.0).abs() < 1e-3 && (floats(w)[1] + 1.0).abs() < 1e-3, "{w:?}");

@@ -13,7 +13,7 @@ use meshtf_tensor::device::{DeviceName, Task};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::Incarnation;
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::memory::{self, Reservation};
+use meshtf_tensor::memory::{Budget, Reservation};
 use tokio::sync::{Notify, mpsc};
 
 use super::frame::Said;
@@ -37,6 +37,8 @@ pub(super) struct Running {
     freed: Notify,
     /// The last session was closed.
     over: Notify,
+    /// The memory budget of the node.
+    budget: Arc<Budget>,
 }
 
 #[derive(Default)]
@@ -77,10 +79,10 @@ pub(super) struct Counts {
 }
 
 impl Running {
-    pub fn new() -> Running {
+    pub fn new(budget: Arc<Budget>) -> Running {
         let program = Recorder::new(WORTH_A_STEP);
         let shared = Mutex::new(Shared { program, ..Shared::default() });
-        Running { shared, wake: Notify::new(), freed: Notify::new(), over: Notify::new() }
+        Running { shared, wake: Notify::new(), freed: Notify::new(), over: Notify::new(), budget }
     }
 
     /// Opens a session on a device; its answers go to `replies`.
@@ -128,7 +130,7 @@ impl Running {
             tokio::pin!(freed);
             // Before the check, so that no notification is missed after it.
             freed.as_mut().enable();
-            match memory::try_reserve(bytes) {
+            match self.budget.try_reserve(bytes) {
                 Ok(reserved) => return Ok(reserved),
                 Err(failure) if !lock(&self.shared).is_busy() => return Err(failure.with_holder()),
                 Err(_) => freed.await,

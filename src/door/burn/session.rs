@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::memory::{self, Reservation};
+use meshtf_tensor::memory::Reservation;
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
@@ -62,7 +62,7 @@ struct Admitted {
 /// Reads the first message and answers it; `None` if the client is refused.
 async fn admit(door: &Arc<Serving>, mut reader: Reader, mut writer: Writer, newcomer: Newcomer) -> Option<Admitted> {
     let first = loop {
-        match reader.next(MAX_INIT, |bytes| std::future::ready(memory::reserve(bytes))).await.ok()? {
+        match reader.next(MAX_INIT, |bytes| std::future::ready(door.budget.reserve(bytes))).await.ok()? {
             Incoming::Message(first, _) => break first,
             Incoming::Ping(payload) => websocket::pong(&mut writer, &payload).await.ok()?,
             Incoming::Refused(_) | Incoming::Closed => return None,

@@ -289,6 +289,7 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), opcode: u8, payload: &[u8
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
+    use meshtf_tensor::memory::Budget;
     use tokio_tungstenite::WebSocketStream;
     use tokio_tungstenite::tungstenite::Message;
     use tokio_tungstenite::tungstenite::protocol::Role;
@@ -314,8 +315,9 @@ mod tests {
     async fn read(bytes: impl AsyncRead + Unpin, most: usize, limit: usize) -> Result<Vec<String>, String> {
         let mut reader = Reader::new(bytes);
         let mut all = Vec::new();
+        let budget = Budget::of(limit);
         loop {
-            let reserve = |bytes| std::future::ready(memory::with_limit(limit, || memory::try_reserve(bytes)));
+            let reserve = |bytes| std::future::ready(budget.try_reserve(bytes));
             let is_there = reader.has_message();
             let next = reader.next(most, reserve);
             tokio::pin!(next);

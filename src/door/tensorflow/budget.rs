@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use meshtf_graph::graphdef::weigh::{MAX_GRAPH_BYTES, Schema, weigh};
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::Budget;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pieces::{Pieces, malformed};
@@ -16,7 +16,7 @@ use super::unproven::{MessagePlace, Unproven};
 use crate::unauthenticated::Origin;
 
 /// Maximum size in bytes of the messages from clients that have not shown the door's token, of one and of all together: the
-/// token is in a session's first message, after the graph. At most a quarter of the process's memory budget, if it has one.
+/// token is in a session's first message, after the graph. At most a quarter of the node's memory budget, if it has one.
 const MAX_UNPROVEN_BYTES: usize = 256 << 20;
 const UNPROVEN_SHARE: usize = 4;
 /// Bytes per permit.
@@ -32,16 +32,26 @@ struct Limits {
     known: Arc<Semaphore>,
     unproven: Arc<Unproven>,
     decoding: Arc<Semaphore>,
+    /// The memory budget of the node.
+    memory: Arc<Budget>,
 }
 
 impl MessageBudget {
-    /// A budget for `count` messages of the longest kind at once, whose clients may be silent for `silence`.
-    pub fn new(longest: usize, count: usize, silence: Duration) -> MessageBudget {
-        MessageBudget::with_unproven(longest, count, silence, unproven_bytes(memory::limit()))
+    /// A budget for `count` messages of the longest kind at once, whose clients may be silent for `silence`, within the memory
+    /// budget of the node.
+    pub fn new(longest: usize, count: usize, silence: Duration, memory: Arc<Budget>) -> MessageBudget {
+        let unproven = unproven_bytes(memory.limit());
+        MessageBudget::with_unproven(longest, count, silence, memory, unproven)
     }
 
     /// The same, with `unproven` bytes for clients that have not shown the token.
-    pub(super) fn with_unproven(longest: usize, count: usize, silence: Duration, unproven: usize) -> MessageBudget {
+    pub(super) fn with_unproven(
+        longest: usize,
+        count: usize,
+        silence: Duration,
+        memory: Arc<Budget>,
+        unproven: usize,
+    ) -> MessageBudget {
         let grains = longest.div_ceil(GRAIN).saturating_mul(count).min(Semaphore::MAX_PERMITS);
         MessageBudget(Arc::new(Limits {
             longest,
@@ -49,7 +59,13 @@ impl MessageBudget {
             known: Arc::new(Semaphore::new(grains)),
             unproven: Unproven::new(unproven),
             decoding: Arc::new(Semaphore::new(MAX_GRAPH_BYTES / GRAIN)),
+            memory,
         }))
+    }
+
+    /// The memory budget of the node.
+    pub fn memory(&self) -> &Arc<Budget> {
+        &self.0.memory
     }
 
     /// An empty share, for a message whose client may pass.
@@ -74,7 +90,7 @@ impl MessageBudget {
         let bytes = weigh(message.clone(), schema, MAX_GRAPH_BYTES)?;
         let permit = take(&self.0.decoding, bytes.div_ceil(GRAIN))?;
         // Reserved until it is decoded; from then on the allocator counts it.
-        let _reserved = memory::reserve(bytes)?;
+        let _reserved = self.0.memory.reserve(bytes)?;
         Ok((M::decode(message).map_err(|error| malformed(&error))?, permit))
     }
 }
@@ -102,6 +118,11 @@ impl Default for Held {
 }
 
 impl Share {
+    /// The memory budget of the node.
+    pub fn memory(&self) -> &Arc<Budget> {
+        self.budget.memory()
+    }
+
     /// Whether a message of this length may be received.
     ///
     /// # Errors
@@ -151,10 +172,10 @@ impl Share {
     /// Takes from the budget for the bytes received so far, which are in memory already.
     ///
     /// # Errors
-    /// ResourceExhausted if the budget or the process's memory budget is exhausted.
+    /// ResourceExhausted if the budget or the node's memory budget is exhausted.
     pub fn received(&mut self, bytes: usize) -> Result<()> {
         self.came = bytes;
-        memory::keep(bytes)?;
+        self.memory().keep(bytes)?;
         self.cover()
     }
 
@@ -173,7 +194,7 @@ impl Share {
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        memory::admit(bytes).map_err(Failure::with_holder)?;
+        self.memory().admit(bytes).map_err(Failure::with_holder)?;
         self.received(received)
     }
 
@@ -209,7 +230,7 @@ impl Share {
     }
 }
 
-/// The budget for clients that have not shown the token, given the process's memory budget.
+/// The budget for clients that have not shown the token, given the node's memory budget.
 fn unproven_bytes(budget: Option<usize>) -> usize {
     budget.map_or(MAX_UNPROVEN_BYTES, |budget| MAX_UNPROVEN_BYTES.min(budget / UNPROVEN_SHARE))
 }
@@ -232,7 +253,7 @@ mod tests {
 
     #[test]
     fn received_bytes_count_and_announced_ones_do_not() {
-        let budget = MessageBudget::new(4 * GRAIN, 2, Duration::MAX);
+        let budget = MessageBudget::new(4 * GRAIN, 2, Duration::MAX, Arc::default());
         assert!(is_full(budget.known().admit(4 * GRAIN + 1)));
         let claims: Vec<Share> = (0..100).map(|_| budget.known()).collect();
         assert!(claims.iter().all(|share| share.admit(4 * GRAIN).is_ok()));
@@ -247,7 +268,7 @@ mod tests {
 
     #[test]
     fn expanded_bytes_count_like_sent_ones() {
-        let budget = MessageBudget::new(4 * GRAIN, 2, Duration::MAX);
+        let budget = MessageBudget::new(4 * GRAIN, 2, Duration::MAX, Arc::default());
         let mut share = budget.known();
         share.expand(10, 3 * GRAIN).unwrap();
         assert!(is_full(share.expand(10, GRAIN + 1)));
@@ -265,7 +286,7 @@ mod tests {
 
     #[test]
     fn clients_without_the_token_have_a_budget_of_their_own() {
-        let budget = MessageBudget::new(usize::MAX, 1, Duration::MAX);
+        let budget = MessageBudget::new(usize::MAX, 1, Duration::MAX, Arc::default());
         let [mut unauthenticated, mut other, mut third] = [(); 3].map(|()| budget.unproven(None));
         assert!(is_full(unauthenticated.admit(MAX_UNPROVEN_BYTES + 1)));
         unauthenticated.received(MAX_UNPROVEN_BYTES).unwrap();

@@ -2,6 +2,8 @@
 //!
 //! The size that a few bytes would expand to is counted, and checked against the graph, before it is allocated.
 
+use std::sync::Arc;
+
 use bytes::BufMut;
 use meshtf_graph::graphdef::weigh::{Field, SHAPE, Schema, TENSOR as TENSOR_SCHEMA, weigh};
 use meshtf_graph::graphdef::{TensorProto, TensorShapeProto, tensor_from_proto};
@@ -96,7 +98,8 @@ impl Reading<'_> {
             }
             if filled.is_none() {
                 let packed = packed.get_or_insert_default();
-                rope.copy(length, end, |bytes| append(packed, bytes)).await?;
+                let memory = Arc::clone(rope.share().memory());
+                rope.copy(length, end, |bytes| append(packed, bytes, &memory)).await?;
             }
         }
         match filled {
@@ -165,7 +168,7 @@ impl Reading<'_> {
             (self.admits)(name, dtype, &shape)?;
         }
         let mut data = {
-            let _turn = memory::Turn::begin();
+            let _turn = memory::Turn::begin(rope.share().memory());
             let begins = count.min(CLAIMED / size);
             memory::admit(begins * size).map_err(Failure::with_holder)?;
             Data::zeros(dtype, begins)
@@ -217,7 +220,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_feed_may_arrive_in_any_pieces() {
-        let readers = Readers::new(1);
+        let readers = Readers::new(1, Arc::default());
         let reading = Reading { readers: &readers, admits: &anything };
         for tensor in tensors() {
             let named = Name { name: "x:0".into() }.encode_to_vec();
@@ -231,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_feed_is_read_in_two_parts() {
-        let readers = Readers::new(1);
+        let readers = Readers::new(1, Arc::default());
         let reading = Reading { readers: &readers, admits: &anything };
         let tensor = Tensor::vector((0..(CLAIMED / 4 + 1000) as u32).collect::<Vec<u32>>());
         let bytes = tensor_to_proto(&tensor).encode_to_vec();
@@ -256,7 +259,7 @@ mod tests {
 
     #[tokio::test]
     async fn repeated_elements_are_counted_before_they_are_made() {
-        let readers = Readers::new(1);
+        let readers = Readers::new(1, Arc::default());
         let ones = |length| splat(DType::F32, length, TensorProto { float_val: vec![1.0], ..Default::default() });
         let texts = |length| {
             let string_val = vec![vec![b'x'; 1000]];
@@ -293,7 +296,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_feed_that_does_not_fit_is_refused_before_it_is_made() {
-        let readers = Readers::new(1);
+        let readers = Readers::new(1, Arc::default());
         let admits = |name: &str, dtype: DType, shape: &Shape| {
             assert_eq!((name, dtype), ("x:0", DType::F32));
             if shape.dims() == [1 << 20] { Ok(()) } else { Err(Failure::invalid("not for this")) }
@@ -317,7 +320,7 @@ mod tests {
     /// Fields are decoded once: a message of many parts costs as much as its bytes.
     #[tokio::test]
     async fn fields_before_many_parts_are_not_decoded_for_each() {
-        let readers = Readers::new(1);
+        let readers = Readers::new(1, Arc::default());
         let reading = Reading { readers: &readers, admits: &anything };
         // Unknown fields, or dimensions.
         let unknown =
@@ -348,7 +351,7 @@ mod tests {
 
     #[tokio::test]
     async fn content_that_does_not_fit_is_refused() {
-        let readers = Readers::new(1);
+        let readers = Readers::new(1, Arc::default());
         let reading = Reading { readers: &readers, admits: &anything };
         let mut proto = tensor_to_proto(&Tensor::vector(vec![1f32, 2.0]));
         proto.tensor_content.pop();

@@ -1,5 +1,6 @@
 //! Decoding the messages of a TensorFlow client, as functions of bytes, for [`crate::fuzz`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body::Frame;
@@ -50,10 +51,10 @@ async fn step(bytes: &[u8], piece: usize) -> Result<()> {
     framed.extend(bytes);
     let pieces: Vec<Result<Frame<bytes::Bytes>, tonic::Status>> =
         framed.chunks(piece).map(|piece| Ok(Frame::data(bytes::Bytes::copy_from_slice(piece)))).collect();
-    let share = MessageBudget::new(LONGEST, 1, Duration::from_secs(60)).known();
+    let share = MessageBudget::new(LONGEST, 1, Duration::from_secs(60), Arc::default()).known();
     let mut rope = Rope::open(Body::new(StreamBody::new(futures::stream::iter(pieces))), share).await?;
-    let reading = Reading { readers: &Readers::new(1), admits: &|_, _, _| Ok(()) };
-    rope.handle(&Readers::new(1)).await?;
+    let reading = Reading { readers: &Readers::new(1, Arc::default()), admits: &|_, _, _| Ok(()) };
+    rope.handle(&Readers::new(1, Arc::default())).await?;
     let mut head = Vec::new();
     while let Some(length) = rope.field(0, STEP_FEED, &mut head, LONGEST).await? {
         reading.named(&mut rope, length).await?;

@@ -1,10 +1,11 @@
 //! Bytes in the pieces in which they were received, and the search for one field in them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::Budget;
 use prost::encoding::{WireType, decode_key, decode_varint};
 
 /// Pieces, read from the front; a piece is freed as soon as it has been read. Clones share the bytes.
@@ -104,15 +105,15 @@ pub(super) fn find(mut message: Pieces, path: &[u32], longest: usize) -> Result<
     Ok(found)
 }
 
-/// Appends bytes to those kept of a message.
+/// Appends bytes to those kept of a message, within the memory budget of the node.
 ///
 /// # Errors
 /// ResourceExhausted if the memory budget does not admit the larger buffer.
-pub(super) fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
+pub(super) fn append(kept: &mut Vec<u8>, bytes: &[u8], memory: &Arc<Budget>) -> Result<()> {
     let length = kept.len() + bytes.len();
     if length > kept.capacity() {
         let grown = length.max(2 * kept.capacity());
-        memory::admit(grown).map_err(Failure::with_holder)?;
+        memory.admit(grown).map_err(Failure::with_holder)?;
         kept.reserve_exact(grown - kept.len());
     }
     kept.extend_from_slice(bytes);

@@ -6,19 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::{self, Budget};
 use tokio::sync::Semaphore;
 
 /// How long a message waits for its turn.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Turns for long work.
-pub(super) struct Readers(Arc<Semaphore>);
+/// Turns for long work, within the memory budget of the node.
+pub(super) struct Readers {
+    turns: Arc<Semaphore>,
+    budget: Arc<Budget>,
+}
 
 impl Readers {
     /// With `count` turns at once.
-    pub fn new(count: usize) -> Readers {
-        Readers(Arc::new(Semaphore::new(count)))
+    pub fn new(count: usize, budget: Arc<Budget>) -> Readers {
+        Readers { turns: Arc::new(Semaphore::new(count)), budget }
     }
 
     /// Does the work in its turn.
@@ -26,7 +29,7 @@ impl Readers {
     /// # Errors
     /// The failure of the work; ResourceExhausted if no turn is free in time; Internal if it panics.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-        let turn = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.0).acquire_owned()).await;
+        let turn = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {
             let why = format!(
                 "too many large requests are being read: this one had no turn within {} s; try again",
@@ -35,9 +38,10 @@ impl Readers {
             return Err(Failure::new(Code::ResourceExhausted, why));
         };
         // The turn lasts as long as the work, even if nothing waits for it any longer.
+        let budget = Arc::clone(&self.budget);
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            work()
+            budget.run(work)
         });
         done.await.unwrap_or_else(|error| {
             Err(Failure::new(Code::Internal, format!("the request could not be processed: {error}")))
@@ -55,8 +59,9 @@ impl Readers {
         bytes: usize,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let budget = Arc::clone(&self.budget);
         let taking = move || {
-            let _turn = memory::Turn::begin();
+            let _turn = memory::Turn::begin(&budget);
             memory::admit(bytes)?;
             work()
         };
@@ -73,13 +78,13 @@ mod tests {
     impl Readers {
         /// Occupies a turn until the guard is dropped.
         pub fn occupy(&self) -> tokio::sync::OwnedSemaphorePermit {
-            Arc::clone(&self.0).try_acquire_owned().expect("a turn is free")
+            Arc::clone(&self.turns).try_acquire_owned().expect("a turn is free")
         }
     }
 
     #[tokio::test]
     async fn turns_are_limited_and_a_panic_is_a_failure() {
-        let readers = Arc::new(Readers::new(1));
+        let readers = Arc::new(Readers::new(1, Arc::default()));
         let (go_on, waits) = mpsc::channel::<()>();
         let (began, begins) = tokio::sync::oneshot::channel();
         let first = tokio::spawn({

@@ -3,6 +3,7 @@
 //! So a message of half a gigabyte is never in memory as bytes: it is decoded while it arrives. Reading never waits long for a
 //! silent client, nor blocks a thread that other tasks need for long.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Buf;
@@ -166,7 +167,8 @@ impl Rope {
                 WireType::StartGroup | WireType::EndGroup => return Err(has_group()),
             };
             within_names(others.len().saturating_add(length), most)?;
-            self.copy(length, end, |bytes| append(others, bytes)).await?;
+            let memory = Arc::clone(self.share.memory());
+            self.copy(length, end, |bytes| append(others, bytes, &memory)).await?;
         }
         if self.left == end { Ok(None) } else { Err(cut_off()) }
     }
@@ -302,7 +304,7 @@ pub(super) mod tests {
             let (mut taken, mut others) = (Vec::new(), Vec::new());
             while let Some(length) = rope.field(0, 2, &mut others, 12).await.unwrap() {
                 let mut bytes = Vec::new();
-                rope.copy(length, 0, |part| append(&mut bytes, part)).await.unwrap();
+                rope.copy(length, 0, |part| append(&mut bytes, part, &Arc::default())).await.unwrap();
                 taken.push((bytes, others.len()));
             }
             assert_eq!(taken, [(vec![7, 8, 9], 4), (vec![5], 12)]);
@@ -337,7 +339,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn the_handle_is_found_anywhere_in_the_message() {
-        let readers = Readers::new(1);
+        let readers = Readers::new(1, Arc::default());
         let check = async |message: &[u8], handle: Option<&[u8]>| {
             for piece in [1, 7, 1000] {
                 let mut rope = rope(message, piece).await;
@@ -356,7 +358,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn a_long_message_is_searched_by_the_readers() {
-        let readers = Readers::new(1);
+        let readers = Readers::new(1, Arc::default());
         let turn = readers.occupy();
         let check = async |fields: usize, is_done: bool| {
             let message = [[0x12, 0].repeat(fields), vec![0x0a, 1, b'a']].concat();
@@ -408,7 +410,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn an_unauthenticated_peer_s_message_can_be_evicted_while_it_waits() {
-        let budget = MessageBudget::with_unproven(1 << 20, 1, Duration::from_secs(60), 12);
+        let budget = MessageBudget::with_unproven(1 << 20, 1, Duration::from_secs(60), Arc::default(), 12);
         let mut message = Rope::open(Body::new(silent(&[0, 0, 0, 0, 12, 1, 2])), budget.unproven(None)).await.unwrap();
         let mut waits = std::pin::pin!(message.whole());
         assert!(futures::poll!(waits.as_mut()).is_pending());
@@ -423,11 +425,11 @@ pub(super) mod tests {
     const SILENCE: Duration = Duration::from_millis(100);
 
     fn impatient() -> Share {
-        MessageBudget::new(1 << 20, 1, SILENCE).known()
+        MessageBudget::new(1 << 20, 1, SILENCE, Arc::default()).known()
     }
 
     fn share() -> Share {
-        MessageBudget::new(64 << 20, 1, Duration::from_secs(60)).known()
+        MessageBudget::new(64 << 20, 1, Duration::from_secs(60), Arc::default()).known()
     }
 
     /// A body of these bytes, without more or an end.

@@ -90,15 +90,17 @@ impl Named {
 impl MasterService {
     pub fn new(node: Arc<Node>, max_message_bytes: usize, token: Option<&str>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let memory = Arc::clone(node.budget());
+        let readers = |count: usize| Readers::new(count, Arc::clone(&memory));
         MasterService {
-            node,
-            budget: MessageBudget::new(max_message_bytes, MESSAGES_UNDER_WAY, MAX_SILENCE),
+            budget: MessageBudget::new(max_message_bytes, MESSAGES_UNDER_WAY, MAX_SILENCE, Arc::clone(&memory)),
             token: token.map(|token| blake3::hash(token.as_bytes())),
             met: Mutex::default(),
             sessions: Sessions::new(),
-            feeds: Readers::new(processors.div_ceil(2)),
-            graphs: Readers::new(processors.div_ceil(2)),
-            unproven: Readers::new(1),
+            feeds: readers(processors.div_ceil(2)),
+            graphs: readers(processors.div_ceil(2)),
+            unproven: readers(1),
+            node,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytemuck::AnyBitPattern;
 use bytes::BufMut;
 use meshtf_tensor::failure::Failure;
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{DType, Element, Tensor, with_ring};
 use tokio::io::AsyncReadExt;
 
@@ -34,7 +34,7 @@ pub(super) async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerS
         Ok(Err(Unread::Broken(_))) | Err(_) => return,
     };
     let work = async {
-        while let Some((prefix, envelope)) = read(&mut socket, &link).await? {
+        while let Some((prefix, envelope)) = read(&mut socket, &link, &roster.budget).await? {
             let bytes = prefix.body_bytes();
             tracing::debug!(target: "meshtf::transfers", bytes, peer = %link.peer, "a transfer came");
             roster.deliver_bulk(&link, prefix, envelope).map_err(|error| Unread::Wrong(error.to_string()))?;
@@ -93,7 +93,11 @@ impl From<io::Error> for Unread {
 }
 
 /// The next message; `None` if the socket ends between two.
-async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, Envelope)>, Unread> {
+async fn read(
+    socket: &mut PeerStream,
+    link: &Link,
+    budget: &Arc<Budget>,
+) -> Result<Option<(Prefix, Envelope)>, Unread> {
     let mut prefix = [0; PREFIX_BYTES];
     let Ok(first) = tokio::time::timeout(RECEIVER_IDLE_LIMIT, socket.read(&mut prefix[..1])).await else {
         return Ok(None);
@@ -115,7 +119,7 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
     // For the header and its decoded form. A small one needs no reservation.
     let reserved = match prefix.header_bytes {
         0..HEADER_STEP_BYTES => None,
-        bytes => match memory::try_reserve(2 * bytes) {
+        bytes => match budget.try_reserve(2 * bytes) {
             Ok(reserved) => Some(reserved),
             Err(failure) => return Ok(Some(refuse(socket, prefix, failure).await?)),
         },
@@ -130,7 +134,7 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
     }
     let header = frame::decode_header(&header, prefix.payload_bytes).map_err(|f| Unread::Wrong(f.message))?;
     drop(reserved);
-    let mut reserved = match memory::try_reserve(prefix.payload_bytes) {
+    let mut reserved = match budget.try_reserve(prefix.payload_bytes) {
         Ok(reserved) => reserved,
         Err(failure) => {
             pass_over(socket, prefix.payload_bytes).await?;

@@ -19,6 +19,7 @@ use futures::stream::{BoxStream, StreamExt, unfold};
 use libp2p::PeerId;
 use libp2p::core::Multiaddr;
 use libp2p::core::multiaddr::Protocol;
+use meshtf_tensor::memory::Budget;
 use socket2::{Domain, SockAddr, SockRef, Socket as Socket2, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -42,14 +43,16 @@ pub struct Local {
     tls: Arc<Tls>,
     me: PeerId,
     user: u32,
+    /// The memory budget for rings.
+    budget: Arc<Budget>,
 }
 
 impl Local {
     /// # Errors
     /// If the system does not report the user of this process.
-    pub fn new(me: PeerId, tls: Arc<Tls>) -> io::Result<Self> {
+    pub fn new(me: PeerId, tls: Arc<Tls>, budget: Arc<Budget>) -> io::Result<Self> {
         let (here, _there) = UnixStream::pair()?;
-        Ok(Local { tls, me, user: here.peer_cred()?.uid() })
+        Ok(Local { tls, me, user: here.peer_cred()?.uid(), budget })
     }
 }
 
@@ -68,6 +71,7 @@ impl Transport for Local {
 
     fn dial(&self, address: &Multiaddr) -> BoxFuture<'static, io::Result<Secured>> {
         let (name, tls, user) = (socket_name(address), Arc::clone(&self.tls), self.user);
+        let budget = Arc::clone(&self.budget);
         async move {
             // If too many connections wait to be accepted, it fails at once.
             let socket = Socket2::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
@@ -75,7 +79,7 @@ impl Transport for Local {
             let socket = UnixStream::from_std(socket.into())?;
             check_user(&socket, user)?;
             let handshake = async {
-                let mut met = tls.connect(LocalStream::new(socket)).await?;
+                let mut met = tls.connect(LocalStream::new(socket, budget)).await?;
                 if met.stream.read_u8().await? != READY {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
@@ -93,15 +97,16 @@ impl Transport for Local {
         listener.listen(BACKLOG)?;
         let listener = UnixListener::from_std(listener.into())?;
         let (local, tls, user) = (address.clone(), Arc::clone(&self.tls), self.user);
+        let budget = Arc::clone(&self.budget);
         let events = unfold((listener, false), move |(listener, failed)| {
-            let (local, tls) = (local.clone(), Arc::clone(&tls));
+            let (local, tls, budget) = (local.clone(), Arc::clone(&tls), Arc::clone(&budget));
             async move {
                 if failed {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
                 let event = match listener.accept().await {
                     Ok((socket, _)) => {
-                        let arrival = Box::new(Socket { socket, tls, user });
+                        let arrival = Box::new(Socket { socket, tls, user, budget });
                         ListenEvent::Arrived { local, remote: named("@"), arrival }
                     }
                     Err(error) => ListenEvent::Failed(error),
@@ -119,6 +124,7 @@ struct Socket {
     socket: UnixStream,
     tls: Arc<Tls>,
     user: u32,
+    budget: Arc<Budget>,
 }
 
 impl Arrival for Socket {
@@ -142,7 +148,7 @@ impl Arrival for Socket {
 
     fn secure(self: Box<Self>) -> BoxFuture<'static, io::Result<Secured>> {
         async move {
-            let mut met = self.tls.accept(LocalStream::new(self.socket)).await?;
+            let mut met = self.tls.accept(LocalStream::new(self.socket, self.budget)).await?;
             met.stream.write_u8(READY).await?;
             met.stream.flush().await?;
             Ok(met.bare())
@@ -177,7 +183,7 @@ mod tests {
 
     fn local() -> Local {
         let identity = Keypair::generate_ed25519();
-        Local::new(identity.public().to_peer_id(), Arc::new(Tls::new(&identity).unwrap())).unwrap()
+        Local::new(identity.public().to_peer_id(), Arc::new(Tls::new(&identity).unwrap()), Arc::default()).unwrap()
     }
 
     /// The next connection.

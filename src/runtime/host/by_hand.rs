@@ -69,7 +69,7 @@ impl ManualHost {
 
     /// Serves a device that has no threads.
     pub fn serve(&self, task: &Task, offer: Offer) -> Result<DeviceInfo> {
-        let info = info(task, &offer);
+        let info = info(task, &offer, self.budget());
         if let Some(worker) = &self.worker {
             let resources = Arc::clone(&self.resources);
             let device = Device::by_hand(info.name.clone(), offer.open()?, resources, worker.sink())?;

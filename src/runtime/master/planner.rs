@@ -12,6 +12,7 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{RequestId, SessionId};
 use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::Budget;
 
 use crate::protocol::{Peer, Request};
 
@@ -83,11 +84,12 @@ struct Waiting {
 }
 
 impl Planner {
-    pub fn start(work: Arc<dyn Work>) -> Planner {
+    /// A planner whose threads work within this memory budget.
+    pub fn start(work: Arc<dyn Work>, budget: &Arc<Budget>) -> Planner {
         let planner = Planner::without_threads(work);
         for number in 0..PLANNERS {
-            let shared = Arc::clone(&planner.shared);
-            let run = move || shared.run(number == 0);
+            let (shared, budget) = (Arc::clone(&planner.shared), Arc::clone(budget));
+            let run = move || budget.run(|| shared.run(number == 0));
             thread::Builder::new().name(format!("meshtf-plan-{number}")).spawn(run).expect("a thread at start");
         }
         planner
@@ -335,7 +337,7 @@ mod tests {
 
     fn bench() -> Bench {
         let ((began, heard), (lets, waits), (panics, told)) = (channel(), channel(), channel());
-        let planner = Planner::start(Arc::new(Told { began, lets: Mutex::new(waits), panics }));
+        let planner = Planner::start(Arc::new(Told { began, lets: Mutex::new(waits), panics }), &Arc::default());
         Bench { planner, began: heard, lets, panics: told }
     }
 

@@ -108,7 +108,7 @@ fn bench(limits: MasterLimits) -> Bench {
         whims: Mutex::default(),
         changed: Condvar::new(),
     });
-    let master = Master::new(Task::new("t", 0), network.clone(), limits, crate::events::Events::new());
+    let master = Master::new(Task::new("t", 0), network.clone(), limits, crate::events::Events::new(), &Arc::default());
     Bench { master, network, sent, requests: 0 }
 }
 

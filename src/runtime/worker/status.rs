@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meshtf_exec::{Device, Load, MAX_PARKED_BYTES, MAX_PIECES};
 use meshtf_tensor::device::DeviceKind;
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::{self, Budget};
 
 use super::{MAX_SESSIONS, Registered, State};
 use crate::protocol::DeviceInfo;
@@ -31,7 +31,7 @@ impl State {
             let load = device.load(MAX_LISTED, ANSWERS_WITHIN).unwrap_or_default();
             status.pieces.total += load.holds.pieces as u64;
             status.pieces.items.extend(self.pieces(&load, &info));
-            status.devices.push(of_device(&device, &load, info));
+            status.devices.push(of_device(&device, &load, info, self.resources.budget()));
         }
         let most = |what: fn(&DeviceStatus) -> u64| status.devices.iter().map(what).max().unwrap_or(0) as usize;
         status.limits = vec![
@@ -61,12 +61,9 @@ impl State {
     }
 }
 
-fn of_device(device: &Device, load: &Load, info: DeviceInfo) -> DeviceStatus {
+fn of_device(device: &Device, load: &Load, info: DeviceInfo, budget: &Budget) -> DeviceStatus {
     let DeviceInfo { name, backend, description, .. } = info;
-    let of_process = || MemoryStatus {
-        used: memory::in_use() as u64,
-        free: memory::limit().map(|limit| limit.saturating_sub(memory::in_use()) as u64),
-    };
+    let of_process = || MemoryStatus { used: memory::in_use() as u64, free: budget.free().map(|free| free as u64) };
     let memory = match name.kind {
         DeviceKind::Cpu => Some(of_process()),
         DeviceKind::Gpu => device.memory_in_use().map(|used| MemoryStatus { used, free: None }),

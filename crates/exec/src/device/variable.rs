@@ -7,7 +7,6 @@ use meshtf_engine::Value;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::SessionId;
-use meshtf_tensor::memory;
 
 use super::super::resource::{ResourceKey, Saved, Variable};
 use super::Device;
@@ -22,7 +21,7 @@ impl Device {
         let variable = self.variable(container, name)?;
         let (value, version) = variable.read_with_version()?;
         if let Value::Device(_) = value {
-            memory::admit(value.element_bytes())?;
+            self.place.resources.budget().admit(value.element_bytes())?;
         }
         Ok((value.into_host()?, version))
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use meshtf_kernels::files::{Folder, Format, Record, Records};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::{self, Budget};
 use meshtf_tensor::{Data, Tensor};
 use prost::Message;
 
@@ -98,8 +98,9 @@ impl Wake for Arrival {
         self.0.hold().arrived.push_back((wait, result));
         // The op that puts a name into the queue does not read its file. A reader has one such thread: its other reads wait.
         let reader = Arc::clone(&self.0);
+        let budget = Budget::current();
         let thread = std::thread::Builder::new().name("reader".to_owned());
-        if thread.spawn(move || reader.arrived()).is_err() {
+        if thread.spawn(move || budget.run(|| reader.arrived())).is_err() {
             self.0.arrived();
         }
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use meshtf_loops::turn;
 use meshtf_tensor::failure::Result;
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::{Budget, Turn};
 
 use super::answer::compute;
 use crate::program::{Act, CompiledPiece, PieceCode};
@@ -201,12 +201,13 @@ impl SideKernels {
         let mut act = std::mem::replace(&mut program.acts[node as usize], Act::Nothing);
         let (code, done, signal) =
             (Arc::clone(&program.code), self.done.0.clone(), turn::current().unwrap_or_default());
+        let budget = Budget::current();
         self.in_pool += 1;
         IN_POOL.fetch_add(1, Ordering::Relaxed);
         in_pool(move || {
             let began = Instant::now();
             let run = || {
-                let _turn = memory::Turn::begin();
+                let _turn = Turn::begin(&budget);
                 // This thread may be within another kernel, and wait for a part of it.
                 let compute = || compute(&mut act, &code.nodes[node as usize], &mut inputs);
                 turn::within(&signal, || turn::in_part(compute))

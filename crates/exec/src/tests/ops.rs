@@ -7,7 +7,7 @@ use meshtf_engine::Engine;
 use meshtf_graph::Output;
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::Result;
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::Budget;
 
 use super::super::mailbox::{self, DeviceInbox};
 use super::super::state::{self, OpContext, Outcome, Site, StateOp};
@@ -76,7 +76,7 @@ impl Ops {
         let wait = WaitId { step, number: self.calls };
         let mut call = OpContext { engine: &*self.engine, device: &self.device, wait };
         let op = self.compiled.get_mut(name).unwrap();
-        memory::with_limit(bytes, || op(inputs, &mut call))
+        Budget::of(bytes).run(|| op(inputs, &mut call))
     }
 
     pub fn answers(&mut self, name: &str, given: &[(&str, &Tensor)]) -> Tokens {

@@ -1,5 +1,8 @@
 //! Tests that a refusal by the memory budget fails its step and leaves every resource unchanged.
 
+use meshtf_tensor::memory::Budget;
+
+use super::super::Beside;
 use super::super::mailbox::DeviceMessage;
 use super::ops::{LITTLE, Ops};
 use super::*;
@@ -130,4 +133,35 @@ fn an_accumulator_keeps_its_sum_where_there_is_no_room_for_the_mean() {
     }
     assert_eq!(ops.answer("count", &[]), Tensor::scalar(1));
     assert_eq!(ops.answer("take", &[("n", &one)]), large(7.));
+}
+
+/// No allocator counts in these tests: the process has nothing in use.
+#[test]
+fn each_device_refuses_by_the_budget_of_its_task() {
+    let filled = graph(
+        "n = Placeholder dtype=int32
+        two = Const is=(2.0)
+        one = Fill n two
+        other = Fill n two",
+    );
+    for beside in [Beside::Never, Beside::Always] {
+        let budgets = [Budget::of(1_000_000), Budget::of(3_000_000), Budget::of(1_000_000_000)];
+        let mut cluster = Cluster::within(&budgets, beside);
+        let mut fill = |task: usize, elements: i32| {
+            cluster.default = task;
+            let ran = cluster.run(&filled, &[("n", Tensor::vector(vec![elements]))], &["one", "other"]);
+            // A device reports once its turn is over, and with it what the turn has reserved.
+            cluster.is_empty();
+            ran.map(|values| values.iter().map(Tensor::len).sum::<usize>()).map_err(|failure| failure.message)
+        };
+        for _ in 0..3 {
+            for (task, limit) in [(0, "1.00 MB"), (1, "3.00 MB")] {
+                let why = fill(task, 1_000_000).unwrap_err();
+                let part = format!("this takes 4.00 MB, but the process has 0 B of its {limit} (--memory) in use");
+                assert!(why.contains(&part), "{beside:?}: {why}");
+                assert_eq!(fill(2, 1_000_000), Ok(2_000_000), "{beside:?}");
+            }
+            assert_eq!([fill(0, 1_000), fill(1, 300_000), fill(2, 300_000)], [Ok(2_000), Ok(600_000), Ok(600_000)]);
+        }
+    }
 }

@@ -14,6 +14,7 @@ use meshtf_graph::{Attr, Graph, NodeDef};
 use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceName, Task};
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
+use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 /// A step that is still under way after this hangs.
@@ -155,10 +156,27 @@ impl Cluster {
 
     /// With kernels in parallel as the test requests it, by default in the best way.
     pub fn beside(tasks: &[Task], engine: impl Fn() -> Box<dyn Engine>, beside: Option<Beside>) -> Cluster {
+        Cluster::on(tasks, engine, beside, tasks.iter().map(|_| Resources::new()).collect())
+    }
+
+    /// A task for each memory budget.
+    #[allow(dead_code, reason = "the unit tests call it, those of whole devices do not")]
+    pub fn within(budgets: &[Arc<Budget>], beside: Beside) -> Cluster {
+        let tasks: Vec<Task> = (0..).map(|i| Task::new("local", i)).take(budgets.len()).collect();
+        let resources = budgets.iter().map(|budget| Resources::new().within(Arc::clone(budget))).collect();
+        Cluster::on(&tasks, || Box::new(HostEngine), Some(beside), resources)
+    }
+
+    fn on(
+        tasks: &[Task],
+        engine: impl Fn() -> Box<dyn Engine>,
+        beside: Option<Beside>,
+        resources: Vec<Resources>,
+    ) -> Cluster {
         let (sender, events) = mpsc::channel();
         let hub = Arc::new(Hub { devices: OnceLock::new(), events: Mutex::new(sender) });
         let names: Vec<DeviceName> = tasks.iter().map(|task| task.device(DeviceKind::Cpu, 0)).collect();
-        let resources: Vec<Arc<Resources>> = names.iter().map(|_| Arc::new(Resources::new())).collect();
+        let resources: Vec<Arc<Resources>> = resources.into_iter().map(Arc::new).collect();
         let open = |name: &DeviceName, resources: &Arc<Resources>| {
             let (name, resources, sink) = (name.clone(), Arc::clone(resources), Arc::clone(&hub) as Arc<dyn Sink>);
             match beside {

@@ -10,7 +10,7 @@ use burn_std::{ExecutionError, TensorData};
 use futures::{SinkExt, StreamExt};
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::{self, Budget};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -52,11 +52,18 @@ impl Drop for Served {
 
 impl Served {
     async fn new(token: Option<&str>) -> Served {
+        Served::within(token, None).await
+    }
+
+    /// With a memory budget for the door alone.
+    async fn within(token: Option<&str>, budget: Option<Arc<Budget>>) -> Served {
         let home = temp_dir::TempDir::new().unwrap();
         let node = Arc::new(node(&home, "local", Vec::new()).await);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let door = Arc::new(Serving::new(node.clone(), token));
+        let mut door = Serving::new(node.clone(), token);
+        door.budget = budget.unwrap_or(door.budget);
+        let door = Arc::new(door);
         let serving = tokio::spawn(http::serve(door.clone(), listener));
         Served { node, door, address, serving, _home: home }
     }
@@ -327,20 +334,13 @@ async fn what_is_no_message_ends_the_session_alone() {
     );
 }
 
-#[test]
-fn a_message_without_memory_is_told_and_ends_its_session_alone() {
-    // The door's tasks run on this thread, which has a separate budget.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let budget = memory::in_use() + 1_000_000;
-    memory::with_limit(budget, || runtime.block_on(without_memory()));
-}
-
-async fn without_memory() {
+#[tokio::test]
+async fn a_message_without_memory_is_told_and_ends_its_session_alone() {
     let data = |id: u64, elements: usize| {
         let data = TensorData::new(vec![1f32; elements], [elements]);
         SessionTask::RegisterTensor(TRAINING, kept(id).id, data)
     };
-    let served = Served::new(None).await;
+    let served = Served::within(None, Some(Budget::of(memory::in_use() + 1_000_000))).await;
     let (mut client, _) = served.session(2, 0, "#one").await;
     let (mut other, _) = served.session(2, 0, "#other").await;
     client.tasks(vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]).await;

@@ -12,9 +12,10 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::{self, Budget};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use rustix::cmsg_space;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
@@ -64,10 +65,10 @@ pub struct Written {
 }
 
 impl Written {
-    /// A ring, and the descriptor to pass to its reader; `None` if there are [`MAX_RINGS`], the process's memory budget has no
-    /// room, or the system refuses.
-    pub fn new() -> Option<(Written, OwnedFd)> {
-        let counted = Counted::new()?;
+    /// A ring, and the descriptor to pass to its reader; `None` if there are [`MAX_RINGS`], the memory budget has no room, or the
+    /// system refuses.
+    pub fn new(budget: &Arc<Budget>) -> Option<(Written, OwnedFd)> {
+        let counted = Counted::within(budget)?;
         let file = sealed_memory().ok()?;
         let mapping = Mapping::of(&file, ProtFlags::READ | ProtFlags::WRITE).ok()?;
         Some((Written { mapping, _counted: counted }, file.into()))
@@ -132,8 +133,8 @@ impl Read {
 struct Counted;
 
 impl Counted {
-    fn new() -> Option<Counted> {
-        memory::try_reserve(RING_BYTES).ok()?;
+    fn within(budget: &Arc<Budget>) -> Option<Counted> {
+        budget.try_reserve(RING_BYTES).ok()?;
         let counted = RINGS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < MAX_RINGS).then_some(n + 1));
         counted.ok()?;
         memory::took(RING_BYTES);
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn what_one_end_writes_the_other_reads() {
         let (here, there) = UnixStream::pair().unwrap();
-        let (mut written, descriptor) = Written::new().unwrap();
+        let (mut written, descriptor) = Written::new(&Arc::default()).unwrap();
         send_with(here.as_fd(), 7, descriptor.as_fd()).unwrap();
         let (byte, passed) = take_with(there.as_fd()).unwrap().unwrap();
         let read = Read::new(passed.unwrap()).unwrap();
@@ -268,8 +269,8 @@ mod tests {
 
     #[test]
     fn no_ring_is_made_beyond_the_memory_budget() {
-        memory::with_limit(RING_BYTES / 2, || assert!(Written::new().is_none()));
-        assert!(Written::new().is_some());
+        assert!(Written::new(&Budget::of(RING_BYTES / 2)).is_none());
+        assert!(Written::new(&Arc::default()).is_some());
     }
 
     #[test]

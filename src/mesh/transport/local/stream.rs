@@ -10,8 +10,10 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use meshtf_tensor::memory::Budget;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::task::coop::poll_proceed;
@@ -29,6 +31,8 @@ const FREED_STEP: usize = RING_BYTES / 8;
 pub struct LocalStream {
     socket: UnixStream,
     way: Way,
+    /// The memory budget for a ring.
+    budget: Arc<Budget>,
 }
 
 /// The path of the bytes.
@@ -43,8 +47,8 @@ enum Way {
 }
 
 impl LocalStream {
-    pub fn new(socket: UnixStream) -> Self {
-        LocalStream { socket, way: Way::Socket }
+    pub fn new(socket: UnixStream, budget: Arc<Budget>) -> Self {
+        LocalStream { socket, way: Way::Socket, budget }
     }
 
     /// Announces the path of the bytes.
@@ -87,7 +91,7 @@ impl LocalStream {
 
 impl ByteStream for LocalStream {
     fn expect_writes_of(&mut self, _: usize) {
-        self.way = Way::Offers(ring::Written::new());
+        self.way = Way::Offers(ring::Written::new(&self.budget));
     }
 
     fn expect_bulk(&mut self) {
@@ -100,7 +104,7 @@ impl AsyncRead for LocalStream {
         if matches!(self.way, Way::Awaits) && !ready!(self.poll_answer(cx))? {
             return Poll::Ready(Ok(()));
         }
-        let LocalStream { socket, way } = &mut *self;
+        let LocalStream { socket, way, .. } = &mut *self;
         match way {
             Way::Reads(reader) => {
                 // Bytes of a ring cost no system call: without this, a long tensor would leave other tasks no turn.
@@ -123,7 +127,7 @@ impl AsyncRead for LocalStream {
 impl AsyncWrite for LocalStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_offer(cx))?;
-        let LocalStream { socket, way } = &mut *self;
+        let LocalStream { socket, way, .. } = &mut *self;
         match way {
             Way::Writes(writer) => {
                 let turn = ready!(poll_proceed(cx));
@@ -136,7 +140,7 @@ impl AsyncWrite for LocalStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let LocalStream { socket, way } = &mut *self;
+        let LocalStream { socket, way, .. } = &mut *self;
         match way {
             Way::Writes(writer) => writer.told.poll(socket, cx),
             _ => Pin::new(socket).poll_flush(cx),
@@ -317,14 +321,13 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use meshtf_tensor::memory;
 
     /// Two ends, the first of which will write bulk to the second; with shared memory or without.
     fn pair(shared: bool) -> (LocalStream, LocalStream) {
         let (one, other) = UnixStream::pair().unwrap();
-        let (mut writer, mut reader) = (LocalStream::new(one), LocalStream::new(other));
-        let budget = if shared { usize::MAX } else { RING_BYTES / 2 };
-        memory::with_limit(budget, || writer.expect_writes_of(1));
+        let budget = if shared { Arc::default() } else { Budget::of(RING_BYTES / 2) };
+        let (mut writer, mut reader) = (LocalStream::new(one, budget), LocalStream::new(other, Arc::default()));
+        writer.expect_writes_of(1);
         reader.expect_bulk();
         (writer, reader)
     }
@@ -466,11 +469,11 @@ mod tests {
             (RING, None),
             (7, None),
             (RING, Some(UnixStream::pair().unwrap().0.into_std().unwrap().into())),
-            (PLAIN, Some(ring::Written::new().unwrap().1)),
+            (PLAIN, Some(ring::Written::new(&Arc::default()).unwrap().1)),
         ];
         for (byte, descriptor) in passed {
             let (one, other) = UnixStream::pair().unwrap();
-            let mut reader = LocalStream::new(other);
+            let mut reader = LocalStream::new(other, Arc::default());
             reader.expect_bulk();
             match descriptor {
                 Some(descriptor) => ring::send_with(one.as_fd(), byte, descriptor.as_fd()).unwrap(),

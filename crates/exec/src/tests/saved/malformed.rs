@@ -1,6 +1,6 @@
 //! Whatever a peer sends as the state of a resource, loading it fails or gives a resource that can be saved again.
 
-use meshtf_tensor::memory;
+use meshtf_tensor::memory::Budget;
 
 use super::*;
 
@@ -10,7 +10,7 @@ const MEMORY: usize = 64 << 20;
 /// Loads it into a table without resources, where it is saved again if it was taken.
 fn load(key: &ResourceKey, saved: &Saved) {
     let resources = Resources::new();
-    let loaded = memory::with_limit(MEMORY, || resources.load(key, SessionId(7), saved));
+    let loaded = Budget::of(MEMORY).run(|| resources.load(key, SessionId(7), saved));
     match loaded {
         Ok(()) => drop(resources.save(key).unwrap()),
         Err(failure) => {
