@@ -5,6 +5,11 @@
 //! queue as always. At the end of the delivery, if the device's own thread waits, the delivering thread takes the device's
 //! table, handles the messages in their order, and runs turns for [`MOST`] at most. The device's own thread continues with the
 //! remainder.
+//!
+//! The delivery under way is a value of its thread and no argument. Between [`delivering`] and the message that reaches a device
+//! are masters, workers, requests and sinks, of another crate and behind traits: each of their functions would have to pass it,
+//! to most of which it means nothing. And it has to notice that a step which runs inline delivers on the same thread again,
+//! through a sink that is called by the device. Only this file knows the value.
 
 use std::cell::RefCell;
 use std::sync::Arc;
