@@ -1,6 +1,7 @@
 //! Servers for clients of other systems. Each speaks another system's protocol to its clients, and is itself a client
 //! of this node's sessions.
 
+mod browser;
 pub mod burn;
 pub mod tensorflow;
 pub mod web;

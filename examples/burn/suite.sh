@@ -18,7 +18,7 @@ door="$(grep -oE -m 1 'burn=[0-9.:]+' "$home/worker-0.log" | cut -d= -f2)"
 # The first node hears of the second in its own time.
 tasks() {
     exec 3<>"/dev/tcp/${door%:*}/${door##*:}"
-    printf 'GET /devices HTTP/1.1\r\nHost: door\r\nConnection: close\r\n\r\n' >&3
+    printf 'GET /devices HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n' "$door" >&3
     grep -o 'job:worker/' <&3 | wc -l
     exec 3>&-
 }

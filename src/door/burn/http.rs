@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::super::accept;
+use super::super::browser::check_origin;
 use super::message::{BURN, VERSION};
 use super::socket::Acknowledging;
 use super::{Serving, session};
@@ -91,6 +92,10 @@ fn answer(door: &Arc<Serving>, request: &Request<Incoming>) -> Response<Full<Byt
     // A browser names the page that makes the request, and no page of the web may reach a listener on the user's own machine.
     if request.headers().contains_key(ORIGIN) {
         return text(StatusCode::FORBIDDEN, "this port serves burn programs, not web pages".to_owned());
+    }
+    // It does not name the page if that is of the same origin: of a host name that resolves to this machine.
+    if let Err(why) = check_origin(request.headers(), false, door.token.is_some()) {
+        return text(StatusCode::FORBIDDEN, why);
     }
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/session") => match request.headers().get(SEC_WEBSOCKET_KEY) {

@@ -2,7 +2,6 @@
 //! that session too), `/mesh` one picture, `/metrics` for Prometheus.
 
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    HeaderValue, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -24,6 +23,7 @@ use meshtf_tensor::lock::lock;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::accept;
+use super::super::browser::check_origin;
 use super::{EVERY, MAX_FOLLOWERS, Serving, looks};
 use crate::unauthenticated::{Progress, UnauthenticatedPeer};
 
@@ -44,8 +44,6 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const EVENTS: &str = "text/event-stream";
-
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -90,7 +88,7 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
     }
     let headers = request.headers();
     let path = request.uri().path();
-    if let Err(why) = check_origin(headers, path, door.token.is_some()) {
+    if let Err(why) = check_origin(headers, path == "/", door.token.is_some()) {
         return whole(StatusCode::FORBIDDEN, TEXT, why);
     }
     let query = request.uri().query().unwrap_or_default();
@@ -161,37 +159,6 @@ fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
     response(StatusCode::OK, EVENTS, StreamBody::new(events).boxed_unsync())
 }
 
-/// A page of the web must not read this port through the browser on the user's own machine: neither as another origin, nor
-/// under its own host name that resolves to this machine's address, which only a token rules out.
-fn check_origin(headers: &HeaderMap, path: &str, has_token: bool) -> Result<(), String> {
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let host = text(HOST).unwrap_or_default();
-    // Browsers do not send the origin of an image request, for example. Links to the page may be anywhere.
-    let is_cross_site = path != "/" && text(SEC_FETCH_SITE) == Some("cross-site");
-    if is_cross_site || text(ORIGIN).is_some_and(|origin| origin != format!("http://{host}")) {
-        return Err("refused: the request comes from another website\n".to_owned());
-    }
-    if !has_token && !is_of_this_machine(host) {
-        return Err(format!(
-            "the request is for host {host:?}; without a token, use http://127.0.0.1 or http://localhost\n"
-        ));
-    }
-    Ok(())
-}
-
-/// Whether a Host header names this machine's loopback: `localhost:8080`, `127.0.0.1`, `[::1]:8080`.
-fn is_of_this_machine(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    match bare {
-        Some(name) => name.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback()),
-        None => name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()),
-    }
-}
-
 /// The token that a request shows.
 fn shown_token<'a>(headers: &'a HeaderMap, query: &'a str) -> &'a str {
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -227,34 +194,12 @@ fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderName;
+
     use super::*;
 
     fn headers(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
-    }
-
-    #[test]
-    fn a_page_of_the_web_is_refused() {
-        let check = |pairs: &[(HeaderName, &'static str)], has_token: bool, passes: bool| {
-            assert_eq!(check_origin(&headers(pairs), "/mesh", has_token).is_ok(), passes, "{pairs:?} {has_token}");
-        };
-        let from = |site| [(HOST, "127.0.0.1:8080"), (SEC_FETCH_SITE, site)];
-        check(&from("cross-site"), true, false);
-        check(&from("same-origin"), false, true);
-        check(&from("none"), false, true);
-        assert!(check_origin(&headers(&from("cross-site")), "/", false).is_ok(), "a link to the page");
-        check(&[(HOST, "127.0.0.1:8080")], false, true);
-        check(&[(HOST, "localhost:8080")], false, true);
-        check(&[(HOST, "[::1]:8080")], false, true);
-        check(&[(HOST, "LOCALHOST")], false, true);
-        check(&[(HOST, "evil.example:8080")], false, false);
-        check(&[(HOST, "10.0.0.7:8080")], false, false);
-        check(&[(HOST, "localhost.evil.example")], false, false);
-        check(&[], false, false);
-        check(&[(HOST, "gpu-box:8080")], true, true);
-        check(&[(HOST, "127.0.0.1:8080"), (ORIGIN, "http://127.0.0.1:8080")], false, true);
-        check(&[(HOST, "127.0.0.1:8080"), (ORIGIN, "http://127.0.0.1:9090")], false, false);
-        check(&[(HOST, "gpu-box:8080"), (ORIGIN, "https://evil.example")], true, false);
     }
 
     #[test]

@@ -87,8 +87,13 @@ impl Served {
 
     /// The answer to a plain request, head and body.
     async fn get(&self, path: &str, header: &str) -> String {
+        self.get_as("door", path, header).await
+    }
+
+    /// The answer to a plain request of a client that knows the door by this host name.
+    async fn get_as(&self, host: &str, path: &str, header: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: door\r\nconnection: close\r\n{header}\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{header}\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -315,6 +320,26 @@ async fn only_those_who_may_pass_pass() {
     assert!(served.get("/devices", &page).await.starts_with("HTTP/1.1 403"), "no page of the web");
     assert!(served.get("/session", "").await.starts_with("HTTP/1.1 426"));
     assert!(served.get("/", "").await.starts_with("HTTP/1.1 404"));
+}
+
+/// A page of the web whose host name resolves to this machine is of the same origin for a browser, which then names no page.
+#[tokio::test]
+async fn a_host_name_that_leads_here_reads_nothing_without_a_token() {
+    let open = Served::new(None).await;
+    for path in ["/devices", "/session", "/"] {
+        let answer = open.get_as("page.example", path, "").await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{path}: {answer}");
+        assert!(!answer.contains("/job:"), "{path}: {answer}");
+    }
+    let image = open.get_as("localhost", "/devices", "sec-fetch-site: cross-site\r\n").await;
+    assert!(image.starts_with("HTTP/1.1 403"), "{image}");
+    for host in ["127.0.0.1:3000", "localhost", "[::1]:3000"] {
+        let listed = open.get_as(host, "/devices", "").await;
+        assert!(listed.starts_with("HTTP/1.1 200") && listed.contains("/job:local/task:0"), "{host}: {listed}");
+    }
+    let guarded = Served::new(Some(TOKEN)).await;
+    let shown = format!("authorization: Bearer {TOKEN}\r\n");
+    assert!(guarded.get_as("gpu-box:3000", "/devices", &shown).await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
