@@ -19,7 +19,7 @@ use super::message::{
 use super::program::SessionNo;
 use super::run::Running;
 use super::websocket::{self, Incoming};
-use super::{Client, Serving, process};
+use super::{Client, MAX_SESSIONS, Serving, process};
 
 /// Largest first message: a credential and a few numbers.
 const MAX_INIT: usize = 64 << 10;
@@ -69,18 +69,19 @@ async fn admit(door: &Arc<Serving>, mut reader: Reader, mut writer: Writer, newc
         }
     };
     let Newcomer { from, ends, unauthenticated } = newcomer;
-    let refusal = match message::init(&first) {
+    let refused = TaskResponseContent::InitRefused;
+    let answer = match message::init(&first) {
         Err(version) => {
             let version = version.map_or("another".to_owned(), |version| version.to_string());
             tracing::warn!(
                 "refused a burn program at {from}: it speaks version {version} of burn's remote protocol, and this node version \
  {VERSION}, that of burn {BURN}"
             );
-            SessionRefusal::IncompatibleProtocol { server_version: VERSION }
+            refused(SessionRefusal::IncompatibleProtocol { server_version: VERSION })
         }
         Ok(init) if !door.knows(&init.authorization) => {
             tracing::warn!("refused a burn program at {from}: its credential is not the door's token");
-            SessionRefusal::Unauthorized
+            refused(SessionRefusal::Unauthorized)
         }
         Ok(init) => {
             unauthenticated.proved();
@@ -100,15 +101,23 @@ async fn admit(door: &Arc<Serving>, mut reader: Reader, mut writer: Writer, newc
                 }
                 tracing::warn!("refused a burn program at {from}: too many are connected");
                 door.node.limit_reached("another burn program was refused: too many are connected");
-                SessionRefusal::Unauthorized
+                too_many()
             } else {
-                SessionRefusal::NoSuchDevice { device_count }
+                refused(SessionRefusal::NoSuchDevice { device_count })
             }
         }
     };
-    send(&mut writer, &TaskResponse { content: TaskResponseContent::InitRefused(refusal), id: 0 }).await?;
+    send(&mut writer, &TaskResponse { content: answer, id: 0 }).await?;
     let _gone = websocket::close(&mut writer).await;
     None
+}
+
+/// The answer to a client for whose session there is no slot. Burn has no refusal for this, and each of those that it has blames
+/// the client. An answer that is none to a handshake is shown whole, as the failure of a handshake, which may pass later.
+fn too_many() -> TaskResponseContent {
+    let reason =
+        format!("the door has {MAX_SESSIONS} sessions, which is the limit: try again when another program has ended");
+    TaskResponseContent::SyncBackend(Err(ExecutionError::WithContext { reason }))
 }
 
 async fn send(writer: &mut Writer, response: &TaskResponse) -> Option<()> {

@@ -20,7 +20,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusal, SessionTask};
-use super::super::{Serving, http, run};
+use super::super::{MAX_SESSIONS, Serving, http, run};
 use super::{TRAINING, add, exp, kept, last, new, read, scale, upload};
 use crate::node::{Node, NodeConfig};
 
@@ -340,6 +340,30 @@ async fn a_host_name_that_leads_here_reads_nothing_without_a_token() {
     let guarded = Served::new(Some(TOKEN)).await;
     let shown = format!("authorization: Bearer {TOKEN}\r\n");
     assert!(guarded.get_as("gpu-box:3000", "/devices", &shown).await.starts_with("HTTP/1.1 200"));
+}
+
+/// A client shows an answer that it does not expect, and may try again. A refusal would blame its credential.
+#[tokio::test]
+async fn a_program_more_than_fit_gets_the_reason() {
+    let served = Served::new(None).await;
+    let client = super::super::Client {
+        address: std::net::Ipv4Addr::LOCALHOST.into(),
+        process: super::super::Process { user: None, id: Some(1) },
+        credential: blake3::hash(b""),
+    };
+    let open = || {
+        let (sender, replies) = tokio::sync::mpsc::channel(1);
+        served.door.open(client.clone(), 0, sender).map(|session| (session, replies))
+    };
+    let mut all: Vec<_> = (0..MAX_SESSIONS).map(|_| open().expect("there is a slot")).collect();
+    let (mut refused, answer) = served.session(2, 0, "").await;
+    let Content::SyncBackend(Err(error)) = answer else { panic!("{answer:?}") };
+    assert!(error.to_string().contains("1024 sessions, which is the limit"), "{error}");
+    assert!(matches!(refused.socket.next().await, Some(Ok(Message::Close(_)))));
+    let ((running, session), _replies) = all.pop().unwrap();
+    served.door.close(&running, session);
+    let (_client, answer) = served.session(2, 0, "").await;
+    assert!(matches!(answer, Content::Init(_)), "{answer:?}");
 }
 
 #[tokio::test]
