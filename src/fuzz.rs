@@ -1,5 +1,5 @@
-//! All parsers of unauthenticated input, each as a function of bytes: for `fuzz/`, which generates input, and for a test with
-//! modified examples.
+//! Parsers of untrusted input, each as a function of bytes: for `fuzz/`, which generates input, and for a test with modified
+//! examples. docs/architecture.md names those that have unit tests instead.
 //!
 //! A function of this module never panics, never hangs and allocates no memory on the strength of an announced length, whatever
 //! the bytes are. If it can parse them, it also checks that the result survives being written and read again. It returns
@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "literal", run: |bytes| text(bytes, literals) },
     Target { name: "npy", run: numpy },
     Target { name: "op", run: meshtf_exec::fuzz::op },
+    Target { name: "saved", run: meshtf_exec::fuzz::saved },
     Target { name: "ticket", run: |bytes| text(bytes, crate::mesh::fuzz::ticket) },
 ];
 

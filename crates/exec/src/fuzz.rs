@@ -6,6 +6,7 @@
 
 mod choices;
 mod fitting;
+mod saved;
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
@@ -21,6 +22,8 @@ use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::{DType, PartialShape, Tensor};
+
+pub use saved::saved;
 
 use super::device::Device;
 use super::resource::Resources;

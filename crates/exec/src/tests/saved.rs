@@ -1,6 +1,7 @@
 //! Tests of the state of resources: saved, read as bytes, and loaded into another task, every kind continues with the answers
 //! that the original gives.
 
+mod examples;
 mod kinds;
 mod malformed;
 

@@ -51,8 +51,8 @@ fn a_reader_continues_within_its_file() {
     assert_eq!(without.save(&key(&two, "reader")).unwrap(), saved);
 }
 
-#[test]
-fn statistics_are_saved_and_an_iterator_that_reports_them_is_not() {
+/// An iterator that reports statistics to an aggregator, after two elements.
+pub(super) fn counting() -> (Cluster, Graph) {
     let of_one = "output_types=<int64> output_shapes={[]}";
     let text = format!(
         "zero = Const is=(0l)
@@ -70,10 +70,16 @@ fn statistics_are_saved_and_an_iterator_that_reports_them_is_not() {
         said = StatsAggregatorSummary to"
     );
     let (mut cluster, graph) = (Cluster::new(1), graph(&text));
-    let resources = Arc::clone(&cluster.resources[0]);
     for fetch in ["^begin", "next", "next"] {
         cluster.run(&graph, &[], &[fetch]).unwrap();
     }
+    (cluster, graph)
+}
+
+#[test]
+fn statistics_are_saved_and_an_iterator_that_reports_them_is_not() {
+    let (mut cluster, graph) = counting();
+    let resources = Arc::clone(&cluster.resources[0]);
     let (iterator, aggregator) = (key(&resources, "iterator"), key(&resources, "aggregator of statistics"));
     let now = resources.version(&aggregator);
     cluster.run(&graph, &[], &["next"]).unwrap();
