@@ -20,6 +20,7 @@ mod doctor;
 mod events;
 mod export;
 mod failure;
+mod groups;
 mod inputs;
 mod join;
 mod log;
@@ -58,107 +59,94 @@ use meshtf_tensor::memory::{Budget, tell_all};
 /// The result of a subcommand: its exit code, or the error that ended it.
 type Outcome = Result<Exit, Trouble>;
 
+/// The position of the flags that all commands have: after a command's own.
+const LAST: usize = 900;
+
 const EXAMPLES: &str = "\
 Examples:
-  meshtf node --name local/0     serve a task; elsewhere: --name local/1
+  meshtf node --name local/0     serve a task; in another shell: --name local/1
   meshtf submit graph.json       run a graph on the nodes that are up
   meshtf submit graph.json --fetch loss --feed x=@x.npy --steps 1000
-  meshtf run graph.json          the same in this process, without a network
-  meshtf plan graph.json         show placement and transfers without running
+  meshtf run graph.json          run it in this process, without a network
+  meshtf plan graph.json         show placement and transfers without a run
   meshtf differentiate graph.json --of loss --by w --out trained.json
-                                 add the gradients that training needs
+                                 add gradients
   meshtf train digits.json       train a graph with data from files
   meshtf export run1 --to model.npz
-                                 take the weights away
+                                 convert the weights of a training
   meshtf tf -- python trainer.py --job_name=ps --task_index=0
-                                 run a TensorFlow 1 program; its servers are nodes
+                                 run a TensorFlow 1 program
   meshtf ps                      list the tasks that are up
-  meshtf status                  show how they fare
-  meshtf doctor                  why do they not meet?
-  meshtf ticket                  then, on another machine: meshtf join TICKET
+  meshtf status                  show their state
+  meshtf doctor                  diagnose nodes that do not find each other
+  meshtf ticket                  on another machine, then: meshtf join TICKET
 
 Exit codes:
   0  success
   1  verify: a case differs; doctor: there is a problem
   2  bad input: the command line, a file, the graph, a feed, a fetch, a name;
      or output that cannot be written
-  3  the graph failed while running, or some of its variables are uninitialized
+  3  a step failed, or some of the graph's variables are uninitialized
   4  the mesh: no node up, a task down or lost, a full node, a rejected key,
      a name already taken
   5  timed out
   129, 130, 143  SIGHUP, SIGINT (Ctrl-C) or SIGTERM: submit cancelled its steps,
-     train finished the step under way and saved
+     train finished the current step and saved
 
 Environment:
   MESHTF_HOME    folder with the mesh key and this machine's node registry
   MESHTF_MESH    name of the mesh (--mesh)
   MESHTF_PEERS   addresses to dial, separated by commas (--peer)
   MESHTF_MEMORY  memory budget of a process that runs graphs (--memory)
-  MESHTF_LOG     what to log on stderr, e.g. debug or meshtf::mesh=trace
-  MESHTF_LOG_FORMAT  text, or json for an object a line (--log-format)
-  NO_COLOR       if set, no colours; pipes and files have none anyway";
+  MESHTF_CONFIG  configuration file of node and doctor (--config)
+  MESHTF_LOG     levels of the log on stderr: debug, or meshtf::mesh=trace
+  MESHTF_LOG_FORMAT  text, or json for an object per line (--log-format)
+  NO_COLOR       if set, no colours; pipes and files have none anyway
+
+Manual pages:
+  meshtf COMMAND --help                    the page of one command
+  meshtf man ~/.local/share/man/man1       all pages, for man meshtf-node";
 
 /// TensorFlow 1's distributed runtime as one binary: named nodes find each other, and a graph is split over them by its
 /// device strings.
 #[derive(Debug, Parser)]
 #[command(name = "meshtf", version, max_term_width = 110, after_help = EXAMPLES, propagate_version = true)]
+#[command(help_template = groups::template())]
 pub struct Cli {
-    /// Log more on stderr: steps and transfers; repeat for even more
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    /// Log more on stderr: steps and transfers; -vv and -vvv log still more
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = LAST)]
     verbose: u8,
-    /// How the log on stderr looks
-    #[arg(long, value_name = "FORMAT", env = "MESHTF_LOG_FORMAT", default_value = "text", global = true)]
+    /// Format of the log on stderr
+    #[arg(long, value_name = "FORMAT", env = "MESHTF_LOG_FORMAT", default_value = "text", global = true, display_order = LAST)]
     log_format: log::LogFormat,
     #[command(subcommand)]
     command: Command,
 }
 
+/// The first line of each command's `Args` is its line in the list of `meshtf --help`.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve a task of the mesh until SIGINT, SIGTERM or SIGHUP
     Node(node::Args),
-    /// Serve a task of a ClusterSpec, as TensorFlow's servers do
     Server(server::Args),
-    /// Run a TensorFlow 1 program whose servers are nodes
     Tf(tf::Args),
-    /// Run a graph on the nodes that are up
     Submit(submit::Args),
-    /// Run a graph in this process, without a network
     Run(run::Args),
-    /// Run a burn program on the mesh
     Burn(burn::Args),
-    /// List the tasks that are up
     Ps(ps::Args),
-    /// Show the state of nodes: sessions, devices, variables, peers, limits
     Status(status::Args),
-    /// Show the state of the mesh, refreshed
     Top(top::Args),
-    /// Follow what happens on a node: who comes and goes, sessions, failures, limits
     Events(events::Args),
-    /// List, read and set the variables of a node
     Variable(variable::Args),
-    /// Show placement and transfers of a graph without running it
     Plan(plan::Args),
-    /// Add gradients to a graph
     Differentiate(differentiate::Args),
-    /// Train a graph with data from files
     Train(train::Args),
-    /// Write what a training saved as .safetensors, .npz or a TensorFlow checkpoint
     Export(export::ExportArgs),
-    /// Convert .safetensors, .npz or a TensorFlow checkpoint into a state that train --resume can load
     Import(export::ImportArgs),
-    /// Find out why nodes do not meet, and what this machine lacks
     Doctor(doctor::Args),
-    /// Print a ticket that lets another machine join this mesh
     Ticket(ticket::Args),
-    /// Join a mesh with a ticket from one of its machines
     Join(join::Args),
-    /// Replay recorded TensorFlow sessions and compare the results
     Verify(verify::Args),
-    /// Print a completion script for a shell
     Completions(completions::Args),
-    /// Write the manual pages to a folder
-    #[command(hide = true)]
     Man(man::Args),
 }
 

@@ -26,27 +26,27 @@ const EVERYBODY: Duration = Duration::from_millis(500);
 
 /// Run a burn program on the mesh
 ///
-/// Runs a command with BURN_DEVICE and BURN_REMOTE_ADDRESS set, so that the default device of a program that uses burn 0.22, with
-/// burn's feature `remote-websocket`, is the first device of the mesh. If no node is up, this process serves local/0 while the
-/// program runs. The exit code is the program's.
+/// Runs a command with BURN_DEVICE and BURN_REMOTE_ADDRESS in its environment, so that the default device of a program with
+/// burn 0.22 and burn's feature `remote-websocket` is the first device of the mesh. If no node is up, this process serves
+/// local/0 while the program runs. The exit code is the program's.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf burn -- cargo run --release
   meshtf burn --peer 10.0.0.7:4001 -- ./train --epochs 10
 
-The program runs unchanged. One that names its devices, or uses several, takes
-them from ws://127.0.0.1:PORT, which BURN_REMOTE_ADDRESS says: index 0 is the
+The program runs unchanged. A program that names devices, or uses several, finds
+them at the address in BURN_REMOTE_ADDRESS, ws://127.0.0.1:PORT: index 0 is the
 first device that `meshtf ps` lists.")]
 pub struct Args {
-    /// Compute backend of the node that is started if none is up
+    /// Compute backend; auto selects the best one available; of the node that starts if none is up
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
     #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
     mesh: MeshArgs,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

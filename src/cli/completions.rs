@@ -13,6 +13,7 @@ Examples:
   meshtf completions zsh > ~/.zfunc/_meshtf
   meshtf completions fish > ~/.config/fish/completions/meshtf.fish")]
 pub struct Args {
+    /// Shell of the script
     shell: Shell,
 }
 

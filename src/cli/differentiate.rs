@@ -14,9 +14,9 @@ use super::{Exit, Outcome, Trouble, output};
 
 /// Add gradients to a graph
 ///
-/// Reads any graph that meshtf reads and writes it with the nodes that compute the gradients, as TensorFlow's tf.gradients adds
-/// them. The gradient with respect to a/b is fetched as gradients/a/b, that for a/b:1 as gradients/a/b_1. The gradient for a
-/// table of which only some rows are looked up is sparse: gradients/a/b is dense, and gradients/a/b/values, .../indices and
+/// Reads a graph in any format and writes it with nodes that compute the gradients, like TensorFlow's tf.gradients. The gradient
+/// with respect to a/b is gradients/a/b, that with respect to a/b:1 is gradients/a/b_1. The gradient with respect to a table of
+/// which only some rows are looked up is sparse: gradients/a/b is dense, and gradients/a/b/values, .../indices and
 /// .../dense_shape are its rows.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -24,20 +24,21 @@ Examples:
   meshtf differentiate graph.json --of loss --by w1,w2 --out with_gradients.json
   meshtf differentiate graph.pb --of loss --by layer/w --out with_gradients.pb
   meshtf run with_gradients.json --fetch gradients/w1
-  meshtf differentiate with_gradients.json --of gradients/w1 --by w1 --out second.json")]
+  meshtf differentiate with_gradients.json --of gradients/w1 --by w1 \\
+      --out second.json")]
 pub struct Args {
-    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary); - reads stdin
+    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary); - is stdin
     graph: PathBuf,
-    /// Tensor to differentiate, NAME or NAME:PORT; repeatable, or separated by commas: then it is their sum
+    /// Tensor to differentiate, NAME or NAME:PORT; repeatable, or separated by commas, for the gradients of a sum
     #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
     of: Vec<String>,
     /// Tensor to differentiate with respect to, NAME or NAME:PORT; a variable by its own name; repeatable, or separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
     by: Vec<String>,
-    /// File to write: graph.json if it ends with .json, a binary GraphDef if it ends with .pb
+    /// File for the graph: graph.json if it ends with .json, a binary GraphDef if it ends with .pb
     #[arg(long, value_name = "FILE", value_parser = out)]
     out: PathBuf,
-    /// Use zeros as the gradient with respect to a tensor that nothing depends on
+    /// Use zeros as the gradient with respect to a tensor on which nothing depends
     #[arg(long)]
     zeros: bool,
     /// Print JSON: the name of each gradient

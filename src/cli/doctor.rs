@@ -12,46 +12,47 @@ use super::{Exit, Outcome, output};
 use crate::doctor::{Examination, Finding, Level, examine, summary};
 use crate::node::NodeConfig;
 
-/// Find out why nodes do not meet, and what this machine lacks
+/// Diagnose nodes that do not find each other
 ///
-/// Checks in order the configuration file, the mesh key, the folders, ports, interfaces, multicast, every peer that is
-/// configured, announced or remembered, the nodes that answer, GPUs, memory and the data folder. Each finding that is not well
-/// has its remedy. Run it on both of two machines that do not meet.
+/// Checks in this order: the configuration file, the mesh key, folders, ports, interfaces, multicast, every peer that is
+/// configured, announced or remembered, the nodes that answer, GPUs, memory and the data folder. Each warning and problem has a
+/// remedy. If two machines do not find each other, run the command on both.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf doctor
-  meshtf doctor --peer 10.0.0.7:4001          can that node be reached from here?
-  meshtf doctor --listen 0.0.0.0:4001         could a node listen there?
+  meshtf doctor --peer 10.0.0.7:4001          check the connection to a node
+  meshtf doctor --listen 0.0.0.0:4001         check an address to listen on
   meshtf doctor --config /etc/meshtf/config.toml
   meshtf doctor --quick --expect worker/0     as the health check of a service
   meshtf doctor --json | jq '.findings[] | select(.level == \"problem\")'
 
-The exit code is 0 if there is no problem, and 1 if there is one. Warnings do not count.")]
+The exit code is 1 if there is a problem, and 0 otherwise. Warnings are no
+problems.")]
 pub struct Args {
-    /// Leave out what takes longer than a second or two: multicast, mDNS, GPUs
+    /// Skip the checks that take longer than two seconds: multicast, mDNS, GPUs
     #[arg(long)]
     quick: bool,
     /// Task that must be up; repeatable, or separated by commas
     #[arg(long, value_name = "TASK", value_delimiter = ',')]
     expect: Vec<Task>,
-    /// Check whether a node can listen on this address; repeatable
+    /// Address to listen on, HOST:PORT or a multiaddr, to be checked; repeatable, or separated by commas
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub listen: Vec<String>,
-    /// Check this folder for --data
+    /// Folder of the files that graphs may save and restore, to be checked
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Try the addresses of this ClusterSpec, as for `meshtf node`
+    /// File with a ClusterSpec, JSON from jobs to addresses, which are dialled
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
-    /// TOML file of `meshtf node`: it is checked, and its mesh, peer, listen, data, cluster, open, no-mdns and tcp-only are taken
-    /// where they are not given [default: config.toml beside the keys, else /etc/meshtf/config.toml, if it exists]
+    /// TOML file with values of flags by their names, for flags that are not given: the file of `meshtf node`, which is
+    /// checked, too [default: config.toml next to the keys, else /etc/meshtf/config.toml, if it exists]
     #[arg(long, value_name = "FILE", env = "MESHTF_CONFIG")]
     config: Option<PathBuf>,
     /// The result of the search for that file.
     #[arg(skip)]
     pub found: Found,
-    /// Print an object: ok, findings (check, level, what, remedy)
+    /// Print JSON: an object with ok and findings (check, level, what, remedy)
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -94,7 +95,9 @@ async fn findings(args: &Args) -> Vec<Finding> {
 fn config(found: &Found) -> Finding {
     match found {
         Found::Nowhere => Finding::ok("config", "no configuration file"),
-        Found::Absent(path) => Finding::ok("config", format!("no configuration file: there is no {}", path.display())),
+        Found::Absent(path) => {
+            Finding::ok("config", format!("no configuration file: there is no {}", path.display()))
+        }
         Found::Read { path, flags } => {
             let flags = if flags.is_empty() { "nothing".to_owned() } else { flags.join(", ") };
             Finding::ok("config", format!("{} sets {flags}", path.display()))

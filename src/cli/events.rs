@@ -16,28 +16,28 @@ use crate::protocol::event::{Event, Noted};
 /// The interval of the requests for new events.
 const ASK_EVERY: Duration = Duration::from_millis(300);
 
-/// Follow what happens on a node
+/// Follow the events of a node
 ///
-/// Prints the last events that the node keeps (1024 at most), and then each as it comes, until Ctrl-C. The first number is the
-/// event's. With --steps it also prints steps as they begin and end; a missing number belongs to one that
-/// came too fast to be kept.
+/// Prints the last events that the node keeps (at most 1024), and then each new event, until Ctrl-C: tasks that come and leave,
+/// sessions, failures, limits. The first column is the number of the event. With --steps it also prints the start and end of
+/// steps; a missing number is that of a step that was too short to be recorded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf events ps/0
-  meshtf events ps/0 --now                       what has happened so far, and no more
+  meshtf events ps/0 --now                       the events so far
   meshtf events worker/0 --steps
   meshtf events ps/0 --json | jq 'select(.event == \"run_failed\")'")]
 pub struct Args {
-    /// Task whose node to follow
+    /// Task of the node
     task: Task,
-    /// Print what has happened so far, and exit
+    /// Print the events so far, and exit
     #[arg(long)]
     now: bool,
-    /// Print steps that begin and end, too: those of the sessions whose master the node is
+    /// Print the start and end of steps, too, in sessions whose master the node is
     #[arg(long, conflicts_with = "now")]
     steps: bool,
-    /// Print an object a line: number, unix_ms, event, text
+    /// Print JSON: an object per line with number, unix_ms, event, text
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -10,41 +10,40 @@ use super::{Exit, Outcome, Trouble, output};
 use crate::trainer::stored::{IMPORTED, MODEL, STEP, Which, average, check_form, read, state, states, write};
 use crate::trainer::weights::origin;
 
-/// Write what a training saved as another kind of file
+/// Convert a saved state of a training to another format
 ///
-/// Takes the best weights in a folder of --checkpoint if there are some, else its last state, or one file, and writes the
-/// variables of the model by their names.
+/// Reads the best weights in a folder of --checkpoint if there are some, else its last state, or one file, and writes the
+/// variables of the model by name.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf export run1 --to model.safetensors
-  meshtf export run1 --to model.npz            numpy.load(\"model.npz\")[\"w\"]
+  meshtf export run1 --to model.npz       numpy.load(\"model.npz\")[\"w\"]
   meshtf export run1 --last --to tf/model
-                                               tf.train.load_checkpoint(\"tf/model\")")]
+                                          tf.train.load_checkpoint(\"tf/model\")")]
 pub struct ExportArgs {
     /// Folder of --checkpoint, or a file: .safetensors, .npz, or the prefix of a TensorFlow checkpoint
     pub from: PathBuf,
     /// File to write: .safetensors, .npz, or the prefix of a TensorFlow checkpoint, without an extension or with .ckpt
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
-    /// Write the moving averages of the weights by the weights' names, in their place
+    /// Use the moving averages of the weights, under the names of the weights
     #[arg(long)]
     pub averages: bool,
     /// Write the variables of the training, too: slots of the optimizer (w/Adam), moving averages, and the step count
     /// (global_step)
     #[arg(long)]
     pub all: bool,
-    /// Take the last state of the folder even if there are best weights
+    /// Use the last state of the folder even if there are best weights
     #[arg(long)]
     pub last: bool,
 }
 
-/// Convert a file of weights into a state that training can continue from
+/// Convert a file of weights to a saved state of a training
 ///
-/// Reads .safetensors, .npz or a TensorFlow checkpoint. `meshtf run --weights DIR` uses the state; `meshtf train --checkpoint DIR
-/// --resume` continues from it if it has everything that the training keeps. A model that has only weights is trained with
-/// `meshtf train
-/// --weights FILE`, without importing it.
+/// Reads .safetensors, .npz or a TensorFlow checkpoint. `meshtf run --weights DIR` uses the state. `meshtf train --checkpoint DIR
+/// --resume` continues from it if it has all tensors of the training. A file with weights alone needs no import: `meshtf train
+/// --weights FILE` starts from it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +52,7 @@ Examples:
 pub struct ImportArgs {
     /// File to read: .safetensors, .npz, or the prefix of a TensorFlow checkpoint
     pub from: PathBuf,
-    /// Folder for --checkpoint; it must not have a state yet
+    /// Folder for --checkpoint, without a saved state
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
 }

@@ -24,14 +24,14 @@ const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
 /// A graph, feeds and fetches.
 #[derive(Debug, clap::Args)]
 pub(super) struct GraphArgs {
-    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary); - reads stdin
+    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary); - is stdin
     graph: PathBuf,
     /// Tensor to fetch, NAME or NAME:PORT; repeatable, or separated by commas [default: the file's]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
-    /// Value for a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE; repeatable. FILE is x.npy,
+    /// Value of a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE; repeatable. FILE is x.npy,
     /// x.npz:ARRAY, x.safetensors:TENSOR, x.csv, x.csv:COLUMN,COLUMN, x.txt (lines) or MNIST's idx, packed by gzip or not.
-    /// Text that begins with @ must be quoted, NAME='"@text"'
+    /// Text that begins with @ is quoted, NAME='"@text"'
     #[arg(long, value_name = "NAME=VALUE", value_parser = feed)]
     feed: Vec<Feed>,
     /// Node to run without fetching its outputs; repeatable, or separated by commas

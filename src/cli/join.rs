@@ -8,19 +8,19 @@ use crate::mesh::{Accepted, MeshKey, Ticket, count_running, home};
 /// Longest input that is parsed as a ticket.
 const MAX_TICKET_BYTES: u64 = 64 << 10;
 
-/// Join a mesh with a ticket from one of its machines
+/// Join a mesh with a ticket of another machine
 ///
-/// Stores the mesh's key and addresses in this user's folder. From then on nodes and commands on this machine find the
-/// mesh without flags.
+/// Stores the key and the addresses of the mesh in this user's folder. Nodes and commands on this machine then find the mesh
+/// without flags.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf join meshtf-ticket-1.AbCd…
   ssh other-machine meshtf ticket | meshtf join -")]
 pub struct Args {
-    /// The line printed by `meshtf ticket`; - reads it from stdin
+    /// Ticket, the line that `meshtf ticket` prints; - is stdin
     ticket: String,
-    /// Replace the key that this machine already has for a mesh of this name
+    /// Replace the key that this machine has for a mesh of this name
     #[arg(long)]
     replace: bool,
 }

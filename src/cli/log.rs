@@ -30,7 +30,7 @@ const MORE: &str = "more";
 pub enum LogFormat {
     /// Time, level, text
     Text,
-    /// An object a line: unix_ms, level, target, event, text
+    /// An object per line: unix_ms, level, target, event, text
     Json,
 }
 

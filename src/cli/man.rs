@@ -13,7 +13,7 @@ Examples:
   meshtf man ~/.local/share/man/man1
   man meshtf-node")]
 pub struct Args {
-    /// Folder for meshtf.1, meshtf-node.1 and the others; made if it does not exist
+    /// Folder for meshtf.1, meshtf-node.1 and the others, created if it does not exist
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }

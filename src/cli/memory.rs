@@ -12,7 +12,7 @@ const LEAST_BYTES: u64 = 32 << 20;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryArgs {
-    /// Memory for tensors, variables, queues and messages: 4GB, 512MiB, or 50% of the machine's or container's memory.
+    /// Memory budget of tensors, variables, queues and messages: 4GB, 512MiB, or 50% of the memory of the machine or container.
     /// Steps that exceed it fail with ResourceExhausted [default: 80%]
     #[arg(long, value_name = "SIZE", env = "MESHTF_MEMORY", value_parser = size)]
     memory: Option<Size>,

@@ -32,8 +32,8 @@ const MAX_TOLD: usize = 64;
 
 /// Serve a task of the mesh until SIGINT, SIGTERM or SIGHUP
 ///
-/// Prints one line when it is ready: name, PeerId, addresses, devices. Nodes of one user on one machine, and on one
-/// local network after `meshtf join`, find each other without flags.
+/// Prints a line with name, PeerId, addresses and devices when the task is up. Nodes of one user on one machine find each other
+/// without flags, as do nodes on one local network after `meshtf join`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -42,62 +42,69 @@ Examples:
   meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
   meshtf node --name local/0 --grpc 127.0.0.1:2222
   meshtf node --name local/0 --burn 127.0.0.1:3000
-  meshtf node --name local/0 --web 127.0.0.1:8080        the mesh in a browser
+  meshtf node --name local/0 --web 127.0.0.1:8080      the mesh in a browser
   meshtf node --name worker/0 --cluster cluster.json
-  meshtf node --name worker/0 --listen 0.0.0.0:4001 --print-config > ~/.config/meshtf/config.toml
-  meshtf node                        as the file says
+  meshtf node --name worker/0 --listen 0.0.0.0:4001 --print-config \\
+      > ~/.config/meshtf/config.toml
+  meshtf node                                          the flags of that file
 
-Clients of --grpc 127.0.0.1:2222 use tf.Session(\"grpc://127.0.0.1:2222\").
-Programs of --burn 127.0.0.1:3000 run with BURN_DEVICE=remote BURN_REMOTE_ADDRESS=ws://127.0.0.1:3000.
-A cluster.json: {\"worker\": [\"a:4001\", \"b:4001\"], \"ps\": [\"c:4001\"]}")]
+TensorFlow clients of --grpc 127.0.0.1:2222 use this target:
+  tf.Session(\"grpc://127.0.0.1:2222\")
+
+burn programs of --burn 127.0.0.1:3000 run with this environment:
+  BURN_DEVICE=remote BURN_REMOTE_ADDRESS=ws://127.0.0.1:3000
+
+Example of cluster.json:
+  {\"worker\": [\"a:4001\", \"b:4001\"], \"ps\": [\"c:4001\"]}")]
 pub struct Args {
-    /// Task to serve, local/0 or /job:local/task:0
+    /// Name of the task, local/0 or /job:local/task:0
     #[arg(long, value_name = "TASK")]
     name: Task,
-    /// Compute backend; auto picks the best one available
+    /// Compute backend; auto selects the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Address to listen on, host:port or a multiaddr; repeatable [default: every interface, the port of last time or a free one]
+    /// Address to listen on, HOST:PORT or a multiaddr; repeatable, or separated by commas [default: every interface, at the last
+    /// port or a free one]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// ClusterSpec as JSON, job to addresses: this task listens on its own address and dials the others
+    /// File with a ClusterSpec, JSON from jobs to addresses: the task listens on its own address and dials the others
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
-    /// Folder in which graphs may save and restore files; they can access nothing else [default: a folder of its own]
+    /// Folder of the files that graphs may save and restore; they can access no others [default: a folder of the task's own]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Also serve TensorFlow clients at this address: tf.Session("grpc://HOST:PORT"); port 0 picks a free one. Not
-    /// encrypted; anything but a loopback address requires --grpc-token-file
+    /// Address of a server for TensorFlow clients, tf.Session("grpc://HOST:PORT"); port 0 selects a free port. Not encrypted; an
+    /// address other than loopback requires --grpc-token-file
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     grpc: Option<SocketAddr>,
-    /// File with the token that TensorFlow clients must present, as `authorization: Bearer TOKEN` or as
-    /// experimental.session_metadata.name in their ConfigProto. It must be readable by its owner only (chmod 600)
+    /// File with the token of TensorFlow clients, readable by its owner only (chmod 600). Clients present the token as
+    /// `authorization: Bearer TOKEN`, or as experimental.session_metadata.name in their ConfigProto
     #[arg(long, value_name = "FILE", requires = "grpc")]
     grpc_token_file: Option<PathBuf>,
-    /// Largest message accepted from a TensorFlow client, in bytes
+    /// Maximum size of a message from a TensorFlow client, in bytes
     #[arg(long, value_name = "BYTES", requires = "grpc", default_value_t = tensorflow::DEFAULT_MAX_MESSAGE_BYTES)]
     grpc_limit: usize,
-    /// Also serve burn programs at this address, whose device is ws://HOST:PORT; port 0 picks a free one. Not encrypted;
-    /// anything but a loopback address requires --burn-token-file
+    /// Address of a server for burn programs, whose device is ws://HOST:PORT; port 0 selects a free port. Not encrypted; an
+    /// address other than loopback requires --burn-token-file
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     burn: Option<SocketAddr>,
-    /// File with the token that burn programs must present as their credential. It must be readable by its owner only
-    /// (chmod 600)
+    /// File with the token of burn programs, readable by its owner only (chmod 600). Programs present the token as their
+    /// credential
     #[arg(long, value_name = "FILE", requires = "burn")]
     burn_token_file: Option<PathBuf>,
-    /// Also serve a page that shows the mesh, at http://HOST:PORT, and /metrics for Prometheus; port 0 picks a free one.
-    /// Not encrypted; anything but a loopback address requires --web-token-file
+    /// Address of a server for browsers, which shows the mesh at http://HOST:PORT, and for Prometheus, at /metrics; port 0
+    /// selects a free port. Not encrypted; an address other than loopback requires --web-token-file
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     web: Option<SocketAddr>,
-    /// File with the token that readers of --web must present: `authorization: Bearer TOKEN`, or ?token=TOKEN in a browser. It
-    /// must be readable by its owner only (chmod 600)
+    /// File with the token of browsers and Prometheus, readable by its owner only (chmod 600). They present the token as
+    /// `authorization: Bearer TOKEN`, or as ?token=TOKEN in the address
     #[arg(long, value_name = "FILE", requires = "web")]
     web_token_file: Option<PathBuf>,
-    /// TOML file with values for flags that are not given, by their names [default: config.toml beside the keys,
-    /// if it exists]
+    /// TOML file with values of flags by their names, for flags that are not given [default: config.toml next to the keys, if it
+    /// exists]
     #[arg(long, value_name = "FILE", env = "MESHTF_CONFIG")]
     config: Option<PathBuf>,
-    /// Print the settings from command line, environment and configuration file together, as such a file, and exit
+    /// Print the settings of command line, environment and configuration file in the form of such a file, and exit
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]

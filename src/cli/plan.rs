@@ -25,37 +25,37 @@ const MAX_LISTED: usize = 20;
 
 /// Show placement and transfers of a graph without running it
 ///
-/// First what each device comes to: nodes, bytes of variables, bytes of values at once (PEAK: one node after the other, each
-/// value until its last use), bytes that it sends and receives in a step, and its memory. Sizes are those that are known
-/// without running.
+/// Prints a table of the devices first: the number of nodes, the bytes of variables, the most bytes of values at a time (PEAK, if
+/// nodes run one by one and each value lasts until its last use), the bytes that the device sends and receives in a step, and its
+/// memory. Sizes that only a run determines are left out.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf plan graph.json
-  meshtf plan graph.json --nodes          every node and transfer, however many
-  meshtf plan graph.json --local          like `meshtf run`, without a mesh
+  meshtf plan graph.json --nodes          every node and transfer
+  meshtf plan graph.json --local          without a mesh, like `meshtf run`
   meshtf plan graph.json --svg > plan.svg
-  meshtf plan graph.json --dot | dot -Tpng > plan.png    every node, by Graphviz
+  meshtf plan graph.json --dot | dot -Tpng > plan.png
   meshtf plan graph.json --fetch y --json | jq '.transfers[].bytes'")]
 pub struct Args {
     #[command(flatten)]
     graph: GraphArgs,
-    /// Task whose node is the master [default: the first by name]
+    /// Task of the master, which also runs nodes without a device [default: the first by name]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
-    /// Plan as for `meshtf run`: with every task that the graph names, in this process
+    /// Host all tasks of the graph in this process, without a network
     #[arg(long)]
     local: bool,
-    /// If a requested device does not exist, use another one of its task
+    /// Use another device of the task if a requested device does not exist
     #[arg(long)]
     soft_placement: bool,
-    /// List every node and transfer; otherwise the first 20 of each
+    /// List every node and transfer, not only the first 20 of each
     #[arg(long)]
     nodes: bool,
-    /// Print the plan for Graphviz's dot, with a box for each device
+    /// Print the plan for dot of Graphviz, with a box for each device
     #[arg(long, conflicts_with_all = ["json", "nodes"])]
     dot: bool,
-    /// Print the plan as a picture, with a lane for each device; nodes of a large one share boxes
+    /// Print the plan as an SVG picture, with a lane for each device; in large plans, nodes share boxes
     #[arg(long, conflicts_with_all = ["json", "nodes", "dot"])]
     svg: bool,
     /// Print JSON: devices, totals, nodes, transfers

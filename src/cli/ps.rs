@@ -32,13 +32,14 @@ Examples:
   meshtf ps --json | jq -r '.[].task // empty'
   meshtf ps --peer 10.0.0.7:4001
 
-INDEX is that of a device for burn programs that connect now (`meshtf node --burn`).
-VERSION is that of the node's meshtf. A node that speaks another version of the
-protocol has no task here, and its release and protocol stand there instead.
-Below the list are tasks that cannot reach each other, if there are any: steps
-that need both fail.")]
+INDEX is the index of a device for burn programs that connect now (`--burn`).
+VERSION is the release of the node's meshtf. A node that speaks another version
+of the protocol is listed without its task, with its release and protocol. Below
+the list are pairs of tasks that cannot reach each other: steps that need both
+fail.")]
 pub struct Args {
-    /// Print a list of objects: task, peer, incarnation, version, protocol, addresses, devices, since_unix_ms, cannot_reach
+    /// Print JSON: a list of objects with task, peer, incarnation, version, protocol, addresses, devices, since_unix_ms,
+    /// cannot_reach
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -39,17 +39,17 @@ pub(super) struct MeshArgs {
     /// Name of the mesh; nodes of different meshes do not see each other
     #[arg(long, env = "MESHTF_MESH", default_value = DEFAULT_MESH, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub mesh: String,
-    /// Address of a node to dial, e.g. /ip4/10.0.0.7/tcp/4001 or 10.0.0.7:4001, if it is not found automatically;
+    /// Address of a node to dial, for nodes that are not found automatically: 10.0.0.7:4001 or /ip4/10.0.0.7/tcp/4001;
     /// repeatable, or separated by commas
     #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',')]
     pub peer: Vec<String>,
-    /// Run without a mesh key: anybody who reaches the port is admitted
+    /// Use no mesh key: every process that reaches the port is admitted
     #[arg(long)]
     pub open: bool,
     /// Do not search the local network by mDNS
     #[arg(long)]
     pub no_mdns: bool,
-    /// Reach processes on this machine over TCP and TLS, too, instead of through Unix sockets
+    /// Use TCP and TLS between processes of this machine, too, in place of Unix sockets
     #[arg(long)]
     pub tcp_only: bool,
 }
@@ -57,7 +57,7 @@ pub(super) struct MeshArgs {
 /// How a command that asks nodes reaches them, and how long that and their answers may take.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct AskArgs {
-    /// Give up after this many seconds
+    /// Time limit in seconds [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
     #[command(flatten)]

@@ -16,8 +16,8 @@ use super::{Outcome, Trouble};
 
 /// Run a graph in this process, without a network
 ///
-/// Hosts every task that the graph's device strings name (/job:localhost/task:0 if they name none), so that a graph
-/// written for a mesh runs unchanged. Prints like `meshtf submit`.
+/// Hosts every task that the graph's device strings name (/job:localhost/task:0 if they name none), so that a graph for a mesh
+/// runs unchanged. The output is that of `meshtf submit`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,13 +29,13 @@ pub struct Args {
     graph: GraphArgs,
     #[command(flatten)]
     steps: StepArgs,
-    /// Task that runs nodes without a task in their device string [default: the first one the graph names]
+    /// Task of the master, which also runs nodes without a device [default: the first that the graph names]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
-    /// Compute backend; auto picks the best one available
+    /// Compute backend; auto selects the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Folder in which the graph may save and restore files [default: none]
+    /// Folder of the files that graphs may save and restore; they can access no others [default: none]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -27,48 +27,54 @@ pub(super) const CALLED: &str = "grpc_tensorflow_server";
 /// unless a copy of the program has that, too.
 const LOOKS_FOR_PARENT: Duration = Duration::from_millis(200);
 
-/// Serve a task of a ClusterSpec, as TensorFlow's servers do
+/// Serve a task of a ClusterSpec, like a TensorFlow server
 ///
-/// A node of the task, which TensorFlow's clients reach at the address that the ClusterSpec names for it. The nodes find each
-/// other as those of `meshtf node` do, at ports of their own. As long as there is no token, clients of other machines are not
-/// served: if the address is not this machine's loopback address, the server is at 127.0.0.1 and the port that it names.
+/// Starts a node of the task, which TensorFlow clients reach at the task's address in the ClusterSpec. The nodes find each other
+/// like those of `meshtf node`, at ports of their own. Without a token, the server accepts clients of this machine only: if the
+/// address is not a loopback address, the server listens on 127.0.0.1 at the same port.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  meshtf server --cluster_spec='master|localhost:2222,worker|localhost:2223' --job_name=master --task_index=0
-  meshtf server --cluster_spec='{\"worker\": [\"a:2222\", \"b:2222\"]}' --job_name=worker --task_index=1
-  TF_CONFIG='{\"cluster\": {\"ps\": [\"a:2222\"]}, \"task\": {\"type\": \"ps\", \"index\": 0}}' meshtf server
+  meshtf server --cluster_spec='master|localhost:2222,worker|localhost:2223' \\
+      --job_name=master --task_index=0
+  meshtf server --cluster_spec='{\"worker\": [\"a:2222\", \"b:2222\"]}' \\
+      --job_name=worker --task_index=1
+  export TF_CONFIG='{\"cluster\": {\"ps\": [\"a:2222\"]},
+      \"task\": {\"type\": \"ps\", \"index\": 0}}'
+  meshtf server
 
-A link of the name grpc_tensorflow_server to the binary is this command:
+Under the name grpc_tensorflow_server, as a link, the binary is this command:
   ln -s \"$(command -v meshtf)\" ~/.local/bin/grpc_tensorflow_server
-  grpc_tensorflow_server --cluster_spec='local|localhost:2222;localhost:2223' --job_name=local --task_index=0 &
+  grpc_tensorflow_server --cluster_spec='local|localhost:2222;localhost:2223' \\
+      --job_name=local --task_index=0 &
 
 Clients connect with tf.Session(\"grpc://localhost:2222\").")]
 pub struct Args {
-    /// The cluster: JOB|HOST:PORT;HOST:PORT,JOB|HOST:PORT, or JSON [default: the cluster of TF_CONFIG]
+    /// ClusterSpec: JOB|HOST:PORT;HOST:PORT,JOB|HOST:PORT, or JSON [default: that of TF_CONFIG]
     #[arg(long = "cluster_spec", alias = "cluster-spec", value_name = "SPEC")]
     cluster_spec: Option<String>,
-    /// Job of the task to serve [default: the one of TF_CONFIG, or the only job]
+    /// Job of the task [default: that of TF_CONFIG, or the only job]
     #[arg(long = "job_name", alias = "job-name", value_name = "JOB")]
     job_name: Option<String>,
-    /// Number of the task in its job [default: the one of TF_CONFIG, or 0]
+    /// Index of the task in its job [default: that of TF_CONFIG, or 0]
     #[arg(long = "task_index", aliases = ["task-index", "task_id"], value_name = "N")]
     task_index: Option<u32>,
-    /// Compute backend; auto picks the best one available
+    /// Compute backend; auto selects the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Address at which other nodes reach this one, host:port or a multiaddr; repeatable [default: every interface, a free port]
+    /// Address to listen on, HOST:PORT or a multiaddr, for other nodes; repeatable, or separated by commas [default: every
+    /// interface, at a free port]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Folder in which graphs may save and restore files; they can access nothing else. `/` is every file that this user may
-    /// access [default: a folder of the task's own, which stays when the server ends, with --private too]
+    /// Folder of the files that graphs may save and restore; they can access no others. / is every file that this user may access
+    /// [default: a folder of the task's own, which outlives the server, with --private too]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// File with the token that clients must present; clients of other machines are served only with one. It must be readable by
-    /// its owner only (chmod 600)
+    /// File with the token of TensorFlow clients, readable by its owner only (chmod 600). Without a token, clients of other
+    /// machines are not accepted
     #[arg(long, value_name = "FILE")]
     grpc_token_file: Option<PathBuf>,
-    /// Use a mesh of its own that nobody else joins, for a cluster of one task; --mesh, --peer and --open are ignored then
+    /// Run in a mesh of its own that no other node joins, for a cluster of one task; --mesh, --peer and --open are then ignored
     #[arg(long)]
     private: bool,
     /// Exit when the process PID that started this one has exited, or has closed standard input

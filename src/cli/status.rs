@@ -18,9 +18,9 @@ use crate::protocol::status::{
 
 /// Show the state of nodes
 ///
-/// What each node reports: the sessions whose master it is and how fast their steps run, the pieces of graphs that it
-/// runs, its devices, its variables and queues, its peers, and how near it is to its limits. Rates are of the last quarter of a
-/// second to 5 s. Long lists are cut, and say so.
+/// Shows, for each node, the sessions whose master it is with their rate of steps, the pieces of graphs that it runs, its
+/// devices, variables, queues and peers, and the use of its limits. Rates are averages over the last 0.25 s to 5 s. Long lists
+/// are cut, with a note.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,10 +29,10 @@ Examples:
   meshtf status --json | jq '.[] | {task, busy: [.devices[].busy_share]}'
   meshtf status worker/1 --json | jq '.[0].sessions.items[].steps_per_second'")]
 pub struct Args {
-    /// Task whose node to ask [default: every node that is up]
+    /// Task of the node [default: every node that is up]
     #[arg(value_name = "TASK")]
     task: Option<Task>,
-    /// Print a list of objects, one for each node
+    /// Print JSON: a list with an object for each node
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -27,7 +27,7 @@ use crate::{Client, Init, RunOutput, Session, StepEvent};
 
 /// Run a graph on the nodes that are up
 ///
-/// Prints the fetched values on stdout: a single one as it is, several as `name: value`. Placement goes to stderr.
+/// Prints the fetched values on stdout: a single value alone, several as `name: value`. Placement and progress go to stderr.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,9 +35,9 @@ Examples:
   meshtf submit graph.json --fetch y --feed x=2.5
   meshtf submit graph.json --feed 'x=[[1,2],[3,4]]' --feed w=@w.npy --out out
   meshtf submit train.json --run init
-  meshtf submit train.json --init --steps 1000    start over
+  meshtf submit train.json --init --steps 1000    from the initial values
   meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
-  meshtf submit train.json --run train --steps 100 --trace step.json    where the time of a step goes
+  meshtf submit train.json --run train --steps 100 --trace step.json
   meshtf submit digits.json --weights run1 --fetch best --feed x=@new.npy
   meshtf submit graph.json --target local/1 --json | jq .values.y.value")]
 pub struct Args {
@@ -45,7 +45,7 @@ pub struct Args {
     graph: GraphArgs,
     #[command(flatten)]
     steps: StepArgs,
-    /// Task whose node is the master and runs nodes without a device [default: the first by name]
+    /// Task of the master, which also runs nodes without a device [default: the first by name]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
     #[command(flatten)]
@@ -55,43 +55,42 @@ pub struct Args {
 /// How a graph is run and how its results are printed, for `submit` and `run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StepArgs {
-    /// Run this many steps with the same feeds
+    /// Number of steps, all with the same feeds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-    /// Print the fetched values after every K-th step, not only after the last (--out writes the last only)
+    /// Number of steps between two prints of the fetched values, 0 for the last step alone; --out writes the last alone
     #[arg(long, value_name = "K", default_value_t = 0)]
     every: u64,
-    /// Print JSON: values with dtype and shape, devices; with --every, one object per line
+    /// Print JSON: values with dtype and shape, and devices; with --every, an object per line
     #[arg(long)]
     json: bool,
-    /// Write each value of the last step to DIR/NAME.npy instead of printing it
+    /// Folder for the values of the last step, DIR/NAME.npy, which are then not printed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Run the file's init first even if the variables that it sets have values: start over. Otherwise it runs if none
-    /// of them has a value, and is skipped if all have
+    /// Run the file's init even if the variables that it sets have values. Otherwise it runs if none of them has a value, and is
+    /// skipped if all have one
     #[arg(long)]
     init: bool,
-    /// Set the graph's variables from a safetensors file, or from the folder of a training, instead of running init: from the
-    /// best weights there if there are some, else from the last state
+    /// Weights for the variables, in place of init: a safetensors file, or the folder of a training, whose best weights are used
+    /// if there are some, else its last state
     #[arg(long, value_name = "PATH", conflicts_with = "init")]
     weights: Option<PathBuf>,
-    /// With --weights: set the variables to the moving averages that the training kept of them
+    /// Use the moving averages of the weights, from the training; with --weights
     #[arg(long, requires = "weights")]
     averages: bool,
-    /// With --weights: take the last state of the folder even if there are best weights
+    /// Use the last state of the folder even if there are best weights; with --weights
     #[arg(long, requires = "weights")]
     last: bool,
-    /// Trace the last step: write a timeline of all devices to FILE, for ui.perfetto.dev, and report on stderr where its time
-    /// went
+    /// File for a timeline of all devices in the last step, for https://ui.perfetto.dev; a report of its times goes to stderr
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// If a requested device does not exist, use another one of its task
+    /// Use another device of the task if a requested device does not exist
     #[arg(long)]
     pub soft_placement: bool,
-    /// Time out after this many seconds
+    /// Time limit in seconds [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-    /// Print neither placement nor a progress bar
+    /// Print neither placement nor progress on stderr
     #[arg(short, long)]
     quiet: bool,
 }

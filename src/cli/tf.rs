@@ -28,36 +28,36 @@ const FILES: [(&str, &str); 6] = [
 
 /// Run a TensorFlow 1 program whose servers are nodes
 ///
-/// Runs a command with a Python path on which TensorFlow's `tf.train.Server` starts a node of its task: at the address that the
-/// ClusterSpec names for it, in the folder of the program, until the program ends. Under TensorFlow 2, `import tensorflow as tf`
-/// is TensorFlow 1's API, with the names of its time. The exit code is the program's.
+/// Runs a command with a Python path on which TensorFlow's `tf.train.Server` starts a node of its task: at the task's address in
+/// the ClusterSpec, in the folder of the program, until the program ends. With TensorFlow 2, `import tensorflow as tf` imports
+/// the API of TensorFlow 1 under its old names. The exit code is the program's.
 ///
-/// Graphs may save and restore files wherever this user may, as with TensorFlow's own servers; --data limits them to a folder.
-/// Without --data, every user of this machine can reach this user's files through the servers on its loopback address, without
-/// the mesh's key. TensorFlow's own servers let the whole network do so.
+/// Graphs may save and restore every file that this user may access, as with TensorFlow's own servers; --data limits them to a
+/// folder. Without --data, every user of this machine can access this user's files through the servers on the loopback address,
+/// without the mesh key. TensorFlow's own servers give this access to the whole network.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf tf -- python create_worker.py 0
-  meshtf tf -- python trainer.py --ps_hosts=localhost:2222 --worker_hosts=localhost:2223,localhost:2224 \\
-      --job_name=worker --task_index=0
+  meshtf tf -- python trainer.py --job_name=worker --task_index=0 \\
+      --ps_hosts=localhost:2222 --worker_hosts=localhost:2223,localhost:2224
   meshtf tf --data ~/runs --backend flex -- python -i
 
-Programs on several machines find each other as nodes do: `meshtf ticket` on one
-machine, `meshtf join` on the others. Several clusters on one machine that have
-tasks of one name need a mesh each: meshtf tf --mesh NAME.")]
+Programs on several machines find each other like nodes: `meshtf ticket` on one
+machine, `meshtf join` on the others. Clusters on one machine whose tasks have
+the same names need a mesh each: meshtf tf --mesh NAME.")]
 pub struct Args {
-    /// Folder in which graphs may save and restore files; they can access nothing else [default: whatever this user may]
+    /// Folder of the files that graphs may save and restore; they can access no others [default: /]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Compute backend of the program's servers; auto picks the best one available
+    /// Compute backend; auto selects the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
     mesh: MeshArgs,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<std::ffi::OsString>,
 }

@@ -13,8 +13,7 @@ const LOOK_FOR_NODES: Duration = Duration::from_millis(700);
 
 /// Print a ticket that lets another machine join this mesh
 ///
-/// The ticket contains the mesh key and the addresses of the nodes that are up. Anyone who has it can join, so treat it
-/// like a password.
+/// The ticket contains the mesh key and the addresses of the nodes that are up. Keep it secret: anyone who has it can join.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -29,11 +29,11 @@ const KEY_WAIT: Duration = Duration::from_millis(200);
 /// Maximum number of keys in the queue.
 const MAX_KEYS: usize = 64;
 
-/// Show the state of the mesh, as it changes
+/// Show the state of the mesh continuously
 ///
-/// Tasks with their devices, how busy they are and their memory; sessions with their steps a second and the numbers that they
-/// fetch; links with round trip and rate; variables by size. A session alone has curves of what it fetches, where its plan runs,
-/// and where the time of its last traced step went.
+/// Shows tasks with the load and memory of their devices; sessions with their rate of steps and the numbers that they fetch;
+/// links with round-trip time and rate; variables by size. The view of one session has curves of its fetches, the placement of
+/// its plan, and the times of its last traced step.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,10 +41,11 @@ Examples:
   meshtf top --every 5
   meshtf top --peer 10.0.0.7:4001
 
-Keys: Tab chooses a table, s what it is sorted by, up and down a row, Enter shows the row's session or task alone,
-Esc all again, q or Ctrl-C quits. Without a terminal: meshtf status.")]
+Keys: Tab selects a table, s its order, up and down a row. Enter shows the
+session or task of the row alone, Esc all again. q or Ctrl-C quits. Without a
+terminal, use meshtf status.")]
 pub struct Args {
-    /// How often to ask the nodes, in seconds
+    /// Interval of requests to the nodes, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     every: Duration,
     #[command(flatten)]

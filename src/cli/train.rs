@@ -44,9 +44,9 @@ const BETWEEN: u64 = 20;
 
 /// Train a graph with data from files
 ///
-/// The file is a graph.json with the sections "data" and "train", and "evaluate" if examples are evaluated; docs/graph.md
-/// specifies them. Batches are sent ahead to the workers, which go from step to step without waiting for this command. A training
-/// begins anew, whatever values the variables have, unless --resume goes on from the last checkpoint.
+/// The file is a graph.json with the sections "data" and "train", and "evaluate" for an evaluation; docs/graph.md specifies
+/// them. Batches are sent ahead to the workers, which run the next step without waiting for this command. A training starts
+/// from initial values, whatever values the variables have, unless --resume continues from the last saved state.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,10 +54,11 @@ Examples:
   meshtf train digits.json --checkpoint run1 --every 500
   meshtf train digits.json --checkpoint run1 --every 10min
   meshtf train digits.json --checkpoint run1 --resume
-  meshtf train digits.json --checkpoint run1 --every 500 --resume=if-any --retries 5
+  meshtf train digits.json --checkpoint run1 --resume=if-any --retries 5
   meshtf train digits.json --weights model.npz
-  meshtf train digits.json --log runs/1 --plot curves.svg      tensorboard --logdir runs
-  meshtf train digits.json --trace steps.json                  https://ui.perfetto.dev
+  meshtf train digits.json --plot curves.svg --log runs/1
+  tensorboard --logdir runs
+  meshtf train digits.json --trace steps.json
   meshtf train model.pb --with train.json")]
 pub struct Args {
     /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
@@ -65,62 +66,62 @@ pub struct Args {
     /// File with the sections "data", "train" and "evaluate", and "init" for a GraphDef [default: the graph's]
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
-    /// Save the state of the training in this folder, at the end and when it is interrupted, too
+    /// Folder for saved states of the training; the state at the end or at an interruption is saved, too
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// Save the state after every N steps, or after a time: 500, 30s, 10min, 2h
+    /// Interval of saved states, in steps or as a time: 500, 30s, 10min, 2h [default: none]
     #[arg(long, value_name = "N|TIME", requires = "checkpoint", value_parser = every)]
     every: Option<Every>,
-    /// Keep the last N saved states
+    /// Number of saved states to keep
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
-    /// Continue from the last saved state in --checkpoint; --resume=if-any begins anew if there is none, for what is restarted by
-    /// itself
+    /// Continue from the last saved state in --checkpoint; --resume=if-any starts from initial values if there is none, for a
+    /// training that a service restarts
     #[arg(long, value_name = "WHEN", requires = "checkpoint", num_args = 0..=1, require_equals = true,
           default_missing_value = "always")]
     resume: Option<Resume>,
-    /// If a task is lost, wait until it is up again, and continue from the last saved state; for up to N losses
+    /// Maximum number of losses of a task after which the training waits until it is up, and continues from the last saved state
     #[arg(long, value_name = "N", requires = "checkpoint", default_value_t = 0)]
     retries: u32,
-    /// Wait this long for tasks that are not up, at the start and after a loss: 30s, 10min, 2h [default: not at the start, and
-    /// after a loss without a limit]
+    /// Time limit for each wait for tasks that are not up, at the start and after a loss: 30s, 10min, 2h [default: none after a
+    /// loss, and no wait at the start]
     #[arg(long, value_name = "TIME", conflicts_with = "local", value_parser = time)]
     wait_for: Option<Duration>,
-    /// Start from these weights instead of the initial values: the best or else the last of a folder of --checkpoint, or a file
-    /// .safetensors, .npz or a TensorFlow checkpoint
+    /// Weights for the variables, in place of initial values: the folder of a training, whose best weights are used if there are
+    /// some, else its last state, a .safetensors or .npz file, or the prefix of a TensorFlow checkpoint
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     weights: Option<PathBuf>,
-    /// Train for this many steps in all, whatever the file says
+    /// Number of steps in all [default: the file's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Print the loss after every N steps [default: a twentieth of all]
+    /// Number of steps between two prints of the loss [default: a twentieth of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     report: Option<u64>,
-    /// Write a log into this folder: for TensorBoard (the loss, the metrics, histograms of the weights, the graph), and log.jsonl
+    /// Folder for log.jsonl and a TensorBoard log with the loss, the metrics, histograms of the weights, and the graph
     #[arg(long, value_name = "DIR")]
     log: Option<PathBuf>,
-    /// Draw the curves of the loss and the metrics into this file, at the end and when it is interrupted
+    /// File for a picture of the curves of the loss and the metrics, drawn at the end or at an interruption
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Write what each device runs in four steps, the 11th to the 14th, into this file, and tell where their time went
+    /// File for a timeline of all devices in steps 11 to 14, for https://ui.perfetto.dev; a report of their times goes to stderr
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// If the loss or a gradient becomes NaN or infinite, say which node made it; not with "backup"
+    /// Name the node that made the loss or a gradient NaN or infinite; not with "backup"
     #[arg(long)]
     check_numerics: bool,
-    /// Print an object of JSON a line
+    /// Print JSON: an object per line
     #[arg(long)]
     json: bool,
-    /// Train in this process, without a network
+    /// Host all tasks of the graph in this process, without a network
     #[arg(long)]
     local: bool,
-    /// With --local: folder of the files that lie "on_workers", as `meshtf node --data` [default: none]
+    /// Folder of the files that graphs may save and restore, and of data "on_workers"; with --local [default: none]
     #[arg(long, value_name = "DIR", requires = "local")]
     data: Option<PathBuf>,
-    /// With --local: compute backend; auto picks the best one available
+    /// Compute backend; auto selects the best one available; with --local
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Task whose node is the master [default: the first by name]
+    /// Task of the master, which also runs nodes without a device [default: the first by name]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
     #[command(flatten)]
@@ -132,9 +133,9 @@ pub struct Args {
 /// When a training continues from a saved state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Resume {
-    /// There must be one.
+    /// A saved state must exist.
     Always,
-    /// If there is one.
+    /// A saved state may be missing.
     IfAny,
 }
 

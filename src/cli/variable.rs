@@ -21,8 +21,8 @@ use crate::protocol::inquiry::VariableName;
 
 /// List, read and set the variables of a node
 ///
-/// A variable is named as in the graph: by its shared_name, or the name of its node. Its version counts how often it was
-/// changed since it was made, by steps or by `set`. Variables of isolated sessions are listed, but neither read nor set.
+/// The name of a variable is its shared_name in the graph, or the name of its node. Its version counts its changes since it was
+/// made, by steps or by `set`. Variables of isolated sessions are listed, but can be neither read nor set.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,7 +30,7 @@ Examples:
   meshtf variable get ps/0 w
   meshtf variable get ps/0 w --out w.npy
   meshtf variable set ps/0 learning_rate 0.01
-  meshtf variable set ps/0 w @w.npy --if-version 1200   only if nothing has changed it since version 1200")]
+  meshtf variable set ps/0 w @w.npy --if-version 1200")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -38,31 +38,36 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List what outlives steps on a node: variables, queues, accumulators, tables, iterators, readers
+    /// List the resources of a node: variables, queues, accumulators, tables, iterators, readers
+    #[command(after_help = "Examples:\n  meshtf variable list ps/0 --json | jq '.[].name'")]
     List {
         #[command(flatten)]
         of: NodeArgs,
     },
     /// Print the value of a variable, or write it to a file
+    #[command(after_help = "Examples:\n  meshtf variable get ps/0 w\n  meshtf variable get ps/0 w --out w.npy")]
     Get {
         #[command(flatten)]
         of: NodeArgs,
         #[command(flatten)]
         variable: VariableArgs,
-        /// Write the value to this file, as .npy
+        /// File for the value, as .npy
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
     /// Set a variable
+    #[command(
+        after_help = "Examples:\n  meshtf variable set ps/0 learning_rate 0.01\n  meshtf variable set ps/0 w @w.npy --if-version 1200"
+    )]
     Set {
         #[command(flatten)]
         of: NodeArgs,
         #[command(flatten)]
         variable: VariableArgs,
-        /// Its new value: 2.5, [[1,2],[3,4]], '"text"' or @FILE.npy
+        /// New value: 2.5, [[1,2],[3,4]], '"text"' or @FILE.npy
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// Set it only if it has this version; otherwise fail and say which it has
+        /// Expected version: if the variable has another one, the command fails and names it
         #[arg(long, value_name = "VERSION")]
         if_version: Option<u64>,
     },
@@ -70,9 +75,9 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct NodeArgs {
-    /// Task whose node to ask
+    /// Task of the node
     task: Task,
-    /// Print JSON
+    /// Print JSON: a list of resources, or a value with its version
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -83,10 +88,10 @@ struct NodeArgs {
 struct VariableArgs {
     /// Name of the variable
     variable: String,
-    /// Its container, if it is in one
-    #[arg(long, value_name = "NAME", default_value = "")]
+    /// Container of the variable [default: the default container]
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     container: String,
-    /// Its device, if several have a variable of that name: cpu:0, gpu:0
+    /// Device of the variable, if several have one of that name: cpu:0, gpu:0
     #[arg(long, value_name = "DEVICE", value_parser = device)]
     device: Option<(DeviceKind, u32)>,
 }

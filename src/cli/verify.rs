@@ -20,32 +20,32 @@ use crate::verify::{Case, replay};
 
 /// Replay recorded TensorFlow sessions and compare the results
 ///
-/// A case is a folder with graph.pb or graph.json (a GraphDef), case.json and the recorded arrays. All tasks of its
-/// cluster are hosted in this process; with --mesh it runs on the nodes that are up. A case that cannot be read, or
-/// whose tasks are not up, is not compared; if no case differs, the exit code is then 2 or 4.
+/// A case is a folder with graph.pb or graph.json (a GraphDef), case.json and the recorded arrays. This process hosts all tasks
+/// of its cluster; with --mesh, the case runs on the nodes that are up. A case that cannot be read, or whose tasks are not up,
+/// is not compared: the exit code is then 2 or 4 if no case differs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  meshtf verify corpus/tf/*
-  meshtf verify --mesh corpus/tf/seed_c_238_split
-  meshtf verify corpus/tf/* --json | jq -r 'select(.ok == false) | .case'")]
+  meshtf verify tests/cases/*
+  meshtf verify --mesh tests/cases/seed_c_238_split
+  meshtf verify tests/cases/* --json | jq -r 'select(.ok == false) | .case'")]
 pub struct Args {
     /// Folders of recorded cases
     #[arg(required = true, value_name = "CASE_DIR")]
     cases: Vec<PathBuf>,
-    /// Run on the nodes that are up in mesh NAME [default: MESHTF_MESH, or meshtf]
+    /// Name of the mesh, to run on its nodes that are up [default without NAME: MESHTF_MESH, or meshtf]
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     mesh: Option<String>,
-    /// Address of a node to dial, with --mesh
+    /// Address of a node to dial, for nodes that are not found automatically; with --mesh
     #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',')]
     peer: Vec<String>,
-    /// Run without a mesh key, with --mesh
+    /// Use no mesh key; with --mesh
     #[arg(long, requires = "mesh")]
     open: bool,
-    /// Compute backend, in one process; auto picks the best one available, wgpu puts nodes without a device on the GPU
+    /// Compute backend; auto selects the best one available, wgpu places nodes without a device on the GPU; without --mesh
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Print JSON: one object per case, then one with the counts
+    /// Print JSON: an object per line for each case, and one with the counts
     #[arg(long)]
     json: bool,
 }
