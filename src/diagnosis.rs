@@ -52,7 +52,7 @@ pub fn conclude_at_last(attempts: &[Attempt]) -> Vec<Conclusion> {
     };
     let late = attempts.iter().filter(is_name).map(|attempt| Conclusion {
         what: format!("the name of {} ({}) is still being looked up", Place::of(attempt), attempt.source),
-        remedy: "The name server does not answer: `resolvectl status` or /etc/resolv.conf tells which it is. An IP address needs none."
+        remedy: "The name server does not answer: `resolvectl status` or /etc/resolv.conf names it. An IP address needs none."
             .to_owned(),
         may_be_fine: false,
     });
@@ -69,7 +69,7 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
     let (what, remedy) = match verdict {
         Verdict::Pending | Verdict::Itself | Verdict::TaskTaken | Verdict::Met => return None,
         Verdict::OtherKey if is_caller => (
-            format!("{} came here with another mesh key: {places}", number("One peer", "Several peers")),
+            format!("{} connected here with another mesh key: {places}", number("One peer", "Several peers")),
             "Run `meshtf ticket` here and `meshtf join TICKET` there, or the other way round. If it belongs to somebody else's \
              mesh, nothing is wrong."
                 .to_owned(),
@@ -108,8 +108,8 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
                 )),
                 None => seen(&outcomes(tried)),
             },
-            "Install the same release on all machines of the mesh, and restart its nodes: `meshtf --version` tells which \
-             there is."
+            "Install the same release on all machines of the mesh, and restart its nodes: `meshtf --version` shows \
+             the release."
                 .to_owned(),
         ),
         Verdict::Full => (seen(&outcomes(tried)), "Close clients or nodes that are not needed.".to_owned()),
@@ -160,7 +160,7 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
                 _ => format!("mDNS hears {places}, which do not answer: firewalls, or the addresses are stale"),
             },
             format!(
-                "On {}; `meshtf ps` tells whether {} another by now.",
+                "On {}; `meshtf ps` shows whether {} another now.",
                 allow(tried),
                 number("it has", "they have")
             ),
@@ -367,7 +367,14 @@ mod tests {
             "on [fe80::1]: `meshtf node … --listen [::]:7`",
         );
         let caller = Source::Caller;
-        check(caller, peer, Verdict::OtherKey, "", "One peer came here with another mesh key", "`meshtf ticket` here");
+        check(
+            caller,
+            peer,
+            Verdict::OtherKey,
+            "",
+            "One peer connected here with another mesh key",
+            "`meshtf ticket` here",
+        );
     }
 
     #[test]
@@ -415,7 +422,7 @@ mod tests {
             "nothing listens at",
             "on those machines: `meshtf node … --listen 0.0.0.0:PORT`",
         );
-        check(Source::Caller, Verdict::OtherKey, two, "Several peers came here", "`meshtf join TICKET` there");
+        check(Source::Caller, Verdict::OtherKey, two, "Several peers connected here", "`meshtf join TICKET` there");
     }
 
     #[test]

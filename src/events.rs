@@ -139,7 +139,7 @@ impl Events {
             _ => lock(&self.ring).pace.admit(Instant::now()),
         };
         if left_out > 0 {
-            tracing::warn!("{left_out} events were not logged, since more than {MOST_LINES} came in a second");
+            tracing::warn!("{left_out} events were not logged, since there were more than {MOST_LINES} in a second");
         }
         log(&event, is_paced);
         let mut ring = lock(&self.ring);

@@ -96,7 +96,7 @@ fn config(found: &Found) -> Finding {
     match found {
         Found::Nowhere => Finding::ok("config", "no configuration file"),
         Found::Absent(path) => {
-            Finding::ok("config", format!("no configuration file: there is no {}", path.display()))
+            Finding::ok("config", format!("no configuration file: {} does not exist", path.display()))
         }
         Found::Read { path, flags } => {
             let flags = if flags.is_empty() { "nothing".to_owned() } else { flags.join(", ") };
@@ -153,7 +153,7 @@ mod tests {
             assert!(finding.level == level && finding.what.contains(part) && remedies.contains(remedy), "{finding:?}");
         };
         let path = PathBuf::from("/h/config.toml");
-        check(Found::Absent(path.clone()), Level::Ok, "no /h/config.toml", "");
+        check(Found::Absent(path.clone()), Level::Ok, "/h/config.toml does not exist", "");
         let flags = vec!["mesh".to_owned(), "peer".to_owned()];
         check(Found::Read { path, flags }, Level::Ok, "/h/config.toml sets mesh, peer", "");
         check(Found::Wrong("c: line 1".into()), Level::Problem, "c: line 1", "--print-config");

@@ -112,9 +112,9 @@ fn of_multicast(tried: &[(&Interface, io::Result<bool>)], has_ipv6: bool) -> Vec
     if tried.is_empty() {
         let what = if has_ipv6 {
             "mDNS takes IPv4 here, and no interface with multicast has an address of it, so that nodes on the local network are \
-             not found by themselves"
+             not found automatically"
         } else {
-            "no interface carries multicast, so that nodes on the local network are not found by themselves"
+            "no interface carries multicast, so that nodes on the local network are not found automatically"
         };
         return vec![Finding::note("multicast", what, "Give addresses: `meshtf node --peer HOST:PORT`, or a ticket.")];
     }

@@ -35,14 +35,14 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool, servic
         Ok(key) => Finding::note(
             "key",
             format!(
-                "mesh {mesh:?}, key {}: it was made on this machine, and nobody has shown it to a node yet",
+                "mesh {mesh:?}, key {}: it was made on this machine, and no peer has proven it yet",
                 key.fingerprint()
             ),
             "To join other machines, run `meshtf ticket` there and `meshtf join TICKET` here.",
         ),
         Err(KeyError::Missing { path, others, .. }) => Finding::problem(
             "key",
-            format!("this machine has no key of mesh {mesh:?}: there is no {}{}", path.display(), keys_of(&others)),
+            format!("this machine has no key of mesh {mesh:?}: {} does not exist{}", path.display(), keys_of(&others)),
             as_service(&path, service).unwrap_or_else(|| {
                 "To join others, run `meshtf ticket` there and `meshtf join TICKET` here; to begin a mesh, start a node: \
                  `meshtf node --name local/0`."
@@ -106,7 +106,7 @@ fn of_folder(check: &'static str, path: &Path, is_there: bool, written: io::Resu
         Ok(()) => Finding::ok(check, format!("{shown} can be written")),
         Err((io::ErrorKind::PermissionDenied, _)) if !is_there => Finding::problem(
             check,
-            format!("{shown} does not exist and cannot be made by this user"),
+            format!("{shown} does not exist and cannot be created by this user"),
             format!("sudo install -d -m 700 -o $USER {shown}; another folder: MESHTF_HOME, for data --data"),
         ),
         Err((io::ErrorKind::PermissionDenied, _)) => Finding::problem(
@@ -123,7 +123,7 @@ fn of_folder(check: &'static str, path: &Path, is_there: bool, written: io::Resu
             check,
             format!("{shown} cannot be written: {error}"),
             format!(
-                "Make room: `df -h {shown}` shows how much there is; another folder: MESHTF_HOME, for data --data."
+                "Free some space: `df -h {shown}` shows the free space; another folder: MESHTF_HOME, for data --data."
             ),
         ),
         Err((_, error)) => Finding::problem(
@@ -328,7 +328,12 @@ mod tests {
         check(of_key("lab", Ok(key.clone()), true), Level::Ok, &name, "");
         check(of_key("lab", Ok(key), false), Level::Note, "was made on this machine", "meshtf join");
         let missing = |others| KeyError::Missing { mesh: "lab".into(), path: path.clone(), others };
-        check(of_key("lab", Err(missing(vec![])), true), Level::Problem, "no /h/keys/lab.key", "meshtf join TICKET");
+        check(
+            of_key("lab", Err(missing(vec![])), true),
+            Level::Problem,
+            "/h/keys/lab.key does not exist",
+            "meshtf join TICKET",
+        );
         check(of_key("lab", Err(missing(vec!["meshtf".into()])), true), Level::Problem, "(--mesh NAME): meshtf", "");
         // On a machine that runs a service, the service's user has the key.
         let service = temp_dir::TempDir::new().unwrap();

@@ -29,7 +29,7 @@ pub enum Denied {
     Open,
     #[error("the handshake took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
     Slow,
-    #[error("nothing came from it within {} s", FIRST_BYTE_LIMIT.as_secs())]
+    #[error("it sent nothing within {} s", FIRST_BYTE_LIMIT.as_secs())]
     Silent,
     #[error("too many other connections were waiting to be admitted")]
     Crowded,

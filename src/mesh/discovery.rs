@@ -53,7 +53,7 @@ impl fmt::Display for Source {
             Source::Registry => "this machine",
             Source::Lan => "mDNS",
             Source::Hearsay => "known peer",
-            Source::Caller => "it came here",
+            Source::Caller => "it connected here",
         })
     }
 }

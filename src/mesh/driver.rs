@@ -215,7 +215,7 @@ impl Driver {
             Ok(registry) => self.registry = Some(registry),
             // A read-only file system, for example. There are other ways to be found.
             Err(error) => {
-                tracing::warn!("no processes of this machine will be found by themselves: {error}");
+                tracing::warn!("processes of this machine are not found automatically: {error}");
                 self.registry_outcome = error.to_string();
             }
         }
@@ -567,6 +567,6 @@ fn is_own(miss: &Miss) -> bool {
 fn lan(me: PeerId) -> Option<mdns::tokio::Behaviour> {
     let config = mdns::Config { query_interval: MDNS_QUERY_INTERVAL, ..mdns::Config::default() };
     mdns::tokio::Behaviour::new(config, me)
-        .inspect_err(|error| tracing::warn!("no peers will be found on the LAN: {error}"))
+        .inspect_err(|error| tracing::warn!("peers on the local network are not found automatically: {error}"))
         .ok()
 }

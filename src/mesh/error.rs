@@ -125,7 +125,7 @@ pub enum KeyError {
     Damaged { path: PathBuf },
     /// The mesh has no key on this machine.
     #[error(
-        "this machine has no key of mesh {mesh:?}: there is no {path}. `meshtf node --name local/0` starts the mesh here \
+        "this machine has no key of mesh {mesh:?}: {path} does not exist. `meshtf node --name local/0` starts the mesh here \
          and makes its key; `meshtf ticket` on a machine that is in it and `meshtf join` here bring the key over{}",
         keys_of(others)
     )]

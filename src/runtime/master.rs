@@ -366,7 +366,7 @@ impl State {
     /// Notifies a session that a message could not be sent; the messages that follow from that are sent after those under way.
     fn unsent(&self, handle: &Handle, about: Subject, to: &Peer, failure: &Failure) {
         if matches!(about, Subject::Nothing) && failure.code != Code::Unavailable {
-            tracing::warn!("{to} was not told to release something: {failure}");
+            tracing::warn!("{to} was not notified of a release: {failure}");
         }
         let mut session = handle.lock();
         session.machine.handle(SessionEvent::Unsent { to, about, failure }, self.now());

@@ -70,10 +70,10 @@ fn a_mesh_goes_on_without_the_registry_folder() {
     let sandbox = Sandbox::new();
     sandbox.file("run", "this is no folder");
     let zero = sandbox.node("local/0");
-    let warning = "no processes of this machine will be found by themselves";
+    let warning = "processes of this machine are not found automatically";
     assert!(wait_until(SOON, || zero.process.stderr().contains(warning)), "{}", zero.process.stderr());
     let told = sandbox.run(&["ps", "--no-mdns", "--peer", zero.address()]).expect(0);
-    assert!(told.stdout.contains("local/0") && told.stderr.contains("will be found by themselves"), "{}", told.stderr);
+    assert!(told.stdout.contains("local/0") && told.stderr.contains("not found automatically"), "{}", told.stderr);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_node_that_only_listens_tells_who_came_with_another_key() {
     let there = here.elsewhere().in_namespace(&namespaces.names[1]);
     let zero = here.node_with("local/0", &["--listen", "10.77.0.1:0", "--no-mdns"]);
     let _one = there.node_with("local/1", &["--listen", "10.77.0.2:0", "--no-mdns", "--peer", zero.address()]);
-    let told = "One peer came here with another mesh key: 10.77.0.2";
+    let told = "One peer connected here with another mesh key: 10.77.0.2";
     assert!(wait_until(SOON, || zero.process.stderr().contains(told)), "{}", zero.process.stderr());
 }
 

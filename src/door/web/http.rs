@@ -52,7 +52,7 @@ type Place = Arc<Mutex<Option<UnauthenticatedPeer>>>;
 
 /// Accepts clients until it is dropped.
 pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
-    accept(listener, &door.unauthenticated_peers, "who wants to look", |stream, _, unauthenticated| {
+    accept(listener, &door.unauthenticated_peers, "a client of the web page", |stream, _, unauthenticated| {
         connection(Arc::clone(&door), stream, unauthenticated)
     })
     .await;

@@ -68,7 +68,7 @@ pub fn text(status: &NodeStatus) -> String {
     );
     text.gauge(
         "meshtf_device_parked_bytes",
-        "Bytes of values that came and that no op has taken yet.",
+        "Bytes of received values that no op has taken yet.",
         devices().map(|(labels, device)| (labels, device.parked_bytes as f64)),
     );
 

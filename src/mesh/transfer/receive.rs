@@ -36,7 +36,7 @@ pub(super) async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerS
     let work = async {
         while let Some((prefix, envelope)) = read(&mut socket, &link, &roster.budget).await? {
             let bytes = prefix.body_bytes();
-            tracing::debug!(target: "meshtf::transfers", bytes, peer = %link.peer, "a transfer came");
+            tracing::debug!(target: "meshtf::transfers", bytes, peer = %link.peer, "a transfer arrived");
             roster.deliver_bulk(&link, prefix, envelope).map_err(|error| Unread::Wrong(error.to_string()))?;
             if link.owes_acknowledgement(bytes) {
                 link.say(link.ping());

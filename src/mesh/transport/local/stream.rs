@@ -77,7 +77,7 @@ impl LocalStream {
                 Ok(None) => return Poll::Ready(Ok(false)),
                 Ok(Some((PLAIN, None))) => self.way = Way::Socket,
                 Ok(Some((RING, Some(descriptor)))) => self.way = Way::Reads(Reader::new(ring::Read::new(descriptor)?)),
-                Ok(Some(_)) => return Poll::Ready(Err(wrong("it does not say how it sends bulk data"))),
+                Ok(Some(_)) => return Poll::Ready(Err(wrong("it does not state how it sends bulk data"))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready!(self.socket.poll_read_ready(cx))?;
                     continue;
@@ -191,7 +191,7 @@ impl Writer {
     fn poll_freed(&mut self, socket: &UnixStream, cx: &mut Context<'_>) -> Poll<io::Result<Option<()>>> {
         let Some(freed) = ready!(self.heard.poll(socket, cx))? else { return Poll::Ready(Ok(None)) };
         if freed > RING_BYTES - self.free {
-            return Poll::Ready(Err(wrong("it says that it read more than was written")));
+            return Poll::Ready(Err(wrong("it claims to have read more than was written")));
         }
         self.free += freed;
         Poll::Ready(Ok(Some(())))
@@ -221,7 +221,7 @@ impl Reader {
             let _told = self.told.poll(socket, cx);
             let Some(written) = ready!(self.heard.poll(socket, cx))? else { return Poll::Ready(Ok(())) };
             if written > RING_BYTES.saturating_sub(self.read + self.told.untold()) {
-                return Poll::Ready(Err(wrong("it says that it wrote more than there is room for")));
+                return Poll::Ready(Err(wrong("it claims to have written more than fits")));
             }
             self.available += written;
         }
@@ -293,7 +293,7 @@ impl Heard {
                     let mut sum = 0usize;
                     for byte in &bytes[..count] {
                         match self.take(*byte) {
-                            Some(0) => return Poll::Ready(Err(wrong("it says that it moved 0 bytes"))),
+                            Some(0) => return Poll::Ready(Err(wrong("it claims to have moved 0 bytes"))),
                             Some(number) => sum = sum.saturating_add(number),
                             None => {}
                         }
