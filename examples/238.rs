@@ -1,6 +1,7 @@
-//! 238 on two tasks, from Rust: this program is `local/0`, and a `meshtf node --name local/1` runs in parallel.
+//! A graph built in Rust and run on two tasks. Prints 238.
 //!
-//! `cargo run --release --example 238` runs both tasks in this process; with `-- --mesh` it joins the mesh instead.
+//! `cargo run --release --example 238` hosts both tasks in this process. `cargo run --release --example 238 -- --mesh` joins
+//! the mesh as task `local/0`, and needs a second one: `meshtf node --name local/1`.
 
 use std::error::Error;
 use std::time::Duration;

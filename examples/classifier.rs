@@ -1,4 +1,6 @@
-//! A classifier of two layers, each on a separate task: is a point inside a circle or not?
+//! A classifier of points inside and outside of a circle: two layers, each on a task of its own, trained by a step in the graph.
+//!
+//! `cargo run --release --example classifier` hosts both tasks in this process. Prints the accuracy on the training data.
 
 use meshtf::model::Model;
 use meshtf::tensor::{DType, Tensor};
@@ -11,7 +13,7 @@ async fn main() -> meshtf::Result<()> {
     Ok(())
 }
 
-/// Trains the classifier; returns its accuracy on the points of the training.
+/// Trains the classifier; returns its accuracy on the training data.
 pub async fn accuracy() -> meshtf::Result<f32> {
     let m = Model::new();
     let x = m.placeholder("x", DType::F32, [None, Some(2)]);

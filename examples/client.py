@@ -1,4 +1,8 @@
-"""TensorFlow 1's own client on a mesh: python examples/client.py grpc://127.0.0.1:2222"""
+"""A graph of TensorFlow 1's own client on two tasks of a mesh. Prints 238.
+
+With the nodes `meshtf node --name local/0 --grpc 127.0.0.1:2222` and `meshtf node --name local/1`:
+python examples/client.py grpc://127.0.0.1:2222
+"""
 
 import sys
 

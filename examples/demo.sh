@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Two nodes as separate processes, one graph split over them, the answer. `make demo` runs it.
+# Starts two nodes as separate processes and submits examples/graph.json, which is split over both. Prints the answer, 238.
+# `make demo` builds meshtf and runs this script. MESHTF names the binary (default: meshtf in PATH).
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Two nodes as separate processes that TensorFlow's own client uses, the answer. `make demo-tf` runs it.
+# Starts two nodes as separate processes with doors for TensorFlow, and runs examples/client.py on them. Prints the answer, 238.
+# `make demo-tf` installs TensorFlow and runs this script. MESHTF names the binary, PYTHON a Python with TensorFlow.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

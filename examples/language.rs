@@ -1,5 +1,8 @@
-//! Three models of a text, each trained in seconds: a GRU that reads its characters, embeddings of its words, whose updates
-//! touch only the words of a batch, and a small transformer.
+//! Three models of a text, each trained in seconds: a GRU over its characters, a small transformer over its characters, and
+//! embeddings of its words, whose updates change only the rows of the words in a batch.
+//!
+//! `cargo run --release --example language` hosts all tasks in this process. Prints for each model the share of the characters or
+//! words that it predicts correctly.
 
 use meshtf::model::{Model, Value};
 use meshtf::tensor::{DType, Tensor};
@@ -10,7 +13,7 @@ use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
 const TEXT: &str = "alice was beginning to get very tired of sitting by her sister on the bank and of having nothing to do once \
                     or twice she had peeped into the book her sister was reading but it had no pictures or conversations in it \
                     and what is the use of a book thought alice without pictures or conversations";
-/// Characters before the one that a model is to find.
+/// Number of characters from which a model predicts the next one.
 const LENGTH: usize = 12;
 
 #[tokio::main]
@@ -21,7 +24,7 @@ async fn main() -> meshtf::Result<()> {
     Ok(())
 }
 
-/// Trains a model to find each character of the text from those before it; returns the share that it finds.
+/// Trains a model to predict each character of the text from those before it; returns the share of correct predictions.
 pub async fn characters(model: impl FnOnce(&Model, &Value, usize) -> Value) -> meshtf::Result<f32> {
     let mut known: Vec<u8> = TEXT.bytes().collect();
     known.sort_unstable();
@@ -37,7 +40,7 @@ pub async fn characters(model: impl FnOnce(&Model, &Value, usize) -> Value) -> m
     fit(&m, &logits, &[Task::new("worker", 0)], x, next, 0.01, 60).await
 }
 
-/// A GRU with all of its outputs.
+/// A GRU, whose outputs of all characters are used.
 pub fn reads(m: &Model, x: &Value, classes: usize) -> Value {
     let seen = m.embedding("letters", classes, 16, x).gru("gru", 48);
     seen.flatten().dense("logits", classes)
@@ -52,7 +55,7 @@ pub fn attends(m: &Model, x: &Value, classes: usize) -> Value {
     seen.flatten().dense("logits", classes)
 }
 
-/// Trains embeddings of the words to find the word that follows, the table on one task and the rest on another.
+/// Trains embeddings to predict each word from the two before it, the table on one task and the rest on another.
 pub async fn words() -> meshtf::Result<f32> {
     let mut known: Vec<&str> = TEXT.split(' ').collect();
     known.sort_unstable();
@@ -70,7 +73,7 @@ pub async fn words() -> meshtf::Result<f32> {
     fit(&m, &logits, &tasks, x, words[2..].to_vec(), 0.05, 60).await
 }
 
-/// Fits a model to examples; returns the share of them whose class it then finds.
+/// Fits a model to examples; returns the share of them that it then classifies correctly.
 async fn fit(
     m: &Model,
     logits: &Value,

@@ -1,5 +1,5 @@
-# For the demos to source: nodes as separate processes, ended with the script.
-# They have a home folder and a mesh name of their own, so that a mesh that is already running is left alone.
+# Sourced by the demos: starts nodes as separate processes, and ends them with the script. They have a home folder and a mesh name
+# of their own, so that they do not meet the nodes of another mesh of this user.
 meshtf="${MESHTF:-meshtf}"
 home="$(mktemp -d "${TMPDIR:-/tmp}/meshtf-demo.XXXXXX")"
 export MESHTF_HOME="$home" MESHTF_MESH="demo-$$"
@@ -27,14 +27,14 @@ trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# start NAME FLAG...
+# start NAME FLAG...: starts a node and waits until it serves.
 start() {
     local name=$1 log="$home/${1//\//-}.log"
     shift
     : >"$log"
     "$meshtf" node --name "$name" --listen 127.0.0.1:0 "$@" >"$log" 2>&1 &
     nodes+=($!)
-    # It prints one line when it serves.
+    # The node prints a line when it serves.
     for _ in $(seq 200); do
         if grep -q ' serves' "$log"; then
             say "$(grep -m 1 ' serves' "$log")"

@@ -1,12 +1,13 @@
-//! A classifier of two layers, trained by two workers together: is a point inside a circle or not? On two machines with the
-//! nodes worker/0 and worker/1, a `meshtf::Node` replaces the cluster in this process.
+//! A classifier of points inside and outside of a circle, trained by two workers with a `Trainer`: batches, an evaluation on
+//! held-out points, mirrored variables.
+//!
+//! `cargo run --release --example trainer` hosts both workers in this process. Prints the accuracy on the held-out points. With a
+//! `meshtf::Node` in place of the `LocalCluster`, the nodes `worker/0` and `worker/1` of a mesh train.
+
 use meshtf::model::Model;
 use meshtf::tensor::DType;
-use meshtf::train::Examples;
-use meshtf::train::{EvaluateSection, Sections, UpdateMode};
-use meshtf::train::{Optimizer, Training};
-use meshtf::train::{Options, Trainer};
-use meshtf::{BackendChoice, Client, SessionOptions};
+use meshtf::train::{EvaluateSection, Examples, Optimizer, Options, Sections, Trainer, Training, UpdateMode};
+use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions};
 
 #[tokio::main]
 async fn main() -> meshtf::Result<()> {
@@ -14,7 +15,7 @@ async fn main() -> meshtf::Result<()> {
     Ok(())
 }
 
-/// Trains the classifier; returns its accuracy on points that it was not trained with.
+/// Trains the classifier; returns its accuracy on the held-out points.
 pub async fn accuracy() -> meshtf::Result<f64> {
     let m = Model::new();
     let (x, y) = (m.placeholder("x", DType::F32, [None, Some(2)]), m.placeholder("y", DType::I32, [None]));
@@ -30,7 +31,7 @@ pub async fn accuracy() -> meshtf::Result<f64> {
     (sections.train.epochs, sections.train.workers, sections.train.mode) = (Some(100), 2, UpdateMode::Mirrored);
     sections.evaluate = Some(EvaluateSection { metrics: vec!["accuracy".to_owned()], ..EvaluateSection::default() });
     let trainer = Trainer::new(m.finish()?, sections, examples, &Options::default())?;
-    let cluster = meshtf::LocalCluster::start(&trainer.tasks(), BackendChoice::Auto)?;
+    let cluster = LocalCluster::start(&trainer.tasks(), BackendChoice::Auto)?;
     let session = cluster.session(trainer.graph().clone(), &trainer.tasks()[0], SessionOptions::default()).await?;
     trainer.run(&session, &mut ()).await?;
     Ok(trainer.evaluate(&session).await?.means[1])

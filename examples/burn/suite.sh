@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# burn programs on two nodes, compared with flex (`suite.sh test [FILTER…]`; without a filter, also `meshtf burn`, what is captured,
-# what dies, what memory is taken and what is planned), or measured beside burn's own remote server
-# (`suite.sh bench [FILTER…]`). `make test-burn` and `make bench-burn` run it.
+# suite.sh test [FILTER…]: runs burn programs on two nodes and compares them with flex; without a filter, also tests `meshtf burn`,
+# saved models, failures, memory and plans. suite.sh bench [FILTER…]: measures training on two nodes and on burn's own remote server.
+# `make test-burn` and `make bench-burn` build the programs and run this script.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -15,7 +15,7 @@ start worker/0 --burn 127.0.0.1:0
 start worker/1
 door="$(grep -oE -m 1 'burn=[0-9.:]+' "$home/worker-0.log" | cut -d= -f2)"
 
-# The first node hears of the second in its own time.
+# The number of tasks that the door knows: the first node finds the second after some time.
 tasks() {
     exec 3<>"/dev/tcp/${door%:*}/${door##*:}"
     printf 'GET /devices HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n' "$door" >&3
@@ -28,7 +28,7 @@ for _ in $(seq 200); do
 done
 [ "$(tasks)" -ge 2 ] || { say "worker/0 does not know worker/1 after 10 s"; exit 1; }
 
-# serve NAME FLAG...: a server of burn's protocol that is no node.
+# serve NAME FLAG...: starts burn's own server, or the one that computes nothing.
 serve() {
     local name=$1
     shift
@@ -50,14 +50,14 @@ test)
     say "suite --door $door $*"
     "$built/suite" --door "$door" "$@"
     if [ $# -eq 0 ]; then
-        say "meshtf burn -- a program that knows nothing of the mesh, with the nodes and without one"
+        say "meshtf burn -- a program without a line for the mesh, with the nodes and without one"
         expected="$(BURN_DEVICE=flex "$built/plain")"
-        [ "$("$meshtf" burn -- "$built/plain")" = "$expected" ] || { say "it answers something else"; exit 1; }
+        [ "$("$meshtf" burn -- "$built/plain")" = "$expected" ] || { say "the answer differs"; exit 1; }
         alone="$(MESHTF_HOME="$home/alone" MESHTF_MESH="alone-$$" "$meshtf" burn -- "$built/plain")"
-        [ "$alone" = "$expected" ] || { say "without a node, it answers something else"; exit 1; }
-        say "captured models, saved, and run by meshtf submit"
+        [ "$alone" = "$expected" ] || { say "the answer without a node differs"; exit 1; }
+        say "saved models, run by meshtf submit"
         MESHTF="$meshtf" "$built/capture" "$home"
-        say "programs and tasks that die"
+        say "programs and tasks that are killed"
         MESHTF="$meshtf" "$built/faults"
         say "memory over 10,000 iterations"
         MESHTF="$meshtf" "$built/memory"
@@ -73,7 +73,7 @@ bench)
     "$built/bench" --server "$server" --nothing "$nothing" --door "$door" --cpu "worker/0=${nodes[0]}" \
         --cpu "worker/1=${nodes[1]}" --cpu "burn's server=${nodes[2]}" --cpu "no kernels=${nodes[3]}" "$@"
     if [ $# -eq 0 ]; then
-        say "what an operation costs at the door"
+        say "cost of an operation at the door"
         MESHTF="$meshtf" "$built/steps" cost
     fi
     ;;

@@ -1,4 +1,4 @@
-//! The one question that is asked over plain HTTP: which devices are there?
+//! The list of devices, which a door answers over plain HTTP.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::{Error, Mesh};
 /// The version of burn's remote protocol that this crate's burn speaks.
 pub(crate) const PROTOCOL: u64 = 2;
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// More devices than any mesh has.
+/// Maximum size of the list in bytes; no mesh has that many devices.
 const LIMIT: u64 = 1 << 20;
 
-/// Where a mesh is reached, and with what: [`Mesh::at`] makes one.
+/// The address of a door and its token; [`Mesh::at`] makes one.
 #[derive(Clone, Debug)]
 pub struct Door {
     address: String,
@@ -49,7 +49,7 @@ impl Door {
     ///
     /// # Errors
     ///
-    /// As of [`Mesh::reach`].
+    /// Those of [`Mesh::reach`].
     pub fn reach(self) -> Result<Mesh, Error> {
         let text = self.ask()?;
         let answer = |reason: String| Error::Answer { address: self.address.clone(), reason };
@@ -70,7 +70,7 @@ impl Door {
     }
 
     fn ask(&self) -> Result<String, Error> {
-        // A proxy that the environment names leads out of the mesh.
+        // The environment may name a proxy, which does not reach the mesh.
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(TIMEOUT))
             .proxy(None)

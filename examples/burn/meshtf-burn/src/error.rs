@@ -1,54 +1,54 @@
-//! What can go wrong on the way to a device.
+//! The errors of connecting to a device.
 
 use std::fmt;
 
-/// Why a mesh or one of its devices cannot be reached.
+/// The reason why a mesh or one of its devices cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// Nothing answers at the address.
     Unreachable {
-        /// Where.
+        /// The address.
         address: String,
-        /// What the connection says.
+        /// The error of the connection.
         reason: String,
     },
-    /// The door asks for a token, or for another one.
+    /// The door requires a token, or another one.
     Token {
-        /// Where.
+        /// The address.
         address: String,
     },
-    /// What answers there is not the door of a mesh.
+    /// The server at the address is not the door of a mesh.
     Answer {
-        /// Where.
+        /// The address.
         address: String,
-        /// What is wrong with the answer.
+        /// The flaw of its answer.
         reason: String,
     },
     /// The door speaks another version of burn's remote protocol.
     Protocol {
-        /// Where.
+        /// The address.
         address: String,
         /// The version that the door speaks.
         door: u64,
     },
-    /// Not a device's name.
+    /// The text is not the name of a device.
     Name {
         /// The name.
         asked: String,
     },
     /// The mesh has no such device.
     NoDevice {
-        /// The name, or a part of one.
+        /// The name, or the part of one.
         asked: String,
-        /// The names of the devices that are there.
+        /// The names of the devices of the mesh.
         there: Vec<String>,
     },
     /// The door does not open a session for the device.
     Connect {
         /// The device's name.
         device: String,
-        /// What burn's client says.
+        /// The error of burn's client.
         reason: String,
     },
 }

@@ -1,8 +1,8 @@
 //! Devices of a meshtf mesh for [burn](https://burn.dev) programs.
 //!
-//! A node that runs with `meshtf node --burn 127.0.0.1:3000` has a door for burn programs. [`Mesh::reach`] asks it for the
-//! mesh's devices; [`Mesh::device`] answers one of them as burn's own [`Device`], on which tensors, modules, optimizers
-//! and burn-train work as on any other:
+//! A node with `meshtf node --burn 127.0.0.1:3000` has a door for burn programs. [`Mesh::reach`] requests the list of the
+//! mesh's devices from the door. [`Mesh::device`] returns one of them as burn's own [`Device`], on which tensors, modules,
+//! optimizers and burn-train work as on any other:
 //!
 //! ```no_run
 //! use burn::tensor::Tensor;
@@ -31,7 +31,7 @@ use name::Name;
 #[cfg(feature = "save")]
 pub use save::{SaveError, Saved, id, id_of_ints, save};
 
-/// The devices behind the door of one node: those of the whole mesh.
+/// The devices of a mesh, through the door of one node.
 #[derive(Clone, Debug)]
 pub struct Mesh {
     host: RemoteHost,
@@ -39,18 +39,18 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Asks the door at `address` (host and port, as in `meshtf node --burn`) for the mesh's devices.
+    /// Requests the devices of the mesh from the door at `address` (host and port, as in `meshtf node --burn`).
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if nothing answers there within ten seconds, [`Error::Token`] if the door asks for a token
-    /// ([`Mesh::at`] takes one), [`Error::Answer`] if what answers is no door, and [`Error::Protocol`] if the door speaks to
-    /// another version of burn.
+    /// [`Error::Unreachable`] if no server answers there within ten seconds; [`Error::Token`] if the door requires a token
+    /// ([`Mesh::at`] takes one); [`Error::Answer`] if the server is no door; [`Error::Protocol`] if the door is for another
+    /// version of burn.
     pub fn reach(address: &str) -> Result<Mesh, Error> {
         Mesh::at(address).reach()
     }
 
-    /// The door at `address`, to be reached with a token:
+    /// The door at `address`, for a connection with a token:
     ///
     /// ```no_run
     /// # use meshtf_burn::Mesh;
@@ -66,13 +66,13 @@ impl Mesh {
         self.names.iter().map(|(_, name)| name.to_string()).collect()
     }
 
-    /// Connects to the device that `name` means. A part of a name will do (`/job:worker/task:1`, `/task:0/gpu:0`,
-    /// `/device:GPU:0`): of several devices that it fits it means the first that is not a CPU, and without one the first.
+    /// Connects to the device of that name. A part of a name suffices (`/job:worker/task:1`, `/task:0/gpu:0`, `/device:GPU:0`):
+    /// of several devices that match, it selects the first that is not a CPU, or else the first.
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] if `name` is not written as a device's name, [`Error::NoDevice`] with the devices that are there if none
-    /// fits, and [`Error::Connect`] if the door refuses or is gone.
+    /// [`Error::Name`] if `name` does not have the form of a device's name; [`Error::NoDevice`], with the devices of the mesh,
+    /// if none matches; [`Error::Connect`] if the door refuses the session or is closed.
     pub fn device(&self, name: &str) -> Result<Device, Error> {
         let asked: Name = name.parse()?;
         let fitting: Vec<&(usize, Name)> = self.names.iter().filter(|(_, name)| asked.fits(name)).collect();
@@ -82,12 +82,12 @@ impl Mesh {
         self.connect(*index, name)
     }
 
-    /// Connects to one device of each task of `job`, in the order of tasks: what `ExecutionStrategy::multi` of burn-train takes.
-    /// Of a task's devices it is the first that is not a CPU, and without one the first.
+    /// Connects to one device of each task of `job`, in the order of tasks, for `ExecutionStrategy::multi` of burn-train. It is
+    /// the first of a task's devices that is not a CPU, or else the first.
     ///
     /// # Errors
     ///
-    /// As of [`Mesh::device`]: [`Error::NoDevice`] if the job has no device.
+    /// Those of [`Mesh::device`]: [`Error::NoDevice`] if the job has no device.
     pub fn devices(&self, job: &str) -> Result<Vec<Device>, Error> {
         let of_job: Vec<&(usize, Name)> =
             self.names.iter().filter(|(_, name)| name.job.as_deref() == Some(job)).collect();
@@ -114,7 +114,7 @@ impl Mesh {
     }
 }
 
-/// The first that is not a CPU, and without one the first.
+/// The first device that is not a CPU, or else the first.
 fn best<'a>(fitting: &[&'a (usize, Name)]) -> Option<&'a (usize, Name)> {
     fitting.iter().find(|(_, name)| !name.is_cpu()).or(fitting.first()).copied()
 }

@@ -1,11 +1,11 @@
-//! Names of devices, whole or in part, as TensorFlow writes them.
+//! Names of devices, or parts of names, in TensorFlow's form.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::Error;
 
-/// Its parts. Of a part that is `None`, any fits.
+/// The parts of a name; `None` matches any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Name {
     pub job: Option<String>,
@@ -16,12 +16,12 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Whether each part that is given is the other's, too.
+    /// Whether each part of this name equals that of the other.
     pub fn fits(&self, other: &Name) -> bool {
         fn part<T: PartialEq>(asked: &Option<T>, has: &Option<T>) -> bool {
             asked.is_none() || asked == has
         }
-        // A name without a replica is of replica 0.
+        // A name without a replica means replica 0.
         let replica = self.replica.is_none_or(|asked| asked == other.replica.unwrap_or(0));
         replica
             && part(&self.job, &other.job)

@@ -11,31 +11,31 @@ use meshtf_graph::{GraphBuilder, Program, graphdef, json};
 use meshtf_lowering::{Fed, Lowering, Scalars};
 use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor as Value, npy};
 
-/// A weight of at most this many elements stands in the graph itself, if that is written as JSON.
+/// Maximum number of elements of a weight that is written into a JSON graph itself.
 const SMALL: usize = 64;
 
-/// What a file of a captured program takes and answers, by the names that `meshtf submit` knows them by.
+/// The inputs and outputs of a saved program, by their names for `meshtf submit`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
-    /// To feed with each step, in the order in which the program declared its inputs: `input_0`, `input_1`, …
+    /// The feeds of each step, in the order in which the program declared its inputs: `input_0`, `input_1`, …
     pub inputs: Vec<String>,
-    /// To fetch, in the order in which the program declared its outputs: `output_0`, `output_1`, …
+    /// The fetches, in the order in which the program declared its outputs: `output_0`, `output_1`, …
     pub outputs: Vec<String>,
-    /// To feed, too, if the program draws random numbers: two numbers (int64) for each draw.
+    /// The feeds for random numbers, if the program draws any: two numbers (int64) for each draw.
     pub seeds: Vec<String>,
 }
 
-/// Why a captured program is not saved.
+/// The reason why a captured program is not saved.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SaveError {
-    /// An operation that does not run on the mesh, or that contradicts itself.
+    /// An operation does not run on the mesh, or its arguments contradict each other.
     Operation(Box<meshtf_tensor::failure::Failure>),
-    /// A declared input that no operation uses, or a declared output that none makes.
+    /// No operation uses a declared input, or none makes a declared output.
     Boundary(TensorId),
-    /// The weights take more bytes than a graph may have.
+    /// The weights exceed the maximum size of a graph.
     TooLarge {
-        /// What they take.
+        /// The size of the weights in bytes.
         bytes: usize,
     },
     /// A file cannot be written.
@@ -76,12 +76,12 @@ pub fn id_of_ints<const D: usize>(tensor: &Tensor<D, Int>) -> Option<TensorId> {
     tensor.clone().try_into_primitive::<Capture>().ok().map(|primitive| primitive.id())
 }
 
-/// Writes a captured program to `path` as a graph: a placeholder for each input, a constant for each weight, and what burn's
-/// operations are in meshtf's ops.
+/// Writes a captured program to `path` as a graph: a placeholder for each input, a constant for each weight, and meshtf's ops for
+/// burn's operations.
 ///
-/// A name that ends in `.json` is written as meshtf's graph.json, which says what to fetch, and has its weights beside it: those
-/// of more than 64 elements are NumPy arrays in a folder `NAME.weights`, from where `meshtf plan`, `run` and `submit` read them.
-/// The two go together wherever they are moved. Any other name is written as one file, a binary GraphDef with the weights in it.
+/// A path that ends in `.json` becomes meshtf's graph.json, which names the fetches. Weights of more than 64 elements are NumPy
+/// arrays in the folder `NAME.weights` next to it, which `meshtf plan`, `run` and `submit` read; move the file and the folder
+/// together. Any other path becomes one file, a binary GraphDef that contains the weights.
 ///
 /// ```no_run
 /// use burn::nn::LinearConfig;
@@ -121,7 +121,7 @@ pub fn save(captured: &CapturedGraph, path: impl AsRef<Path>) -> Result<Saved, S
     let is_beside = |name: &str| weights.iter().any(|(own, weight)| own == name && weight.len() > SMALL);
     let program = Program { nodes: graph.nodes().to_vec(), fetch: saved.outputs.clone(), ..Program::default() };
     let text = json::to_json_beside(&program, &mut |name, _| is_beside(name).then(|| format!("{named}/{name}.npy")));
-    // Whoever is interrupted here leaves no graph, rather than one with weights of another.
+    // An interruption here leaves no graph, not one with the weights of another.
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(SaveError::File(path.to_owned(), e)),
         _ => {}

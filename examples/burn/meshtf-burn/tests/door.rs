@@ -1,11 +1,11 @@
-//! What `Mesh::reach` makes of answers: a listener of this test gives them.
+//! `Mesh::reach` with right and wrong answers, from a listener of this test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 
 use meshtf_burn::{Error, Mesh};
 
-/// Answers one request with `status` and `body`; says where, and what was asked once it has been.
+/// Answers one request with `status` and `body`. Returns the address, and a handle that returns the request.
 fn door(status: &'static str, body: &'static str) -> (String, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -35,7 +35,7 @@ fn the_devices_of_a_mesh_are_listed() {
     assert_eq!(mesh.device("/job:ps").unwrap_err(), Error::NoDevice { asked: "/job:ps".into(), there: there.clone() });
     assert_eq!(mesh.devices("ps").unwrap_err(), Error::NoDevice { asked: "/job:ps".into(), there });
     assert_eq!(mesh.device("worker").unwrap_err(), Error::Name { asked: "worker".into() });
-    // The listener is gone: the device is there, and its session is not.
+    // The listener is gone: the device is listed, but its session cannot be opened.
     let error = mesh.device("/task:1/cpu:0").unwrap_err();
     assert!(matches!(&error, Error::Connect { device, .. } if device == "/job:worker/task:1/device:CPU:0"), "{error}");
 }

@@ -21,7 +21,7 @@ pub fn fill(cases: &mut Cases) {
         }
     }
     for shape in SHAPES {
-        // What the forward pass answered, or for the last two what it took; and the gradient.
+        // The output of the forward pass, or its input for the last two; and the gradient.
         add(&|c| ReluBackward(BinaryOpIr::create(c.within(DType::F32, shape, 0.0, 1.0), c.f32(shape), c.id())));
         add(&|c| SigmoidBackward(BinaryOpIr::create(c.within(DType::F32, shape, 0.0, 1.0), c.f32(shape), c.id())));
         add(&|c| GeluBackward(BinaryOpIr::create(c.f32(shape), c.f32(shape), c.id())));
@@ -39,7 +39,7 @@ pub fn fill(cases: &mut Cases) {
             add(&|c| Softmin(DimOpIr::create(c.f32(shape), dim, c.id())));
         }
     }
-    // One alpha for all, or one a channel.
+    // One alpha for all, or one per channel.
     for (shape, alpha) in
         [(&[2, 3][..], &[1, 1][..]), (&[2, 3], &[1, 3]), (&[2, 3, 4], &[1, 3, 1]), (&[1, 2, 2, 2], &[1, 2, 1, 1])]
     {

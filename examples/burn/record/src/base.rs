@@ -26,7 +26,7 @@ pub fn fill(cases: &mut Cases) {
         equality(cases, dtype);
         all_and_any(cases, dtype);
     }
-    // Other types take the same ways; a few cases of each show it.
+    // Other types share the code; a few cases of each suffice.
     for dtype in [DType::F64, DType::F16, DType::I64] {
         let mut add = |build: &dyn Fn(&Case) -> Base| cases.add(|c| of_kind(dtype, build(c)));
         add(&|c| SwapDims(SwapDimsOpIr::create(c.any(dtype, &[2, 3]), 0, 1, c.id())));
@@ -132,7 +132,7 @@ fn shapes(cases: &mut Cases, dtype: DType) {
         add(&|c| Zeros(CreationOpIr::create(Shape::from(shape.to_vec()), dtype, c.id())));
         add(&|c| Ones(CreationOpIr::create(Shape::from(shape.to_vec()), dtype, c.id())));
     }
-    // What is in an empty tensor says nobody; burn's own is zero.
+    // The elements of an empty tensor are undefined; those of burn are zero.
     add(&|c| Empty(CreationOpIr::create(Shape::from([2, 3]), dtype, c.id())));
 }
 
@@ -242,7 +242,7 @@ fn scatters(cases: &mut Cases, dtype: DType) {
             });
         }
     }
-    // The same place more than once: the sum has one order only.
+    // The same index more than once: the sum has one order only.
     for (shape, of, indices) in [(&[4][..], &[5][..], &[1, 1, 3, 1, 3][..]), (&[3, 2], &[3, 2], &[0, 2, 0, 2, 1, 2])] {
         add(&|c| {
             let tensor = c.any(dtype, shape);

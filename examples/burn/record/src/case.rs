@@ -1,4 +1,4 @@
-//! Cases: one operation, its inputs drawn from a fixed seed, and what the interpreter answers.
+//! Cases: one operation, its inputs drawn from a fixed seed, and the answers of the interpreter.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use burn_ir::{BaseOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
 use half::{bf16, f16};
 
-/// The seed of every case, so that a case added later changes no other.
+/// The seed of every case, so that a new case changes no other.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a case is built with: it hands out tensors with data, and ids.
+/// The builder of a case, which makes tensors with data, and ids.
 pub struct Case {
     inputs: RefCell<Vec<(TensorIr, TensorData)>>,
     next: Cell<u64>,
@@ -108,7 +108,7 @@ impl Case {
     }
 }
 
-/// One operation with what it takes and answers.
+/// One operation with its inputs and outputs.
 pub struct Recorded {
     pub name: String,
     pub operation: OperationIr,
@@ -116,7 +116,7 @@ pub struct Recorded {
     pub outputs: Vec<(TensorIr, TensorData)>,
 }
 
-/// The cases of one file, and how many of which operation the backend does not answer.
+/// The cases of one file, and the number of cases per operation that the backend does not support.
 #[derive(Default)]
 pub struct Cases {
     pub recorded: Vec<Recorded>,
@@ -124,7 +124,7 @@ pub struct Cases {
 }
 
 impl Cases {
-    /// Builds a case, runs it, and keeps it if the backend has it.
+    /// Builds a case, runs it, and keeps it if the backend supports it.
     pub fn add(&mut self, build: impl FnOnce(&Case) -> OperationIr) {
         let case = Case::new();
         let Ok(operation) = catch_unwind(AssertUnwindSafe(|| build(&case))) else {
@@ -146,7 +146,7 @@ impl Cases {
 
 /// `None` if an output cannot be read.
 fn run(operation: &OperationIr, inputs: &[(TensorIr, TensorData)]) -> Option<Vec<(TensorIr, TensorData)>> {
-    // burn's interpreter has no cast of ints, though its clients ask for it and its backends have it.
+    // burn's interpreter has no cast of ints, though its clients request it and its backends have it.
     if let (OperationIr::BaseInt(BaseOperationIr::Cast(cast)), [(_, data)]) = (operation, inputs) {
         let answer = Flex::int_cast(Flex::int_from_data(data.clone(), &FlexDevice), cast.out.dtype.into());
         return Some(vec![(cast.out.clone(), burn_backend::read_sync(Flex::int_into_data(answer)).ok()?)]);

@@ -129,7 +129,7 @@ pub fn fill(cases: &mut Cases) {
     conv_transpose!(cases, 3, three, ConvTranspose3d ConvTranspose3dOpIr, ConvTranspose3dWeightBackward ConvTranspose3dWeightBackwardOpIr,
         ConvTranspose3dBiasBackward ConvTranspose3dBiasBackwardOpIr, ConvTranspose3dOptionsIr);
 
-    // More before than behind, which burn's own `PaddingConfig` can ask for.
+    // More padding before than after, which burn's own `PaddingConfig` allows.
     cases.add(|c| {
         let options = Conv2dOptionsIr { stride: [1, 2], padding: [(0, 1), (1, 2)], dilation: [1, 1], groups: 1 };
         OperationIr::Module(Conv2d(Conv2dOpIr::create(
@@ -192,7 +192,7 @@ fn deformable(cases: &mut Cases) {
             OperationIr::Module(DeformableConv2dBackward(Box::new(made)))
         });
     }
-    // Channels in, channels out, weight groups, offset groups; stride, padding, dilation; what the offsets reach.
+    // Channels in, channels out, weight groups, offset groups; stride, padding, dilation; the range of the offsets.
     for (from, to, weight_groups, offset_groups, stride, padding, dilation, reach) in [
         (4, 2, 2, 1, [1, 1], [0, 0], [1, 1], 1.0),
         (4, 3, 1, 2, [2, 1], [1, 2], [1, 1], 2.0),

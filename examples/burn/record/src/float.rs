@@ -11,7 +11,7 @@ use crate::numeric::PAIRS;
 type Unary = fn(UnaryOpIr) -> Float;
 const INF: f64 = f64::INFINITY;
 
-/// Each with the values from and to which it is defined.
+/// Each with the limits of its domain.
 const UNARY: [(Unary, f64, f64); 24] = [
     (Exp, -4.0, 4.0),
     (Log, 0.125, 8.0),
@@ -44,7 +44,7 @@ pub fn fill(cases: &mut Cases) {
         for shape in [&[8][..], &[2, 3], &[2, 1, 3, 2], &[1], &[0, 2]] {
             cases.add(|c| unary(c, build, c.within(DType::F32, shape, low, high)));
         }
-        // Outside of the domain, too: NaN, the infinities, both zeros, halves to round, what over- and underflows.
+        // Values outside of the domain, too: NaN, the infinities, both zeros, halves to round, overflow and underflow.
         let odd = [f64::NAN, INF, -INF, 0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1.0, -1.0, 100.0, -100.0, 1e-8];
         cases.add(|c| unary(c, build, c.of(DType::F32, &[odd.len()], &odd)));
         for dtype in [DType::F64, DType::F16] {
@@ -155,7 +155,7 @@ fn grids(cases: &mut Cases) {
             }
         }
     }
-    // Several images; one element alone; points between elements, far away and nowhere; other floats.
+    // Several images; one element alone; points between elements, at infinity and at NaN; other floats.
     let points = [-9.0, 0.3, 1.75, -0.25, f64::INFINITY, 0.25, 0.5, f64::NEG_INFINITY, f64::NAN, 0.5, 0.0, 1e30];
     for mode in [InterpolateModeIr::Nearest, InterpolateModeIr::Bilinear] {
         for padding_mode in

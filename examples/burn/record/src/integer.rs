@@ -42,7 +42,7 @@ pub fn fill_int(cases: &mut Cases) {
             add(&|c| IntoFloat(CastOpIr::create(bits(c, dtype, &[2, 3]), to, c.id())));
         }
     }
-    // Of negative ones, the sign stays.
+    // Negative numbers keep their sign.
     add(&|c| BitwiseRightShiftScalar(ScalarOpIr::create(c.i32(&[4], &[-1, -8, 9, -100]), ScalarIr::Int(2), c.id())));
     add(&|c| BitwiseAndScalar(ScalarOpIr::create(bits(c, DType::I32, &[4]), ScalarIr::Int(-4), c.id())));
     for (a, b) in [

@@ -1,4 +1,4 @@
-//! Cases as JSON, a line each, and the comparison of two such lists.
+//! Cases as JSON, a line for each, and the comparison of two such lists.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::case::Recorded;
 
-/// How far a float may be off, relative to the larger of it and 1.
+/// The tolerance of floats, relative to the larger of the value and 1.
 const TOLERANCE: f64 = 1e-5;
 
 pub fn list(cases: &[Recorded]) -> String {
@@ -34,7 +34,7 @@ fn tensors(list: &[(TensorIr, TensorData)]) -> String {
     list.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// As meshtf names it.
+/// The name of a dtype in meshtf.
 fn dtype_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "float64",

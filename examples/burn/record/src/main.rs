@@ -1,7 +1,7 @@
-//! Records what burn's flex backend answers for single operations, as cases for tests of meshtf's lowering.
+//! Records the answers of burn's flex backend to single operations, as cases for the tests of meshtf's lowering.
 //!
-//! `record` writes `tests/data/burn/*.json`, a list with one case a line; `record --check` says which recorded cases burn
-//! answers differently now. A third word names another folder.
+//! `record` writes `tests/data/burn/*.json`, lists with one case per line. `record --check` prints the recorded cases whose
+//! answers have changed. A further argument names another folder.
 
 mod activation;
 mod base;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
             path => folder = PathBuf::from(path),
         }
     }
-    // What a backend lacks panics; it is listed below.
+    // An operation that a backend lacks panics; these are listed below.
     std::panic::set_hook(Box::new(|_| {}));
     let mut wrong = 0;
     for (file, fill) in FILES {

@@ -1,4 +1,4 @@
-//! What layers are made of, without convolutions and pools.
+//! Operations of layers other than convolutions and pools.
 
 use burn_backend::DType;
 use burn_ir::ModuleOperationIr::{self as Module, *};
@@ -85,7 +85,7 @@ fn attention(cases: &mut Cases) {
                     let query = c.f32(&[2, heads, queries, width]);
                     let key = c.f32(&[2, heads, keys, width]);
                     let value = c.f32(&[2, heads, keys, value_width]);
-                    // No row hides every key: what then comes out is not defined.
+                    // No row masks every key, since its output would be undefined.
                     let hidden: Vec<f64> = (0..2 * heads * queries * keys)
                         .map(|i| if i % keys > 0 && (i / keys + i) % 3 == 0 { 1.0 } else { 0.0 })
                         .collect();

@@ -18,7 +18,7 @@ pub const PAIRS: [(&[usize], &[usize]); 8] = [
     (&[1], &[1]),
     (&[0, 2], &[0, 2]),
 ];
-/// Shapes for what reduces, or runs along, one dimension, with each dimension of them.
+/// Shapes for operations along one dimension, with each of their dimensions.
 const LINES: [(&[usize], usize); 8] = [
     (&[6], 0),
     (&[3, 4], 0),
@@ -248,7 +248,7 @@ fn other(cases: &mut Cases, dtype: DType) {
     }
 }
 
-/// Other types take the same ways; a few cases of each show it.
+/// Other types share the code; a few cases of each suffice.
 fn few(cases: &mut Cases, dtype: DType) {
     let mut add = |build: &dyn Fn(&Case) -> Numeric| cases.add(|c| of_kind(dtype, build(c)));
     let x = if dtype.is_uint() { ScalarIr::UInt(3) } else { scalar(dtype, 3.0) };

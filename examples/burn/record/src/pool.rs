@@ -16,7 +16,7 @@ pub fn fill(cases: &mut Cases) {
     adaptive(cases);
 }
 
-/// The shape that a pool of `x` answers, for its gradient.
+/// The output shape of a pool of `x`, for its gradient.
 fn pooled<const N: usize>(
     x: &TensorIr,
     [kernel, stride, padding, dilation]: [[usize; N]; 4],
@@ -134,7 +134,7 @@ fn max_2d(cases: &mut Cases, ceil: bool) {
             OperationIr::Module(MaxPool2dWithIndicesBackward(made))
         });
     }
-    // Of equal values, the first one's index; negative values beside padding.
+    // Equal values, of which the first has the index; negative values next to padding.
     cases.add(|c| {
         let x = c.of(DType::F32, &[1, 1, 3, 3], &[-1.0, -1.0, -2.0, -1.0, -1.0, -3.0, -2.0, -3.0, -4.0]);
         let made = MaxPool2dWithIndicesOpIr::create(x, [2, 2], [1, 1], [1, 1], [1, 1], ceil, DType::I32, c.id());
@@ -142,7 +142,7 @@ fn max_2d(cases: &mut Cases, ceil: bool) {
     });
 }
 
-/// Indices as a pool answers them: each within one plane of `below` elements.
+/// Indices in the form of a pool's output: each within one plane of `below` elements.
 fn inside(c: &Case, shape: &[usize], below: usize) -> TensorIr {
     c.indices(shape, below)
 }

@@ -60,7 +60,7 @@ fn inverse(cases: &mut Cases, dtype: DType, shape: &[usize], dim: usize, length:
     cases.add(|c: &Case| {
         let mut out = shape.to_vec();
         out[dim] = length.unwrap_or((shape[dim] - 1) * 2);
-        // The lowest and the highest frequency of a real signal are real: what flex makes of others is no part of its answer.
+        // The lowest and the highest frequency of a real signal are real: the answer of flex to others does not matter.
         let (inner, after) = (shape[dim + 1..].iter().product::<usize>(), out[dim] / 2);
         let imaginary: Vec<f64> = (0..shape.iter().product::<usize>())
             .map(|i| {

@@ -1,7 +1,8 @@
-//! Serves flex devices over burn's own remote server (WebSocket), which knows nothing of meshtf: what the mesh is compared with.
+//! Flex devices behind burn's own remote server (WebSocket), without meshtf: the baseline of the bench.
 //!
-//! `server 127.0.0.1:3001 2`: the address, and how many devices (one unless given). Port 0 takes a free one. The address is
-//! printed once the server listens. With `--nothing` before it, nothing is computed, and all that is read is zero.
+//! `server 127.0.0.1:3001 2` listens on that address with two devices (default: one); port 0 selects a free port. It prints the
+//! address when it listens. With `--nothing` before the address, the server computes nothing, and every tensor that a client
+//! reads is zero.
 
 mod nothing;
 

@@ -1,4 +1,5 @@
-//! A server that takes in what a client sends, computes nothing, and answers zeros: no server lets a program run faster.
+//! A server that receives the messages of a client, computes nothing, and answers zeros: an upper bound of the speed of any
+//! server.
 
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -11,7 +12,7 @@ use tungstenite::Message;
 
 /// The version of burn's remote protocol.
 const VERSION: u16 = 2;
-/// A request is the last of its frame, and at most so long.
+/// Maximum size of a request in bytes; a request is the last message of its frame.
 const MAX_REQUEST: usize = 1024;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -37,7 +38,7 @@ struct Info {
     peer_id: Option<()>,
 }
 
-/// Serves so many devices until the process ends.
+/// Serves this number of devices until the process ends.
 pub fn serve(listener: TcpListener, devices: u32) {
     for stream in listener.incoming().flatten() {
         thread::spawn(move || {
@@ -68,7 +69,7 @@ fn session(stream: TcpStream, device_count: u32) -> Result<()> {
     }
 }
 
-/// What is answered to the end of a frame, if it asks for something.
+/// The answer to a frame that ends in a request.
 fn answer(end: &[u8]) -> Option<Response> {
     if let Some((id, _, tensor)) = asked::<(u64, StreamId, TensorIr)>(end, b"ReadTensor") {
         let size = match tensor.dtype {
@@ -83,7 +84,7 @@ fn answer(end: &[u8]) -> Option<Response> {
     Some(Response { content: Content::SyncBackend(Ok(())), id })
 }
 
-/// What a request of this name has.
+/// The arguments of a request of this name.
 fn asked<T: DeserializeOwned>(end: &[u8], name: &[u8]) -> Option<T> {
     let at = end.windows(name.len()).position(|window| window == name)?;
     rmp_serde::from_slice(&end[at + name.len()..]).ok()

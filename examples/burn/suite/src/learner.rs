@@ -1,4 +1,4 @@
-//! burn-train's learner, on one device and on two, with data at hand.
+//! burn-train's learner, on one device and on two, with generated data.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use crate::training::Mlp;
 
 const WIDTH: usize = 6;
 const BATCH: usize = 4;
-/// Batches an epoch; for two devices, each takes half of them.
+/// Batches per epoch; each of two devices takes half of them.
 const BATCHES: usize = 6;
 
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ pub fn programs() -> Vec<Program> {
         })
         .within(1e-3)
         // burn 0.22's collector of gradients forgets a device that begins its next iteration before the other has asked for
-        // the end of this one: both then wait for ever, whatever computes.
+        // the end of this one: both then wait forever, on any backend.
         .attempted(10, Duration::from_secs(10)),
     ]
 }
@@ -135,7 +135,7 @@ fn alike(times: usize) -> Vec<Item> {
     std::iter::repeat_n(&different()[..BATCH], times).flatten().cloned().collect()
 }
 
-/// Trains for two epochs. Answers the parameters and, if asked, the metrics of each epoch.
+/// Trains for two epochs. Returns the parameters and, on request, the metrics of each epoch.
 fn learn(strategy: ExecutionStrategy, main: &Device, items: Vec<Item>, metrics: bool) -> Numbers {
     let loader = |items: Vec<Item>| -> Arc<dyn DataLoader<Batch>> {
         DataLoaderBuilder::new(Stack).batch_size(BATCH).set_device(main.clone()).build(InMemDataset::new(items))
@@ -153,7 +153,7 @@ fn learn(strategy: ExecutionStrategy, main: &Device, items: Vec<Item>, metrics: 
     numbers
 }
 
-/// Trains for so many iterations, an even number, with threads that load and one that reads metrics.
+/// Trains for an even number of iterations, with threads that load and one that reads metrics.
 pub fn long(device: &Device, iterations: usize) {
     let items: Vec<Item> = different().into_iter().cycle().take(BATCH * iterations / 2).collect();
     let loader = |items: Vec<Item>| {
@@ -167,17 +167,17 @@ pub fn long(device: &Device, iterations: usize) {
     launch(course, Learner::new(model, AdamConfig::new().init(), ConstantLr::new(1e-3)));
 }
 
-/// What a learner is to do with a model.
+/// The course of a training.
 pub struct Course<M: TrainStep + InferenceStep> {
     pub strategy: ExecutionStrategy,
     pub train: Arc<dyn DataLoader<<M as TrainStep>::Input>>,
     pub valid: Arc<dyn DataLoader<<M as InferenceStep>::Input>>,
     pub epochs: usize,
-    /// Where model, optimizer and scheduler are saved after each epoch.
+    /// The folder in which model, optimizer and scheduler are saved after each epoch.
     pub checkpoints: Option<PathBuf>,
 }
 
-/// Trains with burn-train's learner. Answers the model, and the last value of each metric by its name: those of training, and
+/// Trains with burn-train's learner. Returns the model, and the last value of each metric by its name: those of training, and
 /// those of validation.
 pub fn launch<M>(course: Course<M>, learner: Learner<M>) -> (M, BTreeMap<String, f64>)
 where

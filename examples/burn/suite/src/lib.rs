@@ -1,4 +1,4 @@
-//! burn programs that run on any device: what the suite compares, and what the bench measures.
+//! burn programs for any device, which the suite compares and the bench measures.
 
 pub mod examples;
 pub mod learner;

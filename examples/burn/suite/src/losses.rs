@@ -1,4 +1,4 @@
-//! burn-nn's losses: their value and the gradient of what is predicted.
+//! burn-nn's losses: their value, and the gradient with respect to the predictions.
 
 use burn::nn::loss::*;
 use burn::prelude::*;
@@ -7,7 +7,7 @@ use burn::tensor::activation::log_softmax;
 use crate::numbers::{Numbers, floats, input, ints};
 use crate::program::Program;
 
-/// A loss of predictions of `shape`, which `make` draws.
+/// A loss of predictions that `make` draws.
 fn loss<const D: usize>(
     name: &str,
     make: impl Fn(&Device) -> Tensor<D> + Send + Sync + 'static,
@@ -119,7 +119,7 @@ pub fn programs() -> Vec<Program> {
                 CTCLossConfig::new().init().forward(x, targets, lengths([5, 4], d), lengths([2, 1], d))
             },
         ),
-        // A target that no path of that length has: the loss is infinite, and counts as 0.
+        // No path of that length has this target: the loss is infinite, and counts as 0.
         loss(
             "connectionist temporal classification, impossible",
             |d| input([4, 2, 3], 2, d),

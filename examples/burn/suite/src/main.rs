@@ -1,8 +1,8 @@
-//! Runs burn programs on the mesh and on flex, and compares what they answer.
+//! Runs burn programs on the mesh and on flex, and compares their results.
 //!
-//! `suite --door 127.0.0.1:3000 [--token TOKEN] [FILTER…]` takes the mesh's devices; `--server 127.0.0.1:3001` those of burn's
-//! own remote server instead, `--flex` flex itself. A program runs if its name contains one of the filters. `--list` names them.
-//! `--numbers NAME` runs one program without comparing it, and writes its numbers.
+//! `suite --door 127.0.0.1:3000 [--token TOKEN] [FILTER…]` uses the devices of the mesh, `--server 127.0.0.1:3001` those of
+//! burn's own remote server, `--flex` flex itself. It runs the programs whose names contain one of the filters, and prints a
+//! line for each. `--list` prints the names. `--numbers NAME` runs one program, and prints its numbers.
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 fn programs() -> Vec<Program> {
-    // The learner at the end: burn's own server has no all-reduce, and none of its sessions survives one.
+    // The learner runs last: burn's own server has no all-reduce, and none of its sessions survives one.
     [
         training::programs(),
         parallel::programs(),
@@ -43,7 +43,7 @@ fn programs() -> Vec<Program> {
 fn suite() -> Result<bool, Box<dyn std::error::Error>> {
     let (mut devices, mut filters, mut token, mut door, mut numbers) = (None, Vec::new(), None, None, None);
     let mut words = std::env::args().skip(1);
-    // What says which devices there are, for a process that is to use the same ones.
+    // The flags that name the devices, for another process with the same ones.
     let mut place = Vec::new();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} takes a value"));

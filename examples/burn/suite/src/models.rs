@@ -1,4 +1,4 @@
-//! Models whose training is measured, on any number of devices.
+//! The models whose training the bench measures, on any number of devices.
 
 use burn::nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction};
 use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
@@ -10,7 +10,7 @@ use crate::training::{Cnn, Mlp, batch};
 
 /// One iteration on the devices; each device takes its share of the batch.
 pub type Step<'a> = Box<dyn FnMut(usize) -> Tensor<1> + 'a>;
-/// Starts to train on these devices.
+/// Starts a training on these devices.
 pub type Start = for<'a> fn(&'a [Device]) -> Step<'a>;
 
 /// The models, by their names.

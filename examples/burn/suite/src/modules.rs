@@ -1,4 +1,4 @@
-//! burn-nn's modules, one at a time: without autodiff, and forward and backward with it.
+//! burn-nn's modules, one by one: without autodiff, and forward and backward with it.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::activation::*;
@@ -14,7 +14,7 @@ use burn::prelude::*;
 use crate::numbers::{Numbers, fixed, floats, input, ints};
 use crate::program::Program;
 
-/// A module's answer without autodiff; with it the answer, the gradient of the input, and those of the parameters.
+/// The output of a module without autodiff; with autodiff the output, and the gradients of the input and the parameters.
 pub fn both_ways<M: Module, const A: usize, const B: usize>(
     devices: &[Device],
     init: impl Fn(&Device) -> M,
@@ -57,7 +57,7 @@ pub fn gradients<M: Module>(numbers: &mut Numbers, module: &M, grads: burn::tens
     module.visit(&mut Read(numbers, grads, 0));
 }
 
-/// A program for each module: its name, how it is made, the shape that it takes, and how it is called.
+/// A program for each module: its name, its constructor, the shape of its input, and the call.
 macro_rules! table {
     ($($name:literal: $init:expr, $shape:expr, |$module:ident, $x:ident| $forward:expr;)*) => {
         vec![$(Program::new(concat!("module/", $name), |devices: &[Device]| {
@@ -255,7 +255,7 @@ fn other() -> Vec<Program> {
         "cosine similarity": |_| CosineSimilarityConfig::new().init(), [3, 4], |m, x| m.forward(x.clone(), x.flip([0]));
         "pairwise distance": |_| PairwiseDistanceConfig::new().init(), [3, 4], |m, x| m.forward(x.clone(), x.flip([0]) * 0.5);
     };
-    // Flex has no gradient of these.
+    // Flex has no gradients of these.
     for (name, mode) in [("bilinear", InterpolateMode::Linear), ("bicubic", InterpolateMode::Cubic)] {
         programs.push(Program::new(format!("module/{name} without autodiff"), move |devices| {
             let mut numbers = Numbers::default();
@@ -269,7 +269,7 @@ fn other() -> Vec<Program> {
             numbers
         }));
     }
-    // What is drawn is not the same everywhere: how much of it there is, and that it passes gradients on.
+    // The noise differs between devices. Its amount and its gradients are compared.
     programs.push(Program::new("module/gaussian noise", |devices| {
         let mut numbers = Numbers::default();
         let noise = GaussianNoiseConfig::new(0.5).init();

@@ -1,4 +1,4 @@
-//! Nodes of a mesh of their own, as processes that end with the program that starts them.
+//! Nodes of a separate mesh, as processes that end with the program that starts them.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// How long a node may take until it serves.
+/// The time limit for the start of a node.
 const START: Duration = Duration::from_secs(20);
 
 /// The tasks `worker/0`, `worker/1`, …; the first has a door for burn programs.
@@ -23,12 +23,12 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts so many nodes of the binary that the environment variable MESHTF names.
+    /// Starts a number of nodes, with the binary that the environment variable MESHTF names.
     pub fn start(count: usize) -> Result<Nodes> {
         Nodes::start_with(count, &[])
     }
 
-    /// As [`Nodes::start`], each with some arguments more.
+    /// As [`Nodes::start`], with further arguments for each.
     pub fn start_with(count: usize, more: &[&str]) -> Result<Nodes> {
         let own = std::process::id();
         let home = std::env::temp_dir().join(format!("meshtf-suite-nodes-{own}"));
@@ -60,7 +60,7 @@ impl Nodes {
                 nodes.door = door.ok_or_else(|| format!("no door in {serves:?}"))?.to_owned();
             }
         }
-        // The first hears of the others in its own time.
+        // The first node finds the others after some time.
         let start = Instant::now();
         while meshtf_burn::Mesh::reach(&nodes.door)?.names().len() < count {
             if start.elapsed() > START {
@@ -81,7 +81,7 @@ impl Nodes {
         self.home.join(format!("worker-{node}.log"))
     }
 
-    /// What a node has logged.
+    /// The log of a node.
     pub fn log(&self, node: usize) -> Result<String> {
         Ok(std::fs::read_to_string(self.log_of(node))?)
     }
@@ -91,14 +91,14 @@ impl Nodes {
         self.nodes[node].id()
     }
 
-    /// Ends a node as a power cut would.
+    /// Kills a node.
     pub fn kill(&mut self, node: usize) -> Result<()> {
         self.nodes[node].kill()?;
         self.nodes[node].wait()?;
         Ok(())
     }
 
-    /// What `meshtf status --json` says of each node.
+    /// The output of `meshtf status --json` for each node.
     pub fn status(&self) -> Result<Vec<Value>> {
         let output = self.meshtf()?.args(["status", "--json"]).output()?;
         if !output.status.success() {
@@ -110,7 +110,7 @@ impl Nodes {
         }
     }
 
-    /// Bytes of memory that a node has resident; `None` where the system does not tell.
+    /// Resident memory of a node in bytes; `None` if the system does not show it.
     pub fn resident(&self, node: usize) -> Option<u64> {
         resident(self.nodes[node].id())
     }
@@ -126,7 +126,7 @@ impl Drop for Nodes {
     }
 }
 
-/// Bytes of memory that a process has resident.
+/// Resident memory of a process in bytes.
 pub fn resident(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

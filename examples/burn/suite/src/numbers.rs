@@ -1,4 +1,4 @@
-//! What programs start from and what they answer: numbers that are the same on every device.
+//! The inputs and results of programs: numbers that are the same on every device.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-/// Numbers with names, in the order in which a program answers them.
+/// Numbers with names, in the order of a program's results.
 #[derive(Debug, Default)]
 pub struct Numbers(Vec<(String, Vec<f64>)>);
 
@@ -41,7 +41,7 @@ impl Numbers {
         values.iter().for_each(|(name, value)| self.push_all(name.clone(), vec![*value]));
     }
 
-    /// As text, one line for each name, from which [`Numbers::read`] makes the same.
+    /// As text, one line for each name, which [`Numbers::read`] reads.
     pub fn write(&self) -> String {
         let line = |(name, values): &(String, Vec<f64>)| {
             let values: Vec<String> = values.iter().map(f64::to_string).collect();
@@ -50,7 +50,7 @@ impl Numbers {
         self.0.iter().map(line).collect()
     }
 
-    /// What [`Numbers::write`] wrote; `None` if it is not whole.
+    /// Reads the text of [`Numbers::write`]; `None` if it is incomplete.
     pub fn read(text: &str) -> Option<Numbers> {
         let line = |line: &str| {
             let (name, values) = line.split_once('\t')?;
@@ -64,7 +64,7 @@ impl Numbers {
         }
     }
 
-    /// The largest difference to `other`, relative to the larger of the two and 1, with its place; or what does not match.
+    /// The largest difference to `other`, relative to the larger of the two and 1, with its place; or the first mismatch.
     pub fn compare(&self, other: &Numbers) -> Result<(f64, String), String> {
         if self.0.len() != other.0.len() {
             return Err(format!("{} results, {} on flex", self.0.len(), other.0.len()));
@@ -135,7 +135,7 @@ pub fn ints<const D: usize>(shape: [usize; D], below: usize, seed: u64, device: 
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// `module` with parameters drawn from `seed`: what an initializer draws is not the same on every device.
+/// `module` with parameters drawn from `seed`, since an initializer draws other numbers on each device.
 pub fn fixed<M: Module>(module: M, seed: u64) -> M {
     fixed_within(module, seed, 0.4)
 }

@@ -51,7 +51,7 @@ struct Halves {
     second: Linear,
 }
 
-/// One half of the model on each device; what lies between them moves, and its gradient moves back.
+/// One half of the model on each device; the activations between them move, and their gradient moves back.
 fn model(devices: &[Device]) -> Numbers {
     let (here, there) = (devices[0].clone().autodiff(), devices[1].clone().autodiff());
     let mut numbers = Numbers::default();
@@ -116,7 +116,7 @@ fn threads(devices: &[Device]) -> Numbers {
     numbers
 }
 
-/// A thread trains on each device, as burn-train's workers do; the results meet on the first.
+/// A thread trains on each device, like burn-train's workers; the first device collects the results.
 fn thread_a_device(devices: &[Device]) -> Numbers {
     let mut numbers = Numbers::default();
     let models: Vec<Mlp> = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! A program, and running it: on a thread of its own, with a time limit, and panics caught; or in a process of its own, which is
-//! ended if it hangs.
+//! A program and its run: on a thread of its own, with a time limit, and panics caught; or in a process of its own, which is
+//! killed if it hangs.
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,14 +12,14 @@ use burn::tensor::Device;
 
 use crate::numbers::Numbers;
 
-/// For one run; a stuck program must not stop the suite.
+/// The time limit of one run; a program that hangs must not stop the suite.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Of numbers that were added up in another order.
+/// The relative tolerance for sums in another order.
 const TOLERANCE: f64 = 1e-4;
 
 type Run = dyn Fn(&[Device]) -> Numbers + Send + Sync;
 
-/// The same code for every device: two of them are given.
+/// The code, the same for every device; it receives two devices.
 pub struct Program {
     pub name: String,
     pub tolerance: f64,
@@ -33,31 +33,31 @@ impl Program {
         Program { name: name.into(), tolerance: TOLERANCE, limit: LIMIT, attempts: 1, run: Arc::new(run) }
     }
 
-    /// For what burn itself lets hang now and then: each attempt is a process of its own, and another is made if that has not
-    /// ended within `limit`.
+    /// For a program that burn itself lets hang now and then: each attempt is a process of its own, and the next one follows if
+    /// it has not ended within `limit`.
     pub fn attempted(self, attempts: usize, limit: Duration) -> Program {
         Program { attempts, limit, ..self }
     }
 
-    /// Whether it is to be run by [`attempt`].
+    /// Whether [`attempt`] runs it.
     pub fn may_hang(&self) -> bool {
         self.attempts > 1
     }
 
-    /// For what amplifies differences, as many steps of training do.
+    /// For a program that amplifies differences, such as many steps of training.
     pub fn within(self, tolerance: f64) -> Program {
         Program { tolerance, ..self }
     }
 }
 
-/// What threads panicked with since the last program began; a program's own threads panic, too.
+/// The panics of all threads since the last program began, among them a program's own threads.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
     PANICS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Panics go into the line of their program.
+/// Puts panics into the line of their program.
 pub fn keep_panics_quiet() {
     std::panic::set_hook(Box::new(|info| {
         let payload = info.payload();
@@ -67,7 +67,7 @@ pub fn keep_panics_quiet() {
     }));
 }
 
-/// Runs `program` on `devices`. What it panics with, or that it does not end, is the error.
+/// Runs `program` on `devices`. A panic, or the time limit, is the error.
 pub fn run(program: &Program, devices: &[Device]) -> Result<Numbers, String> {
     panics().clear();
     let (send, receive) = mpsc::channel();
@@ -83,8 +83,8 @@ pub fn run(program: &Program, devices: &[Device]) -> Result<Numbers, String> {
     }
 }
 
-/// Runs `program` in a process of its own, which `command` starts and which writes its numbers, and ends that if it hangs:
-/// nothing it leaves behind can touch another program, or the next attempt.
+/// Runs `program` in a process of its own, which `command` starts and which writes its numbers, and kills the process if it
+/// hangs. Nothing that it leaves behind can affect another program or the next attempt.
 pub fn attempt(program: &Program, command: impl Fn() -> Command) -> Result<Numbers, String> {
     for _ in 0..program.attempts {
         let mut child = command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
@@ -95,7 +95,7 @@ pub fn attempt(program: &Program, command: impl Fn() -> Command) -> Result<Numbe
             let _ = send.send(out.read_to_string(&mut text).map(|_| text));
         });
         let answer = receive.recv_timeout(program.limit);
-        // It may hang in what it does at its end, too.
+        // It may also hang at its end.
         let _gone = child.kill();
         child.wait().map_err(|e| e.to_string())?;
         let Ok(answer) = answer else { continue };

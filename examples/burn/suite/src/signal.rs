@@ -1,4 +1,4 @@
-//! burn-signal's transforms and windows: forward, and what of them has a gradient backward.
+//! burn-signal's transforms and windows: forward, and backward where there is a gradient.
 
 use burn::nn::Identity;
 use burn::prelude::*;
@@ -20,8 +20,8 @@ macro_rules! table {
     };
 }
 
-// Flex lets the imaginary part of the lowest and the highest frequency have an effect on a signal, which it has not. What is
-// differentiated here depends on powers alone: the gradient of those parts is then zero.
+// In flex, the imaginary parts of the lowest and the highest frequency affect the signal, which is wrong. The functions that are
+// differentiated here depend on powers alone, so that the gradient of those parts is zero.
 pub fn programs() -> Vec<Program> {
     let mut programs = table! {
         "power spectrum": [2, 8], |x| power(rfft(x, 1, None));

@@ -1,4 +1,4 @@
-//! burn's tensors, by what their methods do.
+//! The methods of burn's tensors.
 
 use burn::nn::Identity;
 use burn::prelude::*;
@@ -20,7 +20,7 @@ macro_rules! table {
     };
 }
 
-/// What has no gradient: the numbers are written out.
+/// A program without a gradient, whose results are the numbers.
 fn plain(name: &str, run: impl Fn(&mut Numbers, &Device) + Send + Sync + 'static) -> Program {
     Program::new(format!("tensor/{name}"), move |devices| {
         let mut numbers = Numbers::default();
@@ -171,7 +171,7 @@ fn without_gradient() -> Vec<Program> {
             n.push_int("is not a number", x.clone().sqrt().is_nan().int());
             n.push_int("is infinite", x.log().is_inf().int());
         }),
-        // Which numbers are drawn, each device may choose; how they lie, it may not.
+        // Each device may draw other numbers, but from the same distribution.
         plain("random", |n, d| {
             d.seed(7);
             let x = Tensor::<1>::random([20_000], Distribution::Uniform(-1.0, 3.0), d);

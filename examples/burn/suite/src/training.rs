@@ -1,4 +1,4 @@
-//! Programs that train, on one device: losses of all iterations, and the parameters at the end.
+//! Trainings on one device: the losses of all iterations, and the parameters at the end.
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::Module;
@@ -72,7 +72,7 @@ impl Cnn {
         })
     }
 
-    /// As after training: dropout passes everything.
+    /// The model for inference: dropout passes everything.
     fn evaluate(&self, x: Tensor<4>) -> Tensor<2> {
         let x = self.pool.forward(burn::tensor::activation::relu(self.norm.forward(self.conv.forward(x))));
         self.out.forward(self.dropout.forward(x.flatten(1, 3)))
@@ -192,7 +192,7 @@ fn muon(devices: &[Device]) -> Numbers {
     numbers
 }
 
-/// LBFGS asks for the loss as often as it likes, and reads much of what it computes.
+/// LBFGS computes the loss several times per step, and reads many values.
 fn lbfgs(devices: &[Device], search: LineSearchFn) -> Numbers {
     let device = devices[0].clone().autodiff();
     let mut numbers = Numbers::default();
@@ -315,7 +315,7 @@ fn embedding(devices: &[Device]) -> Numbers {
     numbers
 }
 
-/// Trains, saves the model and the optimizer as bytes, loads both into others, and goes on: as if nothing had been between.
+/// Trains, saves the model and the optimizer as bytes, loads both into new ones, and continues, with the same results.
 fn records(devices: &[Device]) -> Numbers {
     let device = devices[0].clone().autodiff();
     let mut numbers = Numbers::default();
@@ -342,7 +342,7 @@ fn records(devices: &[Device]) -> Numbers {
     numbers
 }
 
-/// Nothing is read for 100 iterations on end.
+/// No value is read for 100 iterations.
 fn every_hundredth(devices: &[Device]) -> Numbers {
     let device = devices[0].clone().autodiff();
     let mut numbers = Numbers::default();

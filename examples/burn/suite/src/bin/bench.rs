@@ -1,10 +1,10 @@
-//! Iterations a second of three models that train: on flex in the program itself, on burn's own remote server, on a server that
-//! computes nothing, and on the mesh; of each but flex on one device, and data-parallel on two.
+//! Iterations per second of the training of three models: on flex in the program itself, on burn's own remote server, on a server
+//! that computes nothing, and on the mesh; on one device, and except for flex also data-parallel on two.
 //!
-//! `bench --door 127.0.0.1:3000 --server 127.0.0.1:3001 --nothing 127.0.0.1:3002 [--cpu NAME=PID]… [FILTER…]`: what is not named
-//! is not measured. Each place takes its turn five times, in a process of its own; a table shows the medians, and their ratios to
-//! one device of burn's own server. Beside them stands where an iteration's processor time goes: to the program, and to the
-//! processes that `--cpu` names.
+//! `bench --door 127.0.0.1:3000 --server 127.0.0.1:3001 --nothing 127.0.0.1:3002 [--cpu NAME=PID]… [FILTER…]` measures the
+//! servers that are given, in five rounds, each server in a process of its own. It prints a table of the medians, of their
+//! ratios to one device of burn's own server, and of the processor time per iteration: of the program, and of the processes of
+//! `--cpu`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const TURN: Duration = Duration::from_secs(2);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What has devices: a word of the command line, and an address; neither for flex.
+/// A server: its flag on the command line, and its address; `None` for flex.
 type Host = Option<(String, String)>;
 
 struct Place {
@@ -48,7 +48,7 @@ struct Process {
 }
 
 impl Process {
-    /// Milliseconds that it has computed so far, in steps of 10; 0 if the system does not tell.
+    /// Its processor time so far in milliseconds, in steps of 10; 0 if the system does not show it.
     fn computed(&self) -> f64 {
         let told = std::fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
         // After the name of the program, which may have spaces, the 12th and the 13th: in its own code, and in the system.
@@ -78,7 +78,7 @@ fn main() -> Result<()> {
                 let (name, id) = named.split_once('=').ok_or("--cpu takes NAME=PID")?;
                 processes.push(Process { name: name.to_owned(), id: id.parse()? });
             }
-            // What this process is to measure for another one.
+            // The measurement that another process has started this one for.
             "--turn" => one = Some((value()?, value()?.parse::<usize>()?)),
             filter => filters.push(filter.to_owned()),
         }
@@ -98,7 +98,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What all is compared with.
+/// The baseline of the ratios.
 const BASE: &str = "burn's server";
 
 fn table(model: &str, places: &[Place], processes: &[Process]) -> Result<()> {
@@ -127,11 +127,11 @@ fn table(model: &str, places: &[Place], processes: &[Process]) -> Result<()> {
     Ok(())
 }
 
-/// What one turn of a place measures.
+/// The measurement of one round.
 struct Turn {
-    /// Iterations a second.
+    /// Iterations per second.
     rate: f64,
-    /// Milliseconds of processor time an iteration, by process.
+    /// Milliseconds of processor time per iteration, by process.
     computed: Vec<f64>,
 }
 
@@ -148,7 +148,7 @@ impl Turn {
     }
 }
 
-/// A turn in a process of its own: a program is not slowed down by threads that it has for other places.
+/// A round in a process of its own, which threads for other servers do not slow down.
 fn other_process(model: &str, place: usize) -> Result<Turn> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args().skip(1)).args(["--turn", model, &place.to_string()]);
@@ -159,7 +159,7 @@ fn other_process(model: &str, place: usize) -> Result<Turn> {
     Turn::read(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Runs iterations for a while; each loss is read, ten iterations after it, as a program does that prints its progress.
+/// Runs iterations for a while, and reads each loss ten iterations later, like a program that prints its progress.
 fn turn(mut step: Step<'_>, processes: &[Process]) -> Result<Turn> {
     let mut losses = std::collections::VecDeque::new();
     let mut start = Instant::now();

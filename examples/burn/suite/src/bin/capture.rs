@@ -1,7 +1,7 @@
-//! Captures models, saves them as graphs with their weights beside them, and lets `meshtf submit` run them: the answers are those
-//! of flex.
+//! A test of saved models: captured, saved as graphs with their weights, and run by `meshtf submit`, they give the answers of
+//! flex.
 //!
-//! `capture FOLDER`: the environment variable MESHTF names the binary.
+//! `capture FOLDER` saves into that folder, and prints a line for each model. The environment variable MESHTF names the binary.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How far the answer of the saved graph is from that of `module` on flex.
+/// The difference of the saved graph's answer to that of `module` on flex.
 fn model<M: Module, const A: usize, const B: usize>(
     name: &str,
     folder: &Path,
@@ -79,7 +79,7 @@ fn model<M: Module, const A: usize, const B: usize>(
     let out = path.with_extension("out");
     let mut submit = meshtf("submit", &path)?;
     submit.args(["--feed", &format!("{}=@{}", saved.inputs[0], array.display()), "--out"]).arg(&out);
-    // A GraphDef cannot say what to fetch.
+    // A GraphDef does not name its fetches.
     if path.extension().is_some_and(|extension| extension == "pb") {
         submit.args(["--fetch", &saved.outputs[0]]);
     }
@@ -93,8 +93,7 @@ fn model<M: Module, const A: usize, const B: usize>(
     if off > TOLERANCE || off.is_nan() { Err(format!("differs by {off:e}").into()) } else { Ok(off) }
 }
 
-/// The weights of `mlp.json`, which was saved before: found from wherever the two are moved to, and told if they are missing or
-/// not what the graph says.
+/// The weights of `mlp.json`, which was saved before, are found after a move; missing or wrong ones are an error.
 fn weights(folder: &Path) -> Result<()> {
     let moved = folder.join("moved");
     std::fs::create_dir_all(&moved)?;
@@ -129,7 +128,7 @@ fn meshtf(command: &str, graph: &Path) -> Result<Command> {
     Ok(meshtf)
 }
 
-/// Runs a command; what it says on stderr is the error.
+/// Runs a command; its stderr is the error.
 fn said(mut command: Command) -> Result<()> {
     let output = command.output()?;
     if !output.status.success() {

@@ -1,7 +1,7 @@
-//! What becomes of a burn program that dies, and of one whose task does: on nodes that this starts and ends.
+//! A test of failures: a burn program is killed, and a task is killed under another program.
 //!
-//! `faults`: the environment variable MESHTF names the binary. `faults --train DOOR` is the program that dies,
-//! `faults --sum DOOR` one that adds up a few numbers.
+//! `faults` starts and ends the nodes itself, and prints a line for each case. The environment variable MESHTF names the binary.
+//! `faults --train DOOR` is the program that is killed, `faults --sum DOOR` one that adds up a few numbers.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
@@ -15,7 +15,7 @@ use suite::nodes::{Nodes, Result};
 use suite::numbers::{Numbers, fixed, input};
 use suite::training::{Mlp, batch, train};
 
-/// How long what a program had may stay on a task after it.
+/// The time limit for the release of a program's tensors on a task after its end.
 const PATIENCE: Duration = Duration::from_secs(30);
 const TOLERANCE: f64 = 1e-4;
 
@@ -76,7 +76,7 @@ impl Training {
         Training { model, optimizer: AdamConfig::new().init() }
     }
 
-    /// One iteration; answers the loss on the last device, or why it cannot be read.
+    /// One iteration; returns the loss on the last device, or the reason why it cannot be read.
     fn step(&mut self, devices: &[Device], step: usize) -> std::result::Result<f32, String> {
         let (mut sum, mut seen) = (GradientsAccumulator::new(), None);
         for (shard, device) in devices.iter().enumerate() {
@@ -93,7 +93,7 @@ impl Training {
     }
 }
 
-/// Says how far it has come; answers why it ends.
+/// Prints its progress; returns the reason of its end.
 fn train_for_ever(devices: &[Device]) -> String {
     let mut training = Training::new(&devices[0]);
     for i in 0.. {
@@ -105,7 +105,7 @@ fn train_for_ever(devices: &[Device]) -> String {
     unreachable!("it is ended by somebody else")
 }
 
-/// What a status says that programs have on a node.
+/// The resources of programs on a node, in its status.
 fn held(status: &Value) -> Result<u64> {
     let total = |part: &str| status[part]["total"].as_u64().ok_or_else(|| format!("no {part} in {status}"));
     Ok(total("resources")? + total("pieces")? + total("sessions")?)
@@ -141,7 +141,7 @@ fn killed() -> Result<()> {
             return Err(format!("of its variables, pieces and sessions {left:?} are left").into());
         }
     }
-    // The door is as good as before.
+    // The door still works.
     let devices = mesh(&nodes.door)?;
     let mut training = Training::new(&devices[0]);
     for i in 0..3 {
@@ -169,7 +169,7 @@ fn lost() -> Result<()> {
         Err(error) if error.to_string().contains("task:1") || error.to_string().contains("worker/1") => {}
         Err(error) => return Err(format!("the error of a read does not name the task: {error}").into()),
     }
-    // What was on the other task is as it was, and the program goes on there.
+    // Tensors on the other task are unchanged, and the program continues there.
     let numbers = |device: &Device, kept: Tensor<2>| {
         let mut numbers = Numbers::default();
         numbers.push("kept", kept);

@@ -1,8 +1,9 @@
-//! Records what burn's own client sends, and what burn's own remote server answers, frame by frame: for the tests of the door,
-//! which are built without burn's client.
+//! Records the frames between burn's own client and burn's own remote server, for the tests of the door, which are built without
+//! burn's client.
 //!
-//! `frames [FOLDER]` writes `tests/data/burn_frames/*.bin`: for each frame of the one session a byte, 0 if the client sent it and
-//! 1 if the server did, its length as four bytes, the lowest first, and what it has. The handshakes are not in it.
+//! `frames [FOLDER]` writes `tests/data/burn_frames/*.bin`, or the same files into a folder. A file has the frames of a session
+//! without the handshakes, each as a byte (0 from the client, 1 from the server), its length as four bytes (little-endian), and
+//! its payload.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,7 +28,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const ITERATIONS: usize = 4;
 const PROGRAMS: [(&str, fn(&Device)); 3] = [("mlp_adam", mlp), ("cnn_sgd", cnn), ("lstm_adam", lstm)];
 
-/// A frame: who sent it, and what it has.
+/// A frame: its sender and its payload.
 type Frame = (u8, Vec<u8>);
 /// The frames of each connection.
 type Frames = Arc<Mutex<BTreeMap<usize, Vec<Frame>>>>;
@@ -78,7 +79,7 @@ fn mlp(device: &Device) {
     model.forward(input([2, 6], 9, &device)).into_data();
 }
 
-/// Nothing in it is random: a dropout would not draw the same numbers elsewhere.
+/// No operation is random: a dropout would draw other numbers on another device.
 #[derive(burn::module::Module, Debug)]
 struct Convolutional {
     conv: Conv2d,
@@ -135,7 +136,7 @@ fn lstm(device: &Device) {
     }
 }
 
-/// burn's own server, a process that ends with this.
+/// burn's own server, a process that ends with this value.
 struct Server {
     process: Child,
     address: String,
@@ -157,7 +158,7 @@ impl Drop for Server {
     }
 }
 
-/// An address whose connections lead to another one, and what goes over them.
+/// A proxy to another address, and the frames on its connections.
 fn between(server: String) -> Result<(String, Frames)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
@@ -181,7 +182,7 @@ fn between(server: String) -> Result<(String, Frames)> {
     Ok((address, kept))
 }
 
-/// Copies one way of a WebSocket, and tells the binary frames.
+/// Copies one direction of a WebSocket, and reports its binary frames.
 fn copy(mut source: TcpStream, mut target: TcpStream, mut tell: impl FnMut(Vec<u8>)) {
     let mut bytes = Vec::new();
     let mut is_open = false;
@@ -199,7 +200,7 @@ fn copy(mut source: TcpStream, mut target: TcpStream, mut tell: impl FnMut(Vec<u
             bytes.drain(..length);
             frame.into_iter().for_each(&mut tell);
         }
-        // Recorded before it is passed on: an answer never comes before what it answers.
+        // Recorded before it is forwarded, so that an answer never precedes its request.
         if target.write_all(&buffer[..count]).is_err() {
             break;
         }
@@ -207,7 +208,7 @@ fn copy(mut source: TcpStream, mut target: TcpStream, mut tell: impl FnMut(Vec<u
     let _closed = target.shutdown(Shutdown::Write);
 }
 
-/// The first frame of a WebSocket's bytes (RFC 6455, section 5.2), if it is whole: its length, and what it has if it is binary.
+/// The first frame of a WebSocket's bytes (RFC 6455, section 5.2), if it is whole: its length, and its payload if it is binary.
 fn frame(bytes: &[u8]) -> Option<(usize, Option<Vec<u8>>)> {
     let (&first, &second) = (bytes.first()?, bytes.get(1)?);
     let number = |count: usize| Some(bytes.get(2..2 + count)?.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)));

@@ -1,7 +1,8 @@
-//! Whether memory grows while a program trains: what the nodes and the program itself have resident after 1,000 iterations of a
-//! small model with Adam, and after 10,000.
+//! A test of memory leaks: the resident memory of the nodes and of the program, after 1,000 and after 10,000 iterations of a
+//! small model with Adam.
 //!
-//! `memory`: the environment variable MESHTF names the binary of the nodes, which this starts and ends.
+//! `memory` starts and ends the nodes itself, and prints a line for each process. The environment variable MESHTF names the
+//! binary.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,10 +15,10 @@ use suite::training::{Mlp, batch};
 
 const FIRST: usize = 1_000;
 const LAST: usize = 10_000;
-/// The loss is read so often.
+/// The number of iterations between two reads of the loss.
 const READ_EVERY: usize = 10;
-/// What is resident goes up and down by so much on a busy machine, with what the allocator keeps for its threads: a leak of 6 kB
-/// an iteration is found.
+/// The variation of resident memory on a busy machine, with the allocator's reserves for its threads. A leak of 6 kB per
+/// iteration exceeds it.
 const NOISE: u64 = 48 << 20;
 
 fn main() -> ExitCode {
@@ -47,7 +48,7 @@ fn memory() -> Result<bool> {
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         model = optimizer.step(1e-3, model, grads);
         if i % READ_EVERY == 0 {
-            // The other node has its part in it.
+            // The other node takes part.
             let seen: f32 = seen.to_device(&other).try_into_scalar().map_err(|e| e.to_string())?;
             if !seen.is_finite() {
                 return Err(format!("the loss of iteration {i} is {seen}").into());
@@ -65,7 +66,7 @@ fn memory() -> Result<bool> {
             println!("NOT RUN {name}: this system does not tell what a process has resident");
             continue;
         };
-        // burn's client is not ours to hold to it.
+        // burn's client is not tested.
         let grows = i < 2 && last > first + NOISE;
         passed &= !grows;
         let verdict = if grows { "FAILED " } else { "ok     " };

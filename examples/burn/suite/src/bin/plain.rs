@@ -1,6 +1,6 @@
-//! A program that knows nothing of the mesh: it trains on burn's default device, and prints its losses.
+//! A program without a line for the mesh: it trains on burn's default device, and prints its losses.
 //!
-//! `BURN_DEVICE=flex plain`, `meshtf burn -- plain`: the same lines.
+//! `BURN_DEVICE=flex plain` and `meshtf burn -- plain` print the same lines.
 
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::{AdamConfig, GradientsParams};

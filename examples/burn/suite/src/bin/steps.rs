@@ -1,8 +1,9 @@
-//! How many steps of a program run with a plan that was there already, and what an operation costs at the door.
+//! The share of a program's steps that reuse a plan, and the cost of an operation at the door.
 //!
-//! `steps plans` fails if fewer than 99 of 100 steps of burn-train's learner over 1,000 iterations have such a plan; `steps cost`
-//! says what the node computes for each operation beside its kernels. The environment variable MESHTF names the binary of the
-//! node, which this starts and ends. What trains is another process of this program, so that the door tells what it has done.
+//! `steps plans` fails if fewer than 99 of 100 steps of burn-train's learner over 1,000 iterations reuse a plan. `steps cost`
+//! prints the node's processor time per operation apart from its kernels. Both start and end the node themselves; the
+//! environment variable MESHTF names its binary. The training runs in another process of this program, since the door reports a
+//! program's counts at its end.
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
@@ -13,13 +14,13 @@ use suite::models::lstm;
 use suite::nodes::{Nodes, Result};
 
 const ITERATIONS: usize = 1_000;
-/// Of the LSTM, each of which has thousands of operations.
+/// Iterations of the LSTM, each of thousands of operations.
 const LSTM_ITERATIONS: usize = 300;
-/// Of 100 steps.
+/// Least share of steps that reuse a plan, in percent.
 const LEAST_PLANNED: f64 = 99.0;
-/// Microseconds, on a machine that has nothing else to do.
+/// Most microseconds per operation, on an idle machine.
 const MOST_FOR_AN_OPERATION: f64 = 8.0;
-/// How long the door may take to tell that a program has ended.
+/// The time limit for the door's report of a program's end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -77,14 +78,14 @@ fn cost() -> Result<bool> {
     Ok(true)
 }
 
-/// What the door tells of a program that has ended.
+/// The door's report of a program that has ended.
 struct Ended {
     steps: f64,
     operations: f64,
     planned: f64,
 }
 
-/// Trains in another process, and waits until the door has told its end.
+/// Trains in another process, and waits for the door's report of its end.
 fn run(nodes: &Nodes, program: &str) -> Result<Ended> {
     let status = Command::new(std::env::current_exe()?).args(["train", program, &nodes.door]).status()?;
     if !status.success() {
@@ -122,12 +123,12 @@ fn train(program: &str, door: &str) -> Result<()> {
     Ok(())
 }
 
-/// Seconds that the threads of a process have computed so far, by their names; `None` if the system does not tell.
+/// Processor time of the threads of a process so far in seconds, by their names; `None` if the system does not show it.
 fn computed(process: u32) -> Option<BTreeMap<String, f64>> {
     let mut sums = BTreeMap::new();
     for thread in std::fs::read_dir(format!("/proc/{process}/task")).ok()? {
         let thread = thread.ok()?.path();
-        // One that has ended since is not counted.
+        // A thread that has ended since is not counted.
         let read = |file: &str| std::fs::read_to_string(thread.join(file));
         let (Ok(name), Ok(times)) = (read("comm"), read("schedstat")) else { continue };
         let nanoseconds: f64 = times.split(' ').next()?.parse().ok()?;

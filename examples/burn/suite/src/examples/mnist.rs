@@ -1,5 +1,5 @@
 //! `mnist`: blocks of convolution, batch norm and max pool, then linear layers with GELU; AdamW with cautious weight decay and a
-//! rate that is composed of three schedules; what is trained is saved after each epoch.
+//! rate that is composed of three schedules; the model is saved after each epoch.
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::lr_scheduler::composed::ComposedLrSchedulerConfig;
@@ -19,7 +19,7 @@ use super::{CLASSES, Picture, SIDE, has_learned, loader, pictures};
 use crate::learner::{Course, launch};
 use crate::numbers::{Numbers, fixed_within};
 
-/// The example has 64, which takes ten times as long.
+/// Instead of 64 in burn's example, which takes ten times as long.
 const CHANNELS: usize = 16;
 const HIDDEN: usize = 64;
 const BATCH: usize = 20;

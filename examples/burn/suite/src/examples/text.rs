@@ -18,7 +18,7 @@ use crate::learner::{Course, launch};
 use crate::numbers::{Draw, Numbers, fixed_within};
 
 const TOPICS: usize = 4;
-/// Token 0 pads, 1 to 4 tell a topic, and the others say nothing.
+/// Token 0 pads, 1 to 4 name a topic, and the others have no meaning.
 const TOKENS: usize = 48;
 const LENGTH: usize = 14;
 const WIDTH: usize = 32;
@@ -91,7 +91,7 @@ struct Sentence {
     topic: usize,
 }
 
-/// Sentences of 5 to 12 tokens, of which every third tells the topic.
+/// Sentences of 5 to 12 tokens, of which every third names the topic.
 fn sentences(count: usize, seed: u64) -> Vec<Sentence> {
     let mut draw = Draw::new(seed);
     let mut below = |end: usize| (draw.unit() * end as f64) as usize;
