@@ -94,6 +94,8 @@ const WORDS: &[(&str, &str)] = &[
     ("stranger", "unauthenticated peer"),
     ("strangers", "unauthenticated peers"),
     ("lots", "chunks"),
+    ("for ever", "forever"),
+    ("knows nothing of", "is independent of"),
 ];
 
 struct Source {

@@ -31,7 +31,7 @@ impl Message {
         }
     }
 
-    /// Whether its receiver would wait for it, or keep something, for ever if it did not come. Such a message is small.
+    /// Whether its receiver would wait for it, or keep something, forever if it did not come. Such a message is small.
     pub fn must_come(&self) -> bool {
         match self {
             Message::ToClient(message) => match message {

@@ -218,7 +218,7 @@ impl World {
         while is_last || results.len() < lives.len() {
             self.acts += 1;
             if self.acts > MAX_ACTS {
-                return Err(format!("it goes on for ever: {}", self.net.left()));
+                return Err(format!("it does not end: {}", self.net.left()));
             }
             self.strike();
             let mut acts: Vec<Act> = self.net.ways().into_iter().map(Act::Deliver).collect();

@@ -267,7 +267,7 @@ fn check(frames: &[&[&'static str]], takes: &[Option<usize>], closes: bool) -> u
                 let taken = lock(&task_sink.0);
                 taken.bytes.len() == total && (taken.closed || !closes)
             };
-            // Only a wake-up makes it poll again: a frame without one stays in the queue for ever.
+            // Only a wake-up makes it poll again: a frame without one stays in the queue forever.
             while !is_done() {
                 until(|| task_woken.0.load(Ordering::SeqCst) || is_done());
                 if task_woken.0.swap(false, Ordering::SeqCst) {

@@ -1,7 +1,7 @@
 //! The open sessions, and the choice of the one to close when there are too many.
 //!
-//! Knows nothing of graphs and steps. Its lock is held for a lookup and never while a session is at work: a thread that finds a
-//! session takes its handle and releases the lock.
+//! It is independent of graphs and steps. Its lock is held for a lookup and never while a session is at work: a thread that
+//! finds a session takes its handle and releases the lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,6 +1,6 @@
 //! The loop that each node of a pruned graph runs in, found by following values from Enter to Exit.
 //!
-//! Knows nothing of devices.
+//! Independent of devices.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! The part of a graph that the fetches and targets of a signature need, cut at its feeds, in topological order.
 //!
-//! Knows nothing of devices.
+//! Independent of devices.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

@@ -433,7 +433,7 @@ impl Machine {
         }
     }
 
-    /// A worker lost its link with `peer` while steps up to `until` were requested: those that need it would wait for ever.
+    /// A worker lost its link with `peer` while steps up to `until` were requested: those that need it would wait forever.
     pub(super) fn peer_lost(&mut self, worker: &Peer, until: u64, peer: &Peer, why: &str) {
         let begun = self.runs.runs.range(..=until);
         let stuck: Vec<(u64, Failure)> = begun
