@@ -176,7 +176,7 @@ pub struct TrainingData {
     pub train: Examples,
     /// The examples of the evaluation, instead of a share of the others. None of them is stored on workers.
     pub evaluate: Option<Examples>,
-    /// What was measured of tables.
+    /// The measurements of tables.
     fits: Fits,
 }
 

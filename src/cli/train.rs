@@ -381,7 +381,7 @@ impl Command {
         Err(Trouble::new(exit, format!("stopped by {signal} after step {step} of {}; {how}", trainer.steps())))
     }
 
-    /// What becomes of the weights of a training without --checkpoint.
+    /// The loss of the weights of a training without --checkpoint, as a message.
     fn not_kept(&self) -> String {
         let left = if self.args.local { "" } else { "; their values are only in the variables of the tasks" };
         format!("the trained weights were not saved, since there is no --checkpoint DIR{left}")

@@ -25,16 +25,16 @@ pub(super) struct Folder {
     keep: usize,
     /// Identifies the order of the data.
     order: BTreeMap<String, String>,
-    /// What is kept with the weights.
+    /// The metadata of the model.
     kept: BTreeMap<String, String>,
 }
 
-/// What is kept with the weights of a model.
+/// The metadata that are kept with the weights of a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept<'a> {
     /// The names of the model's variables.
     pub model: &'a [String],
-    /// What was measured of tables.
+    /// The measurements of tables.
     pub fits: &'a Fits,
 }
 

@@ -31,11 +31,11 @@ struct Known {
     /// The files that are too large to be held in memory; `None` for those that are not.
     files: HashMap<String, Option<DataFile>>,
     folders: HashMap<String, ImageFolder>,
-    /// What was measured of tables to train with.
+    /// The measurements of tables to train with.
     fits: Fits,
 }
 
-/// What was measured of the columns of tables, by placeholder.
+/// The measurements of the columns of tables, by placeholder.
 pub(crate) type Fits = BTreeMap<String, Fit>;
 
 /// A placeholder that is fed with a source.
@@ -147,7 +147,7 @@ pub(crate) fn reads_alike(source: &DataSource, path: &Path) -> bool {
 }
 
 /// The value of a file for a placeholder, as the source of a training's data reads it: `source` with the name of this file, and
-/// what was measured for the training.
+/// its measurements in the training.
 ///
 /// # Errors
 /// Bad input: the file cannot be read, or does not fit.

@@ -30,7 +30,7 @@ pub(crate) const MODEL: &str = "meshtf.model";
 /// The key of a state's metadata for what was measured of tables, in JSON.
 pub(crate) const FITS: &str = "meshtf.fits";
 
-/// What was measured of the tables of a training, by the placeholders that they feed, if a file of weights has it.
+/// The measurements of the tables of a training, by the placeholders that they feed, if a file of weights has them.
 pub(crate) fn fits(path: &Path, which: Which) -> Result<Fits, Error> {
     let path = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));

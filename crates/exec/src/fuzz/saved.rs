@@ -54,11 +54,15 @@ fn key() -> ResourceKey {
 
 /// The resources of a task whose device has loaded the state.
 fn load(state: &Saved) -> (Arc<Resources>, Result<(), Failure>) {
+    memory::Budget::of(MEMORY).run(|| load_within(state))
+}
+
+fn load_within(state: &Saved) -> (Arc<Resources>, Result<(), Failure>) {
     let resources = Arc::new(Resources::new());
     let name = Task::new("local", 0).device(DeviceKind::Cpu, 0);
     let device = Device::by_hand(name, Box::new(HostEngine), Arc::clone(&resources), Arc::new(Nobody));
     let device = device.expect("it has no threads");
-    let loaded = memory::with_limit(MEMORY, || device.load_saved(&key(), SESSION, state));
+    let loaded = device.load_saved(&key(), SESSION, state);
     (resources, loaded)
 }
 

@@ -1,5 +1,5 @@
-//! What is measured of a table before its examples are taken: which lines are examples, the labels of columns of text, and means
-//! and deviations.
+//! The measurements of a table before its examples are taken: which lines are examples, the labels of columns of text, and
+//! means and deviations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
@@ -16,7 +16,7 @@ const MAX_LABELS: usize = 1 << 16;
 /// Bad lines that are shown.
 const MAX_SHOWN: usize = 5;
 
-/// What was measured of the columns of a placeholder. It is kept with the weights, and applies to other tables, too.
+/// The measurements of the columns of a placeholder. They are kept with the weights, and apply to other tables, too.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     /// The names of the columns.
@@ -43,7 +43,7 @@ pub struct Wanted<'a> {
     pub options: &'a TableOptions,
     /// Whether the placeholder takes strings.
     pub is_text: bool,
-    /// What was measured before, for a table that is not trained with.
+    /// Earlier measurements, for a table that is not trained with.
     pub fit: Option<&'a Fit>,
 }
 
@@ -63,8 +63,8 @@ impl Prepared {
     /// `trains` says which of so many examples these are; `open` begins to read the table.
     ///
     /// # Errors
-    /// InvalidArgument for lines that cannot be read: all are counted, and the first are shown; for a column that does not exist, or
-    /// of which nothing can be measured. Those of reading.
+    /// InvalidArgument for lines that cannot be read: all are counted, and the first are shown; for a column that does not exist,
+    /// or of which nothing can be measured. Those of reading.
     pub fn of<R: BufRead>(
         layout: &Layout,
         wanted: &[Wanted<'_>],

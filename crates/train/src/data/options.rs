@@ -9,7 +9,7 @@ pub struct TableOptions {
     pub decimal: Option<char>,
     /// The character between groups of digits, which is ignored.
     pub thousands: Option<char>,
-    /// What becomes of missing fields; without it they are errors.
+    /// The treatment of missing fields; without it they are errors.
     pub missing: Option<Missing>,
     /// Fields that are missing, in addition to the usual ones ([`is_missing`](super::is_missing)).
     pub missing_values: Vec<String>,
@@ -45,7 +45,7 @@ pub struct LayoutOptions {
     pub skip: usize,
 }
 
-/// What becomes of missing fields of numbers.
+/// The treatment of missing fields of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Missing {
     /// The line is no example.

@@ -223,8 +223,8 @@ fn lines(
     }
 }
 
-/// The fields of an object, in the order of the keys, which are those of the first object. A key that an object lacks is a missing
-/// field, and so is null.
+/// The fields of an object, in the order of the keys, which are those of the first object. A key that an object lacks is a
+/// missing field, and so is null.
 ///
 /// # Errors
 /// InvalidArgument for text that is not an object, a key that the first object lacks, and a list or an object as a value.

@@ -135,7 +135,7 @@ fn text_becomes_classes_and_categories() {
     }
 }
 
-/// What was measured is applied to another table, whose columns have another order.
+/// The measurements of one table apply to another one, whose columns have another order.
 #[test]
 fn a_fit_applies_to_other_tables() {
     let options = TableOptions {
