@@ -118,7 +118,8 @@ pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
         error => at(&error),
     })?;
-    let graph = Graph::new(std::mem::take(&mut program.nodes)).map_err(|error| {
+    let graph = Graph::new(std::mem::take(&mut program.nodes));
+    let graph = graph.and_then(|graph| graph.check_shapes().map(|()| graph)).map_err(|error| {
         let place = error.node().and_then(|node| graph::place_of(&bytes, node));
         at(&place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}")))
     })?;

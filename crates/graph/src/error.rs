@@ -52,6 +52,9 @@ pub enum GraphError {
     /// An attribute is missing, or has a value that the op does not accept.
     #[error("node {node}: attribute {attr:?} of {op} {why}")]
     BadAttr { node: String, op: &'static str, attr: String, why: String },
+    /// Every kernel of an op refuses the shapes of a node's inputs.
+    #[error("node {node} ({op}): {inputs}: {why}")]
+    Shapes { node: String, op: &'static str, inputs: String, why: String },
     /// A node's device string violates the grammar.
     #[error("node {node}: device {device:?}: {why}")]
     BadDevice { node: String, device: String, why: String },
@@ -81,6 +84,7 @@ impl GraphError {
             | GraphError::InputType { node, .. }
             | GraphError::NotARef { node, .. }
             | GraphError::BadAttr { node, .. }
+            | GraphError::Shapes { node, .. }
             | GraphError::BadDevice { node, .. } => Some(node),
             GraphError::Cycle { nodes } => nodes.first().map(String::as_str),
             GraphError::DuplicateName { .. }

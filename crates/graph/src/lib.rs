@@ -217,6 +217,25 @@ impl Graph {
         self.shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::Declarations::Declared))
     }
 
+    /// Checks the shapes that are known without running the graph.
+    ///
+    /// # Errors
+    /// [`GraphError::Shapes`] for the first node whose op refuses the shapes of its inputs whenever it runs.
+    pub fn check_shapes(&self) -> Result<(), GraphError> {
+        /// Inputs in a message.
+        const MAX_INPUTS: usize = 4;
+        let shapes = self.shapes();
+        let Some((id, why)) = shapes.conflict() else { return Ok(()) };
+        let node = self.node(id);
+        let shown = |input: &Output| format!("{} is {}", self.tensor_name(*input), shapes.of(*input));
+        let mut inputs: Vec<String> = node.inputs.iter().take(MAX_INPUTS).map(shown).collect();
+        if node.inputs.len() > MAX_INPUTS {
+            inputs.push(format!("and {} more", node.inputs.len() - MAX_INPUTS));
+        }
+        let (node, op) = (node.name.clone(), node.op.name);
+        Err(GraphError::Shapes { node, op, inputs: inputs.join(", "), why: why.to_owned() })
+    }
+
     /// As [`Graph::shapes`], but without the facts that hold only as long as variables have their declared shapes.
     pub fn certain_shapes(&self) -> &Shapes {
         self.certain_shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::Declarations::Doubted))

@@ -11,7 +11,7 @@ mod call;
 mod extent;
 mod rules;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -117,6 +117,8 @@ pub struct Shapes {
     doubted: Vec<bool>,
     /// The number of unknown sizes and shapes that have been numbered.
     numbers: u32,
+    /// The first node whose inputs have shapes that contradict each other, and the reason.
+    conflict: Option<(NodeId, String)>,
 }
 
 impl Shapes {
@@ -142,6 +144,12 @@ impl Shapes {
     /// Whether an output is known to be an integer tensor without elements.
     pub fn is_empty_list(&self, output: Output) -> bool {
         self.fact(output).and_then(|fact| fact.elements.as_ref()).is_some_and(Vec::is_empty)
+    }
+
+    /// The first node whose inputs have shapes that every kernel of its op refuses, and the reason. It is found if state has its
+    /// declared shape.
+    pub fn conflict(&self) -> Option<(NodeId, &str)> {
+        self.conflict.as_ref().map(|(node, why)| (*node, why.as_str()))
     }
 
     /// Infers the shapes of a whole graph.
@@ -199,7 +207,7 @@ impl Shapes {
     }
 
     fn new(state: Declarations) -> Shapes {
-        Shapes { state, facts: Vec::new(), doubted: Vec::new(), numbers: 0 }
+        Shapes { state, facts: Vec::new(), doubted: Vec::new(), numbers: 0, conflict: None }
     }
 
     fn grow(&mut self, nodes: usize) {
@@ -226,8 +234,8 @@ impl Shapes {
                 return;
             }
         }
-        let numbers = Cell::new(self.numbers);
-        let call = Call { id, node, nodes, known: self, numbers: &numbers };
+        let (numbers, conflict) = (Cell::new(self.numbers), RefCell::default());
+        let call = Call { id, node, nodes, known: self, numbers: &numbers, conflict: &conflict };
         let mut facts = (node.op.shape.infer)(&call).unwrap_or_default();
         facts.resize_with(node.outputs.len(), Fact::default);
         for fact in &mut facts {
@@ -240,6 +248,9 @@ impl Shapes {
         }
         self.numbers = numbers.get();
         self.facts[id.index()] = facts;
+        if let (None, Some(why), Declarations::Declared) = (&self.conflict, conflict.into_inner(), self.state) {
+            self.conflict = Some((id, why));
+        }
     }
 
     /// The fact of an output with a distinct shape, about which nothing else is known.

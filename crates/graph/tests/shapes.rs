@@ -103,6 +103,8 @@ fn shapes_are_as_tensorflow_infers_them() {
     let cases = recorded();
     let graph = Graph::new(definitions(&cases)).unwrap();
     assert!(!graph.has_refused());
+    // TensorFlow took them all.
+    graph.check_shapes().unwrap();
     let mut wrong = Vec::new();
     for (case, (id, node)) in cases.iter().zip(graph.nodes()) {
         for (port, wanted) in (0..).zip(case["shapes"].as_array().unwrap()) {
@@ -177,5 +179,66 @@ fn shapes_are_inferred_as_a_graph_grows() {
             assert_eq!(grown.shapes().of(output), whole.shapes().of(output), "{}", node.name);
             assert_eq!(grown.certain_shapes().of(output), whole.certain_shapes().of(output), "{}", node.name);
         }
+    }
+}
+
+/// TensorFlow 2.21 refuses each of these nodes when it is added to a graph.
+#[test]
+fn shapes_that_contradict_each_other_are_found_without_running() {
+    let placeholder = |name: &str, shape: &str| {
+        format!(r#""{name}": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": {shape}}}}}"#)
+    };
+    for (a, b, node, why) in [
+        (
+            "[null, 4]",
+            "[5, 16]",
+            r#""op": "MatMul", "inputs": ["a", "b"]"#,
+            "a is [?,4], b is [5,16]: the inner sizes 4 and 5 differ",
+        ),
+        ("[3, 4]", "[3]", r#""op": "MatMul", "inputs": ["a", "b"]"#, "b is [3]: both have to be matrices"),
+        ("[2, 3, 4]", "[2, 5, 6]", r#""op": "BatchMatMulV2", "inputs": ["a", "b"]"#, "the inner sizes 4 and 5 differ"),
+        (
+            "[2, 3, 4]",
+            "[3, 4, 6]",
+            r#""op": "BatchMatMulV2", "inputs": ["a", "b"]"#,
+            "the axes before the matrices do not broadcast",
+        ),
+        ("[null, 3]", "[4]", r#""op": "AddV2", "inputs": ["a", "b"]"#, "they do not broadcast to one shape"),
+        ("[null, 3]", "[4]", r#""op": "BiasAdd", "inputs": ["a", "b"]"#, "the numbers of channels 3 and 4 differ"),
+        ("[2, 3]", "[3, 2]", r#""op": "AddN", "inputs": ["a", "b"]"#, "their shapes differ"),
+        ("[2, 3]", "[2, 4]", r#""op": "Pack", "inputs": ["a", "b"]"#, "their shapes differ"),
+        ("[2, 3]", "[2, 3, 1]", r#""op": "ConcatV2", "inputs": ["a", "b", 1]"#, "they have different ranks"),
+        ("[2, 3]", "[4, 3]", r#""op": "ConcatV2", "inputs": ["a", "b", 1]"#, "they differ in another axis than 1"),
+        ("[2, 3]", "[1]", r#""op": "Reshape", "inputs": ["a", [4, 2]]"#, "6 elements do not take the shape [4, 2]"),
+        ("[2, 3]", "[1]", r#""op": "Reshape", "inputs": ["a", [4, -1]]"#, "6 elements do not take the shape [4, -1]"),
+        ("[2, 3]", "[1]", r#""op": "Mean", "inputs": ["a", 2]"#, "2 is not an axis of a tensor of rank 2"),
+        (
+            "[2, 3]",
+            "[1]",
+            r#""op": "Transpose", "inputs": ["a", [0, 2, 1]]"#,
+            "a tensor of rank 2 has no order of 3 axes",
+        ),
+        ("[2, 3]", "[1]", r#""op": "ExpandDims", "inputs": ["a", 3]"#, "3 is not an axis of a tensor of rank 3"),
+        (
+            "[null, 8, 8, 3]",
+            "[3, 3, 4, 8]",
+            r#""op": "Conv2D", "inputs": ["a", "b"], "attrs": {"strides": [1, 1, 1, 1], "padding": "SAME"}"#,
+            "the image has 3 channels, and the filter takes 4",
+        ),
+        (
+            "[7, 3]",
+            "[7, 4]",
+            r#""op": "SoftmaxCrossEntropyWithLogits", "inputs": ["a", "b"]"#,
+            "logits and labels do not broadcast",
+        ),
+    ] {
+        let text = format!(
+            r#"{{"version": 1, "nodes": {{{}, {}, "n": {{{node}}}}}}}"#,
+            placeholder("a", a),
+            placeholder("b", b)
+        );
+        let graph = Graph::new(meshtf_graph::read(text.as_bytes()).unwrap().nodes).unwrap();
+        let error = graph.check_shapes().expect_err(node).to_string();
+        assert!(error.starts_with("node n (") && error.contains(why), "{error}");
     }
 }

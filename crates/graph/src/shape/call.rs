@@ -1,6 +1,6 @@
 //! The arguments of a shape rule: the node, and the facts about its inputs.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use meshtf_tensor::{PartialShape, Shape};
 
@@ -14,6 +14,8 @@ pub(super) struct Call<'a> {
     pub(super) nodes: &'a [Node],
     pub(super) known: &'a Shapes,
     pub(super) numbers: &'a Cell<u32>,
+    /// The reason why the shapes of the inputs contradict each other.
+    pub(super) conflict: &'a RefCell<Option<String>>,
 }
 
 impl Call<'_> {
@@ -53,6 +55,31 @@ impl Call<'_> {
     /// The merged sizes of inputs that the kernel certainly refuses if they differ.
     pub fn equal(&self, inputs: impl IntoIterator<Item = usize>) -> Option<Dims> {
         inputs.into_iter().try_fold(None, |all, input| merge_known(all, self.dims(input))).ok().flatten()
+    }
+
+    /// As [`equal`](Call::equal), for inputs whose shapes the kernel refuses if they differ in any size.
+    pub fn all_equal(&self, inputs: impl IntoIterator<Item = usize>) -> Option<Dims> {
+        let merged = inputs.into_iter().try_fold(None, |all, input| merge_known(all, self.dims(input)));
+        merged.unwrap_or_else(|Differ| self.refuse(|| "their shapes differ".to_owned()))
+    }
+
+    /// The size that two must have in common.
+    pub fn common(&self, what: &str, a: Size, b: Size) -> Option<Size> {
+        merge_sizes(a, b).or_else(|| match (a, b) {
+            (Size::Known(a), Size::Known(b)) => self.refuse(|| format!("{what} {a} and {b} differ")),
+            _ => None,
+        })
+    }
+
+    /// An axis of a tensor of that rank, counted from the end if negative; the kernel refuses any other.
+    pub fn axis(&self, at: i64, rank: usize) -> Option<usize> {
+        axis(at, rank).or_else(|| self.refuse(|| format!("{at} is not an axis of a tensor of rank {rank}")))
+    }
+
+    /// Records that every kernel of the op refuses the inputs.
+    pub fn refuse<T>(&self, why: impl FnOnce() -> String) -> Option<T> {
+        self.conflict.borrow_mut().get_or_insert_with(why);
+        None
     }
 
     pub fn elements(&self, input: usize) -> Option<&[Element]> {

@@ -42,6 +42,7 @@ fn reshape(call: &Call) -> Option<Vec<Fact>> {
 fn reshaped(call: &Call) -> Option<Dims> {
     let Some(wanted) = call.elements_of_rank(1, 1) else { return call.sizes(1) };
     let is_open = |element: &Element| !matches!(element, Element::Known(size) if *size != -1);
+    refuse_elements(call, wanted);
     // An open size follows from the others and the number of elements.
     let inferred = || {
         let known =
@@ -58,13 +59,32 @@ fn reshaped(call: &Call) -> Option<Dims> {
     wanted.iter().map(size).collect()
 }
 
+/// Refuses a shape that takes another number of elements than there are.
+fn refuse_elements(call: &Call, wanted: &[Element]) {
+    let number = |element: &Element| if let Element::Known(size) = element { Some(*size) } else { None };
+    let Some(wanted) = wanted.iter().map(number).collect::<Option<Vec<i64>>>() else { return };
+    let open = wanted.iter().filter(|&&size| size == -1).count();
+    let stated = wanted.iter().filter(|&&size| size != -1).try_fold(1i64, |all, size| all.checked_mul(*size));
+    let own = call.dims(0).and_then(|dims| whole(&dims)).and_then(|shape| shape.elements());
+    let (Some(stated), Some(own)) = (stated, own.and_then(|own| i64::try_from(own).ok())) else { return };
+    let fits = match open {
+        0 => own == stated,
+        1 => stated != 0 && own % stated == 0,
+        // The kernel tells why.
+        _ => true,
+    };
+    if !fits {
+        call.refuse::<()>(|| format!("{own} elements do not take the shape {wanted:?}"));
+    }
+}
+
 fn broadcast_to(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: call.sizes(1), like: call.shape_of(1), ..Fact::default() }])
 }
 
 fn expand_dims(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
-    dims.insert(axis(call.value(1)?, dims.len() + 1)?, Size::Known(1));
+    dims.insert(call.axis(call.value(1)?, dims.len() + 1)?, Size::Known(1));
     let elements = call.elements(0).map(<[Element]>::to_vec);
     Some(vec![Fact { dims: Some(dims), elements, ..Fact::default() }])
 }
@@ -88,7 +108,10 @@ fn transpose(call: &Call) -> Option<Vec<Fact>> {
         return one(call.unknown(dims.map(|dims| dims.len()).or_else(|| call.count(1))?));
     };
     let Some(dims) = dims else { return one(call.unknown(order.len())) };
-    one(order.iter().map(|&from| Some(dims[axis(from, dims.len())?])).collect::<Option<_>>()?)
+    if order.len() != dims.len() {
+        return call.refuse(|| format!("a tensor of rank {} has no order of {} axes", dims.len(), order.len()));
+    }
+    one(order.iter().map(|&from| Some(dims[call.axis(from, dims.len())?])).collect::<Option<_>>()?)
 }
 
 fn tile(call: &Call) -> Option<Vec<Fact>> {
@@ -143,15 +166,18 @@ fn concat_v2(call: &Call) -> Option<Vec<Fact>> {
 fn concatenated(call: &Call, parts: std::ops::Range<usize>, axis_in: usize) -> Option<Vec<Fact>> {
     let all: Vec<Option<Dims>> = parts.clone().map(|input| call.dims(input)).collect();
     let known_parts = all.iter().flatten();
-    let rank =
-        known_parts.clone().next().map(Vec::len).filter(|&rank| known_parts.clone().all(|it| it.len() == rank))?;
+    let rank = known_parts.clone().next().map(Vec::len)?;
+    if known_parts.clone().any(|part| part.len() != rank) {
+        return call.refuse(|| "they have different ranks".to_owned());
+    }
     let Some(along) = call.value(axis_in) else { return one(call.unknown(rank)) };
-    let along = axis(along, rank)?;
+    let along = call.axis(along, rank)?;
     let mut dims: Option<Dims> = None;
     for part in known_parts {
         let mut part = part.clone();
         part[along] = Size::Known(0);
-        dims = Some(dims.map_or(Some(part.clone()), |dims| merge(&dims, &part))?);
+        let merged = dims.map_or(Some(part.clone()), |dims| merge(&dims, &part));
+        dims = Some(merged.or_else(|| call.refuse(|| format!("they differ in another axis than {along}")))?);
     }
     let mut dims = dims?;
     let length = |part: &Option<Dims>| part.as_ref()?[along].known();
@@ -162,7 +188,7 @@ fn concatenated(call: &Call, parts: std::ops::Range<usize>, axis_in: usize) -> O
 }
 
 fn pack(call: &Call) -> Option<Vec<Fact>> {
-    let mut dims = call.equal(0..call.len())?;
+    let mut dims = call.all_equal(0..call.len())?;
     dims.insert(axis(call.int("axis")?, dims.len() + 1)?, Size::Known(call.len()));
     // As in TensorFlow, with partial knowledge of the numbers.
     let is_vector = dims.len() == 1 && call.len() <= MAX_RANK && call.node.outputs.first()?.dtype.is_integer();

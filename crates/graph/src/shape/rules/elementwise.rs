@@ -99,7 +99,7 @@ fn gradient(call: &Call) -> Option<Vec<Fact>> {
 
 /// The shape of all inputs, which the kernel refuses if they differ.
 fn sum(call: &Call) -> Option<Vec<Fact>> {
-    Some(vec![Fact { dims: call.equal(0..call.len()), like: call.like(0), ..Fact::default() }])
+    Some(vec![Fact { dims: call.all_equal(0..call.len()), like: call.like(0), ..Fact::default() }])
 }
 
 /// The shape to which both inputs broadcast.
@@ -112,7 +112,9 @@ fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
         _ => None,
     };
     let dims = match (call.dims(0), call.dims(1)) {
-        (Some(a), Some(b)) => broadcast(call, &a, &b),
+        (Some(a), Some(b)) => {
+            broadcast(call, &a, &b).or_else(|| call.refuse(|| "they do not broadcast to one shape".to_owned()))
+        }
         _ => None,
     };
     Some(vec![Fact { dims, like, ..Fact::default() }])
@@ -181,7 +183,7 @@ pub(super) fn broadcast(call: &Call, a: &Dims, b: &Dims) -> Option<Dims> {
 
 /// The shape of both branches, and of the condition unless that chooses rows.
 fn select(call: &Call) -> Option<Vec<Fact>> {
-    let branches = call.equal([1, 2])?;
+    let branches = call.all_equal([1, 2])?;
     match call.dims(0).filter(|condition| condition.len() > 1) {
         Some(condition) => one(merge(&branches, &condition)?),
         None => one(branches),
@@ -222,8 +224,8 @@ fn bias(call: &Call) -> Option<Vec<Fact>> {
     if let (Some(dims), Some(bias)) = (&mut dims, call.dims(1)) {
         let channels_first = call.node.attrs.str("data_format") == Ok("NCHW");
         let channels = if channels_first { 1 } else { dims.len() - 1 };
-        let merged = merge(&vec![dims[channels]], &bias)?;
-        dims[channels] = merged[0];
+        let [bias] = bias[..] else { return call.refuse(|| "a bias is a vector".to_owned()) };
+        dims[channels] = call.common("the numbers of channels", dims[channels], bias)?;
     }
     Some(vec![Fact { dims, like: call.like(0), ..Fact::default() }])
 }

@@ -96,6 +96,12 @@ fn convolved(call: &Call, rank: usize, channels: Option<Size>) -> Option<Vec<Fac
         let window = Window { size, stride: strides[at], dilation: dilations[at], padding };
         dims[at] = places(call, dims[at], window)?;
     }
+    // The channels may be in groups.
+    if let (None, Some(own), Some(each)) = (channels, dims[channel].known(), filter[rank - 2].known())
+        && !(each > 0 && own.is_multiple_of(each))
+    {
+        return call.refuse(|| format!("the image has {own} channels, and the filter takes {each}"));
+    }
     dims[channel] = channels.unwrap_or(filter[rank - 1]);
     one(dims)
 }
@@ -111,7 +117,7 @@ fn conv3d(call: &Call) -> Option<Vec<Fact>> {
 /// A convolution of each channel with separate filters.
 fn depthwise(call: &Call) -> Option<Vec<Fact>> {
     let (image, filter) = (call.of_rank(0, 4)?, call.of_rank(1, 4)?);
-    let own = merge_sizes(image[layout(call, 4).0], filter[2])?;
+    let own = call.common("the numbers of channels", image[layout(call, 4).0], filter[2])?;
     let channels = match (own.known(), filter[3].known()) {
         (Some(own), Some(each)) => call.size(own.checked_mul(each)),
         _ => call.size(None),

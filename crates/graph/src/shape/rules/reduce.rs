@@ -38,7 +38,7 @@ fn reduced(call: &Call) -> Option<Vec<Fact>> {
     let Some(axes) = call.values(1) else {
         return one(call.unknown(dims.len())).filter(|_| keep);
     };
-    let axes: Vec<usize> = axes.iter().map(|&a| axis(a, dims.len())).collect::<Option<_>>()?;
+    let axes: Vec<usize> = axes.iter().map(|&a| call.axis(a, dims.len())).collect::<Option<_>>()?;
     let kept = dims.iter().enumerate().filter_map(|(i, &size)| match (axes.contains(&i), keep) {
         (false, _) => Some(size),
         (true, true) => Some(Size::Known(1)),
@@ -87,9 +87,10 @@ fn unsorted_segment(call: &Call) -> Option<Vec<Fact>> {
 }
 
 fn matmul(call: &Call) -> Option<Vec<Fact>> {
-    let (a, b) = (call.of_rank(0, 2)?, call.of_rank(1, 2)?);
+    let matrix = |input| call.of_rank(input, 2).or_else(|| call.refuse(|| "both have to be matrices".to_owned()));
+    let (a, b) = (matrix(0)?, matrix(1)?);
     let (across_a, across_b) = (call.bool("transpose_a")?, call.bool("transpose_b")?);
-    merge_sizes(a[usize::from(!across_a)], b[usize::from(across_b)])?;
+    call.common("the inner sizes", a[usize::from(!across_a)], b[usize::from(across_b)])?;
     one(vec![a[usize::from(across_a)], b[usize::from(!across_b)]])
 }
 
@@ -115,8 +116,9 @@ fn multiplied(call: &Call, a: &Dims, b: &Dims) -> Option<Vec<Fact>> {
     let (batch_a, a) = a.split_at_checked(a.len().checked_sub(2)?)?;
     let (batch_b, b) = b.split_at_checked(b.len().checked_sub(2)?)?;
     let (adj_a, adj_b) = (call.bool("adj_x")?, call.bool("adj_y")?);
-    merge_sizes(a[usize::from(!adj_a)], b[usize::from(adj_b)])?;
-    let mut dims = broadcast(call, &batch_a.to_vec(), &batch_b.to_vec())?;
+    call.common("the inner sizes", a[usize::from(!adj_a)], b[usize::from(adj_b)])?;
+    let batch = broadcast(call, &batch_a.to_vec(), &batch_b.to_vec());
+    let mut dims = batch.or_else(|| call.refuse(|| "the axes before the matrices do not broadcast".to_owned()))?;
     dims.extend([a[usize::from(adj_a)], b[usize::from(!adj_b)]]);
     one(dims)
 }
@@ -262,7 +264,9 @@ fn cross_entropy(call: &Call) -> Option<Vec<Fact>> {
     // TensorFlow regards sizes that may broadcast as equal.
     let merged = call.equal([0, 1]).filter(|_| !call.doubts_state());
     let both = match (call.dims(0), call.dims(1)) {
-        (Some(a), Some(b)) => merged.or_else(|| broadcast(call, &a, &b))?,
+        (Some(a), Some(b)) => merged
+            .or_else(|| broadcast(call, &a, &b))
+            .or_else(|| call.refuse(|| "logits and labels do not broadcast to one shape".to_owned()))?,
         _ => merged.unwrap_or_else(|| call.unknown(2)),
     };
     if both.len() != 2 {
@@ -273,8 +277,8 @@ fn cross_entropy(call: &Call) -> Option<Vec<Fact>> {
 
 fn sparse_cross_entropy(call: &Call) -> Option<Vec<Fact>> {
     let mut logits = call.of_rank(0, 2)?;
-    let labels = call.of_rank(1, 1)?;
-    logits[0] = merge_sizes(logits[0], labels[0])?;
+    let labels = call.of_rank(1, 1).or_else(|| call.refuse(|| "labels are a vector".to_owned()))?;
+    logits[0] = call.common("the numbers of examples", logits[0], labels[0])?;
     Some(vec![vec![logits[0]].into(), logits.into()])
 }
 
