@@ -27,6 +27,7 @@ mod log;
 mod man;
 mod memory;
 mod node;
+mod ops;
 mod output;
 mod paint;
 mod plan;
@@ -138,6 +139,7 @@ enum Command {
     Events(events::Args),
     Variable(variable::Args),
     Plan(plan::Args),
+    Ops(ops::Args),
     Differentiate(differentiate::Args),
     Train(train::Args),
     Export(export::ExportArgs),
@@ -220,6 +222,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Events(args) => in_runtime(events::events(args)),
         Command::Variable(args) => in_runtime(variable::variable(args)),
         Command::Plan(args) => in_runtime(plan::plan(args)),
+        Command::Ops(args) => ops::ops(args),
         Command::Differentiate(args) => differentiate::differentiate(args),
         Command::Train(args) => within(args.memory.budget(), |budget| train::train(args, budget)),
         Command::Export(args) => export::export(args),

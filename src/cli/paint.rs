@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Color, Style};
 
-/// Whether one stream shows colours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether one stream shows colours; by default not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Paint(bool);
 
 /// The role of a piece of text.

@@ -3,6 +3,7 @@
 //! The op types are TensorFlow's; `op/table.txt` has one line for each, in a notation explained at its head. A program may only
 //! name ops in that table: an op is data in this module, and a kernel in `meshtf-kernels` or in `exec`.
 
+mod meanings;
 mod parse;
 
 use std::collections::HashMap;
@@ -271,9 +272,21 @@ pub fn all() -> Vec<&'static OpDef> {
     ops
 }
 
-/// The known names nearest to one that is unknown, best first; empty if none is near.
+/// The known names nearest to one that is unknown, best first: those of ops that compute what the name means elsewhere, or else
+/// the nearest by spelling; empty if none is near.
 pub fn nearest(name: &str) -> Vec<&'static str> {
-    meshtf_tensor::nearest::nearest(name, OPS.keys().copied())
+    let meant = by_meaning(name);
+    match meant.is_empty() {
+        false => meant.into_iter().map(|op| op.name).collect(),
+        true => meshtf_tensor::nearest::nearest(name, OPS.keys().copied()),
+    }
+}
+
+/// The ops that together, or each, compute what a word means in Keras, PyTorch, NumPy or burn: `Dense` or `cross_entropy`.
+pub fn by_meaning(word: &str) -> Vec<&'static OpDef> {
+    let plain = word.replace(['_', ' ', '-'], "").to_lowercase();
+    let found = meanings::MEANINGS.iter().find(|(words, _)| words.contains(&plain.as_str()));
+    found.into_iter().flat_map(|(_, ops)| *ops).filter_map(|name| lookup(name)).collect()
 }
 
 #[cfg(test)]
@@ -308,6 +321,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn meanings_are_of_ops_and_stand_once() {
+        let mut seen = std::collections::HashSet::new();
+        for (words, ops) in meanings::MEANINGS {
+            assert!(ops.iter().all(|op| lookup(op).is_some()), "{ops:?}");
+            assert!(words.iter().all(|word| seen.insert(*word) && *word == word.to_lowercase()), "{words:?}");
+        }
+        assert_eq!(nearest("Cross_Entropy")[0], "SparseSoftmaxCrossEntropyWithLogits");
+        assert_eq!(nearest("MatMull"), ["MatMul"]);
     }
 
     #[test]
