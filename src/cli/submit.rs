@@ -81,7 +81,7 @@ pub(super) struct StepArgs {
     /// Use the last state of the folder even if there are best weights; with --weights
     #[arg(long, requires = "weights")]
     last: bool,
-    /// File for a timeline of all devices in the last step, for https://ui.perfetto.dev; a report of its times goes to stderr
+    /// File for a timeline of all devices in the last step, for ui.perfetto.dev; a report of its times goes to stderr
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Use another device of the task if a requested device does not exist

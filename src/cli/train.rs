@@ -103,7 +103,7 @@ pub struct Args {
     /// File for a picture of the curves of the loss and the metrics, drawn at the end or at an interruption
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// File for a timeline of all devices in steps 11 to 14, for https://ui.perfetto.dev; a report of their times goes to stderr
+    /// File for a timeline of all devices in steps 11 to 14, for ui.perfetto.dev; a report of their times goes to stderr
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Name the node that made the loss or a gradient NaN or infinite; not with "backup"

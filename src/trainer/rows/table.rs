@@ -3,7 +3,7 @@
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory;
 use meshtf_tensor::{Data, Tensor};
-use meshtf_train::data::{Chosen, Layout, Prepared};
+use meshtf_train::data::{BadLine, Chosen, Layout, Prepared};
 
 use super::lines::Starts;
 use super::{DataFile, Pieces};
@@ -56,10 +56,11 @@ impl Pieces for Table {
             let bytes = self.starts.read(&self.file, line)?;
             // The numbers of lines are no longer known.
             self.layout.first(&bytes, self.chosen.names(), &mut |fields| {
-                Ok(match self.is_text {
-                    true => self.chosen.texts(place + 1, fields, &mut texts)?,
-                    false => self.chosen.numbers(place + 1, fields, &mut numbers)?,
-                })
+                let read = match self.is_text {
+                    true => self.chosen.texts(place + 1, fields, &mut texts),
+                    false => self.chosen.numbers(place + 1, fields, &mut numbers),
+                };
+                read.map_err(BadLine::failure)
             })?;
         }
         match self.is_text {

@@ -401,9 +401,10 @@ fn number_of(date: NaiveDateTime, part: DatePart) -> f64 {
     }
 }
 
-impl From<BadLine> for Failure {
-    fn from(bad: BadLine) -> Failure {
-        match bad {
+impl BadLine {
+    /// As InvalidArgument.
+    pub fn failure(self) -> Failure {
+        match self {
             BadLine::Missing(why) | BadLine::Wrong(why) => Failure::invalid(why),
         }
     }

@@ -4,7 +4,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
 
-use super::{Chosen, FilePart, Layout, LayoutOptions, Prepared, TableOptions, Wanted};
+use super::{BadLine, Chosen, FilePart, Layout, LayoutOptions, Prepared, TableOptions, Wanted};
 
 /// The text of a table, from which columns are taken.
 #[derive(Clone, Debug)]
@@ -44,12 +44,12 @@ impl Csv {
         self.layout.scan(&self.text[..], &mut |record| {
             let is_kept = prepared.kept.as_ref().is_none_or(|kept| kept[line]);
             line += 1;
-            match (is_kept, is_text) {
-                (false, _) => {}
-                (true, true) => chosen.texts(record.line, record.fields, &mut texts)?,
-                (true, false) => chosen.numbers(record.line, record.fields, &mut numbers)?,
-            }
-            Ok(())
+            let read = match (is_kept, is_text) {
+                (false, _) => Ok(()),
+                (true, true) => chosen.texts(record.line, record.fields, &mut texts),
+                (true, false) => chosen.numbers(record.line, record.fields, &mut numbers),
+            };
+            read.map_err(BadLine::failure)
         })?;
         match is_text {
             true => Tensor::vector(texts).reshaped([prepared.count, width]),

@@ -137,7 +137,7 @@ impl Prepared {
                 for (chosen, measures) in chosen.iter().zip(&mut measures).filter(|(_, measures)| !measures.is_empty())
                 {
                     numbers.clear();
-                    chosen.raw(record.line, record.fields, &mut numbers)?;
+                    chosen.raw(record.line, record.fields, &mut numbers).map_err(BadLine::failure)?;
                     measures.iter_mut().zip(&numbers).try_for_each(|(measure, number)| measure.add(*number))?;
                 }
                 Ok(())
