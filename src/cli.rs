@@ -12,6 +12,7 @@ macro_rules! eprintln {
     }};
 }
 
+mod bar;
 mod burn;
 mod completions;
 mod config;

@@ -30,7 +30,7 @@ pub use self::evaluated::{Confusion, Evaluated};
 use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 pub use self::observer::{Error, Observed, Observer};
-pub(crate) use self::source::{Fits, feed, load_with, reads_alike};
+pub(crate) use self::source::{Fits, feed, reads_alike};
 pub use self::source::{Loaded, load};
 use self::stored::Which;
 use self::weights::Weights;
@@ -280,7 +280,8 @@ impl Trainer {
                     .checkpoint
                     .as_ref()
                     .is_some_and(|path| stored::states(path).is_ok_and(|all| !all.is_empty()));
-        if let Some(path) = options.checkpoint.as_ref().filter(|path| options.resume && !path.exists()) {
+        let is_empty = |path: &PathBuf| !stored::states(path).is_ok_and(|all| !all.is_empty());
+        if let Some(path) = options.checkpoint.as_ref().filter(|path| options.resume && is_empty(path)) {
             return Err(Error::input(format!("{}: there is no saved state to resume from", path.display())));
         }
         let model = names_of_variables(&graph);

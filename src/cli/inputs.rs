@@ -241,7 +241,7 @@ impl Trained {
         let text = std::fs::read_to_string(graph).unwrap_or_default();
         let sources = read_sources(&text);
         let sources = sources.map_err(|why| Trouble::input(format!("{}: {why}", graph.display())))?;
-        let fits = match weights.filter(|_| !sources.is_empty()) {
+        let fits = match weights {
             Some((path, which)) => fits(path, which)?,
             None => Fits::default(),
         };
@@ -253,6 +253,12 @@ impl Trained {
         let name = &graph.node(output.node).name;
         let source = self.sources.iter().find(|(own, _)| own == name).map(|(_, source)| source);
         let named = FilePart::of(file);
+        if let (None, true, None, true) = (source, self.fits.contains_key(name), &named.part, named.is_table()) {
+            return Err(Trouble::input(format!(
+                "--feed {name}: the model was trained with a table that is described in the section \"data\" of a file; name that \
+                 file in place of this graph, or the columns in {file}:COLUMN,COLUMN"
+            )));
+        }
         let Some(source) = source.filter(|source| named.part.is_none() && reads_alike(source, named.file.as_ref()))
         else {
             return Ok(None);

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use indicatif::ProgressBar;
 use meshtf_graph::plan::Summary;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use serde_json::{Map, json};
 
+use super::bar::bar;
 use super::inputs::{GraphArgs, StepRequest};
 use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
@@ -90,7 +91,7 @@ pub(super) struct StepArgs {
     /// Time limit in seconds [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-    /// Print neither placement nor progress on stderr
+    /// Print less: neither placement nor progress on stderr
     #[arg(short, long)]
     quiet: bool,
 }
@@ -330,16 +331,7 @@ impl StepArgs {
 
     /// A progress bar on stderr, if that is a terminal and there are several steps.
     fn progress(&self) -> ProgressBar {
-        if self.steps < 2 || self.quiet || !std::io::stderr().is_terminal() {
-            return ProgressBar::hidden();
-        }
-        // The bar takes the remaining width.
-        let bar = if Paint::stderr().is_on() { "{wide_bar:.cyan}" } else { "{wide_bar}" };
-        let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}} {{rate}} {{eta}} {{msg}}"));
-        let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {
-            let _ = write!(to, "{:.0}/s", state.per_sec());
-        };
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("rate", rate);
-        ProgressBar::new(self.steps).with_style(style)
+        let is_shown = self.steps >= 2 && !self.quiet && std::io::stderr().is_terminal();
+        bar(self.steps, is_shown, "{rate} {eta} {msg}")
     }
 }

@@ -7,6 +7,7 @@ mod progress;
 mod summary;
 mod waiting;
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,8 +37,8 @@ use super::signals::{Request, Signals};
 use super::{Exit, Outcome, Trouble};
 use crate::Session;
 use crate::protocol::SessionOptions;
-use crate::trainer::stored::{Which, fits, state, states};
-use crate::trainer::{Ended, Error, Every, Fits, Found, How, Lookup, Options, Trainer, load_with};
+use crate::trainer::stored::{state, states};
+use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Options, Trainer, load};
 
 /// Maximum number of points of a curve between two printed lines.
 const BETWEEN: u64 = 20;
@@ -112,6 +113,9 @@ pub struct Args {
     /// Print JSON: an object per line
     #[arg(long)]
     json: bool,
+    /// Print less: neither losses nor progress
+    #[arg(short, long)]
+    quiet: bool,
     /// Host all tasks of the graph in this process, without a network
     #[arg(long)]
     local: bool,
@@ -128,6 +132,13 @@ pub struct Args {
     mesh: MeshArgs,
     #[command(flatten)]
     pub memory: MemoryArgs,
+}
+
+impl Args {
+    /// Whether a person watches.
+    fn is_live(&self) -> bool {
+        !self.json && !self.quiet && std::io::stderr().is_terminal()
+    }
 }
 
 /// When a training continues from a saved state.
@@ -151,10 +162,19 @@ async fn with_retries(
     mut wait: impl AsyncFnMut(&mut Waiting, &Args) -> Result<(), Trouble>,
 ) -> Outcome {
     let folder = args.checkpoint.clone();
+    let continues = args.resume.is_some() && folder.as_deref().and_then(last_state).is_some();
+    args.log = args.log.as_deref().map(|named| log::folder_for(named, continues));
+    let mut told = String::new();
     let (mut losses, mut waiting) = (0, None::<Waiting>);
     loop {
         let attempt = Arc::new(Attempt::default());
-        let trouble = match run(args.clone(), Arc::clone(&attempt)).await {
+        let running = run(args.clone(), Arc::clone(&attempt));
+        let outcome = match &mut waiting {
+            None => running.await,
+            // A signal before the first step is the wait's; later ones are the training's.
+            Some(waiting) => waiting.within(running, || !attempt.has_begun.load(Ordering::Relaxed)).await,
+        };
+        let trouble = match outcome {
             Err(trouble) if trouble.exit == Exit::Mesh => trouble,
             outcome => return outcome,
         };
@@ -164,17 +184,21 @@ async fn with_retries(
                 return Err(with_last_state(trouble, folder.as_deref()));
             }
             let left = args.retries - losses;
-            eprintln!("{trouble}");
-            eprintln!(
-                "continuing from the last saved state as soon as the tasks are up; --retries allows {left} more losses"
-            );
-            waiting = Some(Waiting::begin());
+            mention(format_args!(
+                "{trouble}; continuing from the last saved state as soon as the tasks are up (--retries {}, {left} left)",
+                args.retries
+            ));
+            waiting = Some(Waiting::begin()?);
             args.resume = Some(Resume::IfAny);
         } else if waiting.is_none() {
             if args.wait_for.is_none() {
                 return Err(trouble);
             }
-            waiting = Some(Waiting::begin());
+            waiting = Some(Waiting::begin()?);
+        } else if waiting.as_ref().is_some_and(Waiting::is_over) && trouble.to_string() != told {
+            // The tasks were up: the attempt failed for another reason.
+            told = trouble.to_string();
+            mention(&trouble);
         }
         if let Some(waiting) = &mut waiting {
             wait(waiting, &args).await.map_err(|trouble| with_last_state(trouble, folder.as_deref()))?;
@@ -304,11 +328,7 @@ impl Command {
         args.plot.as_ref().map_or(Ok(()), |file| plot::check(file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
         let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
-        let fits = match &args.checkpoint {
-            Some(states) if args.resume.is_some() && last_state(states).is_some() => fits(states, Which::Last)?,
-            _ => Fits::default(),
-        };
-        let loaded = load_with(&read.sections, &read.graph, folder, found, fits)?;
+        let loaded = load(&read.sections, &read.graph, folder, found)?;
         for (file, images, classes) in &loaded.folders {
             let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
             eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
@@ -328,7 +348,8 @@ impl Command {
         let mut trainer = trainer.map_err(|error| read.explained(error))?;
         let report = args.report.unwrap_or((trainer.steps() / 20).max(1));
         let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
-        trainer.record_every(if args.log.is_some() || args.plot.is_some() { report / between } else { report });
+        let is_fine = args.log.is_some() || args.plot.is_some() || args.is_live();
+        trainer.record_every(if is_fine { report / between } else { report });
         if args.log.is_some() {
             trainer.report_weights();
         }
@@ -337,16 +358,18 @@ impl Command {
 
     async fn run(&self, session: &Session, reached: &Reached) -> Outcome {
         let (args, trainer) = (&self.args, &self.trainer);
-        let plan =
-            Plan { steps: trainer.steps(), per_epoch: trainer.steps_per_epoch(), every: self.report, json: args.json };
+        let plan = Plan {
+            steps: trainer.steps(),
+            per_epoch: trainer.steps_per_epoch(),
+            every: self.report,
+            json: args.json,
+            is_quiet: args.quiet,
+            is_live: args.is_live(),
+        };
         let metrics = trainer.sections().evaluate.iter().flat_map(|section| section.metrics.iter().cloned());
         let held_out = Curve::new(std::iter::once("loss".to_owned()).chain(metrics).collect());
         let curves = Curves { trained: Curve::new(trainer.names()), held_out };
-        let log = args
-            .log
-            .as_ref()
-            .map(|folder| block_in_place(|| Log::begin(folder, trainer.graph(), args.resume.is_some())))
-            .transpose()?;
+        let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph()))).transpose()?;
         let mut progress = Progress::new(plan, curves, log, args.trace.clone(), Arc::clone(&self.attempt));
         let summary = Usage::begin(trainer, reached).await;
         let ended = self.until_interrupted(session, &mut progress).await;

@@ -178,6 +178,11 @@ impl Folder {
                 }
             }
         }
+        if metadata.get(FITS) != self.kept.get(FITS) && !metadata.contains_key(IMPORTED) {
+            let why = "the columns, labels or measured numbers of its tables are not those of this training: a table or its options \
+                       have changed since";
+            return Err(at(&why));
+        }
         let step = metadata.get(STEP).and_then(|step| step.parse().ok());
         let step = step.ok_or_else(|| at(&"it does not say after which step it was saved"))?;
         Ok(Some(Saved { file, step, tensors }))

@@ -11,7 +11,7 @@ use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 use meshtf_train::data::{
-    Chosen, Column, Csv, Examples, FilePart, Fit, Layout, LayoutOptions, Lines, Missing, Prepared, Wanted, WorkerFile,
+    Chosen, Column, Csv, Examples, FilePart, Fit, Layout, Lines, Missing, Prepared, TableOptions, Wanted, WorkerFile,
     apart, read_tensor, unpacked,
 };
 use meshtf_train::file::{DataSource, Sections, Take};
@@ -51,9 +51,13 @@ impl Fed<'_> {
     }
 
     /// The table that it is fed from, if it is one: its file and its layout.
-    fn table(&self) -> Option<(FilePart, &LayoutOptions)> {
-        let named = FilePart { file: self.source.file.clone(), part: self.source.part.clone() };
-        (self.source.take == Take::Values && named.is_table()).then_some((named, &self.source.table.layout))
+    fn table(&self) -> Result<Option<(&str, Layout)>, Error> {
+        let named = FilePart { file: self.source.file.clone(), part: None };
+        if self.source.take != Take::Values || !named.is_table() {
+            return Ok(None);
+        }
+        let layout = Layout::of(&named, &self.source.table.layout).map_err(|failure| self.error(failure.message))?;
+        Ok(Some((&self.source.file, layout)))
     }
 }
 
@@ -105,19 +109,8 @@ pub struct Loaded {
 /// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit. [`Error::Failed`] if
 /// the sections name no file, or the files have different numbers of examples.
 pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) -> Result<Loaded, Error> {
-    load_with(sections, graph, folder, found, Fits::new())
-}
-
-/// As [`load`], with what was measured by the training that is continued.
-pub(crate) fn load_with(
-    sections: &Sections,
-    graph: &Graph,
-    folder: &Path,
-    found: &Found,
-    fits: Fits,
-) -> Result<Loaded, Error> {
     let own = sections.evaluate.as_ref().map(|section| &section.feed).filter(|feed| !feed.is_empty());
-    let mut known = Known { fits, ..Known::default() };
+    let mut known = Known::default();
     let (share, seed) = (if own.is_some() { 0.0 } else { sections.data.hold_out }, sections.data.shuffle.unwrap_or(0));
     let trains = |count: usize| {
         let mut trains = vec![false; count];
@@ -125,10 +118,24 @@ pub(crate) fn load_with(
         trains
     };
     let train = known.examples(&sections.data.feed, graph, folder, found, &trains)?;
-    let evaluate = own.map(|feed| known.examples(feed, graph, folder, found, &|_| Vec::new())).transpose()?;
+    let own_feed = own.map(|feed| as_trained(feed, &sections.data.feed));
+    let evaluate = own_feed.as_ref();
+    let evaluate = evaluate.map(|feed| known.examples(feed, graph, folder, found, &|_| Vec::new())).transpose()?;
     own.map_or(Ok(()), |own| known.check_classes(&sections.data.feed, own))?;
     let folders = known.folders.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes));
     Ok(Loaded { data: TrainingData { train, evaluate, fits: known.fits }, folders: folders.collect() })
+}
+
+/// Sources for evaluations: a table without options of its own has those of the table to train with.
+fn as_trained(feed: &[(String, DataSource)], trained: &[(String, DataSource)]) -> Vec<(String, DataSource)> {
+    let mut feed = feed.to_vec();
+    for (name, source) in &mut feed {
+        let trained = trained.iter().find(|(own, _)| own == name).map(|(_, trained)| trained);
+        if let (Some(trained), true) = (trained, source.table == TableOptions::default()) {
+            source.table = trained.table.clone();
+        }
+    }
+    feed
 }
 
 /// Whether a training that reads `source` reads this file, or folder, in the same way.
@@ -155,6 +162,10 @@ pub(crate) fn feed(graph: &Graph, name: &str, source: &DataSource, fit: Option<&
     let mut source = source.clone();
     if source.take == Take::WorkerFile {
         source.take = Take::Values;
+    }
+    // The columns are those of the training, by name.
+    if let Some(fit) = fit {
+        (source.columns, source.except) = (fit.columns.clone(), Vec::new());
     }
     // An answer is due for each line.
     if source.table.missing == Some(Missing::Drop) {
@@ -195,14 +206,20 @@ impl Known {
             fed.push(Fed { name, source, takes: Takes { dtype, shape, scale: source.scale } });
         }
         let mut columns: Vec<Option<Column>> = fed.iter().map(|_| None).collect();
+        let tables = fed.iter().map(Fed::table).collect::<Result<Vec<_>, _>>()?;
         for first in 0..fed.len() {
-            let Some(key) = fed[first].table().filter(|_| columns[first].is_none()) else { continue };
+            let Some((file, layout)) = tables[first].as_ref().filter(|_| columns[first].is_none()) else { continue };
             // All that are fed from this table: a line that one of them drops is no example.
-            let places: Vec<usize> = (first..fed.len())
-                .filter(|&i| fed[i].table().is_some_and(|(file, layout)| (&file.file, layout) == (&key.0.file, key.1)))
-                .collect();
+            let of_file = |i: &usize| tables[*i].as_ref().is_some_and(|(own, _)| own == file);
+            let places: Vec<usize> = (first..fed.len()).filter(of_file).collect();
+            if let Some(&other) = places.iter().find(|&&i| tables[i].as_ref().is_some_and(|(_, own)| own != layout)) {
+                let name = fed[first].name;
+                return Err(fed[other].error(format!(
+                    "\"delimiter\", \"header\" and \"skip\" are not those with which {name} reads this file"
+                )));
+            }
             let group: Vec<&Fed<'_>> = places.iter().map(|&i| &fed[i]).collect();
-            for (place, column) in places.iter().zip(self.table(&group, folder, trains)?) {
+            for (place, column) in places.iter().zip(self.table(&group, layout, folder, trains)?) {
                 columns[*place] = Some(column);
             }
         }
@@ -221,14 +238,13 @@ impl Known {
     fn table(
         &mut self,
         group: &[&Fed<'_>],
+        layout: &Layout,
         folder: &Path,
         trains: &dyn Fn(usize) -> Vec<bool>,
     ) -> Result<Vec<Column>, Error> {
         let one = group[0];
         let said = |failure: Failure| one.error(failure.message);
         let path = folder.join(&one.source.file);
-        let named = FilePart { file: one.source.file.clone(), part: None };
-        let layout = Layout::of(&named, &one.source.table.layout).map_err(said)?;
         let columns: Vec<Vec<String>> =
             group.iter().map(|one| columns(one.source).map_err(|why| one.error(why))).collect::<Result<_, _>>()?;
         let wanted: Vec<Wanted<'_>> = group
@@ -251,7 +267,7 @@ impl Known {
             }
         };
         let prepared = match (&large, &held) {
-            (Some(file), _) => Prepared::of(&layout, &wanted, || Ok(file.reader()), trains),
+            (Some(file), _) => Prepared::of(layout, &wanted, || Ok(file.reader()), trains),
             (None, held) => held.as_ref().expect("it is held").prepare(&wanted, trains),
         };
         let prepared = prepared.map_err(said)?;
@@ -263,7 +279,7 @@ impl Known {
             let is_text = *dtype == DType::String;
             match (&large, &held) {
                 (Some(file), _) => {
-                    let rows = FileRows::of_table(file, &one.source.file, &layout, chosen, &prepared, &one.takes);
+                    let rows = FileRows::of_table(file, &one.source.file, layout, chosen, &prepared, &one.takes);
                     rows.map(|rows| Column::Elsewhere(Arc::new(rows)))
                 }
                 (None, held) => {

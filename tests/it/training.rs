@@ -197,6 +197,25 @@ fn a_table_is_read_for_a_run_as_it_was_for_the_training() {
     assert_eq!(fetched("x").split_whitespace().collect::<String>(), "[[1.0.1.][0.51.0.]]");
     // cat is class 0, dog 1.
     assert_eq!(fetched("class").trim(), "[0 1]");
+    // A table to evaluate with is read like that to train with, unless it has options of its own.
+    let text = std::fs::read_to_string(&graph).unwrap().replace(r#""hold_out": 0.2"#, r#""hold_out": 0"#);
+    let own = r#"{"every": 60, "feed": {"x": "animals.csv", "y": "animals.csv"}}"#;
+    let evaluated = sandbox.file("evaluated.json", text.replace(r#"{"every": 60}"#, own));
+    let ended = sandbox.run(&["train", &evaluated, "--local", "--steps", "60"]).expect(0);
+    assert!(ended.stdout.contains("step 60/60  held out:  loss "), "{}", ended.stdout);
+    // A training continues with the same columns and options alone, and reads a file in one way.
+    let resumed = |graph: &str| {
+        let ended =
+            sandbox.run(&["train", graph, "--local", "--checkpoint", &states, "--resume", "--steps", "70"]).expect(2);
+        ended.stderr
+    };
+    let text = std::fs::read_to_string(&graph).unwrap();
+    let changed = sandbox.file("changed.json", text.replace(r#""normalize": "minmax""#, r#""normalize": "standard""#));
+    assert!(resumed(&changed).contains("a table or its options have changed"), "{}", resumed(&changed));
+    let other = r#""columns": ["name"], "delimiter": ";", "skip": 0"#;
+    let other = text.replace(r#""delimiter": ";", "skip": 1, "columns": ["name"]"#, other);
+    let other = sandbox.file("other.json", other);
+    assert!(resumed(&other).contains("are not those with which x reads this file"), "{}", resumed(&other));
     let without = sandbox.run(&["run", &graph, "--feed", &feed, "--fetch", "x"]).expect(2);
     assert!(without.stderr.contains("measured when the model was trained"), "{}", without.stderr);
 }

@@ -85,18 +85,8 @@ impl Growing {
 }
 
 impl Log {
-    /// Begins a file of events, with the graph, and `log.jsonl`: in this folder, or, if it has the log of another run and this
-    /// one does not continue that, in a new one beside it.
-    pub fn begin(folder: &Path, graph: &Graph, continues: bool) -> Result<Log, Trouble> {
-        let free = || beside(folder).find(|folder| !folder.join(LINES).exists());
-        let (named, folder) = (folder, &*(!continues).then(free).flatten().unwrap_or_else(|| folder.to_owned()));
-        if folder != named {
-            mention(format_args!(
-                "--log: {} has the log of another run; this one is in {}",
-                named.display(),
-                folder.display()
-            ));
-        }
+    /// Begins a file of events in a folder, with the graph, and appends to the folder's `log.jsonl`.
+    pub fn begin(folder: &Path, graph: &Graph) -> Result<Log, Trouble> {
         let open = || -> io::Result<Log> {
             fs::create_dir_all(folder)?;
             // TensorBoard reads the files of a folder in the order of their names.
@@ -168,14 +158,37 @@ impl Log {
     }
 }
 
-/// A folder, and those that a later run takes in turn: `runs/1`, `runs/1-2`, `runs/1-3`, …
-fn beside(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let next = |number| {
-        let mut name = folder.as_os_str().to_owned();
+/// The folder for the log of a run: this one, or, if it has the log of another run, a new one beside it (`runs/1-2`, `runs/1-3`,
+/// …). A run that continues one takes the newest of these.
+pub(super) fn folder_for(named: &Path, continues: bool) -> PathBuf {
+    // Without a slash at the end.
+    let named: PathBuf = named.components().collect();
+    let beside = |number: u32| {
+        let mut name = named.as_os_str().to_owned();
         name.push(format!("-{number}"));
         PathBuf::from(name)
     };
-    std::iter::once(folder.to_owned()).chain((2..=MAX_RUNS).map(next))
+    let all = std::iter::once(named.clone()).chain((2..=MAX_RUNS).map(beside));
+    let (mut newest, mut free) = (None, None);
+    for folder in all {
+        if !folder.join(LINES).exists() {
+            free = Some(folder);
+            break;
+        }
+        newest = Some(folder);
+    }
+    match (continues, newest, free) {
+        (true, Some(newest), _) => newest,
+        (_, Some(_), Some(free)) => {
+            mention(format_args!(
+                "--log: {} has the log of another run; this one is in {}",
+                named.display(),
+                free.display()
+            ));
+            free
+        }
+        (_, newest, free) => free.or(newest).unwrap_or(named),
+    }
 }
 
 /// The summary of a step, as a record.
@@ -217,7 +230,7 @@ mod tests {
         let folder = temp_dir::TempDir::new().unwrap();
         let nodes = meshtf_graph::read(br#"{"version": 1, "nodes": {"y": 2.5}}"#).unwrap().nodes;
         let graph = Graph::new(nodes).unwrap();
-        let mut log = Log::begin(&folder.child("log"), &graph, false).unwrap();
+        let mut log = Log::begin(&folder.child("log"), &graph).unwrap();
         log.numbers(7, "held_out/", &[("loss", 0.5)], &serde_json::json!({ "step": 7 }));
         let w = Tensor::vector(vec![half::bf16::ONE, half::bf16::NAN, half::bf16::NEG_ONE]);
         log.weights(7, &[("w".to_owned(), w), ("nan".to_owned(), Tensor::scalar(f32::NAN))]).unwrap();
@@ -244,10 +257,13 @@ mod tests {
         assert_eq!(values(numbers), [number]);
         let histo = Some(Histogram::of(&[1.0, -1.0]));
         assert_eq!(values(weights), [SummaryValue { tag: "weights/w".to_owned(), simple_value: None, histo }]);
-        // Another run has a folder of its own; a run that continues has not.
-        Log::begin(&folder.child("log"), &graph, true).unwrap();
-        assert!(!folder.child("log-2").exists());
-        Log::begin(&folder.child("log"), &graph, false).unwrap();
-        assert!(folder.child("log-2").join("log.jsonl").exists());
+        // Another run has a folder of its own; a run that continues has the newest one.
+        let named = PathBuf::from(format!("{}/", folder.child("log").display()));
+        assert_eq!(folder_for(&named, true), folder.child("log"));
+        let other = folder_for(&named, false);
+        assert_eq!(other, folder.child("log-2"));
+        Log::begin(&other, &graph).unwrap();
+        assert_eq!(folder_for(&named, true), other);
+        assert_eq!(folder_for(&folder.child("new"), true), folder.child("new"));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_tensor::Tensor;
 use serde_json::{Value, json};
@@ -13,8 +14,10 @@ use tokio::task::block_in_place;
 
 use super::curves::Curves;
 use super::log::Log;
+use crate::cli::bar::bar;
 use crate::cli::output::Lines;
 use crate::cli::paint::{mention, warn};
+use crate::cli::table::number;
 use crate::cli::trace;
 use crate::trainer::{Error, Evaluated, Observed, Observer};
 
@@ -25,6 +28,10 @@ pub(super) struct Progress {
     /// The interval in steps of the printed lines.
     every: u64,
     json: bool,
+    is_quiet: bool,
+    bar: ProgressBar,
+    /// The loss of the last evaluation.
+    held_out: Option<f64>,
     /// When the first step began.
     pub began: Instant,
     pace: Pace,
@@ -87,6 +94,10 @@ pub(super) struct Plan {
     pub per_epoch: u64,
     pub every: u64,
     pub json: bool,
+    /// Whether neither losses nor a bar are shown.
+    pub is_quiet: bool,
+    /// Whether a bar is shown on stderr.
+    pub is_live: bool,
 }
 
 impl Progress {
@@ -98,7 +109,8 @@ impl Progress {
         trace: Option<PathBuf>,
         attempt: Arc<Attempt>,
     ) -> Progress {
-        let Plan { steps, per_epoch, every, json } = plan;
+        let Plan { steps, per_epoch, every, json, is_quiet, is_live } = plan;
+        let bar = bar(steps, is_live, "{msg}");
         let now = Instant::now();
         let pace = Pace::new(0, now);
         Progress {
@@ -106,6 +118,9 @@ impl Progress {
             per_epoch,
             every,
             json,
+            is_quiet,
+            bar,
+            held_out: None,
             began: now,
             pace,
             curves,
@@ -130,19 +145,26 @@ impl Progress {
         if let Some(log) = &mut self.log {
             block_in_place(|| log.numbers(step, "", &named, &line));
         }
+        let left = self.steps.saturating_sub(step) as f64 / rate.max(1e-9);
+        let left = if left >= 1.0 { format!("  {} left", duration(left)) } else { String::new() };
+        let told = format!("epoch {epoch}{}  {rate:.0} steps/s{left}", values_of(&named));
+        let held_out = self.held_out.map_or_else(String::new, |loss| format!("  held out {}", number(loss)));
+        self.bar.set_position(step);
+        self.bar.set_message(format!("{told}{held_out}"));
         if !step.is_multiple_of(self.every) && step < self.steps {
             return;
         }
-        if self.json {
-            return self.lines.line(&line.to_string());
+        match self.json {
+            true => self.show(&line.to_string()),
+            false => self.show(&format!("step {step}/{}  {told}", self.steps)),
         }
-        let left = self.steps.saturating_sub(step) as f64 / rate.max(1e-9);
-        let named: String = named.iter().map(|(name, value)| format!("  {name} {value:.5}")).collect();
-        self.lines.line(&format!(
-            "step {step}/{}  epoch {epoch}{named}  {rate:.0} steps/s  {} left",
-            self.steps,
-            duration(left)
-        ));
+    }
+
+    /// Prints a line above the bar.
+    fn show(&mut self, line: &str) {
+        if !self.is_quiet {
+            self.bar.suspend(|| self.lines.line(line));
+        }
     }
 
     /// Reports the evaluation of the held-out examples after a step.
@@ -157,15 +179,16 @@ impl Progress {
         if let Some(log) = &mut self.log {
             block_in_place(|| log.numbers(step, "held_out/", &named, &line));
         }
-        if self.json {
-            return self.lines.line(&line.to_string());
+        self.held_out = evaluated.means.first().copied();
+        match self.json {
+            true => self.show(&line.to_string()),
+            false => self.show(&format!("step {step}/{}  held out:{}", self.steps, values_of(&named))),
         }
-        let named: String = named.iter().map(|(name, value)| format!("  {name} {value:.5}")).collect();
-        self.lines.line(&format!("step {step}/{}  held out:{named}", self.steps));
     }
 
     /// Reports the records that the log lacks.
     pub fn end(&self) {
+        self.bar.finish_and_clear();
         self.log.iter().for_each(Log::end);
     }
 }
@@ -180,7 +203,7 @@ impl Observer for Progress {
     }
 
     fn noted(&mut self, text: &str) -> Observed {
-        eprintln!("{text}");
+        self.bar.suspend(|| eprintln!("{text}"));
         Ok(())
     }
 
@@ -197,7 +220,7 @@ impl Observer for Progress {
     /// The last confusion, for a person.
     fn evaluated_last(&mut self, evaluated: &Evaluated) -> Observed {
         if let (Some(confusion), false) = (&evaluated.confusion, self.json) {
-            self.lines.line(&confusion.to_string());
+            self.show(&confusion.to_string());
         }
         Ok(())
     }
@@ -211,7 +234,7 @@ impl Observer for Progress {
 
     fn saved(&mut self, step: u64, _: &Path) -> Observed {
         if self.unsaved.take().is_some() {
-            mention(format_args!("the state after step {step} is saved"));
+            self.bar.suspend(|| mention(format_args!("the state after step {step} is saved")));
         }
         Ok(())
     }
@@ -222,9 +245,9 @@ impl Observer for Progress {
         let is_new = self.unsaved.replace(error.to_string()).is_none_or(|before| before != error.to_string());
         if !is_last {
             if is_new {
-                warn(format_args!(
-                    "{error}, after step {step}; the training continues, and saves again when it is due"
-                ));
+                let told =
+                    format!("{error}, after step {step}; the training continues, and saves again when it is due");
+                self.bar.suspend(|| warn(told));
             }
             return true;
         }
@@ -236,6 +259,7 @@ impl Observer for Progress {
             Some(was_asked) => was_asked || !is_asked,
             None => {
                 self.waits = Some(is_asked);
+                self.bar.finish_and_clear();
                 warn(format_args!(
                     "{error}: the training is over, and waits until its state after step {step} can be written; Ctrl-C gives up"
                 ));
@@ -260,16 +284,22 @@ impl Observer for Progress {
             true => json!({ "step": step, "stopped": { "best": best, "step": at } }).to_string(),
             false => {
                 let steps = self.steps;
-                format!("step {step}/{steps}  ended: {of} has not improved on {best:.5}, the value after step {at}")
+                let best = number(best);
+                format!("step {step}/{steps}  ended: {of} has not improved on {best}, the value after step {at}")
             }
         };
-        self.lines.line(&line);
+        self.show(&line);
         Ok(())
     }
 }
 
 fn object(named: &[(&str, f64)]) -> Value {
     Value::Object(named.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect())
+}
+
+/// `  loss 0.12345  accuracy 0.9`.
+fn values_of(named: &[(&str, f64)]) -> String {
+    named.iter().map(|(name, value)| format!("  {name} {}", number(*value))).collect()
 }
 
 /// Seconds as a person reads them.

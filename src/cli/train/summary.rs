@@ -43,7 +43,7 @@ impl Usage {
         }
         eprintln!("{steps} steps in {:.1} s: {rate:.0} steps/s, {examples:.0} examples/s", took.as_secs_f64());
         for (name, busy) in shares {
-            eprintln!("  {name} was busy {:.0} % of the time", 100.0 * busy);
+            eprintln!("  {name} was busy {:.0} % of the time", 100.0 * busy.min(1.0));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The columns of a table that a placeholder takes, and the numbers that their fields become.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chrono::{Datelike, NaiveDate, NaiveDateTime, Timelike};
 use meshtf_tensor::failure::{Failure, Result};
@@ -47,7 +47,11 @@ pub fn selected(names: &[String], wanted: &[String]) -> Result<Vec<usize>> {
         let (first, last) = text.split_once("..").ok_or_else(|| missing(text))?;
         let ends = [first, last].map(|end| find(end.trim()).ok_or_else(|| missing(end.trim())));
         let [first, last] = ends;
-        places.extend(first?..=last?);
+        let (first, last) = (first?, last?);
+        if first > last {
+            return Err(Failure::invalid(format!("the range {text} is empty: its first column comes after its last")));
+        }
+        places.extend(first..=last);
     }
     Ok(places)
 }
@@ -90,7 +94,7 @@ struct Labels {
 /// A line of a table that cannot be read, or lacks a field.
 #[derive(Debug)]
 pub enum BadLine {
-    /// A field is missing; the message for a table that does not say what to do then.
+    /// A field is missing.
     Missing(String),
     /// The reason.
     Wrong(String),
@@ -102,17 +106,18 @@ impl Chosen {
     /// # Errors
     /// InvalidArgument for options of a column that is not taken.
     pub fn of(names: &[String], places: &[usize], options: &TableOptions, fit: Option<&Fit>) -> Result<Chosen> {
-        let at = |name: &String| places.iter().any(|&place| names[place] == *name);
-        let given = options.categories.iter().map(|(name, _)| ("categories", name));
-        let given = given.chain(options.dates.iter().map(|(name, _)| ("dates", name)));
-        let given = given.chain(options.normalize.iter().filter_map(|(name, _)| Some(("normalize", name.as_ref()?))));
-        if let Some((key, name)) = given.into_iter().find(|(_, name)| !at(name)) {
-            return Err(Failure::invalid(format!(
-                "\"{key}\" names {name}, which is not among the columns that are taken"
-            )));
+        options.check(&given_columns(names, places))?;
+        if let Some(fit) = fit.filter(|fit| fit.columns.len() != places.len()) {
+            let (own, trained) = (places.len(), fit.columns.len());
+            return Err(Failure::invalid(format!("{own} columns are taken, and the model was trained with {trained}")));
         }
-        let labels = |name: &str, one_hot, listed: Option<&Vec<String>>| {
-            let known = fit.and_then(|fit| fit.labels.get(name)).or(listed);
+        // The columns of another table may have other names.
+        let measured = |name: &String| {
+            let at = places.iter().position(|&place| names[place] == *name)?;
+            fit?.labels.get(fit?.columns.get(at)?)
+        };
+        let labels = |name: &String, one_hot, listed: Option<&Vec<String>>| {
+            let known = measured(name).or(listed);
             let known = known.map(|known| known.iter().cloned().zip(0..).collect());
             Kind::Labels(Labels { known, one_hot, is_class: options.classes.is_some() })
         };
@@ -129,7 +134,15 @@ impl Chosen {
                 _ => Kind::Number,
             }
         };
-        let columns = places.iter().map(|&place| Column { place, kind: kind(&names[place]) }).collect();
+        let columns: Vec<Column> = places.iter().map(|&place| Column { place, kind: kind(&names[place]) }).collect();
+        let is_text = |column: &Column| matches!(column.kind, Kind::Labels(_));
+        if let Some(column) = columns.iter().find(|column| measured(&names[column.place]).is_some() && !is_text(column))
+        {
+            let name = &names[column.place];
+            return Err(Failure::invalid(format!(
+                "column {name} has labels where the model is trained: state \"classes\" or \"categories\" here, too"
+            )));
+        }
         let (names, options) = (names.to_vec(), options.clone());
         Ok(Chosen { names, columns, options, fit: fit.cloned().unwrap_or_default() })
     }
@@ -172,16 +185,7 @@ impl Chosen {
     }
 
     /// Collects the labels of a line whose columns have none yet; `labels` by the columns' names.
-    ///
-    /// # Errors
-    /// [`BadLine`], also for a field of another column.
-    pub fn collect(
-        &self,
-        line: usize,
-        fields: &[&str],
-        labels: &mut BTreeMap<String, std::collections::BTreeSet<String>>,
-    ) -> std::result::Result<(), BadLine> {
-        self.raw(line, fields, &mut Vec::new())?;
+    pub fn collect(&self, fields: &[&str], labels: &mut BTreeMap<String, BTreeSet<String>>) {
         for column in &self.columns {
             if let Kind::Labels(Labels { known: None, .. }) = &column.kind {
                 let own = labels.entry(self.names[column.place].clone()).or_default();
@@ -191,7 +195,6 @@ impl Chosen {
                 }
             }
         }
-        Ok(())
     }
 
     /// Sets the labels that were collected.
@@ -234,12 +237,7 @@ impl Chosen {
             let (field, name) = (fields[*place], &self.names[*place]);
             let is_missing = self.is_missing(field);
             let wrong = |why: &str| BadLine::Wrong(format!("line {line}: column {name} has {field:?}, which {why}"));
-            let missing = || {
-                BadLine::Missing(format!(
-                    "line {line}: column {name} has {field:?}, a missing value; say what to do then: \"missing\": \"drop\", \
-                     \"mean\", \"median\" or a number"
-                ))
-            };
+            let missing = || BadLine::Missing(format!("line {line}: column {name} has {field:?}, a missing value"));
             match kind {
                 Kind::Labels(Labels { is_class: true, .. }) if is_missing => return Err(missing()),
                 Kind::Number | Kind::Date(_) if is_missing && self.options.missing.is_none() => return Err(missing()),
@@ -355,6 +353,11 @@ impl Chosen {
         };
         number.filter(|number| number.is_finite()).map(|number| number * scale).or_else(truth)
     }
+}
+
+/// The names of the columns that are taken.
+fn given_columns<'n>(names: &'n [String], places: &[usize]) -> Vec<&'n str> {
+    places.iter().map(|&place| names[place].as_str()).collect()
 }
 
 /// Some labels, for a message.

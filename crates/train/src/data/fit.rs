@@ -13,6 +13,8 @@ use super::{Chosen, Layout, Missing, Normalize, TableOptions, selected};
 
 /// Most labels of a column of text.
 const MAX_LABELS: usize = 1 << 16;
+/// The advice for a missing field.
+const MISSING: &str = "; say what to do then: \"missing\": \"drop\", \"mean\", \"median\" or a number";
 /// Bad lines that are shown.
 const MAX_SHOWN: usize = 5;
 
@@ -73,33 +75,37 @@ impl Prepared {
     ) -> Result<Prepared> {
         let mut chosen: Vec<Chosen> = Vec::new();
         let mut labels: Vec<BTreeMap<String, BTreeSet<String>>> = vec![BTreeMap::new(); wanted.len()];
-        let (mut kept, mut dropped, mut bad) = (Vec::new(), 0, Bad::default());
+        let (mut kept, mut dropped, mut bad, mut numbers) = (Vec::new(), 0, Bad::default(), Vec::new());
         let scanned = layout.scan(open()?, &mut |record| {
             if chosen.is_empty() {
                 chosen = all_of(record.names, wanted)?;
             }
             let (mut is_dropped, mut wrong) = (false, None);
-            for ((chosen, wanted), labels) in chosen.iter().zip(wanted).zip(&mut labels) {
+            for (chosen, wanted) in chosen.iter().zip(wanted) {
+                numbers.clear();
+                let drops = wanted.options.missing == Some(Missing::Drop);
                 let read = match wanted.is_text {
                     true => chosen.texts(record.line, record.fields, &mut Vec::new()),
-                    false => chosen.collect(record.line, record.fields, labels),
+                    false => chosen.raw(record.line, record.fields, &mut numbers),
                 };
                 match read {
-                    Ok(()) if wanted.options.missing == Some(Missing::Drop) && !wanted.is_text => {
-                        let mut numbers = Vec::new();
-                        // It has been read without an error.
-                        let _ = chosen.raw(record.line, record.fields, &mut numbers);
-                        is_dropped |= numbers.iter().any(|number| number.is_nan());
-                    }
-                    Ok(()) => {}
-                    Err(BadLine::Missing(_)) if wanted.options.missing == Some(Missing::Drop) => is_dropped = true,
+                    Ok(()) => is_dropped |= drops && numbers.iter().any(|number| number.is_nan()),
+                    Err(BadLine::Missing(_)) if drops => is_dropped = true,
+                    Err(BadLine::Missing(why)) if wanted.fit.is_none() => wrong = wrong.or(Some(why + MISSING)),
                     Err(BadLine::Missing(why) | BadLine::Wrong(why)) => wrong = wrong.or(Some(why)),
                 }
-                if let Some((name, _)) = labels.iter().find(|(_, labels)| labels.len() > MAX_LABELS) {
-                    let why = format!(
-                        "column {name} has more than {MAX_LABELS} different values; is it a column of numbers?"
-                    );
-                    return Err(Failure::new(Code::ResourceExhausted, why));
+            }
+            if !is_dropped && wrong.is_none() {
+                for ((chosen, wanted), labels) in chosen.iter().zip(wanted).zip(&mut labels) {
+                    if !wanted.is_text {
+                        chosen.collect(record.fields, labels);
+                    }
+                    if let Some((name, _)) = labels.iter().find(|(_, labels)| labels.len() > MAX_LABELS) {
+                        let why = format!(
+                            "column {name} has more than {MAX_LABELS} different values; is it a column of numbers?"
+                        );
+                        return Err(Failure::new(Code::ResourceExhausted, why));
+                    }
                 }
             }
             bad.add(wrong);
@@ -164,12 +170,12 @@ impl Prepared {
 fn all_of(names: &[String], wanted: &[Wanted<'_>]) -> Result<Vec<Chosen>> {
     let one = |wanted: &Wanted<'_>| {
         let places = match wanted.fit {
-            Some(fit) => selected(names, &fit.columns)?,
-            None if wanted.columns.is_empty() => {
+            Some(fit) if wanted.columns.is_empty() && wanted.except.is_empty() => selected(names, &fit.columns)?,
+            _ if wanted.columns.is_empty() => {
                 let except = selected(names, wanted.except)?;
                 (0..names.len()).filter(|place| !except.contains(place)).collect()
             }
-            None => selected(names, wanted.columns)?,
+            _ => selected(names, wanted.columns)?,
         };
         Chosen::of(names, &places, wanted.options, wanted.fit)
     };

@@ -1,5 +1,7 @@
 //! The options of a table: how its lines and fields are read, and how its columns become numbers.
 
+use meshtf_tensor::failure::{Failure, Result};
+
 /// The options for the columns of one placeholder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableOptions {
@@ -26,6 +28,39 @@ pub struct TableOptions {
 }
 
 impl TableOptions {
+    /// Checks them for these columns.
+    ///
+    /// # Errors
+    /// InvalidArgument for options of a column that is not taken, and for those that exclude each other.
+    pub(super) fn check(&self, columns: &[&str]) -> Result<()> {
+        let wrong = |why: String| Err(Failure::invalid(why));
+        let categories: Vec<&String> = self.categories.iter().map(|(name, _)| name).collect();
+        let dates: Vec<&String> = self.dates.iter().map(|(name, _)| name).collect();
+        let normalized: Vec<&String> = self.normalize.iter().filter_map(|(name, _)| name.as_ref()).collect();
+        let keys = [("categories", &categories), ("dates", &dates), ("normalize", &normalized)];
+        for (key, names) in keys {
+            if let Some(name) = names.iter().find(|name| !columns.contains(&name.as_str())) {
+                return wrong(format!("\"{key}\" names {name}, which is not among the columns that are taken"));
+            }
+        }
+        if let Some(name) = categories.iter().find(|name| dates.contains(name) || normalized.contains(name)) {
+            return wrong(format!("column {name} is in \"categories\", and so in neither \"dates\" nor \"normalize\""));
+        }
+        if self.classes.is_some() && keys.iter().any(|(_, names)| !names.is_empty()) {
+            return wrong("columns of \"classes\" are not in \"categories\", \"dates\" or \"normalize\"".to_owned());
+        }
+        let decimal = self.decimal.unwrap_or('.');
+        let is_of_number = |mark: char| mark.is_ascii_digit() || "+-eE".contains(mark);
+        match self.thousands {
+            Some(thousands) if thousands == decimal => wrong(format!(
+                "{decimal:?} stands before the fraction, and so not between groups of digits: state \"decimal\", too"
+            )),
+            Some(mark) if is_of_number(mark) => wrong(format!("{mark:?} cannot stand between groups of digits")),
+            _ if is_of_number(decimal) => wrong(format!("{decimal:?} cannot stand before the fraction of a number")),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether labels or numbers are measured of the examples that are trained with.
     pub fn is_measured(&self) -> bool {
         let labels = matches!(self.classes, Some(Classes::Auto))

@@ -73,14 +73,18 @@ impl Layout {
     pub fn scan(&self, mut from: impl BufRead, each: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<Scanned> {
         let failed = |error: std::io::Error| Failure::invalid(error.to_string());
         let mut names = None;
-        let mut begin = 0;
-        for i in 0..self.skip {
+        let (mut begin, mut skipped) = (0, 0);
+        while skipped < self.skip {
             let mut line = Vec::new();
             let read = from.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line).map_err(failed)?;
             if read > MAX_LINE {
-                return Err(too_long(i + 1));
+                return Err(too_long(skipped + 1));
+            }
+            if read == 0 {
+                break;
             }
             begin += read as u64;
+            skipped += 1;
         }
         let mut each = |line: usize, begin: u64, fields: &[&str]| -> Result<()> {
             let Some(names) = &names else {
@@ -94,7 +98,7 @@ impl Layout {
         };
         let end = match self.fields {
             Fields::Separated(delimiter) => {
-                let mut records = CsvRecords::new(delimiter, begin, self.skip);
+                let mut records = CsvRecords::new(delimiter, begin, skipped);
                 loop {
                     let block = from.fill_buf().map_err(failed)?;
                     records.add(block, &mut each)?;
@@ -105,13 +109,13 @@ impl Layout {
                     from.consume(read);
                 }
             }
-            Fields::Spaced => lines(from, begin, self.skip, &mut |line, begin, text| {
+            Fields::Spaced => lines(from, begin, skipped, &mut |line, begin, text| {
                 let fields: Vec<&str> = text.split_ascii_whitespace().collect();
                 each(line, begin, &fields)
             })?,
             Fields::Json => {
                 let mut keys: Option<Vec<String>> = None;
-                lines(from, begin, self.skip, &mut |line, begin, text| {
+                lines(from, begin, skipped, &mut |line, begin, text| {
                     let is_first = keys.is_none();
                     let (keys, fields) = json_fields(line, text, &mut keys)?;
                     if is_first {
@@ -162,7 +166,8 @@ impl Layout {
         if !self.has_header {
             return Ok((0..record.len()).map(|i| i.to_string()).collect());
         }
-        if record.iter().all(|name| name.parse::<f64>().is_ok_and(f64::is_finite)) {
+        let is_number = |name: &&str| name.parse::<f64>().is_ok_and(f64::is_finite);
+        if self.fields != Fields::Json && record.iter().all(is_number) {
             let first = record.join(",");
             return Err(Failure::invalid(format!(
                 "the first line has numbers alone ({first:.60}); expected the names of the columns there: add a line with them, or \
@@ -224,10 +229,10 @@ fn lines(
 }
 
 /// The fields of an object, in the order of the keys, which are those of the first object. A key that an object lacks is a
-/// missing field, and so is null.
+/// missing field, and so is null; other keys are ignored.
 ///
 /// # Errors
-/// InvalidArgument for text that is not an object, a key that the first object lacks, and a list or an object as a value.
+/// InvalidArgument for text that is not an object, and for a list or an object as a value.
 fn json_fields<'k>(line: usize, text: &str, keys: &'k mut Option<Vec<String>>) -> Result<(&'k [String], Vec<String>)> {
     let wrong = |why: String| Failure::invalid(format!("line {line}: {why}"));
     let value = json::parse(text).map_err(|fault| wrong(format!("it is not JSON: {}", fault.why)))?;
@@ -237,8 +242,7 @@ fn json_fields<'k>(line: usize, text: &str, keys: &'k mut Option<Vec<String>>) -
     let keys = keys.get_or_insert_with(|| members.iter().map(|member| member.key.to_string()).collect());
     let mut fields = vec![String::new(); keys.len()];
     for Member { key, value, .. } in members {
-        let place = keys.iter().position(|own| *own == key);
-        let place = place.ok_or_else(|| wrong(format!("the first object has no {key}")))?;
+        let Some(place) = keys.iter().position(|own| *own == key) else { continue };
         fields[place] = match value.kind {
             Kind::Null => String::new(),
             Kind::String(text) => text.trim().to_owned(),

@@ -120,6 +120,13 @@ fn text_becomes_classes_and_categories() {
         (two, &["kind"], classes(Classes::Listed(vec!["dog".to_owned(), "cat".to_owned()])), &[0.0, 1.0]),
         // Numbers are classes in the order of their values.
         (text, &["n"], classes(Classes::Auto), &[2.0, 1.0, 2.0, 0.0]),
+        // A line that is dropped has no label.
+        (
+            "a,kind\n1,x\n,only\n3,y\n",
+            &["a", "kind"],
+            TableOptions { missing: Some(Missing::Drop), ..categories(Category::OneHot) },
+            &[1.0, 1.0, 0.0, 3.0, 0.0, 1.0],
+        ),
         // A missing field is a category of its own.
         (text, &["kind"], categories(Category::Ids), &[3.0, 2.0, 1.0, 0.0]),
         (
@@ -157,6 +164,31 @@ fn a_fit_applies_to_other_tables() {
     assert_eq!(tensor, Tensor::from_vec([2, 3], vec![0f64, 0.0, 1.0, 3.0, 0.0, 0.0]));
 }
 
+/// A table to evaluate with takes its own columns, and needs the same kinds.
+#[test]
+fn a_table_with_other_columns_takes_these() {
+    let options = TableOptions { classes: Some(Classes::Auto), ..options() };
+    let layout = Layout::of(&FilePart::of("t.csv"), &options.layout).unwrap();
+    let fit = Fit {
+        columns: vec!["kind".to_owned()],
+        labels: [("kind".to_owned(), vec!["x".to_owned(), "y".to_owned()])].into(),
+        ..Fit::default()
+    };
+    let table = Csv::new(layout, b"kind,sort\n9,y\n9,x\n".to_vec());
+    let columns = ["sort".to_owned()];
+    let wanted = Wanted { columns: &columns, except: &[], options: &options, is_text: false, fit: Some(&fit) };
+    let prepared = table.prepare(&[wanted], |_| Vec::new()).unwrap();
+    let tensor = table.tensor(&prepared, &prepared.chosen[0], false).unwrap();
+    assert_eq!(tensor, Tensor::from_vec([2, 1], vec![1f64, 0.0]));
+    let refused = |wanted: Wanted<'_>| table.prepare(&[wanted], |_| Vec::new()).unwrap_err().message;
+    let plain = TableOptions::default();
+    assert!(refused(Wanted { options: &plain, ..wanted }).contains("has labels where the model is trained"));
+    let both = ["kind", "sort"].map(str::to_owned);
+    assert!(
+        refused(Wanted { columns: &both, ..wanted }).contains("2 columns are taken, and the model was trained with 1")
+    );
+}
+
 #[test]
 fn a_line_that_one_placeholder_drops_is_no_example() {
     let options = [TableOptions { missing: Some(Missing::Drop), ..options() }, options()];
@@ -176,6 +208,11 @@ fn mistakes_in_a_table_are_named() {
     let listed = TableOptions { classes: Some(Classes::Listed(vec!["cat".to_owned()])), ..options() };
     let named = TableOptions { normalize: vec![(Some("c".to_owned()), Normalize::MinMax)], ..options() };
     let mean = TableOptions { missing: Some(Missing::Mean), ..options() };
+    let both = TableOptions {
+        categories: vec![("a".to_owned(), Category::Ids)],
+        normalize: vec![(Some("a".to_owned()), Normalize::MinMax)],
+        ..options()
+    };
     for (file, text, columns, options, why) in [
         ("t.csv", "", &["a"][..], options(), "it is empty"),
         ("t.csv", "a,b\n1\n", &["a"], options(), "line 2 has 1 fields, and the first line has 2"),
@@ -201,9 +238,26 @@ fn mistakes_in_a_table_are_named() {
         ("t.csv", "a\nNA\n3\n", &["a"], mean, "column a has no number to measure"),
         ("t.jsonl", "{\"a\": 1}\n[2]\n", &["a"], options(), "line 2: expected an object"),
         ("t.jsonl", "{\"a\": 1}\n{\"a\": [2]}\n", &["a"], options(), "line 2: a is a list or an object"),
-        ("t.jsonl", "{\"a\": 1}\n{\"b\": 2}\n", &["a"], options(), "line 2: the first object has no b"),
+        ("t.jsonl", "{\"a\": 1}\n{\"b\": 2}\n", &["a"], options(), "line 2: column a has \"\", a missing value"),
         ("t.jsonl", "{\"a\": 1}\n{\"a\": }\n", &["a"], options(), "line 2: it is not JSON"),
         ("t.jsonl", "{\"a\": 1}\n", &["a"], layout(';', false, 0), "takes neither \"delimiter\""),
+        ("t.csv", "a,b\n1,2\n", &["b..a"], options(), "the range b..a is empty"),
+        ("t.csv", "a\n1\n", &["a"], layout(',', false, usize::MAX), "it is empty"),
+        (
+            "t.csv",
+            "a\n3.14\n",
+            &["a"],
+            TableOptions { thousands: Some('.'), ..options() },
+            "'.' stands before the fraction",
+        ),
+        (
+            "t.csv",
+            "a\n1\n",
+            &["a"],
+            TableOptions { decimal: Some('1'), ..options() },
+            "'1' cannot stand before the fraction",
+        ),
+        ("t.csv", "a\n1\n", &["a"], both, "column a is in \"categories\", and so in neither"),
     ] {
         let message = read(file, text, columns, options).unwrap_err().message;
         assert!(message.contains(why), "{text:?}: {message}");
