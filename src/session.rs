@@ -30,7 +30,10 @@ pub(crate) use partial::PartialRun;
 pub use run::{Run, RunOutput};
 
 use crate::protocol::{MAX_STEP_FEEDS, Peer, Reply, Request, SessionOptions};
-use crate::runtime::requests::{Requests, StepEvent};
+use crate::runtime::requests::{EVENTS, Requests, StepEvent};
+
+/// Fetched steps of a run that are under way at a time: half of those that may wait for the client.
+const FETCHED_AT_ONCE: u64 = EVENTS as u64 / 2;
 
 /// A session on a master. Steps are cheap: the plan of a (feeds, fetches, targets) signature is made once. Several runs may be
 /// under way at a time. Variables and queues stay on their tasks when the session ends, unless it is isolated.
@@ -175,6 +178,34 @@ impl Session {
         }
         let steps = Steps { count: feeds.len() as u64, every };
         self.run_many(signature, feeds.into_iter().flatten().collect(), steps, watched, on_event).await
+    }
+
+    /// Runs steps with the same feeds: as many at a time as have fetched values that fit the client's queue, so that `on_event`
+    /// may take them slowly.
+    async fn run_same(
+        &self,
+        signature: Signature,
+        feeds: Vec<Tensor>,
+        steps: Steps,
+        watched: bool,
+        mut on_event: impl FnMut(StepEvent) + Send,
+    ) -> Result<RunOutput> {
+        let part = FETCHED_AT_ONCE.saturating_mul(steps.every);
+        if steps.every == 0 || steps.count <= part {
+            return self.run_many(signature, feeds, steps, watched, on_event).await;
+        }
+        let mut done = 0;
+        loop {
+            let own = Steps { count: part.min(steps.count - done), every: steps.every };
+            let on_own = |event: StepEvent| on_event(event.after_steps(done));
+            let ran = self.run_many(signature.clone(), feeds.clone(), own, watched, on_own).await;
+            let ran = ran.map_err(|failure| failure.after_steps(done))?;
+            done += own.count;
+            if done == steps.count {
+                return Ok(ran);
+            }
+            on_event(StepEvent::Fetched { step: done, values: ran.values });
+        }
     }
 
     /// Runs `steps` steps. `feeds` are those of every step, or of the first step, of the second, and so on.

@@ -17,7 +17,7 @@ use crate::protocol::{Envelope, Message, Peer, Reply, Request, ToClient, ToHost,
 use crate::runtime::router::Router;
 
 /// Most events of one run that wait for the client to take them.
-const EVENTS: usize = 1024;
+pub(crate) const EVENTS: usize = 1024;
 
 /// Most requests of one client that wait for their answers at a time.
 const MAX_PENDING: usize = 1 << 16;
@@ -68,6 +68,17 @@ pub enum StepEvent {
         /// The last values of some of the scalars among the fetches, floats first.
         fetched: Vec<Fetched>,
     },
+}
+
+impl StepEvent {
+    /// The same event if so many steps precede those that it counts.
+    pub(crate) fn after_steps(self, done: u64) -> StepEvent {
+        match self {
+            StepEvent::Fetched { step, values } => StepEvent::Fetched { step: done + step, values },
+            StepEvent::Progress { steps, fetched } => StepEvent::Progress { steps: done + steps, fetched },
+            event => event,
+        }
+    }
 }
 
 /// Sends requests to masters and hosts, and passes their answers to the callers.

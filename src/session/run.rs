@@ -179,7 +179,7 @@ impl<'s> IntoFuture for Run<'s> {
                 Feed::Steps(_) => None,
             };
             let feeds = feeds.into_iter().filter_map(same).collect();
-            return Box::pin(session.run_many(signature, feeds, steps, watched, on_event));
+            return Box::pin(session.run_same(signature, feeds, steps, watched, on_event));
         }
         let sets = sets(&signature, feeds, steps.count);
         Box::pin(async move { session.run_fed_steps(signature, sets?, steps.every, watched, on_event).await })

@@ -68,6 +68,29 @@ async fn each_step_sees_its_own_feeds() {
     assert_eq!(ran.values, scalars(&[12, 6]));
 }
 
+/// More steps than may wait for the client are run in parts, which cannot be told from one run.
+#[tokio::test]
+async fn each_of_many_steps_is_seen_once_and_in_order() {
+    let text = r#"{"version": 1, "variables": {"n": {"shape": [], "dtype": "int64"}},
+        "nodes": {"more": {"op": "AssignAddVariableOp", "inputs": ["n/variable", {"value": 1, "dtype": "int64"}]},
+            "read": {"op": "ReadVariableOp", "inputs": ["n/variable"], "control": ["more"], "attrs": {"dtype": "int64"}},
+            "left": {"op": "Sub", "inputs": ["read", {"value": 2900, "dtype": "int64"}]},
+            "y": {"op": "FloorDiv", "inputs": [1, "left"]}}}"#;
+    let graph = Graph::new(meshtf_graph::read(text.as_bytes()).unwrap().nodes).unwrap();
+    let task = Task::new("local", 0);
+    let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
+    let session = cluster.session(graph, &task, SessionOptions::default()).await.unwrap();
+    session.run().target("n/assign").await.unwrap();
+    let mut seen = Vec::new();
+    let each = |step: u64, values: Vec<Tensor>| seen.push((step, values[0].to_i64().unwrap()));
+    let last = session.run().fetch("read").steps(2650).each(1, each).await.unwrap();
+    assert_eq!(last["read"].to_i64().unwrap(), 2650);
+    assert_eq!(seen, (1..2650).map(|step| (step, step as i64)).collect::<Vec<_>>());
+    // The failing step is counted from the first.
+    let failure = session.run().fetch("y").steps(2000).each(1, |_, _| ()).await.unwrap_err();
+    assert!(failure.to_string().contains("step 250)"), "{failure}");
+}
+
 #[tokio::test]
 async fn the_shapes_of_the_steps_may_differ() {
     let (_cluster, session) = session().await;

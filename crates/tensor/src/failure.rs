@@ -252,6 +252,15 @@ impl Failure {
         self
     }
 
+    /// The same failure if so many steps precede those that its step is counted among.
+    #[must_use]
+    pub fn after_steps(mut self, done: u64) -> Self {
+        if let Stage::InStep(step) = &mut self.stage {
+            *step = step.saturating_add(done);
+        }
+        self
+    }
+
     /// Whether a step failed, and not the request as a whole.
     pub fn is_in_step(&self) -> bool {
         matches!(self.stage, Stage::InStep(_))
