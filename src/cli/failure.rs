@@ -27,7 +27,7 @@ pub enum Exit {
     Mesh,
     /// Timed out.
     Timeout,
-    /// Ended by SIGINT or SIGTERM; the code is the one that shells report for a process killed by that signal.
+    /// Ended by SIGINT; this code and the next two are those that shells report for a process killed by that signal.
     Interrupted,
     /// Ended by SIGTERM.
     Terminated,
