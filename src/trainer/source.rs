@@ -61,6 +61,12 @@ impl Fed<'_> {
     }
 }
 
+/// A table, in memory or read as its examples are taken.
+enum Table {
+    Held(Csv),
+    Large(DataFile),
+}
+
 /// The data of the sections.
 ///
 /// ```
@@ -118,9 +124,11 @@ pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) ->
         trains
     };
     let train = known.examples(&sections.data.feed, graph, folder, found, &trains)?;
-    let own_feed = own.map(|feed| as_trained(feed, &sections.data.feed));
-    let evaluate = own_feed.as_ref();
-    let evaluate = evaluate.map(|feed| known.examples(feed, graph, folder, found, &|_| Vec::new())).transpose()?;
+    let evaluate = own.map(|feed| {
+        let feed = as_trained(feed, &sections.data.feed);
+        known.examples(&feed, graph, folder, found, &|_| Vec::new())
+    });
+    let evaluate = evaluate.transpose()?;
     own.map_or(Ok(()), |own| known.check_classes(&sections.data.feed, own))?;
     let folders = known.folders.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes));
     Ok(Loaded { data: TrainingData { train, evaluate, fits: known.fits }, folders: folders.collect() })
@@ -258,17 +266,16 @@ impl Known {
                 fit: self.fits.get(one.name),
             })
             .collect();
-        let large = DataFile::open(&path, MAX_HELD).map_err(said)?;
-        let held = match &large {
-            Some(_) => None,
+        let table = match DataFile::open(&path, MAX_HELD).map_err(said)? {
+            Some(file) => Table::Large(file),
             None => {
                 let bytes = unpacked(read(&path).map_err(|why| one.error(why))?).map_err(said)?;
-                Some(Csv::new(layout.clone(), bytes))
+                Table::Held(Csv::new(layout.clone(), bytes))
             }
         };
-        let prepared = match (&large, &held) {
-            (Some(file), _) => Prepared::of(layout, &wanted, || Ok(file.reader()), trains),
-            (None, held) => held.as_ref().expect("it is held").prepare(&wanted, trains),
+        let prepared = match &table {
+            Table::Large(file) => Prepared::of(layout, &wanted, || Ok(file.reader()), trains),
+            Table::Held(held) => held.prepare(&wanted, trains),
         };
         let prepared = prepared.map_err(said)?;
         for (one, chosen) in group.iter().zip(&prepared.chosen) {
@@ -276,15 +283,14 @@ impl Known {
         }
         let column = |(one, chosen): (&&Fed<'_>, &Chosen)| {
             let Takes { dtype, shape, scale } = &one.takes;
-            let is_text = *dtype == DType::String;
-            match (&large, &held) {
-                (Some(file), _) => {
+            match &table {
+                Table::Large(file) => {
                     let rows = FileRows::of_table(file, &one.source.file, layout, chosen, &prepared, &one.takes);
                     rows.map(|rows| Column::Elsewhere(Arc::new(rows)))
                 }
-                (None, held) => {
-                    let held = held.as_ref().expect("it is held");
-                    let raw = held.tensor(&prepared, chosen, is_text).map_err(|failure| failure.message);
+                Table::Held(held) => {
+                    let raw = held.tensor(&prepared, chosen, *dtype == DType::String);
+                    let raw = raw.map_err(|failure| failure.message);
                     raw.and_then(|raw| fitted(raw, *dtype, shape, *scale)).map(Column::Held)
                 }
             }

@@ -81,6 +81,17 @@ enum Kind {
     Date(Vec<DatePart>),
 }
 
+impl Kind {
+    /// The number of numbers that a field becomes.
+    fn width(&self) -> usize {
+        match self {
+            Kind::Labels(Labels { one_hot: true, known, .. }) => known.as_ref().map_or(0, HashMap::len),
+            Kind::Date(parts) => parts.len(),
+            Kind::Labels(_) | Kind::Number | Kind::Hash(_) => 1,
+        }
+    }
+}
+
 /// The labels of a column of text, and their numbers.
 #[derive(Clone, Debug, Default)]
 struct Labels {
@@ -159,29 +170,16 @@ impl Chosen {
 
     /// The number of numbers that a line becomes.
     pub fn width(&self) -> usize {
-        let width = |column: &Column| match &column.kind {
-            Kind::Labels(Labels { one_hot: true, known, .. }) => known.as_ref().map_or(0, HashMap::len),
-            Kind::Date(parts) => parts.len(),
-            _ => 1,
-        };
-        self.columns.iter().map(width).sum()
+        self.columns.iter().map(|column| column.kind.width()).sum()
     }
 
     /// For each number of a line: the column, and whether it is measured, since it is a number and no label.
     pub fn parts(&self) -> Vec<(&str, bool)> {
-        let mut parts = Vec::with_capacity(self.width());
-        for column in &self.columns {
-            let name = self.names[column.place].as_str();
-            match &column.kind {
-                Kind::Number => parts.push((name, true)),
-                Kind::Date(all) => parts.extend(all.iter().map(|_| (name, true))),
-                Kind::Labels(Labels { one_hot: true, known, .. }) => {
-                    parts.extend((0..known.as_ref().map_or(0, HashMap::len)).map(|_| (name, false)));
-                }
-                Kind::Labels(_) | Kind::Hash(_) => parts.push((name, false)),
-            }
-        }
-        parts
+        let part = |Column { place, kind }: &Column| {
+            let is_measured = matches!(kind, Kind::Number | Kind::Date(_));
+            std::iter::repeat_n((self.names[*place].as_str(), is_measured), kind.width())
+        };
+        self.columns.iter().flat_map(part).collect()
     }
 
     /// Collects the labels of a line whose columns have none yet; `labels` by the columns' names.
@@ -207,9 +205,7 @@ impl Chosen {
         }
         let listed = self.columns.iter().filter_map(|column| match &column.kind {
             Kind::Labels(Labels { known: Some(known), .. }) => {
-                let mut all: Vec<(&String, &usize)> = known.iter().collect();
-                all.sort_by_key(|(_, number)| **number);
-                Some((self.names[column.place].clone(), all.into_iter().map(|(label, _)| label.clone()).collect()))
+                Some((self.names[column.place].clone(), by_number(known).into_iter().map(str::to_owned).collect()))
             }
             _ => None,
         });
@@ -360,11 +356,17 @@ fn given_columns<'n>(names: &'n [String], places: &[usize]) -> Vec<&'n str> {
     places.iter().map(|&place| names[place].as_str()).collect()
 }
 
-/// Some labels, for a message.
-fn listed(known: &HashMap<String, usize>) -> String {
+/// Labels in the order of their numbers.
+fn by_number(known: &HashMap<String, usize>) -> Vec<&str> {
     let mut all: Vec<(&String, &usize)> = known.iter().collect();
     all.sort_by_key(|(_, number)| **number);
-    let shown: Vec<&str> = all.iter().take(MAX_NAMES).map(|(label, _)| label.as_str()).collect();
+    all.into_iter().map(|(label, _)| label.as_str()).collect()
+}
+
+/// Some labels, for a message.
+fn listed(known: &HashMap<String, usize>) -> String {
+    let all = by_number(known);
+    let shown = &all[..all.len().min(MAX_NAMES)];
     let more = if all.len() > MAX_NAMES { format!(" and {} more", all.len() - MAX_NAMES) } else { String::new() };
     format!("{}{more}", shown.join(", "))
 }
