@@ -1,7 +1,7 @@
 //! A training, or steps of `run`, whose output, terminal, disk or task goes away: no work is lost.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -9,26 +9,10 @@ use meshtf_testing::means::{Means, missing};
 
 use crate::disk::{PLAINLY, SmallDisk, through};
 use crate::sandbox::{Running, Sandbox, project, wait_until};
+use crate::training::{example, states};
 
 /// The limit for each event of a training.
 const WITHIN: Duration = Duration::from_secs(60);
-
-/// The example with its data.
-fn example(sandbox: &Sandbox, train: &str) -> String {
-    sandbox.file("circle.csv", std::fs::read(project("examples/circle.csv")).unwrap());
-    let graph = std::fs::read_to_string(project("examples/circle.json")).unwrap();
-    sandbox.file("circle.json", graph.replace(r#""rate": 0.02,"#, &format!(r#""rate": 0.02, {train}"#)))
-}
-
-/// The steps of the states in a folder, in order.
-fn states(folder: impl AsRef<Path>) -> Vec<u64> {
-    let names = std::fs::read_dir(folder).into_iter().flatten();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let steps = names.filter_map(|name| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok());
-    let mut steps: Vec<u64> = steps.collect();
-    steps.sort_unstable();
-    steps
-}
 
 #[test]
 fn output_that_ends_ends_nothing() {

@@ -10,7 +10,7 @@ use meshtf_testing::means::{Means, missing};
 const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The example with its data, and more in its section `train`.
-fn example(sandbox: &Sandbox, train: &str) -> String {
+pub fn example(sandbox: &Sandbox, train: &str) -> String {
     sandbox.file("circle.csv", std::fs::read(project("examples/circle.csv")).unwrap());
     let graph = std::fs::read_to_string(project("examples/circle.json")).unwrap();
     sandbox.file("circle.json", graph.replace(r#""rate": 0.02,"#, &format!(r#""rate": 0.02, {train}"#)))
@@ -76,11 +76,19 @@ fn what_was_killed_or_interrupted_goes_on_as_if_it_had_not_been() {
     }
 }
 
-/// The number of the last state in a folder.
-fn last_state(folder: &str) -> u64 {
-    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+/// The steps of the states in a folder, in order.
+pub fn states(folder: impl AsRef<Path>) -> Vec<u64> {
+    let names = std::fs::read_dir(folder).into_iter().flatten();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let steps = names.filter_map(|name| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok());
-    steps.max().expect("a state was saved")
+    let mut steps: Vec<u64> = steps.collect();
+    steps.sort_unstable();
+    steps
+}
+
+/// The step of the last state in a folder.
+fn last_state(folder: &str) -> u64 {
+    states(folder).pop().expect("a state was saved")
 }
 
 /// For a while, nodes keep the session of a client that was killed, since it may come back: steps of that session must not mix
