@@ -21,6 +21,9 @@ QUICK := --config tests/quick.toml
 HAS_GPU = $(or $(GPU),$(if $(filter Darwin,$(shell uname))$(wildcard /dev/nvidia0 /dev/dri/render*),yes,no))
 FEATURES ?= $(if $(filter yes,$(HAS_GPU)),wgpu)
 FEATURES_FLAG := $(if $(FEATURES),--features $(FEATURES))
+# Tools of `make check` that cargo builds.
+TOOLS := $(abspath $(TARGET_DIR))/tools
+DENY := PATH='$(TOOLS)/bin':"$$PATH" $(CARGO) deny
 # The crates of the project. The schema's validator is built apart: it asks dependencies for other features.
 WORKSPACE := --workspace --exclude meshtf-schema
 
@@ -33,7 +36,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help api demo demo-tf picture test test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
+.PHONY: help advisories api cargo-deny demo demo-tf picture test test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -126,6 +129,12 @@ check: ## formatting, lints and documentation with warnings denied, the structur
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --release --no-deps $(WORKSPACE) $(FEATURES_FLAG) $(JOBS_FLAG) --quiet
 	$(call say,the public interface)
 	@python3 tests/api.py '$(TARGET_DIR)/doc/meshtf'
+	$(call say,licences and sources of the dependencies)
+	@if $(DENY) --version >/dev/null 2>&1; then \
+		$(DENY) --log-level error check --hide-inclusion-graph bans licenses sources; \
+	elif [ -z "$$CI" ] || [[ ",$${MESHTF_TEST_MAY_SKIP// /}," == *,cargo-deny,* ]]; then \
+		echo 'NOT RUN: cargo-deny is not installed (`make cargo-deny` installs it)'; \
+	else echo 'cargo-deny is not installed (`make cargo-deny` installs it)'; exit 1; fi
 	$(call say,that tests need no dependency built anew)
 	@features() { $(CARGO) tree --no-dedupe --prefix none --format '{p} {f}' --edges "$$1" | sort -u; }; \
 		if comm -23 <(features normal,build) <(features normal,build,dev) | grep .; then \
@@ -136,6 +145,15 @@ check: ## formatting, lints and documentation with warnings denied, the structur
 	$(call say,the structure of the source)
 	@mkdir -p '$(TARGET_DIR)' && CARGO_MANIFEST_DIR='$(CURDIR)' rustc --edition 2024 --test tests/tidy.rs -o '$(TARGET_DIR)/tidy'
 	@'$(TARGET_DIR)/tidy' --quiet
+
+cargo-deny: $(TOOLS)/bin/cargo-deny
+
+$(TOOLS)/bin/cargo-deny:
+	$(call say,cargo-deny into $(TOOLS): three minutes the first time)
+	@$(CARGO) install cargo-deny --version '=0.20.2' --locked --quiet --root '$(TOOLS)'
+
+advisories: cargo-deny ## known faults of the dependencies, by RustSec's database (from GitHub)
+	@$(DENY) check --hide-inclusion-graph advisories
 
 api: ## writes docs/api.txt, the public interface, of which `make check` shows every difference
 	@$(CARGO) doc --release --no-deps -p meshtf $(FEATURES_FLAG) $(JOBS_FLAG) --quiet

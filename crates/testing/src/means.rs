@@ -31,6 +31,8 @@ pub enum Means {
     TensorFlow115,
     /// The programs that `make test-burn` runs. No test of this crate needs it.
     Burn,
+    /// cargo-deny, by which `make check` examines the dependencies. No test in Rust needs it.
+    CargoDeny,
 }
 
 impl Means {
@@ -47,6 +49,7 @@ impl Means {
         Means::TensorFlow,
         Means::TensorFlow115,
         Means::Burn,
+        Means::CargoDeny,
     ];
 
     /// Its name in `MESHTF_TEST_MAY_SKIP`, and the text that describes its absence.
@@ -72,6 +75,7 @@ impl Means {
                 ("tensorflow-1.15", "there is no TensorFlow 1.15 (`make tensorflow-1.15` installs it)")
             }
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
+            Means::CargoDeny => ("cargo-deny", "cargo-deny is not installed (`make cargo-deny` installs it)"),
         }
     }
 
