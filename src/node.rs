@@ -205,7 +205,7 @@ impl Node {
         let joins = MeshConfig { budget: Arc::clone(&budget), ..mesh_config(&config, &home, devices.clone())? };
         let mesh = Mesh::join(joins, router).await?;
         if let Some(task) = config.task.clone() {
-            look_for_gpus(task, config.backend, devices, &host, &mesh);
+            examine_devices(task, config.backend, devices, &host, &mesh);
         }
         let telling = config.task.is_some().then(|| Telling::start(mesh.clone(), budget));
         Ok(Node { task: config.task, mesh, host, router: shared, _telling: telling })
@@ -410,8 +410,9 @@ fn parse_all(addresses: &[String]) -> Result<Vec<Multiaddr>, MeshError> {
     addresses.iter().map(|text| parse_address(text)).collect()
 }
 
-/// The search for adapters takes half a second the first time: a node serves before it is done.
-fn look_for_gpus(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo>, host: &Arc<Host>, mesh: &Mesh) {
+/// Looks for GPUs and measures the rates of all devices. The search takes half a second the first time: a node serves before it is
+/// done.
+fn examine_devices(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo>, host: &Arc<Host>, mesh: &Mesh) {
     let (host, mesh) = (Arc::downgrade(host), mesh.clone());
     tokio::task::spawn_blocking(move || {
         let found = gpus(backend);
@@ -428,5 +429,7 @@ fn look_for_gpus(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo
         if devices.iter().any(|device| device.name.kind == DeviceKind::Gpu) {
             mesh.set_devices(devices);
         }
+        let rates = host.measure_rates();
+        mesh.change_devices(|device| device.capacity.rates = rates.get(&device.name).copied());
     });
 }

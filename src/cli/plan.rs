@@ -252,7 +252,7 @@ mod tests {
         let plan = plan(&graph, &[0, 1].map(|task| DeviceFacts::unknown(device(task))), &signature, &options).unwrap();
         let facts = [0, 1].map(|task| {
             let memory = Some(DeviceMemory { total: [119, 240][task as usize], free: 7 });
-            DeviceFacts { capacity: Capacity { memory, cores: None }, ..DeviceFacts::unknown(device(task)) }
+            DeviceFacts { capacity: Capacity { memory, ..Capacity::default() }, ..DeviceFacts::unknown(device(task)) }
         });
         let totals = totals(&plan, &graph, &facts);
         // 10 x 3 elements of 4 bytes are kept, and sent in each step.

@@ -133,6 +133,8 @@ fn as_json(member: &Member, versions: &Versions, cluster: &Cluster) -> serde_jso
                 "cores": device.capacity.cores,
                 "memory_bytes": device.capacity.memory.map(|memory| memory.total),
                 "free_bytes": device.capacity.memory.map(|memory| memory.free),
+                "multiply_adds_per_second": device.capacity.rates.map(|rates| rates.multiply_adds),
+                "bytes_per_second": device.capacity.rates.map(|rates| rates.bytes),
             })
         })
         .collect();

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod layout;
 
-use meshtf_tensor::device::{Capacity, DeviceName, Task};
+use meshtf_tensor::device::{Capacity, DeviceName, Rates, Task};
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 use meshtf_tensor::{DType, Data, Shape, Tensor};
@@ -225,7 +225,10 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
     if let Message::Hello(hello) = &envelope.message
         && let Some(capacities) = hello.capacities()
     {
-        let encoded = postcard::to_extend(&capacities, head);
+        let encoded = postcard::to_extend(&capacities, head).and_then(|head| match hello.rates() {
+            Some(rates) => postcard::to_extend(&rates, head),
+            None => Ok(head),
+        });
         head = encoded.map_err(|error| MeshError::Encode { why: error.to_string() })?;
     }
     let (header_bytes, payload_bytes) = (head.len() - PREFIX_BYTES, payload_bytes(envelope));
@@ -278,9 +281,10 @@ pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failu
     let (mut header, rest) = postcard::take_from_bytes::<Header>(bytes)
         .map_err(|error| Failure::invalid(format!("the header of a message does not decode: {error}")))?;
     if let Message::Hello(hello) = &mut header.message
-        && let Ok(capacities) = postcard::from_bytes::<Vec<Capacity>>(rest)
+        && let Ok((capacities, rest)) = postcard::take_from_bytes::<Vec<Capacity>>(rest)
     {
-        hello.set_capacities(&capacities);
+        let rates = postcard::from_bytes::<Vec<Option<Rates>>>(rest).unwrap_or_default();
+        hello.set_capacities(&capacities, &rates);
     }
     if header.tensors.len() > MAX_TENSORS {
         return Err(Failure::invalid(format!("a message of more than {MAX_TENSORS} tensors")));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory};
+use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates};
 use meshtf_tensor::ids::{RequestId, SessionId, StepId};
 use smallvec::SmallVec;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -189,7 +189,11 @@ async fn everybody_meets_everybody_through_one() {
         name: Task::new("w", 1).device(DeviceKind::Gpu, 0),
         backend: "wgpu".into(),
         description: "an adapter".into(),
-        capacity: Capacity { memory: Some(DeviceMemory { total: 8 << 30, free: 5 << 30 }), cores: Some(4) },
+        capacity: Capacity {
+            memory: Some(DeviceMemory { total: 8 << 30, free: 5 << 30 }),
+            cores: Some(4),
+            rates: Some(Rates { multiply_adds: 40_000_000_000, bytes: 9_000_000_000 }),
+        },
     };
     b.mesh.set_devices(vec![device.clone()]);
     let mut cluster = client.mesh.watch();

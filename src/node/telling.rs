@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_tensor::device::Capacity;
 use meshtf_tensor::memory::Budget;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval};
@@ -26,7 +27,7 @@ impl Telling {
                 mesh.change_devices(|device| {
                     let now = capacity::now(device.name.kind, &budget);
                     if capacity::is_news(device.capacity, now) {
-                        device.capacity = now;
+                        device.capacity = Capacity { rates: device.capacity.rates, ..now };
                     }
                 });
             }

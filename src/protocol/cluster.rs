@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceName, Task};
+use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceName, Rates, Task};
 use serde::{Deserialize, Serialize};
 
 use super::{Incarnation, Peer};
@@ -93,10 +93,21 @@ impl Hello {
         capacities.iter().any(|capacity| *capacity != Capacity::default()).then_some(capacities)
     }
 
-    /// Takes the capacities that a peer sent after its Hello: one for each device, or none. Implausible numbers count as unknown.
-    pub fn set_capacities(&mut self, capacities: &[Capacity]) {
-        if capacities.len() == self.devices.len() {
-            self.devices.iter_mut().zip(capacities).for_each(|(device, capacity)| device.capacity = capacity.checked());
+    /// The rates of its devices, in their order; `None` if none is known.
+    pub fn rates(&self) -> Option<Vec<Option<Rates>>> {
+        let rates: Vec<Option<Rates>> = self.devices.iter().map(|device| device.capacity.rates).collect();
+        rates.iter().any(Option::is_some).then_some(rates)
+    }
+
+    /// Takes the capacities and the rates that a peer sent after its Hello: of each, one for each device, or none. Implausible numbers
+    /// count as unknown.
+    pub fn set_capacities(&mut self, capacities: &[Capacity], rates: &[Option<Rates>]) {
+        if capacities.len() != self.devices.len() {
+            return;
+        }
+        for (index, (device, capacity)) in self.devices.iter_mut().zip(capacities).enumerate() {
+            let rates = if rates.len() == capacities.len() { rates[index] } else { None };
+            device.capacity = Capacity { rates, ..*capacity }.checked();
         }
     }
 }

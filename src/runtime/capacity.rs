@@ -3,11 +3,11 @@
 use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory};
 use meshtf_tensor::memory::Budget;
 
-/// The capacity of a device of a node with this budget. The memory of a CPU is the budget's, and unknown if it has no limit: the
+/// The capacity of a device of a node with this budget, without rates. The memory of a CPU is the budget's, and unknown if it has no limit: the
 /// machine's memory is shared with other programs. Of a GPU the drivers report nothing that is comparable.
 pub(crate) fn now(kind: DeviceKind, budget: &Budget) -> Capacity {
     match kind {
-        DeviceKind::Cpu => Capacity { memory: memory(budget), cores: cores() },
+        DeviceKind::Cpu => Capacity { memory: memory(budget), cores: cores(), rates: None },
         DeviceKind::Gpu => Capacity::default(),
     }
 }
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn small_changes_of_free_memory_are_no_news() {
-        let of = |total, free| Capacity { memory: Some(DeviceMemory { total, free }), cores: Some(2) };
+        let of = |total, free| Capacity { memory: Some(DeviceMemory { total, free }), cores: Some(2), rates: None };
         let check = |told, now, news: bool| assert_eq!(is_news(told, now), news, "{told:?} {now:?}");
         check(of(800, 500), of(800, 400), false);
         check(of(800, 500), of(800, 399), true);

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod by_hand;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[cfg(test)]
@@ -10,7 +11,7 @@ pub(super) use self::by_hand::{Chore, ManualHost};
 use meshtf_engine::adapters::Offer;
 use meshtf_exec::{Device, Resources, delivering, without_inline};
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::Task;
+use meshtf_tensor::device::{DeviceName, Rates, Task};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::StepId;
 use meshtf_tensor::memory::Budget;
@@ -90,6 +91,13 @@ impl Host {
             worker.add_device(info.clone(), device);
         }
         Ok(info)
+    }
+
+    /// The rates of its devices, measured now, on the caller's thread. A device that fails has none.
+    pub fn measure_rates(&self) -> BTreeMap<DeviceName, Rates> {
+        let Some(worker) = &self.worker else { return BTreeMap::new() };
+        let measured = |(name, device): (DeviceName, Arc<Device>)| Some((name, device.measure_rates().ok().flatten()?));
+        self.budget().run(|| worker.named_devices().into_iter().filter_map(measured).collect())
     }
 
     /// Delivers a message, and runs quick steps that follow from it.

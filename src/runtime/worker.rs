@@ -143,6 +143,12 @@ impl Worker {
         devices.insert(info.name.clone(), (Arc::new(device), info));
     }
 
+    /// Its devices by name.
+    pub fn named_devices(&self) -> Vec<(DeviceName, Arc<Device>)> {
+        let devices = self.state.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().map(|(name, (device, _))| (name.clone(), Arc::clone(device))).collect()
+    }
+
     /// The devices' work and memory, and the use of the worker's limits. Waits for the devices' threads, though not long.
     pub fn status(&self) -> WorkerStatus {
         self.state.status()

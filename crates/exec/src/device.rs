@@ -11,7 +11,7 @@ use std::time::Duration;
 use meshtf_engine::Engine;
 use meshtf_graph::plan::Piece;
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::device::{DeviceName, Rates};
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::lock::lock;
@@ -104,6 +104,14 @@ impl Device {
         });
         let threads = start(Arc::clone(&place), inbox)?;
         Ok(Device { place, threads })
+    }
+
+    /// Measures its rates, on the caller's thread: [`meshtf_engine::rates::measure`].
+    ///
+    /// # Errors
+    /// As the engine's kernels.
+    pub fn measure_rates(&self) -> Result<Option<Rates>, Failure> {
+        meshtf_engine::rates::measure(&*self.place.engine)
     }
 
     /// Whether a device without threads has something to do.

@@ -9,7 +9,7 @@ mod facts;
 use std::fmt;
 use std::str::FromStr;
 
-pub use facts::{Capacity, DeviceFacts, DeviceMemory, MAX_CORES, MAX_MEMORY_BYTES};
+pub use facts::{Capacity, DeviceFacts, DeviceMemory, MAX_CORES, MAX_MEMORY_BYTES, MAX_RATE, Rates};
 use serde::{Deserialize, Serialize};
 
 /// A task of a job: `/job:worker/task:1`, short form `worker/1`. At most one live node serves it at a time.

@@ -1,6 +1,6 @@
 //! One frame of each kind, byte by byte, as docs/protocol.md defines them.
 
-use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory};
+use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates};
 
 use super::*;
 use crate::protocol::constants::Reference;
@@ -97,7 +97,8 @@ fn every_kind_of_frame_has_its_bytes() {
 
     let memory = Some(DeviceMemory { total: 300, free: 2 });
     let device = |index, memory| {
-        let (name, capacity) = (Task::new("t", 0).device(DeviceKind::Cpu, index), Capacity { memory, cores: Some(4) });
+        let (name, capacity) =
+            (Task::new("t", 0).device(DeviceKind::Cpu, index), Capacity { memory, cores: Some(4), rates: None });
         DeviceInfo { name, backend: "f".to_owned(), description: "d".to_owned(), capacity }
     };
     let hello = |devices| Hello {
@@ -125,6 +126,12 @@ fn every_kind_of_frame_has_its_bytes() {
         0, 1, 4,                            // no memory; cores
     ];
     check(tests::whole(&say(vec![device(0, memory), device(1, None)])), prefix(0, header.len() as u8, 0), &header, &[]);
+    // Rates follow the capacities, if any is known: none of the first device, multiply-adds and bytes of the second.
+    let rates = Some(Rates { multiply_adds: 300, bytes: 7 });
+    let measured = DeviceInfo { capacity: Capacity { rates, ..device(1, None).capacity }, ..device(1, None) };
+    let with_rates = [&header[..], &[2, 0, 1, 0xac, 2, 7]].concat();
+    let said = tests::whole(&say(vec![device(0, memory), measured]));
+    check(said, prefix(0, with_rates.len() as u8, 0), &with_rates, &[]);
     let unknown = |index| DeviceInfo { capacity: Capacity::default(), ..device(index, None) };
     let bare = &header[..header.len() - 10];
     check(tests::whole(&say(vec![unknown(0), unknown(1)])), prefix(0, bare.len() as u8, 0), bare, &[]);
@@ -184,7 +191,7 @@ fn the_capacities_after_a_hello_may_be_missing_or_wrong() {
     let task = Task::new("t", 0);
     let of = |index, cores| {
         let name = task.device(DeviceKind::Cpu, index);
-        let capacity = Capacity { memory: None, cores };
+        let capacity = Capacity { memory: None, cores, rates: None };
         DeviceInfo { name, backend: String::new(), description: String::new(), capacity }
     };
     let hello = Hello {
@@ -208,7 +215,9 @@ fn the_capacities_after_a_hello_may_be_missing_or_wrong() {
     };
     check(&[], [None, None]);
     check(&[2, 0, 1, 4, 0, 1, 8], [Some(4), Some(8)]);
-    // A field that a later release adds behind them.
+    // Rates behind them, for one device of two; and a field that a later release adds behind those.
+    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6], [Some(4), Some(8)]);
+    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6, 77], [Some(4), Some(8)]);
     check(&[2, 0, 1, 4, 0, 1, 8, 77], [Some(4), Some(8)]);
     // One for each device, or they cannot be assigned; and numbers that no device has.
     check(&[1, 0, 1, 4], [None, None]);

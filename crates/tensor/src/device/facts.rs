@@ -11,6 +11,8 @@ use super::DeviceName;
 pub const MAX_MEMORY_BYTES: u64 = 1 << 50;
 /// Most cores that a device is believed to have.
 pub const MAX_CORES: u32 = 1 << 16;
+/// The highest rate that a device is believed to have, a second.
+pub const MAX_RATE: u64 = 1 << 53;
 
 /// A device as the planner knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,19 @@ pub struct Capacity {
     pub memory: Option<DeviceMemory>,
     /// CPU: the number of threads on which its kernels compute at a time. Unknown for a GPU, whose cores are not comparable.
     pub cores: Option<u32>,
+    /// Its measured rates. They follow the capacities on the wire, where a node of an earlier release does not look for them.
+    #[serde(skip)]
+    pub rates: Option<Rates>,
+}
+
+/// The rates of a device on tensors of float32, a second: the best of a few short measurements after its node started. They are lower
+/// if the machine was busy then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Multiply-adds of a product of two square matrices; an operation each, or two, as one counts.
+    pub multiply_adds: u64,
+    /// Bytes that an addition of two large tensors reads and writes.
+    pub bytes: u64,
 }
 
 /// The memory of a device for values, in bytes. All CPU devices of a process share theirs.
@@ -55,7 +70,10 @@ impl Capacity {
         let is_plausible =
             |memory: &DeviceMemory| (1..=MAX_MEMORY_BYTES).contains(&memory.total) && memory.free <= memory.total;
         let cores = self.cores.filter(|cores| (1..=MAX_CORES).contains(cores));
-        Capacity { memory: self.memory.filter(is_plausible), cores }
+        let rates = self
+            .rates
+            .filter(|rates| [rates.multiply_adds, rates.bytes].iter().all(|rate| (1..=MAX_RATE).contains(rate)));
+        Capacity { memory: self.memory.filter(is_plausible), cores, rates }
     }
 }
 
@@ -67,7 +85,7 @@ mod tests {
     fn implausible_numbers_are_unknown() {
         let check = |total, free, cores, has_memory: bool, has_cores: bool| {
             let memory = Some(DeviceMemory { total, free });
-            let checked = Capacity { memory, cores: Some(cores) }.checked();
+            let checked = Capacity { memory, cores: Some(cores), rates: None }.checked();
             assert_eq!(checked.memory, memory.filter(|_| has_memory), "{total} {free}");
             assert_eq!(checked.cores, Some(cores).filter(|_| has_cores), "{cores}");
         };
@@ -79,5 +97,14 @@ mod tests {
         check(0, 0, u32::MAX, false, false);
         check(5, 6, 1, false, true);
         assert_eq!(Capacity::default().checked(), Capacity::default());
+
+        let check = |multiply_adds, bytes, has_rates: bool| {
+            let rates = Some(Rates { multiply_adds, bytes });
+            let checked = Capacity { rates, ..Capacity::default() }.checked();
+            assert_eq!(checked.rates, rates.filter(|_| has_rates), "{multiply_adds} {bytes}");
+        };
+        check(1, MAX_RATE, true);
+        check(0, 5, false);
+        check(5, MAX_RATE + 1, false);
     }
 }

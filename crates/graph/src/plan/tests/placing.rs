@@ -25,7 +25,7 @@ fn facts_about_devices_move_no_node() {
         .map(|(device, place)| {
             let total = 1 << (10 * place + 10);
             let memory = Some(DeviceMemory { total, free: total / 2 });
-            let capacity = Capacity { memory, cores: Some(1 << (4 * place)) };
+            let capacity = Capacity { memory, cores: Some(1 << (4 * place)), rates: None };
             DeviceFacts { backend: format!("backend {place}"), capacity, ..device.clone() }
         })
         .collect();

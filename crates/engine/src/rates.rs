@@ -1,0 +1,106 @@
+//! The rates at which a device computes, measured with two of its kernels.
+
+use std::time::{Duration, Instant};
+
+use meshtf_graph::{Attr, Attrs, OutputType};
+use meshtf_kernels::{Inputs, KernelNode};
+use meshtf_tensor::device::Rates;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{DType, Tensor};
+use smallvec::smallvec;
+
+use crate::{Engine, EngineOutcome, Value};
+
+/// A measurement ends after the first round that ends later than this.
+const TIME: Duration = Duration::from_millis(10);
+/// Most rounds, of which the fastest counts.
+const ROUNDS: usize = 5;
+/// Calls in a row, each on the result of the one before.
+const CALLS: u32 = 4;
+
+/// Measures a device for some tens of milliseconds; `None` if the times are not plausible. While the machine has other work, the rates
+/// are lower.
+///
+/// # Errors
+/// As the engine's kernels.
+pub fn measure(engine: &dyn Engine) -> Result<Option<Rates>> {
+    // A product that takes a device longer than its launch, and tensors that no cache of a processor holds.
+    let (size, len) = if engine.computes_here() { (256, 4 << 20) } else { (2048, 32 << 20) };
+    let matrix = Tensor::from_vec([size, size], vec![1.0 / size as f32; size * size]);
+    let product = fastest(engine, "MatMul", &matrix)?;
+    let sum = fastest(engine, "Add", &Tensor::vector(vec![0f32; len]))?;
+    let (Some(product), Some(sum)) = (product, sum) else { return Ok(None) };
+    let per_second = |amount: usize, time: Duration| (amount as f64 / time.as_secs_f64().max(1e-9)) as u64;
+    Ok(Some(Rates {
+        multiply_adds: per_second(size * size * size, product),
+        // Two tensors are read, and one is written.
+        bytes: per_second(3 * len * size_of::<f32>(), sum),
+    }))
+}
+
+/// The least time that a call of this op took on two tensors like this one; `None` if it could not be told from noise.
+fn fastest(engine: &dyn Engine, op: &str, operand: &Tensor) -> Result<Option<Duration>> {
+    let mut attrs = Attrs::from([("T", Attr::Type(DType::F32))]);
+    if op == "MatMul" {
+        attrs.set("transpose_a", Attr::Bool(false));
+        attrs.set("transpose_b", Attr::Bool(false));
+    }
+    let outputs = [OutputType { dtype: DType::F32, is_ref: false }];
+    let node = KernelNode { name: "rate", op, attrs: &attrs, inputs: &[DType::F32; 2], outputs: &outputs };
+    let mut host =
+        meshtf_kernels::compile(&node)?.ok_or_else(|| Failure::new(Code::Internal, format!("{op} has no kernel")))?;
+    let mut of_engine = engine.compile(&node)?;
+    let mut call = |left: Value, right: Value| -> Result<Value> {
+        let mut values = smallvec![left, right];
+        if let Some(kernel) = &mut of_engine {
+            match (kernel.run)(values)? {
+                EngineOutcome::Done(mut outputs) => return outputs.pop().ok_or_else(no_output),
+                EngineOutcome::Declined(inputs) => values = inputs,
+            }
+        }
+        let inputs = values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?;
+        host(inputs)?.pop().map(Value::Host).ok_or_else(no_output)
+    };
+    let right = engine.upload(operand.clone())?;
+    let mut timed = |calls: u32| -> Result<Duration> {
+        let mut left = engine.upload(operand.clone())?;
+        let start = Instant::now();
+        for _ in 0..calls {
+            left = call(left, right.clone())?;
+        }
+        left.into_host()?;
+        Ok(start.elapsed())
+    };
+    // It makes all that kernels keep: threads, buffers, compiled code of a GPU.
+    timed(1)?;
+    let begun = Instant::now();
+    let mut least = None;
+    for _ in 0..ROUNDS {
+        // The difference has no part of the transfer of the result to the host.
+        let (one, more) = (timed(1)?, timed(1 + CALLS)?);
+        least = least.into_iter().chain(more.checked_sub(one).map(|time| time / CALLS)).min();
+        if begun.elapsed() > TIME {
+            break;
+        }
+    }
+    Ok(least)
+}
+
+fn no_output() -> Failure {
+    Failure::new(Code::Internal, "a kernel without an output")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::HostEngine;
+
+    #[test]
+    fn a_device_has_rates_that_it_could_have() {
+        let Some(rates) = measure(&HostEngine).unwrap() else { panic!("five rounds without a plausible one") };
+        // The slowest processor in use does more than a thousand a second, and none a thousand million millions.
+        for rate in [rates.multiply_adds, rates.bytes] {
+            assert!((1_000..1_000_000_000_000_000).contains(&rate), "{rates:?}");
+        }
+    }
+}
