@@ -6,6 +6,8 @@ use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Code, Failure, counted};
 use meshtf_tensor::json::{self, Fault};
 
+use super::op;
+
 /// The error of a graph that is refused, or of a name that denotes nothing in it. Every message states the error, its location,
 /// and the remedy.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -21,7 +23,7 @@ pub enum GraphError {
     )]
     BadName { name: String },
     /// A node's op is not in the vocabulary.
-    #[error("node {node}: unknown op {op:?}{}", hint(nearest))]
+    #[error("node {node}: unknown op {op:?}{}", op::hint(op, nearest))]
     UnknownOp { node: String, op: String, nearest: Vec<String> },
     /// The reader of the node found something that meshtf cannot represent.
     #[error("node {node}: {why}")]

@@ -282,6 +282,17 @@ pub fn nearest(name: &str) -> Vec<&'static str> {
     }
 }
 
+/// The hint in the error about an unknown op: why TensorFlow's op is not known here and the remedy, or the nearest names.
+pub fn hint(name: &str, nearest: &[impl AsRef<str>]) -> String {
+    match (meanings::reason(name), nearest) {
+        (Some(reason), _) => format!(": {reason}"),
+        (None, []) => String::new(),
+        (None, names) => {
+            format!("; did you mean {}?", names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" or "))
+        }
+    }
+}
+
 /// The ops that together, or each, compute what a word means in Keras, PyTorch, NumPy or burn: `Dense` or `cross_entropy`.
 pub fn by_meaning(word: &str) -> Vec<&'static OpDef> {
     let plain = word.replace(['_', ' ', '-'], "").to_lowercase();

@@ -240,8 +240,7 @@ pub fn is_beside(file: &str) -> bool {
 fn known_op(value: &Value, path: Path) -> Read<&'static OpDef> {
     let name = value.text(path)?;
     op::lookup(name).ok_or_else(|| {
-        let near = op::nearest(name);
-        let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
+        let hint = op::hint(name, &op::nearest(name));
         Fault::content(value, path, format!("unknown op {name:?}{hint}"))
     })
 }

@@ -51,3 +51,14 @@ pub(super) const MEANINGS: &[(&[&str], &[&str])] = &[
     (&["eye", "identitymatrix"], &["MatrixDiag"]),
     (&["input", "parameter"], &["Placeholder"]),
 ];
+
+/// TensorFlow's ops that call functions of the Python program that built the graph.
+const OF_PYTHON: &[&str] = &["EagerPyFunc", "GeneratorDataset", "PyFunc", "PyFuncStateless"];
+
+/// The reason why an op of TensorFlow is not in the vocabulary, and the remedy, if there is one for all ops of its kind.
+pub(super) fn reason(op: &str) -> Option<&'static str> {
+    OF_PYTHON.contains(&op).then_some(
+        "it calls a function of the program (tf.py_func, Dataset.from_generator), and Python does not run in a node: feed the \
+         values to a placeholder, or write them to a TFRecord file and read that",
+    )
+}
