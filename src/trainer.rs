@@ -9,6 +9,7 @@ mod feed;
 mod fits;
 mod folder;
 mod lookup;
+mod lost;
 mod numerics;
 mod observer;
 mod rows;
@@ -29,6 +30,7 @@ use self::constants::Constants;
 pub use self::evaluated::{Confusion, Evaluated};
 use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
+use self::lost::Workers;
 pub use self::observer::{Error, Observed, Observer};
 pub(crate) use self::source::{Fits, feed, reads_alike};
 pub use self::source::{Loaded, load};
@@ -41,7 +43,7 @@ use meshtf_tensor::failure::Failure;
 use meshtf_train::Variable;
 use meshtf_train::data::{Examples, Order};
 use meshtf_train::file::Sections;
-use meshtf_train::job::{TrainingGraph, job, names_of_variables};
+use meshtf_train::job::{TrainingGraph, UPDATES, job, names_of_variables};
 use meshtf_train::numerics::{Numerics, add_checks};
 
 use crate::Session;
@@ -461,9 +463,11 @@ impl Trainer {
         stop: impl Future<Output = ()>,
     ) -> Result<Ended, Error> {
         let (fed, before) = (AtomicU64::new(start), self.counted(session).await?);
-        let feeding =
-            async { futures::future::try_join(self.feed(session, start, &fed), self.beside(session, start)).await };
-        let stepping = self.step(session, start, observer, stop);
+        let updates = !self.sections.train.updates.is_empty() || self.job.graph.find(UPDATES).is_some();
+        let workers = Workers::of(&self.sections.train, self.sections.evaluate.is_some(), updates);
+        let feed = self.feed(session, start, &fed, &workers);
+        let feeding = async { futures::future::try_join(feed, self.beside(session, start, &workers)).await };
+        let stepping = self.step(session, start, observer, stop, &workers);
         tokio::pin!(feeding, stepping);
         let mut is_fed = false;
         let unfed = loop {

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use meshtf_tensor::Tensor;
 use meshtf_train::data::Examples;
-use meshtf_train::file::UpdateMode;
 use meshtf_train::job::Drain;
 
 use super::constants::feeds;
+use super::lost::Workers;
 use super::state::blocking;
 use super::{Error, Trainer};
 use crate::Session;
@@ -42,21 +42,85 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::Input`] for an example that cannot be read; the batches before it were sent.
-    pub(super) async fn feed(&self, session: &Session, start: u64, fed: &AtomicU64) -> Result<(), Error> {
+    pub(super) async fn feed(
+        &self,
+        session: &Session,
+        start: u64,
+        fed: &AtomicU64,
+        workers: &Workers,
+    ) -> Result<(), Error> {
         let all = 0..self.job.queues.len();
-        if self.job.beside.is_empty() {
-            return self.feed_some(session, start, all, fed).await;
-        }
         // A worker that is late has no room, and no other worker waits for it.
-        futures::future::try_join_all(all.map(|i| self.feed_some(session, start, i..i + 1, fed))).await?;
+        if self.job.steps.len() > 1 {
+            let count = all.len() as u64;
+            let first = |i: u64| start + (i + count - start % count) % count;
+            let turns: Vec<AtomicU64> = (0..count).map(|i| AtomicU64::new(first(i))).collect();
+            let own = all.map(|i| self.feed_turns(session, i, &turns, workers));
+            futures::future::try_join_all(own).await?;
+        } else if self.job.beside.is_empty() {
+            self.feed_some(session, start, all, fed).await?;
+        } else {
+            let own = async |i| match self.feed_some(session, start, i..i + 1, fed).await {
+                Err(Error::Failed(failure)) => Ok(workers.without(i, failure)?),
+                fed => fed,
+            };
+            futures::future::try_join_all(all.map(own)).await?;
+        }
         Ok(())
     }
 
-    /// As [`feed`](Trainer::feed), for some of the workers.
+    /// Sends a worker its batches, where each makes its own updates: those of the steps whose turn is its own, and a part of those
+    /// of lost workers. `turns` has the next step of each worker whose batch was not sent. If a worker is lost, so are the batches
+    /// in its queue, and others take the place of those: it does not end then, and is to be dropped.
+    async fn feed_turns(
+        &self,
+        session: &Session,
+        worker: usize,
+        turns: &[AtomicU64],
+        workers: &Workers,
+    ) -> Result<(), Error> {
+        let mut order = self.order.clone();
+        let rows = self.sections.train.rows(self.sections.data.batch)?;
+        let (count, queue) = (turns.len() as u64, &self.job.queues[worker]);
+        let mut losses = workers.losses();
+        let mut block = (self.block as u64 / count).max(1);
+        loop {
+            let lost = workers.lost();
+            let end = if lost.is_empty() { self.steps } else { u64::MAX };
+            let next = |i: usize| turns[i].load(Ordering::Relaxed);
+            let of = std::iter::once(worker).chain(lost).min_by_key(|&i| next(i)).unwrap_or(worker);
+            if next(of) >= end {
+                // The sender of losses lives as long as `workers`.
+                let _ = losses.changed().await;
+                continue;
+            }
+            let first = turns[of].fetch_add(block * count, Ordering::Relaxed);
+            let steps: Vec<u64> = (0..block).map(|k| first + k * count).filter(|&step| step < end).collect();
+            let mut sent = 0;
+            while sent < steps.len() {
+                let some = &steps[sent..][..(block as usize).min(steps.len() - sent)];
+                let own: Vec<usize> = some.iter().flat_map(|&step| order.of_step(step)).collect();
+                let tensors = match take(&self.examples, own, vec![some.len(), rows]).await? {
+                    Ok(tensors) => tensors,
+                    // The batches before the example that cannot be read are whole.
+                    Err(_) if some.len() > 1 => {
+                        block = 1;
+                        continue;
+                    }
+                    Err(failure) => return Err(Error::Input(failure.message)),
+                };
+                let feeds: Vec<(&str, Tensor)> = queue.feeds.iter().map(String::as_str).zip(tensors).collect();
+                if let Err(failure) = session.run().feeds(&feeds).target(&queue.enqueue).await {
+                    return Ok(workers.without(worker, failure)?);
+                }
+                sent += some.len();
+            }
+        }
+    }
+
+    /// As [`feed`](Trainer::feed), for some of the workers, which share each batch.
     async fn feed_some(&self, session: &Session, start: u64, some: Range<usize>, fed: &AtomicU64) -> Result<(), Error> {
         let mut order = self.order.clone();
-        // Either all queues share each batch, or each takes one in turn.
-        let (replicas, is_async) = (self.job.queues.len() as u64, self.sections.train.mode == UpdateMode::Async);
         let rows = self.sections.train.rows(self.sections.data.batch)?;
         let (mut step, mut block) = (start, self.block as u64);
         'blocks: while step < self.steps {
@@ -64,16 +128,8 @@ impl Trainer {
             let batches: Vec<Vec<usize>> = (step..step + count).map(|step| order.of_step(step)).collect();
             let (mut feeds, mut targets) = (Vec::new(), Vec::new());
             for (i, queue) in (0..).zip(&self.job.queues).skip(some.start).take(some.len()) {
-                let own: Vec<usize> = match is_async {
-                    true => {
-                        let turns = (step..step + count).zip(&batches).filter(|(step, _)| step % replicas == i);
-                        turns.flat_map(|(_, batch)| batch.iter().copied()).collect()
-                    }
-                    false => batches.iter().flat_map(|batch| &batch[i as usize * rows..][..rows]).copied().collect(),
-                };
-                if own.is_empty() {
-                    continue;
-                }
+                let own: Vec<usize> =
+                    batches.iter().flat_map(|batch| &batch[i as usize * rows..][..rows]).copied().collect();
                 let batches = own.len() / rows;
                 let tensors = match take(&self.examples, own, vec![batches, rows]).await? {
                     Ok(tensors) => tensors,

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use meshtf_tensor::Tensor;
-use meshtf_train::job::StepNodes;
 
 use super::evaluated::number;
+use super::lost::Workers;
 use super::tracing::Traces;
 use super::{Error, Every, How, Observer, Trainer};
 use crate::Session;
@@ -17,15 +17,21 @@ const SEGMENT: Duration = Duration::from_millis(500);
 impl Trainer {
     /// Runs the workers for which updates do not wait. Their runs are dropped with this future, at the latest at the end of the
     /// steps.
-    pub(super) async fn beside(&self, session: &Session, start: u64) -> Result<(), Error> {
+    pub(super) async fn beside(&self, session: &Session, start: u64, lost: &Workers) -> Result<(), Error> {
         let feeds = self.beside_batches();
-        let workers = self.job.beside.iter().map(async |run| {
-            let ran = session.run().feeds(&feeds).target(run).steps(self.steps - start).await;
-            match ran {
-                Ok(_) => Ok(()),
-                Err(failure) => Err(self.explained(session, failure, 0, |own| start + own).await),
+        let of_worker = async |i: usize, run: &str| {
+            let Err(failure) = session.run().feeds(&feeds).target(run).steps(self.steps - start).await else {
+                return Ok(());
+            };
+            match self.explained(session, failure, 0, |own| start + own).await {
+                Error::Failed(failure) => lost.without(i, failure)?,
+                error => return Err(error),
             }
-        });
+            // The updates wait for room for its tokens.
+            session.run().target(&self.job.tokens[i]).steps(self.steps - start).await?;
+            Ok(())
+        };
+        let workers = self.job.beside.iter().enumerate().map(|(i, run)| of_worker(i, run));
         futures::future::try_join_all(workers).await?;
         Ok(())
     }
@@ -38,8 +44,10 @@ impl Trainer {
         start: u64,
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
+        workers: &Workers,
     ) -> Result<(How, u64), Error> {
         tokio::pin!(stop);
+        let mut told = Vec::new();
         let (mut step, mut pace, mut stops) = (start, 1, false);
         let mut watch = self.watch(start, observer)?;
         let (mut saved, mut traces) = (Instant::now(), Traces::of(self.traced(start)));
@@ -48,11 +56,12 @@ impl Trainer {
             let began = Instant::now();
             let segment = async {
                 match traces.steps.contains(&step) {
-                    true => self.trace(session, step, count, observer, &mut traces).await,
-                    false => self.segment(session, step, count, observer).await,
+                    true => self.trace(session, step, count, observer, &mut traces, workers).await.map(|()| count),
+                    false => self.segment(session, step, count, observer, workers).await,
                 }
             };
-            heard(segment, stop.as_mut(), &mut stops).await?;
+            let count = heard(segment, stop.as_mut(), &mut stops).await?;
+            workers.report(&mut told, observer)?;
             step += count;
             let took = began.elapsed().as_secs_f64().max(1e-6);
             pace = ((count as f64 / took * SEGMENT.as_secs_f64()) as u64).clamp(1, 1 << 20);
@@ -122,16 +131,17 @@ impl Trainer {
         soon.min(due)
     }
 
-    /// Runs steps and reports the loss when it is due.
+    /// Runs steps and reports the loss when it is due. Returns the number of steps that were done: fewer if a worker was lost.
     async fn segment(
         &self,
         session: &Session,
         step: u64,
         count: u64,
         observer: &mut dyn Observer,
-    ) -> Result<(), Error> {
+        workers: &Workers,
+    ) -> Result<u64, Error> {
         if self.job.steps.len() > 1 {
-            return self.each_its_own(session, step, count, observer).await;
+            return self.each_its_own(session, step, count, observer, workers).await;
         }
         let nodes = &self.job.steps[0];
         let feeds = self.beside_batches();
@@ -166,48 +176,50 @@ impl Trainer {
         if last.is_multiple_of(self.record) || last >= self.steps {
             report(last, &ran.values)?;
         }
-        Ok(())
+        Ok(count)
     }
 
-    /// Runs the steps of workers that do not wait for each other: step `i` is the turn of worker `i`, modulo their number. The
-    /// reported value is the mean over the last step of each.
+    /// Runs the steps of workers that do not wait for each other: they take turns. The reported value is the mean over the last
+    /// step of each. Returns the number of steps that were done: those of a worker that was lost meanwhile do not count.
     async fn each_its_own(
         &self,
         session: &Session,
         step: u64,
         count: u64,
         observer: &mut dyn Observer,
-    ) -> Result<(), Error> {
-        let (workers, feeds) = (self.job.steps.len() as u64, self.beside_batches());
-        let turns = |i: u64| (step..step + count.min(workers)).find(|step| step % workers == i);
-        let of_worker = async |i: u64, nodes: &StepNodes| -> Result<Option<Vec<f64>>, Error> {
-            let Some(first) = turns(i) else { return Ok(None) };
-            let ran = session
-                .run()
-                .feeds(&feeds)
-                .fetches(nodes.fetches())
-                .target(&nodes.run)
-                .steps((step + count - first).div_ceil(workers))
-                .await;
-            let ran = match ran {
+        workers: &Workers,
+    ) -> Result<u64, Error> {
+        let (living, feeds) = (workers.living(), self.beside_batches());
+        let turns = living.len() as u64;
+        let of_worker = async |first: u64, worker: usize| -> Result<Option<(u64, Vec<f64>)>, Error> {
+            let (nodes, own) = (&self.job.steps[worker], (step + count - first).div_ceil(turns));
+            let run = session.run().feeds(&feeds).fetches(nodes.fetches()).target(&nodes.run).steps(own).await;
+            let ran = match run {
                 Ok(ran) => ran,
                 Err(failure) => {
-                    let number = |own: u64| first + own.saturating_sub(1) * workers + 1;
-                    return Err(self.explained(session, failure, i as usize, number).await);
+                    let number = |own: u64| first + own.saturating_sub(1) * turns + 1;
+                    return match self.explained(session, failure, worker, number).await {
+                        Error::Failed(failure) => Ok(workers.without(worker, failure).map(|()| None)?),
+                        error => Err(error),
+                    };
                 }
             };
-            ran.values.iter().map(number).collect::<Result<_, _>>().map(Some)
+            let values = ran.values.iter().map(number).collect::<Result<_, Error>>()?;
+            Ok(Some((own, values)))
         };
-        let runs = (0..).zip(&self.job.steps).map(|(i, nodes)| of_worker(i, nodes));
+        // Each begins with the step of its first turn, if there is one.
+        let first = |turn: u64| (step..step + count.min(turns)).find(|at| at % turns == turn);
+        let runs = (0..turns).zip(living).filter_map(|(turn, worker)| Some(of_worker(first(turn)?, worker)));
         let ran = futures::future::try_join_all(runs).await?;
-        let ran: Vec<Vec<f64>> = ran.into_iter().flatten().collect();
-        let last = step + count;
-        if last.is_multiple_of(self.record) || last >= self.steps {
-            let mean = |k: usize| ran.iter().map(|values| values[k]).sum::<f64>() / ran.len() as f64;
+        let ran: Vec<(u64, Vec<f64>)> = ran.into_iter().flatten().collect();
+        let done = ran.iter().map(|(own, _)| own).sum::<u64>();
+        let last = step + done;
+        if done > 0 && (last.is_multiple_of(self.record) || last >= self.steps) {
+            let mean = |k: usize| ran.iter().map(|(_, values)| values[k]).sum::<f64>() / ran.len() as f64;
             let means: Vec<f64> = (0..self.names().len()).map(mean).collect();
             observer.trained(last, &means)?;
         }
-        Ok(())
+        Ok(done)
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use meshtf_graph::trace::DeviceTrace;
 
 use super::evaluated::number;
+use super::lost::Workers;
 use super::{Error, Observer, Trainer};
 use crate::Session;
 
@@ -54,17 +55,27 @@ impl Trainer {
         count: u64,
         observer: &mut dyn Observer,
         traces: &mut Traces,
+        workers: &Workers,
     ) -> Result<(), Error> {
-        let (feeds, workers) = (self.beside_batches(), self.job.steps.len() as u64);
-        for done in 0..count {
-            let worker = ((step + done) % workers) as usize;
+        let feeds = self.beside_batches();
+        let mut done = 0;
+        while done < count {
+            let living = if self.job.steps.len() > 1 { workers.living() } else { vec![0] };
+            let worker = living[((step + done) % living.len() as u64) as usize];
             let nodes = &self.job.steps[worker];
             let ran = match session.run().feeds(&feeds).fetches(nodes.fetches()).target(&nodes.run).traced().await {
                 Ok(ran) => ran,
-                Err(failure) => return Err(self.explained(session, failure, worker, |_| step + done + 1).await),
+                Err(failure) => match self.explained(session, failure, worker, |_| step + done + 1).await {
+                    Error::Failed(failure) if self.job.steps.len() > 1 => {
+                        workers.without(worker, failure)?;
+                        continue;
+                    }
+                    error => return Err(error),
+                },
             };
             traces.add(ran.traces);
-            let last = step + done + 1;
+            done += 1;
+            let last = step + done;
             if last.is_multiple_of(self.record) || last >= self.steps {
                 let values = ran.values.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
                 observer.trained(last, &values)?;

@@ -154,6 +154,44 @@ fn a_training_goes_on_by_itself_once_a_lost_worker_is_there_again() {
     drop(ps);
 }
 
+/// Reads a line of progress, and returns its step.
+fn next_step(training: &Running) -> u64 {
+    loop {
+        let line = training.next_line(SPEAKS_WITHIN).expect("it continues");
+        let done = line.strip_prefix("step ").and_then(|rest| rest.split('/').next()?.parse().ok());
+        if let Some(done) = done {
+            return done;
+        }
+    }
+}
+
+#[test]
+fn updates_that_do_not_need_a_lost_worker_are_made_without_it() {
+    let sandbox = Sandbox::new();
+    let _others = ["ps/0", "worker/0", "worker/1"].map(|name| sandbox.node(name));
+    // An update of `backup` also gives the lost worker its token; more updates than a queue of tokens has room for.
+    for (train, more) in [(r#""mode": "async", "#, 300), (r#""backup": 1, "#, 4500)] {
+        let lost = sandbox.node("worker/2");
+        let graph = example(&sandbox, &format!(r#""workers": 3, "ps": 1, {train}"#));
+        let folder = sandbox.path(&format!("after{more}")).display().to_string();
+        // It would run for hours.
+        let words = ["train", &graph, "--steps", "100000000", "--report", "50", "--checkpoint", &folder];
+        let training = sandbox.start(&words);
+        reach(&training, 300);
+        lost.process.signal("KILL");
+        drop(lost);
+        let says = || training.stderr().contains("worker 2 is lost: ");
+        assert!(wait_until(SPEAKS_WITHIN, says), "{}", training.stderr());
+        let from = next_step(&training);
+        reach(&training, from + more);
+        training.signal("INT");
+        let ended = training.end();
+        assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the training continues with 2 of 3 workers"), "{}", ended.stderr);
+        assert!(last_state(&folder) >= from + more);
+    }
+}
+
 #[test]
 fn nodes_train_together_and_apart() {
     let sandbox = Sandbox::new();

@@ -57,6 +57,8 @@ pub struct TrainingGraph {
     /// The nodes that run in parallel with the steps, as often as they do: the workers, if an update does not wait for all of
     /// them.
     pub beside: Vec<String>,
+    /// For each of those, the node that takes one of its tokens, of which it gets one for each update.
+    pub tokens: Vec<String>,
     /// Run before the first step, in this order, whether the variables were initialised or restored.
     pub begin: Vec<String>,
     /// Run before that: each has a worker read a file that is stored on it.
@@ -180,6 +182,7 @@ pub fn job(
     Ok(TrainingGraph {
         init,
         steps,
+        tokens: (0..workers.len()).map(replicas::token).collect(),
         beside: workers,
         begin: begin.into_iter().collect(),
         loads: of_held(|held| &held.load).collect(),

@@ -225,3 +225,24 @@ async fn each_worker_draws_its_own_random_numbers() {
         }
     }
 }
+
+/// Whoever's turn the first step is, each worker has batches for the steps that it runs: none would wait for one that nobody sends.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_take_turns_have_the_batches_of_theirs() {
+    for start in 1..4 {
+        let folder = TempDir::new().unwrap();
+        let upto = |steps: u64, resume: bool| {
+            let mut sections = sections(2, steps);
+            (sections.train.workers, sections.train.ps, sections.train.mode) = (3, 1, UpdateMode::Async);
+            let options = Options { checkpoint: Some(folder.child("run")), resume, ..Options::default() };
+            Trainer::new(normed(), sections, examples(), &options).unwrap()
+        };
+        let first = upto(start, false);
+        let (_cluster, one) = session(&first).await;
+        first.run(&one, &mut ()).await.unwrap();
+        let then = upto(start + 2, true);
+        let (_cluster, one) = session(&then).await;
+        let ended = tokio::time::timeout(Duration::from_secs(60), then.run(&one, &mut ())).await.expect("it ends");
+        assert_eq!(ended.unwrap().step, start + 2);
+    }
+}
