@@ -32,6 +32,8 @@ mod ops;
 mod output;
 mod paint;
 mod plan;
+mod predict;
+mod predictions;
 mod ps;
 mod reach;
 mod run;
@@ -74,6 +76,8 @@ Examples:
   meshtf differentiate graph.json --of loss --by w --out trained.json
                                  add gradients
   meshtf train digits.json       train a graph with data from files
+  meshtf predict digits.json run1 new.npy
+                                 apply it to new files
   meshtf export run1 --to model.npz
                                  convert the weights of a training
   meshtf tf -- python trainer.py --job_name=ps --task_index=0
@@ -143,6 +147,7 @@ enum Command {
     Ops(ops::Args),
     Differentiate(differentiate::Args),
     Train(train::Args),
+    Predict(predict::Args),
     Export(export::ExportArgs),
     Import(export::ImportArgs),
     Doctor(doctor::Args),
@@ -226,6 +231,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Ops(args) => ops::ops(args),
         Command::Differentiate(args) => differentiate::differentiate(args),
         Command::Train(args) => within(args.memory.budget(), |budget| train::train(args, budget)),
+        Command::Predict(args) => within(args.memory.budget(), |budget| predict::predict(args, budget)),
         Command::Export(args) => export::export(args),
         Command::Import(args) => export::import(args),
         Command::Doctor(args) => in_runtime(doctor::doctor(args)),
@@ -328,6 +334,9 @@ mod tests {
         check("meshtf train digits.json --checkpoint run1 --resume --weights run0", false);
         check("meshtf export run1 --to model.npz", true);
         check("meshtf export run1", false);
+        check("meshtf predict model.json run1 new.csv more.csv --local --out y.csv", true);
+        check("meshtf predict model.json run1", false);
+        check("meshtf predict model.json run1 new.csv --data files", false);
         check("meshtf import model.npz --to run2", true);
         check("meshtf verify", false);
         check("meshtf completions fish", true);

@@ -1,6 +1,7 @@
 //! Training of a model in a session: batches are sent ahead to the workers, which run one step after another without waiting
 //! for this process; between the steps the trainer evaluates, saves and reports. `meshtf train` is its command line.
 
+pub(crate) mod answers;
 mod checkpoint;
 mod constants;
 mod evaluated;
@@ -18,6 +19,7 @@ mod state;
 mod steps;
 pub(crate) mod stored;
 mod tracing;
+pub(crate) mod unseen;
 pub(crate) mod weights;
 mod worker_files;
 
@@ -27,12 +29,13 @@ use std::time::Duration;
 
 use self::checkpoint::{Folder, Kept};
 use self::constants::Constants;
+pub(crate) use self::constants::evaluations as evaluation_constants;
 pub use self::evaluated::{Confusion, Evaluated};
 use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 use self::lost::Workers;
 pub use self::observer::{Error, Observed, Observer};
-pub(crate) use self::source::{Fits, feed, reads_alike};
+pub(crate) use self::source::{Fits, reads_alike};
 pub use self::source::{Loaded, load};
 use self::stored::Which;
 use self::weights::Weights;

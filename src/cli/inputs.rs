@@ -12,11 +12,14 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
 use meshtf_train::data::{FilePart, read_tensor};
-use meshtf_train::file::{DataSource, read_sources};
+use meshtf_train::file::{self, DataSource, read_sources};
 
 use super::Trouble;
+use super::predictions::Header;
+use crate::trainer::answers::{Answer, answers};
 use crate::trainer::stored::{Which, fits};
-use crate::trainer::{self, Fits, reads_alike};
+use crate::trainer::unseen::Unseen;
+use crate::trainer::{Fits, reads_alike};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
@@ -109,6 +112,11 @@ fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
 
 /// The program of a file, and the graph of its nodes, which are no longer in the program.
 pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
+    read_program(path).map(|(program, graph, _)| (program, graph))
+}
+
+/// As [`read_graph`], with the bytes of the file.
+fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let bytes = read(path)?;
     // That of stdin is the current one.
@@ -123,7 +131,7 @@ pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
         let place = error.node().and_then(|node| graph::place_of(&bytes, node));
         at(&place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}")))
     })?;
-    Ok((program, graph))
+    Ok((program, graph, bytes))
 }
 
 /// The error for an invalid name to fetch, feed or run, with a hint.
@@ -150,6 +158,12 @@ pub(super) struct StepRequest {
     pub init: Vec<String>,
     /// Whether they run without --init.
     pub runs_init: bool,
+    /// The content of the graph's file, which may have the sections of a training.
+    text: Vec<u8>,
+    /// The measurements of that training.
+    fits: Fits,
+    /// The first file that is fed and was read as the training reads its own.
+    read: Option<Unseen>,
 }
 
 impl GraphArgs {
@@ -157,7 +171,7 @@ impl GraphArgs {
     /// `weights` has what was measured for the training of the model.
     pub fn read(&self, weights: Option<(&Path, Which)>) -> Result<StepRequest, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
-        let (program, graph) = read_graph(&self.graph)?;
+        let (program, graph, bytes) = read_program(&self.graph)?;
 
         // Explicit fetches or targets mean that the current values of the variables are kept.
         let by_file = self.fetch.is_empty() && self.targets.is_empty();
@@ -183,7 +197,7 @@ impl GraphArgs {
         // The command line's feeds override the file's.
         let mut feeds: BTreeMap<String, Tensor> = program.feed.into_iter().collect();
         let mut seen = BTreeSet::new();
-        let mut trained = None;
+        let (mut trained, mut read) = (None, None);
         for Feed { tensor, value } in &self.feed {
             let output = graph.output(tensor).map_err(|error| asked("feed", tensor, &error))?;
             if !seen.insert(output) {
@@ -196,16 +210,24 @@ impl GraphArgs {
                 Some(file) => {
                     let trained = match &mut trained {
                         Some(trained) => trained,
-                        None => trained.insert(Trained::read(&self.graph, weights)?),
+                        None => trained.insert(Trained::read(&self.graph, &bytes, weights)?),
                     };
-                    trained.tensor(&graph, output, file)?
+                    trained
+                        .examples(&graph, output, file)?
+                        .map(|unseen| unseen.whole().map(|whole| (unseen, whole)))
+                        .transpose()?
                 }
                 None => None,
             };
-            let fed = as_trained.map_or_else(
-                || fed(value, graph.output_type(output).dtype).and_then(|fed| as_wanted(fed, value, &graph, output)),
-                Ok,
-            );
+            let fed = match as_trained {
+                Some((unseen, whole)) => {
+                    read.get_or_insert(unseen);
+                    Ok(whole)
+                }
+                None => {
+                    fed(value, graph.output_type(output).dtype).and_then(|fed| as_wanted(fed, value, &graph, output))
+                }
+            };
             let fed = fed.map_err(|why| Trouble::input(format!("--feed {tensor}: {why}")))?;
             // The file may have another name for the same tensor, `x:0`.
             feeds.retain(|name, _| graph.output(name).ok() != Some(output));
@@ -225,7 +247,9 @@ impl GraphArgs {
                 plan::check(&graph, &signature).map_err(|error| at(&error))?;
             }
         }
-        Ok(StepRequest { graph, feeds: feeds.into_iter().collect(), fetches, targets, init, runs_init })
+        let feeds = feeds.into_iter().collect();
+        let fits = trained.map(|trained| trained.fits).unwrap_or_default();
+        Ok(StepRequest { graph, feeds, fetches, targets, init, runs_init, text: bytes, fits, read })
     }
 }
 
@@ -236,10 +260,9 @@ struct Trained {
 }
 
 impl Trained {
-    fn read(graph: &Path, weights: Option<(&Path, Which)>) -> Result<Trained, Trouble> {
-        // stdin has been read.
-        let text = std::fs::read_to_string(graph).unwrap_or_default();
-        let sources = read_sources(&text);
+    /// `text`: the bytes of the graph's file.
+    fn read(graph: &Path, text: &[u8], weights: Option<(&Path, Which)>) -> Result<Trained, Trouble> {
+        let sources = read_sources(std::str::from_utf8(text).unwrap_or_default());
         let sources = sources.map_err(|why| Trouble::input(format!("{}: {why}", graph.display())))?;
         let fits = match weights {
             Some((path, which)) => fits(path, which)?,
@@ -248,8 +271,8 @@ impl Trained {
         Ok(Trained { sources, fits })
     }
 
-    /// The tensor of a file as the training reads it; `None` if it reads other kinds of files for this placeholder.
-    fn tensor(&self, graph: &Graph, output: Output, file: &str) -> Result<Option<Tensor>, Trouble> {
+    /// The examples of a file as the training reads it; `None` if it reads other kinds of files for this placeholder.
+    fn examples(&self, graph: &Graph, output: Output, file: &str) -> Result<Option<Unseen>, Trouble> {
         let name = &graph.node(output.node).name;
         let source = self.sources.iter().find(|(own, _)| own == name).map(|(_, source)| source);
         let named = FilePart::of(file);
@@ -264,7 +287,7 @@ impl Trained {
             return Ok(None);
         };
         let source = DataSource { file: named.file, ..source.clone() };
-        Ok(Some(trainer::feed(graph, name, &source, self.fits.get(name))?))
+        Ok(Some(Unseen::read(graph, &[(name.clone(), source)], &self.fits, false)?))
     }
 }
 
@@ -338,5 +361,16 @@ impl StepRequest {
     /// The tasks that the graph names.
     pub fn tasks(&self) -> Vec<Task> {
         self.graph.tasks()
+    }
+
+    /// The meaning of the fetches, for records of the examples that were fed, and these examples if they came from a file.
+    pub fn predictions(&self) -> Result<(Header, Option<&Unseen>), Trouble> {
+        let sections = file::read(std::str::from_utf8(&self.text).unwrap_or_default());
+        let answers = match sections {
+            Ok(sections) => answers(&self.graph, &sections, &self.fits, &self.fetches)?,
+            // A graph without sections has values alone.
+            Err(_) => self.fetches.iter().map(|fetch| Answer::of_values(fetch)).collect(),
+        };
+        Ok((Header { ids: Vec::new(), answers }, self.read.as_ref()))
     }
 }

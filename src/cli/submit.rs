@@ -16,6 +16,7 @@ use super::bar::bar;
 use super::inputs::{GraphArgs, StepRequest};
 use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
+use super::predictions::{Form, save_records};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::{Request, Signals};
 use super::table::number;
@@ -65,8 +66,9 @@ pub(super) struct StepArgs {
     /// Print JSON: values with dtype and shape, and devices; with --every, an object per line
     #[arg(long)]
     json: bool,
-    /// Folder for the values of the last step, DIR/NAME.npy, which are then not printed
-    #[arg(long, value_name = "DIR")]
+    /// Folder for the values of the last step, DIR/NAME.npy, which are then not printed; or a file .csv, .jsonl or .npy for a
+    /// record of each example that was fed: its id, its class and the probabilities, or its values
+    #[arg(long, value_name = "DIR|FILE")]
     out: Option<PathBuf>,
     /// Run the file's init even if the variables that it sets have values. Otherwise it runs if none of them has a value, and is
     /// skipped if all have one
@@ -137,7 +139,17 @@ impl StepArgs {
             return Err(Trouble::input("--init: the file has no \"init\", the nodes to run first"));
         }
         self.trace.as_ref().map_or(Ok(()), |file| output::check_file("--trace", file))?;
-        self.out.as_ref().map_or(Ok(()), |folder| output::check_save(folder, &job.fetch_types()?))
+        match &self.out {
+            Some(file) if self.form()?.is_some() => output::check_file("--out", file),
+            Some(folder) => output::check_save(folder, &job.fetch_types()?),
+            None => Ok(()),
+        }
+    }
+
+    /// The form of --out, if it is a file with a record for each example.
+    fn form(&self) -> Result<Option<Form>, Trouble> {
+        let file = self.out.as_ref().filter(|out| !out.is_dir());
+        file.map_or(Ok(None), |file| Form::of("--out", file))
     }
 
     /// Opens a session, runs the steps, and shows the results; a signal cancels the steps. `kept` is the message on the variables
@@ -226,7 +238,7 @@ impl StepArgs {
             ran = Some(traced);
         }
         let ran = ran.expect("there is one step at least");
-        self.show(job, &ran, lines)?;
+        self.show(job, &ran, lines).await?;
         Ok(ran.summary)
     }
 
@@ -264,7 +276,16 @@ impl StepArgs {
     }
 
     /// Prints or writes the fetches of the last step, after the `lines` of the others.
-    fn show(&self, job: &StepRequest, ran: &RunOutput, mut lines: Lines) -> Result<(), Trouble> {
+    async fn show(&self, job: &StepRequest, ran: &RunOutput, mut lines: Lines) -> Result<(), Trouble> {
+        if let (Some(file), Some(form)) = (&self.out, self.form()?) {
+            save_records(file, form, job, &ran.values).await?;
+            if self.json {
+                lines.line(&output::json_text(&json!({ "step": self.steps, "file": file })));
+            } else {
+                eprintln!("{} -> {}", job.fetches.join(", "), file.display());
+            }
+            return lines.result();
+        }
         let files = match &self.out {
             Some(folder) => output::save(folder, &job.fetches, &ran.values)?,
             None => Vec::new(),

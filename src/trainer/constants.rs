@@ -19,6 +19,14 @@ pub(super) fn feeds(constants: &[(String, Tensor)]) -> impl Iterator<Item = (&st
     constants.iter().map(|(name, value)| (name.as_str(), value.clone()))
 }
 
+/// The constants of evaluations, with which a trained model is used.
+///
+/// # Errors
+/// Those of [`Constants::of`].
+pub(crate) fn evaluations(graph: &Graph, sections: &Sections) -> Result<Vec<(String, Tensor)>, Error> {
+    Constants::of(graph, sections).map(|constants| constants.evaluations)
+}
+
 impl Constants {
     /// The constants of the sections, in the dtypes of the placeholders. In an evaluation, those of the section `data` count
     /// unless the section `evaluate` has an entry for the placeholder.

@@ -14,7 +14,7 @@ use super::{Error, Trainer};
 use crate::Session;
 
 /// As [`Examples::take`]. Reads from files do not block this thread.
-async fn take(
+pub(super) async fn take(
     examples: &Examples,
     places: Vec<usize>,
     outer: Vec<usize>,

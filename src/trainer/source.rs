@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use meshtf_graph::Graph;
@@ -22,17 +22,38 @@ use super::{Error, Found, TrainingData};
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
+/// The name of the classes of images among those of columns.
+const CLASS: &str = "class";
 /// The channels of images whose placeholder leaves them open.
 const COLOURS: usize = 3;
 
 /// Files that several placeholders are fed from, once read.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     /// The files that are too large to be held in memory; `None` for those that are not.
     files: HashMap<String, Option<DataFile>>,
-    folders: HashMap<String, ImageFolder>,
+    pub folders: HashMap<String, ImageFolder>,
     /// The measurements of tables to train with.
     fits: Fits,
+    /// Whether the table that was read last is noted, and that table.
+    notes: bool,
+    pub seen: Option<ReadTable>,
+}
+
+/// A table that was read, for the ids of its lines.
+#[derive(Clone, Debug)]
+pub(super) struct ReadTable {
+    pub path: PathBuf,
+    /// The file, if it is not held in memory.
+    pub file: Option<DataFile>,
+    pub layout: Layout,
+    /// The names of all columns, and of those that are taken.
+    pub names: Vec<String>,
+    pub taken: Vec<String>,
+    /// Which lines are examples; `None`: all.
+    pub kept: Option<Vec<bool>>,
+    /// The number of examples.
+    pub count: usize,
 }
 
 /// The measurements of the columns of tables, by placeholder.
@@ -130,6 +151,13 @@ pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) ->
     });
     let evaluate = evaluate.transpose()?;
     own.map_or(Ok(()), |own| known.check_classes(&sections.data.feed, own))?;
+    // The classes of images are kept as those of a table.
+    let classes = sections.data.feed.iter().filter(|(_, source)| source.take == Take::Classes);
+    for (name, source) in classes {
+        let labels = known.folders.get(&source.file).map(|folder| (CLASS.to_owned(), folder.classes.clone()));
+        let fit = Fit { columns: vec![CLASS.to_owned()], labels: labels.into_iter().collect(), ..Fit::default() };
+        known.fits.insert(name.clone(), fit);
+    }
     let folders = known.folders.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes));
     Ok(Loaded { data: TrainingData { train, evaluate, fits: known.fits }, folders: folders.collect() })
 }
@@ -161,36 +189,39 @@ pub(crate) fn reads_alike(source: &DataSource, path: &Path) -> bool {
     }
 }
 
-/// The value of a file for a placeholder, as the source of a training's data reads it: `source` with the name of this file, and
-/// its measurements in the training.
+/// The examples of files for placeholders, as the sources of a training's data read them: `sources` with the names of these
+/// files, and the measurements of the training. `drops`: whether lines with missing fields are left out if the training left
+/// them out.
 ///
 /// # Errors
-/// Bad input: the file cannot be read, or does not fit.
-pub(crate) fn feed(graph: &Graph, name: &str, source: &DataSource, fit: Option<&Fit>) -> Result<Tensor, Error> {
-    let mut source = source.clone();
-    if source.take == Take::WorkerFile {
-        source.take = Take::Values;
+/// Bad input: a file cannot be read, or does not fit.
+pub(super) fn unseen(
+    graph: &Graph,
+    sources: &[(String, DataSource)],
+    fits: &Fits,
+    drops: bool,
+) -> Result<(Examples, Known), Error> {
+    let mut sources = sources.to_vec();
+    for (name, source) in &mut sources {
+        if source.take == Take::WorkerFile {
+            source.take = Take::Values;
+        }
+        // The columns are those of the training, by name.
+        if let Some(fit) = fits.get(name) {
+            (source.columns, source.except) = (fit.columns.clone(), Vec::new());
+        } else if source.table.is_measured() {
+            return Err(Error::input(format!(
+                "{}: its columns were measured when the model was trained: name the folder of that training with --weights",
+                source.file
+            )));
+        }
+        if source.table.missing == Some(Missing::Drop) && !drops {
+            source.table.missing = None;
+        }
     }
-    // The columns are those of the training, by name.
-    if let Some(fit) = fit {
-        (source.columns, source.except) = (fit.columns.clone(), Vec::new());
-    }
-    // An answer is due for each line.
-    if source.table.missing == Some(Missing::Drop) {
-        source.table.missing = None;
-    }
-    let fits = fit.map(|fit| (name.to_owned(), fit.clone())).into_iter().collect();
-    let mut known = Known { fits, ..Known::default() };
-    if fit.is_none() && source.table.is_measured() {
-        return Err(Error::input(format!(
-            "{}: its columns were measured when the model was trained: name the folder of that training with --weights",
-            source.file
-        )));
-    }
-    let sources = [(name.to_owned(), source)];
+    let mut known = Known { fits: fits.clone(), notes: true, ..Known::default() };
     let examples = known.examples(&sources, graph, Path::new(""), &Found::default(), &|_| Vec::new())?;
-    let places: Vec<usize> = (0..examples.len()).collect();
-    Ok(examples.take(&places, &[places.len()])?.remove(0))
+    Ok((examples, known))
 }
 
 impl Known {
@@ -280,6 +311,13 @@ impl Known {
         let prepared = prepared.map_err(said)?;
         for (one, chosen) in group.iter().zip(&prepared.chosen) {
             self.fits.entry(one.name.to_owned()).or_insert_with(|| chosen.fit().clone());
+        }
+        if self.notes {
+            let names = prepared.chosen.first().map_or(&[][..], Chosen::names).to_vec();
+            let taken = prepared.chosen.iter().flat_map(Chosen::taken).map(str::to_owned).collect();
+            let (kept, count) = (prepared.kept.clone(), prepared.count);
+            let file = if let Table::Large(file) = &table { Some(file.clone()) } else { None };
+            self.seen = Some(ReadTable { path, file, layout: layout.clone(), names, taken, kept, count });
         }
         let column = |(one, chosen): (&&Fed<'_>, &Chosen)| {
             let Takes { dtype, shape, scale } = &one.takes;

@@ -147,12 +147,29 @@ impl Head {
 /// # Errors
 /// InvalidArgument for strings.
 pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
-    let Some(bytes) = tensor.bytes() else {
-        return Err(Failure::invalid("strings are not written as .npy; ask for them as JSON"));
-    };
-    let descr = descr(tensor.dtype());
-    let dims: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
-    let dims = if tensor.rank() == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };
+    let Some(bytes) = tensor.bytes() else { return Err(Failure::invalid(NO_STRINGS)) };
+    let header = header(tensor.dtype(), tensor.dims())?;
+    let mut file = Vec::with_capacity(header.len() + bytes.len());
+    file.extend_from_slice(&header);
+    file.extend_from_slice(bytes);
+    Ok(file)
+}
+
+/// The reason why strings are refused.
+const NO_STRINGS: &str = "strings are not written as .npy; ask for them as JSON";
+
+/// The beginning of a .npy file, which the elements follow: little-endian, in C order.
+///
+/// # Errors
+/// InvalidArgument for strings.
+pub fn header(dtype: DType, dims: &[usize]) -> Result<Vec<u8>> {
+    if dtype.size().is_none() {
+        return Err(Failure::invalid(NO_STRINGS));
+    }
+    let descr = descr(dtype);
+    let rank = dims.len();
+    let dims: String = dims.iter().map(|d| format!("{d}, ")).collect();
+    let dims = if rank == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
     // Padded with spaces and a line feed, so that the elements begin at a multiple of 64.
     let before = MAGIC.len() + 4;
@@ -161,13 +178,12 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
     header.push('\n');
     // Only an unrealistic rank makes the header longer than 65,535 bytes.
     let length = u16::try_from(header.len()).map_err(|_| Failure::invalid("the shape does not fit a .npy header"))?;
-    let mut file = Vec::with_capacity(before + header.len() + bytes.len());
-    file.extend_from_slice(MAGIC);
-    file.extend_from_slice(&[1, 0]);
-    file.extend_from_slice(&length.to_le_bytes());
-    file.extend_from_slice(header.as_bytes());
-    file.extend_from_slice(bytes);
-    Ok(file)
+    let mut start = Vec::with_capacity(before + header.len());
+    start.extend_from_slice(MAGIC);
+    start.extend_from_slice(&[1, 0]);
+    start.extend_from_slice(&length.to_le_bytes());
+    start.extend_from_slice(header.as_bytes());
+    Ok(start)
 }
 
 /// The header's code for a dtype, little-endian.
