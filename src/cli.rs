@@ -21,6 +21,7 @@ mod doctor;
 mod events;
 mod export;
 mod failure;
+mod generate;
 mod groups;
 mod inputs;
 mod join;
@@ -47,6 +48,7 @@ mod ticket;
 mod top;
 mod trace;
 mod train;
+mod trained;
 mod variable;
 mod verify;
 
@@ -148,6 +150,7 @@ enum Command {
     Differentiate(differentiate::Args),
     Train(train::Args),
     Predict(predict::Args),
+    Generate(generate::Args),
     Export(export::ExportArgs),
     Import(export::ImportArgs),
     Doctor(doctor::Args),
@@ -231,7 +234,8 @@ fn dispatch(command: Command) -> Outcome {
         Command::Ops(args) => ops::ops(args),
         Command::Differentiate(args) => differentiate::differentiate(args),
         Command::Train(args) => within(args.memory.budget(), |budget| train::train(args, budget)),
-        Command::Predict(args) => within(args.memory.budget(), |budget| predict::predict(args, budget)),
+        Command::Predict(args) => within(args.trained.memory.budget(), |budget| predict::predict(args, budget)),
+        Command::Generate(args) => within(args.trained.memory.budget(), |budget| generate::generate(args, budget)),
         Command::Export(args) => export::export(args),
         Command::Import(args) => export::import(args),
         Command::Doctor(args) => in_runtime(doctor::doctor(args)),
@@ -336,6 +340,8 @@ mod tests {
         check("meshtf export run1", false);
         check("meshtf predict model.json run1 new.csv more.csv --local --out y.csv", true);
         check("meshtf predict model.json run1", false);
+        check("meshtf generate model.json run1 --prompt Once --temperature 0.5 --top-k 5 --seed 1 --local", true);
+        check("meshtf generate model.json run1 --temperature -1", false);
         check("meshtf predict model.json run1 new.csv --data files", false);
         check("meshtf import model.npz --to run2", true);
         check("meshtf verify", false);

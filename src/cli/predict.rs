@@ -6,32 +6,25 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use meshtf_checkpoint::DataDir;
-use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::Graph;
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Budget;
-use meshtf_train::file::{self, Sections};
+use meshtf_train::file;
 
 use self::inputs::{Inputs, joined};
 use super::bar::bar;
 use super::inputs::read_graph;
-use super::memory::MemoryArgs;
 use super::output::check_file;
-use super::paint::{Paint, mention, warn};
+use super::paint::{Paint, warn};
 use super::predictions::{Encoder, Form, Header, OutFile, Record};
-use super::reach::{Deadline, MeshArgs, Reached};
-use super::signals::Signals;
 use super::table::table;
+use super::trained::TrainedArgs;
 use super::{Exit, Outcome, Trouble, output};
-use crate::protocol::SessionOptions;
+use crate::Session;
 use crate::trainer::answers::answers;
-use crate::trainer::stored::{Which, fits};
+use crate::trainer::stored::fits;
 use crate::trainer::unseen::{Id, Ids};
-use crate::trainer::weights::Weights;
-use crate::{Client, Session};
 
 /// Number of examples that are shown on a terminal.
 const MAX_SHOWN: usize = 20;
@@ -54,11 +47,8 @@ Examples:
   meshtf predict pair.json run1 left=a.npy right=b.npy --out y.npy
   meshtf predict model.pb model.npz new.csv --with train.json --fetch out")]
 pub struct Args {
-    /// Graph file: graph.json with the section "data", or a TensorFlow GraphDef with --with
-    graph: PathBuf,
-    /// Weights of the model: the folder of a training, whose best weights are used if there are some, else its last state, a
-    /// .safetensors or .npz file, or the prefix of a TensorFlow checkpoint
-    weights: PathBuf,
+    #[command(flatten)]
+    pub trained: TrainedArgs,
     /// File or folder with examples of the kind that the model was trained with; NAME=FILE if placeholders take different files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
@@ -77,37 +67,9 @@ pub struct Args {
     /// Number of examples at a time [default: those of 16 MiB, at most 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
-    /// File with the sections "data", "train" and "evaluate", and "init" for a GraphDef [default: the graph's]
-    #[arg(long, value_name = "FILE")]
-    with: Option<PathBuf>,
-    /// Use the moving averages of the weights, from the training
-    #[arg(long)]
-    averages: bool,
-    /// Use the last state of the folder even if there are best weights
-    #[arg(long)]
-    last: bool,
     /// Print JSON: an object per line
     #[arg(long)]
     json: bool,
-    /// Print less: neither progress nor a summary
-    #[arg(short, long)]
-    quiet: bool,
-    /// Host all tasks of the graph in this process, without a network
-    #[arg(long)]
-    local: bool,
-    /// Folder of the files that graphs may save and restore; with --local [default: none]
-    #[arg(long, value_name = "DIR", requires = "local")]
-    data: Option<PathBuf>,
-    /// Compute backend; auto selects the best one available; with --local
-    #[arg(long, value_name = "BACKEND", default_value = "auto")]
-    backend: BackendChoice,
-    /// Task of the master, which also runs nodes without a device [default: the first by name]
-    #[arg(long, value_name = "TASK")]
-    target: Option<Task>,
-    #[command(flatten)]
-    mesh: MeshArgs,
-    #[command(flatten)]
-    pub memory: MemoryArgs,
 }
 
 /// A model, its files, and its answers.
@@ -120,55 +82,9 @@ struct Job {
 
 pub(super) async fn predict(args: Args, budget: Arc<Budget>) -> Outcome {
     let job = Job::read(&args)?;
-    let tasks = job.graph.tasks();
-    let (graph, weights) = Weights::add(job.graph.clone(), &args.weights, args.which(), args.averages)?;
-    if !args.quiet && args.weights.is_dir() {
-        mention(format_args!("weights from {}", weights.origin));
-    }
-    let reached = reach(&args, tasks, &budget).await?;
-    let outcome = async {
-        let session = reached.session(graph, None, SessionOptions::default()).await?;
-        let mut signals = Signals::listen()?;
-        let outcome = tokio::select! {
-            outcome = job.run(&args, &session, &weights) => outcome,
-            request = signals.next() => {
-                Err(Trouble::new(request.exit, format!("stopped by {}; no predictions are written", request.signal)))
-            }
-        };
-        // A failed session is closed nevertheless; its loss has been reported.
-        let _ = session.close().await;
-        outcome
-    };
-    let outcome = outcome.await.map_err(|trouble| reached.explain_trouble(trouble));
-    reached.close().await;
-    if args.local { outcome.map_err(Trouble::without_mesh) } else { outcome }
-}
-
-/// The host: this process, or the nodes of these tasks.
-async fn reach(args: &Args, tasks: Vec<Task>, budget: &Arc<Budget>) -> Result<Reached, Trouble> {
-    if !args.local {
-        return args.mesh.reach_for(tasks, args.target.as_ref(), Deadline::after(None), Arc::clone(budget)).await;
-    }
-    let data = args.data.as_ref().map(|folder| {
-        DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
-    });
-    Reached::local(tasks, args.target.as_ref(), args.backend, data.transpose()?, budget)
-}
-
-impl Args {
-    fn which(&self) -> Which {
-        if self.last { Which::Last } else { Which::Best }
-    }
-}
-
-/// The sections of a model, from its own file or that of --with.
-fn sections(args: &Args) -> Result<Sections, Trouble> {
-    let from = args.with.as_ref().unwrap_or(&args.graph);
-    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", from.display()));
-    let text = std::fs::read(from).map_err(|error| at(&error))?;
-    let text = String::from_utf8(text)
-        .map_err(|_| at(&"it is not text, so it cannot say how files are read; use --with FILE"))?;
-    file::read(&text).map_err(|why| at(&why))
+    let stopped = "; no predictions are written";
+    let work = async |session: &Session| job.run(&args, session).await;
+    args.trained.in_session(job.graph.clone(), &budget, stopped, work).await
 }
 
 impl Job {
@@ -185,9 +101,10 @@ impl Job {
                 Some(form.ok_or_else(missing)?)
             }
         };
-        let (_, graph) = read_graph(&args.graph)?;
-        let sections = sections(args)?;
-        let fits = fits(&args.weights, args.which())?;
+        let (_, graph) = read_graph(&args.trained.graph)?;
+        let sections = file::read(&args.trained.text()?);
+        let sections = sections.map_err(|why| Trouble::input(format!("{}: {why}", args.trained.from().display())))?;
+        let fits = fits(&args.trained.weights, args.trained.which())?;
         let answers = answers(&graph, &sections, &fits, &args.fetch)?;
         let inputs = Inputs::read(&graph, &sections, &fits, &answers, &args.files, &args.feed)?;
         let has_files = inputs.parts.len() > 1 && !inputs.are_images;
@@ -197,12 +114,11 @@ impl Job {
         Ok(Job { graph, header: Header { ids, answers }, inputs, form })
     }
 
-    async fn run(&self, args: &Args, session: &Session, weights: &Weights) -> Outcome {
-        weights.set(session).await?;
+    async fn run(&self, args: &Args, session: &Session) -> Outcome {
         let total = self.inputs.count();
         let mut sink = self.sink(args, total)?;
         let fetches: Vec<&str> = self.header.answers.iter().map(|answer| answer.fetch.as_str()).collect();
-        let is_watched = args.out.is_some() && !args.quiet && std::io::stderr().is_terminal();
+        let is_watched = args.out.is_some() && !args.trained.quiet && std::io::stderr().is_terminal();
         let progress = bar(total as u64, is_watched, "{rate} {eta}");
         let mut batches = Batches::begin(self, args)?;
         while let Some(batch) = batches.next().await? {
@@ -220,7 +136,7 @@ impl Job {
         }
         progress.finish_and_clear();
         sink.finish(self, args, total)?;
-        batches.report_left_out(args.quiet).await?;
+        batches.report_left_out(args.trained.quiet).await?;
         Ok(Exit::Ok)
     }
 
@@ -266,7 +182,7 @@ impl Sink {
             Sink::File(file) => {
                 file.finish()?;
                 let path = args.out.as_deref().unwrap_or(Path::new("")).display();
-                if !args.quiet {
+                if !args.trained.quiet {
                     eprintln!("{} -> {path}", counted(total, "example"));
                 }
                 Ok(())
@@ -276,7 +192,7 @@ impl Sink {
                 let (columns, rows) = job.header.shown(&shown);
                 let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
                 output::line(&table(Paint::stdout(), &columns, rows))?;
-                if total > shown.len() && !args.quiet {
+                if total > shown.len() && !args.trained.quiet {
                     eprintln!("the first {} of {total} examples; --out predictions.csv writes all", shown.len());
                 }
                 Ok(())

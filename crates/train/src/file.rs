@@ -2,10 +2,12 @@
 
 mod data;
 mod evaluate;
+mod generate;
 mod table;
 
 pub use data::{DataSection, DataSource, Take};
 pub use evaluate::{Best, ConfusionNodes, EvaluateSection};
+pub use generate::GenerateSection;
 use meshtf_graph::json::ROOT_KEYS;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
@@ -173,6 +175,19 @@ pub fn read_sources(text: &str) -> Result<Vec<(String, DataSource)>, SectionsErr
     let Ok(value) = parse(text) else { return Ok(Vec::new()) };
     let Some(data) = value.get("data") else { return Ok(Vec::new()) };
     data::data(data, Path::Root.key("data")).map(|section| section.feed).map_err(|fault| at(text, fault))
+}
+
+/// The section `generate` of a graph.json, or of a file that has only the sections.
+///
+/// # Errors
+/// [`SectionsError`]; also if there is none.
+pub fn read_generate(text: &str) -> Result<GenerateSection, SectionsError> {
+    let section = parse(text).and_then(|value| {
+        let why = "\"generate\" is missing, which says how the model writes";
+        let section = value.get("generate").ok_or_else(|| Fault::content(&value, Path::Root, why))?;
+        generate::generate(section, Path::Root.key("generate"))
+    });
+    section.map_err(|fault| at(text, fault))
 }
 
 fn at(text: &str, fault: Fault) -> SectionsError {

@@ -74,6 +74,7 @@ pub const ROOT_KEYS: &[&str] = &[
     "data",
     "train",
     "evaluate",
+    "generate",
     "description",
     "$schema",
 ];
@@ -123,8 +124,8 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
             "targets" => document.targets = names(value, path, "nodes")?,
             "init" => document.init = names(value, path, "nodes")?,
             "variables" => document.variables = variables::read(value, path)?,
-            // Sections that `meshtf train` reads and uses.
-            "data" | "train" | "evaluate" => _ = value.object(path, "this is an object")?,
+            // Sections that `meshtf train` and other commands read and use.
+            "data" | "train" | "evaluate" | "generate" => _ = value.object(path, "this is an object")?,
             "feed" => {
                 document.feed = value
                     .object(path, "feed is an object of values by the names of tensors")?

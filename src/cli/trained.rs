@@ -1,0 +1,126 @@
+//! A trained model of the command line: its graph, its weights, and the host of its session.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use meshtf_checkpoint::DataDir;
+use meshtf_engine::adapters::BackendChoice;
+use meshtf_graph::Graph;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::memory::Budget;
+
+use super::memory::MemoryArgs;
+use super::paint::mention;
+use super::reach::{Deadline, MeshArgs, Reached};
+use super::signals::Signals;
+use super::{Outcome, Trouble};
+use crate::protocol::SessionOptions;
+use crate::trainer::stored::Which;
+use crate::trainer::weights::Weights;
+use crate::{Client, Session};
+
+/// A model, its weights, and where it runs.
+#[derive(Debug, clap::Args)]
+pub(super) struct TrainedArgs {
+    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
+    pub graph: PathBuf,
+    /// Weights of the model: the folder of a training, whose best weights are used if there are some, else its last state, a
+    /// .safetensors or .npz file, or the prefix of a TensorFlow checkpoint
+    #[arg(value_name = "WEIGHTS")]
+    pub weights: PathBuf,
+    /// File with the sections "data", "train" and "evaluate", and "init" for a GraphDef [default: the graph's]
+    #[arg(long, value_name = "FILE")]
+    with: Option<PathBuf>,
+    /// Use the moving averages of the weights, from the training
+    #[arg(long)]
+    averages: bool,
+    /// Use the last state of the folder even if there are best weights
+    #[arg(long)]
+    last: bool,
+    /// Print less: neither progress nor a summary
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Host all tasks of the graph in this process, without a network
+    #[arg(long)]
+    local: bool,
+    /// Folder of the files that graphs may save and restore; with --local [default: none]
+    #[arg(long, value_name = "DIR", requires = "local")]
+    data: Option<PathBuf>,
+    /// Compute backend; auto selects the best one available; with --local
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    backend: BackendChoice,
+    /// Task of the master, which also runs nodes without a device [default: the first by name]
+    #[arg(long, value_name = "TASK")]
+    target: Option<Task>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+}
+
+impl TrainedArgs {
+    /// Which state of a folder is meant.
+    pub fn which(&self) -> Which {
+        if self.last { Which::Last } else { Which::Best }
+    }
+
+    /// The file of the sections.
+    pub fn from(&self) -> &PathBuf {
+        self.with.as_ref().unwrap_or(&self.graph)
+    }
+
+    /// The text of that file.
+    pub fn text(&self) -> Result<String, Trouble> {
+        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.from().display()));
+        let text = std::fs::read(self.from()).map_err(|error| at(&error))?;
+        String::from_utf8(text).map_err(|_| at(&"it is not text, so it has no sections; use --with FILE"))
+    }
+
+    /// Opens a session of the graph, gives the variables their values, and does `work`; a signal ends it, with `stopped` as the
+    /// message on what it leaves.
+    pub async fn in_session(
+        &self,
+        graph: Graph,
+        budget: &Arc<Budget>,
+        stopped: &str,
+        work: impl AsyncFnOnce(&Session) -> Outcome,
+    ) -> Outcome {
+        let tasks = graph.tasks();
+        let (graph, weights) = Weights::add(graph, &self.weights, self.which(), self.averages)?;
+        if !self.quiet && self.weights.is_dir() {
+            mention(format_args!("weights from {}", weights.origin));
+        }
+        let reached = self.reach(tasks, budget).await?;
+        let outcome = async {
+            let session = reached.session(graph, None, SessionOptions::default()).await?;
+            let mut signals = Signals::listen()?;
+            let run = async {
+                weights.set(&session).await?;
+                work(&session).await
+            };
+            let outcome = tokio::select! {
+                outcome = run => outcome,
+                request = signals.next() => {
+                    Err(Trouble::new(request.exit, format!("stopped by {}{stopped}", request.signal)))
+                }
+            };
+            // A failed session is closed nevertheless; its loss has been reported.
+            let _ = session.close().await;
+            outcome
+        };
+        let outcome = outcome.await.map_err(|trouble| reached.explain_trouble(trouble));
+        reached.close().await;
+        if self.local { outcome.map_err(Trouble::without_mesh) } else { outcome }
+    }
+
+    /// The host: this process, or the nodes of these tasks.
+    async fn reach(&self, tasks: Vec<Task>, budget: &Arc<Budget>) -> Result<Reached, Trouble> {
+        if !self.local {
+            return self.mesh.reach_for(tasks, self.target.as_ref(), Deadline::after(None), Arc::clone(budget)).await;
+        }
+        let data = self.data.as_ref().map(|folder| {
+            DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
+        });
+        Reached::local(tasks, self.target.as_ref(), self.backend, data.transpose()?, budget)
+    }
+}
