@@ -172,7 +172,7 @@ impl Writer {
         loop {
             let now = if has_states && self.size == Some(1) { 1 } else { fed.len() };
             let mut elements: Vec<i64> = fed[..now].iter().map(|element| *element as i64).collect();
-            // What follows in a window is not known yet.
+            // The rest of a window is not known yet.
             elements.resize(if has_states { now } else { self.size.unwrap_or(now) }, 0);
             let rows = elements.len();
             let elements = literal::convert_feed(Tensor::from_vec([1, rows], elements), self.dtype)?;

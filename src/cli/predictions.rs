@@ -75,16 +75,15 @@ impl Header {
     fn columns(&self, first: &Record, is_short: bool) -> Vec<String> {
         let mut columns = self.ids.clone();
         for (answer, field) in self.answers.iter().zip(&first.fields) {
-            let prefix = if self.answers.len() > 1 { format!("{}_", answer.fetch) } else { String::new() };
             match field {
                 Field::Class(_, all) => {
-                    columns.extend(["class", "probability"].map(|name| format!("{prefix}{name}")));
+                    columns.extend(["class", "probability"].map(|part| self.own(answer, part)));
                     if !is_short && all.len() <= MAX_WIDE {
-                        columns
-                            .extend((0..all.len()).map(|class| format!("{prefix}p_{}", named(answer, class as i64))));
+                        let name = |class: usize| self.own(answer, &format!("p_{}", named(answer, class as i64)));
+                        columns.extend((0..all.len()).map(name));
                     }
                 }
-                Field::Number(_) => columns.push(format!("{prefix}class")),
+                Field::Number(_) => columns.push(self.class_alone(answer)),
                 Field::Values(values) => columns.extend(value_names(answer, values.len(), is_short)),
                 Field::Texts(texts) => columns.extend(value_names(answer, texts.len(), is_short)),
             }
@@ -120,46 +119,58 @@ impl Header {
         (columns, records.iter().map(|record| self.cells(record, true)).collect())
     }
 
-    /// A record as an object of JSON.
-    fn json(&self, record: &Record) -> Value {
-        let mut object = Map::new();
+    /// A record as an object of JSON, on one line, the ids first.
+    fn json(&self, record: &Record) -> String {
+        let mut members: Vec<(String, Value)> = Vec::new();
         for (name, id) in self.ids.iter().zip(&record.ids) {
             let id = match id {
                 Id::Number(number) => json!(number),
                 Id::Text(text) => json!(text),
             };
-            object.insert(name.clone(), id);
+            members.push((name.clone(), id));
         }
         for (answer, field) in self.answers.iter().zip(&record.fields) {
-            let prefix = if self.answers.len() > 1 { format!("{}_", answer.fetch) } else { String::new() };
             let class = |class: i64| match answer.classes.is_empty() {
                 true => json!(class),
                 false => json!(named(answer, class)),
             };
-            let mut set = |name: &str, value: Value| object.insert(format!("{prefix}{name}"), value);
             match field {
                 Field::Class(best, all) => {
-                    set("class", class(*best as i64));
-                    set("probability", json!(all[*best]));
-                    let by_name = || (0..).zip(all).map(|(i, p)| (named(answer, i), json!(p))).collect::<Map<_, _>>();
-                    let all = if answer.classes.is_empty() { json!(all) } else { Value::Object(by_name()) };
-                    set("probabilities", all);
+                    let p = |p: &f32| json!(shortest(f64::from(*p)));
+                    let by_name = || (0..).zip(all).map(|(i, own)| (named(answer, i), p(own))).collect::<Map<_, _>>();
+                    let listed = || Value::Array(all.iter().map(p).collect());
+                    let probabilities = if answer.classes.is_empty() { listed() } else { Value::Object(by_name()) };
+                    members.push((self.own(answer, "class"), class(*best as i64)));
+                    members.push((self.own(answer, "probability"), p(&all[*best])));
+                    members.push((self.own(answer, "probabilities"), probabilities));
                 }
-                Field::Number(number) => _ = set("class", class(*number)),
+                Field::Number(number) => members.push((self.class_alone(answer), class(*number))),
                 Field::Values(values) => {
                     let names = value_names(answer, values.len(), false);
-                    match (&values[..], answer.columns.len() == values.len()) {
-                        ([_], _) | (_, true) => object.extend(names.into_iter().zip(values.iter().map(|v| json!(v)))),
-                        _ => _ = object.insert(answer.fetch.clone(), json!(values)),
+                    match values.len() == 1 || answer.columns.len() == values.len() {
+                        true => members.extend(names.into_iter().zip(values.iter().map(|v| json!(v)))),
+                        false => members.push((answer.fetch.clone(), json!(values))),
                     }
                 }
-                Field::Texts(texts) => match &texts[..] {
-                    [only] => _ = object.insert(answer.fetch.clone(), json!(only)),
-                    texts => _ = object.insert(answer.fetch.clone(), json!(texts)),
-                },
+                Field::Texts(texts) => {
+                    let value = if let [only] = &texts[..] { json!(only) } else { json!(texts) };
+                    members.push((answer.fetch.clone(), value));
+                }
             }
         }
-        Value::Object(object)
+        let members: Vec<String> =
+            members.into_iter().map(|(name, value)| format!("{}:{value}", json!(name))).collect();
+        format!("{{{}}}", members.join(","))
+    }
+
+    /// The name of a part of an answer, with the answer's if there are several.
+    fn own(&self, answer: &Answer, part: &str) -> String {
+        if self.answers.len() > 1 { format!("{}_{part}", answer.fetch) } else { part.to_owned() }
+    }
+
+    /// The name of a class without probabilities.
+    fn class_alone(&self, answer: &Answer) -> String {
+        if self.answers.len() > 1 { answer.fetch.clone() } else { "class".to_owned() }
     }
 }
 
@@ -275,7 +286,7 @@ mod tests {
         assert_eq!(header.cells(&records[0], true), ["0", "no", "0.75000"]);
         assert_eq!(
             header.json(&records[0]),
-            json!({"id": 0, "class": "no", "probability": 0.75, "probabilities": {"no": 0.75, "yes": 0.25}})
+            r#"{"id":0,"class":"no","probability":0.75,"probabilities":{"no":0.75,"yes":0.25}}"#
         );
     }
 
@@ -299,7 +310,7 @@ mod tests {
             (header.columns(&records[0], false), header.cells(&records[0], false)),
             (vec!["id".to_owned(), "price".to_owned()], vec!["0".to_owned(), "18".to_owned()])
         );
-        assert_eq!(header.json(&records[0]), json!({"id": 0, "price": 18.0}));
+        assert_eq!(header.json(&records[0]), r#"{"id":0,"price":18.0}"#);
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod network;
 mod ops;
 mod output;
 mod packaging;
+mod predict;
 mod sandbox;
 mod server;
 mod shared;

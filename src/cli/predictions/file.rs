@@ -69,7 +69,7 @@ impl Encoder {
                     csv_line(header.cells(record, false), to);
                 }
                 Form::JsonLines => {
-                    to.extend_from_slice(header.json(record).to_string().as_bytes());
+                    to.extend_from_slice(header.json(record).as_bytes());
                     to.push(b'\n');
                 }
                 Form::Npy => self.numbers(record, to)?,
