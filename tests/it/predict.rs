@@ -1,12 +1,16 @@
 //! `meshtf predict` and `meshtf generate`: trained models are applied to files, and write text.
 
 use std::path::Path;
+use std::time::Duration;
 
 use meshtf::tensor::Tensor;
 use meshtf_tensor::npy;
 use serde_json::Value;
 
 use crate::sandbox::{Sandbox, project};
+
+/// The limit for learning a poem in a build without optimisation, on a machine that may be busy.
+const LEARNS_WITHIN: Duration = Duration::from_secs(400);
 
 /// A classifier of two numbers, trained with a table that has text for labels, a field that is missing, and other columns.
 fn flowers(sandbox: &Sandbox) -> [String; 2] {
@@ -209,7 +213,8 @@ fn a_model_of_characters_writes_what_it_read() {
     sandbox.file("poem.txt", &poem);
     let graph = sandbox.file("poem.json", std::fs::read(project("examples/train/poem.json")).unwrap());
     let run = sandbox.path("run").display().to_string();
-    sandbox.run(&["train", &graph, "--local", "--checkpoint", &run, "--quiet"]).expect(0);
+    let training = sandbox.start(&["train", &graph, "--local", "--checkpoint", &run, "--quiet"]);
+    training.end_within(LEARNS_WITHIN).expect(0);
     let generate = |more: &[&str]| {
         let words = ["generate", &graph, &run, "--local"];
         sandbox.run(&[&words, more].concat()).expect(0).stdout
