@@ -38,6 +38,7 @@ mod predictions;
 mod ps;
 mod reach;
 mod run;
+mod runs;
 mod server;
 mod signals;
 mod status;
@@ -82,6 +83,7 @@ Examples:
                                  apply it to new files
   meshtf export run1 --to model.npz
                                  convert the weights of a training
+  meshtf runs                    list trainings and long runs, with results
   meshtf tf -- python trainer.py --job_name=ps --task_index=0
                                  run a TensorFlow 1 program
   meshtf ps                      list the tasks that are up
@@ -107,6 +109,7 @@ Environment:
   MESHTF_PEERS   addresses to dial, separated by commas (--peer)
   MESHTF_MEMORY  memory budget of a process that runs graphs (--memory)
   MESHTF_CONFIG  configuration file of node and doctor (--config)
+  MESHTF_NO_RECORD  if set, no record for meshtf runs (--no-record)
   MESHTF_LOG     levels of the log on stderr: debug, or meshtf::mesh=trace
   MESHTF_LOG_FORMAT  text, or json for an object per line (--log-format)
   NO_COLOR       if set, no colours; pipes and files have none anyway
@@ -151,6 +154,7 @@ enum Command {
     Train(train::Args),
     Predict(predict::Args),
     Generate(generate::Args),
+    Runs(runs::Args),
     Export(export::ExportArgs),
     Import(export::ImportArgs),
     Doctor(doctor::Args),
@@ -236,6 +240,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Train(args) => within(args.memory.budget(), |budget| train::train(args, budget)),
         Command::Predict(args) => within(args.trained.memory.budget(), |budget| predict::predict(args, budget)),
         Command::Generate(args) => within(args.trained.memory.budget(), |budget| generate::generate(args, budget)),
+        Command::Runs(args) => runs::runs(args),
         Command::Export(args) => export::export(args),
         Command::Import(args) => export::import(args),
         Command::Doctor(args) => in_runtime(doctor::doctor(args)),
@@ -343,6 +348,15 @@ mod tests {
         check("meshtf generate model.json run1 --prompt Once --temperature 0.5 --top-k 5 --seed 1 --local", true);
         check("meshtf generate model.json run1 --temperature -1", false);
         check("meshtf predict model.json run1 new.csv --data files", false);
+        check("meshtf runs", true);
+        check("meshtf runs -n 5 --json", true);
+        check("meshtf runs show last", true);
+        check("meshtf runs show", false);
+        check("meshtf runs compare 3f09", false);
+        check("meshtf runs remove --older 30d", true);
+        check("meshtf runs remove 3f09 --older 30d", false);
+        check("meshtf runs remove --older soon", false);
+        check("meshtf runs remove", false);
         check("meshtf import model.npz --to run2", true);
         check("meshtf verify", false);
         check("meshtf completions fish", true);

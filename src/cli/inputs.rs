@@ -150,6 +150,8 @@ fn asked(role: &str, name: &str, error: &GraphError) -> Trouble {
 
 /// A validated graph with all arguments of a step.
 pub(super) struct StepRequest {
+    /// The file of the graph.
+    pub file: PathBuf,
     pub graph: Graph,
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
@@ -249,7 +251,8 @@ impl GraphArgs {
         }
         let feeds = feeds.into_iter().collect();
         let fits = trained.map(|trained| trained.fits).unwrap_or_default();
-        Ok(StepRequest { graph, feeds, fetches, targets, init, runs_init, text: bytes, fits, read })
+        let file = self.graph.clone();
+        Ok(StepRequest { file, graph, feeds, fetches, targets, init, runs_init, text: bytes, fits, read })
     }
 }
 

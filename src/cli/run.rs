@@ -11,6 +11,7 @@ use meshtf_tensor::memory::Budget;
 use super::inputs::GraphArgs;
 use super::memory::MemoryArgs;
 use super::reach::{Deadline, Reached};
+use super::runs::Kind;
 use super::submit::StepArgs;
 use super::{Outcome, Trouble};
 
@@ -52,5 +53,5 @@ pub(super) async fn run(args: Args, budget: Arc<Budget>) -> Outcome {
     let deadline = Deadline::after(args.steps.timeout);
     let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data, &budget)?;
     let kept = "nothing is kept: the variables were in this process";
-    deadline.within(args.steps.run(&reached, &job, kept)).await.map_err(Trouble::without_mesh)
+    args.steps.run(&reached, &job, Kind::Run, deadline, kept).await.map_err(Trouble::without_mesh)
 }

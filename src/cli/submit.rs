@@ -18,6 +18,7 @@ use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
 use super::predictions::{Form, save_records};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
+use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs};
 use super::signals::{Request, Signals};
 use super::table::number;
 use super::{Exit, Outcome, Trouble, output, trace};
@@ -96,6 +97,8 @@ pub(super) struct StepArgs {
     /// Print less: neither placement nor progress on stderr
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    record: RecordArgs,
 }
 
 /// Maximum number of names of fetches, and of ops that ran, in the summary at the end.
@@ -116,8 +119,11 @@ pub(super) async fn submit(args: Args) -> Outcome {
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline, Arc::default()).await?;
     let kept = "the variables keep their values on their tasks";
-    let outcome =
-        deadline.within(args.steps.run(&reached, &job, kept)).await.map_err(|trouble| reached.explain_trouble(trouble));
+    let outcome = args
+        .steps
+        .run(&reached, &job, Kind::Submit, deadline, kept)
+        .await
+        .map_err(|trouble| reached.explain_trouble(trouble));
     // Leaving the mesh ends the remains of an abandoned step.
     reached.close().await;
     outcome
@@ -152,14 +158,44 @@ impl StepArgs {
         file.map_or(Ok(None), |file| Form::of("--out", file))
     }
 
-    /// Opens a session, runs the steps, and shows the results; a signal cancels the steps. `kept` is the message on the variables
+    /// Opens a session, runs the steps within a time limit, and shows the results; a signal cancels the steps. `kept` is the message on the variables
     /// then.
-    pub async fn run(&self, reached: &Reached, job: &StepRequest, kept: &str) -> Outcome {
+    pub async fn run(
+        &self,
+        reached: &Reached,
+        job: &StepRequest,
+        kind: Kind,
+        deadline: Deadline,
+        kept: &str,
+    ) -> Outcome {
         let (mut signals, done) = (Signals::listen()?, AtomicU64::new(0));
-        tokio::select! {
-            outcome = self.run_session(reached, job, &done) => outcome,
-            request = signals.next() => Err(self.stopped(request, done.load(Ordering::Relaxed), kept)),
+        let keeper = Keeper::new(&self.record);
+        if self.steps > 1 {
+            let after = if self.steps >= MANY { Duration::ZERO } else { LONG };
+            keeper.begin(after, || self.record_of(job, kind));
         }
+        let work = async {
+            tokio::select! {
+                outcome = self.run_session(reached, job, &done, &keeper) => outcome,
+                request = signals.next() => Err(self.stopped(request, done.load(Ordering::Relaxed), kept)),
+            }
+        };
+        let outcome = deadline.within(work).await;
+        keeper.change(|record| {
+            record.steps.done = if outcome.is_ok() { self.steps } else { done.load(Ordering::Relaxed) };
+        });
+        keeper.end(&outcome);
+        outcome
+    }
+
+    /// The record of these steps, before the first.
+    fn record_of(&self, job: &StepRequest, kind: Kind) -> Record {
+        let mut record = Record::new(kind, &job.file, runs::hash(&job.graph));
+        for (flag, path) in [("out", &self.out), ("weights", &self.weights), ("trace", &self.trace)] {
+            record = record.file(flag, path.as_deref());
+        }
+        record.steps.total = self.steps;
+        record.named_tasks(job.tasks().iter().map(Task::short))
     }
 
     fn stopped(&self, Request { exit, signal }: Request, done: u64, kept: &str) -> Trouble {
@@ -167,7 +203,7 @@ impl StepArgs {
         Trouble::new(exit, format!("stopped by {signal}{after}; the steps under way are cancelled, and {kept}"))
     }
 
-    async fn run_session(&self, reached: &Reached, job: &StepRequest, done: &AtomicU64) -> Outcome {
+    async fn run_session(&self, reached: &Reached, job: &StepRequest, done: &AtomicU64, keeper: &Keeper) -> Outcome {
         let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
@@ -185,7 +221,7 @@ impl StepArgs {
         let (graph, init) = Init::of(graph, if looks { &job.init[..] } else { &[] });
         let session = reached.session(graph, None, options).await?;
         let began = Instant::now();
-        let outcome = self.run_in(&session, job, &init, weights.as_ref(), done).await;
+        let outcome = self.run_in(&session, job, &init, weights.as_ref(), (done, keeper)).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         let summary = outcome?;
@@ -206,7 +242,7 @@ impl StepArgs {
         job: &StepRequest,
         init: &Init,
         weights: Option<&Weights>,
-        done: &AtomicU64,
+        watching: (&AtomicU64, &Keeper),
     ) -> Result<Arc<Summary>, Trouble> {
         let mut lines = Lines::default();
         if let Some(weights) = weights {
@@ -222,7 +258,7 @@ impl StepArgs {
         let before = self.steps - u64::from(self.trace.is_some());
         let mut ran = None;
         if before > 0 {
-            let last = self.run_steps(session, job, before, done, &mut lines).await?;
+            let last = self.run_steps(session, job, before, watching, &mut lines).await?;
             if self.trace.is_some() && self.every > 0 && before.is_multiple_of(self.every) {
                 self.show_step(before, job, &last.values, &mut lines);
             }
@@ -248,7 +284,7 @@ impl StepArgs {
         session: &Session,
         job: &StepRequest,
         count: u64,
-        done: &AtomicU64,
+        (done, keeper): (&AtomicU64, &Keeper),
         lines: &mut Lines,
     ) -> Result<RunOutput, Trouble> {
         let progress = self.progress();
@@ -263,16 +299,25 @@ impl StepArgs {
                     done.fetch_max(steps, Ordering::Relaxed);
                     progress.set_position(steps);
                     progress.set_message(numbers(&fetched));
+                    keeper.change(|record| {
+                        record.steps.done = steps;
+                        for Fetched { name, last } in &fetched {
+                            record.value(name, false, last.step, last.value);
+                        }
+                    });
                 }
                 StepEvent::Fetched { step, values } => {
                     done.fetch_max(step, Ordering::Relaxed);
+                    keeper.change(|record| record.values(step, &job.fetches, &values));
                     progress.suspend(|| self.show_step(step, job, &values, lines));
                 }
                 StepEvent::PartialFetch { .. } => {}
             })
             .await;
         progress.finish_and_clear();
-        Ok(ran?)
+        let ran = ran?;
+        keeper.change(|record| record.values(count, &job.fetches, &ran.values));
+        Ok(ran)
     }
 
     /// Prints or writes the fetches of the last step, after the `lines` of the others.

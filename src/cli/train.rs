@@ -2,7 +2,7 @@
 
 mod curves;
 mod log;
-mod plot;
+pub(super) mod plot;
 mod progress;
 mod summary;
 mod waiting;
@@ -24,7 +24,7 @@ use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
-use meshtf_train::file::{self, Sections};
+use meshtf_train::file::{self, Sections, UpdateMode};
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
@@ -33,12 +33,13 @@ use super::memory::MemoryArgs;
 use super::output::check_file;
 use super::paint::{mention, warn};
 use super::reach::{Deadline, MeshArgs, Reached};
+use super::runs::{self, Keeper, Record, RecordArgs, Recorded};
 use super::signals::{Request, Signals};
 use super::{Exit, Outcome, Trouble};
 use crate::Session;
 use crate::protocol::SessionOptions;
 use crate::trainer::stored::{state, states};
-use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Options, Trainer, load};
+use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Observer, Options, Trainer, load};
 
 /// Maximum number of points of a curve between two printed lines.
 const BETWEEN: u64 = 20;
@@ -116,6 +117,8 @@ pub struct Args {
     /// Print less: neither losses nor progress
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    record: RecordArgs,
     /// Host all tasks of the graph in this process, without a network
     #[arg(long)]
     local: bool,
@@ -139,6 +142,22 @@ impl Args {
     fn is_live(&self) -> bool {
         !self.json && !self.quiet && std::io::stderr().is_terminal()
     }
+
+    /// The record of this training, before its first step.
+    fn record_of(&self, read: &Files, trainer: &Trainer) -> Record {
+        let mut record = Record::new(runs::Kind::Train, &self.graph, runs::hash(&read.graph)).with_sections(&read.text);
+        let files = [("with", &self.with), ("checkpoint", &self.checkpoint), ("log", &self.log), ("plot", &self.plot)];
+        for (flag, path) in files.into_iter().chain([("trace", &self.trace), ("weights", &self.weights)]) {
+            record = record.file(flag, path.as_deref());
+        }
+        record.steps.total = trainer.steps();
+        let best = trainer.sections().evaluate.as_ref().map(|evaluate| &evaluate.best);
+        record.best = best.map(|best| runs::Best {
+            of: best.of.clone().unwrap_or_else(|| "loss".to_owned()),
+            is_greatest: best.is_greatest,
+        });
+        record.named_tasks(trainer.tasks().iter().map(Task::short))
+    }
 }
 
 /// When a training continues from a saved state.
@@ -151,7 +170,11 @@ enum Resume {
 }
 
 pub(super) async fn train(args: Args, budget: Arc<Budget>) -> Outcome {
-    with_retries(args, async |args, attempt| once(args, &budget, attempt).await, Waiting::wait).await
+    let keeper = Keeper::new(&args.record);
+    let outcome =
+        with_retries(args, async |args, attempt| once(args, &budget, attempt, &keeper).await, Waiting::wait).await;
+    keeper.end(&outcome);
+    outcome
 }
 
 /// Trains. If a task is lost, waits for it and trains again from the last saved state, as often as the arguments allow. An
@@ -223,7 +246,7 @@ fn last_state(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Trains once.
-async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>) -> Outcome {
+async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &Keeper) -> Outcome {
     let read = Files::read(&args)?;
     // If workers have the data, they are queried before the training is prepared.
     let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
@@ -240,7 +263,7 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>) -> Outcom
             }
         }
     };
-    let command = Command::prepare(args, read, &found, attempt)?;
+    let command = Command::prepare(args, read, &found, attempt, keeper)?;
     let reached = match reached {
         Some(reached) => reached,
         None => reach(&command.args, command.trainer.tasks(), budget).await?,
@@ -278,6 +301,8 @@ async fn ask(reached: &Reached, lookup: &Lookup) -> Result<Found, Trouble> {
 /// The content of a training's files.
 struct Files {
     from: PathBuf,
+    /// The text of the sections.
+    text: String,
     graph: Graph,
     sections: Sections,
 }
@@ -294,7 +319,7 @@ impl Files {
         if !program.init.is_empty() {
             sections.init = program.init;
         }
-        Ok(Files { from, graph, sections })
+        Ok(Files { from, text, graph, sections })
     }
 
     /// The tasks that this training needs.
@@ -320,11 +345,20 @@ struct Command {
     /// The interval in steps of the printed losses.
     report: u64,
     attempt: Arc<Attempt>,
+    /// The record of the run, as it begins.
+    record: Record,
+    keeper: Keeper,
 }
 
 impl Command {
     /// Reads all inputs, and builds the graph: errors are reported before anything runs.
-    fn prepare(args: Args, read: Files, found: &Found, attempt: Arc<Attempt>) -> Result<Command, Trouble> {
+    fn prepare(
+        args: Args,
+        read: Files,
+        found: &Found,
+        attempt: Arc<Attempt>,
+        keeper: &Keeper,
+    ) -> Result<Command, Trouble> {
         args.plot.as_ref().map_or(Ok(()), |file| plot::check(file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
         let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
@@ -348,12 +382,15 @@ impl Command {
         let mut trainer = trainer.map_err(|error| read.explained(error))?;
         let report = args.report.unwrap_or((trainer.steps() / 20).max(1));
         let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
-        let is_fine = args.log.is_some() || args.plot.is_some() || args.is_live();
+        // Steps of workers that do not wait for each other return to this process for each point.
+        let is_recorded = !args.record.no_record && trainer.sections().train.mode != UpdateMode::Async;
+        let is_fine = args.log.is_some() || args.plot.is_some() || args.is_live() || is_recorded;
         trainer.record_every(if is_fine { report / between } else { report });
         if args.log.is_some() {
             trainer.report_weights();
         }
-        Ok(Command { args, trainer, report, attempt })
+        let record = args.record_of(&read, &trainer);
+        Ok(Command { args, trainer, report, attempt, record, keeper: keeper.clone() })
     }
 
     async fn run(&self, session: &Session, reached: &Reached) -> Outcome {
@@ -367,17 +404,19 @@ impl Command {
             is_live: args.is_live(),
         };
         let metrics = trainer.sections().evaluate.iter().flat_map(|section| section.metrics.iter().cloned());
-        let held_out = Curve::new(std::iter::once("loss".to_owned()).chain(metrics).collect());
-        let curves = Curves { trained: Curve::new(trainer.names()), held_out };
+        let held_out: Vec<String> = std::iter::once("loss".to_owned()).chain(metrics).collect();
+        let curves = Curves { trained: Curve::new(trainer.names()), held_out: Curve::new(held_out.clone()) };
         let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph()))).transpose()?;
         let mut progress = Progress::new(plan, curves, log, args.trace.clone(), Arc::clone(&self.attempt));
         let summary = Usage::begin(trainer, reached).await;
-        let ended = self.until_interrupted(session, &mut progress).await;
+        let mut recorded = Recorded { keeper: &self.keeper, names: trainer.names(), held_out, next: &mut progress };
+        let ended = self.until_interrupted(session, &mut recorded).await;
         progress.end();
         let (Ended { start, step, how }, request) = ended.map_err(|trouble| match progress.unsaved {
             Some(_) => with_last_state(trouble, args.checkpoint.as_deref()),
             None => trouble,
         })?;
+        self.keeper.change(|record| record.steps.done = step);
         if start >= trainer.steps() {
             eprintln!("{start} steps are done already, of {}", trainer.steps());
             return Ok(Exit::Ok);
@@ -415,7 +454,7 @@ impl Command {
     async fn until_interrupted(
         &self,
         session: &Session,
-        progress: &mut Progress,
+        observer: &mut dyn Observer,
     ) -> Result<(Ended, Option<Request>), Trouble> {
         let (stop, stopped) = oneshot::channel::<()>();
         let (mut stop, mut first) = (Some(stop), None);
@@ -424,7 +463,9 @@ impl Command {
             let _ = stopped.await;
         };
         let mut signals = Signals::listen()?;
-        let running = self.trainer.run_until(session, progress, stopped);
+        // From now on a signal leaves an end in the record.
+        self.keeper.begin(Duration::ZERO, || self.record.clone());
+        let running = self.trainer.run_until(session, observer, stopped);
         tokio::pin!(running);
         loop {
             tokio::select! {

@@ -28,6 +28,7 @@ mod ops;
 mod output;
 mod packaging;
 mod predict;
+mod runs;
 mod sandbox;
 mod server;
 mod shared;

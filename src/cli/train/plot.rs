@@ -24,8 +24,15 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
 ];
-/// Dots of a terminal's diagram: two to a column, four to a line.
-const DOTS: (u32, u32) = (120, 40);
+/// A terminal's diagram.
+const SIZE_IN_DOTS: Size = Size { columns: 60, lines: 10 };
+
+/// The size of a diagram on a terminal.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Size {
+    pub columns: u32,
+    pub lines: u32,
+}
 
 /// Refuses a file for --plot that could not be drawn.
 pub(super) fn check(file: &Path) -> Result<(), Trouble> {
@@ -68,7 +75,8 @@ fn svg(curves: &Curves) -> Result<Option<String>, String> {
         let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
         root.fill(&WHITE).map_err(|error| error.to_string())?;
         for (area, lines) in root.split_evenly((diagrams.len(), 1)).iter().zip(&diagrams) {
-            let ((x0, x1), (y0, y1)) = ranges(lines);
+            let all: Vec<(f64, f64)> = lines.iter().flat_map(|line| line.points.iter().copied()).collect();
+            let ((x0, x1), (y0, y1)) = ranges(&all);
             let mut builder = ChartBuilder::on(area);
             builder.margin(12).x_label_area_size(36).y_label_area_size(60);
             let mut chart = builder.build_cartesian_2d(x0..x1, y0..y1).map_err(|error| error.to_string())?;
@@ -96,24 +104,34 @@ fn svg(curves: &Curves) -> Result<Option<String>, String> {
 /// The curve of the loss in dots, for a terminal; `None` if it has fewer than two points.
 fn dots(curves: &Curves) -> Option<String> {
     let [losses, _] = curves.diagrams();
-    let line = losses.first().filter(|line| line.points.len() > 1)?;
-    let ((x0, x1), (y0, y1)) = ranges(std::slice::from_ref(line));
-    let points: Vec<(f32, f32)> = line.points.iter().map(|&(x, y)| (x as f32, y as f32)).collect();
+    let line = losses.first()?;
+    dots_of(&line.name, &line.points, SIZE_IN_DOTS)
+}
+
+/// A curve in dots, with its name and ranges; `None` if it has fewer than two points.
+pub(in crate::cli) fn dots_of(name: &str, points: &[(f64, f64)], size: Size) -> Option<String> {
+    if points.len() < 2 {
+        return None;
+    }
+    let ((x0, x1), (y0, y1)) = ranges(points);
+    let points: Vec<(f32, f32)> = points.iter().map(|&(x, y)| (x as f32, y as f32)).collect();
     let shape = Shape::Lines(&points);
-    let mut chart = Chart::new_with_y_range(DOTS.0, DOTS.1, x0 as f32, x1 as f32, y0 as f32, y1 as f32);
+    // Two dots to a column, four to a line.
+    let (width, height) = (2 * size.columns, 4 * size.lines);
+    let mut chart = Chart::new_with_y_range(width, height, x0 as f32, x1 as f32, y0 as f32, y1 as f32);
     let chart = chart.lineplot(&shape);
     chart.figures();
     Some(
-        format!("{}\n{}", line.name, chart.frame().trim_end_matches('\n'))
+        format!("{name}\n{}", chart.frame().trim_end_matches('\n'))
             + &format!("\n{y0:.4} to {y1:.4}, step {x0} to {x1}"),
     )
 }
 
-/// The ranges of the lines in both coordinates; never empty.
-fn ranges(lines: &[Line]) -> ((f64, f64), (f64, f64)) {
-    let all = || lines.iter().flat_map(|line| &line.points);
+/// The ranges of the points in both coordinates; never empty.
+fn ranges(points: &[(f64, f64)]) -> ((f64, f64), (f64, f64)) {
     let range = |of: fn(&(f64, f64)) -> f64| {
-        let (least, most) = all().map(of).fold((f64::MAX, f64::MIN), |(least, most), at| (least.min(at), most.max(at)));
+        let (least, most) =
+            points.iter().map(of).fold((f64::MAX, f64::MIN), |(least, most), at| (least.min(at), most.max(at)));
         match most > least {
             true => (least, most),
             false => (least - 0.5, most + 0.5),

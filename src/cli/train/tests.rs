@@ -52,7 +52,7 @@ fn files(train: &str, data: &str) -> TempDir {
 
 fn args(folder: &TempDir, more: &[&str]) -> Args {
     let graph = folder.child("graph.json").display().to_string();
-    let fixed = ["train", &graph, "--local", "--backend", "flex"];
+    let fixed = ["train", &graph, "--local", "--backend", "flex", "--no-record"];
     Line::try_parse_from(fixed.iter().chain(more)).unwrap_or_else(|error| panic!("{error}")).args
 }
 
