@@ -25,6 +25,7 @@ use crate::client::{Reach, Route};
 use crate::events::Follower;
 use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
 use crate::protocol::look::SessionLook;
+use crate::protocol::runs::RunsStatus;
 use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, ToWorker};
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
@@ -304,6 +305,17 @@ impl Node {
         traced: Option<u64>,
     ) -> Result<SessionLook> {
         inquire::look(&self.host.client, &self.master(target)?, session, plan, traced).await
+    }
+
+    /// The runs of the sessions whose master is the node of `target`, as their clients report them, and the time of steps.
+    ///
+    /// # Errors
+    /// As [`Node::status`].
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
+    pub(crate) async fn runs(&self, target: Option<&Task>) -> Result<RunsStatus> {
+        inquire::runs(&self.host.client, &self.master(target)?).await
     }
 
     /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.

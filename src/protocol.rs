@@ -8,6 +8,7 @@ pub mod event;
 mod flow;
 pub mod inquiry;
 pub mod look;
+pub mod runs;
 #[cfg(test)]
 mod samples;
 pub mod status;

@@ -7,6 +7,7 @@ pub(crate) mod capacity;
 pub(crate) mod host;
 mod inspect;
 pub(crate) mod master;
+mod reports;
 pub(crate) mod requests;
 pub(crate) mod router;
 #[cfg(test)]

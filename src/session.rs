@@ -29,6 +29,7 @@ use meshtf_tensor::lock::lock;
 pub(crate) use partial::PartialRun;
 pub use run::{Run, RunOutput};
 
+use crate::protocol::runs::Report;
 use crate::protocol::{MAX_STEP_FEEDS, Peer, Reply, Request, SessionOptions};
 use crate::runtime::requests::{EVENTS, Requests, StepEvent};
 
@@ -362,6 +363,16 @@ impl Session {
     /// If the future is dropped before it is ready, the session may still have them.
     pub async fn disclaim(&self) -> Result<()> {
         self.claim(Vec::new()).await
+    }
+
+    /// Its id.
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// Reports on a run of this session to its master, for those who watch the mesh.
+    pub(crate) async fn report(&self, report: Report) -> Result<()> {
+        inquire::report(&self.client, &self.master, report).await
     }
 
     /// Ends the session: waits until the master has released it. Dropping a session ends it too, without waiting.

@@ -6,6 +6,7 @@ mod keeper;
 mod observer;
 mod origin;
 mod record;
+mod reporter;
 mod show;
 mod store;
 
@@ -19,6 +20,7 @@ pub(super) use self::keeper::{Keeper, LONG, MANY, RecordArgs};
 pub(super) use self::observer::Recorded;
 use self::record::now_ms;
 pub(super) use self::record::{Best, Kind, Record};
+pub(super) use self::reporter::Reporter;
 use self::store::{Entry, Store};
 use super::paint::{Paint, Tone, mention};
 use super::table::{TableRow, duration, number, table};

@@ -18,7 +18,7 @@ use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
 use super::predictions::{Form, save_records};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
-use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs};
+use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs, Reporter};
 use super::signals::{Request, Signals};
 use super::table::number;
 use super::{Exit, Outcome, Trouble, output, trace};
@@ -99,6 +99,15 @@ pub(super) struct StepArgs {
     quiet: bool,
     #[command(flatten)]
     record: RecordArgs,
+}
+
+/// Those who watch the steps.
+#[derive(Clone, Copy)]
+struct Watching<'a> {
+    /// The number of steps that are done.
+    done: &'a AtomicU64,
+    keeper: &'a Keeper,
+    reporter: &'a Reporter,
 }
 
 /// Maximum number of names of fetches, and of ops that ran, in the summary at the end.
@@ -221,11 +230,19 @@ impl StepArgs {
         let (graph, init) = Init::of(graph, if looks { &job.init[..] } else { &[] });
         let session = reached.session(graph, None, options).await?;
         let began = Instant::now();
-        let outcome = self.run_in(&session, job, &init, weights.as_ref(), (done, keeper)).await;
+        let reporter = Reporter::new(&job.file, self.steps);
+        let watching = Watching { done, keeper, reporter: &reporter };
+        let is_watched = self.steps > 1 && matches!(reached, Reached::Mesh { .. });
+        let mut summary = None;
+        let work = async {
+            summary = Some(self.run_in(&session, job, &init, weights.as_ref(), watching).await?);
+            Ok(Exit::Ok)
+        };
+        let outcome = reporter.beside(&session, is_watched, work).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
-        let summary = outcome?;
-        if !self.quiet {
+        outcome?;
+        if let Some(summary) = summary.filter(|_| !self.quiet) {
             let paint = Paint::stderr();
             eprintln!("{}", paint.tone(Tone::Strong, self.account(job, began.elapsed())));
             let places = output::where_it_ran(paint, &summary);
@@ -242,7 +259,7 @@ impl StepArgs {
         job: &StepRequest,
         init: &Init,
         weights: Option<&Weights>,
-        watching: (&AtomicU64, &Keeper),
+        watching: Watching<'_>,
     ) -> Result<Arc<Summary>, Trouble> {
         let mut lines = Lines::default();
         if let Some(weights) = weights {
@@ -284,7 +301,7 @@ impl StepArgs {
         session: &Session,
         job: &StepRequest,
         count: u64,
-        (done, keeper): (&AtomicU64, &Keeper),
+        Watching { done, keeper, reporter }: Watching<'_>,
         lines: &mut Lines,
     ) -> Result<RunOutput, Trouble> {
         let progress = self.progress();
@@ -297,6 +314,7 @@ impl StepArgs {
             .watch(self.every, |event| match event {
                 StepEvent::Progress { steps, fetched } => {
                     done.fetch_max(steps, Ordering::Relaxed);
+                    reporter.stepped(steps);
                     progress.set_position(steps);
                     progress.set_message(numbers(&fetched));
                     keeper.change(|record| {
@@ -316,6 +334,7 @@ impl StepArgs {
             .await;
         progress.finish_and_clear();
         let ran = ran?;
+        reporter.stepped(count);
         keeper.change(|record| record.values(count, &job.fetches, &ran.values));
         Ok(ran)
     }

@@ -33,7 +33,7 @@ use super::memory::MemoryArgs;
 use super::output::check_file;
 use super::paint::{mention, warn};
 use super::reach::{Deadline, MeshArgs, Reached};
-use super::runs::{self, Keeper, Record, RecordArgs, Recorded};
+use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
 use super::{Exit, Outcome, Trouble};
 use crate::Session;
@@ -270,7 +270,9 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     };
     let outcome = async {
         let session = reached.session(command.trainer.graph().clone(), None, SessionOptions::default()).await?;
-        let outcome = command.run(&session, &reached).await;
+        let is_watched = matches!(reached, Reached::Mesh { .. });
+        let reporter = Reporter::new(&command.args.graph, command.trainer.steps());
+        let outcome = reporter.beside(&session, is_watched, command.run(&session, &reached, &reporter)).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         outcome
@@ -393,7 +395,7 @@ impl Command {
         Ok(Command { args, trainer, report, attempt, record, keeper: keeper.clone() })
     }
 
-    async fn run(&self, session: &Session, reached: &Reached) -> Outcome {
+    async fn run(&self, session: &Session, reached: &Reached, reporter: &Reporter) -> Outcome {
         let (args, trainer) = (&self.args, &self.trainer);
         let plan = Plan {
             steps: trainer.steps(),
@@ -409,7 +411,8 @@ impl Command {
         let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph()))).transpose()?;
         let mut progress = Progress::new(plan, curves, log, args.trace.clone(), Arc::clone(&self.attempt));
         let summary = Usage::begin(trainer, reached).await;
-        let mut recorded = Recorded { keeper: &self.keeper, names: trainer.names(), held_out, next: &mut progress };
+        let mut recorded =
+            Recorded { keeper: &self.keeper, reporter, names: trainer.names(), held_out, next: &mut progress };
         let ended = self.until_interrupted(session, &mut recorded).await;
         progress.end();
         let (Ended { start, step, how }, request) = ended.map_err(|trouble| match progress.unsaved {
@@ -417,6 +420,7 @@ impl Command {
             None => trouble,
         })?;
         self.keeper.change(|record| record.steps.done = step);
+        reporter.stepped(step);
         if start >= trainer.steps() {
             eprintln!("{start} steps are done already, of {}", trainer.steps());
             return Ok(Exit::Ok);

@@ -5,15 +5,19 @@
 //! other machines only with a token.
 
 mod http;
+mod log;
 mod looks;
 mod metrics;
 mod picture;
+mod process;
 mod recent;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::log::Log;
 use self::looks::Looks;
+use self::process::Process;
 use self::recent::Recent;
 use crate::Client;
 use meshtf_tensor::failure;
@@ -45,6 +49,8 @@ struct Serving {
     metrics: Recent<Arc<str>>,
     /// The sessions that followers inspect.
     looks: Looks,
+    /// The last events of all nodes.
+    log: Log,
 }
 
 /// Opens a web server on a node: a page that shows the mesh, and the node's metrics in the format of Prometheus. If there is a
@@ -77,8 +83,16 @@ pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError
     node.mesh().ports().add("unauthenticated peers at the web's door", &unauthenticated_peers);
     let pictures = watch::Sender::new(Arc::from(""));
     let (picture, metrics) = (Recent::default(), Recent::default());
-    let serving =
-        Arc::new(Serving { node, token, unauthenticated_peers, pictures, picture, metrics, looks: Looks::default() });
+    let serving = Arc::new(Serving {
+        node,
+        token,
+        unauthenticated_peers,
+        pictures,
+        picture,
+        metrics,
+        looks: Looks::default(),
+        log: Log::default(),
+    });
     Ok(Door::new(address, async move {
         let mut drawing = JoinSet::new();
         drawing.spawn(draw(Arc::clone(&serving)));
@@ -95,7 +109,7 @@ impl Serving {
 
     /// The mesh as JSON, less than `age` ago.
     async fn picture(&self, age: Duration) -> failure::Result<Arc<str>> {
-        self.picture.get(age, async |_| Ok(picture::of(&self.node).await.to_string().into())).await
+        self.picture.get(age, async |_| Ok(picture::of(&self.node, &self.log).await.to_string().into())).await
     }
 
     /// The node as Prometheus reads it.
@@ -103,7 +117,11 @@ impl Serving {
     /// # Errors
     /// If the node does not report its status.
     async fn metrics(&self) -> failure::Result<Arc<str>> {
-        self.metrics.get(EVERY, async |_| Ok(metrics::text(&self.node.status(None).await?).into())).await
+        let text = async |_| {
+            let (status, runs) = tokio::try_join!(self.node.status(None), self.node.runs(None))?;
+            Ok(metrics::text(&status, &runs, &Process::own()).into())
+        };
+        self.metrics.get(EVERY, text).await
     }
 }
 

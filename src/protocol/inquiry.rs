@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::SessionId;
 use super::event::Noted;
 use super::look::SessionLook;
+use super::runs::{Report, RunsStatus};
 use super::status::{NodeStatus, ResourceStatus};
 
 /// Most resources of one [`Answer::Resources`].
@@ -19,7 +20,7 @@ pub const MAX_PAGE_BYTES: usize = 32 << 10;
 pub const MAX_EVENTS: usize = 128;
 
 /// An inquiry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Inquiry {
     /// The condition of the node.
@@ -55,6 +56,10 @@ pub enum Inquiry {
         /// The traced step that the inquirer has already.
         traced: Option<u64>,
     },
+    /// The runs of which clients report, and the time of steps.
+    Runs,
+    /// A client's report on a run of a session whose master the node is.
+    Report(Box<Report>),
 }
 
 /// The answer to an inquiry.
@@ -89,6 +94,10 @@ pub enum Answer {
     },
     /// The activity of a session.
     Session(Box<SessionLook>),
+    /// The runs, and the time of steps.
+    Runs(Box<RunsStatus>),
+    /// The report is kept.
+    Reported,
 }
 
 /// The name of a variable of a node that sessions share.

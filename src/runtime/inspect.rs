@@ -14,17 +14,20 @@ use meshtf_exec::{MAX_RESOURCES, ResourceInfo, Resources};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceName, Task};
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::ids::RequestId;
+use meshtf_tensor::ids::{RequestId, SessionId};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
 
 use crate::events::Events;
 use crate::protocol::inquiry::{Answer, Inquiry, MAX_EVENTS, MAX_PAGE, MAX_PAGE_BYTES, ResourceId};
+use crate::protocol::look::SessionLook;
+use crate::protocol::runs::RunsStatus;
 use crate::protocol::status::{
     Counters, Identity, LimitStatus, Listed, MAX_LISTED, NodeStatus, ResourceStatus, Totals,
 };
 use crate::protocol::{Envelope, Peer, Reply, ToClient};
 use crate::runtime::master::Master;
+use crate::runtime::reports::Reports;
 use crate::runtime::router::Router;
 use crate::runtime::worker::Worker;
 
@@ -46,6 +49,8 @@ pub(crate) struct Inspector {
     worker: Option<Weak<Worker>>,
     master: Option<Weak<Master>>,
     events: Arc<Events>,
+    /// The reports of clients on their runs.
+    reports: Reports,
     started: Instant,
     /// Earlier snapshots of the counters, the oldest first.
     looks: Mutex<VecDeque<(Instant, Counters)>>,
@@ -79,6 +84,7 @@ impl Inspector {
             worker: worker.map(Arc::downgrade),
             master: master.map(Arc::downgrade),
             events,
+            reports: Reports::default(),
             started: Instant::now(),
             looks: Mutex::default(),
             under_way: AtomicUsize::new(0),
@@ -134,10 +140,17 @@ impl Inspector {
             Inquiry::Resources { after } => without_tensors(self.page(after.as_ref())),
             Inquiry::Events { after, steps } => without_tensors(self.events(after, steps)),
             Inquiry::Session { session, plan, traced } => {
-                let master = self.master.as_ref().and_then(Weak::upgrade);
-                let none = || Failure::new(Code::NotFound, "only a node with a task has sessions");
-                let look = master.ok_or_else(none)?.look(session, plan, traced)?;
-                without_tensors(Answer::Session(Box::new(look.cut())))
+                without_tensors(Answer::Session(Box::new(self.session(session, plan, traced)?.cut())))
+            }
+            Inquiry::Runs => {
+                let master = self.master()?;
+                let runs = self.reports.all(|session| master.has(session));
+                without_tensors(Answer::Runs(Box::new(RunsStatus { runs, step_times: master.step_times() })))
+            }
+            Inquiry::Report(report) => {
+                let master = self.master()?;
+                self.reports.take(*report, |session| master.has(session));
+                without_tensors(Answer::Reported)
             }
             Inquiry::ReadVariable(variable) => {
                 let (value, version) = self.worker()?.read_variable(&variable)?;
@@ -164,6 +177,25 @@ impl Inspector {
         events.truncate(MAX_EVENTS);
         events.iter_mut().for_each(|noted| noted.event.shorten());
         Answer::Events { events }
+    }
+
+    fn master(&self) -> Result<Arc<Master>> {
+        let master = self.master.as_ref().and_then(Weak::upgrade);
+        master.ok_or_else(|| Failure::new(Code::NotFound, "only a node with a task has sessions"))
+    }
+
+    /// The activity of a session. Where its client reports values, these have the names of its file, and they stay after the
+    /// session's end.
+    fn session(&self, session: SessionId, plan: Option<u32>, traced: Option<u64>) -> Result<SessionLook> {
+        let curves = self.reports.curves(session);
+        let mut look = match (self.master()?.look(session, plan, traced), &curves) {
+            (Err(_), Some(_)) => SessionLook { is_over: true, ..SessionLook::default() },
+            (look, _) => look?,
+        };
+        if let Some(curves) = curves.filter(|curves| !curves.is_empty()) {
+            look.curves = curves;
+        }
+        Ok(look)
     }
 
     fn worker(&self) -> Result<Arc<Worker>> {

@@ -12,8 +12,8 @@ mod planner;
 mod sessions;
 mod traces;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use self::claims::Claims;
@@ -28,11 +28,13 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{RequestId, SessionId};
+use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Budget;
 
 use crate::events::Events;
 use crate::protocol::event::Event;
 use crate::protocol::look::SessionLook;
+use crate::protocol::runs::StepTimes;
 use crate::protocol::status::{LimitStatus, SessionStatus};
 use crate::protocol::{Cluster, Constants, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
 use crate::runtime::router::Router;
@@ -74,6 +76,8 @@ struct State {
     clock: Clock,
     /// Steps that are done, of all sessions since the start.
     steps: AtomicU64,
+    /// How long they took.
+    step_times: Mutex<StepTimes>,
 }
 
 /// The master's own clock.
@@ -125,7 +129,9 @@ impl Master {
     ) -> Self {
         let (sessions, claims, traces) = (Sessions::new(limits), Claims::default(), Traces::default());
         let steps = AtomicU64::new(0);
-        let state = Arc::new(State { task, router, limits, events, sessions, claims, traces, clock, steps });
+        let step_times = Mutex::default();
+        let state =
+            Arc::new(State { task, router, limits, events, sessions, claims, traces, clock, steps, step_times });
         let planner = planner(state.clone());
         Master { state, planner }
     }
@@ -220,6 +226,16 @@ impl Master {
         self.state.steps.load(Ordering::Relaxed)
     }
 
+    /// How long the steps of all sessions took.
+    pub fn step_times(&self) -> StepTimes {
+        lock(&self.state.step_times).clone()
+    }
+
+    /// Whether a session is open.
+    pub fn has(&self, session: SessionId) -> bool {
+        self.state.sessions.find(session).is_some()
+    }
+
     /// The activity of a session, except for the plan and the traced step of these numbers.
     ///
     /// # Errors
@@ -308,6 +324,7 @@ impl State {
             let done = session.machine.steps_done() - before;
             if done > 0 {
                 self.steps.fetch_add(done, Ordering::Relaxed);
+                lock(&self.step_times).merge(&session.machine.take_step_times());
             }
             // Under the lock, so that the events of a session are noted in their order.
             self.note(&mut session.machine);

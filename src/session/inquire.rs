@@ -10,6 +10,7 @@ use super::unexpected;
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::look::SessionLook;
+use crate::protocol::runs::{Report, RunsStatus};
 use crate::protocol::status::{NodeStatus, ResourceStatus};
 use crate::protocol::{Peer, Reply};
 use crate::runtime::requests::Requests;
@@ -48,6 +49,22 @@ pub(crate) async fn look(
 ) -> Result<SessionLook> {
     match ask(client, node, Inquiry::Session { session, plan, traced }, Vec::new()).await? {
         (Answer::Session(look), _) => Ok(*look),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// The runs of a node's sessions of which their clients report, and the time of steps.
+pub(crate) async fn runs(client: &Arc<Requests>, node: &Peer) -> Result<RunsStatus> {
+    match ask(client, node, Inquiry::Runs, Vec::new()).await? {
+        (Answer::Runs(runs), _) => Ok(*runs),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// Reports on a run of a session whose master the node is.
+pub(crate) async fn report(client: &Arc<Requests>, node: &Peer, report: Report) -> Result<()> {
+    match ask(client, node, Inquiry::Report(Box::new(report)), Vec::new()).await? {
+        (Answer::Reported, _) => Ok(()),
         (answer, _) => Err(other(&answer)),
     }
 }

@@ -1,4 +1,4 @@
-//! Records a training as it runs, beside another observer.
+//! Records and reports a training as it runs, next to another observer.
 
 use std::path::Path;
 
@@ -7,11 +7,13 @@ use meshtf_tensor::Tensor;
 
 use super::keeper::Keeper;
 use super::record::{End, How};
+use super::reporter::Reporter;
 use crate::trainer::{Error, Evaluated, Observed, Observer};
 
 /// Passes everything on to the other observer.
 pub(in crate::cli) struct Recorded<'a> {
     pub keeper: &'a Keeper,
+    pub reporter: &'a Reporter,
     /// The names of the values of a step, and of those of an evaluation.
     pub names: Vec<String>,
     pub held_out: Vec<String>,
@@ -21,6 +23,8 @@ pub(in crate::cli) struct Recorded<'a> {
 impl Recorded<'_> {
     fn values(&self, step: u64, values: &[f64], is_held_out: bool) {
         let names = if is_held_out { &self.held_out } else { &self.names };
+        self.reporter.stepped(step);
+        names.iter().zip(values).for_each(|(name, value)| self.reporter.value(name, is_held_out, step, *value));
         self.keeper.change(|record| {
             record.steps.done = step;
             names.iter().zip(values).for_each(|(name, value)| record.value(name, is_held_out, step, *value));
@@ -38,6 +42,7 @@ impl Observer for Recorded<'_> {
             }
             record.steps.done = start;
         });
+        self.reporter.stepped(start);
         self.next.begins(start)
     }
 

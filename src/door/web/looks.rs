@@ -112,11 +112,12 @@ impl Told {
             let text = json!({ "number": look.traced, "picture": of_step(step) }).to_string();
             self.step = (look.traced, text.into());
         }
+        let curves: Vec<Value> = look.curves.iter().map(of_curve).collect();
         if look.is_over {
-            self.curves = json!({ "session": id, "failure": "it has ended" }).to_string().into();
+            let over = json!({ "session": id, "curves": curves, "lately": [], "is_over": true });
+            self.curves = over.to_string().into();
             return self;
         }
-        let curves: Vec<Value> = look.curves.iter().map(of_curve).collect();
         let done = |one: &PieceDone| json!([device(&one.device), one.step, one.ago_us]);
         let lately: Vec<Value> = look.lately.iter().map(done).collect();
         self.curves = json!({ "session": id, "curves": curves, "lately": lately }).to_string().into();
@@ -222,9 +223,18 @@ mod tests {
         assert_eq!((&step["number"], &step["picture"]["took_us"]), (&json!(7), &json!(2.5)));
         let curves: Value = serde_json::from_str(&told.curves).unwrap();
         assert_eq!(curves["curves"], json!([{ "name": "loss", "points": [[1, 0.5], [2, null]], "last": [2, null] }]));
+        let over = SessionLook { is_over: true, ..step_of_curves() };
+        let over: Value = serde_json::from_str(&told.clone().and(SessionId(1), Ok(over)).curves).unwrap();
+        assert_eq!((&over["is_over"], &over["curves"][0]["last"]), (&json!(true), &json!([2, 0.25])));
         let gone = told.clone().and(SessionId(1), Err(Failure::invalid("it ended")));
         assert_eq!((&gone.plan, gone.step.0), (&told.plan, Some(7)));
         assert!(gone.curves.contains(r#""failure":"it ended""#), "{}", gone.curves);
+    }
+
+    /// A session with one curve.
+    fn step_of_curves() -> SessionLook {
+        let last = Point { step: 2, value: 0.25 };
+        SessionLook { curves: vec![Curve { name: "loss".into(), points: vec![last], last }], ..SessionLook::default() }
     }
 
     #[test]

@@ -5,11 +5,14 @@ use std::fmt::Write as _;
 
 use meshtf_tensor::device::Task;
 
+use super::process::Process;
+use crate::protocol::runs::{BOUNDS_US, RunStatus, RunsStatus, Series};
 use crate::protocol::status::{LinkState, NodeStatus};
 
-/// All metrics of a node.
-pub fn text(status: &NodeStatus) -> String {
+/// All metrics of a node, and of its process.
+pub fn text(status: &NodeStatus, runs: &RunsStatus, process: &Process) -> String {
     let mut text = Text(String::new());
+    text.of_process(process);
     let identity = &status.identity;
     let task = identity.task.as_ref().map(Task::short).unwrap_or_default();
     let info = vec![
@@ -24,8 +27,8 @@ pub fn text(status: &NodeStatus) -> String {
     // The sum of nothing is -0.
     let sum = |of: fn(&crate::protocol::status::SessionStatus) -> f64| 0.0 + sessions.items.iter().map(of).sum::<f64>();
     text.gauge("meshtf_sessions", "Sessions whose master the node is.", one(sessions.total as f64));
-    let runs = sum(|session| session.runs as f64);
-    text.gauge("meshtf_runs", "Runs under way, of the 64 sessions that take most steps.", one(runs));
+    let under_way = sum(|session| session.runs as f64);
+    text.gauge("meshtf_runs", "Runs under way, of the 64 sessions that take most steps.", one(under_way));
     let rate = sum(|session| session.steps_per_second);
     text.gauge("meshtf_steps_per_second", "Steps done in a second, of the 64 sessions that take most.", one(rate));
     text.counter(
@@ -38,6 +41,7 @@ pub fn text(status: &NodeStatus) -> String {
         "Runs of them that failed, without those that were cancelled or whose input was at its end.",
         one(status.totals.failed_runs as f64),
     );
+    text.of_runs(runs);
     text.gauge("meshtf_pieces", "Pieces of graphs that masters registered here.", one(status.pieces.total as f64));
 
     let devices = || {
@@ -143,6 +147,61 @@ fn one(value: f64) -> [(Vec<(&'static str, String)>, f64); 1] {
 struct Text(String);
 
 impl Text {
+    /// By the names of Prometheus' client libraries.
+    fn of_process(&mut self, process: &Process) {
+        let own = |value: Option<f64>| value.into_iter().flat_map(one);
+        let count = |value: Option<usize>| own(value.map(|value| value as f64));
+        let bytes = |value: Option<u64>| own(value.map(|value| value as f64));
+        let cpu = "Seconds of processor time that the process used, in user and system mode.";
+        self.counter("process_cpu_seconds_total", cpu, own(process.cpu_seconds));
+        self.gauge("process_resident_memory_bytes", "Memory of the process in RAM.", bytes(process.resident_bytes));
+        self.gauge("process_virtual_memory_bytes", "Address space of the process.", bytes(process.virtual_bytes));
+        self.gauge("process_open_fds", "File descriptors that are open.", count(process.open_fds));
+        self.gauge("process_max_fds", "File descriptors that may be open.", count(process.max_fds));
+        let start = "When the process started, in seconds since 1970.";
+        self.gauge("process_start_time_seconds", start, own(process.start_seconds));
+    }
+
+    /// The time of steps, and the runs that are under way.
+    fn of_runs(&mut self, RunsStatus { runs, step_times }: &RunsStatus) {
+        let name = "meshtf_step_seconds";
+        let help = "How long steps took, of all sessions whose master the node was: from the end of the step before.";
+        let _never = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} histogram");
+        let bounds = BOUNDS_US.iter().map(|bound| (*bound as f64 / 1e6).to_string()).chain(["+Inf".to_owned()]);
+        let mut so_far = 0;
+        for (bound, count) in bounds.zip(step_times.counts) {
+            so_far += count;
+            let _never = writeln!(self.0, "{name}_bucket{{le=\"{bound}\"}} {so_far}");
+        }
+        let _never = writeln!(self.0, "{name}_sum {}\n{name}_count {so_far}", step_times.sum_us as f64 / 1e6);
+        let under_way = || {
+            let labels = |run: &RunStatus| {
+                vec![("graph", run.report.title.clone()), ("session", run.report.session.to_string())]
+            };
+            runs.iter().filter(|run| run.end().is_none()).map(move |run| (labels(run), run))
+        };
+        self.gauge(
+            "meshtf_run_step",
+            "Steps that are done, of trainings and of submit with several steps.",
+            under_way().map(|(labels, run)| (labels, run.report.step as f64)),
+        );
+        self.gauge(
+            "meshtf_run_steps",
+            "Steps of these runs in all.",
+            under_way().map(|(labels, run)| (labels, run.report.of as f64)),
+        );
+        let values = |(labels, run): (Vec<(&'static str, String)>, &RunStatus)| {
+            let of = |series: &Series| {
+                let held_out = ("held_out", series.is_held_out.to_string());
+                let labels = labels.iter().cloned().chain([("name", series.name.clone()), held_out]);
+                Some((labels.collect(), series.points.last()?.value))
+            };
+            run.report.values.iter().filter_map(of).collect::<Vec<_>>()
+        };
+        let help = "The last loss and metrics of trainings, by their names in the file.";
+        self.gauge("meshtf_run_value", help, under_way().flat_map(values));
+    }
+
     fn gauge(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, f64)>) {
         self.metric(name, "gauge", help, samples);
     }
@@ -188,6 +247,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::protocol::look::Point;
+    use crate::protocol::runs::{Report, StepTimes};
     use crate::protocol::status::{
         DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, PeerStatus, ResourceStatus, Totals,
     };
@@ -241,9 +302,31 @@ mod tests {
         }
     }
 
+    fn runs() -> RunsStatus {
+        let mut times = StepTimes::default();
+        [(3, 6_000_000), (1, 90_000_000_000)].into_iter().for_each(|(steps, ns)| times.add(steps, ns));
+        let point = Point { step: 40, value: 0.25 };
+        let series = Series { name: "loss".into(), is_held_out: true, points: vec![point] };
+        let report = Report { step: 40, values: vec![series], ..Report::new(SessionId(7), "digits.json", 100) };
+        let run = RunStatus { report, age_ms: 0, reported_ms: 0, is_open: true };
+        let ended = RunStatus { report: Report { end: Some("done".into()), ..run.report.clone() }, ..run.clone() };
+        RunsStatus { runs: vec![run, ended], step_times: times }
+    }
+
+    fn process() -> Process {
+        Process {
+            cpu_seconds: Some(1.25),
+            resident_bytes: Some(1 << 20),
+            virtual_bytes: Some(1 << 30),
+            open_fds: Some(12),
+            max_fds: Some(1024),
+            start_seconds: Some(1.7e9),
+        }
+    }
+
     #[test]
     fn metrics_are_written_as_prometheus_reads_them() {
-        let text = text(&status());
+        let text = text(&status(), &runs(), &process());
         for line in [
             "# HELP meshtf_up_seconds Seconds since the node started.\n# TYPE meshtf_up_seconds gauge\nmeshtf_up_seconds 2.5\n",
             "meshtf_info{version=\"1.2.3\",task=\"ps/0\",mesh=\"lab\"} 1\n",
@@ -260,6 +343,17 @@ mod tests {
             "meshtf_link_up{peer=\"worker/1\"} 1\n",
             "meshtf_link_round_trip_seconds{peer=\"worker/1\"} 0.00025\n",
             "meshtf_link_sent_bytes_total{peer=\"worker/1\"} 12\n",
+            "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total 1.25\n",
+            "process_open_fds 12\n",
+            "process_start_time_seconds 1700000000\n",
+            // Three steps of 2 ms, and one of 90 s.
+            "# TYPE meshtf_step_seconds histogram\nmeshtf_step_seconds_bucket{le=\"0.0001\"} 0\n",
+            "meshtf_step_seconds_bucket{le=\"0.001\"} 0\nmeshtf_step_seconds_bucket{le=\"0.0025\"} 3\n",
+            "meshtf_step_seconds_bucket{le=\"60\"} 3\nmeshtf_step_seconds_bucket{le=\"+Inf\"} 4\n\
+             meshtf_step_seconds_sum 90.006\nmeshtf_step_seconds_count 4\n",
+            "# TYPE meshtf_run_step gauge\nmeshtf_run_step{graph=\"digits.json\",session=\"0000000000000007\"} 40\n# HELP",
+            "meshtf_run_steps{graph=\"digits.json\",session=\"0000000000000007\"} 100\n",
+            "meshtf_run_value{graph=\"digits.json\",session=\"0000000000000007\",name=\"loss\",held_out=\"true\"} 0.25\n",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
@@ -269,7 +363,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_described_once_and_before_its_samples() {
-        let text = text(&status());
+        let text = text(&status(), &runs(), &process());
         let mut described = BTreeSet::new();
         for line in text.lines() {
             if let Some(help) = line.strip_prefix("# HELP ") {
@@ -277,6 +371,8 @@ mod tests {
                 assert!(words.ends_with('.') && described.insert(name.to_owned()), "{line}");
             } else if !line.starts_with('#') {
                 let name = line.split(['{', ' ']).next().unwrap();
+                let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
+                let name = of_histogram.unwrap_or(name);
                 assert!(described.contains(name), "{line}");
                 assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
             }
@@ -294,12 +390,13 @@ mod tests {
     /// The metrics that a text names.
     fn named(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        words.filter(|word| word.starts_with("meshtf_")).collect()
+        let words = words.filter(|word| word.starts_with("meshtf_") || word.starts_with("process_"));
+        words.map(|word| word.strip_suffix("_bucket").unwrap_or(word)).collect()
     }
 
     #[test]
     fn the_dashboard_and_the_manual_have_the_metrics_that_there_are() {
-        let told = text(&all());
+        let told = text(&all(), &runs(), &process());
         let metrics: BTreeSet<&str> =
             told.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         let manual = include_str!("../../../docs/operating.md");
@@ -310,7 +407,8 @@ mod tests {
         let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
         let asked: BTreeSet<&str> = targets.flat_map(|target| named(target["expr"].as_str().unwrap())).collect();
         // The rate is left out: the number of steps is more exact, since it misses none between two scrapes.
-        let spared = BTreeSet::from(["meshtf_steps_per_second"]);
+        // So is the address space, of which much is never used.
+        let spared = BTreeSet::from(["meshtf_steps_per_second", "process_virtual_memory_bytes"]);
         assert_eq!(asked, &metrics - &spared, "docs/grafana.json");
     }
 }

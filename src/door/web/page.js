@@ -45,24 +45,30 @@ function hue(device) {
 function table(id, header, rows) {
   const head = make("tr", {}, ...header.map(text => make("th", {}, text)));
   const shown = rows.slice(0, MAX_ROWS).map(({ cells, attributes, press }) => {
-    const row = make("tr", attributes ?? {}, ...cells.map(cell => make("td", { class: "number" }, cell)));
+    const row = make("tr", attributes ?? {}, ...cells.map((cell, i) => make("td", { class: "number", "data-label": header[i] }, cell)));
     if (press) row.addEventListener("click", press);
     return row;
   });
-  const rest = rows.length > MAX_ROWS ? [make("tr", {}, make("td", { class: "dim" }, "and " + (rows.length - MAX_ROWS) + " more"))] : [];
-  const none = rows.length ? [] : [make("tr", {}, make("td", { class: "dim" }, "none"))];
+  const rest = rows.length > MAX_ROWS ? [make("tr", {}, make("td", { class: "dim whole" }, "and " + (rows.length - MAX_ROWS) + " more"))] : [];
+  const none = rows.length ? [] : [make("tr", {}, make("td", { class: "dim whole" }, "none"))];
   at(id).replaceChildren(head, ...shown, ...rest, ...none);
 }
-// The steps a second of each session that is there, of the last minute.
-const rates = new Map();
-function spark(id, value) {
-  const points = rates.get(id) ?? [];
+// The last minute of what changes: the steps a second of each session, how busy each device is, and its memory.
+const histories = new Map();
+function spark(id, value, scale = 0) {
+  const points = histories.get(id)?.points ?? [];
   points.push(value);
   if (points.length > MAX_POINTS) points.shift();
-  rates.set(id, points);
-  const most = Math.max(...points, 1e-9);
+  histories.set(id, { points, round });
+  const most = Math.max(...points, scale, 1e-9);
   const path = points.map((p, i) => (i ? "L" : "M") + (i * 100 / (MAX_POINTS - 1)).toFixed(1) + " " + (19 - 18 * p / most).toFixed(1));
   return draw("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", class: "spark" }, draw("path", { d: path.join("") }));
+}
+// Histories of this round are kept; the others are of what is gone.
+let round = 0;
+function forget() {
+  for (const [id, history] of histories) if (history.round !== round) histories.delete(id);
+  round++;
 }
 function link(from, to, link) {
   const traffic = link.sent + link.received;
@@ -111,15 +117,33 @@ function deviceRow(node, device) {
   const style = hue(node.task + " " + device.name);
   const bar = make("span", { class: "bar", style, title: percent(device.busy) }, make("i", { style: "width:" + percent(device.busy).replace(" ", "") }));
   return { cells: [make("span", {}, make("span", { class: "dot", style }), node.task), device.name + " " + device.backend,
-    make("span", {}, bar, " " + percent(device.busy)), bytes(device.used), bytes(device.free), time(node.up_ms)] };
+    make("span", {}, bar, " " + percent(device.busy)), bytes(device.used), bytes(device.free), time(node.up_ms),
+    spark("busy " + node.task + " " + device.name, device.busy, 1), spark("memory " + node.task + " " + device.name, device.used ?? 0)] };
 }
 function sessionRow(node, one) {
   const isChosen = chosen?.id === one.id;
   const name = make("button", { type: "button", "aria-pressed": isChosen }, one.id);
   return { attributes: { class: isChosen ? "choice chosen" : "choice" }, press: () => choose(node.task, one.id, true),
-    cells: [node.task, name, rate(one.rate), spark(one.id, one.rate), one.fetched.map(([name, value]) => name + " " + number(value)).join("  "),
+    cells: [node.task, name, rate(one.rate), spark("session " + one.id, one.rate), one.fetched.map(([name, value]) => name + " " + number(value)).join("  "),
       String(one.steps), time(one.age_ms)] };
 }
+const titled = (name, isHeldOut) => name + (isHeldOut ? " (held out)" : "");
+function runRow(run) {
+  const isChosen = chosen?.id === run.session, share = Math.min(1, run.step / Math.max(run.of, 1));
+  const name = make("button", { type: "button", "aria-pressed": isChosen }, run.title);
+  const bar = make("span", { class: "bar progress", title: percent(share) }, make("i", { style: "width:" + (100 * share).toFixed(1) + "%" }));
+  return { attributes: { class: isChosen ? "choice chosen" : "choice" }, press: () => choose(run.master, run.session, true),
+    cells: [run.master, name, make("span", {}, bar, " " + run.step + " of " + run.of), run.left_ms === null || run.end ? "-" : time(run.left_ms),
+      run.values.map(([name, isHeldOut, value]) => titled(name, isHeldOut) + " " + number(value)).join(", "), time(run.age_ms) + " ago", run.end ?? "running"] };
+}
+// The run of the session that is looked into.
+function showTitle(runs) {
+  const run = runs.find(run => run.session === chosen?.id);
+  if (!run) return;
+  const left = run.left_ms === null || run.end ? "" : ", " + time(run.left_ms) + " left";
+  at("title").textContent = run.title + ": step " + run.step + " of " + run.of + left + (run.end ? ", " + run.end : "") + " (session " + run.session + ")";
+}
+const clock = ms => new Date(ms).toISOString().slice(11, 19) + "Z";
 function show(mesh) {
   const told = mesh.nodes.filter(node => !node.silent), sessions = told.flatMap(node => node.sessions.items.map(one => [node, one]));
   const steps = sessions.reduce((sum, [, one]) => sum + one.rate, 0), total = told.reduce((sum, node) => sum + node.sessions.total, 0);
@@ -130,14 +154,18 @@ function show(mesh) {
     mesh.nodes.filter(node => node.silent).map(node => node.task + ": " + node.silent)).join("; ");
   told.forEach(node => node.devices.forEach(device => hue(node.task + " " + device.name)));
   picture(mesh);
-  table("devices", ["TASK", "DEVICE", "BUSY", "MEMORY", "FREE", "UP"], told.flatMap(node => node.devices.map(device => deviceRow(node, device))));
+  table("devices", ["TASK", "DEVICE", "BUSY", "MEMORY", "FREE", "UP", "BUSY, 1 MIN", "MEMORY, 1 MIN"], told.flatMap(node => node.devices.map(device => deviceRow(node, device))));
   const here = new Set(sessions.map(([, one]) => one.id));
-  for (const id of rates.keys()) if (!here.has(id)) rates.delete(id);
   // The fastest first: it is looked into until somebody chooses another.
   sessions.sort(([, a], [, b]) => b.rate - a.rate);
   if (!isByHand && !here.has(chosen?.id) && sessions.length) choose(sessions[0][0].task, sessions[0][1].id, false);
-  table("sessions", ["MASTER", "SESSION", "STEPS/S", "", "FETCHED", "STEPS", "AGE"], sessions.map(([node, one]) => sessionRow(node, one)));
+  else if (chosen === null && mesh.runs.length) choose(mesh.runs[0].master, mesh.runs[0].session, false);
+  table("runs", ["MASTER", "GRAPH", "STEP", "LEFT", "VALUES", "BEGAN", "END"], mesh.runs.map(runRow));
+  showTitle(mesh.runs);
+  table("sessions", ["MASTER", "SESSION", "STEPS/S", "1 MIN", "FETCHED", "STEPS", "AGE"], sessions.map(([node, one]) => sessionRow(node, one)));
   const variables = told.flatMap(node => node.variables.items.map(one => [node, one])).sort(([, a], [, b]) => (b.bytes ?? 0) - (a.bytes ?? 0));
   table("variables", ["TASK", "NAME", "KIND", "SIZE", "VERSION"], variables.map(([node, one]) =>
     ({ cells: [node.task, one.name, one.kind, bytes(one.bytes), one.version === null ? "-" : String(one.version)] })));
+  table("events", ["TIME", "TASK", "EVENT"], mesh.events.map(([ms, task, , text]) => ({ cells: [clock(ms), task, text] })));
+  forget();
 }

@@ -6,20 +6,57 @@ use std::time::Duration;
 use crate::Client;
 use meshtf_tensor::device::Task;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
+use super::log::Log;
 use crate::node::Node;
 use crate::protocol::Cluster;
 use crate::protocol::look::Fetched;
+use crate::protocol::runs::{RunStatus, Series};
 use crate::protocol::status::{LinkState, NodeStatus};
 
 /// How long a node may take to report its status.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Asks every node that is up.
-pub async fn of(node: &Node) -> Value {
-    let told = node.statuses(ANSWER_LIMIT).await.into_iter();
+pub async fn of(node: &Node, log: &Log) -> Value {
+    let cluster = node.cluster();
+    // A node that does not report its runs in time is shown without them.
+    let runs = cluster.tasks().map(async |task| {
+        let runs = timeout(ANSWER_LIMIT, node.runs(Some(task))).await;
+        (task.clone(), runs.ok().and_then(Result::ok).unwrap_or_default().runs)
+    });
+    let (told, runs, events) =
+        tokio::join!(node.statuses(ANSWER_LIMIT), futures::future::join_all(runs), log.update(node, ANSWER_LIMIT));
+    let told = told.into_iter();
     let told: Vec<_> = told.map(|(task, status)| (task, status.map_err(|failure| failure.message))).collect();
-    whole(&node.cluster(), &told)
+    let mut whole = whole(&node.cluster(), &told);
+    whole["runs"] = of_runs(runs);
+    whole["events"] = events;
+    whole
+}
+
+/// The runs of all masters, those under way first, and then the newest.
+fn of_runs(runs: Vec<(Task, Vec<RunStatus>)>) -> Value {
+    let mut all: Vec<(Task, RunStatus)> =
+        runs.into_iter().flat_map(|(task, runs)| runs.into_iter().map(move |run| (task.clone(), run))).collect();
+    all.sort_by_key(|(_, run)| (run.end().is_some(), run.age_ms));
+    let value =
+        |series: &Series| json!([series.name, series.is_held_out, series.points.last().map(|point| point.value)]);
+    let run = |(task, run): &(Task, RunStatus)| {
+        json!({
+            "master": task.short(),
+            "session": run.report.session.to_string(),
+            "title": run.report.title,
+            "step": run.report.step,
+            "of": run.report.of,
+            "left_ms": run.report.left_ms,
+            "values": run.report.values.iter().map(value).collect::<Vec<_>>(),
+            "age_ms": run.age_ms,
+            "end": run.end(),
+        })
+    };
+    all.iter().map(run).collect()
 }
 
 fn whole(cluster: &Cluster, told: &[(Task, Result<NodeStatus, String>)]) -> Value {
@@ -93,7 +130,39 @@ fn fetched(one: &Fetched) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::look::Point;
+    use crate::protocol::runs::Report;
     use crate::protocol::status::{Listed, PeerStatus};
+    use meshtf_tensor::ids::SessionId;
+
+    #[test]
+    fn runs_under_way_come_before_those_that_have_ended() {
+        let run = |id: u64, age_ms, end: Option<&str>| {
+            let point = Point { step: 5, value: 0.5 };
+            let series = Series { name: "loss".into(), is_held_out: true, points: vec![point] };
+            let report = Report {
+                step: 5,
+                left_ms: Some(1000),
+                values: vec![series],
+                end: end.map(str::to_owned),
+                ..Report::new(SessionId(id), "digits.json", 10)
+            };
+            RunStatus { report, age_ms, reported_ms: 0, is_open: true }
+        };
+        let runs = vec![
+            (Task::new("ps", 0), vec![run(1, 50, Some("done")), run(2, 900, None)]),
+            (Task::new("ps", 1), vec![run(3, 20, Some("done")), run(4, 800, None)]),
+        ];
+        let shown = of_runs(runs);
+        let sessions: Vec<&str> =
+            shown.as_array().unwrap().iter().map(|run| &run["session"].as_str().unwrap()[15..]).collect();
+        assert_eq!(sessions, ["4", "2", "3", "1"]);
+        assert_eq!(shown[0]["values"], json!([["loss", true, 0.5]]));
+        assert_eq!(
+            (&shown[0]["master"], &shown[0]["of"], &shown[0]["end"]),
+            (&json!("ps/1"), &json!(10), &Value::Null)
+        );
+    }
 
     #[test]
     fn nodes_that_tell_and_that_do_not_are_in_the_picture() {

@@ -12,7 +12,7 @@ function choose(task, id, byHand) {
 }
 function showCurves(told) {
   if (told.session !== chosen?.id) return;
-  at("ended").textContent = told.failure ?? "";
+  at("ended").textContent = told.failure ?? (told.is_over ? "It has ended." : "");
   if (told.failure) return;
   if (told.lately.length && !isTraced) showLately(told.lately);
   at("curves").replaceChildren(...told.curves.map(curve), ...(told.curves.length ? [] : [nothing("It has not fetched any number yet.")]));
@@ -136,8 +136,8 @@ function showBars(picture, words) {
     parts.push(draw("line", { class: "arrow crosses", x1: x(sent), y1: y(from) + 13, x2: x(received), y2: y(to) + 13 }));
   const bottom = 10 + devices.length * high;
   for (const part of [0, .25, .5, .75, 1]) parts.push(draw("text", { class: "small", x: x(part * took_us), y: bottom + 10 }, micros(part * took_us)));
-  const svg = draw("svg", { viewBox: `0 0 870 ${bottom + 16}`, style: "max-width:72em", role: "img", "aria-label": "The traced step" }, ...parts);
-  at("step").replaceChildren(nothing(words), svg);
+  const svg = draw("svg", { viewBox: `0 0 870 ${bottom + 16}`, style: "max-width:72em;min-width:44em", role: "img", "aria-label": "The traced step" }, ...parts);
+  at("step").replaceChildren(nothing(words), make("div", { class: "scroll" }, svg));
 }
 function follow() {
   events?.close();

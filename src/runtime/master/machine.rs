@@ -31,6 +31,7 @@ use super::MasterLimits;
 use crate::protocol::constants::TakenOut;
 use crate::protocol::event::Event;
 use crate::protocol::look::MAX_DRAWN;
+use crate::protocol::runs::StepTimes;
 use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
 
 /// The messages to send.
@@ -123,6 +124,7 @@ pub(super) struct Machine {
     opened: Nanos,
     /// Steps that are done, of all its runs.
     steps_done: u64,
+    step_times: StepTimes,
     /// The values that its steps fetched, for inspection.
     seen: History,
     /// Its events, for followers; those of steps only if they are requested.
@@ -173,6 +175,7 @@ impl Machine {
             used: now,
             opened: now,
             steps_done: 0,
+            step_times: StepTimes::default(),
             seen: History::default(),
             happened: Vec::new(),
             tells_steps: false,

@@ -15,6 +15,7 @@ use super::history::History;
 use super::plans::{FeedWay, Part, Prepared, gone};
 use super::{Machine, Nanos, Sends, lost};
 use crate::protocol::event::Event;
+use crate::protocol::runs::StepTimes;
 use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToWorker};
 
 /// Steps of one run that the workers may be ahead of the slowest piece.
@@ -71,6 +72,8 @@ struct ClientRun {
     every: u64,
     /// When the client, if it watches, was last notified of the run's progress.
     told: Option<Nanos>,
+    /// When its last step was done, or when it began.
+    last_done: Nanos,
     /// Number of the run's first step, of the next to start, and one past its last.
     first: u64,
     next: u64,
@@ -347,6 +350,7 @@ impl Machine {
             ahead: 0,
             every: ask.every,
             told: ask.watched.then_some(now),
+            last_done: now,
             first,
             next: first,
             end,
@@ -410,6 +414,11 @@ impl Machine {
         }
     }
 
+    /// How long the steps took that are done since the last call.
+    pub fn take_step_times(&mut self) -> StepTimes {
+        std::mem::take(&mut self.step_times)
+    }
+
     /// A piece has done its part of a step.
     pub(super) fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>, now: Nanos) {
         let Some(first) = self.runs.holding(step) else { return };
@@ -419,6 +428,10 @@ impl Machine {
         let is_over = run.done(&self.client, (piece, step), tensors, now, &mut self.seen, &mut self.outbox);
         let (done, begun) = (run.first_open() - done_before, run.next - begun_before);
         self.steps_done += done;
+        if done > 0 {
+            self.step_times.add(done, now.saturating_sub(run.last_done));
+            run.last_done = now;
+        }
         if let Some(plan) = self.plans.get_mut(run.plan).filter(|_| done > 0) {
             plan.steps += done;
         }
