@@ -1,16 +1,20 @@
 //! `meshtf top`: the status of the mesh, refreshed, on a terminal.
 
+mod log;
 mod rows;
 mod session;
 mod view;
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use meshtf_tensor::device::Task;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::log::Log;
 use self::rows::{Told, Whole};
 use self::session::{Key, Looked};
 use self::view::{Next, View};
@@ -31,7 +35,8 @@ const MAX_KEYS: usize = 64;
 
 /// Show the state of the mesh continuously
 ///
-/// Shows tasks with the load and memory of their devices; sessions with their rate of steps and the numbers that they fetch;
+/// Shows trainings and other long runs with their step, the time left and their values; tasks with the load and memory of their
+/// devices, and the history of both; sessions with their rate of steps and the numbers that they fetch;
 /// links with round-trip time and rate; variables by size. The view of one session has curves of its fetches, the placement of
 /// its plan, and the times of its last traced step.
 #[derive(Debug, clap::Args)]
@@ -42,8 +47,9 @@ Examples:
   meshtf top --peer 10.0.0.7:4001
 
 Keys: Tab selects a table, s its order, up and down a row. Enter shows the
-session or task of the row alone, Esc all again. q or Ctrl-C quits. Without a
-terminal, use meshtf status.")]
+session or task of the row alone, l the log of its process, Esc all again. /
+filters the rows, ? lists all keys. q or Ctrl-C quits. Without a terminal, use
+meshtf status.")]
 pub struct Args {
     /// Interval of requests to the nodes, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -72,7 +78,7 @@ async fn watch(node: &Node, every: Duration) -> Outcome {
     let reader = std::thread::spawn(move || read_keys(&sender));
     let (mut view, mut whole) = (View::default(), Whole::default());
     let mut at = Instant::now();
-    let next = look_at(node, at, None);
+    let next = look_at(node, at, Wanted::default());
     tokio::pin!(next);
     let outcome = loop {
         if let Err(error) = terminal.draw(|frame| view.draw(frame, &whole)) {
@@ -118,13 +124,21 @@ fn read_keys(sender: &mpsc::Sender<Event>) {
     }
 }
 
-/// The session that is shown, and the numbers of its plan and traced step that are known.
-type Wanted = (Key, Option<u32>, Option<u64>);
+/// The parts that are shown alone.
+#[derive(Default)]
+struct Wanted {
+    /// The session, and the numbers of its plan and traced step that are known.
+    session: Option<(Key, Option<u32>, Option<u64>)>,
+    /// The task of the log, and the log that is known.
+    log: Option<(Task, Option<Log>)>,
+}
 
-fn wanted(view: &View, whole: &Whole) -> Option<Wanted> {
-    let key = view.session()?.clone();
-    let known = whole.looked.as_ref().filter(|looked| looked.key == key).map(|looked| &looked.look);
-    Some((key, known.and_then(|look| look.plan), known.and_then(|look| look.traced)))
+fn wanted(view: &View, whole: &Whole) -> Wanted {
+    let session = view.session().map(|key| {
+        let known = whole.looked.as_ref().filter(|looked| looked.key == *key).map(|looked| &looked.look);
+        (key.clone(), known.and_then(|look| look.plan), known.and_then(|look| look.traced))
+    });
+    Wanted { session, log: view.log().map(|task| (task.clone(), whole.log.clone())) }
 }
 
 /// The answers of one round of requests.
@@ -132,28 +146,46 @@ struct Seen {
     told: Vec<Told>,
     troubles: Vec<String>,
     session: Option<(Key, Result<SessionLook, String>)>,
+    log: Option<Log>,
 }
 
 impl Seen {
     fn after(self, before: Whole) -> Whole {
-        let Seen { told, troubles, session } = self;
+        let Seen { told, troubles, session, log } = self;
         let looked = session.map(|(key, told)| Looked::after(before.looked, key, told));
-        Whole { told, troubles, looked }
+        let mut history = before.history;
+        history.add(&told);
+        Whole { told, troubles, looked, log, history }
     }
 }
 
 /// Asks every node that is up, and the master of the session that is shown, when it is time.
-async fn look_at(node: &Node, at: Instant, wanted: Option<Wanted>) -> Seen {
+async fn look_at(node: &Node, at: Instant, wanted: Wanted) -> Seen {
     tokio::time::sleep_until(at).await;
+    let Wanted { session, log } = wanted;
     let session = async {
-        let ((task, session), plan, traced) = wanted?;
+        let ((task, session), plan, traced) = session?;
         let look = tokio::time::timeout(ANSWER_LIMIT, node.look(Some(&task), session, plan, traced)).await;
         let look = look.map_err(|_| format!("{} does not answer", task.short()));
         Some(((task, session), look.and_then(|look| look.map_err(|failure| failure.message))))
     };
-    let (told, session) = tokio::join!(node.statuses(ANSWER_LIMIT), session);
-    let told = told.into_iter();
-    let told = told.map(|(task, status)| Told { task, status: status.map_err(|failure| failure.message) }).collect();
+    let log = async {
+        let (task, known) = log?;
+        Some(Log::after(known, node, task, ANSWER_LIMIT).await)
+    };
+    let cluster = node.cluster();
+    let runs = cluster.tasks().map(async |task| {
+        let runs = tokio::time::timeout(ANSWER_LIMIT, node.runs(Some(task))).await;
+        (task.clone(), runs.ok().and_then(Result::ok).unwrap_or_default().runs)
+    });
+    let runs = futures::future::join_all(runs);
+    let (told, session, log, runs) = tokio::join!(node.statuses(ANSWER_LIMIT), session, log, runs);
+    let mut runs: BTreeMap<_, _> = runs.into_iter().collect();
+    let told = told.into_iter().map(|(task, status)| {
+        let runs = runs.remove(&task).unwrap_or_default();
+        Told { task, status: status.map_err(|failure| failure.message), runs }
+    });
+    let told = told.collect();
     let cluster = node.cluster();
     let mut troubles: Vec<String> = cluster
         .apart()
@@ -162,5 +194,5 @@ async fn look_at(node: &Node, at: Instant, wanted: Option<Wanted>) -> Seen {
     // Another mesh on the same network is no problem.
     let conclusions = conclude(&node.mesh().tried()).into_iter().filter(|conclusion| !conclusion.may_be_fine);
     troubles.extend(conclusions.flat_map(|conclusion| [conclusion.what, format!("  → {}", conclusion.remedy)]));
-    Seen { told, troubles, session }
+    Seen { told, troubles, session, log }
 }

@@ -1,20 +1,25 @@
 //! The tables of `meshtf top` as data: the nodes' reports, as rows of text in an order.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 
 use meshtf_tensor::PartialShape;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Bytes;
 
 use super::super::table::{duration, number, place, short_peer};
+use super::log::Log;
 use super::session::Looked;
 use crate::protocol::SessionId;
+use crate::protocol::runs::{RunStatus, Series};
 use crate::protocol::status::{DeviceStatus, LinkState, NodeStatus, PeerStatus, ResourceStatus, SessionStatus};
 
 /// The report of one node, or the reason why it has none.
 pub struct Told {
     pub task: Task,
     pub status: Result<NodeStatus, String>,
+    /// The runs of its sessions, as their clients report them.
+    pub runs: Vec<RunStatus>,
 }
 
 /// The reports of all nodes at one time, and the problems of the mesh.
@@ -24,6 +29,50 @@ pub struct Whole {
     pub troubles: Vec<String>,
     /// The report of the session that is shown.
     pub looked: Option<Looked>,
+    /// The log that is shown.
+    pub log: Option<Log>,
+    pub history: History,
+}
+
+/// Maximum number of reports of which a history is kept, and shown.
+const MAX_HISTORY: usize = 10;
+
+/// The last reports of each device, by its full name: the share of the time in which it was busy, and its memory in bytes.
+#[derive(Clone, Default)]
+pub struct History(BTreeMap<String, VecDeque<(f64, f64)>>);
+
+impl History {
+    /// Adds the reports of one round; devices that are gone are forgotten.
+    pub fn add(&mut self, told: &[Told]) {
+        let statuses = told.iter().filter_map(|told| told.status.as_ref().ok());
+        let mut now = BTreeMap::new();
+        for device in statuses.flat_map(|status| &status.devices.items) {
+            let name = device.name.to_string();
+            let mut past = self.0.remove(&name).unwrap_or_default();
+            if past.len() >= MAX_HISTORY {
+                past.pop_front();
+            }
+            past.push_back((device.busy_share, device.memory.map_or(0.0, |memory| memory.used as f64)));
+            now.insert(name, past);
+        }
+        self.0 = now;
+    }
+
+    /// The trails of a device: `▁▂▄█`, of the share up to 1, and of the memory up to the greatest.
+    fn trails(&self, name: &str) -> [String; 2] {
+        let past = self.0.get(name).into_iter().flatten();
+        let most = past.clone().map(|(_, used)| *used).fold(0.0, f64::max);
+        [
+            past.clone().map(|(busy, _)| level(*busy)).collect(),
+            past.map(|(_, used)| level(used / most.max(1.0))).collect(),
+        ]
+    }
+}
+
+/// A share as a bar of one cell.
+fn level(share: f64) -> char {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    LEVELS[((share.clamp(0.0, 1.0) * 8.0) as usize).min(7)]
 }
 
 /// One of the tables.
@@ -34,6 +83,8 @@ pub enum Panel {
     Sessions,
     Links,
     Variables,
+    /// Only while there are some.
+    Runs,
 }
 
 /// The width that a column needs.
@@ -65,12 +116,32 @@ pub struct Row {
     pub cells: Vec<String>,
     /// The share in the bar behind the third cell, 0 to 1.
     pub share: Option<f64>,
+    /// Behind that bar, and behind the fourth cell: the last reports.
+    pub trails: [String; 2],
     /// Its session.
     pub session: Option<SessionId>,
 }
 
+impl Row {
+    fn new(task: &Task, cells: Vec<String>) -> Row {
+        Row { task: task.clone(), cells, share: None, trails: Default::default(), session: None }
+    }
+
+    /// Whether a cell contains the text, in letters of any case.
+    pub fn contains(&self, text: &str) -> bool {
+        let text = text.to_lowercase();
+        self.cells.iter().any(|cell| cell.to_lowercase().contains(&text))
+    }
+}
+
 impl Panel {
-    pub const ALL: [Panel; 4] = [Panel::Devices, Panel::Sessions, Panel::Links, Panel::Variables];
+    const ALL: [Panel; 5] = [Panel::Runs, Panel::Devices, Panel::Sessions, Panel::Links, Panel::Variables];
+
+    /// The tables that are shown.
+    pub fn all(whole: &Whole) -> &'static [Panel] {
+        let has_runs = whole.told.iter().any(|told| !told.runs.is_empty());
+        &Panel::ALL[usize::from(!has_runs)..]
+    }
 
     pub fn title(self) -> &'static str {
         match self {
@@ -78,6 +149,7 @@ impl Panel {
             Panel::Sessions => "Sessions",
             Panel::Links => "Links",
             Panel::Variables => "Variables",
+            Panel::Runs => "Runs",
         }
     }
 
@@ -87,6 +159,7 @@ impl Panel {
             Panel::Sessions => &["MASTER", "SESSION", "STEPS/S", "STEPS", "AGE", "CLIENT", "FETCHED"],
             Panel::Links => &["FROM", "TO", "ROUND TRIP", "SENT/S", "RECEIVED/S", "LINK", "ADDRESS"],
             Panel::Variables => &["TASK", "NAME", "SIZE", "TYPE", "VERSION", "KIND", "DEVICE"],
+            Panel::Runs => &["MASTER", "GRAPH", "STEP", "OF", "LEFT", "END", "VALUES"],
         }
     }
 
@@ -95,11 +168,12 @@ impl Panel {
     pub fn widths(self) -> [Width; 7] {
         use Width::{Cut, Whole};
         match self {
-            // The third is followed by a bar.
-            Panel::Devices => [Whole(8), Cut(10, 20), Whole(14), Whole(8), Whole(8), Whole(6), Whole(5)],
+            // The third is followed by a bar and its history, the fourth by its history.
+            Panel::Devices => [Whole(8), Cut(10, 20), Whole(25), Whole(19), Whole(8), Whole(6), Whole(5)],
             Panel::Sessions => [Whole(8), Whole(16), Whole(7), Whole(8), Whole(9), Whole(9), Cut(14, 30)],
             Panel::Links => [Whole(8), Whole(8), Whole(10), Whole(8), Whole(10), Cut(4, 24), Cut(14, 30)],
             Panel::Variables => [Whole(8), Cut(12, 30), Whole(8), Cut(12, 24), Whole(7), Cut(8, 16), Whole(6)],
+            Panel::Runs => [Whole(8), Cut(12, 24), Whole(8), Whole(8), Whole(7), Cut(8, 20), Cut(14, 48)],
         }
     }
 
@@ -110,6 +184,7 @@ impl Panel {
             Panel::Sessions => &[5, 4, 3],
             Panel::Links => &[6, 5],
             Panel::Variables => &[6, 5, 4],
+            Panel::Runs => &[0, 5, 6],
         }
     }
 
@@ -120,12 +195,23 @@ impl Panel {
             Panel::Sessions => &["steps/s", "steps", "age"],
             Panel::Links => &["rate", "round trip", "name"],
             Panel::Variables => &["size", "name", "version"],
+            Panel::Runs => &["begin", "name", "time left"],
         }
     }
 
     /// Its rows in the order of that number, of one task or of all.
     pub fn rows(self, whole: &Whole, order: usize, of: Option<&Task>) -> Vec<Row> {
         let told = whole.told.iter().filter(|told| of.is_none_or(|task| *task == told.task));
+        if self == Panel::Runs {
+            let mut all: Vec<_> = told.flat_map(|told| told.runs.iter().map(|one| (&told.task, one))).collect();
+            let is_over = |one: &RunStatus| one.end().is_some();
+            match order {
+                1 => all.sort_by(|(_, a), (_, b)| a.report.title.cmp(&b.report.title)),
+                2 => all.sort_by_key(|(_, one)| (is_over(one), one.report.left_ms.is_none(), one.report.left_ms)),
+                _ => all.sort_by_key(|(_, one)| (is_over(one), one.age_ms)),
+            }
+            return all.into_iter().map(|(task, one)| run(task, one)).collect();
+        }
         let told = told.filter_map(|told| Some((&told.task, told.status.as_ref().ok()?)));
         match self {
             Panel::Devices => {
@@ -136,7 +222,7 @@ impl Panel {
                     2 => all.sort_by_key(|(_, one)| Reverse(one.memory.map(|memory| memory.used))),
                     _ => {}
                 }
-                all.into_iter().map(|(task, one)| device(task, one)).collect()
+                all.into_iter().map(|(task, one)| device(task, one, &whole.history)).collect()
             }
             Panel::Sessions => {
                 let mut all: Vec<_> =
@@ -169,6 +255,7 @@ impl Panel {
                 }
                 all.into_iter().map(|(task, one)| variable(task, one)).collect()
             }
+            Panel::Runs => Vec::new(),
         }
     }
 }
@@ -209,7 +296,7 @@ fn rate(per_second: f64) -> String {
     if per_second >= 100.0 { format!("{per_second:.0}") } else { format!("{per_second:.1}") }
 }
 
-fn device(task: &Task, one: &DeviceStatus) -> Row {
+fn device(task: &Task, one: &DeviceStatus, history: &History) -> Row {
     let cells = vec![
         task.short(),
         format!("{}:{} {}", one.name.kind.name(), one.name.index, one.backend),
@@ -219,7 +306,8 @@ fn device(task: &Task, one: &DeviceStatus) -> Row {
         one.pieces.to_string(),
         one.steps.to_string(),
     ];
-    Row { task: task.clone(), cells, share: Some(one.busy_share), session: None }
+    let trails = history.trails(&one.name.to_string());
+    Row { share: Some(one.busy_share), trails, ..Row::new(task, cells) }
 }
 
 fn session(task: &Task, one: &SessionStatus) -> Row {
@@ -232,7 +320,23 @@ fn session(task: &Task, one: &SessionStatus) -> Row {
         short_peer(one.client.as_str()),
         one.fetched.iter().map(|one| format!("{} {}", one.name, number(one.last.value))).collect::<Vec<_>>().join("  "),
     ];
-    Row { task: task.clone(), cells, share: None, session: Some(one.id) }
+    Row { session: Some(one.id), ..Row::new(task, cells) }
+}
+
+fn run(task: &Task, one: &RunStatus) -> Row {
+    let report = &one.report;
+    let value = |series: &Series| Some(format!("{} {}", series.title(), number(series.points.last()?.value)));
+    let left = report.left_ms.filter(|_| one.end().is_none());
+    let cells = vec![
+        task.short(),
+        report.title.clone(),
+        report.step.to_string(),
+        report.of.to_string(),
+        left.map_or_else(|| "-".to_owned(), |left| duration(left / 1000)),
+        one.end().unwrap_or("running").to_owned(),
+        report.values.iter().filter_map(value).collect::<Vec<_>>().join("  "),
+    ];
+    Row { session: Some(report.session), ..Row::new(task, cells) }
 }
 
 fn link(task: &Task, one: &PeerStatus) -> Row {
@@ -249,7 +353,7 @@ fn link(task: &Task, one: &PeerStatus) -> Row {
         state,
         place(&one.address).to_owned(),
     ];
-    Row { task: task.clone(), cells, share: None, session: None }
+    Row::new(task, cells)
 }
 
 fn variable(task: &Task, one: &ResourceStatus) -> Row {
@@ -267,5 +371,5 @@ fn variable(task: &Task, one: &ResourceStatus) -> Row {
         one.kind.clone(),
         format!("{}:{}", one.device.kind.name(), one.device.index),
     ];
-    Row { task: task.clone(), cells, share: None, session: None }
+    Row::new(task, cells)
 }

@@ -55,10 +55,12 @@ impl Looked {
 
     pub fn draw(&self, frame: &mut Frame<'_>, area: Rect) {
         let SessionLook { curves, picture, step, .. } = &self.look;
+        let over = self.look.is_over.then(|| Line::from("It has ended.").style(Color::Yellow));
         let text: Vec<Line<'_>> = self
             .failure
             .iter()
             .map(|why| Line::from(why.as_str()).style(Color::Red))
+            .chain(over)
             .chain(told(picture, step))
             .collect();
         let lines = Constraint::Length(text.len() as u16);
