@@ -167,8 +167,8 @@ impl StepArgs {
         file.map_or(Ok(None), |file| Form::of("--out", file))
     }
 
-    /// Opens a session, runs the steps within a time limit, and shows the results; a signal cancels the steps. `kept` is the message on the variables
-    /// then.
+    /// Opens a session, runs the steps within a time limit, and shows the results; a signal cancels the steps. `kept` is the
+    /// message on the variables then.
     pub async fn run(
         &self,
         reached: &Reached,
@@ -238,7 +238,7 @@ impl StepArgs {
             summary = Some(self.run_in(&session, job, &init, weights.as_ref(), watching).await?);
             Ok(Exit::Ok)
         };
-        let outcome = reporter.beside(&session, is_watched, work).await;
+        let outcome = reporter.beside(&session, is_watched, Box::pin(work)).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         outcome?;

@@ -171,8 +171,8 @@ enum Resume {
 
 pub(super) async fn train(args: Args, budget: Arc<Budget>) -> Outcome {
     let keeper = Keeper::new(&args.record);
-    let outcome =
-        with_retries(args, async |args, attempt| once(args, &budget, attempt, &keeper).await, Waiting::wait).await;
+    let run = async |args, attempt| Box::pin(once(args, &budget, attempt, &keeper)).await;
+    let outcome = with_retries(args, run, Waiting::wait).await;
     keeper.end(&outcome);
     outcome
 }
@@ -272,7 +272,9 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
         let session = reached.session(command.trainer.graph().clone(), None, SessionOptions::default()).await?;
         let is_watched = matches!(reached, Reached::Mesh { .. });
         let reporter = Reporter::new(&command.args.graph, command.trainer.steps());
-        let outcome = reporter.beside(&session, is_watched, command.run(&session, &reached, &reporter)).await;
+        // On the heap: without optimisation, the future is a large part of a thread's stack.
+        let work = Box::pin(command.run(&session, &reached, &reporter));
+        let outcome = reporter.beside(&session, is_watched, work).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         outcome

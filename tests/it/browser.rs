@@ -147,8 +147,11 @@ fn a_browser_draws_the_mesh_and_a_session_that_runs() {
     // The address contains a session that was chosen by hand.
     browser.evaluate(&page, "document.querySelector('#sessions button').click()");
     let id = browser.evaluate(&page, "document.querySelector('#sessions button').textContent");
-    assert_eq!(
-        browser.evaluate(&page, "document.querySelector('#title').textContent"),
-        format!("Session {}", id.as_str().unwrap())
-    );
+    // The client reports its steps, of how many, and the time left.
+    let title = browser.evaluate(&page, "document.querySelector('#title').textContent");
+    let (title, id) = (title.as_str().unwrap(), id.as_str().unwrap());
+    assert!(title.starts_with("noise.json: step ") && title.contains(" of 1000000000"), "{title}");
+    assert!(title.ends_with(&format!("(session {id})")), "{title}");
+    let run = browser.evaluate(&page, "document.querySelector('#runs tr.choice').textContent");
+    assert!(run.as_str().unwrap().contains("running"), "{run}");
 }

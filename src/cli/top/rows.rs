@@ -227,12 +227,14 @@ impl Panel {
             Panel::Sessions => {
                 let mut all: Vec<_> =
                     told.flat_map(|(task, status)| status.sessions.items.iter().map(move |one| (task, one))).collect();
+                let runs = || whole.told.iter().flat_map(|told| &told.runs);
                 match order {
                     1 => all.sort_by_key(|(_, one)| Reverse(one.steps)),
                     2 => all.sort_by_key(|(_, one)| Reverse(one.age_ms)),
                     _ => all.sort_by(|(_, a), (_, b)| b.steps_per_second.total_cmp(&a.steps_per_second)),
                 }
-                all.into_iter().map(|(task, one)| session(task, one)).collect()
+                let run = |one: &SessionStatus| runs().find(|run| run.report.session == one.id);
+                all.into_iter().map(|(task, one)| session(task, one, run(one))).collect()
             }
             Panel::Links => {
                 let mut all: Vec<_> =
@@ -310,7 +312,12 @@ fn device(task: &Task, one: &DeviceStatus, history: &History) -> Row {
     Row { share: Some(one.busy_share), trails, ..Row::new(task, cells) }
 }
 
-fn session(task: &Task, one: &SessionStatus) -> Row {
+/// Of a run, the values have the names of its file.
+fn session(task: &Task, one: &SessionStatus, run: Option<&RunStatus>) -> Row {
+    let fetched = || {
+        let texts = one.fetched.iter().map(|one| format!("{} {}", one.name, number(one.last.value)));
+        texts.collect::<Vec<_>>().join("  ")
+    };
     let cells = vec![
         task.short(),
         one.id.to_string(),
@@ -318,14 +325,19 @@ fn session(task: &Task, one: &SessionStatus) -> Row {
         one.steps.to_string(),
         duration(one.age_ms / 1000),
         short_peer(one.client.as_str()),
-        one.fetched.iter().map(|one| format!("{} {}", one.name, number(one.last.value))).collect::<Vec<_>>().join("  "),
+        run.map(values).filter(|values| !values.is_empty()).unwrap_or_else(fetched),
     ];
     Row { session: Some(one.id), ..Row::new(task, cells) }
 }
 
+/// `loss 0.25  loss (held out) 0.5`
+fn values(one: &RunStatus) -> String {
+    let value = |series: &Series| Some(format!("{} {}", series.title(), number(series.points.last()?.value)));
+    one.report.values.iter().filter_map(value).collect::<Vec<_>>().join("  ")
+}
+
 fn run(task: &Task, one: &RunStatus) -> Row {
     let report = &one.report;
-    let value = |series: &Series| Some(format!("{} {}", series.title(), number(series.points.last()?.value)));
     let left = report.left_ms.filter(|_| one.end().is_none());
     let cells = vec![
         task.short(),
@@ -334,7 +346,7 @@ fn run(task: &Task, one: &RunStatus) -> Row {
         report.of.to_string(),
         left.map_or_else(|| "-".to_owned(), |left| duration(left / 1000)),
         one.end().unwrap_or("running").to_owned(),
-        report.values.iter().filter_map(value).collect::<Vec<_>>().join("  "),
+        values(one),
     ];
     Row { session: Some(report.session), ..Row::new(task, cells) }
 }

@@ -117,14 +117,17 @@ function deviceRow(node, device) {
   const style = hue(node.task + " " + device.name);
   const bar = make("span", { class: "bar", style, title: percent(device.busy) }, make("i", { style: "width:" + percent(device.busy).replace(" ", "") }));
   return { cells: [make("span", {}, make("span", { class: "dot", style }), node.task), device.name + " " + device.backend,
-    make("span", {}, bar, " " + percent(device.busy)), bytes(device.used), bytes(device.free), time(node.up_ms),
-    spark("busy " + node.task + " " + device.name, device.busy, 1), spark("memory " + node.task + " " + device.name, device.used ?? 0)] };
+    make("span", {}, bar, " " + percent(device.busy) + " ", spark("busy " + node.task + " " + device.name, device.busy, 1)),
+    make("span", {}, bytes(device.used) + " ", spark("memory " + node.task + " " + device.name, device.used ?? 0)), bytes(device.free), time(node.up_ms)] };
 }
-function sessionRow(node, one) {
+// Of a run, the values have the names of its file.
+const valuesOf = run => run.values.map(([name, isHeldOut, value]) => titled(name, isHeldOut) + " " + number(value)).join(", ");
+function sessionRow(node, one, runs) {
+  const run = runs.find(run => run.session === one.id && run.values.length);
   const isChosen = chosen?.id === one.id;
   const name = make("button", { type: "button", "aria-pressed": isChosen }, one.id);
   return { attributes: { class: isChosen ? "choice chosen" : "choice" }, press: () => choose(node.task, one.id, true),
-    cells: [node.task, name, rate(one.rate), spark("session " + one.id, one.rate), one.fetched.map(([name, value]) => name + " " + number(value)).join("  "),
+    cells: [node.task, name, rate(one.rate), spark("session " + one.id, one.rate), run ? valuesOf(run) : one.fetched.map(([name, value]) => name + " " + number(value)).join("  "),
       String(one.steps), time(one.age_ms)] };
 }
 const titled = (name, isHeldOut) => name + (isHeldOut ? " (held out)" : "");
@@ -134,7 +137,7 @@ function runRow(run) {
   const bar = make("span", { class: "bar progress", title: percent(share) }, make("i", { style: "width:" + (100 * share).toFixed(1) + "%" }));
   return { attributes: { class: isChosen ? "choice chosen" : "choice" }, press: () => choose(run.master, run.session, true),
     cells: [run.master, name, make("span", {}, bar, " " + run.step + " of " + run.of), run.left_ms === null || run.end ? "-" : time(run.left_ms),
-      run.values.map(([name, isHeldOut, value]) => titled(name, isHeldOut) + " " + number(value)).join(", "), time(run.age_ms) + " ago", run.end ?? "running"] };
+      valuesOf(run), time(run.age_ms) + " ago", run.end ?? "running"] };
 }
 // The run of the session that is looked into.
 function showTitle(runs) {
@@ -154,7 +157,7 @@ function show(mesh) {
     mesh.nodes.filter(node => node.silent).map(node => node.task + ": " + node.silent)).join("; ");
   told.forEach(node => node.devices.forEach(device => hue(node.task + " " + device.name)));
   picture(mesh);
-  table("devices", ["TASK", "DEVICE", "BUSY", "MEMORY", "FREE", "UP", "BUSY, 1 MIN", "MEMORY, 1 MIN"], told.flatMap(node => node.devices.map(device => deviceRow(node, device))));
+  table("devices", ["TASK", "DEVICE", "BUSY, 1 MIN", "MEMORY, 1 MIN", "FREE", "UP"], told.flatMap(node => node.devices.map(device => deviceRow(node, device))));
   const here = new Set(sessions.map(([, one]) => one.id));
   // The fastest first: it is looked into until somebody chooses another.
   sessions.sort(([, a], [, b]) => b.rate - a.rate);
@@ -162,7 +165,7 @@ function show(mesh) {
   else if (chosen === null && mesh.runs.length) choose(mesh.runs[0].master, mesh.runs[0].session, false);
   table("runs", ["MASTER", "GRAPH", "STEP", "LEFT", "VALUES", "BEGAN", "END"], mesh.runs.map(runRow));
   showTitle(mesh.runs);
-  table("sessions", ["MASTER", "SESSION", "STEPS/S", "1 MIN", "FETCHED", "STEPS", "AGE"], sessions.map(([node, one]) => sessionRow(node, one)));
+  table("sessions", ["MASTER", "SESSION", "STEPS/S", "1 MIN", "FETCHED", "STEPS", "AGE"], sessions.map(([node, one]) => sessionRow(node, one, mesh.runs)));
   const variables = told.flatMap(node => node.variables.items.map(one => [node, one])).sort(([, a], [, b]) => (b.bytes ?? 0) - (a.bytes ?? 0));
   table("variables", ["TASK", "NAME", "KIND", "SIZE", "VERSION"], variables.map(([node, one]) =>
     ({ cells: [node.task, one.name, one.kind, bytes(one.bytes), one.version === null ? "-" : String(one.version)] })));

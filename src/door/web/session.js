@@ -148,8 +148,8 @@ function follow() {
     query.set("session", chosen.id); query.set("master", chosen.task);
     at("title").textContent = "Session " + chosen.id;
     at("ended").textContent = "";
-    for (const id of ["curves", "plan"]) at(id).replaceChildren();
-    at("step").replaceChildren(nothing("none yet"));
+    at("curves").replaceChildren();
+    for (const id of ["plan", "step"]) at(id).replaceChildren(nothing("none"));
     isTraced = false;
     if (isByHand) history.replaceState(null, "", "?" + query);
   }
