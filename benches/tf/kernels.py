@@ -260,6 +260,48 @@ def local_response(tf, of):
     return tf.nn.lrn(of(32, 24, 24, 64), 4, bias=1.0, alpha=0.001 / 9.0, beta=0.75)
 
 
+def block_lstm(tf, of):
+    """70 steps of 32 examples, by 64 cells."""
+    x, states, outputs = of(70, 32, 64), of(32, 64), of(32, 64)
+    w, wci, wcf, wco, b = of(128, 256), of(64), of(64), of(64), of(256)
+    steps = tf.constant(70, tf.int64)
+    lstm = tf.raw_ops.BlockLSTM
+    return lstm(seq_len_max=steps, x=x, cs_prev=states, h_prev=outputs, w=w, wci=wci, wcf=wcf, wco=wco, b=b)[6]
+
+
+def block_lstm_of_one(tf, of):
+    """One example, 128 cells."""
+    x, states, outputs = of(70, 1, 64), of(1, 128), of(1, 128)
+    w, wci, wcf, wco, b = of(192, 512), of(128), of(128), of(128), of(512)
+    steps = tf.constant(70, tf.int64)
+    lstm = tf.raw_ops.BlockLSTMV2
+    return lstm(seq_len_max=steps, x=x, cs_prev=states, h_prev=outputs, w=w, wci=wci, wcf=wcf, wco=wco, b=b)[6]
+
+
+def lstm_block_cell(tf, of):
+    x, states, outputs = of(32, 64), of(32, 64), of(32, 64)
+    w, wci, wcf, wco, b = of(128, 256), of(64), of(64), of(64), of(256)
+    return tf.raw_ops.LSTMBlockCell(x=x, cs_prev=states, h_prev=outputs, w=w, wci=wci, wcf=wcf, wco=wco, b=b)[6]
+
+
+def lstm_block_cell_grad(tf, of):
+    x, w, wci, wcf, wco, b = of(32, 64), of(128, 256), of(64), of(64), of(64), of(256)
+    names = ("cs_prev", "h_prev", "i", "cs", "f", "o", "ci", "co", "cs_grad", "h_grad")
+    more = {name: of(32, 64) for name in names}
+    return tf.raw_ops.LSTMBlockCellGrad(x=x, w=w, wci=wci, wcf=wcf, wco=wco, b=b, use_peephole=False, **more)[1]
+
+
+def gru_block_cell(tf, of):
+    x, outputs, w_ru, w_c, b_ru, b_c = of(32, 64), of(32, 64), of(128, 128), of(128, 64), of(128), of(64)
+    return tf.raw_ops.GRUBlockCell(x=x, h_prev=outputs, w_ru=w_ru, w_c=w_c, b_ru=b_ru, b_c=b_c)[3]
+
+
+def gru_block_cell_grad(tf, of):
+    x, outputs, w_ru, w_c, b_ru, b_c = of(32, 64), of(32, 64), of(128, 128), of(128, 64), of(128), of(64)
+    more = {name: of(32, 64) for name in ("r", "u", "c", "d_h")}
+    return tf.raw_ops.GRUBlockCellGrad(x=x, h_prev=outputs, w_ru=w_ru, w_c=w_c, b_ru=b_ru, b_c=b_c, **more)[1]
+
+
 def momentum(tf, of):
     rate, gradient = tf.constant(1e-6), of(2048, 1024)
     return tf.raw_ops.ApplyMomentum(var=of(2048, 1024), accum=of(2048, 1024), lr=rate, grad=gradient, momentum=rate)
@@ -273,9 +315,13 @@ FORWARD = [
     bias, multiply, scaled_rows, scaled_channels, divide, power, exp, log, tanh, sigmoid, sine, angle, floor, relu, elu,
     square_root, select, select_rows, leaky_relu, dropout, random_normal, masked_add, greatest_over_time,
     cast_ints, cast_images, embedding, l2_loss, local_response,
+    block_lstm, block_lstm_of_one, lstm_block_cell, lstm_block_cell_grad, gru_block_cell, gru_block_cell_grad,
 ]  # fmt: skip
 # Kernels that nothing is differentiated by.
-CONSTANT = [place_of_greatest, place_of_greatest_class, floor, random_normal, cast_ints, cast_images]
+CONSTANT = [
+    place_of_greatest, place_of_greatest_class, floor, random_normal, cast_ints, cast_images,
+    lstm_block_cell, lstm_block_cell_grad, gru_block_cell, gru_block_cell_grad,
+]  # fmt: skip
 # Kernels that change their first input, and have no gradient.
 UPDATES = [momentum]
 # Kernels whose output, or that of their gradient, may be another view of the input: an add consumes it, on either side, so that

@@ -1,5 +1,6 @@
-//! The common parts of recurrent cells: their sizes, and the concatenation of inputs and previous outputs.
+//! The common parts of recurrent cells: their sizes, and their weights.
 
+use meshtf_loops::vector::MatrixView;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor};
 
@@ -35,6 +36,21 @@ impl CellSizes {
         check(b_name, b, &[columns])
     }
 
+    /// The weights of the inputs and those of the previous outputs: the rows of a matrix of `columns` columns.
+    pub fn weights<'a>(&self, w: &'a [f32], columns: usize) -> [MatrixView<'a>; 2] {
+        let (of_inputs, of_outputs) = w.split_at(self.inputs * columns);
+        let rows = |elements, rows: usize| MatrixView { elements, dims: [rows, columns], steps: [columns, 1] };
+        [rows(of_inputs, self.inputs), rows(of_outputs, self.cells)]
+    }
+
+    /// Zeros for `rows` rows of `columns` columns.
+    ///
+    /// # Errors
+    /// ResourceExhausted if they would be too large.
+    pub fn zeros(rows: usize, columns: usize) -> Result<Vec<f32>> {
+        Ok(vec![0f32; Shape::from([rows, columns]).checked_elements(DType::F32)?])
+    }
+
     /// Checks that the shape is `[batch, cells]`.
     pub fn check(&self, name: &str, value: &Tensor) -> Result<()> {
         check(name, value, &[("batch_size", self.batch), ("cell_size", self.cells)])
@@ -55,32 +71,13 @@ pub(super) fn check(name: &str, tensor: &Tensor, wanted: &[(&str, usize)]) -> Re
     Ok(())
 }
 
-#[inline]
-pub(super) fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
+/// Consecutive rows as a matrix.
+pub(super) fn matrix(elements: &[f32], [rows, columns]: [usize; 2]) -> MatrixView<'_> {
+    MatrixView { elements, dims: [rows, columns], steps: [columns, 1] }
 }
 
-/// Inputs and previous outputs, concatenated to one matrix `[batch, inputs + cells]`.
-pub(super) fn beside(sizes: &CellSizes, x: &[f32], h: &[f32]) -> Result<Tensor> {
-    let shape = Shape::from([sizes.batch, sizes.inputs + sizes.cells]);
-    let mut both = Vec::with_capacity(shape.checked_elements(DType::F32)?);
-    for row in 0..sizes.batch {
-        both.extend_from_slice(&x[row * sizes.inputs..][..sizes.inputs]);
-        both.extend_from_slice(&h[row * sizes.cells..][..sizes.cells]);
-    }
-    Ok(Tensor::from_vec(shape, both))
-}
-
-/// Copies columns of a matrix, from `first` on, as many as fit `into`.
-pub(super) fn narrow_rows(matrix: &Tensor, first: usize, into: &mut [f32]) -> Result<()> {
-    let &[rows, columns] = matrix.dims() else { return Ok(()) };
-    let wanted = into.len().checked_div(rows).unwrap_or(0);
-    if wanted == 0 {
-        return Ok(());
-    }
-    let all = matrix.slice::<f32>()?;
-    for (row, into) in into.chunks_exact_mut(wanted).enumerate() {
-        into.copy_from_slice(&all[row * columns + first..][..wanted]);
-    }
-    Ok(())
+/// The transpose of a matrix.
+pub(super) fn transposed(matrix: MatrixView) -> MatrixView {
+    let ([rows, columns], [down, along]) = (matrix.dims, matrix.steps);
+    MatrixView { dims: [columns, rows], steps: [along, down], ..matrix }
 }

@@ -117,10 +117,51 @@ struct Along<'a, T> {
 impl<T: Numeric> Work for Along<'_, T> {
     #[inline(always)]
     fn run(self) {
-        for (place, row) in self.places.iter_mut().zip(self.rows.chunks_exact(self.size)) {
-            *place = first(row, self.greatest) as i64;
+        let Along { rows, size, greatest, places } = self;
+        let (mut rows_left, mut places_left) = (rows, places);
+        if size <= SHORT {
+            let (blocks, others) = places_left.as_chunks_mut::<TOGETHER>();
+            let (whole, rows_of_others) = rows.split_at(blocks.len() * TOGETHER * size);
+            for (block, rows) in blocks.iter_mut().zip(whole.chunks_exact(TOGETHER * size)) {
+                *block = if greatest { firsts::<T, true>(rows, size) } else { firsts::<T, false>(rows, size) };
+            }
+            (rows_left, places_left) = (rows_of_others, others);
+        }
+        for (place, row) in places_left.iter_mut().zip(rows_left.chunks_exact(size)) {
+            *place = first(row, greatest) as i64;
         }
     }
+}
+
+/// Most elements of a short row, as of the scores of some classes: several of them are compared at a time, since one by itself
+/// would not fill the registers.
+const SHORT: usize = LANES;
+const TOGETHER: usize = 16;
+
+/// As [`first`], of each of [`TOGETHER`] short rows.
+#[inline(always)]
+fn firsts<T: Numeric, const GREATEST: bool>(rows: &[T], size: usize) -> [i64; TOGETHER] {
+    let mut columns = [[T::ZERO; TOGETHER]; SHORT];
+    let columns = &mut columns[..size];
+    for (i, row) in rows.chunks_exact(size).enumerate().take(TOGETHER) {
+        for (column, &x) in columns.iter_mut().zip(row) {
+            column[i] = x;
+        }
+    }
+    let mut best = [start::<T>(GREATEST); TOGETHER];
+    for column in &*columns {
+        for (best, &x) in best.iter_mut().zip(column) {
+            *best = if is_better(x, *best, GREATEST) { x } else { *best };
+        }
+    }
+    // The last column first: the first of equal elements counts.
+    let mut places = [0i32; TOGETHER];
+    for (number, column) in columns.iter().enumerate().rev() {
+        for ((place, best), x) in places.iter_mut().zip(&best).zip(column) {
+            *place = if x == best { number as i32 } else { *place };
+        }
+    }
+    places.map(i64::from)
 }
 
 #[inline(always)]
@@ -175,13 +216,27 @@ mod tests {
                 let moved = |place: usize| if row.iter().all(|x| x.is_nan()) { 0 } else { place + others };
                 assert_eq!((first(&long, true), first(&long, false)), (moved(greatest), moved(least)), "{row:?}");
             }
+            // The same, of many such rows.
+            let many = row.repeat(TOGETHER);
+            assert_eq!(firsts::<f32, true>(&many, row.len()), [greatest as i64; TOGETHER], "{row:?}");
+            assert_eq!(firsts::<f32, false>(&many, row.len()), [least as i64; TOGETHER], "{row:?}");
         }
     }
 
     #[test]
     fn places_along_any_axis_are_those_of_a_loop() {
-        for dims in [[700, 3, 900], [2, 1000, 300], [9, 10, 33], [3000, 70, 2], [1, 1_000_000, 1], [5, 0, 3], [3, 7, 0]]
-        {
+        for dims in [
+            [7, 11, 10],
+            [5, 3, 32],
+            [1, 47, 1],
+            [700, 3, 900],
+            [2, 1000, 300],
+            [9, 10, 33],
+            [3000, 70, 2],
+            [1, 1_000_000, 1],
+            [5, 0, 3],
+            [3, 7, 0],
+        ] {
             let xs: Vec<f32> = (0..dims.iter().product()).map(|i: usize| (i * 7919 % 1009) as f32).collect();
             let x = Tensor::from_vec(dims, xs.clone());
             for axis in (0..3).filter(|&axis| dims[axis] > 0) {

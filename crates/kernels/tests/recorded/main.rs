@@ -2,4 +2,5 @@
 
 mod kernels;
 mod large;
+mod recurrent;
 mod updates;

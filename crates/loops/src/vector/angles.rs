@@ -95,7 +95,8 @@ pub fn atan2(y: f32, x: f32) -> f32 {
     let is_far = less > EIGHTH * more || less == f64::INFINITY;
     let from_quarter = if less == more { 0.0 } else { less - more };
     let (over, under) = if is_far { (from_quarter, less + more) } else { (less, more) };
-    let tangent = if over == 0.0 { 0.0 } else { over / under };
+    // A choice of divisors, not of quotients: a compiler makes a branch around a division, and then no vectors.
+    let tangent = over / if more == 0.0 { 1.0 } else { under };
     let square = tangent * tangent;
     let beyond = polynomial(
         square,
@@ -110,8 +111,8 @@ pub fn atan2(y: f32, x: f32) -> f32 {
     );
     let low = tangent + tangent * square * beyond + if is_far { FRAC_PI_4 } else { 0.0 };
     let steep = if is_steep { FRAC_PI_2 - low } else { low };
-    let angle = (if x.is_sign_negative() { PI - steep } else { steep }) as f32;
-    if x.is_nan() | y.is_nan() { f32::NAN } else { signed_as(angle, y) }
+    // NaN is in the tangent already.
+    signed_as((if x.is_sign_negative() { PI - steep } else { steep }) as f32, y)
 }
 
 /// The angle between -pi / 2 and pi / 2 that has this tangent, within 0.51 units in the last place.
