@@ -145,6 +145,7 @@ pub use meshtf_train::file::Best;
 ///     batch: 64,
 ///     shuffle: Some(1),
 ///     hold_out: 0.1,
+///     ..DataSection::default()
 /// };
 /// ```
 #[doc(inline)]

@@ -18,6 +18,7 @@ mod source;
 mod state;
 mod steps;
 pub(crate) mod stored;
+mod tables;
 mod tracing;
 pub(crate) mod unseen;
 pub(crate) mod weights;

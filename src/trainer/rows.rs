@@ -99,8 +99,7 @@ impl FileRows {
         prepared: &Prepared,
         takes: &Takes,
     ) -> std::result::Result<FileRows, String> {
-        let table = Table::index(file, layout, chosen, prepared, takes.dtype == DType::String);
-        let table = table.map_err(|failure| failure.message)?;
+        let table = Table::new(file, layout, chosen, prepared, takes.dtype == DType::String);
         FileRows::of(name, Some(file.clone()), Box::new(table), takes)
     }
 

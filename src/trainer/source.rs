@@ -11,13 +11,14 @@ use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 use meshtf_train::data::{
-    Chosen, Column, Csv, Examples, FilePart, Fit, Layout, Lines, Missing, Prepared, TableOptions, Wanted, WorkerFile,
-    apart, read_tensor, unpacked,
+    Column, Examples, FilePart, Fit, HoldOutBy, Layout, Lines, Missing, TableOptions, WorkerFile, is_table,
+    read_tensor, unpacked,
 };
 use meshtf_train::file::{DataSource, Sections, Take};
 
 use super::folder::{ImageFolder, is_image};
 use super::rows::{DataFile, FileRows, ImageRows, MAX_HELD, Takes};
+use super::tables::{Held, Tables};
 use super::{Error, Found, TrainingData};
 
 /// The largest file that is read.
@@ -35,7 +36,7 @@ pub(super) struct Known {
     pub folders: HashMap<String, ImageFolder>,
     /// The measurements of tables to train with.
     fits: Fits,
-    /// Whether the table that was read last is noted, and that table.
+    /// Whether the table that was read last is noted, and that table; none if examples are windows of it.
     notes: bool,
     pub seen: Option<ReadTable>,
 }
@@ -60,32 +61,21 @@ pub(super) struct ReadTable {
 pub(crate) type Fits = BTreeMap<String, Fit>;
 
 /// A placeholder that is fed with a source.
-struct Fed<'a> {
-    name: &'a str,
-    source: &'a DataSource,
-    takes: Takes,
+pub(super) struct Fed<'a> {
+    pub name: &'a str,
+    pub source: &'a DataSource,
+    pub takes: Takes,
 }
 
 impl Fed<'_> {
-    fn error(&self, why: impl std::fmt::Display) -> Error {
+    pub fn error(&self, why: impl std::fmt::Display) -> Error {
         Error::input(format!("data for {}: {}: {why}", self.name, self.source.file))
     }
 
-    /// The table that it is fed from, if it is one: its file and its layout.
-    fn table(&self) -> Result<Option<(&str, Layout)>, Error> {
-        let named = FilePart { file: self.source.file.clone(), part: None };
-        if self.source.take != Take::Values || !named.is_table() {
-            return Ok(None);
-        }
-        let layout = Layout::of(&named, &self.source.table.layout).map_err(|failure| self.error(failure.message))?;
-        Ok(Some((&self.source.file, layout)))
+    /// Whether it is fed from a table.
+    pub fn is_table(&self) -> bool {
+        self.source.take == Take::Values && is_table(&self.source.file)
     }
-}
-
-/// A table, in memory or read as its examples are taken.
-enum Table {
-    Held(Csv),
-    Large(DataFile),
 }
 
 /// The data of the sections.
@@ -138,16 +128,15 @@ pub struct Loaded {
 pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) -> Result<Loaded, Error> {
     let own = sections.evaluate.as_ref().map(|section| &section.feed).filter(|feed| !feed.is_empty());
     let mut known = Known::default();
-    let (share, seed) = (if own.is_some() { 0.0 } else { sections.data.hold_out }, sections.data.shuffle.unwrap_or(0));
-    let trains = |count: usize| {
-        let mut trains = vec![false; count];
-        apart(count, share, seed).0.into_iter().for_each(|place| trains[place] = true);
-        trains
-    };
-    let train = known.examples(&sections.data.feed, graph, folder, found, &trains)?;
+    let share = if own.is_some() { 0.0 } else { sections.data.hold_out };
+    let (by, seed) = (&sections.data.hold_out_by, sections.data.shuffle.unwrap_or(0));
+    let train = known.examples(&sections.data.feed, graph, folder, found, Held { by, share, seed })?;
     let evaluate = own.map(|feed| {
         let feed = as_trained(feed, &sections.data.feed);
-        known.examples(&feed, graph, folder, found, &|_| Vec::new())
+        // Windows keep to the groups here, too.
+        let has_groups = matches!(by, HoldOutBy::Group(_)) && feed.iter().any(|(_, one)| one.table.window.is_some());
+        let held = if has_groups { Held { by, ..Held::NONE } } else { Held::NONE };
+        known.examples(&feed, graph, folder, found, held)
     });
     let evaluate = evaluate.transpose()?;
     own.map_or(Ok(()), |own| known.check_classes(&sections.data.feed, own))?;
@@ -220,19 +209,19 @@ pub(super) fn unseen(
         }
     }
     let mut known = Known { fits: fits.clone(), notes: true, ..Known::default() };
-    let examples = known.examples(&sources, graph, Path::new(""), &Found::default(), &|_| Vec::new())?;
+    let examples = known.examples(&sources, graph, Path::new(""), &Found::default(), Held::NONE)?;
     Ok((examples, known))
 }
 
 impl Known {
-    /// The feeds of the placeholders. `trains` says which of so many examples of a table are trained with.
+    /// The feeds of the placeholders, of which `held` are held out.
     fn examples(
         &mut self,
         feed: &[(String, DataSource)],
         graph: &Graph,
         folder: &Path,
         found: &Found,
-        trains: &dyn Fn(usize) -> Vec<bool>,
+        held: Held<'_>,
     ) -> Result<Examples, Error> {
         let mut fed = Vec::with_capacity(feed.len());
         for (name, source) in feed {
@@ -244,97 +233,23 @@ impl Known {
             let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
             fed.push(Fed { name, source, takes: Takes { dtype, shape, scale: source.scale } });
         }
-        let mut columns: Vec<Option<Column>> = fed.iter().map(|_| None).collect();
-        let tables = fed.iter().map(Fed::table).collect::<Result<Vec<_>, _>>()?;
-        for first in 0..fed.len() {
-            let Some((file, layout)) = tables[first].as_ref().filter(|_| columns[first].is_none()) else { continue };
-            // All that are fed from this table: a line that one of them drops is no example.
-            let of_file = |i: &usize| tables[*i].as_ref().is_some_and(|(own, _)| own == file);
-            let places: Vec<usize> = (first..fed.len()).filter(of_file).collect();
-            if let Some(&other) = places.iter().find(|&&i| tables[i].as_ref().is_some_and(|(_, own)| own != layout)) {
-                let name = fed[first].name;
-                return Err(fed[other].error(format!(
-                    "\"delimiter\", \"header\" and \"skip\" are not those with which {name} reads this file"
-                )));
-            }
-            let group: Vec<&Fed<'_>> = places.iter().map(|&i| &fed[i]).collect();
-            for (place, column) in places.iter().zip(self.table(&group, layout, folder, trains)?) {
-                columns[*place] = Some(column);
-            }
+        let mut tables = Tables::read(&fed, folder, held, &self.fits)?;
+        let mut others = Vec::with_capacity(fed.len());
+        for one in fed.iter().filter(|one| !one.is_table()) {
+            let column = self.column(one.source, folder, &one.takes, found).map_err(|why| one.error(why))?;
+            others.push((one.name, column));
         }
-        let mut named = Vec::with_capacity(fed.len());
-        for (one, column) in fed.iter().zip(columns) {
-            let column = match column {
-                Some(column) => column,
-                None => self.column(one.source, folder, &one.takes, found).map_err(|why| one.error(why))?,
-            };
-            named.push((one.name.to_owned(), column));
-        }
-        Ok(Examples::of(named)?)
-    }
-
-    /// The columns of the placeholders that one table feeds.
-    fn table(
-        &mut self,
-        group: &[&Fed<'_>],
-        layout: &Layout,
-        folder: &Path,
-        trains: &dyn Fn(usize) -> Vec<bool>,
-    ) -> Result<Vec<Column>, Error> {
-        let one = group[0];
-        let said = |failure: Failure| one.error(failure.message);
-        let path = folder.join(&one.source.file);
-        let columns: Vec<Vec<String>> =
-            group.iter().map(|one| columns(one.source).map_err(|why| one.error(why))).collect::<Result<_, _>>()?;
-        let wanted: Vec<Wanted<'_>> = group
-            .iter()
-            .zip(&columns)
-            .map(|(one, columns)| Wanted {
-                columns,
-                except: &one.source.except,
-                options: &one.source.table,
-                is_text: one.takes.dtype == DType::String,
-                fit: self.fits.get(one.name),
-            })
-            .collect();
-        let table = match DataFile::open(&path, MAX_HELD).map_err(said)? {
-            Some(file) => Table::Large(file),
-            None => {
-                let bytes = unpacked(read(&path).map_err(|why| one.error(why))?).map_err(said)?;
-                Table::Held(Csv::new(layout.clone(), bytes))
-            }
-        };
-        let prepared = match &table {
-            Table::Large(file) => Prepared::of(layout, &wanted, || Ok(file.reader()), trains),
-            Table::Held(held) => held.prepare(&wanted, trains),
-        };
-        let prepared = prepared.map_err(said)?;
-        for (one, chosen) in group.iter().zip(&prepared.chosen) {
-            self.fits.entry(one.name.to_owned()).or_insert_with(|| chosen.fit().clone());
-        }
-        if self.notes {
-            let names = prepared.chosen.first().map_or(&[][..], Chosen::names).to_vec();
-            let taken = prepared.chosen.iter().flat_map(Chosen::taken).map(str::to_owned).collect();
-            let (kept, count) = (prepared.kept.clone(), prepared.count);
-            let file = if let Table::Large(file) = &table { Some(file.clone()) } else { None };
-            self.seen = Some(ReadTable { path, file, layout: layout.clone(), names, taken, kept, count });
-        }
-        let column = |(one, chosen): (&&Fed<'_>, &Chosen)| {
-            let Takes { dtype, shape, scale } = &one.takes;
-            match &table {
-                Table::Large(file) => {
-                    let rows = FileRows::of_table(file, &one.source.file, layout, chosen, &prepared, &one.takes);
-                    rows.map(|rows| Column::Elsewhere(Arc::new(rows)))
-                }
-                Table::Held(held) => {
-                    let raw = held.tensor(&prepared, chosen, *dtype == DType::String);
-                    let raw = raw.map_err(|failure| failure.message);
-                    raw.and_then(|raw| fitted(raw, *dtype, shape, *scale)).map(Column::Held)
-                }
-            }
-            .map_err(|why| one.error(why))
-        };
-        group.iter().zip(&prepared.chosen).map(column).collect()
+        let is_held = tables.divide(&fed, &others, held)?;
+        let (columns, seen) = tables.columns(&fed, &mut self.fits)?;
+        self.seen = seen.filter(|_| self.notes);
+        let mut named = others.into_iter().chain(columns).collect::<Vec<_>>();
+        let order = |name: &str| fed.iter().position(|one| one.name == name);
+        named.sort_by_key(|(name, _)| order(name));
+        let examples = Examples::of(named.into_iter().map(|(name, column)| (name.to_owned(), column)).collect())?;
+        Ok(match is_held {
+            Some(is_held) => examples.with_held_out(is_held)?,
+            None => examples,
+        })
     }
 
     /// Refuses folders of images whose classes would have other numbers than in the training data.
@@ -432,17 +347,6 @@ fn channels(shape: &PartialShape) -> Result<usize, String> {
     }
 }
 
-/// The names of the columns that are taken; empty: all but the exceptions.
-fn columns(source: &DataSource) -> Result<Vec<String>, String> {
-    match &source.part {
-        Some(part) if source.columns.is_empty() && source.except.is_empty() => {
-            Ok(part.split(',').map(|name| name.trim().to_owned()).collect())
-        }
-        Some(_) => Err("name the columns after the file's name, or in \"columns\" or \"except\"".to_owned()),
-        None => Ok(source.columns.clone()),
-    }
-}
-
 /// The bytes of a file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
@@ -467,6 +371,18 @@ pub(super) fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Opt
     let Some((&count, own)) = raw.dims().split_first() else {
         return Err("it is one value; expected a tensor of examples".to_owned());
     };
+    let wanted = shaped(own, shape)?;
+    let whole: Shape = std::iter::once(count).chain(wanted).collect();
+    if (raw.dtype() == DType::String) != (dtype == DType::String) {
+        return Err(format!("it is {}, and the placeholder takes {dtype}", raw.dtype()));
+    }
+    let converted =
+        if raw.dtype() == dtype && scale.is_none() { raw } else { converted(&raw, dtype, scale.unwrap_or(1.0))? };
+    converted.reshaped(whole).map_err(|failure| failure.message)
+}
+
+/// The shape of an example for a placeholder of this shape, if it has the shape `own` in the file.
+pub(super) fn shaped(own: &[usize], shape: &PartialShape) -> Result<Vec<usize>, String> {
     let size = elements(own)?;
     let wanted: Vec<usize> = match &shape.0 {
         // One column is a number per example by default.
@@ -485,13 +401,7 @@ pub(super) fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Opt
         let (own, wanted) = (Shape::from(own.to_vec()), Shape::from(wanted));
         return Err(format!("an example has shape {own}, and the placeholder takes {wanted}"));
     }
-    let whole: Shape = std::iter::once(count).chain(wanted).collect();
-    if (raw.dtype() == DType::String) != (dtype == DType::String) {
-        return Err(format!("it is {}, and the placeholder takes {dtype}", raw.dtype()));
-    }
-    let converted =
-        if raw.dtype() == dtype && scale.is_none() { raw } else { converted(&raw, dtype, scale.unwrap_or(1.0))? };
-    converted.reshaped(whole).map_err(|failure| failure.message)
+    Ok(wanted)
 }
 
 fn converted(raw: &Tensor, dtype: DType, scale: f64) -> Result<Tensor, String> {

@@ -43,15 +43,9 @@ pub(crate) fn fits(path: &Path, which: Which) -> Result<Fits, Error> {
     (&file).take(8).read_to_end(&mut header).map_err(|error| at(&error))?;
     let length = safetensors::header_bytes(&header).map_err(|failure| at(&failure.message))?;
     let text = length - header.len();
-    header.clear();
     (&file).take(text as u64).read_to_end(&mut header).map_err(|error| at(&error))?;
-    #[derive(serde::Deserialize)]
-    struct Header {
-        #[serde(rename = "__metadata__", default)]
-        metadata: BTreeMap<String, String>,
-    }
-    let header: Header = serde_json::from_slice(&header).map_err(|error| at(&error))?;
-    let fits = header.metadata.get(FITS).map(|text| serde_json::from_str(text));
+    let metadata = safetensors::metadata(&header).map_err(|failure| at(&failure.message))?;
+    let fits = metadata.get(FITS).map(|text| serde_json::from_str(text));
     Ok(fits.transpose().map_err(|error| at(&error))?.unwrap_or_default())
 }
 

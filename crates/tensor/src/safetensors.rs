@@ -114,15 +114,28 @@ pub fn header_bytes(start: &[u8]) -> Result<usize> {
     }
 }
 
+/// The texts of a file that begins with this complete header.
+///
+/// # Errors
+/// InvalidArgument with the error in the header.
+pub fn metadata(header: &[u8]) -> Result<BTreeMap<String, String>> {
+    Ok(parsed(header)?.1.metadata().clone().unwrap_or_default().into_iter().collect())
+}
+
+/// The number of bytes of a complete header, and its content.
+fn parsed(header: &[u8]) -> Result<(usize, Metadata)> {
+    let begin = header_bytes(header)?;
+    let text = header.get(LENGTH..begin).ok_or_else(|| wrong("its header is cut off".to_owned()))?;
+    Ok((begin, serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?))
+}
+
 /// The tensors of a file of `length` bytes that begins with this complete header, in the order of their elements, each with the
 /// [`Head`] of its examples; `None` for a scalar.
 ///
 /// # Errors
 /// InvalidArgument with the error in the header, or if the file's length is not the one that it implies.
 pub fn heads(header: &[u8], length: u64) -> Result<Vec<(String, Option<Head>)>> {
-    let begin = header_bytes(header)?;
-    let text = header.get(LENGTH..begin).ok_or_else(|| wrong("its header is cut off".to_owned()))?;
-    let header: Metadata = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
+    let (begin, header) = parsed(header)?;
     let end = tensors(&header).map(|(_, info)| info.data_offsets.1).max().unwrap_or(0) as u64;
     let follow = length.saturating_sub(begin as u64);
     if end != follow {

@@ -2,25 +2,31 @@
 //! them.
 
 mod columns;
+mod compressed;
 mod csv;
+mod dates;
 mod file;
 mod fit;
 mod idx;
 mod images;
+mod measure;
 mod npz;
 mod options;
 mod order;
 mod records;
+mod split;
 mod text;
 mod worker_file;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use columns::{BadLine, Chosen, is_missing, selected};
+pub use compressed::Compression;
 pub use csv::Csv;
 pub use file::chosen;
-pub use file::{FilePart, read_tensor, unpacked};
-pub use fit::{Fit, Prepared, Wanted};
+pub use file::{FilePart, is_table, read_tensor, unpacked};
+pub use fit::{Also, Fit, Offsets, Prepared, Wanted};
 pub use idx::head as idx_head;
 pub use idx::read as read_idx;
 pub use images::{Images, read_image};
@@ -29,9 +35,10 @@ use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 pub use npz::{Member, find as find_npz, largest as largest_in_npz};
 pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
-pub use options::{Category, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
+pub use options::{Category, ClassWeights, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
 pub use order::Order;
 pub use records::{Layout, Record, Scanned};
+pub use split::{HoldOutBy, Window, WindowRows, windows};
 pub use text::Lines;
 pub use worker_file::WorkerFile;
 
@@ -65,6 +72,8 @@ pub enum Column {
     Elsewhere(Arc<dyn Rows>),
     /// In files of the workers: the indices of the examples are fed.
     WorkerFile(Arc<WorkerFile>),
+    /// Windows of rows.
+    Windows(WindowRows),
 }
 
 impl Column {
@@ -74,6 +83,7 @@ impl Column {
             Column::Held(tensor) => tensor.dims().first().copied(),
             Column::Elsewhere(rows) => Some(rows.count()),
             Column::WorkerFile(there) => Some(there.count()),
+            Column::Windows(windows) => Some(windows.starts.len()),
         }
     }
 
@@ -83,6 +93,53 @@ impl Column {
             Column::Held(tensor) => (tensor.dtype(), tensor.dims().get(1..).unwrap_or_default()),
             Column::Elsewhere(rows) => rows.example(),
             Column::WorkerFile(there) => (there.takes, &there.example),
+            Column::Windows(windows) => (windows.rows.example().0, &windows.example),
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        match self {
+            Column::Elsewhere(_) => true,
+            Column::Windows(windows) => windows.rows.is_read(),
+            Column::Held(_) | Column::WorkerFile(_) => false,
+        }
+    }
+
+    /// The number of each example's value, from 0 in the order in which they occur, for classes in memory: whole numbers or
+    /// texts, one for each example.
+    pub fn keys(&self) -> Option<Vec<u32>> {
+        let Column::Held(tensor) = self else { return None };
+        let count = self.count()?;
+        let is_class = tensor.dtype().is_integer() || tensor.dtype() == DType::String;
+        if !is_class || self.example().1.iter().product::<usize>() != 1 {
+            return None;
+        }
+        let mut known: HashMap<&[u8], u32> = HashMap::new();
+        let size = tensor.bytes().map_or(0, |bytes| bytes.len().checked_div(count).unwrap_or(0));
+        let key = |place: usize| match tensor.data() {
+            Data::String(texts) => &texts[place][..],
+            _ => &tensor.bytes().unwrap_or_default()[place * size..(place + 1) * size],
+        };
+        let number = |place: usize| {
+            let next = known.len() as u32;
+            *known.entry(key(place)).or_insert(next)
+        };
+        Some((0..count).map(number).collect())
+    }
+
+    /// The examples with these indices, as a tensor of this shape.
+    fn take(&self, places: &[usize], shape: Shape) -> Result<Tensor> {
+        match self {
+            Column::Held(tensor) => taken(tensor, places, shape),
+            Column::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
+            // The indices themselves are fed, one for each example.
+            Column::WorkerFile(_) => Ok(Tensor::vector(places.iter().map(|&place| place as i64).collect())),
+            Column::Windows(windows) => {
+                let rows = windows.places(places);
+                let of_row: Shape =
+                    std::iter::once(rows.len()).chain(windows.rows.example().1.iter().copied()).collect();
+                windows.rows.take(&rows, of_row)?.reshaped(shape)
+            }
         }
     }
 }
@@ -94,6 +151,8 @@ pub struct Examples {
     /// The indices of these examples in the columns; `None`: all.
     chosen: Option<Arc<[usize]>>,
     count: usize,
+    /// Which of them are held out, if that was decided when they were read.
+    held: Option<Arc<[bool]>>,
 }
 
 impl Examples {
@@ -126,7 +185,7 @@ impl Examples {
                 )));
             }
         }
-        Ok(Examples { columns, chosen: None, count: examples })
+        Ok(Examples { columns, chosen: None, count: examples, held: None })
     }
 
     /// The number of examples.
@@ -154,7 +213,18 @@ impl Examples {
 
     /// Whether a column is read on demand.
     pub fn are_read(&self) -> bool {
-        self.columns.iter().any(|(_, column)| matches!(column, Column::Elsewhere(_)))
+        self.columns.iter().any(|(_, column)| column.is_read())
+    }
+
+    /// The same examples, of which `held` says for each whether it is held out: [`split`](Examples::split) follows it.
+    ///
+    /// # Errors
+    /// InvalidArgument if there is another number of examples.
+    pub fn with_held_out(self, held: Vec<bool>) -> Result<Examples> {
+        match held.len() == self.count {
+            true => Ok(Examples { held: Some(held.into()), ..self }),
+            false => Err(Failure::invalid(format!("there are {} examples, and not {}", self.count, held.len()))),
+        }
     }
 
     /// The files of the columns that are on the workers, column by column, as in [`columns`](Examples::columns).
@@ -197,46 +267,34 @@ impl Examples {
             let shape: Shape = outer.iter().chain(example).copied().collect();
             shape.checked_elements(dtype)?;
             match column {
-                Column::Held(tensor) => taken(tensor, places, shape),
-                Column::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
-                Column::WorkerFile(_) => {
-                    let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
-                    Tensor::vector(places).reshaped(outer)
-                }
+                Column::WorkerFile(_) => column.take(places, shape)?.reshaped(outer),
+                _ => column.take(places, shape),
             }
         };
         self.columns.iter().map(|(_, column)| take(column)).collect()
     }
 
-    /// Two sets: the remaining examples, and the examples that are held out, drawn by a seed: a `share` of all, rounded down.
+    /// Two sets: the remaining examples, and the examples that are held out, a `share` of all.
     ///
     /// # Errors
-    /// InvalidArgument if the share is not from 0 to below 1; those of [`take`](Examples::take).
-    pub fn split(&self, share: f64, seed: u64) -> Result<(Examples, Examples)> {
-        if !(0.0..1.0).contains(&share) {
-            return Err(Failure::invalid(format!("the share held out is {share}; expected 0 to below 1")));
-        }
-        let (kept, held) = apart(self.count, share, seed);
-        let some = |places: Vec<usize>| {
+    /// Those of [`HoldOutBy::held`] and of [`take`](Examples::take).
+    pub fn split(&self, by: &HoldOutBy, share: f64, seed: u64) -> Result<(Examples, Examples)> {
+        let held = match &self.held {
+            Some(held) => held.to_vec(),
+            None => by.held(share, seed, self.count, None)?,
+        };
+        let some = |is_held: bool| {
+            let places: Vec<usize> = (0..self.count).filter(|&place| held[place] == is_held).collect();
             if self.columns.iter().any(|(_, column)| !matches!(column, Column::Held(_))) {
                 let own = |place: usize| self.chosen.as_ref().map_or(place, |chosen| chosen[place]);
                 let (count, chosen) = (places.len(), places.into_iter().map(own).collect());
-                return Ok(Examples { columns: self.columns.clone(), chosen: Some(chosen), count });
+                return Ok(Examples { columns: self.columns.clone(), chosen: Some(chosen), count, held: None });
             }
             let tensors = self.take(&places, &[places.len()])?;
             Examples::new(self.columns.iter().map(|(name, _)| name.clone()).zip(tensors).collect())
         };
-        Ok((some(kept)?, some(held)?))
+        Ok((some(false)?, some(true)?))
     }
-}
-
-/// The indices of `count` examples that remain, and of a `share` of them that is held out, drawn by a seed: each in order.
-pub fn apart(count: usize, share: f64, seed: u64) -> (Vec<usize>, Vec<usize>) {
-    let mut held = order::shuffled(count, seed, u64::MAX);
-    let mut kept = held.split_off(((count as f64 * share) as usize).min(count));
-    kept.sort_unstable();
-    held.sort_unstable();
-    (kept, held)
 }
 
 /// Admits the memory of `count` pieces of a text, each held in `each` bytes: a short compressed file can contain very many.

@@ -6,10 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use flate2::read::MultiGzDecoder;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_train::data::largest_in_npz;
+use meshtf_train::data::{Compression, largest_in_npz};
 
 use crate::random;
 
@@ -31,29 +30,29 @@ struct Opened {
 }
 
 impl DataFile {
-    /// Opens a file of more than `held` bytes, unpacked if it is of gzip, or an archive with an array of more bytes; `None` if
-    /// it has no more.
+    /// Opens a file of more than `held` bytes, unpacked if it is of gzip or zstd, or an archive with an array of more bytes;
+    /// `None` if it has no more.
     ///
     /// # Errors
     /// It cannot be opened, read or unpacked.
     pub fn open(path: &Path, held: u64) -> Result<Option<DataFile>> {
-        let unpacking = || Ok::<_, io::Error>(MultiGzDecoder::new(BufReader::new(File::open(path)?)));
         let file = File::open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         let mut start = Vec::new();
-        (&file).take(2).read_to_end(&mut start).map_err(failed)?;
+        (&file).take(Compression::MAGIC as u64).read_to_end(&mut start).map_err(failed)?;
         // A small one is read as a whole elsewhere; that code reports its faults.
-        if start != [0x1f, 0x8b] {
+        let Some(compression) = Compression::of(&start) else {
             let is_large = length > held
-                || start == *b"PK" && largest_in_npz(BufReader::new(&file)).is_ok_and(|bytes| bytes > held);
+                || start.starts_with(b"PK") && largest_in_npz(BufReader::new(&file)).is_ok_and(|bytes| bytes > held);
             return if is_large { DataFile::of(file).map(Some) } else { Ok(None) };
-        }
+        };
+        let unpacking = || Ok::<_, io::Error>(compression.reader(BufReader::new(File::open(path)?)));
         let unpacked = unpacking().and_then(|from| io::copy(&mut from.take(held.saturating_add(1)), &mut io::sink()));
         if unpacked.unwrap_or(0) <= held {
             return Ok(None);
         }
         let unpacked = unpacking().map_err(failed).and_then(DataFile::unpacked);
-        unpacked.map(Some).map_err(|failure| Failure { message: format!("gzip: {}", failure.message), ..failure })
+        unpacked.map(Some).map_err(|failure| compression.failure(failure))
     }
 
     /// All bytes of a reader, in a file without a name in the folder for temporary files, which disappears when it is closed.

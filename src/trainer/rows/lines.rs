@@ -48,12 +48,20 @@ impl Starts {
     /// # Errors
     /// Those of reading; ResourceExhausted if there is no memory for it.
     pub fn read(&self, file: &DataFile, place: usize) -> Result<Vec<u8>> {
-        let (begin, end) = (self.0[place], self.0[place + 1]);
-        memory::admit((end - begin) as usize)?;
-        let mut bytes = vec![0; (end - begin) as usize];
-        file.read(begin, &mut bytes)?;
-        Ok(bytes)
+        piece(file, &self.0, place)
     }
+}
+
+/// The bytes of a piece that begins at its offset, and ends at the next one.
+///
+/// # Errors
+/// Those of reading; ResourceExhausted if there is no memory for it.
+pub(super) fn piece(file: &DataFile, starts: &[u64], place: usize) -> Result<Vec<u8>> {
+    let (begin, end) = (starts[place], starts[place + 1]);
+    memory::admit((end - begin) as usize)?;
+    let mut bytes = vec![0; (end - begin) as usize];
+    file.read(begin, &mut bytes)?;
+    Ok(bytes)
 }
 
 impl TextLines {

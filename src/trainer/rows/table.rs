@@ -1,11 +1,13 @@
-//! The lines of a table. The offset of each is held in memory, 8 bytes per line.
+//! The lines of a table. The offset of each is held in memory, 8 bytes per line for all placeholders.
+
+use std::sync::Arc;
 
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory;
 use meshtf_tensor::{Data, Tensor};
-use meshtf_train::data::{BadLine, Chosen, Layout, Prepared};
+use meshtf_train::data::{BadLine, Chosen, Layout, Offsets, Prepared};
 
-use super::lines::Starts;
+use super::lines::piece;
 use super::{DataFile, Pieces};
 
 #[derive(Debug)]
@@ -14,37 +16,20 @@ pub(super) struct Table {
     layout: Layout,
     chosen: Chosen,
     is_text: bool,
-    /// Of all lines, and the places of the examples among them; `None`: all.
-    starts: Starts,
-    kept: Option<Vec<usize>>,
+    offsets: Arc<Offsets>,
 }
 
 impl Table {
-    /// Finds the lines of a table that was read for its placeholders.
-    ///
-    /// # Errors
-    /// Those of reading.
-    pub fn index(
-        file: &DataFile,
-        layout: &Layout,
-        chosen: &Chosen,
-        prepared: &Prepared,
-        is_text: bool,
-    ) -> Result<Table> {
-        let mut starts = Starts::default();
-        let scanned = layout.scan(file.reader(), &mut |record| starts.push(record.begin))?;
-        starts.push(scanned.end)?;
-        let kept = prepared.kept.as_ref().map(|kept| {
-            let places = kept.iter().enumerate().filter(|(_, is_kept)| **is_kept);
-            places.map(|(place, _)| place).collect::<Vec<_>>()
-        });
-        Ok(Table { file: file.clone(), layout: layout.clone(), chosen: chosen.clone(), is_text, starts, kept })
+    /// Of a table that was read for its placeholders, with the offsets of its lines.
+    pub fn new(file: &DataFile, layout: &Layout, chosen: &Chosen, prepared: &Prepared, is_text: bool) -> Table {
+        let offsets = Arc::clone(&prepared.offsets);
+        Table { file: file.clone(), layout: layout.clone(), chosen: chosen.clone(), is_text, offsets }
     }
 }
 
 impl Pieces for Table {
     fn count(&self) -> usize {
-        self.kept.as_ref().map_or(self.starts.count(), Vec::len)
+        self.offsets.kept.as_ref().map_or(self.offsets.starts.len().saturating_sub(1), Vec::len)
     }
 
     fn read(&self, places: &[usize]) -> Result<Tensor> {
@@ -52,8 +37,8 @@ impl Pieces for Table {
         memory::admit(places.len().saturating_mul(width).saturating_mul(size_of::<f64>()))?;
         let (mut numbers, mut texts) = (Vec::new(), Vec::new());
         for &place in places {
-            let line = self.kept.as_ref().map_or(place, |kept| kept[place]);
-            let bytes = self.starts.read(&self.file, line)?;
+            let line = self.offsets.kept.as_ref().map_or(place, |kept| kept[place]);
+            let bytes = piece(&self.file, &self.offsets.starts, line)?;
             // The numbers of lines are no longer known.
             self.layout.first(&bytes, self.chosen.names(), &mut |fields| {
                 let read = match self.is_text {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use chrono::{Datelike, NaiveDate, NaiveDateTime, Timelike};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::nearest::nearest;
 
+use super::dates::{date, number_of};
 use super::{Category, Classes, DatePart, Fit, TableOptions};
 
 /// Names of columns in a message.
@@ -130,12 +130,17 @@ impl Chosen {
         let labels = |name: &String, one_hot, listed: Option<&Vec<String>>| {
             let known = measured(name).or(listed);
             let known = known.map(|known| known.iter().cloned().zip(0..).collect());
-            Kind::Labels(Labels { known, one_hot, is_class: options.classes.is_some() })
+            Kind::Labels(Labels {
+                known,
+                one_hot,
+                is_class: options.classes.is_some() || options.class_weights.is_some(),
+            })
         };
         let kind = |name: &String| {
             let category = options.categories.iter().find(|(own, _)| own == name).map(|(_, category)| *category);
             let parts = options.dates.iter().find(|(own, _)| own == name).map(|(_, parts)| parts);
             match (&options.classes, category, parts) {
+                _ if options.class_weights.is_some() => labels(name, false, None),
                 (Some(Classes::Auto), ..) => labels(name, false, None),
                 (Some(Classes::Listed(listed)), ..) => labels(name, false, Some(listed)),
                 (_, Some(Category::OneHot), _) => labels(name, true, None),
@@ -218,6 +223,16 @@ impl Chosen {
         (self.fit.fill, self.fit.shift, self.fit.factor) = (fill, shift, factor);
     }
 
+    /// Sets the weights of classes, by number.
+    pub fn set_weights(&mut self, weights: Vec<f64>) {
+        self.fit.weights = weights;
+    }
+
+    /// The labels of the classes that have weights, in the order of their numbers.
+    pub fn classes(&self) -> &[String] {
+        self.fit.labels.values().next().map_or(&[], Vec::as_slice)
+    }
+
     /// The measured part, to use it for other tables.
     pub fn fit(&self) -> &Fit {
         &self.fit
@@ -246,7 +261,7 @@ impl Chosen {
                     let date = date(field, format).ok_or_else(|| {
                         wrong(&format!(
                             "is not a date; expected {}",
-                            format.unwrap_or("2026-05-31 or 2026-05-31 12:30")
+                            format.unwrap_or("2026-05-31, 2026-05-31 12:30 or 2026-05-31T12:30:00+02:00")
                         ))
                     })?;
                     to.extend(parts.iter().map(|part| number_of(date, *part)));
@@ -277,6 +292,13 @@ impl Chosen {
         let before = to.len();
         self.raw(line, fields, to)?;
         let Fit { fill, shift, factor, .. } = &self.fit;
+        if self.options.class_weights.is_some() {
+            // The column's number is that of the class.
+            for number in &mut to[before..] {
+                *number = self.fit.weights.get(*number as usize).copied().unwrap_or(1.0);
+            }
+            return Ok(());
+        }
         for (i, number) in to[before..].iter_mut().enumerate() {
             if let (true, Some(Some(fill))) = (number.is_nan(), fill.get(i)) {
                 *number = *fill;
@@ -374,36 +396,6 @@ fn listed(known: &HashMap<String, usize>) -> String {
 /// FNV-1a of 64 bits: the same number on every machine.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// A date and perhaps a time, as ISO 8601 or the given form has them.
-fn date(text: &str, format: Option<&str>) -> Option<NaiveDateTime> {
-    let read = |format: &str| {
-        let day = || NaiveDate::parse_from_str(text, format).ok()?.and_hms_opt(0, 0, 0);
-        NaiveDateTime::parse_from_str(text, format).ok().or_else(day)
-    };
-    match format {
-        Some(format) => read(format),
-        None => {
-            let text = text.strip_suffix('Z').unwrap_or(text).replacen('T', " ", 1);
-            let forms = ["%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M"];
-            let day = || NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok()?.and_hms_opt(0, 0, 0);
-            forms.iter().find_map(|form| NaiveDateTime::parse_from_str(&text, form).ok()).or_else(day)
-        }
-    }
-}
-
-fn number_of(date: NaiveDateTime, part: DatePart) -> f64 {
-    match part {
-        DatePart::Year => f64::from(date.year()),
-        DatePart::Month => f64::from(date.month()),
-        DatePart::Day => f64::from(date.day()),
-        DatePart::DayOfYear => f64::from(date.ordinal()),
-        DatePart::DayOfWeek => f64::from(date.weekday().num_days_from_monday()),
-        DatePart::Hour => f64::from(date.hour()),
-        DatePart::Minute => f64::from(date.minute()),
-        DatePart::Seconds => date.and_utc().timestamp() as f64,
-    }
 }
 
 impl BadLine {

@@ -4,7 +4,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
 
-use super::{BadLine, Chosen, FilePart, Layout, LayoutOptions, Prepared, TableOptions, Wanted};
+use super::{Also, BadLine, Chosen, FilePart, Layout, LayoutOptions, Prepared, TableOptions, Wanted};
 
 /// The text of a table, from which columns are taken.
 #[derive(Clone, Debug)]
@@ -19,12 +19,21 @@ impl Csv {
         Csv { layout, text }
     }
 
-    /// Reads it for some placeholders; see [`Prepared::of`].
+    /// Its text.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// Reads it for some placeholders, and measures it. `trains` says which of so many examples are trained with.
     ///
     /// # Errors
-    /// Those of [`Prepared::of`].
+    /// Those of [`Prepared::scan`] and of [`Prepared::measure`].
     pub fn prepare(&self, wanted: &[Wanted<'_>], trains: impl FnOnce(usize) -> Vec<bool>) -> Result<Prepared> {
-        Prepared::of(&self.layout, wanted, || Ok(&self.text[..]), trains)
+        let open = || Ok(&self.text[..]);
+        let mut prepared = Prepared::scan(&self.layout, wanted, Also::default(), open)?;
+        let trains = trains(prepared.count);
+        prepared.measure(&self.layout, wanted, open, &trains)?;
+        Ok(prepared)
     }
 
     /// The columns of one placeholder of a prepared table: numbers, float64, or strings, `[examples, columns]`.

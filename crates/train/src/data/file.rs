@@ -7,11 +7,11 @@ use meshtf_tensor::memory;
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor, npy, safetensors};
 
-use super::{Csv, Lines, read_idx, read_npz};
+use super::{Compression, Csv, Lines, read_idx, read_npz};
 
 /// The files that are taken.
 const TAKEN: &str = "the kinds that are taken are .csv, .tsv, .jsonl, .npy, .npz, .safetensors, .txt and MNIST's idx, each \
-                     perhaps compressed by gzip (.gz)";
+                     perhaps compressed by gzip (.gz) or zstd (.zst)";
 /// Bytes that are unpacked at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -25,14 +25,13 @@ pub struct FilePart {
 }
 
 impl FilePart {
-    /// The endings of files that have parts.
-    const WITH_PARTS: &[&str] =
-        &[".npz", ".safetensors", ".safetensors.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz"];
+    /// The endings of files that have parts, compressed or not.
+    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl"];
 
     /// Splits `FILE` or `FILE:PART`.
     pub fn of(text: &str) -> FilePart {
         let parts = text.match_indices(':').map(|(at, _)| (&text[..at], &text[at + 1..]));
-        let has_parts = |file: &str| FilePart::WITH_PARTS.iter().any(|ending| file.ends_with(ending));
+        let has_parts = |file: &str| FilePart::WITH_PARTS.iter().any(|ending| uncompressed(file).ends_with(ending));
         match parts.into_iter().find(|(file, _)| has_parts(file)) {
             Some((file, part)) => FilePart { file: file.to_owned(), part: Some(part.to_owned()) },
             None => FilePart { file: text.to_owned(), part: None },
@@ -41,7 +40,7 @@ impl FilePart {
 
     /// Whether it is a table, whose parts are columns.
     pub fn is_table(&self) -> bool {
-        [".csv", ".tsv", ".jsonl"].iter().any(|ending| self.ends_with(ending))
+        is_table(&self.file)
     }
 
     /// The error for a file that is of no known kind.
@@ -49,7 +48,6 @@ impl FilePart {
         let kind = match () {
             () if bytes.is_empty() => "an empty file".to_owned(),
             () if bytes.starts_with(b"PAR1") => "a Parquet file".to_owned(),
-            () if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => "a file that is compressed by zstd".to_owned(),
             () if bytes.starts_with(b"\x89HDF") => "an HDF5 file".to_owned(),
             () if image::guess_format(bytes).is_ok() => "an image".to_owned(),
             () => match std::path::Path::new(&self.file).extension() {
@@ -67,20 +65,30 @@ impl FilePart {
 
     /// Whether the file's name has this ending, not counting that of a compressed file.
     pub fn ends_with(&self, ending: &str) -> bool {
-        self.file.strip_suffix(".gz").unwrap_or(&self.file).ends_with(ending)
+        uncompressed(&self.file).ends_with(ending)
     }
 }
 
-/// The bytes of a file, decompressed if it is one of gzip.
+/// Whether a file is a table by its name.
+pub fn is_table(file: &str) -> bool {
+    [".csv", ".tsv", ".jsonl"].iter().any(|ending| uncompressed(file).ends_with(ending))
+}
+
+/// The name of a file without the ending of its compression.
+fn uncompressed(file: &str) -> &str {
+    let endings = [".gz", ".zst"];
+    endings.iter().find_map(|ending| file.strip_suffix(ending)).unwrap_or(file)
+}
+
+/// The bytes of a file, decompressed if it is one of gzip or zstd.
 ///
 /// # Errors
 /// InvalidArgument if it is truncated or damaged; ResourceExhausted if the decompressed bytes exceed the limit of a tensor.
 pub fn unpacked(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return Ok(bytes);
+    match Compression::of(&bytes) {
+        None => Ok(bytes),
+        Some(compression) => all_of(compression.reader(&bytes[..])).map_err(|failure| compression.failure(failure)),
     }
-    let from = flate2::read::MultiGzDecoder::new(&bytes[..]);
-    all_of(from).map_err(|failure| Failure { message: format!("gzip: {}", failure.message), ..failure })
 }
 
 /// All bytes of a reader, within the limit of a tensor.
@@ -102,7 +110,7 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
     }
 }
 
-/// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, .tsv, .jsonl, text or idx, compressed by gzip or not.
+/// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, .tsv, .jsonl, text or idx, compressed by gzip or zstd or not.
 ///
 /// One selected column of a table is a vector; several, or all if none is selected, are a matrix `[lines, columns]` of
 /// float64. A text is a vector of strings.

@@ -1,15 +1,17 @@
 //! The measurements of a table before its examples are taken: which lines are examples, the labels of columns of text, and
 //! means and deviations.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
+use std::sync::Arc;
 
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use serde::{Deserialize, Serialize};
 
 use super::columns::BadLine;
-use super::{Chosen, Layout, Missing, Normalize, TableOptions, selected};
+use super::measure::{Measure, class_weights};
+use super::{Chosen, Layout, Missing, Record, TableOptions, selected};
 
 /// Most labels of a column of text.
 const MAX_LABELS: usize = 1 << 16;
@@ -34,6 +36,9 @@ pub struct Fit {
     pub shift: Vec<f64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub factor: Vec<f64>,
+    /// The weight of each class, in the order of their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<f64>,
 }
 
 /// The columns that one placeholder takes of a table.
@@ -58,30 +63,54 @@ pub struct Prepared {
     pub kept: Option<Vec<bool>>,
     /// The number of examples.
     pub count: usize,
+    /// The number of each example's value in the column that was asked for, from 0 in the order in which they occur;
+    /// `None` if there is no such column.
+    pub keys: Option<Vec<u32>>,
+    /// The positions of the lines, if they were asked for.
+    pub offsets: Arc<Offsets>,
+}
+
+/// The positions of a table's lines.
+#[derive(Debug, Default)]
+pub struct Offsets {
+    /// The offsets of all lines, and that of the end.
+    pub starts: Vec<u64>,
+    /// The places of the examples among them; `None`: all.
+    pub kept: Option<Vec<usize>>,
+}
+
+/// The parts of a table that are kept besides those of its placeholders.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Also<'a> {
+    /// The column whose values are numbered, if the table has it.
+    pub key: Option<&'a str>,
+    /// Whether the offsets of lines are kept.
+    pub offsets: bool,
 }
 
 impl Prepared {
-    /// Reads a table two times: for its lines, and, if something has to be measured, for the examples that are trained with.
-    /// `trains` says which of so many examples these are; `open` begins to read the table.
+    /// Reads a table: its lines, the labels of columns of text, and the values of a further column. `open` begins to read it.
     ///
     /// # Errors
-    /// InvalidArgument for lines that cannot be read: all are counted, and the first are shown; for a column that does not exist,
-    /// or of which nothing can be measured. Those of reading.
-    pub fn of<R: BufRead>(
+    /// InvalidArgument for lines that cannot be read: all are counted, and the first are shown; for a column that does not exist.
+    /// Those of reading.
+    pub fn scan<R: BufRead>(
         layout: &Layout,
         wanted: &[Wanted<'_>],
+        also: Also<'_>,
         open: impl Fn() -> Result<R>,
-        trains: impl FnOnce(usize) -> Vec<bool>,
     ) -> Result<Prepared> {
         let mut chosen: Vec<Chosen> = Vec::new();
         let mut labels: Vec<BTreeMap<String, BTreeSet<String>>> = vec![BTreeMap::new(); wanted.len()];
         let (mut kept, mut dropped, mut bad, mut numbers) = (Vec::new(), 0, Bad::default(), Vec::new());
+        let (mut keys, mut key_at, mut starts) = (Keys::default(), None, Vec::new());
         let scanned = layout.scan(open()?, &mut |record| {
             if chosen.is_empty() {
                 chosen = all_of(record.names, wanted)?;
+                key_at = also.key.and_then(|key| selected(record.names, &[key.to_owned()]).ok());
             }
-            let (mut is_dropped, mut wrong) = (false, None);
-            for (chosen, wanted) in chosen.iter().zip(wanted) {
+            let (mut is_dropped, mut wrong) = (false, record.fault.map(str::to_owned));
+            for (chosen, wanted) in chosen.iter().zip(wanted).filter(|_| record.fault.is_none()) {
                 numbers.clear();
                 let drops = wanted.options.missing == Some(Missing::Drop);
                 let read = match wanted.is_text {
@@ -96,16 +125,9 @@ impl Prepared {
                 }
             }
             if !is_dropped && wrong.is_none() {
-                for ((chosen, wanted), labels) in chosen.iter().zip(wanted).zip(&mut labels) {
-                    if !wanted.is_text {
-                        chosen.collect(record.fields, labels);
-                    }
-                    if let Some((name, _)) = labels.iter().find(|(_, labels)| labels.len() > MAX_LABELS) {
-                        let why = format!(
-                            "column {name} has more than {MAX_LABELS} different values; is it a column of numbers?"
-                        );
-                        return Err(Failure::new(Code::ResourceExhausted, why));
-                    }
+                collect(&chosen, wanted, &record, &mut labels)?;
+                if let Some(&[at]) = key_at.as_deref() {
+                    keys.add(record.fields[at])?;
                 }
             }
             bad.add(wrong);
@@ -114,24 +136,49 @@ impl Prepared {
             }
             kept.push(!is_dropped);
             dropped += usize::from(is_dropped);
+            if also.offsets {
+                push(&mut starts, record.begin)?;
+            }
             Ok(())
         })?;
         if chosen.is_empty() {
             chosen = all_of(&scanned.names, wanted)?;
         }
         bad.check()?;
+        if also.offsets {
+            push(&mut starts, scanned.end)?;
+        }
         for (chosen, labels) in chosen.iter_mut().zip(labels) {
             let in_order = |(name, labels): (String, BTreeSet<String>)| (name, in_order(labels));
             chosen.set_labels(&labels.into_iter().map(in_order).collect());
         }
         let count = kept.len() - dropped;
+        let places = || kept.iter().enumerate().filter(|(_, is_kept)| **is_kept).map(|(place, _)| place).collect();
+        let offsets = Offsets { starts, kept: (also.offsets && dropped > 0).then(places) };
+        let keys = key_at.map(|_| keys.of_rows);
+        Ok(Prepared { chosen, count, keys, offsets: Arc::new(offsets), kept: (dropped > 0).then_some(kept) })
+    }
+
+    /// Measures the examples that are trained with, if something has to be measured: the table is read once more. `trains`
+    /// says for each example whether it is one of them.
+    ///
+    /// # Errors
+    /// InvalidArgument for a column of which nothing can be measured. Those of reading.
+    pub fn measure<R: BufRead>(
+        &mut self,
+        layout: &Layout,
+        wanted: &[Wanted<'_>],
+        open: impl Fn() -> Result<R>,
+        trains: &[bool],
+    ) -> Result<()> {
+        let Prepared { chosen, kept, .. } = self;
         let mut measures: Vec<Vec<Measure>> =
             chosen.iter().zip(wanted).map(|(chosen, wanted)| Measure::of(chosen, wanted)).collect();
-        if measures.iter().flatten().any(|measure| measure.aim.is_some()) {
-            let (trains, mut line, mut place) = (trains(count), 0, 0);
+        if measures.iter().flatten().any(Measure::is_needed) {
+            let (mut line, mut place) = (0, 0);
             let mut numbers = Vec::new();
             layout.scan(open()?, &mut |record| {
-                let is_kept = kept.get(line).copied().unwrap_or_default();
+                let is_kept = kept.as_ref().is_none_or(|kept| kept.get(line).copied().unwrap_or_default());
                 line += 1;
                 if !is_kept {
                     return Ok(());
@@ -150,19 +197,77 @@ impl Prepared {
             })?;
         }
         for ((chosen, wanted), measures) in chosen.iter_mut().zip(wanted).zip(measures) {
-            if wanted.fit.is_none() && !measures.is_empty() {
-                let names: Vec<String> = chosen.parts().iter().map(|(name, _)| (*name).to_owned()).collect();
-                let (mut fill, mut shift, mut factor) = (Vec::new(), Vec::new(), Vec::new());
-                for (measure, name) in measures.into_iter().zip(names) {
-                    let (own, by, times) = measure.result(wanted.options.missing, &name)?;
-                    fill.push(own);
-                    shift.push(by);
-                    factor.push(times);
-                }
-                chosen.set_measured(fill, shift, factor);
+            if wanted.fit.is_some() || measures.is_empty() {
+                continue;
             }
+            if let Some(weights) = &wanted.options.class_weights {
+                chosen.set_weights(class_weights(weights, chosen.classes(), &measures[0])?);
+                continue;
+            }
+            let names: Vec<String> = chosen.parts().iter().map(|(name, _)| (*name).to_owned()).collect();
+            let (mut fill, mut shift, mut factor) = (Vec::new(), Vec::new(), Vec::new());
+            for (measure, name) in measures.into_iter().zip(names) {
+                let (own, by, times) = measure.result(wanted.options.missing, &name)?;
+                fill.push(own);
+                shift.push(by);
+                factor.push(times);
+            }
+            chosen.set_measured(fill, shift, factor);
         }
-        Ok(Prepared { chosen, kept: (dropped > 0).then_some(kept), count })
+        Ok(())
+    }
+}
+
+/// Collects the labels of a line that is an example.
+fn collect(
+    chosen: &[Chosen],
+    wanted: &[Wanted<'_>],
+    record: &Record<'_>,
+    labels: &mut [BTreeMap<String, BTreeSet<String>>],
+) -> Result<()> {
+    for ((chosen, wanted), labels) in chosen.iter().zip(wanted).zip(labels) {
+        if !wanted.is_text {
+            chosen.collect(record.fields, labels);
+        }
+        if let Some((name, _)) = labels.iter().find(|(_, labels)| labels.len() > MAX_LABELS) {
+            let why = format!("column {name} has more than {MAX_LABELS} different values; is it a column of numbers?");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+    }
+    Ok(())
+}
+
+fn push(starts: &mut Vec<u64>, at: u64) -> Result<()> {
+    if starts.len() == starts.capacity() {
+        memory::admit(starts.len().saturating_mul(size_of::<u64>()))?;
+    }
+    starts.push(at);
+    Ok(())
+}
+
+/// The values of a column, numbered in the order in which they occur.
+#[derive(Default)]
+struct Keys {
+    known: HashMap<String, u32>,
+    of_rows: Vec<u32>,
+}
+
+impl Keys {
+    fn add(&mut self, field: &str) -> Result<()> {
+        let next = self.known.len() as u32;
+        let key = match self.known.get(field) {
+            Some(key) => *key,
+            None => {
+                memory::admit(field.len())?;
+                self.known.insert(field.to_owned(), next);
+                next
+            }
+        };
+        if self.of_rows.len() == self.of_rows.capacity() {
+            memory::admit(self.of_rows.len().saturating_mul(size_of::<u32>()))?;
+        }
+        self.of_rows.push(key);
+        Ok(())
     }
 }
 
@@ -219,100 +324,5 @@ impl Bad {
                 Err(Failure::invalid(format!("{count} lines cannot be read; {which}:\n  {}", shown.join("\n  "))))
             }
         }
-    }
-}
-
-/// The measurement of one number of an example.
-#[derive(Debug)]
-struct Measure {
-    aim: Option<Aim>,
-    normalize: Option<Normalize>,
-    count: f64,
-    mean: f64,
-    /// The sum of the squares of distances from the mean (Welford 1962).
-    squares: f64,
-    least: f64,
-    most: f64,
-    /// All numbers, for a median.
-    all: Vec<f64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aim {
-    Moments,
-    Median,
-}
-
-impl Measure {
-    /// One for each number of an example.
-    fn of(chosen: &Chosen, wanted: &Wanted<'_>) -> Vec<Measure> {
-        if wanted.is_text || wanted.fit.is_some() {
-            return Vec::new();
-        }
-        let TableOptions { missing, normalize, .. } = wanted.options;
-        let one = |(name, is_measured): (&str, bool)| {
-            let own = |(of, normalize): &(Option<String>, Normalize)| {
-                of.as_deref().is_none_or(|of| of == name).then_some(*normalize)
-            };
-            // That of the column's name comes before that of all.
-            let named = normalize.iter().filter(|(of, _)| of.is_some()).find_map(own);
-            let normalize = named.or_else(|| normalize.iter().find_map(own)).filter(|_| is_measured);
-            let aim = match missing {
-                Some(Missing::Median) if is_measured => Some(Aim::Median),
-                Some(Missing::Mean) if is_measured => Some(Aim::Moments),
-                _ => normalize.map(|_| Aim::Moments),
-            };
-            let (least, most) = (f64::INFINITY, f64::NEG_INFINITY);
-            Measure { aim, normalize, count: 0.0, mean: 0.0, squares: 0.0, least, most, all: Vec::new() }
-        };
-        chosen.parts().into_iter().map(one).collect()
-    }
-
-    fn add(&mut self, number: f64) -> Result<()> {
-        let Some(aim) = self.aim.filter(|_| !number.is_nan()) else { return Ok(()) };
-        self.count += 1.0;
-        let distance = number - self.mean;
-        self.mean += distance / self.count;
-        self.squares += distance * (number - self.mean);
-        (self.least, self.most) = (self.least.min(number), self.most.max(number));
-        if aim == Aim::Median {
-            if self.all.len() == self.all.capacity() {
-                memory::admit(self.all.len().saturating_mul(size_of::<f64>()))?;
-            }
-            self.all.push(number);
-        }
-        Ok(())
-    }
-
-    /// The number in place of a missing one, and the shift and the factor of all.
-    fn result(mut self, missing: Option<Missing>, name: &str) -> Result<(Option<f64>, f64, f64)> {
-        if self.aim.is_some() && self.count == 0.0 {
-            return Err(Failure::invalid(format!(
-                "column {name} has no number to measure in the examples to train with"
-            )));
-        }
-        let fill = match missing {
-            Some(Missing::Value(number)) => Some(number),
-            Some(Missing::Mean) if self.aim.is_some() => Some(self.mean),
-            Some(Missing::Median) if self.aim.is_some() => Some(median(&mut self.all)),
-            _ => None,
-        };
-        let inverse = |width: f64| if width > 0.0 { 1.0 / width } else { 1.0 };
-        let (shift, factor) = match self.normalize {
-            None => (0.0, 1.0),
-            Some(Normalize::Standard) => (self.mean, inverse((self.squares / self.count).sqrt())),
-            Some(Normalize::MinMax) => (self.least, inverse(self.most - self.least)),
-        };
-        Ok((fill, shift, factor))
-    }
-}
-
-/// The middle number, or the mean of the two in the middle.
-fn median(all: &mut [f64]) -> f64 {
-    all.sort_by(f64::total_cmp);
-    let middle = all.len() / 2;
-    match all.len() % 2 {
-        0 => (all[middle - 1] + all[middle]) / 2.0,
-        _ => all[middle],
     }
 }

@@ -2,6 +2,8 @@
 
 use meshtf_tensor::failure::{Failure, Result};
 
+use super::Window;
+
 /// The options for the columns of one placeholder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableOptions {
@@ -25,6 +27,10 @@ pub struct TableOptions {
     pub date_format: Option<String>,
     /// The normalisation of columns by name, and of those without a name that are numbers.
     pub normalize: Vec<(Option<String>, Normalize)>,
+    /// The column is classes, and an example's number is the weight of its class.
+    pub class_weights: Option<ClassWeights>,
+    /// Examples are windows of rows.
+    pub window: Option<Window>,
 }
 
 impl TableOptions {
@@ -49,6 +55,14 @@ impl TableOptions {
         if self.classes.is_some() && keys.iter().any(|(_, names)| !names.is_empty()) {
             return wrong("columns of \"classes\" are not in \"categories\", \"dates\" or \"normalize\"".to_owned());
         }
+        let others = self.classes.is_some() || keys.iter().any(|(_, names)| !names.is_empty());
+        if self.class_weights.is_some() && (others || !self.normalize.is_empty() || columns.len() != 1) {
+            return wrong(format!(
+                "\"class_weights\" takes one column, that of the classes, without \"classes\", \"categories\", \"dates\" and \
+                 \"normalize\"; there are {} columns",
+                columns.len()
+            ));
+        }
         let decimal = self.decimal.unwrap_or('.');
         let is_of_number = |mark: char| mark.is_ascii_digit() || "+-eE".contains(mark);
         match self.thousands {
@@ -65,7 +79,10 @@ impl TableOptions {
     pub fn is_measured(&self) -> bool {
         let labels = matches!(self.classes, Some(Classes::Auto))
             || self.categories.iter().any(|(_, category)| !matches!(category, Category::Hash(_)));
-        labels || matches!(self.missing, Some(Missing::Mean | Missing::Median)) || !self.normalize.is_empty()
+        labels
+            || self.class_weights.is_some()
+            || matches!(self.missing, Some(Missing::Mean | Missing::Median))
+            || !self.normalize.is_empty()
     }
 }
 
@@ -100,6 +117,16 @@ pub enum Classes {
     Auto,
     /// These.
     Listed(Vec<String>),
+}
+
+/// The weights of the examples of each class.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClassWeights {
+    /// The number of examples that are trained with, divided by the number of classes and by that of the class's examples:
+    /// the classes weigh the same in all, and the mean weight is 1.
+    Balanced,
+    /// These, by label; 1 for other classes.
+    Listed(Vec<(String, f64)>),
 }
 
 /// The numbers that a column of text becomes. A missing field is a category of its own.

@@ -55,6 +55,11 @@ pub(super) fn shuffled(count: usize, seed: u64, epoch: u64) -> Vec<usize> {
     places
 }
 
+/// The numbers below `count` as examples to hold out are drawn.
+pub(super) fn drawn(count: usize, seed: u64) -> impl Iterator<Item = usize> {
+    shuffled(count, seed, u64::MAX).into_iter()
+}
+
 /// SplitMix64's mixing of a number.
 fn mixed(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,6 @@
 //! The records of a table: lines with separated fields, or an object of JSON a line.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io::{BufRead, Read};
 
@@ -41,6 +42,8 @@ pub struct Record<'a> {
     pub begin: u64,
     /// Its fields, trimmed of spaces; there may be more or fewer than names.
     pub fields: &'a [&'a str],
+    /// The reason why its fields cannot be told apart; then there are none.
+    pub fault: Option<&'a str>,
 }
 
 impl Layout {
@@ -86,19 +89,23 @@ impl Layout {
             begin += read as u64;
             skipped += 1;
         }
-        let mut each = |line: usize, begin: u64, fields: &[&str]| -> Result<()> {
+        let has_one = Cell::new(false);
+        let mut each = |line: usize, begin: u64, fields: std::result::Result<&[&str], &str>| -> Result<()> {
+            let (fields, fault) = (fields.unwrap_or_default(), fields.err());
             let Some(names) = &names else {
-                names = Some(self.names(fields)?);
-                return match (self.has_header, &names) {
-                    (false, Some(names)) => each(Record { names, line, begin, fields }),
-                    _ => Ok(()),
+                let own = names.insert(self.names(fields)?);
+                has_one.set(own.len() == 1);
+                return match self.has_header {
+                    false => each(Record { names: own, line, begin, fields, fault }),
+                    true => Ok(()),
                 };
             };
-            each(Record { names, line, begin, fields })
+            each(Record { names, line, begin, fields, fault })
         };
         let end = match self.fields {
             Fields::Separated(delimiter) => {
-                let mut records = CsvRecords::new(delimiter, begin, skipped);
+                let mut records = CsvRecords::new(delimiter, begin, skipped, &has_one);
+                let mut each = |line: usize, begin: u64, fields: &[&str]| each(line, begin, Ok(fields));
                 loop {
                     let block = from.fill_buf().map_err(failed)?;
                     records.add(block, &mut each)?;
@@ -111,17 +118,21 @@ impl Layout {
             }
             Fields::Spaced => lines(from, begin, skipped, &mut |line, begin, text| {
                 let fields: Vec<&str> = text.split_ascii_whitespace().collect();
-                each(line, begin, &fields)
+                each(line, begin, Ok(&fields))
             })?,
             Fields::Json => {
                 let mut keys: Option<Vec<String>> = None;
                 lines(from, begin, skipped, &mut |line, begin, text| {
                     let is_first = keys.is_none();
-                    let (keys, fields) = json_fields(line, text, &mut keys)?;
+                    let (keys, fields) = match json_fields(line, text, &mut keys) {
+                        // Without the first one there are no keys.
+                        Err(failure) if !is_first => return each(line, begin, Err(&failure.message)),
+                        read => read?,
+                    };
                     if is_first {
-                        each(line, begin, &keys.iter().map(String::as_str).collect::<Vec<_>>())?;
+                        each(line, begin, Ok(&keys.iter().map(String::as_str).collect::<Vec<_>>()))?;
                     }
-                    each(line, begin, &fields.iter().map(String::as_str).collect::<Vec<_>>())
+                    each(line, begin, Ok(&fields.iter().map(String::as_str).collect::<Vec<_>>()))
                 })?
             }
         };
@@ -139,9 +150,15 @@ impl Layout {
         };
         match self.fields {
             Fields::Separated(delimiter) => {
-                let mut records = CsvRecords::new(delimiter, 1, 0);
+                let has_one = Cell::new(names.len() == 1);
+                let mut records = CsvRecords::new(delimiter, 1, 0, &has_one);
                 records.add(piece, &mut once)?;
                 records.add(&[], &mut once)?;
+                if has_one.get() && !done {
+                    // A blank line.
+                    each(&[""])?;
+                    done = true;
+                }
             }
             Fields::Spaced => {
                 lines(piece, 1, 0, &mut |line, begin, text| {
@@ -257,7 +274,7 @@ fn json_fields<'k>(line: usize, text: &str, keys: &'k mut Option<Vec<String>>) -
 }
 
 /// The records of a text of separated fields that is read in blocks.
-struct CsvRecords {
+struct CsvRecords<'c> {
     reader: csv_core::Reader,
     /// The offset of the next byte.
     at: u64,
@@ -269,15 +286,22 @@ struct CsvRecords {
     /// The used part of both for this record.
     written: usize,
     ended: usize,
+    /// Whether the table has one column: then a blank line between others is a record with a missing field.
+    has_one: &'c Cell<bool>,
+    /// The blank lines before the next record, and their offsets.
+    blank: Vec<(usize, u64)>,
+    /// Whether a carriage return ended the last record, so that a line feed belongs to it.
+    has_returned: bool,
 }
 
-impl CsvRecords {
+impl CsvRecords<'_> {
     /// For a text from the offset `at` on, before which there are `skipped` lines.
-    fn new(delimiter: u8, at: u64, skipped: usize) -> CsvRecords {
+    fn new(delimiter: u8, at: u64, skipped: usize, has_one: &Cell<bool>) -> CsvRecords<'_> {
         let mut reader = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
         reader.set_line(skipped as u64 + 1);
         let (text, ends) = (vec![0; 256], vec![0; 16]);
-        CsvRecords { reader, at, begun: None, text, ends, written: 0, ended: 0 }
+        let (blank, has_returned) = (Vec::new(), false);
+        CsvRecords { reader, at, begun: None, text, ends, written: 0, ended: 0, has_one, blank, has_returned }
     }
 
     /// Reads the next block of a text: passes on each record that ends in it, with its line number and the offset of its
@@ -295,11 +319,9 @@ impl CsvRecords {
             let (begin, line) = match self.begun {
                 Some(begun) => begun,
                 None => {
-                    // Blank lines belong to no record.
                     let blank = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-                    let lines = rest[..blank].iter().filter(|byte| **byte == b'\n').count();
-                    (rest, self.at) = (&rest[blank..], self.at + blank as u64);
-                    self.reader.set_line(self.reader.line() + lines as u64);
+                    self.skip_blank(&rest[..blank])?;
+                    rest = &rest[blank..];
                     if rest.is_empty() && !is_end {
                         break;
                     }
@@ -308,6 +330,7 @@ impl CsvRecords {
             };
             let (text, ends) = (&mut self.text[self.written..], &mut self.ends[self.ended..]);
             let (outcome, read, wrote, ended) = self.reader.read_record(rest, text, ends);
+            self.has_returned = rest[..read].last().map_or(self.has_returned, |byte| *byte == b'\r');
             (rest, self.at) = (&rest[read..], self.at + read as u64);
             (self.written, self.ended) = (self.written + wrote, self.ended + ended);
             match outcome {
@@ -326,11 +349,34 @@ impl CsvRecords {
                 }
                 csv_core::ReadRecordResult::End => break,
                 csv_core::ReadRecordResult::Record => {
+                    for (line, begin) in std::mem::take(&mut self.blank) {
+                        each(line, begin, &[""])?;
+                    }
                     each(line, begin, &self.fields(line)?)?;
                     (self.begun, self.written, self.ended) = (None, 0, 0);
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Ends of lines between records: blank lines, unless the first one belongs to the last record.
+    fn skip_blank(&mut self, ends: &[u8]) -> Result<()> {
+        let mut line = self.reader.line();
+        for byte in ends.iter().copied() {
+            let belongs = std::mem::take(&mut self.has_returned);
+            if byte == b'\n' {
+                if self.has_one.get() && !belongs {
+                    if self.blank.len() == self.blank.capacity() {
+                        memory::admit(self.blank.len().saturating_mul(size_of::<(usize, u64)>()))?;
+                    }
+                    self.blank.push((line as usize, self.at));
+                }
+                line += 1;
+            }
+            self.at += 1;
+        }
+        self.reader.set_line(line);
         Ok(())
     }
 

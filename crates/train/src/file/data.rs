@@ -5,7 +5,7 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
 use super::{Read, count, list, number, share, table, unknown, whole};
-use crate::data::{FilePart, TableOptions};
+use crate::data::{HoldOutBy, TableOptions, is_table};
 
 /// The files that placeholders are fed from, and the constants that other placeholders are fed with.
 pub(super) type Fed = (Vec<(String, DataSource)>, Vec<(String, Tensor)>);
@@ -24,6 +24,9 @@ pub struct DataSection {
     pub shuffle: Option<u64>,
     /// The share of the examples that is held out for evaluations, from 0 to below 1; 0: none.
     pub hold_out: f64,
+    /// The choice of these examples.
+    #[doc(hidden)]
+    pub hold_out_by: HoldOutBy,
 }
 
 /// The source of the values of one placeholder.
@@ -70,7 +73,7 @@ pub(super) fn data(value: &Value, path: Path) -> Read<DataSection> {
             "feed" => (section.feed, section.constants) = feed(value, path)?,
             "batch" => section.batch = count(value, path)? as usize,
             "shuffle" => section.shuffle = Some(whole(value, path)?),
-            "hold_out" => section.hold_out = share(value, path)?,
+            "hold_out" => (section.hold_out, section.hold_out_by) = hold_out(value, path)?,
             _ => return Err(unknown(key, *at, path, &["feed", "batch", "shuffle", "hold_out"])),
         }
     }
@@ -89,6 +92,29 @@ pub(super) fn data(value: &Value, path: Path) -> Read<DataSection> {
         return Err(Fault::content(value, path, "\"batch\" is missing: how many examples a step takes"));
     }
     Ok(section)
+}
+
+/// The share that is held out, and the choice of its examples.
+fn hold_out(value: &Value, path: Path) -> Read<(f64, HoldOutBy)> {
+    let Kind::Object(members) = &value.kind else { return Ok((share(value, path)?, HoldOutBy::Random)) };
+    let (mut own, mut by) = (None, None);
+    for Member { key, at, value } in members {
+        let path = path.key(key);
+        let column = || value.text(path).map(str::to_owned);
+        let is_second = match &**key {
+            "share" => own.replace(share(value, path)?).is_some(),
+            "last" => own.replace(share(value, path)?).is_some() || by.replace(HoldOutBy::Last).is_some(),
+            "group" => by.replace(HoldOutBy::Group(column()?)).is_some(),
+            "stratify" => by.replace(HoldOutBy::Stratified(column()?)).is_some(),
+            _ => return Err(unknown(key, *at, path, &["share", "last", "group", "stratify"])),
+        };
+        if is_second {
+            let why = "use \"last\", or \"share\" with \"group\" or \"stratify\"";
+            return Err(Fault::content(value, path, why));
+        }
+    }
+    let missing = || Fault::content(value, path, "\"share\" is missing, or \"last\" for the last part of the examples");
+    Ok((own.ok_or_else(missing)?, by.unwrap_or_default()))
 }
 
 /// The sources of placeholders: examples, and constants.
@@ -164,8 +190,7 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     if source.size.is_some() && source.take != Take::Images {
         return wrong("\"size\" is only for \"images\"");
     }
-    let is_table = FilePart { file: source.file.clone(), part: None }.is_table();
-    if (source.take != Take::Values || !is_table)
+    if (source.take != Take::Values || !is_table(&source.file))
         && !(source.columns.is_empty() && source.except.is_empty() && source.table == TableOptions::default())
     {
         return wrong("only a table (.csv, .tsv, .jsonl) has columns and options of a table");

@@ -3,7 +3,7 @@
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
 use super::{Read, count, list, names, number, unknown, whole};
-use crate::data::{Category, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
+use crate::data::{Category, ClassWeights, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions, Window};
 
 /// The keys of the options.
 pub(super) const KEYS: &[&str] = &[
@@ -19,6 +19,8 @@ pub(super) const KEYS: &[&str] = &[
     "dates",
     "date_format",
     "normalize",
+    "class_weights",
+    "window",
 ];
 
 /// Reads an option; `false` if the key is none.
@@ -37,6 +39,8 @@ pub(super) fn option(options: &mut TableOptions, key: &str, value: &Value, path:
         "dates" => options.dates = by_column(value, path, dates)?,
         "date_format" => options.date_format = Some(date_format(value, path)?),
         "normalize" => options.normalize = normalize(value, path)?,
+        "class_weights" => options.class_weights = Some(class_weights(value, path)?),
+        "window" => options.window = Some(window(value, path)?),
         _ => return Ok(false),
     }
     Ok(true)
@@ -136,4 +140,60 @@ fn normalize(value: &Value, path: Path) -> Read<Vec<(Option<String>, Normalize)>
         }
         _ => Ok(vec![(None, one(value, path)?)]),
     }
+}
+
+fn class_weights(value: &Value, path: Path) -> Read<ClassWeights> {
+    match &value.kind {
+        Kind::String(text) if &**text == "balanced" => Ok(ClassWeights::Balanced),
+        Kind::Object(_) => by_column(value, path, weight).map(ClassWeights::Listed),
+        _ => Err(Fault::content(value, path, "expected \"balanced\" or an object of weights by class")),
+    }
+}
+
+fn weight(value: &Value, path: Path) -> Read<f64> {
+    let weight = number(value, path)?;
+    match weight.is_finite() && weight >= 0.0 {
+        true => Ok(weight),
+        false => Err(Fault::content(value, path, format!("the weight is {weight}; expected a number of at least 0"))),
+    }
+}
+
+/// Most rows of a window.
+const MAX_ROWS: u64 = 1 << 24;
+
+fn window(value: &Value, path: Path) -> Read<Window> {
+    let rows = |value: &Value, path: Path| {
+        let rows = count(value, path)?;
+        match rows <= MAX_ROWS {
+            true => Ok(rows as usize),
+            false => {
+                Err(Fault::content(value, path, format!("{rows} rows are more than {MAX_ROWS}, which is the limit")))
+            }
+        }
+    };
+    let (mut length, mut window) = (None, Window { length: 0, ahead: None, is_range: false, stride: 1 });
+    for Member { key, at, value } in value.object(path, "a window is {\"length\", \"ahead\", \"stride\"}")? {
+        let path = path.key(key);
+        match &**key {
+            "length" => length = Some(rows(value, path)?),
+            "stride" => window.stride = rows(value, path)?,
+            "ahead" => {
+                let ends = match &value.kind {
+                    Kind::List(_) => list(value, path, rows)?,
+                    _ => vec![rows(value, path)?],
+                };
+                (window.ahead, window.is_range) = match ends[..] {
+                    [row] => (Some((row, row)), matches!(value.kind, Kind::List(_))),
+                    [first, last] if first <= last => (Some((first, last)), true),
+                    _ => {
+                        let why = "expected the number of a row after the window, from 1, or the first and the last of several";
+                        return Err(Fault::content(value, path, why));
+                    }
+                };
+            }
+            _ => return Err(unknown(key, *at, path, &["length", "ahead", "stride"])),
+        }
+    }
+    window.length = length.ok_or_else(|| Fault::content(value, path, "\"length\" is missing: the rows of a window"))?;
+    Ok(window)
 }

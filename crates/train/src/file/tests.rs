@@ -3,7 +3,9 @@
 use meshtf_tensor::Tensor;
 
 use super::*;
-use crate::data::{Category, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
+use crate::data::{
+    Category, ClassWeights, Classes, DatePart, HoldOutBy, LayoutOptions, Missing, Normalize, TableOptions, Window,
+};
 
 #[test]
 fn what_is_said_is_read() {
@@ -67,7 +69,8 @@ fn a_table_has_options() {
     let source = with(
         r#""columns": [0, "2..3", "a"], "delimiter": ";", "header": false, "skip": 2, "decimal": ",", "thousands": ".",
         "missing": "median", "missing_values": ["-"], "categories": {"a": "one_hot", "b": "ids", "c": {"hash": 9}},
-        "dates": {"t": ["day_of_year", "hour"]}, "date_format": "%d.%m.%Y", "normalize": {"a": "minmax"}"#,
+        "dates": {"t": ["day_of_year", "hour"]}, "date_format": "%d.%m.%Y", "normalize": {"a": "minmax"},
+        "window": {"length": 8, "ahead": [2, 3], "stride": 4}"#,
     );
     let source = source.unwrap();
     assert_eq!(source.columns, ["0", "2..3", "a"]);
@@ -83,10 +86,15 @@ fn a_table_has_options() {
         dates: vec![(named("t"), vec![DatePart::DayOfYear, DatePart::Hour])],
         date_format: Some(named("%d.%m.%Y")),
         normalize: vec![(Some(named("a")), Normalize::MinMax)],
+        class_weights: None,
+        window: Some(Window { length: 8, ahead: Some((2, 3)), is_range: true, stride: 4 }),
     };
     assert_eq!(source.table, wanted);
     let more = |options: &str| with(options).unwrap().table;
     assert_eq!(more(r#""missing": 0.5"#).missing, Some(Missing::Value(0.5)));
+    assert_eq!(more(r#""class_weights": "balanced""#).class_weights, Some(ClassWeights::Balanced));
+    let listed = ClassWeights::Listed(vec![(named("a"), 2.5)]);
+    assert_eq!(more(r#""class_weights": {"a": 2.5}"#).class_weights, Some(listed));
     assert_eq!(more(r#""classes": "auto""#).classes, Some(Classes::Auto));
     assert_eq!(more(r#""classes": ["b", "a"]"#).classes, Some(Classes::Listed(vec![named("b"), named("a")])));
     assert_eq!(more(r#""normalize": "standard""#).normalize, [(None, Normalize::Standard)]);
@@ -99,10 +107,46 @@ fn a_table_has_options() {
         (r#""dates": {"t": ["day_of_yaer"]}"#, "did you mean \"day_of_year\"?"),
         (r#""date_format": "%Q""#, "is not the form of a date"),
         (r#""normalize": "max""#, "expected \"standard\" or \"minmax\""),
+        (r#""class_weights": "equal""#, "expected \"balanced\" or an object of weights by class"),
+        (r#""class_weights": {"a": -1}"#, "the weight is -1; expected a number of at least 0"),
+        (r#""window": {"stride": 2}"#, "\"length\" is missing"),
+        (r#""window": {"length": 0}"#, "expected a whole number of at least 1"),
+        (r#""window": {"length": 2, "ahead": [3, 1]}"#, "the first and the last of several"),
         (r#""delimeter": ";""#, "did you mean \"delimiter\"?"),
     ] {
         let error = with(options).unwrap_err().to_string();
         assert!(error.contains(why), "{options}: {error}");
+    }
+}
+
+#[test]
+fn the_examples_that_are_held_out_are_chosen() {
+    let with = |hold_out: &str| {
+        let text = format!(
+            r#"{{"data": {{"feed": {{"x": "t.csv"}}, "batch": 1, "hold_out": {hold_out}}},
+            "train": {{"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1}}}}"#
+        );
+        read(&text).map(|sections| (sections.data.hold_out, sections.data.hold_out_by))
+    };
+    let group = HoldOutBy::Group("g".to_owned());
+    for (text, wanted) in [
+        ("0.25", (0.25, HoldOutBy::Random)),
+        (r#"{"share": 0.25}"#, (0.25, HoldOutBy::Random)),
+        (r#"{"last": 0.25}"#, (0.25, HoldOutBy::Last)),
+        (r#"{"share": 0, "group": "g"}"#, (0.0, group)),
+        (r#"{"stratify": "k", "share": 0.5}"#, (0.5, HoldOutBy::Stratified("k".to_owned()))),
+    ] {
+        assert_eq!(with(text).unwrap(), wanted, "{text}");
+    }
+    for (text, why) in [
+        (r#"{"group": "g"}"#, "\"share\" is missing"),
+        (r#"{"last": 0.2, "group": "g"}"#, "use \"last\", or \"share\" with"),
+        (r#"{"share": 0.2, "group": "g", "stratify": "k"}"#, "use \"last\", or \"share\" with"),
+        (r#"{"last": 1}"#, "the share is 1; expected a number from 0 to below 1"),
+        (r#"{"lats": 0.2}"#, "did you mean \"last\"?"),
+    ] {
+        let error = with(text).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
     }
 }
 

@@ -237,6 +237,14 @@ fn mistakes_in_a_table_are_named() {
         ("t.csv", "a,c\n1,2\n", &["a"], named, "\"normalize\" names c, which is not among the columns that are taken"),
         ("t.csv", "a\nNA\n3\n", &["a"], mean, "column a has no number to measure"),
         ("t.jsonl", "{\"a\": 1}\n[2]\n", &["a"], options(), "line 2: expected an object"),
+        (
+            "t.jsonl",
+            "{\"a\": 1}\n{\"a\"\n[3]\n{\"a\": 2}\n",
+            &["a"],
+            options(),
+            "2 lines cannot be read; they are:\n  line 2: it is",
+        ),
+        ("t.csv", "a\r\n1\r\n\r\n3\r\n", &["a"], options(), "line 3: column a has \"\", a missing value"),
         ("t.jsonl", "{\"a\": 1}\n{\"a\": [2]}\n", &["a"], options(), "line 2: a is a list or an object"),
         ("t.jsonl", "{\"a\": 1}\n{\"b\": 2}\n", &["a"], options(), "line 2: column a has \"\", a missing value"),
         ("t.jsonl", "{\"a\": 1}\n{\"a\": }\n", &["a"], options(), "line 2: it is not JSON"),
@@ -261,5 +269,49 @@ fn mistakes_in_a_table_are_named() {
     ] {
         let message = read(file, text, columns, options).unwrap_err().message;
         assert!(message.contains(why), "{text:?}: {message}");
+    }
+}
+
+/// A blank line between others is a missing field of a table with one column; one at the end is none.
+#[test]
+fn a_blank_line_of_one_column_is_a_missing_field() {
+    let mean = || TableOptions { missing: Some(Missing::Value(-1.0)), ..options() };
+    for (text, wanted) in [
+        ("a\n1\n\n3\n", &[1.0, -1.0, 3.0][..]),
+        ("a\r\n1\r\n\r\n\r\n3\r\n", &[1.0, -1.0, -1.0, 3.0]),
+        ("\n\na\n\n1\n\n\n", &[-1.0, 1.0]),
+        ("a\n\"1\"\n\n2", &[1.0, -1.0, 2.0]),
+    ] {
+        assert_eq!(read("t.csv", text, &["a"], mean()).unwrap().1, wanted, "{text:?}");
+    }
+    assert_eq!(read("t.csv", "a,b\n1,2\n\n3,4\n", &["a"], mean()).unwrap().1, [1.0, 3.0]);
+}
+
+#[test]
+fn dates_have_offsets_and_need_no_day() {
+    use DatePart::{Day, Hour, Minute, Month, Seconds, Year};
+    let read = |field: &str, format: Option<&str>, parts: &[DatePart]| {
+        let options = TableOptions {
+            dates: vec![("t".to_owned(), parts.to_vec())],
+            date_format: format.map(str::to_owned),
+            ..options()
+        };
+        read("t.csv", &format!("t,u\n{field},1\n"), &["t"], options).map(|(_, numbers)| numbers)
+    };
+    // Seconds as by `date -u -d … +%s`.
+    let all = [Hour, Minute, Seconds];
+    for field in ["2026-05-31T12:30:00+02:00", "2026-05-31 12:30+02", "2026-05-31 12:30:00.5 +0200"] {
+        assert_eq!(read(field, None, &all).unwrap(), [12.0, 30.0, 1_780_223_400.0], "{field}");
+    }
+    assert_eq!(read("2026-05-31T10:30Z", None, &all).unwrap(), [10.0, 30.0, 1_780_223_400.0]);
+    assert_eq!(read("2026-05-31T08:30-02:00", None, &all).unwrap(), [8.0, 30.0, 1_780_223_400.0]);
+    assert_eq!(read("05.2026", Some("%m.%Y"), &[Year, Month, Day]).unwrap(), [2026.0, 5.0, 1.0]);
+    assert_eq!(read("2026", Some("%Y"), &[Year, Month, Day]).unwrap(), [2026.0, 1.0, 1.0]);
+    assert_eq!(read("07:45", Some("%H:%M"), &[Hour, Minute]).unwrap(), [7.0, 45.0]);
+    assert_eq!(read("31.05.2026 7 +0200", Some("%d.%m.%Y %H %z"), &[Day, Hour]).unwrap(), [31.0, 7.0]);
+    for (field, format) in
+        [("2026-13", Some("%Y-%m")), ("2026-05-31 12:30+99:99", None), ("31.02.2026", Some("%d.%m.%Y"))]
+    {
+        assert!(read(field, format, &[Day]).unwrap_err().message.contains("is not a date"), "{field}");
     }
 }

@@ -1,0 +1,135 @@
+//! Examples that are held out, windows, and weights of classes. The expected numbers are computed by hand.
+
+use super::*;
+
+fn count(held: &[bool]) -> usize {
+    held.iter().filter(|held| **held).count()
+}
+
+#[test]
+fn the_last_part_is_held_out() {
+    let held = HoldOutBy::Last.held(0.25, 3, 10, None).unwrap();
+    assert_eq!(held, [false, false, false, false, false, false, false, false, true, true]);
+    assert_eq!(count(&HoldOutBy::Last.held(0.0, 3, 10, None).unwrap()), 0);
+}
+
+#[test]
+fn a_group_is_on_one_side() {
+    // 40 rows of 5 groups, interleaved: of 5 groups, 0.3 is more than one.
+    let keys: Vec<u32> = (0..40).map(|row| row % 5).collect();
+    let by = HoldOutBy::Group("station".to_owned());
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..20 {
+        let held = by.held(0.3, seed, 40, Some(&keys)).unwrap();
+        assert_eq!(count(&held), 16, "two groups of 8 rows");
+        for (row, is_held) in held.iter().enumerate() {
+            assert_eq!(*is_held, held[row % 5], "row {row}");
+        }
+        assert_eq!(held, by.held(0.3, seed, 40, Some(&keys)).unwrap());
+        seen.insert(held);
+    }
+    assert!(seen.len() > 3, "the seed decides");
+    let refused = |keys: Option<&[u32]>| by.held(0.3, 1, 2, keys).unwrap_err().message;
+    assert!(refused(None).contains("have no column station"));
+    assert!(refused(Some(&[0, 0])).contains("column station has 1 groups, of which 1 would be held out"));
+}
+
+#[test]
+fn each_class_has_its_share_of_the_examples_held_out() {
+    // 60, 30 and 10 of 100; 0.25 is 15, 7.5 and 2.5, of which the first of the equal remainders is rounded up.
+    let keys: Vec<u32> = (0..100)
+        .map(|row| {
+            if row % 10 < 6 {
+                0
+            } else if row % 10 < 9 {
+                1
+            } else {
+                2
+            }
+        })
+        .collect();
+    let by = HoldOutBy::Stratified("kind".to_owned());
+    for seed in 0..5 {
+        let held = by.held(0.25, seed, 100, Some(&keys)).unwrap();
+        let of = |key: u32| keys.iter().zip(&held).filter(|(own, held)| **own == key && **held).count();
+        assert_eq!([of(0), of(1), of(2)], [15, 8, 2]);
+    }
+    assert_ne!(by.held(0.25, 1, 100, Some(&keys)).unwrap(), by.held(0.25, 2, 100, Some(&keys)).unwrap());
+}
+
+#[test]
+fn windows_stay_within_borders() {
+    let none = [false; 10];
+    let line = |row: usize| row;
+    // As tf.keras.utils.timeseries_dataset_from_array(…, sequence_length=4, sequence_stride=2) has them.
+    assert_eq!(windows(10, 4, 2, &none, None, line).0, [0, 2, 4, 6]);
+    let mut last = none;
+    last[6..].fill(true);
+    let (starts, held) = windows(10, 3, 1, &last, None, line);
+    assert_eq!(starts, [0, 1, 2, 3, 6, 7]);
+    assert_eq!(held, [false, false, false, false, true, true]);
+    let groups = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2];
+    assert_eq!(windows(10, 3, 2, &none, Some(&groups), line).0, [0, 4, 7]);
+    // A line is dropped between rows 4 and 5.
+    assert_eq!(windows(10, 5, 1, &none, None, |row| row + usize::from(row > 4)).0, [0, 5]);
+    assert!(windows(10, 11, 1, &none, None, line).0.is_empty());
+    assert!(windows(0, 1, 1, &[], None, line).0.is_empty());
+}
+
+#[test]
+fn windows_are_taken_from_their_rows() {
+    let rows = Tensor::from_vec([6, 2], (0..12).map(f64::from).collect::<Vec<_>>());
+    let window = Window { length: 3, ahead: None, is_range: false, stride: 1 };
+    let label = Window { ahead: Some((2, 2)), ..window };
+    let range = Window { ahead: Some((1, 2)), is_range: true, ..window };
+    let starts: Arc<[usize]> = [0, 1].into();
+    let column = |window: Window| {
+        let example = window.example(2);
+        Column::Windows(WindowRows::new(Column::Held(rows.clone()), starts.clone(), window, example))
+    };
+    let named = [("x", window), ("y", label), ("z", range)];
+    let all = named.iter().map(|(name, window)| ((*name).to_owned(), column(*window))).collect();
+    let examples = Examples::of(all).unwrap().with_held_out(vec![false, true]).unwrap();
+    let taken = examples.take(&[1, 0], &[2]).unwrap();
+    assert_eq!(taken[0], Tensor::from_vec([2, 3, 2], [2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5].map(f64::from).to_vec()));
+    assert_eq!(taken[1], Tensor::from_vec([2, 2], vec![10f64, 11.0, 8.0, 9.0]));
+    assert_eq!(taken[2], Tensor::from_vec([2, 2, 2], [8, 9, 10, 11, 6, 7, 8, 9].map(f64::from).to_vec()));
+    let (kept, held) = examples.split(&HoldOutBy::Last, 0.5, 1).unwrap();
+    assert_eq!((kept.len(), held.len()), (1, 1));
+    assert_eq!(held.take(&[0], &[1]).unwrap()[1], Tensor::from_vec([1, 2], vec![10f64, 11.0]));
+    assert_eq!(window.span(), 3);
+    assert_eq!((label.span(), range.span()), (5, 5));
+}
+
+/// The weights of the classes of a column of which all lines but the last are trained with.
+fn weights(text: &str, class_weights: ClassWeights) -> Result<Vec<f64>> {
+    let options = TableOptions { class_weights: Some(class_weights), ..TableOptions::default() };
+    let columns = ["kind".to_owned()];
+    let wanted = Wanted { columns: &columns, except: &[], options: &options, is_text: false, fit: None };
+    let table = Csv::new(Layout::of(&FilePart::of("t.csv"), &options.layout)?, text.as_bytes().to_vec());
+    let prepared = table.prepare(&[wanted], |count| (0..count).map(|place| place + 1 < count).collect())?;
+    Ok(table.tensor(&prepared, &prepared.chosen[0], false)?.slice::<f64>()?.to_vec())
+}
+
+#[test]
+fn an_example_has_the_weight_of_its_class() {
+    // As sklearn.utils.class_weight.compute_class_weight("balanced") of cat, cat, cat, dog: 4 / (2 · 3) and 4 / (2 · 1).
+    let text = "kind\ncat\ncat\ndog\ncat\ndog\n";
+    let (cat, dog) = (4.0 / 6.0, 2.0);
+    assert_eq!(weights(text, ClassWeights::Balanced).unwrap(), [cat, cat, dog, cat, dog]);
+    let listed = |name: &str| ClassWeights::Listed(vec![(name.to_owned(), 3.0)]);
+    assert_eq!(weights(text, listed("dog")).unwrap(), [1.0, 1.0, 3.0, 1.0, 3.0]);
+    let why = weights(text, listed("dgo")).unwrap_err().message;
+    assert!(why.contains("\"class_weights\" names dgo, and the classes are cat, dog"), "{why}");
+    // A class that is only held out.
+    assert_eq!(weights("kind\ncat\ncow\n", ClassWeights::Balanced).unwrap(), [1.0, 1.0]);
+}
+
+#[test]
+fn keys_number_classes_in_memory() {
+    let numbers = Column::Held(Tensor::vector(vec![7i32, 3, 7, 9]));
+    assert_eq!(numbers.keys().unwrap(), [0, 1, 0, 2]);
+    let texts = Column::Held(Tensor::vector(vec![b"a".to_vec(), b"b".to_vec(), b"a".to_vec()]));
+    assert_eq!(texts.keys().unwrap(), [0, 1, 0]);
+    assert!(Column::Held(Tensor::vector(vec![0.5f32])).keys().is_none());
+}
