@@ -51,13 +51,13 @@ impl Distribution {
         };
         Some(Ok(match (self, dtype) {
             (Distribution::Uniform, DType::F16) => {
-                Tensor::from_vec(shape, groups(n, philox, |bits| bits.map(|word| uniform_f16(word as u16))))
+                Tensor::from_vec(shape, groups(n, philox, |bits| each(bits, |word| uniform_f16(word as u16))))
             }
             (Distribution::Uniform, DType::BF16) => {
-                Tensor::from_vec(shape, groups(n, philox, |bits| bits.map(|word| uniform_bf16(word as u16))))
+                Tensor::from_vec(shape, groups(n, philox, |bits| each(bits, |word| uniform_bf16(word as u16))))
             }
             (Distribution::Uniform, DType::F32) => {
-                Tensor::from_vec(shape, groups(n, philox, |bits| bits.map(uniform_f32)))
+                Tensor::from_vec(shape, groups(n, philox, |bits| each(bits, uniform_f32)))
             }
             (Distribution::Uniform, _) => {
                 Tensor::from_vec(shape, groups(n, philox, |[a, b, c, d]| [uniform_f64([a, b]), uniform_f64([c, d])]))
@@ -72,6 +72,12 @@ impl Distribution {
             }
         }))
     }
+}
+
+/// A number for each word. An array's `map` is not inlined into a loop of another codegen unit.
+#[inline(always)]
+pub fn each<T>([a, b, c, d]: Bits, number: impl Fn(u32) -> T) -> [T; 4] {
+    [number(a), number(b), number(c), number(d)]
 }
 
 /// `n` numbers made of their bits alone; each count gives `G` of them.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::call::{input_dtype, kernel as call, output_dtype};
 use super::super::{HostKernel, KernelNode, Registry};
-use super::distribution::{DRAW, Distribution, groups, uniform_f64};
+use super::distribution::{DRAW, Distribution, each, groups, uniform_f64};
 use super::philox::{Philox, Words};
 use super::unigrams::Learned;
 
@@ -240,7 +240,7 @@ pub(super) fn integers_between(dtype: DType, shape: Shape, n: usize, philox: Phi
         let (low, range) = (low as i32, range as u32);
         return Tensor::from_vec(
             shape,
-            groups(n, philox, |bits| bits.map(|word| low.wrapping_add_unsigned(word % range))),
+            groups(n, philox, |bits| each(bits, |word| low.wrapping_add_unsigned(word % range))),
         );
     }
     let number = |bits: [u32; 2]| low.wrapping_add_unsigned((u64::from(bits[1]) << 32 | u64::from(bits[0])) % range);
