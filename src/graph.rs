@@ -333,4 +333,4 @@ pub use meshtf_graph::json::to_json;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
-pub use meshtf_graph::read;
+pub use meshtf_train::model::file::read;

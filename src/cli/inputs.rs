@@ -122,7 +122,7 @@ fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Trouble> {
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
-    let mut program = graph::read_beside(&bytes, &mut beside).map_err(|error| match error {
+    let mut program = meshtf_train::model::file::read_beside(&bytes, &mut beside).map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
         error => at(&error),
     })?;

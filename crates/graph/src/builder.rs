@@ -201,12 +201,12 @@ impl GraphBuilder {
     }
 
     /// Reserves a name: no later node gets it until it is released.
-    pub(crate) fn reserve(&mut self, name: &str) {
+    pub fn reserve(&mut self, name: &str) {
         self.taken.insert(name.to_lowercase());
     }
 
     /// Releases a reserved name, which no node has: the next node that requests it gets it.
-    pub(crate) fn release(&mut self, name: &str) {
+    pub fn release(&mut self, name: &str) {
         self.taken.remove(&name.to_lowercase());
     }
 

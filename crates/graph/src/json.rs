@@ -1,12 +1,15 @@
 //! Native graph.json, the format that people write. `docs/graph.md` is its specification, `docs/graph.schema.json` its schema.
 //!
 //! A document is read in three passes. The first checks the structure and makes a draft of each node; the second infers the
-//! dtypes of literals from their context; the third turns the drafts into [`NodeDef`]s, with a Const for each literal.
+//! dtypes of literals from their context; the third turns the drafts into [`NodeDef`]s, with a Const for each literal, and
+//! has an [`Expand`] add the nodes of layers.
 //! [`Graph::new`](super::Graph::new) validates the graph afterwards.
 
 mod attr;
 mod draft;
 mod dtypes;
+mod layer_table;
+mod layers;
 mod variables;
 mod write;
 
@@ -14,6 +17,8 @@ use std::collections::{HashMap, HashSet};
 
 use self::draft::{Draft, DraftInput, Literal, Made, Stored};
 pub use draft::{ROOT_KEYS, is_beside};
+pub use layer_table::{LAYERS, LayerDef, OptionDef, OptionKind};
+pub use layers::{Expand, Expanded, Layer, NoLayers, constant_bytes};
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::json::{Fault, Path, Value};
 use meshtf_tensor::{DType, Tensor, literal, npy};
@@ -32,7 +37,7 @@ pub const VERSION: u32 = 1;
 /// # Errors
 /// [`FormatError::Syntax`] or [`FormatError::Content`], with line, column and path.
 pub fn from_json(text: &str, beside: &mut Beside) -> Result<Program, FormatError> {
-    let read = meshtf_tensor::json::parse(text).and_then(|value| from_value(&value, beside));
+    let read = meshtf_tensor::json::parse(text).and_then(|value| from_value(&value, beside, &mut NoLayers));
     read.map_err(|fault| FormatError::of_json(text, fault))
 }
 
@@ -63,21 +68,27 @@ pub fn wide_literal(value: &Value, path: Path) -> Result<Tensor, Fault> {
     wide.map_or_else(|| read(None), Ok)
 }
 
-pub(super) fn from_value(value: &Value, beside: &mut Beside) -> Result<Program, Fault> {
-    let draft::Document { nodes: drafts, fetch, feed, targets, mut init, variables } = draft::document(value)?;
+pub(super) fn from_value(value: &Value, beside: &mut Beside, expand: &mut dyn Expand) -> Result<Program, Fault> {
+    let draft::Document { nodes: drafts, layers, fetch, feed, targets, mut init, variables } = draft::document(value)?;
     let stated = drafts.len();
-    let drafts: Vec<Draft> = drafts.into_iter().chain(variables.iter().filter_map(variables::draft)).collect();
+    let others = variables.iter().filter_map(variables::draft).chain(layers.iter().filter_map(layers::drafted));
+    let drafts: Vec<Draft> = drafts.into_iter().chain(others).collect();
     let dtypes = dtypes::settle(&drafts)?;
-    let (mut nodes, assigns) = with_variables(value, &variables, &drafts[..stated])?;
-    if init.is_empty() {
-        init = assigns;
-    }
+    let (mut nodes, mut assigns) = with_variables(value, &variables, &layers, &drafts[..stated])?;
     let mut taken: HashSet<String> = drafts.iter().map(|node| node.name.to_owned()).collect();
     taken.extend(nodes.iter().map(|node| node.name.clone()));
     let mut budget = Budget::new();
     nodes.reserve(stated);
     for (draft, settled) in drafts[..stated].iter().zip(&dtypes) {
         define(draft, &settled.inputs, &mut taken, &mut budget, beside, &mut nodes)?;
+    }
+    if !layers.is_empty() {
+        let expanded = layers::expand(value, nodes, &layers, &mut budget, expand)?;
+        nodes = expanded.nodes;
+        assigns.extend(expanded.assigns);
+    }
+    if init.is_empty() {
+        init = assigns;
     }
     let by_name: HashMap<&str, usize> = drafts.iter().zip(0..).map(|(node, i)| (node.name, i)).collect();
     let feed = feed
@@ -94,10 +105,12 @@ pub(super) fn from_value(value: &Value, beside: &mut Beside) -> Result<Program, 
 fn with_variables(
     document: &Value,
     variables: &[VariableSpec],
+    layers: &[Layer],
     drafts: &[Draft],
 ) -> Result<(Vec<NodeDef>, Vec<String>), Fault> {
     let section = Path::Root.key("variables");
-    let names: HashSet<&str> = drafts.iter().map(|draft| draft.name).collect();
+    let names: HashSet<&str> =
+        drafts.iter().map(|draft| draft.name).chain(layers.iter().map(|layer| layer.name)).collect();
     let (mut g, mut assigns) = (GraphBuilder::new(), Vec::with_capacity(variables.len()));
     for spec in variables {
         let at = document.get("variables").and_then(|all| all.get(&spec.name)).unwrap_or(document);

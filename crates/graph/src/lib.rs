@@ -37,7 +37,7 @@ pub use json::read_literal;
 use meshtf_tensor::DType;
 use meshtf_tensor::device::{DeviceSpec, Task};
 pub use op::OpDef;
-pub use program::{Beside, Program, place_of, read, read_beside};
+pub use program::{Beside, Program, place_of, read, read_beside, read_with};
 pub use refused::Refused;
 use serde::{Deserialize, Serialize};
 pub use shape::Shapes;

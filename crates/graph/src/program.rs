@@ -106,6 +106,14 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
 /// # Errors
 /// As [`read`]; Content if such a file cannot be read, or holds a tensor of another shape or dtype.
 pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatError> {
+    read_with(bytes, beside, &mut json::NoLayers)
+}
+
+/// As [`read_beside`]; `expand` adds the nodes of a graph.json's layers.
+///
+/// # Errors
+/// As [`read_beside`]; Content for a layer that cannot be added.
+pub fn read_with(bytes: &[u8], beside: &mut Beside, expand: &mut dyn json::Expand) -> Result<Program, FormatError> {
     let no_graph = |why: &str| Err(FormatError::NoGraph { why: why.to_owned() });
     if bytes.is_empty() {
         return no_graph("the file is empty");
@@ -116,7 +124,7 @@ pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatE
     let start = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
     let is_json = start.starts_with(b"{");
     match std::str::from_utf8(bytes) {
-        Ok(text) if is_text && is_json => read_json(text, beside),
+        Ok(text) if is_text && is_json => read_json(text, beside, expand),
         Ok(_) if is_text && start.is_empty() => no_graph("the file is blank"),
         Ok(_) if is_text && (start.starts_with(b"node") || start.starts_with(b"versions")) => {
             no_graph("this looks like a GraphDef in protobuf's text format; write it as JSON or binary instead")
@@ -126,7 +134,7 @@ pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatE
             Ok(nodes) => Ok(Program { nodes, ..Program::default() }),
             // For JSON with a stray control character, the error of the JSON parser is better: it has the position.
             Err(FormatError::NoGraph { .. }) if is_json && text.is_ok() => {
-                read_json(text.expect("just checked"), beside)
+                read_json(text.expect("just checked"), beside, expand)
             }
             Err(FormatError::NoGraph { .. }) if is_json => no_graph("the file begins like JSON, but is not UTF-8"),
             Err(FormatError::NoGraph { why }) => {
@@ -137,16 +145,18 @@ pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatE
     }
 }
 
-/// The location of a node in a native graph.json: `$.nodes.y (line 6, column 5)`. `None` if the document has no such node, as
-/// for the constant made of a literal input, and for the other formats.
+/// The location of a node in a native graph.json: `$.nodes.y (line 6, column 5)`; of a node of a layer, that of the layer. `None`
+/// if the document has no such node, as for the constant made of a literal input, and for the other formats.
 pub fn place_of(bytes: &[u8], node: &str) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let value = meshtf_tensor::json::parse(text).ok()?;
     let Kind::Object(members) = &value.get("nodes")?.kind else { return None };
-    let member = members.iter().find(|member| member.key == node)?;
+    let layer_of = |name: &str| members.iter().find(|member| member.key == name && member.value.get("layer").is_some());
+    let scopes = node.rmatch_indices('/').find_map(|(end, _)| layer_of(&node[..end]));
+    let member = members.iter().find(|member| member.key == node).or(scopes)?;
     let (line, column) = meshtf_tensor::json::position(text, member.at);
     let nodes = Path::Root.key("nodes");
-    Some(format!("{} (line {line}, column {column})", nodes.key(node)))
+    Some(format!("{} (line {line}, column {column})", nodes.key(&member.key)))
 }
 
 fn within(bytes: &[u8], what: &str, limit: usize) -> Result<(), FormatError> {
@@ -156,7 +166,7 @@ fn within(bytes: &[u8], what: &str, limit: usize) -> Result<(), FormatError> {
     Err(FormatError::TooLarge { what: what.to_owned(), bytes: bytes.len() as u64, limit: limit as u64 })
 }
 
-fn read_json(text: &str, beside: &mut Beside) -> Result<Program, FormatError> {
+fn read_json(text: &str, beside: &mut Beside, expand: &mut dyn json::Expand) -> Result<Program, FormatError> {
     within(text.as_bytes(), "a graph as JSON", MAX_JSON_BYTES)?;
     let value = meshtf_tensor::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
     let has = |key: &str| matches!(&value.kind, Kind::Object(members) if members.iter().any(|m| m.key == key));
@@ -164,5 +174,5 @@ fn read_json(text: &str, beside: &mut Beside) -> Result<Program, FormatError> {
         let nodes = graphdef::from_json_value(text, &value)?;
         return Ok(Program { nodes, ..Program::default() });
     }
-    json::from_value(&value, beside).map_err(|fault| FormatError::of_json(text, fault))
+    json::from_value(&value, beside, expand).map_err(|fault| FormatError::of_json(text, fault))
 }

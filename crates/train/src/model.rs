@@ -20,6 +20,7 @@
 //! No call between these lines fails: the first error is remembered, with its context, and [`Model::finish`] returns it.
 
 mod attention;
+pub mod file;
 mod layers;
 mod math;
 mod recurrent;
@@ -230,18 +231,12 @@ impl Model {
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
         }
-        let mut g = std::mem::take(&mut state.g);
-        if state.variables.iter().any(|variable| variable.assign.is_some()) {
-            train::add_init(&mut g, "init", &state.variables)?;
+        let State { g, variables, .. } = &mut *state;
+        if variables.iter().any(|variable| variable.assign.is_some()) {
+            train::add_init(g, "init", variables)?;
         }
-        if !state.updates.is_empty() && !state.is_minimized {
-            let outer = g.enter_root();
-            let updates = state.updates.iter().fold(g.op("NoOp").name(UPDATES), |all, &one| all.control(one));
-            let added = updates.build();
-            g.leave_scope(outer);
-            added?;
-        }
-        let graph = g.finish()?;
+        state.add_updates()?;
+        let graph = std::mem::take(&mut state.g).finish()?;
         // Values keep their names, and the model may continue.
         state.g = GraphBuilder::from(graph.clone());
         state.variables.clear();
@@ -285,6 +280,18 @@ impl State {
         let variable = train::add_variable(&mut self.g, &spec)?;
         self.variables.push(variable.clone());
         Ok(variable)
+    }
+
+    /// Adds the node [`UPDATES`] if layers keep averages and no step of the model updates these.
+    fn add_updates(&mut self) -> Result<()> {
+        if self.updates.is_empty() || self.is_minimized {
+            return Ok(());
+        }
+        let outer = self.g.enter_root();
+        let updates = self.updates.iter().fold(self.g.op("NoOp").name(UPDATES), |all, &one| all.control(one));
+        let added = updates.build();
+        self.g.leave_scope(outer);
+        added.map(|_| ())
     }
 
     /// Adds the variables of the graph that was read.

@@ -5,7 +5,7 @@ use meshtf_tensor::device::DeviceSpec;
 use meshtf_tensor::failure::Result;
 
 use super::GraphBuilder;
-use crate::{Graph, Output};
+use crate::{Graph, GraphError, NodeDef, Output};
 
 impl GraphBuilder {
     /// Checks and links the nodes that were added so far; the builder extends that graph from then on. Ids stay unchanged.
@@ -18,6 +18,19 @@ impl GraphBuilder {
             self.nodes.clear();
         }
         Ok(())
+    }
+
+    /// Adds nodes as they are, names included, after those so far.
+    ///
+    /// # Errors
+    /// As [`Graph::new`].
+    pub fn extend(&mut self, defs: Vec<NodeDef>) -> Result<(), GraphError> {
+        let mut all = std::mem::take(&mut self.nodes);
+        for def in &defs {
+            self.reserve(&def.name);
+        }
+        all.extend(defs);
+        self.base.extend(all)
     }
 
     /// The graph as of the last [`settle`](GraphBuilder::settle).

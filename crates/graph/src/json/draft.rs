@@ -3,7 +3,7 @@
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole};
 use meshtf_tensor::{DType, Shape};
 
-use super::{attr, variables};
+use super::{attr, layers, variables};
 use crate::build::is_node_name;
 use crate::op::{self, OpDef};
 use crate::variable::VariableSpec;
@@ -12,6 +12,7 @@ use crate::{Attrs, GraphError};
 /// A document with a valid structure.
 pub(super) struct Document<'v, 'a> {
     pub nodes: Vec<Draft<'v, 'a>>,
+    pub layers: Vec<layers::Layer<'v, 'a>>,
     pub fetch: Vec<String>,
     pub feed: Vec<(String, Literal<'v, 'a>)>,
     pub targets: Vec<String>,
@@ -100,6 +101,7 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
     }
     let mut document = Document {
         nodes: Vec::new(),
+        layers: Vec::new(),
         fetch: Vec::new(),
         feed: Vec::new(),
         targets: Vec::new(),
@@ -114,11 +116,13 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
             "$schema" | "description" => _ = value.text(path)?,
             "nodes" => {
                 has_nodes = true;
-                document.nodes = value
-                    .object(path, "nodes is an object of nodes by their names")?
-                    .iter()
-                    .map(|member| node(member, path.key(&member.key)))
-                    .collect::<Read<_>>()?;
+                for member in value.object(path, "nodes is an object of nodes by their names")? {
+                    let path = path.key(&member.key);
+                    match member.value.get("layer") {
+                        Some(_) => document.layers.push(layers::read(member, path)?),
+                        None => document.nodes.push(node(member, path)?),
+                    }
+                }
             }
             "fetch" => document.fetch = names(value, path, "tensors")?,
             "targets" => document.targets = names(value, path, "nodes")?,
@@ -174,7 +178,7 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
             return Ok(draft);
         }
         if member.value.get("value").is_none() {
-            let why = "a node has an \"op\", or a \"value\" or a \"file\" if it is a constant";
+            let why = "a node has an \"op\" or a \"layer\", or a \"value\" or a \"file\" if it is a constant";
             return Err(Fault::content(&member.value, path, why));
         }
         draft.made = Made::Constant(literal(&member.value, path, &["device", "control", "description"])?);
