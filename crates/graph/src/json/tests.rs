@@ -183,7 +183,7 @@ fn every_fault_says_where_and_what_would_be_right() {
     check(r#"{"version": 1, "nodes": {}, "fetch": [""]}"#, "$.fetch[0]", "not empty");
     let check = |nodes: &str, path: &str, part: &str| check(&with_nodes(nodes), path, part);
     check(r#""y": null"#, "$.nodes.y", "null is not a tensor value");
-    check(r#""y": {}"#, "$.nodes.y", "has an \"op\", or a \"value\"");
+    check(r#""y": {}"#, "$.nodes.y", "has an \"op\" or a \"layer\", or a \"value\"");
     check(r#""y": {"op": "MatMull"}"#, "$.nodes.y.op", "did you mean MatMul");
     check(r#""y": {"op": "Add", "input": ["x"]}"#, "$.nodes.y.input", "did you mean \"inputs\"?");
     check(r#""y": {"op": "Add", "inputs": "x"}"#, "$.nodes.y.inputs", "inputs are a list");
