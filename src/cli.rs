@@ -28,6 +28,7 @@ mod join;
 mod log;
 mod man;
 mod memory;
+mod new;
 mod node;
 mod ops;
 mod output;
@@ -78,6 +79,7 @@ Examples:
   meshtf plan graph.json         show placement and transfers without a run
   meshtf differentiate graph.json --of loss --by w --out trained.json
                                  add gradients
+  meshtf new table houses.csv    write a model for a table, images or text
   meshtf train digits.json       train a graph with data from files
   meshtf predict digits.json run1 new.npy
                                  apply it to new files
@@ -151,6 +153,7 @@ enum Command {
     Plan(plan::Args),
     Ops(ops::Args),
     Differentiate(differentiate::Args),
+    New(new::Args),
     Train(train::Args),
     Predict(predict::Args),
     Generate(generate::Args),
@@ -237,6 +240,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Ops(args) => ops::ops(args),
         Command::Differentiate(args) => differentiate::differentiate(args),
+        Command::New(args) => new::new(args),
         Command::Train(args) => within(args.memory.budget(), |budget| train::train(args, budget)),
         Command::Predict(args) => within(args.trained.memory.budget(), |budget| predict::predict(args, budget)),
         Command::Generate(args) => within(args.trained.memory.budget(), |budget| generate::generate(args, budget)),

@@ -8,7 +8,7 @@ mod evaluated;
 mod evaluation;
 mod feed;
 mod fits;
-mod folder;
+pub(crate) mod folder;
 mod lookup;
 mod lost;
 mod numerics;

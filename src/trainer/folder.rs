@@ -13,7 +13,7 @@ const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];
 
 /// The images of a folder, class after class, by name.
 #[derive(Debug)]
-pub(super) struct ImageFolder {
+pub(crate) struct ImageFolder {
     /// The names of the classes' folders; none for images that are not in such folders.
     pub classes: Vec<String>,
     /// The files, and the indices of their classes.
