@@ -1,16 +1,47 @@
 //! Functions of several numbers with several results, over the rows of as many matrices: the gates of a recurrent cell.
 //!
 //! A compiler does not vectorise a loop over ten slices, since it cannot know that they are apart. Here a block of each is
-//! copied to an array, which becomes a register.
+//! copied to an array. Nor does it vectorise a loop with several results and a division: a function with divisions computes
+//! one result after another, each of them for all lanes of a block.
 
 use super::target::{FusedWork, MulAdd, widest_fused};
 
 /// Elements of a block: the floats of the widest register.
 const LANES: usize = 16;
 
+/// A block of numbers, one for each lane.
+pub type Block = [f32; LANES];
+
 /// A function of `I` numbers with `O` results. To be inlined always.
 pub trait Many<const I: usize, const O: usize>: Copy {
-    fn of<M: MulAdd>(self, x: [f32; I]) -> [f32; O];
+    /// The results in each lane.
+    fn of<M: MulAdd>(self, x: &[Block; I]) -> [Block; O];
+}
+
+/// The results in each lane of a function with one division at most.
+#[inline(always)]
+pub fn each<const I: usize>(x: [&Block; I], f: impl Fn([f32; I]) -> f32) -> Block {
+    let mut to = [0f32; LANES];
+    for (lane, to) in to.iter_mut().enumerate() {
+        *to = f(x.map(|x| x[lane]));
+    }
+    to
+}
+
+/// The results in each lane of a function without a division.
+#[inline(always)]
+pub fn lanes<const I: usize, const O: usize>(x: &[Block; I], f: impl Fn([f32; I]) -> [f32; O]) -> [Block; O] {
+    let mut results = [[0f32; LANES]; O];
+    for lane in 0..LANES {
+        let mut own = [0f32; I];
+        for (own, x) in own.iter_mut().zip(x) {
+            *own = x[lane];
+        }
+        for (result, y) in results.iter_mut().zip(f(own)) {
+            result[lane] = y;
+        }
+    }
+    results
 }
 
 /// The rows of a matrix, from its first element on, or one row that is repeated: the distance between rows is then 0.
@@ -69,19 +100,11 @@ impl<F: Many<I, O>, const I: usize, const O: usize> FusedWork for Blocks<'_, '_,
 impl<F: Many<I, O>, const I: usize, const O: usize> Blocks<'_, '_, F, I, O> {
     #[inline(always)]
     fn block<M: MulAdd>(&mut self, row: usize, first: usize, len: usize) {
-        let (mut own, mut results) = ([[0f32; LANES]; I], [[0f32; LANES]; O]);
+        let mut own = [[0f32; LANES]; I];
         for (own, from) in own.iter_mut().zip(&self.from) {
             own[..len].copy_from_slice(&from.elements[row * from.apart + first..][..len]);
         }
-        for lane in 0..LANES {
-            let mut x = [0f32; I];
-            for (x, own) in x.iter_mut().zip(&own) {
-                *x = own[lane];
-            }
-            for (result, y) in results.iter_mut().zip(self.f.of::<M>(x)) {
-                result[lane] = y;
-            }
-        }
+        let results = self.f.of::<M>(&own);
         for (result, slot) in results.iter().zip(&self.slots) {
             self.to[slot.slice][slot.at + row * slot.apart + first..][..len].copy_from_slice(&result[..len]);
         }
@@ -97,8 +120,8 @@ mod tests {
 
     impl Many<2, 2> for SumAndDifference {
         #[inline(always)]
-        fn of<M: MulAdd>(self, [x, y]: [f32; 2]) -> [f32; 2] {
-            [x + y, x - y]
+        fn of<M: MulAdd>(self, [x, y]: &[Block; 2]) -> [Block; 2] {
+            [each([x, y], |[x, y]| x + y), each([x, y], |[x, y]| x - y)]
         }
     }
 

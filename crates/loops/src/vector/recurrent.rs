@@ -4,7 +4,7 @@
 //! without their biases.
 
 use super::functions::{sigmoid, tanh};
-use super::many::{Many, Slot, Strided, many};
+use super::many::{Block, Many, Slot, Strided, each, lanes, many};
 use super::target::MulAdd;
 
 /// A row that all rows of a result read.
@@ -132,34 +132,42 @@ struct LstmForward {
 
 impl LstmForward {
     #[inline(always)]
-    fn results<M: MulAdd>(self, x: [f32; 9], [wci, wcf, wco]: [f32; 3], has_peepholes: bool) -> [f32; 7] {
+    fn results<M: MulAdd>(self, x: [&Block; 9], peepholes: Option<[&Block; 3]>) -> [Block; 7] {
         let [before, i, ci, f, o, bi, bci, bf, bo] = x;
-        let seen = |gate: f32, weight: f32, state: f32| if has_peepholes { gate + weight * state } else { gate };
-        let i = sigmoid::<M>(seen(i + bi, wci, before));
-        let ci = tanh::<M>(ci + bci);
-        let f = sigmoid::<M>(seen(f + bf + self.forget_bias, wcf, before));
-        let cs = i * ci + f * before;
-        // NaN stays NaN.
-        let cs = if cs > self.clip { self.clip } else { cs };
-        let cs = if cs < -self.clip { -self.clip } else { cs };
-        let co = tanh::<M>(cs);
-        let o = sigmoid::<M>(seen(o + bo, wco, cs));
-        [i, cs, f, o, ci, co, o * co]
+        let seen = |gate: Block, at: usize, states: &Block| match peepholes {
+            Some(weights) => each([&gate, weights[at], states], |[gate, weight, state]| gate + weight * state),
+            None => gate,
+        };
+        let gate = |gates: &Block| each([gates], |[x]| sigmoid::<M>(x));
+        let tangent = |x: &Block| each([x], |[x]| tanh::<M>(x));
+        let i = gate(&seen(each([i, bi], |[i, b]| i + b), 0, before));
+        let ci = tangent(&each([ci, bci], |[ci, b]| ci + b));
+        let f = gate(&seen(each([f, bf], |[f, b]| f + b + self.forget_bias), 1, before));
+        let cs = each([&i, &ci, &f, before], |[i, ci, f, before]| {
+            let cs = i * ci + f * before;
+            // NaN stays NaN.
+            let cs = if cs > self.clip { self.clip } else { cs };
+            if cs < -self.clip { -self.clip } else { cs }
+        });
+        let co = tangent(&cs);
+        let o = gate(&seen(each([o, bo], |[o, b]| o + b), 2, &cs));
+        let h = each([&o, &co], |[o, co]| o * co);
+        [i, cs, f, o, ci, co, h]
     }
 }
 
 impl Many<9, 7> for LstmForward {
     #[inline(always)]
-    fn of<M: MulAdd>(self, x: [f32; 9]) -> [f32; 7] {
-        self.results::<M>(x, [0.0; 3], false)
+    fn of<M: MulAdd>(self, x: &[Block; 9]) -> [Block; 7] {
+        self.results::<M>(x.each_ref(), None)
     }
 }
 
 impl Many<12, 7> for LstmForward {
     #[inline(always)]
-    fn of<M: MulAdd>(self, x: [f32; 12]) -> [f32; 7] {
+    fn of<M: MulAdd>(self, x: &[Block; 12]) -> [Block; 7] {
         let [before, i, ci, f, o, bi, bci, bf, bo, wci, wcf, wco] = x;
-        self.results::<M>([before, i, ci, f, o, bi, bci, bf, bo], [wci, wcf, wco], true)
+        self.results::<M>([before, i, ci, f, o, bi, bci, bf, bo], Some([wci, wcf, wco]))
     }
 }
 
@@ -183,17 +191,18 @@ impl LstmBackward {
 
 impl Many<10, 5> for LstmBackward {
     #[inline(always)]
-    fn of<M: MulAdd>(self, x: [f32; 10]) -> [f32; 5] {
-        LstmBackward::results(x, [0.0; 3], false)
+    fn of<M: MulAdd>(self, x: &[Block; 10]) -> [Block; 5] {
+        lanes(x, |x| LstmBackward::results(x, [0.0; 3], false))
     }
 }
 
 impl Many<13, 5> for LstmBackward {
     #[inline(always)]
-    fn of<M: MulAdd>(self, x: [f32; 13]) -> [f32; 5] {
-        let [before, i, f, o, ci, co, cs_grad, cs_after, h_grad, h_after, wci, wcf, wco] = x;
-        let x = [before, i, f, o, ci, co, cs_grad, cs_after, h_grad, h_after];
-        LstmBackward::results(x, [wci, wcf, wco], true)
+    fn of<M: MulAdd>(self, x: &[Block; 13]) -> [Block; 5] {
+        lanes(x, |[before, i, f, o, ci, co, cs_grad, cs_after, h_grad, h_after, wci, wcf, wco]| {
+            let x = [before, i, f, o, ci, co, cs_grad, cs_after, h_grad, h_after];
+            LstmBackward::results(x, [wci, wcf, wco], true)
+        })
     }
 }
 
@@ -306,8 +315,8 @@ macro_rules! many {
 
             impl Many<$inputs, $outputs> for $name {
                 #[inline(always)]
-                fn of<M: MulAdd>(self, [$($x),*]: [f32; $inputs]) -> [f32; $outputs] {
-                    [$($result),*]
+                fn of<M: MulAdd>(self, x: &[Block; $inputs]) -> [Block; $outputs] {
+                    lanes(x, |[$($x),*]| [$($result),*])
                 }
             }
         )*
@@ -327,9 +336,10 @@ struct GruGates;
 
 impl Many<5, 3> for GruGates {
     #[inline(always)]
-    fn of<M: MulAdd>(self, [r, u, br, bu, before]: [f32; 5]) -> [f32; 3] {
-        let r = sigmoid::<M>(r + br);
-        [r, sigmoid::<M>(u + bu), before * r]
+    fn of<M: MulAdd>(self, [r, u, br, bu, before]: &[Block; 5]) -> [Block; 3] {
+        let gate = |x: &Block, biases: &Block| each([x, biases], |[x, b]| sigmoid::<M>(x + b));
+        let r = gate(r, br);
+        [r, gate(u, bu), each([before, &r], |[before, r]| before * r)]
     }
 }
 
@@ -338,8 +348,8 @@ struct GruOutputs;
 
 impl Many<4, 2> for GruOutputs {
     #[inline(always)]
-    fn of<M: MulAdd>(self, [c, bc, u, before]: [f32; 4]) -> [f32; 2] {
-        let c = tanh::<M>(c + bc);
-        [c, u * (before - c) + c]
+    fn of<M: MulAdd>(self, [c, bc, u, before]: &[Block; 4]) -> [Block; 2] {
+        let c = each([c, bc], |[c, b]| tanh::<M>(c + b));
+        [c, each([u, before, &c], |[u, before, c]| u * (before - c) + c)]
     }
 }
