@@ -77,7 +77,10 @@ impl<'a> Panels<'a> {
         let rows = x.dims[0];
         assert!(x.dims[1] == inner && rows.checked_mul(columns) == Some(to.len()), "there is a place for every sum");
         if to.is_empty() || inner == 0 {
-            return if adds { () } else { to.fill(0.0) };
+            if !adds {
+                to.fill(0.0);
+            }
+            return;
         }
         let run = [ColumnRun { at: 0, len: inner, right: 0 }];
         // Tiles of about the same height keep the processor busier than full ones and a remainder.
