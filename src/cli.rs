@@ -19,6 +19,7 @@ mod config;
 mod differentiate;
 mod doctor;
 mod events;
+mod example;
 mod export;
 mod failure;
 mod generate;
@@ -153,6 +154,7 @@ enum Command {
     Plan(plan::Args),
     Ops(ops::Args),
     Differentiate(differentiate::Args),
+    Example(example::Args),
     New(new::Args),
     Train(train::Args),
     Predict(predict::Args),
@@ -240,6 +242,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Ops(args) => ops::ops(args),
         Command::Differentiate(args) => differentiate::differentiate(args),
+        Command::Example(args) => example::example(args),
         Command::New(args) => new::new(args),
         Command::Train(args) => within(args.memory.budget(), |budget| train::train(args, budget)),
         Command::Predict(args) => within(args.trained.memory.budget(), |budget| predict::predict(args, budget)),

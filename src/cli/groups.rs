@@ -10,7 +10,7 @@ use clap::builder::{StyledStr, Styles};
 const GROUPS: &[(&str, &[&str])] = &[
     ("Run a node", &["node", "server"]),
     ("Run graphs and programs", &["submit", "run", "plan", "ops", "tf", "burn"]),
-    ("Train", &["new", "train", "predict", "generate", "runs", "differentiate", "export", "import"]),
+    ("Train", &["example", "new", "train", "predict", "generate", "runs", "differentiate", "export", "import"]),
     ("Inspect", &["ps", "status", "top", "events", "variable"]),
     ("Connect machines", &["ticket", "join", "doctor"]),
     ("Tools", &["verify", "completions", "man", "help"]),

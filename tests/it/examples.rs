@@ -101,3 +101,43 @@ async fn the_classifier_learns_on_two_tasks() {
     let accuracy = classifier::accuracy().await.unwrap();
     assert!(accuracy > 0.95, "{accuracy}");
 }
+
+/// Each example in the binary is written with its data, and the first command that is printed runs it.
+#[test]
+fn the_examples_of_the_binary_run() {
+    let sandbox = Sandbox::new();
+    let listed = sandbox.run(&["example"]).expect(0).stdout;
+    let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.contains(&"graph") && names.contains(&"digits") && names.contains(&"poem"), "{listed}");
+    for name in names {
+        let folder = sandbox.path(name).display().to_string();
+        let printed = sandbox.run(&["example", name, "-o", &folder]).expect(0).stdout;
+        let first: Vec<&str> = printed.lines().next().expect("a command").split_whitespace().collect();
+        let (program, arguments) = first.split_first().expect("a word");
+        assert_eq!(*program, "meshtf");
+        let few: &[&str] = if arguments[0] == "train" { &["--steps", "3"] } else { &[] };
+        let ended = sandbox.run(&[arguments, few].concat()).expect(0);
+        assert!(name != "graph" || ended.stdout == "238\n", "{}", ended.stdout);
+    }
+}
+
+/// A file of the user is kept, and nothing is written beside it; the same file is no obstacle.
+#[test]
+fn an_example_overwrites_nothing() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path("mine");
+    std::fs::create_dir(&folder).unwrap();
+    let place = folder.display().to_string();
+    std::fs::write(folder.join("exp.csv"), "mine").unwrap();
+    sandbox
+        .run(&["example", "exp", "-o", &place])
+        .expect(2)
+        .complains(&["exp.csv: exists with other contents", "--out"]);
+    assert_eq!(std::fs::read_to_string(folder.join("exp.csv")).unwrap(), "mine");
+    assert!(!folder.join("exp.json").exists());
+    for name in ["digits", "cnn", "cnn"] {
+        sandbox.run(&["example", name, "-o", &place]).expect(0);
+    }
+    assert!(folder.join("digits.json").exists() && folder.join("cnn.json").exists());
+    sandbox.run(&["example", "digit"]).expect(2).complains(&["digits"]);
+}
