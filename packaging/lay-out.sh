@@ -22,6 +22,8 @@ mkdir -p "$doc"
 install -m 644 "$root/README.md" "$root/CHANGELOG.md" "$root/LICENSE-MIT" "$root/LICENSE-APACHE" "$doc"
 # What README.md has links to.
 install -D -m 644 -t "$doc/docs" "$root"/docs/*.md "$root"/docs/*.svg "$root/docs/graph.schema.json" "$root/docs/grafana.json"
+install -D -m 644 -t "$doc/examples" "$root"/examples/*.json "$root"/examples/*.csv
+install -D -m 644 -t "$doc/examples/train" "$root"/examples/train/*
 licences "$target" >"$doc/THIRD-PARTY-LICENCES.txt"
 gzip -9n "$doc/THIRD-PARTY-LICENCES.txt"
 install -D -m 644 "$root/packaging/meshtf@.service" "$dir/usr/lib/systemd/system/meshtf@.service"

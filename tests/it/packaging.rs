@@ -22,7 +22,8 @@ echo "version $(meshtf --version)"
 echo "user $(getent passwd meshtf | cut -d: -f6,7), home $(stat -c '%U %G %a' /var/lib/meshtf)"
 echo "conffiles $(dpkg-query -W -f '${Conffiles}' meshtf | cut -d' ' -f2)"
 for file in usr/share/man/man1/meshtf-node.1.gz usr/share/bash-completion/completions/meshtf \
-        usr/share/doc/meshtf/copyright usr/share/doc/meshtf/docs/install.md usr/share/doc/meshtf/docs/top.svg usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt.gz; do
+        usr/share/doc/meshtf/copyright usr/share/doc/meshtf/docs/install.md usr/share/doc/meshtf/docs/top.svg \
+        usr/share/doc/meshtf/examples/graph.json usr/share/doc/meshtf/examples/train/digits.npy usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt.gz; do
     [ -s "/$file" ] && echo "has $file"
 done
 bash -n /usr/share/bash-completion/completions/meshtf && echo "completions are right"
@@ -130,6 +131,8 @@ fn a_package_is_installed_and_removed() {
         "has usr/share/doc/meshtf/copyright",
         "has usr/share/doc/meshtf/docs/install.md",
         "has usr/share/doc/meshtf/docs/top.svg",
+        "has usr/share/doc/meshtf/examples/graph.json",
+        "has usr/share/doc/meshtf/examples/train/digits.npy",
         "has usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt.gz",
         "completions are right",
         "as packed",
@@ -258,6 +261,9 @@ fn an_archive_has_the_binary_its_manual_and_all_licences() {
     };
     same("meshtf", Path::new(env!("CARGO_BIN_EXE_meshtf")));
     same("LICENSE-MIT", &project().join("LICENSE-MIT"));
+    for file in ["examples/graph.json", "examples/circle.csv", "examples/train/exp.json", "examples/train/digits.npy"] {
+        same(file, &project().join(file));
+    }
     same("systemd/meshtf@.service", &project().join("packaging/meshtf@.service"));
     let folders = ["man/man1/meshtf.1.gz", "completions/_meshtf", "completions/meshtf.fish", "completions/meshtf.bash"];
     for file in folders {
