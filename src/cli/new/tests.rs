@@ -1,4 +1,4 @@
-//! Tests of the models that are written: they are read, and their shapes fit. `tests/it/new.rs` trains them.
+//! Tests of the models that are written: they are read, and their shapes fit.
 
 use temp_dir::TempDir;
 use meshtf_graph::Graph;
