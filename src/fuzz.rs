@@ -5,7 +5,6 @@
 //! the bytes are. If it can parse them, it also checks that the result survives being written and read again. It returns
 //! whether it could: an example that can no longer be parsed is worthless.
 
-use meshtf_graph as graph;
 use meshtf_graph::{Graph, graphdef};
 use meshtf_tensor::device;
 use meshtf_tensor::{DType, literal, npy};

@@ -68,11 +68,11 @@ pub(super) async fn generate(args: Args, budget: Arc<Budget>) -> Outcome {
     let section = read_generate(&args.trained.text()?).map_err(|why| at(&why))?;
     let writer = Writer::of(&graph, section).map_err(|why| at(&why))?;
     let seed = args.seed.unwrap_or_else(random::u64);
-    if args.seed.is_none() && args.temperature > 0.0 && !args.trained.quiet {
-        mention(format_args!("--seed {seed} writes this text again"));
-    }
     let mut sampler = Sampler::new(seed, args.temperature, args.top_k.map(|k| k as usize));
     let work = async |session: &Session| {
+        if args.seed.is_none() && args.temperature > 0.0 && !args.trained.quiet {
+            mention(format_args!("--seed {seed} writes this text again"));
+        }
         for _ in 0..args.repeat {
             writer.write(session, args.prompt.as_bytes(), args.length, &mut sampler).await?;
         }

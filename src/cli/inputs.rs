@@ -152,6 +152,8 @@ fn asked(role: &str, name: &str, error: &GraphError) -> Trouble {
 pub(super) struct StepRequest {
     /// The file of the graph.
     pub file: PathBuf,
+    /// All files that were read.
+    pub files: Vec<PathBuf>,
     pub graph: Graph,
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
@@ -252,7 +254,9 @@ impl GraphArgs {
         let feeds = feeds.into_iter().collect();
         let fits = trained.map(|trained| trained.fits).unwrap_or_default();
         let file = self.graph.clone();
-        Ok(StepRequest { file, graph, feeds, fetches, targets, init, runs_init, text: bytes, fits, read })
+        let fed = self.feed.iter().filter_map(|feed| feed.value.strip_prefix('@')).map(PathBuf::from);
+        let files = fed.chain([file.clone()]).chain(weights.map(|(path, _)| path.to_owned())).collect();
+        Ok(StepRequest { file, files, graph, feeds, fetches, targets, init, runs_init, text: bytes, fits, read })
     }
 }
 

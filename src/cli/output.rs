@@ -112,6 +112,34 @@ pub(super) fn check_file(flag: &str, path: &Path) -> Result<(), Trouble> {
     }
 }
 
+/// Refuses an `--out` that is one of the files that the run reads.
+pub(super) fn check_is_no_input<'p>(out: &Path, inputs: impl IntoIterator<Item = &'p Path>) -> Result<(), Trouble> {
+    // Only a file that exists can be an input.
+    let Ok(own) = out.canonicalize() else { return Ok(()) };
+    match inputs.into_iter().find(|input| input.canonicalize().is_ok_and(|input| input == own)) {
+        None => Ok(()),
+        Some(_) => {
+            Err(Trouble::input(format!("--out {}: it is an input of this run; name another file", out.display())))
+        }
+    }
+}
+
+/// The hidden file beside `path` that is written, and renamed once it is whole.
+pub(super) fn part_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}.part", std::process::id()))
+}
+
+/// Writes a file whole or not at all.
+fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let part = part_of(path);
+    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    written
+}
+
 /// Refuses an `--out` that could not be written, before anything runs for it.
 pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), Trouble> {
     if folder.exists() && !folder.is_dir() {
@@ -126,7 +154,8 @@ pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), 
     }
 }
 
-/// Writes each value to `DIR/NAME.npy`, and returns the files. Characters that a file name cannot contain become `_`.
+/// Writes each value to `DIR/NAME.npy`, each file whole or not at all, and returns the files. Characters that a file name cannot
+/// contain become `_`.
 pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
     let mut files = Vec::with_capacity(names.len());
@@ -144,7 +173,7 @@ pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result
     }
     std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
     for (path, array) in &files {
-        std::fs::write(path, array).map_err(|error| cannot(path, &error))?;
+        write_whole(path, array).map_err(|error| cannot(path, &error))?;
     }
     Ok(files.into_iter().map(|(path, _)| path).collect())
 }
@@ -174,6 +203,34 @@ pub(super) fn where_it_ran(paint: Paint, summary: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_input_is_never_written_over() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let (one, other) = (folder.child("x.csv"), folder.child("y.csv"));
+        std::fs::write(&one, "a").unwrap();
+        let again = folder.path().join("./x.csv");
+        assert!(
+            check_is_no_input(&again, [other.as_path(), &one]).unwrap_err().to_string().contains("input of this run")
+        );
+        assert!(check_is_no_input(&other, [one.as_path(), &other]).is_ok(), "it does not exist");
+        assert!(check_is_no_input(&one, [other.as_path()]).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_whole_stays_as_it_was() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let path = folder.child("y.npy");
+        write_whole(&path, b"first").unwrap();
+        write_whole(&path, b"second").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"second");
+        // A folder is not replaced by a file.
+        let taken = folder.child("z.npy");
+        std::fs::create_dir(&taken).unwrap();
+        assert!(write_whole(&taken, b"third").is_err());
+        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
 
     #[test]
     fn one_value_is_alone_and_several_have_names() {

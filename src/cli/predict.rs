@@ -15,7 +15,7 @@ use meshtf_train::file;
 use self::inputs::{Inputs, joined};
 use super::bar::bar;
 use super::inputs::read_graph;
-use super::output::check_file;
+use super::output::{check_file, check_is_no_input};
 use super::paint::{Paint, warn};
 use super::predictions::{Encoder, Form, Header, OutFile, Record};
 use super::table::table;
@@ -72,6 +72,17 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    /// The files that are read.
+    fn inputs(&self) -> impl Iterator<Item = &Path> {
+        let files =
+            self.files.iter().flat_map(|file| [Some(file.as_str()), file.split_once('=').map(|(_, file)| file)]);
+        let fed = self.feed.iter().filter_map(|feed| feed.split_once("=@").map(|(_, file)| file));
+        let files = files.flatten().chain(fed).map(Path::new);
+        files.chain([self.trained.graph.as_path(), self.trained.weights.as_path()])
+    }
+}
+
 /// A model, its files, and its answers.
 struct Job {
     graph: Graph,
@@ -94,6 +105,7 @@ impl Job {
             None => None,
             Some(path) => {
                 check_file("--out", path)?;
+                check_is_no_input(path, args.inputs())?;
                 let form = Form::of("--out", path)?;
                 let missing = || {
                     Trouble::input(format!("--out {}: the extension is missing: .csv, .jsonl or .npy", path.display()))

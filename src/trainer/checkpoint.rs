@@ -55,6 +55,9 @@ impl Folder {
         kept: Kept<'_>,
         examples: usize,
     ) -> Result<Folder, Error> {
+        if path.is_file() {
+            return Err(Error::input(format!("{}: it is a file; expected a folder", path.display())));
+        }
         fs::create_dir_all(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
         let mut metadata = BTreeMap::from([(MODEL.to_owned(), serde_json::json!(kept.model).to_string())]);
         if !kept.fits.is_empty() {

@@ -200,7 +200,8 @@ pub(super) fn unseen(
             (source.columns, source.except) = (fit.columns.clone(), Vec::new());
         } else if source.table.is_measured() {
             return Err(Error::input(format!(
-                "{}: its columns were measured when the model was trained: name the folder of that training with --weights",
+                "{}: its columns were measured when the model was trained, and these weights have no measurements of {name}: \
+                 name the folder, or the .safetensors file, of that training",
                 source.file
             )));
         }

@@ -5,10 +5,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
-use meshtf_train::data::{FilePart, Layout, LayoutOptions, is_missing};
+use meshtf_train::data::{Compression, FilePart, Layout, LayoutOptions, is_missing};
 
 use super::{Length, Model, classifier, document, listed, object, quoted};
 
@@ -112,9 +111,12 @@ fn is_date(field: &str) -> bool {
 
 /// The file, uncompressed.
 fn open(path: &Path) -> Result<Box<dyn Read>, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let is_packed = path.extension().is_some_and(|ending| ending == "gz");
-    Ok(if is_packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
+    let mut file = BufReader::new(File::open(path).map_err(|error| error.to_string())?);
+    let start = file.fill_buf().map_err(|error| error.to_string())?;
+    Ok(match Compression::of(start) {
+        Some(compression) => compression.reader(file),
+        None => Box::new(file),
+    })
 }
 
 /// The options by which the lines are cut, from the beginning of the file.

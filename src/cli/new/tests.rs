@@ -1,7 +1,7 @@
 //! Tests of the models that are written: they are read, and their shapes fit.
 
-use temp_dir::TempDir;
 use meshtf_graph::Graph;
+use temp_dir::TempDir;
 
 use super::*;
 

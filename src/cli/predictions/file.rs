@@ -9,6 +9,7 @@ use meshtf_tensor::{DType, Tensor, npy};
 use super::{Field, Header, Record};
 use crate::cli::Trouble;
 use crate::cli::inputs::StepRequest;
+use crate::cli::output::part_of;
 use crate::trainer::unseen::Id;
 
 /// The form of predictions, by a file's extension.
@@ -144,9 +145,8 @@ impl OutFile {
     /// # Errors
     /// Bad input if it cannot be written.
     pub fn create(path: &Path, form: Form, count: usize) -> Result<OutFile, Trouble> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let part = path.with_file_name(format!("{name}.part"));
-        let file = File::create(&part).map_err(|error| Trouble::input(format!("{}: {error}", part.display())))?;
+        let part = part_of(path);
+        let file = File::create(&part).map_err(|error| Trouble::input(format!("--out {}: {error}", path.display())))?;
         let encoder = Encoder::new(form, count);
         Ok(OutFile { path: path.to_owned(), part, file: BufWriter::new(file), encoder, is_complete: false })
     }
