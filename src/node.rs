@@ -422,8 +422,8 @@ fn parse_all(addresses: &[String]) -> Result<Vec<Multiaddr>, MeshError> {
     addresses.iter().map(|text| parse_address(text)).collect()
 }
 
-/// Looks for GPUs and measures the rates of all devices. The search takes half a second the first time: a node serves before it is
-/// done.
+/// Looks for GPUs and measures the rates of all devices. The search takes half a second the first time: a node serves before
+/// it is done.
 fn examine_devices(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo>, host: &Arc<Host>, mesh: &Mesh) {
     let (host, mesh) = (Arc::downgrade(host), mesh.clone());
     tokio::task::spawn_blocking(move || {

@@ -150,7 +150,7 @@ fn write(example: &Example, folder: &Path) -> Result<(), Trouble> {
             let _ = std::fs::remove_file(&path);
             return Err(at(&path, error));
         }
-        mention(&format!("wrote {}", path.display()));
+        mention(format_args!("wrote {}", path.display()));
     }
     Ok(())
 }

@@ -257,7 +257,8 @@ impl<'j> Batches<'j> {
 
     /// The next examples, also of several files; `None` after the last.
     async fn next(&mut self) -> Result<Option<Batch>, Trouble> {
-        let (mut feeds, mut ids): (Vec<Vec<(String, Tensor)>>, Vec<Vec<Id>>) = (Vec::new(), Vec::new());
+        let mut feeds: Vec<Vec<(String, Tensor)>> = Vec::new();
+        let mut ids: Vec<Vec<Id>> = Vec::new();
         while let Some(part) = self.inputs.parts.get(self.part) {
             let count = (self.size - ids.len()).min(part.len() - self.at);
             if count > 0 {

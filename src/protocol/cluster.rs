@@ -99,8 +99,8 @@ impl Hello {
         rates.iter().any(Option::is_some).then_some(rates)
     }
 
-    /// Takes the capacities and the rates that a peer sent after its Hello: of each, one for each device, or none. Implausible numbers
-    /// count as unknown.
+    /// Takes the capacities and the rates that a peer sent after its Hello: of each, one for each device, or none.
+    /// Implausible numbers count as unknown.
     pub fn set_capacities(&mut self, capacities: &[Capacity], rates: &[Option<Rates>]) {
         if capacities.len() != self.devices.len() {
             return;

@@ -3,8 +3,8 @@
 use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory};
 use meshtf_tensor::memory::Budget;
 
-/// The capacity of a device of a node with this budget, without rates. The memory of a CPU is the budget's, and unknown if it has no limit: the
-/// machine's memory is shared with other programs. Of a GPU the drivers report nothing that is comparable.
+/// The capacity of a device of a node with this budget, without rates. The memory of a CPU is the budget's, and unknown if it
+/// has no limit: the machine's memory is shared with other programs. Of a GPU the drivers report nothing that is comparable.
 pub(crate) fn now(kind: DeviceKind, budget: &Budget) -> Capacity {
     match kind {
         DeviceKind::Cpu => Capacity { memory: memory(budget), cores: cores(), rates: None },

@@ -69,9 +69,9 @@ impl Trainer {
         Ok(())
     }
 
-    /// Sends a worker its batches, where each makes its own updates: those of the steps whose turn is its own, and a part of those
-    /// of lost workers. `turns` has the next step of each worker whose batch was not sent. If a worker is lost, so are the batches
-    /// in its queue, and others take the place of those: it does not end then, and is to be dropped.
+    /// Sends a worker its batches, where each makes its own updates: those of the steps whose turn is its own, and a part of
+    /// those of lost workers. `turns` has the next step of each worker whose batch was not sent. If a worker is lost, so are
+    /// the batches in its queue, and others take the place of those: it does not end then, and is to be dropped.
     async fn feed_turns(
         &self,
         session: &Session,

@@ -46,6 +46,9 @@ struct Table {
     prepared: Prepared,
 }
 
+/// The columns of placeholders; and the last table that was read, unless examples are windows.
+type Read<'n> = (Vec<(&'n str, Column)>, Option<ReadTable>);
+
 /// A table, in memory or read as its examples are taken.
 enum Content {
     Held(Csv),
@@ -178,16 +181,12 @@ impl Tables {
         Ok(Some(is_held))
     }
 
-    /// Measures the examples that are trained with, and gives the columns of the placeholders; and the last table, unless examples
-    /// are windows.
+    /// Measures the examples that are trained with, and gives the columns of the placeholders; and the last table, unless
+    /// examples are windows.
     ///
     /// # Errors
     /// Bad input: a column cannot be measured, or does not fit its placeholder.
-    pub fn columns<'n>(
-        self,
-        fed: &[Fed<'n>],
-        fits: &mut Fits,
-    ) -> Result<(Vec<(&'n str, Column)>, Option<ReadTable>), Error> {
+    pub fn columns<'n>(self, fed: &[Fed<'n>], fits: &mut Fits) -> Result<Read<'n>, Error> {
         let trains: Vec<bool> = self.held.iter().map(|held| !held).collect();
         let (mut done, mut seen) = (Vec::new(), None);
         for Table { places, path, layout, columns, content, mut prepared } in self.all {

@@ -18,14 +18,14 @@ const ROUNDS: usize = 5;
 /// Calls in a row, each on the result of the one before.
 const CALLS: u32 = 4;
 
-/// Measures a device for some tens of milliseconds; `None` if the times are not plausible. While the machine has other work, the rates
-/// are lower.
+/// Measures a device for some tens of milliseconds; `None` if the times are not plausible. While the machine has other work,
+/// the rates are lower.
 ///
 /// # Errors
 /// As the engine's kernels.
 pub fn measure(engine: &dyn Engine) -> Result<Option<Rates>> {
-    // A product that takes a device longer than its launch, and tensors that no cache of a processor holds.
-    let (size, len) = if engine.computes_here() { (256, 4 << 20) } else { (2048, 32 << 20) };
+    // On a processor, so little that the memory of an idle node does not grow; on a GPU, more than its launches take.
+    let (size, len) = if engine.computes_here() { (256, 256 << 10) } else { (2048, 32 << 20) };
     let matrix = Tensor::from_vec([size, size], vec![1.0 / size as f32; size * size]);
     let product = fastest(engine, "MatMul", &matrix)?;
     let sum = fastest(engine, "Add", &Tensor::vector(vec![0f32; len]))?;

@@ -154,7 +154,7 @@ fn of_file(name: &str, source: &DataSource, file: &str, fits: &Fits) -> Result<D
     // Arrays are read alike without the help of a section.
     let are_arrays = source.take == Take::Values && !is_table(&source.file) && !is_table(&file);
     let is_image = source.take == Take::Images;
-    if !reads_alike(source, file.as_ref()) && !(are_arrays && !file.as_str().ends_with(".txt")) {
+    if !reads_alike(source, file.as_ref()) && (!are_arrays || file.as_str().ends_with(".txt")) {
         let expected = if is_image { "images in" } else { "examples in" };
         return Err(Trouble::input(format!(
             "{file}: the model was trained with {expected} {} for {name}; expected a file of that kind",
@@ -183,7 +183,7 @@ pub(super) fn joined(parts: Vec<Vec<(String, Tensor)>>, rows: usize) -> Result<V
         let shape: Shape = std::iter::once(rows).chain(all[0].dims()[1..].iter().copied()).collect();
         let size = shape.checked_elements(dtype)? / rows.max(1);
         let texts = |tensor: &Tensor| match tensor.data() {
-            Data::String(texts) => texts.iter().cloned().collect::<Vec<_>>(),
+            Data::String(texts) => texts.to_vec(),
             _ => Vec::new(),
         };
         let Some(each) = dtype.size() else {

@@ -226,7 +226,8 @@ async fn each_worker_draws_its_own_random_numbers() {
     }
 }
 
-/// Whoever's turn the first step is, each worker has batches for the steps that it runs: none would wait for one that nobody sends.
+/// Whoever's turn the first step is, each worker has batches for the steps that it runs: none would wait for one that nobody
+/// sends.
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_that_take_turns_have_the_batches_of_theirs() {
     for start in 1..4 {

@@ -55,18 +55,17 @@ impl Reference {
         for (t, row) in (0..COUNT).flat_map(|t| (0..BATCH).map(move |row| (t, row))) {
             let states = Self::before(&self.cs_prev, &parts[1], t)[row * CELLS..][..CELLS].to_vec();
             let xh = self.row_before(&parts[6], t, row);
-            for cell in 0..CELLS {
+            for (cell, &state) in states.iter().enumerate() {
                 let gate = |gate: usize| {
                     let column = gate * CELLS + cell;
                     let terms = xh.iter().enumerate().map(|(i, x)| x * self.w[i * 4 * CELLS + column]);
                     terms.sum::<f64>() + self.b[column]
                 };
-                let seen =
-                    |i: usize, state: f64| if self.has_peepholes { self.peepholes[i][cell] * state } else { 0.0 };
-                let i = sigmoid(gate(0) + seen(0, states[cell]));
+                let seen = |i: usize, of: f64| if self.has_peepholes { self.peepholes[i][cell] * of } else { 0.0 };
+                let i = sigmoid(gate(0) + seen(0, state));
                 let ci = gate(self.order[0]).tanh();
-                let f = sigmoid(gate(self.order[1]) + self.forget_bias + seen(1, states[cell]));
-                let cs = (i * ci + f * states[cell]).clamp(-self.clip, self.clip);
+                let f = sigmoid(gate(self.order[1]) + self.forget_bias + seen(1, state));
+                let cs = (i * ci + f * state).clamp(-self.clip, self.clip);
                 let co = cs.tanh();
                 let o = sigmoid(gate(3) + seen(2, cs));
                 let at = (t * BATCH + row) * CELLS + cell;

@@ -95,7 +95,7 @@ pub fn atan2(y: f32, x: f32) -> f32 {
     let is_far = less > EIGHTH * more || less == f64::INFINITY;
     let from_quarter = if less == more { 0.0 } else { less - more };
     let (over, under) = if is_far { (from_quarter, less + more) } else { (less, more) };
-    // A choice of divisors, not of quotients: a compiler makes a branch around a division, and then no vectors.
+    // A choice of divisors, not of quotients, needs no branch around the division.
     let tangent = over / if more == 0.0 { 1.0 } else { under };
     let square = tangent * tangent;
     let beyond = polynomial(

@@ -37,13 +37,13 @@ pub struct Capacity {
     pub rates: Option<Rates>,
 }
 
-/// The rates of a device on tensors of float32, a second: the best of a few short measurements after its node started. They are lower
-/// if the machine was busy then.
+/// The rates of a device on tensors of float32, a second: the best of a few short measurements after its node started. They
+/// are lower if the machine was busy then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rates {
     /// Multiply-adds of a product of two square matrices; an operation each, or two, as one counts.
     pub multiply_adds: u64,
-    /// Bytes that an addition of two large tensors reads and writes.
+    /// Bytes that an addition of two tensors, of 1 MiB each on a CPU and 128 MiB on a GPU, reads and writes.
     pub bytes: u64,
 }
 

@@ -44,11 +44,14 @@ impl Compression {
     }
 }
 
+/// A frame whose first bytes were read.
+type Frame<R> = StreamingDecoder<Chain<Cursor<Vec<u8>>, R>, FrameDecoder>;
+
 /// The frames of a zstd file, one after the other.
 struct Frames<R: Read> {
     /// The file, between two frames.
     source: Option<R>,
-    frame: Option<StreamingDecoder<Chain<Cursor<Vec<u8>>, R>, FrameDecoder>>,
+    frame: Option<Frame<R>>,
 }
 
 impl<R: BufRead> Frames<R> {
