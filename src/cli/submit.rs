@@ -154,11 +154,11 @@ impl StepArgs {
             return Err(Trouble::input("--init: the file has no \"init\", the nodes to run first"));
         }
         self.trace.as_ref().map_or(Ok(()), |file| output::check_file("--trace", file))?;
-        if let Some(out) = &self.out {
-            output::check_is_no_input(out, job.files.iter().map(PathBuf::as_path))?;
-        }
         match &self.out {
-            Some(file) if self.form()?.is_some() => output::check_file("--out", file),
+            Some(file) if self.form()?.is_some() => {
+                output::check_is_no_input(file, job.files.iter().map(PathBuf::as_path))?;
+                output::check_file("--out", file)
+            }
             Some(folder) => output::check_save(folder, &job.fetch_types()?),
             None => Ok(()),
         }
