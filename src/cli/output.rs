@@ -143,7 +143,10 @@ fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 /// Refuses an `--out` that could not be written, before anything runs for it.
 pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), Trouble> {
     if folder.exists() && !folder.is_dir() {
-        return Err(Trouble::input(format!("--out {}: it is a file; expected a folder", folder.display())));
+        return Err(Trouble::input(format!(
+            "--out {}: it is a file; expected a folder, or a file that ends in .csv, .jsonl or .npy",
+            folder.display()
+        )));
     }
     match values.iter().find(|(_, dtype)| *dtype == DType::String) {
         None => Ok(()),

@@ -166,8 +166,12 @@ impl StepArgs {
 
     /// The form of --out, if it is a file with a record for each example.
     fn form(&self) -> Result<Option<Form>, Trouble> {
-        let file = self.out.as_ref().filter(|out| !out.is_dir());
-        file.map_or(Ok(None), |file| Form::of("--out", file))
+        let Some(out) = self.out.as_ref().filter(|out| !out.is_dir()) else { return Ok(None) };
+        match Form::of("--out", out) {
+            // A file of another form is refused as a folder.
+            Err(_) if out.exists() => Ok(None),
+            form => form,
+        }
     }
 
     /// Opens a session, runs the steps within a time limit, and shows the results; a signal cancels the steps. `kept` is the
