@@ -130,7 +130,7 @@ pub(super) fn set_apart(
         ),
         None if share == 0.0 => Ok((train, None)),
         None => {
-            let (kept, held) = train.split(&sections.data.hold_out_by, share, sections.data.shuffle.unwrap_or(0))?;
+            let (kept, held) = train.split_by(&sections.data.hold_out_by, share, sections.data.shuffle.unwrap_or(0))?;
             if held.is_empty() {
                 let count = train.len();
                 return wrong(format!("$.data.hold_out: {share} of {count} examples is less than one example"));

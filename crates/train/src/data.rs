@@ -220,6 +220,7 @@ impl Examples {
     ///
     /// # Errors
     /// InvalidArgument if there is another number of examples.
+    #[doc(hidden)]
     pub fn with_held_out(self, held: Vec<bool>) -> Result<Examples> {
         match held.len() == self.count {
             true => Ok(Examples { held: Some(held.into()), ..self }),
@@ -274,11 +275,20 @@ impl Examples {
         self.columns.iter().map(|(_, column)| take(column)).collect()
     }
 
-    /// Two sets: the remaining examples, and the examples that are held out, a `share` of all.
+    /// Two sets: the remaining examples, and the examples that are held out, drawn by a seed: a `share` of all, rounded down.
+    ///
+    /// # Errors
+    /// InvalidArgument if the share is not from 0 to below 1; those of [`take`](Examples::take).
+    pub fn split(&self, share: f64, seed: u64) -> Result<(Examples, Examples)> {
+        self.split_by(&HoldOutBy::Random, share, seed)
+    }
+
+    /// As [`split`](Examples::split), chosen in another way.
     ///
     /// # Errors
     /// Those of [`HoldOutBy::held`] and of [`take`](Examples::take).
-    pub fn split(&self, by: &HoldOutBy, share: f64, seed: u64) -> Result<(Examples, Examples)> {
+    #[doc(hidden)]
+    pub fn split_by(&self, by: &HoldOutBy, share: f64, seed: u64) -> Result<(Examples, Examples)> {
         let held = match &self.held {
             Some(held) => held.to_vec(),
             None => by.held(share, seed, self.count, None)?,

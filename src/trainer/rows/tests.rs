@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use meshtf_tensor::npy;
 use meshtf_tensor::safetensors::{self, Contents};
-use meshtf_train::data::{Also, Column, Examples, FilePart, HoldOutBy, Wanted, write_npz};
+use meshtf_train::data::{Also, Column, Examples, FilePart, Wanted, write_npz};
 use temp_dir::TempDir;
 use zip::write::SimpleFileOptions;
 
@@ -115,8 +115,7 @@ fn large_files_are_read_as_they_are_taken() {
             assert_eq!(taken[0], taken[1], "{file}");
         };
         same(&far, &held, &[39, 0, 7, 7]);
-        let ((far_kept, far_out), (kept, out)) =
-            (far.split(&HoldOutBy::Random, 0.25, 3).unwrap(), held.split(&HoldOutBy::Random, 0.25, 3).unwrap());
+        let ((far_kept, far_out), (kept, out)) = (far.split(0.25, 3).unwrap(), held.split(0.25, 3).unwrap());
         same(&far_kept, &kept, &[0, 15, 29]);
         same(&far_out, &out, &[9, 0]);
     }

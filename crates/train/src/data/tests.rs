@@ -51,7 +51,7 @@ fn examples_are_taken_and_split() {
     let lines = Tensor::vector(vec![b"a".to_vec(), b"bc".to_vec(), Vec::new()]);
     let lines = Examples::new(vec![("text".to_owned(), lines)]).unwrap();
     assert_eq!(lines.take(&[2, 1], &[2]).unwrap()[0], Tensor::vector(vec![Vec::new(), b"bc".to_vec()]));
-    let (kept, held) = examples.split(&HoldOutBy::Random, 0.34, 1).unwrap();
+    let (kept, held) = examples.split(0.34, 1).unwrap();
     let all_of = |one: &Examples| one.take(&(0..one.len()).collect::<Vec<_>>(), &[one.len()]).unwrap();
     assert_eq!((kept.len(), held.len()), (4, 2));
     let mut all: Vec<f32> =

@@ -94,7 +94,7 @@ fn windows_are_taken_from_their_rows() {
     assert_eq!(taken[0], Tensor::from_vec([2, 3, 2], [2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5].map(f64::from).to_vec()));
     assert_eq!(taken[1], Tensor::from_vec([2, 2], vec![10f64, 11.0, 8.0, 9.0]));
     assert_eq!(taken[2], Tensor::from_vec([2, 2, 2], [8, 9, 10, 11, 6, 7, 8, 9].map(f64::from).to_vec()));
-    let (kept, held) = examples.split(&HoldOutBy::Last, 0.5, 1).unwrap();
+    let (kept, held) = examples.split_by(&HoldOutBy::Last, 0.5, 1).unwrap();
     assert_eq!((kept.len(), held.len()), (1, 1));
     assert_eq!(held.take(&[0], &[1]).unwrap()[1], Tensor::from_vec([1, 2], vec![10f64, 11.0]));
     assert_eq!(window.span(), 3);
