@@ -17,6 +17,15 @@ pub const MAX_LATELY: usize = 240;
 /// Most nodes of a plan that is drawn, since it is planned anew for that.
 pub const MAX_DRAWN: usize = 20_000;
 
+/// Leaves every second point of a curve that has become too long, from the first one on.
+pub fn thin<T>(points: &mut Vec<T>) {
+    let mut place = 0;
+    points.retain(|_| {
+        place += 1;
+        place % 2 == 1
+    });
+}
+
 /// A number that a step fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {

@@ -31,6 +31,11 @@ pub struct Report {
     pub end: Option<String>,
 }
 
+/// `accuracy`, or `accuracy (held out)`.
+pub fn title(name: &str, is_held_out: bool) -> String {
+    format!("{name}{}", if is_held_out { " (held out)" } else { "" })
+}
+
 /// Values of one name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
@@ -43,9 +48,9 @@ pub struct Series {
 }
 
 impl Series {
-    /// `accuracy`, or `accuracy (held out)`.
+    /// Its [`title`].
     pub fn title(&self) -> String {
-        format!("{}{}", self.name, if self.is_held_out { " (held out)" } else { "" })
+        title(&self.name, self.is_held_out)
     }
 }
 

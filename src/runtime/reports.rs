@@ -7,7 +7,7 @@ use std::time::Instant;
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
-use crate::protocol::look::{Curve, MAX_POINTS};
+use crate::protocol::look::{Curve, MAX_POINTS, thin};
 use crate::protocol::runs::{MAX_RUNS, MAX_VALUES, Report, RunStatus, Series};
 
 /// The runs of which there is a report, the oldest first.
@@ -98,11 +98,7 @@ impl Kept {
                 points.push(point);
                 *seen += 1;
                 if points.len() > MAX_POINTS {
-                    let mut place = 0;
-                    points.retain(|_| {
-                        place += 1;
-                        place % 2 == 1
-                    });
+                    thin(points);
                     *stride *= 2;
                 }
             }

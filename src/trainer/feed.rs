@@ -128,10 +128,8 @@ impl Trainer {
             let batches: Vec<Vec<usize>> = (step..step + count).map(|step| order.of_step(step)).collect();
             let (mut feeds, mut targets) = (Vec::new(), Vec::new());
             for (i, queue) in (0..).zip(&self.job.queues).skip(some.start).take(some.len()) {
-                let own: Vec<usize> =
-                    batches.iter().flat_map(|batch| &batch[i as usize * rows..][..rows]).copied().collect();
-                let batches = own.len() / rows;
-                let tensors = match take(&self.examples, own, vec![batches, rows]).await? {
+                let own: Vec<usize> = batches.iter().flat_map(|batch| &batch[i * rows..][..rows]).copied().collect();
+                let tensors = match take(&self.examples, own, vec![batches.len(), rows]).await? {
                     Ok(tensors) => tensors,
                     // The batches before the example that cannot be read are whole.
                     Err(_) if count > 1 => {

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::protocol::look::thin;
+use crate::protocol::runs::title;
+
 /// Maximum number of points. A longer curve keeps every second of them, then every fourth, and so forth.
 const MAX_POINTS: usize = 512;
 
@@ -48,11 +51,7 @@ impl Curve {
         }
         self.seen += 1;
         if self.points.len() >= MAX_POINTS {
-            let mut place = 0;
-            self.points.retain(|_| {
-                place += 1;
-                place % 2 == 1
-            });
+            thin(&mut self.points);
             self.stride = 2 * stride;
         }
     }
@@ -64,9 +63,9 @@ impl Curve {
         all.filter_map(|(step, value)| Some((*step as f64, (*value)?))).collect()
     }
 
-    /// `accuracy`, or `accuracy (held out)`.
+    /// Its [`title`].
     pub fn title(&self) -> String {
-        format!("{}{}", self.name, if self.is_held_out { " (held out)" } else { "" })
+        title(&self.name, self.is_held_out)
     }
 }
 

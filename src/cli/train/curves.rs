@@ -1,5 +1,8 @@
 //! The loss and the metrics of a training over its steps.
 
+use crate::protocol::look::thin;
+use crate::protocol::runs::title;
+
 /// Maximum number of points that a curve keeps. A longer one keeps every second of them, then every fourth, and so forth.
 const MAX_POINTS: usize = 4096;
 
@@ -24,11 +27,7 @@ impl Curve {
         }
         self.seen += 1;
         if self.points.len() >= MAX_POINTS {
-            let mut place = 0;
-            self.points.retain(|_| {
-                place += 1;
-                place % 2 == 1
-            });
+            thin(&mut self.points);
             self.stride *= 2;
         }
     }
@@ -58,9 +57,9 @@ impl Curves {
     /// The lines of two diagrams: of the loss, and of the metrics. The loss is the first of each curve.
     pub fn diagrams(&self) -> [Vec<Line>; 2] {
         let [mut losses, mut metrics] = [Vec::new(), Vec::new()];
-        for (curve, what) in [(&self.trained, ""), (&self.held_out, " (held out)")] {
+        for (curve, is_held_out) in [(&self.trained, false), (&self.held_out, true)] {
             for (place, name) in curve.names.iter().enumerate() {
-                let line = Line { name: format!("{name}{what}"), points: curve.of(place) };
+                let line = Line { name: title(name, is_held_out), points: curve.of(place) };
                 let diagram = if place == 0 { &mut losses } else { &mut metrics };
                 if !line.points.is_empty() {
                     diagram.push(line);

@@ -11,7 +11,7 @@ use meshtf_tensor::{Data, Tensor};
 
 use super::{Machine, Nanos, Of, ToPlan};
 use crate::protocol::look::{
-    Curve, Fetched, MAX_CURVES, MAX_DRAWN, MAX_LATELY, MAX_POINTS, PieceDone, Point, SessionLook,
+    Curve, Fetched, MAX_CURVES, MAX_DRAWN, MAX_LATELY, MAX_POINTS, PieceDone, Point, SessionLook, thin,
 };
 use crate::protocol::status::SessionStatus;
 
@@ -167,11 +167,7 @@ impl Kept {
         self.curve.last = point;
         if self.seen.is_multiple_of(self.stride) {
             if points.len() >= MAX_POINTS {
-                let mut place = 0;
-                points.retain(|_| {
-                    place += 1;
-                    place % 2 == 1
-                });
+                thin(points);
                 self.stride *= 2;
             }
             if self.seen.is_multiple_of(self.stride) {
