@@ -153,7 +153,7 @@ pub(super) struct StepRequest {
     /// The file of the graph.
     pub file: PathBuf,
     /// All files that were read.
-    pub files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
     pub graph: Graph,
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
@@ -346,6 +346,11 @@ impl StepRequest {
             types.push((name.as_str(), self.graph.output_type(self.graph.output(name)?).dtype));
         }
         Ok(types)
+    }
+
+    /// The files that are read.
+    pub fn inputs(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(PathBuf::as_path)
     }
 
     /// The feeds in the form that a session takes.

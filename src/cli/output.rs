@@ -118,9 +118,7 @@ pub(super) fn check_is_no_input<'p>(out: &Path, inputs: impl IntoIterator<Item =
     let Ok(own) = out.canonicalize() else { return Ok(()) };
     match inputs.into_iter().find(|input| input.canonicalize().is_ok_and(|input| input == own)) {
         None => Ok(()),
-        Some(_) => {
-            Err(Trouble::input(format!("--out {}: it is an input of this run; name another file", out.display())))
-        }
+        Some(_) => Err(Trouble::input(format!("--out {}: it is an input of this run; name another", out.display()))),
     }
 }
 
@@ -157,28 +155,33 @@ pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), 
     }
 }
 
-/// Writes each value to `DIR/NAME.npy`, each file whole or not at all, and returns the files. Characters that a file name cannot
-/// contain become `_`.
-pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
-    let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
-    let mut files = Vec::with_capacity(names.len());
+/// The files of fetches in a folder: `DIR/NAME.npy`. Characters that a file name cannot contain become `_`.
+pub(super) fn files_of(folder: &Path, names: &[String]) -> Vec<PathBuf> {
     let mut taken = std::collections::BTreeSet::new();
-    for (name, value) in names.iter().zip(values) {
+    let mut file = |name: &String| {
         let stem: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
-        let file = (1..)
+        (1..)
             .map(|n| if n == 1 { format!("{stem}.npy") } else { format!("{stem}-{n}.npy") })
             .find(|file| taken.insert(file.to_lowercase()))
-            .expect("there are more numbers than names");
-        let path = folder.join(file);
-        let array = npy::write(value).map_err(|failure| cannot(&path, &failure.message))?;
-        files.push((path, array));
+            .expect("there are more numbers than names")
+    };
+    names.iter().map(|name| folder.join(file(name))).collect()
+}
+
+/// Writes each value to its file ([`files_of`]), each whole or not at all, and returns the files.
+pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
+    let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
+    let files = files_of(folder, names);
+    let mut arrays = Vec::with_capacity(values.len());
+    for (path, value) in files.iter().zip(values) {
+        arrays.push(npy::write(value).map_err(|failure| cannot(path, &failure.message))?);
     }
     std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
-    for (path, array) in &files {
+    for (path, array) in files.iter().zip(&arrays) {
         write_whole(path, array).map_err(|error| cannot(path, &error))?;
     }
-    Ok(files.into_iter().map(|(path, _)| path).collect())
+    Ok(files)
 }
 
 /// The device of each part, one line per device, and the transfers.

@@ -106,11 +106,11 @@ impl Job {
             Some(path) => {
                 check_file("--out", path)?;
                 check_is_no_input(path, args.inputs())?;
-                let form = Form::of("--out", path)?;
-                let missing = || {
-                    Trouble::input(format!("--out {}: the extension is missing: .csv, .jsonl or .npy", path.display()))
+                let other = || {
+                    let why = "expected a file that ends in .csv, .jsonl or .npy";
+                    Trouble::input(format!("--out {}: {why}", path.display()))
                 };
-                Some(form.ok_or_else(missing)?)
+                Some(Form::of(path).ok_or_else(other)?)
             }
         };
         let (_, graph) = read_graph(&args.trained.graph)?;

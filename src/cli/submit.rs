@@ -155,23 +155,22 @@ impl StepArgs {
         }
         self.trace.as_ref().map_or(Ok(()), |file| output::check_file("--trace", file))?;
         match &self.out {
-            Some(file) if self.form()?.is_some() => {
-                output::check_is_no_input(file, job.files.iter().map(PathBuf::as_path))?;
+            Some(file) if self.form().is_some() => {
+                output::check_is_no_input(file, job.inputs())?;
                 output::check_file("--out", file)
             }
-            Some(folder) => output::check_save(folder, &job.fetch_types()?),
+            Some(folder) => {
+                output::check_save(folder, &job.fetch_types()?)?;
+                let files = output::files_of(folder, &job.fetches);
+                files.iter().try_for_each(|file| output::check_is_no_input(file, job.inputs()))
+            }
             None => Ok(()),
         }
     }
 
-    /// The form of --out, if it is a file with a record for each example.
-    fn form(&self) -> Result<Option<Form>, Trouble> {
-        let Some(out) = self.out.as_ref().filter(|out| !out.is_dir()) else { return Ok(None) };
-        match Form::of("--out", out) {
-            // A file of another form is refused as a folder.
-            Err(_) if out.exists() => Ok(None),
-            form => form,
-        }
+    /// The form of --out, if it is a file with a record for each example. Any other name is that of a folder.
+    fn form(&self) -> Option<Form> {
+        Form::of(self.out.as_ref().filter(|out| !out.is_dir())?)
     }
 
     /// Opens a session, runs the steps within a time limit, and shows the results; a signal cancels the steps. `kept` is the
@@ -348,7 +347,7 @@ impl StepArgs {
 
     /// Prints or writes the fetches of the last step, after the `lines` of the others.
     async fn show(&self, job: &StepRequest, ran: &RunOutput, mut lines: Lines) -> Result<(), Trouble> {
-        if let (Some(file), Some(form)) = (&self.out, self.form()?) {
+        if let (Some(file), Some(form)) = (&self.out, self.form()) {
             save_records(file, form, job, &ran.values).await?;
             if self.json {
                 lines.line(&output::json_text(&json!({ "step": self.steps, "file": file })));

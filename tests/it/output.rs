@@ -53,7 +53,8 @@ fn files_are_named_in_json_and_written_all_or_not_at_all() {
         "graph.json",
         r#"{"version": 1, "nodes": {"y": [1, 2], "z/w": 2.5, "s": ["a", "bc"], "same": ["a", "b"]}}"#,
     );
-    let out = sandbox.path("out").display().to_string();
+    // Any name that is none of a file of records is that of a folder.
+    let out = sandbox.path("out.1").display().to_string();
     let ended = sandbox.run(&["run", &graph, "--fetch", "y,z/w", "--out", &out, "--json"]).expect(0);
     assert_eq!(ended.json()["files"], json!({ "y": format!("{out}/y.npy"), "z/w": format!("{out}/z_w.npy") }));
     for strings in ["s", "same"] {
@@ -64,6 +65,10 @@ fn files_are_named_in_json_and_written_all_or_not_at_all() {
         assert!(!none.exists(), "{strings}");
     }
     sandbox.run(&["run", &graph, "--fetch", "y", "--out", &graph]).expect(2).complains(&["it is a file"]);
+    // A value never replaces what was fed.
+    let fed = format!("y=@{out}/y.npy");
+    let over = ["run", &graph, "--fetch", "z/w,y", "--feed", &fed, "--out", &out];
+    sandbox.run(&over).expect(2).complains(&["out.1/y.npy: it is an input of this run; name another"]);
 }
 
 #[test]

@@ -122,8 +122,8 @@ fn mistakes_are_named_and_leave_no_file() {
     let refused = |more: &[&str], says: &[&str]| {
         sandbox.run(&[&["predict", &graph, &run], more, &["--local"]].concat()).expect(2).complains(says);
     };
-    refused(&[&good, "--out", &out("y.xlsx")], &[".xlsx is not a form of predictions; expected .csv, .jsonl, .npy"]);
-    refused(&[&good, "--out", &out("y")], &["the extension is missing"]);
+    refused(&[&good, "--out", &out("y.xlsx")], &["y.xlsx: expected a file that ends in .csv, .jsonl or .npy"]);
+    refused(&[&good, "--out", &out("y")], &["y: expected a file that ends in .csv, .jsonl or .npy"]);
     refused(&[&new, "--out", &out("y.csv")], &["new.csv", "line 3", "\"x\"", "not a number"]);
     refused(&[&good, "--id", "name"], &["there is no column name"]);
     refused(&[&sandbox.file("a.txt", "one\n")], &["the model was trained with examples in flowers.csv for x"]);

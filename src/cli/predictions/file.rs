@@ -25,19 +25,10 @@ impl Form {
     /// All, by their extensions.
     const NAMES: [(&str, Form); 3] = [("csv", Form::Csv), ("jsonl", Form::JsonLines), ("npy", Form::Npy)];
 
-    /// The form that the extension of a file states; `None` if there is none.
-    ///
-    /// # Errors
-    /// Bad input for another extension.
-    pub fn of(flag: &str, path: &Path) -> Result<Option<Form>, Trouble> {
-        let Some(ending) = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()) else {
-            return Ok(None);
-        };
-        let found = Form::NAMES.iter().find(|(name, _)| *name == ending).map(|(_, form)| *form);
-        found.map(Some).ok_or_else(|| {
-            let all = Form::NAMES.map(|(name, _)| format!(".{name}")).join(", ");
-            Trouble::input(format!("{flag} {}: .{ending} is not a form of predictions; expected {all}", path.display()))
-        })
+    /// The form that the extension of a file states; `None` without one, and for any other.
+    pub fn of(path: &Path) -> Option<Form> {
+        let ending = path.extension()?.to_string_lossy().to_lowercase();
+        Form::NAMES.iter().find(|(name, _)| *name == ending).map(|(_, form)| *form)
     }
 }
 
