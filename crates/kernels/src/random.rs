@@ -1,11 +1,9 @@
-//! Random numbers, identical to TensorFlow's to the last bit: Philox counters, conversions from bits, seeds.
+//! Ops that draw random numbers: seeds, and the positions of stateful nodes. The numbers are those of `meshtf_random`.
 //!
 //! A stateless op's numbers follow from its inputs. A stateful node continues where it stopped in the last step of its
 //! session that ran it. With both seeds 0 its first position is random, otherwise it follows from the seeds.
 
 mod candidates;
-mod distribution;
-mod philox;
 mod rejection;
 mod simple;
 mod stateful;

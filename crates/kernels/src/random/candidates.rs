@@ -4,14 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use meshtf_loops::turn::Pace;
+use meshtf_random::{DRAW, Philox, Words, uniform_f64};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, Data, Shape, Tensor};
 
 use super::super::call::take;
 use super::super::{HostKernel, KernelNode, Outputs, Registry};
-use super::distribution::{DRAW, uniform_f64};
-use super::philox::{Philox, Words};
 use super::stateful::{Generator, Generators};
 use super::unigrams::{Learned, Unigrams, Weighted};
 

@@ -1,13 +1,12 @@
 //! Numbers drawn by rejection: Poisson, gamma, and truncated normal ones.
 
 use meshtf_loops::turn::Pace;
+use meshtf_random::{DRAW, Distribution, Philox, normal2_f64, uniform_f64};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Float, Numeric, Shape, Tensor, with_float, with_number, with_type};
 
 use super::super::call::{input_dtype, kernel as call, output_dtype};
 use super::super::{HostKernel, Registry};
-use super::distribution::{DRAW, Distribution, normal2_f64, uniform_f64};
-use super::philox::Philox;
 use super::stateful::{COUNTS_PER_NUMBER, Generator, shape_of};
 
 /// The maximum number of consecutive rejections of a truncated normal number.

@@ -1,7 +1,6 @@
 //! Sequential random numbers from a seed, for ops with a seed input.
 
-use super::distribution::uniform_f32;
-use super::philox::{Philox, Words};
+use meshtf_random::{Philox, Words, uniform_f32};
 
 /// The sequence of TensorFlow's SimplePhilox.
 pub struct Simple(Words);

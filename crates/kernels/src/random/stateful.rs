@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex};
 
 use meshtf_loops::turn::{Pace, paced};
+use meshtf_random::{DRAW, Distribution, Philox, Words, between, uniform_f64};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
@@ -12,8 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use super::super::call::{input_dtype, kernel as call, output_dtype};
 use super::super::{HostKernel, KernelNode, Registry};
-use super::distribution::{DRAW, Distribution, each, groups, uniform_f64};
-use super::philox::{Philox, Words};
 use super::unigrams::Learned;
 
 /// Counts that TensorFlow reserves for each number, whether or not they are used.
@@ -230,21 +229,8 @@ fn integers(node: &KernelNode, generator: Generator) -> Result<Option<HostKernel
             return Err(Failure::invalid(format!("Need minval < maxval, got {low} >= {high}")));
         }
         let philox = generator.reserve_numbers(n);
-        Ok(integers_between(dtype, shape, n, philox, low, high.wrapping_sub(low) as u64))
+        Ok(between(dtype, shape, n, philox, low, high.wrapping_sub(low) as u64))
     })))
-}
-
-/// `n` int32 or int64 from `low` on, within `range`: the bits modulo the range, as in TensorFlow.
-pub(super) fn integers_between(dtype: DType, shape: Shape, n: usize, philox: Philox, low: i64, range: u64) -> Tensor {
-    if dtype == DType::I32 {
-        let (low, range) = (low as i32, range as u32);
-        return Tensor::from_vec(
-            shape,
-            groups(n, philox, |bits| each(bits, |word| low.wrapping_add_unsigned(word % range))),
-        );
-    }
-    let number = |bits: [u32; 2]| low.wrapping_add_unsigned((u64::from(bits[1]) << 32 | u64::from(bits[0])) % range);
-    Tensor::from_vec(shape, groups(n, philox, |[a, b, c, d]| [number([a, b]), number([c, d])]))
 }
 
 fn multinomial(node: &KernelNode, generator: Generator) -> Result<Option<HostKernel>> {

@@ -1,14 +1,13 @@
 //! Random ops without state: their numbers follow from a key and a counter, or from a seed that determines both.
 
+use meshtf_random::{Distribution, Philox, between, of_all};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor, with_float};
 use smallvec::smallvec;
 
 use super::super::call::{input_dtype, kernel as call, output_dtype, take};
 use super::super::{HostKernel, KernelNode, Registry};
-use super::distribution::{Distribution, groups};
-use super::philox::Philox;
-use super::stateful::{draw_classes, integers_between, shape_of};
+use super::stateful::{draw_classes, shape_of};
 
 /// The algorithm ids in graphs.
 const PHILOX: i64 = 1;
@@ -114,7 +113,7 @@ fn integers(node: &KernelNode) -> Result<Option<HostKernel>> {
         }
         // Unsigned numbers have the same bits as those of the signed type.
         let signed = if matches!(dtype, DType::I32 | DType::U32) { DType::I32 } else { DType::I64 };
-        let drawn = integers_between(signed, shape, n, philox, low as i64, (high - low) as u64);
+        let drawn = between(signed, shape, n, philox, low as i64, (high - low) as u64);
         Ok(smallvec![as_dtype(drawn, dtype)?])
     })))
 }
@@ -145,13 +144,7 @@ fn all_integers(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(Box::new(move |inputs| {
         let (shape, philox) = (shape_of(&inputs[0])?, source(&inputs[1..])?);
         let n = shape.checked_elements(dtype)?;
-        let numbers = if matches!(dtype, DType::I32 | DType::U32) {
-            Tensor::from_vec(shape, groups(n, philox, |bits| bits))
-        } else {
-            let pair = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
-            Tensor::from_vec(shape, groups(n, philox, |[a, b, c, d]| [pair(a, b), pair(c, d)]))
-        };
-        Ok(smallvec![as_dtype(numbers, dtype)?])
+        Ok(smallvec![of_all(dtype, shape, n, philox)?])
     })))
 }
 

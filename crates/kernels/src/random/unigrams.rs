@@ -2,11 +2,9 @@
 
 use meshtf_graph::Attrs;
 use meshtf_loops::turn::Pace;
+use meshtf_random::{Words, uniform_f32};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
-
-use super::distribution::uniform_f32;
-use super::philox::Words;
 
 /// The weights that a node uses, and their distortion.
 #[derive(Clone, Copy)]

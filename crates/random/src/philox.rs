@@ -7,7 +7,7 @@
 pub type Bits = [u32; 4];
 
 /// Counts whose bits are computed in parallel, in a loop that the compiler vectorises.
-pub const ABREAST: usize = 64;
+pub(crate) const ABREAST: usize = 64;
 
 /// A key and the next count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -76,12 +76,12 @@ impl Distribution {
 
 /// A number for each word. In a build of several codegen units an array's `map` was not inlined: it took 2.4 times as long.
 #[inline(always)]
-pub fn each<T>([a, b, c, d]: Bits, number: impl Fn(u32) -> T) -> [T; 4] {
+pub(crate) fn each<T>([a, b, c, d]: Bits, number: impl Fn(u32) -> T) -> [T; 4] {
     [number(a), number(b), number(c), number(d)]
 }
 
 /// `n` numbers made of their bits alone; each count gives `G` of them.
-pub fn groups<T: Copy + Default + Send, const G: usize>(
+pub(crate) fn groups<T: Copy + Default + Send, const G: usize>(
     n: usize,
     philox: Philox,
     numbers: impl Fn(Bits) -> [T; G] + Copy + Sync,
