@@ -35,6 +35,8 @@ def texts(package):
     """The texts of a package's licences, as (file name, text)."""
     folder = Path(package["manifest_path"]).parent
     files = {path for path in folder.iterdir() if path.is_file() and path.name.lower().startswith(NAMES)}
+    # Of fonts in a crate.
+    files |= set(folder.glob("fonts/*.txt"))
     if package["license_file"]:
         files.add((folder / package["license_file"]).resolve())
     files = sorted(path for path in files if path.suffix != ".rs")

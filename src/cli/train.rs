@@ -102,8 +102,8 @@ pub struct Args {
     /// Folder for log.jsonl and a TensorBoard log with the loss, the metrics, histograms of the weights, and the graph
     #[arg(long, value_name = "DIR")]
     log: Option<PathBuf>,
-    /// File for a picture of the curves of the loss and the metrics, drawn at the end or at an interruption
-    #[arg(long, value_name = "FILE.svg")]
+    /// File for a picture of the curves of the loss and the metrics, .svg or .png, drawn at the end or at an interruption
+    #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// File for a timeline of all devices in steps 11 to 14, for ui.perfetto.dev; a report of their times goes to stderr
     #[arg(long, value_name = "FILE")]

@@ -1,12 +1,15 @@
-//! Curves as pictures: an SVG file, and a few lines of a terminal.
+//! Curves as pictures: an SVG or a PNG file, and a few lines of a terminal.
 
-use std::io::IsTerminal;
+use std::io::{Cursor, IsTerminal};
 use std::path::Path;
 
+use image::{ExtendedColorType, ImageFormat};
+use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::{
-    BLACK, ChartBuilder, Color, IntoDrawingArea, LineSeries, PathElement, RGBColor, SVGBackend, SeriesLabelPosition,
-    WHITE,
+    BLACK, BitMapBackend, ChartBuilder, Color, DrawingBackend, IntoDrawingArea, LineSeries, PathElement, RGBColor,
+    SVGBackend, SeriesLabelPosition, WHITE,
 };
+use plotters::style::{FontStyle, register_font};
 use textplots::{Chart, Plot, Shape};
 
 use super::curves::{Curves, Line};
@@ -34,15 +37,29 @@ pub(in crate::cli) struct Size {
     pub lines: u32,
 }
 
+/// The form of a picture, by a file's extension.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Svg,
+    Png,
+}
+
+impl Form {
+    fn of(file: &Path) -> Option<Form> {
+        match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "svg" => Some(Form::Svg),
+            "png" => Some(Form::Png),
+            _ => None,
+        }
+    }
+}
+
 /// Refuses a file for --plot that could not be drawn.
 pub(super) fn check(file: &Path) -> Result<(), Trouble> {
     check_file("--plot", file)?;
-    match file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
-        true => Ok(()),
-        false => Err(Trouble::input(format!(
-            "--plot {}: the picture is an SVG; expected a name such as curves.svg",
-            file.display()
-        ))),
+    match Form::of(file) {
+        Some(_) => Ok(()),
+        None => Err(Trouble::input(format!("--plot {}: expected a file that ends in .svg or .png", file.display()))),
     }
 }
 
@@ -50,8 +67,8 @@ pub(super) fn check(file: &Path) -> Result<(), Trouble> {
 pub(super) fn draw(curves: &Curves, plot: Option<&Path>, json: bool) -> Result<(), Trouble> {
     if let Some(path) = plot {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--plot {}: {why}", path.display()));
-        if let Some(text) = svg(curves).map_err(|why| at(&why))? {
-            std::fs::write(path, text).map_err(|error| at(&error))?;
+        if let Some(bytes) = picture(curves, Form::of(path).unwrap_or(Form::Svg)).map_err(|why| at(&why))? {
+            std::fs::write(path, bytes).map_err(|error| at(&error))?;
         }
     }
     if !json
@@ -64,41 +81,64 @@ pub(super) fn draw(curves: &Curves, plot: Option<&Path>, json: bool) -> Result<(
 }
 
 /// A picture of the loss, and below it of the metrics, if there are any; `None` if there is no value to draw.
-fn svg(curves: &Curves) -> Result<Option<String>, String> {
+fn picture(curves: &Curves, form: Form) -> Result<Option<Vec<u8>>, String> {
     let diagrams: Vec<Vec<Line>> = curves.diagrams().into_iter().filter(|lines| !lines.is_empty()).collect();
     if diagrams.is_empty() {
         return Ok(None);
     }
-    let mut text = String::new();
-    {
-        let size = (SIZE.0, SIZE.1 * diagrams.len() as u32);
-        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        root.fill(&WHITE).map_err(|error| error.to_string())?;
-        for (area, lines) in root.split_evenly((diagrams.len(), 1)).iter().zip(&diagrams) {
-            let all: Vec<(f64, f64)> = lines.iter().flat_map(|line| line.points.iter().copied()).collect();
-            let ((x0, x1), (y0, y1)) = ranges(&all);
-            let mut builder = ChartBuilder::on(area);
-            builder.margin(12).x_label_area_size(36).y_label_area_size(60);
-            let mut chart = builder.build_cartesian_2d(x0..x1, y0..y1).map_err(|error| error.to_string())?;
-            let mut mesh = chart.configure_mesh();
-            mesh.x_desc("step").light_line_style(WHITE).x_label_formatter(&|step| format!("{step}"));
-            mesh.draw().map_err(|error| error.to_string())?;
-            for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-                let style = colour.stroke_width(2);
-                let series = LineSeries::new(line.points.iter().copied(), style);
-                let drawn = chart.draw_series(series).map_err(|error| error.to_string())?;
-                drawn.label(&line.name).legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
-            }
-            let mut labels = chart.configure_series_labels();
-            labels
-                .position(SeriesLabelPosition::UpperRight)
-                .background_style(WHITE.mix(0.8))
-                .border_style(BLACK.mix(0.3));
-            labels.draw().map_err(|error| error.to_string())?;
-        }
-        root.present().map_err(|error| error.to_string())?;
+    // The letters of a PNG are of this font; those of an SVG are measured by it.
+    if register_font("sans-serif", FontStyle::Normal, epaint_default_fonts::HACK_REGULAR).is_err() {
+        return Err("the font of the labels cannot be read".to_owned());
     }
-    Ok(Some(text))
+    let size = (SIZE.0, SIZE.1 * diagrams.len() as u32);
+    match form {
+        Form::Svg => {
+            let mut text = String::new();
+            chart(SVGBackend::with_string(&mut text, size), &diagrams).map_err(|error| error.to_string())?;
+            Ok(Some(text.into_bytes()))
+        }
+        Form::Png => {
+            let mut pixels = vec![0; 3 * size.0 as usize * size.1 as usize];
+            chart(BitMapBackend::with_buffer(&mut pixels, size), &diagrams).map_err(|error| error.to_string())?;
+            let mut file = Cursor::new(Vec::new());
+            image::write_buffer_with_format(
+                &mut file,
+                &pixels,
+                size.0,
+                size.1,
+                ExtendedColorType::Rgb8,
+                ImageFormat::Png,
+            )
+            .map_err(|error| error.to_string())?;
+            Ok(Some(file.into_inner()))
+        }
+    }
+}
+
+/// Draws diagrams, one below the other.
+fn chart<B: DrawingBackend>(backend: B, diagrams: &[Vec<Line>]) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    let root = backend.into_drawing_area();
+    root.fill(&WHITE)?;
+    for (area, lines) in root.split_evenly((diagrams.len(), 1)).iter().zip(diagrams) {
+        let all: Vec<(f64, f64)> = lines.iter().flat_map(|line| line.points.iter().copied()).collect();
+        let ((x0, x1), (y0, y1)) = ranges(&all);
+        let mut builder = ChartBuilder::on(area);
+        builder.margin(12).x_label_area_size(36).y_label_area_size(60);
+        let mut chart = builder.build_cartesian_2d(x0..x1, y0..y1)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc("step").light_line_style(WHITE).x_label_formatter(&|step| format!("{step}"));
+        mesh.draw()?;
+        for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
+            let style = colour.stroke_width(2);
+            let series = LineSeries::new(line.points.iter().copied(), style);
+            let drawn = chart.draw_series(series)?;
+            drawn.label(&line.name).legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
+        }
+        let mut labels = chart.configure_series_labels();
+        labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3));
+        labels.draw()?;
+    }
+    root.present()
 }
 
 /// The curve of the loss in dots, for a terminal; `None` if it has fewer than two points.
@@ -155,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_picture_has_a_line_for_each_name() {
-        let text = svg(&curves()).unwrap().unwrap();
+        let text = String::from_utf8(picture(&curves(), Form::Svg).unwrap().unwrap()).unwrap();
         assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"), "{text}");
         // Two diagrams: a line each for the loss and the metric, and their names, in which markup is text.
         assert!(text.contains("height=\"720\"") && text.matches("<polyline ").count() >= 3, "{text}");
@@ -163,7 +203,21 @@ mod tests {
             assert!(text.contains(&format!("{name}\n")), "{name}: {text}");
         }
         let none = Curves { trained: Curve::new(vec!["loss".to_owned()]), held_out: Curve::new(Vec::new()) };
-        assert!(svg(&none).unwrap().is_none() && dots(&none).is_none());
+        assert!(picture(&none, Form::Svg).unwrap().is_none() && dots(&none).is_none());
+    }
+
+    #[test]
+    fn a_png_has_the_lines_and_the_letters_of_the_svg() {
+        let bytes = picture(&curves(), Form::Png).unwrap().unwrap();
+        let pixels = image::load_from_memory_with_format(&bytes, ImageFormat::Png).unwrap().into_rgb8();
+        assert_eq!(pixels.dimensions(), (800, 720));
+        let count =
+            |colour: RGBColor| pixels.pixels().filter(|pixel| pixel.0 == [colour.0, colour.1, colour.2]).count();
+        // Each of the two diagrams has a line of the first colour, at least as long as the diagram is wide; the letters are black.
+        assert!(count(COLOURS[0]) > 2 * 700 && count(COLOURS[1]) > 0, "{} {}", count(COLOURS[0]), count(COLOURS[1]));
+        let below_the_axis =
+            pixels.enumerate_pixels().filter(|(x, y, pixel)| *x > 90 && *y > 720 - 36 && pixel.0[0] < 128);
+        assert!(below_the_axis.count() > 20);
     }
 
     #[test]
