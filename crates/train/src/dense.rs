@@ -1,7 +1,7 @@
 //! The update of a variable by a dense gradient: TensorFlow's op of the optimizer if there is one, else elementary ops.
 
-use meshtf_graph::variable::Variable;
 use meshtf_graph::variable::ops::{binary, scalar, unary};
+use meshtf_graph::variable::{Variable, read};
 use meshtf_graph::{GraphBuilder, Input, OpBuilder, Output};
 use meshtf_tensor::failure::Result;
 
@@ -47,6 +47,12 @@ impl<'a> Update<'a> {
     pub fn blend(&mut self, old: Output, new: Output, share: f64) -> Result<Output> {
         let (old, new) = (self.scaled(old, share)?, self.scaled(new, 1.0 - share)?);
         self.sum(old, new)
+    }
+
+    /// A slot's value, read once `after` is there. A slot that is assigned by its value from the beginning of the step would
+    /// lose the updates that other workers have made since.
+    pub fn current(&mut self, slot: &Variable, after: Output) -> Result<Output> {
+        read(self.g, slot.handle, slot.is_ref, slot.dtype).control(after).build()
     }
 
     /// Assigns a value to a variable, or adds or subtracts it, according to `op`, the op's name for references.
@@ -95,11 +101,12 @@ impl<'a> Update<'a> {
             }
             Optimizer::Lion { beta1, beta2 } => {
                 let slot = self.slots.0[0].clone();
-                let direction = self.blend(slot.value, gradient, beta1)?;
+                let old = self.current(&slot, gradient)?;
+                let direction = self.blend(old, gradient, beta1)?;
                 let sign = unary(self.g, "Sign", direction)?;
                 let step = self.times(sign, rate)?;
                 let change = self.assign("AssignSub", self.variable, step)?;
-                let next = self.blend(slot.value, gradient, beta2)?;
+                let next = self.blend(old, gradient, beta2)?;
                 let keep = self.assign("Assign", &slot, next)?;
                 self.both(&[change, keep])
             }

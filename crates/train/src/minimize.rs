@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use meshtf_graph::gradient::{self, Differentiation, Gradient};
 use meshtf_graph::variable::ops::{binary, cast, on, scalar};
-use meshtf_graph::variable::{Initializer, Variable, VariableSpec, add_variable, variable_of};
+use meshtf_graph::variable::{Initializer, Variable, VariableSpec, add_variable, read, variable_of};
 use meshtf_graph::{GraphBuilder, Node, Output};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor};
@@ -251,7 +251,9 @@ fn advance(
     for (power, beta) in [(beta1, betas.0), (beta2, betas.1)] {
         done.push(on(g, &power.device, |g| {
             g.with_control(updates, |g| {
-                let next = binary(g, "Mul", power.value, scalar(power.dtype, beta)?)?;
+                // Read now: the value from the beginning of the step has not the steps that other workers have made since.
+                let now = read(g, power.handle, power.is_ref, power.dtype).build()?;
+                let next = binary(g, "Mul", now, scalar(power.dtype, beta)?)?;
                 let assign = if power.is_ref { "Assign" } else { "AssignVariableOp" };
                 binary(g, assign, power.handle, next)
             })

@@ -61,13 +61,10 @@ impl Update<'_> {
         self.g.op(&format!("{prefix}Scatter{op}")).input(variable.handle).input(indices).input(values).build()
     }
 
-    /// The rows of a variable, once the nodes before have run.
-    fn rows(&mut self, variable: &Variable, indices: Output) -> Result<Output> {
-        if variable.is_ref {
-            return self.g.op("Gather").input(variable.handle).input(indices).build();
-        }
-        let op = self.g.op("ResourceGather").input(variable.handle).input(indices);
-        op.attr("dtype", variable.dtype).build()
+    /// The rows of a slot, read once `after` is there, as [`Update::current`] does.
+    fn rows(&mut self, slot: &Variable, indices: Output, after: Output) -> Result<Output> {
+        let op = if slot.is_ref { self.g.op("Gather") } else { self.g.op("ResourceGather").attr("dtype", slot.dtype) };
+        op.input(slot.handle).input(indices).control(after).build()
     }
 
     fn square(&mut self, x: Output) -> Result<Output> {
@@ -82,7 +79,7 @@ impl Update<'_> {
 
     fn adadelta(&mut self, values: Output, indices: Output, rho: f64, epsilon: f64) -> Result<Output> {
         let [squares, updates] = [self.slots.0[0].clone(), self.slots.0[1].clone()];
-        let (old, past) = (self.rows(&squares, indices)?, self.rows(&updates, indices)?);
+        let (old, past) = (self.rows(&squares, indices, values)?, self.rows(&updates, indices, values)?);
         let square = self.square(values)?;
         let now = self.blend(old, square, rho)?;
         let (above, below) = (self.root_of_sum(past, epsilon)?, self.root_of_sum(now, epsilon)?);
@@ -103,16 +100,16 @@ impl Update<'_> {
         let [decay, momentum, epsilon] = numbers;
         let [squares, mean, moment] = [0, 1, 2].map(|i| self.slots.0[i].clone());
         let square = self.square(values)?;
-        let old = self.rows(&squares, indices)?;
+        let old = self.rows(&squares, indices, values)?;
         let squares_now = self.blend(old, square, decay)?;
-        let old = self.rows(&mean, indices)?;
+        let old = self.rows(&mean, indices, values)?;
         let mean_now = self.blend(old, values, decay)?;
         let of_mean = self.square(mean_now)?;
         let variance = binary(self.g, "Sub", squares_now, of_mean)?;
         let root = self.root_of_sum(variance, epsilon)?;
         let above = self.times(values, self.rate)?;
         let step = binary(self.g, "RealDiv", above, root)?;
-        let old = self.rows(&moment, indices)?;
+        let old = self.rows(&moment, indices, values)?;
         let going_on = self.scaled(old, momentum)?;
         let step = self.sum(going_on, step)?;
         let done = [
@@ -139,15 +136,14 @@ impl Update<'_> {
         for (i, (beta, new)) in [(beta1, values), (beta2, square)].into_iter().enumerate() {
             let slot = self.slots.0[i].clone();
             let new = self.scaled(new, 1.0 - beta)?;
-            let decayed = self.scaled(slot.value, beta)?;
+            let old = self.current(&slot, values)?;
+            let decayed = self.scaled(old, beta)?;
             let decay = self.assign("Assign", &slot, decayed)?;
             let added = self.g.with_control(&[decay], |g| {
                 let prefix = if slot.is_ref { "" } else { "Resource" };
                 g.op(&format!("{prefix}ScatterAdd")).input(slot.handle).input(indices).input(new).build()
             })?;
-            let now =
-                meshtf_graph::variable::read(self.g, slot.handle, slot.is_ref, slot.dtype).control(added).build()?;
-            changed.push(now);
+            changed.push(self.current(&slot, added)?);
         }
         let root = unary(self.g, "Sqrt", changed[1])?;
         let epsilon = self.number(epsilon)?;
@@ -159,7 +155,7 @@ impl Update<'_> {
 
     fn lion(&mut self, values: Output, indices: Output, beta1: f64, beta2: f64) -> Result<Output> {
         let slot = self.slots.0[0].clone();
-        let old = self.rows(&slot, indices)?;
+        let old = self.rows(&slot, indices, values)?;
         let direction = self.blend(old, values, beta1)?;
         let sign = unary(self.g, "Sign", direction)?;
         let step = self.times(sign, self.rate)?;

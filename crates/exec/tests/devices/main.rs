@@ -11,6 +11,7 @@ mod flow;
 mod given_up;
 mod gpu;
 mod gradients;
+mod late;
 mod layers;
 mod models;
 mod replicas;
