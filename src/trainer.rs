@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use self::answers::answers;
 use self::checkpoint::{Folder, Kept};
 use self::constants::Constants;
 pub(crate) use self::constants::evaluations as evaluation_constants;
@@ -154,6 +155,8 @@ pub struct Trainer {
     /// The examples that are evaluated.
     held_out: Option<Examples>,
     constants: Constants,
+    /// The names of the classes of the confusion, if the data has any.
+    classes: Vec<String>,
     chunk: Chunk,
     order: Order,
     /// Number of batches that are sent at a time.
@@ -276,6 +279,12 @@ impl Trainer {
             };
             evaluate.confusion.as_ref().map_or(Ok(()), |both| check_confusion(&graph, both))?;
         }
+        let confused = sections.evaluate.as_ref().and_then(|evaluate| evaluate.confusion.as_ref());
+        let predictions = confused.map(|both| both.predictions.clone());
+        let classes = match predictions {
+            Some(name) => answers(&graph, &sections, &fits, &[name])?.swap_remove(0).classes,
+            None => Vec::new(),
+        };
         let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
         let steps = options.steps.or(sections.train.steps).or(epochs).unwrap_or(1).max(1);
         let example = examples.example_bytes()?;
@@ -321,6 +330,7 @@ impl Trainer {
             examples,
             held_out,
             constants,
+            classes,
             chunk,
             order,
             block,

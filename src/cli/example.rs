@@ -1,13 +1,17 @@
 //! `meshtf example`: the examples that are in the binary.
 
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::{ErrorKind, Write as _};
+use std::io::{Cursor, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use image::{ExtendedColorType, ImageFormat};
+use meshtf_tensor::npy;
 
 use super::paint::mention;
 use super::{Exit, Outcome, Trouble, output};
+use Files::{Images, Kept};
 
 /// List the examples, or write one to a folder
 ///
@@ -32,10 +36,17 @@ pub struct Args {
 struct Example {
     name: &'static str,
     about: &'static str,
-    /// Names of files and their contents.
-    files: &'static [(&'static str, &'static [u8])],
+    files: Files,
     /// The commands that run it, in order. In an argument, `@` is the folder of its files.
     commands: &'static [&'static [&'static str]],
+}
+
+/// The files of an example.
+enum Files {
+    /// Their names and contents.
+    Kept(&'static [(&'static str, &'static [u8])]),
+    /// The handwritten digits as images, in a folder for each class.
+    Images,
 }
 
 macro_rules! file {
@@ -48,13 +59,13 @@ const EXAMPLES: &[Example] = &[
     Example {
         name: "hello",
         about: "a greeting: strings are tensors",
-        files: &[file!("", "hello.json")],
+        files: Kept(&[file!("", "hello.json")]),
         commands: &[&["meshtf", "run", "@hello.json"]],
     },
     Example {
         name: "graph",
         about: "a graph split over two tasks",
-        files: &[file!("", "graph.json")],
+        files: Kept(&[file!("", "graph.json")]),
         commands: &[
             &["meshtf", "run", "@graph.json"],
             &["meshtf", "plan", "@graph.json"],
@@ -64,7 +75,7 @@ const EXAMPLES: &[Example] = &[
     Example {
         name: "steps",
         about: "a graph with its own training step, on two tasks",
-        files: &[("steps.json", include_bytes!("../../examples/exp.json"))],
+        files: Kept(&[("steps.json", include_bytes!("../../examples/exp.json"))]),
         commands: &[
             &["meshtf", "run", "@steps.json", "--steps", "200"],
             &["meshtf", "submit", "@steps.json", "--steps", "2000", "--every", "500"],
@@ -73,31 +84,58 @@ const EXAMPLES: &[Example] = &[
     Example {
         name: "circle",
         about: "a classifier of points in a table",
-        files: &[file!("", "circle.json"), file!("", "circle.csv")],
+        files: Kept(&[file!("", "circle.json"), file!("", "circle.csv")]),
         commands: &[&["meshtf", "train", "@circle.json", "--local", "--checkpoint", "@circle"]],
     },
     Example {
         name: "exp",
         about: "e^x from a table, by two layers",
-        files: &[file!("train/", "exp.json"), file!("train/", "exp.csv")],
+        files: Kept(&[file!("train/", "exp.json"), file!("train/", "exp.csv")]),
         commands: &[&["meshtf", "train", "@exp.json", "--local", "--checkpoint", "@exp"]],
     },
     Example {
         name: "digits",
         about: "handwritten digits, by two layers",
-        files: &[file!("train/", "digits.json"), file!("train/", "digits.npy"), file!("train/", "digits_labels.npy")],
+        files: Kept(&[
+            file!("train/", "digits.json"),
+            file!("train/", "digits.npy"),
+            file!("train/", "digits_labels.npy"),
+        ]),
         commands: &[&["meshtf", "train", "@digits.json", "--local", "--checkpoint", "@digits"]],
     },
     Example {
         name: "cnn",
         about: "handwritten digits, by two convolutions",
-        files: &[file!("train/", "cnn.json"), file!("train/", "digits.npy"), file!("train/", "digits_labels.npy")],
+        files: Kept(&[
+            file!("train/", "cnn.json"),
+            file!("train/", "digits.npy"),
+            file!("train/", "digits_labels.npy"),
+        ]),
         commands: &[&["meshtf", "train", "@cnn.json", "--local", "--checkpoint", "@cnn"]],
+    },
+    Example {
+        name: "images",
+        about: "handwritten digits as a folder of images",
+        files: Images,
+        commands: &[
+            &["meshtf", "new", "images", "@images", "-o", "@images.json"],
+            &["meshtf", "train", "@images.json", "--local", "--checkpoint", "@images-run"],
+        ],
+    },
+    Example {
+        name: "penguins",
+        about: "a table of penguins of three species",
+        files: Kept(&[file!("train/", "penguins.csv")]),
+        commands: &[
+            &["meshtf", "new", "table", "@penguins.csv", "--label", "species", "-o", "@penguins.json"],
+            &["meshtf", "train", "@penguins.json", "--local", "--checkpoint", "@penguins"],
+            &["meshtf", "predict", "@penguins.json", "@penguins", "@penguins.csv", "--local"],
+        ],
     },
     Example {
         name: "poem",
         about: "the characters of a poem, by an LSTM",
-        files: &[file!("train/", "poem.json"), file!("train/", "poem.txt")],
+        files: Kept(&[file!("train/", "poem.json"), file!("train/", "poem.txt")]),
         commands: &[
             &["meshtf", "train", "@poem.json", "--local", "--checkpoint", "@poem"],
             &["meshtf", "generate", "@poem.json", "@poem", "--local"],
@@ -113,7 +151,7 @@ fn names() -> PossibleValuesParser {
 pub(super) fn example(args: Args) -> Outcome {
     let Some(example) = EXAMPLES.iter().find(|one| Some(one.name) == args.name.as_deref()) else {
         for Example { name, about, .. } in EXAMPLES {
-            output::line(&format!("{name:<7} {about}"))?;
+            output::line(&format!("{name:<8} {about}"))?;
         }
         mention("`meshtf example NAME` writes one to this folder, `-o DIR` to another");
         return Ok(Exit::Ok);
@@ -130,10 +168,11 @@ pub(super) fn example(args: Args) -> Outcome {
 fn write(example: &Example, folder: &Path) -> Result<(), Trouble> {
     let at = |path: &Path, error: std::io::Error| Trouble::input(format!("{}: {error}", path.display()));
     let mut missing = Vec::new();
-    for (name, contents) in example.files {
+    let files = example.files.all()?;
+    for (name, contents) in &files {
         let path = folder.join(name);
         match std::fs::read(&path) {
-            Ok(there) if there == *contents => {}
+            Ok(there) if there == **contents => {}
             Ok(_) => {
                 let why = "exists with other contents; name another folder with --out";
                 return Err(Trouble::input(format!("{}: {why}", path.display())));
@@ -143,16 +182,65 @@ fn write(example: &Example, folder: &Path) -> Result<(), Trouble> {
         }
     }
     std::fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
+    let many = (missing.len() > MANY).then(|| missing.len());
     for (path, contents) in missing {
+        if let Some(parent) = path.parent().filter(|parent| *parent != folder) {
+            std::fs::create_dir_all(parent).map_err(|error| at(parent, error))?;
+        }
         let mut file = File::create_new(&path).map_err(|error| at(&path, error))?;
         if let Err(error) = file.write_all(contents) {
             // Half a file would be taken for another one by the next try.
             let _ = std::fs::remove_file(&path);
             return Err(at(&path, error));
         }
-        mention(format_args!("wrote {}", path.display()));
+        if many.is_none() {
+            mention(format_args!("wrote {}", path.display()));
+        }
+    }
+    if let Some(count) = many {
+        mention(format_args!("wrote {count} files to {}", folder.display()));
     }
     Ok(())
+}
+
+/// More files than this are counted in the message, not named.
+const MANY: usize = 10;
+
+impl Files {
+    /// All files: their names, with folders, and their contents.
+    fn all(&self) -> Result<Vec<(String, Cow<'static, [u8]>)>, Trouble> {
+        match self {
+            Kept(files) => Ok(files.iter().map(|&(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes))).collect()),
+            Images => images().map_err(|why| Trouble::input(format!("images: {why}"))),
+        }
+    }
+}
+
+/// The handwritten digits of the example `digits`, as `images/CLASS/NUMBER.png`.
+fn images() -> Result<Vec<(String, Cow<'static, [u8]>)>, String> {
+    let read = |bytes: &[u8]| npy::read(bytes).map_err(|failure| failure.message);
+    let digits = read(include_bytes!("../../examples/train/digits.npy"))?;
+    let labels = read(include_bytes!("../../examples/train/digits_labels.npy"))?;
+    let &[_, height, width] = digits.dims() else { return Err("the digits are no images".to_owned()) };
+    let size = |length: usize| u32::try_from(length).map_err(|error| error.to_string());
+    let (pixels, labels) = (digits.slice::<u8>(), labels.slice::<u8>());
+    let (pixels, labels) = (pixels.map_err(|failure| failure.message)?, labels.map_err(|failure| failure.message)?);
+    let image = |(number, (pixels, label)): (usize, (&[u8], &u8))| {
+        // Their elements are from 0 to 16.
+        let bright: Vec<u8> = pixels.iter().map(|&pixel| pixel.saturating_mul(16)).collect();
+        let mut file = Cursor::new(Vec::new());
+        image::write_buffer_with_format(
+            &mut file,
+            &bright,
+            size(width)?,
+            size(height)?,
+            ExtendedColorType::L8,
+            ImageFormat::Png,
+        )
+        .map_err(|error| error.to_string())?;
+        Ok((format!("images/{label}/{number:04}.png"), Cow::Owned(file.into_inner())))
+    };
+    pixels.chunks(height * width).zip(labels).enumerate().map(image).collect()
 }
 
 /// A command as a shell takes it.
@@ -185,7 +273,11 @@ mod tests {
 
     #[test]
     fn the_examples_take_little_of_the_binary() {
-        let size: usize = EXAMPLES.iter().flat_map(|one| one.files).map(|(_, contents)| contents.len()).sum();
-        assert!(size < 300_000, "{size}");
+        let kept = |one: &Example| match one.files {
+            Kept(files) => files.iter().map(|(_, contents)| contents.len()).sum(),
+            Images => 0,
+        };
+        let size: usize = EXAMPLES.iter().map(kept).sum();
+        assert!(size < 400_000, "{size}");
     }
 }

@@ -58,9 +58,22 @@ pub struct Evaluated {
 /// assert_eq!(recall(&Confusion::default(), 0), None);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Confusion(BTreeMap<(i64, i64), u64>);
+pub struct Confusion {
+    counts: BTreeMap<(i64, i64), u64>,
+    names: Vec<String>,
+}
 
 impl Confusion {
+    /// An empty one of classes with these names.
+    pub(super) fn of(names: &[String]) -> Confusion {
+        Confusion { counts: BTreeMap::new(), names: names.to_vec() }
+    }
+
+    /// The names of the classes, by their numbers. Empty if the labels are numbers in the data, too.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
     pub(super) fn add(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<(), Error> {
         let classes = |what: &str, tensor: &Tensor| {
             let numbers = tensor.numbers().filter(|_| tensor.dtype().is_integer());
@@ -79,30 +92,49 @@ impl Confusion {
             let (labels, predictions) = (labels.len(), predictions.len());
             return Err(Error::input(format!("confusion: there are {labels} labels and {predictions} predictions")));
         }
-        labels.into_iter().zip(predictions).for_each(|pair| *self.0.entry(pair).or_default() += 1);
+        labels.into_iter().zip(predictions).for_each(|pair| *self.counts.entry(pair).or_default() += 1);
         Ok(())
     }
 
     /// A row for each class of the examples, a column for each predicted class.
     pub fn rows(&self) -> Vec<Vec<u64>> {
-        let classes = self.0.keys().map(|&(label, prediction)| label.max(prediction) + 1).max().unwrap_or(0);
-        let of = |label, prediction| self.0.get(&(label, prediction)).copied().unwrap_or(0);
+        let seen = self.counts.keys().map(|&(label, prediction)| label.max(prediction) + 1).max().unwrap_or(0);
+        let classes = seen.max(self.names.len() as i64);
+        let of = |label, prediction| self.counts.get(&(label, prediction)).copied().unwrap_or(0);
         (0..classes).map(|label| (0..classes).map(|prediction| of(label, prediction)).collect()).collect()
+    }
+}
+
+/// Longer names of classes are cut off in a table.
+const MAX_LETTERS: usize = 12;
+
+impl Confusion {
+    /// The name of a class in a table.
+    fn label(&self, class: usize) -> String {
+        match self.names.get(class) {
+            Some(name) if name.chars().count() > MAX_LETTERS => {
+                name.chars().take(MAX_LETTERS - 1).chain(['…']).collect()
+            }
+            Some(name) => name.clone(),
+            None => class.to_string(),
+        }
     }
 }
 
 impl fmt::Display for Confusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.rows();
+        let names: Vec<String> = (0..rows.len()).map(|class| self.label(class)).collect();
         let longest = |row: &Vec<u64>| row.iter().map(|count| count.to_string().len()).max().unwrap_or(0);
-        let width = rows.iter().map(longest).max().unwrap_or(0).max(rows.len().to_string().len()) + 2;
-        write!(f, "{:>7}", "is")?;
-        for class in 0..rows.len() {
-            write!(f, "{class:>width$}")?;
+        let name = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let (first, width) = (name.max(7), rows.iter().map(longest).max().unwrap_or(0).max(name) + 2);
+        write!(f, "{:>first$}", "is")?;
+        for name in &names {
+            write!(f, "{name:>width$}")?;
         }
         write!(f, "  taken for")?;
-        for (class, row) in rows.iter().enumerate() {
-            write!(f, "\n{class:>7}")?;
+        for (name, row) in names.iter().zip(&rows) {
+            write!(f, "\n{name:>first$}")?;
             for count in row {
                 write!(f, "{count:>width$}")?;
             }
@@ -149,6 +181,13 @@ mod tests {
         assert_eq!(confusion.rows(), [[1, 0, 0], [2, 1, 0], [0, 0, 1]]);
         let lines = ["     is  0  1  2  taken for", "      0  1  0  0", "      1  2  1  0", "      2  0  0  1"];
         assert_eq!(confusion.to_string().lines().collect::<Vec<_>>(), lines);
+        // One class is not seen, and its row is there.
+        let names = ["cat", "dog", "cow", "a very long name"].map(str::to_owned);
+        let named = Confusion { names: names.to_vec(), ..confusion.clone() }.to_string();
+        let row = |name: &str| named.lines().find(|line| line.trim_start().starts_with(name)).map(str::to_owned);
+        assert_eq!(row("is").unwrap().split_whitespace().nth(3), Some("cow"), "{named}");
+        assert_eq!(row("dog").unwrap().split_whitespace().collect::<Vec<_>>(), ["dog", "2", "1", "0", "0"], "{named}");
+        assert!(row("a very long… ").is_some(), "{named}");
         let mut wrong = |labels: Tensor, predictions: Tensor, why: &str| {
             let error = confusion.add(&labels, &predictions).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

@@ -156,7 +156,8 @@ impl Trainer {
     /// As [`evaluate`](Trainer::evaluate), after the workers have read their files.
     async fn evaluate_held(&self, session: &Session) -> Result<Evaluated, Error> {
         let section = self.sections.evaluate.as_ref();
-        let mut confusion = section.and_then(|section| section.confusion.as_ref()).map(|_| Confusion::default());
+        let mut confusion =
+            section.and_then(|section| section.confusion.as_ref()).map(|_| Confusion::of(&self.classes));
         let Some(held_out) = &self.held_out else { return Ok(Evaluated { means: Vec::new(), confusion: None }) };
         let classes = section.and_then(|section| section.confusion.as_ref());
         let classes = classes.map(|classes| [&classes.labels, &classes.predictions]);

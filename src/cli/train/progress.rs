@@ -175,6 +175,9 @@ impl Progress {
         let mut line = json!({ "step": step, "evaluated": object(&named) });
         if let Some(confusion) = &evaluated.confusion {
             line["confusion"] = json!(confusion.rows());
+            if !confusion.names().is_empty() {
+                line["classes"] = json!(confusion.names());
+            }
         }
         if let Some(log) = &mut self.log {
             block_in_place(|| log.numbers(step, "held_out/", &named, &line));
