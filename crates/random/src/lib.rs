@@ -1,9 +1,12 @@
 //! Random numbers, identical to TensorFlow's to the last bit.
 //!
-//! - **Is**: `philox`, random bits by key and counter; `distribution`, the floats of a distribution; `integers`, those of a range.
-//! - **Never** knows a graph or a step; never keeps a position. The ops, and the positions of stateful nodes, are in the host kernels.
-//! - Compiled as one unit (`codegen-units = 1`): the bits of many counts, and the numbers made of them, are one loop only if all of it
-//!   is inlined.
+//! - **Is**: `philox`, random bits by key and counter; `distribution`, the floats of a distribution; `integers`, those of a
+//!   range.
+//! - **Knows**: tensors, and the loops that fill them.
+//! - **Never** knows a graph or a step; never keeps a position. The ops, and the positions of stateful nodes, are in the host
+//!   kernels.
+//! - Compiled as one unit (`codegen-units = 1`): the bits of many counts, and the numbers made of them, are one loop only if all
+//!   of it is inlined.
 
 mod distribution;
 mod integers;

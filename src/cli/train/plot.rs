@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(pixels.dimensions(), (800, 720));
         let count =
             |colour: RGBColor| pixels.pixels().filter(|pixel| pixel.0 == [colour.0, colour.1, colour.2]).count();
-        // Each of the two diagrams has a line of the first colour, at least as long as the diagram is wide; the letters are black.
+        // Each of the two diagrams has a line of the first colour, as long as the diagram is wide; the letters are black.
         assert!(count(COLOURS[0]) > 2 * 700 && count(COLOURS[1]) > 0, "{} {}", count(COLOURS[0]), count(COLOURS[1]));
         let below_the_axis =
             pixels.enumerate_pixels().filter(|(x, y, pixel)| *x > 90 && *y > 720 - 36 && pixel.0[0] < 128);
