@@ -40,7 +40,7 @@ pub mod update;
 
 pub use array::{Gather, ignores_bad_indices, nd_slices};
 pub use broadcast::Broadcast;
-pub use example::count as count_features;
+pub use example::{count as count_features, feature};
 pub use math::cast;
 pub use math::condition_shape;
 use std::sync::LazyLock;

@@ -167,40 +167,74 @@ impl Records {
     }
 }
 
-/// The TFRecord that begins at `offset`, and that offset.
-fn tf_record(bytes: &mut Bytes, name: &[u8], offset: &mut u64, pace: &mut Pace) -> Result<Option<(u64, Vec<u8>)>> {
-    let place = *offset;
-    let shown = || String::from_utf8_lossy(name).into_owned();
-    let lost = |what: &str| Failure::new(Code::DataLoss, format!("{what} record at {place} of {}", shown()));
-    let mut read = |count: usize| -> Result<Vec<u8>> {
-        let part = read_up_to(bytes, count, pace).map_err(|error| match error.kind() {
+/// The fault of a TFRecord.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RecordFault {
+    /// The file ends within its length.
+    NoLength,
+    /// The file, or its compressed form, ends within it.
+    Truncated,
+    /// The checksum of its length, or of its contents, is another; or the compressed form is damaged.
+    Corrupted,
+    /// It is too large, or the file cannot be read.
+    Failed(Failure),
+}
+
+/// Reads the next TFRecord of a file of this name, with both of its checksums; `None` at the end of the file.
+///
+/// # Errors
+/// [`RecordFault`].
+pub fn read_record(bytes: &mut impl Read, name: &[u8]) -> std::result::Result<Option<Vec<u8>>, RecordFault> {
+    record(bytes, name, &mut Pace::new())
+}
+
+fn record(bytes: &mut impl Read, name: &[u8], pace: &mut Pace) -> std::result::Result<Option<Vec<u8>>, RecordFault> {
+    let mut read = |count: usize| {
+        read_up_to(bytes, count, pace).map_err(|error| match error.kind() {
             // Compressed data that is truncated or missing.
-            ErrorKind::UnexpectedEof => lost("truncated"),
-            ErrorKind::InvalidData | ErrorKind::InvalidInput => lost("corrupted"),
-            _ => failed(name, &error),
-        })?;
-        Ok(part)
+            ErrorKind::UnexpectedEof => RecordFault::Truncated,
+            ErrorKind::InvalidData | ErrorKind::InvalidInput => RecordFault::Corrupted,
+            _ => RecordFault::Failed(failed(name, &error)),
+        })
     };
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
     let is_right = |data: &[u8], sum: &[u8]| u64::from(crc32c::mask(crc32c::extend(0, data))) == number(sum);
     let head = read(12)?;
-    // As in TensorFlow, a file may end within a record's length.
-    if head.len() < 12 {
-        return Ok(None);
+    match head.len() {
+        0 => return Ok(None),
+        12 if !is_right(&head[..8], &head[8..]) => return Err(RecordFault::Corrupted),
+        12 => {}
+        _ => return Err(RecordFault::NoLength),
     }
-    if !is_right(&head[..8], &head[8..]) {
-        return Err(lost("corrupted"));
-    }
-    let length = sized(number(&head[..8]), name)?;
+    let length = sized(number(&head[..8]), name).map_err(RecordFault::Failed)?;
     let data = read(length)?;
     let sum = read(4)?;
     if data.len() < length || sum.len() < 4 {
-        return Err(lost("truncated"));
+        return Err(RecordFault::Truncated);
     }
     if !is_right(&data, &sum) {
-        return Err(lost("corrupted"));
+        return Err(RecordFault::Corrupted);
     }
-    *offset += 16 + length as u64;
+    Ok(Some(data))
+}
+
+/// The TFRecord that begins at `offset`, and that offset.
+fn tf_record(bytes: &mut Bytes, name: &[u8], offset: &mut u64, pace: &mut Pace) -> Result<Option<(u64, Vec<u8>)>> {
+    let place = *offset;
+    let lost = |what: &str| {
+        let shown = String::from_utf8_lossy(name);
+        Failure::new(Code::DataLoss, format!("{what} record at {place} of {shown}"))
+    };
+    let data = match record(bytes, name, pace) {
+        Ok(None) => return Ok(None),
+        Ok(Some(data)) => data,
+        // As in TensorFlow, a file may end within a record's length.
+        Err(RecordFault::NoLength) => return Ok(None),
+        Err(RecordFault::Truncated) => return Err(lost("truncated")),
+        Err(RecordFault::Corrupted) => return Err(lost("corrupted")),
+        Err(RecordFault::Failed(failure)) => return Err(failure),
+    };
+    *offset += 16 + data.len() as u64;
     Ok(Some((place, data)))
 }
 
