@@ -19,6 +19,7 @@ mod state;
 mod steps;
 pub(crate) mod stored;
 mod tables;
+mod texts;
 mod tracing;
 pub(crate) mod unseen;
 pub(crate) mod weights;

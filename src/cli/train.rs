@@ -371,6 +371,7 @@ impl Command {
             let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
             eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
         }
+        loaded.remarks.iter().for_each(|remark| eprintln!("{remark}"));
         let options = Options {
             steps: args.steps,
             checkpoint: args.checkpoint.clone(),

@@ -1,15 +1,40 @@
-//! A folder of images with one folder for each class.
+//! A folder of images, or of texts, with one folder for each class.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use meshtf_tensor::Tensor;
-use meshtf_train::data::Images;
+use meshtf_train::data::{FilePart, Images};
 
 use super::source::read;
 
 /// The extensions of image files.
 const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];
+
+/// The files of a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    Images,
+    /// `.txt`, compressed or not.
+    Texts,
+}
+
+impl FileKind {
+    fn is_of(self, path: &Path) -> bool {
+        match self {
+            FileKind::Images => is_image(path),
+            FileKind::Texts => FilePart { file: path.to_string_lossy().into_owned(), part: None }.is_text(),
+        }
+    }
+
+    /// The name of one, and the endings of all.
+    fn names(self) -> (&'static str, String) {
+        match self {
+            FileKind::Images => ("image", format!(".{}", ENDINGS.join(", ."))),
+            FileKind::Texts => ("text", ".txt".to_owned()),
+        }
+    }
+}
 
 /// The images of a folder, class after class, by name.
 #[derive(Debug)]
@@ -27,6 +52,16 @@ impl ImageFolder {
     /// # Errors
     /// If the folder cannot be read or has no class, a class has no image, or a file is not an image.
     pub fn list(path: &Path) -> Result<ImageFolder, String> {
+        ImageFolder::of(path, FileKind::Images)
+    }
+
+    /// As [`list`](ImageFolder::list), of images or of texts.
+    ///
+    /// # Errors
+    /// Those of [`list`](ImageFolder::list).
+    pub fn of(path: &Path, kind: FileKind) -> Result<ImageFolder, String> {
+        let is_image = |path: &Path| kind.is_of(path);
+        let (one, endings) = kind.names();
         // New images have no class, and may be a single file.
         if path.is_file() && is_image(path) {
             return Ok(ImageFolder { classes: Vec::new(), images: vec![(path.to_owned(), 0)] });
@@ -43,12 +78,13 @@ impl ImageFolder {
             let before = folder.images.len();
             for (file, path) in files {
                 if !is_image(&path) {
-                    return Err(format!("{name}/{file} is not an image; expected .{}", ENDINGS.join(", .")));
+                    let article = if one == "image" { "an" } else { "a" };
+                    return Err(format!("{name}/{file} is not {article} {one}; expected {endings}"));
                 }
                 folder.images.push((path, class));
             }
             if folder.images.len() == before {
-                return Err(format!("the class {name} has no image"));
+                return Err(format!("the class {name} has no {one}"));
             }
             folder.classes.push(name);
         }

@@ -1,21 +1,31 @@
 //! Large files whose examples are read as they are taken: they may be larger than memory.
 
+mod bytes;
 mod elements;
 mod file;
 mod images;
 mod lines;
+mod records;
 mod table;
 #[cfg(test)]
 mod tests;
+mod texts;
+mod tokens;
 
+pub(super) use self::bytes::FileBytes;
 use self::elements::Elements;
 pub(super) use self::file::DataFile;
 pub(super) use self::images::ImageRows;
-use self::lines::TextLines;
-use self::table::Table;
+pub(super) use self::lines::TextLines;
+pub(super) use self::records::{FeatureRows, Form, RecordFiles};
+pub(super) use self::table::Table;
+pub(super) use self::texts::TextFiles;
+pub(super) use self::tokens::{Encoded, Lengths, Strings, TextWindows, TokenText, WindowStarts};
+use std::sync::Arc;
+
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
-use meshtf_train::data::{Chosen, FilePart, Layout, Prepared, Rows};
+use meshtf_train::data::{Chosen, Column, FilePart, Layout, Prepared, Rows};
 use meshtf_train::file::DataSource;
 
 use super::source::{elements, fitted};
@@ -24,7 +34,7 @@ use super::source::{elements, fitted};
 pub(super) const MAX_HELD: u64 = 64 << 20;
 
 /// Examples in the form of their files.
-trait Pieces: std::fmt::Debug + Send + Sync {
+pub(super) trait Pieces: std::fmt::Debug + Send + Sync {
     /// Their number.
     fn count(&self) -> usize;
 
@@ -77,7 +87,7 @@ impl FileRows {
         let named = FilePart { file: source.file.clone(), part: source.part.clone() };
         let said = |failure: Failure| failure.message;
         let pieces: Box<dyn Pieces> = if named.is_text() {
-            Box::new(TextLines::index(file, takes)?)
+            Box::new(TextLines::index(file)?)
         } else {
             match Elements::find(file, &named).map_err(said)? {
                 Some(elements) => Box::new(elements),
@@ -111,7 +121,11 @@ impl FileRows {
         FileRows::of(name, None, Box::new(images), takes)
     }
 
-    fn of(
+    /// Examples that are read piece by piece, of a file or of several.
+    ///
+    /// # Errors
+    /// The fault of the first example.
+    pub fn of(
         name: &str,
         file: Option<DataFile>,
         pieces: Box<dyn Pieces>,
@@ -122,6 +136,19 @@ impl FileRows {
             rows.example = rows.fitting(&[0]).map_err(|failure| failure.message)?.dims()[1..].to_vec();
         }
         Ok(rows)
+    }
+
+    /// As a column, which is held in memory if `are_held` says that their file is and they are few.
+    ///
+    /// # Errors
+    /// The fault of an example.
+    pub fn column(self, are_held: bool) -> std::result::Result<Column, String> {
+        let bytes = elements(&self.example)?.saturating_mul(self.takes.dtype.size().unwrap_or(1));
+        if !are_held || bytes.saturating_mul(self.count()) as u64 > MAX_HELD {
+            return Ok(Column::Elsewhere(Arc::new(self)));
+        }
+        let all: Vec<usize> = (0..self.count()).collect();
+        self.fitting(&all).map(Column::Held).map_err(|failure| failure.message)
     }
 
     /// Some examples, in the dtype and shape of the placeholder.

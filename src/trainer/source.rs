@@ -11,14 +11,16 @@ use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 use meshtf_train::data::{
-    Column, Examples, FilePart, Fit, HoldOutBy, Layout, Lines, Missing, TableOptions, WorkerFile, is_table,
-    read_tensor, unpacked,
+    Column, Examples, FilePart, Fit, HoldOutBy, Layout, Missing, TableOptions, WorkerFile, is_table, read_tensor,
 };
 use meshtf_train::file::{DataSource, Sections, Take};
 
-use super::folder::{ImageFolder, is_image};
-use super::rows::{DataFile, FileRows, ImageRows, MAX_HELD, Takes};
+use super::folder::{FileKind, ImageFolder, is_image};
+use super::rows::{
+    DataFile, FeatureRows, FileBytes, FileRows, Form, ImageRows, MAX_HELD, RecordFiles, Takes, TextFiles,
+};
 use super::tables::{Held, Tables};
+use super::texts::{self, Measured, Text};
 use super::{Error, Found, TrainingData};
 
 /// The largest file that is read.
@@ -34,6 +36,10 @@ pub(super) struct Known {
     /// The files that are too large to be held in memory; `None` for those that are not.
     files: HashMap<String, Option<DataFile>>,
     pub folders: HashMap<String, ImageFolder>,
+    /// Files of TFRecords.
+    records: HashMap<String, Arc<RecordFiles>>,
+    /// Remarks about the data, for the user.
+    remarks: Vec<String>,
     /// The measurements of tables to train with.
     fits: Fits,
     /// Whether the table that was read last is noted, and that table; none if examples are windows of it.
@@ -97,6 +103,9 @@ pub struct Loaded {
     /// The folders of images, by their names in the sections, with how many images each has, and the names of its classes in the
     /// order of their numbers.
     pub folders: Vec<(String, usize, Vec<String>)>,
+    /// Remarks about the data, for the user.
+    #[doc(hidden)]
+    pub remarks: Vec<String>,
 }
 
 /// Reads the files that the sections `data` and `evaluate` name, relative to `folder`, and fits them to a graph's placeholders:
@@ -147,8 +156,18 @@ pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) ->
         let fit = Fit { columns: vec![CLASS.to_owned()], labels: labels.into_iter().collect(), ..Fit::default() };
         known.fits.insert(name.clone(), fit);
     }
-    let folders = known.folders.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes));
-    Ok(Loaded { data: TrainingData { train, evaluate, fits: known.fits }, folders: folders.collect() })
+    let are_texts = |file: &String| {
+        let evaluated = own.into_iter().flatten();
+        sections.data.feed.iter().chain(evaluated).any(|(_, one)| one.take == Take::Texts && one.file == *file)
+    };
+    let mut remarks = known.remarks;
+    let (texts, images): (Vec<_>, Vec<_>) = known.folders.into_iter().partition(|(file, _)| are_texts(file));
+    for (file, folder) in texts {
+        let classes: Vec<String> = folder.classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
+        remarks.push(format!("{file}: {} texts; classes: {}", folder.images.len(), classes.join(", ")));
+    }
+    let folders = images.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes)).collect();
+    Ok(Loaded { data: TrainingData { train, evaluate, fits: known.fits }, folders, remarks })
 }
 
 /// Sources for evaluations: a table without options of its own has those of the table to train with.
@@ -158,6 +177,9 @@ fn as_trained(feed: &[(String, DataSource)], trained: &[(String, DataSource)]) -
         let trained = trained.iter().find(|(own, _)| own == name).map(|(_, trained)| trained);
         if let (Some(trained), true) = (trained, source.table == TableOptions::default()) {
             source.table = trained.table.clone();
+        }
+        if let (Some(trained), None) = (trained, &source.text) {
+            source.text.clone_from(&trained.text);
         }
     }
     feed
@@ -169,6 +191,8 @@ pub(crate) fn reads_alike(source: &DataSource, path: &Path) -> bool {
     let (own, other) = (named(&source.file), named(&path.to_string_lossy()));
     match source.take {
         Take::Values if own.is_table() => other.is_table(),
+        Take::Values if own.is_records() || other.is_records() => own.is_records() && other.is_records(),
+        Take::Texts => path.is_dir() || other.is_text(),
         Take::Values => {
             own.is_text() == other.is_text() && !other.is_table() && (own.is_text() || source.scale.is_some())
         }
@@ -195,14 +219,18 @@ pub(super) fn unseen(
         if source.take == Take::WorkerFile {
             source.take = Take::Values;
         }
+        let fit = fits.get(name);
+        let has_text = source.text.as_ref().is_none_or(|text| !text.is_measured())
+            || fit.is_some_and(|fit| !fit.vocabulary.is_empty());
         // The columns are those of the training, by name.
-        if let Some(fit) = fits.get(name) {
+        if let (Some(fit), true) = (fit, has_text) {
             (source.columns, source.except) = (fit.columns.clone(), Vec::new());
-        } else if source.table.is_measured() {
+        } else if source.table.is_measured() || !has_text {
             return Err(Error::input(format!(
-                "{}: its columns were measured when the model was trained, and these weights have no measurements of {name}: \
-                 name the folder, or the .safetensors file, of that training",
-                source.file
+                "{}: its {} measured when the model was trained, and these weights have no measurements of {name}: name the \
+                 folder, or the .safetensors file, of that training",
+                source.file,
+                if has_text { "columns were" } else { "vocabulary was" }
             )));
         }
         if source.table.missing == Some(Missing::Drop) && !drops {
@@ -235,15 +263,26 @@ impl Known {
             fed.push(Fed { name, source, takes: Takes { dtype, shape, scale: source.scale } });
         }
         let mut tables = Tables::read(&fed, folder, held, &self.fits)?;
+        let mut texts = Vec::new();
+        for (place, one) in fed.iter().enumerate().filter(|(_, one)| one.is_text()) {
+            texts.push(self.text(place, one, folder).map_err(|why| one.error(why))?);
+        }
         let mut others = Vec::with_capacity(fed.len());
-        for one in fed.iter().filter(|one| !one.is_table()) {
+        for one in fed.iter().filter(|one| !one.is_table() && !one.is_text()) {
             let column = self.column(one.source, folder, &one.takes, found).map_err(|why| one.error(why))?;
             others.push((one.name, column));
         }
         let is_held = tables.divide(&fed, &others, held)?;
-        let (columns, seen) = tables.columns(&fed, &mut self.fits)?;
-        self.seen = seen.filter(|_| self.notes);
+        let is_held = texts::divide(&mut texts, &fed, held, is_held)?;
+        let (fits, remarks) = (&mut self.fits, &mut self.remarks);
+        let mut measured = Measured { folder, fits, is_held: is_held.as_deref(), remarks };
+        let (columns, seen) = tables.columns(&fed, &mut measured)?;
         let mut named = others.into_iter().chain(columns).collect::<Vec<_>>();
+        for text in texts {
+            let one = &fed[text.place()];
+            named.push((one.name, text.column(one, &mut measured).map_err(|why| one.error(why))?));
+        }
+        self.seen = seen.filter(|_| self.notes);
         let order = |name: &str| fed.iter().position(|one| one.name == name);
         named.sort_by_key(|(name, _)| order(name));
         let examples = Examples::of(named.into_iter().map(|(name, column)| (name.to_owned(), column)).collect())?;
@@ -281,10 +320,15 @@ impl Known {
             let there = WorkerFile::of(&source.file, head, *scale, *dtype, shape);
             return there.map(|there| Column::WorkerFile(Arc::new(there))).map_err(|failure| failure.message);
         }
+        if (FilePart { file: source.file.clone(), part: None }).is_records() && source.take == Take::Values {
+            let rows = self.feature(source, takes, folder, Form::Values)?;
+            let are_held = rows.files.are_held();
+            return FileRows::of(&source.file, None, Box::new(rows), takes)?.column(are_held);
+        }
         if let Some(rows) = self.large(source, folder, takes)? {
             return Ok(Column::Elsewhere(Arc::new(rows)));
         }
-        let raw = self.raw(source, folder, *dtype, shape)?;
+        let raw = self.raw(source, folder, shape)?;
         fitted(raw, *dtype, shape, *scale).map(Column::Held)
     }
 
@@ -293,13 +337,8 @@ impl Known {
         let path = at.join(&source.file);
         match source.take {
             Take::Values => {
-                let file = match self.files.entry(source.file.clone()) {
-                    Entry::Occupied(file) => file.into_mut(),
-                    Entry::Vacant(free) => {
-                        free.insert(DataFile::open(&path, MAX_HELD).map_err(|failure| failure.message)?)
-                    }
-                };
-                file.as_ref().map_or(Ok(None), |file| FileRows::open(file, source, takes))
+                let file = self.file(source, &path)?;
+                file.map_or(Ok(None), |file| FileRows::open(file, source, takes))
             }
             Take::Images => {
                 let files = self.folder(source, &path)?.named_images();
@@ -310,15 +349,62 @@ impl Known {
         }
     }
 
+    /// A file that is too large to be held in memory; `None` if it is not.
+    fn file(&mut self, source: &DataSource, path: &Path) -> Result<Option<&DataFile>, String> {
+        let file = match self.files.entry(source.file.clone()) {
+            Entry::Occupied(file) => file.into_mut(),
+            Entry::Vacant(free) => free.insert(DataFile::open(path, MAX_HELD).map_err(|failure| failure.message)?),
+        };
+        Ok(file.as_ref())
+    }
+
     fn folder(&mut self, source: &DataSource, path: &Path) -> Result<&ImageFolder, String> {
+        // Texts are listed before their classes are.
+        let kind = if source.take == Take::Texts { FileKind::Texts } else { FileKind::Images };
         Ok(match self.folders.entry(source.file.clone()) {
             Entry::Occupied(folder) => folder.into_mut(),
-            Entry::Vacant(free) => free.insert(ImageFolder::list(path)?),
+            Entry::Vacant(free) => free.insert(ImageFolder::of(path, kind)?),
         })
     }
 
+    /// A feature of TFRecords.
+    fn feature(
+        &mut self,
+        source: &DataSource,
+        takes: &Takes,
+        folder: &Path,
+        form: Form,
+    ) -> Result<FeatureRows, String> {
+        let files = match self.records.entry(source.file.clone()) {
+            Entry::Occupied(files) => files.into_mut(),
+            Entry::Vacant(free) => free.insert(Arc::new(RecordFiles::open(&folder.join(&source.file))?)),
+        };
+        let channels = channels(&takes.shape);
+        FeatureRows::of(Arc::clone(files), source.part.as_deref(), form, takes, channels, source.size)
+    }
+
+    /// The text that feeds a placeholder.
+    fn text(&mut self, place: usize, one: &Fed<'_>, folder: &Path) -> Result<Text, String> {
+        let (source, path) = (one.source, folder.join(&one.source.file));
+        if source.take == Take::Texts {
+            let files = self.folder(source, &path)?.named_images();
+            return Ok(Text::each(place, texts::folder(TextFiles { files })?));
+        }
+        if source.text.is_some() && (FilePart { file: source.file.clone(), part: None }).is_records() {
+            let rows = self.feature(source, &one.takes, folder, Form::Texts)?;
+            let are_held = rows.files.are_held();
+            return Ok(Text::each(place, texts::strings(rows, are_held)?));
+        }
+        let large = self.file(source, &path)?;
+        match (source.table.window, large) {
+            (None, large) => Ok(Text::each(place, texts::lines(&path, large)?)),
+            (Some(window), Some(file)) => Text::windows(place, one, window, FileBytes::Large(file.clone())),
+            (Some(window), None) => Text::windows(place, one, window, FileBytes::open(&path, MAX_HELD)?),
+        }
+    }
+
     /// The tensor of a source for a placeholder, examples first.
-    fn raw(&mut self, source: &DataSource, at: &Path, dtype: DType, shape: &PartialShape) -> Result<Tensor, String> {
+    fn raw(&mut self, source: &DataSource, at: &Path, shape: &PartialShape) -> Result<Tensor, String> {
         let said = |failure: Failure| failure.message;
         let path = at.join(&source.file);
         if source.take != Take::Values {
@@ -329,13 +415,7 @@ impl Known {
             };
         }
         let named = FilePart { file: source.file.clone(), part: source.part.clone() };
-        let bytes = read(&path)?;
-        if named.is_text() && dtype != DType::String {
-            let lines = Lines::read(&unpacked(bytes).map_err(said)?).map_err(said)?;
-            let width = Takes { dtype, shape: shape.clone(), scale: None }.width()?;
-            return lines.bytes(width).map_err(said);
-        }
-        read_tensor(&named, bytes).map_err(said)
+        read_tensor(&named, read(&path)?).map_err(said)
     }
 }
 

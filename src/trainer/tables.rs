@@ -12,8 +12,9 @@ use meshtf_train::data::{
 use meshtf_train::file::DataSource;
 
 use super::Error;
-use super::rows::{DataFile, FileRows, MAX_HELD, Takes};
+use super::rows::{DataFile, FileRows, MAX_HELD, Strings, Table as LargeTable, Takes};
 use super::source::{Fed, Fits, ReadTable, fitted, read, shaped};
+use super::texts::Measured;
 
 /// The examples that are held out.
 #[derive(Clone, Copy, Debug)]
@@ -186,16 +187,28 @@ impl Tables {
     ///
     /// # Errors
     /// Bad input: a column cannot be measured, or does not fit its placeholder.
-    pub fn columns<'n>(self, fed: &[Fed<'n>], fits: &mut Fits) -> Result<Read<'n>, Error> {
+    pub fn columns<'n>(self, fed: &[Fed<'n>], texts: &mut Measured<'_>) -> Result<Read<'n>, Error> {
         let trains: Vec<bool> = self.held.iter().map(|held| !held).collect();
         let (mut done, mut seen) = (Vec::new(), None);
         for Table { places, path, layout, columns, content, mut prepared } in self.all {
-            let wanted = wanted(fed, &places, &columns, fits);
+            let wanted = wanted(fed, &places, &columns, texts.fits);
             let measured = prepared.measure(&layout, &wanted, || Ok(content.open()), &trains);
             measured.map_err(|failure| fed[places[0]].error(failure.message))?;
             for (&place, chosen) in places.iter().zip(&prepared.chosen) {
                 let one = &fed[place];
-                fits.entry(one.name.to_owned()).or_insert_with(|| chosen.fit().clone());
+                texts.fits.entry(one.name.to_owned()).or_insert_with(|| chosen.fit().clone());
+                if one.source.text.is_some() {
+                    let strings = match &content {
+                        Content::Held(held) => held.tensor(&prepared, chosen, true).map(Strings::Held),
+                        Content::Large(file) => {
+                            let pieces = Box::new(LargeTable::new(file, &layout, chosen, &prepared, true));
+                            Ok(Strings::Elsewhere { pieces, file: Some(file.clone()) })
+                        }
+                    };
+                    let strings = strings.map_err(|failure| one.error(failure.message))?;
+                    done.push((one.name, texts.column(one, strings).map_err(|why| one.error(why))?));
+                    continue;
+                }
                 let window = one.source.table.window.zip(self.starts.clone());
                 let takes = match &window {
                     None => one.takes.clone(),
@@ -245,7 +258,7 @@ fn wanted<'a>(fed: &'a [Fed<'_>], places: &[usize], columns: &'a [Vec<String>], 
         columns,
         except: &fed[place].source.except,
         options: &fed[place].source.table,
-        is_text: fed[place].takes.dtype == DType::String,
+        is_text: fed[place].takes.dtype == DType::String || fed[place].source.text.is_some(),
         fit: fits.get(fed[place].name),
     };
     places.iter().zip(columns).map(wanted).collect()

@@ -126,7 +126,9 @@ impl Unseen {
 impl Origin {
     fn of(known: Known, source: &DataSource, count: usize) -> Origin {
         let named = FilePart { file: source.file.clone(), part: source.part.clone() };
-        if let Some(folder) = known.folders.get(&source.file).filter(|_| source.take == Take::Images) {
+        if let Some(folder) =
+            known.folders.get(&source.file).filter(|_| matches!(source.take, Take::Images | Take::Texts))
+        {
             let path = Path::new(&source.file);
             let name = |(own, name): (std::path::PathBuf, String)| match path.is_dir() {
                 true => name,
@@ -137,7 +139,7 @@ impl Origin {
         match known.seen {
             // Else an example is more than a line.
             Some(table) if table.count == count => Origin::Table(table),
-            _ if named.is_text() => Origin::Lines,
+            _ if named.is_text() && source.table.window.is_none() => Origin::Lines,
             _ => Origin::Rows,
         }
     }

@@ -16,6 +16,7 @@ mod order;
 mod records;
 mod split;
 mod text;
+mod tokens;
 mod worker_file;
 
 use std::collections::HashMap;
@@ -40,6 +41,10 @@ pub use order::Order;
 pub use records::{Layout, Record, Scanned};
 pub use split::{HoldOutBy, Window, WindowRows, windows};
 pub use text::Lines;
+pub use tokens::{
+    Coder, Counter, FIRST, MAX_VOCABULARY, PADDING, Standardize, TextOptions, TokenKind, UNKNOWN, VocabularyChoice,
+    listed_vocabulary, vocabulary_of,
+};
 pub use worker_file::WorkerFile;
 
 /// Most bytes that the pieces of a text may take: its lines or its fields, with their containers.

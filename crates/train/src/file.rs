@@ -4,6 +4,7 @@ mod data;
 mod evaluate;
 mod generate;
 mod table;
+mod text;
 
 pub use data::{DataSection, DataSource, Take};
 pub use evaluate::{Best, ConfusionNodes, EvaluateSection};

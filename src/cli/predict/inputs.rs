@@ -23,7 +23,7 @@ pub(super) struct Inputs {
     pub constants: Vec<(String, Tensor)>,
     /// The number of examples that a placeholder takes at a time, if it is fixed.
     pub fixed: Option<usize>,
-    /// Whether each example is an image, which its name identifies.
+    /// Whether each example is an image or a text of its own, which its name identifies.
     pub are_images: bool,
 }
 
@@ -68,7 +68,7 @@ impl Inputs {
             shape.and_then(|shape| shape.0.as_ref()?.first().copied().flatten())
         };
         let fixed = sources.iter().find_map(|(name, _)| first_size(name)).filter(|size| *size > 0);
-        let are_images = sources.iter().all(|(_, source)| source.take == Take::Images);
+        let are_images = sources.iter().all(|(_, source)| matches!(source.take, Take::Images | Take::Texts));
         Ok(Inputs { parts, constants, fixed, are_images })
     }
 
@@ -153,20 +153,25 @@ fn of_file(name: &str, source: &DataSource, file: &str, fits: &Fits) -> Result<D
     let is_table = |file: &str| FilePart { file: file.to_owned(), part: None }.is_table();
     // Arrays are read alike without the help of a section.
     let are_arrays = source.take == Take::Values && !is_table(&source.file) && !is_table(&file);
-    let is_image = source.take == Take::Images;
     if !reads_alike(source, file.as_ref()) && (!are_arrays || file.as_str().ends_with(".txt")) {
-        let expected = if is_image { "images in" } else { "examples in" };
+        let expected = match source.take {
+            Take::Images => "images in",
+            Take::Texts => "texts in",
+            _ => "examples in",
+        };
         return Err(Trouble::input(format!(
             "{file}: the model was trained with {expected} {} for {name}; expected a file of that kind",
             source.file
         )));
     }
-    if part.is_some() && fits.contains_key(name) {
+    let is_feature = FilePart { file: source.file.clone(), part: None }.is_records();
+    if part.is_some() && fits.contains_key(name) && !is_feature {
         return Err(Trouble::input(format!("{file}: the columns are those of the training; leave out the colon")));
     }
     // The array of the same name as in the training, and the columns that it measured.
     let ending = |file: &str| file.trim_end_matches(".gz").rsplit('.').next().unwrap_or_default().to_owned();
-    let same = source.part.clone().filter(|_| ending(&file) == ending(&source.file) && !fits.contains_key(name));
+    let same =
+        source.part.clone().filter(|_| is_feature || ending(&file) == ending(&source.file) && !fits.contains_key(name));
     Ok(DataSource { part: part.or(same), file, ..source.clone() })
 }
 

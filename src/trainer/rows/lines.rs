@@ -2,12 +2,12 @@
 
 use std::io::{BufRead, Read};
 
+use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{DType, Tensor};
 use meshtf_train::data::{Lines, MAX_LINE};
 
-use super::{DataFile, Pieces, Takes};
+use super::{DataFile, Pieces};
 
 /// Number of offsets per reservation of memory.
 const MORE: usize = 1 << 16;
@@ -15,11 +15,9 @@ const MORE: usize = 1 << 16;
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
 #[derive(Debug)]
-pub(super) struct TextLines {
+pub(in super::super) struct TextLines {
     file: DataFile,
     starts: Starts,
-    /// The bytes of an example; `None` for strings.
-    width: Option<usize>,
 }
 
 /// The offsets of the pieces of a file, and the end of the last one.
@@ -41,6 +39,11 @@ impl Starts {
 
     pub fn count(&self) -> usize {
         self.0.len().saturating_sub(1)
+    }
+
+    /// The offset of a piece, or of the end.
+    pub fn at(&self, place: usize) -> u64 {
+        self.0[place]
     }
 
     /// The bytes of a piece.
@@ -69,41 +72,42 @@ impl TextLines {
     ///
     /// # Errors
     /// Names the line that is not UTF-8, or too long.
-    pub fn index(file: &DataFile, takes: &Takes) -> std::result::Result<TextLines, String> {
+    pub fn index(file: &DataFile) -> std::result::Result<TextLines, String> {
         let said = |failure: Failure| failure.message;
-        let most = if takes.dtype == DType::String { None } else { takes.width()? };
-        let mut from = file.reader();
-        let (mut starts, mut at, mut longest, mut line) = (Starts::default(), 0u64, 0, Vec::new());
-        loop {
-            line.clear();
-            let limit = MAX_LINE as u64 + 1;
-            let read = from.by_ref().take(limit).read_until(b'\n', &mut line).map_err(|error| error.to_string())?;
-            let number = starts.0.len() + 1;
-            if at == 0 && line.starts_with(MARK) {
-                at = MARK.len() as u64;
-                line.drain(..MARK.len());
-            }
-            if line.is_empty() {
-                break;
-            }
-            starts.push(at).map_err(said)?;
-            at += line.len() as u64;
-            if read > MAX_LINE {
-                return Err(format!("line {number} has more than {MAX_LINE} bytes, the limit"));
-            }
-            let own = without_end(&line);
-            std::str::from_utf8(own).map_err(|error| format!("line {number} is not UTF-8: {error}"))?;
-            if let Some(width) = most.filter(|width| own.len() > *width) {
-                let length = own.len();
-                return Err(format!(
-                    "line {number} has {length} bytes, and the placeholder takes {width} of an example"
-                ));
-            }
-            longest = longest.max(own.len());
+        let mut starts = Starts::default();
+        let end = lines(file.reader(), |_, at, _| starts.push(at).map_err(said))?;
+        starts.push(end).map_err(said)?;
+        Ok(TextLines { file: file.clone(), starts })
+    }
+}
+
+/// Passes on the lines of a text, each with its number from 1, its offset and its end; returns the offset of the last end.
+///
+/// # Errors
+/// Names the line that is not UTF-8, or too long; those of `each`.
+pub(super) fn lines(
+    mut from: impl BufRead,
+    mut each: impl FnMut(usize, u64, &str) -> std::result::Result<(), String>,
+) -> std::result::Result<u64, String> {
+    let (mut at, mut line, mut number) = (0u64, Vec::new(), 0);
+    loop {
+        line.clear();
+        number += 1;
+        let limit = MAX_LINE as u64 + 1;
+        let read = from.by_ref().take(limit).read_until(b'\n', &mut line).map_err(|error| error.to_string())?;
+        if at == 0 && line.starts_with(MARK) {
+            at = MARK.len() as u64;
+            line.drain(..MARK.len());
         }
-        starts.push(at).map_err(said)?;
-        let width = (takes.dtype != DType::String).then_some(most.unwrap_or(longest));
-        Ok(TextLines { file: file.clone(), starts, width })
+        if line.is_empty() {
+            return Ok(at);
+        }
+        if read > MAX_LINE {
+            return Err(format!("line {number} has more than {MAX_LINE} bytes, the limit"));
+        }
+        let text = std::str::from_utf8(&line).map_err(|error| format!("line {number} is not UTF-8: {error}"))?;
+        each(number, at, text)?;
+        at += line.len() as u64;
     }
 }
 
@@ -119,10 +123,7 @@ impl Pieces for TextLines {
             line.truncate(without_end(&line).len());
             lines.push(line);
         }
-        match self.width {
-            None => Ok(Lines::of(lines).into_tensor()),
-            Some(width) => Lines::of(lines).bytes(Some(width)),
-        }
+        Ok(Lines::of(lines).into_tensor())
     }
 }
 

@@ -11,7 +11,7 @@ use super::lines::piece;
 use super::{DataFile, Pieces};
 
 #[derive(Debug)]
-pub(super) struct Table {
+pub(in super::super) struct Table {
     file: DataFile,
     layout: Layout,
     chosen: Chosen,

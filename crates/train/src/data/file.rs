@@ -10,8 +10,8 @@ use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor, npy, safetensors};
 use super::{Compression, Csv, Lines, read_idx, read_npz};
 
 /// The files that are taken.
-const TAKEN: &str = "the kinds that are taken are .csv, .tsv, .jsonl, .npy, .npz, .safetensors, .txt and MNIST's idx, each \
-                     perhaps compressed by gzip (.gz) or zstd (.zst)";
+const TAKEN: &str = "the kinds that are taken are .csv, .tsv, .jsonl, .npy, .npz, .safetensors, .txt, .tfrecord and MNIST's \
+                     idx, each perhaps compressed by gzip (.gz) or zstd (.zst)";
 /// Bytes that are unpacked at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -26,7 +26,7 @@ pub struct FilePart {
 
 impl FilePart {
     /// The endings of files that have parts, compressed or not.
-    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl"];
+    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl", ".tfrecord", ".tfrecords"];
 
     /// Splits `FILE` or `FILE:PART`.
     pub fn of(text: &str) -> FilePart {
@@ -61,6 +61,12 @@ impl FilePart {
     /// Whether it is a text, whose lines are examples.
     pub fn is_text(&self) -> bool {
         self.ends_with(".txt")
+    }
+
+    /// Whether it has TFRecords, by its name: `x.tfrecord`, `x.tfrecords`, or a shard such as `x.tfrecord-00000-of-00010`.
+    pub fn is_records(&self) -> bool {
+        let name = uncompressed(&self.file).rsplit('/').next().unwrap_or_default();
+        name.ends_with(".tfrecord") || name.ends_with(".tfrecords") || name.contains(".tfrecord-")
     }
 
     /// Whether the file's name has this ending, not counting that of a compressed file.
@@ -133,6 +139,11 @@ pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
     }
     if named.ends_with(".safetensors") {
         return tensor_of(safetensors::read(&bytes)?.tensors, part);
+    }
+    if named.is_records() {
+        let why =
+            "a feature of TFRecords is read as the section \"data\" of a model says, which has none for this tensor";
+        return Err(Failure::invalid(why));
     }
     if let Some(part) = part {
         return Err(Failure::invalid(format!("this kind of file has no parts, so there is no {part} in it")));

@@ -20,10 +20,11 @@ const MISSING: &str = "; say what to do then: \"missing\": \"drop\", \"mean\", \
 /// Bad lines that are shown.
 const MAX_SHOWN: usize = 5;
 
-/// The measurements of the columns of a placeholder. They are kept with the weights, and apply to other tables, too.
+/// The measurements of the columns or the text of a placeholder. They are kept with the weights, and apply to other files, too.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
-    /// The names of the columns.
+    /// The names of the columns; none of a text.
+    #[serde(default)]
     pub columns: Vec<String>,
     /// The labels of columns of text, in the order of their numbers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -39,6 +40,9 @@ pub struct Fit {
     /// The weight of each class, in the order of their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<f64>,
+    /// The tokens of a text, in the order of their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vocabulary: Vec<String>,
 }
 
 /// The columns that one placeholder takes of a table.

@@ -3,6 +3,7 @@
 mod files;
 mod splits;
 mod tables;
+mod tokens;
 
 use meshtf_tensor::DType;
 

@@ -1,7 +1,7 @@
 //! Text data: each line is an example.
 
+use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{DType, Tensor};
 
 use super::admit_pieces;
 
@@ -30,26 +30,5 @@ impl Lines {
     /// As strings, `[lines]`.
     pub fn into_tensor(self) -> Tensor {
         Tensor::vector(self.0)
-    }
-
-    /// The bytes of each line as numbers, padded with zeros: `[lines, width]`, uint8. Without a width, it is that of the
-    /// longest line.
-    ///
-    /// # Errors
-    /// InvalidArgument for a line that is longer; ResourceExhausted if they are too many.
-    pub fn bytes(&self, width: Option<usize>) -> Result<Tensor> {
-        let width = width.unwrap_or_else(|| self.0.iter().map(Vec::len).max().unwrap_or(0));
-        let mut tensor = Tensor::zeros(DType::U8, [self.0.len(), width])?;
-        let rows = tensor.slice_mut::<u8>()?.chunks_mut(width.max(1));
-        for (i, (line, row)) in self.0.iter().zip(rows).enumerate() {
-            let Some(own) = row.get_mut(..line.len()) else {
-                let (number, length) = (i + 1, line.len());
-                return Err(Failure::invalid(format!(
-                    "line {number} has {length} bytes, and the placeholder takes {width} of an example"
-                )));
-            };
-            own.copy_from_slice(line);
-        }
-        Ok(tensor)
     }
 }

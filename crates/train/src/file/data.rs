@@ -4,8 +4,8 @@ use meshtf_graph::json::{is_beside, wide_literal};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
-use super::{Read, count, list, number, share, table, unknown, whole};
-use crate::data::{HoldOutBy, TableOptions, is_table};
+use super::{Read, count, list, number, share, table, text, unknown, whole};
+use crate::data::{FilePart, HoldOutBy, TableOptions, TextOptions, is_table};
 
 /// The files that placeholders are fed from, and the constants that other placeholders are fed with.
 pub(super) type Fed = (Vec<(String, DataSource)>, Vec<(String, Tensor)>);
@@ -34,7 +34,8 @@ pub struct DataSection {
 pub struct DataSource {
     /// The file or folder, by its path from the folder of the graph's file.
     pub file: String,
-    /// The array of a .npz file, or the tensor of a .safetensors file: the part after the file's name and a colon.
+    /// The array of a .npz file, the tensor of a .safetensors file, or the feature of TFRecords: the part after the file's name
+    /// and a colon.
     pub part: Option<String>,
     /// The data that is taken.
     pub take: Take,
@@ -47,11 +48,14 @@ pub struct DataSource {
     /// The options of a table.
     #[doc(hidden)]
     pub table: TableOptions,
+    /// How a text becomes numbers; else its bytes do.
+    #[doc(hidden)]
+    pub text: Option<TextOptions>,
     /// The factor by which numbers are multiplied.
     pub scale: Option<f64>,
 }
 
-/// The data that is taken from a file, or from a folder of images with a folder for each class.
+/// The data that is taken from a file, or from a folder of images or texts with a folder for each class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Take {
     /// The numbers or the text of a file.
@@ -59,7 +63,9 @@ pub enum Take {
     Values,
     /// The images of a folder.
     Images,
-    /// The classes of the images of a folder: the indices of their folders' names in alphabetical order.
+    /// The texts of a folder.
+    Texts,
+    /// The classes of the images or texts of a folder: the indices of their folders' names in alphabetical order.
     Classes,
     /// The numbers of a .npy file that is stored on each worker, below the folder whose files graphs may use there.
     WorkerFile,
@@ -144,21 +150,28 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     }
     // The classes of a file's column, or a folder.
     let is_file = value.get("file").is_some();
+    let is_text = is_file || value.get("texts").is_some();
+    let mut feature = None;
     for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
         let path = path.key(key);
         if is_file && table::option(&mut source.table, key, value, path)? {
             continue;
         }
+        if is_text && text::option(&mut source.text, key, value, path)? {
+            continue;
+        }
         match &**key {
-            "file" | "images" | "classes" | "on_workers" if !source.file.is_empty() => {
+            "file" | "images" | "texts" | "classes" | "on_workers" if !source.file.is_empty() => {
                 return Err(Fault::content(
                     value,
                     path,
-                    "use only one of \"file\", \"images\", \"classes\" and \"on_workers\"",
+                    "use only one of \"file\", \"images\", \"texts\", \"classes\" and \"on_workers\"",
                 ));
             }
             "file" => named(&mut source, value.text(path)?, value, path)?,
             "images" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Images),
+            "texts" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Texts),
+            "feature" if is_file => feature = Some(value.text(path)?.to_owned()),
             "classes" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Classes),
             "on_workers" => (source.file, source.take) = (below(value.text(path)?, value, path)?, Take::WorkerFile),
             "size" => {
@@ -172,8 +185,10 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
             "except" => source.except = table::columns(value, path)?,
             "scale" => source.scale = Some(number(value, path)?),
             _ => {
-                let known = ["file", "columns", "except", "scale", "images", "classes", "on_workers", "size"];
-                let known: Vec<&str> = known.iter().chain(table::KEYS.iter().filter(|_| is_file)).copied().collect();
+                let known = ["file", "columns", "except", "scale", "images", "texts", "classes", "on_workers", "size"];
+                let of_file = table::KEYS.iter().chain(&["feature"]).filter(|_| is_file);
+                let of_text = text::KEYS.iter().filter(|_| is_text);
+                let known: Vec<&str> = known.iter().chain(of_file).chain(of_text).copied().collect();
                 return Err(unknown(key, *at, path, &known));
             }
         }
@@ -181,19 +196,43 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     let wrong = |why: &str| Err(Fault::content(value, path, why));
     if source.file.is_empty() {
         return wrong(
-            "\"file\" is missing, or \"on_workers\", or \"images\" or \"classes\" for a folder, or \"value\" for a constant",
+            "\"file\" is missing, or \"on_workers\", or \"images\", \"texts\" or \"classes\" for a folder, or \"value\" for a \
+             constant",
         );
     }
     if !source.columns.is_empty() && !source.except.is_empty() {
         return wrong("use \"columns\" for those to take or \"except\" for those to leave out, not both");
     }
-    if source.size.is_some() && source.take != Take::Images {
+    let named = FilePart { file: source.file.clone(), part: None };
+    let is_of = |is: bool| source.take == Take::Values && is;
+    if source.size.is_some() && source.take != Take::Images && !is_of(named.is_records()) {
         return wrong("\"size\" is only for \"images\"");
     }
-    if (source.take != Take::Values || !is_table(&source.file))
-        && !(source.columns.is_empty() && source.except.is_empty() && source.table == TableOptions::default())
+    // Windows are for texts, too.
+    let window = source.table.window.filter(|_| is_of(named.is_text()));
+    let of_table = TableOptions { window, ..TableOptions::default() };
+    if !is_of(is_table(&source.file))
+        && !(source.columns.is_empty() && source.except.is_empty() && source.table == of_table)
     {
         return wrong("only a table (.csv, .tsv, .jsonl) has columns and options of a table");
+    }
+    if let Some(options) = &source.text {
+        if source.take != Take::Texts && !is_of(named.is_text() || named.is_table() || named.is_records()) {
+            return wrong(
+                "only a text has \"tokens\": a .txt file, a folder of \"texts\", a column of a table or a feature",
+            );
+        }
+        let TableOptions { layout, missing_values, .. } = source.table.clone();
+        if named.is_table() && source.table != (TableOptions { layout, missing_values, ..TableOptions::default() }) {
+            return wrong("a column of \"tokens\" is a text, and takes no options of numbers, classes or windows");
+        }
+        text::check(options, value, path)?;
+    }
+    match (feature, &source.part) {
+        (None, _) => {}
+        (Some(_), _) if !named.is_records() => return wrong("only TFRecords (.tfrecord) have a \"feature\""),
+        (Some(_), Some(_)) => return wrong("name the feature in \"feature\" or after the file's name, not in both"),
+        (feature, None) => source.part = feature,
     }
     Ok(source)
 }

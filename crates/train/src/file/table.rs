@@ -46,8 +46,11 @@ pub(super) fn option(options: &mut TableOptions, key: &str, value: &Value, path:
     Ok(true)
 }
 
-/// Columns by name or by number.
+/// Columns by name or by number, or one by its name.
 pub(super) fn columns(value: &Value, path: Path) -> Read<Vec<String>> {
+    if let Kind::String(name) = &value.kind {
+        return Ok(vec![name.to_string()]);
+    }
     list(value, path, |item, path| match &item.kind {
         Kind::Number(_) => whole(item, path).map(|number| number.to_string()),
         _ => item.text(path).map(str::to_owned),

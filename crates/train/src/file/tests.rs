@@ -4,7 +4,8 @@ use meshtf_tensor::Tensor;
 
 use super::*;
 use crate::data::{
-    Category, ClassWeights, Classes, DatePart, HoldOutBy, LayoutOptions, Missing, Normalize, TableOptions, Window,
+    Category, ClassWeights, Classes, DatePart, HoldOutBy, LayoutOptions, Missing, Normalize, Standardize, TableOptions,
+    TextOptions, TokenKind, VocabularyChoice, Window,
 };
 
 #[test]
@@ -281,4 +282,57 @@ fn every_fault_says_where_and_what_would_be_right() {
         ..EvaluateSection::default()
     };
     assert_eq!(evaluate, wanted);
+}
+
+#[test]
+fn texts_have_tokens_and_vocabularies() {
+    let file = |feed: &str| {
+        format!(
+            r#"{{"data": {{"feed": {{{feed}}}, "batch": 1}},
+                "train": {{"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1}}}}"#
+        )
+    };
+    let text = file(
+        r#""a": {"file": "a.txt", "tokens": "characters", "window": {"length": 5, "stride": 2}},
+           "b": {"file": "b.csv", "columns": "review", "tokens": "words", "vocabulary": 100, "standardize": "lower"},
+           "c": {"texts": "reviews", "tokens": "words", "vocabulary": ["", "[UNK]", "good", "bad"]},
+           "d": {"file": "d.tfrecord", "feature": "text:en", "tokens": "words", "vocabulary": "words.txt"},
+           "e": {"file": "d-*.tfrecord.gz:label"}, "f": {"classes": "reviews"}"#,
+    );
+    let feed = read(&text).unwrap().data.feed;
+    let options = |i: usize| feed[i].1.text.clone().unwrap();
+    let lower = Standardize { lower: true, strip_punctuation: false };
+    let wanted = TextOptions { tokens: TokenKind::Characters, ..TextOptions::default() };
+    let window = Window { length: 5, ahead: None, is_range: false, stride: 2 };
+    assert!(options(0) == wanted && feed[0].1.table.window == Some(window));
+    let vocabulary = VocabularyChoice::Size(100);
+    assert_eq!(options(1), TextOptions { tokens: TokenKind::Words, standardize: Some(lower), vocabulary });
+    assert_eq!(feed[1].1.columns, ["review"]);
+    assert!(options(1).is_measured() && options(3).is_measured() && !options(2).is_measured());
+    assert_eq!(options(2).vocabulary, VocabularyChoice::Listed(vec!["good".to_owned(), "bad".to_owned()]));
+    assert_eq!((feed[2].1.take, feed[2].1.file.as_str()), (Take::Texts, "reviews"));
+    assert_eq!(options(3).vocabulary, VocabularyChoice::File("words.txt".to_owned()));
+    assert_eq!((feed[3].1.part.as_deref(), feed[4].1.part.as_deref()), (Some("text:en"), Some("label")));
+    for (source, why) in [
+        (r#"{"file": "a.txt", "tokens": "word"}"#, "\"word\" is unknown; expected one of bytes, characters, words"),
+        (r#"{"file": "a.txt", "vocabulary": 9}"#, "bytes are their own numbers"),
+        (r#"{"file": "a.txt", "tokens": "bytes", "standardize": "lower"}"#, "bytes are their own numbers"),
+        (r#"{"file": "a.txt", "tokens": "words", "vocabulary": 2}"#, "expected 3 to 1048578 numbers"),
+        (r#"{"file": "a.txt", "tokens": "words", "vocabulary": ["a", "a"]}"#, "has \"a\" twice"),
+        (r#"{"file": "a.txt", "tokens": "words", "vocabulary": "../a.txt"}"#, "in the folder of this one"),
+        (r#"{"file": "a.txt", "tokens": "words", "vocabulary": "a.csv"}"#, "a .txt file with one token a line"),
+        (r#"{"file": "a.txt", "tokens": "words", "vocabulary": true}"#, "a number of tokens, a list of them"),
+        (r#"{"file": "a.npy", "tokens": "words"}"#, "only a text has \"tokens\""),
+        (r#"{"images": "a", "tokens": "words"}"#, "unknown key \"tokens\""),
+        (r#"{"file": "a.csv", "tokens": "words", "window": {"length": 2}}"#, "takes no options of numbers"),
+        (r#"{"file": "a.txt", "tokens": "words", "classes": "auto"}"#, "only a table"),
+        (r#"{"file": "a.csv", "feature": "x"}"#, "only TFRecords"),
+        (r#"{"file": "a.tfrecord:x", "feature": "x"}"#, "not in both"),
+        (r#"{"texts": "a", "file": "b"}"#, "use only one of"),
+        (r#"{"file": "a.tfrecord", "window": {"length": 2}}"#, "only a table"),
+    ] {
+        let refused = read(&file(&format!(r#""x": {source}"#))).unwrap_err();
+        assert!(refused.why.contains(why), "{source}: {refused}");
+        assert!(refused.path.starts_with("$.data.feed.x"), "{refused}");
+    }
 }

@@ -29,6 +29,7 @@ fn names_have_parts() {
         ("x.csv.gz:a,b", "x.csv.gz", Some("a,b")),
         (r"C:\data\x.safetensors:w:0", r"C:\data\x.safetensors", Some("w:0")),
         (r"C:\data\x.npy", r"C:\data\x.npy", None),
+        ("x.tfrecord.gz:image/encoded", "x.tfrecord.gz", Some("image/encoded")),
     ] {
         assert_eq!(FilePart::of(text), named(file, part));
     }
@@ -66,6 +67,7 @@ fn files_of_every_form_are_read() {
         ("t.xlsx", b"PK\x03\x04".to_vec(), "not a valid .npz file"),
         ("t.parquet", b"PAR1".to_vec(), "this is a Parquet file; the kinds"),
         ("t.csv.zst", vec![0x28, 0xb5, 0x2f, 0xfd], "zstd: "),
+        ("t.tfrecord", b"text".to_vec(), "a feature of TFRecords is read as the section \"data\" of a model says"),
         ("t.png", b"\x89PNG\r\n\x1a\n".to_vec(), "this is an image; the kinds"),
     ] {
         let failure = read_tensor(&FilePart::of(name), bytes).unwrap_err();
@@ -83,16 +85,6 @@ fn what_is_written_as_npz_is_read() {
     let mut nowhere = std::io::Cursor::new(Vec::new());
     let twice = [arrays[0].clone(), arrays[0].clone()];
     assert!(write_npz(&mut nowhere, &twice).unwrap_err().message.contains("w: "));
-}
-
-#[test]
-fn lines_are_numbers_too() {
-    let lines = Lines::read(b"ab\n\nc").unwrap();
-    assert_eq!(lines.bytes(None).unwrap(), Tensor::from_vec([3, 2], vec![97u8, 98, 0, 0, 99, 0]));
-    assert_eq!(lines.bytes(Some(3)).unwrap().dims(), [3, 3]);
-    let long = lines.bytes(Some(1)).unwrap_err();
-    assert!(long.message.contains("line 1 has 2 bytes, and the placeholder takes 1"), "{long}");
-    assert_eq!(Lines::read(b"").unwrap().bytes(None).unwrap().dims(), [0, 0]);
 }
 
 #[test]
@@ -134,4 +126,15 @@ fn png_of_one_pixel() -> Vec<u8> {
     let mut file = std::io::Cursor::new(Vec::new());
     image::RgbImage::new(1, 1).write_to(&mut file, image::ImageFormat::Png).unwrap();
     file.into_inner()
+}
+
+#[test]
+fn files_of_records_are_known_by_their_names() {
+    let is_records = |file: &str| FilePart { file: file.to_owned(), part: None }.is_records();
+    for file in ["x.tfrecord", "a/x.tfrecords.gz", "train.tfrecord-00000-of-00010", "x-*.tfrecord", "x.tfrecord-*"] {
+        assert!(is_records(file), "{file}");
+    }
+    for file in ["x.tfrecord.txt", "x.tfrecord-1/y.npy", "tfrecord"] {
+        assert!(!is_records(file), "{file}");
+    }
 }
