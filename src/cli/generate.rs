@@ -1,5 +1,6 @@
-//! `meshtf generate`: a model of sequences writes text, byte by byte.
+//! `meshtf generate`: a model of sequences writes text, by bytes, characters or words.
 
+mod alphabet;
 mod sampler;
 
 use std::io::Write as _;
@@ -8,22 +9,26 @@ use std::sync::Arc;
 use meshtf_graph::Graph;
 use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{DType, Tensor, literal};
-use meshtf_train::file::{GenerateSection, read_generate};
+use meshtf_train::data::TokenKind;
+use meshtf_train::file::{GenerateSection, read_generate, read_sources};
 
+use self::alphabet::Alphabet;
 use self::sampler::Sampler;
 use super::inputs::read_graph;
-use super::paint::mention;
+use super::paint::{mention, warn};
 use super::trained::TrainedArgs;
 use super::{Exit, Outcome, Trouble, output};
+use crate::trainer::stored::fits;
 use crate::{Session, random};
 
-/// Maximum number of bytes that a model without a state reads again for each new one, unless its input has another size.
+/// Maximum number of elements that a model without a state reads again for each new one, unless its input has another size.
 const MAX_WINDOW: usize = 1024;
 
 /// Write text with a trained model
 ///
-/// The section "generate" of the model names the tensor that takes the bytes so far, the logits of the next byte, and the states
-/// that are fed back (docs/graph.md). Each byte is drawn from the probabilities of the logits, printed, and fed in turn.
+/// The section "generate" of the model names the tensor that takes the text so far, the logits of what follows, and the states
+/// that are fed back (docs/graph.md). The text is bytes, or the characters or words of the vocabulary that is kept with the
+/// weights. Each is drawn from the probabilities of the logits, printed, and fed in turn.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,16 +42,16 @@ pub struct Args {
     /// Text that is continued [default: the model begins]
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prompt: String,
-    /// Number of bytes to write
+    /// Number of bytes, characters or words to write
     #[arg(short = 'n', long, value_name = "N", default_value_t = 400)]
     length: u64,
     /// Number of texts, each of which begins with the prompt
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     repeat: u64,
-    /// Factor by which logits are divided: below 1 the text is more certain, above 1 more varied; 0 takes the most probable byte
+    /// Factor by which logits are divided: below 1 the text is more certain, above 1 more varied; 0 takes the most probable one
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
     temperature: f64,
-    /// Number of most probable bytes among which one is drawn [default: all]
+    /// Number of most probable bytes, characters or words among which one is drawn [default: all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     top_k: Option<u32>,
     /// Seed of the random numbers; the same seed gives the same text [default: another one each time, which is printed]
@@ -65,8 +70,13 @@ fn temperature(text: &str) -> Result<f64, String> {
 pub(super) async fn generate(args: Args, budget: Arc<Budget>) -> Outcome {
     let (_, graph) = read_graph(&args.trained.graph)?;
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", args.trained.from().display()));
-    let section = read_generate(&args.trained.text()?).map_err(|why| at(&why))?;
-    let writer = Writer::of(&graph, section).map_err(|why| at(&why))?;
+    let text = args.trained.text()?;
+    let section = read_generate(&text).map_err(|why| at(&why))?;
+    let sources = read_sources(&text).map_err(|why| at(&why))?;
+    let fits = fits(&args.trained.weights, args.trained.which())?;
+    let alphabet = Alphabet::of(&graph, &section, &sources, &fits).map_err(|why| at(&why))?;
+    let writer = Writer::of(&graph, section, alphabet).map_err(|why| at(&why))?;
+    let prompt = writer.prompt(&args.prompt)?;
     let seed = args.seed.unwrap_or_else(random::u64);
     let mut sampler = Sampler::new(seed, args.temperature, args.top_k.map(|k| k as usize));
     let work = async |session: &Session| {
@@ -74,7 +84,7 @@ pub(super) async fn generate(args: Args, budget: Arc<Budget>) -> Outcome {
             mention(format_args!("--seed {seed} writes this text again"));
         }
         for _ in 0..args.repeat {
-            writer.write(session, args.prompt.as_bytes(), args.length, &mut sampler).await?;
+            writer.write(session, &args.prompt, &prompt, args.length, &mut sampler).await?;
         }
         Ok(Exit::Ok)
     };
@@ -84,6 +94,7 @@ pub(super) async fn generate(args: Args, budget: Arc<Budget>) -> Outcome {
 /// A model that writes.
 struct Writer {
     section: GenerateSection,
+    alphabet: Alphabet,
     dtype: DType,
     /// The number of elements that the model takes at a time, if it is fixed.
     size: Option<usize>,
@@ -91,7 +102,7 @@ struct Writer {
 
 impl Writer {
     /// Checks the section against the graph.
-    fn of(graph: &Graph, section: GenerateSection) -> Result<Writer, String> {
+    fn of(graph: &Graph, section: GenerateSection, alphabet: Alphabet) -> Result<Writer, String> {
         let at = |key: &str, why: String| format!("$.generate.{key}: {why}");
         let output = |key: &str, name: &str| graph.output(name).map_err(|error| at(key, error.to_string()));
         for (fed, state) in &section.states {
@@ -110,7 +121,7 @@ impl Writer {
         let feed = output("feed", &section.feed)?;
         let dtype = graph.output_type(feed).dtype;
         if !matches!(dtype, DType::U8 | DType::I32 | DType::I64) {
-            return Err(at("feed", format!("{} is {dtype}; bytes are uint8, int32 or int64", section.feed)));
+            return Err(at("feed", format!("{} is {dtype}; its elements are uint8, int32 or int64", section.feed)));
         }
         let shape = graph.shapes().of(feed);
         let size = match shape.0.as_deref() {
@@ -124,32 +135,60 @@ impl Writer {
                 format!("{} takes {size} elements; with \"states\", it takes one or any number", section.feed),
             )),
             Some(0) => Err(at("feed", format!("{} takes no element", section.feed))),
-            size => Ok(Writer { section, dtype, size }),
+            size => Ok(Writer { section, alphabet, dtype, size }),
         }
     }
 
-    /// Prints the prompt and `length` more bytes.
-    async fn write(&self, session: &Session, prompt: &[u8], length: u64, sampler: &mut Sampler) -> Result<(), Trouble> {
-        let begin = |bytes: &[u8]| {
-            let first = self.section.end.or(bytes.is_empty().then_some(u64::from(b'\n')));
-            first.into_iter().chain(bytes.iter().map(|byte| u64::from(*byte))).collect::<Vec<u64>>()
-        };
-        output::bytes(prompt)?;
-        let (mut text, mut new) = (begin(prompt), 0);
+    /// The elements of a prompt.
+    ///
+    /// # Errors
+    /// The model does not know some of it, or cannot begin without one.
+    fn prompt(&self, prompt: &str) -> Result<Vec<u64>, Trouble> {
+        let at = |why: String| Trouble::input(format!("--prompt: {why}"));
+        let (elements, unknown) = self.alphabet.elements(prompt).map_err(at)?;
+        if !unknown.is_empty() {
+            warn(format_args!("the model does not know {}", unknown.join(", ")));
+        }
+        if elements.is_empty() && self.begin(&[]).is_empty() {
+            let kind = self.alphabet.kind().name();
+            return Err(at(format!("the model continues a text of {kind}, and needs the beginning of one")));
+        }
+        Ok(elements)
+    }
+
+    /// The elements that are fed first: that with which a text begins, and those of the prompt.
+    fn begin(&self, prompt: &[u64]) -> Vec<u64> {
+        let own = self.alphabet.first().filter(|_| prompt.is_empty());
+        self.section.end.or(own).into_iter().chain(prompt.iter().copied()).collect()
+    }
+
+    /// Prints the prompt and `length` more elements.
+    async fn write(
+        &self,
+        session: &Session,
+        prompt: &str,
+        elements: &[u64],
+        length: u64,
+        sampler: &mut Sampler,
+    ) -> Result<(), Trouble> {
+        output::bytes(prompt.as_bytes())?;
+        let (mut text, mut new) = (self.begin(elements), 0);
         let mut states: Option<Vec<Tensor>> = None;
-        let mut last = prompt.last().copied();
+        let mut last = prompt.bytes().last();
         for _ in 0..length {
             let logits = self.step(session, &text, new, &mut states).await?;
             let next = sampler.draw(&logits) as u64;
-            if Some(next) == self.section.end {
+            let written = if Some(next) == self.section.end {
                 // The next text begins as those of the training.
-                (text, new, states, last) = (begin(&[]), 0, None, Some(b'\n'));
+                (text, new, states) = (self.begin(&[]), 0, None);
+                vec![b'\n']
             } else {
                 new = text.len();
                 text.push(next);
-                last = u8::try_from(next).ok();
-            }
-            output::bytes(&[last.unwrap_or(b'?')])?;
+                self.alphabet.text(next, last)
+            };
+            output::bytes(&written)?;
+            last = written.last().copied();
         }
         if last != Some(b'\n') {
             output::bytes(b"\n")?;
@@ -199,14 +238,16 @@ impl Writer {
         let wrong = |why: String| Trouble::input(format!("{name} is {}{}: {why}", logits.dtype(), logits.shape()));
         let classes = logits.dims().last().copied().filter(|classes| *classes > 0);
         let classes = classes.ok_or_else(|| wrong("expected logits along the last dimension".to_owned()))?;
-        if classes > 256 {
-            return Err(wrong("there are more than 256 bytes; the model does not write bytes".to_owned()));
+        if classes > 256 && self.alphabet.kind() == TokenKind::Bytes {
+            let why =
+                "there are more than 256 bytes; a model of characters or words says so with \"tokens\" in \"data\"";
+            return Err(wrong(why.to_owned()));
         }
         let own = logits.len() / classes;
         let row = match own {
             1 if count < rows => {
                 return Err(wrong(format!(
-                    "the model takes {rows} bytes before the next one: give a --prompt of that length"
+                    "the model takes {rows} elements before the next one: give a --prompt of that length"
                 )));
             }
             1 => 0,
@@ -214,10 +255,18 @@ impl Writer {
             _ => return Err(wrong(format!("expected a row for each of {rows} elements, or one"))),
         };
         let numbers = logits.numbers().ok_or_else(|| wrong("expected numbers".to_owned()))?;
-        let row: Vec<f64> = numbers.skip(row * classes).take(classes).collect();
-        match row.iter().any(|number| number.is_nan()) {
-            true => Err(Trouble::new(Exit::GraphFailed, format!("{name} has NaN: the weights are not usable"))),
-            false => Ok(row),
+        let mut row: Vec<f64> = numbers.skip(row * classes).take(classes).collect();
+        if row.iter().any(|number| number.is_nan()) {
+            return Err(Trouble::new(Exit::GraphFailed, format!("{name} has NaN: the weights are not usable")));
+        }
+        for (element, logit) in row.iter_mut().enumerate() {
+            if !self.alphabet.is_written(element) {
+                *logit = f64::NEG_INFINITY;
+            }
+        }
+        match row.iter().any(|logit| *logit > f64::NEG_INFINITY) {
+            true => Ok(row),
+            false => Err(wrong("no element of the vocabulary has a logit".to_owned())),
         }
     }
 }
