@@ -3,10 +3,12 @@
 mod images;
 mod lines;
 mod table;
+mod words;
 
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use meshtf_train::data::is_table;
 
 use super::paint::mention;
 use super::{Exit, Outcome, Trouble, output};
@@ -21,7 +23,9 @@ Examples:
   meshtf new table houses.csv
   meshtf new table flowers.csv --label species -o flowers.json
   meshtf new images photos             a folder with a folder for each class
-  meshtf new text poems.txt            a model of the next byte of a line
+  meshtf new text poems.txt            a model of the next character, which writes
+  meshtf new text reviews.csv          classes of a column of texts
+  meshtf new text reviews              a folder with a folder of texts for each class
   meshtf train model.json --local --checkpoint run1
 
 A table's label is the last column unless --label names another. Its model
@@ -30,10 +34,10 @@ numbers otherwise.")]
 pub struct Args {
     /// Kind of data
     kind: DataKind,
-    /// Data: a .csv, .tsv or .jsonl file, a folder of images, or a .txt file
+    /// Data: a .csv, .tsv or .jsonl file, a folder of images or texts, or a .txt file
     #[arg(value_name = "FILE")]
     data: PathBuf,
-    /// Column of a table that the model predicts [default: the last one]
+    /// Column of a table that the model predicts [default: the last one; for texts, the last other one]
     #[arg(long, value_name = "NAME")]
     label: Option<String>,
     /// File to write, in the folder of the data or above it
@@ -47,7 +51,7 @@ enum DataKind {
     Table,
     /// A folder with a folder of images for each class
     Images,
-    /// Lines of text
+    /// A text, or texts with classes
     Text,
 }
 
@@ -56,13 +60,16 @@ pub(super) fn new(args: Args) -> Outcome {
     if out.exists() {
         return Err(Trouble::input(format!("{} exists; name another file with --out", out.display())));
     }
-    if label.is_some() && kind != DataKind::Table {
+    let is_table = is_table(&data.to_string_lossy());
+    if label.is_some() && kind != DataKind::Table && (kind == DataKind::Images || !is_table) {
         return Err(Trouble::input("--label names a column of a table"));
     }
     let name = name_from(&out, &data)?;
     let Model { text, summary } = match kind {
         DataKind::Table => table::model(&data, &name, label.as_deref()),
         DataKind::Images => images::model(&data, &name),
+        DataKind::Text if data.is_dir() => words::of_folder(&data, &name),
+        DataKind::Text if is_table => words::of_table(&data, &name, label.as_deref()),
         DataKind::Text => lines::model(&data, &name),
     }
     .map_err(|why| Trouble::input(format!("{}: {why}", data.display())))?;
@@ -161,8 +168,13 @@ impl Length {
 
     /// The section `data` for these feeds, each a placeholder and the text of its file.
     fn data(&self, feeds: &[(&str, String)]) -> String {
+        self.data_held(feeds, "0.2")
+    }
+
+    /// As [`data`](Length::data), with this choice of the examples that are held out, a fifth.
+    fn data_held(&self, feeds: &[(&str, String)], held: &str) -> String {
         let feeds: Vec<String> = feeds.iter().map(|(name, file)| format!("      {}: {file}", quoted(name))).collect();
-        let hold_out = if self.evaluates { r#", "hold_out": 0.2"# } else { "" };
+        let hold_out = if self.evaluates { format!(", \"hold_out\": {held}") } else { String::new() };
         format!(
             "{{\n    \"feed\": {{\n{}\n    }},\n    \"batch\": {}, \"shuffle\": 1{hold_out}\n  }}",
             feeds.join(",\n"),

@@ -35,6 +35,7 @@ mod shared;
 mod state;
 mod status;
 mod surface;
+mod texts;
 mod training;
 mod unauthenticated;
 mod web;

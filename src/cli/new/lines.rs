@@ -1,111 +1,127 @@
-//! A model for lines of text: from the bytes of a line so far, the next one.
+//! A model for a text: from its characters so far, the next one.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+
+use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, unpacked};
 
 use super::{Length, Model, document, object, quoted};
 
-/// The longest line of a model, whose steps are unrolled.
-const MAX_LINE: usize = 256;
 /// Bytes of a text that are read.
 const MAX_READ: u64 = 256 << 20;
+/// The fewest characters of a text.
+const FEWEST: usize = 40;
+/// The most characters of an example, for each of which a step of the model is unrolled.
+const MOST_STEPS: usize = 64;
+/// The most numbers of a vocabulary.
+const MOST: usize = 4000;
 
 pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
-    if path.extension().is_none_or(|ending| ending != "txt") {
-        return Err("a text is a .txt file, and each of its lines is an example".to_owned());
+    let named = FilePart { file: name.to_owned(), part: None };
+    if !named.is_text() {
+        return Err(
+            "a text is a .txt file, a table with a column of texts (.csv, .tsv, .jsonl), or a folder with a folder of \
+                    .txt files for each class"
+                .to_owned(),
+        );
     }
-    let mut text = BufReader::new(File::open(path).map_err(|error| error.to_string())?.take(MAX_READ));
-    let (mut lines, mut longest, mut line) = (0, 0, Vec::new());
-    loop {
-        line.clear();
-        // A line that is too long is not read to its end.
-        let mut start = text.by_ref().take(MAX_LINE as u64 + 2);
-        if start.read_until(b'\n', &mut line).map_err(|error| error.to_string())? == 0 {
-            break;
-        }
-        lines += 1;
-        let own = line.strip_suffix(b"\n").unwrap_or(&line);
-        let own = own.strip_suffix(b"\r").unwrap_or(own);
-        if own.len() > MAX_LINE {
-            let why =
-                format!("line {lines} has more than {MAX_LINE} bytes, the most of a model: break its lines, as with");
-            return Err(format!("{why} fold -s -w {} {name}", MAX_LINE / 2));
-        }
-        longest = longest.max(own.len());
+    let length = path.metadata().map_err(|error| error.to_string())?.len();
+    if length > MAX_READ {
+        return Err(format!("it has more than {MAX_READ} bytes, the most that are looked at: take a part of it"));
     }
-    if longest < 2 {
-        return Err("it has no line with two bytes or more".to_owned());
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    let bytes = unpacked(bytes).map_err(|failure| failure.message)?;
+    let text = String::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
+    let options = TextOptions { tokens: TokenKind::Characters, ..TextOptions::default() };
+    let (mut counter, mut count) = (Counter::default(), 0);
+    options.split(&text, &mut |_, letter| {
+        count += 1;
+        counter.count(letter).is_ok()
+    });
+    if count < FEWEST {
+        return Err(format!("it has {count} characters, too few to learn from; expected {FEWEST} or more"));
     }
-    let steps = longest - 1;
-    let takes = quoted(&format!("The bytes of a line, and zeros up to {longest}."));
-    let node = |name: &str, node: &str| (name.to_owned(), node.to_owned());
+    // An example fits the part that is held out, a fifth.
+    let steps = (count / 12).clamp(2, MOST_STEPS);
+    let stride = (steps / 2).max(1);
+    let size = (counter.different() + FIRST).min(MOST);
+    let examples = (count - steps - 1) / stride + 1;
+    let takes = quoted(&format!("{} characters of the text, each by its number in the vocabulary.", steps + 1));
     let nodes = [
         (
-            "x".to_owned(),
+            "x",
             format!(
-                "{{ \"op\": \"Placeholder\", \"attrs\": {{ \"dtype\": \"int32\", \"shape\": [null, {longest}] }},\n           \
-                 \"description\": {takes} }}"
+                "{{ \"op\": \"Placeholder\", \"attrs\": {{ \"dtype\": \"int32\", \"shape\": [null, {}] }},\n           \
+                 \"description\": {takes} }}",
+                steps + 1
             ),
         ),
-        ("before".to_owned(), format!(r#"{{ "op": "Slice", "inputs": ["x", [0, 0], [-1, {steps}]] }}"#)),
+        ("before", format!(r#"{{ "op": "Slice", "inputs": ["x", [0, 0], [-1, {steps}]] }}"#)),
         (
-            "next".to_owned(),
+            "next",
             format!(
-                r#"{{ "op": "Slice", "inputs": ["x", [0, 1], [-1, {steps}]], "description": "The byte after each of these." }}"#
+                r#"{{ "op": "Slice", "inputs": ["x", [0, 1], [-1, {steps}]], "description": "The character after each of these." }}"#
             ),
         ),
-        node(
+        (
             "seen",
-            r#"{ "layer": "embedding", "inputs": ["before"], "rows": 256, "width": 32, "description": "32 numbers for each byte." }"#,
+            format!(
+                r#"{{ "layer": "embedding", "inputs": ["before"], "rows": {size}, "width": 32, "description": "32 numbers for each character." }}"#
+            ),
         ),
-        node(
+        (
             "h",
-            r#"{ "layer": "gru", "inputs": ["seen"], "units": 128, "description": "Remembers the line so far." }"#,
+            r#"{ "layer": "gru", "inputs": ["seen"], "units": 128, "description": "Remembers the text so far." }"#.to_owned(),
         ),
-        node(
+        (
             "logits",
-            r#"{ "layer": "dense", "inputs": ["h"], "units": 256, "description": "A number for each byte that may follow." }"#,
+            format!(
+                r#"{{ "layer": "dense", "inputs": ["h"], "units": {size}, "description": "A number for each character that may follow." }}"#
+            ),
         ),
-        node("rows", r#"{ "op": "Reshape", "inputs": ["logits", [-1, 256]] }"#),
-        node("labels", r#"{ "op": "Reshape", "inputs": ["next", [-1]] }"#),
-        node("losses", r#"{ "op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["rows", "labels"] }"#),
-        node(
-            "is_text",
-            r#"{ "op": "Cast", "inputs": ["is_byte"], "attrs": { "DstT": "float32" }, "description": "1 within the line, and 0 for the zeros after it." }"#,
-        ),
-        node("is_byte", r#"{ "op": "NotEqual", "inputs": ["labels", 0] }"#),
-        node("within", r#"{ "op": "Mul", "inputs": ["losses", "is_text"] }"#),
-        node("total", r#"{ "op": "Sum", "inputs": ["within", 0] }"#),
-        node("bytes", r#"{ "op": "Sum", "inputs": ["is_text", 0] }"#),
-        node("some", r#"{ "op": "Maximum", "inputs": ["bytes", 1] }"#),
-        node(
+        ("rows", format!(r#"{{ "op": "Reshape", "inputs": ["logits", [-1, {size}]] }}"#)),
+        ("labels", r#"{ "op": "Reshape", "inputs": ["next", [-1]] }"#.to_owned()),
+        ("losses", r#"{ "op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["rows", "labels"] }"#.to_owned()),
+        (
             "loss",
-            r#"{ "op": "RealDiv", "inputs": ["total", "some"], "description": "5.5 is the loss of knowing nothing." }"#,
+            format!(
+                r#"{{ "op": "Mean", "inputs": ["losses", 0], "description": "{:.1} is the loss of knowing nothing." }}"#,
+                (size as f64).ln()
+            ),
         ),
-        node("guess", r#"{ "op": "ArgMax", "inputs": ["rows", 1], "attrs": { "output_type": "int32" } }"#),
-        node("right", r#"{ "op": "Equal", "inputs": ["guess", "labels"] }"#),
-        node("ones", r#"{ "op": "Cast", "inputs": ["right"], "attrs": { "DstT": "float32" } }"#),
-        node("hits", r#"{ "op": "Mul", "inputs": ["ones", "is_text"] }"#),
-        node("all_hits", r#"{ "op": "Sum", "inputs": ["hits", 0] }"#),
-        node(
+        ("guess", r#"{ "op": "ArgMax", "inputs": ["rows", 1], "attrs": { "output_type": "int32" } }"#.to_owned()),
+        ("right", r#"{ "op": "Equal", "inputs": ["guess", "labels"] }"#.to_owned()),
+        ("ones", r#"{ "op": "Cast", "inputs": ["right"], "attrs": { "DstT": "float32" } }"#.to_owned()),
+        (
             "accuracy",
-            r#"{ "op": "RealDiv", "inputs": ["all_hits", "some"], "description": "The share of bytes that are guessed." }"#,
+            r#"{ "op": "Mean", "inputs": ["ones", 0], "description": "The share of characters that are guessed." }"#.to_owned(),
         ),
-        node(
+        (
             "probabilities",
-            r#"{ "op": "Softmax", "inputs": ["logits"], "description": "Of each byte, after each byte of the line." }"#,
+            r#"{ "op": "Softmax", "inputs": ["logits"], "description": "Of each character, after each character of the text." }"#
+                .to_owned(),
         ),
     ];
-    let length = Length::of(lines, 32, 600);
+    let nodes: Vec<(String, String)> = nodes.into_iter().map(|(name, node)| (name.to_owned(), node)).collect();
+    let length = Length::of(examples, 32, 600);
+    let file = quoted(name);
+    let feed = format!(
+        "{{ \"file\": {file}, \"tokens\": \"characters\", \"vocabulary\": {size},\n             \"window\": {{ \"length\": {}, \
+         \"stride\": {stride} }} }}",
+        steps + 1
+    );
     let mut sections = vec![
         ("version", "1".to_owned()),
-        ("description", quoted(&format!("The next byte of the lines of {name}."))),
+        ("description", quoted(&format!("The next character of {name}."))),
         ("nodes", object(&nodes)),
-        ("data", length.data(&[("x", quoted(name))])),
+        ("data", length.data_held(&[("x", feed)], r#"{ "last": 0.2 }"#)),
         ("train", length.train(0.003, r#", "metrics": ["accuracy"]"#)),
     ];
     sections.extend(length.evaluate(r#", "metrics": ["accuracy"]"#));
-    let summary = vec![format!("{lines} lines of up to {longest} bytes")];
+    sections.push(("generate", r#"{ "feed": "before", "logits": "rows" }"#.to_owned()));
+    let summary = vec![format!(
+        "{count} characters, {} different: {examples} examples of {} each",
+        counter.different(),
+        steps + 1
+    )];
     Ok(Model { text: document(&sections), summary })
 }

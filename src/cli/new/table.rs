@@ -110,7 +110,7 @@ fn is_date(field: &str) -> bool {
 }
 
 /// The file, uncompressed.
-fn open(path: &Path) -> Result<Box<dyn Read>, String> {
+pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, String> {
     let mut file = BufReader::new(File::open(path).map_err(|error| error.to_string())?);
     let start = file.fill_buf().map_err(|error| error.to_string())?;
     Ok(match Compression::of(start) {
@@ -120,7 +120,7 @@ fn open(path: &Path) -> Result<Box<dyn Read>, String> {
 }
 
 /// The options by which the lines are cut, from the beginning of the file.
-fn layout_options(path: &Path, file: &FilePart) -> Result<LayoutOptions, String> {
+pub(super) fn layout_options(path: &Path, file: &FilePart) -> Result<LayoutOptions, String> {
     let mut options = LayoutOptions::default();
     if file.ends_with(".jsonl") {
         return Ok(options);

@@ -68,12 +68,45 @@ fn another_delimiter_and_missing_names_are_found() {
 }
 
 #[test]
-fn a_line_of_text_has_a_limit() {
+fn a_text_is_cut_into_windows_of_characters() {
     let folder = TempDir::new().unwrap();
-    std::fs::write(folder.child("t.txt"), "abc\nabcde\n\n").unwrap();
+    let text = "abc\r\n".repeat(100);
+    std::fs::write(folder.child("t.txt"), &text).unwrap();
     let model = lines::model(&folder.child("t.txt"), "t.txt").unwrap();
-    assert_eq!(value(&model)["nodes"]["x"]["attrs"]["shape"], serde_json::json!([null, 5]));
-    std::fs::write(folder.child("t.txt"), format!("abc\n{}", "a".repeat(257))).unwrap();
+    let file = value(&model);
+    // 400 characters, of which four are different: 33 steps are a twelfth.
+    assert_eq!(file["nodes"]["x"]["attrs"]["shape"], serde_json::json!([null, 34]));
+    assert_eq!(file["nodes"]["logits"]["units"], 6);
+    let data = &file["data"];
+    assert_eq!(data["feed"]["x"]["window"], serde_json::json!({"length": 34, "stride": 16}));
+    assert_eq!(data["hold_out"], serde_json::json!({"last": 0.2}));
+    assert_eq!(model.summary, ["400 characters, 4 different: 23 examples of 34 each"]);
+    std::fs::write(folder.child("t.txt"), "abc").unwrap();
     let why = lines::model(&folder.child("t.txt"), "t.txt").err().unwrap();
-    assert!(why.starts_with("line 2 has more than 256 bytes"), "{why}");
+    assert!(why.contains("it has 3 characters, too few"), "{why}");
+    assert!(lines::model(&folder.child("t.md"), "t.md").err().unwrap().contains("a text is a .txt file"));
+}
+
+#[test]
+fn texts_with_labels_are_told_apart_by_words() {
+    let folder = TempDir::new().unwrap();
+    let lines: String =
+        (0..30).map(|i| format!("{i};{};a b c {}\n", ["no", "yes"][i % 2], "d ".repeat(i % 4))).collect();
+    std::fs::write(folder.child("t.csv"), format!("id;verdict;review\n{lines}")).unwrap();
+    let model = words::of_table(&folder.child("t.csv"), "t.csv", None).unwrap();
+    let file = value(&model);
+    let feed = &file["data"]["feed"];
+    assert_eq!((feed["x"]["columns"].as_str(), feed["y"]["columns"].as_str()), (Some("review"), Some("verdict")));
+    assert_eq!((&feed["x"]["delimiter"], &feed["x"]["vocabulary"]), (&";".into(), &6.into()));
+    assert_eq!(file["nodes"]["x"]["attrs"]["shape"], serde_json::json!([null, 6]));
+    let why = words::of_table(&folder.child("t.csv"), "t.csv", Some("kind")).err().unwrap();
+    assert!(why.contains("there is no column kind; there are id, verdict, review"), "{why}");
+    for (name, text) in [("neg/1.txt", "a b"), ("pos/1.txt", "c d"), ("pos/2.txt", "c d e f g")] {
+        let path = folder.child("texts").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let file = value(&words::of_folder(&folder.child("texts"), "texts").unwrap());
+    assert_eq!(file["data"]["feed"]["y"], serde_json::json!({"classes": "texts"}));
+    assert_eq!(file["nodes"]["seen"]["rows"], 9);
 }
