@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use meshtf_graph::op::Role;
 use meshtf_graph::{Graph, NodeId, Output};
+use meshtf_train::data::names_of;
 use meshtf_train::file::Sections;
 
 use super::{Error, Fits};
@@ -150,6 +151,10 @@ impl Model<'_> {
             match (labels.next(), labels.next()) {
                 (Some(only), None) if fit.columns.len() == 1 => answer.classes.clone_from(only),
                 _ => {}
+            }
+            // The class is the next token of a text.
+            if !fit.vocabulary.is_empty() {
+                answer.classes = names_of(&fit.vocabulary);
             }
             answer.columns.clone_from(&fit.columns);
         }

@@ -34,7 +34,7 @@ pub(super) struct Folder {
 pub(super) struct Kept<'a> {
     /// The names of the model's variables.
     pub model: &'a [String],
-    /// The measurements of tables.
+    /// The measurements of tables and texts.
     pub fits: &'a Fits,
 }
 
@@ -182,8 +182,8 @@ impl Folder {
             }
         }
         if metadata.get(FITS) != self.kept.get(FITS) && !metadata.contains_key(IMPORTED) {
-            let why = "the columns, labels or measured numbers of its tables are not those of this training: a table or its options \
-                       have changed since";
+            let why = "the columns, labels, vocabularies or measured numbers of its data are not those of this training: a file or \
+                       its options have changed since";
             return Err(at(&why));
         }
         let step = metadata.get(STEP).and_then(|step| step.parse().ok());

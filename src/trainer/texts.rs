@@ -271,9 +271,12 @@ impl Measured<'_> {
         let Some(width) = width.filter(|_| lengths.beyond > 0) else { return };
         let (file, kind) = (&one.source.file, options.tokens.name());
         let is_lines = one.source.take == Take::Values && FilePart { file: file.clone(), part: None }.is_text();
-        let hint = if is_lines { "; \"window\" cuts the whole text into examples instead" } else { "" };
+        let (what, hint) = match is_lines {
+            true => ("lines", "; \"window\" cuts the whole text into examples instead"),
+            false => ("texts", ""),
+        };
         self.remarks.push(format!(
-            "{file}: {} of {count} texts have more than the {width} {kind} of an example, up to {}; the rest of each is left \
+            "{file}: {} of {count} {what} have more than the {width} {kind} of an example, up to {}; the rest of each is left \
              out{hint}",
             lengths.beyond, lengths.longest
         ));

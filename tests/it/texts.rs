@@ -98,6 +98,9 @@ fn characters_and_words_are_written() {
         sandbox.run(&words)
     };
     assert_eq!(generate(&graph, &run, "ab").expect(0).stdout, "abcéabc\n");
+    let new = sandbox.file("new.txt", "abc");
+    let token = |i: i64, token: &str| (Value::from(i), Value::from(token));
+    assert_eq!(classes(&sandbox, &graph, &run, &new), [token(0, "c"), token(1, "é")]);
     generate(&graph, &run, "aüb?")
         .expect(2)
         .complains(&["--prompt: the model does not know \"ü\", \"?\"; it knows \"é\""]);

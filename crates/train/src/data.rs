@@ -43,7 +43,7 @@ pub use split::{HoldOutBy, Window, WindowRows, windows};
 pub use text::Lines;
 pub use tokens::{
     Coder, Counter, FIRST, MAX_VOCABULARY, PADDING, Standardize, TextOptions, TokenKind, UNKNOWN, VocabularyChoice,
-    listed_vocabulary, vocabulary_of,
+    listed_vocabulary, names_of, vocabulary_of,
 };
 pub use worker_file::WorkerFile;
 

@@ -103,7 +103,7 @@ fn a_line_that_is_too_long_is_cut_with_a_remark() {
     std::fs::write(folder.child("t.txt"), "abc\nabcdef\n\n").unwrap();
     let loaded = loaded(&folder, Some(4), r#""x": "t.txt""#, "").unwrap();
     assert_eq!(all(&loaded.data.train)[0], Tensor::from_vec([3, 4], vec![97, 98, 99, 0, 97, 98, 99, 100, 0, 0, 0, 0]));
-    let remark = "t.txt: 1 of 3 texts have more than the 4 bytes of an example, up to 6; the rest of each is left out";
+    let remark = "t.txt: 1 of 3 lines have more than the 4 bytes of an example, up to 6; the rest of each is left out";
     assert!(loaded.remarks.len() == 1 && loaded.remarks[0].starts_with(remark), "{:?}", loaded.remarks);
     assert!(loaded.remarks[0].contains("\"window\" cuts the whole text"), "{:?}", loaded.remarks);
 }

@@ -282,6 +282,11 @@ pub fn vocabulary_of(bytes: &[u8]) -> Result<Vec<String>> {
     listed_vocabulary(text.strip_prefix('\u{feff}').unwrap_or(text).lines().map(str::to_owned).collect())
 }
 
+/// The names of all numbers of a vocabulary: those of padding and of unknown tokens, and the tokens.
+pub fn names_of(vocabulary: &[String]) -> Vec<String> {
+    NAMES.iter().map(|name| (*name).to_owned()).chain(vocabulary.iter().cloned()).collect()
+}
+
 /// Converts texts to numbers, and numbers back to tokens.
 #[derive(Clone, Debug)]
 pub struct Coder {
