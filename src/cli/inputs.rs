@@ -19,6 +19,7 @@ use super::predictions::Header;
 use crate::trainer::answers::{Answer, answers};
 use crate::trainer::stored::{Which, fits};
 use crate::trainer::unseen::Unseen;
+use crate::trainer::weights::check_weights;
 use crate::trainer::{Fits, reads_alike};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
@@ -214,7 +215,7 @@ impl GraphArgs {
                 Some(file) => {
                     let trained = match &mut trained {
                         Some(trained) => trained,
-                        None => trained.insert(Trained::read(&self.graph, &bytes, weights)?),
+                        None => trained.insert(Trained::read(&self.graph, &bytes, &graph, weights)?),
                     };
                     trained
                         .examples(&graph, output, file)?
@@ -268,11 +269,14 @@ struct Trained {
 
 impl Trained {
     /// `text`: the bytes of the graph's file.
-    fn read(graph: &Path, text: &[u8], weights: Option<(&Path, Which)>) -> Result<Trained, Trouble> {
+    fn read(file: &Path, text: &[u8], graph: &Graph, weights: Option<(&Path, Which)>) -> Result<Trained, Trouble> {
         let sources = read_sources(std::str::from_utf8(text).unwrap_or_default());
-        let sources = sources.map_err(|why| Trouble::input(format!("{}: {why}", graph.display())))?;
+        let sources = sources.map_err(|why| Trouble::input(format!("{}: {why}", file.display())))?;
         let fits = match weights {
-            Some((path, which)) => fits(path, which)?,
+            Some((path, which)) => {
+                check_weights("--weights", graph, path, which)?;
+                fits(path, which)?
+            }
             None => Fits::default(),
         };
         Ok(Trained { sources, fits })

@@ -25,6 +25,7 @@ use crate::Session;
 use crate::trainer::answers::answers;
 use crate::trainer::stored::fits;
 use crate::trainer::unseen::{Id, Ids};
+use crate::trainer::weights::check_weights;
 
 /// Number of examples that are shown on a terminal.
 const MAX_SHOWN: usize = 20;
@@ -116,6 +117,7 @@ impl Job {
         let (_, graph) = read_graph(&args.trained.graph)?;
         let sections = file::read(&args.trained.text()?);
         let sections = sections.map_err(|why| Trouble::input(format!("{}: {why}", args.trained.from().display())))?;
+        check_weights("WEIGHTS", &graph, &args.trained.weights, args.trained.which())?;
         let fits = fits(&args.trained.weights, args.trained.which())?;
         let answers = answers(&graph, &sections, &fits, &args.fetch)?;
         let inputs = Inputs::read(&graph, &sections, &fits, &answers, &args.files, &args.feed)?;

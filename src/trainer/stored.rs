@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use meshtf_checkpoint::{Checkpoint, DataDir, Saved, save};
 use meshtf_tensor::safetensors::{self, Contents};
-use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
+use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 use meshtf_train::AVERAGE;
 use meshtf_train::data::{read_npz_all, write_npz};
 
@@ -37,16 +37,34 @@ pub(crate) fn fits(path: &Path, which: Which) -> Result<Fits, Error> {
     if path.extension().is_none_or(|ending| ending != "safetensors") {
         return Ok(Fits::new());
     }
-    // The metadata lie before the tensors.
-    let file = File::open(&path).map_err(|error| at(&error))?;
+    let metadata = safetensors::metadata(&header(&path)?).map_err(|failure| at(&failure.message))?;
+    let fits = metadata.get(FITS).map(|text| serde_json::from_str(text));
+    Ok(fits.transpose().map_err(|error| at(&error))?.unwrap_or_default())
+}
+
+/// The header of a .safetensors file, which lies before the tensors.
+fn header(path: &Path) -> Result<Vec<u8>, Error> {
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
+    let file = File::open(path).map_err(|error| at(&error))?;
     let mut header = Vec::new();
     (&file).take(8).read_to_end(&mut header).map_err(|error| at(&error))?;
     let length = safetensors::header_bytes(&header).map_err(|failure| at(&failure.message))?;
     let text = length - header.len();
     (&file).take(text as u64).read_to_end(&mut header).map_err(|error| at(&error))?;
-    let metadata = safetensors::metadata(&header).map_err(|failure| at(&failure.message))?;
-    let fits = metadata.get(FITS).map(|text| serde_json::from_str(text));
-    Ok(fits.transpose().map_err(|error| at(&error))?.unwrap_or_default())
+    Ok(header)
+}
+
+/// The names, dtypes and shapes of the tensors that [`read`] reads; returns the path, too.
+pub(crate) fn described(path: &Path, which: Which) -> Result<(PathBuf, Vec<(String, DType, Shape)>), Error> {
+    let file = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", file.display()));
+    if !file.with_added_extension("index").exists() && Form::of(&file)? == Form::Safetensors {
+        let all = safetensors::described(&header(&file)?).map_err(|failure| at(&failure.message))?;
+        return Ok((file, all));
+    }
+    let (file, contents) = read(&file, which)?;
+    let one = |(name, tensor): (String, Tensor)| (name, tensor.dtype(), tensor.shape().clone());
+    Ok((file, contents.tensors.into_iter().map(one).collect()))
 }
 
 /// The state of a folder that is read.
@@ -231,26 +249,44 @@ pub(crate) fn values(
     variables: &[meshtf_train::Variable],
     extra: bool,
 ) -> Result<Vec<Tensor>, String> {
+    let shapes: Vec<(&str, DType, &Shape)> =
+        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.dtype(), tensor.shape())).collect();
+    compare(&shapes, variables, extra)?;
     let saved: BTreeMap<&str, &Tensor> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    let (mut values, mut differ) = (Vec::with_capacity(variables.len()), Vec::new());
+    let value = |variable: &meshtf_train::Variable| saved.get(variable.name.as_str()).map(|&tensor| tensor.clone());
+    Ok(variables.iter().filter_map(value).collect())
+}
+
+/// Compares the names, dtypes and shapes of tensors with those of variables. `extra`: whether tensors of no variable count as a
+/// difference, too.
+///
+/// # Errors
+/// The tensors that differ.
+pub(crate) fn compare(
+    tensors: &[(&str, DType, &Shape)],
+    variables: &[meshtf_train::Variable],
+    extra: bool,
+) -> Result<(), String> {
+    let saved: BTreeMap<&str, (DType, &Shape)> =
+        tensors.iter().map(|&(name, dtype, shape)| (name, (dtype, shape))).collect();
+    let mut differ = Vec::new();
     for variable in variables {
         let wanted = format!("{}{}", variable.dtype, variable.shape);
         match saved.get(variable.name.as_str()) {
-            None => differ.push(format!("{} ({wanted}) is missing", variable.name)),
-            Some(tensor) if tensor.dtype() == variable.dtype && *tensor.shape() == variable.shape => {
-                values.push((*tensor).clone());
-            }
-            Some(tensor) => {
-                differ.push(format!("{} is {}{} and not {wanted}", variable.name, tensor.dtype(), tensor.shape()));
+            None => differ.push(format!("variable {} ({wanted}) is not there", variable.name)),
+            Some(&(dtype, shape)) if dtype == variable.dtype && *shape == variable.shape => {}
+            Some((dtype, shape)) => {
+                let name = &variable.name;
+                differ.push(format!("variable {name} is {dtype}{shape} there and {wanted} in the graph"));
             }
         }
     }
     if extra {
         let own = |name: &&&str| variables.iter().all(|variable| variable.name != ***name);
-        differ.extend(saved.keys().filter(own).map(|name| format!("{name} is not in the model")));
+        differ.extend(saved.keys().filter(own).map(|name| format!("{name} is not in the graph")));
     }
     if differ.is_empty() {
-        return Ok(values);
+        return Ok(());
     }
     let more = differ.len().saturating_sub(MAX_NAMED);
     differ.truncate(MAX_NAMED);

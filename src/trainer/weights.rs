@@ -9,7 +9,7 @@ use meshtf_train::job::{restore, variables};
 
 use super::Error;
 use super::checkpoint::{BEST, BEST_OF};
-use super::stored::{STEP, Which, average, read, values};
+use super::stored::{STEP, Which, average, compare, described, read, values};
 use crate::Session;
 
 /// Bytes that are set in one step, unless one value is larger.
@@ -46,9 +46,8 @@ impl Weights {
         let mut g = GraphBuilder::from(graph);
         let variables = variables(&mut g)?;
         let values = values(&contents.tensors, &variables, false);
-        let values = values.map_err(|differ| {
-            Error::input(format!("weights {}: it does not fit the graph: {differ}", file.display()))
-        })?;
+        let values = values
+            .map_err(|differ| Error::input(format!("weights {}: are of another model: {differ}", file.display())))?;
         let mut weights = Vec::with_capacity(variables.len());
         for (variable, value) in variables.iter().zip(values) {
             let (feed, run) = restore(&mut g, variable, std::iter::empty())?;
@@ -74,6 +73,22 @@ impl Weights {
         }
         Ok(())
     }
+}
+
+/// Checks that there are weights of a graph's variables, before files of data are read for them. `argument`: the name under
+/// which the path was given.
+///
+/// # Errors
+/// Bad input: there are none, or they are of another model.
+pub(crate) fn check_weights(argument: &str, graph: &Graph, path: &Path, which: Which) -> Result<(), Error> {
+    if !path.exists() && !path.with_added_extension("index").exists() {
+        return Err(Error::input(format!("{argument} {}: does not exist", path.display())));
+    }
+    let (file, saved) = described(path, which).map_err(|error| Error::input(format!("{argument} {error}")))?;
+    let variables = variables(&mut GraphBuilder::from(graph.clone()))?;
+    let saved: Vec<_> = saved.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, shape)).collect();
+    compare(&saved, &variables, false)
+        .map_err(|differ| Error::input(format!("{argument} {}: are of another model: {differ}", file.display())))
 }
 
 /// `run1/best.safetensors (least loss 0.0123, after step 400)`.
@@ -140,8 +155,29 @@ mod tests {
         assert!(refused(&folder.child("none")).contains("none"));
         let file = save(&folder, "a.safetensors", &[("w", Tensor::scalar(1f64))]);
         let why = refused(&file);
-        assert!(why.contains("w is float64[] and not float32[2], n (int64[]) is missing"), "{why}");
+        assert!(why.contains("are of another model: variable w is float64[] there and float32[2] in the graph, variable n (int64[]) is \
+             not there"), "{why}");
         std::fs::write(&file, "text").unwrap();
         assert!(refused(&file).contains("not a valid safetensors file"));
+        // The same before data is read, by the header alone.
+        let checked =
+            |path: &Path| check_weights("WEIGHTS", &graph(), path, Which::Best).map_err(|error| error.to_string());
+        let file = save(&folder, "b.safetensors", &[("w", Tensor::vector(vec![1f32; 3])), ("n", Tensor::scalar(1i64))]);
+        let wanted = format!(
+            "WEIGHTS {}: are of another model: variable w is float32[3] there and float32[2] in the graph",
+            file.display()
+        );
+        assert_eq!(checked(&file).unwrap_err(), wanted);
+        let none = folder.child("run9");
+        assert_eq!(checked(&none).unwrap_err(), format!("WEIGHTS {}: does not exist", none.display()));
+        std::fs::create_dir(&none).unwrap();
+        assert!(checked(&none).unwrap_err().contains("it contains no saved training state"));
+        let file = save(&folder, "c.safetensors", &[("w", Tensor::vector(vec![1f32; 2])), ("n", Tensor::scalar(1i64))]);
+        checked(&file).unwrap();
+        let (_, contents) = read(&file, Which::Best).unwrap();
+        for name in ["c.npz", "c"] {
+            crate::trainer::stored::write(&folder.child(name), &contents).unwrap();
+            checked(&folder.child(name)).unwrap();
+        }
     }
 }

@@ -129,6 +129,19 @@ fn parsed(header: &[u8]) -> Result<(usize, Metadata)> {
     Ok((begin, serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?))
 }
 
+/// The names, dtypes and shapes of the tensors of a file that begins with this complete header.
+///
+/// # Errors
+/// InvalidArgument with the error in the header.
+pub fn described(header: &[u8]) -> Result<Vec<(String, DType, Shape)>> {
+    let (_, header) = parsed(header)?;
+    let one = |(name, info): (String, &TensorInfo)| {
+        let dtype = dtype(info).map_err(|why| wrong(format!("tensor {name}: {why}")))?;
+        Ok((name, dtype, Shape::from(info.shape.clone())))
+    };
+    tensors(&header).map(one).collect()
+}
+
 /// The tensors of a file of `length` bytes that begins with this complete header, in the order of their elements, each with the
 /// [`Head`] of its examples; `None` for a scalar.
 ///

@@ -263,7 +263,7 @@ async fn mistakes_are_one_clear_message() {
     let dir = folder.child("run").display().to_string();
     run(&folder, &["--checkpoint", &dir]).await.unwrap();
     for (find, replace, why) in [
-        (r#"[2, 16]"#, r#"[2, 8]"#, "w1 is float32[2,16] and not float32[2,8]"),
+        (r#"[2, 16]"#, r#"[2, 8]"#, "variable w1 is float32[2,16] there and float32[2,8] in the graph"),
         (r#""batch": 20"#, r#""batch": 10"#, "it was saved with batch 20, and this training has 10"),
     ] {
         let graph = std::fs::read_to_string(folder.child("graph.json")).unwrap();
