@@ -171,7 +171,7 @@ impl Trainer {
                 break;
             }
             let places: Vec<usize> = (at..at + count).collect();
-            let tensors = self.taken(session, held_out, &places).await?;
+            let tensors = self.taken(session, held_out, &places, None).await?;
             // A constant for evaluations replaces examples.
             let constants = &self.constants.evaluations;
             let is_own = |(name, _): &(&str, Tensor)| constants.iter().all(|(constant, _)| constant != name);

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meshtf_tensor::Tensor;
-use meshtf_train::data::Examples;
+use meshtf_train::data::{Examples, Order};
 use meshtf_train::job::Drain;
 
 use super::constants::feeds;
@@ -24,6 +24,29 @@ pub(super) async fn take(
     }
     let examples = examples.clone();
     blocking(move || examples.take(&places, &outer)).await
+}
+
+/// As [`take`], for a training that takes each example in one of these epochs.
+async fn take_in(
+    examples: &Examples,
+    places: Vec<usize>,
+    epochs: Vec<u64>,
+    outer: Vec<usize>,
+) -> Result<meshtf_tensor::failure::Result<Vec<Tensor>>, Error> {
+    if !examples.are_read() {
+        return Ok(examples.take_in(&places, &epochs, &outer));
+    }
+    let examples = examples.clone();
+    blocking(move || examples.take_in(&places, &epochs, &outer)).await
+}
+
+/// The examples of some steps, with the epoch in which each is taken.
+fn drawn(order: &mut Order, steps: &[u64]) -> (Vec<usize>, Vec<u64>) {
+    let of_step = |&step: &u64| {
+        let epoch = order.epoch(step);
+        order.of_step(step).into_iter().map(move |place| (place, epoch))
+    };
+    steps.iter().flat_map(of_step).unzip()
 }
 
 impl Trainer {
@@ -99,8 +122,8 @@ impl Trainer {
             let mut sent = 0;
             while sent < steps.len() {
                 let some = &steps[sent..][..(block as usize).min(steps.len() - sent)];
-                let own: Vec<usize> = some.iter().flat_map(|&step| order.of_step(step)).collect();
-                let tensors = match take(&self.examples, own, vec![some.len(), rows]).await? {
+                let (own, epochs) = drawn(&mut order, some);
+                let tensors = match take_in(&self.examples, own, epochs, vec![some.len(), rows]).await? {
                     Ok(tensors) => tensors,
                     // The batches before the example that cannot be read are whole.
                     Err(_) if some.len() > 1 => {
@@ -125,11 +148,14 @@ impl Trainer {
         let (mut step, mut block) = (start, self.block as u64);
         'blocks: while step < self.steps {
             let count = (self.steps - step).min(block);
-            let batches: Vec<Vec<usize>> = (step..step + count).map(|step| order.of_step(step)).collect();
+            let steps: Vec<u64> = (step..step + count).collect();
+            let batches: Vec<(Vec<usize>, Vec<u64>)> = steps.iter().map(|&step| drawn(&mut order, &[step])).collect();
             let (mut feeds, mut targets) = (Vec::new(), Vec::new());
             for (i, queue) in (0..).zip(&self.job.queues).skip(some.start).take(some.len()) {
-                let own: Vec<usize> = batches.iter().flat_map(|batch| &batch[i * rows..][..rows]).copied().collect();
-                let tensors = match take(&self.examples, own, vec![batches.len(), rows]).await? {
+                let part = i * rows..(i + 1) * rows;
+                let own = batches.iter().flat_map(|(places, _)| &places[part.clone()]).copied().collect();
+                let epochs = batches.iter().flat_map(|(_, epochs)| &epochs[part.clone()]).copied().collect();
+                let tensors = match take_in(&self.examples, own, epochs, vec![batches.len(), rows]).await? {
                     Ok(tensors) => tensors,
                     // The batches before the example that cannot be read are whole.
                     Err(_) if count > 1 => {
@@ -148,14 +174,20 @@ impl Trainer {
         Ok(())
     }
 
-    /// Some examples, `[examples, ...]`: of those that the workers hold, the ones of the first worker.
+    /// Some examples, `[examples, ...]`: of those that the workers hold, the ones of the first worker. `epoch`: that of a
+    /// training, if they are taken for one.
     pub(super) async fn taken(
         &self,
         session: &Session,
         examples: &Examples,
         places: &[usize],
+        epoch: Option<u64>,
     ) -> Result<Vec<Tensor>, Error> {
-        let mut tensors = take(examples, places.to_vec(), vec![places.len()]).await??;
+        let (own, outer) = (places.to_vec(), vec![places.len()]);
+        let mut tensors = match epoch {
+            Some(epoch) => take_in(examples, own, vec![epoch; places.len()], outer).await??,
+            None => take(examples, own, outer).await??,
+        };
         let rows = self.sections.train.rows(self.sections.data.batch)?.max(1);
         for ((held, there), tensor) in self.job.held.iter().zip(examples.there()).zip(&mut tensors) {
             let (Some(held), Some(_)) = (held, there) else { continue };

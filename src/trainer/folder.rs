@@ -1,12 +1,13 @@
 //! A folder of images, or of texts, with one folder for each class.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use meshtf_tensor::Tensor;
-use meshtf_train::data::{FilePart, Images};
+use meshtf_train::data::{FilePart, Images, Resizing, kind_of};
 
-use super::source::read;
+use super::rows::decoded;
 
 /// The extensions of image files.
 const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];
@@ -35,6 +36,8 @@ impl FileKind {
         }
     }
 }
+/// Bytes by which the kind of another file is known.
+const START: u64 = 4096;
 
 /// The images of a folder, class after class, by name.
 #[derive(Debug)]
@@ -46,8 +49,8 @@ pub(crate) struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Lists a folder of images, or one with a folder of images for each class; or takes a single image. Hidden files are
-    /// ignored.
+    /// Lists a folder of images, or one with a folder of images for each class; or takes a single image. Hidden files and
+    /// those that systems leave in folders are ignored.
     ///
     /// # Errors
     /// If the folder cannot be read or has no class, a class has no image, or a file is not an image.
@@ -61,7 +64,7 @@ impl ImageFolder {
     /// Those of [`list`](ImageFolder::list).
     pub fn of(path: &Path, kind: FileKind) -> Result<ImageFolder, String> {
         let is_image = |path: &Path| kind.is_of(path);
-        let (one, endings) = kind.names();
+        let (one, _) = kind.names();
         // New images have no class, and may be a single file.
         if path.is_file() && is_image(path) {
             return Ok(ImageFolder { classes: Vec::new(), images: vec![(path.to_owned(), 0)] });
@@ -71,6 +74,10 @@ impl ImageFolder {
             let images = folders.into_iter().map(|(_, path)| (path, 0)).collect();
             return Ok(ImageFolder { classes: Vec::new(), images });
         }
+        let is_flat = !folders.iter().any(|(_, path)| path.is_dir());
+        if let Some((name, path)) = folders.iter().find(|(_, path)| is_flat && !is_image(path)) {
+            return Err(refused(name, path, kind));
+        }
         let mut folder = ImageFolder { classes: Vec::new(), images: Vec::new() };
         for (name, path) in folders.into_iter().filter(|(_, path)| path.is_dir()) {
             let class = folder.classes.len();
@@ -78,8 +85,7 @@ impl ImageFolder {
             let before = folder.images.len();
             for (file, path) in files {
                 if !is_image(&path) {
-                    let article = if one == "image" { "an" } else { "a" };
-                    return Err(format!("{name}/{file} is not {article} {one}; expected {endings}"));
+                    return Err(refused(&format!("{name}/{file}"), &path, kind));
                 }
                 folder.images.push((path, class));
             }
@@ -89,7 +95,7 @@ impl ImageFolder {
             folder.classes.push(name);
         }
         match folder.classes.is_empty() {
-            true => Err("it contains no folders; each class needs one".to_owned()),
+            true => Err("it contains neither images nor folders of images".to_owned()),
             false => Ok(folder),
         }
     }
@@ -98,13 +104,9 @@ impl ImageFolder {
     ///
     /// # Errors
     /// Names the file that is not an image, or whose size differs from the first one's.
-    pub fn read(&self, channels: usize, size: Option<[usize; 2]>) -> Result<Tensor, String> {
-        let mut images = Images::new(channels, size);
-        for (path, name) in self.named_images() {
-            let added = read(&path).and_then(|bytes| images.add(&bytes).map_err(|failure| failure.message));
-            added.map_err(|why| format!("{name}: {why}"))?;
-        }
-        images.finish().map_err(|failure| failure.message)
+    pub fn read(&self, channels: usize, resizing: Option<Resizing>) -> Result<Tensor, String> {
+        let files = self.named_images();
+        decoded(&files.iter().collect::<Vec<_>>(), Images::resized(channels, resizing))
     }
 
     /// The images, each with its name in messages.
@@ -135,13 +137,36 @@ pub(super) fn is_image(path: &Path) -> bool {
     ENDINGS.contains(&ending.as_str())
 }
 
+/// The error for a file, or a folder, where an image or a text is expected.
+fn refused(name: &str, path: &Path, kind: FileKind) -> String {
+    let (one, endings) = kind.names();
+    let expected = format!("expected {one}s, {endings}");
+    let article = if one == "image" { "an" } else { "a" };
+    if path.is_dir() {
+        return format!("{name} is a folder; {expected}");
+    }
+    let mut start = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(START).read_to_end(&mut start));
+    match read.map(|_| kind_of(&start)) {
+        Ok(content) if content.ends_with(" image") => format!("{name} is {content} by its content; {expected}"),
+        Ok(content) => format!("{name} is not {article} {one}: it is {content}; {expected}"),
+        Err(error) => format!("{name}: {error}"),
+    }
+}
+
+/// Whether an entry of a folder is hidden, or left by Windows, macOS or a storage device.
+fn is_ignored(name: &str) -> bool {
+    const LEFT: [&str; 6] = ["thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "icon\r"];
+    name.starts_with('.') || LEFT.contains(&name.to_lowercase().as_str())
+}
+
 /// The visible entries of a folder, by name.
 fn entries(path: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(|error| error.to_string())? {
         let entry = entry.map_err(|error| error.to_string())?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with('.') {
+        if !is_ignored(&name) {
             found.push((name, entry.path()));
         }
     }

@@ -66,13 +66,14 @@ impl Trainer {
     async fn first_wrong(&self, session: &Session, step: u64, worker: usize) -> Result<String, Error> {
         let Some(numerics) = &self.numerics else { return Ok(String::new()) };
         let batch = self.order.clone().of_step(step.saturating_sub(1));
+        let epoch = self.order.epoch(step.saturating_sub(1));
         let rows = self.sections.train.rows(self.sections.data.batch)?;
         let is_shared = self.job.steps.len() == 1;
         let mut feeds = self.beside_batches();
         for (i, names) in numerics.taken.iter().enumerate() {
             let own = if is_shared { batch.get(i * rows..(i + 1) * rows) } else { Some(&batch[..]) };
             let Some(own) = own.filter(|_| is_shared || i == worker) else { continue };
-            let tensors = self.taken(session, &self.examples, own).await?;
+            let tensors = self.taken(session, &self.examples, own, Some(epoch)).await?;
             for ((name, part), tensor) in names.iter().zip(self.examples.names()).zip(tensors) {
                 if let Some(row) = odd_row(&tensor) {
                     return Ok(format!(

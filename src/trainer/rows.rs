@@ -15,12 +15,14 @@ mod tokens;
 pub(super) use self::bytes::FileBytes;
 use self::elements::Elements;
 pub(super) use self::file::DataFile;
-pub(super) use self::images::ImageRows;
+use self::images::Changes;
+pub(super) use self::images::{decoded, open as open_images, resizing};
 pub(super) use self::lines::TextLines;
 pub(super) use self::records::{FeatureRows, Form, RecordFiles};
 pub(super) use self::table::Table;
 pub(super) use self::texts::TextFiles;
 pub(super) use self::tokens::{Encoded, Lengths, Strings, TextWindows, TokenText, WindowStarts};
+use std::ops::Range;
 use std::sync::Arc;
 
 use meshtf_tensor::failure::{Failure, Result};
@@ -74,6 +76,8 @@ pub(super) struct FileRows {
     file: Option<DataFile>,
     pieces: Box<dyn Pieces>,
     takes: Takes,
+    /// The random changes of images that are trained with.
+    changes: Option<Changes>,
     /// The shape of an example.
     example: Vec<usize>,
 }
@@ -117,8 +121,13 @@ impl FileRows {
     ///
     /// # Errors
     /// The fault of the first image.
-    pub fn of_images(name: &str, images: ImageRows, takes: &Takes) -> std::result::Result<FileRows, String> {
-        FileRows::of(name, None, Box::new(images), takes)
+    fn of_images(
+        name: &str,
+        images: Box<dyn Pieces>,
+        takes: &Takes,
+        changes: Option<Changes>,
+    ) -> std::result::Result<FileRows, String> {
+        Ok(FileRows { changes, ..FileRows::of(name, None, images, takes)? })
     }
 
     /// Examples that are read piece by piece, of a file or of several.
@@ -131,7 +140,8 @@ impl FileRows {
         pieces: Box<dyn Pieces>,
         takes: &Takes,
     ) -> std::result::Result<FileRows, String> {
-        let mut rows = FileRows { name: name.to_owned(), file, pieces, takes: takes.clone(), example: Vec::new() };
+        let (name, example) = (name.to_owned(), Vec::new());
+        let mut rows = FileRows { name, file, pieces, takes: takes.clone(), changes: None, example };
         if rows.count() > 0 {
             rows.example = rows.fitting(&[0]).map_err(|failure| failure.message)?.dims()[1..].to_vec();
         }
@@ -153,15 +163,24 @@ impl FileRows {
 
     /// Some examples, in the dtype and shape of the placeholder.
     fn fitting(&self, places: &[usize]) -> Result<Tensor> {
-        let fitting = |places: &[usize]| -> Result<std::result::Result<Tensor, String>> {
-            let raw = self.pieces.read(places)?;
+        self.fitting_in(places, None)
+    }
+
+    /// As [`fitting`](FileRows::fitting); in a training, each is taken in one of `epochs`.
+    fn fitting_in(&self, places: &[usize], epochs: Option<&[u64]>) -> Result<Tensor> {
+        let fitting = |some: Range<usize>| -> Result<std::result::Result<Tensor, String>> {
+            let (places, epochs) = (&places[some.clone()], epochs.map(|epochs| &epochs[some]));
+            let mut raw = self.pieces.read(places)?;
+            if let (Some(Changes { augment, seed }), Some(epochs)) = (&self.changes, epochs) {
+                raw = augment.apply(&raw, *seed, places, epochs)?;
+            }
             Ok(fitted(raw, self.takes.dtype, &self.takes.shape, self.takes.scale))
         };
-        let tensor = fitting(places).and_then(|fitted| {
+        let tensor = fitting(0..places.len()).and_then(|fitted| {
             fitted.or_else(|all| {
                 // The example that does not fit is found one by one.
-                for &place in places {
-                    if let Err(why) = fitting(&[place])? {
+                for (at, place) in places.iter().enumerate() {
+                    if let Err(why) = fitting(at..at + 1)? {
                         return Err(Failure::invalid(format!("example {place}: {why}")));
                     }
                 }
@@ -186,5 +205,10 @@ impl Rows for FileRows {
     fn read(&self, places: &[usize]) -> Result<Tensor> {
         let at = |failure: Failure| Failure { message: format!("{}: {}", self.name, failure.message), ..failure };
         self.fitting(places).map_err(at)
+    }
+
+    fn read_in(&self, places: &[usize], epochs: &[u64]) -> Result<Tensor> {
+        let at = |failure: Failure| Failure { message: format!("{}: {}", self.name, failure.message), ..failure };
+        self.fitting_in(places, Some(epochs)).map_err(at)
     }
 }

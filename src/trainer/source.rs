@@ -11,13 +11,14 @@ use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 use meshtf_train::data::{
-    Column, Examples, FilePart, Fit, HoldOutBy, Layout, Missing, TableOptions, WorkerFile, is_table, read_tensor,
+    Column, Examples, FilePart, Fit, HoldOutBy, ImageOptions, Layout, Missing, TableOptions, WorkerFile, is_table,
+    read_tensor,
 };
 use meshtf_train::file::{DataSource, Sections, Take};
 
 use super::folder::{FileKind, ImageFolder, is_image};
 use super::rows::{
-    DataFile, FeatureRows, FileBytes, FileRows, Form, ImageRows, MAX_HELD, RecordFiles, Takes, TextFiles,
+    DataFile, FeatureRows, FileBytes, FileRows, Form, MAX_HELD, RecordFiles, Takes, TextFiles, open_images, resizing,
 };
 use super::tables::{Held, Tables};
 use super::texts::{self, Measured, Text};
@@ -40,6 +41,8 @@ pub(super) struct Known {
     records: HashMap<String, Arc<RecordFiles>>,
     /// Remarks about the data, for the user.
     remarks: Vec<String>,
+    /// The seed of the order of the examples.
+    seed: u64,
     /// The measurements of tables to train with.
     fits: Fits,
     /// Whether the table that was read last is noted, and that table; none if examples are windows of it.
@@ -170,11 +173,17 @@ pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) ->
     Ok(Loaded { data: TrainingData { train, evaluate, fits: known.fits }, folders, remarks })
 }
 
-/// Sources for evaluations: a table without options of its own has those of the table to train with.
+/// Sources for evaluations: a table, or images, without options of their own have those of the training.
 fn as_trained(feed: &[(String, DataSource)], trained: &[(String, DataSource)]) -> Vec<(String, DataSource)> {
     let mut feed = feed.to_vec();
     for (name, source) in &mut feed {
         let trained = trained.iter().find(|(own, _)| own == name).map(|(_, trained)| trained);
+        if let (Some(trained), true) =
+            (trained, source.take == Take::Images && source.images == ImageOptions::default())
+        {
+            source.images = ImageOptions { augment: None, ..trained.images.clone() };
+            source.size = source.size.or(trained.size);
+        }
         if let (Some(trained), true) = (trained, source.table == TableOptions::default()) {
             source.table = trained.table.clone();
         }
@@ -252,6 +261,7 @@ impl Known {
         found: &Found,
         held: Held<'_>,
     ) -> Result<Examples, Error> {
+        self.seed = held.seed;
         let mut fed = Vec::with_capacity(feed.len());
         for (name, source) in feed {
             let id = graph.find_or_nearest(name).map_err(|error| Error::input(format!("data for {name}: {error}")))?;
@@ -341,9 +351,8 @@ impl Known {
                 file.map_or(Ok(None), |file| FileRows::open(file, source, takes))
             }
             Take::Images => {
-                let files = self.folder(source, &path)?.named_images();
-                let images = ImageRows::of(files, channels(&takes.shape)?, source.size, MAX_HELD)?;
-                images.map(|images| FileRows::of_images(&source.file, images, takes)).transpose()
+                let seed = self.seed;
+                open_images(self.folder(source, &path)?, source, takes, seed, MAX_HELD)
             }
             _ => Ok(None),
         }
@@ -411,7 +420,7 @@ impl Known {
             let folder = self.folder(source, &path)?;
             return match source.take {
                 Take::Classes => folder.labels(),
-                _ => folder.read(channels(shape)?, source.size),
+                _ => folder.read(channels(shape)?, resizing(source, shape)?),
             };
         }
         let named = FilePart { file: source.file.clone(), part: source.part.clone() };
@@ -420,7 +429,7 @@ impl Known {
 }
 
 /// The channels of the images that a placeholder takes.
-fn channels(shape: &PartialShape) -> Result<usize, String> {
+pub(super) fn channels(shape: &PartialShape) -> Result<usize, String> {
     match shape.0.as_deref() {
         None => Ok(COLOURS),
         Some([_, _, _, channels]) => Ok(channels.unwrap_or(COLOURS)),

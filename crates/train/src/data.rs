@@ -1,6 +1,7 @@
 //! Training data: examples in tensors, in an order that is determined by a seed, cut into batches; and the files that contain
 //! them.
 
+mod augment;
 mod columns;
 mod compressed;
 mod csv;
@@ -9,11 +10,13 @@ mod file;
 mod fit;
 mod idx;
 mod images;
+mod kind;
 mod measure;
 mod npz;
 mod options;
 mod order;
 mod records;
+mod resize;
 mod split;
 mod text;
 mod tokens;
@@ -22,6 +25,7 @@ mod worker_file;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use augment::{Augment, Flip};
 pub use columns::{BadLine, Chosen, is_missing, selected};
 pub use compressed::Compression;
 pub use csv::Csv;
@@ -30,7 +34,8 @@ pub use file::{FilePart, is_table, read_tensor, unpacked};
 pub use fit::{Also, Fit, Offsets, Prepared, Wanted};
 pub use idx::head as idx_head;
 pub use idx::read as read_idx;
-pub use images::{Images, read_image};
+pub use images::{Images, read_image, read_resized};
+pub use kind::kind_of;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
@@ -39,6 +44,7 @@ pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
 pub use options::{Category, ClassWeights, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
 pub use order::Order;
 pub use records::{Layout, Record, Scanned};
+pub use resize::{ImageOptions, Interpolation, Resize, Resizing};
 pub use split::{HoldOutBy, Window, WindowRows, windows};
 pub use text::Lines;
 pub use tokens::{
@@ -66,6 +72,15 @@ pub trait Rows: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// Those of reading; InvalidArgument for data that cannot be fed.
     fn read(&self, places: &[usize]) -> Result<Tensor>;
+
+    /// As [`read`](Rows::read), for a training that takes each example in one of these epochs: images may be augmented.
+    ///
+    /// # Errors
+    /// Those of [`read`](Rows::read).
+    fn read_in(&self, places: &[usize], epochs: &[u64]) -> Result<Tensor> {
+        let _ = epochs;
+        self.read(places)
+    }
 }
 
 /// The values of all examples for one placeholder.
@@ -132,18 +147,21 @@ impl Column {
         Some((0..count).map(number).collect())
     }
 
-    /// The examples with these indices, as a tensor of this shape.
-    fn take(&self, places: &[usize], shape: Shape) -> Result<Tensor> {
+    /// The examples with these indices, as a tensor of this shape; in a training, each in one of `epochs`.
+    fn take(&self, places: &[usize], epochs: Option<&[u64]>, shape: Shape) -> Result<Tensor> {
         match self {
             Column::Held(tensor) => taken(tensor, places, shape),
-            Column::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
+            Column::Elsewhere(rows) => match epochs {
+                Some(epochs) => rows.read_in(places, epochs)?.reshaped(shape),
+                None => rows.read(places)?.reshaped(shape),
+            },
             // The indices themselves are fed, one for each example.
             Column::WorkerFile(_) => Ok(Tensor::vector(places.iter().map(|&place| place as i64).collect())),
             Column::Windows(windows) => {
                 let rows = windows.places(places);
                 let of_row: Shape =
                     std::iter::once(rows.len()).chain(windows.rows.example().1.iter().copied()).collect();
-                windows.rows.take(&rows, of_row)?.reshaped(shape)
+                windows.rows.take(&rows, None, of_row)?.reshaped(shape)
             }
         }
     }
@@ -262,6 +280,23 @@ impl Examples {
     /// InvalidArgument if an index is beyond the end; ResourceExhausted if there is no memory for it; those of
     /// [`Rows::read`].
     pub fn take(&self, places: &[usize], outer: &[usize]) -> Result<Vec<Tensor>> {
+        self.taken(places, None, outer)
+    }
+
+    /// As [`take`](Examples::take), for a training that takes each example in one of these epochs, counted from 0: images are
+    /// augmented, if the section `data` specifies it.
+    ///
+    /// # Errors
+    /// Those of [`take`](Examples::take); InvalidArgument if there are not as many epochs as indices.
+    #[doc(hidden)]
+    pub fn take_in(&self, places: &[usize], epochs: &[u64], outer: &[usize]) -> Result<Vec<Tensor>> {
+        match places.len() == epochs.len() {
+            true => self.taken(places, Some(epochs), outer),
+            false => Err(Failure::invalid(format!("{} examples are taken in {} epochs", places.len(), epochs.len()))),
+        }
+    }
+
+    fn taken(&self, places: &[usize], epochs: Option<&[u64]>, outer: &[usize]) -> Result<Vec<Tensor>> {
         if let Some(beyond) = places.iter().find(|&&place| place >= self.count) {
             return Err(Failure::invalid(format!("there is no example {beyond}; there are {}", self.count)));
         }
@@ -273,8 +308,8 @@ impl Examples {
             let shape: Shape = outer.iter().chain(example).copied().collect();
             shape.checked_elements(dtype)?;
             match column {
-                Column::WorkerFile(_) => column.take(places, shape)?.reshaped(outer),
-                _ => column.take(places, shape),
+                Column::WorkerFile(_) => column.take(places, epochs, shape)?.reshaped(outer),
+                _ => column.take(places, epochs, shape),
             }
         };
         self.columns.iter().map(|(_, column)| take(column)).collect()

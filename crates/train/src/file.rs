@@ -3,6 +3,7 @@
 mod data;
 mod evaluate;
 mod generate;
+mod images;
 mod table;
 mod text;
 

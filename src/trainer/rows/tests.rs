@@ -5,6 +5,7 @@ mod texts;
 
 use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,10 +13,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use meshtf_tensor::npy;
 use meshtf_tensor::safetensors::{self, Contents};
-use meshtf_train::data::{Also, Column, Examples, FilePart, Wanted, write_npz};
+use meshtf_train::data::{Also, Augment, Column, Examples, FilePart, Flip, ImageOptions, Resize, Wanted, write_npz};
+use meshtf_train::file::Take;
 use temp_dir::TempDir;
 use zip::write::SimpleFileOptions;
 
+use super::super::folder::ImageFolder;
 use super::*;
 
 const COUNT: usize = 40;
@@ -159,22 +162,80 @@ fn images_of_a_large_folder_are_decoded_when_they_are_taken() {
     let save = |name: &str, width: u32, i: u8| {
         let path = folder.child(name);
         image::RgbImage::from_pixel(width, 2, image::Rgb([i, 0, 9])).save(&path).unwrap();
-        (path, name.to_owned())
+        path
     };
-    let mut files: Vec<_> = (0..5).map(|i| save(&format!("{i}.png"), 2, i)).collect();
-    assert!(ImageRows::of(files.clone(), 3, None, 60).unwrap().is_none());
-    let takes = takes(DType::F32, &[None, Some(2), Some(2), Some(3)], None);
-    let rows = |files: &[_]| {
-        let images = ImageRows::of(files.to_vec(), 3, None, 59).unwrap().expect("they are large");
-        FileRows::of_images("photos", images, &takes).unwrap()
+    let mut files: Vec<PathBuf> = (0..5).map(|i| save(&format!("{i}.png"), 2, i)).collect();
+    let photos = DataSource { file: "photos".to_owned(), take: Take::Images, ..DataSource::default() };
+    let listed = |files: &[PathBuf]| ImageFolder {
+        classes: Vec::new(),
+        images: files.iter().map(|path| (path.clone(), 0)).collect(),
     };
+    let open_sizes = takes(DType::F32, &[None, None, None, Some(3)], None);
+    assert!(open_images(&listed(&files), &photos, &open_sizes, 0, 60).unwrap().is_none());
+    let rows =
+        |files: &[PathBuf]| open_images(&listed(files), &photos, &open_sizes, 0, 59).unwrap().expect("they are large");
     let taken = rows(&files).read(&[4, 1]).unwrap();
     assert_eq!(taken.dims(), [2, 2, 2, 3]);
     let reds: Vec<f32> = taken.slice::<f32>().unwrap().chunks(12).map(|image| image[0]).collect();
     assert_eq!(reds, [4.0, 1.0]);
     files.push(save("wide.png", 3, 0));
     let refused = rows(&files).read(&[2, 5]).unwrap_err();
-    assert!(refused.message.contains("photos: wide.png: it is 2 pixels high and 3 wide"), "{refused}");
+    let why = "photos: wide.png: it is 2 pixels high and 3 wide, and the first image 2 and 2: state the size that all get, as \
+               \"size\": [2, 2], or a placeholder of the shape [null, 2, 2, 3]";
+    assert!(refused.message.contains(why), "{refused}");
+    // A placeholder of a known size takes images of all sizes; the wide one is red in its last column.
+    let mut wide = image::RgbImage::from_pixel(4, 2, image::Rgb([0, 0, 0]));
+    (0..2).for_each(|y| wide.put_pixel(3, y, image::Rgb([200, 0, 0])));
+    wide.save(&files[5]).unwrap();
+    let known = takes(DType::F32, &[None, Some(2), Some(2), Some(3)], None);
+    for (resize, reds) in [
+        // The filter for the right one of two pixels reaches over four: weights 1, 3, 3 and 1 of 8, of which the last but one
+        // is the edge: 3 of 7.
+        (Resize::Stretch, [0.0, 86.0, 0.0, 86.0]),
+        (Resize::CropToAspectRatio, [0.0; 4]),
+        (Resize::PadToAspectRatio, [0.0, 86.0, 0.0, 0.0]),
+    ] {
+        let images = ImageOptions { resize, ..ImageOptions::default() };
+        let photos = DataSource { images, ..photos.clone() };
+        let rows = open_images(&listed(&files), &photos, &known, 0, 59).unwrap().unwrap();
+        assert_eq!(rows.example().1, [2, 2, 3]);
+        let taken = rows.read(&[5]).unwrap();
+        let own: Vec<f32> = taken.slice::<f32>().unwrap().chunks(3).map(|pixel| pixel[0]).collect();
+        assert_eq!(own, reds, "{resize:?}");
+    }
+    let photos =
+        DataSource { images: ImageOptions { resize: Resize::CropToAspectRatio, ..ImageOptions::default() }, ..photos };
+    let refused = open_images(&listed(&files), &photos, &open_sizes, 0, 59).unwrap_err();
+    assert!(refused.contains("\"size\": [HEIGHT, WIDTH], or the height and width of the placeholder"), "{refused}");
+}
+
+/// Images that are held in memory, and those that are not, are augmented alike, for the training alone.
+#[test]
+fn images_are_augmented_where_they_are_trained_with() {
+    let folder = TempDir::new().unwrap();
+    let files: Vec<PathBuf> = (0..8u8).map(|i| folder.child(format!("{i}.png"))).collect();
+    for (i, path) in (0u8..).zip(&files) {
+        image::GrayImage::from_fn(3, 3, |x, y| image::Luma([i * 10 + (y * 3 + x) as u8])).save(path).unwrap();
+    }
+    let images = files.iter().map(|path| (path.clone(), 0)).collect();
+    let listed = ImageFolder { classes: Vec::new(), images };
+    let augment = Augment { flip: Some(Flip::Both), brightness: (-0.1, 0.1), ..Augment::default() };
+    let images = ImageOptions { augment: Some(augment.clone()), ..ImageOptions::default() };
+    let source = DataSource { images, take: Take::Images, ..DataSource::default() };
+    let takes = takes(DType::F32, &[None, Some(3), Some(3), Some(1)], Some(0.5));
+    let [held, read] = [MAX_HELD, 10].map(|held| open_images(&listed, &source, &takes, 4, held).unwrap().unwrap());
+    let (places, epochs) = ([5, 0, 5, 2], [0, 0, 1, 7]);
+    let taken = held.read_in(&places, &epochs).unwrap();
+    assert_eq!(taken, read.read_in(&places, &epochs).unwrap());
+    let plain = held.read(&places).unwrap();
+    assert_eq!(plain, read.read(&places).unwrap());
+    assert_ne!(plain, taken);
+    let pixels: Vec<u8> = places.iter().flat_map(|&i| (0..9).map(move |pixel| (i * 10 + pixel) as u8)).collect();
+    let halves = |pixels: &[u8]| pixels.iter().map(|&pixel| f32::from(pixel) / 2.0).collect::<Vec<f32>>();
+    assert_eq!(plain.slice::<f32>().unwrap(), halves(&pixels));
+    // They are augmented before they are scaled.
+    let changed = augment.apply(&Tensor::from_vec([4, 3, 3, 1], pixels), 4, &places, &epochs).unwrap();
+    assert_eq!(taken.slice::<f32>().unwrap(), halves(changed.slice::<u8>().unwrap()));
 }
 
 #[test]

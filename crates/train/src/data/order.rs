@@ -29,10 +29,15 @@ impl Order {
         (self.count / self.batch) as u64
     }
 
+    /// The epoch of a step, both counted from 0.
+    pub fn epoch(&self, step: u64) -> u64 {
+        step / self.steps_per_epoch()
+    }
+
     /// The indices of the examples of a step, counted from 0.
     pub fn of_step(&mut self, step: u64) -> Vec<usize> {
         let steps = self.steps_per_epoch();
-        let (epoch, batch) = (step / steps, (step % steps) as usize);
+        let (epoch, batch) = (self.epoch(step), (step % steps) as usize);
         let within = batch * self.batch..(batch + 1) * self.batch;
         let Some(seed) = self.seed else { return within.collect() };
         if self.epoch.as_ref().is_none_or(|(known, _)| *known != epoch) {
@@ -61,7 +66,7 @@ pub(super) fn drawn(count: usize, seed: u64) -> impl Iterator<Item = usize> {
 }
 
 /// SplitMix64's mixing of a number.
-fn mixed(number: u64) -> u64 {
+pub(super) fn mixed(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)

@@ -4,8 +4,8 @@ use meshtf_graph::json::{is_beside, wide_literal};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
-use super::{Read, count, list, number, share, table, text, unknown, whole};
-use crate::data::{FilePart, HoldOutBy, TableOptions, TextOptions, is_table};
+use super::{Read, count, images, list, number, share, table, text, unknown, whole};
+use crate::data::{FilePart, HoldOutBy, ImageOptions, TableOptions, TextOptions, is_table};
 
 /// The files that placeholders are fed from, and the constants that other placeholders are fed with.
 pub(super) type Fed = (Vec<(String, DataSource)>, Vec<(String, Tensor)>);
@@ -41,6 +41,9 @@ pub struct DataSource {
     pub take: Take,
     /// The height and width that images are interpolated to.
     pub size: Option<[usize; 2]>,
+    /// The other options of images.
+    #[doc(hidden)]
+    pub images: ImageOptions,
     /// The columns of a table, by name, by number from 0, or as ranges of either.
     pub columns: Vec<String>,
     /// The columns that are not taken, if all other columns are.
@@ -148,12 +151,16 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
         named(&mut source, file, value, path)?;
         return Ok(source);
     }
+    let are_images = value.get("images").is_some() && value.get("file").is_none();
     // The classes of a file's column, or a folder.
     let is_file = value.get("file").is_some();
     let is_text = is_file || value.get("texts").is_some();
     let mut feature = None;
     for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
         let path = path.key(key);
+        if are_images && images::option(&mut source.images, key, *at, value, path)? {
+            continue;
+        }
         if is_file && table::option(&mut source.table, key, value, path)? {
             continue;
         }

@@ -80,6 +80,10 @@ fn evaluated(value: &Value, path: Path) -> Read<Fed> {
     if fed.0.is_empty() && fed.1.is_empty() {
         return Err(Fault::content(value, path, "it is empty; leave it out if examples are held out"));
     }
+    if let Some((name, _)) = fed.0.iter().find(|(_, source)| source.images.augment.is_some()) {
+        let why = format!("{name} has \"augment\", which is for \"data\": images are evaluated as they are");
+        return Err(Fault::content(value, path, why));
+    }
     match fed.0.iter().find(|(_, source)| source.take == Take::WorkerFile) {
         Some((name, _)) => Err(Fault::content(
             value,

@@ -53,13 +53,37 @@ async fn a_folder_of_images_has_a_folder_for_each_class() {
         let trouble = run(&folder, &[]).await.unwrap_err();
         assert!(trouble.exit == Exit::BadInput && trouble.to_string().contains(why), "{trouble}");
     };
+    // Images get the size of the placeholder, or that of the section if the placeholder has none.
     image(&folder, "photos/red/wide.png", 3, [1, 1, 1]);
-    refused("data for x: photos: red/wide.png: it is 2 pixels high and 3 wide").await;
-    classifier(&folder, true, "[null, 2, 2, 3]", "[null]", &feeds.replace(r#""scale""#, r#""size": [2, 2], "scale""#));
     run(&folder, &[]).await.unwrap();
-    std::fs::write(folder.child("photos/red/notes.txt"), "").unwrap();
-    refused("red/notes.txt is not an image").await;
+    classifier(&folder, true, "[null, null, 2, 3]", "[null]", feeds);
+    refused(
+        "data for x: photos: red/wide.png: it is 2 pixels high and 3 wide, and the first image 2 and 2: state the size",
+    )
+    .await;
+    classifier(
+        &folder,
+        true,
+        "[null, null, null, 3]",
+        "[null]",
+        &feeds.replace(r#""scale""#, r#""size": [2, 2], "scale""#),
+    );
+    run(&folder, &[]).await.unwrap();
+    for name in ["photos/red/Thumbs.db", "photos/red/.DS_Store", "photos/desktop.ini"] {
+        std::fs::write(folder.child(name), "left").unwrap();
+    }
+    run(&folder, &[]).await.unwrap();
+    std::fs::write(folder.child("photos/red/notes.txt"), "my notes").unwrap();
+    refused("red/notes.txt is not an image: it is text; expected images, .png, .jpg").await;
     std::fs::remove_file(folder.child("photos/red/notes.txt")).unwrap();
+    std::fs::write(folder.child("photos/red/a.webp"), b"RIFF\x24\0\0\0WEBPVP8 ").unwrap();
+    refused("red/a.webp is a WebP image by its content; expected").await;
+    std::fs::rename(folder.child("photos/red/a.webp"), folder.child("photos/red/a.png")).unwrap();
+    refused("red/a.png: not a valid image: the content is a WebP image; expected PNG, JPEG, BMP or GIF").await;
+    std::fs::remove_file(folder.child("photos/red/a.png")).unwrap();
+    std::fs::create_dir(folder.child("photos/red/old")).unwrap();
+    refused("red/old is a folder; expected images").await;
+    std::fs::remove_dir(folder.child("photos/red/old")).unwrap();
     std::fs::write(folder.child("photos/red/cut.png"), b"\x89PNG\r\n\x1a\n").unwrap();
     refused("photos: red/cut.png: not a valid image").await;
     std::fs::create_dir(folder.child("photos/blue")).unwrap();
@@ -165,4 +189,67 @@ async fn data_on_the_workers_teaches_what_data_that_is_sent_does() {
     std::fs::write(folder.child("graph.json"), wrong).unwrap();
     let trouble = run(&folder, &["--data", &data]).await.unwrap_err();
     assert!(trouble.to_string().contains("is named from their folder"), "{trouble}");
+}
+
+/// A model of 3 by 3 pixels, whose images are augmented; the loss has the metric `seen`, the sum of the pixels of a batch.
+fn augmented(train: &str, augment: &str) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for i in 0..12u8 {
+        let path = folder.child(format!("photos/{}/{i}.png", ["a", "b"][usize::from(i % 2)]));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let pixel = |x: u32, y: u32| image::Luma([i * 11 + (y * 7 + x * 13) as u8]);
+        image::GrayImage::from_fn(3 + u32::from(i % 3), 4, pixel).save(path).unwrap();
+    }
+    let graph = format!(
+        r#"{{"version": 1, "variables": {{"w": {{"shape": [9, 2]}}}}, "nodes": {{
+            "x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": [null, 3, 3, 1]}}}},
+            "y": {{"op": "Placeholder", "attrs": {{"dtype": "int32", "shape": [null]}}}},
+            "flat": {{"op": "Reshape", "inputs": ["x", [-1, 9]]}}, "logits": {{"op": "MatMul", "inputs": ["flat", "w"]}},
+            "each": {{"op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["logits", "y"]}},
+            "loss": {{"op": "Mean", "inputs": ["each", 0]}}, "seen": {{"op": "Mean", "inputs": ["flat", [0, 1]]}}}},
+        "data": {{"feed": {{"x": {{"images": "photos", "scale": 0.01{augment}}}, "y": {{"classes": "photos"}}}}, "batch": 4,
+            "shuffle": 3, "hold_out": 0.25}},
+        "train": {{"loss": "loss", "optimizer": "sgd", "rate": 0.5, "steps": 8, "metrics": ["seen"]{train}}},
+        "evaluate": {{"every": 4, "metrics": ["seen"]}}}}"#
+    );
+    std::fs::write(folder.child("graph.json"), graph).unwrap();
+    folder
+}
+
+/// The means of the pixels of the evaluations, from the log.
+fn seen(folder: &TempDir, log: &str) -> Vec<serde_json::Value> {
+    let lines = std::fs::read_to_string(folder.child(log).join("log.jsonl")).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.filter(|line| line["evaluated"].is_object()).map(|line| line["evaluated"]["seen"].clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn augmented_images_are_the_same_for_any_number_of_workers_and_after_a_pause() {
+    const AUGMENT: &str = r#", "augment": {"flip": "both", "crop": 0.3, "brightness": 0.2}"#;
+    let end = async |train: &str, augment: &str, pause: bool| {
+        let folder = augmented(train, augment);
+        let [dir, log] = ["run", "log"].map(|name| folder.child(name).display().to_string());
+        if pause {
+            run(&folder, &["--checkpoint", &dir, "--steps", "5"]).await.unwrap();
+            run(&folder, &["--checkpoint", &dir, "--resume", "--log", &log]).await.unwrap();
+        } else {
+            run(&folder, &["--checkpoint", &dir, "--log", &log]).await.unwrap();
+        }
+        let saved = saved(&folder, "run", 8);
+        let w = floats(&saved.iter().find(|(name, _)| name == "w").unwrap().1);
+        (w, seen(&folder, "log"))
+    };
+    let one = end("", AUGMENT, false).await;
+    assert_eq!(end("", AUGMENT, false).await, one);
+    assert_eq!(end("", AUGMENT, true).await.0, one.0);
+    let two = end(r#", "workers": 2, "mode": "mirrored""#, AUGMENT, false).await;
+    // The mean of two halves of a batch is rounded differently.
+    for (a, b) in one.0.iter().zip(&two.0) {
+        assert!((a - b).abs() < 1e-5, "{one:?} {two:?}");
+    }
+    let plain = end("", "", false).await;
+    assert!(plain.0.iter().zip(&one.0).any(|(a, b)| (a - b).abs() > 1e-3), "{plain:?} {one:?}");
+    // The images that are held out are as they are.
+    assert!(!one.1.is_empty());
+    assert_eq!(plain.1, one.1);
 }

@@ -1,0 +1,88 @@
+//! The kind of a file by its first bytes, for messages.
+
+use image::ImageFormat;
+
+/// Formats with a fixed beginning.
+const BEGINNINGS: &[(&[u8], &str)] = &[
+    (b"%PDF", "a PDF document"),
+    (b"PK", "a zip archive, or a document in one"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"\x28\xb5\x2f\xfd", "a zstd file"),
+    (b"PAR1", "a Parquet file"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x93NUMPY", "a .npy array"),
+    (b"SQLite format 3", "a database of SQLite"),
+    (b"ID3", "an audio file"),
+    (b"OggS", "an audio or video file"),
+    (b"\x1aE\xdf\xa3", "a video"),
+];
+/// Bytes that are looked at.
+const LOOKED_AT: usize = 4096;
+
+/// The kind of a file with these bytes: `a PDF document`.
+pub fn kind_of(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "an empty file".to_owned();
+    }
+    let start = &bytes[..bytes.len().min(LOOKED_AT)];
+    // Files of Apple's photos and of videos begin with a length.
+    if start.get(4..8) == Some(b"ftyp") && image::guess_format(start).ok() != Some(ImageFormat::Avif) {
+        let is_photo = matches!(start.get(8..12), Some(b"heic" | b"heix" | b"mif1" | b"msf1" | b"heim" | b"heis"));
+        return if is_photo { "a HEIC image".to_owned() } else { "a video".to_owned() };
+    }
+    if let Ok(format) = image::guess_format(start) {
+        let name = match format {
+            ImageFormat::Png => "PNG",
+            ImageFormat::Jpeg => "JPEG",
+            ImageFormat::Gif => "GIF",
+            ImageFormat::Bmp => "BMP",
+            ImageFormat::WebP => "WebP",
+            ImageFormat::Tiff => "TIFF",
+            ImageFormat::Avif => "AVIF",
+            ImageFormat::Ico => "icon (.ico)",
+            other => other.extensions_str().first().copied().unwrap_or("image"),
+        };
+        let article = if name.starts_with(['A', 'i']) { "an" } else { "a" };
+        return format!("{article} {name} image");
+    }
+    if let Some((_, kind)) = BEGINNINGS.iter().find(|(beginning, _)| start.starts_with(beginning)) {
+        return (*kind).to_owned();
+    }
+    let text = match std::str::from_utf8(start) {
+        Ok(text) => Some(text),
+        // The last character may be cut off.
+        Err(error) if error.error_len().is_none() => std::str::from_utf8(&start[..error.valid_up_to()]).ok(),
+        Err(_) => None,
+    };
+    let is_plain = |text: &&str| !text.contains(|letter: char| letter.is_control() && !letter.is_whitespace());
+    match text.filter(is_plain).map(|text| text.contains("<svg")) {
+        Some(true) => "an SVG drawing".to_owned(),
+        Some(false) => "text".to_owned(),
+        None => "of no known kind".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_known_by_their_first_bytes() {
+        for (bytes, kind) in [
+            (&b""[..], "an empty file"),
+            (b"\x89PNG\r\n\x1a\n", "a PNG image"),
+            (b"RIFF\x24\0\0\0WEBPVP8 ", "a WebP image"),
+            (b"\0\0\0\x18ftypheic\0\0\0\0", "a HEIC image"),
+            (b"\0\0\0\x18ftypisom\0\0\0\0", "a video"),
+            (b"II*\0\x08\0\0\0", "a TIFF image"),
+            (b"%PDF-1.7", "a PDF document"),
+            (b"one,two\n1,2\n", "text"),
+            ("caf\u{e9}".as_bytes(), "text"),
+            (&"é".as_bytes()[..1], "text"),
+            (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "an SVG drawing"),
+            (b"\x01\x02\x03\xff", "of no known kind"),
+        ] {
+            assert_eq!(kind_of(bytes), kind);
+        }
+    }
+}
