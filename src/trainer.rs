@@ -9,6 +9,7 @@ mod evaluation;
 mod feed;
 mod fits;
 pub(crate) mod folder;
+pub(crate) mod hints;
 mod lookup;
 mod lost;
 mod numerics;

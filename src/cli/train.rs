@@ -38,6 +38,7 @@ use super::signals::{Request, Signals};
 use super::{Exit, Outcome, Trouble};
 use crate::Session;
 use crate::protocol::SessionOptions;
+use crate::trainer::hints::unscaled;
 use crate::trainer::stored::{state, states};
 use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Observer, Options, Trainer, load};
 
@@ -372,6 +373,7 @@ impl Command {
             eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
         }
         loaded.remarks.iter().for_each(|remark| eprintln!("{remark}"));
+        unscaled(&read.sections, &read.graph, &loaded.data.train).iter().for_each(|hint| warn(hint));
         let options = Options {
             steps: args.steps,
             checkpoint: args.checkpoint.clone(),
