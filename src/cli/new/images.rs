@@ -9,8 +9,8 @@ use crate::trainer::folder::ImageFolder;
 
 /// Images whose sizes and colours are looked at.
 const MAX_LOOKED_AT: usize = 64;
-/// The longer side that images of several sizes, or of a larger one, get.
-const SIDE: usize = 64;
+/// The longest side that images get.
+const SIDE: usize = 128;
 /// Maps of at most this many pixels on a side are flattened.
 const SMALLEST: usize = 8;
 
@@ -31,21 +31,28 @@ pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
         let pixels = image.slice::<u8>().map_err(|failure| at(&failure.message))?;
         is_grey &= pixels.chunks(3).all(|pixel| pixel[0] == pixel[1] && pixel[1] == pixel[2]);
     }
-    sizes.sort_unstable();
-    let middle = sizes[sizes.len() / 2];
-    let is_one_size = sizes.iter().all(|size| *size == middle) && step == 1;
-    let size = match is_one_size && middle[0].max(middle[1]) <= SIDE {
-        true => middle,
-        false => {
-            let longer = middle[0].max(middle[1]).min(SIDE);
-            let scaled = |side: usize| (side * longer / middle[0].max(middle[1])).max(1);
-            middle.map(scaled)
-        }
-    };
+    let sides = [0, 1].map(|axis| Sides::of(sizes.iter().map(|size| size[axis]).collect()));
+    let middle = sides.map(|sides| sides.median);
+    let longer = middle[0].max(middle[1]);
+    let size = middle.map(|side| (side * longer.min(SIDE) / longer.max(1)).max(1));
     let [height, width] = size;
     let channels = if is_grey { 1 } else { 3 };
     let colour = if is_grey { "grey" } else { "red, green and blue" };
-    let pixels = quoted(&format!("Images of {height} by {width} pixels ({colour}), from 0 to 1."));
+    let is_one_size = sides.iter().all(|sides| sides.least == sides.most);
+    let from = match is_one_size {
+        true if size == middle => String::new(),
+        true => format!(" The files have {} by {}; no side is longer than {SIDE} here.", middle[0], middle[1]),
+        false => format!(
+            " The files have {} by {} pixels, of which this is the median{}. They are stretched to it; \"resize\" in data.feed.x may \
+             be \"crop_to_aspect_ratio\" or \"pad_to_aspect_ratio\" instead.",
+            sides[0].range(),
+            sides[1].range(),
+            if size == middle { String::new() } else { format!(", with no side longer than {SIDE}") }
+        ),
+    };
+    let augment = "\"augment\" there changes the images to train with at random, each time anew: add \"flip\": \"horizontal\" if a \
+                   mirrored image is of the same class, unlike letters and digits, or remove it to train with the files as they are.";
+    let pixels = quoted(&format!("Images of {height} by {width} pixels ({colour}), from 0 to 1.{from} {augment}"));
     let in_order = quoted(&format!("The class, by the name of its folder: {}.", shown(&folder.classes)));
     let mut nodes = vec![
         (
@@ -98,10 +105,9 @@ pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
     nodes.extend(classifier());
     let length = Length::of(count, 32, 600);
     let file = quoted(name);
-    let resized =
-        if is_one_size && size == middle { String::new() } else { format!(", \"size\": [{height}, {width}]") };
+    let augment = r#""augment": { "translate": 0.1, "brightness": 0.1 }"#;
     let feeds = [
-        ("x", format!("{{ \"images\": {file}{resized}, \"scale\": 0.00392156862745098 }}")),
+        ("x", format!("{{ \"images\": {file}, \"scale\": 0.00392156862745098,\n             {augment} }}")),
         ("y", format!("{{ \"classes\": {file} }}")),
     ];
     let mut sections = vec![
@@ -116,6 +122,29 @@ pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
     );
     let summary = vec![format!("{count} images of {classes} classes, as {height} by {width} pixels ({colour})")];
     Ok(Model { text: document(&sections), summary })
+}
+
+/// The heights of images, or the widths.
+#[derive(Clone, Copy, Debug)]
+struct Sides {
+    least: usize,
+    median: usize,
+    most: usize,
+}
+
+impl Sides {
+    /// Of images that were looked at, at least one.
+    fn of(mut all: Vec<usize>) -> Sides {
+        all.sort_unstable();
+        Sides { least: all[0], median: all[all.len() / 2], most: all[all.len() - 1] }
+    }
+
+    fn range(self) -> String {
+        match self.least == self.most {
+            true => self.least.to_string(),
+            false => format!("{} to {}", self.least, self.most),
+        }
+    }
 }
 
 /// The first names of classes.

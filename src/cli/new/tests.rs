@@ -110,3 +110,45 @@ fn texts_with_labels_are_told_apart_by_words() {
     assert_eq!(file["data"]["feed"]["y"], serde_json::json!({"classes": "texts"}));
     assert_eq!(file["nodes"]["seen"]["rows"], 9);
 }
+
+/// A folder with two classes of grey images of these heights and widths.
+fn photos(sizes: &[[u32; 2]]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for class in ["cat", "dog"] {
+        std::fs::create_dir_all(folder.child("photos").join(class)).unwrap();
+        for (i, &[height, width]) in sizes.iter().enumerate() {
+            let path = folder.child("photos").join(class).join(format!("{i}.png"));
+            image::GrayImage::new(width, height).save(path).unwrap();
+        }
+    }
+    folder
+}
+
+#[test]
+fn images_of_several_sizes_get_the_median() {
+    for (sizes, wanted, words) in [
+        (
+            &[[20, 30], [10, 90], [40, 20]][..],
+            [20, 30],
+            "have 10 to 40 by 20 to 90 pixels, of which this is the median.",
+        ),
+        (&[[300, 200]; 3], [128, 85], "The files have 300 by 200; no side is longer than 128 here."),
+        (&[[300, 200], [600, 500], [8, 9]], [128, 85], "the median, with no side longer than 128."),
+        (&[[28, 28]; 2], [28, 28], "from 0 to 1. \"augment\" there"),
+    ] {
+        let folder = photos(sizes);
+        let model = images::model(&folder.child("photos"), "photos").unwrap();
+        let file = value(&model);
+        let x = &file["nodes"]["x"];
+        assert_eq!(x["attrs"]["shape"], serde_json::json!([null, wanted[0], wanted[1], 1]));
+        assert!(x["description"].as_str().unwrap().contains(words), "{x}");
+        assert_eq!(file["data"]["feed"]["x"]["augment"]["translate"], 0.1);
+        // It is read as a training reads it.
+        let sections = meshtf_train::file::read(&model.text).unwrap();
+        let program = meshtf_train::model::file::read(model.text.as_bytes()).unwrap();
+        let graph = Graph::new(program.nodes).unwrap();
+        let loaded = crate::trainer::load(&sections, &graph, folder.path(), &Default::default()).unwrap();
+        let columns: Vec<_> = loaded.data.train.columns().map(|(_, _, shape)| shape.to_vec()).collect();
+        assert_eq!(columns, [vec![wanted[0], wanted[1], 1], vec![]]);
+    }
+}
