@@ -65,6 +65,16 @@ impl Unseen {
         &self.examples
     }
 
+    /// Names images by their paths, beginning with the folder: those of several folders may have the same names.
+    pub fn name_by_path(&mut self) {
+        let folder = Path::new(&self.file);
+        if let Origin::Files(names) = &mut self.origin
+            && folder.is_dir()
+        {
+            names.iter_mut().for_each(|name| *name = folder.join(&*name).display().to_string());
+        }
+    }
+
     /// All of them, for the first placeholder.
     ///
     /// # Errors

@@ -202,7 +202,62 @@ fn images_have_their_names_and_classes() {
     let printed = sandbox.run(&["predict", &graph, &run, &folder, &single, "--local"]).expect(0).stdout;
     let starts: Vec<String> =
         printed.lines().map(|line| line.split(',').take(2).collect::<Vec<_>>().join(",")).collect();
-    assert_eq!(starts, ["file,class", "a.png,blue", "b.png,red", &format!("{single},red")]);
+    assert_eq!(
+        starts,
+        ["file,class", &format!("{folder}/a.png,blue"), &format!("{folder}/b.png,red"), &format!("{single},red")]
+    );
+    // Images of any size are read as those of the training; names are those in the folder if there is one.
+    let path = sandbox.path("new/wide.png");
+    image::RgbImage::from_pixel(40, 9, image::Rgb([240, 0, 15])).save(&path).unwrap();
+    sandbox.file("new/Thumbs.db", "left by a system");
+    let ids = |folders: &[&str]| {
+        let printed = sandbox.run(&[&["predict", &graph, &run], folders, &["--local"]].concat()).expect(0).stdout;
+        printed.lines().skip(1).map(|line| line.split(',').take(2).collect::<Vec<_>>().join(",")).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&[&folder]), ["a.png,blue", "b.png,red", "wide.png,red"]);
+    image("other/a.png", 240);
+    let other = sandbox.path("other").display().to_string();
+    assert_eq!(ids(&[&folder, &other])[2..], [format!("{folder}/wide.png,red"), format!("{other}/a.png,red")]);
+    let feed = format!("x=@{}", path.display());
+    let probabilities =
+        sandbox.run(&["run", &graph, "--weights", &run, "--feed", &feed, "--fetch", "logits"]).expect(0);
+    assert!(!probabilities.stdout.is_empty());
+    sandbox.file("new/notes.txt", "to be sorted");
+    sandbox
+        .run(&["predict", &graph, &run, &folder, "--local"])
+        .expect(2)
+        .complains(&[&folder, "notes.txt is not an image: it is text; expected images, .png"]);
+}
+
+/// The weights are checked before the data, which is not blamed for them.
+#[test]
+fn wrong_weights_are_named() {
+    let sandbox = Sandbox::new();
+    sandbox.file("t.csv", "a,b,y\n1,2,3\n2,3,5\n3,4,7\n4,5,9\n");
+    let model = |name: &str, units: u32| {
+        let text = format!(
+            r#"{{ "version": 1, "variables": {{ "w": {{ "shape": [2, {units}] }} }}, "nodes": {{
+            "x": {{ "op": "Placeholder", "attrs": {{ "dtype": "float32", "shape": [null, 2] }} }},
+            "y": {{ "op": "Placeholder", "attrs": {{ "dtype": "float32", "shape": [null, 1] }} }},
+            "out": {{ "op": "MatMul", "inputs": ["x", "w"] }}, "off": {{ "op": "Sub", "inputs": ["out", "y"] }},
+            "square": {{ "op": "Square", "inputs": ["off"] }}, "loss": {{ "op": "Mean", "inputs": ["square", [0, 1]] }} }},
+            "data": {{ "feed": {{ "x": {{ "file": "t.csv", "columns": ["a", "b"], "normalize": "standard" }}, "y": "t.csv:y" }},
+            "batch": 2 }}, "train": {{ "loss": "loss", "optimizer": "sgd", "rate": 0.01, "steps": 4 }} }}"#
+        );
+        sandbox.file(name, text)
+    };
+    let (graph, other) = (model("one.json", 1), model("two.json", 2));
+    let run = sandbox.path("run").display().to_string();
+    sandbox.run(&["train", &other, "--local", "--checkpoint", &run, "--quiet"]).expect(0);
+    let (table, none) = (sandbox.path("t.csv").display().to_string(), sandbox.path("run9").display().to_string());
+    let differs = "are of another model: variable w is float32[2,2] there and float32[2,1] in the graph";
+    let feed = format!("x=@{table}");
+    for (weights, why) in [(&none, "does not exist"), (&run, differs)] {
+        let words = ["predict", &graph, weights, &table, "--local"];
+        sandbox.run(&words).expect(2).complains(&[&format!("WEIGHTS {weights}"), why]);
+        let words = ["run", &graph, "--weights", weights, "--feed", &feed, "--fetch", "out"];
+        sandbox.run(&words).expect(2).complains(&[&format!("--weights {weights}"), why]);
+    }
 }
 
 /// The lines of a poem are learned by heart: the most probable text is that of the file.

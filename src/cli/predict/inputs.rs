@@ -144,7 +144,11 @@ fn read_files(
         let own = own.collect::<Result<Vec<_>, Trouble>>()?;
         Unseen::read(graph, &own, fits, true).map_err(Trouble::from)
     };
-    files.iter().map(read).collect()
+    let mut parts = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    if parts.len() > 1 {
+        parts.iter_mut().for_each(Unseen::name_by_path);
+    }
+    Ok(parts)
 }
 
 /// The source of a training with the name of another file.
