@@ -7,8 +7,8 @@ use std::sync::Arc;
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::Failure;
 use meshtf_train::data::{
-    Coder, Column, Counter, FilePart, Fit, HoldOutBy, Lines, TextOptions, TokenKind, VocabularyChoice, Window,
-    unpacked, vocabulary_of,
+    Coder, Column, Counter, FilePart, HoldOutBy, Lines, TextOptions, TokenKind, VocabularyChoice, Window, unpacked,
+    vocabulary_of,
 };
 use meshtf_train::file::Take;
 
@@ -309,7 +309,7 @@ impl Measured<'_> {
                 counter.vocabulary(size).map_err(said)?
             }
         };
-        let fit = self.fits.entry(one.name.to_owned()).or_insert_with(Fit::default);
+        let fit = self.fits.entry(one.name.to_owned()).or_default();
         fit.vocabulary.clone_from(&vocabulary);
         Ok(Coder::new(options, vocabulary))
     }

@@ -122,13 +122,11 @@ pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<M
     Ok(written(&description, &of_text, label, classes, lines, looked))
 }
 
+/// Takes the names of columns and the fields of a line.
+type Each<'e> = dyn FnMut(&[String], &[&str]) -> Result<(), Failure> + 'e;
+
 /// Passes on the names and the fields of each line; returns the number of lines.
-fn scan(
-    path: &Path,
-    file: &FilePart,
-    options: &LayoutOptions,
-    each: &mut dyn FnMut(&[String], &[&str]) -> Result<(), Failure>,
-) -> Result<usize, String> {
+fn scan(path: &Path, file: &FilePart, options: &LayoutOptions, each: &mut Each<'_>) -> Result<usize, String> {
     let layout = Layout::of(file, options).map_err(|failure| failure.message)?;
     let (mut lines, mut is_cut) = (0, false);
     let scanned = layout.scan(BufReader::new(open(path)?), &mut |record| {

@@ -42,7 +42,7 @@ fn fits(loaded: &Loaded) -> Fits {
 fn words_of_columns_lines_and_files_are_numbered_alike() {
     let folder = TempDir::new().unwrap();
     let texts = ["Good, good film", "bad film", "a good day!", "bad bad day", "never seen"];
-    let label = |i: usize| if i % 2 == 0 { "pos" } else { "neg" };
+    let label = |i: usize| if i.is_multiple_of(2) { "pos" } else { "neg" };
     let table: String = (0..5).map(|i| format!("\"{}\",{}\n", texts[i], label(i))).collect();
     std::fs::write(folder.child("t.csv"), format!("review,kind\n{table}")).unwrap();
     std::fs::write(folder.child("t.txt"), texts.join("\n")).unwrap();

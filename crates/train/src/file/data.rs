@@ -218,9 +218,8 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     // Windows are for texts, too.
     let window = source.table.window.filter(|_| is_of(named.is_text()));
     let of_table = TableOptions { window, ..TableOptions::default() };
-    if !is_of(is_table(&source.file))
-        && !(source.columns.is_empty() && source.except.is_empty() && source.table == of_table)
-    {
+    let has_columns = !source.columns.is_empty() || !source.except.is_empty() || source.table != of_table;
+    if has_columns && !is_of(is_table(&source.file)) {
         return wrong("only a table (.csv, .tsv, .jsonl) has columns and options of a table");
     }
     if let Some(options) = &source.text {

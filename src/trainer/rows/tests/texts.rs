@@ -118,7 +118,7 @@ fn each_text_is_cut_or_filled_up() {
     for texts in [held, elsewhere] {
         let mut counter = Counter::default();
         // Every other text is trained with: w1 does not occur there.
-        let lengths = texts.measure(&options, Some(3), |place| place % 2 == 0, Some(&mut counter)).unwrap();
+        let lengths = texts.measure(&options, Some(3), |place| place.is_multiple_of(2), Some(&mut counter)).unwrap();
         assert_eq!(lengths, Lengths { longest: 5, beyond: 16 });
         let coder = Coder::new(&options, counter.vocabulary(None).unwrap());
         let encoded = Encoded { texts, coder, length: 3 };
