@@ -159,6 +159,47 @@ pub fn place_of(bytes: &[u8], node: &str) -> Option<String> {
     Some(format!("{} (line {line}, column {column})", nodes.key(&member.key)))
 }
 
+/// A layer of a native graph.json, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerPlace {
+    /// Its name.
+    pub name: String,
+    /// Its kind, such as `dense`.
+    pub kind: String,
+    /// The number of its line, from 1.
+    pub line: usize,
+}
+
+/// The layer of a native graph.json that a node belongs to, also one of a replica or of its gradients; `None` for any other.
+pub fn layer_of(bytes: &[u8], node: &str) -> Option<LayerPlace> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let value = meshtf_tensor::json::parse(text).ok()?;
+    let Kind::Object(members) = &value.get("nodes")?.kind else { return None };
+    // `replica_1/h/MatMul`, `gradients/h/MatMul_grad/MatMul`.
+    let mut own = node;
+    while let Some((scope, rest)) = own.split_once('/') {
+        let is_added = ["replica", "gradients"].iter().any(|name| {
+            scope.strip_prefix(name).is_some_and(|number| {
+                number.strip_prefix('_').map_or(number.is_empty(), |digits| digits.parse::<u32>().is_ok())
+            })
+        });
+        if !is_added || members.iter().any(|member| member.key == scope) {
+            break;
+        }
+        own = rest;
+    }
+    let ends = own.match_indices('/').map(|(end, _)| end).chain([own.len()]).rev();
+    let (member, kind) = ends.into_iter().find_map(|end| {
+        let member = members.iter().find(|member| member.key == own[..end])?;
+        match &member.value.get("layer")?.kind {
+            Kind::String(kind) => Some((member, kind.to_string())),
+            _ => None,
+        }
+    })?;
+    let (line, _) = meshtf_tensor::json::position(text, member.at);
+    Some(LayerPlace { name: member.key.to_string(), kind, line })
+}
+
 fn within(bytes: &[u8], what: &str, limit: usize) -> Result<(), FormatError> {
     if bytes.len() <= limit {
         return Ok(());

@@ -39,7 +39,7 @@ pub use average::{AVERAGE, add_averages, update_average};
 pub use clip::{Clip, clipped};
 pub use meshtf_graph::variable::{Initializer, Variable, VariableSpec, add_init, add_variable, variable_of};
 pub use minimize::{Trained, Training, apply, apply_with, gradients, minimize};
-pub use optimizer::Optimizer;
+pub use optimizer::{Optimizer, state_of};
 pub use schedule::{Schedule, WarmUp};
 
 /// The variable that counts the steps, an int64, with TensorFlow's name.

@@ -89,6 +89,12 @@ enum Number<'a> {
     Flag(&'a mut bool),
 }
 
+/// The number of slots that an optimizer keeps for each number of a variable, and of numbers that it keeps once.
+pub fn state_of(optimizer: &Optimizer) -> (usize, usize) {
+    let powers = if let Optimizer::Adam { .. } | Optimizer::AdamW { .. } = optimizer { 2 } else { 0 };
+    (optimizer.slots().len(), powers)
+}
+
 /// The slots of an optimizer for one variable.
 pub(super) struct Slots(pub Vec<Variable>);
 

@@ -39,7 +39,8 @@ pub fn of_graph(
     // The nodes that compute the gradients get other names.
     names.iter().for_each(|name| g.reserve(name));
     let options = Differentiation { unconnected, ..Differentiation::default() };
-    let found = walk(&mut g, &scope, &ys, &xs, &options)?;
+    let by_variable: Vec<Output> = xs.iter().map(|x| of_variable(g.settled(), *x)).collect();
+    let found = walk(&mut g, &scope, &ys, &by_variable, &options)?;
     names.iter().for_each(|name| g.release(name));
     let mut named = Vec::with_capacity(by.len());
     for (((by, x), name), gradient) in by.iter().zip(xs).zip(names).zip(found) {
@@ -63,6 +64,19 @@ pub fn of_graph(
         named.push(one);
     }
     Ok((g.finish()?, named))
+}
+
+/// The handle of a variable whose value this is, by the names of variables in documents: rows are looked up through the handle.
+fn of_variable(graph: &Graph, value: Output) -> Output {
+    let node = graph.node(value.node);
+    match node.inputs.first() {
+        Some(&handle)
+            if node.op.reads_variable && graph.node(handle.node).name == format!("{}/variable", node.name) =>
+        {
+            handle
+        }
+        _ => value,
+    }
 }
 
 fn full_name(scope: &str, node: &str, port: u32) -> String {

@@ -17,6 +17,11 @@ use crate::{Attr, Attrs, GraphError, NodeDef, op, split_tensor_name};
 
 /// The most layers of a document.
 const MAX_LAYERS: usize = 4096;
+/// The deepest nesting of loops that is followed.
+const MAX_LOOPS: usize = 256;
+/// The reason why a layer is no part of a loop, and another way.
+const NOT_IN_LOOPS: &str = "a layer cannot be part of a loop, since its variables are read once in a step, outside of all loops: \
+                            write its operations in place of it, and let each variable enter the loop by Enter with \"is_constant\"";
 
 /// A layer of a document, with all of its options.
 pub struct Layer<'v, 'a> {
@@ -95,6 +100,18 @@ impl Expand for NoLayers {
 }
 
 impl Layer<'_, '_> {
+    /// A message about a node of the layer, or about its kind, as one about the layer.
+    fn explained(&self, message: &str) -> String {
+        let (name, kind) = (self.name, self.def.name);
+        if message.starts_with("layer ") {
+            return message.to_owned();
+        }
+        let node = message.strip_prefix(&format!("node {name}/")).and_then(|rest| rest.split_once(": "));
+        let own = [format!("{kind} {name}: "), format!("{kind}: ")];
+        let own = own.iter().find_map(|prefix| message.strip_prefix(prefix.as_str()));
+        format!("layer {name} ({kind}): {}", node.map(|(_, rest)| rest).or(own).unwrap_or(message))
+    }
+
     fn setting(&self, option: &str) -> Option<Setting> {
         let at = self.def.options.iter().position(|def| def.name == option)?;
         self.options[at]
@@ -272,6 +289,10 @@ pub(super) fn expand(
             return Err(fault(layer, why));
         }
     }
+    if let Some((layer, enter)) = in_a_loop(&nodes, layers) {
+        let why = format!("layer {} is within a loop, which its input enters at {enter}; {NOT_IN_LOOPS}", layer.name);
+        return Err(fault(layer, why));
+    }
     for node in &nodes {
         into.reserve(&node.name);
     }
@@ -296,18 +317,61 @@ pub(super) fn expand(
                 break;
             }
             for layer in now {
-                let bytes = into.expand(layer).map_err(|failure| fault(layer, failure.message))?;
+                let bytes = into.expand(layer).map_err(|failure| fault(layer, layer.explained(&failure.message)))?;
                 budget.take(bytes).map_err(|why| fault(layer, why))?;
             }
             left = still;
         }
         if left.len() == before {
-            let why = format!("layer {} depends on itself; a layer cannot be part of a cycle", left[0].name);
+            let why = format!("layer {} depends on itself; {NOT_IN_LOOPS}", left[0].name);
             return Err(fault(left[0], why));
         }
     }
     into.add(nodes).map_err(|error| at_node(&error))?;
     into.finish().map_err(|failure| Fault::content(document, section, failure.message))
+}
+
+/// The first layer that takes a value from within a loop, and the node by which that enters the loop.
+fn in_a_loop<'a, 'l, 'v, 'd>(
+    nodes: &'a [NodeDef],
+    layers: &'l [Layer<'v, 'd>],
+) -> Option<(&'l Layer<'v, 'd>, &'a str)> {
+    if !nodes.iter().any(|node| is_enter(&node.op)) {
+        return None;
+    }
+    let by_name: HashMap<&str, &NodeDef> = nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+    let of_layers: HashMap<&str, &Layer> = layers.iter().map(|layer| (layer.name, layer)).collect();
+    layers.iter().find_map(|layer| {
+        // A tensor's node, and the number of loops that it has left on the way to the layer.
+        let mut open: Vec<(&str, usize)> = layer.inputs.iter().map(|input| (split_tensor_name(input).0, 0)).collect();
+        let mut seen: HashSet<(&str, usize)> = open.iter().copied().collect();
+        while let Some((name, left)) = open.pop() {
+            let mut add = |before: (&'a str, usize)| {
+                if before.1 <= MAX_LOOPS && seen.insert(before) {
+                    open.push(before);
+                }
+            };
+            if let Some(node) = by_name.get(name) {
+                let left = match &*node.op {
+                    op if is_enter(op) && left == 0 => return Some((layer, node.name.as_str())),
+                    op if is_enter(op) => left - 1,
+                    "Exit" | "RefExit" => left + 1,
+                    _ => left,
+                };
+                let inputs = node.inputs.iter().filter(|input| !input.starts_with('^'));
+                inputs.for_each(|input| add((split_tensor_name(input).0, left)));
+            } else if let Some(other) = of_layers.get(name) {
+                open.extend(
+                    other.inputs.iter().map(|input| (split_tensor_name(input).0, left)).filter(|one| seen.insert(*one)),
+                );
+            }
+        }
+        None
+    })
+}
+
+fn is_enter(op: &str) -> bool {
+    matches!(op, "Enter" | "RefEnter")
 }
 
 /// The indices of the nodes that depend on one of these layers.

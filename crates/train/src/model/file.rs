@@ -2,6 +2,7 @@
 
 use meshtf_graph::json::{Expand, Expanded, Layer, constant_bytes};
 use meshtf_graph::{Beside, FormatError, GraphError, NodeDef, Program};
+use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
 use super::{Model, Padding, Value};
@@ -48,6 +49,7 @@ impl Expand for Layers {
             state.g.settled().len()
         };
         model.seed(layer.seed());
+        check_dtypes(model, layer)?;
         let add = || add(model, layer);
         if layer.device.is_empty() {
             add()
@@ -68,6 +70,27 @@ impl Expand for Layers {
         let first = state.variables.iter().filter_map(|variable| variable.assign);
         let assigns = first.map(|assign| state.g.tensor_name(assign)).collect();
         Ok(Expanded { nodes: state.g.settled().to_defs(), assigns })
+    }
+}
+
+/// Refuses inputs of a dtype that the layer does not take.
+fn check_dtypes(model: &Model, layer: &Layer) -> Result<()> {
+    let is_any = |_: DType| true;
+    let (takes, cast, is_taken): (_, _, fn(DType) -> bool) = match layer.def.name {
+        "flatten" | "max_pool" => ("", "", is_any),
+        "embedding" => ("int32 or int64", "int32", |dtype| matches!(dtype, DType::I32 | DType::I64)),
+        "dropout" | "avg_pool" | "attention" => ("floats", "float32", DType::is_float),
+        _ => ("float32", "float32", |dtype| dtype == DType::F32),
+    };
+    let dtypes = layer.inputs.iter().map(|input| (input, model.tensor(input).dtype()));
+    let wrong = dtypes.into_iter().find(|(_, dtype)| !is_taken(*dtype));
+    match wrong.filter(|_| model.0.borrow().failed.is_none()) {
+        None => Ok(()),
+        Some((input, dtype)) => Err(Failure::invalid(format!(
+            "{}: {input} is {dtype}, and it takes {takes}; convert it before, by {{\"op\": \"Cast\", \"inputs\": [\"{input}\"], \
+             \"attrs\": {{\"DstT\": \"{cast}\"}}}}",
+            layer.def.name
+        ))),
     }
 }
 

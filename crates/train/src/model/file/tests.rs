@@ -59,7 +59,10 @@ fn a_wrong_layer_is_refused_with_its_place() {
     refused(r#""h": {"layer": "dense", "inputs": ["x"], "units": 0}"#, "expected a whole number from 1");
     refused(r#""h": {"layer": "dense", "inputs": ["x", "x"], "units": 2}"#, "takes 1 input, got 2");
     refused(r#""h": {"layer": "dense", "inputs": ["xx"], "units": 2}"#, "does not exist; did you mean x?");
-    refused(r#""h": {"layer": "lstm", "inputs": ["x"], "units": 2}"#, "lstm: x has shape [?,4]; expected at least 3");
+    refused(
+        r#""h": {"layer": "lstm", "inputs": ["x"], "units": 2}"#,
+        "layer h (lstm): x has shape [?,4]; expected at least 3",
+    );
     refused(r#""h": {"layer": "dense", "inputs": ["h"], "units": 2}"#, "layer h depends on itself");
     let relu = r#""h": {"layer": "dense", "inputs": ["x"], "units": 2, "activation": "rleu"}"#;
     refused(relu, "did you mean \"relu\"?");
