@@ -45,6 +45,7 @@ mod server;
 mod signals;
 mod status;
 mod submit;
+mod summary;
 mod table;
 mod tf;
 mod ticket;
@@ -78,9 +79,10 @@ Examples:
   meshtf submit graph.json --fetch loss --feed x=@x.npy --steps 1000
   meshtf run graph.json          run it in this process, without a network
   meshtf plan graph.json         show placement and transfers without a run
+  meshtf summary digits.json     layers, shapes, parameters, memory
   meshtf differentiate graph.json --of loss --by w --out trained.json
                                  add gradients
-  meshtf new table houses.csv    write a model for a table, images or text
+  meshtf new table houses.csv    write a model for a table, series, images
   meshtf train digits.json       train a graph with data from files
   meshtf predict digits.json run1 new.npy
                                  apply it to new files
@@ -152,6 +154,7 @@ enum Command {
     Events(events::Args),
     Variable(variable::Args),
     Plan(plan::Args),
+    Summary(summary::Args),
     Ops(ops::Args),
     Differentiate(differentiate::Args),
     Example(example::Args),
@@ -240,6 +243,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Events(args) => in_runtime(events::events(args)),
         Command::Variable(args) => in_runtime(variable::variable(args)),
         Command::Plan(args) => in_runtime(plan::plan(args)),
+        Command::Summary(args) => summary::summary(args),
         Command::Ops(args) => ops::ops(args),
         Command::Differentiate(args) => differentiate::differentiate(args),
         Command::Example(args) => example::example(args),
@@ -366,6 +370,9 @@ mod tests {
         check("meshtf runs remove", false);
         check("meshtf import model.npz --to run2", true);
         check("meshtf verify", false);
+        check("meshtf summary model.pb --depth 2 --batch 32 --json", true);
+        check("meshtf summary model.pb --batch 0", false);
+        check("meshtf new series power.csv --label load", true);
         check("meshtf completions fish", true);
         check("meshtf launch", false);
     }

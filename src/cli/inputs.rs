@@ -117,7 +117,7 @@ pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
 }
 
 /// As [`read_graph`], with the bytes of the file.
-fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Trouble> {
+pub(super) fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let bytes = read(path)?;
     // That of stdin is the current one.

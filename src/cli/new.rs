@@ -2,6 +2,7 @@
 
 mod images;
 mod lines;
+mod series;
 mod table;
 mod words;
 
@@ -13,7 +14,7 @@ use meshtf_train::data::is_table;
 use super::paint::mention;
 use super::{Exit, Outcome, Trouble, output};
 
-/// Write a model for a table, images or text
+/// Write a model for a table, a series, images or text
 ///
 /// Looks at the data, and writes a graph.json with layers, a loss and the sections data, train and evaluate, for `meshtf train`.
 /// Edit it as you like: each layer and each placeholder has a description.
@@ -22,22 +23,25 @@ use super::{Exit, Outcome, Trouble, output};
 Examples:
   meshtf new table houses.csv
   meshtf new table flowers.csv --label species -o flowers.json
+  meshtf new series power.csv --label load
   meshtf new images photos             a folder with a folder for each class
-  meshtf new text poems.txt            a model of the next character, which writes
+  meshtf new text poems.txt            writes: a model of the next character
   meshtf new text reviews.csv          classes of a column of texts
-  meshtf new text reviews              a folder with a folder of texts for each class
+  meshtf new text reviews              a folder with a folder for each class
   meshtf train model.json --local --checkpoint run1
 
 A table's label is the last column unless --label names another. Its model
 tells classes if the label is text or has few different whole numbers, and
-numbers otherwise.")]
+numbers otherwise. A series is a table in the order of time, the oldest line
+first; its model forecasts the last column of numbers, unless --label names
+another, from the lines before.")]
 pub struct Args {
     /// Kind of data
     kind: DataKind,
     /// Data: a .csv, .tsv or .jsonl file, a folder of images or texts, or a .txt file
     #[arg(value_name = "FILE")]
     data: PathBuf,
-    /// Column of a table that the model predicts [default: the last one; for texts, the last other one]
+    /// Column of a table or a series that the model predicts [default: the last one; for texts, the last other one]
     #[arg(long, value_name = "NAME")]
     label: Option<String>,
     /// File to write, in the folder of the data or above it
@@ -49,6 +53,8 @@ pub struct Args {
 enum DataKind {
     /// Lines with columns
     Table,
+    /// Lines with columns, one for each moment
+    Series,
     /// A folder with a folder of images for each class
     Images,
     /// A text, or texts with classes
@@ -61,12 +67,18 @@ pub(super) fn new(args: Args) -> Outcome {
         return Err(Trouble::input(format!("{} exists; name another file with --out", out.display())));
     }
     let is_table = is_table(&data.to_string_lossy());
-    if label.is_some() && kind != DataKind::Table && (kind == DataKind::Images || !is_table) {
-        return Err(Trouble::input("--label names a column of a table"));
+    let has_columns = match kind {
+        DataKind::Table | DataKind::Series => true,
+        DataKind::Images => false,
+        DataKind::Text => is_table,
+    };
+    if label.is_some() && !has_columns {
+        return Err(Trouble::input("--label names a column of a table or a series"));
     }
     let name = name_from(&out, &data)?;
     let Model { text, summary } = match kind {
         DataKind::Table => table::model(&data, &name, label.as_deref()),
+        DataKind::Series => series::model(&data, &name, label.as_deref()),
         DataKind::Images => images::model(&data, &name),
         DataKind::Text if data.is_dir() => words::of_folder(&data, &name),
         DataKind::Text if is_table => words::of_table(&data, &name, label.as_deref()),

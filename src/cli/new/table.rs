@@ -28,20 +28,22 @@ const MAX_SHOWN: usize = 12;
 
 /// The kinds of fields of a column.
 #[derive(Debug, Default)]
-struct Column {
-    name: String,
+pub(super) struct Column {
+    pub name: String,
     numbers: usize,
     /// Numbers with a comma before the fraction.
     commas: usize,
     whole: usize,
     dates: usize,
     texts: usize,
-    missing: usize,
+    pub missing: usize,
     /// The different fields, up to one more than there may be classes.
-    different: BTreeSet<String>,
+    pub different: BTreeSet<String>,
     /// Whether each field is the one before plus 1.
     counts: bool,
     last: Option<i64>,
+    /// The first and the last field that are not missing.
+    pub ends: Option<(String, String)>,
 }
 
 impl Column {
@@ -67,20 +69,29 @@ impl Column {
             _ => false,
         };
         self.last = whole;
+        match &mut self.ends {
+            Some((_, last)) => field.clone_into(last),
+            None => self.ends = Some((field.to_owned(), field.to_owned())),
+        }
         if self.different.len() <= MAX_CLASSES && !self.different.contains(field) {
             self.different.insert(field.to_owned());
         }
     }
 
-    fn filled(&self) -> usize {
+    /// Whether it only numbers the lines.
+    pub fn is_count(&self) -> bool {
+        self.counts && self.filled() > 2
+    }
+
+    pub fn filled(&self) -> usize {
         self.numbers + self.commas + self.dates + self.texts
     }
 
-    fn is_number(&self) -> bool {
+    pub fn is_number(&self) -> bool {
         self.filled() > 0 && self.numbers + self.commas == self.filled()
     }
 
-    fn is_date(&self) -> bool {
+    pub fn is_date(&self) -> bool {
         self.filled() > 0 && self.dates == self.filled()
     }
 
@@ -142,7 +153,7 @@ pub(super) fn layout_options(path: &Path, file: &FilePart) -> Result<LayoutOptio
     };
     let is_value = |field: &str| {
         let field = field.trim().trim_matches('"');
-        field.parse::<f64>().is_ok() || is_with_comma(field)
+        field.parse::<f64>().is_ok() || is_with_comma(field) || is_date(field)
     };
     options.no_header = !line.is_empty() && line.split(delimiter).all(is_value);
     Ok(options)
@@ -169,25 +180,53 @@ fn look(path: &Path, file: &FilePart, options: &LayoutOptions) -> Result<(Vec<Co
     });
     match scanned {
         Err(failure) if !is_cut => Err(failure.message),
-        _ if lines == 0 => Err("it has no lines of values".to_owned()),
         _ => Ok((columns, lines, !is_cut)),
+    }
+}
+
+/// A table that was looked at.
+pub(super) struct Table {
+    pub columns: Vec<Column>,
+    pub lines: usize,
+    /// Whether these are all of its lines.
+    pub is_whole: bool,
+    /// The options by which its lines are cut, as members of JSON after others.
+    pub layout: String,
+}
+
+impl Table {
+    pub fn of(path: &Path, name: &str, kind: &str) -> Result<Table, String> {
+        let file = FilePart { file: name.to_owned(), part: None };
+        if !file.is_table() {
+            return Err(format!("{kind} is a .csv, .tsv or .jsonl file, perhaps compressed by gzip (.gz)"));
+        }
+        let options = layout_options(path, &file)?;
+        let (columns, lines, is_whole) = look(path, &file, &options)?;
+        let mut layout = String::new();
+        if let Some(mark) = options.delimiter {
+            layout += &format!(", \"delimiter\": {}", quoted(&mark.to_string()));
+        }
+        if options.no_header {
+            layout += ", \"header\": false";
+        }
+        if columns.iter().any(|column| column.commas > 0 && column.is_number()) {
+            layout += ", \"decimal\": \",\"";
+        }
+        Ok(Table { columns, lines, is_whole, layout })
+    }
+
+    /// The place of a column.
+    pub fn position(&self, name: &str) -> Result<usize, String> {
+        let found = self.columns.iter().position(|column| column.name == name);
+        found.ok_or_else(|| unknown(name, &self.columns))
     }
 }
 
 /// The model of a table.
 pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Model, String> {
-    let file = FilePart { file: name.to_owned(), part: None };
-    if !file.is_table() {
-        return Err("a table is a .csv, .tsv or .jsonl file, perhaps compressed by gzip (.gz)".to_owned());
-    }
-    let options = layout_options(path, &file)?;
-    let (columns, lines, is_whole) = look(path, &file, &options)?;
-    let at = match label {
-        None => columns.len() - 1,
-        Some(label) => {
-            columns.iter().position(|column| column.name == label).ok_or_else(|| unknown(label, &columns))?
-        }
-    };
+    let table = Table::of(path, name, "a table")?;
+    let at = label.map_or(Ok(table.columns.len() - 1), |label| table.position(label))?;
+    let Table { columns, lines, is_whole, layout } = table;
     let target = &columns[at];
     let few = target.different.len() <= MAX_NUMBERED && target.different.len() * 5 <= lines;
     let is_class =
@@ -209,16 +248,6 @@ pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Mode
     }
     if chosen.width == 0 {
         return Err("no column besides the label can be taken".to_owned());
-    }
-    let mut layout = String::new();
-    if let Some(mark) = options.delimiter {
-        layout += &format!(", \"delimiter\": {}", quoted(&mark.to_string()));
-    }
-    if options.no_header {
-        layout += ", \"header\": false";
-    }
-    if columns.iter().any(|column| column.commas > 0 && column.is_number()) {
-        layout += ", \"decimal\": \",\"";
     }
     Ok(written(name, target, is_class, lines, &chosen, &layout))
 }
@@ -261,7 +290,7 @@ impl<'c> Chosen<'c> {
         if column.filled() == 0 {
             return leave("it is empty");
         }
-        if column.counts && column.filled() > 2 {
+        if column.is_count() {
             return leave("it counts the lines");
         }
         if column.is_number() {

@@ -68,6 +68,52 @@ fn another_delimiter_and_missing_names_are_found() {
 }
 
 #[test]
+fn a_series_is_cut_into_windows_of_its_columns() {
+    let series = |text: &str, label: Option<&str>| {
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.child("t.csv"), text).unwrap();
+        series::model(&folder.child("t.csv"), "t.csv", label)
+    };
+    let day = |i: usize| format!("20{:02}-{:02}-{:02}", 20 + i / 336, i / 28 % 12 + 1, i % 28 + 1);
+    let lines: String = (0..700).map(|i| format!("{},{},{},x{i},7\n", day(i), i * 7 % 5, i * 3 % 11)).collect();
+    let text = format!("day,rain,wind,note,same\n{lines}");
+    // The last column has one value, and is no default.
+    let file = value(&series(&text, None).unwrap());
+    assert_eq!(file["data"]["feed"]["y"]["columns"], serde_json::json!(["wind"]));
+    let file = value(&series(&text, Some("rain")).unwrap());
+    let (x, y) = (&file["data"]["feed"]["x"], &file["data"]["feed"]["y"]);
+    assert_eq!(x["columns"], serde_json::json!(["day", "rain", "wind"]));
+    assert_eq!(x["dates"], serde_json::json!({"day": ["day_of_week", "day_of_year"]}));
+    assert_eq!(x["window"], serde_json::json!({"length": 24, "stride": 1}));
+    assert_eq!(y["window"], serde_json::json!({"length": 24, "stride": 1, "ahead": 1}));
+    assert_eq!(file["nodes"]["x"]["attrs"]["shape"], serde_json::json!([null, 24, 4]));
+    // The forecast column is the third of the numbers of a line.
+    assert_eq!(file["nodes"]["recent"]["inputs"][1], serde_json::json!([0, 23, 2]));
+    assert_eq!(file["data"]["hold_out"], serde_json::json!({"last": 0.2}));
+    // Values alone, without names; a short series has a short window.
+    let values: String = (0..60).map(|i| format!("{}\n", i * i % 17)).collect();
+    let file = value(&series(&values, None).unwrap());
+    assert_eq!(file["data"]["feed"]["y"]["header"], false);
+    assert_eq!(file["nodes"]["x"]["attrs"]["shape"], serde_json::json!([null, 6, 1]));
+    // A date and a value without names.
+    let dated: String = (0..60).map(|i| format!("{},{}\n", day(i), i * i % 17)).collect();
+    let file = value(&series(&dated, None).unwrap());
+    assert_eq!(file["data"]["feed"]["y"]["columns"], serde_json::json!(["1"]));
+    let backwards: String = (0..60).rev().map(|i| format!("{},{}\n", day(i), i * i % 17)).collect();
+    for (text, label, why) in [
+        (&*text, Some("note"), "is not one of numbers"),
+        (&*text, Some("same"), "has one value in all lines"),
+        (&*text, Some("winds"), "did you mean wind?"),
+        (&*format!("day,a\n{backwards}"), None, "the dates go back in time; sort the lines, the oldest first"),
+        ("a\n1\n2\n", None, "it has 2 lines; a forecast needs 20 or more"),
+        ("a\nx\ny\n", None, "no column of numbers"),
+    ] {
+        let told = series(text, label).err().unwrap();
+        assert!(told.contains(why), "{told}\nwanted {why}");
+    }
+}
+
+#[test]
 fn a_text_is_cut_into_windows_of_characters() {
     let folder = TempDir::new().unwrap();
     let text = "abc\r\n".repeat(100);

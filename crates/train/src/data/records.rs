@@ -10,8 +10,9 @@ use meshtf_tensor::memory;
 
 use super::{FilePart, LayoutOptions, MAX_LINE};
 
-/// The error for a file without a line.
+/// The errors for a file without a line, and for one with the names of the columns alone.
 const EMPTY: &str = "it is empty; expected a line with the names of the columns";
+const NO_VALUES: &str = "it has no lines of values, only one with the names of the columns";
 
 /// How the text of a table is cut into records and fields.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,8 +72,8 @@ impl Layout {
     /// Reads a whole table, and passes on its records.
     ///
     /// # Errors
-    /// InvalidArgument for an empty table and for text that is not UTF-8 or JSON; ResourceExhausted for a line that is too long;
-    /// those of reading and of `each`.
+    /// InvalidArgument for a table without a record and for text that is not UTF-8 or JSON; ResourceExhausted for a line that is
+    /// too long; those of reading and of `each`.
     pub fn scan(&self, mut from: impl BufRead, each: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<Scanned> {
         let failed = |error: std::io::Error| Failure::invalid(error.to_string());
         let mut names = None;
@@ -89,17 +90,19 @@ impl Layout {
             begin += read as u64;
             skipped += 1;
         }
-        let has_one = Cell::new(false);
+        let (has_one, has_records) = (Cell::new(false), Cell::new(false));
         let mut each = |line: usize, begin: u64, fields: std::result::Result<&[&str], &str>| -> Result<()> {
             let (fields, fault) = (fields.unwrap_or_default(), fields.err());
             let Some(names) = &names else {
                 let own = names.insert(self.names(fields)?);
                 has_one.set(own.len() == 1);
+                has_records.set(!self.has_header);
                 return match self.has_header {
                     false => each(Record { names: own, line, begin, fields, fault }),
                     true => Ok(()),
                 };
             };
+            has_records.set(true);
             each(Record { names, line, begin, fields, fault })
         };
         let end = match self.fields {
@@ -136,7 +139,8 @@ impl Layout {
                 })?
             }
         };
-        Ok(Scanned { names: names.ok_or_else(|| Failure::invalid(EMPTY))?, end })
+        let names = names.ok_or_else(|| Failure::invalid(EMPTY))?;
+        if has_records.get() { Ok(Scanned { names, end }) } else { Err(Failure::invalid(NO_VALUES)) }
     }
 
     /// The fields of the first record in a piece of the text that begins with one, in a table with these names.
