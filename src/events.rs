@@ -221,8 +221,9 @@ impl Pace {
     }
 }
 
-/// The target of the log's lines on steps.
+/// The targets of the log's lines on steps, and on runs that failed.
 const STEPS: &str = "meshtf::steps";
+const RUNS: &str = "meshtf::runs";
 
 /// Events for the operator of a node are logged as information or a warning. Clients come and go all the time, links break and
 /// mend, and steps are more frequent still: these are logged below that, as are events that come too fast to be read.
@@ -231,7 +232,9 @@ fn log(event: &Event, is_paced: bool) {
     match (event.subject(), event) {
         _ if !is_paced => tracing::debug!(event = name, "{event}"),
         _ if event.is_usual_end() => tracing::debug!(event = name, "{event}"),
-        (_, Event::RunFailed { .. }) | (Subject::Limits, _) => tracing::warn!(event = name, "{event}"),
+        // Their clients are told as well, and some run in this process.
+        (_, Event::RunFailed { .. }) => tracing::warn!(target: RUNS, event = name, "{event}"),
+        (Subject::Limits, _) => tracing::warn!(event = name, "{event}"),
         (_, Event::TaskMet { task: None, .. } | Event::TaskLost { task: None, .. }) => {
             tracing::debug!(event = name, "{event}");
         }

@@ -180,6 +180,14 @@ pub struct Trainer {
     holders: Holders,
 }
 
+/// The extent of a training: the numbers of its trained variables, and its examples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub parameters: u64,
+    pub examples: usize,
+    pub held_out: usize,
+}
+
 /// The examples of a training.
 #[derive(Clone, Debug)]
 pub struct TrainingData {
@@ -373,6 +381,14 @@ impl Trainer {
     /// The sections of this training. Epochs between evaluations are converted to steps.
     pub fn sections(&self) -> &Sections {
         &self.sections
+    }
+
+    /// Its extent.
+    pub(crate) fn size(&self) -> Size {
+        let trained = self.job.variables.iter().filter(|variable| variable.trainable);
+        let parameters = trained.map(|variable| variable.shape.elements().unwrap_or(0) as u64).sum();
+        let held_out = self.held_out.as_ref().map_or(0, Examples::len);
+        Size { parameters, examples: self.examples.len(), held_out }
     }
 
     /// The names of the values that are recorded of steps: the loss and the metrics.

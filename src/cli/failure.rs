@@ -1,9 +1,11 @@
 //! The end of a command: its exit code, and the one message that explains it.
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
-use meshtf_graph::GraphError;
+use meshtf_exec::UNINITIALIZED;
+use meshtf_graph::{GraphError, LayerPlace, layer_of};
 use meshtf_tensor::device::NameError;
 use meshtf_tensor::failure::{Code, Failure, Reason};
 use rustix::io::Errno;
@@ -62,11 +64,22 @@ pub(super) struct Trouble {
     closed_pipe: bool,
     /// A task is down.
     is_task_down: bool,
+    /// The node that failed, and its place in the message.
+    node: Option<(String, String)>,
+    /// A variable has no value.
+    is_uninitialized: bool,
 }
 
 impl Trouble {
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Trouble { exit, message: message.into(), closed_pipe: false, is_task_down: false }
+        Trouble {
+            exit,
+            message: message.into(),
+            closed_pipe: false,
+            is_task_down: false,
+            node: None,
+            is_uninitialized: false,
+        }
     }
 
     /// The same for one process, which hosts every task that the graph names: a missing task is an error in the graph.
@@ -99,6 +112,28 @@ impl Trouble {
         self
     }
 
+    /// The same, with the layer of a graph.json in place of the node that failed, if it is one of a layer. `bytes` is the content
+    /// of that file.
+    pub fn in_layer(mut self, file: &Path, bytes: impl FnOnce() -> Option<Vec<u8>>) -> Self {
+        let Some((node, place)) = &self.node else { return self };
+        if let Some(LayerPlace { name, kind, line }) = bytes().and_then(|bytes| layer_of(&bytes, node)) {
+            let layer = format!("layer {name} ({kind}), {} line {line}", file.display());
+            self.message = self.message.replacen(place.as_str(), &layer, 1);
+        }
+        self
+    }
+
+    /// Whether a step read a variable that has no value.
+    pub fn is_uninitialized(&self) -> bool {
+        self.is_uninitialized
+    }
+
+    /// The same, with more of an explanation.
+    pub fn with_hint(mut self, hint: &str) -> Self {
+        self.message.push_str(hint);
+        self
+    }
+
     /// Whether the reader of stdout is gone.
     pub fn is_closed_pipe(&self) -> bool {
         self.closed_pipe
@@ -116,7 +151,12 @@ impl From<Failure> for Trouble {
     /// input, one in a step is the graph's.
     fn from(failure: Failure) -> Self {
         let is_task_down = failure.reason == Some(Reason::TaskDown);
-        Trouble { is_task_down, ..Trouble::new(exit_of(&failure), failure.to_string()) }
+        let node = failure.node.as_ref().map(|node| {
+            let op = failure.op.as_ref().map(|op| format!(", op {op}")).unwrap_or_default();
+            (node.clone(), format!("node {node}{op}"))
+        });
+        let is_uninitialized = failure.code == Code::FailedPrecondition && failure.message.starts_with(UNINITIALIZED);
+        Trouble { is_task_down, node, is_uninitialized, ..Trouble::new(exit_of(&failure), failure.to_string()) }
     }
 }
 
@@ -190,6 +230,21 @@ fn exit_of(failure: &Failure) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_a_layer_is_called_by_the_layer() {
+        let text = "{\"version\": 1, \"nodes\": {\n\"a/h\": {\"layer\": \"dense\", \"inputs\": [\"x\"], \"units\": 1},\n\"y\": 1}}";
+        let shown = |node: &str| {
+            let failure = Failure::invalid("too large").at_node(node, "MatMul").in_step(1);
+            Trouble::from(failure).in_layer(Path::new("m.json"), || Some(text.into())).to_string()
+        };
+        for node in ["a/h", "a/h/MatMul", "replica_1/a/h/MatMul", "gradients/a/h/MatMul_grad/MatMul_1"] {
+            assert_eq!(shown(node), "InvalidArgument: too large (layer a/h (dense), m.json line 2, step 1)");
+        }
+        for node in ["y", "a/hh/MatMul", "a", "replica_x/a/h"] {
+            assert_eq!(shown(node), format!("InvalidArgument: too large (node {node}, op MatMul, step 1)"));
+        }
+    }
 
     #[test]
     fn failures_have_their_exit_codes() {

@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 
 use meshtf_graph::op::Role;
 use meshtf_graph::plan::{self, Signature};
-use meshtf_graph::{self as graph, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Output, Program};
+use meshtf_graph::{
+    self as graph, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Output, Program, split_tensor_name,
+};
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
+use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
 use meshtf_train::data::{FilePart, read_tensor};
 use meshtf_train::file::{self, DataSource, read_sources};
@@ -24,6 +27,9 @@ use crate::trainer::{Fits, reads_alike};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
+
+/// Maximum number of placeholders that are named in a message, besides those whose names are near.
+const MAX_NAMED: usize = 8;
 
 /// A graph, feeds and fetches.
 #[derive(Debug, clap::Args)]
@@ -75,6 +81,8 @@ pub(super) fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
         let list = format!("[{value}]");
         if value.contains(',') && graph::read_literal(&list, dtype).is_ok() {
             why.push_str(&format!("; for a list use {list}"));
+        } else if Path::new(value).is_file() {
+            why.push_str(&format!("; for the content of the file use @{value}"));
         } else if !value.starts_with('{') && !why.contains(dtype.name()) {
             why.push_str(&format!("; expected {dtype}"));
         }
@@ -130,9 +138,47 @@ pub(super) fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Tro
     let graph = Graph::new(std::mem::take(&mut program.nodes));
     let graph = graph.and_then(|graph| graph.check_shapes().map(|()| graph)).map_err(|error| {
         let place = error.node().and_then(|node| graph::place_of(&bytes, node));
-        at(&place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}")))
+        let why = in_layer(&error, &bytes).unwrap_or_else(|| error.to_string());
+        at(&place.map_or_else(|| why.clone(), |place| format!("{place}: {why}")))
     })?;
     Ok((program, graph, bytes))
+}
+
+/// The text of an error in a node of a layer, as one of the layer.
+fn in_layer(error: &GraphError, bytes: &[u8]) -> Option<String> {
+    let node = error.node()?;
+    let layer = graph::layer_of(bytes, node)?;
+    let text = error.to_string();
+    let rest = text.strip_prefix(&format!("node {node}"))?;
+    // `node h/MatMul (MatMul): why`, or `node h/MatMul: why`.
+    let why = rest.strip_prefix(" (").and_then(|rest| rest.split_once("): ")).map(|(op, why)| format!("{op}: {why}"));
+    let why = why.or_else(|| rest.strip_prefix(": ").map(str::to_owned))?;
+    Some(format!("layer {} ({}): {why}", layer.name, layer.kind))
+}
+
+/// The placeholders of a graph, those that are named like this first, for a message on a name that is none of them.
+pub(super) fn placeholders(graph: &Graph, name: &str) -> String {
+    let all =
+        || graph.nodes().filter(|(_, node)| node.op.role == Role::Placeholder).map(|(_, node)| node.name.as_str());
+    let mut names: Vec<&str> = nearest(name, all());
+    names.extend(all().filter(|own| !names.contains(own)).take(MAX_NAMED).collect::<Vec<_>>());
+    let more = if all().count() > names.len() { ", …" } else { "" };
+    match &names[..] {
+        [] => "the graph has no placeholders".to_owned(),
+        [one] => format!("the placeholder of the graph is {one}"),
+        names => format!("the placeholders of the graph are {}{more}", names.join(", ")),
+    }
+}
+
+/// The error for an invalid name to feed.
+pub(super) fn feed_error(graph: &Graph, name: &str, error: &GraphError) -> Trouble {
+    match error {
+        GraphError::NoSuchNode { .. } => {
+            let why = format!("there is no tensor {name}; {}", placeholders(graph, split_tensor_name(name).0));
+            Trouble::input(format!("--feed {name}: {why}"))
+        }
+        _ => asked("feed", name, error),
+    }
 }
 
 /// The error for an invalid name to fetch, feed or run, with a hint.
@@ -204,7 +250,7 @@ impl GraphArgs {
         let mut seen = BTreeSet::new();
         let (mut trained, mut read) = (None, None);
         for Feed { tensor, value } in &self.feed {
-            let output = graph.output(tensor).map_err(|error| asked("feed", tensor, &error))?;
+            let output = graph.output(tensor).map_err(|error| feed_error(&graph, tensor, &error))?;
             if !seen.insert(output) {
                 return Err(Trouble::input(format!(
                     "--feed {tensor}: {} is fed more than once",
@@ -350,6 +396,11 @@ impl StepRequest {
             types.push((name.as_str(), self.graph.output_type(self.graph.output(name)?).dtype));
         }
         Ok(types)
+    }
+
+    /// An error of a step, with the layer in place of a node of it.
+    pub fn explained(&self, trouble: Trouble) -> Trouble {
+        trouble.in_layer(&self.file, || Some(self.text.clone()))
     }
 
     /// The files that are read.

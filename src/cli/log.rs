@@ -35,7 +35,7 @@ pub enum LogFormat {
 }
 
 /// The levels if neither `-v` nor `MESHTF_LOG` specifies them. A node logs its events; of libraries, and of commands that query
-/// nodes, only failures are of interest.
+/// nodes, only failures are of interest. A failed run of this process is the error of the command.
 fn levels(verbose: u8, is_node: bool) -> &'static str {
     match (verbose, is_node) {
         (0, true) => {
@@ -43,7 +43,8 @@ fn levels(verbose: u8, is_node: bool) -> &'static str {
              wgpu_hal=off,naga=error,cubecl=error"
         }
         (0, false) => {
-            "warn,meshtf::placement=info,libp2p=error,libp2p_mdns=off,wgpu=error,wgpu_hal=off,naga=error,cubecl=error"
+            "warn,meshtf::placement=info,meshtf::runs=off,libp2p=error,libp2p_mdns=off,wgpu=error,wgpu_hal=off,\
+             naga=error,cubecl=error"
         }
         (1, _) => {
             "info,meshtf::events=debug,meshtf::steps=debug,meshtf::transfers=debug,libp2p=warn,libp2p_mdns=error,\
@@ -249,6 +250,8 @@ mod tests {
         };
         assert!(lets(0, true, "meshtf::events", Level::INFO) && !lets(0, true, "meshtf::events", Level::DEBUG));
         assert!(!lets(0, false, "meshtf::events", Level::INFO) && lets(0, false, "meshtf::events", Level::WARN));
+        assert!(lets(0, true, "meshtf::runs", Level::WARN) && !lets(0, false, "meshtf::runs", Level::WARN));
+        assert!(lets(1, false, "meshtf::runs", Level::WARN));
         assert!(!lets(0, true, "meshtf::steps", Level::DEBUG) && lets(1, true, "meshtf::steps", Level::DEBUG));
         assert!(lets(1, false, "meshtf::transfers", Level::DEBUG) && !lets(1, true, "libp2p_swarm", Level::DEBUG));
         // The failures of mDNS concern a node only.

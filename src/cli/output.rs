@@ -112,6 +112,27 @@ pub(super) fn check_file(flag: &str, path: &Path) -> Result<(), Trouble> {
     }
 }
 
+/// Refuses a file of `--out` that could not be written, before anything runs for it. Its folder is made with it if it is missing.
+pub(super) fn check_out(path: &Path) -> Result<(), Trouble> {
+    let refuse = |why: String| Err(Trouble::input(format!("--out {}: {why}", path.display())));
+    if path.is_dir() {
+        return refuse("it is a folder; expected a file".to_owned());
+    }
+    // The nearest that exists.
+    match path.ancestors().skip(1).find(|above| above.exists() && !above.as_os_str().is_empty()) {
+        Some(above) if !above.is_dir() => refuse(format!("{} is a file, not a folder", above.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the folder of a file of `--out`.
+pub(super) fn make_folder_of(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => std::fs::create_dir_all(folder),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses an `--out` that is one of the files that the run reads.
 pub(super) fn check_is_no_input<'p>(out: &Path, inputs: impl IntoIterator<Item = &'p Path>) -> Result<(), Trouble> {
     // Only a file that exists can be an input.

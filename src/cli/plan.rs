@@ -76,7 +76,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     let graph = job.graph_as_fed();
     let plan = reached.explain(&graph, None, job.signature(), options).await;
     let plan = plan.map_err(|failure| {
-        let trouble = reached.explain_trouble(failure.into());
+        let trouble = job.explained(reached.explain_trouble(failure.into()));
         if args.local { trouble.without_mesh() } else { trouble }
     });
     let facts = reached.cluster().facts();

@@ -15,14 +15,14 @@ use meshtf_train::file;
 use self::inputs::{Inputs, joined};
 use super::bar::bar;
 use super::inputs::read_graph;
-use super::output::{check_file, check_is_no_input};
+use super::output::{check_is_no_input, check_out};
 use super::paint::{Paint, warn};
 use super::predictions::{Encoder, Form, Header, OutFile, Record};
 use super::table::table;
 use super::trained::TrainedArgs;
 use super::{Exit, Outcome, Trouble, output};
 use crate::Session;
-use crate::trainer::answers::answers;
+use crate::trainer::answers::{Answer, answers, unlabelled};
 use crate::trainer::stored::fits;
 use crate::trainer::unseen::{Id, Ids};
 use crate::trainer::weights::check_weights;
@@ -51,7 +51,7 @@ pub struct Args {
     #[command(flatten)]
     pub trained: TrainedArgs,
     /// File or folder with examples of the kind that the model was trained with; NAME=FILE if placeholders take different files
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required = true, value_name = "FILE", value_hint = clap::ValueHint::AnyPath)]
     files: Vec<String>,
     /// File for the predictions, .csv, .jsonl or .npy, a record for each example; they are not printed then
     #[arg(long, value_name = "FILE")]
@@ -105,7 +105,7 @@ impl Job {
         let form = match &args.out {
             None => None,
             Some(path) => {
-                check_file("--out", path)?;
+                check_out(path)?;
                 check_is_no_input(path, args.inputs())?;
                 let other = || {
                     let why = "expected a file that ends in .csv, .jsonl or .npy";
@@ -120,6 +120,18 @@ impl Job {
         check_weights("WEIGHTS", &graph, &args.trained.weights, args.trained.which())?;
         let fits = fits(&args.trained.weights, args.trained.which())?;
         let answers = answers(&graph, &sections, &fits, &args.fetch)?;
+        for Answer { fetch, .. } in &answers {
+            let is_one = graph
+                .output(fetch)
+                .is_ok_and(|output| graph.shapes().of(output).0.is_some_and(|sizes| sizes.is_empty()));
+            if is_one {
+                return Err(Trouble::input(format!(
+                    "--fetch {fetch}: it is one number for all examples together, and needs their labels if it is the loss; there \
+                     are {}, with an answer for each example",
+                    unlabelled(&graph, &sections)
+                )));
+            }
+        }
         let inputs = Inputs::read(&graph, &sections, &fits, &answers, &args.files, &args.feed)?;
         let has_files = inputs.parts.len() > 1 && !inputs.are_images;
         let first = inputs.parts.first().map(|part| part.ids(args.id.as_deref())).transpose()?;
@@ -150,7 +162,7 @@ impl Job {
         }
         progress.finish_and_clear();
         sink.finish(self, args, total)?;
-        batches.report_left_out(args.trained.quiet).await?;
+        batches.report_left_out().await?;
         Ok(Exit::Ok)
     }
 
@@ -297,10 +309,10 @@ impl<'j> Batches<'j> {
     }
 
     /// Warns of the lines that were left out.
-    async fn report_left_out(self, is_quiet: bool) -> Result<(), Trouble> {
+    async fn report_left_out(self) -> Result<(), Trouble> {
         for (file, ids) in self.left_out {
             let left_out = ids.left_out().await?;
-            if left_out.count == 0 || is_quiet {
+            if left_out.count == 0 {
                 continue;
             }
             let named: Vec<String> = left_out.first.iter().map(u64::to_string).collect();

@@ -160,7 +160,9 @@ fn row(record: &Record) -> TableRow {
         end,
     ];
     match state {
-        record::State::Lost | record::State::Ended(record::How::Failed) => TableRow::toned(Tone::Bad, cells),
+        record::State::Killed | record::State::Lost | record::State::Ended(record::How::Failed) => {
+            TableRow::toned(Tone::Bad, cells)
+        }
         record::State::Ended(record::How::Stopped) => TableRow::toned(Tone::Warning, cells),
         record::State::Running => TableRow::toned(Tone::Good, cells),
         record::State::Ended(_) => cells.into(),

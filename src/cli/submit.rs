@@ -94,7 +94,7 @@ pub(super) struct StepArgs {
     /// Time limit in seconds [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-    /// Print less: neither placement nor progress on stderr
+    /// Print less: no progress and no notices; results, warnings and errors stay
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -157,7 +157,7 @@ impl StepArgs {
         match &self.out {
             Some(file) if self.form().is_some() => {
                 output::check_is_no_input(file, job.inputs())?;
-                output::check_file("--out", file)
+                output::check_out(file)
             }
             Some(folder) => {
                 output::check_save(folder, &job.fetch_types()?)?;
@@ -195,7 +195,7 @@ impl StepArgs {
                 request = signals.next() => Err(self.stopped(request, done.load(Ordering::Relaxed), kept)),
             }
         };
-        let outcome = deadline.within(work).await;
+        let outcome = deadline.within(work).await.map_err(|trouble| job.explained(trouble));
         keeper.change(|record| {
             record.steps.done = if outcome.is_ok() { self.steps } else { done.load(Ordering::Relaxed) };
         });
@@ -211,6 +211,17 @@ impl StepArgs {
         }
         record.steps.total = self.steps;
         record.named_tasks(job.tasks().iter().map(Task::short))
+    }
+
+    /// The ways to give variables their values that these arguments did not take.
+    fn how_to_initialize(&self, job: &StepRequest) -> String {
+        match (self.init || job.init.is_empty(), self.weights.is_some()) {
+            (false, false) => "; --init gives the variables their initial values, --weights PATH those of a training",
+            (true, false) => "; --weights PATH gives the variables the values of a training",
+            (false, true) => "; the weights have no value for it; --init gives the variables their initial values",
+            (true, true) => "; the weights have no value for it",
+        }
+        .to_owned()
     }
 
     fn stopped(&self, Request { exit, signal }: Request, done: u64, kept: &str) -> Trouble {
@@ -241,7 +252,11 @@ impl StepArgs {
         let is_watched = self.steps > 1 && matches!(reached, Reached::Mesh { .. });
         let mut summary = None;
         let work = async {
-            summary = Some(self.run_in(&session, job, &init, weights.as_ref(), watching).await?);
+            let ran = self.run_in(&session, job, &init, weights.as_ref(), watching).await;
+            summary = Some(ran.map_err(|trouble| match trouble.is_uninitialized() {
+                true => trouble.with_hint(&self.how_to_initialize(job)),
+                false => trouble,
+            })?);
             Ok(Exit::Ok)
         };
         let outcome = reporter.beside(&session, is_watched, Box::pin(work)).await;
@@ -351,7 +366,7 @@ impl StepArgs {
             save_records(file, form, job, &ran.values).await?;
             if self.json {
                 lines.line(&output::json_text(&json!({ "step": self.steps, "file": file })));
-            } else {
+            } else if !self.quiet {
                 eprintln!("{} -> {}", job.fetches.join(", "), file.display());
             }
             return lines.result();
@@ -375,7 +390,7 @@ impl StepArgs {
             return lines.result();
         }
         if self.out.is_some() {
-            for (fetch, file) in files {
+            for (fetch, file) in files.filter(|_| !self.quiet) {
                 eprintln!("{fetch} -> {file}");
             }
             return lines.result();

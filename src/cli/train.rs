@@ -115,7 +115,7 @@ pub struct Args {
     /// Print JSON: an object per line
     #[arg(long)]
     json: bool,
-    /// Print less: neither losses nor progress
+    /// Print less: no progress and no notices; results, warnings and errors stay
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -264,17 +264,27 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
             }
         }
     };
+    let file = args.graph.clone();
     let command = Command::prepare(args, read, &found, attempt, keeper)?;
     let reached = match reached {
         Some(reached) => reached,
         None => reach(&command.args, command.trainer.tasks(), budget).await?,
     };
+    // From now on a signal leaves an end in the record, which is written at once: a run that is killed in its first second is
+    // known by it.
+    let mut signals = Signals::listen()?;
+    keeper.begin(Duration::ZERO, || command.record.clone());
     let outcome = async {
-        let session = reached.session(command.trainer.graph().clone(), None, SessionOptions::default()).await?;
+        let session = tokio::select! {
+            session = reached.session(command.trainer.graph().clone(), None, SessionOptions::default()) => session?,
+            Request { exit, signal } = signals.next() => {
+                return Err(Trouble::new(exit, format!("stopped by {signal} before the first step")));
+            }
+        };
         let is_watched = matches!(reached, Reached::Mesh { .. });
         let reporter = Reporter::new(&command.args.graph, command.trainer.steps());
         // On the heap: without optimisation, the future is a large part of a thread's stack.
-        let work = Box::pin(command.run(&session, &reached, &reporter));
+        let work = Box::pin(command.run(&session, &reached, &reporter, &mut signals));
         let outcome = reporter.beside(&session, is_watched, work).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
@@ -282,7 +292,7 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     };
     let outcome = outcome.await.map_err(|trouble| reached.explain_trouble(trouble));
     reached.close().await;
-    outcome
+    outcome.map_err(|trouble| trouble.in_layer(&file, || std::fs::read(&file).ok()))
 }
 
 /// The host of the training: this process, or the nodes of these tasks.
@@ -370,7 +380,9 @@ impl Command {
         let loaded = load(&read.sections, &read.graph, folder, found)?;
         for (file, images, classes) in &loaded.folders {
             let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
-            eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
+            if !args.quiet {
+                eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
+            }
         }
         loaded.remarks.iter().for_each(|remark| eprintln!("{remark}"));
         unscaled(&read.sections, &read.graph, &loaded.data.train).iter().for_each(|hint| warn(hint));
@@ -400,7 +412,7 @@ impl Command {
         Ok(Command { args, trainer, report, attempt, record, keeper: keeper.clone() })
     }
 
-    async fn run(&self, session: &Session, reached: &Reached, reporter: &Reporter) -> Outcome {
+    async fn run(&self, session: &Session, reached: &Reached, reporter: &Reporter, signals: &mut Signals) -> Outcome {
         let (args, trainer) = (&self.args, &self.trainer);
         let plan = Plan {
             steps: trainer.steps(),
@@ -413,12 +425,15 @@ impl Command {
         let metrics = trainer.sections().evaluate.iter().flat_map(|section| section.metrics.iter().cloned());
         let held_out: Vec<String> = std::iter::once("loss".to_owned()).chain(metrics).collect();
         let curves = Curves { trained: Curve::new(trainer.names()), held_out: Curve::new(held_out.clone()) };
-        let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph()))).transpose()?;
+        if !args.quiet {
+            eprintln!("{}", summary::size(trainer));
+        }
+        let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph())));
         let mut progress = Progress::new(plan, curves, log, args.trace.clone(), Arc::clone(&self.attempt));
         let summary = Usage::begin(trainer, reached).await;
         let mut recorded =
             Recorded { keeper: &self.keeper, reporter, names: trainer.names(), held_out, next: &mut progress };
-        let ended = self.until_interrupted(session, &mut recorded).await;
+        let ended = self.until_interrupted(session, &mut recorded, signals).await;
         progress.end();
         let (Ended { start, step, how }, request) = ended.map_err(|trouble| match progress.unsaved {
             Some(_) => with_last_state(trouble, args.checkpoint.as_deref()),
@@ -430,10 +445,10 @@ impl Command {
             eprintln!("{start} steps are done already, of {}", trainer.steps());
             return Ok(Exit::Ok);
         }
-        let drawn = plot::draw(&progress.curves, args.plot.as_deref(), args.json);
+        let drawn = plot::draw(&progress.curves, args.plot.as_deref(), !args.json && !args.quiet);
         let Some(Request { exit, signal }) = request.filter(|_| how == How::Stopped) else {
             summary.print(self, reached, step - start, progress.began, &mut progress.lines).await;
-            if let Some(report) = progress.traced {
+            if let Some(report) = progress.traced.filter(|_| !args.quiet) {
                 eprintln!("\n{report}");
             }
             if args.checkpoint.is_none() {
@@ -464,6 +479,7 @@ impl Command {
         &self,
         session: &Session,
         observer: &mut dyn Observer,
+        signals: &mut Signals,
     ) -> Result<(Ended, Option<Request>), Trouble> {
         let (stop, stopped) = oneshot::channel::<()>();
         let (mut stop, mut first) = (Some(stop), None);
@@ -471,9 +487,6 @@ impl Command {
             // Its sender lives as long as this.
             let _ = stopped.await;
         };
-        let mut signals = Signals::listen()?;
-        // From now on a signal leaves an end in the record.
-        self.keeper.begin(Duration::ZERO, || self.record.clone());
         let running = self.trainer.run_until(session, observer, stopped);
         tokio::pin!(running);
         loop {

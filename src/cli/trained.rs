@@ -37,7 +37,7 @@ pub(super) struct TrainedArgs {
     /// Use the last state of the folder even if there are best weights
     #[arg(long)]
     last: bool,
-    /// Print less: neither progress nor a summary
+    /// Print less: no progress and no notices; results, warnings and errors stay
     #[arg(short, long)]
     pub quiet: bool,
     /// Host all tasks of the graph in this process, without a network
@@ -109,6 +109,7 @@ impl TrainedArgs {
             outcome
         };
         let outcome = outcome.await.map_err(|trouble| reached.explain_trouble(trouble));
+        let outcome = outcome.map_err(|trouble| trouble.in_layer(&self.graph, || std::fs::read(&self.graph).ok()));
         reached.close().await;
         if self.local { outcome.map_err(Trouble::without_mesh) } else { outcome }
     }

@@ -1,6 +1,6 @@
 //! The answer of a trained model: the tensor that its loss compares with the labels, and the meaning of its numbers.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use meshtf_graph::op::Role;
 use meshtf_graph::{Graph, NodeId, Output};
@@ -93,6 +93,41 @@ pub(crate) fn answers(
             model.candidates().join(", ")
         ))),
     }
+}
+
+/// The placeholders that only the labels of a loss come from: examples to predict do not have them.
+pub(crate) fn labels(graph: &Graph, sections: &Sections) -> BTreeSet<String> {
+    let Some(Compared { prediction, labels: Some(labels), .. }) = compared(graph, &sections.train.loss) else {
+        return BTreeSet::new();
+    };
+    let fed = |output: Output| {
+        let all = ancestors(graph, output.node).into_iter().map(|id| graph.node(id));
+        let fed = all.filter(|node| node.op.role == Role::Placeholder).map(|node| node.name.clone());
+        fed.collect::<BTreeSet<String>>()
+    };
+    fed(labels).difference(&fed(prediction)).cloned().collect()
+}
+
+/// Names of tensors that may have an answer for each example without its label, as a hint for messages.
+pub(crate) fn unlabelled(graph: &Graph, sections: &Sections) -> String {
+    let model = Model { graph, sections, fits: &Fits::new(), compared: compared(graph, &sections.train.loss) };
+    let labels = labels(graph, sections);
+    let needs_label = |name: &String| {
+        let id = graph.find(name);
+        id.is_some_and(|id| depends(graph, id, |node| labels.contains(&graph.node(node).name)))
+    };
+    let mut names = model.candidates();
+    names.retain(|name| !needs_label(name));
+    // The prediction itself comes before the tensors that it is made of.
+    if let Some(compared) = model.compared {
+        let own = graph.tensor_name(compared.prediction);
+        names.retain(|name| *name != own);
+        names.insert(0, own);
+    }
+    // Nodes of a layer have its name before theirs.
+    let all: HashSet<String> = names.iter().cloned().collect();
+    names.retain(|name| !name.match_indices('/').any(|(end, _)| all.contains(&name[..end])));
+    names.join(", ")
 }
 
 struct Model<'m> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::safetensors::Contents;
+use meshtf_train::Variable;
 use meshtf_train::file::Sections;
 
 use super::stored::{self, BEST_FILE, FITS, IMPORTED, MODEL, STEP, Which, states};
@@ -43,7 +44,8 @@ pub(super) struct Kept<'a> {
 pub(super) struct Saved {
     pub file: PathBuf,
     pub step: u64,
-    pub tensors: Vec<(String, Tensor)>,
+    /// The values of the variables, in their order.
+    pub values: Vec<Tensor>,
 }
 
 impl Folder {
@@ -147,13 +149,15 @@ impl Folder {
         let path = self.path.display();
         if self.has_states()? {
             return Err(Error::input(format!(
-                "{path} has the saved states of a training: continue it (resume), or name another folder"
+                "{path} has the saved states of a training: continue it (resume; on the command line --resume), or name another \
+                 folder (--checkpoint DIR)"
             )));
         }
         match !replaces_best && self.path.join(BEST_FILE).exists() {
             false => Ok(()),
             true => Err(Error::input(format!(
-                "{path} has {BEST_FILE}, the best weights of another training: move them, or name another folder"
+                "{path} has {BEST_FILE}, the best weights of another training: move them, or name another folder \
+                 (on the command line --checkpoint DIR)"
             ))),
         }
     }
@@ -163,11 +167,16 @@ impl Folder {
         states(&self.path).map_err(|error| Error::input(format!("{}: {error}", self.path.display())))
     }
 
-    /// The last state; its training must have had the same data in the same order.
-    pub fn last(&self) -> Result<Option<Saved>, Error> {
+    /// The last state; its training must have had these variables, and the same data in the same order.
+    ///
+    /// # Errors
+    /// The variables that differ, if it is of another model; else the first difference of the data.
+    pub fn last(&self, variables: &[Variable]) -> Result<Option<Saved>, Error> {
         let Some(file) = self.files()?.pop() else { return Ok(None) };
         let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", file.display()));
         let (_, Contents { tensors, metadata }) = stored::read(&file, Which::Last)?;
+        let values = stored::values(&tensors, variables, true)
+            .map_err(|differ| Error::input(format!("{} is of another model: {differ}", file.display())))?;
         for (key, wanted) in &self.order {
             let what = key.strip_prefix("meshtf.").unwrap_or(key);
             match metadata.get(key) {
@@ -188,17 +197,6 @@ impl Folder {
         }
         let step = metadata.get(STEP).and_then(|step| step.parse().ok());
         let step = step.ok_or_else(|| at(&"it does not say after which step it was saved"))?;
-        Ok(Some(Saved { file, step, tensors }))
-    }
-}
-
-impl Saved {
-    /// The values of variables, in their order.
-    ///
-    /// # Errors
-    /// The tensors that differ, if the state is of another model.
-    pub fn values(&self, variables: &[meshtf_train::Variable]) -> Result<Vec<Tensor>, Error> {
-        stored::values(&self.tensors, variables, true)
-            .map_err(|differ| Error::input(format!("{} is of another model: {differ}", self.file.display())))
+        Ok(Some(Saved { file, step, values }))
     }
 }

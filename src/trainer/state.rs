@@ -6,7 +6,6 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_train::{GLOBAL_STEP, Variable};
 
-use super::checkpoint::Folder;
 use super::{Error, Observer, Trainer};
 use crate::Session;
 
@@ -35,16 +34,15 @@ impl Trainer {
     /// Gives all variables their values; returns the number of steps behind them.
     pub(super) async fn begin(&self, session: &Session, observer: &mut dyn Observer) -> Result<u64, Error> {
         if self.resume {
-            let saved = self.folder.as_ref().map(Folder::last).transpose()?.flatten();
+            let saved = self.folder.as_ref().map(|folder| folder.last(&self.job.variables)).transpose()?.flatten();
             let Some(saved) = saved else {
                 let at =
                     self.folder.as_ref().map_or_else(String::new, |folder| format!("{}: ", folder.path().display()));
                 return Err(Error::input(format!("{at}there is no saved state to resume from")));
             };
-            let values = saved.values(&self.job.variables)?;
             for group in self.groups() {
                 let feeds: Vec<(&str, Tensor)> =
-                    group.iter().map(|&i| (self.job.restores[i].0.as_str(), values[i].clone())).collect();
+                    group.iter().map(|&i| (self.job.restores[i].0.as_str(), saved.values[i].clone())).collect();
                 let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
                 session.run().feeds(&feeds).targets(&targets).await?;
             }

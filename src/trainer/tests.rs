@@ -293,7 +293,7 @@ async fn a_second_run_does_not_touch_the_states_of_the_first() {
     let names = ["step-000000000008.safetensors", "step-000000000010.safetensors"];
     assert_eq!(files(), names.map(|name| folder.child("run").join(name)));
     let error = trainer.run(&session, &mut ()).await.unwrap_err().to_string();
-    assert!(error.contains("continue it (resume), or name another folder"), "{error}");
+    assert!(error.contains("or name another folder (--checkpoint DIR)"), "{error}");
     assert_eq!(files().len(), 2);
     // Whatever else the folder contains, a saved state stays.
     let own = Folder::new(&folder.child("run"), 2, &sections(2, 10), Kept { model: &[], fits: &Fits::new() }, 8)

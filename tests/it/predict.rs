@@ -129,10 +129,13 @@ fn mistakes_are_named_and_leave_no_file() {
     refused(&[&sandbox.file("a.txt", "one\n")], &["the model was trained with examples in flowers.csv for x"]);
     refused(
         &[&good, "--fetch", "loss", "--feed", "y=[0]", "--out", &out("y.csv")],
-        &["loss is float32[] for 1 examples"],
+        &["--fetch loss: it is one number for all examples together", "there are logits"],
     );
     refused(&[&good, "--fetch", "logit"], &["logit", "logits"]);
-    refused(&[&good, "--fetch", "losses"], &["good.csv: there is no column kind"]);
+    refused(
+        &[&good, "--fetch", "losses"],
+        &["losses cannot be computed without the labels (y)", "good.csv: there is no column kind"],
+    );
     for name in ["y.csv", "y.csv.part"] {
         assert!(!sandbox.path(name).exists(), "{name}");
     }

@@ -38,7 +38,9 @@ mod tests;
 pub use device::Device;
 pub use mailbox::{Holds, Load, MAX_MESSAGES};
 pub use parked::MAX_PARKED_BYTES;
-pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, ResourceInfo, ResourceKey, Resources, Saved, container_named};
+pub use resource::{
+    DEFAULT_CONTAINER, MAX_RESOURCES, ResourceInfo, ResourceKey, Resources, Saved, UNINITIALIZED, container_named,
+};
 pub use sink::{Iterations, Pushed, Sink};
 pub use step::Beside;
 pub use thread::inline::{delivering, has_inline_work, without_inline};

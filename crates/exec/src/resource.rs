@@ -49,6 +49,7 @@ pub(super) use stack::{Kept, Stack};
 pub(super) use staging::{Keys, StageLimits, Staged, Staging, Which};
 pub(super) use table::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
+pub use variable::UNINITIALIZED;
 pub(super) use variable::{Content, Variable};
 
 use super::waiting::WaitId;

@@ -1,17 +1,19 @@
 //! The files that a model is applied to, and the placeholders that they feed.
 
 use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
 
 use meshtf_graph::op::Role;
 use meshtf_graph::{Graph, NodeId};
 use meshtf_tensor::failure::Failure;
+use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{Data, Shape, Tensor};
 use meshtf_train::data::FilePart;
 use meshtf_train::file::{DataSource, Sections, Take};
 
 use super::super::Trouble;
-use super::super::inputs::fed;
-use crate::trainer::answers::Answer;
+use super::super::inputs::{fed, feed_error};
+use crate::trainer::answers::{Answer, labels, unlabelled};
 use crate::trainer::unseen::Unseen;
 use crate::trainer::{Fits, evaluation_constants, reads_alike};
 
@@ -59,7 +61,18 @@ impl Inputs {
             let names = answers.iter().map(|answer| answer.fetch.as_str()).collect::<Vec<_>>().join(", ");
             return Err(Trouble::input(format!("{names} depends on no placeholder that takes examples")));
         }
-        let parts = read_files(graph, fits, &sources, files)?;
+        let labels = labels(graph, sections);
+        let labels: Vec<&str> =
+            sources.iter().map(|(name, _)| name.as_str()).filter(|name| labels.contains(*name)).collect();
+        let parts = read_files(graph, fits, &sources, files).map_err(|trouble| match labels.is_empty() {
+            true => trouble,
+            false => Trouble::input(format!(
+                "{} cannot be computed without the labels ({}): {trouble}; without labels there are {}",
+                answers.iter().map(|answer| answer.fetch.as_str()).collect::<Vec<_>>().join(", "),
+                labels.join(", "),
+                unlabelled(graph, sections)
+            )),
+        })?;
         if parts.iter().all(|part| part.len() == 0) {
             return Err(Trouble::input(format!("{}: there is no example", files.join(", "))));
         }
@@ -83,7 +96,7 @@ fn fed_constants(graph: &Graph, feeds: &[String]) -> Result<Vec<(String, Tensor)
     let one = |text: &String| {
         let (name, value) = text.split_once('=').ok_or_else(|| Trouble::input("--feed: expected NAME=VALUE"))?;
         let wrong = |why: String| Trouble::input(format!("--feed {name}: {why}"));
-        let output = graph.output(name).map_err(|error| wrong(error.to_string()))?;
+        let output = graph.output(name).map_err(|error| feed_error(graph, name, &error))?;
         Ok((name.to_owned(), fed(value, graph.output_type(output).dtype).map_err(wrong)?))
     };
     feeds.iter().map(one).collect()
@@ -131,6 +144,17 @@ fn read_files(
             of_file(name, source, file, fits).map(|source| (name.clone(), source))
         });
         return Ok(vec![Unseen::read(graph, &own.collect::<Result<Vec<_>, _>>()?, fits, true)?]);
+    }
+    // Of a file without that name, the part before `=` was meant as a placeholder.
+    let unknown = files.iter().find_map(|file| file.split_once('=').filter(|_| !Path::new(file).exists()));
+    if let Some((name, _)) = unknown {
+        let near = nearest(name, names.iter().copied());
+        let taken = near.iter().chain(names.iter().filter(|own| !near.contains(own))).copied().collect::<Vec<_>>();
+        let why = match graph.find(name) {
+            Some(_) => format!("the predictions need no file for {name}; they need one for {}", taken.join(", ")),
+            None => format!("there is no placeholder {name}; the predictions need {}", taken.join(", ")),
+        };
+        return Err(Trouble::input(why));
     }
     let trained: BTreeSet<&str> = sources.iter().map(|(_, source)| source.file.as_str()).collect();
     if trained.len() > 1 {

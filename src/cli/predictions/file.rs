@@ -9,7 +9,7 @@ use meshtf_tensor::{DType, Tensor, npy};
 use super::{Field, Header, Record};
 use crate::cli::Trouble;
 use crate::cli::inputs::StepRequest;
-use crate::cli::output::part_of;
+use crate::cli::output::{make_folder_of, part_of};
 use crate::trainer::unseen::Id;
 
 /// The form of predictions, by a file's extension.
@@ -137,7 +137,9 @@ impl OutFile {
     /// Bad input if it cannot be written.
     pub fn create(path: &Path, form: Form, count: usize) -> Result<OutFile, Trouble> {
         let part = part_of(path);
-        let file = File::create(&part).map_err(|error| Trouble::input(format!("--out {}: {error}", path.display())))?;
+        let file = make_folder_of(path)
+            .and_then(|()| File::create(&part))
+            .map_err(|error| Trouble::input(format!("--out {}: {error}", path.display())))?;
         let encoder = Encoder::new(form, count);
         Ok(OutFile { path: path.to_owned(), part, file: BufWriter::new(file), encoder, is_complete: false })
     }

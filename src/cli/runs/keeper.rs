@@ -13,10 +13,10 @@ use super::store::{MAX_BYTES, MAX_OTHERS, MAX_TRAININGS, Store};
 use crate::cli::paint::warn;
 use crate::cli::{Exit, Outcome};
 
-/// The shortest interval of two writes of a record, the first interval, and the longest: a record that is not written is taken
-/// for that of a lost run.
+/// The shortest interval of two writes of a record, the first interval, which doubles up to that one, and the longest: a record
+/// that is not written is taken for that of a lost run.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-const FIRST_AFTER: Duration = Duration::from_secs(1);
+const FIRST_AFTER: Duration = Duration::from_millis(250);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 /// How long the end of a run waits until its record is written.
 const END_WITHIN: Duration = Duration::from_secs(5);
@@ -189,7 +189,7 @@ impl Shared {
                 return Ok(());
             }
             let (soon, last) = (Instant::now() + pause, Instant::now() + SIGN_OF_LIFE);
-            pause = WRITE_EVERY;
+            pause = (2 * pause).min(WRITE_EVERY);
             let mut state = self.wait(lock(&self.state), soon);
             while !state.is_over && !state.has_changed && Instant::now() < last {
                 let next = (Instant::now() + WRITE_EVERY).min(last);

@@ -129,7 +129,9 @@ pub enum How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Running,
-    /// Its process is gone, and did not write an end: it was killed, or its machine stopped.
+    /// Its process is gone, and did not write an end: it was killed, or this machine stopped.
+    Killed,
+    /// The same on another machine, as far as is known here.
     Lost,
     Ended(How),
 }
@@ -138,6 +140,7 @@ impl State {
     pub fn name(self) -> &'static str {
         match self {
             State::Running => "running",
+            State::Killed => "killed",
             State::Lost => "lost",
             State::Ended(How::Done) => "done",
             State::Ended(How::Enough) => "enough",
@@ -253,7 +256,7 @@ impl Record {
         match &self.end {
             Some(end) => State::Ended(end.how),
             None if self.machine.host == here.host && is_alive(&self.process) => State::Running,
-            None if self.machine.host == here.host => State::Lost,
+            None if self.machine.host == here.host => State::Killed,
             None if now_ms.saturating_sub(self.updated_ms) < LOST_AFTER_MS => State::Running,
             None => State::Lost,
         }
@@ -297,11 +300,11 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_an_end_is_running_or_lost() {
+    fn a_run_without_an_end_is_running_killed_or_lost() {
         let (mut run, here) = (record(), Machine::here());
         let state = |run: &Record, later: u64, alive: bool| run.state(run.updated_ms + later, &here, |_| alive);
         assert_eq!(state(&run, 0, true), State::Running);
-        assert_eq!(state(&run, 0, false), State::Lost);
+        assert_eq!(state(&run, 0, false), State::Killed);
         // The processes of another machine are unknown here.
         run.machine.host = format!("{}-other", here.host);
         assert_eq!(state(&run, 1000, false), State::Running);

@@ -83,8 +83,12 @@ fn of_state(record: &Record, state: State, paint: Paint) -> String {
     let message = record.end.as_ref().and_then(|end| end.message.as_deref()).unwrap_or_default();
     let text = match state {
         State::Running => format!("running as process {} on {}", record.process.pid, record.machine.host),
+        State::Killed => {
+            format!("killed: its process is gone and wrote no end; last sign of life {}", time(record.updated_ms))
+        }
         State::Lost => {
-            format!("lost: its process is gone and wrote no end; last sign of life {}", time(record.updated_ms))
+            let host = &record.machine.host;
+            format!("lost: no sign of life from {host} since {}", time(record.updated_ms))
         }
         State::Ended(How::Done) => "done".to_owned(),
         State::Ended(How::Enough) => format!("done before its last step: {message}"),
@@ -94,7 +98,7 @@ fn of_state(record: &Record, state: State, paint: Paint) -> String {
     let tone = match state {
         State::Running | State::Ended(How::Done | How::Enough) => Tone::Good,
         State::Ended(How::Stopped) => Tone::Warning,
-        State::Lost | State::Ended(How::Failed) => Tone::Bad,
+        State::Killed | State::Lost | State::Ended(How::Failed) => Tone::Bad,
     };
     paint.tone(tone, text)
 }
@@ -180,7 +184,7 @@ mod tests {
             "log         /runs/1\n",
             "train       rate = 0.5, schedule.kind = \"cosine\", schedule.steps = 10\n",
             "accuracy (held out)  0.75000",
-            "0.0500 to 1.0000, step 1 to 20",
+            "0.050000 to 1, step 1 to 20",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

@@ -41,12 +41,20 @@ struct Event {
 }
 
 /// The files of a training's log. Writing computes and waits for a disk: it must run where a thread may block. An entry that
-/// cannot be written, such as on a full disk, is left out; the first one with a warning.
+/// cannot be written, such as on a full disk, is left out; the first one with a warning. So is one for which the files cannot be
+/// made, which is tried again for the next.
 pub(super) struct Log {
     folder: PathBuf,
+    /// The graph as bytes, for the beginning of the events.
+    graph: Vec<u8>,
+    files: Option<Files>,
+    missing: Option<Missing>,
+}
+
+/// The files: events for TensorBoard, and lines of JSON.
+struct Files {
     events: Growing,
     lines: Growing,
-    missing: Option<Missing>,
 }
 
 /// The entries that could not be written.
@@ -86,20 +94,34 @@ impl Growing {
 
 impl Log {
     /// Begins a file of events in a folder, with the graph, and appends to the folder's `log.jsonl`.
-    pub fn begin(folder: &Path, graph: &Graph) -> Result<Log, Trouble> {
-        let open = || -> io::Result<Log> {
-            fs::create_dir_all(folder)?;
+    pub fn begin(folder: &Path, graph: &Graph) -> Log {
+        let graph = graphdef::to_binary(&graph.to_defs());
+        let mut log = Log { folder: folder.to_owned(), graph, files: None, missing: None };
+        let begun = log.files().map(|_| ());
+        log.check(0, begun);
+        log
+    }
+
+    /// The files, which are made if there are none yet.
+    fn files(&mut self) -> io::Result<&mut Files> {
+        if self.files.is_none() {
+            fs::create_dir_all(&self.folder)?;
             // TensorBoard reads the files of a folder in the order of their names.
             let name = format!("events.out.tfevents.{:010}.{}.meshtf", now() as u64, std::process::id());
-            let (mut events, lines) = (Growing::open(&folder.join(name))?, Growing::open(&folder.join(LINES))?);
-            events.append(&event(Event { file_version: Some(VERSION.to_owned()), ..Event::default() }))?;
-            let graph = graphdef::to_binary(&graph.to_defs());
-            if graph.len() <= MAX_GRAPH_BYTES {
-                events.append(&event(Event { graph_def: Some(graph), ..Event::default() }))?;
+            let path = self.folder.join(name);
+            let (mut events, lines) = (Growing::open(&path)?, Growing::open(&self.folder.join(LINES))?);
+            let mut start = event(Event { file_version: Some(VERSION.to_owned()), ..Event::default() });
+            if self.graph.len() <= MAX_GRAPH_BYTES {
+                let graph_def = Some(self.graph.clone());
+                start.extend(event(Event { graph_def, ..Event::default() }));
             }
-            Ok(Log { folder: folder.to_owned(), events, lines, missing: None })
-        };
-        open().map_err(|error| Trouble::input(format!("--log {}: {error}", folder.display())))
+            if events.length == 0 {
+                events.append(&start)?;
+            }
+            self.graph = Vec::new();
+            self.files = Some(Files { events, lines });
+        }
+        self.files.as_mut().ok_or_else(|| io::Error::other("there are no files"))
     }
 
     /// Numbers after a step, and the same as a line of JSON. `what` is the prefix of their names: `held_out/`, for example.
@@ -112,7 +134,10 @@ impl Log {
         let record = summary(step, numbers.iter().map(value).collect());
         let mut line = line.clone();
         line["time"] = now().into();
-        let written = self.events.append(&record).and_then(|()| self.lines.append(format!("{line}\n").as_bytes()));
+        let written = self.files().and_then(|files| {
+            files.events.append(&record)?;
+            files.lines.append(format!("{line}\n").as_bytes())
+        });
         self.check(step, written);
     }
 
@@ -128,7 +153,7 @@ impl Log {
                 values.push(SummaryValue { tag: format!("weights/{name}"), simple_value: None, histo });
             }
         }
-        let written = self.events.append(&summary(step, values));
+        let written = self.files().and_then(|files| files.events.append(&summary(step, values)));
         self.check(step, written);
         Ok(())
     }
@@ -143,12 +168,16 @@ impl Log {
             ));
             Missing { count: 0, first: step, last: step }
         });
-        (missing.count, missing.last) = (missing.count + 1, step);
+        // Step 0 is the beginning, which has no record.
+        if step > 0 {
+            missing.first = if missing.count == 0 { step } else { missing.first };
+            (missing.count, missing.last) = (missing.count + 1, step);
+        }
     }
 
     /// Reports the entries that are missing.
     pub fn end(&self) {
-        if let Some(Missing { count, first, last }) = self.missing {
+        if let Some(Missing { count: count @ 1.., first, last }) = self.missing {
             let records = counted(usize::try_from(count).unwrap_or(usize::MAX), "record");
             warn(format_args!(
                 "--log {}: {records} of steps {first} to {last} could not be written",
@@ -230,7 +259,7 @@ mod tests {
         let folder = temp_dir::TempDir::new().unwrap();
         let nodes = meshtf_graph::read(br#"{"version": 1, "nodes": {"y": 2.5}}"#).unwrap().nodes;
         let graph = Graph::new(nodes).unwrap();
-        let mut log = Log::begin(&folder.child("log"), &graph).unwrap();
+        let mut log = Log::begin(&folder.child("log"), &graph);
         log.numbers(7, "held_out/", &[("loss", 0.5)], &serde_json::json!({ "step": 7 }));
         let w = Tensor::vector(vec![half::bf16::ONE, half::bf16::NAN, half::bf16::NEG_ONE]);
         log.weights(7, &[("w".to_owned(), w), ("nan".to_owned(), Tensor::scalar(f32::NAN))]).unwrap();
@@ -262,7 +291,7 @@ mod tests {
         assert_eq!(folder_for(&named, true), folder.child("log"));
         let other = folder_for(&named, false);
         assert_eq!(other, folder.child("log-2"));
-        Log::begin(&other, &graph).unwrap();
+        Log::begin(&other, &graph);
         assert_eq!(folder_for(&named, true), other);
         assert_eq!(folder_for(&folder.child("new"), true), folder.child("new"));
     }

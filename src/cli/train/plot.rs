@@ -15,6 +15,7 @@ use textplots::{Chart, Plot, Shape};
 use super::curves::{Curves, Line};
 use crate::cli::Trouble;
 use crate::cli::output::check_file;
+use crate::cli::table::number;
 
 /// The width of a picture, and the height of each of its diagrams.
 const SIZE: (u32, u32) = (800, 360);
@@ -63,15 +64,15 @@ pub(super) fn check(file: &Path) -> Result<(), Trouble> {
     }
 }
 
-/// Draws the curves: into --plot, if there is a point, and, unless `json` is printed, for a person at a terminal.
-pub(super) fn draw(curves: &Curves, plot: Option<&Path>, json: bool) -> Result<(), Trouble> {
+/// Draws the curves: into --plot, if there is a point, and, if `is_shown`, for a person at a terminal.
+pub(super) fn draw(curves: &Curves, plot: Option<&Path>, is_shown: bool) -> Result<(), Trouble> {
     if let Some(path) = plot {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--plot {}: {why}", path.display()));
         if let Some(bytes) = picture(curves, Form::of(path).unwrap_or(Form::Svg)).map_err(|why| at(&why))? {
             std::fs::write(path, bytes).map_err(|error| at(&error))?;
         }
     }
-    if !json
+    if is_shown
         && std::io::stderr().is_terminal()
         && let Some(dots) = dots(curves)
     {
@@ -163,7 +164,7 @@ pub(in crate::cli) fn dots_of(name: &str, points: &[(f64, f64)], size: Size) -> 
     chart.figures();
     Some(
         format!("{name}\n{}", chart.frame().trim_end_matches('\n'))
-            + &format!("\n{y0:.4} to {y1:.4}, step {x0} to {x1}"),
+            + &format!("\n{} to {}, step {x0} to {x1}", number(y0), number(y1)),
     )
 }
 
@@ -224,7 +225,7 @@ mod tests {
     fn a_terminal_shows_the_loss_falling() {
         let text = dots(&curves()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0] == "loss" && lines.last() == Some(&"0.1000 to 1.0000, step 10 to 100"), "{text}");
+        assert!(lines[0] == "loss" && lines.last() == Some(&"0.10000 to 1, step 10 to 100"), "{text}");
         // Its first point is in the first column of the first line, its last at the end of the last.
         let is_dot = |letter: char| letter != ' ' && letter != '\u{2800}';
         assert!(lines[1].chars().next().is_some_and(is_dot), "{text}");

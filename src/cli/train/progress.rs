@@ -29,6 +29,8 @@ pub(super) struct Progress {
     every: u64,
     json: bool,
     is_quiet: bool,
+    /// The last lines about steps and evaluations, which are printed at the end if the others are not.
+    last: [Option<String>; 2],
     bar: ProgressBar,
     /// The loss of the last evaluation.
     held_out: Option<f64>,
@@ -94,7 +96,7 @@ pub(super) struct Plan {
     pub per_epoch: u64,
     pub every: u64,
     pub json: bool,
-    /// Whether neither losses nor a bar are shown.
+    /// Whether only the last lines are printed, and no notices.
     pub is_quiet: bool,
     /// Whether a bar is shown on stderr.
     pub is_live: bool,
@@ -119,6 +121,7 @@ impl Progress {
             every,
             json,
             is_quiet,
+            last: [None, None],
             bar,
             held_out: None,
             began: now,
@@ -148,23 +151,33 @@ impl Progress {
         let left = self.steps.saturating_sub(step) as f64 / rate.max(1e-9);
         let left = if left >= 1.0 { format!("  {} left", duration(left)) } else { String::new() };
         let told = format!("epoch {epoch}{}  {rate:.0} steps/s{left}", values_of(&named));
+        let of_step = || match self.json {
+            true => line.to_string(),
+            false => format!("step {step}/{}  {told}", self.steps),
+        };
+        if self.is_quiet {
+            self.last[0] = Some(of_step());
+            return;
+        }
         let held_out = self.held_out.map_or_else(String::new, |loss| format!("  held out {}", number(loss)));
         self.bar.set_position(step);
         self.bar.set_message(format!("{told}{held_out}"));
         if !step.is_multiple_of(self.every) && step < self.steps {
             return;
         }
-        match self.json {
-            true => self.show(&line.to_string()),
-            false => self.show(&format!("step {step}/{}  {told}", self.steps)),
-        }
+        let line = of_step();
+        self.show(&line);
     }
 
     /// Prints a line above the bar.
     fn show(&mut self, line: &str) {
-        if !self.is_quiet {
-            self.bar.suspend(|| self.lines.line(line));
-        }
+        self.bar.suspend(|| self.lines.line(line));
+    }
+
+    /// Prints the last lines that were held back.
+    fn show_last(&mut self) {
+        let last = std::mem::take(&mut self.last);
+        last.into_iter().flatten().for_each(|line| self.show(&line));
     }
 
     /// Reports the evaluation of the held-out examples after a step.
@@ -183,15 +196,20 @@ impl Progress {
             block_in_place(|| log.numbers(step, "held_out/", &named, &line));
         }
         self.held_out = evaluated.means.first().copied();
-        match self.json {
-            true => self.show(&line.to_string()),
-            false => self.show(&format!("step {step}/{}  held out:{}", self.steps, values_of(&named))),
+        let line = match self.json {
+            true => line.to_string(),
+            false => format!("step {step}/{}  held out:{}", self.steps, values_of(&named)),
+        };
+        match self.is_quiet {
+            true => self.last[1] = Some(line),
+            false => self.show(&line),
         }
     }
 
-    /// Reports the records that the log lacks.
-    pub fn end(&self) {
+    /// Prints the lines that were held back, and reports the records that the log lacks.
+    pub fn end(&mut self) {
         self.bar.finish_and_clear();
+        self.show_last();
         self.log.iter().for_each(Log::end);
     }
 }
@@ -206,7 +224,9 @@ impl Observer for Progress {
     }
 
     fn noted(&mut self, text: &str) -> Observed {
-        self.bar.suspend(|| eprintln!("{text}"));
+        if !self.is_quiet {
+            self.bar.suspend(|| eprintln!("{text}"));
+        }
         Ok(())
     }
 
@@ -223,6 +243,7 @@ impl Observer for Progress {
     /// The last confusion, for a person.
     fn evaluated_last(&mut self, evaluated: &Evaluated) -> Observed {
         if let (Some(confusion), false) = (&evaluated.confusion, self.json) {
+            self.show_last();
             self.show(&confusion.to_string());
         }
         Ok(())
@@ -291,6 +312,7 @@ impl Observer for Progress {
                 format!("step {step}/{steps}  ended: {of} has not improved on {best}, the value after step {at}")
             }
         };
+        self.show_last();
         self.show(&line);
         Ok(())
     }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use meshtf_tensor::failure::counted;
 use serde_json::json;
 
 use super::Command;
 use crate::Client;
 use crate::cli::output::Lines;
 use crate::cli::reach::Reached;
-use crate::trainer::Trainer;
+use crate::trainer::{Size, Trainer};
 
 /// The microseconds for which each device has been busy.
 type Devices = BTreeMap<String, u64>;
@@ -41,11 +42,29 @@ impl Usage {
                 "devices": devices });
             return lines.line(&json!({ "summary": summary }).to_string());
         }
+        if command.args.quiet {
+            return;
+        }
         eprintln!("{steps} steps in {:.1} s: {rate:.0} steps/s, {examples:.0} examples/s", took.as_secs_f64());
         for (name, busy) in shares {
             eprintln!("  {name} was busy {:.0} % of the time", 100.0 * busy.min(1.0));
         }
     }
+}
+
+/// The size of a training, before its first step: `1234 parameters, 800 examples and 200 held out, 300 steps`.
+pub(super) fn size(trainer: &Trainer) -> String {
+    let Size { parameters, examples, held_out } = trainer.size();
+    let held_out = if held_out > 0 { format!(" and {held_out} held out") } else { String::new() };
+    let (steps, per_epoch) = (trainer.steps(), trainer.steps_per_epoch());
+    let epochs = if steps > per_epoch { format!(", {per_epoch} an epoch") } else { String::new() };
+    let counted = |count: u64, noun: &str| counted(usize::try_from(count).unwrap_or(usize::MAX), noun);
+    format!(
+        "{}, {}{held_out}, {}{epochs}",
+        counted(parameters, "parameter"),
+        counted(examples as u64, "example"),
+        counted(steps, "step")
+    )
 }
 
 /// The busy time of the devices so far; without those of tasks that do not answer.

@@ -14,6 +14,9 @@ use super::super::waiting::unless_held;
 use super::list::Look;
 use super::{Lasting, Resource, ResourceKey, Saved, Version, check_spec};
 
+/// The beginning of the error of reading a variable that has no value.
+pub const UNINITIALIZED: &str = "Attempting to use uninitialized value";
+
 /// A variable: a name, a type and the current value, if any.
 #[derive(Debug)]
 pub(crate) struct Variable {
@@ -210,6 +213,6 @@ impl Variable {
     }
 
     pub fn uninitialized(&self) -> Failure {
-        Failure::new(Code::FailedPrecondition, format!("Attempting to use uninitialized value {}", self.name))
+        Failure::new(Code::FailedPrecondition, format!("{UNINITIALIZED} {}", self.name))
     }
 }
