@@ -14,6 +14,7 @@ macro_rules! eprintln {
 
 mod bar;
 mod burn;
+mod complete;
 mod completions;
 mod config;
 mod differentiate;
@@ -178,6 +179,9 @@ enum Command {
 pub fn main(has_stdout: bool) -> ExitCode {
     if !has_stdout {
         output::has_no_stdout();
+    }
+    if let Some(code) = complete::answer() {
+        return code;
     }
     // Before the command line is read, which may fail.
     paint::speak_json(std::env::var_os("MESHTF_LOG_FORMAT").is_some_and(|format| format == "json"));

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::config::Found;
 use super::paint::{Paint, Tone};
 use super::reach::{MeshArgs, read_cluster_spec};
-use super::{Exit, Outcome, output};
+use super::{Exit, Outcome, complete, output};
 use crate::doctor::{Examination, Finding, Level, examine, summary};
 use crate::node::NodeConfig;
 
@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
     /// Task that must be up; repeatable, or separated by commas
-    #[arg(long, value_name = "TASK", value_delimiter = ',')]
+    #[arg(long, value_name = "TASK", value_delimiter = ',', add = complete::tasks())]
     expect: Vec<Task>,
     /// Address to listen on, HOST:PORT or a multiaddr, to be checked; repeatable, or separated by commas
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, concluded};
 use super::signals::interrupted;
-use super::{Exit, Outcome, Trouble, output};
+use super::{Exit, Outcome, Trouble, complete, output};
 use crate::node::Node;
 use crate::protocol::event::{Event, Noted};
 
@@ -30,6 +30,7 @@ Examples:
   meshtf events ps/0 --json | jq 'select(.event == \"run_failed\")'")]
 pub struct Args {
     /// Task of the node
+    #[arg(add = complete::tasks())]
     task: Task,
     /// Print the events so far, and exit
     #[arg(long)]

@@ -7,7 +7,7 @@ use meshtf_graph::gradient::GradientRule;
 use meshtf_graph::op::{self, ArgDef, ArgType, AttrDef, AttrKind, OpDef};
 
 use super::paint::{Paint, Tone};
-use super::{Exit, Outcome, Trouble, output};
+use super::{Exit, Outcome, Trouble, complete, output};
 
 /// Dtypes of an attribute that are listed; more are counted.
 const MAX_TYPES: usize = 16;
@@ -27,7 +27,7 @@ Examples:
 docs/ops.md lists the backends that compute each op.")]
 pub struct Args {
     /// Name of an op, or a word
-    #[arg(value_name = "NAME|WORD")]
+    #[arg(value_name = "NAME|WORD", add = complete::ops())]
     word: Option<String>,
 }
 

@@ -17,7 +17,7 @@ use super::inputs::GraphArgs;
 use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
-use super::{Exit, Outcome, output};
+use super::{Exit, Outcome, complete, output};
 use crate::protocol::SessionOptions;
 
 /// Rows of a table unless all are requested.
@@ -41,7 +41,7 @@ pub struct Args {
     #[command(flatten)]
     graph: GraphArgs,
     /// Task of the master, which also runs nodes without a device [default: the first by name]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
     /// Host all tasks of the graph in this process, without a network
     #[arg(long)]

@@ -13,7 +13,7 @@ use super::memory::MemoryArgs;
 use super::reach::{Deadline, Reached};
 use super::runs::Kind;
 use super::submit::StepArgs;
-use super::{Outcome, Trouble};
+use super::{Outcome, Trouble, complete};
 
 /// Run a graph in this process, without a network
 ///
@@ -31,7 +31,7 @@ pub struct Args {
     #[command(flatten)]
     steps: StepArgs,
     /// Task of the master, which also runs nodes without a device [default: the first that the graph names]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
     /// Compute backend; auto selects the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]

@@ -24,10 +24,13 @@ pub(super) use self::reporter::Reporter;
 use self::store::{Entry, Store};
 use super::paint::{Paint, Tone, mention};
 use super::table::{TableRow, duration, number, table};
-use super::{Exit, Outcome, Trouble, output};
+use super::{Exit, Outcome, Trouble, complete, output};
 
 /// Maximum number of columns of the end of a run in the list.
 const END_COLUMNS: usize = 40;
+
+/// Maximum number of runs that are offered to a shell.
+const MAX_KNOWN: usize = 20;
 
 /// List the runs of this user, with their results
 ///
@@ -72,7 +75,7 @@ Examples:
   meshtf runs show 3f09 --json | jq .sections.train")]
     Show {
         /// Id of the run, or its beginning; `last` is the newest
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", add = complete::runs())]
         run: String,
         /// Print JSON: the record, with the state
         #[arg(long)]
@@ -85,7 +88,7 @@ Examples:
   meshtf runs compare 3f09 a1c2 last --json | jq .differences")]
     Compare {
         /// Ids of the runs, or their beginnings; `last` is the newest
-        #[arg(value_name = "ID", num_args = 2..=8, required = true)]
+        #[arg(value_name = "ID", num_args = 2..=8, required = true, add = complete::runs())]
         runs: Vec<String>,
         /// Print JSON: the differences and the results, a list each with an entry for each run
         #[arg(long)]
@@ -98,7 +101,7 @@ Examples:
   meshtf runs remove --older 30d")]
     Remove {
         /// Ids of the runs, or their beginnings; `last` is the newest
-        #[arg(value_name = "ID", required_unless_present = "older")]
+        #[arg(value_name = "ID", required_unless_present = "older", add = complete::runs())]
         runs: Vec<String>,
         /// Age from which runs are removed: 12h, 30d, 8w
         #[arg(long, value_name = "AGE", value_parser = age, conflicts_with = "runs")]
@@ -201,6 +204,16 @@ fn last(curve: Option<&Curve>) -> String {
 fn time(unix_ms: u64) -> String {
     let time = i64::try_from(unix_ms).ok().and_then(chrono::DateTime::from_timestamp_millis);
     time.map_or_else(|| "?".to_owned(), |time| time.format("%Y-%m-%d %H:%MZ").to_string())
+}
+
+/// The ids of the newest runs and a few words about each, for completions.
+pub(super) fn known() -> Vec<(String, String)> {
+    let entries = Store::of_user().and_then(|store| store.entries()).unwrap_or_default();
+    let about = |entry: &Entry| {
+        let record = entry.read().ok()?;
+        Some(format!("{}, {}, {}", model(&record), time(record.began_ms), record.state_now().name()))
+    };
+    entries.into_iter().take(MAX_KNOWN).filter_map(|entry| about(&entry).map(|about| (entry.id, about))).collect()
 }
 
 /// A run in the list, for programs.

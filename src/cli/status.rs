@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::paint::{Paint, Tone, complain};
 use super::reach::AskArgs;
 use super::table::{TableRow, duration, place, short_peer, table};
-use super::{Exit, Outcome, Trouble, output};
+use super::{Exit, Outcome, Trouble, complete, output};
 use crate::node::Node;
 use crate::protocol::status::{
     DeviceStatus, LimitStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, PieceStatus, ResourceStatus,
@@ -30,7 +30,7 @@ Examples:
   meshtf status worker/1 --json | jq '.[0].sessions.items[].steps_per_second'")]
 pub struct Args {
     /// Task of the node [default: every node that is up]
-    #[arg(value_name = "TASK")]
+    #[arg(value_name = "TASK", add = complete::tasks())]
     task: Option<Task>,
     /// Print JSON: a list with an object for each node
     #[arg(long)]

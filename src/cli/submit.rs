@@ -21,7 +21,7 @@ use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs, Reporter};
 use super::signals::{Request, Signals};
 use super::table::number;
-use super::{Exit, Outcome, Trouble, output, trace};
+use super::{Exit, Outcome, Trouble, complete, output, trace};
 use crate::protocol::SessionOptions;
 use crate::protocol::look::Fetched;
 use crate::trainer::stored::Which;
@@ -49,7 +49,7 @@ pub struct Args {
     #[command(flatten)]
     steps: StepArgs,
     /// Task of the master, which also runs nodes without a device [default: the first by name]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
     #[command(flatten)]
     mesh: MeshArgs,

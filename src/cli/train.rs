@@ -35,7 +35,7 @@ use super::paint::{mention, warn};
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
-use super::{Exit, Outcome, Trouble};
+use super::{Exit, Outcome, Trouble, complete};
 use crate::Session;
 use crate::protocol::SessionOptions;
 use crate::trainer::hints::unscaled;
@@ -130,7 +130,7 @@ pub struct Args {
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
     /// Task of the master, which also runs nodes without a device [default: the first by name]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
     #[command(flatten)]
     mesh: MeshArgs,

@@ -13,7 +13,7 @@ use super::memory::MemoryArgs;
 use super::paint::mention;
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::signals::Signals;
-use super::{Outcome, Trouble};
+use super::{Outcome, Trouble, complete};
 use crate::protocol::SessionOptions;
 use crate::trainer::stored::Which;
 use crate::trainer::weights::Weights;
@@ -50,7 +50,7 @@ pub(super) struct TrainedArgs {
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
     /// Task of the master, which also runs nodes without a device [default: the first by name]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
     #[command(flatten)]
     mesh: MeshArgs,

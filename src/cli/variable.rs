@@ -15,7 +15,7 @@ use super::paint::Paint;
 use super::reach::AskArgs;
 use super::status::{RESOURCES, resource_json, resource_row};
 use super::table::table;
-use super::{Exit, Outcome, Trouble, output};
+use super::{Exit, Outcome, Trouble, complete, output};
 use crate::node::Node;
 use crate::protocol::inquiry::VariableName;
 
@@ -76,6 +76,7 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct NodeArgs {
     /// Task of the node
+    #[arg(add = complete::tasks())]
     task: Task,
     /// Print JSON: a list of resources, or a value with its version
     #[arg(long)]
@@ -92,7 +93,7 @@ struct VariableArgs {
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     container: String,
     /// Device of the variable, if several have one of that name: cpu:0, gpu:0
-    #[arg(long, value_name = "DEVICE", value_parser = device)]
+    #[arg(long, value_name = "DEVICE", value_parser = device, add = complete::devices())]
     device: Option<(DeviceKind, u32)>,
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::sandbox::{SPLIT_238, Sandbox};
+use crate::sandbox::{SPLIT_238, Sandbox, wait_until};
 
 #[test]
 fn two_nodes_and_a_split_graph_make_238() {
@@ -223,12 +223,40 @@ fn a_timeout_has_its_own_exit_code() {
     sandbox.run(&["run", &graph, "--timeout", "0.5"]).expect(5).complains(&["timed out after 0.5 s"]);
 }
 
+/// The words that a shell offers after these, the last of which is begun.
+fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {
+    let mut command = sandbox.command(&[&["--", "meshtf"], words].concat());
+    let place = words.len().to_string();
+    command.current_dir(sandbox.path(""));
+    command.envs([("MESHTF_COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", &place), ("_CLAP_IFS", "\n")]);
+    let output = command.output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn words_are_completed_by_the_tasks_that_are_up() {
+    let sandbox = Sandbox::new();
+    let _nodes = ["ps/0", "worker/0"].map(|name| sandbox.node(name));
+    let all = ["submit", "g.json", "--target", ""];
+    assert!(wait_until(Duration::from_secs(60), || completed(&sandbox, &all) == ["ps/0", "worker/0"]));
+    assert_eq!(completed(&sandbox, &["submit", "g.json", "--target=w"]), ["--target=worker/0"]);
+    assert_eq!(completed(&sandbox, &["variable", "get", "p"]), ["ps/0"]);
+    assert_eq!(completed(&sandbox, &["variable", "get", "ps/0", "w", "--device", "c"]), ["cpu:0"]);
+    assert!(completed(&sandbox, &["submit", "--mesh", "another", "--target", ""]).is_empty());
+    assert_eq!(completed(&sandbox, &["ops", "BlockLSTMG"]), ["BlockLSTMGrad", "BlockLSTMGradV2"]);
+    assert_eq!(completed(&sandbox, &["example", "di"]), ["digits"]);
+    assert_eq!(completed(&sandbox, &["summ"]), ["summary"]);
+    assert_eq!(completed(&sandbox, &["runs", "show", "l"]), ["last"]);
+    sandbox.file("model.json", "{}");
+    assert_eq!(completed(&sandbox, &["summary", "mod"]), ["model.json"]);
+}
+
 #[test]
 fn completions_are_written_for_each_shell() {
     let sandbox = Sandbox::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = sandbox.run(&["completions", shell]).expect(0).stdout;
-        assert!(script.contains("meshtf") && script.contains("submit"), "{shell}");
+        assert!(script.contains("meshtf") && script.contains("MESHTF_COMPLETE"), "{shell}");
     }
     let help = sandbox.run(&["--help"]).expect(0).stdout;
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
