@@ -141,6 +141,26 @@ const EXAMPLES: &[Example] = &[
             &["meshtf", "generate", "@poem.json", "@poem", "--local"],
         ],
     },
+    Example {
+        name: "shakespeare",
+        about: "a text: the beginning of a play",
+        files: Kept(&[file!("train/", "shakespeare.txt")]),
+        commands: &[
+            &["meshtf", "new", "text", "@shakespeare.txt", "-o", "@shakespeare.json"],
+            &["meshtf", "train", "@shakespeare.json", "--local", "--checkpoint", "@shakespeare"],
+            &["meshtf", "generate", "@shakespeare.json", "@shakespeare", "--local"],
+        ],
+    },
+    Example {
+        name: "weather",
+        about: "the weather of four years, day by day",
+        files: Kept(&[file!("train/", "weather.csv")]),
+        commands: &[
+            &["meshtf", "new", "series", "@weather.csv", "--label", "temp_max", "-o", "@weather.json"],
+            &["meshtf", "train", "@weather.json", "--local", "--checkpoint", "@weather"],
+            &["meshtf", "predict", "@weather.json", "@weather", "@weather.csv", "--local"],
+        ],
+    },
 ];
 
 /// The names, which completions have too.
@@ -151,7 +171,7 @@ fn names() -> PossibleValuesParser {
 pub(super) fn example(args: Args) -> Outcome {
     let Some(example) = EXAMPLES.iter().find(|one| Some(one.name) == args.name.as_deref()) else {
         for Example { name, about, .. } in EXAMPLES {
-            output::line(&format!("{name:<8} {about}"))?;
+            output::line(&format!("{name:<11} {about}"))?;
         }
         mention("`meshtf example NAME` writes one to this folder, `-o DIR` to another");
         return Ok(Exit::Ok);

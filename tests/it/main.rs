@@ -40,4 +40,5 @@ mod surface;
 mod texts;
 mod training;
 mod unauthenticated;
+mod walk;
 mod web;

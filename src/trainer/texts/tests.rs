@@ -94,7 +94,7 @@ fn a_folder_of_texts_has_classes() {
     assert_eq!(fits(&loaded)["y"].labels["class"], ["neg", "pos"]);
     std::fs::write(folder.child("reviews/pos/x.png"), b"").unwrap();
     let refused = self::loaded(&folder, None, feed, "").unwrap_err().to_string();
-    assert!(refused.contains("pos/x.png is not a text; expected .txt"), "{refused}");
+    assert!(refused.contains("pos/x.png is not a text: it is an empty file; expected texts, .txt"), "{refused}");
 }
 
 #[test]

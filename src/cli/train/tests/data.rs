@@ -110,9 +110,9 @@ async fn arrays_and_text_are_examples() {
     let feeds = r#"{"x": {"file": "lines.txt", "scale": 0.01}, "y": "labels.csv:label"}"#;
     classifier(&folder, false, "[null, 12]", "[null]", feeds);
     run(&folder, &[]).await.unwrap();
+    // A line that is too long is cut off, and ends nothing.
     std::fs::write(folder.child("lines.txt"), "ab\nabcdefghijklm\n\nb\n").unwrap();
-    let trouble = run(&folder, &[]).await.unwrap_err().to_string();
-    assert!(trouble.contains("data for x: lines.txt: line 2 has 13 bytes, and the placeholder takes 12"), "{trouble}");
+    run(&folder, &[]).await.unwrap();
 }
 
 /// The same examples in the same order, whether they are sent or are on the workers.
