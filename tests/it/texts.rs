@@ -103,7 +103,7 @@ fn characters_and_words_are_written() {
     assert_eq!(classes(&sandbox, &graph, &run, &new), [token(0, "c"), token(1, "é")]);
     generate(&graph, &run, "aüb?")
         .expect(2)
-        .complains(&["--prompt: the model does not know \"ü\", \"?\"; it knows \"é\""]);
+        .complains(&["--prompt: the model does not know \"ü\", \"?\"; it knows \"b\", \"a\", \"é\", \"c\""]);
     generate(&graph, &run, "").expect(2).complains(&["the model continues a text of characters"]);
     let sandbox = Sandbox::new();
     let [graph, run] = counting(&sandbox, "words", &"One two three, four.\n".repeat(30));
@@ -145,19 +145,26 @@ fn a_feature_of_records_is_trained_with_and_predicted() {
         r#"{ "version": 1, "variables": { "w": { "shape": [12, 2], "initial": "glorot_uniform" } },
         "nodes": {
             "x": { "op": "Placeholder", "attrs": { "dtype": "float32", "shape": [null, 2, 2, 3] } },
-            "y": { "op": "Placeholder", "attrs": { "dtype": "int32", "shape": [null] } },
-            "flat": { "op": "Reshape", "inputs": ["x", [-1, 12]] }, "logits": { "op": "MatMul", "inputs": ["flat", "w"] },
-            "losses": { "op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["logits", "y"] },
-            "loss": { "op": "Mean", "inputs": ["losses", 0] } },
-        "data": { "feed": { "x": { "file": "*.tfrecord.gz", "feature": "image/encoded", "scale": 0.01 },
-                            "y": { "file": "*.tfrecord.gz", "feature": "label" } }, "batch": 3 },
-        "train": { "loss": "loss", "optimizer": "adam", "rate": 0.3, "steps": 200 } }"#,
+            "y": { "op": "Placeholder", "attrs": { "dtype": "float32", "shape": [null, 2] } },
+            "flat": { "op": "Reshape", "inputs": ["x", [-1, 12]] }, "out": { "op": "MatMul", "inputs": ["flat", "w"] },
+            "squares": { "op": "SquaredDifference", "inputs": ["out", "y"] },
+            "loss": { "op": "Mean", "inputs": ["squares", [0, 1]] } },
+        "data": { "feed": { "x": { "file": "*.tfrecord.gz", "feature": "image/encoded", "scale": 0.1 },
+                            "y": { "file": "*.tfrecord.gz", "feature": "point" } }, "batch": 3 },
+        "train": { "loss": "loss", "optimizer": "adam", "rate": 0.05, "steps": 300 } }"#,
     );
     let run = sandbox.path("run").display().to_string();
     sandbox.run(&["train", &graph, "--local", "--checkpoint", &run, "--quiet"]).expect(0);
-    let number = |class: i64| Value::from(class);
-    let wanted = [0, 1, 0].iter().zip(0i64..).map(|(class, i)| (number(i), number(*class)));
-    assert_eq!(classes(&sandbox, &graph, &run, &file), wanted.collect::<Vec<_>>());
+    let printed = sandbox.run(&["predict", &graph, &run, &file, "--local", "--json"]).expect(0).stdout;
+    let answers: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), 3);
+    for (i, record) in answers.iter().enumerate() {
+        assert_eq!(record["example"], i);
+        // The points are (i + 0.5, -1), and the pixels grow with i.
+        for (place, wanted) in [(0, i as f64 + 0.5), (1, -1.0)] {
+            assert!((record["out"][place].as_f64().unwrap() - wanted).abs() < 0.1, "{record}");
+        }
+    }
     sandbox.file("b.tfrecord.gz", &records[..200]);
     let refused = sandbox.run(&["train", &graph, "--local"]).expect(2);
     refused.complains(&["*.tfrecord.gz: b.tfrecord.gz: gzip: "]);
