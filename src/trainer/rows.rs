@@ -130,6 +130,20 @@ impl FileRows {
         Ok(FileRows { changes, ..FileRows::of(name, None, images, takes)? })
     }
 
+    /// A feature of TFRecords, for the source of a placeholder; `seed` is that of the order of the examples.
+    ///
+    /// # Errors
+    /// The fault of the first record.
+    pub fn of_feature(
+        source: &DataSource,
+        rows: FeatureRows,
+        takes: &Takes,
+        seed: u64,
+    ) -> std::result::Result<FileRows, String> {
+        let changes = source.images.augment.clone().map(|augment| Changes { augment, seed });
+        Ok(FileRows { changes, ..FileRows::of(&source.file, None, Box::new(rows), takes)? })
+    }
+
     /// Examples that are read piece by piece, of a file or of several.
     ///
     /// # Errors
@@ -148,13 +162,13 @@ impl FileRows {
         Ok(rows)
     }
 
-    /// As a column, which is held in memory if `are_held` says that their file is and they are few.
+    /// As a column, which is held in memory if `are_held` says that their file is, they are few and do not change.
     ///
     /// # Errors
     /// The fault of an example.
     pub fn column(self, are_held: bool) -> std::result::Result<Column, String> {
         let bytes = elements(&self.example)?.saturating_mul(self.takes.dtype.size().unwrap_or(1));
-        if !are_held || bytes.saturating_mul(self.count()) as u64 > MAX_HELD {
+        if !are_held || self.changes.is_some() || bytes.saturating_mul(self.count()) as u64 > MAX_HELD {
             return Ok(Column::Elsewhere(Arc::new(self)));
         }
         let all: Vec<usize> = (0..self.count()).collect();

@@ -333,7 +333,7 @@ impl Known {
         if (FilePart { file: source.file.clone(), part: None }).is_records() && source.take == Take::Values {
             let rows = self.feature(source, takes, folder, Form::Values)?;
             let are_held = rows.files.are_held();
-            return FileRows::of(&source.file, None, Box::new(rows), takes)?.column(are_held);
+            return FileRows::of_feature(source, rows, takes, self.seed)?.column(are_held);
         }
         if let Some(rows) = self.large(source, folder, takes)? {
             return Ok(Column::Elsewhere(Arc::new(rows)));
@@ -388,8 +388,9 @@ impl Known {
             Entry::Occupied(files) => files.into_mut(),
             Entry::Vacant(free) => free.insert(Arc::new(RecordFiles::open(&folder.join(&source.file))?)),
         };
-        let channels = channels(&takes.shape);
-        FeatureRows::of(Arc::clone(files), source.part.as_deref(), form, takes, channels, source.size)
+        let shape = &takes.shape;
+        let images = channels(shape).and_then(|channels| Ok((channels, resizing(source, shape)?)));
+        FeatureRows::of(Arc::clone(files), source.part.as_deref(), form, takes, images)
     }
 
     /// The text that feeds a placeholder.

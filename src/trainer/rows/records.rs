@@ -8,7 +8,7 @@ use meshtf_kernels::files::{RecordFault, is_match, read_record};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, Data, Tensor};
-use meshtf_train::data::Images;
+use meshtf_train::data::{Images, Resizing};
 
 use super::lines::Starts;
 use super::{DataFile, FileBytes, MAX_HELD, Pieces, Takes};
@@ -152,9 +152,11 @@ pub(in super::super) struct FeatureRows {
     takes: Takes,
     /// The number of values of an example, if it is known.
     width: Option<usize>,
-    channels: std::result::Result<usize, String>,
-    size: Option<[usize; 2]>,
+    images: std::result::Result<ImageForm, String>,
 }
+
+/// The channels of images, and the size that they get; `None`: that of the first.
+pub(in super::super) type ImageForm = (usize, Option<Resizing>);
 
 /// Values of some records.
 enum Values {
@@ -167,8 +169,7 @@ enum Values {
 }
 
 impl FeatureRows {
-    /// The feature of this name, or the only one. Images have these channels, unless the placeholder takes no images, and are
-    /// interpolated to a `size`.
+    /// The feature of this name, or the only one. Images get a form, unless the placeholder takes no images.
     ///
     /// # Errors
     /// There is no record, or the first one has no such feature.
@@ -177,8 +178,7 @@ impl FeatureRows {
         key: Option<&str>,
         form: Form,
         takes: &Takes,
-        channels: std::result::Result<usize, String>,
-        size: Option<[usize; 2]>,
+        images: std::result::Result<ImageForm, String>,
     ) -> std::result::Result<FeatureRows, String> {
         let said = |failure: Failure| failure.message;
         let (file, place) = files.find(0).map_err(|_| "it has no record".to_owned())?;
@@ -199,7 +199,7 @@ impl FeatureRows {
             },
         };
         let width = takes.width()?;
-        let mut rows = FeatureRows { files, key, form, takes: takes.clone(), width, channels, size };
+        let mut rows = FeatureRows { files, key, form, takes: takes.clone(), width, images };
         if rows.width.is_none() && form == Form::Values {
             // Then all have as many values as the first.
             rows.width = match feature(&first, &rows.key).map_err(said)? {
@@ -256,8 +256,8 @@ impl FeatureRows {
         let dtype = match () {
             // An image could not be mistaken for numbers, but the two bytes with which a BMP begins can be numbers.
             () if is_image(bytes) || bytes.starts_with(b"BM") && !is_raw(1) && !is_raw(element) => {
-                let channels = self.channels.clone()?;
-                let images = values.or_insert(|| Values::Images(Images::new(channels, self.size)));
+                let (channels, resizing) = self.images.clone()?;
+                let images = values.or_insert(|| Values::Images(Images::resized(channels, resizing)));
                 let Values::Images(images) = images else { return mixed() };
                 return images.add(bytes).map_err(|failure| failure.message);
             }

@@ -158,7 +158,8 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     let mut feature = None;
     for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
         let path = path.key(key);
-        if are_images && images::option(&mut source.images, key, *at, value, path)? {
+        let is_of_image = is_file && images::OF_FEATURES.contains(&&**key);
+        if (are_images || is_of_image) && images::option(&mut source.images, key, *at, value, path)? {
             continue;
         }
         if is_file && table::option(&mut source.table, key, value, path)? {
@@ -193,7 +194,7 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
             "scale" => source.scale = Some(number(value, path)?),
             _ => {
                 let known = ["file", "columns", "except", "scale", "images", "texts", "classes", "on_workers", "size"];
-                let of_file = table::KEYS.iter().chain(&["feature"]).filter(|_| is_file);
+                let of_file = table::KEYS.iter().chain(&images::OF_FEATURES).chain(&["feature"]).filter(|_| is_file);
                 let of_text = text::KEYS.iter().filter(|_| is_text);
                 let known: Vec<&str> = known.iter().chain(of_file).chain(of_text).copied().collect();
                 return Err(unknown(key, *at, path, &known));
@@ -212,8 +213,11 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     }
     let named = FilePart { file: source.file.clone(), part: None };
     let is_of = |is: bool| source.take == Take::Values && is;
-    if source.size.is_some() && source.take != Take::Images && !is_of(named.is_records()) {
-        return wrong("\"size\" is only for \"images\"");
+    let has_images = source.take == Take::Images || is_of(named.is_records());
+    if (source.size.is_some() || source.images != ImageOptions::default()) && !has_images {
+        return wrong(
+            "\"size\", \"resize\", \"interpolation\" and \"augment\" are only for \"images\", or a feature of TFRecords",
+        );
     }
     // Windows are for texts, too.
     let window = source.table.window.filter(|_| is_of(named.is_text()));

@@ -7,6 +7,8 @@ use crate::data::{Augment, Flip, ImageOptions, Interpolation, Resize};
 
 /// The keys of a source of images; the last ones are options.
 const KEYS: [&str; 6] = ["images", "size", "scale", "resize", "interpolation", "augment"];
+/// The options that images of TFRecords have, too.
+pub(super) const OF_FEATURES: [&str; 3] = ["resize", "interpolation", "augment"];
 /// The keys of other sources, which are refused with a reason.
 const OTHERS: [&str; 5] = ["file", "classes", "on_workers", "columns", "except"];
 /// The keys of augmentation.

@@ -4,8 +4,8 @@ use meshtf_tensor::Tensor;
 
 use super::*;
 use crate::data::{
-    Category, ClassWeights, Classes, DatePart, HoldOutBy, LayoutOptions, Missing, Normalize, Standardize, TableOptions,
-    TextOptions, TokenKind, VocabularyChoice, Window,
+    Category, ClassWeights, Classes, DatePart, HoldOutBy, ImageOptions, LayoutOptions, Missing, Normalize, Standardize,
+    TableOptions, TextOptions, TokenKind, VocabularyChoice, Window,
 };
 
 #[test]
@@ -204,7 +204,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         (
             r#"{"feed": {"x": {"file": "f", "size": [1, 2]}}, "batch": 1}"#,
             "$.data.feed.x",
-            "\"size\" is only for \"images\"",
+            "are only for \"images\", or a feature of TFRecords",
         ),
         (r#"{"feed": {"x": {"images": "f", "size": [1]}}, "batch": 1}"#, "$.data.feed.x.size", "[HEIGHT, WIDTH]"),
         (r#"{"feed": {"x": {"classes": "f", "columns": ["a"]}}, "batch": 1}"#, "$.data.feed.x", "only a table (.csv"),
@@ -297,7 +297,7 @@ fn texts_have_tokens_and_vocabularies() {
            "b": {"file": "b.csv", "columns": "review", "tokens": "words", "vocabulary": 100, "standardize": "lower"},
            "c": {"texts": "reviews", "tokens": "words", "vocabulary": ["", "[UNK]", "good", "bad"]},
            "d": {"file": "d.tfrecord", "feature": "text:en", "tokens": "words", "vocabulary": "words.txt"},
-           "e": {"file": "d-*.tfrecord.gz:label"}, "f": {"classes": "reviews"}"#,
+           "e": {"file": "d-*.tfrecord.gz:label", "size": [4, 4], "resize": "crop_to_aspect_ratio"}, "f": {"classes": "reviews"}"#,
     );
     let feed = read(&text).unwrap().data.feed;
     let options = |i: usize| feed[i].1.text.clone().unwrap();
@@ -313,6 +313,7 @@ fn texts_have_tokens_and_vocabularies() {
     assert_eq!((feed[2].1.take, feed[2].1.file.as_str()), (Take::Texts, "reviews"));
     assert_eq!(options(3).vocabulary, VocabularyChoice::File("words.txt".to_owned()));
     assert_eq!((feed[3].1.part.as_deref(), feed[4].1.part.as_deref()), (Some("text:en"), Some("label")));
+    assert!(feed[4].1.size == Some([4, 4]) && feed[4].1.images != ImageOptions::default());
     for (source, why) in [
         (r#"{"file": "a.txt", "tokens": "word"}"#, "\"word\" is unknown; expected one of bytes, characters, words"),
         (r#"{"file": "a.txt", "vocabulary": 9}"#, "bytes are their own numbers"),
@@ -327,6 +328,7 @@ fn texts_have_tokens_and_vocabularies() {
         (r#"{"file": "a.csv", "tokens": "words", "window": {"length": 2}}"#, "takes no options of numbers"),
         (r#"{"file": "a.txt", "tokens": "words", "classes": "auto"}"#, "only a table"),
         (r#"{"file": "a.csv", "feature": "x"}"#, "only TFRecords"),
+        (r#"{"file": "a.csv", "resize": "stretch", "augment": {"crop": 0.1}}"#, "or a feature of TFRecords"),
         (r#"{"file": "a.tfrecord:x", "feature": "x"}"#, "not in both"),
         (r#"{"texts": "a", "file": "b"}"#, "use only one of"),
         (r#"{"file": "a.tfrecord", "window": {"length": 2}}"#, "only a table"),

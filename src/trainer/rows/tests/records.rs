@@ -1,6 +1,7 @@
 //! TFRecords that TensorFlow 2.21 wrote.
 
 use meshtf_kernels::files::write_record;
+use meshtf_train::data::{Resizing, read_image};
 
 use super::*;
 
@@ -14,7 +15,7 @@ fn bytes() -> [Vec<u8>; 2] {
 }
 
 fn rows(files: &Arc<RecordFiles>, key: &str, takes: &Takes) -> std::result::Result<FileRows, String> {
-    let rows = FeatureRows::of(Arc::clone(files), Some(key), Form::Values, takes, Ok(3), None)?;
+    let rows = FeatureRows::of(Arc::clone(files), Some(key), Form::Values, takes, Ok((3, None)))?;
     FileRows::of("x.tfrecord", None, Box::new(rows), takes)
 }
 
@@ -44,6 +45,20 @@ fn features_are_numbers_images_or_text() {
         let held = rows(&files, "label", &takes(DType::I64, &[None], None)).unwrap().column(true).unwrap();
         assert!(matches!(held, Column::Held(tensor) if tensor == Tensor::vector(vec![0i64, 1, 0])));
     }
+}
+
+#[test]
+fn images_of_records_get_a_size() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.child("x.tfrecord"), &bytes()[1]).unwrap();
+    let files = Arc::new(RecordFiles::open(&folder.child("x.tfrecord")).unwrap());
+    let encoded = rows(&files, "image/encoded", &takes(DType::String, &[None], None)).unwrap().read(&[1]).unwrap();
+    let png = encoded.slice::<Vec<u8>>().unwrap()[0].clone();
+    let images = Ok((3, Some(Resizing::to([4, 3]))));
+    let takes = takes(DType::U8, &[None, Some(4), Some(3), Some(3)], None);
+    let rows = FeatureRows::of(files, Some("image/encoded"), Form::Values, &takes, images).unwrap();
+    let wanted = read_image(&png, 3, Some([4, 3])).unwrap().reshaped([1, 4, 3, 3]).unwrap();
+    assert_eq!(rows.read(&[1]).unwrap(), wanted);
 }
 
 #[test]
@@ -122,7 +137,7 @@ fn a_feature_that_does_not_fit_is_named() {
         let refused = rows(&files, key, &takes).unwrap_err();
         assert!(refused.contains(why), "{key}: {refused}");
     }
-    let unnamed = FeatureRows::of(files, None, Form::Values, &numbers(&[None]), Ok(3), None).unwrap_err();
+    let unnamed = FeatureRows::of(files, None, Form::Values, &numbers(&[None]), Ok((3, None))).unwrap_err();
     assert!(
         unnamed.contains("with \"feature\": \"image/encoded\"; there are image/encoded, label, point"),
         "{unnamed}"
