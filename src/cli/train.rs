@@ -385,7 +385,7 @@ impl Command {
             }
         }
         loaded.remarks.iter().for_each(|remark| eprintln!("{remark}"));
-        unscaled(&read.sections, &read.graph, &loaded.data.train).iter().for_each(|hint| warn(hint));
+        unscaled(&read.sections, &read.graph, &loaded.data.train).iter().for_each(warn);
         let options = Options {
             steps: args.steps,
             checkpoint: args.checkpoint.clone(),

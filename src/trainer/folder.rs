@@ -36,6 +36,7 @@ impl FileKind {
         }
     }
 }
+
 /// Bytes by which the kind of another file is known.
 const START: u64 = 4096;
 
@@ -95,7 +96,7 @@ impl ImageFolder {
             folder.classes.push(name);
         }
         match folder.classes.is_empty() {
-            true => Err("it contains neither images nor folders of images".to_owned()),
+            true => Err(format!("it contains neither {one}s nor folders of {one}s")),
             false => Ok(folder),
         }
     }

@@ -54,8 +54,11 @@ fn header(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(header)
 }
 
+/// The name, dtype and shape of a tensor.
+pub(crate) type Described = (String, DType, Shape);
+
 /// The names, dtypes and shapes of the tensors that [`read`] reads; returns the path, too.
-pub(crate) fn described(path: &Path, which: Which) -> Result<(PathBuf, Vec<(String, DType, Shape)>), Error> {
+pub(crate) fn described(path: &Path, which: Which) -> Result<(PathBuf, Vec<Described>), Error> {
     let file = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", file.display()));
     if !file.with_added_extension("index").exists() && Form::of(&file)? == Form::Safetensors {

@@ -140,7 +140,7 @@ impl Window {
         let (sin, cos) = (self.turns * std::f64::consts::TAU).sin_cos();
         let center = |axis: usize| sizes[axis] * ((1.0 - self.share) * self.begin[axis] + self.share / 2.0);
         let scale = |axis: usize| if self.mirrored[axis] { -self.share } else { self.share };
-        let row = |y: f64| (reflected(y, height), width * channels);
+        let pixel_at = |y: f64, x: f64| (reflected(y, height) * width + reflected(x, width)) * channels;
         for (y, line) in pixels.chunks_exact_mut(width * channels).enumerate() {
             for (x, pixel) in line.chunks_exact_mut(channels).enumerate() {
                 // From the middle of the result, backwards: not moved, not turned, not mirrored, in the window.
@@ -151,15 +151,11 @@ impl Window {
                 let from_x = center(1) + scale(1) * right - 0.5;
                 let (low_y, low_x) = (from_y.floor(), from_x.floor());
                 let (by_y, by_x) = (from_y - low_y, from_x - low_x);
-                let corner = |y: f64, x: f64| {
-                    let (row, stride) = row(y);
-                    row * stride + reflected(x, width) * channels
-                };
                 let corners = [
-                    (corner(low_y, low_x), (1.0 - by_y) * (1.0 - by_x)),
-                    (corner(low_y, low_x + 1.0), (1.0 - by_y) * by_x),
-                    (corner(low_y + 1.0, low_x), by_y * (1.0 - by_x)),
-                    (corner(low_y + 1.0, low_x + 1.0), by_y * by_x),
+                    (pixel_at(low_y, low_x), (1.0 - by_y) * (1.0 - by_x)),
+                    (pixel_at(low_y, low_x + 1.0), (1.0 - by_y) * by_x),
+                    (pixel_at(low_y + 1.0, low_x), by_y * (1.0 - by_x)),
+                    (pixel_at(low_y + 1.0, low_x + 1.0), by_y * by_x),
                 ];
                 for (channel, value) in pixel.iter_mut().enumerate() {
                     let sum = corners.iter().map(|(at, weight)| f64::from(source[at + channel]) * weight).sum();

@@ -69,6 +69,11 @@ async fn a_folder_of_images_has_a_folder_for_each_class() {
         &feeds.replace(r#""scale""#, r#""size": [2, 2], "scale""#),
     );
     run(&folder, &[]).await.unwrap();
+    // Images that are evaluated get the size of those of the training.
+    let text = std::fs::read_to_string(folder.child("graph.json")).unwrap();
+    let evaluate = format!(r#""steps": 60}}, "evaluate": {{"every": 60, "feed": {feeds}}}}}"#);
+    std::fs::write(folder.child("graph.json"), text.replace(r#""steps": 60}}"#, &evaluate)).unwrap();
+    run(&folder, &[]).await.unwrap();
     for name in ["photos/red/Thumbs.db", "photos/red/.DS_Store", "photos/desktop.ini"] {
         std::fs::write(folder.child(name), "left").unwrap();
     }
