@@ -202,7 +202,7 @@ fn write(example: &Example, folder: &Path) -> Result<(), Trouble> {
         }
     }
     std::fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
-    let many = (missing.len() > MANY).then(|| missing.len());
+    let many = (missing.len() > MANY).then_some(missing.len());
     for (path, contents) in missing {
         if let Some(parent) = path.parent().filter(|parent| *parent != folder) {
             std::fs::create_dir_all(parent).map_err(|error| at(parent, error))?;
@@ -223,12 +223,15 @@ fn write(example: &Example, folder: &Path) -> Result<(), Trouble> {
     Ok(())
 }
 
+/// A file's name, with folders, and its contents.
+type NamedFile = (String, Cow<'static, [u8]>);
+
 /// More files than this are counted in the message, not named.
 const MANY: usize = 10;
 
 impl Files {
-    /// All files: their names, with folders, and their contents.
-    fn all(&self) -> Result<Vec<(String, Cow<'static, [u8]>)>, Trouble> {
+    /// All files.
+    fn all(&self) -> Result<Vec<NamedFile>, Trouble> {
         match self {
             Kept(files) => Ok(files.iter().map(|&(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes))).collect()),
             Images => images().map_err(|why| Trouble::input(format!("images: {why}"))),
@@ -237,7 +240,7 @@ impl Files {
 }
 
 /// The handwritten digits of the example `digits`, as `images/CLASS/NUMBER.png`.
-fn images() -> Result<Vec<(String, Cow<'static, [u8]>)>, String> {
+fn images() -> Result<Vec<NamedFile>, String> {
     let read = |bytes: &[u8]| npy::read(bytes).map_err(|failure| failure.message);
     let digits = read(include_bytes!("../../examples/train/digits.npy"))?;
     let labels = read(include_bytes!("../../examples/train/digits_labels.npy"))?;

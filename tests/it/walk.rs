@@ -51,8 +51,8 @@ fn shell(sandbox: &Sandbox, folder: &Path, command: &str) -> String {
 
 /// The value of a metric in the last line of held-out examples.
 fn held_out(printed: &[String], metric: &str) -> f64 {
-    let lines = printed.iter().flat_map(|text| text.lines());
-    let last = lines.filter(|line| line.contains("held out:")).next_back().expect("an evaluation");
+    let mut lines = printed.iter().flat_map(|text| text.lines());
+    let last = lines.rfind(|line| line.contains("held out:")).expect("an evaluation");
     let mut words = last.split_whitespace().skip_while(|word| *word != metric);
     words.nth(1).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{metric} in {last}"))
 }
