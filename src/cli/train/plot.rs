@@ -136,10 +136,19 @@ fn chart<B: DrawingBackend>(backend: B, diagrams: &[Vec<Line>]) -> Result<(), Dr
             drawn.label(&line.name).legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
         }
         let mut labels = chart.configure_series_labels();
-        labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3));
+        labels.position(position(lines)).background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3));
         labels.draw()?;
     }
     root.present()
+}
+
+/// The place of the names: away from the end of the first line.
+fn position(lines: &[Line]) -> SeriesLabelPosition {
+    let points = lines.first().map(|line| &line.points[..]).unwrap_or_default();
+    match (points.first(), points.last()) {
+        (Some(first), Some(last)) if last.1 > first.1 => SeriesLabelPosition::LowerRight,
+        _ => SeriesLabelPosition::UpperRight,
+    }
 }
 
 /// The curve of the loss in dots, for a terminal; `None` if it has fewer than two points.
