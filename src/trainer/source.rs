@@ -173,17 +173,16 @@ pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) ->
     Ok(Loaded { data: TrainingData { train, evaluate, fits: known.fits }, folders, remarks })
 }
 
-/// Sources for evaluations: a table, or images, without options of their own have those of the training.
+/// Sources for evaluations: without options of their own, they have those of the training.
 fn as_trained(feed: &[(String, DataSource)], trained: &[(String, DataSource)]) -> Vec<(String, DataSource)> {
     let mut feed = feed.to_vec();
     for (name, source) in &mut feed {
         let trained = trained.iter().find(|(own, _)| own == name).map(|(_, trained)| trained);
-        if let (Some(trained), true) =
-            (trained, source.take == Take::Images && source.images == ImageOptions::default())
-        {
+        if let (Some(trained), true) = (trained, source.images == ImageOptions::default()) {
             source.images = ImageOptions { augment: None, ..trained.images.clone() };
             source.size = source.size.or(trained.size);
         }
+        source.scale = source.scale.or(trained.and_then(|trained| trained.scale));
         if let (Some(trained), true) = (trained, source.table == TableOptions::default()) {
             source.table = trained.table.clone();
         }

@@ -183,3 +183,24 @@ async fn first_values_are_those_of_the_node_init() {
         assert!(error.contains("$.init: ") && error.contains("begin"), "{error}");
     }
 }
+
+/// A source of an evaluation that states no scale has that of the training.
+#[test]
+fn what_is_evaluated_is_scaled_as_in_the_training() {
+    let folder = TempDir::new().unwrap();
+    let x = meshtf_tensor::npy::write(&Tensor::from_vec([4, 2], vec![3f32; 8])).unwrap();
+    std::fs::write(folder.child("x.npy"), x).unwrap();
+    for (own, wanted) in [(r#""x.npy""#, 1.5), (r#"{"file": "x.npy", "scale": 2}"#, 6.0)] {
+        let text = format!(
+            r#"{{"data": {{"feed": {{"x": {{"file": "x.npy", "scale": 0.5}}}}, "batch": 2}},
+                "train": {{"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1}},
+                "evaluate": {{"every": 1, "feed": {{"x": {own}}}}}}}"#
+        );
+        let sections = meshtf_train::file::read(&text).unwrap();
+        let m = Model::new();
+        m.placeholder("x", DType::F32, [None, Some(2)]).square().mean().named("loss");
+        let loaded = load(&sections, &m.finish().unwrap(), folder.path(), &Found::default()).unwrap();
+        let evaluated = loaded.data.evaluate.unwrap().take(&[0], &[1]).unwrap();
+        assert_eq!(evaluated[0], Tensor::from_vec([1, 2], vec![wanted as f32; 2]), "{own}");
+    }
+}
