@@ -64,9 +64,10 @@ pub struct Confusion {
 }
 
 impl Confusion {
-    /// An empty one of classes with these names.
+    /// An empty one of classes with these names, unless there are more than classes can be.
     pub(super) fn of(names: &[String]) -> Confusion {
-        Confusion { counts: BTreeMap::new(), names: names.to_vec() }
+        let names = if names.len() as i64 <= MAX_CLASSES { names.to_vec() } else { Vec::new() };
+        Confusion { counts: BTreeMap::new(), names }
     }
 
     /// The names of the classes, by their numbers. Empty if the labels are numbers in the data, too.

@@ -71,8 +71,8 @@ pub(crate) fn unscaled(sections: &Sections, graph: &Graph, train: &Examples) -> 
         let (file, node) = (format!("{}{part}", source.file), graph.node(product));
         hints.push(format!(
             "data for {name}: the numbers of {file} reach from 0 to 255, and {} ({}) multiplies them by weights as they are, which \
-             trains slowly or not at all: write \"{name}\": {{\"{key}\": \"{file}\", \"scale\": 0.00392156862745098}} in the section \
-             \"data\", for 0 to 1",
+             trains slowly or not at all: for 0 to 1, add \"scale\": 0.00392156862745098 to \"{name}\" in the section \"data\", \
+             {{\"{key}\": \"{file}\", …}}",
             node.name, node.op.name
         ));
     }
@@ -144,10 +144,10 @@ mod tests {
         let idx = || of("train-images-idx3-ubyte.gz", Take::Values);
         let found = hints(images(2.0), idx(), false);
         assert_eq!(found.len(), 1);
-        let wanted = r#""x": {"file": "train-images-idx3-ubyte.gz", "scale": 0.00392156862745098}"#;
+        let wanted = r#"add "scale": 0.00392156862745098 to "x" in the section "data", {"file": "train-images-idx3-ubyte.gz", …}"#;
         assert!(found[0].contains(wanted) && found[0].contains("(MatMul)"), "{found:?}");
         let found = hints(images(2.0), of("photos", Take::Images), false);
-        assert!(found[0].contains(r#"{"images": "photos", "scale": 0.00392156862745098}"#), "{found:?}");
+        assert!(found[0].contains(r#"in the section "data", {"images": "photos", …}"#), "{found:?}");
         let named = DataSource { part: Some("a".to_owned()), ..of("d.npz", Take::Values) };
         assert!(hints(images(2.0), named, false)[0].contains(r#""file": "d.npz:a""#));
         // Scaled by the section or by the graph; small numbers, fractions, few columns, a table.

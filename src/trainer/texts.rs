@@ -256,11 +256,10 @@ impl Measured<'_> {
         };
         self.note(one, &options, lengths, strings.count(), width);
         let encoded = Encoded { texts: strings, coder, length: width.unwrap_or(lengths.longest) };
-        match encoded.held() {
+        match encoded.held(MAX_HELD) {
             Some(held) => fitting(held.map_err(said)?),
             None => {
-                let Strings::Elsewhere { file, .. } = &encoded.texts else { return Err("it is not held".to_owned()) };
-                let file = file.clone();
+                let file = if let Strings::Elsewhere { file, .. } = &encoded.texts { file.clone() } else { None };
                 rows(Box::new(encoded), file)
             }
         }

@@ -206,6 +206,8 @@ impl FeatureRows {
                 Ok(Data::F32(all)) => Some(all.len()),
                 Ok(Data::I64(all)) => Some(all.len()),
                 Ok(Data::String(all)) if takes.dtype == DType::String => Some(all.len()),
+                // The bytes of numbers, of one byte each.
+                Ok(Data::String(all)) => all.first().filter(|bytes| !is_image(bytes)).map(Vec::len),
                 _ => None,
             };
         }

@@ -114,15 +114,15 @@ pub(in super::super) struct Encoded {
 }
 
 impl Encoded {
-    /// All of them, if they are in memory.
+    /// All of them, if the texts are in memory and the rows take at most `most` bytes.
     ///
     /// # Errors
     /// ResourceExhausted if there is no memory for them.
-    pub fn held(&self) -> Option<Result<Tensor>> {
-        match &self.texts {
-            Strings::Held(tensor) => Some(self.rows(tensor)),
-            Strings::Elsewhere { .. } => None,
-        }
+    pub fn held(&self, most: u64) -> Option<Result<Tensor>> {
+        let Strings::Held(tensor) = &self.texts else { return None };
+        let element = dtype(&self.coder).size().unwrap_or(1);
+        let bytes = self.texts.count().saturating_mul(self.length).saturating_mul(element);
+        (bytes as u64 <= most).then(|| self.rows(tensor))
     }
 
     fn rows(&self, texts: &Tensor) -> Result<Tensor> {

@@ -137,6 +137,10 @@ fn a_feature_that_does_not_fit_is_named() {
         let refused = rows(&files, key, &takes).unwrap_err();
         assert!(refused.contains(why), "{key}: {refused}");
     }
+    // If the placeholder leaves it open, all have as many bytes as the first.
+    let texts = rows(&files, "text", &numbers(&[None, None])).unwrap();
+    let refused = texts.read(&[0, 2]).unwrap_err().message;
+    assert!(refused.contains("it has 4 bytes, which are no image, and 14 numbers take 14 or 56"), "{refused}");
     let unnamed = FeatureRows::of(files, None, Form::Values, &numbers(&[None]), Ok((3, None))).unwrap_err();
     assert!(
         unnamed.contains("with \"feature\": \"image/encoded\"; there are image/encoded, label, point"),

@@ -124,7 +124,8 @@ fn each_text_is_cut_or_filled_up() {
         let encoded = Encoded { texts, coder, length: 3 };
         let wanted = Tensor::from_vec([3, 3], vec![3, 0, 0, 2, 2, 2, 2, 1, 0]);
         assert_eq!(encoded.read(&[0, 4, 1]).unwrap(), wanted.clone());
-        let all = encoded.held().map(|held| held.unwrap().dims().to_vec());
+        assert!(encoded.held(COUNT as u64).is_none());
+        let all = encoded.held(MAX_HELD).map(|held| held.unwrap().dims().to_vec());
         assert!(all.is_none_or(|dims| dims == [COUNT, 3]));
     }
 }
