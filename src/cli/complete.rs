@@ -115,7 +115,9 @@ fn reaching(words: impl Iterator<Item = String>) -> Option<MeshArgs> {
 
 /// The nodes that are up, as far as they are found in time.
 fn cluster() -> Option<Arc<Cluster>> {
-    let mesh = reaching(std::env::args().skip_while(|word| word != "--").skip(1))?;
+    let mesh = reaching(
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).skip_while(|word| word != "--").skip(1),
+    )?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
     let found = runtime.block_on(async {
         let find = async {

@@ -196,7 +196,7 @@ fn totals(sizes: &Sizes) -> Vec<(&'static str, String)> {
     lines.push(("values", format!("{values} {examples}{at_a_time}")));
     if let Some(state) = sizes.state {
         lines.push(("optimizer", size(state)));
-        let all = bytes + sizes.trained_bytes + state + sizes.values;
+        let all = [sizes.trained_bytes, state, sizes.values].into_iter().fold(bytes, u64::saturating_add);
         let what = "parameters, gradients, optimizer and values";
         lines.push(("to train", format!("{} {examples}: {what}", size(all))));
     }

@@ -384,7 +384,7 @@ impl Command {
                 eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
             }
         }
-        loaded.remarks.iter().for_each(|remark| eprintln!("{remark}"));
+        loaded.remarks.iter().filter(|_| !args.quiet).for_each(|remark| eprintln!("{remark}"));
         unscaled(&read.sections, &read.graph, &loaded.data.train).iter().for_each(warn);
         let options = Options {
             steps: args.steps,

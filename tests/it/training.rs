@@ -257,7 +257,7 @@ fn a_table_is_read_for_a_run_as_it_was_for_the_training() {
     };
     let text = std::fs::read_to_string(&graph).unwrap();
     let changed = sandbox.file("changed.json", text.replace(r#""normalize": "minmax""#, r#""normalize": "standard""#));
-    assert!(resumed(&changed).contains("a table or its options have changed"), "{}", resumed(&changed));
+    assert!(resumed(&changed).contains("a file or its options have changed since"), "{}", resumed(&changed));
     let other = r#""columns": ["name"], "delimiter": ";", "skip": 0"#;
     let other = text.replace(r#""delimiter": ";", "skip": 1, "columns": ["name"]"#, other);
     let other = sandbox.file("other.json", other);

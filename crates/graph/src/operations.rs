@@ -26,18 +26,18 @@ pub fn operations(graph: &Graph, id: NodeId) -> Option<u64> {
         "AvgPool" | "MaxPool" | "MaxPoolWithArgmax" | "AvgPool3D" | "MaxPool3D" => {
             Some(area(&node.attrs)?.saturating_mul(elements(&sized.output(0)?)))
         }
-        "AvgPoolGrad" => Some(area(&node.attrs)?.saturating_mul(2 * elements(&sized.input(1)?))),
-        "MaxPoolGrad" => Some((area(&node.attrs)? + 1).saturating_mul(elements(&sized.input(1)?))),
+        "AvgPoolGrad" => Some(area(&node.attrs)?.saturating_mul(times(2, &sized.input(1)?))),
+        "MaxPoolGrad" => Some(area(&node.attrs)?.saturating_add(1).saturating_mul(elements(&sized.input(1)?))),
         "Sum" | "Max" | "Min" | "Prod" | "All" | "Any" | "ArgMax" | "ArgMin" | "BiasAddGrad" => {
             Some(elements(&sized.input(0)?).saturating_sub(elements(&sized.output(0)?)))
         }
         "Mean" | "Cumsum" | "Cumprod" => Some(elements(&sized.input(0)?)),
-        "L2Loss" => Some((3 * elements(&sized.input(0)?)).saturating_sub(1)),
-        "AddN" | "AccumulateNV2" => Some(elements(&sized.input(0)?) * (node.inputs.len() as u64).saturating_sub(1)),
-        "FusedBatchNorm" | "FusedBatchNormV2" | "FusedBatchNormV3" => Some(4 * elements(&sized.input(0)?)),
+        "L2Loss" => Some(times(3, &sized.input(0)?).saturating_sub(1)),
+        "AddN" | "AccumulateNV2" => Some(times((node.inputs.len() as u64).saturating_sub(1), &sized.input(0)?)),
+        "FusedBatchNorm" | "FusedBatchNormV2" | "FusedBatchNormV3" => Some(times(4, &sized.input(0)?)),
         "SoftmaxCrossEntropyWithLogits" | "SparseSoftmaxCrossEntropyWithLogits" => {
             // The softmax, and a product with the label or a look-up by it.
-            Some(6 * elements(&sized.input(0)?))
+            Some(times(6, &sized.input(0)?))
         }
         "BlockLSTM" | "BlockLSTMV2" => sized.lstm(1, 4),
         "LSTMBlockCell" => sized.lstm(0, 3),
@@ -107,7 +107,7 @@ impl Sized<'_> {
             }
         }
         let each = if self.node.inputs.len() > 1 || inner > 1 { 2 } else { 0 };
-        Some(inner.saturating_mul(each * elements(&self.output(0)?)))
+        Some(inner.saturating_mul(times(each, &self.output(0)?)))
     }
 
     /// Of a filter `[height, width, channels, filters]`, each element of the output takes all but the filters; without the
@@ -119,15 +119,21 @@ impl Sized<'_> {
             (true, _) => 2,
             (false, _) => 1,
         })?;
-        Some((2 * elements(&filter[..spatial])).saturating_mul(elements(&self.output(0)?)))
+        Some(times(2, &filter[..spatial]).saturating_mul(elements(&self.output(0)?)))
     }
 
     /// `image`: the input of the convolution; `filter`: its filter.
     fn gradient_of_convolution(&self, image: &[usize], filter: &[usize]) -> Option<u64> {
         let is_first = self.node.attrs.str("data_format").is_ok_and(|format| format == "NCHW");
         let channels = *image.get(if is_first { 1 } else { 3 })? as u64;
-        let strides: u64 = self.node.attrs.ints("strides").ok()?.iter().map(|stride| (*stride).max(1) as u64).product();
-        let all = (2 * elements(image)).saturating_mul(elements(filter));
+        let strides: u64 = self
+            .node
+            .attrs
+            .ints("strides")
+            .ok()?
+            .iter()
+            .fold(1u64, |all, stride| all.saturating_mul((*stride).max(1) as u64));
+        let all = times(2, image).saturating_mul(elements(filter));
         Some(all / (channels * strides).max(1))
     }
 
@@ -157,10 +163,15 @@ fn elements(sizes: &[usize]) -> u64 {
     sizes.iter().fold(1u64, |all, size| all.saturating_mul(*size as u64))
 }
 
+/// So many operations for each element.
+fn times(each: u64, sizes: &[usize]) -> u64 {
+    each.saturating_mul(elements(sizes))
+}
+
 /// The elements of the window of a pool.
 fn area(attrs: &Attrs) -> Option<u64> {
     let sizes = attrs.ints("ksize").ok()?;
-    Some(sizes.iter().map(|size| (*size).max(1) as u64).product())
+    Some(sizes.iter().fold(1, |all, size| all.saturating_mul((*size).max(1) as u64)))
 }
 
 #[cfg(test)]

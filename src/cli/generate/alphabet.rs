@@ -84,7 +84,7 @@ impl Alphabet {
                 let letter = (0..=at).rev().find_map(|begin| text.get(begin..)).and_then(|rest| rest.chars().next());
                 Err(format!(
                     "the model knows the bytes 0 to {}, and {:?} has the byte {byte}",
-                    classes - 1,
+                    classes.saturating_sub(1),
                     letter.unwrap_or_default()
                 ))
             }

@@ -225,7 +225,8 @@ impl Table {
 /// The model of a table.
 pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Model, String> {
     let table = Table::of(path, name, "a table")?;
-    let at = label.map_or(Ok(table.columns.len() - 1), |label| table.position(label))?;
+    let last = table.columns.len().checked_sub(1).ok_or("it has no columns")?;
+    let at = label.map_or(Ok(last), |label| table.position(label))?;
     let Table { columns, lines, is_whole, layout } = table;
     let target = &columns[at];
     let few = target.different.len() <= MAX_NUMBERED && target.different.len() * 5 <= lines;

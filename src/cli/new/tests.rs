@@ -68,6 +68,16 @@ fn another_delimiter_and_missing_names_are_found() {
 }
 
 #[test]
+fn a_table_without_columns_is_refused() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.child("t.jsonl"), "{}\n{}\n").unwrap();
+    for label in [None, Some("a")] {
+        let why = table::model(&folder.child("t.jsonl"), "t.jsonl", label).err().unwrap();
+        assert!(why.contains("it has no columns"), "{why}");
+    }
+}
+
+#[test]
 fn a_series_is_cut_into_windows_of_its_columns() {
     let series = |text: &str, label: Option<&str>| {
         let folder = TempDir::new().unwrap();

@@ -52,7 +52,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     pub fn sum(&self, of: impl Fn(&Row) -> u64) -> u64 {
-        self.rows.iter().map(of).sum()
+        self.rows.iter().map(of).fold(0, u64::saturating_add)
     }
 }
 
