@@ -44,7 +44,7 @@ impl Philox {
 
     /// The bits of the next [`ABREAST`] counts: the first words of all of them, their second words, and so on.
     #[inline(always)]
-    pub fn draw_abreast(&mut self) -> [[u32; ABREAST]; 4] {
+    pub(crate) fn draw_abreast(&mut self) -> [[u32; ABREAST]; 4] {
         let [first, second, third, fourth] = self.count();
         let mut all = [[0; ABREAST]; 4];
         for i in 0..ABREAST {
