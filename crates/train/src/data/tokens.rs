@@ -218,7 +218,7 @@ impl Counter {
     /// as Keras has them. `size`: the number of all numbers, with those for padding and unknown tokens.
     ///
     /// # Errors
-    /// InvalidArgument if there is no token; those of [`checked`].
+    /// InvalidArgument if there is no token, or more or longer ones than a vocabulary may have.
     pub fn vocabulary(mut self, size: Option<usize>) -> Result<Vec<String>> {
         NAMES.iter().for_each(|name| {
             self.counts.remove(*name);
