@@ -52,7 +52,7 @@ fn texts_of_a_folder_are_told_apart_by_their_words() {
     let (graph, run) = (sandbox.path("model.json").display().to_string(), sandbox.path("run").display().to_string());
     let folder = sandbox.path("reviews").display().to_string();
     sandbox.run(&["new", "text", &folder, "--out", &graph]).expect(0);
-    let trained = sandbox.run(&["train", &graph, "--local", "--checkpoint", &run, "--quiet", "--steps", "150"]);
+    let trained = sandbox.run(&["train", &graph, "--local", "--checkpoint", &run, "--steps", "150"]);
     trained.expect(0).complains(&["reviews: 8 texts; classes: 0 bad, 1 good"]);
     let new = sandbox.file("new.txt", "a lovely\nstory\n");
     assert_eq!(classes(&sandbox, &graph, &run, &new), [(Value::from(new.clone()), Value::from("good"))]);
