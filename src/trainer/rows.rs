@@ -117,31 +117,19 @@ impl FileRows {
         FileRows::of(name, Some(file.clone()), Box::new(table), takes)
     }
 
-    /// The images of a folder.
+    /// Images of a folder, or a feature of TFRecords, for the source of a placeholder; `seed` is that of the order of the
+    /// examples.
     ///
     /// # Errors
-    /// The fault of the first image.
-    fn of_images(
-        name: &str,
-        images: Box<dyn Pieces>,
-        takes: &Takes,
-        changes: Option<Changes>,
-    ) -> std::result::Result<FileRows, String> {
-        Ok(FileRows { changes, ..FileRows::of(name, None, images, takes)? })
-    }
-
-    /// A feature of TFRecords, for the source of a placeholder; `seed` is that of the order of the examples.
-    ///
-    /// # Errors
-    /// The fault of the first record.
-    pub fn of_feature(
+    /// The fault of the first example.
+    pub fn of_source(
         source: &DataSource,
-        rows: FeatureRows,
+        pieces: Box<dyn Pieces>,
         takes: &Takes,
         seed: u64,
     ) -> std::result::Result<FileRows, String> {
         let changes = source.images.augment.clone().map(|augment| Changes { augment, seed });
-        Ok(FileRows { changes, ..FileRows::of(&source.file, None, Box::new(rows), takes)? })
+        Ok(FileRows { changes, ..FileRows::of(&source.file, None, pieces, takes)? })
     }
 
     /// Examples that are read piece by piece, of a file or of several.

@@ -332,7 +332,7 @@ impl Known {
         if (FilePart { file: source.file.clone(), part: None }).is_records() && source.take == Take::Values {
             let rows = self.feature(source, takes, folder, Form::Values)?;
             let are_held = rows.files.are_held();
-            return FileRows::of_feature(source, rows, takes, self.seed)?.column(are_held);
+            return FileRows::of_source(source, Box::new(rows), takes, self.seed)?.column(are_held);
         }
         if let Some(rows) = self.large(source, folder, takes)? {
             return Ok(Column::Elsewhere(Arc::new(rows)));

@@ -44,8 +44,7 @@ pub(in super::super) fn open(
         None if source.images.augment.is_some() => Box::new(HeldImages::of(folder.read(channels, resizing)?)?),
         None => return Ok(None),
     };
-    let changes = source.images.augment.clone().map(|augment| Changes { augment, seed });
-    FileRows::of_images(&source.file, pieces, takes, changes).map(Some)
+    FileRows::of_source(source, pieces, takes, seed).map(Some)
 }
 
 /// The size that images get: the stated one, or that of the placeholder. `None` if neither is known; then all have the size of
