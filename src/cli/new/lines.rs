@@ -4,10 +4,9 @@ use std::path::Path;
 
 use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, unpacked};
 
+use super::table::MAX_READ;
 use super::{Length, Model, document, object, quoted};
 
-/// Bytes of a text that are read.
-const MAX_READ: u64 = 256 << 20;
 /// The fewest characters of a text.
 const FEWEST: usize = 40;
 /// The most characters of an example, for each of which a step of the model is unrolled.

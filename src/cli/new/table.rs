@@ -11,8 +11,8 @@ use meshtf_train::data::{Compression, FilePart, Layout, LayoutOptions, is_missin
 
 use super::{Length, Model, classifier, document, listed, object, quoted};
 
-/// Bytes of a table that are read; of a longer one, the lines after them are not looked at.
-const MAX_READ: u64 = 256 << 20;
+/// Bytes of a table or of texts that are read; of more, the rest is not looked at.
+pub(super) const MAX_READ: u64 = 256 << 20;
 /// The most different texts of a column that become one number each.
 const MAX_CATEGORIES: usize = 64;
 /// The most classes.
@@ -121,7 +121,7 @@ fn is_date(field: &str) -> bool {
 }
 
 /// The file, uncompressed.
-pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, String> {
+fn open(path: &Path) -> Result<Box<dyn Read>, String> {
     let mut file = BufReader::new(File::open(path).map_err(|error| error.to_string())?);
     let start = file.fill_buf().map_err(|error| error.to_string())?;
     Ok(match Compression::of(start) {
@@ -159,28 +159,41 @@ pub(super) fn layout_options(path: &Path, file: &FilePart) -> Result<LayoutOptio
     Ok(options)
 }
 
-/// Reads the columns of a table. Returns them, the number of lines, and whether these are all.
-fn look(path: &Path, file: &FilePart, options: &LayoutOptions) -> Result<(Vec<Column>, usize, bool), String> {
+/// These options as members of JSON after others.
+pub(super) fn layout_members(options: &LayoutOptions) -> String {
+    let mut members = String::new();
+    if let Some(mark) = options.delimiter {
+        members += &format!(", \"delimiter\": {}", quoted(&mark.to_string()));
+    }
+    if options.no_header {
+        members += ", \"header\": false";
+    }
+    members
+}
+
+/// Takes the names of columns and the fields of a line.
+pub(super) type Each<'e> = dyn FnMut(&[String], &[&str]) -> Result<(), Failure> + 'e;
+
+/// Passes on the names and the fields of each line. Returns the number of lines, and whether these are all.
+pub(super) fn scan(
+    path: &Path,
+    file: &FilePart,
+    options: &LayoutOptions,
+    each: &mut Each<'_>,
+) -> Result<(usize, bool), String> {
     let layout = Layout::of(file, options).map_err(|failure| failure.message)?;
-    let (mut columns, mut lines, mut is_cut): (Vec<Column>, usize, bool) = (Vec::new(), 0, false);
+    let (mut lines, mut is_cut) = (0, false);
     let scanned = layout.scan(BufReader::new(open(path)?), &mut |record| {
         if record.begin > MAX_READ {
             is_cut = true;
             return Err(Failure::invalid("enough was read"));
         }
-        if columns.is_empty() {
-            let column = |name: &String| Column { name: name.clone(), counts: true, ..Column::default() };
-            columns = record.names.iter().map(column).collect();
-        }
-        for (column, field) in columns.iter_mut().zip(record.fields) {
-            column.add(field);
-        }
         lines += 1;
-        Ok(())
+        each(record.names, record.fields)
     });
     match scanned {
         Err(failure) if !is_cut => Err(failure.message),
-        _ => Ok((columns, lines, !is_cut)),
+        _ => Ok((lines, !is_cut)),
     }
 }
 
@@ -201,14 +214,16 @@ impl Table {
             return Err(format!("{kind} is a .csv, .tsv or .jsonl file, perhaps compressed by gzip (.gz)"));
         }
         let options = layout_options(path, &file)?;
-        let (columns, lines, is_whole) = look(path, &file, &options)?;
-        let mut layout = String::new();
-        if let Some(mark) = options.delimiter {
-            layout += &format!(", \"delimiter\": {}", quoted(&mark.to_string()));
-        }
-        if options.no_header {
-            layout += ", \"header\": false";
-        }
+        let mut columns: Vec<Column> = Vec::new();
+        let (lines, is_whole) = scan(path, &file, &options, &mut |names, fields| {
+            if columns.is_empty() {
+                let column = |name: &String| Column { name: name.clone(), counts: true, ..Column::default() };
+                columns = names.iter().map(column).collect();
+            }
+            columns.iter_mut().zip(fields).for_each(|(column, field)| column.add(field));
+            Ok(())
+        })?;
+        let mut layout = layout_members(&options);
         if columns.iter().any(|column| column.commas > 0 && column.is_number()) {
             layout += ", \"decimal\": \",\"";
         }

@@ -1,20 +1,15 @@
 //! A model for texts with labels, from a table or a folder for each class: from the words of a text, its class.
 
 use std::collections::BTreeSet;
-use std::io::BufReader;
 use std::path::Path;
 
 use meshtf_tensor::failure::Failure;
-use meshtf_train::data::{
-    Counter, FIRST, FilePart, Layout, LayoutOptions, TextOptions, TokenKind, is_missing, unpacked,
-};
+use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, is_missing, unpacked};
 
-use super::table::{layout_options, open};
+use super::table::{MAX_READ, layout_members, layout_options, scan};
 use super::{Length, Model, classifier, document, object, quoted};
 use crate::trainer::folder::{FileKind, ImageFolder};
 
-/// Bytes of texts that are read; of more, the rest is not looked at.
-const MAX_READ: u64 = 256 << 20;
 /// The most classes.
 const MAX_CLASSES: usize = 1000;
 /// The most numbers of a vocabulary.
@@ -70,7 +65,7 @@ pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<M
     let file = FilePart { file: name.to_owned(), part: None };
     let layout = layout_options(path, &file)?;
     let mut columns: Vec<Column> = Vec::new();
-    let lines = scan(path, &file, &layout, &mut |names, fields| {
+    let (lines, _) = scan(path, &file, &layout, &mut |names, fields| {
         if columns.is_empty() {
             let column =
                 |name: &String| Column { name: name.clone(), words: 0, missing: 0, different: BTreeSet::new() };
@@ -85,6 +80,9 @@ pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<M
         }
         Ok(())
     })?;
+    if lines == 0 {
+        return Err("it has no lines of values".to_owned());
+    }
     if let Some(label) = label
         && columns.iter().all(|column| column.name != label)
     {
@@ -106,13 +104,7 @@ pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<M
     }
     let mut looked = Looked::default();
     scan(path, &file, &layout, &mut |_, fields| fields.get(text).map_or(Ok(()), |field| looked.add(field)))?;
-    let mut of_layout = String::new();
-    if let Some(mark) = layout.delimiter {
-        of_layout += &format!(", \"delimiter\": {}", quoted(&mark.to_string()));
-    }
-    if layout.no_header {
-        of_layout += ", \"header\": false";
-    }
+    let of_layout = layout_members(&layout);
     let (file, text) = (quoted(name), quoted(&columns[text].name));
     let missing = if target.missing > 0 { ", \"missing\": \"drop\"" } else { "" };
     let own = quoted(&target.name);
@@ -120,28 +112,6 @@ pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<M
     let of_text = format!("\"file\": {file}, \"columns\": {text}{of_layout}");
     let description = format!("Tells {} by the words of the column {text} of {name}.", target.name);
     Ok(written(&description, &of_text, label, classes, lines, looked))
-}
-
-/// Takes the names of columns and the fields of a line.
-type Each<'e> = dyn FnMut(&[String], &[&str]) -> Result<(), Failure> + 'e;
-
-/// Passes on the names and the fields of each line; returns the number of lines.
-fn scan(path: &Path, file: &FilePart, options: &LayoutOptions, each: &mut Each<'_>) -> Result<usize, String> {
-    let layout = Layout::of(file, options).map_err(|failure| failure.message)?;
-    let (mut lines, mut is_cut) = (0, false);
-    let scanned = layout.scan(BufReader::new(open(path)?), &mut |record| {
-        if record.begin > MAX_READ {
-            is_cut = true;
-            return Err(Failure::invalid("enough was read"));
-        }
-        lines += 1;
-        each(record.names, record.fields)
-    });
-    match scanned {
-        Err(failure) if !is_cut => Err(failure.message),
-        _ if lines == 0 => Err("it has no lines of values".to_owned()),
-        _ => Ok(lines),
-    }
 }
 
 /// A model for a folder with a folder of texts for each class.
