@@ -468,13 +468,19 @@ impl Trainer {
             return Ok(Ended { start, step: start, how: How::Done });
         }
         let run = async {
-            for begin in &self.job.begin {
-                session.run().target(begin).await?;
-            }
+            self.begin_steps(session).await?;
             observer.begins(start)?;
             self.train(session, start, observer, stop).await
         };
         self.holding(session, &self.job.loads, run).await
+    }
+
+    /// Runs the nodes that are due before steps.
+    async fn begin_steps(&self, session: &Session) -> Result<(), Error> {
+        for begin in &self.job.begin {
+            session.run().target(begin).await?;
+        }
+        Ok(())
     }
 
     /// The names that a session claims when it trains these variables.
@@ -498,7 +504,8 @@ impl Trainer {
         let updates = !self.sections.train.updates.is_empty() || self.job.graph.find(UPDATES).is_some();
         let workers = Workers::of(&self.sections.train, self.sections.evaluate.is_some(), updates);
         let feed = self.feed(session, start, &fed, &workers);
-        let feeding = async { futures::future::try_join(feed, self.beside(session, start, &workers)).await };
+        let (beside, absent) = (self.beside(session, start, &workers), self.absent(session, start, &workers));
+        let feeding = async { futures::future::try_join3(feed, beside, absent).await };
         let stepping = self.step(session, start, observer, stop, &workers);
         tokio::pin!(feeding, stepping);
         let mut is_fed = false;

@@ -36,6 +36,23 @@ impl Trainer {
         Ok(())
     }
 
+    /// Lets the other workers of a training of bounded staleness continue without those that are lost. It does not end while a
+    /// worker may be lost, and is to be dropped.
+    pub(super) async fn absent(&self, session: &Session, start: u64, lost: &Workers) -> Result<(), Error> {
+        let of_worker = async |worker: usize, nodes: &Vec<String>| {
+            let mut losses = lost.losses();
+            while !lost.lost().contains(&worker) {
+                // The sender of losses lives as long as `lost`.
+                let _ = losses.changed().await;
+            }
+            let steps = nodes.iter().map(|node| session.run().target(node).steps(self.steps - start).into_future());
+            futures::future::try_join_all(steps).await.map(|_| ())
+        };
+        let workers = self.job.absent.iter().enumerate().map(|(worker, nodes)| of_worker(worker, nodes));
+        futures::future::try_join_all(workers).await?;
+        Ok(())
+    }
+
     /// Runs the steps, and the work that is due between them. Once `stop` is ready, the steps that have begun are finished, so
     /// that the saved state is whole.
     pub(super) async fn step(
@@ -48,11 +65,16 @@ impl Trainer {
     ) -> Result<(How, u64), Error> {
         tokio::pin!(stop);
         let mut told = Vec::new();
-        let (mut step, mut pace, mut stops) = (start, 1, false);
+        let (mut step, mut pace, mut stops, mut counted) = (start, 1, false, 0);
         let mut watch = self.watch(start, observer)?;
         let (mut saved, mut traces) = (Instant::now(), Traces::of(self.traced(start)));
         loop {
             let count = self.next_stop(step, pace, &traces.steps) - step;
+            // The turns of the others are counted anew, and so are the steps by which one is ahead.
+            if !self.job.absent.is_empty() && counted != workers.lost().len() {
+                counted = workers.lost().len();
+                self.begin_steps(session).await?;
+            }
             let began = Instant::now();
             let segment = async {
                 match traces.steps.contains(&step) {

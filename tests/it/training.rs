@@ -170,10 +170,16 @@ fn updates_that_do_not_need_a_lost_worker_are_made_without_it() {
     let sandbox = Sandbox::new();
     let _others = ["ps/0", "worker/0", "worker/1"].map(|name| sandbox.node(name));
     // An update of `backup` also gives the lost worker its token; more updates than a queue of tokens has room for.
-    for (train, more) in [(r#""mode": "async", "#, 300), (r#""backup": 1, "#, 4500)] {
+    // With `staleness`, the others continue as if it made steps.
+    let modes = [
+        ("async", r#""mode": "async", "#, 300),
+        ("stale", r#""mode": "async", "staleness": 2, "#, 300),
+        ("backup", r#""backup": 1, "#, 4500),
+    ];
+    for (name, train, more) in modes {
         let lost = sandbox.node("worker/2");
         let graph = example(&sandbox, &format!(r#""workers": 3, "ps": 1, {train}"#));
-        let folder = sandbox.path(&format!("after{more}")).display().to_string();
+        let folder = sandbox.path(name).display().to_string();
         // It would run for hours.
         let words = ["train", &graph, "--steps", "100000000", "--report", "50", "--checkpoint", &folder];
         let training = sandbox.start(&words);
@@ -199,6 +205,7 @@ fn nodes_train_together_and_apart() {
     for train in [
         r#""workers": 2, "ps": 1, "mode": "sync", "#,
         r#""workers": 2, "ps": 1, "mode": "async", "#,
+        r#""workers": 2, "ps": 1, "mode": "async", "staleness": 1, "#,
         r#""workers": 2, "ps": 1, "backup": 1, "#,
         r#""workers": 2, "mode": "mirrored", "#,
     ] {

@@ -16,6 +16,7 @@ use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole, parse, pos
 use meshtf_tensor::nearest::nearest;
 
 use super::clip::Clip;
+use super::job::MOST_STALE;
 use super::minimize::Training;
 use super::optimizer::Optimizer;
 use super::schedule::{Schedule, WarmUp};
@@ -84,6 +85,8 @@ pub struct TrainSection {
     pub mode: UpdateMode,
     /// The number of workers for which an update in mode sync does not wait: the slowest.
     pub backup: usize,
+    /// In mode async, the number of steps that a worker may be ahead of the slowest, at least 1 and at most 1,024. `None`: any.
+    pub staleness: Option<usize>,
     /// Nodes of the model that each step also runs, once its update is made: those that keep running averages, for example.
     /// Empty: the node [`UPDATES`](super::job::UPDATES), if there is one.
     pub updates: Vec<String>,
@@ -120,6 +123,7 @@ impl TrainSection {
             ps: 0,
             mode: UpdateMode::Sync,
             backup: 0,
+            staleness: None,
             updates: Vec::new(),
         }
     }
@@ -239,6 +243,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "ps" => section.ps = tasks(value, path)?,
             "mode" => section.mode = mode(value, path)?,
             "backup" => section.backup = tasks(value, path)?,
+            "staleness" => section.staleness = Some(staleness(value, path)?),
             "updates" => section.updates = names(value, path)?,
             _ => return Err(unknown(key, *at, path, KEYS)),
         }
@@ -262,10 +267,26 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "\"backup\" is how many of the \"workers\" an update in mode sync does not wait for, fewer than all",
         ));
     }
+    if section.staleness.is_some() && section.mode != UpdateMode::Async {
+        return Err(missing(
+            "\"staleness\" is how many steps a worker may be ahead in mode async; in the other modes, no worker is ahead",
+        ));
+    }
     if section.mode == UpdateMode::Mirrored && section.workers == 0 {
         return Err(missing("mode mirrored needs \"workers\": on how many tasks the model is"));
     }
     Ok(section)
+}
+
+fn staleness(value: &Value, path: Path) -> Read<usize> {
+    let steps = count(value, path)?;
+    let found = usize::try_from(steps).ok().filter(|&steps| steps <= MOST_STALE);
+    found.ok_or_else(|| {
+        let why = format!(
+            "{steps} steps; a worker may be ahead by 1 to {MOST_STALE}, or by any number without \"staleness\""
+        );
+        Fault::content(value, path, why)
+    })
 }
 
 fn mode(value: &Value, path: Path) -> Read<UpdateMode> {
@@ -298,6 +319,7 @@ const KEYS: &[&str] = &[
     "ps",
     "mode",
     "backup",
+    "staleness",
     "updates",
 ];
 

@@ -6,6 +6,7 @@ mod backup;
 mod mirrored;
 mod queue;
 mod replicas;
+mod staleness;
 mod updates;
 mod worker_file;
 
@@ -16,6 +17,7 @@ use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
 pub(crate) use self::queue::name_of_next;
 use self::replicas::{Filled, Replicas};
+pub(crate) use self::staleness::MOST_STALE;
 pub use self::worker_file::Held;
 use meshtf_graph::gradient::Gradient;
 use meshtf_graph::op::Role;
@@ -59,7 +61,11 @@ pub struct TrainingGraph {
     pub beside: Vec<String>,
     /// For each of those, the node that takes one of its tokens, of which it gets one for each update.
     pub tokens: Vec<String>,
-    /// Run before the first step, in this order, whether the variables were initialised or restored.
+    /// For each worker of a training of bounded staleness, nodes to be run when the worker is lost, each as often as there are
+    /// steps left: each lets one of the other workers continue as if the lost one had made a step.
+    pub absent: Vec<Vec<String>>,
+    /// Run before the first step, in this order, whether the variables were initialised or restored; and, in a training of
+    /// bounded staleness, between two steps when a worker was lost.
     pub begin: Vec<String>,
     /// Run before that: each has a worker read a file that is stored on it.
     pub loads: Vec<String>,
@@ -151,6 +157,9 @@ pub fn job(
         UpdateMode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train, checks)?,
     };
     let also = updates::add(&mut g, &replicas, train, &mut made.teams)?;
+    if let (Some(staleness), true) = (train.staleness, made.teams.len() > 1) {
+        made.beside = staleness::bound(&mut g, &mut made.teams, &made.variables, staleness)?;
+    }
     let names = |g: &GraphBuilder, outputs: &[Output]| outputs.iter().map(|&output| g.tensor_name(output)).collect();
     let steps = made.teams.iter().map(|Team { loss, metrics, run }| StepNodes {
         run: g.tensor_name(*run),
@@ -167,7 +176,7 @@ pub fn job(
         |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
     let flag = graph.find("training").filter(|&id| is_flag(graph.node(id)));
     let init = g.tensor_name(made.init);
-    let Beside { begin, drains: others, workers, gates, after } = made.beside;
+    let Beside { begin, drains: others, workers, absent, gates, after } = made.beside;
     drains.extend(others);
     let whole = updates::after(backup::gated(g.finish()?, &gates)?, &[also, after].concat())?;
     let (whole, places) = mirrored::sooner(whole, &made.early)?;
@@ -184,6 +193,7 @@ pub fn job(
         steps,
         tokens: (0..workers.len()).map(replicas::token).collect(),
         beside: workers,
+        absent,
         begin: begin.into_iter().collect(),
         loads: of_held(|held| &held.load).collect(),
         unloads: of_held(|held| &held.unload).collect(),
@@ -237,6 +247,7 @@ struct Beside {
     begin: Option<String>,
     drains: Vec<Drain>,
     workers: Vec<String>,
+    absent: Vec<Vec<String>>,
     /// Nodes whose first input is to be replaced, with the name of the new one.
     gates: Vec<(String, String)>,
     /// Nodes that are to wait for other nodes, by their names.

@@ -1,4 +1,5 @@
-//! Updates of a worker that is late: it began its step before steps of another worker, and makes its update after theirs.
+//! Updates of a worker that is late: it began its step before steps of another worker, and makes its update after theirs. And
+//! workers that wait for one that is late.
 
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
@@ -84,4 +85,93 @@ fn no_update_is_lost_to_a_worker_that_is_late() {
     let adam = trained(DENSE, r#""adam""#, true);
     let power = adam.iter().find(|(name, _)| name == "beta1_power").unwrap().1;
     assert_near(&[power], &[0.9f64.powi(5)], 1e-6, "beta1_power");
+}
+
+/// Each step of a worker brings both variables, which are on two tasks, by an eighth nearer to the mean of its batch.
+const NEARER: &str = r#"{"version": 1, "variables": {"v": {"shape": [1], "initial": 1.0}, "w": {"shape": [1], "initial": 1.0}},
+    "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null]}},
+              "far_v": {"op": "SquaredDifference", "inputs": ["v", "x"]}, "far_w": {"op": "SquaredDifference", "inputs": ["w", "x"]},
+              "both": {"op": "Add", "inputs": ["far_v", "far_w"]}, "loss": {"op": "Mean", "inputs": ["both", [0]]}}}"#;
+
+/// A training of two workers of bounded staleness whose steps can begin; worker 0 has batches of 0, worker 1 of 1.
+fn bounded(staleness: usize) -> (Cluster, TrainingGraph) {
+    let sections = format!(
+        r#"{{"data": {{"feed": {{"x": "x"}}, "batch": 2}},
+            "train": {{"loss": "loss", "optimizer": "sgd", "rate": 0.0625, "steps": 20, "workers": 2, "ps": 2, "mode": "async",
+                "staleness": {staleness}}}}}"#
+    );
+    let program = meshtf_graph::read(NEARER.as_bytes()).unwrap();
+    let part = FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
+    let sections = file::read(&sections).unwrap();
+    let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 20, false).unwrap();
+    let tasks = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)];
+    let mut cluster = Cluster::of(&tasks.map(|(job, i)| Task::new(job, i)));
+    run(&mut cluster, &job.graph, &[], &["^v/assign", "^w/assign"]);
+    run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.init)]);
+    run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.begin[0])]);
+    for (queue, x) in job.queues.iter().zip([0.0f32, 1.0]) {
+        let batches = Tensor::from_vec([10, 2], vec![x; 20]);
+        run(&mut cluster, &job.graph, &[(&queue.feeds[0], batches)], &[&format!("^{}", queue.enqueue)]);
+    }
+    (cluster, job)
+}
+
+/// Waits until this many updates are counted.
+fn reach(cluster: &mut Cluster, job: &TrainingGraph, updates: i64) {
+    let count = job.variables.iter().find(|variable| variable.name == "global_step").unwrap();
+    let count = job.graph.tensor_name(count.value);
+    while run(cluster, &job.graph, &[], &[&count])[0].to_i64().unwrap() < updates {
+        std::thread::yield_now();
+    }
+}
+
+/// The value of both variables.
+fn both(cluster: &mut Cluster, job: &TrainingGraph) -> f64 {
+    let values = ["v", "w"].map(|name| {
+        let variable = job.variables.iter().find(|variable| variable.name == name).unwrap();
+        floats(&run(cluster, &job.graph, &[], &[&job.graph.tensor_name(variable.value)])[0])[0]
+    });
+    assert_eq!(values[0], values[1]);
+    values[0]
+}
+
+/// The value after steps of the workers, one after the other, by hand.
+fn by_hand(workers: &[usize]) -> f64 {
+    workers.iter().fold(1.0, |value, &worker| value - (value - worker as f64) / 8.0)
+}
+
+#[test]
+fn a_worker_is_ahead_by_no_more_steps_than_it_may() {
+    for staleness in [1, 3] {
+        let (mut cluster, job) = bounded(staleness);
+        let run_of = |worker: usize| format!("^{}", job.steps[worker].run);
+        // The first worker makes one update more than it may be ahead, and waits before it reads the variables again.
+        let first = cluster.start(&job.graph, &[], &[&run_of(0)], 10).unwrap();
+        let mut all = vec![0; staleness + 1];
+        reach(&mut cluster, &job, all.len() as i64);
+        for _ in 0..3 {
+            run(&mut cluster, &job.graph, &[], &[&run_of(1)]);
+            all.extend([1, 0]);
+            reach(&mut cluster, &job, all.len() as i64);
+        }
+        assert_near(&[both(&mut cluster, &job)], &[by_hand(&all)], 1e-6, &format!("{staleness} steps ahead"));
+        // The second worker is lost.
+        cluster.start(&job.graph, &[], &[&format!("^{}", job.absent[1][0])], 10).unwrap();
+        cluster.wait(first + 9).unwrap();
+        all.extend(vec![0; 13 - all.len()]);
+        assert_near(&[both(&mut cluster, &job)], &[by_hand(&all)], 1e-6, "alone");
+    }
+}
+
+#[test]
+fn the_steps_ahead_are_counted_anew() {
+    let (mut cluster, job) = bounded(2);
+    for _ in 0..2 {
+        run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.steps[0].run)]);
+        run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.begin[0])]);
+    }
+    for (step, worker) in job.steps.iter().zip([0, 1]) {
+        let first = cluster.start(&job.graph, &[], &[&format!("^{}", step.run)], 2).unwrap();
+        cluster.wait(first + 1).unwrap_or_else(|failure| panic!("worker {worker}: {failure}"));
+    }
 }

@@ -244,6 +244,13 @@ fn every_fault_says_where_and_what_would_be_right() {
             "$.train",
             "in mode sync",
         ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "staleness": 1}"#,
+            "$.train",
+            "in mode async",
+        ),
+        (r#"{"staleness": 0}"#, "$.train.staleness", "at least 1"),
+        (r#"{"staleness": 1025}"#, "$.train.staleness", "1025 steps; a worker may be ahead by 1 to 1024"),
         (r#"{"clip_norm": 1, "clip_value": 1}"#, "$.train.clip_value", "not both"),
         (r#"{"workers": 5000}"#, "$.train.workers", "more than 4096"),
         (

@@ -73,7 +73,12 @@ fn counts(graph: &Graph, run: NodeId) -> Vec<NodeId> {
 }
 
 /// Adds a node that runs others.
-fn all_of(g: &mut GraphBuilder, name: &str, home: &str, all: impl IntoIterator<Item = Output>) -> Result<Output> {
+pub(super) fn all_of(
+    g: &mut GraphBuilder,
+    name: &str,
+    home: &str,
+    all: impl IntoIterator<Item = Output>,
+) -> Result<Output> {
     on(g, home, |g| all.into_iter().fold(g.op("NoOp").name(name), |node, one| node.control(one)).build())
 }
 
