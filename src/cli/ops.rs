@@ -2,15 +2,11 @@
 
 use std::fmt::Write as _;
 
-use meshtf_graph::Attr;
 use meshtf_graph::gradient::GradientRule;
-use meshtf_graph::op::{self, ArgDef, ArgType, AttrDef, AttrKind, OpDef};
+use meshtf_graph::op::{self, OpDef};
 
 use super::paint::{Paint, Tone};
 use super::{Exit, Outcome, Trouble, complete, output};
-
-/// Dtypes of an attribute that are listed; more are counted.
-const MAX_TYPES: usize = 16;
 
 /// Look up ops: inputs, attributes, dtypes, gradient
 ///
@@ -59,21 +55,14 @@ pub(super) fn ops(args: Args) -> Outcome {
 
 /// A line for each op.
 fn listed(ops: &[&'static OpDef]) -> Outcome {
-    let lines: Vec<String> = ops.iter().map(|op| signature(op)).collect();
+    let lines: Vec<String> = ops.iter().map(|op| op.signature()).collect();
     output::line(&lines.join("\n"))?;
     Ok(Exit::Ok)
 }
 
-/// `MatMul(a, b) -> product`.
-fn signature(op: &OpDef) -> String {
-    let names = |args: &[ArgDef]| args.iter().map(|arg| arg.name).collect::<Vec<_>>().join(", ");
-    let outputs = if op.outputs.is_empty() { String::new() } else { format!(" -> {}", names(&op.outputs)) };
-    format!("{}({}){outputs}", op.name, names(&op.inputs))
-}
-
 /// All about an op.
 fn described(op: &'static OpDef, paint: Paint) -> String {
-    let mut text = paint.tone(Tone::Strong, signature(op));
+    let mut text = paint.tone(Tone::Strong, op.signature());
     let width = op.attrs.iter().map(|attr| attr.name.len()).max().unwrap_or_default().max("output 0".len());
     let mut row = |name: &str, value: &str| {
         let _ = write!(text, "\n  {}  {value}", paint.tone(Tone::Accent, format_args!("{name:<width$}")));
@@ -84,11 +73,11 @@ fn described(op: &'static OpDef, paint: Paint) -> String {
     }
     for (title, args) in [("input", &op.inputs), ("output", &op.outputs)] {
         for (i, arg) in args.iter().enumerate() {
-            row(&format!("{title} {i}"), &format!("{}: {}", arg.name, tensors(arg)));
+            row(&format!("{title} {i}"), &format!("{}: {}", arg.name, arg.tensors()));
         }
     }
     for attr in &op.attrs {
-        row(attr.name, &attribute(op, attr));
+        row(attr.name, &op.attr_in_words(attr));
     }
     let gradient = match op.gradient {
         GradientRule::Rule(_) => "yes",
@@ -100,128 +89,8 @@ fn described(op: &'static OpDef, paint: Paint) -> String {
     if op.has_effect() {
         row("state", "reads or changes state, or has another effect: it runs once in each step that needs it");
     }
-    row("example", &example(op));
+    row("example", &op.example());
     text
-}
-
-/// The tensors of an argument.
-fn tensors(arg: &ArgDef) -> String {
-    let kind = match arg.ty {
-        ArgType::Fixed(dtype) => dtype.to_string(),
-        ArgType::Attr(dtype) => dtype.to_owned(),
-        ArgType::Many(count, dtype) => format!("{count} tensors of {dtype}"),
-        ArgType::ManyFixed(count, dtype) => format!("{count} tensors of {dtype}"),
-        ArgType::List(dtypes) => format!("a tensor for each of {dtypes}"),
-    };
-    if arg.is_ref { format!("reference to {kind}") } else { kind }
-}
-
-/// The kind, the range and the default of an attribute.
-fn attribute(op: &OpDef, attr: &AttrDef) -> String {
-    let kind = match attr.kind {
-        AttrKind::Int => "int",
-        AttrKind::Float => "float",
-        AttrKind::Bool => "bool",
-        AttrKind::Str => "string",
-        AttrKind::Type => "dtype",
-        AttrKind::Shape => "shape",
-        AttrKind::Tensor => "tensor",
-        AttrKind::Func => "function",
-    };
-    let mut text = if attr.is_list { format!("list of {kind}") } else { kind.to_owned() };
-    match attr.minimum {
-        Some(least) if attr.is_list => _ = write!(text, ", at least {least}"),
-        Some(least) => _ = write!(text, " >= {least}"),
-        None => {}
-    }
-    if !attr.types.is_empty() {
-        let shown: Vec<&str> = attr.types.iter().take(MAX_TYPES).map(|dtype| dtype.name()).collect();
-        let more = attr.types.len().saturating_sub(MAX_TYPES);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let _ = write!(text, ": {}{more}", shown.join(", "));
-    }
-    if !attr.strings.is_empty() {
-        let _ = write!(text, ": {}", attr.strings.join(", "));
-    }
-    match &attr.default {
-        Some(default) => _ = write!(text, "; {} unless stated", value(default)),
-        None if is_inferred(op, attr) => text.push_str("; that of the inputs"),
-        None => text.push_str("; required"),
-    }
-    text
-}
-
-/// Whether it follows from the inputs.
-fn is_inferred(op: &OpDef, attr: &AttrDef) -> bool {
-    op.inputs.iter().any(|input| match input.ty {
-        ArgType::Fixed(_) => false,
-        ArgType::Attr(name) | ArgType::ManyFixed(name, _) | ArgType::List(name) => name == attr.name,
-        ArgType::Many(count, dtype) => count == attr.name || dtype == attr.name,
-    })
-}
-
-/// The value of an attribute as a graph.json has it.
-fn value(attr: &Attr) -> String {
-    fn list<T: ToString>(items: &[T]) -> String {
-        format!("[{}]", items.iter().map(T::to_string).collect::<Vec<_>>().join(", "))
-    }
-    let text = |bytes: &Vec<u8>| format!("{:?}", String::from_utf8_lossy(bytes));
-    match attr {
-        Attr::Int(number) => number.to_string(),
-        Attr::Float(number) => number.to_string(),
-        Attr::Bool(truth) => truth.to_string(),
-        Attr::Str(bytes) => text(bytes),
-        Attr::Type(dtype) => dtype.to_string(),
-        Attr::Shape(shape) => shape.to_string(),
-        Attr::Ints(numbers) => list(numbers),
-        Attr::Floats(numbers) => list(numbers),
-        Attr::Bools(truths) => list(truths),
-        Attr::Strs(all) => list(&all.iter().map(text).collect::<Vec<_>>()),
-        Attr::Types(dtypes) => list(dtypes),
-        Attr::Shapes(shapes) => list(shapes),
-        Attr::Empty => "[]".to_owned(),
-        Attr::Tensor(tensor) => tensor.to_string(),
-        Attr::Filled(_) | Attr::Func(_) | Attr::Funcs(_) => "a value".to_owned(),
-    }
-}
-
-/// A node of a graph.json with this op.
-fn example(op: &OpDef) -> String {
-    let mut text = format!("\"y\": {{\"op\": \"{}\"", op.name);
-    let names: Vec<String> = op.inputs.iter().map(|input| format!("\"{}\"", input.name)).collect();
-    if !names.is_empty() {
-        let _ = write!(text, ", \"inputs\": [{}]", names.join(", "));
-    }
-    let required = op.attrs.iter().filter(|attr| attr.default.is_none() && !is_inferred(op, attr));
-    // Lists of one op, such as strides and dilations, have the same length.
-    let length = |attr: &AttrDef| match &attr.default {
-        Some(Attr::Ints(numbers)) => numbers.len(),
-        _ => attr.minimum.filter(|_| attr.is_list).unwrap_or(1).max(1) as usize,
-    };
-    let length = op.attrs.iter().map(length).max().unwrap_or(1);
-    let attrs: Vec<String> = required.map(|attr| format!("\"{}\": {}", attr.name, stated(attr, length))).collect();
-    if !attrs.is_empty() {
-        let _ = write!(text, ", \"attrs\": {{{}}}", attrs.join(", "));
-    }
-    text + "}"
-}
-
-/// A value that an attribute may have; a list of this length.
-fn stated(attr: &AttrDef, length: usize) -> String {
-    let item = match attr.kind {
-        AttrKind::Int => attr.minimum.filter(|_| !attr.is_list).unwrap_or(1).max(1).to_string(),
-        AttrKind::Float => "0.5".to_owned(),
-        AttrKind::Bool => "true".to_owned(),
-        AttrKind::Str => format!("{:?}", attr.strings.first().copied().unwrap_or("text")),
-        AttrKind::Type => format!("{:?}", attr.types.first().map_or("float32", |dtype| dtype.name())),
-        AttrKind::Shape => "[2, 3]".to_owned(),
-        AttrKind::Tensor => "1.5".to_owned(),
-        AttrKind::Func => "\"f\"".to_owned(),
-    };
-    if !attr.is_list {
-        return item;
-    }
-    format!("[{}]", vec![item; length].join(", "))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! docs/ops.md: the kernels of each op by backend, taken from the kernels themselves. The test fails if the file is out of
-//! date; with `MESHTF_WRITE_DOCS=1` it rewrites the file.
+//! docs/ops.md: the inputs and attributes of each op, from its line in the table of ops, and its kernels by backend, from the
+//! kernels themselves. The test fails if the file is out of date; with `MESHTF_WRITE_DOCS=1` it rewrites the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,11 +17,15 @@ use meshtf_testing::means::{Means, missing};
 const PATH: &str = "docs/ops.md";
 
 const HEAD: &str = "\
-# What runs where
+# Ops, and the backends that compute them
 
-One line per op type. A test generates this file from the kernels (`MESHTF_WRITE_DOCS=1 cargo test --release --test it ops`)
-and fails if it is out of date; do not edit it by hand.
+One line per op type. A test generates this file from the table of ops and from the kernels
+(`MESHTF_WRITE_DOCS=1 cargo test --release --test it ops`) and fails if it is out of date; do not edit it by hand.
+`meshtf ops NAME` prints an op's inputs, outputs and attributes at greater length, its gradient, and an example.
 
+- **inputs**: the name of each, and the dtype of its tensor, or the attribute that holds it.
+- **attributes**: the name and the kind of each, with the permitted dtypes or strings in parentheses and the default behind `=`.
+  An attribute *of the inputs* is the dtype or the number of given inputs, and need not be stated; one that is *required* must be.
 - **host**: plain Rust on the CPU, for every dtype that TensorFlow's CPU kernels take.
 - **flex**, **ndarray**: the two CPU backends of burn. A device asks its engine first, and uses the host kernel if the
   engine has none, if no input has more than 1024 elements (except for matrix products and windows), since the host is faster
@@ -33,7 +37,8 @@ and fails if it is out of date; do not edit it by hand.
 - **wgpu**: a GPU, in float32, also in float16 if the adapter supports it, never in float64. Ops without a kernel are
   computed on its host.
 
-*floats* are float16, bfloat16, float32 and float64, *complex* complex64 and complex128, *ints* the integer dtypes, as far as the op supports them; *yes*
+*floats* are float16, bfloat16, float32 and float64, *complex* complex64 and complex128, *ints* the integer dtypes: in the
+columns of backends as far as the op supports them, among the attributes all of them. *yes*
 means that the op has no choice of dtype, *as OP* that it is an older name of that op. *runtime* ops have no
 kernel: state, queues, control flow, and the beginning and end of a step. They take every dtype, and values of an engine
 are not moved. If an op has inputs of several dtypes, the dtype is that of the elements.
@@ -77,7 +82,7 @@ fn the_table_of_ops_is_what_the_kernels_say() {
 /// The entries of the table for ndarray and wgpu, by op.
 fn written(table: &str) -> BTreeMap<&str, [&str; 2]> {
     let cells = table.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    cells.filter(|cells| cells.len() == 7).map(|cells| (cells[1], [cells[4], cells[5]])).collect()
+    cells.filter(|cells| cells.len() == 9).map(|cells| (cells[1], [cells[6], cells[7]])).collect()
 }
 
 fn table(gpu: Option<&dyn Engine>, written: &BTreeMap<&str, [&str; 2]>) -> String {
@@ -86,11 +91,12 @@ fn table(gpu: Option<&dyn Engine>, written: &BTreeMap<&str, [&str; 2]>) -> Strin
     // Like the GPU's column: checked by a build that has the backend, and otherwise left unchanged.
     let ndarray = BUILT.contains(&BackendChoice::NdArray).then(|| open(BackendChoice::NdArray));
     let mut text = String::from(HEAD);
-    text.push_str("| op | host | flex | ndarray | wgpu |\n|---|---|---|---|---|\n");
+    text.push_str("| op | inputs | attributes | host | flex | ndarray | wgpu |\n|---|---|---|---|---|---|---|\n");
     for op in op::all() {
+        let described = format!("{} | {} | {}", op.name, op.inputs_in_brief(), op.attrs_in_brief().join("; "));
         let runs_as = op.runs_as().name;
         if runs_as != op.name {
-            writeln!(text, "| {} | as {runs_as} |  |  |  |", op.name).expect("it is a string");
+            writeln!(text, "| {described} | as {runs_as} |  |  |  |").expect("it is a string");
             continue;
         }
         let nodes = nodes(op);
@@ -108,7 +114,7 @@ fn table(gpu: Option<&dyn Engine>, written: &BTreeMap<&str, [&str; 2]>) -> Strin
             None => kept(1),
         };
         let ndarray = ndarray.as_deref().map_or_else(|| kept(0), on);
-        writeln!(text, "| {} | {host} | {} | {ndarray} | {wgpu} |", op.name, on(&*flex)).expect("it is a string");
+        writeln!(text, "| {described} | {host} | {} | {ndarray} | {wgpu} |", on(&*flex)).expect("it is a string");
     }
     text
 }

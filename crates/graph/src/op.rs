@@ -3,6 +3,7 @@
 //! The op types are TensorFlow's; `op/table.txt` has one line for each, in a notation explained at its head. A program may only
 //! name ops in that table: an op is data in this module, and a kernel in `meshtf-kernels` or in `exec`.
 
+mod describe;
 mod meanings;
 mod parse;
 

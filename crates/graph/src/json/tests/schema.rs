@@ -8,7 +8,8 @@ use meshtf_tensor::DType;
 use serde_json::{Value, json};
 
 use super::from_json;
-use crate::{Graph, op};
+use crate::Graph;
+use crate::op::{self, OpDef};
 
 fn schema() -> Value {
     serde_json::from_str(include_str!("../../../../../docs/graph.schema.json")).unwrap()
@@ -32,15 +33,22 @@ fn the_parser_takes_what_is_right_in_form() {
     assert!(right >= 20 && wrong >= 50, "only {right} and {wrong} documents");
 }
 
+/// The ops of the schema, each with the text that an editor shows for it.
 #[test]
 fn the_schema_knows_every_op_and_dtype() {
     let schema = schema();
-    let known: Vec<&str> = op::all().into_iter().map(|op| op.name).collect();
+    let ops = op::all();
     if std::env::var_os("UPDATE_SCHEMA").is_some() {
-        return update(&known);
+        return update(&ops);
     }
-    let advice = "docs/graph.schema.json lists other ops than the vocabulary; run this test with UPDATE_SCHEMA=1";
-    assert!(schema["$defs"]["op"]["enum"] == json!(known), "{advice}");
+    let names: Vec<&str> = ops.iter().map(|op| op.name).collect();
+    let advice = "docs/graph.schema.json has other ops than the vocabulary; run this test with UPDATE_SCHEMA=1";
+    assert!(schema["$defs"]["op"]["enum"] == json!(names), "{advice}");
+    let texts = schema["$defs"]["op"]["enumDescriptions"].as_array().expect(advice);
+    assert_eq!(texts.len(), ops.len(), "{advice}");
+    for (op, text) in ops.iter().zip(texts) {
+        assert_eq!(*text, json!(op.in_brief()), "{}: {advice}", op.name);
+    }
     for name in schema["$defs"]["dtype"]["enum"].as_array().unwrap() {
         assert!(DType::from_name(name.as_str().unwrap()).is_some(), "{name}");
     }
@@ -49,22 +57,30 @@ fn the_schema_knows_every_op_and_dtype() {
     }
 }
 
-/// Writes the ops into the schema, in lines of at most 120 characters.
-fn update(ops: &[&str]) {
+/// Writes the ops into the schema: the names in lines of at most 120 characters, and a description a line in the same order.
+fn update(ops: &[&OpDef]) {
     let path = meshtf_testing::means::root().join("docs/graph.schema.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    let begin = "    \"op\": {\n      \"enum\": [\n";
-    let (before, rest) = text.split_once(begin).unwrap();
-    let (_, after) = rest.split_once("\n      ]").unwrap();
     let mut lines = vec!["       ".to_owned()];
     for (i, op) in ops.iter().enumerate() {
-        let item = format!(" \"{op}\"{}", if i + 1 < ops.len() { "," } else { "" });
+        let item = format!(" \"{}\"{}", op.name, if i + 1 < ops.len() { "," } else { "" });
         if lines.last().is_some_and(|line| line.len() + item.len() > 120) {
             lines.push("       ".to_owned());
         }
         lines.last_mut().unwrap().push_str(&item);
     }
-    std::fs::write(path, format!("{before}{begin}{}\n      ]{after}", lines.join("\n"))).unwrap();
+    let texts: Vec<String> = ops.iter().map(|op| format!("        {}", json!(op.in_brief()))).collect();
+    let text = replaced(&text, "\n    \"op\": {\n", "      \"enum\": [\n", &lines.join("\n"));
+    let text = replaced(&text, "\n    \"op\": {\n", "      \"enumDescriptions\": [\n", &texts.join(",\n"));
+    std::fs::write(path, text).unwrap();
+}
+
+/// A text with other items in a list: the one that begins with `list`, behind `after`.
+fn replaced(text: &str, after: &str, list: &str, items: &str) -> String {
+    let place = text.find(after).unwrap();
+    let begin = place + text[place..].find(list).unwrap() + list.len();
+    let end = begin + text[begin..].find("\n      ]").unwrap();
+    format!("{}{items}{}", &text[..begin], &text[end..])
 }
 
 #[test]
