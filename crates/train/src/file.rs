@@ -241,7 +241,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "epochs" => section.epochs = Some(count(value, path)?),
             "workers" => section.workers = tasks(value, path)?,
             "ps" => section.ps = tasks(value, path)?,
-            "mode" => section.mode = mode(value, path)?,
+            "mode" => section.mode = one_of(&UpdateMode::NAMES, value, path)?,
             "backup" => section.backup = tasks(value, path)?,
             "staleness" => section.staleness = Some(staleness(value, path)?),
             "updates" => section.updates = names(value, path)?,
@@ -285,16 +285,6 @@ fn staleness(value: &Value, path: Path) -> Read<usize> {
         let why = format!(
             "{steps} steps; a worker may be ahead by 1 to {MOST_STALE}, or by any number without \"staleness\""
         );
-        Fault::content(value, path, why)
-    })
-}
-
-fn mode(value: &Value, path: Path) -> Read<UpdateMode> {
-    let text = value.text(path)?;
-    let found = UpdateMode::NAMES.iter().find(|(name, _)| *name == text);
-    found.map(|(_, mode)| *mode).ok_or_else(|| {
-        let why =
-            format!("unknown mode {text:?}; expected one of {}", UpdateMode::NAMES.map(|(name, _)| name).join(", "));
         Fault::content(value, path, why)
     })
 }
@@ -442,6 +432,18 @@ fn count(value: &Value, path: Path) -> Read<u64> {
         // A count of steps is an int64 in the graph.
         count => Ok(count.min(i64::MAX as u64)),
     }
+}
+
+/// One of some values by its name.
+fn one_of<T: Copy>(all: &[(&str, T)], value: &Value, path: Path) -> Read<T> {
+    let text = value.text(path)?;
+    let found = all.iter().find(|(name, _)| *name == text);
+    found.map(|(_, own)| *own).ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+        let near = nearest(text, all.iter().map(|(name, _)| *name));
+        let hint = near.first().map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
+        Fault::content(value, path, format!("{text:?} is none of {}{hint}", names.join(", ")))
+    })
 }
 
 fn unknown(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {

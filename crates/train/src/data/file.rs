@@ -7,6 +7,7 @@ use meshtf_tensor::memory;
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor, npy, safetensors};
 
+use super::kind::by_beginning;
 use super::{Compression, Csv, Lines, read_idx, read_npz};
 
 /// The files that are taken.
@@ -45,16 +46,10 @@ impl FilePart {
 
     /// The error for a file that is of no known kind.
     fn unknown(&self, bytes: &[u8]) -> Failure {
-        let kind = match () {
-            () if bytes.is_empty() => "an empty file".to_owned(),
-            () if bytes.starts_with(b"PAR1") => "a Parquet file".to_owned(),
-            () if bytes.starts_with(b"\x89HDF") => "an HDF5 file".to_owned(),
-            () if image::guess_format(bytes).is_ok() => "an image".to_owned(),
-            () => match std::path::Path::new(&self.file).extension() {
-                Some(ending) => format!("a file .{}", ending.display()),
-                None => "a file without an extension".to_owned(),
-            },
-        };
+        let kind = by_beginning(bytes).unwrap_or_else(|| match std::path::Path::new(&self.file).extension() {
+            Some(ending) => format!("a file .{}", ending.display()),
+            None => "a file without an extension".to_owned(),
+        });
         Failure::invalid(format!("this is {kind}; {TAKEN}"))
     }
 

@@ -19,16 +19,21 @@ const BEGINNINGS: &[(&[u8], &str)] = &[
 /// Bytes that are looked at.
 const LOOKED_AT: usize = 4096;
 
-/// The kind of a file with these bytes: `a PDF document`.
+/// The kind of a file with these bytes: `a PDF document`, `text`, or `of no known kind`.
 pub fn kind_of(bytes: &[u8]) -> String {
+    by_beginning(bytes).unwrap_or_else(|| if is_text(bytes) { "text" } else { "of no known kind" }.to_owned())
+}
+
+/// The kind of a file, if its first bytes say it; those of text and of other numbers do not.
+pub(super) fn by_beginning(bytes: &[u8]) -> Option<String> {
     if bytes.is_empty() {
-        return "an empty file".to_owned();
+        return Some("an empty file".to_owned());
     }
     let start = &bytes[..bytes.len().min(LOOKED_AT)];
     // Files of Apple's photos and of videos begin with a length.
     if start.get(4..8) == Some(b"ftyp") && image::guess_format(start).ok() != Some(ImageFormat::Avif) {
         let is_photo = matches!(start.get(8..12), Some(b"heic" | b"heix" | b"mif1" | b"msf1" | b"heim" | b"heis"));
-        return if is_photo { "a HEIC image".to_owned() } else { "a video".to_owned() };
+        return Some(if is_photo { "a HEIC image" } else { "a video" }.to_owned());
     }
     if let Ok(format) = image::guess_format(start) {
         let name = match format {
@@ -43,11 +48,20 @@ pub fn kind_of(bytes: &[u8]) -> String {
             other => other.extensions_str().first().copied().unwrap_or("image"),
         };
         let article = if name.starts_with(['A', 'i']) { "an" } else { "a" };
-        return format!("{article} {name} image");
+        return Some(format!("{article} {name} image"));
     }
     if let Some((_, kind)) = BEGINNINGS.iter().find(|(beginning, _)| start.starts_with(beginning)) {
-        return (*kind).to_owned();
+        return Some((*kind).to_owned());
     }
+    text_of(start).filter(|text| text.contains("<svg")).map(|_| "an SVG drawing".to_owned())
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    text_of(&bytes[..bytes.len().min(LOOKED_AT)]).is_some()
+}
+
+/// The beginning of a file as text, if it is text.
+fn text_of(start: &[u8]) -> Option<&str> {
     let text = match std::str::from_utf8(start) {
         Ok(text) => Some(text),
         // The last character may be cut off.
@@ -55,11 +69,7 @@ pub fn kind_of(bytes: &[u8]) -> String {
         Err(_) => None,
     };
     let is_plain = |text: &&str| !text.contains(|letter: char| letter.is_control() && !letter.is_whitespace());
-    match text.filter(is_plain).map(|text| text.contains("<svg")) {
-        Some(true) => "an SVG drawing".to_owned(),
-        Some(false) => "text".to_owned(),
-        None => "of no known kind".to_owned(),
-    }
+    text.filter(is_plain)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
-use super::{Read, list, number, unknown, whole};
+use super::{Read, list, number, one_of, unknown, whole};
 use crate::data::{Augment, Flip, ImageOptions, Interpolation, Resize};
 
 /// The keys of a source of images; the last ones are options.
@@ -17,23 +17,13 @@ const CHANGES: [&str; 7] = ["flip", "crop", "rotate", "translate", "brightness",
 /// Reads an option; `false` if the key is none.
 pub(super) fn option(options: &mut ImageOptions, key: &str, at: usize, value: &Value, path: Path) -> Read<bool> {
     match key {
-        "resize" => options.resize = named(&Resize::NAMES, value, path)?,
-        "interpolation" => options.interpolation = named(&Interpolation::NAMES, value, path)?,
+        "resize" => options.resize = one_of(&Resize::NAMES, value, path)?,
+        "interpolation" => options.interpolation = one_of(&Interpolation::NAMES, value, path)?,
         "augment" => options.augment = Some(augment(value, path)?),
         _ if KEYS.contains(&key) || OTHERS.contains(&key) => return Ok(false),
         _ => return Err(unknown(key, at, path, &KEYS)),
     }
     Ok(true)
-}
-
-/// One of some values by its name.
-fn named<T: Copy>(all: &[(&str, T)], value: &Value, path: Path) -> Read<T> {
-    let text = value.text(path)?;
-    let found = all.iter().find(|(name, _)| *name == text).map(|(_, own)| *own);
-    found.ok_or_else(|| {
-        let names: Vec<String> = all.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-        Fault::content(value, path, format!("{text:?} is none of {}", names.join(", ")))
-    })
 }
 
 fn augment(value: &Value, path: Path) -> Read<Augment> {
@@ -42,7 +32,7 @@ fn augment(value: &Value, path: Path) -> Read<Augment> {
     for Member { key, at, value } in members {
         let path = path.key(key);
         match &**key {
-            "flip" => augment.flip = Some(named(&Flip::NAMES, value, path)?),
+            "flip" => augment.flip = Some(one_of(&Flip::NAMES, value, path)?),
             "crop" => augment.crop = share(value, path, "the window has 1 minus this share of the sides")?,
             "contrast" => augment.contrast = share(value, path, "the factor is 1 minus this to 1 plus this")?,
             "rotate" => augment.rotate = range(value, path, "in full turns, such as 0.05")?,

@@ -2,7 +2,7 @@
 
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
-use super::{Read, count, list, names, number, unknown, whole};
+use super::{Read, count, list, names, number, one_of, unknown, whole};
 use crate::data::{Category, ClassWeights, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions, Window};
 
 /// The keys of the options.
@@ -110,14 +110,7 @@ fn category(value: &Value, path: Path) -> Read<Category> {
 }
 
 fn dates(value: &Value, path: Path) -> Read<Vec<DatePart>> {
-    list(value, path, |item, path| {
-        let text = item.text(path)?;
-        let found = DatePart::NAMES.iter().find(|(name, _)| *name == text);
-        found.map(|(_, part)| *part).ok_or_else(|| {
-            let all = DatePart::NAMES.map(|(name, _)| name);
-            unknown(text, item.at, path, &all)
-        })
-    })
+    list(value, path, |item, path| one_of(&DatePart::NAMES, item, path))
 }
 
 /// A form that chrono can read.

@@ -223,7 +223,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"rate": "fast"}"#, "$.train.rate", "expected a number"),
         (r#"{"rate": {"cosin": {}}}"#, "$.train.rate.cosin", "did you mean \"cosine\"?"),
         (r#"{"rate": {"cosine": {"rate": 1}}}"#, "$.train.rate.cosine", "\"steps\" is missing"),
-        (r#"{"mode": "mirror"}"#, "$.train.mode", "expected one of sync, async, mirrored"),
+        (r#"{"mode": "mirror"}"#, "$.train.mode", r#""mirror" is none of "sync", "async", "mirrored""#),
         (
             r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "ps": 1, "mode": "mirrored"}"#,
             "$.train",
@@ -322,7 +322,7 @@ fn texts_have_tokens_and_vocabularies() {
     assert_eq!((feed[3].1.part.as_deref(), feed[4].1.part.as_deref()), (Some("text:en"), Some("label")));
     assert!(feed[4].1.size == Some([4, 4]) && feed[4].1.images != ImageOptions::default());
     for (source, why) in [
-        (r#"{"file": "a.txt", "tokens": "word"}"#, "\"word\" is unknown; expected one of bytes, characters, words"),
+        (r#"{"file": "a.txt", "tokens": "word"}"#, r#""word" is none of "bytes", "characters", "words""#),
         (r#"{"file": "a.txt", "vocabulary": 9}"#, "bytes are their own numbers"),
         (r#"{"file": "a.txt", "tokens": "bytes", "standardize": "lower"}"#, "bytes are their own numbers"),
         (r#"{"file": "a.txt", "tokens": "words", "vocabulary": 2}"#, "expected 3 to 1048578 numbers"),

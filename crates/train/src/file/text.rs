@@ -3,7 +3,7 @@
 use meshtf_graph::json::is_beside;
 use meshtf_tensor::json::{Fault, Kind, Path, Value};
 
-use super::{Read, list, whole};
+use super::{Read, list, one_of, whole};
 use crate::data::{
     FIRST, FilePart, MAX_VOCABULARY, Standardize, TextOptions, TokenKind, VocabularyChoice, listed_vocabulary,
 };
@@ -14,10 +14,10 @@ pub(super) const KEYS: &[&str] = &["tokens", "vocabulary", "standardize"];
 /// Reads an option; `false` if the key is none.
 pub(super) fn option(options: &mut Option<TextOptions>, key: &str, value: &Value, path: Path) -> Read<bool> {
     match key {
-        "tokens" => options.get_or_insert_default().tokens = one_of(value, path, &TokenKind::NAMES)?,
+        "tokens" => options.get_or_insert_default().tokens = one_of(&TokenKind::NAMES, value, path)?,
         "vocabulary" => options.get_or_insert_default().vocabulary = vocabulary(value, path)?,
         "standardize" => {
-            options.get_or_insert_default().standardize = Some(one_of(value, path, &Standardize::NAMES)?);
+            options.get_or_insert_default().standardize = Some(one_of(&Standardize::NAMES, value, path)?);
         }
         _ => return Ok(false),
     }
@@ -34,15 +34,6 @@ pub(super) fn check(options: &TextOptions, value: &Value, path: Path) -> Read<()
         }
         false => Ok(()),
     }
-}
-
-fn one_of<T: Copy>(value: &Value, path: Path, all: &[(&str, T)]) -> Read<T> {
-    let text = value.text(path)?;
-    let found = all.iter().find(|(name, _)| *name == text);
-    found.map(|(_, one)| *one).ok_or_else(|| {
-        let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-        Fault::content(value, path, format!("{text:?} is unknown; expected one of {}", names.join(", ")))
-    })
 }
 
 fn vocabulary(value: &Value, path: Path) -> Read<VocabularyChoice> {

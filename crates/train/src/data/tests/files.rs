@@ -68,7 +68,7 @@ fn files_of_every_form_are_read() {
         ("t.parquet", b"PAR1".to_vec(), "this is a Parquet file; the kinds"),
         ("t.csv.zst", vec![0x28, 0xb5, 0x2f, 0xfd], "zstd: "),
         ("t.tfrecord", b"text".to_vec(), "a feature of TFRecords is read as the section \"data\" of a model says"),
-        ("t.png", b"\x89PNG\r\n\x1a\n".to_vec(), "this is an image; the kinds"),
+        ("t.png", b"\x89PNG\r\n\x1a\n".to_vec(), "this is a PNG image; the kinds"),
     ] {
         let failure = read_tensor(&FilePart::of(name), bytes).unwrap_err();
         assert!(failure.message.contains(why), "{name}: {failure}");
