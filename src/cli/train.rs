@@ -24,7 +24,7 @@ use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
-use meshtf_train::file::{self, Sections, UpdateMode};
+use meshtf_train::file::{self, Sections, UpdateMode, located};
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
@@ -347,7 +347,7 @@ impl Files {
     /// Adds the file's name to an error about its sections.
     fn explained(&self, error: Error) -> Trouble {
         match error {
-            Error::Sections(why) => Trouble::input(format!("{}: {why}", self.from.display())),
+            Error::Sections(why) => Trouble::input(format!("{}: {}", self.from.display(), located(&self.text, &why))),
             error => error.into(),
         }
     }
@@ -377,7 +377,7 @@ impl Command {
         args.plot.as_ref().map_or(Ok(()), |file| plot::check(file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
         let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
-        let loaded = load(&read.sections, &read.graph, folder, found)?;
+        let loaded = load(&read.sections, &read.graph, folder, found).map_err(|error| read.explained(error))?;
         for (file, images, classes) in &loaded.folders {
             let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
             if !args.quiet {

@@ -81,6 +81,16 @@ impl Fed<'_> {
         Error::input(format!("data for {}: {}: {why}", self.name, self.source.file))
     }
 
+    /// Refuses random changes of examples that are no images, which would end the training at its first batch.
+    fn check_changes(&self, column: &Column) -> Result<(), Error> {
+        let (Some(_), Column::Elsewhere(rows)) = (&self.source.images.augment, column) else { return Ok(()) };
+        if rows.count() == 0 {
+            return Ok(());
+        }
+        let changed = rows.read_in(&[0], &[0]).map(|_| ());
+        changed.map_err(|why| Error::Sections(format!("$.data.feed.{}.augment: {}", self.name, why.message)))
+    }
+
     /// Whether it is fed from a table.
     pub fn is_table(&self) -> bool {
         self.source.take == Take::Values && is_table(&self.source.file)
@@ -135,8 +145,9 @@ pub struct Loaded {
 /// ```
 ///
 /// # Errors
-/// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit. [`Error::Failed`] if
-/// the sections name no file, or the files have different numbers of examples.
+/// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit. [`Error::Sections`] if
+/// an option does not fit the examples. [`Error::Failed`] if the sections name no file, or the files have different numbers of
+/// examples.
 pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) -> Result<Loaded, Error> {
     let own = sections.evaluate.as_ref().map(|section| &section.feed).filter(|feed| !feed.is_empty());
     let mut known = Known::default();
@@ -279,6 +290,7 @@ impl Known {
         let mut others = Vec::with_capacity(fed.len());
         for one in fed.iter().filter(|one| !one.is_table() && !one.is_text()) {
             let column = self.column(one.source, folder, &one.takes, found).map_err(|why| one.error(why))?;
+            one.check_changes(&column)?;
             others.push((one.name, column));
         }
         let is_held = tables.divide(&fed, &others, held)?;

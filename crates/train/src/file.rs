@@ -4,6 +4,7 @@ mod data;
 mod evaluate;
 mod generate;
 mod images;
+mod place;
 mod table;
 mod text;
 
@@ -14,6 +15,7 @@ use meshtf_graph::json::ROOT_KEYS;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
 use meshtf_tensor::nearest::nearest;
+pub use place::located;
 
 use super::clip::Clip;
 use super::job::MOST_STALE;

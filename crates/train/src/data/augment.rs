@@ -3,7 +3,7 @@
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{Data, Tensor};
+use meshtf_tensor::{Data, Shape, Tensor};
 
 use super::order::mixed;
 
@@ -55,7 +55,11 @@ impl Augment {
     /// InvalidArgument for another tensor; ResourceExhausted if there is no memory.
     pub fn apply(&self, images: &Tensor, seed: u64, places: &[usize], epochs: &[u64]) -> Result<Tensor> {
         let (&[count, height, width, channels], Data::U8(pixels)) = (images.dims(), images.data()) else {
-            return Err(Failure::invalid("only images are augmented"));
+            let example = Shape::from(images.dims().get(1..).unwrap_or_default().to_vec());
+            return Err(Failure::invalid(format!(
+                "only images are augmented, and an example is {}{example}: leave \"augment\" out",
+                images.dtype()
+            )));
         };
         if places.len() != count || epochs.len() != count {
             return Err(Failure::invalid("each image has an index and an epoch"));

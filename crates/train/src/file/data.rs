@@ -236,6 +236,9 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
         if named.is_table() && source.table != (TableOptions { layout, missing_values, ..TableOptions::default() }) {
             return wrong("a column of \"tokens\" is a text, and takes no options of numbers, classes or windows");
         }
+        if source.size.is_some() || source.images != ImageOptions::default() {
+            return wrong("a feature with \"tokens\" is a text, and takes no options of images");
+        }
         text::check(options, value, path)?;
     }
     match (feature, &source.part) {

@@ -258,3 +258,39 @@ async fn augmented_images_are_the_same_for_any_number_of_workers_and_after_a_pau
     assert!(!one.1.is_empty());
     assert_eq!(plain.1, one.1);
 }
+
+/// A feature of numbers cannot be changed as images are: that is said with its line before the first batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn augmentation_is_for_images_alone() {
+    let folder = TempDir::new().unwrap();
+    let records = include_bytes!("../../../../tests/data/train/examples.tfrecord.gz");
+    std::fs::write(folder.child("x.tfrecord.gz"), records).unwrap();
+    let write = |source: &str, shape: &str| {
+        let graph = format!(
+            r#"{{"version": 1, "variables": {{"w": {{"shape": []}}}}, "nodes": {{
+            "x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": {shape}}}}},
+            "xw": {{"op": "Mul", "inputs": ["x", "w"]}}, "loss": {{"op": "Mean", "inputs": ["xw", {axes}]}}}},
+            "data": {{"feed": {{
+              "x": {source}}}, "batch": 1}},
+            "train": {{"loss": "loss", "optimizer": "sgd", "rate": 0.5, "steps": 2}}}}"#,
+            axes = if shape.len() > 12 { "[0, 1, 2, 3]" } else { "[0, 1]" }
+        );
+        std::fs::write(folder.child("graph.json"), graph).unwrap();
+    };
+    write(r#"{"file": "x.tfrecord.gz", "feature": "point", "augment": {"flip": "both"}}"#, "[null, 2]");
+    let trouble = run(&folder, &[]).await.unwrap_err();
+    let wanted = format!(
+        "{}: $.data.feed.x.augment (line 5, column 77): x.tfrecord.gz: only images are augmented, and an example is float32[2]: leave \
+         \"augment\" out",
+        folder.child("graph.json").display()
+    );
+    assert_eq!((trouble.exit, trouble.to_string()), (Exit::BadInput, wanted));
+    write(r#"{"file": "x.tfrecord.gz", "feature": "image/encoded", "augment": {"flip": "both"}}"#, "[null, 2, 2, 3]");
+    run(&folder, &[]).await.unwrap();
+    write(
+        r#"{"file": "x.tfrecord.gz", "feature": "text", "tokens": "words", "augment": {"flip": "both"}}"#,
+        "[null, 2]",
+    );
+    let trouble = run(&folder, &[]).await.unwrap_err().to_string();
+    assert!(trouble.contains("a feature with \"tokens\" is a text, and takes no options of images"), "{trouble}");
+}

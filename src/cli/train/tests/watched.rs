@@ -45,8 +45,8 @@ async fn a_training_that_becomes_no_better_ends_and_the_best_weights_are_kept() 
     let trouble = run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "300"]).await.unwrap_err();
     assert!(trouble.to_string().contains("best.safetensors: "), "{trouble}");
     for (find, replace, why) in [
-        (r#""labels": "y""#, r#""labels": "x""#, "$.evaluate.confusion: x: it is float32; expected a class"),
-        (r#""labels": "x""#, r#""labels": "z""#, "$.evaluate.confusion: z: "),
+        (r#""labels": "y""#, r#""labels": "x""#, "column 22): x: it is float32; expected a class"),
+        (r#""labels": "x""#, r#""labels": "z""#, "$.evaluate.confusion (line 20, column 22): z: "),
     ] {
         change(&folder, &[(find, replace)]);
         let trouble = run(&folder, &["--steps", "50"]).await.unwrap_err();
