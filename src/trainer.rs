@@ -14,6 +14,7 @@ mod lookup;
 mod lost;
 mod numerics;
 mod observer;
+mod options;
 mod rows;
 mod source;
 mod state;
@@ -310,6 +311,7 @@ impl Trainer {
             return Err(Error::input(format!("{}: there is no saved state to resume from", path.display())));
         }
         let model = names_of_variables(&graph);
+        let stated = options::stated(&graph, &sections);
         let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
@@ -328,9 +330,8 @@ impl Trainer {
         let numerics = options.check_numerics.then(|| add_checks(&mut job)).transpose()?;
         let keep = if options.keep == 0 { KEEP } else { options.keep };
         let folder = options.checkpoint.as_ref();
-        let folder = folder
-            .map(|path| Folder::new(path, keep, &sections, Kept { model: &model, fits: &fits }, examples.len()))
-            .transpose()?;
+        let kept = Kept { model: &model, fits: &fits, options: &stated };
+        let folder = folder.map(|path| Folder::new(path, keep, &sections, kept, examples.len())).transpose()?;
         if let Some(folder) = folder.as_ref().filter(|_| !resume) {
             folder.begin_anew(options.resume_if_any)?;
         }

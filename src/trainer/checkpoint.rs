@@ -9,6 +9,7 @@ use meshtf_tensor::safetensors::Contents;
 use meshtf_train::Variable;
 use meshtf_train::file::Sections;
 
+use super::options::differences;
 use super::stored::{self, BEST_FILE, FITS, IMPORTED, MODEL, STEP, Which, states};
 use super::{Error, Fits, Observer};
 
@@ -16,6 +17,7 @@ use super::{Error, Fits, Observer};
 const BATCH: &str = "meshtf.batch";
 const SHUFFLE: &str = "meshtf.shuffle";
 const EXAMPLES: &str = "meshtf.examples";
+const OPTIONS: &str = "meshtf.options";
 pub(super) const BEST: &str = "meshtf.best";
 pub(super) const BEST_OF: &str = "meshtf.best_of";
 
@@ -37,6 +39,8 @@ pub(super) struct Kept<'a> {
     pub model: &'a [String],
     /// The measurements of tables and texts.
     pub fits: &'a Fits,
+    /// The options of the sources of examples, in JSON.
+    pub options: &'a str,
 }
 
 /// A state that was saved.
@@ -61,7 +65,8 @@ impl Folder {
             return Err(Error::input(format!("{}: it is a file; expected a folder", path.display())));
         }
         fs::create_dir_all(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
-        let mut metadata = BTreeMap::from([(MODEL.to_owned(), serde_json::json!(kept.model).to_string())]);
+        let model = serde_json::json!(kept.model).to_string();
+        let mut metadata = BTreeMap::from([(MODEL.to_owned(), model), (OPTIONS.to_owned(), kept.options.to_owned())]);
         if !kept.fits.is_empty() {
             metadata.insert(FITS.to_owned(), serde_json::json!(kept.fits).to_string());
         }
@@ -196,6 +201,14 @@ impl Folder {
             return Err(at(&why));
         }
         let step = metadata.get(STEP).and_then(|step| step.parse().ok());
+        // States of earlier versions have no options.
+        let both = metadata.get(OPTIONS).zip(self.kept.get(OPTIONS));
+        if let Some(differ) = both.and_then(|(saved, own)| differences(saved, own)) {
+            return Err(at(&format!(
+                "the options of its data are not those of this training: {differ}; state those of the saved training to continue \
+                 it, or begin anew in another folder (--checkpoint DIR)"
+            )));
+        }
         let step = step.ok_or_else(|| at(&"it does not say after which step it was saved"))?;
         Ok(Some(Saved { file, step, values }))
     }

@@ -296,10 +296,9 @@ async fn a_second_run_does_not_touch_the_states_of_the_first() {
     assert!(error.contains("or name another folder (--checkpoint DIR)"), "{error}");
     assert_eq!(files().len(), 2);
     // Whatever else the folder contains, a saved state stays.
-    let own = Folder::new(&folder.child("run"), 2, &sections(2, 10), Kept { model: &[], fits: &Fits::new() }, 8)
-        .unwrap()
-        .save(4, Vec::new())
-        .unwrap();
+    let kept = Kept { model: &[], fits: &Fits::new(), options: "{}" };
+    let own = Folder::new(&folder.child("run"), 2, &sections(2, 10), kept, 8).unwrap();
+    let own = own.save(4, Vec::new()).unwrap();
     assert_eq!(files(), [own, folder.child("run").join(names[1])]);
 }
 

@@ -1,6 +1,7 @@
 //! Trainings with data of other forms than tables.
 
 use super::*;
+use crate::trainer::stored;
 
 /// A graph of one matrix product, `[examples, 12]` of `x` to two classes `y`, trained with these feeds.
 fn classifier(folder: &TempDir, reshaped: bool, x: &str, y: &str, feeds: &str) {
@@ -257,6 +258,48 @@ async fn augmented_images_are_the_same_for_any_number_of_workers_and_after_a_pau
     // The images that are held out are as they are.
     assert!(!one.1.is_empty());
     assert_eq!(plain.1, one.1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_training_is_continued_with_the_options_of_its_images() {
+    let folder = augmented("", r#", "augment": {"flip": "both", "crop": 0.25}"#);
+    let (file, dir) = (folder.child("graph.json"), folder.child("run").display().to_string());
+    run(&folder, &["--checkpoint", &dir, "--steps", "4"]).await.unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let state = folder.child("run").join("step-000000000004.safetensors");
+    for (find, replace, differ) in [
+        (r#""scale": 0.01"#, r#""scale": 0.02"#, r#""scale" of x was 0.01 and is 0.02"#),
+        (
+            r#""scale": 0.01"#,
+            r#""resize": "pad_to_aspect_ratio", "scale": 0.01"#,
+            r#""resize" of x was "stretch" and is "pad_to_aspect_ratio""#,
+        ),
+        (
+            r#""scale": 0.01"#,
+            r#""interpolation": "nearest", "scale": 0.01"#,
+            r#""interpolation" of x was "bilinear" and is "nearest""#,
+        ),
+        (r#""crop": 0.25"#, r#""crop": 0.5"#, r#""augment.crop" of x was 0.25 and is 0.5"#),
+    ] {
+        assert!(text.contains(find), "{find}");
+        std::fs::write(&file, text.replace(find, replace)).unwrap();
+        let trouble = run(&folder, &["--checkpoint", &dir, "--resume"]).await.unwrap_err();
+        let wanted = format!(
+            "{}: the options of its data are not those of this training: {differ}; state those of the saved training to continue \
+             it, or begin anew in another folder (--checkpoint DIR)",
+            state.display()
+        );
+        assert_eq!((trouble.exit, trouble.to_string()), (Exit::BadInput, wanted));
+    }
+    // The same size, stated; and a state of an earlier version, which has no options.
+    std::fs::write(&file, text.replace(r#""scale""#, r#""size": [3, 3], "scale""#)).unwrap();
+    run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "6"]).await.unwrap();
+    let last = folder.child("run").join("step-000000000006.safetensors");
+    let (_, mut contents) = stored::read(&last, stored::Which::Last).unwrap();
+    assert!(contents.metadata.remove("meshtf.options").is_some_and(|options| options.contains("bilinear")));
+    stored::write(&last, &contents).unwrap();
+    std::fs::write(&file, text.replace("0.01", "0.02")).unwrap();
+    run(&folder, &["--checkpoint", &dir, "--resume"]).await.unwrap();
 }
 
 /// A feature of numbers cannot be changed as images are: that is said with its line before the first batch.
