@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use meshtf_checkpoint::write_whole;
 use meshtf_graph::plan::{DeviceSummary, Summary};
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
@@ -143,22 +144,6 @@ pub(super) fn check_is_no_input<'p>(out: &Path, inputs: impl IntoIterator<Item =
     }
 }
 
-/// The hidden file beside `path` that is written, and renamed once it is whole.
-pub(super) fn part_of(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.{}.part", std::process::id()))
-}
-
-/// Writes a file whole or not at all.
-fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let part = part_of(path);
-    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    written
-}
-
 /// Refuses an `--out` that could not be written, before anything runs for it.
 pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), Trouble> {
     if folder.exists() && !folder.is_dir() {
@@ -242,21 +227,6 @@ mod tests {
         );
         assert!(check_is_no_input(&other, [one.as_path(), &other]).is_ok(), "it does not exist");
         assert!(check_is_no_input(&one, [other.as_path()]).is_ok());
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_written_whole_stays_as_it_was() {
-        let folder = temp_dir::TempDir::new().unwrap();
-        let path = folder.child("y.npy");
-        write_whole(&path, b"first").unwrap();
-        write_whole(&path, b"second").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"second");
-        // A folder is not replaced by a file.
-        let taken = folder.child("z.npy");
-        std::fs::create_dir(&taken).unwrap();
-        assert!(write_whole(&taken, b"third").is_err());
-        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 2, "{left:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use meshtf_checkpoint::write_whole;
 use meshtf_engine::adapters::BackendChoice;
 
 use super::memory::MemoryArgs;
@@ -130,12 +131,7 @@ fn written(home: &Path) -> Result<PathBuf, Trouble> {
             continue;
         }
         // Another program may be about to read it.
-        let draft = path.with_extension(format!("{:016x}", crate::random::u64()));
-        let put = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
-        put.map_err(|error| {
-            let _ = fs::remove_file(&draft);
-            cannot(&path, error)
-        })?;
+        write_whole(&path, text.as_bytes()).map_err(|error| cannot(&path, error))?;
     }
     Ok(folder)
 }

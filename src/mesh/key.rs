@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use meshtf_checkpoint::Whole;
 use serde::{Deserialize, Serialize};
 
 use super::address::{Multiaddr, parse_address};
@@ -181,17 +182,11 @@ pub(crate) fn private_folder(path: &Path) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// A new file in the folder of `path` that only this user can read, with `bytes` in it.
-pub(crate) fn private_file_beside(path: &Path, bytes: &[u8]) -> Result<(PathBuf, fs::File), KeyError> {
-    let beside = path.with_extension(format!("{:016x}.tmp", crate::random::u64()));
-    let fail = |source| KeyError::Io { path: beside.clone(), source };
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&beside).map_err(fail)?;
-    file.write_all(bytes).map_err(fail)?;
-    Ok((beside, file))
+/// A file for `path` that only this user can read, with `bytes` in it, under a temporary name.
+pub(super) fn private_file(path: &Path, bytes: &[u8]) -> io::Result<Whole> {
+    let mut file = Whole::begin_private(path)?;
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 pub(super) fn key_path(home: &Path, mesh: &str) -> Result<PathBuf, KeyError> {
@@ -249,22 +244,20 @@ pub(super) fn read_key(path: &Path) -> Result<Option<MeshKey>, KeyError> {
 /// Writes the key unless the file exists already; returns whether it did. A reader never sees a partial key.
 pub(super) fn write_new(path: &Path, key: &MeshKey) -> Result<bool, KeyError> {
     private_folder(path.parent().unwrap_or(Path::new(".")))?;
-    let (beside, file) = private_file_beside(path, key_file(key).as_bytes())?;
-    let linked = file.sync_all().and_then(|()| fs::hard_link(&beside, path));
-    let _ = fs::remove_file(&beside);
-    match linked {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(source) => Err(KeyError::Io { path: path.to_owned(), source }),
-    }
+    let written = private_file(path, key_file(key).as_bytes()).and_then(|mut file| {
+        file.sync()?;
+        file.end_if_new()
+    });
+    written.map_err(|source| KeyError::Io { path: path.to_owned(), source })
 }
 
 pub(super) fn overwrite(path: &Path, bytes: &[u8]) -> Result<(), KeyError> {
     private_folder(path.parent().unwrap_or(Path::new(".")))?;
-    let (beside, file) = private_file_beside(path, bytes)?;
-    file.sync_all()
-        .and_then(|()| fs::rename(&beside, path))
-        .map_err(|source| KeyError::Io { path: path.to_owned(), source })
+    let written = private_file(path, bytes).and_then(|mut file| {
+        file.sync()?;
+        file.end()
+    });
+    written.map(|_| ()).map_err(|source| KeyError::Io { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

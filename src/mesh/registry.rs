@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::address::Multiaddr;
 use super::error::KeyError;
-use super::key::{MeshKey, private_file_beside, private_folder};
+use super::key::{MeshKey, private_file, private_folder};
 
 /// Most files that are read, and most bytes of one.
 const MAX_FILES: usize = 4096;
@@ -69,12 +69,11 @@ impl Registry {
             addresses: addresses.to_vec(),
         };
         let json = serde_json::to_vec(&entry).unwrap_or_default();
-        let (beside, file) = private_file_beside(&path, &json)?;
-        file.lock().and_then(|()| fs::rename(&beside, &path)).map_err(|source| {
-            let _ = fs::remove_file(&beside);
-            KeyError::Io { path, source }
-        })?;
-        self.file = Some(file);
+        let written = private_file(&path, &json).and_then(|file| {
+            file.file().lock()?;
+            file.end()
+        });
+        self.file = Some(written.map_err(|source| KeyError::Io { path, source })?);
         self.written = addresses.to_vec();
         Ok(())
     }

@@ -136,7 +136,8 @@ impl Folder {
     pub fn clean(&self) {
         let is_part = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.ends_with(".safetensors.part") && (name.starts_with("step-") || name.starts_with(BEST_FILE))
+            let own = name.strip_suffix(".part").map(|name| name.trim_start_matches('.')).unwrap_or_default();
+            own.contains(".safetensors") && (own.starts_with("step-") || own.starts_with(BEST_FILE))
         };
         let entries = fs::read_dir(&self.path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         // A file that cannot be removed takes disk space, nothing else.
@@ -200,7 +201,6 @@ impl Folder {
                        its options have changed since";
             return Err(at(&why));
         }
-        let step = metadata.get(STEP).and_then(|step| step.parse().ok());
         // States of earlier versions have no options.
         let both = metadata.get(OPTIONS).zip(self.kept.get(OPTIONS));
         if let Some(differ) = both.and_then(|(saved, own)| differences(saved, own)) {
@@ -209,6 +209,7 @@ impl Folder {
                  it, or begin anew in another folder (--checkpoint DIR)"
             )));
         }
+        let step = metadata.get(STEP).and_then(|step| step.parse().ok());
         let step = step.ok_or_else(|| at(&"it does not say after which step it was saved"))?;
         Ok(Some(Saved { file, step, values }))
     }

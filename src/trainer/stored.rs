@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use meshtf_checkpoint::{Checkpoint, DataDir, Saved, save};
+use meshtf_checkpoint::{Checkpoint, DataDir, Saved, Whole, save};
 use meshtf_tensor::safetensors::{self, Contents};
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 use meshtf_train::AVERAGE;
@@ -177,19 +177,13 @@ pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
         let tensors: Vec<Saved> = tensors.map(|(name, tensor)| Saved::new(name.as_bytes(), tensor, None)).collect();
         return save(&dir, name.as_bytes(), &tensors).map_err(|failure| at(&failure.message));
     }
-    let part = folder.join(format!("{name}.part"));
-    let write = || -> Result<(), Error> {
-        let mut file = BufWriter::new(File::create(&part).map_err(|error| at(&error))?);
-        match form {
-            Form::Npz => write_npz(&mut file, &contents.tensors).map_err(|failure| at(&failure.message))?,
-            _ => safetensors::write(&mut file, contents).map_err(|error| at(&error))?,
-        }
-        file.flush().map_err(|error| at(&error))?;
-        file.get_ref().sync_all().map_err(|error| at(&error))?;
-        fs::rename(&part, path).map_err(|error| at(&error))?;
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| at(&error))
-    };
-    write().inspect_err(|_| _ = fs::remove_file(&part))
+    let mut file = Whole::begin(path).map_err(|error| at(&error))?;
+    match form {
+        Form::Npz => write_npz(&mut file, &contents.tensors).map_err(|failure| at(&failure.message))?,
+        _ => safetensors::write(&mut file, contents).map_err(|error| at(&error))?,
+    }
+    let ended = file.sync().and_then(|()| file.end());
+    ended.and_then(|_| File::open(folder)?.sync_all()).map_err(|error| at(&error))
 }
 
 /// Replaces variables by their moving averages.

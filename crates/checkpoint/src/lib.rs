@@ -2,10 +2,10 @@
 //! `PREFIX.data-00000-of-00001`; and the older form, one file or one per shard.
 //!
 //! - **Is**: `table` and `bundle`, the format as functions of bytes; `v1`, the older format; `slice`, tensors that are saved
-//!   in parts; [`DataDir`], the folder for checkpoints.
+//!   in parts; [`DataDir`], the folder for checkpoints; [`Whole`], any file that is written whole or not at all.
 //! - **Knows**: tensors, and files below a [`DataDir`].
-//! - **Never** opens a file elsewhere, and knows no graph, op or step. A save is atomic: everything is written to temporary
-//!   files, and renaming the index makes it the checkpoint.
+//! - **Never** opens a file elsewhere, except with [`Whole`] at a caller's path, and knows no graph, op or step. A save is
+//!   atomic: everything is written to temporary files, and renaming the index makes it the checkpoint.
 
 mod bundle;
 pub mod crc32c;
@@ -18,6 +18,7 @@ mod read;
 mod slice;
 mod table;
 pub mod v1;
+mod whole;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ pub use merge::merge;
 use meshtf_tensor::failure::{Code, Failure};
 pub use read::Checkpoint;
 pub use slice::Slice;
+pub use whole::{Whole, write_whole};
 pub use write::{Saved, save};
 
 /// Most bytes an index may have: it is read as a whole.

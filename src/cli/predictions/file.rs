@@ -1,15 +1,15 @@
 //! Files of predictions, which are written whole or not at all.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use meshtf_checkpoint::Whole;
 use meshtf_tensor::{DType, Tensor, npy};
 
 use super::{Field, Header, Record};
 use crate::cli::Trouble;
 use crate::cli::inputs::StepRequest;
-use crate::cli::output::{make_folder_of, part_of};
+use crate::cli::output::make_folder_of;
 use crate::trainer::unseen::Id;
 
 /// The form of predictions, by a file's extension.
@@ -124,10 +124,8 @@ fn csv_line(cells: Vec<String>, to: &mut Vec<u8>) {
 #[derive(Debug)]
 pub(in crate::cli) struct OutFile {
     path: PathBuf,
-    part: PathBuf,
-    file: BufWriter<File>,
+    file: Whole,
     encoder: Encoder,
-    is_complete: bool,
 }
 
 impl OutFile {
@@ -136,16 +134,10 @@ impl OutFile {
     /// # Errors
     /// Bad input if it cannot be written.
     pub fn create(path: &Path, form: Form, count: usize) -> Result<OutFile, Trouble> {
-        let part = part_of(path);
         let file = make_folder_of(path)
-            .and_then(|()| File::create(&part))
+            .and_then(|()| Whole::begin(path))
             .map_err(|error| Trouble::input(format!("--out {}: {error}", path.display())))?;
-        let encoder = Encoder::new(form, count);
-        Ok(OutFile { path: path.to_owned(), part, file: BufWriter::new(file), encoder, is_complete: false })
-    }
-
-    fn cannot(&self, error: &std::io::Error) -> Trouble {
-        Trouble::input(format!("cannot write {}: {error}; no file is left", self.path.display()))
+        Ok(OutFile { path: path.to_owned(), file, encoder: Encoder::new(form, count) })
     }
 
     /// Adds records.
@@ -155,7 +147,7 @@ impl OutFile {
     pub fn add(&mut self, header: &Header, records: &[Record]) -> Result<(), Trouble> {
         let mut bytes = Vec::new();
         self.encoder.add(header, records, &mut bytes)?;
-        self.file.write_all(&bytes).map_err(|error| self.cannot(&error))
+        self.file.write_all(&bytes).map_err(|error| cannot(&self.path, &error))
     }
 
     /// Gives the file its name.
@@ -163,11 +155,13 @@ impl OutFile {
     /// # Errors
     /// Bad input if it cannot be written.
     pub fn finish(mut self) -> Result<(), Trouble> {
-        let written = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
-        written.and_then(|()| fs::rename(&self.part, &self.path)).map_err(|error| self.cannot(&error))?;
-        self.is_complete = true;
-        Ok(())
+        let synced = self.file.sync();
+        synced.and_then(|()| self.file.end()).map(|_| ()).map_err(|error| cannot(&self.path, &error))
     }
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> Trouble {
+    Trouble::input(format!("cannot write {}: {error}; no file is left", path.display()))
 }
 
 /// Writes the values of a step as records of the examples that were fed.
@@ -200,13 +194,4 @@ pub(in crate::cli) async fn save_records(
     let mut file = OutFile::create(path, form, rows)?;
     file.add(&header, &records)?;
     file.finish()
-}
-
-impl Drop for OutFile {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            // The error that ended the command has been reported.
-            let _ = fs::remove_file(&self.part);
-        }
-    }
 }

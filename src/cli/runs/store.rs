@@ -5,6 +5,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use meshtf_checkpoint::Whole;
+
 use super::record::{Kind, Record, State};
 use crate::cli::Trouble;
 
@@ -72,17 +74,10 @@ impl Store {
     pub fn write(&self, record: &Record) -> io::Result<()> {
         make_private(&self.folder)?;
         let text = serde_json::to_vec(record)?;
-        let part = self.folder.join(format!("{}-{}.part", record.id, std::process::id()));
-        let written = (|| {
-            let mut file = fs::File::create(&part)?;
-            file.write_all(&text)?;
-            file.sync_data()?;
-            fs::rename(&part, self.path(&record.id, record.kind))
-        })();
-        if written.is_err() {
-            let _gone = fs::remove_file(&part);
-        }
-        written
+        let mut file = Whole::begin(&self.path(&record.id, record.kind))?;
+        file.write_all(&text)?;
+        file.sync()?;
+        file.end().map(|_| ())
     }
 
     /// All files of records, the last changed first.
