@@ -25,6 +25,7 @@ mod export;
 mod failure;
 mod generate;
 mod groups;
+mod host;
 mod inputs;
 mod join;
 mod log;
@@ -252,9 +253,9 @@ fn dispatch(command: Command) -> Outcome {
         Command::Differentiate(args) => differentiate::differentiate(args),
         Command::Example(args) => example::example(args),
         Command::New(args) => new::new(args),
-        Command::Train(args) => within(args.memory.budget(), |budget| train::train(args, budget)),
-        Command::Predict(args) => within(args.trained.memory.budget(), |budget| predict::predict(args, budget)),
-        Command::Generate(args) => within(args.trained.memory.budget(), |budget| generate::generate(args, budget)),
+        Command::Train(args) => within(args.host.memory.budget(), |budget| train::train(args, budget)),
+        Command::Predict(args) => within(args.trained.host.memory.budget(), |budget| predict::predict(args, budget)),
+        Command::Generate(args) => within(args.trained.host.memory.budget(), |budget| generate::generate(args, budget)),
         Command::Runs(args) => runs::runs(args),
         Command::Export(args) => export::export(args),
         Command::Import(args) => export::import(args),

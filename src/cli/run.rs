@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
 
+use super::host::data_dir;
 use super::inputs::GraphArgs;
 use super::memory::MemoryArgs;
 use super::reach::{Deadline, Reached};
@@ -46,10 +46,7 @@ pub struct Args {
 pub(super) async fn run(args: Args, budget: Arc<Budget>) -> Outcome {
     let job = args.graph.read(args.steps.weights())?;
     args.steps.check(&job)?;
-    let data = args.data.as_ref().map(|folder| {
-        DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
-    });
-    let data = data.transpose()?;
+    let data = data_dir(args.data.as_deref())?;
     let deadline = Deadline::after(args.steps.timeout);
     let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data, &budget)?;
     let kept = "nothing is kept: the variables were in this process";

@@ -19,8 +19,6 @@ use self::progress::{Attempt, Plan, Progress};
 use self::summary::Usage;
 use self::waiting::Waiting;
 use crate::Client;
-use meshtf_checkpoint::DataDir;
-use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
@@ -28,14 +26,14 @@ use meshtf_train::file::{self, Sections, UpdateMode, located};
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
+use super::host::HostArgs;
 use super::inputs::read_graph;
-use super::memory::MemoryArgs;
 use super::output::check_file;
 use super::paint::{mention, warn};
-use super::reach::{Deadline, MeshArgs, Reached};
+use super::reach::Reached;
 use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
-use super::{Exit, Outcome, Trouble, complete};
+use super::{Exit, Outcome, Trouble};
 use crate::Session;
 use crate::protocol::SessionOptions;
 use crate::trainer::hints::unscaled;
@@ -44,6 +42,10 @@ use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Observer, Options,
 
 /// Maximum number of points of a curve between two printed lines.
 const BETWEEN: u64 = 20;
+
+/// The help of `--data`, which has files to train with, too.
+const DATA: &str =
+    "Folder of the files that graphs may save and restore, and of data \"on_workers\"; with --local [default: none]";
 
 /// Train a graph with data from files
 ///
@@ -63,6 +65,7 @@ Examples:
   tensorboard --logdir runs
   meshtf train digits.json --trace steps.json
   meshtf train model.pb --with train.json")]
+#[command(mut_arg("data", |data| data.help(DATA)))]
 pub struct Args {
     /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
     graph: PathBuf,
@@ -120,22 +123,8 @@ pub struct Args {
     quiet: bool,
     #[command(flatten)]
     record: RecordArgs,
-    /// Host all tasks of the graph in this process, without a network
-    #[arg(long)]
-    local: bool,
-    /// Folder of the files that graphs may save and restore, and of data "on_workers"; with --local [default: none]
-    #[arg(long, value_name = "DIR", requires = "local")]
-    data: Option<PathBuf>,
-    /// Compute backend; auto selects the best one available; with --local
-    #[arg(long, value_name = "BACKEND", default_value = "auto")]
-    backend: BackendChoice,
-    /// Task of the master, which also runs nodes without a device [default: the first by name]
-    #[arg(long, value_name = "TASK", add = complete::tasks())]
-    target: Option<Task>,
     #[command(flatten)]
-    mesh: MeshArgs,
-    #[command(flatten)]
-    pub memory: MemoryArgs,
+    pub host: HostArgs,
 }
 
 impl Args {
@@ -253,7 +242,7 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
         None => (None, Found::default()),
         Some(lookup) => {
-            let reached = reach(&args, read.tasks(), budget).await?;
+            let reached = args.host.reach(read.tasks(), budget).await?;
             match ask(&reached, &lookup).await {
                 Ok(found) => (Some(reached), found),
                 Err(trouble) => {
@@ -268,7 +257,7 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let command = Command::prepare(args, read, &found, attempt, keeper)?;
     let reached = match reached {
         Some(reached) => reached,
-        None => reach(&command.args, command.trainer.tasks(), budget).await?,
+        None => command.args.host.reach(command.trainer.tasks(), budget).await?,
     };
     // From now on a signal leaves an end in the record, which is written at once: a run that is killed in its first second is
     // known by it.
@@ -293,17 +282,6 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let outcome = outcome.await.map_err(|trouble| reached.explain_trouble(trouble));
     reached.close().await;
     outcome.map_err(|trouble| trouble.in_layer(&file, || std::fs::read(&file).ok()))
-}
-
-/// The host of the training: this process, or the nodes of these tasks.
-async fn reach(args: &Args, tasks: Vec<Task>, budget: &Arc<Budget>) -> Result<Reached, Trouble> {
-    if !args.local {
-        return args.mesh.reach_for(tasks, args.target.as_ref(), Deadline::after(None), Arc::clone(budget)).await;
-    }
-    let data = args.data.as_ref().map(|folder| {
-        DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
-    });
-    Reached::local(tasks, args.target.as_ref(), args.backend, data.transpose()?, budget)
 }
 
 async fn ask(reached: &Reached, lookup: &Lookup) -> Result<Found, Trouble> {
@@ -469,7 +447,7 @@ impl Command {
 
     /// The loss of the weights of a training without --checkpoint, as a message.
     fn not_kept(&self) -> String {
-        let left = if self.args.local { "" } else { "; their values are only in the variables of the tasks" };
+        let left = if self.args.host.local { "" } else { "; their values are only in the variables of the tasks" };
         format!("the trained weights were not saved, since there is no --checkpoint DIR{left}")
     }
 

@@ -3,17 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use meshtf_checkpoint::DataDir;
-use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::Graph;
-use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
 
-use super::memory::MemoryArgs;
+use super::host::HostArgs;
 use super::paint::mention;
-use super::reach::{Deadline, MeshArgs, Reached};
 use super::signals::Signals;
-use super::{Outcome, Trouble, complete};
+use super::{Outcome, Trouble};
 use crate::protocol::SessionOptions;
 use crate::trainer::stored::Which;
 use crate::trainer::weights::Weights;
@@ -40,22 +36,8 @@ pub(super) struct TrainedArgs {
     /// Print less: no progress and no notices; results, warnings and errors stay
     #[arg(short, long)]
     pub quiet: bool,
-    /// Host all tasks of the graph in this process, without a network
-    #[arg(long)]
-    local: bool,
-    /// Folder of the files that graphs may save and restore; with --local [default: none]
-    #[arg(long, value_name = "DIR", requires = "local")]
-    data: Option<PathBuf>,
-    /// Compute backend; auto selects the best one available; with --local
-    #[arg(long, value_name = "BACKEND", default_value = "auto")]
-    backend: BackendChoice,
-    /// Task of the master, which also runs nodes without a device [default: the first by name]
-    #[arg(long, value_name = "TASK", add = complete::tasks())]
-    target: Option<Task>,
     #[command(flatten)]
-    mesh: MeshArgs,
-    #[command(flatten)]
-    pub memory: MemoryArgs,
+    pub host: HostArgs,
 }
 
 impl TrainedArgs {
@@ -90,7 +72,7 @@ impl TrainedArgs {
         if !self.quiet && self.weights.is_dir() {
             mention(format_args!("weights from {}", weights.origin));
         }
-        let reached = self.reach(tasks, budget).await?;
+        let reached = self.host.reach(tasks, budget).await?;
         let outcome = async {
             let session = reached.session(graph, None, SessionOptions::default()).await?;
             let mut signals = Signals::listen()?;
@@ -111,17 +93,6 @@ impl TrainedArgs {
         let outcome = outcome.await.map_err(|trouble| reached.explain_trouble(trouble));
         let outcome = outcome.map_err(|trouble| trouble.in_layer(&self.graph, || std::fs::read(&self.graph).ok()));
         reached.close().await;
-        if self.local { outcome.map_err(Trouble::without_mesh) } else { outcome }
-    }
-
-    /// The host: this process, or the nodes of these tasks.
-    async fn reach(&self, tasks: Vec<Task>, budget: &Arc<Budget>) -> Result<Reached, Trouble> {
-        if !self.local {
-            return self.mesh.reach_for(tasks, self.target.as_ref(), Deadline::after(None), Arc::clone(budget)).await;
-        }
-        let data = self.data.as_ref().map(|folder| {
-            DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
-        });
-        Reached::local(tasks, self.target.as_ref(), self.backend, data.transpose()?, budget)
+        if self.host.local { outcome.map_err(Trouble::without_mesh) } else { outcome }
     }
 }

@@ -73,7 +73,7 @@ async fn look(
     clock: SystemTime,
     is_announced: &mut bool,
 ) -> Result<(), Trouble> {
-    let node = Node::start(args.mesh.client()).await?;
+    let node = Node::start(args.host.mesh.client()).await?;
     let outcome = loop {
         // Not at once: a task that was lost may still be thought to be up.
         tokio::time::sleep(LOOK_AGAIN).await;
