@@ -81,6 +81,28 @@ pub use allocator::Allocator;
 pub use client::Client;
 pub use events::Follower;
 pub use local::LocalCluster;
+/// The folder below which the graphs of a [`LocalCluster`] may save and restore files.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::{BackendChoice, Client, DataDir, LocalCluster, SessionOptions, Task};
+///
+/// # let folder = temp_dir::TempDir::new()?;
+/// # let folder = folder.path();
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let mut g = GraphBuilder::new();
+/// g.op("WriteFile").name("note").input("note.txt").input("42").build()?;
+/// let data = DataDir::new(folder)?;
+/// let cluster = LocalCluster::start_with_data(&[Task::new("local", 0)], BackendChoice::Auto, Some(data))?;
+/// let session = cluster.session(g.finish()?, None, SessionOptions::default()).await?;
+/// session.run().target("note").await?;
+/// assert_eq!(std::fs::read(folder.join("note.txt"))?, b"42");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(inline)]
+pub use meshtf_checkpoint::DataDir;
 /// The choice between the backends of this machine.
 ///
 /// ```

@@ -133,6 +133,17 @@ pub use meshtf_train::data::Examples;
 /// ```
 #[doc(inline)]
 pub use meshtf_train::file::Best;
+/// The tensors whose classes are counted against each other in an evaluation, which answers a [`Confusion`].
+///
+/// ```
+/// use meshtf::train::{ConfusionNodes, EvaluateSection};
+///
+/// // `y` has the true class of each example, and `class` the one that the model takes it for.
+/// let confusion = ConfusionNodes { labels: "y".into(), predictions: "class".into() };
+/// let evaluate = EvaluateSection { epochs: Some(1), confusion: Some(confusion), ..EvaluateSection::default() };
+/// ```
+#[doc(inline)]
+pub use meshtf_train::file::ConfusionNodes;
 /// The batches of a training.
 ///
 /// ```
@@ -234,5 +245,6 @@ pub use meshtf_train::file::TrainSection;
 pub use meshtf_train::file::UpdateMode;
 
 pub use crate::trainer::{
-    Confusion, Ended, Error, Evaluated, Every, Found, How, Loaded, Lookup, Observed, Observer, Options, Trainer, load,
+    Confusion, Ended, Error, Evaluated, Every, Found, How, Loaded, Lookup, Observed, Observer, Options, Trainer,
+    TrainingData, load,
 };

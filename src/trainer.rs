@@ -189,7 +189,17 @@ pub(crate) struct Size {
     pub held_out: usize,
 }
 
-/// The examples of a training.
+/// The examples of a training, and those of its evaluations.
+///
+/// ```
+/// use meshtf::train::{Examples, TrainingData};
+///
+/// // Four examples to train with, and two others for the evaluations.
+/// let mut data = TrainingData::from(Examples::new(vec![("x".into(), [1f32, 2.0, 3.0, 4.0].into())])?);
+/// data.evaluate = Some(Examples::new(vec![("x".into(), [5f32, 6.0].into())])?);
+/// assert_eq!(data.evaluate.as_ref().map(|own| own.len()), Some(2));
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TrainingData {
     /// The examples of the training; a share of them is held out if the section `data` specifies it.

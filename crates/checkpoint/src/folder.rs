@@ -33,6 +33,7 @@ impl DataDir {
     }
 
     /// The same folder for graphs that name files of another machine: absolute names are below it, too.
+    #[doc(hidden)]
     #[must_use]
     pub fn as_whole_world(self) -> DataDir {
         DataDir { is_whole_world: true, ..self }
@@ -40,6 +41,7 @@ impl DataDir {
 
     /// The same folder for graphs whose names are relative to `base`. It need not be below the folder, but such names must
     /// lead into the folder nevertheless.
+    #[doc(hidden)]
     #[must_use]
     pub fn from_base(self, base: PathBuf) -> DataDir {
         DataDir { base: Some(base), ..self }
@@ -55,6 +57,7 @@ impl DataDir {
     /// # Errors
     /// InvalidArgument for an empty name; PermissionDenied if it leads out of the folder, by `..`, by being
     /// absolute, over a link, or by being relative to a folder that is not below it.
+    #[doc(hidden)]
     pub fn resolve(&self, name: &[u8]) -> Result<PathBuf> {
         let name = std::str::from_utf8(name).map_err(|_| Failure::invalid("a file name is not UTF-8"))?;
         if name.is_empty() || name.contains('\0') {
