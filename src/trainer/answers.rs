@@ -239,8 +239,8 @@ fn unwrapped(graph: &Graph, mut output: Output) -> Output {
     }
 }
 
-/// A node and all that it depends on, the nearest first.
-fn ancestors(graph: &Graph, from: NodeId) -> Vec<NodeId> {
+/// A node and all whose values it depends on, the nearest first.
+pub(super) fn ancestors(graph: &Graph, from: NodeId) -> Vec<NodeId> {
     let (mut open, mut seen, mut found) = (VecDeque::from([from]), HashSet::from([from]), Vec::new());
     while let Some(id) = open.pop_front() {
         found.push(id);

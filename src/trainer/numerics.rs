@@ -1,10 +1,11 @@
-//! The message for a step whose loss is NaN or infinite, with the first node that had such a value, if the options request it.
+//! The message for a step that failed; for one whose loss is NaN or infinite, with the first node that had such a value, if the options request it.
 
 use meshtf_tensor::failure::{Failure, Stage};
 use meshtf_tensor::{Data, Tensor};
 use meshtf_train::job::{CHECK, CHECK_GRADIENT};
 use meshtf_train::numerics::FiniteCheck;
 
+use super::answers::ancestors;
 use super::state::WITH;
 use super::{Error, Trainer};
 use crate::Session;
@@ -18,14 +19,18 @@ impl Trainer {
         worker: usize,
         number: impl Fn(u64) -> u64,
     ) -> Error {
-        let Stage::InStep(step) = failure.stage else { return failure.into() };
+        let Stage::InStep(own) = failure.stage else { return failure.into() };
+        let step = number(own);
         let is_by = |check: &str| failure.node.as_ref().is_some_and(|node| node.starts_with(check));
         let what = match () {
             () if is_by(CHECK) => "the loss",
             () if is_by(CHECK_GRADIENT) => "a gradient",
-            () => return failure.into(),
+            () => {
+                return self
+                    .saved_before(session, Failure { stage: Stage::InStep(step), ..failure }, step, worker)
+                    .await;
+            }
         };
-        let step = number(step);
         let saved = match (self.save_before(session, step).await, &self.folder) {
             (Ok(true), _) => "; the state before it is saved".to_owned(),
             (Err(error), Some(_)) => format!("; the state before it could not be saved: {error}"),
@@ -48,6 +53,28 @@ impl Trainer {
             "{what} is NaN or infinite in step {step}, which changed nothing{saved}; {found}. A lower rate, clip_norm or \
              other first values may help"
         ))
+    }
+
+    /// The failure of a step, whose state is saved first if the step changed nothing: its loss could not be computed, and no
+    /// variable is updated without that.
+    async fn saved_before(&self, session: &Session, failure: Failure, step: u64, worker: usize) -> Error {
+        let graph = &self.job.graph;
+        let failed = failure.node.as_ref().and_then(|node| graph.find(node));
+        let loss = self.job.steps.get(worker).and_then(|nodes| graph.output(&nodes.loss).ok());
+        let changed_nothing = match (failed, loss) {
+            (Some(failed), Some(loss)) => ancestors(graph, loss.node).contains(&failed),
+            _ => false,
+        };
+        let saved = match changed_nothing {
+            true => self.save_before(session, step).await,
+            false => return failure.into(),
+        };
+        let message = match saved {
+            Ok(true) => format!("{}; the state before this step is saved", failure.message),
+            Ok(false) => return failure.into(),
+            Err(error) => format!("{}; the state before this step could not be saved: {error}", failure.message),
+        };
+        Failure { message, ..failure }.into()
     }
 
     /// Saves the state before a step that failed, if states are saved and the variables are as that step found them.

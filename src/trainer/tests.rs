@@ -117,6 +117,31 @@ async fn averages_are_kept_where_some_workers_are_late_too() {
     assert!(average().await > 0.0);
 }
 
+/// A label that is not a class fails a step of a run of many: its number is that of the training, and what was trained before it is
+/// saved.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_fails_has_its_number_and_loses_nothing() {
+    let folder = TempDir::new().unwrap();
+    for (mode, workers, says) in
+        [(UpdateMode::Sync, 0, "; the state before this step is saved"), (UpdateMode::Async, 2, "")]
+    {
+        let mut sections = sections(1, 8);
+        (sections.train.mode, sections.train.workers) = (mode, workers);
+        let y = Tensor::vector(vec![0, 1, 0, 1, 0, 2, 0, 1]);
+        let examples = vec![("x".to_owned(), Tensor::from_vec([8, 2], X.to_vec())), ("y".to_owned(), y)];
+        let at = folder.child(&format!("{workers}"));
+        let options = Options { checkpoint: Some(at.clone()), every: Some(Every::Steps(2)), ..Options::default() };
+        let trainer = Trainer::new(normed(), sections, Examples::new(examples).unwrap(), &options).unwrap();
+        let (_cluster, session) = session(&trainer).await;
+        let Err(Error::Failed(failure)) = trainer.run(&session, &mut ()).await else { panic!("class 2 of 2") };
+        assert_eq!(failure.stage, meshtf_tensor::failure::Stage::InStep(6), "{failure}");
+        assert!(failure.message.ends_with(says), "{failure}");
+        let last = stored::states(&at).unwrap().pop().unwrap().file_stem().unwrap().to_string_lossy().into_owned();
+        let wanted = if workers == 0 { "5" } else { "4" };
+        assert!(last.ends_with(wanted), "{last}");
+    }
+}
+
 /// The gradient of a table stays rows, and the mean of the workers that are first is that of all if all contribute the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_averaged_where_some_workers_are_late() {
