@@ -16,8 +16,8 @@ TF1_PYTHON ?= $(or $(shell PYENV_VERSION=$$(pyenv latest 3.7 2>/dev/null) pyenv 
 JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
 # Unit tests run on a quick build of the project's crates, with overflow checks and debug assertions, on the same dependencies.
 QUICK := --config tests/quick.toml
-# Features beyond the default ones: GPUs where there is one (GPU=yes or GPU=no says otherwise). FEATURES=ndarray,wgpu has all. What
-# is built, tested and measured has the same ones, so that each crate is built once.
+# Features beyond the default ones: GPUs where there is one (GPU=yes or GPU=no says otherwise). FEATURES=ndarray,parquet,wgpu has all.
+# What is built, tested and measured has the same ones, so that each crate is built once.
 HAS_GPU = $(or $(GPU),$(if $(filter Darwin,$(shell uname))$(wildcard /dev/nvidia0 /dev/dri/render*),yes,no))
 FEATURES ?= $(if $(filter yes,$(HAS_GPU)),wgpu)
 FEATURES_FLAG := $(if $(FEATURES),--features $(FEATURES))

@@ -17,7 +17,7 @@ host() { rustc -vV | sed -n 's/^host: //p'; }
 
 # The features of the binary for a target, as flags of cargo. A static binary opens no drivers: it has no GPUs.
 features_of() {
-    if [ "${GPU:-}" = no ] || [[ $1 == *musl* ]]; then echo --features ndarray; else echo --features ndarray,wgpu; fi
+    if [ "${GPU:-}" = no ] || [[ $1 == *musl* ]]; then echo --features ndarray,parquet; else echo --features ndarray,parquet,wgpu; fi
 }
 
 # The binary to pack, from the command line or MESHTF_BINARY. What it writes of itself (manual pages, completions) comes from MESHTF_TOOL,

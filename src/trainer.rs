@@ -40,6 +40,7 @@ use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 use self::lost::Workers;
 pub use self::observer::{Error, Observed, Observer};
+pub(crate) use self::rows::DataFile;
 pub(crate) use self::source::{Fits, reads_alike};
 pub use self::source::{Loaded, load};
 use self::stored::Which;

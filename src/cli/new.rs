@@ -38,7 +38,7 @@ another, from the lines before.")]
 pub struct Args {
     /// Kind of data
     kind: DataKind,
-    /// Data: a .csv, .tsv or .jsonl file, a folder of images or texts, or a .txt file
+    /// Data: a .csv, .tsv, .jsonl or .parquet file, a folder of images or texts, or a .txt file
     #[arg(value_name = "FILE")]
     data: PathBuf,
     /// Column of a table or a series that the model predicts [default: the last one; for texts, the last other one]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, PartialShape};
 use meshtf_train::data::{
-    Also, Chosen, Column, Csv, FilePart, HoldOutBy, Layout, Prepared, Wanted, Window, WindowRows, unpacked, windows,
+    Also, Chosen, Column, Csv, FilePart, HoldOutBy, Layout, Prepared, Wanted, Window, WindowRows, table_text, windows,
 };
 use meshtf_train::file::DataSource;
 
@@ -92,7 +92,8 @@ impl Tables {
             let content = match DataFile::open(&path, MAX_HELD).map_err(said)? {
                 Some(file) => Content::Large(file),
                 None => {
-                    let bytes = unpacked(read(&path).map_err(|why| one.error(why))?).map_err(said)?;
+                    let bytes = read(&path).map_err(|why| one.error(why))?;
+                    let bytes = table_text(&one.source.file, bytes).map_err(said)?;
                     Content::Held(Csv::new(layout.clone(), bytes))
                 }
             };

@@ -5,7 +5,7 @@ use std::path::Path;
 use meshtf_graph::Graph;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result as Checked};
-use meshtf_train::data::{Examples, FilePart, selected, unpacked};
+use meshtf_train::data::{Examples, FilePart, selected, table_text};
 use meshtf_train::file::{DataSource, Take};
 use tokio::sync::mpsc;
 

@@ -28,6 +28,8 @@ mod network;
 mod ops;
 mod output;
 mod packaging;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod predict;
 mod remedies;
 mod runs;

@@ -15,8 +15,11 @@ mod measure;
 mod npz;
 mod options;
 mod order;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod records;
 mod resize;
+mod source;
 mod split;
 mod text;
 mod tokens;
@@ -30,7 +33,7 @@ pub use columns::{BadLine, Chosen, is_missing, selected};
 pub use compressed::Compression;
 pub use csv::Csv;
 pub use file::chosen;
-pub use file::{FilePart, is_table, read_tensor, unpacked};
+pub use file::{FilePart, is_parquet, is_table, read_tensor, unpacked};
 pub use fit::{Also, Fit, Offsets, Prepared, Wanted};
 pub use idx::head as idx_head;
 pub use idx::read as read_idx;
@@ -45,6 +48,7 @@ pub use options::{Category, ClassWeights, Classes, DatePart, LayoutOptions, Miss
 pub use order::Order;
 pub use records::{Layout, Record, Scanned};
 pub use resize::{ImageOptions, Interpolation, Resize, Resizing};
+pub use source::{Source, parquet_text, table_text};
 pub use split::{HoldOutBy, Window, WindowRows, windows};
 pub use text::Lines;
 pub use tokens::{

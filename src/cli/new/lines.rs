@@ -18,7 +18,7 @@ pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
     let named = FilePart { file: name.to_owned(), part: None };
     if !named.is_text() {
         return Err(
-            "a text is a .txt file, a table with a column of texts (.csv, .tsv, .jsonl), or a folder with a folder of \
+            "a text is a .txt file, a table with a column of texts (.csv, .tsv, .jsonl, .parquet), or a folder with a folder of \
                     .txt files for each class"
                 .to_owned(),
         );

@@ -1,15 +1,15 @@
 //! A model for a table: its columns are looked up in the file.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
-use meshtf_train::data::{Compression, FilePart, Layout, LayoutOptions, is_missing};
+use meshtf_train::data::{FilePart, Layout, LayoutOptions, is_missing, is_parquet};
 
 use super::{Length, Model, classifier, document, listed, object, quoted};
+use crate::trainer::DataFile;
 
 /// Bytes of a table or of texts that are read; of more, the rest is not looked at.
 pub(super) const MAX_READ: u64 = 256 << 20;
@@ -120,20 +120,15 @@ fn is_date(field: &str) -> bool {
     is_day && bytes.get(10).is_none_or(|byte| matches!(byte, b' ' | b'T'))
 }
 
-/// The file, uncompressed.
+/// The text of the file.
 fn open(path: &Path) -> Result<Box<dyn Read>, String> {
-    let mut file = BufReader::new(File::open(path).map_err(|error| error.to_string())?);
-    let start = file.fill_buf().map_err(|error| error.to_string())?;
-    Ok(match Compression::of(start) {
-        Some(compression) => compression.reader(file),
-        None => Box::new(file),
-    })
+    DataFile::table(path).map_err(|failure| failure.message)
 }
 
 /// The options by which the lines are cut, from the beginning of the file.
 pub(super) fn layout_options(path: &Path, file: &FilePart) -> Result<LayoutOptions, String> {
     let mut options = LayoutOptions::default();
-    if file.ends_with(".jsonl") {
+    if file.ends_with(".jsonl") || is_parquet(&file.file) {
         return Ok(options);
     }
     let mut line = Vec::new();
@@ -211,7 +206,7 @@ impl Table {
     pub fn of(path: &Path, name: &str, kind: &str) -> Result<Table, String> {
         let file = FilePart { file: name.to_owned(), part: None };
         if !file.is_table() {
-            return Err(format!("{kind} is a .csv, .tsv or .jsonl file, perhaps compressed by gzip (.gz)"));
+            return Err(format!("{kind} is a .csv, .tsv, .jsonl or .parquet file, perhaps compressed by gzip (.gz)"));
         }
         let options = layout_options(path, &file)?;
         let mut columns: Vec<Column> = Vec::new();

@@ -1,14 +1,14 @@
 //! Files that are too large to be held in memory; packed ones are unpacked into a file without a name.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_train::data::{Compression, largest_in_npz};
+use meshtf_train::data::{Compression, Source, is_parquet, largest_in_npz, parquet_text};
 
 use crate::random;
 
@@ -19,7 +19,7 @@ const BLOCK: usize = 1 << 20;
 
 /// A file with random access. Its clones are the same file.
 #[derive(Clone, Debug)]
-pub(in super::super) struct DataFile(Arc<Opened>);
+pub(crate) struct DataFile(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
@@ -31,12 +31,15 @@ struct Opened {
 
 impl DataFile {
     /// Opens a file of more than `held` bytes, unpacked if it is of gzip or zstd, or an archive with an array of more bytes;
-    /// `None` if it has no more.
+    /// `None` if it has no more. Of a Parquet file, it is the text of its rows.
     ///
     /// # Errors
     /// It cannot be opened, read or unpacked.
     pub fn open(path: &Path, held: u64) -> Result<Option<DataFile>> {
         let file = File::open(path).map_err(failed)?;
+        if is_parquet(&path.to_string_lossy()) {
+            return DataFile::of_parquet(file, held);
+        }
         let length = file.metadata().map_err(failed)?.len();
         let mut start = Vec::new();
         (&file).take(Compression::MAGIC as u64).read_to_end(&mut start).map_err(failed)?;
@@ -55,6 +58,44 @@ impl DataFile {
         unpacked.map(Some).map_err(|failure| compression.failure(failure))
     }
 
+    /// The text of a Parquet file, if it has more than `held` bytes.
+    fn of_parquet(file: File, held: u64) -> Result<Option<DataFile>> {
+        let file = DataFile::plain(file)?;
+        let few = io::copy(&mut parquet_text(file.clone())?.take(held.saturating_add(1)), &mut io::sink());
+        if few.map_err(failed)? <= held {
+            return Ok(None);
+        }
+        DataFile::unpacked(parquet_text(file)?).map(Some)
+    }
+
+    /// The text of the table in a file: of a Parquet file its rows, of another its bytes, unpacked.
+    ///
+    /// # Errors
+    /// It cannot be read or unpacked.
+    pub fn table(path: &Path) -> Result<Box<dyn Read>> {
+        let file = File::open(path).map_err(failed)?;
+        if is_parquet(&path.to_string_lossy()) {
+            return parquet_text(DataFile::plain(file)?);
+        }
+        let mut file = BufReader::new(file);
+        Ok(match Compression::of(file.fill_buf().map_err(failed)?) {
+            Some(compression) => compression.reader(file),
+            None => Box::new(file),
+        })
+    }
+
+    /// A file, or the unpacked one if it is of gzip or zstd.
+    fn plain(file: File) -> Result<DataFile> {
+        let packed = DataFile::of(file)?;
+        match Compression::of(&packed.some(0, Compression::MAGIC as u64)?) {
+            Some(compression) => {
+                let unpacked = DataFile::unpacked(compression.reader(packed.reader()));
+                unpacked.map_err(|failure| compression.failure(failure))
+            }
+            None => Ok(packed),
+        }
+    }
+
     /// All bytes of a reader, in a file without a name in the folder for temporary files, which disappears when it is closed.
     ///
     /// # Errors
@@ -62,6 +103,10 @@ impl DataFile {
     pub fn unpacked(from: impl Read) -> Result<DataFile> {
         let at = std::env::temp_dir();
         let cannot = |error: io::Error| {
+            // The fault of the packed bytes, and not of the disk.
+            if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::InvalidInput | ErrorKind::UnexpectedEof) {
+                return failed(error);
+            }
             let at = at.display();
             Failure::invalid(format!("cannot be unpacked into {at} (TMPDIR names another folder): {error}"))
         };
@@ -124,6 +169,16 @@ impl DataFile {
             true => Ok(()),
             false => Err(Failure::invalid("it was changed after the training had opened it")),
         }
+    }
+}
+
+impl Source for DataFile {
+    fn length(&self) -> u64 {
+        self.length()
+    }
+
+    fn read(&self, begin: u64, to: &mut [u8]) -> Result<()> {
+        self.read(begin, to)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Every kind of file over a small bound, compared with the same file held in memory.
 
+#[cfg(feature = "parquet")]
+mod parquet;
 mod records;
 mod texts;
 

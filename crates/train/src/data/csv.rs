@@ -4,7 +4,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
 
-use super::{Also, BadLine, Chosen, FilePart, Layout, LayoutOptions, Prepared, TableOptions, Wanted};
+use super::{Also, BadLine, Chosen, Layout, Prepared, TableOptions, Wanted};
 
 /// The text of a table, from which columns are taken.
 #[derive(Clone, Debug)]
@@ -70,8 +70,8 @@ impl Csv {
     ///
     /// # Errors
     /// InvalidArgument for a column that does not exist, and for a field that is not a number, with its line.
-    pub fn numbers(file: &FilePart, text: Vec<u8>, columns: &[String]) -> Result<Tensor> {
-        let table = Csv::new(Layout::of(file, &LayoutOptions::default())?, text);
+    pub fn numbers(layout: Layout, text: Vec<u8>, columns: &[String]) -> Result<Tensor> {
+        let table = Csv::new(layout, text);
         let options = TableOptions::default();
         let wanted = Wanted { columns, except: &[], options: &options, is_text: false, fit: None };
         let prepared = table.prepare(&[wanted], |_| Vec::new())?;

@@ -8,11 +8,11 @@ use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor, npy, safetensors};
 
 use super::kind::by_beginning;
-use super::{Compression, Csv, Lines, read_idx, read_npz};
+use super::{Compression, Csv, Layout, LayoutOptions, Lines, read_idx, read_npz, table_text};
 
 /// The files that are taken.
-const TAKEN: &str = "the kinds that are taken are .csv, .tsv, .jsonl, .npy, .npz, .safetensors, .txt, .tfrecord and MNIST's \
-                     idx, each perhaps compressed by gzip (.gz) or zstd (.zst)";
+const TAKEN: &str = "the kinds that are taken are .csv, .tsv, .jsonl, .parquet, .npy, .npz, .safetensors, .txt, .tfrecord and \
+                     MNIST's idx, each perhaps compressed by gzip (.gz) or zstd (.zst)";
 /// Bytes that are unpacked at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -27,7 +27,7 @@ pub struct FilePart {
 
 impl FilePart {
     /// The endings of files that have parts, compressed or not.
-    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl", ".tfrecord", ".tfrecords"];
+    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl", PARQUET, ".tfrecord", ".tfrecords"];
 
     /// Splits `FILE` or `FILE:PART`.
     pub fn of(text: &str) -> FilePart {
@@ -50,7 +50,8 @@ impl FilePart {
             Some(ending) => format!("a file .{}", ending.display()),
             None => "a file without an extension".to_owned(),
         });
-        Failure::invalid(format!("this is {kind}; {TAKEN}"))
+        let named = if bytes.starts_with(b"PAR1") { ", whose name ends in .parquet" } else { "" };
+        Failure::invalid(format!("this is {kind}{named}; {TAKEN}"))
     }
 
     /// Whether it is a text, whose lines are examples.
@@ -72,7 +73,23 @@ impl FilePart {
 
 /// Whether a file is a table by its name.
 pub fn is_table(file: &str) -> bool {
-    [".csv", ".tsv", ".jsonl"].iter().any(|ending| uncompressed(file).ends_with(ending))
+    [".csv", ".tsv", ".jsonl", PARQUET].iter().any(|ending| uncompressed(file).ends_with(ending))
+}
+
+/// The ending of Parquet files.
+const PARQUET: &str = ".parquet";
+
+/// Whether a file is a Parquet file by its name.
+pub fn is_parquet(file: &str) -> bool {
+    uncompressed(file).ends_with(PARQUET)
+}
+
+/// The error of a build that does not read Parquet files.
+pub(super) fn no_parquet() -> Failure {
+    Failure::invalid(
+        "this is a Parquet file; this build reads .csv, .tsv and .jsonl tables: build it with `--features parquet`, or write \
+         the table as .csv",
+    )
 }
 
 /// The name of a file without the ending of its compression.
@@ -111,7 +128,7 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
     }
 }
 
-/// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, .tsv, .jsonl, text or idx, compressed by gzip or zstd or not.
+/// The tensor in a file's bytes: .npy, .npz, .safetensors, a table, text or idx, compressed by gzip or zstd or not.
 ///
 /// One selected column of a table is a vector; several, or all if none is selected, are a matrix `[lines, columns]` of
 /// float64. A text is a vector of strings.
@@ -119,16 +136,18 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
 /// # Errors
 /// InvalidArgument if the bytes are of no such file, or have no such part.
 pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
-    let bytes = unpacked(bytes)?;
     let part = named.part.as_deref();
     if named.is_table() {
+        let layout = Layout::of(named, &LayoutOptions::default())?;
+        let text = table_text(&named.file, bytes)?;
         let columns: Vec<String> =
             part.into_iter().flat_map(|part| part.split(',')).map(|name| name.trim().to_owned()).collect();
-        let numbers = Csv::numbers(named, bytes, &columns)?;
+        let numbers = Csv::numbers(layout, text, &columns)?;
         let is_vector = part.is_some() && numbers.dims()[1] == 1;
         let lines = numbers.dims()[0];
         return if is_vector { numbers.reshaped([lines]) } else { Ok(numbers) };
     }
+    let bytes = unpacked(bytes)?;
     if bytes.starts_with(b"PK") || named.ends_with(".npz") {
         return read_npz(&bytes, part);
     }

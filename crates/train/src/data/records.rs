@@ -8,6 +8,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::json::{self, Kind, Member};
 use meshtf_tensor::memory;
 
+use super::file::{is_parquet, no_parquet};
 use super::{FilePart, LayoutOptions, MAX_LINE};
 
 /// The errors for a file without a line, and for one with the names of the columns alone.
@@ -30,6 +31,8 @@ enum Fields {
     Spaced,
     /// The members of an object of JSON.
     Json,
+    /// The text of a Parquet file: separated by commas; the rows are counted, without the names.
+    Rows,
 }
 
 /// A record of a table.
@@ -55,6 +58,12 @@ impl Layout {
     pub fn of(file: &FilePart, options: &LayoutOptions) -> Result<Layout> {
         let LayoutOptions { delimiter, no_header, skip } = *options;
         let fields = match delimiter {
+            _ if is_parquet(&file.file) && cfg!(not(feature = "parquet")) => return Err(no_parquet()),
+            _ if is_parquet(&file.file) && *options != LayoutOptions::default() => {
+                let why = "a .parquet file takes neither \"delimiter\" nor \"header\" nor \"skip\"";
+                return Err(Failure::invalid(why));
+            }
+            _ if is_parquet(&file.file) => Fields::Rows,
             _ if file.ends_with(".jsonl") && *options != LayoutOptions::default() => {
                 let why = "a .jsonl file takes neither \"delimiter\" nor \"header\" nor \"skip\"";
                 return Err(Failure::invalid(why));
@@ -106,9 +115,14 @@ impl Layout {
             each(Record { names, line, begin, fields, fault })
         };
         let end = match self.fields {
-            Fields::Separated(delimiter) => {
-                let mut records = CsvRecords::new(delimiter, begin, skipped, &has_one);
-                let mut each = |line: usize, begin: u64, fields: &[&str]| each(line, begin, Ok(fields));
+            Fields::Separated(_) | Fields::Rows => {
+                let mut records = CsvRecords::new(self.delimiter(), begin, skipped, &has_one);
+                let mut rows = 0;
+                let mut each = |line: usize, begin: u64, fields: &[&str]| {
+                    rows += 1;
+                    // The line with the names is no row.
+                    each(if self.fields == Fields::Rows { rows - 1 } else { line }, begin, Ok(fields))
+                };
                 loop {
                     let block = from.fill_buf().map_err(failed)?;
                     records.add(block, &mut each)?;
@@ -153,9 +167,9 @@ impl Layout {
             if std::mem::replace(&mut done, true) { Ok(()) } else { each(fields) }
         };
         match self.fields {
-            Fields::Separated(delimiter) => {
+            Fields::Separated(_) | Fields::Rows => {
                 let has_one = Cell::new(names.len() == 1);
-                let mut records = CsvRecords::new(delimiter, 1, 0, &has_one);
+                let mut records = CsvRecords::new(self.delimiter(), 1, 0, &has_one);
                 records.add(piece, &mut once)?;
                 records.add(&[], &mut once)?;
                 if has_one.get() && !done {
@@ -179,6 +193,11 @@ impl Layout {
         if done { Ok(()) } else { Err(Failure::invalid("a line is gone")) }
     }
 
+    /// The character between fields, if it is one.
+    fn delimiter(&self) -> u8 {
+        if let Fields::Separated(delimiter) = self.fields { delimiter } else { b',' }
+    }
+
     /// The names of the columns, from the first record.
     ///
     /// # Errors
@@ -188,7 +207,7 @@ impl Layout {
             return Ok((0..record.len()).map(|i| i.to_string()).collect());
         }
         let is_number = |name: &&str| name.parse::<f64>().is_ok_and(f64::is_finite);
-        if self.fields != Fields::Json && record.iter().all(is_number) {
+        if !matches!(self.fields, Fields::Json | Fields::Rows) && record.iter().all(is_number) {
             let first = record.join(",");
             return Err(Failure::invalid(format!(
                 "the first line has numbers alone ({first:.60}); expected the names of the columns there: add a line with them, or \

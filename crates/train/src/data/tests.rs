@@ -1,6 +1,8 @@
 //! Tests of orders, examples and files, against values counted by hand.
 
 mod files;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod splits;
 mod tables;
 mod tokens;

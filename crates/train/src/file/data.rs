@@ -224,7 +224,7 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     let of_table = TableOptions { window, ..TableOptions::default() };
     let has_columns = !source.columns.is_empty() || !source.except.is_empty() || source.table != of_table;
     if has_columns && !is_of(is_table(&source.file)) {
-        return wrong("only a table (.csv, .tsv, .jsonl) has columns and options of a table");
+        return wrong("only a table (.csv, .tsv, .jsonl, .parquet) has columns and options of a table");
     }
     if let Some(options) = &source.text {
         if source.take != Take::Texts && !is_of(named.is_text() || named.is_table() || named.is_records()) {

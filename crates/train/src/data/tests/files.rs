@@ -65,7 +65,7 @@ fn files_of_every_form_are_read() {
         ("train-images-idx3-ubyte", vec![0, 0, 8], "not a valid idx file"),
         ("t", b"text".to_vec(), "this is a file without an extension; the kinds that are taken are .csv"),
         ("t.xlsx", b"PK\x03\x04".to_vec(), "not a valid .npz file"),
-        ("t.parquet", b"PAR1".to_vec(), "this is a Parquet file; the kinds"),
+        ("t.pq", b"PAR1".to_vec(), "this is a Parquet file, whose name ends in .parquet; the kinds"),
         ("t.csv.zst", vec![0x28, 0xb5, 0x2f, 0xfd], "zstd: "),
         ("t.tfrecord", b"text".to_vec(), "a feature of TFRecords is read as the section \"data\" of a model says"),
         ("t.png", b"\x89PNG\r\n\x1a\n".to_vec(), "this is a PNG image; the kinds"),
@@ -136,5 +136,21 @@ fn files_of_records_are_known_by_their_names() {
     }
     for file in ["x.tfrecord.txt", "x.tfrecord-1/y.npy", "tfrecord"] {
         assert!(!is_records(file), "{file}");
+    }
+}
+
+/// A build without the reader of Parquet files names the feature, and the other forms of tables.
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_build_without_parquet_says_so() {
+    for failure in [
+        read_tensor(&FilePart::of("t.parquet"), b"PAR1".to_vec()).unwrap_err(),
+        Layout::of(&FilePart::of("t.parquet"), &LayoutOptions::default()).unwrap_err(),
+    ] {
+        assert_eq!(
+            failure.message,
+            "this is a Parquet file; this build reads .csv, .tsv and .jsonl tables: build it with `--features parquet`, or \
+             write the table as .csv"
+        );
     }
 }

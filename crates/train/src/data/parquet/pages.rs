@@ -1,0 +1,266 @@
+//! The pages of a column: read from the file, checked, and decompressed within a limit.
+
+use std::io::{BufReader, Read};
+use std::sync::Arc;
+
+use flate2::bufread::MultiGzDecoder;
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::memory;
+use parquet::basic::{Compression, Encoding};
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::super::Compression as Packed;
+use super::super::source::Source;
+
+/// Most bytes of a page, which usually has one million.
+const MAX_PAGE: usize = 1 << 28;
+/// Most values of a page, which usually has some ten thousand.
+const MAX_VALUES: u32 = 1 << 26;
+/// Most values of a block of differences, which usually has 128.
+const MAX_BLOCK: u64 = 1 << 20;
+/// Bytes of a page's head that are read at once.
+const HEAD: usize = 1 << 12;
+
+/// The bytes of a file.
+pub(super) struct Bytes<S>(pub Arc<S>);
+
+impl<S: Source> Length for Bytes<S> {
+    fn len(&self) -> u64 {
+        self.0.length()
+    }
+}
+
+impl<S: Source> ChunkReader for Bytes<S> {
+    type T = BufReader<Rest<S>>;
+
+    /// Heads of pages are read from it.
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        Ok(BufReader::with_capacity(HEAD, Rest { source: Arc::clone(&self.0), at: start }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<bytes::Bytes> {
+        if start.checked_add(length as u64).is_none_or(|end| end > self.0.length()) {
+            return Err(ParquetError::EOF("a page ends outside of the file".to_owned()));
+        }
+        memory::admit(length).map_err(external)?;
+        let mut bytes = vec![0; length];
+        self.0.read(start, &mut bytes).map_err(external)?;
+        Ok(bytes.into())
+    }
+}
+
+/// The bytes from an offset on.
+pub(super) struct Rest<S> {
+    source: Arc<S>,
+    at: u64,
+}
+
+impl<S: Source> Read for Rest<S> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let rest = self.source.length().saturating_sub(self.at);
+        let read = rest.min(to.len() as u64) as usize;
+        self.source.read(self.at, &mut to[..read]).map_err(std::io::Error::other)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+fn external(failure: Failure) -> ParquetError {
+    ParquetError::General(failure.message)
+}
+
+fn wrong<T>(why: impl Into<String>) -> Result<T> {
+    Err(ParquetError::General(why.into()))
+}
+
+/// The pages of a column in a group of rows.
+pub(super) struct Pages {
+    /// The pages as the file has them.
+    raw: Box<dyn PageReader>,
+    codec: Codec,
+    is_optional: bool,
+    has_dictionary: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Codec {
+    None,
+    Snappy,
+    Gzip,
+    Zstd,
+}
+
+impl Pages {
+    /// # Errors
+    /// The pages are compressed in a way that is not read.
+    pub fn of(raw: Box<dyn PageReader>, codec: Compression, levels: i16) -> std::result::Result<Pages, String> {
+        let codec = match codec {
+            Compression::UNCOMPRESSED => Codec::None,
+            Compression::SNAPPY => Codec::Snappy,
+            Compression::GZIP(_) => Codec::Gzip,
+            Compression::ZSTD(_) => Codec::Zstd,
+            other => {
+                let name = other.to_string();
+                let name = name.split('(').next().unwrap_or_default();
+                return Err(format!(
+                    "it is compressed by {name}; expected snappy, gzip, zstd or none: write the file so"
+                ));
+            }
+        };
+        Ok(Pages { raw, codec, is_optional: levels > 0, has_dictionary: false })
+    }
+
+    /// The contents of a page, of which the first `plain` bytes are not compressed.
+    fn unpacked(&self, packed: &bytes::Bytes, plain: usize) -> Result<bytes::Bytes> {
+        let failed =
+            |error: &dyn std::fmt::Display| ParquetError::General(format!("a page cannot be unpacked: {error}"));
+        let too_large = || wrong(format!("a page has more than {MAX_PAGE} bytes, the limit"));
+        let Some((levels, rest)) = packed.split_at_checked(plain) else { return wrong("a page is too short") };
+        let mut all = levels.to_vec();
+        match self.codec {
+            Codec::None => return Ok(packed.clone()),
+            // A page of missing values alone.
+            _ if rest.is_empty() => {}
+            Codec::Snappy => {
+                let length = snap::raw::decompress_len(rest).map_err(|error| failed(&error))?;
+                if length > MAX_PAGE {
+                    return too_large();
+                }
+                memory::admit(length).map_err(external)?;
+                all.resize(plain + length, 0);
+                snap::raw::Decoder::new().decompress(rest, &mut all[plain..]).map_err(|error| failed(&error))?;
+            }
+            Codec::Gzip | Codec::Zstd => {
+                let from: Box<dyn Read + '_> = match self.codec {
+                    Codec::Gzip => Box::new(MultiGzDecoder::new(rest)),
+                    _ => Packed::Zstd.reader(rest),
+                };
+                from.take(MAX_PAGE as u64 + 1).read_to_end(&mut all).map_err(|error| failed(&error))?;
+                if all.len() > plain + MAX_PAGE {
+                    return too_large();
+                }
+            }
+        }
+        Ok(all.into())
+    }
+
+    /// The page, decompressed and checked.
+    fn page(&mut self, page: Page) -> Result<Page> {
+        if page.num_values() > MAX_VALUES {
+            return wrong(format!("a page has {} values; the limit is {MAX_VALUES}", page.num_values()));
+        }
+        let is_of_dictionary = matches!(page.encoding(), Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY);
+        if page.is_data_page() && is_of_dictionary && !self.has_dictionary {
+            return wrong("its dictionary is missing");
+        }
+        let page = match page {
+            Page::DataPage { buf, num_values, encoding, def_level_encoding, rep_level_encoding, statistics } => {
+                let buf = self.unpacked(&buf, 0)?;
+                let levels = match (self.is_optional, def_level_encoding) {
+                    (false, _) => 0,
+                    (true, Encoding::RLE) => match buf.first_chunk::<4>() {
+                        Some(length) => (u32::from_le_bytes(*length) as usize).saturating_add(4),
+                        None => return wrong("a page is too short"),
+                    },
+                    (true, _) => (num_values as usize).div_ceil(8),
+                };
+                check_values(&buf, levels, encoding, num_values)?;
+                Page::DataPage { buf, num_values, encoding, def_level_encoding, rep_level_encoding, statistics }
+            }
+            Page::DataPageV2 {
+                buf,
+                num_values,
+                encoding,
+                num_nulls,
+                num_rows,
+                def_levels_byte_len,
+                rep_levels_byte_len,
+                is_compressed,
+                statistics,
+            } => {
+                let levels = (def_levels_byte_len as usize).saturating_add(rep_levels_byte_len as usize);
+                let buf = if is_compressed { self.unpacked(&buf, levels)? } else { buf };
+                check_values(&buf, levels, encoding, num_values)?;
+                Page::DataPageV2 {
+                    buf,
+                    num_values,
+                    encoding,
+                    num_nulls,
+                    num_rows,
+                    def_levels_byte_len,
+                    rep_levels_byte_len,
+                    is_compressed: false,
+                    statistics,
+                }
+            }
+            Page::DictionaryPage { buf, num_values, encoding, is_sorted } => {
+                let buf = self.unpacked(&buf, 0)?;
+                if num_values as usize > buf.len() {
+                    return wrong("a dictionary states more values than it has");
+                }
+                self.has_dictionary = true;
+                Page::DictionaryPage { buf, num_values, encoding, is_sorted }
+            }
+        };
+        Ok(page)
+    }
+}
+
+/// Checks that values begin within a page, at this offset; and the number of differences between them, of which as many are
+/// reserved in memory.
+fn check_values(page: &[u8], begin: usize, encoding: Encoding, values: u32) -> Result<()> {
+    if begin > page.len() {
+        return wrong("a page is too short");
+    }
+    use Encoding::{DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY};
+    if !matches!(encoding, DELTA_BINARY_PACKED | DELTA_BYTE_ARRAY | DELTA_LENGTH_BYTE_ARRAY) {
+        return Ok(());
+    }
+    let mut rest = page.get(begin..).unwrap_or_default().iter();
+    let mut number = || {
+        let mut number = 0u64;
+        for (place, byte) in (0..).zip(rest.by_ref().take(10)) {
+            number |= u64::from(byte & 0x7f).checked_shl(7 * place).unwrap_or(0);
+            if *byte < 0x80 {
+                return number;
+            }
+        }
+        u64::MAX
+    };
+    let (block, parts, all) = (number(), number(), number());
+    match block <= MAX_BLOCK && parts <= block && all <= values.into() {
+        true => Ok(()),
+        false => wrong("a page states more values than it has"),
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for Pages {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        match self.raw.get_next_page()? {
+            Some(page) => self.page(page).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        self.raw.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        self.raw.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool> {
+        self.raw.at_record_boundary()
+    }
+}
