@@ -10,7 +10,7 @@ use meshtf_graph::Graph;
 use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{DType, Tensor, literal};
 use meshtf_train::data::TokenKind;
-use meshtf_train::file::{GenerateSection, read_generate, read_sources};
+use meshtf_train::file::{GenerateSection, read_data, read_generate};
 
 use self::alphabet::Alphabet;
 use self::sampler::Sampler;
@@ -72,7 +72,7 @@ pub(super) async fn generate(args: Args, budget: Arc<Budget>) -> Outcome {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", args.trained.from().display()));
     let text = args.trained.text()?;
     let section = read_generate(&text).map_err(|why| at(&why))?;
-    let sources = read_sources(&text).map_err(|why| at(&why))?;
+    let sources = read_data(&text).map_err(|why| at(&why))?.feed;
     let fits = fits(&args.trained.weights, args.trained.which())?;
     let alphabet = Alphabet::of(&graph, &section, &sources, &fits).map_err(|why| at(&why))?;
     let writer = Writer::of(&graph, section, alphabet).map_err(|why| at(&why))?;

@@ -15,7 +15,7 @@ use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
 use meshtf_train::data::{FilePart, read_tensor};
-use meshtf_train::file::{self, DataSource, read_sources};
+use meshtf_train::file::{self, DataSection, DataSource, read_data};
 
 use super::Trouble;
 use super::predictions::Header;
@@ -309,15 +309,15 @@ impl GraphArgs {
 
 /// How the training of a model reads its data.
 struct Trained {
-    sources: Vec<(String, DataSource)>,
+    data: DataSection,
     fits: Fits,
 }
 
 impl Trained {
     /// `text`: the bytes of the graph's file.
     fn read(file: &Path, text: &[u8], graph: &Graph, weights: Option<(&Path, Which)>) -> Result<Trained, Trouble> {
-        let sources = read_sources(std::str::from_utf8(text).unwrap_or_default());
-        let sources = sources.map_err(|why| Trouble::input(format!("{}: {why}", file.display())))?;
+        let data = read_data(std::str::from_utf8(text).unwrap_or_default());
+        let data = data.map_err(|why| Trouble::input(format!("{}: {why}", file.display())))?;
         let fits = match weights {
             Some((path, which)) => {
                 check_weights("--weights", graph, path, which)?;
@@ -325,13 +325,13 @@ impl Trained {
             }
             None => Fits::default(),
         };
-        Ok(Trained { sources, fits })
+        Ok(Trained { data, fits })
     }
 
     /// The examples of a file as the training reads it; `None` if it reads other kinds of files for this placeholder.
     fn examples(&self, graph: &Graph, output: Output, file: &str) -> Result<Option<Unseen>, Trouble> {
         let name = &graph.node(output.node).name;
-        let source = self.sources.iter().find(|(own, _)| own == name).map(|(_, source)| source);
+        let source = self.data.feed.iter().find(|(own, _)| own == name).map(|(_, source)| source);
         let named = FilePart::of(file);
         if let (None, true, None, true) = (source, self.fits.contains_key(name), &named.part, named.is_table()) {
             return Err(Trouble::input(format!(
@@ -344,7 +344,8 @@ impl Trained {
             return Ok(None);
         };
         let source = DataSource { file: named.file, ..source.clone() };
-        Ok(Some(Unseen::read(graph, &[(name.clone(), source)], &self.fits, false)?))
+        let sources = [(name.clone(), source)];
+        Ok(Some(Unseen::read(graph, &sources, &self.data.hold_out_by, &self.fits, false)?))
     }
 }
 

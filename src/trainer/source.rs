@@ -156,10 +156,7 @@ pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) ->
     let train = known.examples(&sections.data.feed, graph, folder, found, Held { by, share, seed })?;
     let evaluate = own.map(|feed| {
         let feed = as_trained(feed, &sections.data.feed);
-        // Windows keep to the groups here, too.
-        let has_groups = matches!(by, HoldOutBy::Group(_)) && feed.iter().any(|(_, one)| one.table.window.is_some());
-        let held = if has_groups { Held { by, ..Held::NONE } } else { Held::NONE };
-        known.examples(&feed, graph, folder, found, held)
+        known.examples(&feed, graph, folder, found, Held::none_of(by, &feed))
     });
     let evaluate = evaluate.transpose()?;
     own.map_or(Ok(()), |own| known.check_classes(&sections.data.feed, own))?;
@@ -222,14 +219,15 @@ pub(crate) fn reads_alike(source: &DataSource, path: &Path) -> bool {
 }
 
 /// The examples of files for placeholders, as the sources of a training's data read them: `sources` with the names of these
-/// files, and the measurements of the training. `drops`: whether lines with missing fields are left out if the training left
-/// them out.
+/// files, and the measurements of the training. No window crosses the groups of `by`. `drops`: whether lines with missing fields
+/// are left out if the training left them out.
 ///
 /// # Errors
 /// Bad input: a file cannot be read, or does not fit.
 pub(super) fn unseen(
     graph: &Graph,
     sources: &[(String, DataSource)],
+    by: &HoldOutBy,
     fits: &Fits,
     drops: bool,
 ) -> Result<(Examples, Known), Error> {
@@ -257,7 +255,8 @@ pub(super) fn unseen(
         }
     }
     let mut known = Known { fits: fits.clone(), notes: true, ..Known::default() };
-    let examples = known.examples(&sources, graph, Path::new(""), &Found::default(), Held::NONE)?;
+    let held = Held::none_of(by, &sources);
+    let examples = known.examples(&sources, graph, Path::new(""), &Found::default(), held)?;
     Ok((examples, known))
 }
 

@@ -25,7 +25,12 @@ pub(super) struct Held<'a> {
 }
 
 impl Held<'_> {
-    pub const NONE: Held<'static> = Held { by: &HoldOutBy::Random, share: 0.0, seed: 0 };
+    /// None of the examples of these sources; but no window crosses the groups by which the training holds out.
+    pub fn none_of<'a>(by: &'a HoldOutBy, sources: &[(String, DataSource)]) -> Held<'a> {
+        let has_windows = sources.iter().any(|(_, source)| source.table.window.is_some());
+        let has_groups = matches!(by, HoldOutBy::Group(_)) && has_windows;
+        Held { by: if has_groups { by } else { &HoldOutBy::Random }, share: 0.0, seed: 0 }
+    }
 }
 
 /// The tables of some placeholders.
@@ -131,6 +136,13 @@ impl Tables {
             }
             let labels = || others.iter().find(|(name, _)| *name == column).and_then(|(_, column)| column.keys());
             own = own.or_else(labels);
+            let windowed = fed.iter().find(|one| one.source.table.window.is_some());
+            if let (None, Some(one)) = (&own, windowed) {
+                return Err(one.error(format!(
+                    "there is no column {column} in it, by which $.data.hold_out divides the lines into groups: the lines of a \
+                     window are of one group"
+                )));
+            }
             if own.is_none() {
                 return Err(Error::input(format!(
                     "$.data.hold_out: no table has a column {column}, and no placeholder {column} takes classes"

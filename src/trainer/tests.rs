@@ -3,6 +3,7 @@
 mod fed;
 mod fits;
 mod on_workers;
+mod windows;
 
 use std::sync::Arc;
 

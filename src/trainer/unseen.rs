@@ -5,7 +5,7 @@ use std::path::Path;
 use meshtf_graph::Graph;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result as Checked};
-use meshtf_train::data::{Examples, FilePart, selected, table_text};
+use meshtf_train::data::{Examples, FilePart, HoldOutBy, selected, table_text};
 use meshtf_train::file::{DataSource, Take};
 use tokio::sync::mpsc;
 
@@ -46,13 +46,20 @@ enum Origin {
 
 impl Unseen {
     /// Reads a file for these placeholders, as the sources of a training read theirs; each source has the name of the file.
-    /// `drops`: whether lines with missing fields are left out if the training left them out, else they are errors.
+    /// `by`: the training's choice of examples to hold out, whose groups no window crosses. `drops`: whether lines with missing
+    /// fields are left out if the training left them out, else they are errors.
     ///
     /// # Errors
     /// Bad input: the file cannot be read, or does not fit.
-    pub fn read(graph: &Graph, sources: &[(String, DataSource)], fits: &Fits, drops: bool) -> Result<Unseen, Error> {
+    pub fn read(
+        graph: &Graph,
+        sources: &[(String, DataSource)],
+        by: &HoldOutBy,
+        fits: &Fits,
+        drops: bool,
+    ) -> Result<Unseen, Error> {
         let Some((_, first)) = sources.first() else { return Err(Error::input("there is no placeholder to feed")) };
-        let (examples, known) = unseen(graph, sources, fits, drops)?;
+        let (examples, known) = unseen(graph, sources, by, fits, drops)?;
         let origin = Origin::of(known, first, examples.len());
         Ok(Unseen { examples, file: first.file.clone(), origin })
     }
@@ -189,7 +196,7 @@ fn scan(table: &ReadTable, column: Option<usize>, to: &mpsc::Sender<Checked<Bloc
         Some(file) => table.layout.scan(file.reader(), &mut each)?,
         None => {
             let bytes = read(&table.path).map_err(Failure::invalid)?;
-            table.layout.scan(&unpacked(bytes)?[..], &mut each)?
+            table.layout.scan(&table_text(&table.path.to_string_lossy(), bytes)?[..], &mut each)?
         }
     };
     to.blocking_send(Ok(block)).map_err(|_| gone())

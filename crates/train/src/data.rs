@@ -163,9 +163,22 @@ impl Column {
             Column::WorkerFile(_) => Ok(Tensor::vector(places.iter().map(|&place| place as i64).collect())),
             Column::Windows(windows) => {
                 let rows = windows.places(places);
-                let of_row: Shape =
-                    std::iter::once(rows.len()).chain(windows.rows.example().1.iter().copied()).collect();
-                windows.rows.take(&rows, None, of_row)?.reshaped(shape)
+                let of_rows = |count: usize| -> Shape {
+                    std::iter::once(count).chain(windows.rows.example().1.iter().copied()).collect()
+                };
+                if !windows.rows.is_read() {
+                    return windows.rows.take(&rows, None, of_rows(rows.len()))?.reshaped(shape);
+                }
+                // Windows share rows: each is read once, those that follow each other together.
+                let mut once = rows.clone();
+                once.sort_unstable();
+                once.dedup();
+                let read = windows.rows.take(&once, None, of_rows(once.len()))?;
+                if once == rows {
+                    return read.reshaped(shape);
+                }
+                let at = |row: &usize| once.partition_point(|own| own < row);
+                taken(&read, &rows.iter().map(at).collect::<Vec<_>>(), shape)
             }
         }
     }

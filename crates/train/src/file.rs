@@ -175,14 +175,14 @@ pub fn read(text: &str) -> Result<Sections, SectionsError> {
     sections.map_err(|fault| at(text, fault))
 }
 
-/// The sources of the examples in the section `data`, by placeholder, if the text is a graph.json that has it.
+/// The section `data`, if the text is a graph.json that has it; else one without a source.
 ///
 /// # Errors
 /// [`SectionsError`] of that section.
-pub fn read_sources(text: &str) -> Result<Vec<(String, DataSource)>, SectionsError> {
-    let Ok(value) = parse(text) else { return Ok(Vec::new()) };
-    let Some(data) = value.get("data") else { return Ok(Vec::new()) };
-    data::data(data, Path::Root.key("data")).map(|section| section.feed).map_err(|fault| at(text, fault))
+pub fn read_data(text: &str) -> Result<DataSection, SectionsError> {
+    let Ok(value) = parse(text) else { return Ok(DataSection::default()) };
+    let Some(data) = value.get("data") else { return Ok(DataSection::default()) };
+    data::data(data, Path::Root.key("data")).map_err(|fault| at(text, fault))
 }
 
 /// The section `generate` of a graph.json, or of a file that has only the sections.

@@ -8,7 +8,7 @@ use meshtf_graph::{Graph, NodeId};
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{Data, Shape, Tensor};
-use meshtf_train::data::FilePart;
+use meshtf_train::data::{FilePart, HoldOutBy};
 use meshtf_train::file::{DataSource, Sections, Take};
 
 use super::super::Trouble;
@@ -64,15 +64,18 @@ impl Inputs {
         let labels = labels(graph, sections);
         let labels: Vec<&str> =
             sources.iter().map(|(name, _)| name.as_str()).filter(|name| labels.contains(*name)).collect();
-        let parts = read_files(graph, fits, &sources, files).map_err(|trouble| match labels.is_empty() {
-            true => trouble,
-            false => Trouble::input(format!(
-                "{} cannot be computed without the labels ({}): {trouble}; without labels there are {}",
-                answers.iter().map(|answer| answer.fetch.as_str()).collect::<Vec<_>>().join(", "),
-                labels.join(", "),
-                unlabelled(graph, sections)
-            )),
-        })?;
+        let parts =
+            read_files(graph, &sections.data.hold_out_by, fits, &sources, files).map_err(|trouble| {
+                match labels.is_empty() {
+                    true => trouble,
+                    false => Trouble::input(format!(
+                        "{} cannot be computed without the labels ({}): {trouble}; without labels there are {}",
+                        answers.iter().map(|answer| answer.fetch.as_str()).collect::<Vec<_>>().join(", "),
+                        labels.join(", "),
+                        unlabelled(graph, sections)
+                    )),
+                }
+            })?;
         if parts.iter().all(|part| part.len() == 0) {
             return Err(Trouble::input(format!("{}: there is no example", files.join(", "))));
         }
@@ -123,6 +126,7 @@ fn needed(graph: &Graph, answers: &[Answer], is_fed: impl Fn(&str) -> bool) -> B
 /// The examples of the files: one after another if each feeds all placeholders, or one for each placeholder by its name.
 fn read_files(
     graph: &Graph,
+    by: &HoldOutBy,
     fits: &Fits,
     sources: &[(String, DataSource)],
     files: &[String],
@@ -143,7 +147,7 @@ fn read_files(
             let file = by_name.iter().find(|(own, _)| own == name).map_or("", |(_, file)| file);
             of_file(name, source, file, fits).map(|source| (name.clone(), source))
         });
-        return Ok(vec![Unseen::read(graph, &own.collect::<Result<Vec<_>, _>>()?, fits, true)?]);
+        return Ok(vec![Unseen::read(graph, &own.collect::<Result<Vec<_>, _>>()?, by, fits, true)?]);
     }
     // Of a file without that name, the part before `=` was meant as a placeholder.
     let unknown = files.iter().find_map(|file| file.split_once('=').filter(|_| !Path::new(file).exists()));
@@ -166,7 +170,7 @@ fn read_files(
     let read = |file: &String| {
         let own = sources.iter().map(|(name, source)| Ok((name.clone(), of_file(name, source, file, fits)?)));
         let own = own.collect::<Result<Vec<_>, Trouble>>()?;
-        Unseen::read(graph, &own, fits, true).map_err(Trouble::from)
+        Unseen::read(graph, &own, by, fits, true).map_err(Trouble::from)
     };
     let mut parts = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     if parts.len() > 1 {

@@ -1,6 +1,7 @@
 //! The lines of a text. The offset of each is held in memory, 8 bytes per line.
 
 use std::io::{BufRead, Read};
+use std::ops::Range;
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
@@ -51,16 +52,16 @@ impl Starts {
     /// # Errors
     /// Those of reading; ResourceExhausted if there is no memory for it.
     pub fn read(&self, file: &DataFile, place: usize) -> Result<Vec<u8>> {
-        piece(file, &self.0, place)
+        pieces(file, &self.0, place..place + 1)
     }
 }
 
-/// The bytes of a piece that begins at its offset, and ends at the next one.
+/// The bytes of pieces that follow each other: each begins at its offset, and ends at the next one.
 ///
 /// # Errors
-/// Those of reading; ResourceExhausted if there is no memory for it.
-pub(super) fn piece(file: &DataFile, starts: &[u64], place: usize) -> Result<Vec<u8>> {
-    let (begin, end) = (starts[place], starts[place + 1]);
+/// Those of reading; ResourceExhausted if there is no memory for them.
+pub(super) fn pieces(file: &DataFile, starts: &[u64], places: Range<usize>) -> Result<Vec<u8>> {
+    let (begin, end) = (starts[places.start], starts[places.end]);
     memory::admit((end - begin) as usize)?;
     let mut bytes = vec![0; (end - begin) as usize];
     file.read(begin, &mut bytes)?;

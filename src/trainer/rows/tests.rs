@@ -123,9 +123,32 @@ fn large_files_are_read_as_they_are_taken() {
             assert_eq!(taken[0], taken[1], "{file}");
         };
         same(&far, &held, &[39, 0, 7, 7]);
+        // Lines that follow each other are read at once.
+        same(&far, &held, &(0..COUNT).collect::<Vec<_>>());
+        same(&far, &held, &[3, 4, 5, 38, 39, 5, 6]);
         let ((far_kept, far_out), (kept, out)) = (far.split(0.25, 3).unwrap(), held.split(0.25, 3).unwrap());
         same(&far_kept, &kept, &[0, 15, 29]);
         same(&far_out, &out, &[9, 0]);
+    }
+}
+
+/// Runs of lines of each layout, with blank lines: in a table of one column they are examples, except at the end.
+#[test]
+fn lines_that_follow_each_other_are_those_of_the_table() {
+    let folder = TempDir::new().unwrap();
+    write(&folder, "one.csv", b"a\r\n1\r\n\r\n\r\n4\r\n\r\n6\r\n\r\n");
+    write(&folder, "x.jsonl", b"{\"a\": 1}\n\n{\"a\": null}\n{}\n{\"a\": 4}\n{\"b\": 1}\n{\"a\": 6}\n");
+    write(&folder, "spaced.csv", b"a  b\n1 9\n\n NA 9\nNA 9\n\n4   9\nNA 9\n6 9\n");
+    for (file, delimiter) in [("one.csv:a", None), ("x.jsonl:a", None), ("spaced.csv:a", Some(' '))] {
+        let mut source = source(file);
+        source.table.layout.delimiter = delimiter;
+        source.table.categories = vec![("a".to_owned(), meshtf_train::data::Category::Ids)];
+        let rows = open(&folder, &source, &takes(DType::I32, &[None], None), 10).unwrap().expect("it is large");
+        assert_eq!(rows.count(), 6, "{file}");
+        // The categories are a missing field, 1, 4 and 6, by name.
+        for (places, ids) in [(&[0, 1, 2, 3, 4, 5][..], &[1, 0, 0, 2, 0, 3][..]), (&[1, 2, 5, 4], &[0, 0, 3, 0])] {
+            assert_eq!(rows.read(places).unwrap(), Tensor::vector(ids.to_vec()), "{file} {places:?}");
+        }
     }
 }
 

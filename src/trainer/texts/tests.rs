@@ -2,7 +2,7 @@
 
 use meshtf_graph::Graph;
 use meshtf_tensor::{DType, Tensor};
-use meshtf_train::data::Examples;
+use meshtf_train::data::{Examples, HoldOutBy};
 use meshtf_train::file;
 use meshtf_train::model::Model;
 use temp_dir::TempDir;
@@ -67,9 +67,10 @@ fn words_of_columns_lines_and_files_are_numbered_alike() {
         let new = if feed.contains("csv") { ("n.csv", "review\nday of film\n") } else { ("n.txt", "day of film\n") };
         std::fs::write(folder.child(new.0), new.1).unwrap();
         sources[0].1.file = folder.child(new.0).display().to_string();
-        let (examples, _) = unseen(&graph(Some(3)), &sources, &fits(&loaded), true).unwrap();
+        let (examples, _) = unseen(&graph(Some(3)), &sources, &HoldOutBy::Random, &fits(&loaded), true).unwrap();
         assert_eq!(all(&examples)[0], Tensor::from_vec([1, 3], vec![5, 1, 4]));
-        let without = unseen(&graph(Some(3)), &sources, &Fits::new(), true).err().unwrap().to_string();
+        let without =
+            unseen(&graph(Some(3)), &sources, &HoldOutBy::Random, &Fits::new(), true).err().unwrap().to_string();
         assert!(without.contains("its vocabulary was measured when the model was trained"), "{without}");
     }
 }

@@ -157,40 +157,45 @@ impl Layout {
         if has_records.get() { Ok(Scanned { names, end }) } else { Err(Failure::invalid(NO_VALUES)) }
     }
 
-    /// The fields of the first record in a piece of the text that begins with one, in a table with these names.
+    /// The fields of so many records that a piece of the text consists of, in a table with these names.
     ///
     /// # Errors
-    /// Those of [`scan`](Layout::scan); InvalidArgument if there is no record.
-    pub fn first(&self, piece: &[u8], names: &[String], each: &mut dyn FnMut(&[&str]) -> Result<()>) -> Result<()> {
-        let mut done = false;
-        let mut once = |_: usize, _: u64, fields: &[&str]| -> Result<()> {
-            if std::mem::replace(&mut done, true) { Ok(()) } else { each(fields) }
+    /// Those of [`scan`](Layout::scan); InvalidArgument if there are fewer.
+    pub fn records(
+        &self,
+        piece: &[u8],
+        names: &[String],
+        count: usize,
+        each: &mut dyn FnMut(usize, &[&str]) -> Result<()>,
+    ) -> Result<()> {
+        let seen = Cell::new(0);
+        let mut next = |_: usize, _: u64, fields: &[&str]| -> Result<()> {
+            let place = seen.replace(seen.get() + 1);
+            if place < count { each(place, fields) } else { Ok(()) }
         };
         match self.fields {
             Fields::Separated(_) | Fields::Rows => {
                 let has_one = Cell::new(names.len() == 1);
                 let mut records = CsvRecords::new(self.delimiter(), 1, 0, &has_one);
-                records.add(piece, &mut once)?;
-                records.add(&[], &mut once)?;
-                if has_one.get() && !done {
-                    // A blank line.
-                    each(&[""])?;
-                    done = true;
+                records.add(piece, &mut next)?;
+                records.add(&[], &mut next)?;
+                // Blank lines at the end of a piece may be records: missing fields of the only column.
+                while has_one.get() && seen.get() < count {
+                    next(0, 0, &[""])?;
                 }
             }
-            Fields::Spaced => {
-                lines(piece, 1, 0, &mut |line, begin, text| {
-                    once(line, begin, &text.split_ascii_whitespace().collect::<Vec<_>>())
-                })?;
-            }
-            Fields::Json => {
-                lines(piece, 1, 0, &mut |line, begin, text| {
-                    let (_, fields) = json_fields(line, text, &mut Some(names.to_vec()))?;
-                    once(line, begin, &fields.iter().map(String::as_str).collect::<Vec<_>>())
+            _ => {
+                let mut keys = Some(names.to_vec());
+                lines(piece, 1, 0, &mut |line, begin, text| match self.fields {
+                    Fields::Json => {
+                        let (_, fields) = json_fields(line, text, &mut keys)?;
+                        next(line, begin, &fields.iter().map(String::as_str).collect::<Vec<_>>())
+                    }
+                    _ => next(line, begin, &text.split_ascii_whitespace().collect::<Vec<_>>()),
                 })?;
             }
         }
-        if done { Ok(()) } else { Err(Failure::invalid("a line is gone")) }
+        if seen.get() >= count { Ok(()) } else { Err(Failure::invalid("the lines of the table have changed")) }
     }
 
     /// The character between fields, if it is one.

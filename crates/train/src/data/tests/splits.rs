@@ -133,3 +133,38 @@ fn keys_number_classes_in_memory() {
     assert_eq!(texts.keys().unwrap(), [0, 1, 0]);
     assert!(Column::Held(Tensor::vector(vec![0.5f32])).keys().is_none());
 }
+
+/// Rows that are read on demand, and the reads.
+#[derive(Debug)]
+struct Counted(std::sync::Mutex<Vec<Vec<usize>>>);
+
+impl Rows for Counted {
+    fn count(&self) -> usize {
+        10
+    }
+
+    fn example(&self) -> (DType, &[usize]) {
+        (DType::F64, &[2])
+    }
+
+    fn read(&self, places: &[usize]) -> Result<Tensor> {
+        self.0.lock().unwrap().push(places.to_vec());
+        let values = places.iter().flat_map(|&place| [place as f64, -(place as f64)]);
+        Ok(Tensor::from_vec([places.len(), 2], values.collect::<Vec<_>>()))
+    }
+}
+
+#[test]
+fn rows_that_windows_share_are_read_once_and_in_order() {
+    let window = Window { length: 3, ahead: None, is_range: false, stride: 2 };
+    let counted = std::sync::Arc::new(Counted(std::sync::Mutex::default()));
+    let rows = Column::Elsewhere(std::sync::Arc::clone(&counted) as _);
+    let starts = vec![0, 2, 4, 6].into();
+    let windows = Column::Windows(WindowRows::new(rows, starts, window, window.example(2)));
+    let examples = Examples::of(vec![("x".to_owned(), windows)]).unwrap();
+    let taken = examples.take(&[3, 0, 2], &[3]).unwrap().remove(0);
+    let of = |start: i32| (start..start + 3).flat_map(|row| [f64::from(row), -f64::from(row)]);
+    assert_eq!(taken, Tensor::from_vec([3, 3, 2], of(6).chain(of(0)).chain(of(4)).collect::<Vec<_>>()));
+    // Rows 4 to 6 and 6 to 8 share one.
+    assert_eq!(*counted.0.lock().unwrap(), [vec![0, 1, 2, 4, 5, 6, 7, 8]]);
+}
