@@ -425,6 +425,20 @@ fn variables_are_nodes_that_begin_with_a_value() {
     assert_eq!(own.init, ["i"]);
 }
 
+/// A distribution by its name alone has the numbers that it has unless others are stated.
+#[test]
+fn a_distribution_needs_no_numbers() {
+    for name in ["uniform", "normal", "truncated_normal"] {
+        let of = |initial: &str| {
+            let text = format!(
+                r#"{{"version": 1, "variables": {{"w": {{"shape": [2], "initial": {initial}}}}}, "nodes": {{"a": 1}}}}"#
+            );
+            format!("{:?}", read(&text).nodes)
+        };
+        assert_eq!(of(&format!("{name:?}")), of(&format!(r#"{{{name:?}: {{}}}}"#)), "{name}");
+    }
+}
+
 #[test]
 fn what_no_variable_is_says_where_and_what_would_be_right() {
     let check = |variables: &str, path: &str, part: &str| {
@@ -447,6 +461,7 @@ fn what_no_variable_is_says_where_and_what_would_be_right() {
         "there are mean, stddev",
     );
     check(r#"{"v": {"shape": [], "initial": {"gauss": {}}}}"#, "$.variables.v.initial.gauss", "there are zeros");
+    check(r#"{"v": {"shape": [], "initial": {"ones": {}}}}"#, "$.variables.v.initial.ones", "ones takes no numbers");
     check(r#"{"v": {"shape": [], "initial": {}}}"#, "$.variables.v.initial", "one key");
     check(r#"{"v": {"shape": [], "dtype": "int32", "initial": 1.5}}"#, "$.variables.v.initial", "1.5 is not an int32");
     check(r#"{"v": {"shape": [2], "initial": [1.0]}}"#, "$.variables.v", "its initial value has shape [1]");

@@ -83,7 +83,10 @@ fn first_value(value: &Value, path: Path, dtype: DType) -> Read<Initializer> {
     match &value.kind {
         Kind::String(name) => match NAMED.iter().find(|(known, _)| known == name) {
             Some((_, initial)) => Ok(initial.clone()),
-            None => Err(unknown(name, value.at, path)),
+            None => match WITH_NUMBERS.iter().find(|(known, _)| known == name) {
+                Some((name, _)) => Ok(drawn(name, first_numbers(name))),
+                None => Err(unknown(name, value.at, path)),
+            },
         },
         Kind::Object(members) => {
             let [Member { key, at, value }] = &members[..] else {
@@ -92,23 +95,37 @@ fn first_value(value: &Value, path: Path, dtype: DType) -> Read<Initializer> {
             };
             let path = path.key(key);
             let Some((name, names)) = WITH_NUMBERS.iter().find(|(known, _)| known == key) else {
-                return Err(unknown(key, *at, path));
+                return Err(match NAMED.iter().any(|(known, _)| known == key) {
+                    true => {
+                        Fault::of_content(*at, path, format!("{key} takes no numbers: write \"initial\": \"{key}\""))
+                    }
+                    false => unknown(key, *at, path),
+                });
             };
-            let mut numbers = if *name == "uniform" { [-0.05, 0.05] } else { [0.0, 1.0] };
+            let mut numbers = first_numbers(name);
             for Member { key, at, value } in value.object(path, "its numbers are an object")? {
                 match names.iter().position(|known| known == key) {
                     Some(i) => numbers[i] = number(value, path.key(key))?,
                     None => return Err(draft::unknown_key(key, *at, path.key(key), names)),
                 }
             }
-            let [first, second] = numbers;
-            Ok(match *name {
-                "uniform" => Initializer::Uniform { low: first, high: second },
-                "normal" => Initializer::Normal { mean: first, stddev: second },
-                _ => Initializer::TruncatedNormal { mean: first, stddev: second },
-            })
+            Ok(drawn(name, numbers))
         }
         _ => literal::from_json(value, Some(dtype), path).map(Initializer::Constant),
+    }
+}
+
+/// The numbers of a distribution unless others are stated.
+fn first_numbers(name: &str) -> [f64; 2] {
+    if name == "uniform" { [-0.05, 0.05] } else { [0.0, 1.0] }
+}
+
+/// The initial values of a distribution.
+fn drawn(name: &str, [first, second]: [f64; 2]) -> Initializer {
+    match name {
+        "uniform" => Initializer::Uniform { low: first, high: second },
+        "normal" => Initializer::Normal { mean: first, stddev: second },
+        _ => Initializer::TruncatedNormal { mean: first, stddev: second },
     }
 }
 
