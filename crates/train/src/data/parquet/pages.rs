@@ -211,29 +211,56 @@ impl Pages {
 /// Checks that values begin within a page, at this offset; and the number of differences between them, of which as many are
 /// reserved in memory.
 fn check_values(page: &[u8], begin: usize, encoding: Encoding, values: u32) -> Result<()> {
-    if begin > page.len() {
-        return wrong("a page is too short");
-    }
-    use Encoding::{DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY};
-    if !matches!(encoding, DELTA_BINARY_PACKED | DELTA_BYTE_ARRAY | DELTA_LENGTH_BYTE_ARRAY) {
-        return Ok(());
-    }
-    let mut rest = page.get(begin..).unwrap_or_default().iter();
-    let mut number = || {
-        let mut number = 0u64;
-        for (place, byte) in (0..).zip(rest.by_ref().take(10)) {
-            number |= u64::from(byte & 0x7f).checked_shl(7 * place).unwrap_or(0);
-            if *byte < 0x80 {
-                return number;
-            }
+    let Some(rest) = page.get(begin..) else { return wrong("a page is too short") };
+    let is_sound = match encoding {
+        // All values are missing.
+        _ if rest.is_empty() => true,
+        Encoding::DELTA_BINARY_PACKED | Encoding::DELTA_LENGTH_BYTE_ARRAY => differences(rest, values).is_some(),
+        // The lengths of common beginnings, and those of the rests.
+        Encoding::DELTA_BYTE_ARRAY => {
+            differences(rest, values).is_some_and(|end| differences(&rest[end..], values).is_some())
         }
-        u64::MAX
+        _ => true,
     };
-    let (block, parts, all) = (number(), number(), number());
-    match block <= MAX_BLOCK && parts <= block && all <= values.into() {
-        true => Ok(()),
-        false => wrong("a page states more values than it has"),
+    if is_sound { Ok(()) } else { wrong("a page states more values than it has") }
+}
+
+/// The number of bytes of up to so many numbers that are packed as differences; `None` if they state more, or are truncated.
+fn differences(bytes: &[u8], most: u32) -> Option<usize> {
+    let mut rest = bytes;
+    let (block, parts, all, _) = (varint(&mut rest)?, varint(&mut rest)?, varint(&mut rest)?, varint(&mut rest)?);
+    if block > MAX_BLOCK || parts == 0 || parts > block || all > most.into() {
+        return None;
     }
+    let each = block / parts;
+    let mut left = all.saturating_sub(1);
+    while left > 0 {
+        // The least difference, and the bits of each one in every part.
+        varint(&mut rest)?;
+        let (bits, after) = rest.split_at_checked(parts as usize)?;
+        rest = after;
+        for bits in bits {
+            // Parts after the last number have none.
+            let size = if left > 0 { u64::from(*bits) * each / 8 } else { 0 };
+            rest = rest.get(size as usize..)?;
+            left = left.saturating_sub(each);
+        }
+    }
+    Some(bytes.len() - rest.len())
+}
+
+/// A number of seven bits in each byte.
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for place in 0..10 {
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
+        number |= u64::from(byte & 0x7f) << (7 * place);
+        if *byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
 }
 
 impl Iterator for Pages {
