@@ -18,6 +18,7 @@ use meshtf_train::data::{FilePart, read_tensor};
 use meshtf_train::file::{self, DataSection, DataSource, read_data};
 
 use super::Trouble;
+use super::paint::mention;
 use super::predictions::Header;
 use crate::trainer::answers::{Answer, answers};
 use crate::trainer::stored::{Which, fits};
@@ -272,6 +273,7 @@ impl GraphArgs {
             };
             let fed = match as_trained {
                 Some((unseen, whole)) => {
+                    unseen.remarks.iter().for_each(mention);
                     read.get_or_insert(unseen);
                     Ok(whole)
                 }

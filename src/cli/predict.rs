@@ -16,7 +16,7 @@ use self::inputs::{Inputs, joined};
 use super::bar::bar;
 use super::inputs::read_graph;
 use super::output::{check_is_no_input, check_out};
-use super::paint::{Paint, warn};
+use super::paint::{Paint, mention, warn};
 use super::predictions::{Encoder, Form, Header, OutFile, Record};
 use super::table::table;
 use super::trained::TrainedArgs;
@@ -133,6 +133,8 @@ impl Job {
             }
         }
         let inputs = Inputs::read(&graph, &sections, &fits, &answers, &args.files, &args.feed)?;
+        let remarks = inputs.parts.iter().flat_map(|part| &part.remarks);
+        remarks.filter(|_| !args.trained.quiet).for_each(mention);
         let has_files = inputs.parts.len() > 1 && !inputs.are_images;
         let first = inputs.parts.first().map(|part| part.ids(args.id.as_deref())).transpose()?;
         let own = first.map(|ids| ids.header).unwrap_or_default();

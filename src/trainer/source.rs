@@ -40,12 +40,12 @@ pub(super) struct Known {
     /// Files of TFRecords.
     records: HashMap<String, Arc<RecordFiles>>,
     /// Remarks about the data, for the user.
-    remarks: Vec<String>,
+    pub remarks: Vec<String>,
     /// The seed of the order of the examples.
     seed: u64,
     /// The measurements of tables to train with.
     fits: Fits,
-    /// Whether the table that was read last is noted, and that table; none if examples are windows of it.
+    /// Whether a trained model is applied to the data. Then the table that was read last is noted; none if examples are windows.
     notes: bool,
     pub seen: Option<ReadTable>,
 }
@@ -294,8 +294,8 @@ impl Known {
         }
         let is_held = tables.divide(&fed, &others, held)?;
         let is_held = texts::divide(&mut texts, &fed, held, is_held)?;
-        let (fits, remarks) = (&mut self.fits, &mut self.remarks);
-        let mut measured = Measured { folder, fits, is_held: is_held.as_deref(), remarks };
+        let (fits, remarks, are_unseen) = (&mut self.fits, &mut self.remarks, self.notes);
+        let mut measured = Measured { folder, fits, is_held: is_held.as_deref(), remarks, are_unseen };
         let (columns, seen) = tables.columns(&fed, &mut measured)?;
         let mut named = others.into_iter().chain(columns).collect::<Vec<_>>();
         for text in texts {

@@ -224,6 +224,8 @@ pub(super) struct Measured<'a> {
     /// Which examples are held out; `None`: none of them.
     pub is_held: Option<&'a [bool]>,
     pub remarks: &'a mut Vec<String>,
+    /// Whether a trained model is applied to them.
+    pub are_unseen: bool,
 }
 
 impl Measured<'_> {
@@ -270,9 +272,10 @@ impl Measured<'_> {
         let Some(width) = width.filter(|_| lengths.beyond > 0) else { return };
         let (file, kind) = (&one.source.file, options.tokens.name());
         let is_lines = one.source.take == Take::Values && FilePart { file: file.clone(), part: None }.is_text();
-        let (what, hint) = match is_lines {
-            true => ("lines", "; \"window\" cuts the whole text into examples instead"),
-            false => ("texts", ""),
+        let what = if is_lines { "lines" } else { "texts" };
+        let hint = match is_lines && !self.are_unseen {
+            true => "; \"window\" cuts the whole text into examples instead",
+            false => "",
         };
         self.remarks.push(format!(
             "{file}: {} of {count} {what} have more than the {width} {kind} of an example, up to {}; the rest of each is left \

@@ -33,6 +33,8 @@ pub(crate) struct Unseen {
     /// The file's name.
     pub file: String,
     origin: Origin,
+    /// Remarks about them, for the user.
+    pub remarks: Vec<String>,
 }
 
 /// The pieces of a file that are examples.
@@ -59,9 +61,10 @@ impl Unseen {
         drops: bool,
     ) -> Result<Unseen, Error> {
         let Some((_, first)) = sources.first() else { return Err(Error::input("there is no placeholder to feed")) };
-        let (examples, known) = unseen(graph, sources, by, fits, drops)?;
+        let (examples, mut known) = unseen(graph, sources, by, fits, drops)?;
+        let remarks = std::mem::take(&mut known.remarks);
         let origin = Origin::of(known, first, examples.len());
-        Ok(Unseen { examples, file: first.file.clone(), origin })
+        Ok(Unseen { examples, file: first.file.clone(), origin, remarks })
     }
 
     pub fn len(&self) -> usize {

@@ -67,8 +67,18 @@ fn words_of_columns_lines_and_files_are_numbered_alike() {
         let new = if feed.contains("csv") { ("n.csv", "review\nday of film\n") } else { ("n.txt", "day of film\n") };
         std::fs::write(folder.child(new.0), new.1).unwrap();
         sources[0].1.file = folder.child(new.0).display().to_string();
-        let (examples, _) = unseen(&graph(Some(3)), &sources, &HoldOutBy::Random, &fits(&loaded), true).unwrap();
+        let read = |sources: &[(String, file::DataSource)]| {
+            unseen(&graph(Some(3)), sources, &HoldOutBy::Random, &fits(&loaded), true).unwrap()
+        };
+        let (examples, known) = read(&sources);
         assert_eq!(all(&examples)[0], Tensor::from_vec([1, 3], vec![5, 1, 4]));
+        assert_eq!(known.remarks, [""; 0]);
+        // A longer one is cut, with a remark that has no advice for a training.
+        std::fs::write(folder.child(new.0), new.1.replace("day of", "day of day of")).unwrap();
+        let (examples, known) = read(&sources);
+        assert_eq!(all(&examples)[0], Tensor::from_vec([1, 3], vec![5, 1, 5]));
+        let [remark] = &known.remarks[..] else { panic!("{:?}", known.remarks) };
+        assert!(remark.contains(": 1 of 1 ") && remark.ends_with("; the rest of each is left out"), "{remark}");
         let without =
             unseen(&graph(Some(3)), &sources, &HoldOutBy::Random, &Fits::new(), true).err().unwrap().to_string();
         assert!(without.contains("its vocabulary was measured when the model was trained"), "{without}");
