@@ -341,11 +341,13 @@ impl Trained {
                  file in place of this graph, or the columns in {file}:COLUMN,COLUMN"
             )));
         }
-        let Some(source) = source.filter(|source| named.part.is_none() && reads_alike(source, named.file.as_ref()))
-        else {
-            return Ok(None);
+        let is_alike = |source: &&DataSource| {
+            // The part of a table is its columns as they are; that of TFRecords is a feature, which is read as in training.
+            (named.part.is_none() || named.is_records()) && reads_alike(source, named.file.as_ref())
         };
-        let source = DataSource { file: named.file, ..source.clone() };
+        let Some(source) = source.filter(is_alike) else { return Ok(None) };
+        let part = named.part.clone().or_else(|| source.part.clone());
+        let source = DataSource { part, file: named.file, ..source.clone() };
         let sources = [(name.clone(), source)];
         Ok(Some(Unseen::read(graph, &sources, &self.data.hold_out_by, &self.fits, false)?))
     }

@@ -134,8 +134,9 @@ impl Tables {
                     "$.data.hold_out: several tables have a column {column}; name another one"
                 )));
             }
-            let labels = || others.iter().find(|(name, _)| *name == column).and_then(|(_, column)| column.keys());
-            own = own.or_else(labels);
+            if let (None, Some((name, labels))) = (&own, others.iter().find(|(name, _)| *name == column)) {
+                own = labels.keys().map_err(|failure| Error::input(format!("data for {name}: {}", failure.message)))?;
+            }
             let windowed = fed.iter().find(|one| one.source.table.window.is_some());
             if let (None, Some(one)) = (&own, windowed) {
                 return Err(one.error(format!(

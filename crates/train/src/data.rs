@@ -129,26 +129,48 @@ impl Column {
         }
     }
 
-    /// The number of each example's value, from 0 in the order in which they occur, for classes in memory: whole numbers or
-    /// texts, one for each example.
-    pub fn keys(&self) -> Option<Vec<u32>> {
-        let Column::Held(tensor) = self else { return None };
-        let count = self.count()?;
-        let is_class = tensor.dtype().is_integer() || tensor.dtype() == DType::String;
-        if !is_class || self.example().1.iter().product::<usize>() != 1 {
-            return None;
-        }
-        let mut known: HashMap<&[u8], u32> = HashMap::new();
-        let size = tensor.bytes().map_or(0, |bytes| bytes.len().checked_div(count).unwrap_or(0));
-        let key = |place: usize| match tensor.data() {
-            Data::String(texts) => &texts[place][..],
-            _ => &tensor.bytes().unwrap_or_default()[place * size..(place + 1) * size],
+    /// The number of each example's value, from 0 in the order in which they occur, for classes: whole numbers or texts, one for
+    /// each example. Those that are not in memory are read.
+    ///
+    /// # Errors
+    /// Those of reading; ResourceExhausted if there is no memory for them.
+    pub fn keys(&self) -> Result<Option<Vec<u32>>> {
+        /// Examples that are read at a time.
+        const SOME: usize = 4096;
+        let (dtype, example) = self.example();
+        let is_class = dtype.is_integer() || dtype == DType::String;
+        let is_one = is_class && example.iter().product::<usize>() == 1;
+        let (Some(count), Column::Held(_) | Column::Elsewhere(_), true) = (self.count(), self, is_one) else {
+            return Ok(None);
         };
-        let number = |place: usize| {
+        memory::admit(count.saturating_mul(size_of::<u32>()))?;
+        let (mut known, mut keys) = (HashMap::<Vec<u8>, u32>::new(), Vec::with_capacity(count));
+        let mut add = |key: &[u8]| -> Result<()> {
             let next = known.len() as u32;
-            *known.entry(key(place)).or_insert(next)
+            let number = match known.get(key) {
+                Some(number) => *number,
+                None => {
+                    memory::admit(key.len())?;
+                    *known.entry(key.to_vec()).or_insert(next)
+                }
+            };
+            keys.push(number);
+            Ok(())
         };
-        Some((0..count).map(number).collect())
+        let mut each = |tensor: &Tensor| match (tensor.data(), dtype.size()) {
+            (Data::String(texts), _) => texts.iter().try_for_each(|text| add(text)),
+            (_, size) => tensor.bytes().unwrap_or_default().chunks(size.unwrap_or(1)).try_for_each(&mut add),
+        };
+        match self {
+            Column::Held(tensor) => each(tensor)?,
+            Column::Elsewhere(rows) => {
+                for begin in (0..count).step_by(SOME) {
+                    each(&rows.read(&(begin..count.min(begin + SOME)).collect::<Vec<_>>())?)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(Some(keys))
     }
 
     /// The examples with these indices, as a tensor of this shape; in a training, each in one of `epochs`.

@@ -30,6 +30,14 @@ impl FileBytes {
         }
     }
 
+    /// The same bytes; a file is opened for each read from now on.
+    pub fn closed(self) -> FileBytes {
+        match self {
+            FileBytes::Large(file) => FileBytes::Large(file.closed()),
+            held => held,
+        }
+    }
+
     /// The file, unless it is held in memory.
     pub fn file(&self) -> Option<&DataFile> {
         match self {

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -23,10 +23,28 @@ pub(crate) struct DataFile(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
-    file: Mutex<File>,
+    handle: Handle,
+    /// Its path, unless it has none.
+    path: Option<PathBuf>,
     length: u64,
     /// Its time of modification, if the system has it.
     changed: Option<SystemTime>,
+}
+
+#[derive(Debug)]
+enum Handle {
+    Open(Mutex<File>),
+    /// It is opened for each read.
+    Closed(PathBuf),
+}
+
+impl Opened {
+    fn with<T>(&self, work: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+        match &self.handle {
+            Handle::Open(file) => work(&mut file.lock().unwrap_or_else(PoisonError::into_inner)),
+            Handle::Closed(path) => work(&mut File::open(path)?),
+        }
+    }
 }
 
 impl DataFile {
@@ -47,7 +65,7 @@ impl DataFile {
         let Some(compression) = Compression::of(&start) else {
             let is_large = length > held
                 || start.starts_with(b"PK") && largest_in_npz(BufReader::new(&file)).is_ok_and(|bytes| bytes > held);
-            return if is_large { DataFile::of(file).map(Some) } else { Ok(None) };
+            return if is_large { DataFile::of(file, Some(path)).map(Some) } else { Ok(None) };
         };
         let unpacking = || Ok::<_, io::Error>(compression.reader(BufReader::new(File::open(path)?)));
         let unpacked = unpacking().and_then(|from| io::copy(&mut from.take(held.saturating_add(1)), &mut io::sink()));
@@ -86,7 +104,7 @@ impl DataFile {
 
     /// A file, or the unpacked one if it is of gzip or zstd.
     fn plain(file: File) -> Result<DataFile> {
-        let packed = DataFile::of(file)?;
+        let packed = DataFile::of(file, None)?;
         match Compression::of(&packed.some(0, Compression::MAGIC as u64)?) {
             Some(compression) => {
                 let unpacked = DataFile::unpacked(compression.reader(packed.reader()));
@@ -119,14 +137,27 @@ impl DataFile {
         std::fs::remove_file(&path).map_err(cannot)?;
         let written = io::copy(&mut from.take(MAX_UNPACKED + 1), &mut file).map_err(cannot)?;
         match written <= MAX_UNPACKED {
-            true => DataFile::of(file),
+            true => DataFile::of(file, None),
             false => Err(Failure::invalid(format!("it unpacks to more than {MAX_UNPACKED} bytes, which is the limit"))),
         }
     }
 
-    fn of(file: File) -> Result<DataFile> {
+    fn of(file: File, path: Option<&Path>) -> Result<DataFile> {
         let now = file.metadata().map_err(failed)?;
-        Ok(DataFile(Arc::new(Opened { file: Mutex::new(file), length: now.len(), changed: changed(&now) })))
+        let (handle, path) = (Handle::Open(Mutex::new(file)), path.map(Path::to_owned));
+        Ok(DataFile(Arc::new(Opened { handle, path, length: now.len(), changed: changed(&now) })))
+    }
+
+    /// The same file, which is opened for each read from now on, if it has a path.
+    pub fn closed(self) -> DataFile {
+        let Opened { path, length, changed, .. } = &*self.0;
+        match path.clone() {
+            Some(path) => {
+                let (handle, length, changed) = (Handle::Closed(path), *length, *changed);
+                DataFile(Arc::new(Opened { handle, path: None, length, changed }))
+            }
+            None => self,
+        }
     }
 
     pub fn length(&self) -> u64 {
@@ -138,8 +169,7 @@ impl DataFile {
     /// # Errors
     /// Those of reading: it may be shorter by now.
     pub fn read(&self, begin: u64, to: &mut [u8]) -> Result<()> {
-        let mut file = self.0.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(begin)).and_then(|_| file.read_exact(to)).map_err(failed)
+        self.0.with(|file| file.seek(SeekFrom::Start(begin)).and_then(|_| file.read_exact(to))).map_err(failed)
     }
 
     /// The bytes from an offset on, up to `most`.
@@ -164,7 +194,7 @@ impl DataFile {
     /// # Errors
     /// InvalidArgument if not.
     pub fn check(&self) -> Result<()> {
-        let now = self.0.file.lock().unwrap_or_else(PoisonError::into_inner).metadata().map_err(failed)?;
+        let now = self.0.with(|file| file.metadata()).map_err(failed)?;
         match (now.len(), changed(&now)) == (self.0.length, self.0.changed) {
             true => Ok(()),
             false => Err(Failure::invalid("it was changed after the training had opened it")),
@@ -189,9 +219,8 @@ struct Reader {
 
 impl Read for Reader {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let mut file = self.file.0.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(self.at))?;
-        let read = file.read(to)?;
+        let at = self.at;
+        let read = self.file.0.with(|file| file.seek(SeekFrom::Start(at)).and_then(|_| file.read(to)))?;
         self.at += read as u64;
         Ok(read)
     }

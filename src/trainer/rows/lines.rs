@@ -10,8 +10,8 @@ use meshtf_train::data::{Lines, MAX_LINE};
 
 use super::{DataFile, Pieces};
 
-/// Number of offsets per reservation of memory.
-const MORE: usize = 1 << 16;
+/// Number of offsets for which memory is reserved first; then for as many as there are.
+const MORE: usize = 64;
 /// The byte order mark of UTF-8, with which a text may begin.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -36,6 +36,11 @@ impl Starts {
         }
         self.0.push(at);
         Ok(())
+    }
+
+    /// Frees memory that was reserved for more of them.
+    pub fn complete(&mut self) {
+        self.0.shrink_to_fit();
     }
 
     pub fn count(&self) -> usize {

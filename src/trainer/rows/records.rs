@@ -16,6 +16,8 @@ use super::{DataFile, FileBytes, MAX_HELD, Pieces, Takes};
 /// Bytes of a record before and after its contents: its length, and two checksums.
 const HEAD: u64 = 12;
 const TAIL: u64 = 4;
+/// Maximum number of files that are kept open. Of more, each is opened when a record of it is read: a process may have few.
+const MAX_OPEN: usize = 64;
 /// Most features in a message.
 const MAX_NAMES: usize = 12;
 
@@ -40,12 +42,20 @@ impl RecordFiles {
     /// # Errors
     /// The file cannot be read, or no file matches; names the record that is truncated or corrupted.
     pub fn open(path: &Path) -> std::result::Result<RecordFiles, String> {
+        RecordFiles::open_holding(path, MAX_HELD)
+    }
+
+    /// As [`open`](RecordFiles::open), holding up to so many bytes in memory.
+    pub(super) fn open_holding(path: &Path, mut held: u64) -> std::result::Result<RecordFiles, String> {
         let paths = shards(path)?;
-        let (mut files, mut held) = (Vec::with_capacity(paths.len()), MAX_HELD);
+        let mut files = Vec::with_capacity(paths.len());
         for own in &paths {
             let name = (paths.len() > 1).then(|| own.file_name().unwrap_or_default().to_string_lossy().into_owned());
-            let file = RecordFile::open(own, name, held)?;
+            let mut file = RecordFile::open(own, name, held)?;
             held = held.saturating_sub(file.bytes.held());
+            if paths.len() > MAX_OPEN {
+                file.bytes = file.bytes.closed();
+            }
             files.push(file);
         }
         Ok(RecordFiles { files })
@@ -99,6 +109,7 @@ impl RecordFile {
             }
         }
         drop(reader);
+        starts.complete();
         file.starts = starts;
         Ok(file)
     }

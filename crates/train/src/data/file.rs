@@ -27,12 +27,14 @@ pub struct FilePart {
 
 impl FilePart {
     /// The endings of files that have parts, compressed or not.
-    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl", PARQUET, ".tfrecord", ".tfrecords"];
+    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl", PARQUET];
 
     /// Splits `FILE` or `FILE:PART`.
     pub fn of(text: &str) -> FilePart {
         let parts = text.match_indices(':').map(|(at, _)| (&text[..at], &text[at + 1..]));
-        let has_parts = |file: &str| FilePart::WITH_PARTS.iter().any(|ending| uncompressed(file).ends_with(ending));
+        let has_parts = |file: &str| {
+            is_records(file) || FilePart::WITH_PARTS.iter().any(|ending| uncompressed(file).ends_with(ending))
+        };
         match parts.into_iter().find(|(file, _)| has_parts(file)) {
             Some((file, part)) => FilePart { file: file.to_owned(), part: Some(part.to_owned()) },
             None => FilePart { file: text.to_owned(), part: None },
@@ -59,16 +61,23 @@ impl FilePart {
         self.ends_with(".txt")
     }
 
-    /// Whether it has TFRecords, by its name: `x.tfrecord`, `x.tfrecords`, or a shard such as `x.tfrecord-00000-of-00010`.
+    /// Whether it has TFRecords, by its name: `x.tfrecord`, `x.tfrecords`, a shard such as `x.tfrecord-00000-of-00010`, or a
+    /// pattern of any of them, such as `x.tfrecord*`.
     pub fn is_records(&self) -> bool {
-        let name = uncompressed(&self.file).rsplit('/').next().unwrap_or_default();
-        name.ends_with(".tfrecord") || name.ends_with(".tfrecords") || name.contains(".tfrecord-")
+        is_records(&self.file)
     }
 
     /// Whether the file's name has this ending, not counting that of a compressed file.
     pub fn ends_with(&self, ending: &str) -> bool {
         uncompressed(&self.file).ends_with(ending)
     }
+}
+
+/// Whether a file has TFRecords, by its name.
+fn is_records(file: &str) -> bool {
+    let name = uncompressed(file).rsplit('/').next().unwrap_or_default();
+    let after = name.rsplit_once(".tfrecord").map(|(_, after)| after.strip_prefix('s').unwrap_or(after));
+    after.is_some_and(|after| after.is_empty() || after.starts_with(['-', '*', '?']))
 }
 
 /// Whether a file is a table by its name.
@@ -155,8 +164,8 @@ pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
         return tensor_of(safetensors::read(&bytes)?.tensors, part);
     }
     if named.is_records() {
-        let why =
-            "a feature of TFRecords is read as the section \"data\" of a model says, which has none for this tensor";
+        let why = "a feature of TFRecords is read as the section \"data\" of a model says, which feeds this tensor from no \
+                   TFRecords: add it there, as {\"file\": \"x.tfrecord\", \"feature\": NAME}, or feed another kind of file";
         return Err(Failure::invalid(why));
     }
     if let Some(part) = part {

@@ -77,6 +77,27 @@ fn the_records_of_several_files_follow_each_other() {
     assert_eq!(none, "no file has such a name");
 }
 
+/// Shards of TensorFlow's names, more than are kept open and more than are held in memory.
+#[test]
+fn many_shards_are_opened_as_they_are_read() {
+    const SHARDS: usize = 80;
+    let folder = TempDir::new().unwrap();
+    let [_, unpacked] = bytes();
+    for shard in 0..SHARDS {
+        std::fs::write(folder.child(format!("x.tfrecord-{shard:05}-of-{SHARDS:05}")), &unpacked).unwrap();
+    }
+    let files = Arc::new(RecordFiles::open_holding(&folder.child("x.tfrecord*"), 3 * unpacked.len() as u64).unwrap());
+    assert_eq!((files.count(), files.are_held()), (3 * SHARDS, false));
+    let taken = rows(&files, "point", &takes(DType::F32, &[None, Some(2)], None)).unwrap();
+    let wanted = Tensor::from_vec([3, 2], vec![2.5f32, -1.0, 0.5, -1.0, 1.5, -1.0]);
+    assert_eq!(taken.read(&[3 * SHARDS - 1, 0, 3 * 40 + 1]).unwrap(), wanted);
+    // A shard that another program changes ends the reading.
+    let last = format!("x.tfrecord-{:05}-of-{SHARDS:05}", SHARDS - 1);
+    std::fs::write(folder.child(last), [&unpacked[..], &unpacked].concat()).unwrap();
+    let failure = taken.read(&[3 * SHARDS - 1]).unwrap_err();
+    assert!(failure.message.contains("it was changed after the training had opened it"), "{failure}");
+}
+
 #[test]
 fn a_bad_record_is_named_with_its_fault() {
     let folder = TempDir::new().unwrap();

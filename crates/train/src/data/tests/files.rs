@@ -30,6 +30,9 @@ fn names_have_parts() {
         (r"C:\data\x.safetensors:w:0", r"C:\data\x.safetensors", Some("w:0")),
         (r"C:\data\x.npy", r"C:\data\x.npy", None),
         ("x.tfrecord.gz:image/encoded", "x.tfrecord.gz", Some("image/encoded")),
+        ("x.tfrecord-00000-of-00010:label", "x.tfrecord-00000-of-00010", Some("label")),
+        ("a/x.tfrecord*:image/encoded", "a/x.tfrecord*", Some("image/encoded")),
+        ("rows.parquet:a,b", "rows.parquet", Some("a,b")),
     ] {
         assert_eq!(FilePart::of(text), named(file, part));
     }
@@ -131,10 +134,20 @@ fn png_of_one_pixel() -> Vec<u8> {
 #[test]
 fn files_of_records_are_known_by_their_names() {
     let is_records = |file: &str| FilePart { file: file.to_owned(), part: None }.is_records();
-    for file in ["x.tfrecord", "a/x.tfrecords.gz", "train.tfrecord-00000-of-00010", "x-*.tfrecord", "x.tfrecord-*"] {
+    for file in [
+        "x.tfrecord",
+        "a/x.tfrecords.gz",
+        "train.tfrecord-00000-of-00010",
+        "x.tfrecords-00000-of-00010.gz",
+        "x-*.tfrecord",
+        "x.tfrecord-*",
+        "train.tfrecord*",
+        "train.tfrecords*.gz",
+        "train.tfrecord?0000?-of-*",
+    ] {
         assert!(is_records(file), "{file}");
     }
-    for file in ["x.tfrecord.txt", "x.tfrecord-1/y.npy", "tfrecord"] {
+    for file in ["x.tfrecord.txt", "x.tfrecord-1/y.npy", "tfrecord", "x.tfrecorder", "x.tfrecord.csv*"] {
         assert!(!is_records(file), "{file}");
     }
 }

@@ -125,13 +125,33 @@ fn an_example_has_the_weight_of_its_class() {
     assert_eq!(weights("kind\ncat\ncow\n", ClassWeights::Balanced).unwrap(), [1.0, 1.0]);
 }
 
+/// Labels that are read on demand: 5, 9, 7, 5, 9, 7, …
+#[derive(Debug)]
+struct Labels;
+
+impl Rows for Labels {
+    fn count(&self) -> usize {
+        10_000
+    }
+
+    fn example(&self) -> (DType, &[usize]) {
+        (DType::I64, &[])
+    }
+
+    fn read(&self, places: &[usize]) -> Result<Tensor> {
+        Ok(Tensor::vector(places.iter().map(|place| [5i64, 9, 7][place % 3]).collect()))
+    }
+}
+
 #[test]
-fn keys_number_classes_in_memory() {
+fn keys_number_classes() {
     let numbers = Column::Held(Tensor::vector(vec![7i32, 3, 7, 9]));
-    assert_eq!(numbers.keys().unwrap(), [0, 1, 0, 2]);
+    assert_eq!(numbers.keys().unwrap().unwrap(), [0, 1, 0, 2]);
     let texts = Column::Held(Tensor::vector(vec![b"a".to_vec(), b"b".to_vec(), b"a".to_vec()]));
-    assert_eq!(texts.keys().unwrap(), [0, 1, 0]);
-    assert!(Column::Held(Tensor::vector(vec![0.5f32])).keys().is_none());
+    assert_eq!(texts.keys().unwrap().unwrap(), [0, 1, 0]);
+    assert!(Column::Held(Tensor::vector(vec![0.5f32])).keys().unwrap().is_none());
+    let read = Column::Elsewhere(std::sync::Arc::new(Labels)).keys().unwrap().unwrap();
+    assert_eq!(read, (0..10_000).map(|place| place % 3).collect::<Vec<u32>>());
 }
 
 /// Rows that are read on demand, and the reads.
